@@ -115,7 +115,7 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 		}
 		severity := verdict.Critical
 		if p.IPAM == verdict.Cilium {
-			severity = verdict.Warning // Cilium's objects only mirror what it has allocated, and Cilium does not read them to allocate
+			severity = verdict.Warning // the objects only mirror the allocations; Cilium does not read them
 		}
 		switch booked, others := a.allocated(p, o); {
 		case booked:
@@ -403,7 +403,7 @@ func (a *addressAudit) again(at verdict.Stamp) {
 	}
 }
 
-// past keeps what is remembered of live owners, and remembers which of their allocations have
+// past keeps the remembered states of live owners, and remembers which of their allocations have
 // vanished.
 func (a *addressAudit) past() {
 	for _, p := range a.in.Past {

@@ -97,12 +97,12 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.hostLocal("n2", "kind", "10.244.0.0/24")
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
-		{"another network gave it, whose pods never meet these", func(w *world) {
+		{"it is from another network, whose pods never meet these", func(w *world) {
 			w.hostLocal("n1", "lab", "10.244.0.0/24").Routed = false
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
-		{"somebody set it by hand inside the range", func(w *world) {
+		{"it was configured by hand inside the range", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
 			ns := w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "lab", Source: "netns"})
 			inside, _ := w.Veth(ns, "m", w.Link("n1", "vethlab", verdict.PointToPoint, false))
@@ -117,7 +117,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-of-old"})
 			w.kindPod("n1", "a", "kind", 2)
 		}, []string{verdict.FindingBookedElsewhere}},
-		{"only a cgroup tells the container, which may be another one of the pod", func(w *world) {
+		{"the container is known from a cgroup only, which may be another one of the pod", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 			who := verdicttest.Pod("a")
 			who.ContainerID, who.Source = "app-a", "cgroup"
@@ -128,11 +128,11 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.Node("n1")
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		}, []string{verdict.FindingLeaked}},
-		{"nobody has it, on a node that no agent reports for", func(w *world) {
+		{"no owner has it, on a node without an agent", func(w *world) {
 			w.Uncovered = []string{"n1"}
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		}, nil},
-		{"nobody has it, but its sandbox is there", func(w *world) {
+		{"no owner has it, but its sandbox exists", func(w *world) {
 			who := verdicttest.Pod("a")
 			who.ContainerID = "sandbox-a"
 			w.Namespace("n1", 2, "77", who)
@@ -175,7 +175,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.ofCluster(verdict.Whereabouts, "10.244.0.0/24").Networks = []string{"mac"}
 			w.kindPod("n1", "a", "other", 2)
 		}, nil},
-		{"IPAM has given it twice", func(w *world) {
+		{"IPAM has allocated it twice", func(w *world) {
 			p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
@@ -187,7 +187,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-b", Location: "2"})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
-		{"two owners are a conflict, which says more", func(w *world) {
+		{"two owners are a conflict, which replaces findings", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-b"})
 			w.kindPod("n1", "a", "kind", 2)
 			w.kindPod("n1", "b", "kind", 3)
@@ -200,7 +200,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 }
 
 // Findings about one pool and owner are reported together and not one audit later.
-func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
+func TestFindingsOfOnePoolAreReportedTogether(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.Pool(verdict.HostLocal, "n1", "lan")
 	w.allocate(p, verdict.Allocation{ContainerID: "container-b"})
@@ -215,13 +215,13 @@ func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
 	w.after(w.Policy.Settle / 2)
 	for range 2 {
 		if before = w.audit(before...).Findings; !slices.Equal(kinds(before), want) {
-			t.Errorf("got %v told of %+v, want %v", kinds(before), before, want)
+			t.Errorf("got %v reported of %+v, want %v", kinds(before), before, want)
 		}
 	}
 }
 
 // If IPAM allocated an address to two pods, the one that has it should keep it.
-func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
+func TestTheOwnerOfADoubleAllocationIsNamed(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
 	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "1"})
@@ -246,7 +246,7 @@ func TestPastIsKeptWhileItsOwnerLives(t *testing.T) {
 	w.after(time.Second)
 	second := w.audit(first.Findings...)
 	if len(second.Past) != 1 || second.Past[0].Kind != verdict.FindingBookedElsewhere || second.Past[0].Allocation != al {
-		t.Fatalf("got past %+v, want that it was booked for n9", second.Past)
+		t.Fatalf("got past %+v, want an allocation for n9", second.Past)
 	}
 	w.Past, w.Allocations = second.Past, nil
 	if out := w.audit(second.Findings...); len(out.Past) == 0 || out.Past[0].Allocation != al {

@@ -23,7 +23,7 @@ func kinds(findings []verdict.Finding) (list []string) {
 	return list
 }
 
-// Findings are kept while their state is not known.
+// Findings are kept while the state of the pool or node is not known.
 func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 	for _, test := range []struct {
 		why    string
@@ -32,7 +32,7 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 		leaked []string // findings about an allocation without an owner
 	}{
 		{"nothing changes", func(*world, *verdict.Pool) {}, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
-		{"its node is not heard from", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
+		{"its node is disconnected", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"its records are being read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"it is another pool", func(_ *world, p *verdict.Pool) { p.State, p.Name = verdict.PoolReading, "/another" }, nil, nil},
 	} {
@@ -66,11 +66,11 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 			if len(waiting) > 0 && p.State == verdict.PoolReading {
 				waiting[0].Waiting = true
 				if out := w.audit(waiting...).Findings; len(out) != 0 {
-					t.Errorf("%s: got %v of one that waited, want none", test.why, kinds(out))
+					t.Errorf("%s: got %v for a waiting finding, want none", test.why, kinds(out))
 				}
 				waiting[0].Waiting, waiting[0].Kind = false, verdict.FindingDoubleAllocated
 				if out := w.audit(waiting...).Findings; len(out) != 0 {
-					t.Errorf("%s: got %v of another kind, want none", test.why, kinds(out))
+					t.Errorf("%s: got %v for another kind, want none", test.why, kinds(out))
 				}
 			}
 		}
@@ -231,7 +231,7 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 			continue
 		}
 		if out := w.audit(); len(before) != 1 || !before[0].Waiting || out.Again > w.Now.Add(30*time.Second) || before[0].Severity != test.severity {
-			t.Errorf("%s: got %+v, again at %d, want one that waits", test.why, before, out.Again)
+			t.Errorf("%s: got %+v, again at %d, want a waiting finding", test.why, before, out.Again)
 			continue
 		}
 		if got := twice(append(before, w.after(test.patience-1).audit().Findings...)...); !got[0].Waiting {
@@ -245,15 +245,15 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 
 // An allocation for a pod that no longer exists in the API is not a second one, once the API is up
 // to date.
-func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
+func TestAnAllocationOfADeletedPodIsNoDoubleAllocation(t *testing.T) {
 	for why, test := range map[string]struct {
 		change func(w *world)
 		want   bool
 	}{
-		"its pod is gone":                  {func(*world) {}, false},
-		"its pod is there":                 {func(w *world) { w.Pods = map[string]*verdict.PodObject{"x": {Namespace: "default", Name: "old"}} }, true},
-		"the API was not heard since":      {func(w *world) { w.Known = start.Add(time.Second) }, true},
-		"the API was heard right after it": {func(w *world) { w.Known = start.Add(time.Second + 1) }, false},
+		"its pod is gone":                         {func(*world) {}, false},
+		"its pod is there":                        {func(w *world) { w.Pods = map[string]*verdict.PodObject{"x": {Namespace: "default", Name: "old"}} }, true},
+		"the API was not synchronised since":      {func(w *world) { w.Known = start.Add(time.Second) }, true},
+		"the API was synchronised right after it": {func(w *world) { w.Known = start.Add(time.Second + 1) }, false},
 	} {
 		w := newWorld("10.244.0.7")
 		w.Listed = true
@@ -333,7 +333,7 @@ func TestLeakedAddressesOfOneNode(t *testing.T) {
 		"the node has the address":        {func(w *world) { w.kindPod("n1", "a", "lan", 3) }, nil},
 		"another node is not covered":     {func(w *world) { w.Node("n2"); w.Uncovered = []string{"n2"} }, []string{"(" + verdict.FindingLeaked + ")"}},
 		"the node itself is not covered":  {func(w *world) { w.Uncovered = []string{"n1"} }, nil},
-		"the node itself is not heard of": {func(w *world) { w.Node("n1").Unheard = true }, nil},
+		"the node itself is disconnected": {func(w *world) { w.Node("n1").Unheard = true }, nil},
 	} {
 		w := newWorld("10.244.0.7")
 		w.Policy.LeakedAfter = time.Minute

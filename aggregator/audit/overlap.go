@@ -51,12 +51,12 @@ func wider(a, b Subnet) int {
 	return cmp.Or(cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Interface.Name, b.Interface.Name))
 }
 
-// NodeSpecSide returns a pod CIDR that Kubernetes assigned to a node.
+// NodeSpecSide returns a pod range that Kubernetes assigned to a node.
 func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
 	return verdict.Side{Node: node, Range: verdict.RangeOf(p), Prefixes: []netip.Prefix{p}, Source: verdict.SideNodeSpec}
 }
 
-// CiliumSides returns the pod CIDRs of a CiliumNode.
+// CiliumSides returns the pod ranges of a CiliumNode.
 func CiliumSides(p *verdict.Pool) (list []verdict.Side) {
 	for _, r := range p.Ranges {
 		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []verdict.Range{r}, Config: p.Config, Source: verdict.SideCiliumNode})

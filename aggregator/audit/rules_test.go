@@ -85,7 +85,7 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 			w.byHand().Link = w.Link("n1", "br0", verdict.Bridge, false)
 			w.pooled("p", verdict.Calico, "")
 		}, nil},
-		{"a pool of the cluster that gives only what is asked for, and a pod", func(w *world) {
+		{"a cluster-wide pool that allocates on request only, and a pod", func(w *world) {
 			w.byHand()
 			w.pooled("p", verdict.Calico, "").Asked = true
 		}, []string{unallocated + " p"}},
@@ -159,7 +159,7 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 			p := w.pooled("p", verdict.HostLocal, "n1")
 			p.Routed, p.Ranges = true, []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
 		}, nil},
-		{"a routed pool with another range that has given it to somebody", func(w *world) {
+		{"a routed pool with another range that has allocated it", func(w *world) {
 			w.byHand()
 			p := w.pooled("p", verdict.HostLocal, "n1")
 			p.Routed, p.Ranges = true, []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
@@ -225,16 +225,16 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeaked(t *testing.T) {
+func TestLeakedAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		build func(w *world, p *verdict.Pool, al *verdict.Allocation)
 		want  bool
 	}{
 		{"nobody has it", nil, true},
-		{"somebody on its node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.byHand() }, false},
-		{"somebody on another node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.kindPod("n2", "b", "kind", 2) }, true},
-		{"somebody on another node has it, and the pool is the cluster's", func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+		{"an owner on its node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.byHand() }, false},
+		{"an owner on another node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.kindPod("n2", "b", "kind", 2) }, true},
+		{"an owner on another node has it, and the pool is cluster-wide", func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
 			p.Node = nil
 			w.kindPod("n2", "x", "", 2)
 		}, false},
@@ -244,7 +244,7 @@ func TestWhatIsLeaked(t *testing.T) {
 		}, true},
 		{"the API has it of no pod", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Listed = true }, true},
 		{"it is for a tunnel", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.Purpose = "tunnel" }, false},
-		{"it is for nobody in particular", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.ContainerID = "" }, false},
+		{"it has no holder", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.ContainerID = "" }, false},
 		{"the Kubernetes API has it for a pod", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.IPAM = verdict.KubernetesAPI }, false},
 		{"the pool is not known", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.State = verdict.PoolStale }, false},
 		{"its node is silent", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Node("n1").Unheard = true }, false},
@@ -321,7 +321,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		soon   bool
 	}{
 		{"of this pool and owner", func(*verdict.Finding) {}, true},
-		{"that was not told yet", func(f *verdict.Finding) { f.Waiting = true }, false},
+		{"a waiting one", func(f *verdict.Finding) { f.Waiting = true }, false},
 		{"of another owner", func(f *verdict.Finding) { f.Owners = []verdict.Owner{{ID: "other"}} }, false},
 		{"of no owner", func(f *verdict.Finding) { f.Owners = nil }, true},
 		{"of another pool", func(f *verdict.Finding) { f.Pool = &verdict.Pool{Name: "other"} }, false},
@@ -337,7 +337,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-x"})
 		out := w.after(time.Minute).auditAll(before...).Findings
 		if got := told(out); (len(got) == 1) != test.soon || len(out) != 1 || out[0].Kind != bookedElse || out[0].Since != w.Now {
-			t.Errorf("%s: got %+v, want it told at once: %t", test.name, out, test.soon)
+			t.Errorf("%s: got %+v, want it reported at once: %t", test.name, out, test.soon)
 		}
 	}
 
@@ -363,7 +363,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 	first = w.auditAll().Findings
 	before = w.after(5 * time.Minute).auditAll(first...).Findings
 	if out := w.after(time.Second).auditAll(before...).Findings; len(told(out)) != 1 {
-		t.Errorf("got %+v, want it to stay told", out)
+		t.Errorf("got %+v, want it to stay reported", out)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
+func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		build func(w *world, p *verdict.Pool, c *verdict.Claim)
@@ -29,13 +29,13 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
 		}, time.Second},
-		{"a pool of its node, while the API is not heard from", func(w *world, _ *verdict.Pool, _ *verdict.Claim) { w.Known = start - 1 }, time.Second},
-		{"a pool of the cluster, while the API has not been heard from since the owner settled", func(w *world, p *verdict.Pool, c *verdict.Claim) {
+		{"a pool of its node, while the API is disconnected", func(w *world, _ *verdict.Pool, _ *verdict.Claim) { w.Known = start - 1 }, time.Second},
+		{"a cluster-wide pool, while the API has been disconnected since the owner settled", func(w *world, p *verdict.Pool, c *verdict.Claim) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
 			w.Known = c.Begun.Add(time.Second) - 1
 		}, -1},
-		{"a pool of the cluster, while the API has not been heard from since long after", func(w *world, p *verdict.Pool, c *verdict.Claim) {
+		{"a cluster-wide pool, while the API has been disconnected since long after", func(w *world, p *verdict.Pool, c *verdict.Claim) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
 			w.Known = c.Begun.Add(time.Second)
@@ -51,7 +51,7 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 		first := w.auditAll()
 		if test.want == 0 {
 			if got := told(first.Findings); len(got) != 1 {
-				t.Errorf("%s: got %+v, want it told at once", test.name, first.Findings)
+				t.Errorf("%s: got %+v, want it reported at once", test.name, first.Findings)
 			}
 			continue
 		}
@@ -70,7 +70,7 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 		}
 		out := w.after(1).auditAll(first.Findings...)
 		if len(told(out.Findings)) != 1 || out.Findings[0].Since != start {
-			t.Errorf("%s: got %+v after %s, want it told, since then", test.name, out.Findings, test.want)
+			t.Errorf("%s: got %+v after %s, want it reported, since then", test.name, out.Findings, test.want)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestAnAuditRunsAgainAsSoonAsItMust(t *testing.T) {
 	}
 }
 
-func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
+func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 	type step struct {
 		name   string
 		change func(w *world, p *verdict.Pool)
@@ -132,7 +132,7 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		p.Network = "kind"
 		waiting := w.auditAll().Findings
 		if len(waiting) != 1 || !waiting[0].Waiting {
-			t.Fatalf("got %+v at once, want one that waits", waiting)
+			t.Fatalf("got %+v at once, want a waiting finding", waiting)
 		}
 		before := w.after(time.Second).auditAll(waiting...).Findings
 		test.change(w, p)
@@ -142,7 +142,7 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		// Findings that were waiting are not kept.
 		if p.State != verdict.PoolMissing {
 			if got := w.auditAll(waiting...).Findings; len(got) != 0 && test.want != nil {
-				t.Errorf("%s: got %+v kept that was never told", test.name, got)
+				t.Errorf("%s: got %+v kept that was never reported", test.name, got)
 			}
 		}
 		// Findings of another kind are not kept.

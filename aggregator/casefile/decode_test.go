@@ -32,7 +32,7 @@ func recorded(t testing.TB) (files [][]byte) {
 	return files
 }
 
-func TestFilesThatAreNoCases(t *testing.T) {
+func TestFilesThatAreNotCases(t *testing.T) {
 	const good = `{
   "ipwitnessCase": 1,
   "ipwitnessVersion": "v9.9.9",

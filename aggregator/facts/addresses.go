@@ -22,7 +22,7 @@ func (f *Facts) AddressesOn(name string) (all []index.Address) {
 			all, more = f.claimedOn(n, from, all)
 		}
 		for i, more := uint32(1), true; more; i++ {
-			all, more = f.claimedAbroad(n, i, all)
+			all, more = f.claimedOnOtherNodes(n, i, all)
 		}
 	}
 	slices.SortFunc(all, index.Address.Compare)
@@ -43,9 +43,10 @@ func (f *Facts) claimedOn(n *Node, from uint32, into []index.Address) (all []ind
 	return into, end < len(n.claims.items)
 }
 
-// claimedAbroad appends the addresses that other nodes claim with the hardware address of interface
-// i of a node, if there is such an interface. It reports whether there are more interfaces.
-func (f *Facts) claimedAbroad(n *Node, i uint32, into []index.Address) (all []index.Address, more bool) {
+// claimedOnOtherNodes appends the addresses that other nodes claim with the hardware address of
+// interface i of a node, if there is such an interface. It reports whether there are more
+// interfaces.
+func (f *Facts) claimedOnOtherNodes(n *Node, i uint32, into []index.Address) (all []index.Address, more bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if int(i) >= len(n.interfaces.items) {

@@ -31,19 +31,19 @@ func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.St
 		}
 		return
 	case rec.GetGone():
-		f.takeBack(p, addr, "")
+		f.withdraw(p, addr, "")
 		return
 	}
 	al := verdict.Allocation{
 		Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), AllocatedAt: Stamp(rec.GetAllocatedAt()),
 	}
-	if have := f.book(p, al, now); have != nil {
+	if have := f.putAllocation(p, al, now); have != nil {
 		have.sweep = n.sweep
 	}
 }
 
-// book adds or updates an allocation.
-func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
+// putAllocation adds or updates an allocation.
+func (f *ipam) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
 	al.Pool, al.Heard = &p.Rec, now
 	cost := allocationCostOf(&al)
 	a := index.AddressOf(al.Address)
@@ -56,7 +56,7 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 			return have
 		}
 		if !f.charge(p.Node, &have.cost, cost, true) {
-			f.refuse(p.Node, "allocation", false)
+			f.countRefused(p.Node, "allocation", false)
 			return nil
 		}
 		item := f.touch(a)
@@ -69,13 +69,13 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 		all[i] = next
 		return next
 	}
-	if f.booked >= maxAllocations || p.Node != nil && p.Node.allocated >= MaxNodeAllocations {
+	if f.allocationCount >= maxAllocations || p.Node != nil && p.Node.allocated >= MaxNodeAllocations {
 		f.Listener.Dropped("allocation", 1)
 		return nil
 	}
 	next := &allocation{Allocation: al}
 	if !f.charge(p.Node, &next.cost, cost, true) {
-		f.refuse(p.Node, "allocation", false)
+		f.countRefused(p.Node, "allocation", false)
 		return nil
 	}
 	f.touch(a)
@@ -97,12 +97,12 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 	return was == other
 }
 
-// takeBack removes the allocation of an address from a pool.
-func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
+// withdraw removes the allocation of an address from a pool.
+func (f *ipam) withdraw(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
 	for _, al := range f.ipam.allocations[a] {
 		if al.Pool == &p.Rec && al.Location == location {
-			f.unbook(p, a, al)
+			f.removeAllocation(p, a, al)
 			return
 		}
 	}
@@ -110,14 +110,14 @@ func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
 
 // count changes the number of allocations of a pool.
 func (f *ipam) count(p *Pool, n int) {
-	f.booked += n
+	f.allocationCount += n
 	if p.Node != nil {
 		p.Node.allocated += n
 	}
 }
 
-// unbook removes an allocation.
-func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
+// removeAllocation removes an allocation.
+func (f *ipam) removeAllocation(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
 	left := slices.DeleteFunc(slices.Clone(f.ipam.allocations[a]), func(other *allocation) bool { return other == al })
@@ -174,9 +174,9 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		return nil
 	}
 	if c.Gone {
-		f.takeBack(p, al.Address, al.Location)
+		f.withdraw(p, al.Address, al.Location)
 		return nil
 	}
-	f.book(p, *al, now)
+	f.putAllocation(p, *al, now)
 	return nil
 }

@@ -71,7 +71,7 @@ func TestAllocationsNeedMemory(t *testing.T) {
 func TestAllocationsAreLimited(t *testing.T) {
 	for name, limit := range map[string]func(s *scene, n *Node){
 		"of a node": func(_ *scene, n *Node) { n.allocated = MaxNodeAllocations },
-		"of all":    func(s *scene, _ *Node) { s.booked = maxAllocations },
+		"of all":    func(s *scene, _ *Node) { s.allocationCount = maxAllocations },
 	} {
 		s := newScene(t)
 		all := &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}}

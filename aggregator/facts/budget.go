@@ -102,9 +102,9 @@ func (b *budget) share(of *account) int64 {
 	return (b.limit - b.common) / accounts
 }
 
-// evictAtOnce returns the least number of bytes that are freed when a node is cut to its share.
+// evictBatch returns the least number of bytes that are freed when a node is cut to its share.
 // Evicting in batches is cheaper, because each eviction walks the node's tables.
-func (b *budget) evictAtOnce() int64 { return b.limit / 128 }
+func (b *budget) evictBatch() int64 { return b.limit / 128 }
 
 // high returns the total charge in bytes up to which an account may exceed its share.
 func (b *budget) high() int64 { return b.limit - b.limit/16 }
@@ -146,8 +146,8 @@ func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	return true
 }
 
-// chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a kernel
-// claim replaces wire claims only, and a wire claim replaces records of other accounts only.
+// chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a
+// kernel claim replaces wire claims only, and a wire claim replaces records of other accounts only.
 func (f *ledger) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
 	has := int32(n.claims.at(c).cost)
 	if !f.charge(n, &has, cost, first) {
@@ -166,14 +166,14 @@ func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 		return true
 	}
 	if from := f.mostWire(n); !within() && first && from.wireClaims > 0 {
-		f.evict(from, max(bytes, b.evictAtOnce()), true)
+		f.evict(from, max(bytes, b.evictBatch()), true)
 	}
 	if !within() {
 		return b.used+bytes <= b.high()
 	}
 	for b.used+bytes > b.limit {
 		over := f.mostOverShare(f.share(n.account))
-		if over == nil || !f.evict(over, max(bytes, b.evictAtOnce()), false) {
+		if over == nil || !f.evict(over, max(bytes, b.evictBatch()), false) {
 			return false
 		}
 	}
@@ -221,12 +221,12 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 			}
 			if which(c) {
 				wire := n.claims.at(c).wire() != 0
-				f.unlist(n, c)
-				f.refuse(n, "claim", wire)
+				f.removeFromIndexes(n, c)
+				f.countRefused(n, "claim", wire)
 			}
 		}
 	}
-	claims(func(c uint32) bool { return f.stranger(n, c) })
+	claims(func(c uint32) bool { return f.seenOnlyOnWire(n, c) })
 	claims(func(c uint32) bool { return n.claims.at(c).wire() != 0 })
 	if wireOnly {
 		return n.used < before
@@ -235,21 +235,21 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 	claims(func(uint32) bool { return true })
 	for len(n.Pools) > 0 && !enough() {
 		f.endPool(n.Pools[len(n.Pools)-1])
-		f.refuse(n, "pool", false)
+		f.countRefused(n, "pool", false)
 	}
 	for i := range n.interfaces.all {
 		if enough() {
 			break
 		}
 		f.endInterface(n, i)
-		f.refuse(n, "interface", false)
+		f.countRefused(n, "interface", false)
 	}
 	for ns := range n.namespaces.all {
 		if enough() {
 			break
 		}
 		f.endNamespace(n, ns)
-		f.refuse(n, "namespace", false)
+		f.countRefused(n, "namespace", false)
 	}
 	for l := range n.links.all {
 		if enough() {
@@ -257,15 +257,15 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 		}
 		if n.links.at(l).flags.has(known) {
 			f.endLink(n, l)
-			f.refuse(n, "link", false)
+			f.countRefused(n, "link", false)
 		}
 	}
 	return n.used < before
 }
 
-// stranger reports whether a wire claim is to an undisputed address that only frames of its sender
-// show.
-func (f *ledger) stranger(n *Node, c uint32) bool {
+// seenOnlyOnWire reports whether a wire claim is to an undisputed address that only frames of its
+// sender show.
+func (f *ledger) seenOnlyOnWire(n *Node, c uint32) bool {
 	one := n.claims.at(c)
 	if one.wire() == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
@@ -303,9 +303,9 @@ func (f *ledger) accountOfName(vouched string) *account {
 	return nil
 }
 
-// open charges a node for its connection, or returns an error. A node that was charged before a
-// reboot is always accepted, because its old records are dropped once it reports.
-func (f *ledger) open(n *Node) error {
+// chargeConnection charges a node for its connection, or returns an error. A node that was charged
+// before a reboot is always accepted, because its old records are dropped once it reports.
+func (f *ledger) chargeConnection(n *Node) error {
 	if f.charge(n, &n.cost, nodeCost, true) {
 		return nil
 	}
@@ -318,14 +318,14 @@ func (f *ledger) open(n *Node) error {
 		"not enough memory for another node: %d nodes share %d MiB; raise the memory limit of the aggregator (see docs/sizing.md)", f.accounts, f.limit>>20)
 }
 
-// settleUp releases all charges of a node whose tables are dropped.
-func (f *ledger) settleUp(n *Node) {
+// releaseAll releases all charges of a node whose tables are dropped.
+func (f *ledger) releaseAll(n *Node) {
 	f.add(n.account, -n.used)
 	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, LeftOut{}
 }
 
-// refuse counts a record that did not fit into memory. Only the first one is logged.
-func (f *ledger) refuse(n *Node, record string, wire bool) {
+// countRefused counts a record that did not fit into memory. Only the first one is logged.
+func (f *ledger) countRefused(n *Node, record string, wire bool) {
 	f.Listener.Refused(record)
 	if wire {
 		n.leftOut.Wire++
@@ -334,7 +334,7 @@ func (f *ledger) refuse(n *Node, record string, wire bool) {
 	}
 	if !n.saidIncomplete {
 		n.saidIncomplete = true
-		f.Log.Warn("memory budget exhausted: part of what the node reports is dropped", "node", n.Rec.Name,
+		f.Log.Warn("memory budget exhausted: some records of the node are dropped", "node", n.Rec.Name,
 			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
 		if !n.Rec.Unheard { // otherwise, it is published when the node reconnects
 			f.Listener.NodeChanged(n)
@@ -353,7 +353,7 @@ func (f *ledger) completed(n *Node) {
 	n.refill = refill{}
 	if n.saidIncomplete {
 		n.saidIncomplete = false
-		f.Log.Info("memory budget suffices again: everything that the node reports is kept", "node", n.Rec.Name)
+		f.Log.Info("memory budget is sufficient again: all records of the node are kept", "node", n.Rec.Name)
 		f.Listener.NodeChanged(n)
 	}
 }

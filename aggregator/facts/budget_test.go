@@ -25,7 +25,7 @@ func heavy(from, count, bytes int) *pb.ReportRequest {
 func (s *scene) room(total int64) int { return int(total - s.budget.used) }
 
 // A node may use free memory up to a threshold, its share up to the limit, and nothing beyond.
-func TestHowMuchANodeMayUse(t *testing.T) {
+func TestTheBudgetOfANode(t *testing.T) {
 	type step struct {
 		node  int
 		bytes func(s *scene, n *Node) int
@@ -82,7 +82,7 @@ func TestHowMuchANodeMayUse(t *testing.T) {
 }
 
 // Charges of no node reduce the shares.
-func TestSharesAreOfWhatIsLeft(t *testing.T) {
+func TestChargesOfNoNodeReduceTheShares(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	var cost int32
@@ -104,7 +104,7 @@ func TestSharesAreOfWhatIsLeft(t *testing.T) {
 }
 
 // When a node needs its share, records of the node that exceeds its own share the most are evicted.
-func TestWhoGivesMemory(t *testing.T) {
+func TestRecordsAboveAShareAreEvicted(t *testing.T) {
 	join := func(s *scene, i int, vouched string, kilobytes int) *Node {
 		s.Helper()
 		a, err := s.hello(&pb.Hello{Node: vouched, BootId: fmt.Sprint("b", i), Netns: "1"}, vouched)
@@ -165,7 +165,7 @@ func TestWhoGivesMemory(t *testing.T) {
 
 // Kernel claims and namespaces of a node above its share are evicted if it has nothing else. Nodes
 // within their shares lose nothing.
-func TestNobodyGivesMemoryOfItsShare(t *testing.T) {
+func TestRecordsWithinAShareAreNotEvicted(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	a, b := s.joins("n1", "b1", 1, heavy(10, 30, 12_000)), s.joins("n2", "b2", 1)

@@ -309,7 +309,7 @@ func (b *Builder) addStations() {
 		}
 		m := mac{form: sixBytes}
 		copy(m.bytes[:], claim.MAC)
-		for n, i := range f.abroadOf(m.bytes) {
+		for n, i := range f.holdersOf(m.bytes) {
 			j := n.joints[n.interfaces.at(i).link]
 			if j.Domain(topology.BySight) != claim.Link.Domain || slices.Contains(found, refOf(n.number, i)) || slices.Contains(looked, station{n, m}) {
 				continue

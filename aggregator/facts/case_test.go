@@ -200,7 +200,7 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 }
 
 // A sender that answers for an address without claiming it is listed once for each link.
-func TestWhoAnswers(t *testing.T) {
+func TestSendersOfAnswersInACase(t *testing.T) {
 	answer := func(c *pb.ClaimRecord) *pb.ClaimRecord {
 		c.Kind = pb.Evidence_ANSWERED
 		return c
@@ -314,7 +314,7 @@ func TestAddressesThatOthersSee(t *testing.T) {
 	}
 }
 
-// A kept case does not keep the texts of its nodes in memory, not even those of odd hardware addresses.
+// A kept case does not retain the texts of its nodes, not even those of unusual hardware addresses.
 func TestAKeptCaseHasTextsOfItsOwn(t *testing.T) {
 	odd, other := []byte("twenty bytes of a MAC"), []byte("twenty bytes of them")
 	s := newScene(t)
@@ -339,7 +339,7 @@ func TestAKeptCaseHasTextsOfItsOwn(t *testing.T) {
 		}
 		return all
 	}
-	// shared counts the texts that are in the arena of the node.
+	// shared counts the texts that share memory with the arena of the node.
 	shared := func(all map[string]string) (names []string) {
 		arena := a.n.texts.arena.String()
 		begin := uintptr(unsafe.Pointer(unsafe.StringData(arena)))

@@ -50,8 +50,8 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 			f.touchInterface(n, i)
 			f.touchNeighbours(n, i)
 			f.interfaceChanged(n, i)
-			if f.meets(n, i) {
-				f.lookAgain(n.interfaces.at(i).mac.bytes)
+			if f.reachesOthers(n, i) {
+				f.reexamine(n.interfaces.at(i).mac.bytes)
 			}
 		}
 		f.Listener.MayLack(n, record) // under its previous ID
@@ -155,15 +155,15 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	f.touchLink(n, l)
 	var on []uint32
 	for i := range n.interfaces.all {
-		if n.interfaces.at(i).link == l && n.interfaces.at(i).mac.apart() {
+		if n.interfaces.at(i).link == l && n.interfaces.at(i).mac.identifiesOne() {
 			on = append(on, i)
-			f.leaveAbroad(n, i)
+			f.removeHolder(n, i)
 		}
 	}
 	change()
 	for _, i := range on {
-		f.enterAbroad(n, i)
-		if !f.meets(n, i) { // another interface on the link may have taken its place
+		f.addHolder(n, i)
+		if !f.reachesOthers(n, i) { // another interface on the link may have taken its place
 			f.replaceHolder(n, i)
 		}
 	}
@@ -243,16 +243,16 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	f.touchNeighbours(n, i)
 	if one.mac.form != noMAC {
 		n.enterHolder(i)
-		f.enterAbroad(n, i)
+		f.addHolder(n, i)
 	}
 	if uplinkChanged {
 		for c := range n.on(i) {
-			f.sighted(refOf(n.number, c))
+			f.queueSighting(refOf(n.number, c))
 		}
 	}
 }
 
-// interfaceChanged notifies what else depends on an interface, before the interface changes.
+// interfaceChanged notifies the listener and touches disputes, before an interface changes.
 func (f *editor) interfaceChanged(n *Node, i uint32) {
 	f.Listener.RangesChanged(n)
 	record := n.namespaces.at(n.interfaces.at(i).namespace).record
@@ -271,7 +271,7 @@ func (f *editor) unlistHardware(n *Node, i uint32) {
 	}
 	f.touchNamed(n, one.mac)
 	f.touchNeighbours(n, i)
-	f.leaveAbroad(n, i)
+	f.removeHolder(n, i)
 	n.leaveHolder(i)
 	one.mac = mac{}
 }
@@ -310,7 +310,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
 	item := f.touch(one.addr)
 	if one.wire() != 0 {
-		f.unlist(n, c)
+		f.removeFromIndexes(n, c)
 		return
 	}
 	id := n.idOf(n.interfaces.at(one.port).namespace)
@@ -322,15 +322,15 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 			claim := other.claims.at(k)
 			if claim.wire() == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
 				last = false
-				there = there || f.meets(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
+				there = there || f.reachesOthers(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 			}
 		}
 	}
 	var tomb verdict.MAC
-	if !there && f.meets(n, one.port) {
+	if !there && f.reachesOthers(n, one.port) {
 		tomb = mac
 	}
-	f.unlist(n, c)
+	f.removeFromIndexes(n, c)
 	if tomb != "" {
 		f.bury(n, one.addr, tomb, how.late)
 	}
@@ -351,7 +351,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 			continue
 		}
 		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire()).hardware).mac)
-		f.unlist(by, r.index())
+		f.removeFromIndexes(by, r.index())
 		if by != n {
 			f.bury(n, one.addr, mac, how.late)
 		}

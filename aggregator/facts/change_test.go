@@ -262,7 +262,7 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 		a.tell(seen(addr, podMAC(2), 1))
 		s.judgeAll()
 		s.Settle(key(addr), false)
-		a.tell(back2(2, addr))
+		a.tell(withdrawn(2, addr))
 		if got := s.Wired(key(addr)); got != test.want {
 			t.Errorf("%s: got a frame %t, want %t", test.name, got, test.want)
 		}
@@ -312,7 +312,7 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 }
 
 // The sender of a frame that another node saw may have gained or lost an intended address.
-func TestSendersOnOtherNodesAreTold(t *testing.T) {
+func TestSendersOnOtherNodesAreNotified(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))

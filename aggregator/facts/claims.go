@@ -67,8 +67,8 @@ func (t *tables) setHistory(c *claim, h history) {
 	}
 }
 
-// list adds a new claim to all indexes. linkName and prefix come from its record.
-func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
+// addToIndexes adds a new claim to all indexes. linkName and prefix come from its record.
+func (f *editor) addToIndexes(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
 	f.touch(a)
 	next := claim{addr: a, port: port, kind: key.kind, prefix: prefix, begun: now}
 	if key.mac.form != noMAC {
@@ -117,8 +117,8 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 	return c
 }
 
-// unlist removes a claim. Its address must be touched before.
-func (f *editor) unlist(n *Node, c uint32) {
+// removeFromIndexes removes a claim. Its address must be touched before.
+func (f *editor) removeFromIndexes(n *Node, c uint32) {
 	one := n.claims.at(c)
 	f.touch(one.addr)
 	f.addressed(n, c)
@@ -202,7 +202,7 @@ func (f *editor) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
 	at := n.interfaces.at(one.port)
 	if one.wire() != 0 {
-		f.spoke(n, at.peer(), n.hardware.at(n.wires.at(one.wire()).hardware).mac)
+		f.notifySenders(n, at.peer(), n.hardware.at(n.wires.at(one.wire()).hardware).mac)
 	}
 	if one.kind != verdict.Assigned {
 		return
@@ -218,10 +218,10 @@ func (f *editor) addressed(n *Node, c uint32) {
 	}
 }
 
-// spoke notifies that the namespaces that may have sent a frame may have gained or lost an intended
-// address: the one behind the port through which the frame entered, and those with its MAC, on any
-// node.
-func (f *editor) spoke(n *Node, behind uint32, m mac) {
+// notifySenders notifies that the namespaces that may have sent a frame may have gained or lost an
+// intended address: the one behind the port through which the frame entered, and those with its
+// MAC, on any node.
+func (f *editor) notifySenders(n *Node, behind uint32, m mac) {
 	if behind != 0 {
 		f.Listener.MayLack(n, behind)
 	}
@@ -229,7 +229,7 @@ func (f *editor) spoke(n *Node, behind uint32, m mac) {
 		f.Listener.MayLack(n, n.namespaces.at(n.interfaces.at(i).namespace).record)
 	}
 	if m.form == sixBytes {
-		for by, i := range f.abroadOf(m.bytes) {
+		for by, i := range f.holdersOf(m.bytes) {
 			f.Listener.MayLack(by, by.namespaces.at(by.interfaces.at(i).namespace).record)
 		}
 	}
@@ -299,7 +299,7 @@ func (f *editor) Expire(item *Item, claims []Ref) {
 			}
 			one := n.claims.at(r.index())
 			if one.addr == item.Address && one.wire() != 0 && n.wires.at(one.wire()).seen.Add(2*f.Policy.StaleAfter) <= now {
-				f.unlist(n, r.index())
+				f.removeFromIndexes(n, r.index())
 			}
 		}
 	})

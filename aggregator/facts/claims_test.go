@@ -42,7 +42,7 @@ func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	a.tell(onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	if a.tell(back2(2, "10.0.0.1")); a.n.Claims() != 0 {
+	if a.tell(withdrawn(2, "10.0.0.1")); a.n.Claims() != 0 {
 		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
 	}
 }
@@ -53,7 +53,7 @@ func TestNewFramesOutliveAnOwner(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	a.tell(seen("10.0.0.1", podMAC(2), 1), back2(2, "10.0.0.1"))
+	a.tell(seen("10.0.0.1", podMAC(2), 1), withdrawn(2, "10.0.0.1"))
 	if a.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame", a.n.Claims())
 	}
@@ -61,7 +61,7 @@ func TestNewFramesOutliveAnOwner(t *testing.T) {
 	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.3"), false)
-	if b.tell(back2(3, "10.0.0.3")); b.n.Claims() != 1 {
+	if b.tell(withdrawn(3, "10.0.0.3")); b.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame of another sender", b.n.Claims())
 	}
 }
@@ -217,7 +217,7 @@ func TestOwnersBeforeAChange(t *testing.T) {
 	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {
 		t.Errorf("got %v before no change", owners)
 	}
-	a.tell(back2(2, "10.0.0.1"))
+	a.tell(withdrawn(2, "10.0.0.1"))
 	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
 		t.Errorf("got %v before a change", owners)
 	}

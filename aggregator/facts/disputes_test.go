@@ -125,7 +125,7 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	s.judgeAll()
 	s.told.watched = true
-	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{back2(2, "10.0.0.2").Claims[0], back2(3, "10.0.0.3").Claims[0]}})
+	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{withdrawn(2, "10.0.0.2").Claims[0], withdrawn(3, "10.0.0.3").Claims[0]}})
 	for addr, want := range map[string]string{"10.0.0.2": "veth2", "10.0.0.3": "veth3"} {
 		owners, derived := s.Before(key(addr))
 		if !derived || len(owners) != 1 || owners[0].Namespace.Who.Name() != want || len(owners[0].Claims) != 1 {
@@ -142,7 +142,7 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 
 // All namespaces that may have gained an intended address are reported, not only the one that
 // changed.
-func TestAllHoldersOfAMACAreTold(t *testing.T) {
+func TestAllHoldersOfAMACAreNotified(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", podMAC(2), 1), claims(announced(3, "10.0.0.8", podMAC(9))))
 	s.told.heard = nil

@@ -99,7 +99,7 @@ type parts struct {
 	*streams  // connections of nodes
 	*editor   // changes of records
 	*touching // addresses affected by a change
-	*reader   // reading
+	*reader   // views for others
 	*ledger   // memory
 	*sharing  // MACs whose frames several nodes may see
 	*podIndex

@@ -267,7 +267,7 @@ func TestLongWordsAreNotKept(t *testing.T) {
 
 // Addresses touched by a snapshot are not judged before its end, and small changes are judged
 // first.
-func TestBatchesAreJudgedWholeAndSmallOnesFirst(t *testing.T) {
+func TestSmallBatchesAreJudgedFirst(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
 	m := pod(2, "10.0.0.1")

@@ -19,7 +19,7 @@ func (f *streams) timeOut(nodes []*Node) {
 			case !n.Rec.TimedOut:
 				over = append(over, n)
 			case n.Peer == nil:
-				f.settleUp(n)
+				f.releaseAll(n)
 				f.drop(n)
 				f.Listener.NamesChanged(n)
 			}
@@ -122,7 +122,7 @@ func (f *streams) empty(b *Batch, n *Node) {
 		}
 		f.endPools(n)
 		n.reset()
-		f.settleUp(n)
+		f.releaseAll(n)
 		f.unlabel(n)
 		n.due = 0
 		f.arm(n, f.now().Add(ForgetNodeAfter))
@@ -143,7 +143,7 @@ func (f *streams) dropClaims(n *Node) (more bool) {
 			continue
 		}
 		f.touch(one.addr)
-		f.unlist(n, c)
+		f.removeFromIndexes(n, c)
 	}
 	return false
 }

@@ -118,7 +118,7 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		rec.Problems = slices.Clone(rec.GetProblems()[:MaxProblems]) // a slice of the original would retain all of them
 	}
 	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
-		f.refuse(n, "status", false)
+		f.countRefused(n, "status", false)
 	} else {
 		if n.Status.GetBlind() != rec.GetBlind() {
 			f.touchNode(n) // allocations can be found to be leaked only on nodes whose addresses are known
@@ -148,7 +148,7 @@ func (a *applying) namespace(rec *pb.NamespaceRecord) {
 	}
 	cost := namespaceCostOf(rec)
 	if !f.charge(n, &has, cost, true) {
-		f.refuse(n, "namespace", false)
+		f.countRefused(n, "namespace", false)
 		return
 	}
 	if old != 0 {
@@ -186,7 +186,7 @@ func (a *applying) link(rec *pb.LinkRecord) {
 		cost = n.links.at(old).cost
 	}
 	if !f.charge(n, &cost, linkCost+textCost(rec.GetName()), true) {
-		f.refuse(n, "link", false)
+		f.countRefused(n, "link", false)
 		return
 	}
 	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.OVSPort), rec.GetRouted())
@@ -216,7 +216,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 		cost = int32(n.interfaces.at(old).cost)
 	}
 	if !f.charge(n, &cost, interfaceCostOf(rec), true) {
-		f.refuse(n, "interface", false)
+		f.countRefused(n, "interface", false)
 		return
 	}
 	t := &n.texts
@@ -282,10 +282,10 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	case c == 0:
 		var cost int32
 		if !f.charge(n, &cost, f.claimCost(n, key128, port, key, rec), kernel) {
-			f.refuse(n, "claim", !kernel)
+			f.countRefused(n, "claim", !kernel)
 			return
 		}
-		c = f.list(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
+		c = f.addToIndexes(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
 		n.claims.at(c).cost = uint16(cost) //nolint:gosec // see claimCost
 		a.saw(c, rec, at)
 	default:
@@ -296,7 +296,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 			// The claim is known and was not seen since.
 			f.moveClaimLink(n, c, rec.GetLink())
 		case !f.chargeClaim(n, c, changedCost(n, c, rec), kernel):
-			f.refuse(n, "claim", !kernel)
+			f.countRefused(n, "claim", !kernel)
 			return
 		default:
 			f.moveClaimLink(n, c, rec.GetLink())
@@ -355,7 +355,7 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		f.Listener.RangesChanged(n)
 	}
 	if one.wire() != 0 && n.interfaces.at(one.port).flags.has(uplink) {
-		f.sighted(refOf(n.number, c))
+		f.queueSighting(refOf(n.number, c))
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Changes are always applied. A snapshot repeats known claims, so only a claim with another count, time
-// or network is applied.
+// Changes are always applied. A snapshot repeats known claims, so only a claim with another count,
+// time or network is applied.
 func TestWhichRecordsOfAKnownClaimAreApplied(t *testing.T) {
 	for _, test := range []struct {
 		field           string
@@ -59,7 +59,7 @@ func TestWhichRecordsOfAKnownClaimAreApplied(t *testing.T) {
 	}
 }
 
-// An owner that ends takes along what the wire showed of it, but not a claim whose record was reused.
+// Wire claims end with their owner, but not a claim that reuses the record of one.
 func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 	const addr, other = "10.0.0.1", "10.0.0.8"
 	frame := seen(addr, podMAC(2), 1).Claims[0]
@@ -88,7 +88,7 @@ func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 			s.queue(key(test.addr)).Take(key(test.addr)).Finish()
 			s.Settle(key(test.addr), true)
 		}
-		home.tell(back2(2, addr))
+		home.tell(withdrawn(2, addr))
 		if got := s.Claimed(key(test.addr)); got != test.want {
 			t.Errorf("%s: got it claimed %t, want %t", test.name, got, test.want)
 		}
@@ -108,7 +108,7 @@ func TestAllHardwareAddressesOfAnOwnerThatEndedAreLate(t *testing.T) {
 		by.tell(seen(addr, podMAC(7), 1))
 		s.judgeAll()
 		s.Settle(key(addr), true)
-		home.tell(back2(2, addr))
+		home.tell(withdrawn(2, addr))
 		if s.Claimed(key(addr)) {
 			t.Fatalf("%s: got the address claimed, want the frame ended with its owner", name)
 		}

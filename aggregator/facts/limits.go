@@ -26,4 +26,4 @@ func TooMany(what, limit string) error {
 }
 
 // ErrTakenOver ends a stream when another stream of the same node connects.
-var ErrTakenOver = status.Error(codes.Aborted, "another connection of this node's agent took over")
+var ErrTakenOver = status.Error(codes.Aborted, "replaced by another connection of this node's agent")

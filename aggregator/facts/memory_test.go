@@ -118,7 +118,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	}
 }
 
-func TestANodeBeyondItsShareLosesWhatKernelsHaveLast(t *testing.T) {
+func TestKernelRecordsAboveAShareAreEvictedLast(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	large := s.joins("n1", "b1", 1, pod(2, "10.4.0.1"))

@@ -90,7 +90,7 @@ func (s *scene) joinsPlace(name, vouched string) *agent {
 
 // Two agents that report the same boot ID and network namespace are two nodes. Each is published
 // again when the other one connects or disconnects.
-func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
+func TestNodesInOnePlaceArePublishedTogether(t *testing.T) {
 	s := newScene(t)
 	s.joinsPlace("n1", "x")
 	s.told.heard = nil
@@ -164,7 +164,7 @@ func TestWhatIsToldOfNames(t *testing.T) {
 }
 
 // The name of a removed node goes to a connected node only.
-func TestWhoGetsTheNameOfANode(t *testing.T) {
+func TestTheNameOfARemovedNodeGoesToAConnectedNode(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		leave []int
@@ -193,7 +193,7 @@ func TestWhoGetsTheNameOfANode(t *testing.T) {
 
 // Only the hardware addresses of uplinks identify a machine, except those that several machines
 // share by design.
-func TestWhatIdentifiesAMachine(t *testing.T) {
+func TestUplinksIdentifyAMachine(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		mac    []byte
@@ -237,7 +237,7 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 
 // Sightings of a machine's pods by other nodes end when it reboots. Sightings of the machine itself
 // do not, and none end while it is only disconnected.
-func TestWhatOthersSawOfAMachine(t *testing.T) {
+func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		over      func(s *scene)
@@ -364,7 +364,7 @@ func TestOtherNodesInOnePlace(t *testing.T) {
 	}
 }
 
-// The places of several forgotten nodes are used again, each by one node.
+// The numbers of several forgotten nodes are reused, each by one node.
 func TestForgottenNodesMakeRoomForAsMany(t *testing.T) {
 	s := newScene(t)
 	gone := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.1")), s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))}

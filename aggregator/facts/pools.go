@@ -52,9 +52,9 @@ type ipam struct {
 	byRec map[*verdict.Pool]*Pool
 	// cluster finds the cluster-wide pools that may contain an address.
 	cluster prefixes
-	// allocations has the allocations by address; booked is their number.
-	allocations map[index.Address][]*allocation
-	booked      int
+	// allocations has the allocations by address; allocationCount is their number.
+	allocations     map[index.Address][]*allocation
+	allocationCount int
 	// bySandbox has the addresses allocated for a sandbox, once for each allocation.
 	bySandbox map[string][]index.Address
 }
@@ -115,7 +115,7 @@ func (f *ipam) Pools(yield func(*Pool) bool) {
 func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
 
 // Allocations returns the number of allocations. The caller holds the lock.
-func (f *ipam) Allocations() int { return f.booked }
+func (f *ipam) Allocations() int { return f.allocationCount }
 
 // prefixes finds pools by address. Each range is indexed under the smallest prefix that contains
 // it, so a pool that is found need not contain the address.
@@ -227,7 +227,7 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 		cost = p.cost
 	}
 	if !f.charge(n, &cost, poolCostOf(rec), true) {
-		f.refuse(n, "pool", false)
+		f.countRefused(n, "pool", false)
 		return
 	}
 	if next.LostAt != 0 {
@@ -283,7 +283,7 @@ func (f *ipam) endPool(p *Pool) {
 	for a := range p.entries {
 		for _, al := range slices.Clone(f.ipam.allocations[a]) {
 			if al.Pool == &p.Rec {
-				f.unbook(p, a, al)
+				f.removeAllocation(p, a, al)
 			}
 		}
 	}
@@ -308,7 +308,7 @@ func (f *ipam) touchPool(p *Pool) {
 		f.touch(index.AddressOf(a))
 	}
 	if p.Node != nil {
-		f.touchNode(p.Node) // another pool may give what it gave
+		f.touchNode(p.Node) // other pools may have allocated the same addresses
 		f.touchDisputes(p.Node)
 	}
 }
@@ -330,7 +330,7 @@ func (f *ipam) sweepPools(n *Node) {
 		for a := range p.entries {
 			for _, al := range slices.Clone(f.ipam.allocations[a]) {
 				if al.Pool == &p.Rec && al.sweep != n.sweep {
-					f.unbook(p, a, al)
+					f.removeAllocation(p, a, al)
 				}
 			}
 		}

@@ -140,7 +140,7 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 	}
 }
 
-// A node is published whenever its records begin to exceed the memory, and when all are kept again.
+// A node is published when its records begin to exceed the memory, and when all of them fit again.
 func TestANodeIsPublishedWheneverItBecomesIncomplete(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))

@@ -38,7 +38,7 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 		}
 	}
 	if n.cost == 0 {
-		if err := f.open(n); err != nil {
+		if err := f.chargeConnection(n); err != nil {
 			return nil, err
 		}
 	}
@@ -48,9 +48,9 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	if old := n.Peer; old != nil {
 		if hello.GetEpoch() < n.Rec.Epoch {
 			return nil, status.Errorf(codes.FailedPrecondition,
-				"a newer agent already reports for node %s: stop one of the two, there must be one agent in a network namespace", n.Rec.Name)
+				"a newer agent already reports for node %s: run only one agent per network namespace", n.Rec.Name)
 		}
-		old.End(status.Errorf(codes.Aborted, "another connection of the agent of node %s took over", n.Rec.Name))
+		old.End(status.Errorf(codes.Aborted, "replaced by another connection of the agent of node %s", n.Rec.Name))
 	}
 	now := f.now()
 	n.Peer = p
@@ -114,11 +114,11 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 		if over = n.Rec.TimedOut; !over {
 			return
 		}
-		if n.hasRecords() { // of a snapshot that was not completed
+		if n.hasRecords() { // an incomplete snapshot was applied
 			left = []*Node{n}
 			return
 		}
-		f.settleUp(n)
+		f.releaseAll(n)
 		f.arm(n, f.now().Add(ForgetNodeAfter))
 	})
 	if over {

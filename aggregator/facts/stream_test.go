@@ -59,7 +59,7 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestANodeThatComesBackHasWhatItReports(t *testing.T) {
+func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), pod(3, "10.0.0.3"))
 	a.leave()
@@ -187,7 +187,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestASnapshotSaysWhatIsLeftOut(t *testing.T) {
+func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
 	in := &Snapshot{
@@ -413,7 +413,7 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	}
 }
 
-// Addresses wait for links that are due to separate.
+// Judgements wait for links that are due to separate.
 func TestLinksAreOverdue(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
@@ -422,7 +422,7 @@ func TestLinksAreOverdue(t *testing.T) {
 		t.Error("got something overdue before links are one")
 	}
 	b.tell(seen("10.0.0.1", podMAC(2), 1))
-	_, domains := s.Abroad()
+	_, domains := s.SharedMACs()
 	due := domains.Due()
 	for at, want := range map[verdict.Stamp]bool{s.now: false, due - 1: false, due: true, due + 1: true} {
 		if got := s.Overdue(at); got != want {
@@ -431,7 +431,7 @@ func TestLinksAreOverdue(t *testing.T) {
 	}
 }
 
-// A node that was given up, and whose next snapshot was not completed, leaves nothing behind.
+// A removed node whose next snapshot was not completed leaves nothing behind.
 func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))

@@ -37,14 +37,14 @@ func (f *Facts) check(t *testing.T, when string) {
 				for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
 					found = found || k == i
 				}
-				if at := f.holders.of(one.mac.bytes, n.number); at != 0 && !f.meets(n, at) {
+				if at := f.holders.of(one.mac.bytes, n.number); at != 0 && !f.reachesOthers(n, at) {
 					t.Fatalf("%s: an interface that meets no other node is found by %v", when, one.mac)
 				}
 				meets := false
-				for by, k := range f.abroadOf(one.mac.bytes) {
+				for by, k := range f.holdersOf(one.mac.bytes) {
 					meets = meets || by == n && k == i
 				}
-				if !found || meets != f.meets(n, i) {
+				if !found || meets != f.reachesOthers(n, i) {
 					t.Fatalf("%s: the interface with %v is not found by it", when, one.mac)
 				}
 			}
@@ -98,7 +98,7 @@ func (f *Facts) check(t *testing.T, when string) {
 				count++
 			}
 			one := n.hardware.at(hw)
-			if one.mac.apart() && f.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
+			if one.mac.identifiesOne() && f.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
 				t.Fatalf("%s: %v is kept for nothing, or not found", when, one.mac)
 			}
 		}
@@ -221,7 +221,7 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
 }
 
-// What the records of a node say stays when the texts are dropped that no record has any more.
+// Compacting the texts of a node does not change its records.
 func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 	odd := []byte("twenty bytes of a MAC")
 	m := bridgeAndPods()

@@ -15,9 +15,9 @@ import (
 const (
 	// maxTombstones is the largest number of tombstones.
 	maxTombstones = 65536
-	// lateWithin is the time by which a frame may seem to be later than the end of its sender's
-	// address although it was sent before, because the messages of two agents take different times.
-	// The known lag of the observing agent's stream is added.
+	// lateWithin is the tolerance for comparing a frame with the end of its sender's address. Their
+	// messages come from two agents and take different times, so the frame may seem to be later
+	// although it was sent before. The known lag of the observing agent's stream is added.
 	lateWithin time.Duration = 100 * time.Millisecond
 )
 

@@ -45,7 +45,8 @@ func (f *touching) touchClaims(n *Node, i uint32) {
 	}
 }
 
-// touchInterface touches the addresses on a node whose judgement depends on an interface of the node.
+// touchInterface touches the addresses on a node whose judgement depends on an interface of the
+// node.
 func (f *touching) touchInterface(n *Node, i uint32) {
 	f.touchClaims(n, i)
 	if one := n.interfaces.at(i); one.mac.form != noMAC {
@@ -61,7 +62,7 @@ func (f *touching) touchNamed(n *Node, m mac) {
 	}
 	if hw := n.hardwareOf(m); hw != 0 {
 		f.touchBy(n, hw)
-		f.spoke(n, 0, m)
+		f.notifySenders(n, 0, m)
 	}
 }
 
@@ -96,7 +97,7 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 					continue
 				}
 				hw := other.wires.at(claim.wire()).hardware
-				f.spoke(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
+				f.notifySenders(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
 				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
 					f.touchBy(other, hw)
 				}
@@ -203,10 +204,10 @@ func (f *touching) concerned(a index.Address) bool {
 				continue
 			}
 			m := n.hardware.at(n.wires.at(at).hardware).mac
-			if !m.apart() {
+			if !m.identifiesOne() {
 				continue
 			}
-			for by := range f.abroadOf(m.bytes) {
+			for by := range f.holdersOf(m.bytes) {
 				if f.disputed(by, a.Addr()) {
 					return true
 				}

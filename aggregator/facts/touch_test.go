@@ -50,8 +50,8 @@ func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 	s.wantJudged("its interface changes", s.told.contested...)
 }
 
-// A frame is judged again when something about an interface with its hardware address changes, also if
-// the interface has no address and its link is in no domain.
+// A frame is judged again when something about an interface with its hardware address changes, also
+// if the interface has no address and its link is in no domain.
 func TestFramesAreJudgedWhenTheirSenderChanges(t *testing.T) {
 	for name, change := range map[string]*pb.ReportRequest{
 		"its pod":       {Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "other"}}}},
@@ -75,11 +75,11 @@ func TestFramesAreJudgedWhenTheirSenderChanges(t *testing.T) {
 	}
 }
 
-// Several nodes may have one virtual hardware address. When an interface with it changes, the others
-// that have it in the same domain may lack an address that frames showed them to have.
-func TestHoldersOfASharedMACAreTold(t *testing.T) {
+// Several nodes may have the same virtual hardware address. When an interface with it changes,
+// other interfaces with it in the same domain may lack an address that was attributed to them.
+func TestHoldersOfASharedMACAreNotified(t *testing.T) {
 	for name, test := range map[string]struct {
-		seen []byte // what a frame that entered the other node names
+		seen []byte // the hardware address in a frame that entered the other node
 		want bool
 	}{"it is in a frame": {[]byte{0, 0, 0x5e, 0, 1, 7}, true}, "another one is in a frame": {[]byte{0, 0, 0x5e, 0, 1, 8}, false}} {
 		s := newScene(t)
@@ -102,7 +102,7 @@ func TestHoldersOfASharedMACAreTold(t *testing.T) {
 	}
 }
 
-// Frames of an interface that does not reach other nodes are not those that other nodes see.
+// Frames that other nodes see are not attributed to an interface that does not reach other nodes.
 func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 	for name, test := range map[string]struct {
 		m    *pb.ReportRequest
@@ -119,9 +119,9 @@ func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 	}
 }
 
-// A pod may lack an address when an interface of another pod gets the hardware address that frames by
-// the first one's port name.
-func TestAPodIsToldWhenFramesByItsPortAreOfAnother(t *testing.T) {
+// If an interface of another pod gets the hardware address in the frames from a pod's port, the pod
+// may then lack the address that they claimed.
+func TestAPodIsNotifiedWhenItsFramesBelongToAnother(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), claims(announced(3, "10.0.0.9", podMAC(9))))
 	for _, test := range []struct {

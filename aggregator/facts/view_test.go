@@ -117,7 +117,7 @@ func TestWhatIsKnownOfANode(t *testing.T) {
 	}
 }
 
-func TestWhatAddressesANodeGives(t *testing.T) {
+func TestRangesOfANode(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
 	r := a.n.Ranges()
@@ -175,7 +175,7 @@ func TestNamespacesOnALink(t *testing.T) {
 	}
 }
 
-func TestWhoHasAnAddress(t *testing.T) {
+func TestHoldersOfAnAddress(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), bridgeAndPods()), s.joins("n2", "b2", 1, lan(2))
 	b.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 7}, 1))
@@ -284,7 +284,7 @@ func (k *api) NodesCovered(reports func(name string) bool) (all, asked bool) {
 // follow starts to use a Kubernetes API.
 func (s *scene) follow(k *api) { s.Kubernetes, s.Followed = k, true }
 
-func TestWhatTheKubernetesAPISaysIsInTheCase(t *testing.T) {
+func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	s := newScene(t)
 	byUID, byName := &verdict.PodObject{Name: "by uid"}, &verdict.PodObject{Name: "by name"}
 	s.follow(&api{
@@ -459,7 +459,7 @@ func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
 	}
 }
 
-// Only a first interface with an address from CNI shows that there are pods behind a port.
+// Pods are behind a port only if their first interface has an address from CNI.
 func TestWhichPodsAreBehindAPort(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -477,8 +477,8 @@ func TestWhichPodsAreBehindAPort(t *testing.T) {
 	}
 }
 
-// A node gives out the networks of its pods, not those of other containers, nor those of the agent's
-// own pod.
+// The networks of a node are those of its pods, without those of other containers and of the
+// agent's own pod.
 func TestNetworksOfPodsOnly(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -514,7 +514,7 @@ func TestNamespacesOnALinkAreInOrder(t *testing.T) {
 	}
 }
 
-// Nothing is known of a node that has only connected.
+// A node that has only connected has no records.
 func TestANodeThatHasNotReported(t *testing.T) {
 	s := newScene(t)
 	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
@@ -527,7 +527,7 @@ func TestANodeThatHasNotReported(t *testing.T) {
 	}
 }
 
-// The pods of a node that was given up are not found any more.
+// The pods of a removed node are no longer found.
 func TestPodsOfANodeThatIsGivenUp(t *testing.T) {
 	s := newScene(t)
 	s.follow(&api{})

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestItemsSayWhyTheyAreJudged(t *testing.T) {
+func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	s := newScene(t)
 	s.follow(&api{})
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -147,8 +147,8 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 	}
 }
 
-// Claims of strangers are evicted first.
-func TestWhichClaimsAreOfStrangers(t *testing.T) {
+// Claims of senders that are only seen on the wire are evicted first.
+func TestWhichClaimsAreOnlySeenOnTheWire(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		more *pb.ReportRequest
@@ -164,7 +164,7 @@ func TestWhichClaimsAreOfStrangers(t *testing.T) {
 		c := a.n.same(s.addresses.of(key("10.0.0.9"), a.n.number))
 		got := false
 		for one := range c {
-			got = got || s.stranger(a.n, one)
+			got = got || s.seenOnlyOnWire(a.n, one)
 		}
 		if got != test.want {
 			t.Errorf("%s: got a stranger's %t, want %t", test.name, got, test.want)
@@ -337,7 +337,7 @@ func TestAnAddressCountsUntilItIsJudged(t *testing.T) {
 }
 
 // The residence of a change in the agent is that of its oldest claim.
-func TestHowLongAChangeWasInTheAgent(t *testing.T) {
+func TestResidenceOfAChangeInTheAgent(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.judgeAll()

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
+func TestALateAddressIsNoLongerMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		n, s := w.node("n1", pod(2, "a", "10.244.0.9"))
@@ -51,7 +51,7 @@ func (cluster) InPodCIDROf(string, netip.Addr) bool                     { return
 func (cluster) NodesCovered(func(string) bool) (all, asked bool)        { return true, true }
 
 // After a node has rebooted, the API lists the pods' old addresses for a while.
-func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
+func TestPodAddressesInTheAPIMayBeOutdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &verdict.PodObject{
 			Namespace: "default", Name: "web", UID: "uid-web", Phase: "Running", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.6")},

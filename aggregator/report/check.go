@@ -40,11 +40,11 @@ func (c *corrections) add(others corrections) {
 	}
 }
 
-// A checker checks messages of one type. It reads the generated Go struct: protoreflect takes
-// several times as long, and the checks would be a large part of the cost of a report.
+// A checker checks messages of one type. It reads the generated Go struct, because protoreflect
+// takes several times as long and would be a large part of the cost of a report.
 type checker []checkedField
 
-// A checkedField is a field of the struct that needs checks.
+// A checkedField is a field of the struct with a rule or with nested messages.
 type checkedField struct {
 	rule
 	key string // of the rule
@@ -52,7 +52,7 @@ type checkedField struct {
 	// check checks a value of the field or, if the field is a list, one element.
 	check func(f *checkedField, v reflect.Value, done *corrections) error
 	list  bool
-	// inside checks the messages of a field that has messages.
+	// inside checks nested messages; nil if the field has none.
 	inside checker
 }
 
@@ -159,7 +159,7 @@ func (f *checkedField) checkMessage(v reflect.Value, done *corrections) error {
 	return f.inside.check(v.Elem(), done)
 }
 
-// checkWorkload also corrects the name of a workload, whose form depends on the kind.
+// checkWorkload checks a workload. The form of its name depends on its kind.
 func (f *checkedField) checkWorkload(v reflect.Value, done *corrections) error {
 	w := v.Interface().(*pb.Workload)
 	if of := nameOf(w); w != nil && !of.Has(w.GetName()) {

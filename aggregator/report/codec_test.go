@@ -32,7 +32,7 @@ func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
 		raw  []byte
 		ok   bool
 	}{
-		{"what an agent sends", most, true},
+		{"message of an agent", most, true},
 		{"empty claims", empty(claims, 2<<20-1), false},
 		{"empty parts of one record", protowire.AppendBytes(protowire.AppendTag(nil, namespaces, protowire.BytesType), empty(intended, 1<<20)), false},
 		{"one large text", protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 3<<20)), true},

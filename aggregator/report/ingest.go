@@ -33,7 +33,7 @@ func validate(m *pb.ReportRequest) error {
 	for _, c := range m.GetClaims() {
 		switch {
 		case c.GetVlan() > 4095 || c.GetInnerVlan() > 4095:
-			return bad("a VLAN id must be below 4096")
+			return bad("a VLAN ID must be below 4096")
 		case c.GetPrefixLength() > uint32(8*len(c.GetAddress())): //nolint:gosec // 16 bytes at most
 			return bad("a prefix is longer than its address")
 		}

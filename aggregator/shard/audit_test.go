@@ -83,7 +83,7 @@ func bridged(record uint32, addrs ...string) *pb.ReportRequest {
 	return m
 }
 
-func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
+func TestSpoofsAreAuditedAndClonesPublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
@@ -183,7 +183,7 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 			return slices.ContainsFunc(w.of("10.0.0.1").Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactRecordVanished })
 		}
 		if vanished() {
-			t.Error("got a record that vanished, want none")
+			t.Error("got a vanished record, want none")
 		}
 		end := pool("10.0.0.1")
 		end.Pools, end.Allocations[0].Gone = nil, true

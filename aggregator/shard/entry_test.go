@@ -55,13 +55,13 @@ func TestTheOldestConflictsAreForgottenFirst(t *testing.T) {
 		return all
 	}
 	if got := at(c.takeOld(0)); !slices.Equal(got, []verdict.Stamp{1, 2, 3, 4, 5}) {
-		t.Errorf("got %d, want those that are too many", got)
+		t.Errorf("got %d, want the ones above the limit", got)
 	}
 	day := verdict.Stamp(24 * time.Hour)
 	if got := at(c.takeOld(day + 5)); got != nil {
-		t.Errorf("got %d, want none: no day is over", got)
+		t.Errorf("got %d, want none before a day is over", got)
 	}
 	if got := at(c.takeOld(day + 7)); !slices.Equal(got, []verdict.Stamp{6, 7}) {
-		t.Errorf("got %d, want those of a day ago", got)
+		t.Errorf("got %d, want the ones of a day ago", got)
 	}
 }

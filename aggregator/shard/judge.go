@@ -67,7 +67,7 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	return judged.Owners, true
 }
 
-// remember stores the outcome of a judgement, and publishes what changed.
+// remember stores the outcome of a judgement, and publishes the changes.
 func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) {
 	w.count(e, a, out.Owners, item.New && len(in.Allocations) == 0)
 	var found audit.Result
@@ -277,12 +277,12 @@ func (w *worker) contest(e *entry, contested bool) {
 	}
 	for p := range before {
 		if _, still := e.told[p]; !still {
-			e.told[p] = struct{}{} // so that it is told when the dispute is over
+			e.told[p] = struct{}{} // it must be told when the dispute is over
 		}
 	}
 }
 
-// check has nodes read an address again.
+// check asks nodes to read an address again.
 func (w *worker) check(in *verdict.Case, out *verdict.Judgement) {
 	for _, rec := range out.Check {
 		if n := w.shards.Facts.Node(rec); n != nil && n.Peer != nil {

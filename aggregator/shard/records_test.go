@@ -36,7 +36,7 @@ func assigned(record uint32, addr string) *pb.ReportRequest {
 	}}}
 }
 
-// gone turns the claims of a message into ended ones.
+// gone marks the claims of a message as ended.
 func gone(m *pb.ReportRequest) *pb.ReportRequest {
 	for _, c := range m.GetClaims() {
 		c.Gone = true

@@ -21,7 +21,7 @@ import (
 // of the facts.
 const judgedAtOnce = 8
 
-// An OwnerChange is what happened to an owner.
+// An OwnerChange is the kind of a change of an owner.
 type OwnerChange uint8
 
 // The kinds of changes.
@@ -176,7 +176,7 @@ func (s *Shards) failed(a index.Address, r any) {
 	u.mu.Unlock()
 	s.Listener.Panicked()
 	if !known {
-		s.Log.Error("judging an address panicked; please report this bug. The address is judged again when something changes about it",
+		s.Log.Error("panic while judging an address: please report this bug; the address is judged again when it changes",
 			"address", a.Addr(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 	}
 }

@@ -82,7 +82,7 @@ func (w *world) run() (stop func()) {
 	return func() { cancel(); group.Wait() }
 }
 
-// ring runs what is due for nodes and links.
+// ring runs the work on nodes and links that is due.
 func (w *world) ring(ctx context.Context) {
 	for {
 		next := time.Hour

@@ -35,7 +35,7 @@ type Case struct {
 	Sight
 }
 
-// IPAM is what IPAMs say about the address of a case.
+// IPAM has the records of IPAMs that concern the address of a case.
 type IPAM struct {
 	// Pools are the pools that have allocated the address or may allocate it.
 	Pools []*Pool
@@ -51,7 +51,7 @@ type IPAM struct {
 
 // Sight is how far the cluster that the address belongs to is observed.
 type Sight struct {
-	// InPodCIDR is set if the address is in the pod CIDR of some node (Node.spec.podCIDRs).
+	// InPodCIDR is set if the address is in the pod range of some node (Node.spec.podCIDRs).
 	InPodCIDR bool
 	// Covered is set if agents report everything on all nodes.
 	Covered bool
@@ -74,10 +74,10 @@ type NamespaceFacts struct {
 	Pod *PodObject
 }
 
-// NodeFacts are what is known about a node with respect to the address of a case.
+// NodeFacts are the facts about a node that concern the address of a case.
 type NodeFacts struct {
 	Node NodeKey
-	// InPodCIDR is set if the address is in the pod CIDR of the node (Node.spec.podCIDRs).
+	// InPodCIDR is set if the address is in the pod range of the node (Node.spec.podCIDRs).
 	InPodCIDR bool
 	// Covered is set if an agent reports for the node and can see into its pods.
 	Covered bool

@@ -7,7 +7,7 @@ import (
 // A cause follows from facts; without them it is unknown. Causes are tried in a fixed order. For
 // each cause that does not fit, the fact that rules it out is recorded.
 
-// causes are all causes, in the order in which they are preferred.
+// causes are all causes in order of preference.
 var causes = []struct {
 	name string
 	ask  func(*inquiry) reason

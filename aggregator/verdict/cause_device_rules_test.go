@@ -186,7 +186,7 @@ func TestCausesOfDevices(t *testing.T) {
 			w.Within("n1", "", "", blue("blue"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "x")
 		}, unknown, []string{lost, static}},
-		{"in a namespace, and IPAM has it for nobody", func(w *world) {
+		{"in a namespace, and IPAM's record has no holder", func(w *world) {
 			web(w)
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "kindnet")
@@ -216,36 +216,36 @@ func TestCausesOfDevices(t *testing.T) {
 			web(w)
 			w.Within("n1", "", "", verdicttest.Who("mad")).Interface.Name = "net1"
 		}, unknown, []string{static}},
-		{"in a pod, and the other one is a namespace that nobody knows", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 		}, unknown, []string{static}},
-		{"in a pod, and the other one is a namespace that nobody knows, in a range of pods", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace, in a range of pods", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 			w.PodCIDR = netip.MustParsePrefix("10.244.0.0/16")
 		}, static, nil},
-		{"in a pod, and the other one is a namespace that nobody knows, in a range of IPAM", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace, in a range of IPAM", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "lab")
 		}, static, nil},
-		{"in a pod, and the other one is a namespace that nobody knows, in no range of IPAM", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace, in no range of IPAM", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "lab", "10.9.0.1-10.9.0.9")
 		}, unknown, []string{static}},
-		{"two namespaces that nobody knows, in a range of IPAM", func(w *world) {
+		{"two unidentified namespaces, in a range of IPAM", func(w *world) {
 			w.Within("n1", "", "", blue("red"))
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "lab")
 		}, unknown, nil},
-		{"behind a pod that was given another address", func(w *world) {
+		{"behind a pod with another address from CNI", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
 			_, port := w.guestOf("n1", "vm")
 			w.Wire(port, stranger)
 		}, static, []string{outside}},
-		{"behind a pod of which nothing is known that it was given", func(w *world) {
+		{"behind a pod whose addresses from CNI are not known", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
 			inside, port := w.guestOf("n1", "vm")
 			sourced(inside.Namespace, "cri", "")

@@ -100,7 +100,7 @@ func (q recordCauses) pastElsewhere(o *Owner) *Past {
 	}
 	for _, rival := range q.owners {
 		if rival != o && rival.Begun() <= past.Since {
-			return nil // both came first: it is not known who had the record
+			return nil // both owners are older: either may have had the record
 		}
 	}
 	return past

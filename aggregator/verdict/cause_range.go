@@ -132,7 +132,7 @@ func (q rangeCauses) rangesOfNodes(a, b *Owner) (r reason) {
 	return r
 }
 
-// rangeHolders returns the names of two nodes if one of them has the address in its pod CIDR, that
+// rangeHolders returns the names of two nodes if one of them has the address in its pod range, that
 // node first; nil if neither has.
 func (q rangeCauses) rangeHolders(a, b *Node) []string {
 	switch {
@@ -208,7 +208,7 @@ func (q rangeCauses) rangesOfNetworks(a, b *Owner) (r reason) {
 	case one && x.Network != "":
 		return ruledOut(Fact{Kind: NotTwoNetworks, Network: x.Network})
 	case one && bridges:
-		return reason{} // it is not known who gave either address
+		return reason{} // it is not known how either owner got the address
 	case x.Device != "" && x.Device == y.Device && (x.Network == "" || y.Network == ""):
 		return ruledOut(Fact{Kind: NotTwoBridges, Device: x.Device})
 	}

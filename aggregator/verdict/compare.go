@@ -148,8 +148,8 @@ func (j *comparison) members(g group) []Owner {
 
 // previous returns the conflict that a group continues; nil if there is none. It is the conflict of
 // the same scope, active or resolved. Otherwise it is an active conflict that shares two owners
-// with the group and whose scope has been widened since. Of several such conflicts, the one whose
-// owners differ least is chosen.
+// with the group, and whose scope has been widened since and has no owner outside of the group. Of
+// several such conflicts, the one whose owners differ least is chosen.
 func (j *comparison) previous(g group, owners []Owner) *Memory {
 	text := g.scope.Text()
 	var found *Memory

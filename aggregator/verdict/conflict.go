@@ -168,14 +168,14 @@ type Ending struct {
 	Excluded *Exclusion
 }
 
-// Memory is what the next judgement needs to know about a conflict.
+// Memory is the state of a conflict that the next judgement needs.
 type Memory struct {
 	Identity
 	Course
 	Owners []Member
 }
 
-// Member is what the next judgement needs to know about an owner of a conflict. Node, the name of
+// Member is the state of an owner of a conflict that the next judgement needs. Node, the name of
 // its node, and Who are needed for explanations only.
 type Member struct {
 	ID, Node string
@@ -188,7 +188,7 @@ type Member struct {
 	Orphaned *PodObject
 }
 
-// Memory returns what the next judgement needs to know about the conflict.
+// Memory returns the state of the conflict that the next judgement needs.
 func (c *Conflict) Memory() Memory {
 	m := Memory{Identity: c.Identity, Course: c.Course, Owners: make([]Member, len(c.Owners))}
 	for i := range c.Owners {

@@ -79,7 +79,7 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Wire(uplinks[1], string(claims[0].Interface.MAC))
 		}, verdict.Suspected, verdict.OneWay},
-		{"the other's node sees a frame of one that has the address elsewhere", func(w *world) {
+		{"the other node sees a frame of an owner that has the address elsewhere", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			claims[0].Interface.Link = w.Link("n1", "br1", verdict.Bridge, false)
 			w.Interface(claims[0].Interface.Namespace, verdict.Interface{Name: "net1", MAC: "bnet10", Attachment: verdict.Lower, Link: uplinks[0].Link})
@@ -99,7 +99,7 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 			_, claims := lanOfPods(w, false, "n1", "n2")
 			claims[1].Kind = verdict.DADFailed
 		}, verdict.Confirmed, verdict.OneWay},
-		{"a kernel that found a duplicate of nobody that is known", func(w *world) {
+		{"a kernel that found a duplicate of an unknown owner", func(w *world) {
 			_, claims := lanOfPods(w, false, "n1", "n2")
 			claims[1].Kind = verdict.DADFailed
 			w.Drop(claims[0])
@@ -139,7 +139,7 @@ func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 			w.Read(pods[0])
 			w.Wire(uplinks[0], string(pods[1].Interface.MAC))
 		}, verdict.Suspected},
-		{"a kernel that has it still is not heard from", func(w *world, _ []*verdict.Interface, pods []*verdict.Claim) {
+		{"a disconnected node whose kernel had it", func(w *world, _ []*verdict.Interface, pods []*verdict.Claim) {
 			w.Read(pods...)
 			w.Node("n2").Unheard = true
 		}, verdict.Suspected},
@@ -177,7 +177,7 @@ func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 }
 
 // A node is asked to read an address again only if its kernel has the address.
-func TestWhoIsAskedToReadAgain(t *testing.T) {
+func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	uplinks, pods := lanOfPods(w, true, "n1", "n2")
 	w.Wire(uplinks[0], string(pods[1].Interface.MAC))
@@ -189,7 +189,7 @@ func TestWhoIsAskedToReadAgain(t *testing.T) {
 		t.Errorf("got asked %v, want each node once", out.Check)
 	}
 	if out = w.after(time.Second - 1).judge(); len(out.Check) != 0 || out.Again != w.Now.Add(1) {
-		t.Errorf("got asked %v, again %d later, want nobody for a second", out.Check, out.Again.Sub(w.Now))
+		t.Errorf("got asked %v, again %d later, want no node for a second", out.Check, out.Again.Sub(w.Now))
 	}
 	w.Node("n1").Unheard = true
 	if out = w.after(1).judge(); !slices.Equal(out.Check, []*verdict.Node{w.Node("n2")}) {
@@ -203,7 +203,7 @@ func TestWhoIsAskedToReadAgain(t *testing.T) {
 	w.judge()
 	w.after(w.Policy.Settle).Read(pods[0])
 	if out := w.judge(); len(out.Check) != 0 || out.Conflicts[0].Asked != 0 {
-		t.Errorf("got asked %v at %d, want nobody: a stranger is waited for", out.Check, out.Conflicts[0].Asked)
+		t.Errorf("got asked %v at %d, want no node: the external device cannot be asked", out.Check, out.Conflicts[0].Asked)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestAConflictOfOtherOwnersIsSuspectedAnew(t *testing.T) {
 		}
 		c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
 		if c.Episode != 1 || c.ConfirmedAt != 0 {
-			t.Errorf("got episode %d, confirmed at %d, want one that goes on, not confirmed", c.Episode, c.ConfirmedAt)
+			t.Errorf("got episode %d, confirmed at %d, want the same one, not confirmed", c.Episode, c.ConfirmedAt)
 		}
 		w.after(w.Policy.Settle).Read(claims...)
 		w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
@@ -227,7 +227,7 @@ func TestAConflictOfOtherOwnersIsSuspectedAnew(t *testing.T) {
 }
 
 // The ID of an external device changes when its link is merged with others.
-func TestADeviceOutsideIsTheSameOnAWiderLink(t *testing.T) {
+func TestAnExternalDeviceIsTheSameOnAWiderLink(t *testing.T) {
 	for _, test := range []struct {
 		name, then string
 		phase      verdict.Phase
@@ -376,7 +376,7 @@ func TestExternalDevicesAlternate(t *testing.T) {
 			t.Errorf("%s: got conflicts %+v, want one: %t", test.name, out.Conflicts, test.want)
 		}
 		if test.want && (out.Conflicts[0].Rule != verdict.RuleExternalsAlternate || len(out.Check) != 0 || out.Again != b.Seen.Add(w.Policy.StaleAfter)) {
-			t.Errorf("%s: got %+v, check %v, again %d, want nobody asked, and again when one is stale", test.name, out.Conflicts, out.Check, out.Again)
+			t.Errorf("%s: got %+v, check %v, again %d, want no node asked, and again when one is stale", test.name, out.Conflicts, out.Check, out.Again)
 		}
 	}
 }
@@ -445,7 +445,7 @@ func TestAJudgementChangesNoCase(t *testing.T) {
 		t.Fatalf("got %d conflicts, of which %d ended, want the only one ended", len(out.Conflicts), len(out.Ended))
 	}
 	if ended := w.Conflicts[0].End(&out.Ended[0], out.Owners); ended.Owners[0].State != verdict.Gone || ended.Active() {
-		t.Fatalf("got state %d and phase %d of the one that left, want it gone and the conflict over", ended.Owners[0].State, ended.Phase)
+		t.Fatalf("got state %d and phase %d of the owner that left, want GONE and RESOLVED", ended.Owners[0].State, ended.Phase)
 	}
 	if got := w.Conflicts[0]; got.Owners[0].State != verdict.Live || got.Phase != verdict.Suspected {
 		t.Errorf("got state %d and phase %d before, want them as they were", got.Owners[0].State, got.Phase)

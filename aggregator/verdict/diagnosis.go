@@ -46,7 +46,7 @@ func (q *inquiry) seenRecords() (facts []Fact) {
 	return nil
 }
 
-// seenPodCIDRs returns which nodes have the address in their pod CIDRs.
+// seenPodCIDRs returns which nodes have the address in their pod ranges.
 func (q *inquiry) seenPodCIDRs() []Fact {
 	if !q.in.InPodCIDR {
 		return nil

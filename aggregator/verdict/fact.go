@@ -65,7 +65,7 @@ const (
 
 	// FactPoolRange: Pool allocates addresses from Ranges.
 	FactPoolRange FactKind = "range-of-pool"
-	// FactInPodCIDR: the address is in the pod CIDR of a node.
+	// FactInPodCIDR: the address is in the pod range of a node.
 	FactInPodCIDR FactKind = "in-pod-cidr"
 	// FactAllocatedElsewhere: since At, while Owners[0] had the address, Pool had it for another
 	// owner in Records[0].
@@ -75,7 +75,7 @@ const (
 	// FactRecord: the records of the address in Pool. State says how far they are known, Text is
 	// the problem, Records are the allocations.
 	FactRecord FactKind = "record"
-	// FactInPodCIDRs: the address is in the pod CIDRs of all Nodes.
+	// FactInPodCIDRs: the address is in the pod ranges of all Nodes.
 	FactInPodCIDRs FactKind = "in-pod-cidr-of-several-nodes"
 	// FactBridgeRange: pods on the bridge Device of Nodes[0] have addresses of Ranges.
 	FactBridgeRange FactKind = "range-of-bridge"
@@ -87,7 +87,8 @@ const (
 	FactMeetOnNode FactKind = "networks-meet-on-node"
 	// FactMeetOnLink: both networks are on the link Device, as NODE/LINK.
 	FactMeetOnLink FactKind = "networks-meet-on-link"
-	// FactNeverTwice: Pool with complete records never allocates an address of a network twice.
+	// FactNeverTwice: Pool never allocates an address of a network twice while its records are
+	// complete.
 	FactNeverTwice FactKind = "pool-never-gives-twice"
 	// FactRecordsLost: all records of Pool were lost at At; Count is their number if it is known.
 	FactRecordsLost FactKind = "records-lost"
@@ -154,8 +155,8 @@ const (
 	NotElsewhere FactKind = "never-allocated-elsewhere"
 	// NotByNode: Pool allocates addresses for the whole cluster.
 	NotByNode FactKind = "pool-of-cluster"
-	// NotInPodCIDRs: the address is in the pod CIDR of Nodes[0] and not in that of Nodes[1]. If
-	// Nodes is empty, it is in the pod CIDR of another node.
+	// NotInPodCIDRs: the address is in the pod range of Nodes[0] and not in that of Nodes[1]. If
+	// Nodes is empty, it is in the pod range of another node.
 	NotInPodCIDRs FactKind = "in-pod-cidr-of-one-node"
 	// NotRangeOf: it is not known from which range of its node Owners[0] has the address.
 	NotRangeOf FactKind = "range-of-owner-not-known"
@@ -190,7 +191,7 @@ const (
 	SeenPod FactKind = "pod"
 	// SeenNoRecords: no records of Nodes are known that may contain the address.
 	SeenNoRecords FactKind = "no-records"
-	// SeenPodCIDRs: the address is in the pod CIDRs of Nodes and not in those of Others.
+	// SeenPodCIDRs: the address is in the pod ranges of Nodes and not in those of Others.
 	SeenPodCIDRs FactKind = "pod-cidrs"
 )
 

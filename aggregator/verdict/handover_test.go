@@ -15,7 +15,7 @@ func TestT8TwoNodesKeepAVirtualAddress(t *testing.T) {
 	a, b := w.Assigned(lan[0]), w.Assigned(lan[1])
 	c := w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
 	if !c.Expected() || c.Cause != verdict.CauseSplitBrain {
-		t.Errorf("got %+v, want what may be a hand-over", c.Course)
+		t.Errorf("got %+v, want a possible hand-over", c.Course)
 	}
 	w.after(9*time.Second).Read(a, b)
 	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")

@@ -94,8 +94,8 @@ type Pool struct {
 	Problem string
 	Loss
 	Wiring
-	// Asked is set if the pool serves only pods that request it by name. Addresses of nodes that
-	// are in its range are then in no scope with it.
+	// Asked is set if the pool serves only pods that request it by name. Nodes with addresses in
+	// its range then do not share a scope with it.
 	Asked bool
 	// Grows is set if the pool gets more addresses when few are left.
 	Grows bool

@@ -114,7 +114,7 @@ type Node struct {
 	// Rebooted is set together with TimedOut if the owners are gone because the machine rebooted.
 	Rebooted bool
 	// Skew is how far the node's clock is ahead of the aggregator's clock, if SkewKnown is set.
-	// Clocks of two nodes are compared by it to give advice. It never decides what is a conflict.
+	// Clocks of two nodes are compared by it to give advice. It never influences verdicts.
 	Skew      time.Duration
 	SkewKnown bool
 	// CalicoNodename is the content of /var/lib/calico/nodename on the node; empty if there is
@@ -157,7 +157,7 @@ type Link struct {
 	Node   *Node
 	Name   string
 	Kind   LinkKind
-	Routed bool // a bridge with an address of the node, which routes its traffic
+	Routed bool // a bridge whose traffic the node routes
 	// Domain is the broadcast domain that the link shares with links of other nodes; nil if no such
 	// link is known.
 	Domain *Domain

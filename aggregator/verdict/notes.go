@@ -24,7 +24,7 @@ func withoutScopes(owners ...*Owner) []Compared {
 	return all
 }
 
-// noteOwner records what is particular about one owner.
+// noteOwner records the rules that apply to one owner alone.
 func (j *evaluation) noteOwner(o *Owner) {
 	if o.Excluded != nil {
 		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: withoutScopes(o), Excludes: true})

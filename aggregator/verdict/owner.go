@@ -92,7 +92,7 @@ const (
 // ExcludedBy reports whether a rule excludes the owner.
 func (o *Owner) ExcludedBy(rule string) bool { return o.Excluded != nil && o.Excluded.Rule == rule }
 
-// Alive reports whether the owner takes part in conflicts.
+// Alive reports whether the owner is live, or was live when its node was disconnected.
 func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }
 
 // Workload returns the workload of the owner as its node reports it, completed by the Kubernetes

@@ -56,7 +56,7 @@ const absentAfter = 5 * time.Second
 // before it removes the sandbox.
 const endedAfter = 5 * time.Second
 
-// joinPod sets what the Kubernetes API says about an owner.
+// joinPod adds the state of the Kubernetes API to an owner.
 func (j *attribution) joinPod(o *Owner) {
 	if o.Kind() != Pod {
 		return

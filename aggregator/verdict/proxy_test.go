@@ -22,24 +22,24 @@ func TestAProxyIsNoRival(t *testing.T) {
 		announced  bool
 		rivals     bool
 	}{
-		"a pod only answers":                       {kind: verdict.Answered, mac: "proxyp"},
-		"a pod announces":                          {kind: verdict.Announced, mac: "proxyp", rivals: true},
-		"a pod uses it":                            {kind: verdict.Used, mac: "proxyp", rivals: true},
-		"a pod answers that may be overridden":     {kind: verdict.Answered, mac: "proxyp", noOverride: true},
-		"a guest behind a pod answers":             {kind: verdict.Answered, mac: "huestg", rivals: true},
-		"a guest's answer may be overridden":       {kind: verdict.Answered, mac: "huestg", noOverride: true},
-		"a stranger answers":                       {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 1, rivals: true},
-		"a stranger answers for some":              {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
-		"a stranger answers for two owners":        {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2},
-		"who answers for two announced this one":   {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2, announced: true, rivals: true},
-		"a responder answers behind a pod":         {kind: verdict.Answered, mac: antrea},
-		"a stranger answers for many":              {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers},
-		"who answers for many announces this one":  {kind: verdict.Announced, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
-		"who answers for many uses this one":       {kind: verdict.Used, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
-		"a stranger's answer may be overridden":    {kind: verdict.Answered, mac: "ttrang", uplink: true, noOverride: true},
-		"its announcement may be overridden":       {kind: verdict.Announced, mac: "ttrang", uplink: true, noOverride: true},
-		"a network plugin's responder answers":     {kind: verdict.Answered, mac: antrea, uplink: true, answers: 1},
-		"somebody has a responder's address to be": {kind: verdict.Announced, mac: antrea, uplink: true, rivals: true},
+		"a pod only answers":                                {kind: verdict.Answered, mac: "proxyp"},
+		"a pod announces":                                   {kind: verdict.Announced, mac: "proxyp", rivals: true},
+		"a pod uses it":                                     {kind: verdict.Used, mac: "proxyp", rivals: true},
+		"a pod answers that may be overridden":              {kind: verdict.Answered, mac: "proxyp", noOverride: true},
+		"a guest behind a pod answers":                      {kind: verdict.Answered, mac: "huestg", rivals: true},
+		"a guest's answer may be overridden":                {kind: verdict.Answered, mac: "huestg", noOverride: true},
+		"a stranger answers":                                {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 1, rivals: true},
+		"a stranger answers for some":                       {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
+		"a stranger answers for two owners":                 {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2},
+		"a sender that answers for two announced this one":  {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2, announced: true, rivals: true},
+		"a responder answers behind a pod":                  {kind: verdict.Answered, mac: antrea},
+		"a stranger answers for many":                       {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers},
+		"a sender that answers for many announces this one": {kind: verdict.Announced, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"a sender that answers for many uses this one":      {kind: verdict.Used, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"a stranger's answer may be overridden":             {kind: verdict.Answered, mac: "ttrang", uplink: true, noOverride: true},
+		"its announcement may be overridden":                {kind: verdict.Announced, mac: "ttrang", uplink: true, noOverride: true},
+		"a network plugin's responder answers":              {kind: verdict.Answered, mac: antrea, uplink: true, answers: 1},
+		"a namespace has the address of a responder":        {kind: verdict.Announced, mac: antrea, uplink: true, rivals: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld("fd00::5")
@@ -111,7 +111,7 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 
 // A gVisor sandbox has a network stack of its own that no kernel knows. It answers for its address
 // with the hardware address of its interface.
-func TestWhoAnswersForWhatItWasGivenIsNoProxy(t *testing.T) {
+func TestASandboxThatAnswersForItsAddressIsNoProxy(t *testing.T) {
 	for intended, rivals := range map[string]bool{"10.0.0.5 cri eth0": true, "10.0.0.6 cri eth0": false} {
 		w := newWorld("10.0.0.5")
 		l := w.Link("n1", "cni0", verdict.Bridge, false)

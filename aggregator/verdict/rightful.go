@@ -9,7 +9,7 @@ import (
 // earlier. Skew is measured to within milliseconds, and kernels stamp addresses by the tick.
 const minClockDifference = 200 * time.Millisecond
 
-// title returns what is known about the right of an owner.
+// title returns what is known about an owner's right to the address.
 func (q *inquiry) title(o *Owner) Title {
 	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o)}
 	t.Unclear = o.Namespace != nil && q.bestMatch(nil, o) == possibleMatch
@@ -27,7 +27,7 @@ func (q *inquiry) title(o *Owner) Title {
 	return t
 }
 
-// Title returns what is known about the right of an owner.
+// Title returns what is known about an owner's right to the address.
 func (c *Conflict) Title(o *Owner) Title {
 	for _, t := range c.Titles {
 		if t.Owner == o.ID {

@@ -38,7 +38,7 @@ func TestWhichOwnersAreOneWorkload(t *testing.T) {
 		{"one virtual machine", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l2", "vm" }), verdict.RuleSameVM},
 		{"virtual machines of two namespaces", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name, w.VirtualMachine, w.Namespace = "l2", "vm", "other" }), verdict.RuleAssignedTwice},
 		{"pods without a virtual machine", with(func(w *verdict.Workload) { w.Name = "l1" }), with(func(w *verdict.Workload) { w.Name = "l2" }), verdict.RuleAssignedTwice},
-		{"a pod of a virtual machine, and one of none", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name = "l2" }), verdict.RuleAssignedTwice},
+		{"a pod of a virtual machine, and an ordinary one", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name = "l2" }), verdict.RuleAssignedTwice},
 		{"containers of one virtual machine", with(func(w *verdict.Workload) { w.Kind, w.Name, w.VirtualMachine = verdict.Container, "l1", "vm" }), with(func(w *verdict.Workload) { w.Kind, w.Name, w.VirtualMachine = verdict.Container, "l2", "vm" }), verdict.RuleAssignedTwice},
 	} {
 		for range 2 {
@@ -53,7 +53,7 @@ func TestWhichOwnersAreOneWorkload(t *testing.T) {
 	}
 }
 
-func TestWhatTheKubernetesAPISaidOfOneOwnerIsNotSaidOfAnother(t *testing.T) {
+func TestPodStateIsRestoredForItsOwnerOnly(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Says("uid-old", verdict.PodObject{Absent: true})
 	w.Within("n1", "", "kind", verdicttest.Who("old"))

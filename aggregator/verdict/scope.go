@@ -105,15 +105,15 @@ func (j *evaluation) network(o *Owner, c *Claim, link *Link) string {
 }
 
 // ofPods reports whether the address of a kernel belongs to the pod network: a CNI network or
-// runtime gave it to a pod, or it is in a pod CIDR. The node's own addresses belong to it only in
-// the node's own pod CIDR, and never on an uplink.
+// runtime gave it to a pod, or it is in a pod range. The node's own addresses belong to it only in
+// the node's own pod range, and never on an uplink.
 func (j *evaluation) ofPods(c *Claim, link *Link) bool {
 	i := c.Interface
 	switch {
 	case link != nil && link.Kind == OVSPort:
 		return false // tenants may use the same ranges on purpose
 	case i.Attachment == Own:
-		// Bridges that are the same on all nodes (docker0) may be in the pod CIDR of another node.
+		// Bridges that are the same on all nodes (docker0) may be in the pod range of another node.
 		return !i.Uplink && j.in.node(c.Node()).InPodCIDR
 	case i.Namespace.Who.Kind() != Pod:
 		return false

@@ -74,7 +74,7 @@ func TestScopes(t *testing.T) {
 				w.Assigned(inside)
 			}
 		}, []string{"NETWORK=pods assigned-twice n1 n2"}},
-		{"the longest prefix tells the network", func(w *world) {
+		{"the longest prefix determines the network", func(w *world) {
 			w.declare("all 10.0.0.0/8", "exact 192.168.0.0/16 10.0.0.0/24", "wide 10.0.0.0/16", "elsewhere 10.9.0.0/30")
 			for _, n := range []string{"n1", "n2"} {
 				inside, _ := w.on(n, "br0", false, n)
@@ -101,7 +101,7 @@ func TestScopes(t *testing.T) {
 			w.Assigned(w.Uplink("n1"))
 			w.Assigned(w.Interface(w.Namespace("n2", 2, "2", verdicttest.Pod("b")), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: w.Link("n2", "eth0", verdict.Uplink, false)}))
 		}, []string{"NETWORK=pods assigned-twice n1 b"}},
-		{"an interface of which it is not known what it is attached to", func(w *world) {
+		{"an interface with an unknown attachment", func(w *world) {
 			w.declare("pods " + pods)
 			inside, _ := w.on("n1", "br0", false, "a")
 			w.Assigned(inside)
@@ -144,11 +144,11 @@ func TestScopes(t *testing.T) {
 		}, nil},
 
 		// The pod network.
-		{"pods of two nodes that a CNI network gave it", func(w *world) {
+		{"pods of two nodes with the address from a CNI network", func(w *world) {
 			w.Within("n1", "", "cni", verdicttest.Pod("a"))
 			w.Within("n2", "", "cni", verdicttest.Pod("b"))
 		}, []string{"NETWORK=pods assigned-twice a b"}},
-		{"pods of one node that a CNI network gave it", func(w *world) {
+		{"pods of one node with the address from a CNI network", func(w *world) {
 			w.Within("n1", "", "cni", verdicttest.Pod("a"))
 			w.Within("n1", "", "cni", verdicttest.Pod("b"))
 		}, []string{"NODE=n1 assigned-twice a b"}},
@@ -215,7 +215,7 @@ func TestScopes(t *testing.T) {
 			w.Assigned(w.Interface(second.Namespace, verdict.Interface{Name: "k6t", Attachment: verdict.Private}))
 			w.Wire(port, string(second.MAC))
 		}, []string{"LINK=n1/br0 assigned-and-wire a b"}},
-		{"two conflicts are told in the order of nodes", func(w *world) {
+		{"two conflicts are in the order of nodes", func(w *world) {
 			for _, n := range []string{"n2", "n1"} {
 				for _, name := range []string{"a", "b"} {
 					inside, _ := w.on(n, "br0", true, name+n)
@@ -223,7 +223,7 @@ func TestScopes(t *testing.T) {
 				}
 			}
 		}, []string{"NODE=n1 assigned-twice an1 bn1", "NODE=n2 assigned-twice an2 bn2"}},
-		{"two conflicts are told in the order of links", func(w *world) {
+		{"two conflicts are in the order of links", func(w *world) {
 			for _, br := range []string{"br1", "br0"} {
 				for _, name := range []string{"a", "b"} {
 					inside, _ := w.on("n1", br, false, name+br)

@@ -72,9 +72,10 @@ func (j *attribution) holderWithMAC(c *Claim) (via *Interface) {
 	return via
 }
 
-// guestNode returns the interface of a virtual machine that runs an agent and has the address and
-// the hardware address of a frame that it sent; nil if there is none. Even before its uplink is
-// known to be on this link, the machine is not a second owner.
+// guestNode returns the interface of a virtual machine that runs an agent, if the interface has the
+// address and the hardware address of a frame that the machine sent; nil if there is none. The
+// frame then shows no second owner, even while the machine's uplink is not known to be on this
+// link.
 func (j *attribution) guestNode(c *Claim) (via *Interface) {
 	if !c.Interface.Tap || c.MAC.Shared() {
 		return nil

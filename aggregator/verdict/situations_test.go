@@ -80,7 +80,7 @@ func TestL1ReuseOverlapsForAMoment(t *testing.T) {
 	w.after(14e6).Drop(a)
 	c := w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	if c.ConfirmedAt != 0 {
-		t.Error("got a confirmed conflict, want one that never was")
+		t.Error("got a confirmed conflict, want it never confirmed")
 	}
 	w.wantNone(t)
 }

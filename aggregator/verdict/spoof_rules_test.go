@@ -92,7 +92,7 @@ func TestSpoofs(t *testing.T) {
 				ns.Who = who.Who()
 			}
 		}, nil},
-		{"it says that a node has it, which does not host the owner", func(s *spoofWorld) {
+		{"it names a node that does not host the owner", func(s *spoofWorld) {
 			s.Interface(s.Host("n2"), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Own})
 		}, []string{"evil for a"}},
 	} {
@@ -114,7 +114,7 @@ func TestASpoofInTheNameOfAnotherNamespace(t *testing.T) {
 		t.Fatalf("got %+v, want one", out.Spoofs)
 	}
 	if o := out.Spoofs[0].Owner; o.ID != s.other.ID || o.Interface != s.port || o.MAC != "dthird" || o.State != verdict.Live || len(o.Claims) != 0 {
-		t.Errorf("got owner %+v, want what is behind the port", o)
+		t.Errorf("got owner %+v, want the namespace behind the port", o)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestMerge(t *testing.T) {
 	unknown := verdict.Spoof{}
 	unknown.Merge(&verdict.Spoof{First: 70, Last: 80})
 	if unknown.First != 70 || unknown.Last != 80 {
-		t.Errorf("got first %d, want 70, as none was known before", unknown.First)
+		t.Errorf("got first %d, want 70, the first known time", unknown.First)
 	}
 }
 
@@ -244,7 +244,7 @@ func TestClones(t *testing.T) {
 	}
 }
 
-func TestACloneIsToldAfterTheSettleTime(t *testing.T) {
+func TestACloneIsReportedAfterTheSettleTime(t *testing.T) {
 	s := newSpoofing("baaaaa")
 	s.Drop(s.own)
 	out := s.judge()

@@ -73,11 +73,11 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 			s.Policy.Routers = []verdict.Router{{MAC: "dddddd", Reason: "x"}}
 			s.claim.Source = "bbbbbb"
 		}, spoof: true},
-		"somebody else is declared":           {mac: "bbbbbb", change: func(s *spoofWorld) { s.Policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
+		"another router is declared":          {mac: "bbbbbb", change: func(s *spoofWorld) { s.Policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
 		"it announces: that makes it a rival": {mac: "bbbbbb", change: func(s *spoofWorld) { s.claim.Kind = verdict.Announced }},
 		"it has the address itself":           {mac: "bbbbbb", change: func(s *spoofWorld) { s.Assigned(s.inside) }},
-		"it says what is true":                {mac: "baaaaa", change: func(s *spoofWorld) { s.claim.Source = "bbbbbb" }},
-		"it says that the node has it, which hosts the owner": {mac: "dnodes", change: func(s *spoofWorld) {
+		"it names the MAC of the owner":       {mac: "baaaaa", change: func(s *spoofWorld) { s.claim.Source = "bbbbbb" }},
+		"it names the MAC of the node that hosts the owner": {mac: "dnodes", change: func(s *spoofWorld) {
 			s.Interface(s.Host("n1"), verdict.Interface{MAC: "dnodes", Attachment: verdict.Own})
 		}},
 		"the node routes to it": {mac: "bbbbbb", change: func(s *spoofWorld) { s.claim.Routed = true }},
@@ -119,7 +119,7 @@ func (s *spoofWorld) wantAudited(t *testing.T, out verdict.Judgement) {
 	in := s.Case()
 	first := audit.Address(&s.Policy, in, &out)
 	if len(first.Findings) != 1 || !first.Findings[0].Waiting || first.Again == 0 {
-		t.Fatalf("got %+v at once, want one that waits", first.Findings)
+		t.Fatalf("got %+v at once, want a waiting finding", first.Findings)
 	}
 	in.Before, in.Now = first.Findings, first.Again
 	out.Conflicts = append(out.Conflicts, verdict.Conflict{Course: verdict.Course{Phase: verdict.Confirmed}}) // a conflict does not hide the finding
@@ -142,14 +142,14 @@ func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
 			s.Interface(s.Host("n1"), verdict.Interface{Name: "cni0", MAC: "dnodes", Attachment: verdict.Own, Link: s.bridge})
 			s.claim.MAC = "dnodes"
 		}, clone: true},
-		"one that docker made":                    {change: func(s *spoofWorld) { s.owner.MAC, s.claim.MAC = "\x02\x42\x0a\x00\x00\x05", "\x02\x42\x0a\x00\x00\x05" }, clone: true},
+		"a MAC made by docker":                    {change: func(s *spoofWorld) { s.owner.MAC, s.claim.MAC = "\x02\x42\x0a\x00\x00\x05", "\x02\x42\x0a\x00\x00\x05" }, clone: true},
 		"a virtual router's":                      {change: func(s *spoofWorld) { s.owner.MAC, s.claim.MAC = "\x00\x00\x5e\x00\x01\x07", "\x00\x00\x5e\x00\x01\x07" }},
 		"it has that MAC, too":                    {change: func(s *spoofWorld) { s.inside.MAC = "baaaaa" }},
 		"the holder is on another link":           {change: func(s *spoofWorld) { s.owner.Link = s.Link("n1", "cni1", verdict.Bridge, false) }},
 		"it enters by an uplink":                  {change: func(s *spoofWorld) { s.port.Uplink = true }},
 		"it is a node of its own":                 {change: func(s *spoofWorld) { s.nest() }},
 		"they are two sandboxes of one pod":       {change: func(s *spoofWorld) { s.other.Who = verdicttest.Pod("a").Who() }},
-		"a guest's that nobody else has":          {change: func(s *spoofWorld) { s.claim.MAC = "fguest" }},
+		"an unknown MAC of a guest":               {change: func(s *spoofWorld) { s.claim.MAC = "fguest" }},
 		"its own end of the pair has it, as here": {change: func(s *spoofWorld) { s.port.MAC, s.claim.MAC = "dhport", "dhport"; s.claim.Kind = verdict.Used }},
 	} {
 		t.Run(name, func(t *testing.T) {

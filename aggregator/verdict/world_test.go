@@ -14,7 +14,7 @@ type world struct{ *verdicttest.World }
 
 func newWorld(addr string) *world { return &world{verdicttest.New(addr)} }
 
-// after lets time pass.
+// after advances the time.
 func (w *world) after(d time.Duration) *world {
 	w.After(d)
 	return w

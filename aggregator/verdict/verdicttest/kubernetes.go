@@ -10,7 +10,7 @@ import (
 type Kubernetes struct {
 	Pods      map[string]*verdict.PodObject
 	PodCIDR   netip.Prefix
-	PodCIDROf string        // the only node whose pod CIDR has the address; empty for all nodes
+	PodCIDROf string        // the only node whose pod range has the address; empty for all nodes
 	Known     verdict.Stamp // the time until which pods are known; 0 for now
 	Listed    bool          // whether pods that were not added are absent
 }

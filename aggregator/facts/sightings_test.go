@@ -67,7 +67,7 @@ func TestFramesShowThatLinksAreOne(t *testing.T) {
 	if c := s.Builder().Explained(key("10.0.0.1")); len(c.Stitches) != 1 || c.Stitches[0].Proof != verdict.Proven || len(c.Stitches[0].Back) == 0 {
 		t.Errorf("got stitches %+v, want one with a proof", c.Stitches)
 	}
-	macs, topology := s.Abroad()
+	macs, topology := s.SharedMACs()
 	if macs != 7 || topology.Empty() {
 		t.Errorf("got %d MACs that nodes share", macs)
 	}
@@ -120,7 +120,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 		{"of an address that it has on none of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m, back2(2, "10.0.0.1"))
+			home.tell(m, withdrawn(2, "10.0.0.1"))
 		}, false},
 		{"of another address, which it has on none, of one link", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Address = []byte{10, 0, 0, 55} }, true},
 		{"an answer for an address that it has on one of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
@@ -155,7 +155,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 		frame := seen("10.0.0.1", podMAC(2), 1)
 		test.change(s, home, by, frame.Claims[0])
 		by.tell(frame)
-		_, t1 := s.Abroad()
+		_, t1 := s.SharedMACs()
 		if joins := t1.Domains(topology.BySight) > 0; joins != test.joins {
 			t.Errorf("%s: got joined %t, want %t", test.name, joins, test.joins)
 		} else if got := s.domains("10.0.0.1"); joins && !slices.Contains(got, "n1 n1/eth0 -") {
@@ -217,8 +217,8 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// back2 returns a report that the interface of a pod no longer has an address.
-func back2(record uint32, addr string) *pb.ReportRequest {
+// withdrawn returns a report that the interface of a pod no longer has an address.
+func withdrawn(record uint32, addr string) *pb.ReportRequest {
 	m := assignedMessage(record, addr)
 	m.Claims[0].Gone = true
 	return m
@@ -279,7 +279,7 @@ func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
 }
 
 // A sender that only answers, for many addresses or for addresses of several owners, is a proxy.
-func TestWhatASenderAnswersFor(t *testing.T) {
+func TestAnswersOfASender(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	answers := func(addrs ...string) {
@@ -320,10 +320,10 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 	answers("10.0.0.3")
 	want("those of two pods", 2, 2)
 	s.judgeAll()
-	a.tell(back2(3, "10.0.0.3"))
+	a.tell(withdrawn(3, "10.0.0.3"))
 	want("one pod's is gone", 3, 1)
 	s.wantJudged("one pod's is gone", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
-	a.tell(back2(2, "10.0.0.2"))
+	a.tell(withdrawn(2, "10.0.0.2"))
 	for i := range 20 {
 		answers(fmt.Sprint("10.1.0.", i))
 	}
@@ -359,13 +359,13 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
 	}
 }
 
-// A link that its node no longer reports leaves its domain, even while interfaces are on it.
+// A link that is no longer reported leaves its domain, even if there are interfaces on it.
 func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
 	b.tell(seen("10.0.0.1", podMAC(2), 1))
-	_, domains := s.Abroad()
-	s.after(domains.Generation()) // the frame joins links no longer, but they are still one
+	_, domains := s.SharedMACs()
+	s.after(domains.Generation()) // the frame no longer joins the links, but they have not separated yet
 	s.wantDomains("before", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 	s.judgeAll()
 	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
@@ -373,7 +373,7 @@ func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
 	s.wantJudged("it is gone", "10.0.0.1")
 }
 
-// Interfaces with one MAC on one link stop reaching other nodes together, and leave nothing behind.
+// When interfaces with the same MAC on one link stop reaching other nodes, no index entries remain.
 func TestInterfacesOfOneMACLeaveOtherNodesTogether(t *testing.T) {
 	s := newScene(t)
 	clone := onLAN(3, "10.0.0.3")

@@ -33,24 +33,24 @@ func newSharing(f *Facts) *sharing {
 	}
 }
 
-// apart reports whether a MAC can identify one interface.
-func (m mac) apart() bool {
+// identifiesOne reports whether a MAC can identify one interface.
+func (m mac) identifiesOne() bool {
 	return m.form == sixBytes && !verdict.MAC(m.bytes[:]).Shared()
 }
 
-// meets reports whether a frame of an interface may enter another node.
-func (f *sharing) meets(n *Node, i uint32) bool {
+// reachesOthers reports whether a frame of an interface may enter another node.
+func (f *sharing) reachesOthers(n *Node, i uint32) bool {
 	one := n.interfaces.at(i)
-	return one.link != 0 && n.links.at(one.link).kind != verdict.PointToPoint && one.mac.apart()
+	return one.link != 0 && n.links.at(one.link).kind != verdict.PointToPoint && one.mac.identifiesOne()
 }
 
-// abroadOf yields all interfaces with a MAC whose frames may enter another node.
-func (f *sharing) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+// holdersOf yields all interfaces with a MAC whose frames may enter another node.
+func (f *sharing) holdersOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
 		for r := range f.sharing.holders.all(m) {
 			n := f.nodes[r.node()]
 			for i := n.holder(mac{m, sixBytes}); i != 0; i = n.interfaces.at(i).alike {
-				if f.meets(n, i) && !yield(n, i) {
+				if f.reachesOthers(n, i) && !yield(n, i) {
 					return
 				}
 			}
@@ -72,31 +72,31 @@ func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	}
 }
 
-// enterAbroad adds an interface, and re-examines the claims of other nodes with its MAC.
-func (f *sharing) enterAbroad(n *Node, i uint32) {
-	if !f.meets(n, i) {
+// addHolder adds an interface, and re-examines the claims of other nodes with its MAC.
+func (f *sharing) addHolder(n *Node, i uint32) {
+	if !f.reachesOthers(n, i) {
 		return
 	}
 	m := n.interfaces.at(i).mac.bytes
-	f.lookAgain(m)
+	f.reexamine(m)
 	f.sharing.holders.set(m, refOf(n.number, i))
 }
 
-// leaveAbroad removes an interface, before its record changes.
-func (f *sharing) leaveAbroad(n *Node, i uint32) {
-	if !f.meets(n, i) {
+// removeHolder removes an interface, before its record changes.
+func (f *sharing) removeHolder(n *Node, i uint32) {
+	if !f.reachesOthers(n, i) {
 		return
 	}
 	one := n.interfaces.at(i)
-	f.lookAgain(one.mac.bytes) // the MAC may have been ambiguous, and now identify one interface
+	f.reexamine(one.mac.bytes) // the MAC may have been ambiguous, and now identify one interface
 	f.replaceHolder(n, i)
 }
 
-// replaceHolder lists another interface with the MAC of an interface in its place, or none.
+// replaceHolder replaces an interface in the index by another one with its MAC, or removes it.
 func (f *sharing) replaceHolder(n *Node, i uint32) {
 	m := n.interfaces.at(i).mac
 	for k := n.holder(m); k != 0; k = n.interfaces.at(k).alike {
-		if k != i && f.meets(n, k) {
+		if k != i && f.reachesOthers(n, k) {
 			f.sharing.holders.set(m.bytes, refOf(n.number, k))
 			return
 		}
@@ -117,7 +117,7 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 // touchOn touches the addresses that are claimed with a hardware address of a node by the nodes of
 // links.
 func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
-	if m.apart() { // there may be thousands of links, but few nodes have claims with this MAC
+	if m.identifiesOne() { // there may be thousands of links, but few nodes have claims with this MAC
 		for r := range f.sharing.seen.all(m.bytes) {
 			other := f.nodes[r.node()]
 			for _, j := range other.joints {
@@ -140,7 +140,7 @@ func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
 		}
 		if hw := other.hardwareNamed(name); hw != 0 {
 			f.touchBy(other, hw)
-			f.spoke(other, 0, other.hardware.at(hw).mac)
+			f.notifySenders(other, 0, other.hardware.at(hw).mac)
 		}
 	}
 }
@@ -154,28 +154,28 @@ func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
 	return false
 }
 
-// lookAgain re-examines the claims with a MAC that entered through an uplink.
-func (f *sharing) lookAgain(m [6]byte) {
+// reexamine re-examines the claims with a MAC that entered through an uplink.
+func (f *sharing) reexamine(m [6]byte) {
 	for by, c := range f.seenOf(m) {
 		f.touch(by.claims.at(c).addr)
-		f.sighted(refOf(by.number, c))
+		f.queueSighting(refOf(by.number, c))
 	}
 }
 
-// sighted queues a claim that may show that links are one.
-func (f *sharing) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
+// queueSighting queues a claim that may show that links are one.
+func (f *sharing) queueSighting(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
 
 // listNamed and unlistNamed add and remove a claim with a MAC from the index of seen MACs.
 func (f *sharing) listNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
-	if hw.count++; hw.count == 1 && hw.mac.apart() {
+	if hw.count++; hw.count == 1 && hw.mac.identifiesOne() {
 		f.sharing.seen.set(hw.mac.bytes, refOf(n.number, at))
 	}
 }
 
 func (f *sharing) unlistNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
-	if hw.count--; hw.count == 0 && hw.mac.apart() {
+	if hw.count--; hw.count == 0 && hw.mac.identifiesOne() {
 		f.sharing.seen.remove(hw.mac.bytes, n.number)
 	}
 }
@@ -253,23 +253,23 @@ func (f *sharing) mergeLinks(some int) (more bool) {
 		r := f.sharing.sightings[last]
 		f.sharing.sightings = f.sharing.sightings[:last]
 		if n := f.nodes[r.node()]; n != nil && n.claims.has(r.index()) {
-			f.look(n, r.index())
+			f.joinLinks(n, r.index())
 		}
 	}
 	f.sharing.sightings = nil
 	return false
 }
 
-// look joins the link that a claim was seen on with the link of its sender, if the MAC identifies
-// the sender.
-func (f *sharing) look(n *Node, c uint32) {
+// joinLinks joins the link that a claim was seen on with the link of its sender, if the MAC
+// identifies the sender.
+func (f *sharing) joinLinks(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.wire() == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
 		return
 	}
 	w := n.wires.at(one.wire())
 	hw := n.hardware.at(w.hardware)
-	if w.link == 0 || w.source.form != noMAC || w.flags.has(noOverride) || !hw.mac.apart() || verdict.MAC(hw.mac.bytes[:]).Group() {
+	if w.link == 0 || w.source.form != noMAC || w.flags.has(noOverride) || !hw.mac.identifiesOne() || verdict.MAC(hw.mac.bytes[:]).Group() {
 		return
 	}
 	now := f.now()
@@ -279,7 +279,7 @@ func (f *sharing) look(n *Node, c uint32) {
 	var first *Node
 	firstID := ""
 	var nodes []*Node
-	for by, i := range f.abroadOf(hw.mac.bytes) {
+	for by, i := range f.holdersOf(hw.mac.bytes) {
 		id := by.idOf(by.interfaces.at(i).namespace)
 		if first == nil {
 			first, firstID = by, id
@@ -305,7 +305,7 @@ func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	m := n.hardware.at(n.wires.at(seen.wire()).hardware).mac
 	var all, exact []uint32
 	for i := by.holder(m); i != 0; i = by.interfaces.at(i).alike {
-		if !f.meets(by, i) {
+		if !f.reachesOthers(by, i) {
 			continue
 		}
 		l := by.interfaces.at(i).link
@@ -355,8 +355,8 @@ func (f *sharing) belongs(n *Node, c uint32) bool {
 	return false
 }
 
-// Abroad returns the number of MACs whose frames may be seen by several nodes, and the topology.
-// The caller holds the lock.
-func (f *sharing) Abroad() (macs int, t *topology.Topology) {
+// SharedMACs returns the number of MACs whose frames may be seen by several nodes, and the
+// topology. The caller holds the lock.
+func (f *sharing) SharedMACs() (macs int, t *topology.Topology) {
 	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
 }
