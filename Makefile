@@ -1,5 +1,5 @@
-# Everything a developer or CI does; .ci/run runs `make check`, `make test-cluster`,
-# `make test-kernels` and `make demo`.
+# Everything a developer or CI does; .ci/run runs `make lint check-generate`,
+# `make test-all`, `make model` and `make demo`.
 #
 # build, run and clean need Go alone. The other targets build the tools that
 # they need from pinned Go modules (tools/*/go.mod) into bin/, once, and, run as
@@ -28,8 +28,8 @@ ARCHES := amd64 arm64
 ARGS :=
 # More arguments for go test, as in: make test TESTFLAGS='-run Duplicate'
 TESTFLAGS :=
-# The packages to test.
-PKGS := ./...
+# The packages to test. ./tests takes longest, so it starts first.
+PKGS := ./tests ./...
 # Those of make test-cluster.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
 # For make mutate: the package to change, the number of changes, the seed of their choice
@@ -156,13 +156,25 @@ demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitnes
 ##@ Check
 
 .PHONY: check
-check: lint check-generate build test ## All that must hold at every commit
+check: lint check-generate build test ## All that must hold at every commit; .ci/run runs the rest
+
+# Most tests of a host wait for timers of the program: more of them than there are
+# processors run at once.
+PARALLEL := -parallel 8
 
 .PHONY: test
-test: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, with the race detector
+test: deps-test build cni-plugins containerd helm ## Test all packages and a host, as root, without what is slow (five minutes)
+	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+
+# ./tests runs the program itself, which is built without the race detector, so the
+# detector would check only the tests' own code there. make test-cluster runs ./aggregator/kube.
+RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
+.PHONY: test-all
+test-all: deps-test build cni-plugins containerd image package helm ## Run all tests, as root: slow ones, with the race detector, on a cluster, on other kernels
 	go -C tools/image test ./...
-	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m \
-		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests
+	@$(MAKE) --no-print-directory test-cluster test-kernels
 
 .PHONY: model
 model: ## Run a minute of random histories in the aggregator and in the reference model; ARGS='-seed 7 -steps 1000000'

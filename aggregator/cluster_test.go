@@ -35,7 +35,7 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		known := func() (macs, domains int) {
 			l.core.facts.RLock()
 			defer l.core.facts.RUnlock()
-			macs, links := l.core.facts.Abroad()
+			macs, links := l.core.facts.SharedMACs()
 			return macs, links.Domains(topology.BySight)
 		}
 		if macs, domains := known(); macs < 3 || domains != 1 {

@@ -483,6 +483,6 @@ func TestLagAndSkewAreMeasured(t *testing.T) {
 func (l *lab) joined() bool {
 	l.core.facts.RLock()
 	defer l.core.facts.RUnlock()
-	_, links := l.core.facts.Abroad()
+	_, links := l.core.facts.SharedMACs()
 	return !links.Empty()
 }

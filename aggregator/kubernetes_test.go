@@ -304,6 +304,7 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 
 // The node knows a static pod by another uid than the API does.
 func TestStaticPodThatTheAPIHearsOfLate(t *testing.T) {
+	t.Parallel()
 	a := newAPI(t)
 	a.set("ADDED", apiNode("n1"))
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
@@ -359,6 +360,7 @@ func TestTheRangeOfANodeThatWasRemovedIsAnotherOnes(t *testing.T) {
 }
 
 func TestOrphanAndItsEvents(t *testing.T) {
+	t.Parallel()
 	a := newAPI(t)
 	a.set("ADDED", apiNode("n1"))
 	a.set("ADDED", apiNode("n2"))

@@ -333,6 +333,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 }
 
 func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
+	slow(t)
 	const limit = 64 // MiB
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(limit<<20))
 	s := newTokens(t)
@@ -399,6 +400,7 @@ func slowly(t *testing.T, h *netlab.Host, to, request string, each int, from ...
 }
 
 func TestAttackByClientsThatDripARequest(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t, "--metrics-listen", "127.0.0.1:9643")
 	probes := netlab.Remote("http://127.0.0.1:9643", c.Client())
@@ -451,6 +453,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 }
 
 func TestAttackByRapidReset(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t, "--log-level", "debug") // the debug log also has records that are otherwise left out as too frequent
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})
@@ -534,6 +537,7 @@ func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 }
 
 func TestAttackByWatchesThatDoNotRead(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t)
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 20, Owners: 200})

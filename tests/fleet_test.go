@@ -10,6 +10,7 @@ import (
 )
 
 func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t)
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 50, Owners: 110})

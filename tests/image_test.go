@@ -164,6 +164,7 @@ WORKDIR /go
 // buildah and without a network, and compares with make image: same files, to the
 // byte, and same configuration.
 func TestImageIsWhatTheDockerfileSays(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	h := newHost(t)
 	for program, debian := range map[string]string{"buildah": "buildah", "busybox": "busybox-static"} {
@@ -266,6 +267,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 // image's user runs the aggregator; the agent is root, with four capabilities. Both
 // have a read-only file system.
 func TestImageRunsAgentAndAggregator(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	name, _ := builtImage(t)
 	for _, v := range containerd.Versions() {

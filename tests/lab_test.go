@@ -53,6 +53,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// slow skips a test in short mode, which is that of make test. Such a test floods, waits for
+// minutes, or needs an image, a package or a Prometheus; make test-all runs it.
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: run make test-all")
+	}
+}
+
 // lab is one host, and the ipwitness that witnesses it.
 type lab struct {
 	*netlab.Host

@@ -85,6 +85,7 @@ func nowhere(t *testing.T) string {
 // findings alert, an acknowledged conflict and one that is over do not. Each panel of
 // the dashboards has data of it.
 func TestADuplicateBecomesAnAlert(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--kubeconfig", nowhere(t))
 	s := watchedBy(t, c.Host, scraping, c.scraped()...)
@@ -185,6 +186,7 @@ func (c *cluster) acknowledge(id string) {
 // TestRunIsScraped has the same of agent and aggregator in one process, and wants no other
 // alert.
 func TestRunIsScraped(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newLab(t)
 	s := watchedBy(t, l.Host, scraping, prometheus.Job{Name: aggregatorJob, Targets: []prometheus.Target{{Address: "127.0.0.1:9641"}}})
@@ -341,6 +343,7 @@ func TestDashboardsAreDrawn(t *testing.T) {
 // docs/observability.md says scrape an aggregator that wants a token and an agent that
 // wants a certificate; one without either is refused.
 func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newSecured(t)
 	n := c.addMachine(newHost(t), "node1", 1)

@@ -211,6 +211,7 @@ func possible(t *testing.T) {
 }
 
 func TestPackageOnAHostWithSystemd(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newSystemdHost(t, "node1")
 	at := "cd '" + unpackable(t) + "'\n"
@@ -295,6 +296,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 
 // The aggregator and its agent on one host, an agent on another one: known by tokens.
 func TestPackageOnTwoHostsWithTokens(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	at := "cd '" + unpackable(t) + "'\n"
 	page := pages(t)

@@ -438,19 +438,25 @@ func first(words ...string) string {
 	return ""
 }
 
-// carriedOut builds a scene for each path through its remedy, and carries the path out.
-func carriedOut(t *testing.T, build func(t *testing.T) *scene) {
+// carriedOut builds a scene for each path through its remedy, and carries the path out. The
+// first one tells how many there are.
+func carriedOut(t *testing.T, build func(t *testing.T, b block) *scene) {
 	t.Helper()
 	for n, of := 0, 1; n < of; n++ {
 		t.Run(fmt.Sprint("way ", n+1), func(t *testing.T) {
-			s := build(t)
+			if n > 0 {
+				t.Parallel()
+			}
+			s := build(t, newBlock(t))
 			all := ways(s.remedy())
-			of = len(all)
-			if of == 0 || len(all[min(n, of-1)].actions) == 0 {
+			if n == 0 {
+				of = len(all)
+			}
+			if len(all) == 0 || len(all[min(n, len(all)-1)].actions) == 0 {
 				t.Fatal("no remedy")
 			}
-			w := all[min(n, of-1)]
-			t.Logf("way %q of %d", w.labels, of)
+			w := all[min(n, len(all)-1)]
+			t.Logf("way %q of %d", w.labels, len(all))
 			for _, label := range w.labels {
 				if slices.ContainsFunc(s.unreal, func(part string) bool { return strings.Contains(label, part) }) {
 					return

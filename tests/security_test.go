@@ -133,7 +133,7 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 	s.awaitNode("node1", ipwitnessv1.Node_LIVE)
 	for _, p := range []*netlab.Program{s.program, one.agent} {
 		until(t, "the log to say that the files have changed", func() bool {
-			return strings.Contains(p.Log.String(), "files of TLS have changed and are used anew")
+			return strings.Contains(p.Log.String(), "reloaded changed TLS files")
 		})
 	}
 	for _, n := range s.allNodes() {

@@ -34,6 +34,7 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address= &case=true
 /v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac=
+/v1/pools
 /v1/nodes
 /v1/owners:watch     a stream, one JSON object a line; the same filters
 /v1/conflicts:watch  a stream, one JSON object a line; the same filters

@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/format.txt anew")
 
-// TestFormat compares the fields of a file with testdata/format.txt. Whoever changes them
-// decides about Format: raise it if this program would misread files of the previous one.
+// TestFormat compares the fields of a file with testdata/format.txt. If you change the fields,
+// raise Format if a program for the previous format would misread new files.
 func TestFormat(t *testing.T) {
 	var lines []string
 	for of, fields := range structs {
@@ -46,7 +46,7 @@ func TestFormat(t *testing.T) {
 }
 
 func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
-	unused := maps.Clone(classes)
+	unused := maps.Clone(fieldClasses)
 	missing := maps.Clone(required)
 	for of := range structs {
 		if of == reflect.TypeFor[File]() {
@@ -58,7 +58,7 @@ func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
 				owner = of.FieldByIndex(f.Index[:len(f.Index)-1]).Type
 			}
 			if owner.Kind() != reflect.Struct {
-				continue // of an embedded reference
+				continue // part of an embedded reference
 			}
 			delete(missing, owner.Name()+"."+nameOf(f.Name))
 			key := owner.Name() + "." + f.Name
@@ -67,7 +67,7 @@ func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
 				kind = kind.Elem()
 			}
 			switch text := kind.Kind() == reflect.String && leaves[kind].text == nil && kind != reflect.TypeFor[verdict.Who](); {
-			case text && classes[key] == nil:
+			case text && fieldClasses[key] == nil:
 				t.Errorf("%s has no class: add one to classes, so that pseudonyms leave no name in it", key)
 			case text:
 				delete(unused, key)

@@ -14,7 +14,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Each change of an interface has its addresses judged again; the same once more changes nothing.
+// Each change of an interface triggers a judgement of its addresses. A repetition does not.
 func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 	for name, change := range map[string]func(i *pb.InterfaceRecord){
 		"nothing":        func(*pb.InterfaceRecord) {},
@@ -62,7 +62,7 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 	}
 }
 
-// Each change of a namespace counts, too. A listener hears of it under both identities.
+// The same applies to changes of a namespace. A listener is notified of both identities.
 func TestEachChangeOfANamespaceCounts(t *testing.T) {
 	first := func() *pb.NamespaceRecord {
 		return &pb.NamespaceRecord{Id: 2, Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "a"}, Intended: []*pb.Intended{{Address: "10.0.0.7", Source: "cri"}}}
@@ -70,7 +70,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 	for name, change := range map[string]func(ns *pb.NamespaceRecord){
 		"nothing":     func(*pb.NamespaceRecord) {},
 		"number":      func(ns *pb.NamespaceRecord) { ns.Netns = "4002" },
-		"same number": func(ns *pb.NamespaceRecord) { ns.Netns = "1" }, // as the epoch
+		"same number": func(ns *pb.NamespaceRecord) { ns.Netns = "1" }, // equal to the epoch
 		"odd number":  func(ns *pb.NamespaceRecord) { ns.Netns = "odd" },
 		"name":        func(ns *pb.NamespaceRecord) { ns.Workload.Name = "b" },
 		"intended":    func(ns *pb.NamespaceRecord) { ns.Intended[0].Address = "10.0.0.8" },
@@ -116,7 +116,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 	}
 }
 
-// identities is a chronicle that writes down the identities of the namespaces that it hears of.
+// identities is a chronicle that records the identities of the namespaces in notifications.
 type identities struct {
 	*chronicle
 	ids []string
@@ -128,7 +128,7 @@ func (i *identities) MayLack(n *Node, record uint32) {
 	}
 }
 
-// What entered by the port of a namespace ends with it, but not what the port itself has.
+// Claims in frames from the port of a namespace end with it, but not the claims of the port itself.
 func TestFramesOfANamespaceEndWithIt(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
@@ -160,7 +160,7 @@ func TestFramesOfANamespaceEndWithIt(t *testing.T) {
 	s.check(t, "the node's own namespace ends")
 }
 
-// A link that nothing uses and nobody reports leaves its domain.
+// A link that is neither used nor reported leaves its domain.
 func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	s := newScene(t)
 	home := lan(1)
@@ -176,9 +176,10 @@ func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	a.tell(home, onLAN(2, "10.0.0.1"))
 	b.tell(seen("10.0.0.9", podMAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.9", "n2 n1/eth0 -")
+	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -")
 }
 
-// A link that is in use but no longer reported has no kind.
+// A link that is used but no longer reported has no kind.
 func TestALinkThatIsNotReported(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
@@ -200,8 +201,8 @@ func TestALinkThatIsNotReported(t *testing.T) {
 	s.check(t, "it is not reported")
 }
 
-// A frame that was under way does not bring back an owner that gave its address up, unless the owner
-// still has it with the same hardware address.
+// A frame that was on its way does not bring back an owner that gave its address up, unless the
+// owner still has it with the same hardware address.
 func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	const addr = "10.0.0.1"
 	lower := func(record, index uint32, mac byte, link string) *pb.ReportRequest {
@@ -214,7 +215,7 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		m    []*pb.ReportRequest
-		want bool // the address of the first message is buried with its MAC
+		want bool // whether there is a tombstone for the address and MAC of the first message
 	}{
 		{"the only one", []*pb.ReportRequest{lower(2, 2, 2, "eth0")}, true},
 		{"one that has it on another interface with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 2, "eth0")}, false},
@@ -240,14 +241,14 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	}
 }
 
-// What the wire showed of an owner ends with its last address, not with the address of another owner
-// or on another interface.
+// Wire claims of an owner end when it loses the address on its last interface, and not when another
+// owner or only one of its interfaces loses it.
 func TestFramesEndWithTheLastInterface(t *testing.T) {
 	const addr = "10.0.0.1"
 	for _, test := range []struct {
 		name  string
 		other *pb.ReportRequest
-		want  bool // the frame stays when the first interface loses the address
+		want  bool // whether the frame is kept when the first interface loses the address
 	}{
 		{"it has the address once", nil, false},
 		{"it has the address on another interface", secondInterface(2, 7, addr), true},
@@ -261,7 +262,7 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 		a.tell(seen(addr, podMAC(2), 1))
 		s.judgeAll()
 		s.Settle(key(addr), false)
-		a.tell(back2(2, addr))
+		a.tell(withdrawn(2, addr))
 		if got := s.Wired(key(addr)); got != test.want {
 			t.Errorf("%s: got a frame %t, want %t", test.name, got, test.want)
 		}
@@ -269,8 +270,8 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 	}
 }
 
-// What is claimed on other nodes of a domain for a hardware address is judged again when its holder
-// changes, and the holder may then lack an address.
+// Addresses that other nodes of a domain claim with a hardware address are judged again when its
+// holder changes, and the holder may then lack an address.
 func TestNeighboursAreJudgedAgain(t *testing.T) {
 	for _, mac := range [][]byte{podMAC(2), {0, 0, 0x5e, 0, 1, 7}, []byte("twenty bytes of a MAC")} {
 		holder := func() *pb.ReportRequest {
@@ -293,7 +294,7 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 		} {
 			name = fmt.Sprintf("%x: %s", mac, name)
 			s := newScene(t)
-			inside := pod(3, "10.0.0.3") // a pod of a bridge that the uplink is a port of
+			inside := pod(3, "10.0.0.3") // a pod on a bridge with the uplink as a port
 			inside.Links, inside.Interfaces[0].Link, inside.Interfaces[1].Link = nil, "eth0", "eth0"
 			a, b := s.joins("n1", "b1", 1, lan(1), holder(), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), inside)
 			b.tell(seen("10.0.0.4", podMAC(4), 1))
@@ -310,8 +311,8 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 	}
 }
 
-// The sender of a frame that another node saw may then have, or lack, an address.
-func TestSendersOnOtherNodesAreTold(t *testing.T) {
+// The sender of a frame that another node saw may have gained or lost an intended address.
+func TestSendersOnOtherNodesAreNotified(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
@@ -322,7 +323,7 @@ func TestSendersOnOtherNodesAreTold(t *testing.T) {
 	s.wantHeard("a frame by the port of a pod", "lack n2#3")
 }
 
-// Claims that name one hardware address end in any order.
+// Claims with the same hardware address may end in any order.
 func TestClaimsOfOneMACEndInAnyOrder(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		s := newScene(t)

@@ -27,7 +27,7 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 	}
 }
 
-// What the wire showed of an owner before a snapshot ends with it; what the snapshot has stays.
+// Wire claims from before a snapshot end with their owner. Those in the snapshot are kept.
 func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
@@ -42,18 +42,18 @@ func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	a.tell(onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	if a.tell(back2(2, "10.0.0.1")); a.n.Claims() != 0 {
+	if a.tell(withdrawn(2, "10.0.0.1")); a.n.Claims() != 0 {
 		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
 	}
 }
 
-// A claim that was not judged yet is nobody's: it may be of the next owner.
+// A claim that has not been judged yet has no owner: it may be from the next one.
 func TestNewFramesOutliveAnOwner(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	a.tell(seen("10.0.0.1", podMAC(2), 1), back2(2, "10.0.0.1"))
+	a.tell(seen("10.0.0.1", podMAC(2), 1), withdrawn(2, "10.0.0.1"))
 	if a.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame", a.n.Claims())
 	}
@@ -61,12 +61,12 @@ func TestNewFramesOutliveAnOwner(t *testing.T) {
 	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.3"), false)
-	if b.tell(back2(3, "10.0.0.3")); b.n.Claims() != 1 {
+	if b.tell(withdrawn(3, "10.0.0.3")); b.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame of another sender", b.n.Claims())
 	}
 }
 
-// What was seen of an owner ends with it, and frames that were under way do not bring it back.
+// Sightings of an owner end with it, and frames that were on their way do not bring it back.
 func TestAHolderThatEndedIsNotBroughtBack(t *testing.T) {
 	mac := []byte{2, 0, 0, 0, 0, 7}
 	holder := func(gone bool) *pb.ReportRequest {
@@ -217,7 +217,7 @@ func TestOwnersBeforeAChange(t *testing.T) {
 	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {
 		t.Errorf("got %v before no change", owners)
 	}
-	a.tell(back2(2, "10.0.0.1"))
+	a.tell(withdrawn(2, "10.0.0.1"))
 	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
 		t.Errorf("got %v before a change", owners)
 	}
@@ -231,7 +231,7 @@ func TestClaimsOfKernelsComeFirst(t *testing.T) {
 	}
 }
 
-// What a kernel has is kept however long ago it was said.
+// Kernel claims are kept, however long ago they were reported.
 func TestOldClaimsOfKernelsAreKept(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))

@@ -6,7 +6,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// secondInterface is a second interface of a pod, with the MAC of another one.
+// secondInterface returns a report of a second interface of a pod, with the MAC of another one.
 func secondInterface(record uint32, mac byte, addr string) *pb.ReportRequest {
 	m := assignedMessage(record, addr)
 	m.Interfaces = []*pb.InterfaceRecord{{Namespace: record, Index: 3, Name: "net1", Mac: podMAC(mac), Attachment: pb.InterfaceRecord_PEER}}
@@ -14,16 +14,16 @@ func secondInterface(record uint32, mac byte, addr string) *pb.ReportRequest {
 	return m
 }
 
-// An address is disputed if several hardware addresses or several namespaces claim it. A claim that
-// makes it so is charged with more.
+// An address is disputed if several hardware addresses or several namespaces claim it. The claim
+// that makes it disputed has a higher charge.
 func TestWhichAddressesAreDisputed(t *testing.T) {
 	const addr = "10.0.0.9"
-	clone := pod(2, "10.0.0.77") // of another node
+	clone := pod(2, "10.0.0.77") // on another node
 	clone.Claims = append(clone.Claims, assigned(2, addr))
 	for _, test := range []struct {
 		name        string
 		first, last *pb.ReportRequest
-		other       bool // the last one is of another node
+		other       bool // whether the last one is on another node
 		want        bool
 	}{
 		{"a kernel", nil, assignedMessage(2, addr), false, false},
@@ -65,7 +65,7 @@ func TestWhichAddressesAreDisputed(t *testing.T) {
 	}
 }
 
-// A link that only a frame names is charged with the frame.
+// A link that only a frame names is included in the charge of the frame.
 func TestALinkThatAFrameMovesToIsCharged(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), seen("10.0.0.9", podMAC(9), 1))

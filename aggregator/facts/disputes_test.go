@@ -22,8 +22,8 @@ func (c *contesting) Contested(yield func(index.Address) bool) {
 	}
 }
 
-// A change of the pools or addresses of a node may change the causes of conflicts about addresses that
-// the node claims, or that it sent frames about.
+// A change of a node's pools or addresses may change the causes of conflicts about addresses that
+// the node claims or sent frames about.
 func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 	address := onHost("10.0.0.200")
 	for _, test := range []struct {
@@ -51,7 +51,8 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 	}
 }
 
-// A sender that answers for one address more or less is judged for all of them, unless there are many.
+// If a sender answers for one more or one less address, all of them are judged again, unless there
+// are many.
 func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 	answer := func(i int) *pb.ClaimRecord {
 		c := seen(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String(), podMAC(99), 1).Claims[0]
@@ -60,7 +61,7 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 	}
 	judged := func(s *scene) bool { return len(s.judgeAll()) > 1 }
 	for _, test := range []struct {
-		count      int // of answers before
+		count      int // number of addresses answered before
 		more, less bool
 		kernel     bool
 	}{
@@ -95,7 +96,7 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 	}
 }
 
-// Frames that one hardware address sent for another one are judged when the sender changes.
+// Claims in frames that another hardware address sent are judged again when the sender changes.
 func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 	s := newScene(t)
 	frame := seen("10.0.0.9", podMAC(9), 1)
@@ -118,13 +119,13 @@ func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 	}
 }
 
-// The owners before a change stay as they were, whatever is derived later.
+// The owners from before a change stay the same, whatever is derived later.
 func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	s.judgeAll()
 	s.told.watched = true
-	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{back2(2, "10.0.0.2").Claims[0], back2(3, "10.0.0.3").Claims[0]}})
+	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{withdrawn(2, "10.0.0.2").Claims[0], withdrawn(3, "10.0.0.3").Claims[0]}})
 	for addr, want := range map[string]string{"10.0.0.2": "veth2", "10.0.0.3": "veth3"} {
 		owners, derived := s.Before(key(addr))
 		if !derived || len(owners) != 1 || owners[0].Namespace.Who.Name() != want || len(owners[0].Claims) != 1 {
@@ -139,8 +140,9 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	}
 }
 
-// All that may have an address that was meant for it is told, not only what changes.
-func TestAllHoldersOfAMACAreTold(t *testing.T) {
+// All namespaces that may have gained an intended address are reported, not only the one that
+// changed.
+func TestAllHoldersOfAMACAreNotified(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", podMAC(2), 1), claims(announced(3, "10.0.0.8", podMAC(9))))
 	s.told.heard = nil
@@ -152,7 +154,7 @@ func TestAllHoldersOfAMACAreTold(t *testing.T) {
 	s.wantHeard("a kernel has an address that entered by another pod's port", "lack n1#2", "lack n1#3")
 }
 
-// What the pools of a node gave is judged when the node leaves, also if nobody has it.
+// The allocations of a node's pools are judged when the node leaves, even if they are not in use.
 func TestAllocationsOfANodeThatLeavesAreJudged(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.7", "c")}})
@@ -161,7 +163,7 @@ func TestAllocationsOfANodeThatLeavesAreJudged(t *testing.T) {
 	s.wantJudged("it leaves", "10.0.0.7")
 }
 
-// A node that has reported everything looks at its disputed addresses again.
+// A node watches its disputed addresses again once its snapshot is complete.
 func TestDisputesAreJudgedAfterASnapshot(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))

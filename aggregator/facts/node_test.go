@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
 		s.joins(test.node, "b2", 1, lan(test.mac))
 		s.wantNodes(test.name, test.want...)
 	}
-	// The stream of before may end later.
+	// The replaced stream may end later.
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
 	s.joins("n1", "b2", 1, lan(1))
@@ -70,10 +71,13 @@ func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s.Ring()
 	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
 	s.check(t, "one is given up")
+	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
+	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
-// joinsPlace connects an agent with a credential. All such agents report one boot ID and network
-// namespace.
+// joinsPlace connects an agent with a credential. All of these agents report the same boot ID and
+// network namespace.
 func (s *scene) joinsPlace(name, vouched string) *agent {
 	s.Helper()
 	a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
@@ -84,9 +88,9 @@ func (s *scene) joinsPlace(name, vouched string) *agent {
 	return a
 }
 
-// Two agents that say that they are in one place are two nodes; each is told when the other one comes
-// and goes.
-func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
+// Two agents that report the same boot ID and network namespace are two nodes. Each is published
+// again when the other one connects or disconnects.
+func TestNodesInOnePlaceArePublishedTogether(t *testing.T) {
 	s := newScene(t)
 	s.joinsPlace("n1", "x")
 	s.told.heard = nil
@@ -99,7 +103,7 @@ func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
 	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
 }
 
-// A node that is forgotten leaves nothing behind, and its place is used again.
+// A forgotten node leaves nothing behind, and its number is reused.
 func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), &pb.ReportRequest{
@@ -159,8 +163,8 @@ func TestWhatIsToldOfNames(t *testing.T) {
 	s.wantNodes("both report", "n1 connected covers claims=0", "n1@b2 connected covers claims=0")
 }
 
-// The name of a node that is given up goes to a connected node only.
-func TestWhoGetsTheNameOfANode(t *testing.T) {
+// The name of a removed node goes to a connected node only.
+func TestTheNameOfARemovedNodeGoesToAConnectedNode(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		leave []int
@@ -187,9 +191,9 @@ func TestWhoGetsTheNameOfANode(t *testing.T) {
 	}
 }
 
-// Only the hardware addresses of uplinks identify a machine, and only those that no other machine may
-// have by design.
-func TestWhatIdentifiesAMachine(t *testing.T) {
+// Only the hardware addresses of uplinks identify a machine, except those that several machines
+// share by design.
+func TestUplinksIdentifyAMachine(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		mac    []byte
@@ -210,7 +214,7 @@ func TestWhatIdentifiesAMachine(t *testing.T) {
 	}
 }
 
-// A domain has the name of its first node, also when nodes are renamed.
+// A domain is named after its first node, also after nodes were renamed.
 func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
@@ -231,9 +235,9 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	s.wantJudged("the last node is renamed", "10.0.0.1", "10.0.0.3")
 }
 
-// What other nodes saw of the pods of a machine ends with a reboot; what they saw of the machine itself
-// does not, nor anything when it is only silent.
-func TestWhatOthersSawOfAMachine(t *testing.T) {
+// Sightings of a machine's pods by other nodes end when it reboots. Sightings of the machine itself
+// do not, and none end while it is only disconnected.
+func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		over      func(s *scene)
@@ -260,7 +264,7 @@ func TestWhatOthersSawOfAMachine(t *testing.T) {
 	}
 }
 
-// Whether all is covered is asked once in a while.
+// The result is cached for a moment.
 func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	s := newScene(t)
 	asked := 0
@@ -298,7 +302,7 @@ func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	}
 }
 
-// The addresses on a node are all that it claims, however many.
+// All addresses of a node are listed, however many there are.
 func TestAddressesOnALargeNode(t *testing.T) {
 	s := newScene(t)
 	const count = claimsAtOnce + 100
@@ -320,7 +324,7 @@ func TestAddressesOnALargeNode(t *testing.T) {
 	}
 }
 
-// An answering agent is noted for the stream that reports, not for one that was replaced.
+// An answer counts for the current stream of a node and not for one that was replaced.
 func TestAgentsThatAnswer(t *testing.T) {
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1)
@@ -358,4 +362,23 @@ func TestOtherNodesInOnePlace(t *testing.T) {
 	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2"}) || s.InOnePlace(two.n) != nil || len(s.InOnePlace(three.n)) != 1 {
 		t.Errorf("got %q, want the connected one", got)
 	}
+}
+
+// The numbers of several forgotten nodes are reused, each by one node.
+func TestForgottenNodesMakeRoomForAsMany(t *testing.T) {
+	s := newScene(t)
+	gone := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.1")), s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))}
+	for _, a := range gone {
+		a.leave()
+	}
+	s.after(time.Minute)
+	s.Ring()
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.wantNodes("both are forgotten")
+	for i := range 3 {
+		s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, pod(2, fmt.Sprint("10.1.0.", i)))
+	}
+	s.wantNodes("three others come", "m0 connected covers claims=1", "m1 connected covers claims=1", "m2 connected covers claims=1")
+	s.check(t, "three others come")
 }

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestItemsSayWhyTheyAreJudged(t *testing.T) {
+func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	s := newScene(t)
 	s.follow(&api{})
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -147,8 +147,8 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 	}
 }
 
-// Strangers are what goes first when there is no memory.
-func TestWhichClaimsAreOfStrangers(t *testing.T) {
+// Claims of senders that are only seen on the wire are evicted first.
+func TestWhichClaimsAreOnlySeenOnTheWire(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		more *pb.ReportRequest
@@ -164,7 +164,7 @@ func TestWhichClaimsAreOfStrangers(t *testing.T) {
 		c := a.n.same(s.addresses.of(key("10.0.0.9"), a.n.number))
 		got := false
 		for one := range c {
-			got = got || s.stranger(a.n, one)
+			got = got || s.seenOnlyOnWire(a.n, one)
 		}
 		if got != test.want {
 			t.Errorf("%s: got a stranger's %t, want %t", test.name, got, test.want)
@@ -172,7 +172,7 @@ func TestWhichClaimsAreOfStrangers(t *testing.T) {
 	}
 }
 
-// Everything of a node is judged again when it gets another name.
+// All addresses of a renamed node are judged again.
 func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "10.0.0.1", "10.0.0.9")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.7", "c")}})
@@ -231,7 +231,7 @@ func TestTombstonesAreForgotten(t *testing.T) {
 	}
 }
 
-// A node whose agent is behind tells late what it saw before.
+// An agent that lags behind reports frames late.
 func TestFramesOfAgentsThatAreBehindAreOlder(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
@@ -290,8 +290,8 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 	}
 }
 
-// An address counts until it is judged, also while it is under way, and twice if something changes
-// about it meanwhile.
+// An address counts until it has been judged, also during its judgement, and twice if it changes
+// meanwhile.
 func TestAnAddressCountsUntilItIsJudged(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
@@ -336,8 +336,8 @@ func TestAnAddressCountsUntilItIsJudged(t *testing.T) {
 	waiting("it is judged", 0)
 }
 
-// The time that a change was in the agent is that of the claim that was there the longest.
-func TestHowLongAChangeWasInTheAgent(t *testing.T) {
+// The residence of a change in the agent is that of its oldest claim.
+func TestResidenceOfAChangeInTheAgent(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.judgeAll()

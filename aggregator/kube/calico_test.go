@@ -224,7 +224,7 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	c := f.open()
 	l := keep(t, c)
 	until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
-	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "may not ask which custom resources there are") {
+	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "may not discover custom resources") {
 		t.Errorf("got problems %q", p)
 	}
 }

@@ -91,8 +91,12 @@ func TestListings(t *testing.T) {
 				t.Errorf("they are told in %d parts", n)
 			}
 
-			// A watch that ends goes on from where it was.
+			// A watch that ends goes on from where it was. A reflector lists again after
+			// one that ends within a second and without an event.
 			p := testPod("p7", "n1", "10.0.0.8")
+			p.Status.Phase = corev1.PodPending
+			f.put(p)
+			until(t, "the watch tells something", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
 			first := c.Pod("", "", "uid-p7", "n1")
 			f.cut()
 			p.Status.Phase = corev1.PodSucceeded
@@ -229,6 +233,27 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 		t.Error("they are known, and may still be told")
 	}
 	until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+}
+
+// A listing in pages does not make the pods known for longer than until it: that takes a
+// watch, too.
+func TestPodsThatAreListedAndNotWatched(t *testing.T) {
+	f := newFakeAPI(t)
+	f.paged, f.unwatched = true, true
+	c := f.open()
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
+	begun := time.Now()
+	start(t, c)
+	until(t, "the watch is refused", func() bool { return len(c.Status().GetProblems()) == 1 })
+	if c.following.Load() != 0 {
+		t.Error("the pods are followed without a watch")
+	}
+	until(t, "the server is heard long after the listing", func() bool { return time.Unix(0, c.heard.Load()).Sub(begun) > 2*catchUp })
+	if known := c.KnownUntil(); known != 0 {
+		t.Errorf("the pods are known until %d, want never", known)
+	}
+	f.set(func() { f.unwatched = false })
+	until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
 }
 
 // A watch that says nothing is opened again, though the server answers.

@@ -11,7 +11,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// pool is a pool of host-local on the node of an agent, with what it has given.
+// pool returns a report of a host-local pool with allocations.
 func pool(given ...string) *pb.ReportRequest {
 	m := &pb.ReportRequest{Pools: []*pb.PoolRecord{{
 		Ipam: verdict.HostLocal, Name: "net0", Network: "net0", State: pb.Pool_KNOWN, Routed: true,
@@ -23,7 +23,7 @@ func pool(given ...string) *pb.ReportRequest {
 	return m
 }
 
-// given is a pod with a sandbox that the pool gave addresses.
+// given returns a report of a pod with a sandbox and addresses from the pool.
 func given(record uint32, addrs ...string) *pb.ReportRequest {
 	m := pod(record, addrs...)
 	w := m.Namespaces[0].Workload
@@ -67,7 +67,7 @@ func TestAddressesAreComparedWithIPAM(t *testing.T) {
 	})
 }
 
-// behind is a frame that entered by the port of a pod.
+// behind returns a report of a frame that entered through the port of a pod.
 func behind(record uint32, addr string, by []byte, kind pb.Evidence_Kind) *pb.ReportRequest {
 	m := announced(addr, by, 1)
 	c := m.Claims[0]
@@ -75,7 +75,7 @@ func behind(record uint32, addr string, by []byte, kind pb.Evidence_Kind) *pb.Re
 	return m
 }
 
-// bridged is a pod on a bridge.
+// bridged returns a report of a pod on a bridge.
 func bridged(record uint32, addrs ...string) *pb.ReportRequest {
 	m := pod(record, addrs...)
 	m.Links[0].Name, m.Links[0].Kind = "cni0", pb.LinkRecord_BRIDGE
@@ -83,7 +83,7 @@ func bridged(record uint32, addrs ...string) *pb.ReportRequest {
 	return m
 }
 
-func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
+func TestSpoofsAreAuditedAndClonesPublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
@@ -142,7 +142,7 @@ func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
 	})
 }
 
-// The record of an owner that vanished with its pool tells the cause of a conflict that comes later.
+// An owner's allocation that vanished with its pool determines the cause of a later conflict.
 func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
@@ -173,7 +173,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	})
 }
 
-// What is remembered in the course of a conflict may tell its cause, which is then judged again.
+// If the past changes during a conflict, the cause is determined again.
 func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
@@ -183,7 +183,7 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 			return slices.ContainsFunc(w.of("10.0.0.1").Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactRecordVanished })
 		}
 		if vanished() {
-			t.Error("got a record that vanished, want none")
+			t.Error("got a vanished record, want none")
 		}
 		end := pool("10.0.0.1")
 		end.Pools, end.Allocations[0].Gone = nil, true

@@ -239,7 +239,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	for n := 0; err == nil && n < 100; n++ {
 		err = say(g.agent(with("other-token-0123456789")), hello("node2", fmt.Sprint("boot", 10+n), 1))
 	}
-	wantRefused(t, err, codes.ResourceExhausted, "16 boot ids")
+	wantRefused(t, err, codes.ResourceExhausted, "16 different boot IDs")
 }
 
 func TestAgentsAreKnownByCertificates(t *testing.T) {
@@ -635,7 +635,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "unencrypted"},
 		{[]string{"aggregator", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"run", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
-		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "can be read by all"},
+		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "every user of this host can access"},
 		{[]string{"aggregator", "--token-review", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "needs the Kubernetes API"},
 		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
 		{[]string{"aggregator", "--tls-cert", "x"}, "--tls-key"},

@@ -11,9 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	upgraded "k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // spdy.Upgrader returns its Connection
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
 // dial connects to a ready pod of the service.
@@ -57,7 +60,7 @@ func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 // proxy in front of it does not support WebSockets.
 func (c *cluster) dialer(p pod) (httpstream.Dialer, error) {
 	where := c.core.Get().Namespace(p.namespace).Resource("pods").Name(p.name).SubResource("portforward").URL()
-	websocket, err := portforward.NewSPDYOverWebsocketDialer(where, c.config)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(where, c.config)
 	if err != nil {
 		return nil, err
 	}
@@ -65,10 +68,22 @@ func (c *cluster) dialer(p pod) (httpstream.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	old := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, where)
-	return portforward.NewFallbackDialer(websocket, old, func(err error) bool {
+	old := spdy.NewDialerForStreaming(typed{upgrader}, &http.Client{Transport: transport}, http.MethodPost, where)
+	return portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
+}
+
+// typed keeps the status code of a refused upgrade. client-go keeps only the text.
+type typed struct{ spdy.Upgrader }
+
+// NewConnection implements spdy.Upgrader.
+func (u typed) NewConnection(r *http.Response) (upgraded.Connection, error) {
+	conn, err := u.Upgrader.NewConnection(r)
+	if err != nil {
+		err = &apierrors.StatusError{ErrStatus: metav1.Status{Code: int32(r.StatusCode), Message: err.Error()}} //nolint:gosec // three digits
+	}
+	return conn, err
 }
 
 // open opens one connection to a port of a pod.

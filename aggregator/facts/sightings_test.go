@@ -12,7 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// onLAN is a pod with a macvlan device over the uplink of a node.
+// onLAN returns a report of a pod with a macvlan device over the uplink of a node.
 func onLAN(record uint32, addr string) *pb.ReportRequest {
 	m := pod(record, addr)
 	m.Links, m.Interfaces = nil, m.Interfaces[:1]
@@ -67,7 +67,7 @@ func TestFramesShowThatLinksAreOne(t *testing.T) {
 	if c := s.Builder().Explained(key("10.0.0.1")); len(c.Stitches) != 1 || c.Stitches[0].Proof != verdict.Proven || len(c.Stitches[0].Back) == 0 {
 		t.Errorf("got stitches %+v, want one with a proof", c.Stitches)
 	}
-	macs, topology := s.Abroad()
+	macs, topology := s.SharedMACs()
 	if macs != 7 || topology.Empty() {
 		t.Errorf("got %d MACs that nodes share", macs)
 	}
@@ -120,7 +120,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 		{"of an address that it has on none of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m, back2(2, "10.0.0.1"))
+			home.tell(m, withdrawn(2, "10.0.0.1"))
 		}, false},
 		{"of another address, which it has on none, of one link", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Address = []byte{10, 0, 0, 55} }, true},
 		{"an answer for an address that it has on one of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
@@ -136,6 +136,12 @@ func TestFramesThatShowNothing(t *testing.T) {
 			home.tell(m)
 			by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
 		}, true},
+		{"an answer of a pod that has its MAC behind a veth, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+			c.Kind = pb.Evidence_ANSWERED
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Links, m.Claims = 3, "v", []*pb.LinkRecord{{Name: "v", Kind: pb.LinkRecord_POINT_TO_POINT}}, nil
+			home.tell(m)
+		}, true},
 		{"an answer for an address of another subnet", func(_ *scene, home, by *agent, c *pb.ClaimRecord) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
@@ -149,7 +155,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 		frame := seen("10.0.0.1", podMAC(2), 1)
 		test.change(s, home, by, frame.Claims[0])
 		by.tell(frame)
-		_, t1 := s.Abroad()
+		_, t1 := s.SharedMACs()
 		if joins := t1.Domains(topology.BySight) > 0; joins != test.joins {
 			t.Errorf("%s: got joined %t, want %t", test.name, joins, test.joins)
 		} else if got := s.domains("10.0.0.1"); joins && !slices.Contains(got, "n1 n1/eth0 -") {
@@ -159,7 +165,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 	}
 }
 
-// What a frame shows may be known only when its sender is.
+// A frame may become evidence only once its sender is known.
 func TestFramesAreLookedAtAgain(t *testing.T) {
 	for name, last := range map[string]func(home, by *agent){
 		"its sender comes": func(home, _ *agent) { home.tell(onLAN(2, "10.0.0.1")) },
@@ -211,8 +217,8 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// back2 ends what the kernel has on the interface of a pod.
-func back2(record uint32, addr string) *pb.ReportRequest {
+// withdrawn returns a report that the interface of a pod no longer has an address.
+func withdrawn(record uint32, addr string) *pb.ReportRequest {
 	m := assignedMessage(record, addr)
 	m.Claims[0].Gone = true
 	return m
@@ -250,7 +256,8 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 	s.wantDomains("another frame", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
-// A frame keeps links one for as long as it was seen, whatever other links become one with them.
+// A frame keeps links joined only for as long as it counts, regardless of other links in their
+// domain.
 func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
@@ -271,8 +278,8 @@ func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
 	s.wantDomains("only that frame was seen lately", "10.0.0.1", "n1 n1/eth0 -", "n2 - -", "n4 n1/eth0 -")
 }
 
-// A sender that only answers, for many addresses or for those of several owners, is a proxy.
-func TestWhatASenderAnswersFor(t *testing.T) {
+// A sender that only answers, for many addresses or for addresses of several owners, is a proxy.
+func TestAnswersOfASender(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	answers := func(addrs ...string) {
@@ -313,10 +320,10 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 	answers("10.0.0.3")
 	want("those of two pods", 2, 2)
 	s.judgeAll()
-	a.tell(back2(3, "10.0.0.3"))
+	a.tell(withdrawn(3, "10.0.0.3"))
 	want("one pod's is gone", 3, 1)
 	s.wantJudged("one pod's is gone", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
-	a.tell(back2(2, "10.0.0.2"))
+	a.tell(withdrawn(2, "10.0.0.2"))
 	for i := range 20 {
 		answers(fmt.Sprint("10.1.0.", i))
 	}
@@ -325,3 +332,69 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 		t.Errorf("got answers %+v of a claim that is not only an answer", c.Answers)
 	}
 }
+
+// A frame that joins no links is judged again when the link of its sender joins the domain.
+func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
+	for name, mac := range map[string][]byte{"a MAC of one interface": podMAC(2), "a virtual MAC": {0, 0, 0x5e, 0, 1, 7}} {
+		weak := seen("10.0.0.9", mac, 1)
+		weak.Claims[0].NoOverride = true
+		silent := onLAN(2, "10.0.0.2")
+		silent.Interfaces[0].Mac, silent.Claims = mac, nil
+		s := newScene(t)
+		s.joins("n1", "b1", 1, lan(1), weak)
+		s.joins("n2", "b2", 1, lan(2), silent, onLAN(4, "10.0.0.4"))
+		a, c := s.joins("n1", "b1", 1, lan(1), weak, onLAN(6, "10.0.0.6")), s.joins("n3", "b3", 1, lan(3), onLAN(5, "10.0.0.5"))
+		a.tell(seen("10.0.0.5", podMAC(5), 1))
+		s.wantDomains(name+": the first two", "10.0.0.9", "n1 n1/eth0 -")
+		if got := s.Builder().Case(key("10.0.0.9"), false).Stations; len(got) != 0 {
+			t.Errorf("%s: got %d stations before the link of the sender joins, want none", name, len(got))
+		}
+		s.judgeAll()
+		c.tell(seen("10.0.0.4", podMAC(4), 1))
+		s.wantDomains(name+": the third", "10.0.0.4", "n2 n1/eth0 -", "n3 n1/eth0 -")
+		if judged := s.judgeAll(); !slices.Contains(judged, netip.MustParseAddr("10.0.0.9")) {
+			t.Errorf("%s: got %v to be judged", name, judged)
+		}
+		s.check(t, name)
+	}
+}
+
+// A link that is no longer reported leaves its domain, even if there are interfaces on it.
+func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
+	s := newScene(t)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	_, domains := s.SharedMACs()
+	s.after(domains.Generation()) // the frame no longer joins the links, but they have not separated yet
+	s.wantDomains("before", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
+	s.judgeAll()
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
+	s.wantDomains("it is gone", "10.0.0.1", "n1 - -", "n2 - -")
+	s.wantJudged("it is gone", "10.0.0.1")
+}
+
+// When interfaces with the same MAC on one link stop reaching other nodes, no index entries remain.
+func TestInterfacesOfOneMACLeaveOtherNodesTogether(t *testing.T) {
+	s := newScene(t)
+	clone := onLAN(3, "10.0.0.3")
+	clone.Interfaces[0].Mac = podMAC(2)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), clone), s.joins("n2", "b2", 1, lan(2))
+	stations := func() int { return len(s.Builder().Case(key("10.0.0.1"), false).Stations) }
+	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	if got := stations(); got != 2 {
+		t.Errorf("got %d stations on the LAN, want both", got)
+	}
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})
+	if got := stations(); got != 0 {
+		t.Errorf("got %d stations behind a veth, want none", got)
+	}
+	s.check(t, "their link is point-to-point")
+	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 3, Index: 2, Gone: true}}})
+	b.tell(onLAN(4, "10.0.0.4"), onLAN(2, "10.0.0.2"))
+	s.check(t, "another node has the MAC")
+	if macs := s.holders.all(podMACKey(2)); len(slices.Collect(macs)) != 1 {
+		t.Errorf("got %d nodes with the MAC, want one", len(slices.Collect(macs)))
+	}
+}
+
+func podMACKey(record byte) [6]byte { return [6]byte(podMAC(record)) }
