@@ -436,7 +436,7 @@ func TestAMachineThatWasBootedAnewHasNothingOfBefore(t *testing.T) {
 				time.Sleep(time.Second)
 				l.dial().send(snapshot(h, uplink(nodeMAC(1)), podVeth(5, "b", addr))).sync()
 				if strings.HasPrefix(order, "the new") {
-					if err := old.ended(); !strings.Contains(err.Error(), "nothing was heard") {
+					if err := old.ended(); !strings.Contains(err.Error(), "has not responded") {
 						t.Errorf("got %v, want that the agent is silent", err)
 					}
 					synctest.Wait()

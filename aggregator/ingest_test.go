@@ -221,7 +221,7 @@ func TestJunkEndsTheStreamWithASentence(t *testing.T) {
 		"no link":       {[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Links: []*pb.LinkRecord{{}}}}, codes.InvalidArgument, "the name of a link is empty"},
 		"too many floods": {
 			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Status: &pb.StatusRecord{Flooding: make([]*pb.FloodingRecord, 257)}}},
-			codes.InvalidArgument, "too many ports",
+			codes.InvalidArgument, "too many flooding ports",
 		},
 		"a VLAN of 5000": {
 			[]*pb.ReportRequest{snapshot(hello("n1", 1)), {Claims: []*pb.ClaimRecord{{Address: make([]byte, 4), Vlan: 5000}}}},

@@ -222,7 +222,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 		"half a file":   {file(`{"version":1,"acknowledgements":[{"conf`), "damaged", "unexpected end"},
 		"an empty file": {file(""), "empty", "no version"},
 		"another file":  {file(`{"colour":"green"}`), "damaged", "no version"},
-		"half an entry": {file(`{"version":1,"acknowledgements":[{"conflict":"abc"}]}`), "damaged", "not complete"},
+		"half an entry": {file(`{"version":1,"acknowledgements":[{"conflict":"abc"}]}`), "damaged", "incomplete"},
 		"a newer file":  {file(`{"version":2}`), "of-a-newer-version", "version 2"},
 		"a large file": {func(name string) error {
 			return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, maxFile+1))
@@ -247,7 +247,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := newLab(t, Config{DataDir: dir})
-			l.wantProblem(at+" is "+strings.ReplaceAll(test.reason, "-", " "), test.words, "it is now "+at+"."+test.reason+"-")
+			l.wantProblem(at+" is "+strings.ReplaceAll(test.reason, "-", " "), test.words, "the file is now "+at+"."+test.reason+"-")
 			aside, err := filepath.Glob(at + "." + test.reason + "-*Z")
 			if err != nil || len(aside) != 1 {
 				t.Fatalf("got %q, %v, want one file that is set aside", aside, err)

@@ -336,7 +336,7 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 		{"POST", "/v1/conflicts/abc:acknowledge", "", ack, 401, "must say who it is"},
 		{"POST", "/v1/conflicts/abc:acknowledge", readerToken, ack, 403, "bob may not create conflicts/acknowledge"},
 		{"POST", "/v1/conflicts/abc:acknowledge", operatorToken, ack, 404, "abc"},
-		{"GET", "/v1/findings/", readerToken, "", 404, "there is no"},
+		{"GET", "/v1/findings/", readerToken, "", 404, "does not exist"},
 	} {
 		code, body := g.ask(c.method, c.path, c.token, c.body)
 		if code != c.want || !strings.Contains(body, c.says) {
