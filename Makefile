@@ -201,7 +201,8 @@ bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the bud
 
 .PHONY: mutate
 mutate: ## Change PACKAGE at random in N places, and print the changes that its tests do not notice (minutes)
-	@go run ./tests/mutate -package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
+	@IPWITNESS_ROOT_TESTS=1 go run ./tests/mutate -exec '$(if $(filter 0,$(shell id -u)),,$(if $(shell type -P sudo),sudo -E env "PATH=$$PATH"))' \
+		-package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
 
 .PHONY: lint
 lint: lint-go lint-proto lint-c ## Check style and walls, find mistakes
