@@ -124,8 +124,8 @@ release-binaries:
 
 .PHONY: image
 image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar, an OCI archive, without a container engine
-	$(IMAGE_TOOL) -file Dockerfile -stages bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
-		-build-arg VERSION=$(VERSION) -build-arg REVISION=$(REVISION) -epoch $(EPOCH) \
+	$(IMAGE_TOOL) -binaries bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
+		-version $(VERSION) -revision $(REVISION) -epoch $(EPOCH) \
 		-name $(IMAGE) -o bin/ipwitness-image.tar
 
 .PHONY: package
