@@ -12,6 +12,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -52,7 +53,7 @@ func TestSeriesAreBounded(t *testing.T) {
 					n = i - pairs
 				}
 				addr := fmt.Sprintf("10.244.%d.%d", 1+n/250, 2+n%250)
-				merge(come, kindPod(record, fmt.Sprintf("pod-%d-%d", round, i), addr))
+				records.Merge(come, kindPod(record, fmt.Sprintf("pod-%d-%d", round, i), addr))
 				if record++; i%500 == 499 {
 					flush()
 				}
