@@ -256,7 +256,7 @@ func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
 		if i < 0 {
 			t.Fatal("got no finding that the pool will be full")
 		}
-		if f := l.findings()[i]; !strings.Contains(f.GetSummary(), " has given 198 of 253 IPv4 addresses (78 %)") || !slices.Contains(f.GetEvidence(), "55 IPv4 addresses are left.") {
+		if f := l.findings()[i]; !strings.Contains(f.GetSummary(), " has allocated 198 of 253 IPv4 addresses (78 %)") || !slices.Contains(f.GetEvidence(), "55 IPv4 addresses are left.") {
 			t.Errorf("got %q, %q", f.GetSummary(), f.GetEvidence())
 		}
 		families, err := l.registry.Gather()

@@ -227,7 +227,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 		"a newer file":  {file(`{"version":2}`), "of-a-newer-version", "version 2"},
 		"a large file": {func(name string) error {
 			return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, maxFile+1))
-		}, "too-large", "33554432 are the most"},
+		}, "too-large", "the limit is 33554432"},
 		"a FIFO":           {func(name string) error { return unix.Mkfifo(name, 0o600) }, "not-a-file", "its type is p"},
 		"a directory":      {func(name string) error { return os.MkdirAll(filepath.Join(name, "inside"), 0o700) }, "not-a-file", "its type is d"},
 		"a symlink loop":   {func(name string) error { return os.Symlink(acknowledgementsFile, name) }, "unreadable", "too many levels"},
@@ -327,7 +327,7 @@ func TestADirectoryThatCannotBeUsedIsWaitedFor(t *testing.T) {
 func TestADataDirectoryIsForOneAggregator(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	l := newLab(t, Config{DataDir: dir})
-	if err := opened(Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "another ipwitness uses it") {
+	if err := opened(Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "another ipwitness process uses it") {
 		t.Errorf("got %v, want that another one uses it", err)
 	}
 	l.stop()
@@ -370,7 +370,7 @@ func TestWhatCannotBeKeptIsNotAcknowledged(t *testing.T) {
 
 		a.send(gone(assigned(3, addr))).sync() // that ends it, whatever the disk says
 		synctest.Wait()
-		if !strings.Contains(log.String(), "cannot keep acknowledgements") {
+		if !strings.Contains(log.String(), "cannot save acknowledgements") {
 			t.Errorf("got log %q, want it to say that the end could not be kept", &log)
 		}
 		rename(away, dir)

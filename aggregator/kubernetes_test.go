@@ -379,7 +379,7 @@ func TestOrphanAndItsEvents(t *testing.T) {
 	}
 	wait.Until(t, "the conflict to be confirmed", func() bool { return l.conflicts()[0].GetState() == pb.Conflict_CONFIRMED })
 	c := l.conflict(pb.Conflict_CONFIRMED)
-	if c.GetCause() != "orphaned-sandbox" || !strings.Contains(c.GetSummary(), "no pod default/old with uid uid-old") {
+	if c.GetCause() != "orphaned-sandbox" || !strings.Contains(c.GetSummary(), "Pod default/old with uid uid-old does not exist") {
 		t.Errorf("got cause %s, %q", c.GetCause(), c.GetSummary())
 	}
 	// The pod that is no more gets no event, its node does.

@@ -37,12 +37,12 @@ func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {
 		a.cancel()
 		time.Sleep(59 * time.Second)
 		c := l.conflict(pb.Conflict_SUSPECTED)
-		if !strings.Contains(c.GetSummary(), "not heard from") || c.GetOwners()[0].GetState() != pb.Owner_UNHEARD {
-			t.Errorf("got %v, want it to say that the node is not heard from", c)
+		if !strings.Contains(c.GetSummary(), "disconnected") || c.GetOwners()[0].GetState() != pb.Owner_UNHEARD {
+			t.Errorf("got %v, want it to say that the node is disconnected", c)
 		}
 		time.Sleep(2 * time.Second)
 		c = l.conflict(pb.Conflict_RESOLVED)
-		if !strings.Contains(c.GetSummary(), "was not heard from for 1m0s") {
+		if !strings.Contains(c.GetSummary(), "was disconnected for 1m0s") {
 			t.Errorf("got %q, want the reason", c.GetSummary())
 		}
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {

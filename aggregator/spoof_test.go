@@ -124,7 +124,7 @@ func TestFramesThatWereNotReadAreAProblemOfTheNode(t *testing.T) {
 			t.Errorf("got %q, want no problem", got)
 		}
 		a.send(&pb.ReportRequest{Status: &pb.StatusRecord{Unparsed: &pb.Unparsed{Extensions: 7}}}).sync()
-		if got := problems(); len(got) != 1 || !strings.Contains(got[0], "7 with more IPv6 extension headers") {
+		if got := problems(); len(got) != 1 || !strings.Contains(got[0], "7 with too many IPv6 extension headers") {
 			t.Errorf("got %q, want one about 7 frames", got)
 		}
 	})

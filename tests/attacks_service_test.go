@@ -226,7 +226,7 @@ func TestAttackByAStolenTokenThatSaysItIsAnotherNode(t *testing.T) {
 	s.wantHonest()
 	for _, name := range []string{"node1", "node2"} {
 		wait.Until(t, "a problem of "+name, func() bool {
-			return slices.ContainsFunc(s.nodeCalled(name).GetProblems(), func(p string) bool { return strings.Contains(p, "one of them is not what it says") })
+			return slices.ContainsFunc(s.nodeCalled(name).GetProblems(), func(p string) bool { return strings.Contains(p, "which cannot both be true") })
 		})
 	}
 	wantAttack(t, "stolen-token-boot-id", "one more node is listed; the other one keeps its owners",

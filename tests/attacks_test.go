@@ -163,11 +163,11 @@ func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
 		series, problem string
 		change          func(f *netlab.Forged)
 	}{
-		{`{protocol="arp",result="unparsed_tags"}`, "1 under more VLAN tags", func(f *netlab.Forged) { f.VLANs = []uint16{1, 2, 3} }},
-		{`{protocol="ndp",result="unparsed_extensions"}`, "1 with more IPv6 extension headers", func(f *netlab.Forged) {
+		{`{protocol="arp",result="unparsed_tags"}`, "1 with too many VLAN tags", func(f *netlab.Forged) { f.VLANs = []uint16{1, 2, 3} }},
+		{`{protocol="ndp",result="unparsed_extensions"}`, "1 with too many IPv6 extension headers", func(f *netlab.Forged) {
 			f.Addr, f.Asker, f.Extensions = netip.MustParseAddr("fd00::7"), netip.MustParseAddr("fd00::9"), 300
 		}},
-		{`{protocol="ndp",result="unparsed_options"}`, "1 with more NDP options", func(f *netlab.Forged) {
+		{`{protocol="ndp",result="unparsed_options"}`, "1 with too many NDP options", func(f *netlab.Forged) {
 			f.Addr, f.Asker, f.Options = netip.MustParseAddr("fd00::7"), netip.MustParseAddr("fd00::9"), 300
 		}},
 	} {

@@ -54,7 +54,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 	c.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
 	add(t, two.cni(podsByPTP), "web-1")
 	c.wantConflict(addr, ipwitnessv1.Conflict_SUSPECTED, "assigned-twice", "default/web-0 | default/web-1", "NETWORK pods",
-		"last seen on a node not heard from")
+		"which is disconnected")
 	// Nobody can read again what it has: silence neither confirms nor resolves.
 	two.plantNext()
 	c.wantActive(addr + " SUSPECTED")
@@ -80,7 +80,7 @@ func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	add(t, two.cni(podsByPTP), "web-1")
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	c.wantConfirmed()
-	wantSaid(t, c.only(addr).GetSummary(), "node1", "not heard from", "20s")
+	wantSaid(t, c.only(addr).GetSummary(), "node1", "disconnected", "20s")
 	c.awaitOwners(addr, 1)
 }
 

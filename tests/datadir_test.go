@@ -18,7 +18,7 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 	n.pod("b", addr+"/32")
 	c.watch.await("the duplicate to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
 	wantSaid(t, refused(t, c.Host, 1, "aggregator", "--data-dir", dir, "--grpc-listen", ":1", "--http-listen", ":2"),
-		"another ipwitness uses it", "--data-dir")
+		"another ipwitness process uses it", "--data-dir")
 	before := c.only(addr)
 	c.says("acknowledge", addr, "--reason", "NET-42", "--for", "1d")
 

@@ -253,7 +253,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	// Somebody has the address: it is not freed.
 	out := p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "other")))
 	want("other\r\neth0", out)
-	if !strings.Contains(out, "somebody has it") {
+	if !strings.Contains(out, "it is in use") {
 		t.Errorf("got %q, want it said that somebody has the address", out)
 	}
 	// It has the name that the plan was made for: it becomes the holder's.

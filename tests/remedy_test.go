@@ -196,10 +196,10 @@ func ways(actions []*ipwitnessv1.Action) []way {
 // interpretations are parts of instructions that mean the same in every scene. Most of
 // them require nothing to be done in the lab.
 var interpretations = []string{
-	"Leave ", "Read plan.sh", "The conflict resolves by itself", "The finding is over", "Find out who else has the address",
-	"Find out what deleted", "Find out how it came about", "Look for what took the address away", "See why two nodes could",
-	"are to be written as host-local does", "The records are to be written anew", "Addresses leak where", "Find out which they are",
-	"If it may, the IPAM may be of a version", "Restart what else is on", "make sure that they share no more than the hostname",
+	"Leave ", "Read plan.sh", "The conflict resolves by itself", "The finding ends", "Find the other device that has the address",
+	"Find out what deleted", "Find out how this happened", "Find out what removed the address", "Find out why two nodes got",
+	"write the reservations of all addresses in use", "Rebuild the records", "Addresses leak if", "Identify the machines",
+	"If it may, this version of the IPAM", "Restart all other workloads on", "make sure that they share nothing but the hostname",
 }
 
 // looks matches commands that only read. They may find nothing.

@@ -18,7 +18,7 @@ const (
 	otherID   = "0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6"
 )
 
-// holder is a pod with an address, as the audit has it.
+// holder returns a pod with an address, as the audit reports it.
 func holder(w *verdicttest.Network, node, name string, claimed string) verdict.Owner {
 	ns := w.Namespace(node, 2, "4026532397", verdict.Workload{
 		Kind: verdict.Pod, Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", ContainerID: sandboxID, Source: "cri",
@@ -32,7 +32,7 @@ func holder(w *verdicttest.Network, node, name string, claimed string) verdict.O
 	}
 }
 
-// hostLocal is a pool of host-local.
+// hostLocal returns a pool of host-local.
 func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 	return &verdict.Pool{
 		IPAM: verdict.HostLocal, Name: dir, Node: w.Node(node), Served: verdict.Served{Network: "cbr0"}, State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
@@ -40,7 +40,7 @@ func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 	}
 }
 
-// whereabouts is a pool of whereabouts.
+// whereabouts returns a pool of whereabouts.
 func whereabouts(name, base string) *verdict.Pool {
 	return &verdict.Pool{
 		IPAM: verdict.Whereabouts, Name: name, Served: verdict.Served{Network: "lan"}, State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
@@ -48,7 +48,7 @@ func whereabouts(name, base string) *verdict.Pool {
 	}
 }
 
-// findings are one of each kind and IPAM, by a name.
+// findings returns one finding of each kind and IPAM, by name.
 func findings() map[string]verdict.Finding {
 	w := verdicttest.NewNetwork()
 	owner := holder(w, "node-a", "web-5d", "eth0")
@@ -138,7 +138,7 @@ func findings() map[string]verdict.Finding {
 	}
 }
 
-// spoofed is a finding about frames that a pod sends in the name of another one.
+// spoofed returns a finding about frames that a pod sends with the address of another pod.
 func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 	victim, sender := holder(w, "node-a", "web-5d", "eth0"), holder(w, "node-a", "evil", "eth0")
 	sender.Namespace.ID, sender.ID = "evil", "evil"
@@ -157,7 +157,7 @@ func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 	return f
 }
 
-// TestTold compares all that is said of findings with testdata/told; -update writes it.
+// TestTold compares the texts of findings with testdata/told; -update writes them.
 func TestTold(t *testing.T) {
 	for name, f := range findings() {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestTold(t *testing.T) {
 	}
 }
 
-// ofPool puts a finding about a pool into words.
+// ofPool returns the text of a finding about a pool.
 func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.Held) explain.Told {
 	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Pool: p, Stock: &verdict.Stock{Use: use, AtRisk: atRisk}}, verdict.PoolUse{})
 }
@@ -197,7 +197,7 @@ func TestToldOfPools(t *testing.T) {
 	wantTold(t, "ipam-unreadable calico, odd", ofPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil))
 }
 
-// overlap puts an overlap into words.
+// overlap returns the text of an overlap.
 func overlap(kind string, a, b verdict.Side, nodes ...string) explain.Told {
 	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Overlap: &verdict.Overlap{Sides: [2]verdict.Side{a, b}, Nodes: nodes}}, verdict.PoolUse{})
 }
@@ -231,7 +231,7 @@ func TestToldOfNamesakes(t *testing.T) {
 	wantTold(t, "duplicate-node-name of one machine", two("b1"))
 }
 
-// The problems of nodes have a sentence each.
+// Each problem of a node has a sentence.
 func TestProblemsOfNodes(t *testing.T) {
 	ns := verdicttest.NewNetwork().Namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
 	told := explain.Told{Summary: "The problems of nodes.", Evidence: []string{
@@ -267,7 +267,7 @@ func written(t *testing.T, b []byte, margin string, actions []explain.Action) []
 	return b
 }
 
-// wantTold compares what is told with its file, and has a shell read each command.
+// wantTold compares a text with its file, and has a shell parse each command.
 func wantTold(t *testing.T, name string, told explain.Told) {
 	t.Helper()
 	var b []byte

@@ -198,8 +198,8 @@ func TestDashboardsOfSeveralClusters(t *testing.T) {
 		{overview(), "Confirmed conflicts", 3, 2},
 		{overview(), "Acknowledged", 2, 1},
 		{overview(), "Findings", 5, 3},
-		{overview(), "Nodes not heard from", 2, 1},
-		{aggregator(), "Nodes live", 5, 3},
+		{overview(), "Disconnected nodes", 2, 1},
+		{aggregator(), "Connected nodes", 5, 3},
 	} {
 		one.Questions = append(one.Questions,
 			question{chosen(want.d, want.title, ".*"), "1m", []sample{{"{}", want.all}}},

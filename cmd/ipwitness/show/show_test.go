@@ -628,7 +628,7 @@ func TestFixPlan(t *testing.T) {
 		out, err := exec.Command("sh", append([]string{"-c", script, "plan.sh"}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	if out, err := run(plan(nil)); err != nil || out != "There is nothing to put right.\n" {
+	if out, err := run(plan(nil)); err != nil || out != "There is nothing to repair.\n" {
 		t.Errorf("got %q, %v of a plan without steps", out, err)
 	}
 	usage, err := run(whole)
@@ -639,7 +639,7 @@ func TestFixPlan(t *testing.T) {
 	if out, err := run(whole, "node", "worker-1"); err == nil || !strings.HasPrefix(out, "This is not node worker-1") {
 		t.Errorf("got %q, %v on another node, want it refused", out, err)
 	}
-	if out, err := run(whole, "node", "worker-2"); err == nil || !strings.HasPrefix(out, "There is no such part") {
+	if out, err := run(whole, "node", "worker-2"); err == nil || !strings.HasPrefix(out, "This plan has no such part") {
 		t.Errorf("got %q, %v of a node without a part", out, err)
 	}
 	if _, err := exec.LookPath("kubectl"); err != nil {
