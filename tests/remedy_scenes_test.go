@@ -15,6 +15,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // block is the third byte of two ranges of addresses that no other scene uses, because a plan
@@ -135,7 +136,7 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		s.place(l, l.cni(b.network(netlab.PTP)), "web")
 		l.awaitPod(b.first(), "web")
 		l.sh("ip addr add " + b.first() + "/32 dev eth0")
-		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself cannot do without": "node1"}
+		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself must keep": "node1"}
 		return s.conflicted(b.first(), "default/web | node1", "static-address")
 	},
 	"static-address, behind a pod's port": func(t *testing.T, b block) *scene {
@@ -155,11 +156,11 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 			l.sh("ip -n guest neigh flush dev eth0")
 			l.ask("guest", b.first(), b.address(77))
 		}
-		until(t, b.first()+" to be confirmed", func() bool {
+		wait.Until(t, b.first()+" to be confirmed", func() bool {
 			claim()
 			return inState(b.first(), ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 		})
-		s.byHand["Find what uses the address behind"] = func() { l.sh("ip -n guest addr del " + b.first() + "/24 dev eth0") }
+		s.byHand["Find the process or machine that uses the address behind"] = func() { l.sh("ip -n guest addr del " + b.first() + "/24 dev eth0") }
 		s.left = []string{"intended-not-observed"} // the launcher's finding
 		s.ways = map[string]string{"default/web keeps the address": "web"}
 		return s.conflicted(b.first(), "default/launcher | default/web", "static-address")
@@ -172,8 +173,8 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		l.awaitPod(b.first(), "web")
 		l.sh("ip link add flannel.1 type vxlan id 4096 dstport 4789 dev eth0 local 192.0.2.1 nolearning",
 			"ip addr add "+b.first()+"/32 dev flannel.1", "ip link set flannel.1 up")
-		s.byHand["another address where that is configured"] = func() {}
-		s.ways = map[string]string{"default/web keeps the address": "web", "the device cannot do without": "node1"}
+		s.byHand["a different address where it is configured"] = func() {}
+		s.ways = map[string]string{"default/web keeps the address": "web", "the device must keep": "node1"}
 		return s.conflicted(b.first(), "default/web | node1", "tunnel-address")
 	},
 	"overlapping-networks": func(t *testing.T, b block) *scene {
@@ -205,7 +206,7 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 			c.awaitOwners(b.first(), i+1)
 		}
 		for i, name := range []string{"node1", "node2"} {
-			s.byHand["On node "+name+", write a range into"] = func() {
+			s.byHand["On node "+name+", write a range that no other node has into"] = func() {
 				c.nodes[i].cni(strings.Replace(conf, b.prefix(), b.other(), 1))
 			}
 		}
@@ -352,7 +353,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		s.place(l, l.cni(b.network(netlab.PTP)), "web")
 		l.awaitPod(b.first(), "web")
 		l.pod("blue", b.address(9)+"/32")
-		s.keeper, s.ways = "-", map[string]string{"it cannot do without": "blue"}
+		s.keeper, s.ways = "-", map[string]string{"it must keep": "blue"}
 		return s.found("in-use-unallocated", b.address(9))
 	},
 	"in-use-unallocated, of the node": func(t *testing.T, b block) *scene {
@@ -390,7 +391,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 				t.Fatal(err)
 			}
 		}
-		s.keeper, s.unreal = "-", []string{"it is there, and Ready"}
+		s.keeper, s.unreal = "-", []string{"it exists and is Ready"}
 		return s.found("leaked", b.first())
 	},
 	"ipam-state-lost": func(t *testing.T, b block) *scene {
@@ -420,7 +421,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
 		l.awaitAllocations(1)
 		l.sh("mv /var/lib/kept/networks/cbr0 /var/lib/kept/cbr0", "rmdir /var/lib/kept/networks")
-		s.byHand["See whether the agent may read it"] = func() {
+		s.byHand["Check whether the agent may read it"] = func() {
 			l.sh("umount /var/lib/cni/networks", "mv /var/lib/kept/cbr0 /var/lib/cni/networks/")
 		}
 		return s.found("ipam-unreadable", "")
@@ -438,7 +439,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		record := l.Path("/run/cni-ipam-state/other/" + b.first())
 		write(t, record, "restored\r\neth0")
 		s.place(l, second, "db")
-		s.byHand["if it is no more, take its record away"] = func() {
+		s.byHand["if it no longer exists, remove its record"] = func() {
 			if err := os.Remove(record); err != nil {
 				t.Fatal(err)
 			}
@@ -464,7 +465,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		for _, n := range c.nodes {
 			n.sh("ip addr add " + addr + "/32 dev lo")
 		}
-		until(t, "the finding", func() bool {
+		wait.Until(t, "the finding", func() bool {
 			for _, n := range c.nodes {
 				n.announce("/eth0", addr)
 			}
@@ -488,8 +489,8 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 				twin.again()
 			}
 		}
-		s.byHand["Give all but one of them a hostname of its own"] = rename
-		s.byHand["Start the agent of all but one of them with a name of its own"] = rename
+		s.byHand["Give each of them but one a unique hostname"] = rename
+		s.byHand["Start the agent of each of them but one with a unique name"] = rename
 		return s.found("duplicate-node-name", "")
 	},
 	"pod-cidr-overlap": func(t *testing.T, b block) *scene {

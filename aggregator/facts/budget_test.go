@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // heavy returns namespaces whose charges are just above a number of bytes each.
@@ -201,7 +202,7 @@ func TestMessagesThatAreKeptStay(t *testing.T) {
 func TestAddressesThatMakeRoomAreJudged(t *testing.T) {
 	s := newScene(t)
 	s.small()
-	a := s.joins("n1", "b1", 1, lan(1), seen("10.0.0.1", podMAC(9), 1))
+	a := s.joins("n1", "b1", 1, lan(1), seen("10.0.0.1", records.MAC(9), 1))
 	s.judgeAll()
 	if !s.Hold(a.n, s.room(s.limit)) || s.Hold(a.n, WireCost+1) || !s.Hold(a.n, WireCost) {
 		t.Error("got no room for a message in the place of a frame, or for a larger one")
@@ -287,7 +288,7 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 		{"those of the other node", []int{0, 40, 0}, 0, assignedMessage(2, "10.4.0.2"), []bool{false, true, false}, true},
 		{"no other node", []int{0, 0, 40}, 0, assignedMessage(2, "10.4.0.2"), []bool{false, false, false}, false},
 		{"no other node without a credential", []int{40, 0, 0}, 2, assignedMessage(2, "10.4.0.2"), []bool{false, false, false}, false},
-		{"a frame", []int{40, 40, 0}, 0, seen("10.4.0.2", podMAC(9), 1), []bool{false, false, false}, false},
+		{"a frame", []int{40, 40, 0}, 0, seen("10.4.0.2", records.MAC(9), 1), []bool{false, false, false}, false},
 	} {
 		s := newScene(t)
 		s.small()
@@ -325,7 +326,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	b := s.joins("n2", "b2", 1, pod(4, "10.0.0.3"))
 	a.tell(
 		&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.8", "c")}},
-		seen("10.0.0.3", podMAC(9), 1), seen("10.0.0.8", podMAC(9), 1), seen("10.0.0.7", podMAC(9), 1),
+		seen("10.0.0.3", records.MAC(9), 1), seen("10.0.0.8", records.MAC(9), 1), seen("10.0.0.7", records.MAC(9), 1),
 	)
 	want := [][]string{ // records that remain after each step
 		{"10.0.0.1", "10.0.0.3", "10.0.0.3 wire", "10.0.0.8 wire"},

@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
@@ -30,12 +31,12 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 // Wire claims from before a snapshot end with their owner. Those in the snapshot are kept.
 func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", records.MAC(2), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
 	without := onLAN(2, "10.0.0.1")
 	without.Claims = nil
-	a.snapshot(lan(1), without, seen("10.0.0.1", podMAC(2), 1))
+	a.snapshot(lan(1), without, seen("10.0.0.1", records.MAC(2), 1))
 	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
 		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
 	}
@@ -53,12 +54,12 @@ func TestNewFramesOutliveAnOwner(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	a.tell(seen("10.0.0.1", podMAC(2), 1), withdrawn(2, "10.0.0.1"))
+	a.tell(seen("10.0.0.1", records.MAC(2), 1), withdrawn(2, "10.0.0.1"))
 	if a.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame", a.n.Claims())
 	}
 	b := s.joins("n2", "b2", 1, lan(2))
-	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
+	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", records.MAC(9), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.3"), false)
 	if b.tell(withdrawn(3, "10.0.0.3")); b.n.Claims() != 1 {
@@ -225,7 +226,7 @@ func TestOwnersBeforeAChange(t *testing.T) {
 
 func TestClaimsOfKernelsComeFirst(t *testing.T) {
 	one, two := assigned(2, "10.0.0.1"), assigned(2, "10.0.0.2")
-	frame, other := announced(2, "10.0.0.1", podMAC(9)), announced(2, "10.0.0.2", podMAC(9))
+	frame, other := announced(2, "10.0.0.1", records.MAC(9)), announced(2, "10.0.0.2", records.MAC(9))
 	if got := kernelFirst([]*pb.ClaimRecord{frame, one, other, two}); !slices.Equal(got, []*pb.ClaimRecord{one, two, frame, other}) {
 		t.Errorf("got %v, want those of kernels first", got)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // deaf is a Listener that only counts dropped records.
@@ -110,19 +111,10 @@ func deltaOf(t testing.TB, f *Facts, p Peer, n *Node, m *pb.ReportRequest) *Batc
 
 // pod returns a report of a namespace with an interface, its host end and an address.
 func pod(record uint32, addr string) *pb.ReportRequest {
-	port := "veth" + strconv.Itoa(int(record))
-	return &pb.ReportRequest{
-		Namespaces: []*pb.NamespaceRecord{
-			{Id: 1, Netns: "1"},
-			{Id: record, Netns: strconv.Itoa(4000 + int(record)), Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: port, Uid: "uid" + port}},
-		},
-		Links: []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
-		Interfaces: []*pb.InterfaceRecord{
-			{Namespace: record, Index: 2, Name: "eth0", Mac: []byte{2, 0, 0, 0, 0, byte(record)}, Attachment: pb.InterfaceRecord_PEER, Link: port},
-			{Namespace: 1, Index: 100 + record, Name: port, Mac: []byte{2, 1, 0, 0, 0, byte(record)}, Attachment: pb.InterfaceRecord_OWN, Link: port, PeerNamespace: record},
-		},
-		Claims: []*pb.ClaimRecord{assigned(record, addr)},
-	}
+	port := records.Port(record)
+	m := records.Veth(record, 4000+int(record), &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: port, Uid: "uid" + port}, assigned(record, addr))
+	m.Namespaces = append([]*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, m.Namespaces...)
+	return m
 }
 
 func assigned(record uint32, addr string) *pb.ClaimRecord {

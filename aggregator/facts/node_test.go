@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
@@ -64,7 +65,7 @@ func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
 func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
 	a.leave()
 	s.after(time.Minute)
@@ -72,7 +73,7 @@ func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
 	s.check(t, "one is given up")
 	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
-	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	b.tell(seen("10.0.0.1", records.MAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
@@ -219,7 +220,7 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.3", "n2 n1/eth0 -")
 	s.judgeAll()
 	if _, err := s.hello(&pb.Hello{Node: "n9", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
@@ -248,7 +249,7 @@ func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 	} {
 		s := newScene(t)
 		home := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
-		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", podMAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
+		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
 		s.judgeAll()
 		s.Settle(key("10.0.0.1"), false)
 		s.Settle(key("10.0.0.200"), false)
@@ -315,7 +316,7 @@ func TestAddressesOnALargeNode(t *testing.T) {
 	for _, c := range gone.Claims {
 		c.Gone = true
 	}
-	a.tell(claims(gone.Claims...))
+	a.tell(records.Claims(gone.Claims...))
 	if got := len(s.AddressesOn("n1")); got != count-10 {
 		t.Errorf("got %d addresses, want %d", got, count-10)
 	}

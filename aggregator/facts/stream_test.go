@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
@@ -113,7 +114,7 @@ func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
 	if err != nil || !done(b) {
 		t.Fatalf("got %v, done %t, want a node of which nothing is to be judged", err, done(b))
 	}
-	batches := snapshotOf(t, s.Facts, p, n, merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
+	batches := snapshotOf(t, s.Facts, p, n, records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
 	delta := deltaOf(t, s.Facts, p, n, assignedMessage(2, "10.0.0.2"))
 	left := s.Disconnect(p, n, func(*Node) bool { return true })
 	all := slices.Concat(batches, []*Batch{delta}, left)
@@ -351,11 +352,11 @@ func TestAnOldStreamIsNotHeard(t *testing.T) {
 // A snapshot of known records changes nothing, except for records that moved.
 func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	s := newScene(t)
-	frame := seen("10.0.0.9", podMAC(9), 1)
+	frame := seen("10.0.0.9", records.MAC(9), 1)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), frame)
 	s.judgeAll()
 	s.told.heard = nil
-	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", podMAC(9), 1))
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", records.MAC(9), 1))
 	s.wantJudged("it is the same")
 	s.wantHeard("it is the same")
 	frame.Claims[0].Link = "eth1"
@@ -397,13 +398,13 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
-	two := claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
-	three := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
+	two := records.Claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
+	three := records.Claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("three: got %v, want RESOURCE_EXHAUSTED", err)
 	}
 	three.Claims[2].Gone = true
-	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, podMAC(9)
+	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, records.MAC(9)
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); err != nil {
 		t.Errorf("one, a frame and the end of one: got %v", err)
 	}
@@ -421,7 +422,7 @@ func TestLinksAreOverdue(t *testing.T) {
 	if s.Ring() != 0 || s.Overdue(s.now) {
 		t.Error("got something overdue before links are one")
 	}
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	_, domains := s.SharedMACs()
 	due := domains.Due()
 	for at, want := range map[verdict.Stamp]bool{s.now: false, due - 1: false, due: true, due + 1: true} {

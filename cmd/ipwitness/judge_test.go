@@ -72,10 +72,10 @@ func TestExplainWithoutACase(t *testing.T) {
 	old := handler{"/v1/explain": ok(&pb.ExplainResponse{Summary: "Because."})}
 	c := serve(t, old)
 	c.run(t, 1, "explain", "10.0.0.1", "-o", "case")
-	c.wantStderr(t, "ipwitness: the server has no cases: it is older than this program; upgrade the aggregator\n")
+	c.wantStderr(t, "ipwitness: the server does not support cases, because it is older than this program: upgrade the aggregator\n")
 	c = serve(t, old)
 	c.run(t, 1, "explain", "10.0.0.1", "--pseudonyms")
-	c.wantStderr(t, "ipwitness: --pseudonyms needs -o case: other formats have the names as they are\n")
+	c.wantStderr(t, "ipwitness: --pseudonyms needs -o case: other formats contain the real names\n")
 }
 
 func TestJudge(t *testing.T) {
@@ -105,7 +105,7 @@ func TestJudge(t *testing.T) {
 		{caseFile("T1") + " --exit-code -o json", 2, `"state": "CONFIRMED"`, ""},
 		{caseFile("T1") + " -o yaml", 0, "state: CONFIRMED", ""},
 		{caseFile("L1") + " --exit-code", 0, "No conflict", ""},
-		{incomplete + " --exit-code", 3, "No conflict", "Warning: not all nodes were seen when the case was made."},
+		{incomplete + " --exit-code", 3, "No conflict", "Warning: not all nodes were seen when the case was written."},
 		{incomplete + " --exit-code -o json", 3, `"incomplete": true`, ""},
 		{caseFile("T7-externals") + " --exit-code", 0, "Suspected conflict", ""},
 		{edited("T1", `"ipwitnessCase": 1`, `"ipwitnessCase": 7`), 1, "", "read case: format 7 is not supported, only format 1 is"},

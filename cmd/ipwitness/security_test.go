@@ -231,7 +231,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 			t.Errorf("the agent of %s, whose boot id another one has: %v", name, err)
 		}
 	}
-	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "one of them is not what it says") != 4 {
+	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "which cannot both be true") != 4 {
 		t.Errorf("got %d %s, want it told of all four", code, nodes)
 	}
 
@@ -631,8 +631,8 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"aggregator", "--tokens", tokens}, "in the clear"},
-		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "in the clear"},
+		{[]string{"aggregator", "--tokens", tokens}, "unencrypted"},
+		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "unencrypted"},
 		{[]string{"aggregator", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"run", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "every user of this host can access"},
