@@ -124,8 +124,8 @@ release-binaries:
 
 .PHONY: image
 image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar, an OCI archive, without a container engine
-	$(IMAGE_TOOL) -file Dockerfile -stages bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
-		-build-arg VERSION=$(VERSION) -build-arg REVISION=$(REVISION) -epoch $(EPOCH) \
+	$(IMAGE_TOOL) -binaries bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
+		-version $(VERSION) -revision $(REVISION) -epoch $(EPOCH) \
 		-name $(IMAGE) -o bin/ipwitness-image.tar
 
 .PHONY: package
@@ -201,7 +201,8 @@ bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the bud
 
 .PHONY: mutate
 mutate: ## Change PACKAGE at random in N places, and print the changes that its tests do not notice (minutes)
-	@go run ./tests/mutate -package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
+	@IPWITNESS_ROOT_TESTS=1 go run ./tests/mutate -exec '$(if $(filter 0,$(shell id -u)),,$(if $(shell type -P sudo),sudo -E env "PATH=$$PATH"))' \
+		-package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
 
 .PHONY: lint
 lint: lint-go lint-proto lint-c ## Check style and walls, find mistakes

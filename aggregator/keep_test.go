@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // Files of a data directory.
@@ -157,7 +158,7 @@ func TestAnAcknowledgementKnowsADeviceOutsideByItsMAC(t *testing.T) {
 			m := snapshot(hello("n1", 1), podVeth(2, "a", addr))
 			m.Links = append(m.Links, &pb.LinkRecord{Name: link, Kind: pb.LinkRecord_UPLINK})
 			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{
-				Namespace: 1, Index: 2, Name: "eth0", Mac: podMAC(1), Attachment: pb.InterfaceRecord_OWN, Link: link, Uplink: true,
+				Namespace: 1, Index: 2, Name: "eth0", Mac: records.MAC(1), Attachment: pb.InterfaceRecord_OWN, Link: link, Uplink: true,
 			})
 			own := assigned(1, "192.0.2.1")
 			seen := &pb.ClaimRecord{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
@@ -73,7 +74,7 @@ func TestSightingsEndWithTheirOwnerAtHome(t *testing.T) {
 				l := newLab(t, Config{})
 				a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))).sync()
 				a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{
-					announced(2, addr, podMAC(2)), announced(3, addr, podMAC(2)), announced(2, "10.244.0.9", []byte{6, 6, 6, 6, 6, 6}),
+					announced(2, addr, records.MAC(2)), announced(3, addr, records.MAC(2)), announced(2, "10.244.0.9", []byte{6, 6, 6, 6, 6, 6}),
 				}}).sync()
 				if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || len(got[0].GetEvidence()) != 3 {
 					t.Fatalf("got %v, want one owner with three kinds of evidence", got)

@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // usage is what a process holds.
@@ -36,7 +37,7 @@ func (l *lab) usage() usage {
 // are open for a moment are closed; a leak is not.
 func (l *lab) awaitDescriptors(most int) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("the agent to have at most %d open files", most), func() bool { return l.usage().descriptors <= most })
+	wait.Until(l.t, fmt.Sprintf("the agent to have at most %d open files", most), func() bool { return l.usage().descriptors <= most })
 }
 
 // churn makes and deletes pods by netlink, as fast as that goes. Each reuses
@@ -77,7 +78,7 @@ func TestFiveHundredPodsComeAndGoWithImmediateReuse(t *testing.T) {
 	l.awaitOwners("10.244.9.9", 0)
 	l.ports(0)
 
-	until(t, "all namespaces to be gone", func() bool { return l.usage().namespaces == before.namespaces })
+	wait.Until(t, "all namespaces to be gone", func() bool { return l.usage().namespaces == before.namespaces })
 	l.awaitDescriptors(before.descriptors) // make bench ARGS=churn measures memory
 }
 
@@ -246,7 +247,7 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 		change(1, fmt.Sprintf("+10.51.0.%d/32", i+1))
 	}
 
-	until(t, "a loss to be counted", func() bool { return l.node().GetLostEvents() > 0 })
+	wait.Until(t, "a loss to be counted", func() bool { return l.node().GetLostEvents() > 0 })
 	for i := range 8 {
 		l.awaitOwners(fmt.Sprintf("10.51.0.%d", i+1), 1)
 	}
@@ -254,7 +255,7 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 	for _, gone := range []string{"10.40.0.1", "10.50.0.1", "10.60.0.1"} {
 		l.awaitOwners(gone, 0)
 	}
-	until(t, "10.40.0.3 to be the new pod's", func() bool {
+	wait.Until(t, "10.40.0.3 to be the new pod's", func() bool {
 		owners := l.owners("?address=10.40.0.3")
 		return len(owners) == 1 && owners[0].GetWorkload().GetName() == "d"
 	})

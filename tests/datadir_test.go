@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
@@ -28,5 +29,5 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 		t.Errorf("got %v, want the conflict %s, acknowledged", after, before.GetId())
 	}
 	wantSaid(t, c.says("conflicts"), addr, "CONFIRMED (ack)")
-	until(t, "the aggregator to be sure that no other agent comes back", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
+	wait.Until(t, "the aggregator to be sure that no other agent comes back", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/pki"
 	"github.com/ipwitness/ipwitness/tests/prometheus"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // The scrape jobs, by the names that rules and dashboards know.
@@ -115,7 +116,7 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	// That new1 is a pod is known when its plugin has ended, which on a busy machine is
 	// later than the conflict is confirmed: it is another alert, then.
 	var conflict prometheus.Alert
-	until(t, "the alert to have the cause", func() bool {
+	wait.Until(t, "the alert to have the cause", func() bool {
 		conflict = alerted(t, s, "IpwitnessAddressConflict", 1)[0]
 		return conflict.Labels["cause"] != "unknown"
 	})
@@ -207,7 +208,7 @@ func TestRunIsScraped(t *testing.T) {
 			t.Log("other alerts: ", others)
 		}
 	}()
-	until(t, "no other alert on a host that is well but for duplicates", func() bool {
+	wait.Until(t, "no other alert on a host that is well but for duplicates", func() bool {
 		var err error
 		others, err = s.Query(t.Context(), `ALERTS{alertname!~"Ipwitness(AddressConflict(Suspected)?|DetectionSlow)"}`)
 		return err == nil && len(others) == 0
@@ -379,11 +380,11 @@ func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
 			Name: "nobody", Targets: slices.Concat(aggregators, nodes),
 			More: "scheme: https\ntls_config: {insecure_skip_verify: true}\n",
 		})
-	until(t, "both to be scraped, by who may", func() bool {
+	wait.Until(t, "both to be scraped, by who may", func() bool {
 		up, err := s.Query(t.Context(), `sort(count by (job) (up{job="nobody"} == 0 or up{job!="nobody"} == 1))`)
 		return err == nil && len(up) == 3 && up[2].Points[0].Value == 2
 	})
-	until(t, "both certificates, and the refusals", func() bool {
+	wait.Until(t, "both certificates, and the refusals", func() bool {
 		ends, err := s.Query(t.Context(), `ipwitness_tls_certificate_not_after_timestamp_seconds - time() > 3600`)
 		refused, err2 := s.Query(t.Context(), `ipwitness_requests_refused_total{reason="unauthenticated"} > 0`)
 		return err == nil && err2 == nil && len(ends) == 2 && len(refused) == 1

@@ -15,6 +15,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // block is the third byte of two ranges of addresses that no other scene uses, because a plan
@@ -155,7 +156,7 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 			l.sh("ip -n guest neigh flush dev eth0")
 			l.ask("guest", b.first(), b.address(77))
 		}
-		until(t, b.first()+" to be confirmed", func() bool {
+		wait.Until(t, b.first()+" to be confirmed", func() bool {
 			claim()
 			return inState(b.first(), ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 		})
@@ -464,7 +465,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		for _, n := range c.nodes {
 			n.sh("ip addr add " + addr + "/32 dev lo")
 		}
-		until(t, "the finding", func() bool {
+		wait.Until(t, "the finding", func() bool {
 			for _, n := range c.nodes {
 				n.announce("/eth0", addr)
 			}

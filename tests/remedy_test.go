@@ -11,6 +11,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // Each remedy is carried out literally: the printed commands in their order, on their
@@ -138,7 +139,7 @@ func (s *scene) conflicted(addr, owners, cause string) *scene {
 func (s *scene) found(kind, addr string) *scene {
 	s.t.Helper()
 	s.about, s.kind = addr, kind
-	until(s.t, kind+" "+addr, func() bool { return s.finding() != nil })
+	wait.Until(s.t, kind+" "+addr, func() bool { return s.finding() != nil })
 	return s
 }
 
@@ -386,7 +387,7 @@ func (s *scene) solved(labels []string) {
 		}
 	}
 	if s.kind != "" {
-		until(s.t, "the finding to be over", func() bool { s.speak(); return s.finding() == nil })
+		wait.Until(s.t, "the finding to be over", func() bool { s.speak(); return s.finding() == nil })
 	} else {
 		s.watch.await("the conflict to be over", inState(s.about, ipwitnessv1.Conflict_RESOLVED))
 	}
@@ -395,7 +396,7 @@ func (s *scene) solved(labels []string) {
 		if keeper == "-" {
 			want = nil
 		}
-		until(s.t, keeper+" alone to have the address", func() bool {
+		wait.Until(s.t, keeper+" alone to have the address", func() bool {
 			s.speak()
 			var names []string
 			for _, o := range s.owners("?address=" + s.about) {

@@ -1,19 +1,16 @@
 package casefile
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/golden"
 )
-
-var update = flag.Bool("update", false, "write testdata/format.txt anew")
 
 // TestFormat compares the fields of a file with testdata/format.txt. If you change the fields,
 // raise Format if a program for the previous format would misread new files.
@@ -30,19 +27,7 @@ func TestFormat(t *testing.T) {
 	}
 	slices.Sort(lines)
 	got := fmt.Sprintf("Format %d\n%s\n", Format, strings.Join(lines, "\n"))
-	const file = "testdata/format.txt"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("the format is another one than in %s: raise Format if programs would misread the files of each other, and run this test with -update; got\n%s", file, got)
-	}
+	golden.Compare(t, "testdata/format.txt", got, "raise Format if programs would misread the files of each other, and run this test with -update")
 }
 
 func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {

@@ -1,14 +1,12 @@
 package explain_test
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,27 +17,13 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-// compare compares a text with its file; -update writes it.
+// compare compares a text with its file in testdata.
 func compare(t *testing.T, file string, text []byte) {
 	t.Helper()
-	file = filepath.Join("testdata", file)
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(text, want) {
-		t.Errorf("got\n%s\nwant\n%s", text, want)
-	}
+	golden.Compare(t, filepath.Join("testdata", file), string(text), "write it with go test -update and read the diff")
 }
 
 // constants returns the values of the constants of a type in verdict.

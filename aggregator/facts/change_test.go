@@ -12,6 +12,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // Each change of an interface triggers a judgement of its addresses. A repetition does not.
@@ -24,7 +25,7 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 		"host interface": func(i *pb.InterfaceRecord) { i.HostInterface = "other" },
 		"VRF":            func(i *pb.InterfaceRecord) { i.Vrf = "other" },
 		"kind":           func(i *pb.InterfaceRecord) { i.Kind = "other" },
-		"MAC":            func(i *pb.InterfaceRecord) { i.Mac = podMAC(9) },
+		"MAC":            func(i *pb.InterfaceRecord) { i.Mac = records.MAC(9) },
 		"no MAC":         func(i *pb.InterfaceRecord) { i.Mac = nil },
 		"peer":           func(i *pb.InterfaceRecord) { i.PeerNamespace = 9 },
 		"attachment":     func(i *pb.InterfaceRecord) { i.Attachment = pb.InterfaceRecord_LOWER },
@@ -81,8 +82,8 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 		s.Listener = ids
 		a := s.joins("n1", "b1", 1, &pb.ReportRequest{
 			Namespaces: []*pb.NamespaceRecord{first()},
-			Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "eth0", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}, {Namespace: 1, Index: 7, Name: "p", PeerNamespace: 2, Attachment: pb.InterfaceRecord_OWN}},
-			Claims:     []*pb.ClaimRecord{assigned(2, "10.0.0.2"), {Address: []byte{10, 0, 0, 5}, Kind: pb.Evidence_USED, Namespace: 1, Index: 7, Mac: podMAC(9), Count: 1}},
+			Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "eth0", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER}, {Namespace: 1, Index: 7, Name: "p", PeerNamespace: 2, Attachment: pb.InterfaceRecord_OWN}},
+			Claims:     []*pb.ClaimRecord{assigned(2, "10.0.0.2"), {Address: []byte{10, 0, 0, 5}, Kind: pb.Evidence_USED, Namespace: 1, Index: 7, Mac: records.MAC(9), Count: 1}},
 		})
 		s.judgeAll()
 		before := s.text("10.0.0.2")
@@ -105,13 +106,13 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 			want = nil
 		}
 		if got := slices.Compact(ids.ids); !slices.Equal(got, slices.Compact(want)) || len(ids.ids) < len(want) {
-			t.Errorf("%s: got told of %q, want %q", name, ids.ids, want)
+			t.Errorf("%s: got notifications %q, want %q", name, ids.ids, want)
 		}
 		ids.ids = nil
 		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
 		s.wantJudged(name + " once more")
 		if len(ids.ids) > 0 {
-			t.Errorf("%s once more: got told of %q", name, ids.ids)
+			t.Errorf("%s once more: got notifications %q", name, ids.ids)
 		}
 	}
 }
@@ -134,7 +135,7 @@ func TestFramesOfANamespaceEndWithIt(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	host := assignedMessage(1, "10.0.0.20")
 	host.Claims[0].Index = 102
-	a.tell(host, claims(announced(2, "10.0.0.21", podMAC(9)), announced(3, "10.0.0.22", podMAC(9))), seen("10.0.0.23", podMAC(9), 1))
+	a.tell(host, records.Claims(announced(2, "10.0.0.21", records.MAC(9)), announced(3, "10.0.0.22", records.MAC(9))), seen("10.0.0.23", records.MAC(9), 1))
 	s.judgeAll()
 	s.told.heard = nil
 	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
@@ -166,7 +167,7 @@ func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	home := lan(1)
 	home.Links = nil
 	a, b := s.joins("n1", "b1", 1, home, onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.9", podMAC(2), 1))
+	b.tell(seen("10.0.0.9", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.9", "n2 n1/eth0 -")
 	s.judgeAll()
 	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 1, Index: 9, Gone: true}}})
@@ -174,7 +175,7 @@ func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	s.wantJudged("nothing uses it", "10.0.0.1", "10.0.0.9")
 	s.check(t, "nothing uses it")
 	a.tell(home, onLAN(2, "10.0.0.1"))
-	b.tell(seen("10.0.0.9", podMAC(2), 2))
+	b.tell(seen("10.0.0.9", records.MAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.9", "n2 n1/eth0 -")
 	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -")
 }
@@ -205,9 +206,9 @@ func TestALinkThatIsNotReported(t *testing.T) {
 // owner still has it with the same hardware address.
 func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	const addr = "10.0.0.1"
-	lower := func(record, index uint32, mac byte, link string) *pb.ReportRequest {
+	lower := func(record, index, mac uint32, link string) *pb.ReportRequest {
 		m := onLAN(record, addr)
-		m.Interfaces[0].Index, m.Interfaces[0].Mac, m.Interfaces[0].Link, m.Claims[0].Index = index, podMAC(mac), link, index
+		m.Interfaces[0].Index, m.Interfaces[0].Mac, m.Interfaces[0].Link, m.Claims[0].Index = index, records.MAC(mac), link, index
 		return m
 	}
 	apart := lower(2, 3, 2, "v")
@@ -218,9 +219,9 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 		want bool // whether there is a tombstone for the address and MAC of the first message
 	}{
 		{"the only one", []*pb.ReportRequest{lower(2, 2, 2, "eth0")}, true},
-		{"one that has it on another interface with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 2, "eth0")}, false},
-		{"one that has it on another interface with another MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 4, "eth0")}, true},
-		{"one that has it on another interface behind a veth", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), apart}, true},
+		{"an owner with the address on another interface with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 2, "eth0")}, false},
+		{"an owner with the address on another interface with another MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 4, "eth0")}, true},
+		{"an owner with the address on another interface behind a veth", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), apart}, true},
 		{"one of two with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(3, 2, 2, "eth0")}, true},
 		{"one whose frames do not leave the node", []*pb.ReportRequest{pod(2, addr)}, false},
 		{"one on no link", []*pb.ReportRequest{lower(2, 2, 2, "")}, false},
@@ -231,9 +232,9 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 		s.judgeAll()
 		end := proto.CloneOf(test.m[0].Claims[0])
 		end.Gone = true
-		home.tell(claims(end))
+		home.tell(records.Claims(end))
 		s.after(time.Second)
-		late := seen(addr, podMAC(2), 1)
+		late := seen(addr, records.MAC(2), 1)
 		late.Claims[0].Age = durationpb.New(2 * time.Second)
 		if by.tell(late); (by.n.Claims() == 0) != test.want {
 			t.Errorf("%s: got %d claims of a late frame, want it left out %t", test.name, by.n.Claims(), test.want)
@@ -259,7 +260,7 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 		if test.other != nil {
 			a.tell(test.other)
 		}
-		a.tell(seen(addr, podMAC(2), 1))
+		a.tell(seen(addr, records.MAC(2), 1))
 		s.judgeAll()
 		s.Settle(key(addr), false)
 		a.tell(withdrawn(2, addr))
@@ -273,7 +274,7 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 // Addresses that other nodes of a domain claim with a hardware address are judged again when its
 // holder changes, and the holder may then lack an address.
 func TestNeighboursAreJudgedAgain(t *testing.T) {
-	for _, mac := range [][]byte{podMAC(2), {0, 0, 0x5e, 0, 1, 7}, []byte("twenty bytes of a MAC")} {
+	for _, mac := range [][]byte{records.MAC(2), {0, 0, 0x5e, 0, 1, 7}, []byte("twenty bytes of a MAC")} {
 		holder := func() *pb.ReportRequest {
 			m := onLAN(2, "10.0.0.1")
 			m.Interfaces[0].Mac = mac
@@ -287,7 +288,7 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 		for name, change := range map[string]*pb.ReportRequest{
 			"its namespace is another pod's": {Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "other"}}}},
 			"its interface is renamed":       iface(func(i *pb.InterfaceRecord) { i.Name = "other" }),
-			"its interface has another MAC":  iface(func(i *pb.InterfaceRecord) { i.Mac = podMAC(8) }),
+			"its interface has another MAC":  iface(func(i *pb.InterfaceRecord) { i.Mac = records.MAC(8) }),
 			"its interface has no MAC":       iface(func(i *pb.InterfaceRecord) { i.Mac = nil }),
 			"its interface is gone":          {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}},
 			"it is gone":                     {Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}},
@@ -297,10 +298,10 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 			inside := pod(3, "10.0.0.3") // a pod on a bridge with the uplink as a port
 			inside.Links, inside.Interfaces[0].Link, inside.Interfaces[1].Link = nil, "eth0", "eth0"
 			a, b := s.joins("n1", "b1", 1, lan(1), holder(), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), inside)
-			b.tell(seen("10.0.0.4", podMAC(4), 1))
+			b.tell(seen("10.0.0.4", records.MAC(4), 1))
 			frame := announced(3, "10.0.0.9", mac)
 			frame.Link = "eth0"
-			b.tell(claims(frame))
+			b.tell(records.Claims(frame))
 			s.wantDomains(name+": before", "10.0.0.9", "n2 n1/eth0 -")
 			s.judgeAll()
 			a.tell(change)
@@ -317,9 +318,9 @@ func TestSendersOnOtherNodesAreNotified(t *testing.T) {
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
 	s.told.heard = nil
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantHeard("a frame by the uplink", "lack n1#2")
-	b.tell(claims(announced(3, "10.0.0.8", podMAC(3))))
+	b.tell(records.Claims(announced(3, "10.0.0.8", records.MAC(3))))
 	s.wantHeard("a frame by the port of a pod", "lack n2#3")
 }
 
@@ -329,15 +330,15 @@ func TestClaimsOfOneMACEndInAnyOrder(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1))
 		frame := func(i int) *pb.ClaimRecord {
-			c := seen(fmt.Sprint("10.0.0.", i), podMAC(9), 1).Claims[0]
-			c.Source = podMAC(8)
+			c := seen(fmt.Sprint("10.0.0.", i), records.MAC(9), 1).Claims[0]
+			c.Source = records.MAC(8)
 			return c
 		}
-		a.tell(claims(frame(0), frame(1), frame(2)))
+		a.tell(records.Claims(frame(0), frame(1), frame(2)))
 		for _, i := range order {
 			gone := frame(i)
 			gone.Gone = true
-			a.tell(claims(gone))
+			a.tell(records.Claims(gone))
 			s.check(t, fmt.Sprint(order))
 		}
 		if a.n.Claims() != 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
@@ -30,12 +31,12 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 // Wire claims from before a snapshot end with their owner. Those in the snapshot are kept.
 func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", records.MAC(2), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
 	without := onLAN(2, "10.0.0.1")
 	without.Claims = nil
-	a.snapshot(lan(1), without, seen("10.0.0.1", podMAC(2), 1))
+	a.snapshot(lan(1), without, seen("10.0.0.1", records.MAC(2), 1))
 	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
 		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
 	}
@@ -43,7 +44,7 @@ func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
 	if a.tell(withdrawn(2, "10.0.0.1")); a.n.Claims() != 0 {
-		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
+		t.Errorf("got %d claims, want none: the frame was from the owner that ended", a.n.Claims())
 	}
 }
 
@@ -53,12 +54,12 @@ func TestNewFramesOutliveAnOwner(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	a.tell(seen("10.0.0.1", podMAC(2), 1), withdrawn(2, "10.0.0.1"))
+	a.tell(seen("10.0.0.1", records.MAC(2), 1), withdrawn(2, "10.0.0.1"))
 	if a.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame", a.n.Claims())
 	}
 	b := s.joins("n2", "b2", 1, lan(2))
-	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
+	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", records.MAC(9), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.3"), false)
 	if b.tell(withdrawn(3, "10.0.0.3")); b.n.Claims() != 1 {
@@ -171,7 +172,7 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	s.after(time.Second)
 	a.tell(assignedMessage(2, "10.0.0.1"))
 	if c := claim("10.0.0.1"); c.Read != s.now {
-		t.Errorf("got read at %d, want now: the kernel said another thing", c.Read)
+		t.Errorf("got read at %d, want now: the kernel reported a change", c.Read)
 	}
 	s.judgeAll()
 	s.after(time.Second)
@@ -225,9 +226,9 @@ func TestOwnersBeforeAChange(t *testing.T) {
 
 func TestClaimsOfKernelsComeFirst(t *testing.T) {
 	one, two := assigned(2, "10.0.0.1"), assigned(2, "10.0.0.2")
-	frame, other := announced(2, "10.0.0.1", podMAC(9)), announced(2, "10.0.0.2", podMAC(9))
+	frame, other := announced(2, "10.0.0.1", records.MAC(9)), announced(2, "10.0.0.2", records.MAC(9))
 	if got := kernelFirst([]*pb.ClaimRecord{frame, one, other, two}); !slices.Equal(got, []*pb.ClaimRecord{one, two, frame, other}) {
-		t.Errorf("got %v, want those of kernels first", got)
+		t.Errorf("got %v, want kernel claims first", got)
 	}
 }
 

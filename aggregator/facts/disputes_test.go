@@ -6,6 +6,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // contesting is a chronicle with disputed addresses.
@@ -41,7 +42,7 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), pod(4, "10.0.0.2"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
 		b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
-		b.tell(seen("10.0.0.9", podMAC(2), 1), seen("10.0.0.8", podMAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
+		b.tell(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
 		s.judgeAll()
 		s.Listener = &contesting{s.told, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
 		a.tell(test.m)
@@ -55,7 +56,7 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 // are many.
 func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 	answer := func(i int) *pb.ClaimRecord {
-		c := seen(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String(), podMAC(99), 1).Claims[0]
+		c := seen(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String(), records.MAC(99), 1).Claims[0]
 		c.Kind = pb.Evidence_ANSWERED
 		return c
 	}
@@ -71,20 +72,20 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 			s := newScene(t)
 			a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
 			for i := range test.count {
-				a.tell(claims(answer(i)))
+				a.tell(records.Claims(answer(i)))
 			}
 			s.judgeAll()
 			return s, a
 		}
 		s, a := scene()
-		a.tell(claims(answer(1000)))
+		a.tell(records.Claims(answer(1000)))
 		if got := judged(s); got != test.more {
 			t.Errorf("one more than %d: got all judged %t, want %t", test.count, got, test.more)
 		}
 		s, a = scene()
 		gone := answer(0)
 		gone.Gone = true
-		a.tell(claims(gone))
+		a.tell(records.Claims(gone))
 		if got := judged(s); got != test.less && test.count > 1 {
 			t.Errorf("one less than %d: got all judged %t, want %t", test.count, got, test.less)
 		}
@@ -99,8 +100,8 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 // Claims in frames that another hardware address sent are judged again when the sender changes.
 func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 	s := newScene(t)
-	frame := seen("10.0.0.9", podMAC(9), 1)
-	frame.Claims[0].Source = podMAC(2)
+	frame := seen("10.0.0.9", records.MAC(9), 1)
+	frame.Claims[0].Source = records.MAC(2)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), frame)
 	s.judgeAll()
 	for _, step := range []struct {
@@ -108,9 +109,9 @@ func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 		m    *pb.ReportRequest
 		want []string
 	}{
-		{"another pod changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "other", Mac: podMAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}}}, []string{"10.0.0.3"}},
-		{"the sender changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}}, []string{"10.0.0.2", "10.0.0.9"}},
-		{"another pod has its MAC", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 5, Name: "net1", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}}}, []string{"10.0.0.9"}},
+		{"another pod changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "other", Mac: records.MAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}}}, []string{"10.0.0.3"}},
+		{"the sender changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}}, []string{"10.0.0.2", "10.0.0.9"}},
+		{"another pod has its MAC", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 5, Name: "net1", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER}}}, []string{"10.0.0.9"}},
 		{"the frame is gone", func() *pb.ReportRequest { frame.Claims[0].Gone = true; return frame }(), []string{"10.0.0.9"}},
 		{"the sender is gone", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}}, []string{"10.0.0.2"}},
 	} {
@@ -136,7 +137,7 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	s.told.watched = false
 	a.tell(assignedMessage(2, "10.0.0.2"))
 	if owners, derived := s.Before(key("10.0.0.2")); derived || owners != nil {
-		t.Errorf("got %v, but nobody watches", owners)
+		t.Errorf("got %v without a subscriber", owners)
 	}
 }
 
@@ -144,7 +145,7 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 // changed.
 func TestAllHoldersOfAMACAreNotified(t *testing.T) {
 	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", podMAC(2), 1), claims(announced(3, "10.0.0.8", podMAC(9))))
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", records.MAC(2), 1), records.Claims(announced(3, "10.0.0.8", records.MAC(9))))
 	s.told.heard = nil
 	renamed := pod(2, "10.0.0.2").Interfaces[:1]
 	renamed[0].Name = "other"
@@ -170,5 +171,5 @@ func TestDisputesAreJudgedAfterASnapshot(t *testing.T) {
 	s.judgeAll()
 	s.Listener = &contesting{s.told, []string{"10.0.0.2", "10.0.0.9"}}
 	a.snapshot(pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
-	s.wantJudged("a snapshot of what is known", "10.0.0.2")
+	s.wantJudged("a snapshot of known records", "10.0.0.2")
 }

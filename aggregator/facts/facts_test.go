@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // deaf is a Listener that only counts dropped records.
@@ -110,19 +111,10 @@ func deltaOf(t testing.TB, f *Facts, p Peer, n *Node, m *pb.ReportRequest) *Batc
 
 // pod returns a report of a namespace with an interface, its host end and an address.
 func pod(record uint32, addr string) *pb.ReportRequest {
-	port := "veth" + strconv.Itoa(int(record))
-	return &pb.ReportRequest{
-		Namespaces: []*pb.NamespaceRecord{
-			{Id: 1, Netns: "1"},
-			{Id: record, Netns: strconv.Itoa(4000 + int(record)), Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: port, Uid: "uid" + port}},
-		},
-		Links: []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
-		Interfaces: []*pb.InterfaceRecord{
-			{Namespace: record, Index: 2, Name: "eth0", Mac: []byte{2, 0, 0, 0, 0, byte(record)}, Attachment: pb.InterfaceRecord_PEER, Link: port},
-			{Namespace: 1, Index: 100 + record, Name: port, Mac: []byte{2, 1, 0, 0, 0, byte(record)}, Attachment: pb.InterfaceRecord_OWN, Link: port, PeerNamespace: record},
-		},
-		Claims: []*pb.ClaimRecord{assigned(record, addr)},
-	}
+	port := records.Port(record)
+	m := records.Veth(record, 4000+int(record), &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: port, Uid: "uid" + port}, assigned(record, addr))
+	m.Namespaces = append([]*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, m.Namespaces...)
+	return m
 }
 
 func assigned(record uint32, addr string) *pb.ClaimRecord {
@@ -173,7 +165,7 @@ func TestClaimsOverTheLimitAreLeftOut(t *testing.T) {
 	n.wireClaims += MaxClaims - 1
 	deltaOf(t, f, p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.0.0.1", []byte{2, 0, 0, 0, 0, 3}), assigned(2, "10.0.0.2")}})
 	if n.Excess() != 1 || dropped.dropped["claim"] != 1 || len(f.owners("10.0.0.2")) != 1 {
-		t.Errorf("got %d left out, %v dropped and owners %v, want 1 and what the kernel has", n.Excess(), dropped.dropped, f.owners("10.0.0.2"))
+		t.Errorf("got %d left out, %v dropped and owners %v, want 1 and the kernel's", n.Excess(), dropped.dropped, f.owners("10.0.0.2"))
 	}
 	n.wireClaims = 1 - MaxClaims
 	if _, err := f.Delta(p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.0.0.3")}}, 0, nil); status.Code(err) != codes.ResourceExhausted || len(f.owners("10.0.0.3")) != 0 {
@@ -198,7 +190,7 @@ func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 	}
 	n.allocated = MaxNodeAllocations
 	if give("c", "10.2.0.1", false); f.Allocations() != 2 {
-		t.Errorf("got %d allocations, want the one that is too many to be dropped", f.Allocations())
+		t.Errorf("got %d allocations, want one above the limit to be dropped", f.Allocations())
 	}
 	n.allocated = 2
 	if give("a", "10.0.0.1", true); n.allocated != 1 || f.Allocations() != 1 {
@@ -239,7 +231,7 @@ func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	}
 	f.byID[NodeID{"boot0", "1", "n1"}].Rec.TimedOut = true
 	if err := f.mayBeOneMore(more); err != nil {
-		t.Errorf("one boot more when one is given up: %v", err)
+		t.Errorf("one boot more after one has timed out: %v", err)
 	}
 }
 

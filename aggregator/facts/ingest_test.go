@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/tests/records"
+
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -32,7 +34,7 @@ func TestWhichRecordsOfAKnownClaimAreApplied(t *testing.T) {
 				first := func() *pb.ReportRequest {
 					m := assignedMessage(2, "10.0.0.9")
 					if !kernel {
-						m = seen("10.0.0.9", podMAC(9), 1)
+						m = seen("10.0.0.9", records.MAC(9), 1)
 					}
 					m.Claims[0].FirstSeen, m.Claims[0].LastSeen = &timestamppb.Timestamp{Seconds: 5}, &timestamppb.Timestamp{Seconds: 7}
 					m.Claims[0].Count, m.Claims[0].Network = 4, "net0"
@@ -62,8 +64,8 @@ func TestWhichRecordsOfAKnownClaimAreApplied(t *testing.T) {
 // Wire claims end with their owner, but not a claim that reuses the record of one.
 func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 	const addr, other = "10.0.0.1", "10.0.0.8"
-	frame := seen(addr, podMAC(2), 1).Claims[0]
-	gone := seen(addr, podMAC(2), 1).Claims[0]
+	frame := seen(addr, records.MAC(2), 1).Claims[0]
+	gone := seen(addr, records.MAC(2), 1).Claims[0]
 	gone.Gone = true
 	kernel := assigned(3, addr)
 	for _, test := range []struct {
@@ -73,16 +75,16 @@ func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 		want bool // the claim in that place stays
 	}{
 		{"the frame of the owner", nil, addr, false},
-		{"a frame for another address", seen(other, podMAC(9), 1).Claims[0], other, true},
-		{"a frame for the address that was not judged", seen(addr, podMAC(9), 1).Claims[0], addr, true},
+		{"a frame for another address", seen(other, records.MAC(9), 1).Claims[0], other, true},
+		{"a frame for the address that was not judged", seen(addr, records.MAC(9), 1).Claims[0], addr, true},
 		{"an address of another pod's kernel", kernel, addr, true},
 	} {
 		s := newScene(t)
-		home, by := s.joins("n1", "b1", 1, lan(1), onLAN(2, addr)), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"), claims(frame))
+		home, by := s.joins("n1", "b1", 1, lan(1), onLAN(2, addr)), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"), records.Claims(frame))
 		s.judgeAll()
 		s.Settle(key(addr), false)
 		if test.next != nil {
-			by.tell(claims(gone, test.next))
+			by.tell(records.Claims(gone, test.next))
 		}
 		if test.addr != addr { // only this address is judged before the owner ends
 			s.queue(key(test.addr)).Take(key(test.addr)).Finish()
@@ -100,19 +102,19 @@ func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 // address. A late frame with that hardware address does not bring the owner back either.
 func TestAllHardwareAddressesOfAnOwnerThatEndedAreLate(t *testing.T) {
 	const addr = "10.0.0.1"
-	for name, mac := range map[string]byte{"seen of the owner": 7, "never seen of the owner": 8} {
+	for name, mac := range map[string]uint32{"seen of the owner": 7, "never seen of the owner": 8} {
 		second := onLAN(2, "10.0.0.2")
-		second.Interfaces[0].Index, second.Interfaces[0].Mac, second.Claims[0].Index = 3, podMAC(7), 3
+		second.Interfaces[0].Index, second.Interfaces[0].Mac, second.Claims[0].Index = 3, records.MAC(7), 3
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1), pod(2, addr), second), s.joins("n2", "b2", 1, lan(2))
-		by.tell(seen(addr, podMAC(7), 1))
+		by.tell(seen(addr, records.MAC(7), 1))
 		s.judgeAll()
 		s.Settle(key(addr), true)
 		home.tell(withdrawn(2, addr))
 		if s.Claimed(key(addr)) {
 			t.Fatalf("%s: got the address claimed, want the frame ended with its owner", name)
 		}
-		late := seen(addr, podMAC(mac), 2)
+		late := seen(addr, records.MAC(mac), 2)
 		late.Claims[0].Age = durationpb.New(time.Second)
 		s.after(time.Second)
 		by.tell(late)

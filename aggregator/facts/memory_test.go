@@ -15,6 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestHalfOfTheMemoryIsForRecords(t *testing.T) {
@@ -97,7 +98,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	loud.tell(many(3, 500))
 	s.checkBudget("what kernels have")
 	if left := loud.n.LeftOut(); left.Records != 0 || loud.n.wireClaims >= before-1 || loud.n.Claims()-loud.n.wireClaims != 501 {
-		t.Errorf("got %+v left out, %d claims, want those of kernels in the place of frames", left, loud.n.Claims())
+		t.Errorf("got %+v left out, %d claims, want kernel claims instead of wire claims", left, loud.n.Claims())
 	}
 
 	third := s.joins("n3", "b3", 1, many(4, 2000))
@@ -324,7 +325,7 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 	pool.Problem = long
 	longer := assignedMessage(2, "10.0.0.2")
 	longer.Claims[0].Network = long
-	moved := claims(announced(2, "10.0.0.9", podMAC(9)))
+	moved := records.Claims(announced(2, "10.0.0.9", records.MAC(9)))
 	moved.Claims[0].Link, moved.Claims[0].Count = long, 2
 	for _, test := range []struct {
 		name  string
@@ -342,13 +343,13 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 		{"a pool", &pb.ReportRequest{Pools: []*pb.PoolRecord{pool}}, LeftOut{Records: 1}, "pool", false},
 		{"a claim", assignedMessage(2, "10.0.0.8"), LeftOut{Records: 1}, "claim", false},
 		{"a claim that takes more", longer, LeftOut{Records: 1}, "claim", false},
-		{"a frame", seen("10.0.0.8", podMAC(9), 1), LeftOut{Wire: 1}, "claim", true},
+		{"a frame", seen("10.0.0.8", records.MAC(9), 1), LeftOut{Wire: 1}, "claim", true},
 		{"a frame that takes more", moved, LeftOut{Wire: 1}, "claim", true},
 	} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
 		if test.frame {
-			a.tell(claims(announced(2, "10.0.0.9", podMAC(9))))
+			a.tell(records.Claims(announced(2, "10.0.0.9", records.MAC(9))))
 		}
 		s.fill(a.n)
 		before, known := a.n.Charged(), s.text("10.0.0.2")+s.text("10.0.0.9")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
@@ -58,21 +59,21 @@ func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
 	third.leave()
 	s.after(time.Minute)
 	s.Ring()
-	s.wantNodes("the first one is given up", "n1 connected covers claims=0", "n9 connected covers claims=0", "n1@boot-id- unheard timed-out claims=0")
+	s.wantNodes("the first one times out", "n1 connected covers claims=0", "n9 connected covers claims=0", "n1@boot-id- unheard timed-out claims=0")
 }
 
 func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
 	a.leave()
 	s.after(time.Minute)
 	s.Ring()
-	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
-	s.check(t, "one is given up")
+	s.wantDomains("one times out", "10.0.0.3", "n2 - -")
+	s.check(t, "one times out")
 	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
-	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	b.tell(seen("10.0.0.1", records.MAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
@@ -114,9 +115,9 @@ func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s.after(time.Minute)
 	s.told.heard = nil
 	s.Ring()
-	s.wantHeard("it is given up", "changed n1", "lack n1#1", "lack n1#2", "pool p", "pool-ended p of n1", "ranges n1")
+	s.wantHeard("it times out", "changed n1", "lack n1#1", "lack n1#2", "pool p", "pool-ended p of n1", "ranges n1")
 	if s.Allocations() != 0 || a.n.Given() != 0 || len(a.n.Pools) != 0 || a.n.Charged() != 0 {
-		t.Errorf("got %d allocations, %d pools and %d bytes of a node that is given up", s.Allocations(), len(a.n.Pools), a.n.Charged())
+		t.Errorf("got %d allocations, %d pools and %d bytes of a node that timed out", s.Allocations(), len(a.n.Pools), a.n.Charged())
 	}
 	s.after(ForgetNodeAfter)
 	s.Ring()
@@ -219,7 +220,7 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.3", "n2 n1/eth0 -")
 	s.judgeAll()
 	if _, err := s.hello(&pb.Hello{Node: "n9", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
@@ -244,11 +245,11 @@ func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 		pod, host bool
 	}{
 		{"it is rebooted", func(s *scene) { s.joins("n1", "b9", 1, lan(1)) }, false, true},
-		{"it is given up", func(s *scene) { s.after(time.Minute); s.Ring() }, true, true},
+		{"it times out", func(s *scene) { s.after(time.Minute); s.Ring() }, true, true},
 	} {
 		s := newScene(t)
 		home := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
-		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", podMAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
+		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
 		s.judgeAll()
 		s.Settle(key("10.0.0.1"), false)
 		s.Settle(key("10.0.0.200"), false)
@@ -298,7 +299,7 @@ func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	s.after(time.Minute)
 	s.Ring()
 	if !covered() {
-		t.Error("got not all covered, but the silent node is given up")
+		t.Error("got not all covered, but the silent node has timed out")
 	}
 }
 
@@ -315,7 +316,7 @@ func TestAddressesOnALargeNode(t *testing.T) {
 	for _, c := range gone.Claims {
 		c.Gone = true
 	}
-	a.tell(claims(gone.Claims...))
+	a.tell(records.Claims(gone.Claims...))
 	if got := len(s.AddressesOn("n1")); got != count-10 {
 		t.Errorf("got %d addresses, want %d", got, count-10)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
@@ -44,11 +45,11 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter) {
 		t.Errorf("got due in %s, want in a day", at.Sub(s.now))
 	}
-	s.wantNodes("it is given up", "n1 unheard timed-out claims=0")
-	s.wantJudged("it is given up", "10.0.0.1")
-	s.wantHeard("it is given up", "changed n1", "lack n1#1", "lack n1#2")
+	s.wantNodes("it times out", "n1 unheard timed-out claims=0")
+	s.wantJudged("it times out", "10.0.0.1")
+	s.wantHeard("it times out", "changed n1", "lack n1#1", "lack n1#2")
 	if s.Claimed(index.AddressOf(netip.MustParseAddr("10.0.0.1"))) || a.n.Namespaces() != 0 || s.NodeCount() != 1 {
-		t.Error("got records of a node that is given up")
+		t.Error("got records of a node that timed out")
 	}
 	s.after(ForgetNodeAfter)
 	s.Ring()
@@ -86,7 +87,7 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	a.leave()
 	s.after(time.Minute)
 	s.Ring()
-	s.wantNodes("it is given up", "n1 unheard timed-out claims=0")
+	s.wantNodes("it times out", "n1 unheard timed-out claims=0")
 	a, _ = s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 3}, "")
 	a.leave()
 	s.wantNodes("it came without a word", "n1 unheard timed-out claims=0")
@@ -113,7 +114,7 @@ func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
 	if err != nil || !done(b) {
 		t.Fatalf("got %v, done %t, want a node of which nothing is to be judged", err, done(b))
 	}
-	batches := snapshotOf(t, s.Facts, p, n, merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
+	batches := snapshotOf(t, s.Facts, p, n, records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
 	delta := deltaOf(t, s.Facts, p, n, assignedMessage(2, "10.0.0.2"))
 	left := s.Disconnect(p, n, func(*Node) bool { return true })
 	all := slices.Concat(batches, []*Batch{delta}, left)
@@ -166,7 +167,7 @@ func TestOneStreamReportsForANode(t *testing.T) {
 	old.leave()
 	s.wantNodes("the old stream ends", "n1 connected covers claims=1")
 	if s.Claimed(index.AddressOf(netip.MustParseAddr("10.0.0.9"))) {
-		t.Error("got what the old stream said")
+		t.Error("got the records of the old stream")
 	}
 }
 
@@ -183,7 +184,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 		}
 	}}, func() { t.Error("got it done") })
 	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
-		t.Errorf("got %v and %d claims, want what came before", err, a.n.Claims())
+		t.Errorf("got %v and %d claims, want the previous records", err, a.n.Claims())
 	}
 }
 
@@ -262,7 +263,7 @@ func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
 	}
 	s.checkBudget("it disconnects")
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter-time.Hour) {
-		t.Errorf("got due in %s, want a day after it was given up", at.Sub(s.now))
+		t.Errorf("got due in %s, want a day after it timed out", at.Sub(s.now))
 	}
 	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
 		t.Error("got the end of a stream that is over never done")
@@ -318,13 +319,13 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 			t.Errorf("%v: got due in %s, want in a second", order, at.Sub(s.now))
 		}
 		if len(r.heard) != 1 || !r.heard[0] {
-			t.Errorf("%v: got overdue %v while a node is given up", order, r.heard)
+			t.Errorf("%v: got overdue %v while a node times out", order, r.heard)
 		}
 		for i, q := range s.queues {
 			select {
 			case <-q.Wake():
 			default:
-				t.Errorf("%v: queue %d was not woken for what waited", order, i)
+				t.Errorf("%v: queue %d was not woken for the waiting addresses", order, i)
 			}
 		}
 	}
@@ -351,11 +352,11 @@ func TestAnOldStreamIsNotHeard(t *testing.T) {
 // A snapshot of known records changes nothing, except for records that moved.
 func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	s := newScene(t)
-	frame := seen("10.0.0.9", podMAC(9), 1)
+	frame := seen("10.0.0.9", records.MAC(9), 1)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), frame)
 	s.judgeAll()
 	s.told.heard = nil
-	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", podMAC(9), 1))
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", records.MAC(9), 1))
 	s.wantJudged("it is the same")
 	s.wantHeard("it is the same")
 	frame.Claims[0].Link = "eth1"
@@ -397,13 +398,13 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
-	two := claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
-	three := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
+	two := records.Claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
+	three := records.Claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("three: got %v, want RESOURCE_EXHAUSTED", err)
 	}
 	three.Claims[2].Gone = true
-	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, podMAC(9)
+	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, records.MAC(9)
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); err != nil {
 		t.Errorf("one, a frame and the end of one: got %v", err)
 	}
@@ -421,7 +422,7 @@ func TestLinksAreOverdue(t *testing.T) {
 	if s.Ring() != 0 || s.Overdue(s.now) {
 		t.Error("got something overdue before links are one")
 	}
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	_, domains := s.SharedMACs()
 	due := domains.Due()
 	for at, want := range map[verdict.Stamp]bool{s.now: false, due - 1: false, due: true, due + 1: true} {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // check walks all tables, and compares the indexes with the records.
@@ -168,7 +169,7 @@ func TestTablesAgreeAfterEachChange(t *testing.T) {
 			s := sides[r.IntN(len(sides))]
 			m := randomChange(r)
 			if r.IntN(40) == 0 {
-				snapshotOf(t, f, s.p, s.n, merge(pod(2, "10.0.0.1"), m))
+				snapshotOf(t, f, s.p, s.n, records.Merge(pod(2, "10.0.0.1"), m))
 			} else {
 				deltaOf(t, f, s.p, s.n, m)
 			}
@@ -179,12 +180,6 @@ func TestTablesAgreeAfterEachChange(t *testing.T) {
 			f.check(t, fmt.Sprintf("seed %d step %d", seed, step))
 		}
 	}
-}
-
-func merge(a, b *pb.ReportRequest) *pb.ReportRequest {
-	a.Namespaces, a.Links = append(a.Namespaces, b.Namespaces...), append(a.Links, b.Links...)
-	a.Interfaces, a.Claims = append(a.Interfaces, b.Interfaces...), append(a.Claims, b.Claims...)
-	return a
 }
 
 func pick[T any](r *rand.Rand, items ...T) T { return items[r.IntN(len(items))] }
@@ -262,7 +257,7 @@ func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	frame.Gone = true
-	if a.tell(claims(frame)); s.Wired(key("10.0.0.2")) {
+	if a.tell(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
 		t.Error("got a frame that is gone")
 	}
 	s.check(t, "the frame is gone")

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/tests/records"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -41,7 +43,7 @@ func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 		own(test.prefix, test.gone)
 		s.wantJudged(test.why, test.judged...)
 		if ranges := slices.Contains(s.told.heard, "ranges n1"); ranges != test.ranges {
-			t.Errorf("%s: got told that the ranges of n1 changed %t, want %t", test.why, ranges, test.ranges)
+			t.Errorf("%s: got notified of changed ranges of n1 %t, want %t", test.why, ranges, test.ranges)
 		}
 		s.check(t, test.why)
 	}
@@ -55,16 +57,16 @@ func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 func TestFramesAreJudgedWhenTheirSenderChanges(t *testing.T) {
 	for name, change := range map[string]*pb.ReportRequest{
 		"its pod":       {Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "other"}}}},
-		"its interface": {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}},
+		"its interface": {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}},
 		"its link":      {Links: []*pb.LinkRecord{{Name: "veth2", Kind: pb.LinkRecord_BRIDGE}}},
 		"the node's name for its link": {Interfaces: []*pb.InterfaceRecord{
-			{Namespace: 2, Index: 2, Name: "eth0", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "other"},
+			{Namespace: 2, Index: 2, Name: "eth0", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "other"},
 		}},
 	} {
 		silent := pod(2, "10.0.0.2")
 		silent.Claims = nil
 		s := newScene(t)
-		a := s.joins("n1", "b1", 1, lan(1), silent, pod(3, "10.0.0.3"), seen("10.0.0.9", podMAC(2), 1), seen("10.0.0.8", podMAC(9), 1))
+		a := s.joins("n1", "b1", 1, lan(1), silent, pod(3, "10.0.0.3"), seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(9), 1))
 		s.judgeAll()
 		before := s.text("10.0.0.9")
 		a.tell(change)
@@ -90,14 +92,14 @@ func TestHoldersOfASharedMACAreNotified(t *testing.T) {
 			return m
 		}
 		a, b := s.joins("n1", "b1", 1, lan(1), holder(2, "10.0.0.1"), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), holder(3, "10.0.0.3"))
-		b.tell(seen("10.0.0.4", podMAC(4), 1), seen("10.0.0.9", test.seen, 1))
+		b.tell(seen("10.0.0.4", records.MAC(4), 1), seen("10.0.0.9", test.seen, 1))
 		s.wantDomains(name, "10.0.0.9", "n2 n1/eth0 -")
 		s.told.heard = nil
 		renamed := holder(2, "10.0.0.1").Interfaces
 		renamed[0].Name = "other"
 		a.tell(&pb.ReportRequest{Interfaces: renamed})
 		if got := slices.Contains(s.told.heard, "lack n2#3"); got != test.want {
-			t.Errorf("%s: got told of the pod on the other node %t, want %t", name, got, test.want)
+			t.Errorf("%s: got notified of the pod on the other node %t, want %t", name, got, test.want)
 		}
 	}
 }
@@ -110,7 +112,7 @@ func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 	}{"a pod behind a veth": {pod(2, "10.0.0.2"), []string{"10.0.0.2"}}, "a pod on the LAN": {onLAN(2, "10.0.0.2"), []string{"10.0.0.2", "10.0.0.9"}}} {
 		s := newScene(t)
 		a, b := s.joins("n1", "b1", 1, lan(1), test.m), s.joins("n2", "b2", 1, lan(2))
-		b.tell(seen("10.0.0.9", podMAC(2), 1))
+		b.tell(seen("10.0.0.9", records.MAC(2), 1))
 		s.judgeAll()
 		test.m.Interfaces[0].Name = "other"
 		a.tell(&pb.ReportRequest{Interfaces: test.m.Interfaces[:1]})
@@ -123,17 +125,17 @@ func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 // may then lack the address that they claimed.
 func TestAPodIsNotifiedWhenItsFramesBelongToAnother(t *testing.T) {
 	s := newScene(t)
-	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), claims(announced(3, "10.0.0.9", podMAC(9))))
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), records.Claims(announced(3, "10.0.0.9", records.MAC(9))))
 	for _, test := range []struct {
-		mac  byte
+		mac  uint32
 		want bool
 	}{{8, false}, {9, true}} {
 		s.told.heard = nil
 		next := pod(2, "10.0.0.2").Interfaces[:1]
-		next[0].Mac = podMAC(test.mac)
+		next[0].Mac = records.MAC(test.mac)
 		a.tell(&pb.ReportRequest{Interfaces: next})
 		if got := slices.Contains(s.told.heard, "lack n1#3"); got != test.want {
-			t.Errorf("pod 2 gets MAC %d: got told of pod 3 %t, want %t", test.mac, got, test.want)
+			t.Errorf("pod 2 gets MAC %d: got notified of pod 3 %t, want %t", test.mac, got, test.want)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
@@ -25,7 +26,7 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	}
 	s.Retell([]index.Address{key("10.0.0.1")})
 	if i := one(); i.Pods || !i.Retell {
-		t.Errorf("told again: got %+v", i)
+		t.Errorf("reported again: got %+v", i)
 	}
 	s.PodsChanged([]string{"uidveth2"})
 	if i := one(); !i.Pods || i.Retell {
@@ -53,7 +54,7 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	vanished := []*verdict.Allocation{{Pod: "y"}}
 	s.Expire(&Item{Address: key("10.0.0.1"), Before: before, Derived: true, Vanished: vanished, At: 5, Residence: 6, Pods: true, Retell: true}, nil)
 	if i := one(); len(i.Before) != 1 || !i.Derived || len(i.Vanished) != 1 || i.At != 5 || i.Residence != 6 || !i.Pods || !i.Retell {
-		t.Errorf("judged once more: got %+v, want what was known", i)
+		t.Errorf("judged once more: got %+v, want the known one", i)
 	}
 }
 
@@ -120,16 +121,16 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 	}{
 		{"a kernel's", lan(1), assignedMessage(2, "10.0.0.9"), KernelCost},
 		{"a kernel's, with a network", lan(1), &pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_ASSIGNED, Namespace: 2, Index: 2, Network: "net0"}}}, KernelCost + textCost("net0")},
-		{"a frame", lan(1), frame("10.0.0.9", podMAC(9)), WireCost},
-		{"a frame on a new link", lan(1), &pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_USED, Namespace: 1, Index: 9, Mac: podMAC(9), Link: "new"}}}, WireCost + linkCost + textCost("new")},
+		{"a frame", lan(1), frame("10.0.0.9", records.MAC(9)), WireCost},
+		{"a frame on a new link", lan(1), &pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_USED, Namespace: 1, Index: 9, Mac: records.MAC(9), Link: "new"}}}, WireCost + linkCost + textCost("new")},
 		{"a second kernel's", assignedMessage(3, "10.0.0.9"), assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
-		{"a frame of another sender", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", podMAC(9)), WireCost + rivalCost},
-		{"a frame of the owner", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", podMAC(3)), WireCost},
-		{"a second frame of another sender", frame("10.0.0.9", podMAC(8)), frame("10.0.0.9", podMAC(9)), WireCost + rivalCost},
-		{"the owner's kernel", frame("10.0.0.9", podMAC(2)), assignedMessage(2, "10.0.0.9"), KernelCost},
-		{"another one's kernel", frame("10.0.0.9", podMAC(8)), assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
+		{"a frame of another sender", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", records.MAC(9)), WireCost + rivalCost},
+		{"a frame of the owner", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", records.MAC(3)), WireCost},
+		{"a second frame of another sender", frame("10.0.0.9", records.MAC(8)), frame("10.0.0.9", records.MAC(9)), WireCost + rivalCost},
+		{"the owner's kernel", frame("10.0.0.9", records.MAC(2)), assignedMessage(2, "10.0.0.9"), KernelCost},
+		{"another one's kernel", frame("10.0.0.9", records.MAC(8)), assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
 		{"another kernel with the same MAC", &pb.ReportRequest{
-			Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}}, Claims: assignedMessage(3, "10.0.0.9").GetClaims(),
+			Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER}}, Claims: assignedMessage(3, "10.0.0.9").GetClaims(),
 		}, assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
 	} {
 		s := newScene(t)
@@ -141,7 +142,7 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 		}
 		a.tell(test.then)
 		if got := int(a.n.Charged() - before); got != test.cost {
-			t.Errorf("%s: got %d bytes when it is told once more, want %d", test.name, got, test.cost)
+			t.Errorf("%s: got %d bytes when it is reported once more, want %d", test.name, got, test.cost)
 		}
 		s.checkBudget(test.name)
 	}
@@ -155,12 +156,12 @@ func TestWhichClaimsAreOnlySeenOnTheWire(t *testing.T) {
 		want bool
 	}{
 		{"a frame", &pb.ReportRequest{}, true},
-		{"a frame, and another sender", seen("10.0.0.9", podMAC(8), 1), false},
+		{"a frame, and another sender", seen("10.0.0.9", records.MAC(8), 1), false},
 		{"a frame, and the kernel of its sender", assignedMessage(2, "10.0.0.9"), false},
 		{"a frame, and an allocation", &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.9", "c")}}, false},
 	} {
 		s := newScene(t)
-		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), seen("10.0.0.9", podMAC(2), 1), test.more)
+		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), seen("10.0.0.9", records.MAC(2), 1), test.more)
 		c := a.n.same(s.addresses.of(key("10.0.0.9"), a.n.number))
 		got := false
 		for one := range c {
@@ -193,7 +194,7 @@ func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 func TestTombstonesAreForgotten(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
-	mac := verdict.MAC(podMAC(7))
+	mac := verdict.MAC(records.MAC(7))
 	addr := func(i int) index.Address {
 		return index.AddressOf(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))
 	}
@@ -208,26 +209,26 @@ func TestTombstonesAreForgotten(t *testing.T) {
 			t.Errorf("%d: got buried %t, want %t", i, got, want)
 		}
 	}
-	if s.isBuried(a.n, addr(20), mac, s.now) || s.isBuried(b.n, addr(20), verdict.MAC(podMAC(8)), s.now) || s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin+1)) {
-		t.Error("got buried what the same node saw, another sender's, or what was later")
+	if s.isBuried(a.n, addr(20), mac, s.now) || s.isBuried(b.n, addr(20), verdict.MAC(records.MAC(8)), s.now) || s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin+1)) {
+		t.Error("got a tombstone for a sighting of the same node, of another sender, or a later one")
 	}
 	if !s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin)) {
-		t.Error("got not buried what seems a little later")
+		t.Error("got no tombstone for a slightly later sighting")
 	}
 	s.after(30 * time.Second)
 	s.bury(a.n, addr(20), mac, time.Second)
 	s.after(30 * time.Second)
 	if s.isBuried(b.n, addr(30), mac, 0) || !s.isBuried(b.n, addr(20), mac, 0) {
-		t.Error("got buried what was given up a minute ago, or not what was since")
+		t.Error("got a tombstone from a minute ago, or none for a later one")
 	}
 	s.bury(a.n, addr(1), mac, 0)
 	if len(s.by) != 2 || len(s.burials) != 2 {
-		t.Errorf("got %d tombstones in %d burials, want those of the last minute", len(s.by), len(s.burials))
+		t.Errorf("got %d tombstones in %d burials, want the ones of the last minute", len(s.by), len(s.burials))
 	}
 	s.after(time.Hour)
 	s.bury(a.n, addr(1), mac, time.Minute)
 	if len(s.by) != 0 || len(s.burials) != 0 {
-		t.Errorf("got %d tombstones in %d burials, want none of what was given up a minute ago", len(s.by), len(s.burials))
+		t.Errorf("got %d tombstones in %d burials, want none from a minute ago", len(s.by), len(s.burials))
 	}
 }
 
@@ -235,19 +236,19 @@ func TestTombstonesAreForgotten(t *testing.T) {
 func TestFramesOfAgentsThatAreBehindAreOlder(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
-	s.bury(a.n, key("10.0.0.1"), verdict.MAC(podMAC(7)), 0)
+	s.bury(a.n, key("10.0.0.1"), verdict.MAC(records.MAC(7)), 0)
 	seen := s.now.Add(time.Second)
-	buried := func() bool { return s.isBuried(b.n, key("10.0.0.1"), verdict.MAC(podMAC(7)), seen) }
+	buried := func() bool { return s.isBuried(b.n, key("10.0.0.1"), verdict.MAC(records.MAC(7)), seen) }
 	if buried() {
-		t.Error("got buried what was seen a second later")
+		t.Error("got a tombstone for a sighting a second later")
 	}
 	b.p.lag = 2 * time.Second
 	if !buried() {
-		t.Error("got not buried what was seen a second later by the clock of an agent that is two behind")
+		t.Error("got no tombstone for a sighting a second later by the clock of an agent that lags by two")
 	}
 	b.leave()
 	if buried() {
-		t.Error("got buried what a node saw whose stream is over")
+		t.Error("got a tombstone for a sighting of a node whose stream has ended")
 	}
 }
 
@@ -341,7 +342,7 @@ func TestResidenceOfAChangeInTheAgent(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.judgeAll()
-	m := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.3"))
+	m := records.Claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.3"))
 	for i, d := range []time.Duration{2 * time.Second, time.Second, 3 * time.Second} {
 		m.Claims[i].Residence = durationpb.New(d)
 	}

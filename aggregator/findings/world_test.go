@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // world has facts without judgements, and the findings about them.
@@ -83,25 +83,7 @@ func (w *world) node(name string, parts ...*pb.ReportRequest) (*facts.Node, *str
 
 // pod returns a report of a namespace with an interface, its host end and an address.
 func pod(record uint32, name, addr string) *pb.ReportRequest {
-	port := "veth" + strconv.Itoa(int(record))
-	return &pb.ReportRequest{
-		Namespaces: []*pb.NamespaceRecord{{
-			Id: record, Netns: strconv.Itoa(4026532000 + int(record)),
-			Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: name, Uid: "uid-" + name},
-		}},
-		Links: []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
-		Interfaces: []*pb.InterfaceRecord{
-			{
-				Namespace: record, Index: 2, Name: "eth0", Kind: "veth", Mac: []byte{2, 0, 0, 0, 0, byte(record)},
-				Attachment: pb.InterfaceRecord_PEER, Link: port, HostInterface: port,
-			},
-			{
-				Namespace: 1, Index: 100 + record, Name: port, Kind: "veth", Mac: []byte{2, 1, 0, 0, 0, byte(record)},
-				Attachment: pb.InterfaceRecord_OWN, Link: port, PeerNamespace: record,
-			},
-		},
-		Claims: []*pb.ClaimRecord{assigned(record, addr)},
-	}
+	return records.Veth(record, 4026532000+int(record), &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: name, Uid: "uid-" + name}, assigned(record, addr))
 }
 
 func assigned(record uint32, addr string) *pb.ClaimRecord {

@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/kubernetes"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // BenchmarkMirror lists 10,000 pods of a server in this process, which sends what it
@@ -57,7 +58,7 @@ func BenchmarkMirror(b *testing.B) {
 				took += time.Since(begin).Seconds()
 				close(sampling)
 				<-sampled
-				until(b, "all is told", func() bool {
+				wait.Until(b, "all is told", func() bool {
 					c.mu.Lock()
 					defer c.mu.Unlock()
 					return len(c.pending.changes.Pods) == 0

@@ -9,6 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // pool returns a report of a host-local pool with allocations.
@@ -87,20 +88,20 @@ func TestSpoofsAreAuditedAndClonesPublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
-		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED))
+		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED))
 		w.wantHeard("a pod answers for another one", `audited 10.0.0.1 of 2: ["address-spoofed?"] was [] contested false`, "spoke p3 live")
 		w.after(time.Second)
 		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["address-spoofed"] was ["address-spoofed?"] contested false`, "spoke p3 live")
-		n.tell(gone(behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED)))
+		n.tell(gone(behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED)))
 		w.wantHeard("it ends", `audited 10.0.0.1 of 1: [] was ["address-spoofed"] contested false`, "spoke p3 live")
 
-		n.tell(bridged(4), behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED))
+		n.tell(bridged(4), behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED))
 		w.wantHeard("a pod claims an address with the MAC of another one", "spoke p4 live")
 		w.after(time.Second)
 		w.wantHeard("after the settle time", "cloned 10.0.0.4 1", "spoke p4 live")
 		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.4"))})
 		w.wantHeard("it is judged again", "cloned 10.0.0.4 1", "spoke p4 live")
-		n.tell(gone(behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED)))
+		n.tell(gone(behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED)))
 		w.wantHeard("it ends", "cloned 10.0.0.4 0")
 		n.tell(assigned(4, "10.0.0.4"))
 		w.wantHeard("the address is plain")
@@ -117,7 +118,7 @@ func TestAddressesOfLoopbacksAreAudited(t *testing.T) {
 			m := bridged(record, "10.0.0.1")
 			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: record, Index: 1, Name: "lo", Attachment: pb.InterfaceRecord_LOCAL})
 			m.Claims[0].Index = 1
-			n.tell(m, behind(record, "10.0.0.1", mac(record), pb.Evidence_ANSWERED))
+			n.tell(m, behind(record, "10.0.0.1", records.MAC(record), pb.Evidence_ANSWERED))
 		}
 		w.wantHeard("two answer for an address of their loopbacks", `audited 10.0.0.1 of 2: ["shared-address-answered?"] was [] contested false`,
 			"spoke p2 live", "spoke p2 live", "spoke p3 live")

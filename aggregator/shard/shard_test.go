@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // A panic in the judgement of one address affects no other address. It is recorded until the
@@ -68,17 +69,17 @@ func TestChangesOfOwnersArePublished(t *testing.T) {
 func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
+		n.tell(uplink(), announced("10.0.0.1", records.MAC(7), 1))
 		w.wantHeard("a frame", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
 		w.after(3 * time.Minute)
-		n.tell(announced("10.0.0.1", mac(7), 2))
+		n.tell(announced("10.0.0.1", records.MAC(7), 2))
 		w.after(4 * time.Minute)
 		w.wantHeard("another frame keeps it")
 		w.after(time.Minute)
 		w.wantHeard("five minutes of silence", "updated 10.0.0.1 02:00:00:00:00:07 stale was live of 1")
 		w.after(5 * time.Minute)
 		w.wantHeard("five more", "removed 10.0.0.1 02:00:00:00:00:07 gone was stale of 1")
-		n.tell(announced("10.0.0.1", mac(7), 1))
+		n.tell(announced("10.0.0.1", records.MAC(7), 1))
 		w.wantHeard("it comes back", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
 		w.set(func() { w.watched = false })
 		w.after(10 * time.Minute)
@@ -88,8 +89,8 @@ func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
 
 func TestPodsOnlySeenOnTheWireAreReported(t *testing.T) {
 	frame := func(count uint32) *pb.ReportRequest {
-		m := announced("10.0.0.1", mac(2), count)
-		m.Claims[0].Index, m.Claims[0].Link = 102, port(2)
+		m := announced("10.0.0.1", records.MAC(2), count)
+		m.Claims[0].Index, m.Claims[0].Link = 102, records.Port(2)
 		return m
 	}
 	inWorld(t, 1, func(w *world) {
@@ -300,7 +301,7 @@ func TestPodsArePublishedWhenTheKubernetesAPIChangesThem(t *testing.T) {
 func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
+		n.tell(uplink(), announced("10.0.0.1", records.MAC(7), 1))
 		wantJudged := func(why string, want bool, m *pb.ReportRequest) {
 			t.Helper()
 			before := w.rests()
@@ -308,16 +309,16 @@ func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 				t.Errorf("%s: got judged %t, want %t", why, !want, want)
 			}
 		}
-		wantJudged("a plain owner", false, announced("10.0.0.1", mac(7), 2))
-		wantJudged("another one", true, announced("10.0.0.1", mac(8), 1))
-		wantJudged("one of two", true, announced("10.0.0.1", mac(7), 3))
-		n.tell(gone(announced("10.0.0.1", mac(8), 1)))
-		wantJudged("a plain owner again", false, announced("10.0.0.1", mac(7), 4))
+		wantJudged("a plain owner", false, announced("10.0.0.1", records.MAC(7), 2))
+		wantJudged("another one", true, announced("10.0.0.1", records.MAC(8), 1))
+		wantJudged("one of two", true, announced("10.0.0.1", records.MAC(7), 3))
+		n.tell(gone(announced("10.0.0.1", records.MAC(8), 1)))
+		wantJudged("a plain owner again", false, announced("10.0.0.1", records.MAC(7), 4))
 		n.tell(announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 1))
 		wantJudged("an owner that is excluded", true, announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 2))
-		n.tell(bridged(2), bridged(3), behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED))
+		n.tell(bridged(2), bridged(3), behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED))
 		w.after(time.Second)
-		again := behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED)
+		again := behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED)
 		again.Claims[0].Count = 2
 		wantJudged("an address that is claimed with a cloned MAC", true, again)
 	})
@@ -403,9 +404,9 @@ func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
 				case 4, 5:
 					n.tell(pod(record), gone(assigned(record, addr)))
 				case 6, 7:
-					n.tell(announced(addr, mac(record), 1+r.Uint32N(3)))
+					n.tell(announced(addr, records.MAC(record), 1+r.Uint32N(3)))
 				case 8:
-					n.tell(gone(announced(addr, mac(record), 1)))
+					n.tell(gone(announced(addr, records.MAC(record), 1)))
 				case 9:
 					n.answer()
 				case 10:

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,9 +17,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/tests/golden"
 )
-
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
 
 // registered is a registry that remembers what it was given.
 type registered struct {
@@ -183,18 +181,7 @@ An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ip
 		}
 	}
 	page.WriteString(bounds)
-	if *update {
-		if err := os.WriteFile(reference, []byte(page.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != page.String() {
-		t.Errorf("%s is not what the program has: make it with go test ./cmd/ipwitness -run MetricsReference -update", reference)
-	}
+	golden.Compare(t, reference, page.String(), "make generate-observability writes it")
 }
 
 const bounds = `
