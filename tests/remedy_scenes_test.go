@@ -489,8 +489,8 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 				twin.again()
 			}
 		}
-		s.byHand["Give each of them but one a unique hostname"] = rename
-		s.byHand["Start the agent of each of them but one with a unique name"] = rename
+		s.byHand["Give all but one of them a unique hostname"] = rename
+		s.byHand["Start all but one of the agents with a unique name"] = rename
 		return s.found("duplicate-node-name", "")
 	},
 	"pod-cidr-overlap": func(t *testing.T, b block) *scene {

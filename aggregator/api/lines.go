@@ -36,14 +36,14 @@ func (w *linesWriter) unlock() { <-w.turn }
 // linesKey is the key of the *linesWriter in the context of a request.
 type linesKey struct{}
 
-// WriteHeader is for http.ResponseWriter. The header of a stream is written with its first line.
+// WriteHeader implements http.ResponseWriter. The header of a stream is written with its first line.
 func (w *linesWriter) WriteHeader(code int) {
 	if !w.stream {
 		w.impatient.WriteHeader(code)
 	}
 }
 
-// Write is for io.Writer. In a stream, only the error that ends it is written by this method.
+// Write implements io.Writer. In a stream, only the error that ends it is written by this method.
 func (w *linesWriter) Write(p []byte) (int, error) {
 	if !w.stream {
 		return w.impatient.Write(p)
@@ -127,10 +127,10 @@ type lineServer[M any] struct {
 	lines *linesWriter
 }
 
-// Context is for grpc.ServerStream.
+// Context implements grpc.ServerStream.
 func (s lineServer[M]) Context() context.Context { return s.ctx }
 
-// Send is for grpc.ServerStreamingServer. The line is written with later ones, or by Flush.
+// Send implements grpc.ServerStreamingServer. The line is written with later ones, or by Flush.
 func (s lineServer[M]) Send(m *M) error { return s.lines.send(any(m).(proto.Message)) }
 
 // Flush is for flusher.
@@ -144,7 +144,7 @@ type lineClient[M any] struct {
 	server lineServer[M]
 }
 
-// Header is for grpc.ClientStream.
+// Header implements grpc.ClientStream.
 func (lineClient[M]) Header() (metadata.MD, error) { return nil, nil }
 
 // Recv implements grpc.ServerStreamingClient. It serves the whole stream and returns how it ended: the

@@ -43,7 +43,7 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("Bridge %s of node %s connects pods, and the address is configured on it.", f.Device, w.node(f.Owners[0]))
 	},
 
-	// What assigned the address to an owner.
+	// The sources that assigned the address to an owner.
 	verdict.FactGivenByNetwork: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("According to a CNI result, network %s assigned the address to %s on node %s.", f.Network, w.name(f.Owners[0]), w.node(f.Owners[0]))
 	},

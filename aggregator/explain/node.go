@@ -22,10 +22,10 @@ func tellNamesakes(n *verdict.Namesakes) Told {
 		len(n.Machines), n.Name, all(boots))}
 	give := say("Make sure that only one of them uses the name.").or(
 		either("they are different machines",
-			say("Give each of them but one a unique hostname (`hostnamectl set-hostname NAME`), and restart its agent."),
+			say("Give all but one of them a unique hostname (`hostnamectl set-hostname NAME`), and restart its agent."),
 			say("If the machines were cloned from one image, make sure that they share nothing but the hostname: on each clone, remove /etc/machine-id, from which DHCP identities and hardware addresses are derived, and recreate it with `systemd-machine-id-setup`.")),
 		either("the hostname must stay as it is, or they are agents in several network namespaces of one machine",
-			say("Start the agent of each of them but one with a unique name: --node NAME.")),
+			say("Start all but one of the agents with a unique name: --node NAME.")),
 	)
 	if n.Machines[0].Boot == n.Machines[len(n.Machines)-1].Boot {
 		give = say("Some agents run on one kernel, in different network namespaces, and use its hostname: start each agent with a unique --node NAME.")

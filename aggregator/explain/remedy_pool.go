@@ -179,9 +179,9 @@ func (t *poolTelling) exhaustion() {
 	p, u := t.pool, t.use
 	t.told.Summary = fullness(u, p)
 	if u.Size > 0 && u.Allocated >= u.Size {
-		t.told.Summary += " It has none left: pods that need one stay in ContainerCreating."
+		t.told.Summary += " The pool has no addresses left: pods that need one stay in ContainerCreating."
 	} else {
-		t.told.Summary += " When it has none left, pods that need one stay in ContainerCreating."
+		t.told.Summary += " When the pool has no addresses left, pods that need one stay in ContainerCreating."
 	}
 	if len(p.Ranges) > 0 {
 		t.evidence("It allocates %s.", list(each(p.Ranges, func(r *verdict.Range) string { return r.String() })))

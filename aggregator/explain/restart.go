@@ -7,8 +7,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// restart adds the advice to restart the holder; then says what that achieves. The command must be
-// run by hand.
+// restart adds the advice to restart the holder. The parameter then describes the effect of the
+// restart. The command must be run by hand.
 func (t *telling) restart(then string) {
 	actions, fix := t.restarting(then)
 	t.act(actions...)

@@ -43,9 +43,9 @@ func TestAllocationsNeedMemory(t *testing.T) {
 		want string
 	}{
 		{"a new one", given("p", "10.0.0.2", "c2"), ""},
-		{"one that takes more", given("p", "10.0.0.1", long), "c1"},
-		{"one that takes as much", given("p", "10.0.0.1", "c9"), "c9"},
-		{"one that is known", given("p", "10.0.0.1", "c1"), "c1"},
+		{"a larger one", given("p", "10.0.0.1", long), "c1"},
+		{"one of the same size", given("p", "10.0.0.1", "c9"), "c9"},
+		{"a known one", given("p", "10.0.0.1", "c1"), "c1"},
 	} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}})
@@ -79,7 +79,7 @@ func TestAllocationsAreLimited(t *testing.T) {
 		limit(s, a.n)
 		a.snapshot(all)
 		if got := s.sandboxOf("10.0.0.1"); got != "c1" || s.told.dropped["allocation"] != 0 {
-			t.Errorf("%s: got %q and %v dropped, want what was known", name, got, s.told.dropped)
+			t.Errorf("%s: got %q and %v dropped, want the known ones", name, got, s.told.dropped)
 		}
 		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("p", "10.0.0.2", "c2")}})
 		if got := s.sandboxOf("10.0.0.2"); got != "" || s.told.dropped["allocation"] != 1 {
@@ -213,7 +213,7 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 
 // Wire claims are evicted to make room for allocations.
 func TestAllocationsInThePlaceOfFrames(t *testing.T) {
-	for name, al := range map[string]*pb.AllocationRecord{"a new one": given("p", "10.0.0.2", "c2"), "one that takes more": given("p", "10.0.0.1", strings.Repeat("x", 1000))} {
+	for name, al := range map[string]*pb.AllocationRecord{"a new one": given("p", "10.0.0.2", "c2"), "a larger one": given("p", "10.0.0.1", strings.Repeat("x", 1000))} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), flood(0, 5), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}})
 		s.fill(a.n)

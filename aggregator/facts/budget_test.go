@@ -47,8 +47,8 @@ func TestTheBudgetOfANode(t *testing.T) {
 		steps []step
 	}{
 		{"one node has all", 1, []step{{0, limit, true}, {0, one, false}}},
-		{"a node has what the other one does not use", 2, []step{{0, high, true}, {0, one, false}}},
-		{"the others of its share have what is left", 2, []step{{0, high, true}, {1, limit, true}}},
+		{"a node uses the memory that the other one does not use", 2, []step{{0, high, true}, {0, one, false}}},
+		{"the others in its account use the rest", 2, []step{{0, high, true}, {1, limit, true}}},
 		{"each has its share", 2, []step{{0, share, true}, {1, share, true}, {0, one, false}, {1, one, false}}},
 		{"a little less than its share", 2, []step{{0, share, true}, {1, less, true}, {1, one, true}, {1, one, false}}},
 		{"a little more than its share", 2, []step{{0, less, true}, {1, more, false}, {1, share, true}}},
@@ -126,8 +126,8 @@ func TestRecordsAboveAShareAreEvicted(t *testing.T) {
 	}{
 		{"the one above its share", []int{1000, 5000}, []string{"x", "y"}, []bool{false, true}},
 		{"the one above its share that came first", []int{5000, 1000}, []string{"x", "y"}, []bool{true, false}},
-		{"the one that is above by more", []int{2600, 4400}, []string{"x", "y"}, []bool{false, true}},
-		{"the one that is above by more and came first", []int{4400, 2600}, []string{"x", "y"}, []bool{true, false}},
+		{"the one that exceeds it by more", []int{2600, 4400}, []string{"x", "y"}, []bool{false, true}},
+		{"the one that exceeds it by more and came first", []int{4400, 2600}, []string{"x", "y"}, []bool{true, false}},
 		{"the larger node of one credential", []int{1000, 3000, 2000}, []string{"x", "x", "y"}, []bool{false, true, false}},
 		{"the larger node of one credential that came first", []int{3000, 1000, 2000}, []string{"x", "x", "y"}, []bool{true, false, false}},
 	} {
@@ -285,7 +285,7 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 	}{
 		{"its own frames", []int{40, 0, 0}, 0, assignedMessage(2, "10.4.0.2"), []bool{true, false, false}, true},
 		{"its own frames first", []int{40, 80, 0}, 0, assignedMessage(2, "10.4.0.2"), []bool{true, false, false}, true},
-		{"those of the other node", []int{0, 40, 0}, 0, assignedMessage(2, "10.4.0.2"), []bool{false, true, false}, true},
+		{"wire claims of the other node", []int{0, 40, 0}, 0, assignedMessage(2, "10.4.0.2"), []bool{false, true, false}, true},
 		{"no other node", []int{0, 0, 40}, 0, assignedMessage(2, "10.4.0.2"), []bool{false, false, false}, false},
 		{"no other node without a credential", []int{40, 0, 0}, 2, assignedMessage(2, "10.4.0.2"), []bool{false, false, false}, false},
 		{"a frame", []int{40, 40, 0}, 0, seen("10.4.0.2", records.MAC(9), 1), []bool{false, false, false}, false},
@@ -307,7 +307,7 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 			left := a.n.LeftOut()
 			if i == test.taker && !test.taken {
 				if left.Records+left.Wire != 1 || a.n.Claims() != 1+before[i] {
-					t.Errorf("%s: got %+v of the node left out, want what it said", test.name, left)
+					t.Errorf("%s: got %+v of the node dropped, want its kernel claims kept", test.name, left)
 				}
 			} else if lost := left.Wire > 0 && a.n.wireClaims < before[i]; lost != test.want[i] || left.Records > 0 {
 				t.Errorf("%s: node %d: got %+v left out, frames lost %t, want %t", test.name, i, left, lost, test.want[i])

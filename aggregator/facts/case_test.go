@@ -197,7 +197,7 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), seen("10.0.0.9", records.MAC(3), 1))
 	want("its sender is a pod", "3 nested=false")
 	a.tell(seen("10.0.0.9", records.MAC(2), 1))
-	want("another sender is a pod of which the API says nothing", "3 nested=false")
+	want("another sender is a pod that is not in the API", "3 nested=false")
 }
 
 // A sender that answers for an address without claiming it is listed once for each link.
@@ -279,7 +279,7 @@ func TestNodesOfACase(t *testing.T) {
 	by.tell(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.9", records.MAC(2), 1), of(pb.Evidence_USED, seen("10.0.0.9", records.MAC(2), 1)))
 	c := s.Builder().Case(key("10.0.0.9"), true)
 	if len(c.Stations) != 1 || c.Stations[0].Namespace.Record != 2 || len(c.Nodes) != 1 || c.Nodes[0].Node.Name != "n1" {
-		t.Errorf("got %d stations and nodes %+v, want those of the sender", len(c.Stations), c.Nodes)
+		t.Errorf("got %d stations and nodes %+v, want the sender's", len(c.Stations), c.Nodes)
 	}
 	by.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 10, Name: "eth1", Attachment: pb.InterfaceRecord_OWN, Link: "eth1", Uplink: false}}}, records.Claims(&pb.ClaimRecord{
 		Address: []byte{10, 0, 0, 77}, Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 10, Mac: records.MAC(2), Link: "eth1", Count: 1,

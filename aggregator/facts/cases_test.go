@@ -414,11 +414,11 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 			spoken := s.speech()
 			for _, id := range slices.Sorted(maps.Keys(spoken)) {
 				if speech[id] != spoken[id] && !l.lack[id] && !ports {
-					t.Fatalf("seed %d step %d: nobody is told that namespace %s may lack an address: it was known by\n%s\nand is by\n%s", seed, step, id, speech[id], spoken[id])
+					t.Fatalf("seed %d step %d: no notification that namespace %s may lack an address: it was known by\n%s\nand is by\n%s", seed, step, id, speech[id], spoken[id])
 				}
 			}
 			if after := s.giving(); giving != after && !l.ranges[s.name] {
-				t.Fatalf("seed %d step %d: nobody is told that the ranges of %s changed from\n%s\nto\n%s", seed, step, s.name, giving, after)
+				t.Fatalf("seed %d step %d: no notification that the ranges of %s changed from\n%s\nto\n%s", seed, step, s.name, giving, after)
 			}
 			for _, a := range historyAddresses {
 				if before, after := texts[a], f.text(a); before != after && !slices.Contains(judged, netip.MustParseAddr(a)) {

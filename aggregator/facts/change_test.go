@@ -106,13 +106,13 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 			want = nil
 		}
 		if got := slices.Compact(ids.ids); !slices.Equal(got, slices.Compact(want)) || len(ids.ids) < len(want) {
-			t.Errorf("%s: got told of %q, want %q", name, ids.ids, want)
+			t.Errorf("%s: got notifications %q, want %q", name, ids.ids, want)
 		}
 		ids.ids = nil
 		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
 		s.wantJudged(name + " once more")
 		if len(ids.ids) > 0 {
-			t.Errorf("%s once more: got told of %q", name, ids.ids)
+			t.Errorf("%s once more: got notifications %q", name, ids.ids)
 		}
 	}
 }
@@ -219,9 +219,9 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 		want bool // whether there is a tombstone for the address and MAC of the first message
 	}{
 		{"the only one", []*pb.ReportRequest{lower(2, 2, 2, "eth0")}, true},
-		{"one that has it on another interface with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 2, "eth0")}, false},
-		{"one that has it on another interface with another MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 4, "eth0")}, true},
-		{"one that has it on another interface behind a veth", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), apart}, true},
+		{"an owner with the address on another interface with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 2, "eth0")}, false},
+		{"an owner with the address on another interface with another MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 4, "eth0")}, true},
+		{"an owner with the address on another interface behind a veth", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), apart}, true},
 		{"one of two with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(3, 2, 2, "eth0")}, true},
 		{"one whose frames do not leave the node", []*pb.ReportRequest{pod(2, addr)}, false},
 		{"one on no link", []*pb.ReportRequest{lower(2, 2, 2, "")}, false},

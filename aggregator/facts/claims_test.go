@@ -44,7 +44,7 @@ func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
 	if a.tell(withdrawn(2, "10.0.0.1")); a.n.Claims() != 0 {
-		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
+		t.Errorf("got %d claims, want none: the frame was from the owner that ended", a.n.Claims())
 	}
 }
 
@@ -172,7 +172,7 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	s.after(time.Second)
 	a.tell(assignedMessage(2, "10.0.0.1"))
 	if c := claim("10.0.0.1"); c.Read != s.now {
-		t.Errorf("got read at %d, want now: the kernel said another thing", c.Read)
+		t.Errorf("got read at %d, want now: the kernel reported a change", c.Read)
 	}
 	s.judgeAll()
 	s.after(time.Second)
@@ -228,7 +228,7 @@ func TestClaimsOfKernelsComeFirst(t *testing.T) {
 	one, two := assigned(2, "10.0.0.1"), assigned(2, "10.0.0.2")
 	frame, other := announced(2, "10.0.0.1", records.MAC(9)), announced(2, "10.0.0.2", records.MAC(9))
 	if got := kernelFirst([]*pb.ClaimRecord{frame, one, other, two}); !slices.Equal(got, []*pb.ClaimRecord{one, two, frame, other}) {
-		t.Errorf("got %v, want those of kernels first", got)
+		t.Errorf("got %v, want kernel claims first", got)
 	}
 }
 

@@ -83,7 +83,7 @@ func (f *ledger) claimCost(n *Node, a index.Address, port uint32, key claimKey, 
 	if f.rival(n, a, port, key) {
 		cost += rivalCost
 	}
-	return min(cost+textCost(rec.GetNetwork()), math.MaxUint16) // the field is that small
+	return min(cost+textCost(rec.GetNetwork()), math.MaxUint16) // limited by the size of the field
 }
 
 // changedCost returns the charge of a known claim after its network or link changed. It includes a

@@ -86,7 +86,7 @@ func TestALinkThatAFrameMovesToIsCharged(t *testing.T) {
 	want("the same link", "eth0", 0)
 	want("none is said", "", 0)
 	want("another link that is known", "veth2", 0)
-	want("one that is not known", "new", linkCost+textCost("new"))
+	want("an unknown one", "new", linkCost+textCost("new"))
 	want("the same again", "new", linkCost+textCost("new"))
 	kernel := assignedMessage(2, "10.0.0.2")
 	kernel.Claims[0].Link, kernel.Claims[0].Count = "another", 2

@@ -137,7 +137,7 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	s.told.watched = false
 	a.tell(assignedMessage(2, "10.0.0.2"))
 	if owners, derived := s.Before(key("10.0.0.2")); derived || owners != nil {
-		t.Errorf("got %v, but nobody watches", owners)
+		t.Errorf("got %v without a subscriber", owners)
 	}
 }
 
@@ -171,5 +171,5 @@ func TestDisputesAreJudgedAfterASnapshot(t *testing.T) {
 	s.judgeAll()
 	s.Listener = &contesting{s.told, []string{"10.0.0.2", "10.0.0.9"}}
 	a.snapshot(pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
-	s.wantJudged("a snapshot of what is known", "10.0.0.2")
+	s.wantJudged("a snapshot of known records", "10.0.0.2")
 }

@@ -100,7 +100,7 @@ type parts struct {
 	*editor   // changes of records
 	*touching // addresses affected by a change
 	*reader   // views for others
-	*ledger   // memory
+	*ledger   // accounting of memory
 	*sharing  // MACs whose frames several nodes may see
 	*podIndex
 	*tombstones

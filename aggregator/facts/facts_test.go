@@ -165,7 +165,7 @@ func TestClaimsOverTheLimitAreLeftOut(t *testing.T) {
 	n.wireClaims += MaxClaims - 1
 	deltaOf(t, f, p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.0.0.1", []byte{2, 0, 0, 0, 0, 3}), assigned(2, "10.0.0.2")}})
 	if n.Excess() != 1 || dropped.dropped["claim"] != 1 || len(f.owners("10.0.0.2")) != 1 {
-		t.Errorf("got %d left out, %v dropped and owners %v, want 1 and what the kernel has", n.Excess(), dropped.dropped, f.owners("10.0.0.2"))
+		t.Errorf("got %d left out, %v dropped and owners %v, want 1 and the kernel's", n.Excess(), dropped.dropped, f.owners("10.0.0.2"))
 	}
 	n.wireClaims = 1 - MaxClaims
 	if _, err := f.Delta(p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.0.0.3")}}, 0, nil); status.Code(err) != codes.ResourceExhausted || len(f.owners("10.0.0.3")) != 0 {
@@ -190,7 +190,7 @@ func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 	}
 	n.allocated = MaxNodeAllocations
 	if give("c", "10.2.0.1", false); f.Allocations() != 2 {
-		t.Errorf("got %d allocations, want the one that is too many to be dropped", f.Allocations())
+		t.Errorf("got %d allocations, want one above the limit to be dropped", f.Allocations())
 	}
 	n.allocated = 2
 	if give("a", "10.0.0.1", true); n.allocated != 1 || f.Allocations() != 1 {
@@ -231,7 +231,7 @@ func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	}
 	f.byID[NodeID{"boot0", "1", "n1"}].Rec.TimedOut = true
 	if err := f.mayBeOneMore(more); err != nil {
-		t.Errorf("one boot more when one is given up: %v", err)
+		t.Errorf("one boot more after one has timed out: %v", err)
 	}
 }
 

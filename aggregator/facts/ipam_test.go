@@ -90,9 +90,9 @@ func TestPoolsOfANode(t *testing.T) {
 	moved := given("net0", "10.0.0.2", "c-y")
 	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{moved}})
 	if items := s.items(); len(items) != 1 || len(items["10.0.0.2"].Vanished) != 1 || items["10.0.0.2"].Vanished[0].ContainerID != "c-a" || s.Allocations() != 2 {
-		t.Errorf("got %+v to be judged: it was given to another one", items)
+		t.Errorf("got %+v to be judged: it was allocated to another one", items)
 	}
-	s.wantHeard("it was given to another one")
+	s.wantHeard("it was allocated to another one")
 	same := given("net0", "10.0.0.2", "c-y")
 	same.Interface = "eth0"
 	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{same}})
@@ -101,7 +101,7 @@ func TestPoolsOfANode(t *testing.T) {
 	}
 	a.tell(back(given("net0", "10.0.0.2", "")))
 	if items := s.items(); len(items) != 1 || len(items["10.0.0.2"].Vanished) != 1 || a.n.Given() != 1 || a.n.Pools[0].Allocated.Of(audit.Both) != 1 {
-		t.Errorf("got %+v to be judged, %d given: it was taken back", items, a.n.Given())
+		t.Errorf("got %+v to be judged, %d given: it was withdrawn", items, a.n.Given())
 	}
 	s.wantHeard("it was taken back", "pool net0", "ranges n1")
 	a.tell(back(given("net0", "10.0.0.2", "")), back(given("net2", "10.0.0.50", "")))
@@ -145,7 +145,7 @@ func TestASnapshotHasAllPoolsAndAllocations(t *testing.T) {
 	a.snapshot(both)
 	s.wantJudged("the same")
 	a.snapshot(&pb.ReportRequest{Pools: both.Pools[:1], Allocations: both.Allocations[1:2]})
-	s.wantJudged("less: another pool may give what the one gave", "10.0.0.1", "10.0.0.2", "10.0.1.1")
+	s.wantJudged("less: another pool may have allocated the same addresses", "10.0.0.1", "10.0.0.2", "10.0.1.1")
 	if s.Allocations() != 1 || len(a.n.Pools) != 1 || a.n.Given() != 1 {
 		t.Errorf("got %d allocations and %d pools", s.Allocations(), len(a.n.Pools))
 	}
@@ -203,9 +203,9 @@ func TestSandboxesOfAllocations(t *testing.T) {
 	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("a", "10.0.0.3", "c4")}})
 	s.judgeAll()
 	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c3"}}}})
-	s.wantJudged("a sandbox comes that the address was given to before")
+	s.wantJudged("a sandbox appears that had the address before")
 	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c4"}}}})
-	s.wantJudged("a sandbox comes that the address was given to", "10.0.0.3")
+	s.wantJudged("a sandbox appears that has the address", "10.0.0.3")
 }
 
 func TestPoolsOfTheCluster(t *testing.T) {
@@ -255,7 +255,7 @@ func TestPoolsOfTheCluster(t *testing.T) {
 	}
 	change(kube.IPAMChange{Allocation: al("10.0.0.1", "two", "c")})
 	if items := s.items(); len(items) != 1 || len(items["10.0.0.1"].Vanished) != 1 || items["10.0.0.1"].Vanished[0].Pod != "b" {
-		t.Errorf("got %+v to be judged: it was given to another pod", items)
+		t.Errorf("got %+v to be judged: it was allocated to another pod", items)
 	}
 	change(kube.IPAMChange{Allocation: al("10.0.0.1", "one", ""), Gone: true}, kube.IPAMChange{Allocation: al("10.0.0.1", "none", ""), Gone: true})
 	if items := s.items(); len(items) != 1 || len(items["10.0.0.1"].Vanished) != 1 || s.Allocations() != 2 || p.Allocated.Of(audit.Both) != 2 {

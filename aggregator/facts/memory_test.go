@@ -98,7 +98,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	loud.tell(many(3, 500))
 	s.checkBudget("what kernels have")
 	if left := loud.n.LeftOut(); left.Records != 0 || loud.n.wireClaims >= before-1 || loud.n.Claims()-loud.n.wireClaims != 501 {
-		t.Errorf("got %+v left out, %d claims, want those of kernels in the place of frames", left, loud.n.Claims())
+		t.Errorf("got %+v left out, %d claims, want kernel claims instead of wire claims", left, loud.n.Claims())
 	}
 
 	third := s.joins("n3", "b3", 1, many(4, 2000))

@@ -59,7 +59,7 @@ func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
 	third.leave()
 	s.after(time.Minute)
 	s.Ring()
-	s.wantNodes("the first one is given up", "n1 connected covers claims=0", "n9 connected covers claims=0", "n1@boot-id- unheard timed-out claims=0")
+	s.wantNodes("the first one times out", "n1 connected covers claims=0", "n9 connected covers claims=0", "n1@boot-id- unheard timed-out claims=0")
 }
 
 func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
@@ -70,8 +70,8 @@ func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	a.leave()
 	s.after(time.Minute)
 	s.Ring()
-	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
-	s.check(t, "one is given up")
+	s.wantDomains("one times out", "10.0.0.3", "n2 - -")
+	s.check(t, "one times out")
 	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
 	b.tell(seen("10.0.0.1", records.MAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
@@ -115,9 +115,9 @@ func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s.after(time.Minute)
 	s.told.heard = nil
 	s.Ring()
-	s.wantHeard("it is given up", "changed n1", "lack n1#1", "lack n1#2", "pool p", "pool-ended p of n1", "ranges n1")
+	s.wantHeard("it times out", "changed n1", "lack n1#1", "lack n1#2", "pool p", "pool-ended p of n1", "ranges n1")
 	if s.Allocations() != 0 || a.n.Given() != 0 || len(a.n.Pools) != 0 || a.n.Charged() != 0 {
-		t.Errorf("got %d allocations, %d pools and %d bytes of a node that is given up", s.Allocations(), len(a.n.Pools), a.n.Charged())
+		t.Errorf("got %d allocations, %d pools and %d bytes of a node that timed out", s.Allocations(), len(a.n.Pools), a.n.Charged())
 	}
 	s.after(ForgetNodeAfter)
 	s.Ring()
@@ -245,7 +245,7 @@ func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 		pod, host bool
 	}{
 		{"it is rebooted", func(s *scene) { s.joins("n1", "b9", 1, lan(1)) }, false, true},
-		{"it is given up", func(s *scene) { s.after(time.Minute); s.Ring() }, true, true},
+		{"it times out", func(s *scene) { s.after(time.Minute); s.Ring() }, true, true},
 	} {
 		s := newScene(t)
 		home := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
@@ -299,7 +299,7 @@ func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	s.after(time.Minute)
 	s.Ring()
 	if !covered() {
-		t.Error("got not all covered, but the silent node is given up")
+		t.Error("got not all covered, but the silent node has timed out")
 	}
 }
 

@@ -34,11 +34,11 @@ func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
 	s.told.heard = nil
 	a.snapshot(lan(1), flood(0, 16_000))
 	if a.n.Incomplete() || !slices.Contains(s.told.heard, "changed n1") {
-		t.Errorf("got %+v left out, want nothing, and that told", a.n.LeftOut())
+		t.Errorf("got %+v left out, want nothing, and that published", a.n.LeftOut())
 	}
 	s.after(time.Hour)
 	if s.Refill(); a.p.asked != 2 {
-		t.Errorf("got asked %d times, want no more", a.p.asked)
+		t.Errorf("got asked %d times, want no further time", a.p.asked)
 	}
 }
 

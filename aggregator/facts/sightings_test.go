@@ -116,12 +116,12 @@ func TestFramesThatShowNothing(t *testing.T) {
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
 			home.tell(m)
 		}, true},
-		{"of an address that it has on none of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+		{"of an address that it has on neither of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
 			home.tell(m, withdrawn(2, "10.0.0.1"))
 		}, false},
-		{"of another address, which it has on none, of one link", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Address = []byte{10, 0, 0, 55} }, true},
+		{"of another address, which it does not have, of one link", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Address = []byte{10, 0, 0, 55} }, true},
 		{"an answer for an address that it has on one of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
@@ -237,7 +237,7 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 	select {
 	case <-s.Woken():
 	default:
-		t.Error("got nobody woken to look after the links")
+		t.Error("got no wake-up for the links")
 	}
 	for range 3 {
 		at := s.Ring()
@@ -303,10 +303,10 @@ func TestAnswersOfASender(t *testing.T) {
 	s.wantJudged("it answers for one more", "10.0.0.1", "10.0.0.2")
 	m := seen("10.0.0.4", records.MAC(99), 1)
 	a.tell(m)
-	want("one that it claims unasked", 2, 1)
+	want("an address that it claims unsolicited", 2, 1)
 	m.Claims[0].Kind, m.Claims[0].Gone = pb.Evidence_ANSWERED, false
 	a.tell(m)
-	want("one that it claims unasked and answers for", 2, 1)
+	want("an address that it claims unsolicited and answers for", 2, 1)
 	weak := seen("10.0.0.5", records.MAC(99), 1)
 	weak.Claims[0].Kind, weak.Claims[0].Source = pb.Evidence_ANSWERED, records.MAC(98)
 	a.tell(weak)
@@ -317,7 +317,7 @@ func TestAnswersOfASender(t *testing.T) {
 		t.Error("got an answer of a group")
 	}
 	answers("10.0.0.3")
-	want("those of two pods", 2, 2)
+	want("addresses of two pods", 2, 2)
 	s.judgeAll()
 	a.tell(withdrawn(3, "10.0.0.3"))
 	want("one pod's is gone", 3, 1)

@@ -45,11 +45,11 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter) {
 		t.Errorf("got due in %s, want in a day", at.Sub(s.now))
 	}
-	s.wantNodes("it is given up", "n1 unheard timed-out claims=0")
-	s.wantJudged("it is given up", "10.0.0.1")
-	s.wantHeard("it is given up", "changed n1", "lack n1#1", "lack n1#2")
+	s.wantNodes("it times out", "n1 unheard timed-out claims=0")
+	s.wantJudged("it times out", "10.0.0.1")
+	s.wantHeard("it times out", "changed n1", "lack n1#1", "lack n1#2")
 	if s.Claimed(index.AddressOf(netip.MustParseAddr("10.0.0.1"))) || a.n.Namespaces() != 0 || s.NodeCount() != 1 {
-		t.Error("got records of a node that is given up")
+		t.Error("got records of a node that timed out")
 	}
 	s.after(ForgetNodeAfter)
 	s.Ring()
@@ -87,7 +87,7 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	a.leave()
 	s.after(time.Minute)
 	s.Ring()
-	s.wantNodes("it is given up", "n1 unheard timed-out claims=0")
+	s.wantNodes("it times out", "n1 unheard timed-out claims=0")
 	a, _ = s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 3}, "")
 	a.leave()
 	s.wantNodes("it came without a word", "n1 unheard timed-out claims=0")
@@ -167,7 +167,7 @@ func TestOneStreamReportsForANode(t *testing.T) {
 	old.leave()
 	s.wantNodes("the old stream ends", "n1 connected covers claims=1")
 	if s.Claimed(index.AddressOf(netip.MustParseAddr("10.0.0.9"))) {
-		t.Error("got what the old stream said")
+		t.Error("got the records of the old stream")
 	}
 }
 
@@ -184,7 +184,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 		}
 	}}, func() { t.Error("got it done") })
 	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
-		t.Errorf("got %v and %d claims, want what came before", err, a.n.Claims())
+		t.Errorf("got %v and %d claims, want the previous records", err, a.n.Claims())
 	}
 }
 
@@ -263,7 +263,7 @@ func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
 	}
 	s.checkBudget("it disconnects")
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter-time.Hour) {
-		t.Errorf("got due in %s, want a day after it was given up", at.Sub(s.now))
+		t.Errorf("got due in %s, want a day after it timed out", at.Sub(s.now))
 	}
 	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
 		t.Error("got the end of a stream that is over never done")
@@ -319,13 +319,13 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 			t.Errorf("%v: got due in %s, want in a second", order, at.Sub(s.now))
 		}
 		if len(r.heard) != 1 || !r.heard[0] {
-			t.Errorf("%v: got overdue %v while a node is given up", order, r.heard)
+			t.Errorf("%v: got overdue %v while a node times out", order, r.heard)
 		}
 		for i, q := range s.queues {
 			select {
 			case <-q.Wake():
 			default:
-				t.Errorf("%v: queue %d was not woken for what waited", order, i)
+				t.Errorf("%v: queue %d was not woken for the waiting addresses", order, i)
 			}
 		}
 	}

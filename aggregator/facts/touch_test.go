@@ -43,7 +43,7 @@ func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 		own(test.prefix, test.gone)
 		s.wantJudged(test.why, test.judged...)
 		if ranges := slices.Contains(s.told.heard, "ranges n1"); ranges != test.ranges {
-			t.Errorf("%s: got told that the ranges of n1 changed %t, want %t", test.why, ranges, test.ranges)
+			t.Errorf("%s: got notified of changed ranges of n1 %t, want %t", test.why, ranges, test.ranges)
 		}
 		s.check(t, test.why)
 	}
@@ -99,7 +99,7 @@ func TestHoldersOfASharedMACAreNotified(t *testing.T) {
 		renamed[0].Name = "other"
 		a.tell(&pb.ReportRequest{Interfaces: renamed})
 		if got := slices.Contains(s.told.heard, "lack n2#3"); got != test.want {
-			t.Errorf("%s: got told of the pod on the other node %t, want %t", name, got, test.want)
+			t.Errorf("%s: got notified of the pod on the other node %t, want %t", name, got, test.want)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestAPodIsNotifiedWhenItsFramesBelongToAnother(t *testing.T) {
 		next[0].Mac = records.MAC(test.mac)
 		a.tell(&pb.ReportRequest{Interfaces: next})
 		if got := slices.Contains(s.told.heard, "lack n1#3"); got != test.want {
-			t.Errorf("pod 2 gets MAC %d: got told of pod 3 %t, want %t", test.mac, got, test.want)
+			t.Errorf("pod 2 gets MAC %d: got notified of pod 3 %t, want %t", test.mac, got, test.want)
 		}
 	}
 }

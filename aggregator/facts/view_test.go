@@ -110,7 +110,7 @@ func TestWhatIsKnownOfANode(t *testing.T) {
 	}
 	lacks := &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 5, Netns: "abc", Intended: []*pb.Intended{{Address: "::ffff:10.0.0.9", Source: "cri", Interface: "eth0"}, {Address: "none"}}}}}
 	if n.Intends(5) || n.Intends(9) {
-		t.Error("got addresses that nobody meant")
+		t.Error("got unexpected intended addresses")
 	}
 	if a.tell(lacks); !n.Intends(5) || n.NamespaceOf(5).Intended != "10.0.0.9 cri eth0" {
 		t.Errorf("got %q meant", n.NamespaceOf(5).Intended)
@@ -134,7 +134,7 @@ func TestRangesOfANode(t *testing.T) {
 		}
 	}
 	if r.PodsBehind(&verdict.Interface{Kind: "bridge", Link: &verdict.Link{Name: "other"}}) || r.PodsBehind(&verdict.Interface{Kind: "bridge"}) || r.PodsBehind(&verdict.Interface{Peer: 99}) {
-		t.Error("got pods behind what is not there")
+		t.Error("got pods behind a missing interface")
 	}
 	for name, want := range map[string]string{"red0": "red", "cni0": "", "": "", "eth9": ""} {
 		if got := r.VRF(name); got != want {
@@ -318,7 +318,7 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 		t.Errorf("got in the range %t, nodes %+v, want none", c.InPodCIDR, c.Nodes)
 	}
 	if s.PodObject(nil) != nil || s.PodObject(a.n.NamespaceOf(1)) != nil || s.PodObject(a.n.NamespaceOf(5)) != nil || s.PodObject(a.n.NamespaceOf(2)) != byUID {
-		t.Error("got pods of namespaces that are none")
+		t.Error("got pods of namespaces without one")
 	}
 	s.told.heard = nil
 	s.PodsChanged([]string{"u-a", "default/b", "none"})
@@ -343,7 +343,7 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 		{Allocation: &verdict.Allocation{Pool: &verdict.Pool{IPAM: verdict.Calico, Name: "p"}, Address: netip.MustParseAddr("10.0.0.2"), Namespace: "default", Pod: "x", Node: "n1"}},
 	})
 	if c := caseOf("10.0.0.2"); len(c.Allocations) != 1 || c.Allocations[0].Object != byName || c.Allocations[0].Covered {
-		t.Errorf("got allocations %+v, want one with what the API says of its pod", c.Allocations)
+		t.Errorf("got allocations %+v, want one with the object of its pod", c.Allocations)
 	}
 	if c := s.Builder().Case(index.AddressOf(netip.MustParseAddr("10.0.0.2")), true); !c.Allocations[0].Covered {
 		t.Error("got the allocation's node not covered in a dispute, want it covered")
@@ -494,7 +494,7 @@ func TestNetworksOfPodsOnly(t *testing.T) {
 		m.Claims[0].Namespace, m.Claims[0].Network = test.record, "net0"
 		a.tell(m)
 		if got := a.n.Ranges().PodNetworks()["net0"]; got != test.want {
-			t.Errorf("%s: got its network given out %t, want %t", test.name, got, test.want)
+			t.Errorf("%s: got its network used %t, want %t", test.name, got, test.want)
 		}
 	}
 }
@@ -541,6 +541,6 @@ func TestPodsOfANodeThatIsGivenUp(t *testing.T) {
 	s.judgeAll()
 	s.told.heard = nil
 	s.PodsChanged([]string{"uidveth2"})
-	s.wantJudged("it changes when its node is given up")
-	s.wantHeard("it changes when its node is given up")
+	s.wantJudged("it changes when its node times out")
+	s.wantHeard("it changes when its node times out")
 }

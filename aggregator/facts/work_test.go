@@ -26,7 +26,7 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	}
 	s.Retell([]index.Address{key("10.0.0.1")})
 	if i := one(); i.Pods || !i.Retell {
-		t.Errorf("told again: got %+v", i)
+		t.Errorf("reported again: got %+v", i)
 	}
 	s.PodsChanged([]string{"uidveth2"})
 	if i := one(); !i.Pods || i.Retell {
@@ -54,7 +54,7 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	vanished := []*verdict.Allocation{{Pod: "y"}}
 	s.Expire(&Item{Address: key("10.0.0.1"), Before: before, Derived: true, Vanished: vanished, At: 5, Residence: 6, Pods: true, Retell: true}, nil)
 	if i := one(); len(i.Before) != 1 || !i.Derived || len(i.Vanished) != 1 || i.At != 5 || i.Residence != 6 || !i.Pods || !i.Retell {
-		t.Errorf("judged once more: got %+v, want what was known", i)
+		t.Errorf("judged once more: got %+v, want the known one", i)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 		}
 		a.tell(test.then)
 		if got := int(a.n.Charged() - before); got != test.cost {
-			t.Errorf("%s: got %d bytes when it is told once more, want %d", test.name, got, test.cost)
+			t.Errorf("%s: got %d bytes when it is reported once more, want %d", test.name, got, test.cost)
 		}
 		s.checkBudget(test.name)
 	}
@@ -210,25 +210,25 @@ func TestTombstonesAreForgotten(t *testing.T) {
 		}
 	}
 	if s.isBuried(a.n, addr(20), mac, s.now) || s.isBuried(b.n, addr(20), verdict.MAC(records.MAC(8)), s.now) || s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin+1)) {
-		t.Error("got buried what the same node saw, another sender's, or what was later")
+		t.Error("got a tombstone for a sighting of the same node, of another sender, or a later one")
 	}
 	if !s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin)) {
-		t.Error("got not buried what seems a little later")
+		t.Error("got no tombstone for a slightly later sighting")
 	}
 	s.after(30 * time.Second)
 	s.bury(a.n, addr(20), mac, time.Second)
 	s.after(30 * time.Second)
 	if s.isBuried(b.n, addr(30), mac, 0) || !s.isBuried(b.n, addr(20), mac, 0) {
-		t.Error("got buried what was given up a minute ago, or not what was since")
+		t.Error("got a tombstone from a minute ago, or none for a later one")
 	}
 	s.bury(a.n, addr(1), mac, 0)
 	if len(s.by) != 2 || len(s.burials) != 2 {
-		t.Errorf("got %d tombstones in %d burials, want those of the last minute", len(s.by), len(s.burials))
+		t.Errorf("got %d tombstones in %d burials, want the ones of the last minute", len(s.by), len(s.burials))
 	}
 	s.after(time.Hour)
 	s.bury(a.n, addr(1), mac, time.Minute)
 	if len(s.by) != 0 || len(s.burials) != 0 {
-		t.Errorf("got %d tombstones in %d burials, want none of what was given up a minute ago", len(s.by), len(s.burials))
+		t.Errorf("got %d tombstones in %d burials, want none from a minute ago", len(s.by), len(s.burials))
 	}
 }
 
@@ -240,15 +240,15 @@ func TestFramesOfAgentsThatAreBehindAreOlder(t *testing.T) {
 	seen := s.now.Add(time.Second)
 	buried := func() bool { return s.isBuried(b.n, key("10.0.0.1"), verdict.MAC(records.MAC(7)), seen) }
 	if buried() {
-		t.Error("got buried what was seen a second later")
+		t.Error("got a tombstone for a sighting a second later")
 	}
 	b.p.lag = 2 * time.Second
 	if !buried() {
-		t.Error("got not buried what was seen a second later by the clock of an agent that is two behind")
+		t.Error("got no tombstone for a sighting a second later by the clock of an agent that lags by two")
 	}
 	b.leave()
 	if buried() {
-		t.Error("got buried what a node saw whose stream is over")
+		t.Error("got a tombstone for a sighting of a node whose stream has ended")
 	}
 }
 

@@ -124,7 +124,8 @@ func pause(ctx context.Context, d time.Duration, back <-chan struct{}) {
 func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(*rest.Request) error) error {
 	options.FieldSelector = f.fields
 	delay := newBackoff()
-	for {
+	// A reflector that has been stopped may still begin a listing in a goroutine.
+	for ctx.Err() == nil {
 		back := f.cluster.health.back()
 		// It is retried here and not by the client, so that failures are known at once.
 		err := do(f.client.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).
@@ -147,6 +148,7 @@ func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(
 			return err
 		}
 	}
+	return ctx.Err()
 }
 
 // page lists a page of objects and reduces them.

@@ -96,12 +96,14 @@ func TestListings(t *testing.T) {
 			// one that ends within a second and without an event.
 			p := testPod("p7", "n1", "10.0.0.8")
 			p.Status.Phase = corev1.PodPending
+			watched := func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 }
+			wait.Until(t, "it is watched", watched)
 			f.put(p)
 			wait.Until(t, "the watch tells something", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
 			first := c.Pod("", "", "uid-p7", "n1")
 			f.cut()
 			p.Status.Phase = corev1.PodSucceeded
-			wait.Until(t, "it is watched again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 })
+			wait.Until(t, "it is watched again", watched)
 			f.put(p)
 			wait.Until(t, "the change is heard", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Succeeded" })
 			if f.lists != 1 {

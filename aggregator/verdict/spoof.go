@@ -90,9 +90,9 @@ func (j spoofDetection) holds(ns *Namespace) bool {
 	})
 }
 
-// wronged reports whether a claim is false and for the address of an owner in the same scope. A
-// claim is true, whichever sender it has, if it names the hardware address of the owner or of
-// the node that hosts the owner.
+// wronged reports whether a claim falsely claims the address of an owner in the same scope. A claim
+// that names the hardware address of the owner, or of the node that hosts the owner, is true,
+// regardless of its sender.
 func (j spoofDetection) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if !o.Assigned || !o.Alive() || o.Excluded != nil || o.Namespace == nil || o.ID == sender.ID {
 		return false
