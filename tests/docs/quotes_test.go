@@ -18,7 +18,7 @@ var foreign = []string{
 	"certificate signed by unknown authority",
 	"first record does not look like a TLS handshake",
 	"error reading server preface: EOF",
-	"you may not get a token of service account",
+	"cannot get a token of service account",
 }
 
 // unquoted matches what a page has in place of the variable parts of a message.
