@@ -31,6 +31,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -158,7 +161,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	if err != nil {
 		return nil, fmt.Errorf("read boot id: %w", err)
 	}
-	inode, err := readInode("/proc/self/ns/net")
+	inode, err := files.Inode("/proc/self/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("read own network namespace: %w", err)
 	}
@@ -177,7 +180,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  kernelRelease(),
 		},
 	}
-	a.ipam = newIPAM(log, a.table, cfg, hasOwnRoot("/proc"))
+	a.ipam = newIPAM(log, a.table, cfg, files.FindRoot("/proc"))
 	a.runtime.statusChanged, a.ipam.statusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -284,7 +287,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 	a.reporters.Store(&reporters)
 	incomplete := make(chan struct{}, 1)
-	k.incomplete = func() { poke(incomplete) }
+	k.incomplete = func() { wake.Poke(incomplete) }
 	n.look(true) // names before addresses, so that the first account has both
 	if err := k.list(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
@@ -474,7 +477,7 @@ func (a *Agent) report() {
 		}
 	}
 	for i, problem := range s.Problems {
-		s.Problems[i] = printable(problem) // errors name files, whose names may contain any bytes
+		s.Problems[i] = form.Printable(problem) // errors name files, whose names may contain any bytes
 	}
 	a.table.update(func() { a.table.setStatus(s) })
 }

@@ -18,6 +18,9 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/wake"
 )
 
 // How cri asks the runtime that it found: it lists the sandboxes when a namespace
@@ -37,7 +40,7 @@ func (c *cri) namespaces(unnamed []*namespace) {
 		a := before[ns]
 		if a == nil {
 			a = &attempt{last: now}
-			defer poke(c.poked)
+			defer wake.Poke(c.poked)
 		}
 		c.unnamed[ns] = a
 	}
@@ -179,7 +182,7 @@ func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) e
 	tooMany := 0
 	for _, s := range r.GetItems() {
 		switch id := s.GetId(); {
-		case id == "" || len(id) > maxText || s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY:
+		case id == "" || len(id) > form.MaxLength || s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY:
 		case len(ready) < maxSandboxes:
 			ready[id] = true
 		default:
@@ -281,8 +284,8 @@ func (c *cri) askRound(ctx context.Context, client runtimev1.RuntimeServiceClien
 	for i, id := range ids {
 		switch s, err := answers[i].sandbox, answers[i].err; {
 		case err == nil && s.id == id:
-			if s.process.pid != 0 {
-				s.process, _ = readProcess(c.procDir, s.process.pid)
+			if s.process.PID != 0 {
+				s.process, _ = c.procDir.Process(s.process.PID)
 			}
 			c.known[id] = s
 			delete(c.unanswered, id)
@@ -352,7 +355,7 @@ func (c *cri) follow(ctx context.Context, client runtimev1.RuntimeServiceClient)
 		if s == nil {
 			ready = false // it has been removed; or it is no sandbox, and is not known
 		}
-		if id == "" || len(id) > maxText {
+		if id == "" || len(id) > form.MaxLength {
 			continue
 		}
 		c.mu.Lock()
@@ -360,7 +363,7 @@ func (c *cri) follow(ctx context.Context, client runtimev1.RuntimeServiceClient)
 			c.told[id] = ready
 		}
 		c.mu.Unlock()
-		poke(c.poked)
+		wake.Poke(c.poked)
 	}
 	if ctx.Err() != nil {
 		err = nil

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -76,7 +77,7 @@ type logged struct {
 func (l *logged) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer poke(l.more)
+	defer wake.Poke(l.more)
 	return l.lines.Write(b)
 }
 
@@ -307,7 +308,7 @@ func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 				return listener.DialContext(ctx)
 			default:
 			}
-			poke(tried)
+			wake.Poke(tried)
 			return nil, errors.New("connection refused")
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}), // and no backoff to speak of

@@ -5,34 +5,26 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // cniFile is what a file of libcni's result cache says.
 type cniFile struct {
-	version  version  // of the file
-	netns    []string // paths of the sandbox
+	version  files.Version // of the file
+	netns    []string      // paths of the sandbox
 	workload *ipwitnessv1.Workload
 	networks map[string]networks // by path of the sandbox: what a pod was given there
-}
-
-// version tells whether a file is still the same: its ctime changes with whatever
-// is done to it.
-type version struct {
-	inode        uint64
-	size         int64
-	mtime, ctime unix.Timespec
 }
 
 // networks are the names of the networks that addresses are of, by who has them
@@ -129,7 +121,7 @@ func (n *names) watchResults(ctx context.Context) error {
 			}
 			onTheWay := false
 			for results := range dirs {
-				onTheWay = onTheWay || within(results, e.Name)
+				onTheWay = onTheWay || files.Within(results, e.Name)
 			}
 			if onTheWay {
 				watch()
@@ -170,14 +162,14 @@ func (n *names) readResults() {
 	if all {
 		there := map[string]bool{}
 		for dir, prefix := range map[string]string{n.cniResults: "", n.multusResults(): ofMultus} {
-			entries, _ := readDir(dir)
+			entries, _ := files.ReadDir(dir)
 			for name := range entries {
 				there[prefix+name] = true
 			}
 		}
 		maps.DeleteFunc(n.results, func(name string, _ cniFile) bool { return !there[name] })
 		for name := range there {
-			if old, ok := n.results[name]; !ok || fileVersion(n.resultPath(name)) != old.version {
+			if old, ok := n.results[name]; !ok || files.VersionOf(n.resultPath(name)) != old.version {
 				stale[name] = true
 			}
 		}
@@ -185,8 +177,8 @@ func (n *names) readResults() {
 	for name := range stale {
 		delete(n.results, name)
 		path := n.resultPath(name)
-		v := fileVersion(path) // before its content, which may be a newer one
-		data, err := readSmall(path)
+		v := files.VersionOf(path) // before its content, which may be a newer one
+		data, err := files.ReadSmall(path)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
@@ -202,44 +194,6 @@ func (n *names) readResults() {
 		f.version = v
 		n.results[name] = f
 	}
-}
-
-// fileVersion gives the version of a file; none where there is no file.
-func fileVersion(path string) version {
-	var st unix.Stat_t
-	if unix.Lstat(path, &st) != nil {
-		return version{}
-	}
-	return version{st.Ino, st.Size, st.Mtim, st.Ctim}
-}
-
-// maxSmall is more than any file has that is read whole.
-const maxSmall = 1 << 20
-
-// readSmall reads a regular file of at most 1 MiB. It does not follow links, nor
-// wait for a pipe: who can write there must not be able to stop the agent.
-func readSmall(path string) ([]byte, error) {
-	data, _, err := readRegular(path, unix.O_NOFOLLOW, maxSmall)
-	return data, err
-}
-
-// readRegular reads a regular file of at most so many bytes, opened with further
-// flags, and says when it was written.
-func readRegular(path string, flags int, most int64) (data []byte, written time.Time, err error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
-	if err != nil {
-		return nil, written, err
-	}
-	defer func() { _ = f.Close() }()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, written, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, written, fmt.Errorf("%s is no regular file of at most %d bytes", path, most)
-	}
-	data, err = io.ReadAll(io.LimitReader(f, most))
-	return data, info.ModTime(), err
 }
 
 // cniResult is a file of libcni's cache (cniCacheV1, libcni/api.go of
@@ -269,9 +223,6 @@ type cniResult struct {
 	} `json:"result"`
 }
 
-// maxText is more than any name of Kubernetes or of a container runtime has.
-const maxText = 512
-
 // parseResult reads one file of libcni's cache.
 func parseResult(data []byte) (cniFile, error) {
 	var c cniResult
@@ -296,14 +247,14 @@ func parseResult(data []byte) (cniFile, error) {
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
 		// An aggregator would refuse all that the node tells.
-		if len(text) > maxText {
-			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), maxText)
+		if len(text) > form.MaxLength {
+			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), form.MaxLength)
 		}
 	}
 	f := cniFile{workload: w}
 	add := func(path string) {
 		if path != "" {
-			f.netns = append(f.netns, sandboxPath(path))
+			f.netns = append(f.netns, files.Clean(path))
 		}
 	}
 	add(c.NetNS)
@@ -316,20 +267,10 @@ func parseResult(data []byte) (cniFile, error) {
 	return f, nil
 }
 
-// sandboxPath is the path of a sandbox as names has it.
-func sandboxPath(path string) string {
-	path = filepath.Clean(path)
-	// /var/run is /run.
-	if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {
-		path = "/run/" + rest
-	}
-	return path
-}
-
 // isPodNetwork tells whether the network may be one of pods: podman has such
 // results, too, but its bridges are worlds of their own on each host.
 func (c *cniResult) isPodNetwork() bool {
-	if c.NetworkName == "podman" || !isNetworkName(c.NetworkName) {
+	if c.NetworkName == "podman" || !form.IsNetworkName(c.NetworkName) {
 		return false
 	}
 	for _, i := range c.Result.Interfaces {
@@ -340,21 +281,6 @@ func (c *cniResult) isPodNetwork() bool {
 	return true
 }
 
-// isNetworkName says what libcni says of names (ValidateNetworkName in
-// pkg/utils), and that they have an end.
-func isNetworkName(s string) bool {
-	const most = 253
-	for i, r := range s {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
-		case i > 0 && (r == '_' || r == '.' || r == '-'):
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= most
-}
-
 // networks gives the addresses of the result, by sandbox.
 func (c *cniResult) networks() map[string]networks {
 	all := map[string]networks{}
@@ -363,7 +289,7 @@ func (c *cniResult) networks() map[string]networks {
 		if err != nil || prefix.Addr().IsLoopback() || sandbox == "" || iface == "" || len(iface) >= unix.IFNAMSIZ {
 			return
 		}
-		path := sandboxPath(sandbox)
+		path := files.Clean(sandbox)
 		if all[path] == nil {
 			all[path] = networks{}
 		}

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
 )
 
 // cniNetwork is what a configuration of CNI says of a network whose addresses
@@ -182,20 +185,20 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	}
 	dir := cmp.Or(ipam.DataDir, defaultDataDir)
 	switch {
-	case !isNetworkName(name):
+	case !form.IsNetworkName(name):
 		return nil, errors.New("that is no name of a network: its allocations cannot be found")
-	case !filepath.IsAbs(dir) || len(dir) > maxText:
+	case !filepath.IsAbs(dir) || len(dir) > form.MaxLength:
 		return nil, errors.New("its dataDir is no absolute path: its allocations cannot be found")
-	case len(d.Type) > maxText || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
+	case len(d.Type) > form.MaxLength || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
 		return nil, errors.New("its plugin or its device has a name that cannot be")
 	}
-	n := &cniNetwork{name: name, plugin: d.Type, dir: filepath.Join(sandboxPath(dir), name)}
+	n := &cniNetwork{name: name, plugin: d.Type, dir: filepath.Join(files.Clean(dir), name)}
 	n.attach(d)
 	if p.Type == flannel {
-		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > maxText {
+		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > form.MaxLength {
 			return n, errors.New("its subnetFile is no absolute path: its ranges are not known")
 		}
-		n.env = sandboxPath(n.env)
+		n.env = files.Clean(n.env)
 		return n, nil
 	}
 	var err error
@@ -218,10 +221,10 @@ func (n *cniNetwork) attach(p *cniPlugin) {
 
 // readEnv reads the ranges that flannel has for this node. There are none where it
 // has not run yet.
-func (n *cniNetwork) readEnv(root ownRoot) error {
-	data, _, err := readRegular(n.env, 0, maxSmall)
+func (n *cniNetwork) readEnv(root files.Root) error {
+	data, _, err := files.ReadRegular(n.env, 0, files.MaxSmall)
 	if errors.Is(err, os.ErrNotExist) {
-		return root.reach(filepath.Dir(n.env))
+		return root.Reach(filepath.Dir(n.env))
 	}
 	if err == nil {
 		n.ranges, n.gateways, err = flannelRanges(data)
@@ -253,7 +256,7 @@ func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
 // cniConfs are the configurations of CNI, by file.
 type cniConfs struct {
 	dirs  []string
-	root  ownRoot
+	root  files.Root
 	files map[string][]cniNetwork // what each said when it was last understood
 	envs  []string                // files that have ranges of them
 }
@@ -269,30 +272,30 @@ const settled = time.Second
 // set.
 func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems []string, later bool) {
 	networks = map[string]cniNetwork{}
-	files := map[string][]cniNetwork{}
-	if err := c.root.reachAny(c.dirs); errors.Is(err, errNotMounted) {
+	parsed := map[string][]cniNetwork{}
+	if err := c.root.ReachAny(c.dirs); errors.Is(err, files.ErrNotMounted) {
 		problems = append(problems, fmt.Sprintf("CNI's configurations in %s are not known: %s", strings.Join(c.dirs, " and "), err))
 	}
 	for _, dir := range c.dirs {
 		names, err := confFiles(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			problems = append(problems, fmt.Sprintf("CNI's configurations are not known (%s): which ranges host-local gives, and where it keeps what it has given elsewhere than in %s; let the agent's user read that directory",
-				short(err), defaultDataDir))
+				form.Short(err), defaultDataDir))
 			for file, before := range c.files {
 				if filepath.Dir(file) == dir {
-					files[file] = before
+					parsed[file] = before
 				}
 			}
 		}
 		for _, name := range names {
 			file := filepath.Join(dir, name)
-			data, written, err := readRegular(file, 0, maxSmall) // it may be a link, as for libcni
+			data, written, err := files.ReadRegular(file, 0, files.MaxSmall) // it may be a link, as for libcni
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
 			var found []cniNetwork
 			if err == nil {
-				found, err = parseConf(printable(file), data)
+				found, err = parseConf(form.Printable(file), data)
 			}
 			if err != nil {
 				if found == nil {
@@ -302,23 +305,23 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 					later = true
 				} else {
 					problems = append(problems, fmt.Sprintf("CNI's configuration %s is not understood (%s): what host-local gives by it is not known; correct or remove it",
-						printable(file), oneLine(err)))
+						form.Printable(file), form.OneLine(err)))
 				}
 			}
-			files[file] = found
+			parsed[file] = found
 		}
 	}
-	c.files, c.envs = files, nil
+	c.files, c.envs = parsed, nil
 	for _, dir := range c.dirs {
-		for _, file := range slices.Sorted(maps.Keys(files)) {
+		for _, file := range slices.Sorted(maps.Keys(parsed)) {
 			if filepath.Dir(file) != dir {
 				continue
 			}
-			for _, n := range files[file] {
+			for _, n := range parsed[file] {
 				if n.env != "" {
 					c.envs = append(c.envs, n.env)
 					if err := n.readEnv(c.root); err != nil {
-						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known: %s", n.name, oneLine(err)))
+						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known: %s", n.name, form.OneLine(err)))
 					}
 				}
 				first, known := networks[n.dir]
@@ -346,9 +349,6 @@ func union[T comparable](a, b []T) []T {
 	}
 	return sum
 }
-
-// oneLine is the text of an error that others may have caused, in one line.
-func oneLine(err error) string { return strings.ReplaceAll(short(err), "\n", "; ") }
 
 // confFiles gives the names of configurations in a directory, sorted: those that
 // libcni takes for some (ConfFiles in libcni/conf.go).

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ipwitness/ipwitness/agent/form"
 )
 
 // networkText is what a configuration says of a network, in short.
@@ -184,7 +186,7 @@ func FuzzConf(f *testing.F) {
 			t.Error("an error says nothing")
 		}
 		for _, n := range networks {
-			if !isNetworkName(n.name) || !filepath.IsAbs(n.dir) || filepath.Base(n.dir) != n.name || len(n.dir) > 2*maxText {
+			if !form.IsNetworkName(n.name) || !filepath.IsAbs(n.dir) || filepath.Base(n.dir) != n.name || len(n.dir) > 2*form.MaxLength {
 				t.Errorf("network %q in %q was taken", n.name, n.dir)
 			}
 			for _, r := range n.ranges {

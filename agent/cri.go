@@ -22,6 +22,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/wake"
 )
 
 // The socket of the container runtime is found, or no runtime is asked.
@@ -84,7 +89,7 @@ type cri struct {
 	log     *slog.Logger
 	sockets []string
 	chosen  bool // the one socket was chosen: that it is missing is a problem
-	procDir string
+	procDir proc.Dir
 
 	changed       func()        // the sandboxes are others now
 	statusChanged func()        // there is another problem, or one less
@@ -128,7 +133,7 @@ func (a *attempt) due(first time.Duration) time.Time {
 	return a.last.Add(max(first, firstTry<<max(0, a.tries-quickTries+1)))
 }
 
-func newCRI(log *slog.Logger, socket, procDir string) *cri {
+func newCRI(log *slog.Logger, socket string, procDir proc.Dir) *cri {
 	c := &cri{
 		log:           log,
 		sockets:       criSockets,
@@ -194,9 +199,9 @@ func (c *cri) watchSockets(ctx context.Context) error {
 	}
 	defer func() { _ = w.Close() }()
 	for _, s := range c.sockets {
-		watchUp(w, s)
+		files.WatchUp(w, s)
 	}
-	poke(c.hurry)
+	wake.Poke(c.hurry)
 	for {
 		select {
 		case <-ctx.Done():
@@ -206,22 +211,16 @@ func (c *cri) watchSockets(ctx context.Context) error {
 				return nil
 			}
 			for _, s := range c.sockets {
-				if within(s, e.Name) {
-					watchUp(w, s) // its directory may be another one now
-					poke(c.hurry)
+				if files.Within(s, e.Name) {
+					files.WatchUp(w, s) // its directory may be another one now
+					wake.Poke(c.hurry)
 				}
 			}
 		case err := <-w.Errors:
 			c.log.Debug("events about sockets were lost", "error", err)
-			poke(c.hurry)
+			wake.Poke(c.hurry)
 		}
 	}
-}
-
-// within says whether path is dir, or below it.
-func within(path, dir string) bool {
-	rest, ok := strings.CutPrefix(path, dir)
-	return ok && (rest == "" || rest[0] == '/')
 }
 
 // find connects to the first runtime that has sandboxes, or else to the first
@@ -341,7 +340,7 @@ func (c *cri) connect(ctx context.Context, socket string) (conn *grpc.ClientConn
 		return nil, "", errors.New(status.Convert(err).Message())
 	}
 	name := strings.TrimSpace(v.GetRuntimeName() + " " + strings.TrimPrefix(v.GetRuntimeVersion(), "v"))
-	if len(name) > maxText {
+	if len(name) > form.MaxLength {
 		name = "a runtime whose name has no end"
 	}
 	return conn, name, nil
@@ -414,14 +413,14 @@ func (c *cri) health(now time.Time) (runtime string, problems []string) {
 	case c.runtime != "":
 		if now.Sub(c.away) >= awayAfter {
 			problems = append(problems, fmt.Sprintf("the container runtime at %s does not answer since %s: %s (%s)",
-				c.socket, c.away.UTC().Format(time.RFC3339), lost, short(c.fault)))
+				c.socket, c.away.UTC().Format(time.RFC3339), lost, form.Short(c.fault)))
 		}
 	case errors.Is(c.fault, os.ErrPermission):
 		problems = append(problems, fmt.Sprintf("the container runtime may not be asked (%s): %s; "+
-			"let the agent's user write to that socket, or set --cri-socket off", short(c.fault), lost))
+			"let the agent's user write to that socket, or set --cri-socket off", form.Short(c.fault), lost))
 	default:
 		problems = append(problems, fmt.Sprintf("there is no container runtime to ask (%s): %s; "+
-			"correct --cri-socket, or start the runtime: it is found when it comes", short(c.fault), lost))
+			"correct --cri-socket, or start the runtime: it is found when it comes", form.Short(c.fault), lost))
 	}
 	if c.tooMany > 0 {
 		problems = append(problems, fmt.Sprintf("the container runtime lists %d sandboxes more than the %d that are asked for: their names come from CNI results and processes",
@@ -438,22 +437,6 @@ func (c *cri) counters() (calls map[criCall]uint64, answers float64) {
 		answers = 1
 	}
 	return maps.Clone(c.calls), answers
-}
-
-// short is the text of an error that others wrote.
-func short(err error) string {
-	text := err.Error()
-	return printable(text[:min(len(text), maxText)])
-}
-
-// watchUp watches a file that may be missing, and may come later, by its
-// directories, down to the deepest that there is.
-func watchUp(w *fsnotify.Watcher, path string) {
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if err := w.Add(dir); err == nil || dir == filepath.Dir(dir) {
-			return
-		}
-	}
 }
 
 // criSocket reads the flag: a path may be that of a URL.

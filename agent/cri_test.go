@@ -22,6 +22,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/wake"
 )
 
 // patience is how long a condition may take: machines are shared.
@@ -194,11 +198,11 @@ type asking struct {
 // ask starts a cri of a socket.
 func ask(t *testing.T, sockets ...string) *asking {
 	t.Helper()
-	a := &asking{newCRI(slog.New(slog.DiscardHandler), sockets[0], t.TempDir()), t, make(chan struct{}, 1)}
+	a := &asking{newCRI(slog.New(slog.DiscardHandler), sockets[0], proc.Dir(t.TempDir())), t, make(chan struct{}, 1)}
 	if len(sockets) > 1 {
 		a.sockets, a.chosen = sockets, false
 	}
-	a.changed = func() { poke(a.news) }
+	a.changed = func() { wake.Poke(a.news) }
 	a.statusChanged = a.changed
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -589,7 +593,7 @@ func TestRuntimeThatDoesNotAnswerStopsNothing(t *testing.T) {
 }
 
 func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
-	long := strings.Repeat("x", maxText+1)
+	long := strings.Repeat("x", form.MaxLength+1)
 	ready := runtimev1.PodSandboxState_SANDBOX_READY
 	for name, c := range map[string]struct {
 		change func(r *runtimev1.PodSandboxStatusResponse)
@@ -626,7 +630,7 @@ func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
 			c.change(r)
 			got := "not taken"
 			if s, err := parseSandbox(r); err == nil {
-				got = fmt.Sprint(s.workload.GetName(), " ", s.path, " ", s.process.pid, " ", s.ips)
+				got = fmt.Sprint(s.workload.GetName(), " ", s.path, " ", s.process.PID, " ", s.ips)
 			}
 			if got != c.want {
 				t.Errorf("sandbox: got %q, want %q", got, c.want)

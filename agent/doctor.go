@@ -15,6 +15,9 @@ import (
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/bpf"
 )
 
@@ -127,14 +130,14 @@ func Doctor(cfg Config) []Check {
 		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
 	}, err, "NETLINK_LISTEN_ALL_NSID")
 
-	root := hasOwnRoot("/proc")
+	root := files.FindRoot("/proc")
 	for _, dir := range cfg.NetnsDirs {
-		out = append(out, root.source("named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
+		out = append(out, sourceCheck(root, "named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
-	out = append(out, root.source("CNI results", cfg.CNIResults, "names of pods and containers"))
+	out = append(out, sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"))
 	out = append(out,
-		root.sources("CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
-		root.sources("host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
+		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
+		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
 	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
 	return out
 }
@@ -224,14 +227,14 @@ func tryClsact(tcx error) Check {
 // loopbackIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX).
 const loopbackIndex = 1
 
-// source checks a directory that names are read from.
-func (own ownRoot) source(feature, dir, gives string) Check {
+// sourceCheck checks a directory that a source reads.
+func sourceCheck(root files.Root, feature, dir, gives string) Check {
 	const mountParent = "mount its parent read-only with HostToContainer propagation"
 	c := Check{Feature: feature, Status: StatusOK, Detail: dir}
 	_, err := os.ReadDir(dir)
-	unseen := own.reach(dir)
-	if orphaned(dir) {
-		unseen = errOrphaned
+	unseen := root.Reach(dir)
+	if files.Orphaned(dir) {
+		unseen = files.ErrOrphaned
 	}
 	switch {
 	case unseen != nil:
@@ -246,13 +249,13 @@ func (own ownRoot) source(feature, dir, gives string) Check {
 	return c
 }
 
-// sources checks directories that are of one kind. One that cannot be seen is none
-// that must be there, as long as another one can.
-func (own ownRoot) sources(feature string, dirs []string, gives string) Check {
+// sourcesCheck checks directories of one kind. One of them may be invisible as long as
+// another one is visible.
+func sourcesCheck(root files.Root, feature string, dirs []string, gives string) Check {
 	var there []string
 	for _, dir := range dirs {
-		c := own.source(feature, dir, gives)
-		if c.Status != StatusOK && (own.reach(dir) == nil || own.reachAny(dirs) != nil) {
+		c := sourceCheck(root, feature, dir, gives)
+		if c.Status != StatusOK && (root.Reach(dir) == nil || root.ReachAny(dirs) != nil) {
 			c.Used = "nothing"
 			return c
 		}
@@ -285,7 +288,7 @@ func readRuntime(socket string) Check {
 		c.Detail = "none is found (it may come later)"
 		return c
 	}
-	c.Status, c.Detail = StatusDegraded, short(r.fault)
+	c.Status, c.Detail = StatusDegraded, form.Short(r.fault)
 	c.Used = "CNI results, cgroups and processes"
 	c.Lost = "names of pods that have no CNI result; virtual machines, and addresses that the runtime believes"
 	c.Fix = "correct --cri-socket, or start the runtime"
@@ -296,25 +299,25 @@ func readRuntime(socket string) Check {
 }
 
 // readProcesses checks how many processes tell of their namespaces.
-func readProcesses(procDir string) Check {
+func readProcesses(procDir proc.Dir) Check {
 	c := Check{
 		Feature: "processes", Status: StatusDegraded, Used: "veth peers, named namespaces and CNI results",
 		Lost: "namespaces that have neither a veth here nor a name; ids of containers, and processes, in names",
 		Fix:  "hostPID and CAP_SYS_PTRACE, if you want those names",
 	}
-	entries, err := os.ReadDir(procDir)
+	entries, err := os.ReadDir(string(procDir))
 	if err != nil {
 		c.Detail = err.Error()
 		return c
 	}
-	own, _ := netnsOf(procDir, os.Getpid())
+	own, _ := procDir.Netns(os.Getpid())
 	read, refused, elsewhere := 0, 0, 0
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		switch inode, err := netnsOf(procDir, pid); {
+		switch inode, err := procDir.Netns(pid); {
 		case errors.Is(err, os.ErrPermission):
 			refused++
 		case err == nil:
@@ -324,15 +327,15 @@ func readProcesses(procDir string) Check {
 			}
 		}
 	}
-	pidns, err := os.Readlink(filepath.Join(procDir, "self/ns/pid"))
-	_, hidden := os.Stat(filepath.Join(procDir, "1"))
+	pidns, err := os.Readlink(filepath.Join(string(procDir), "self/ns/pid"))
+	_, hidden := os.Stat(procDir.Path(1, ""))
 	switch {
 	case refused > read:
 		c.Detail = fmt.Sprintf("/proc/PID/ns/net of %d out of %d processes cannot be read", refused, read+refused)
 	case hidden != nil:
 		c.Detail = "processes of other users are hidden (/proc is mounted with hidepid)"
 		c.Fix = "run it as root, or mount /proc without hidepid, if you want those names"
-	case elsewhere == 0 && err == nil && pidns != initialPIDNamespace:
+	case elsewhere == 0 && err == nil && pidns != files.InitialPIDNamespace:
 		c.Detail = fmt.Sprintf("only processes of this PID namespace are seen (%d), and none is in another network namespace", read)
 	default:
 		c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""

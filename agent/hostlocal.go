@@ -14,6 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -23,7 +25,7 @@ import (
 // what is there then.
 type hostLocal struct {
 	path    string
-	root    ownRoot
+	root    files.Root
 	conf    *cniNetwork // nil: no configuration names it
 	found   bool        // it is, or was, where such directories are looked for
 	state   ipwitnessv1.Pool_State
@@ -86,7 +88,7 @@ const (
 	maxGivenFile = 4096
 )
 
-func newHostLocal(path string, root ownRoot) *hostLocal {
+func newHostLocal(path string, root files.Root) *hostLocal {
 	return &hostLocal{
 		path: path, root: root, given: map[netip.Addr]*givenAddr{}, touched: map[string]bool{},
 		changes: map[netip.Addr]*ipwitnessv1.AllocationRecord{},
@@ -140,7 +142,7 @@ func (h *hostLocal) readTouched(room int, now time.Time) {
 func (h *hostLocal) read(room int, now time.Time) {
 	h.stale = false
 	clear(h.touched)
-	if err := h.root.reach(filepath.Dir(h.path)); errors.Is(err, errNotMounted) {
+	if err := h.root.Reach(filepath.Dir(h.path)); errors.Is(err, files.ErrNotMounted) {
 		h.fail(err, now)
 		return
 	}
@@ -201,7 +203,7 @@ func (h *hostLocal) read(room int, now time.Time) {
 	case h.unheard != nil:
 		h.state = ipwitnessv1.Pool_STALE
 		h.problem = fmt.Sprintf("changes of it are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			short(h.unheard), ipamEvery)
+			form.Short(h.unheard), ipamEvery)
 	}
 }
 
@@ -230,20 +232,20 @@ func (h *hostLocal) same() bool {
 
 // fail takes up that the directory cannot be read.
 func (h *hostLocal) fail(err error, now time.Time) {
-	if errors.Is(err, os.ErrNotExist) && !orphaned(h.path) {
+	if errors.Is(err, os.ErrNotExist) && !files.Orphaned(h.path) {
 		h.vanish(now)
 		h.state = ipwitnessv1.Pool_MISSING
 		h.problem = "there is no such directory: no pod was given an address there yet, or it was removed"
 		return
 	}
-	if orphaned(h.path) {
+	if files.Orphaned(h.path) {
 		h.vanish(now)
-		err = errOrphaned
+		err = files.ErrOrphaned
 	} else {
 		h.forget()
 	}
 	h.state = ipwitnessv1.Pool_UNREADABLE
-	if h.problem = oneLine(err); errors.Is(err, os.ErrPermission) {
+	if h.problem = form.OneLine(err); errors.Is(err, os.ErrPermission) {
 		h.problem += ": let the agent's user read it"
 	}
 }
@@ -383,7 +385,7 @@ func (h *hostLocal) record() *ipwitnessv1.PoolRecord {
 // none: host-local gives an address to nobody else, whatever is there by its name.
 func readGiven(path string) (*givenAddr, error) {
 	g := &givenAddr{record: &ipwitnessv1.AllocationRecord{}}
-	data, written, err := readRegular(path, unix.O_NOFOLLOW, maxGivenFile)
+	data, written, err := files.ReadRegular(path, unix.O_NOFOLLOW, maxGivenFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -405,8 +407,8 @@ func readGiven(path string) (*givenAddr, error) {
 func parseGiven(data []byte) (container, iface string) {
 	container, iface, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
 	iface, _, _ = strings.Cut(iface, "\n")
-	container, iface = printable(strings.TrimSpace(container)), printable(strings.TrimSpace(iface))
-	if len(container) > maxText {
+	container, iface = form.Printable(strings.TrimSpace(container)), form.Printable(strings.TrimSpace(iface))
+	if len(container) > form.MaxLength {
 		container = "" // an aggregator would refuse all that the node tells
 	}
 	if len(iface) >= unix.IFNAMSIZ {

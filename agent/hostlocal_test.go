@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -49,7 +51,7 @@ func newIPAMLab(t *testing.T) *ipamLab {
 	}, false)
 	l.reader = tab.attach()
 	t.Cleanup(l.reader.detach)
-	l.ipam.statusChanged = func() { poke(l.reader.wake) }
+	l.ipam.statusChanged = func() { wake.Poke(l.reader.wake) }
 	return l
 }
 
@@ -677,8 +679,8 @@ func TestParseGiven(t *testing.T) {
 		"abc\neth0\nmore":                      {"abc", "eth0"},
 		"abc\r\nan-interface-with-a-long-name": {"abc", ""},
 		"\xff\xfe":                             {"\uFFFD", ""},
-		strings.Repeat("x", maxText+1):         {"", ""},
-		strings.Repeat("x", maxText) + "\r\neth0": {strings.Repeat("x", maxText), "eth0"},
+		strings.Repeat("x", form.MaxLength+1):  {"", ""},
+		strings.Repeat("x", form.MaxLength) + "\r\neth0": {strings.Repeat("x", form.MaxLength), "eth0"},
 	} {
 		if id, iface := parseGiven([]byte(content)); id != want[0] || iface != want[1] {
 			t.Errorf("content %q: got %q and %q, want %q", content, id, iface, want)
@@ -695,7 +697,7 @@ func FuzzGiven(f *testing.F) {
 			t.Errorf("%q was taken for an address", name)
 		}
 		id, iface := parseGiven(content)
-		if !utf8.ValidString(id+iface) || len(id) > maxText || len(iface) >= unix.IFNAMSIZ || strings.ContainsAny(id, "\n") {
+		if !utf8.ValidString(id+iface) || len(id) > form.MaxLength || len(iface) >= unix.IFNAMSIZ || strings.ContainsAny(id, "\n") {
 			t.Errorf("content %q: got %q and %q", content, id, iface)
 		}
 	})

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/agent/form"
 )
 
 // addrRange is all addresses from first to last.
@@ -80,7 +82,7 @@ func (c hostLocalRange) addresses() (r addrRange, gateway netip.Addr, err error)
 	case c.Subnet == "":
 		return r, gateway, errors.New("a range has no subnet")
 	case err != nil:
-		return r, gateway, fmt.Errorf("%q is no subnet", short(errors.New(c.Subnet)))
+		return r, gateway, fmt.Errorf("%q is no subnet", form.Short(errors.New(c.Subnet)))
 	case subnet.Addr().Is4In6():
 		return r, gateway, fmt.Errorf("subnet %s is IPv4 written as IPv6", subnet)
 	case subnet.Bits() > subnet.Addr().BitLen()-2:
@@ -95,7 +97,7 @@ func (c hostLocalRange) addresses() (r addrRange, gateway netip.Addr, err error)
 		}
 		a, err := netip.ParseAddr(text)
 		if err != nil || a.Zone() != "" {
-			return a, fmt.Errorf("%s %q is no address", what, short(errors.New(text)))
+			return a, fmt.Errorf("%s %q is no address", what, form.Short(errors.New(text)))
 		}
 		if a = a.Unmap(); inside && !subnet.Contains(a) {
 			return a, fmt.Errorf("%s %s is not in subnet %s", what, a, subnet)

@@ -21,6 +21,9 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -32,7 +35,7 @@ type ipam struct {
 	table         *table
 	dirs          []string // the directories in them are host-local's
 	nodenameFile  string
-	root          ownRoot
+	root          files.Root
 	statusChanged func()        // there is another problem or name
 	mounted       chan struct{} // holds one token while a mount may have come or gone
 	ready         chan struct{} // closed once the table has the first account
@@ -66,7 +69,7 @@ const (
 	maxIPAMProblems = 16
 )
 
-func newIPAM(log *slog.Logger, t *table, cfg Config, root ownRoot) *ipam {
+func newIPAM(log *slog.Logger, t *table, cfg Config, root files.Root) *ipam {
 	return &ipam{
 		log:           log,
 		table:         t,
@@ -82,7 +85,7 @@ func newIPAM(log *slog.Logger, t *table, cfg Config, root ownRoot) *ipam {
 }
 
 // lookAtMounts has it looked whether anything else is mounted somewhere.
-func (i *ipam) lookAtMounts() { poke(i.mounted) }
+func (i *ipam) lookAtMounts() { wake.Poke(i.mounted) }
 
 // await waits until the table has the first account, but not for long: what is
 // read may be on a file system that does not answer.
@@ -161,7 +164,7 @@ func (i *ipam) event(e fsnotify.Event) {
 	}
 	for place := range i.places {
 		// One of them, or something in it, or on the way to it.
-		if dir == place || within(place, e.Name) {
+		if dir == place || files.Within(place, e.Name) {
 			i.all = true
 			return
 		}
@@ -211,14 +214,14 @@ func (i *ipam) lookForPlaces(now time.Time) {
 	networks, problems, later := i.confs.read(now)
 	i.soon = i.soon || later
 	dirs := slices.Collect(maps.Keys(networks))
-	if err := i.root.reachAny(i.dirs); errors.Is(err, errNotMounted) {
+	if err := i.root.ReachAny(i.dirs); errors.Is(err, files.ErrNotMounted) {
 		problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", strings.Join(i.dirs, " and "), err))
 	}
 	for _, dir := range i.dirs {
 		names, err := networkDirs(dir)
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("what host-local has given is not known (%s): let the agent's user read that directory, or mount it",
-				short(err)))
+				form.Short(err)))
 		}
 		for _, name := range names {
 			dirs = append(dirs, filepath.Join(dir, name))
@@ -338,8 +341,8 @@ func networkDirs(path string) (names []string, err error) {
 		defer func() { _ = d.Close() }()
 	}
 	switch {
-	case orphaned(path):
-		return nil, &os.PathError{Op: "read", Path: path, Err: errOrphaned}
+	case files.Orphaned(path):
+		return nil, &os.PathError{Op: "read", Path: path, Err: files.ErrOrphaned}
 	case errors.Is(err, os.ErrNotExist):
 		return nil, nil
 	case err != nil:
@@ -350,7 +353,7 @@ func networkDirs(path string) (names []string, err error) {
 		err = nil
 	}
 	for _, e := range entries {
-		if e.IsDir() && isNetworkName(e.Name()) {
+		if e.IsDir() && form.IsNetworkName(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -408,7 +411,7 @@ func (i *ipam) tellStatus() {
 	problems := slices.Clone(i.says)
 	if i.unwatched != nil {
 		problems = append(problems, fmt.Sprintf("changes of IPAM are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			short(i.unwatched), ipamEvery))
+			form.Short(i.unwatched), ipamEvery))
 	}
 	for _, dir := range slices.Sorted(maps.Keys(i.hostLocal)) {
 		h := i.hostLocal[dir]
@@ -434,12 +437,12 @@ func (i *ipam) tellStatus() {
 // readNodename reads the name that Calico has for the node.
 func (i *ipam) readNodename() (name, problem string) {
 	const most = 253
-	data, _, err := readRegular(i.nodenameFile, 0, maxSmall)
+	data, _, err := files.ReadRegular(i.nodenameFile, 0, files.MaxSmall)
 	switch name = strings.TrimSpace(string(data)); {
 	case errors.Is(err, os.ErrNotExist):
 		return "", ""
 	case err != nil:
-		return "", fmt.Sprintf("the name that Calico has for this node is not known (%s): let the agent's user read it", short(err))
+		return "", fmt.Sprintf("the name that Calico has for this node is not known (%s): let the agent's user read it", form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
 		return "", fmt.Sprintf("%s has no name of a node: Calico books addresses for whatever it says: write the node's name there", i.nodenameFile)
 	}

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/form"
 )
 
 // linkMsg is what we read of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
@@ -160,16 +161,6 @@ func u32(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// cString is the text before the first NUL.
-func cString(b []byte) string {
-	s, _, _ := strings.Cut(string(b), "\x00")
-	return s
-}
-
-// printable is text that may be sent: an interface can be given any bytes for a
-// name, and protobuf takes only UTF-8.
-func printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
-
 // errShort says that a message ends before its header does.
 var errShort = errors.New("message is too short")
 
@@ -187,7 +178,7 @@ func parseLink(b []byte) (linkMsg, error) {
 	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
 		switch typ {
 		case unix.IFLA_IFNAME:
-			l.name = printable(cString(val))
+			l.name = form.Printable(unix.ByteSliceToString(val))
 		case unix.IFLA_ADDRESS:
 			l.mac = string(val)
 		case unix.IFLA_LINK:
@@ -203,9 +194,9 @@ func parseLink(b []byte) (linkMsg, error) {
 			for typ, val := range attributes(val) {
 				switch typ {
 				case unix.IFLA_INFO_KIND:
-					l.kind = printable(cString(val))
+					l.kind = form.Printable(unix.ByteSliceToString(val))
 				case unix.IFLA_INFO_SLAVE_KIND:
-					l.slaveKind = printable(cString(val))
+					l.slaveKind = form.Printable(unix.ByteSliceToString(val))
 				case unix.IFLA_INFO_DATA:
 					data = val
 				}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -18,6 +17,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -29,7 +32,7 @@ type names struct {
 	kernel     *kernel
 	netnsDirs  []string
 	cniResults string
-	procDir    string
+	procDir    proc.Dir
 	ticks      func() uint64 // clock ticks since boot
 	runtime    *cri
 	changed    chan struct{} // holds one token while there may be something new
@@ -60,14 +63,14 @@ type namedNetns struct {
 	name  *ipwitnessv1.Workload
 }
 
-func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procDir string, runtime *cri) *names {
+func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri) *names {
 	n := &names{
 		log:        log,
 		kernel:     k,
 		netnsDirs:  netnsDirs,
 		cniResults: cniResults,
 		procDir:    procDir,
-		ticks:      bootTicks,
+		ticks:      proc.BootTicks,
 		runtime:    runtime,
 		changed:    make(chan struct{}, 1),
 		mounted:    func() {},
@@ -83,7 +86,7 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults, procD
 }
 
 func (n *names) wake() {
-	poke(n.changed)
+	wake.Poke(n.changed)
 }
 
 // wakeAfter wakes the search after a while. One that is on its way counts for all.
@@ -176,13 +179,13 @@ func (n *names) look(everything bool) {
 // that is asked for.
 func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
 	byPath, said = map[string]uint64{}, map[uint64]facts{}
-	files := make(map[netnsFile]namedNetns, len(n.files))
+	found := make(map[netnsFile]namedNetns, len(n.files))
 	for _, dir := range n.netnsDirs {
 		source := "netns"
 		if filepath.Base(filepath.Dir(dir)) == "docker" {
 			source = "docker-netns"
 		}
-		entries, err := readDir(dir)
+		entries, err := files.ReadDir(dir)
 		if err != nil {
 			continue // no such source here
 		}
@@ -195,12 +198,12 @@ func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 				}
 			}
 			if !ok {
-				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: printable(name), Source: source}
+				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: form.Printable(name), Source: source}
 				if source == "netns" && !isMadeUp(ns.name) {
 					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // a file named the namespace, but does not say what uses it
 				}
 			}
-			files[f] = ns
+			found[f] = ns
 			byPath[f.path] = ns.inode
 			if said[ns.inode].file == nil {
 				said[ns.inode] = facts{file: ns.name}
@@ -208,7 +211,7 @@ func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 			n.adopt(f.path, ns.inode)
 		}
 	}
-	n.files = files
+	n.files = found
 	return byPath, said
 }
 
@@ -223,10 +226,10 @@ func (n *names) sandboxInode(s *sandbox, byPath map[string]uint64) uint64 {
 			n.adopt(s.path, inode)
 			return inode
 		}
-	case s.process.pid != 0:
+	case s.process.PID != 0:
 		// A PID may be another process's by now.
-		if p, err := n.readProcess(s.process.pid); err == nil && p.start == s.process.start {
-			if inode, err := n.netnsOf(p.pid); err == nil && inode != n.kernel.own.inode {
+		if p, err := n.procDir.Process(s.process.PID); err == nil && p.Start == s.process.Start {
+			if inode, err := n.procDir.Netns(p.PID); err == nil && inode != n.kernel.own.inode {
 				return inode
 			}
 		}
@@ -252,7 +255,7 @@ func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 	for inode, ns := range ours {
 		t := n.tenantOf(inode, ns)
 		t.facts = t.with(said[inode])
-		if s := byID[t.container.id]; s != nil && t.sandbox == nil {
+		if s := byID[t.container.ID]; s != nil && t.sandbox == nil {
 			t.sandbox = s // the runtime tells no path, but the cgroup whose it is
 		}
 		if t.sandbox == nil {
@@ -338,38 +341,6 @@ func (n *names) walk(now bool) {
 	n.processes()
 }
 
-// readDir gives the names in a directory, each with the inode of its file:
-// not that of what is mounted over it, which only stat(2) tells.
-func readDir(dir string) (map[string]uint64, error) {
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: dir, Err: err}
-	}
-	defer func() { _ = unix.Close(fd) }()
-	out := map[string]uint64{}
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := unix.Getdents(fd, buf)
-		if err != nil {
-			return nil, &os.PathError{Op: "getdents64", Path: dir, Err: err}
-		}
-		if n == 0 {
-			return out, nil
-		}
-		// struct linux_dirent64: inode, offset, record length, type, name.
-		for b := buf[:n]; len(b) > 19; {
-			size := int(binary.NativeEndian.Uint16(b[16:]))
-			if size <= 19 || size > len(b) {
-				break
-			}
-			if name := cString(b[19:size]); name != "." && name != ".." {
-				out[name] = binary.NativeEndian.Uint64(b)
-			}
-			b = b[size:]
-		}
-	}
-}
-
 // errNotNamespace says that a file is not (yet) a namespace: `ip netns add`
 // makes the file first and mounts the namespace over it later.
 var errNotNamespace = errors.New("not a network namespace")
@@ -383,7 +354,7 @@ func namespaceInode(path string) (uint64, error) {
 	if fs.Type != unix.NSFS_MAGIC {
 		return 0, errNotNamespace
 	}
-	return readInode(path)
+	return files.Inode(path)
 }
 
 // adopt gives the namespace behind path an nsid, where it is not known yet.

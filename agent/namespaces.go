@@ -3,7 +3,6 @@ package agent
 import (
 	"errors"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
@@ -221,13 +220,4 @@ func (k *kernel) ours(ns *namespace) bool {
 		}
 	}
 	return false
-}
-
-// readInode gives the inode of the network namespace behind a path.
-func readInode(path string) (uint64, error) {
-	var st unix.Stat_t
-	if err := unix.Stat(path, &st); err != nil {
-		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
-	}
-	return st.Ino, nil
 }

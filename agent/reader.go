@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -175,7 +176,7 @@ func (r *reader) again() {
 	r.table.mu.Lock()
 	r.resync = true
 	r.table.mu.Unlock()
-	poke(r.wake)
+	wake.Poke(r.wake)
 }
 
 // ask has questions answered once all that changed before is sent.
@@ -183,7 +184,7 @@ func (r *reader) ask(q questions) {
 	r.table.mu.Lock()
 	r.asked.add(q)
 	r.table.mu.Unlock()
-	poke(r.wake)
+	wake.Poke(r.wake)
 }
 
 // maxRecords bounds one message, so that it stays far below gRPC's 4 MiB.

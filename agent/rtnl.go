@@ -149,7 +149,7 @@ func ackError(h header, data []byte, errno unix.Errno) error {
 	if h.flags&unix.NLM_F_ACK_TLVS != 0 && off <= len(data) {
 		for typ, val := range attributes(data[off:]) {
 			if typ == unix.NLMSGERR_ATTR_MSG {
-				return fmt.Errorf("%w (%s)", errno, cString(val))
+				return fmt.Errorf("%w (%s)", errno, unix.ByteSliceToString(val))
 			}
 		}
 	}

@@ -9,6 +9,9 @@ import (
 
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -16,7 +19,7 @@ import (
 type sandbox struct {
 	id       string
 	path     string                // of its network namespace, as names has it; empty: not told
-	process  process               // its first one, where no path is told
+	process  proc.Process          // its first one, where no path is told
 	workload *ipwitnessv1.Workload // nil: it is in the node's own network
 	ips      []netip.Addr          // that the runtime believes it has
 }
@@ -60,15 +63,15 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*sandbox, error) {
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine()} {
 		// An aggregator would refuse all that the node tells.
-		if len(text) > maxText {
-			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, %d are possible", len(text), maxText)
+		if len(text) > form.MaxLength {
+			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, %d are possible", len(text), form.MaxLength)
 		}
 	}
 	out.workload = w
 	out.ips = sandboxIPs(s.GetNetwork())
 	path, pid := sandboxNamespace(r.GetInfo()["info"])
 	if out.path = path; path == "" {
-		out.process.pid = pid
+		out.process.PID = pid
 	}
 	return out, nil
 }
@@ -110,8 +113,8 @@ func sandboxNamespace(info string) (path string, pid int) {
 		return "", 0
 	}
 	for _, ns := range in.RuntimeSpec.Linux.Namespaces {
-		if ns.Type == "network" && strings.HasPrefix(ns.Path, "/") && len(ns.Path) <= maxText {
-			path = sandboxPath(ns.Path)
+		if ns.Type == "network" && strings.HasPrefix(ns.Path, "/") && len(ns.Path) <= form.MaxLength {
+			path = files.Clean(ns.Path)
 		}
 	}
 	return path, max(0, in.PID)

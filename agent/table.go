@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -150,15 +151,7 @@ func (t *table) update(fn func()) {
 	readers := t.readers
 	t.mu.Unlock()
 	for _, r := range readers {
-		poke(r.wake)
-	}
-}
-
-// poke puts a token into a channel that holds one, unless it is there.
-func poke(ch chan<- struct{}) {
-	select {
-	case ch <- struct{}{}:
-	default:
+		wake.Poke(r.wake)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -81,9 +82,9 @@ func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, incl
 		letting:       make(chan struct{}, 1),
 		floods:        floods{log: log},
 	}
-	k.portsChanged = func() { poke(w.changed) }
+	k.portsChanged = func() { wake.Poke(w.changed) }
 	k.claimEnded = w.letGo
-	k.table.followImportance(func() { poke(w.letting) })
+	k.table.followImportance(func() { wake.Poke(w.letting) })
 	return w
 }
 
@@ -116,7 +117,7 @@ func (w *wire) letGo(keys []claimKey) {
 	w.endedMu.Lock()
 	w.ended = append(w.ended, keys...)
 	w.endedMu.Unlock()
-	poke(w.letting)
+	wake.Poke(w.letting)
 }
 
 // forget deletes ended bindings from the observer and tells it which addresses
@@ -270,7 +271,7 @@ func (w *wire) check() {
 			delete(w.attached, index)
 		}
 	}
-	poke(w.changed)
+	wake.Poke(w.changed)
 }
 
 func (w *wire) detachAll() {

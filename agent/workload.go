@@ -6,6 +6,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -48,8 +50,8 @@ type facts struct {
 	sandbox   *sandbox              // by the container runtime; nil: by nothing
 	result    *ipwitnessv1.Workload // by a CNI result
 	file      *ipwitnessv1.Workload // by the name of its file
-	process   process               // the oldest: pause, or whoever made the namespace
-	container container             // by that process's cgroup
+	process   proc.Process          // the oldest: pause, or whoever made the namespace
+	container proc.Container        // by that process's cgroup
 }
 
 // with gives the facts with what is said now. Nothing that was said before is
@@ -115,35 +117,35 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 	}
 	add(f.result, f.result != nil)
 	add(f.file, f.file != nil && !isMadeUp(f.file))
-	add(f.container.workload(), f.container != container{})
+	add(containerWorkload(f.container), f.container != proc.Container{})
 	add(f.file, f.file != nil && isMadeUp(f.file))
-	add(f.process.workload(), f.process.pid != 0)
+	add(processWorkload(f.process), f.process.PID != 0)
 	return all
 }
 
-// workload is who lives in a namespace, as far as its cgroup says.
-func (c container) workload() *ipwitnessv1.Workload {
+// containerWorkload returns the workload of a namespace as far as its cgroup identifies it.
+func containerWorkload(c proc.Container) *ipwitnessv1.Workload {
 	w := &ipwitnessv1.Workload{
 		Kind:        ipwitnessv1.Workload_CONTAINER,
-		Name:        printable(c.name),
-		Uid:         c.pod,
-		ContainerId: c.id,
+		Name:        form.Printable(c.Name),
+		Uid:         c.Pod,
+		ContainerId: c.ID,
 		Source:      "cgroup",
 	}
-	if c.pod != "" {
+	if c.Pod != "" {
 		w.Kind = ipwitnessv1.Workload_POD
 	}
 	return w
 }
 
-// workload is who lives in a namespace of which nothing else is known.
-func (p process) workload() *ipwitnessv1.Workload {
+// processWorkload returns the workload of a namespace that only a process identifies.
+func processWorkload(p proc.Process) *ipwitnessv1.Workload {
 	ended := ""
-	if p.ended {
+	if p.Ended {
 		ended = ", ended"
 	}
 	return &ipwitnessv1.Workload{
-		Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.name, p.pid, ended), Source: "process",
-		ProcessId: uint32(p.pid), ProcessEnded: p.ended,
+		Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.Name, p.PID, ended), Source: "process",
+		ProcessId: uint32(p.PID), ProcessEnded: p.Ended,
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -28,9 +30,9 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
 	resultWithout := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Source: "cni-result"}
 	person := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Name: "blue", Source: "netns"}
-	madeUp := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + podUID, Source: "netns"}
-	cgroup := container{id: "c-cgroup", pod: "u-cgroup"}
-	pause := process{pid: 7, name: "pause"}
+	madeUp := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + proctest.PodUID, Source: "netns"}
+	cgroup := proc.Container{ID: "c-cgroup", Pod: "u-cgroup"}
+	pause := proc.Process{PID: 7, Name: "pause"}
 	for name, c := range map[string]struct {
 		facts facts
 		want  string
@@ -42,9 +44,9 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 		"ids of the cgroup":       {facts{sandbox: runtimeWithout, result: resultWithout, container: cgroup, process: pause}, "POD shop/by-cri u-cgroup c-cgroup  pause (7) by cri, containerId:cgroup process:process uid:cgroup"},
 		"no runtime":              {facts{result: result, file: madeUp, container: cgroup, process: pause}, "POD net/by-cni u-cni c-cni  pause (7) by cni-result, process:process"},
 		"result without ids":      {facts{result: resultWithout, container: cgroup}, "POD net/by-cni u-cgroup c-cgroup   by cni-result, containerId:cgroup uid:cgroup"},
-		"person":                  {facts{file: person, container: container{id: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
+		"person":                  {facts{file: person, container: proc.Container{ID: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
 		"made up, and a cgroup":   {facts{file: madeUp, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
-		"made up, and no cgroup":  {facts{file: madeUp, process: pause}, "CONTAINER /cni-" + podUID + "    pause (7) by netns, process:process"},
+		"made up, and no cgroup":  {facts{file: madeUp, process: pause}, "CONTAINER /cni-" + proctest.PodUID + "    pause (7) by netns, process:process"},
 		"cgroup":                  {facts{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
 		"process":                 {facts{process: pause}, "UNKNOWN /    pause (7) by process"},
 		"runtime, and its result": {facts{sandbox: runtimeWithout}.with(facts{result: result}), "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
@@ -74,7 +76,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 func (n *names) say(all ...*sandbox) { n.runtime.sandboxes.Store(&all) }
 
 // sandboxNamed is a sandbox whose first process is that one.
-func sandboxNamed(name string, p process, ips ...string) *sandbox {
+func sandboxNamed(name string, p proc.Process, ips ...string) *sandbox {
 	s := &sandbox{id: "id-" + name, process: p, workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
 	for _, ip := range ips {
 		s.ips = append(s.ips, netip.MustParseAddr(ip))
@@ -105,10 +107,10 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	n, p := newTestNames(t, inode, 100, 200, 300)
 	n.netnsDirs = []string{dir}
 	n.kernel.own.inode = 1
-	p.put(40, 2, "pause", 600, 100, "/")
-	p.put(50, 2, "pause", 700, 200, "/docker/"+innerID)
-	byPath, byProcess, byCgroup := sandboxNamed("by-path", process{}), sandboxNamed("by-process", process{pid: 40, start: 600}), sandboxNamed("by-cgroup", process{})
-	byPath.path, byCgroup.id = path, innerID
+	p.Put(40, 2, "pause", 600, 100, "/")
+	p.Put(50, 2, "pause", 700, 200, "/docker/"+proctest.InnerID)
+	byPath, byProcess, byCgroup := sandboxNamed("by-path", proc.Process{}), sandboxNamed("by-process", proc.Process{PID: 40, Start: 600}), sandboxNamed("by-cgroup", proc.Process{})
+	byPath.path, byCgroup.id = path, proctest.InnerID
 	n.say(byPath, byProcess, byCgroup)
 	n.look(true)
 	for inode, want := range map[uint64]string{inode: "by-path by cri", 100: "by-process by cri", 200: "by-cgroup by cri", 300: " by "} {
@@ -117,8 +119,8 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 		}
 	}
 	// The PID is another process's.
-	p.put(40, 2, "other", 900, 300, "/")
-	n.say(byPath, byProcess, byCgroup, sandboxNamed("stale", process{pid: 40, start: 600}))
+	p.Put(40, 2, "other", 900, 300, "/")
+	n.say(byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))
 	n.look(true)
 	if got := n.name(300); got != " by process" {
 		t.Errorf("namespace of another process: got %q, want no name", got)
@@ -134,7 +136,7 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 	n, p := newTestNames(t, 100, 200)
 	n.runtime.sockets = []string{"/x"}
-	p.put(40, 2, "pause", 600, 100, "/")
+	p.Put(40, 2, "pause", 600, 100, "/")
 	n.look(true)
 	unnamed := func() (ids []uint64) {
 		for ns := range n.runtime.unnamed {
@@ -150,7 +152,7 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 		t.Error("new namespaces: got no poke")
 	}
 	<-n.runtime.poked
-	n.say(sandboxNamed("web-0", process{pid: 40, start: 600}))
+	n.say(sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}))
 	n.look(false)
 	if got := unnamed(); !slices.Equal(got, []uint64{200}) || len(n.runtime.poked) != 0 {
 		t.Errorf("namespaces without a sandbox: got %v and %d pokes, want 200, and nothing to do", got, len(n.runtime.poked))
@@ -159,10 +161,10 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 
 func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 	n, p := newTestNames(t, 100)
-	p.put(40, 2, "pause", 600, 100, "/")
+	p.Put(40, 2, "pause", 600, 100, "/")
 	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.0.0.2/24")})
 	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.0.0.9/24")})
-	n.say(sandboxNamed("web-0", process{pid: 40, start: 600}, "10.0.0.2", "10.0.0.3"))
+	n.say(sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
 	n.look(true)
 	wantNetworks(t, n.kernel, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
 	n.say() // a sandbox that the runtime forgot was given it
@@ -172,7 +174,7 @@ func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 
 func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 	n := &names{runtime: newCRI(slog.New(slog.DiscardHandler), CRIOff, ""), results: map[string]cniFile{}}
-	s := sandboxNamed("web-0", process{}, "10.0.0.2", "10.0.0.3")
+	s := sandboxNamed("web-0", proc.Process{}, "10.0.0.2", "10.0.0.3")
 	n.say(s)
 	g := func(iface, ip string) given { return given{iface, netip.MustParseAddr(ip)} }
 	n.results["x"] = cniFile{

@@ -1,4 +1,4 @@
-package agent
+package proc
 
 import (
 	"regexp"
@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// container is what the path of a cgroup says of the container that it was made for.
-type container struct {
-	id   string // 64 hexadecimal digits
-	name string // of a container that has no such id: LXC, systemd-nspawn
-	pod  string // UID of the Kubernetes pod that it is in; a static pod has a hash without dashes
+// Container is a container, as far as the path of its cgroup identifies it.
+type Container struct {
+	ID   string // 64 hexadecimal digits
+	Name string // of a container without such an id: LXC, systemd-nspawn
+	Pod  string // UID of the Kubernetes pod of the container; for a static pod, a hash without dashes
 }
 
 var (
-	// What container runtimes call the cgroup of a container. Their monitors
-	// (crio-conmon-ID, libpod-conmon-ID) are none.
+	// The names that container runtimes give the cgroup of a container. Their
+	// monitors (crio-conmon-ID, libpod-conmon-ID) are not containers.
 	containerCgroup = regexp.MustCompile(`^(?:(?:cri-containerd|crio|docker|libpod|libpod-payload|nerdctl)-)?([0-9a-f]{64})(?:\.scope)?$`)
-	// What kubelet calls the cgroup of a pod: podUID, or a slice whose name ends
-	// so, with underscores, as dashes have a meaning there.
+	// The names that kubelet gives the cgroup of a pod: podUID, or a slice whose name
+	// ends with it, with underscores in place of dashes.
 	podCgroup = regexp.MustCompile(`^(?:.+-)?pod([0-9a-f]{32}|[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?:\.slice)?$`)
 	unitByte  = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 )
 
-// parseCgroup reads /proc/PID/cgroup (cgroups(7)): a line for each hierarchy of
-// version 1, and 0:: for version 2. Not all of them know of every container, so
-// the path that knows most counts.
-func parseCgroup(data string) container {
-	var best container
+// parseCgroup parses /proc/PID/cgroup (cgroups(7)): a line for each hierarchy of version 1,
+// and 0:: for version 2. Not every hierarchy has every container, so the path with the
+// most levels of containers counts.
+func parseCgroup(data string) Container {
+	var best Container
 	most := 0
 	for line := range strings.Lines(data) {
 		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
@@ -41,11 +41,11 @@ func parseCgroup(data string) container {
 	return best
 }
 
-// containerOf gives the innermost container of a path, and how many levels of
-// containers and pods the path has. A path begins with /.. where the cgroup is
-// outside of the reader's cgroup namespace.
-func containerOf(path string) (c container, levels int) {
-	// runc that takes a systemd path for its own makes SLICE:RUNTIME:ID of it.
+// containerOf returns the innermost container of a path, and the number of levels of
+// containers and pods that the path has. A path begins with /.. if the cgroup is outside
+// of the reader's cgroup namespace.
+func containerOf(path string) (c Container, levels int) {
+	// The cgroupfs driver of runc creates SLICE:RUNTIME:ID if it is given a systemd path.
 	parts := strings.FieldsFunc(strings.TrimSuffix(path, " (deleted)"), func(r rune) bool { return r == '/' || r == ':' })
 	for i, part := range parts {
 		var before, after string
@@ -56,31 +56,31 @@ func containerOf(path string) (c container, levels int) {
 			after = parts[i+1]
 		}
 		if part == "conmon" || strings.HasPrefix(part, "crio-conmon") || strings.HasPrefix(part, "libpod-conmon") {
-			return container{}, 0
+			return Container{}, 0
 		}
 		if m := podCgroup.FindStringSubmatch(part); m != nil {
 			// A container further up is the node, not a container of this pod.
-			c = container{pod: strings.ReplaceAll(m[1], "_", "-")}
+			c = Container{Pod: strings.ReplaceAll(m[1], "_", "-")}
 			levels++
 			continue
 		}
 		if m := containerCgroup.FindStringSubmatch(part); m != nil {
 			if before != "libpod_parent" || part != m[1] { // the bare id is a pod of podman
-				c.id, c.name = m[1], ""
+				c.ID, c.Name = m[1], ""
 				levels++
 			}
 			continue
 		}
 		if name := namedContainer(part, before, after); name != "" {
-			c.id, c.name = "", name
+			c.ID, c.Name = "", name
 			levels++
 		}
 	}
 	return c, levels
 }
 
-// namedContainer gives the name of the container that one part of a path stands
-// for; empty where it stands for none.
+// namedContainer returns the name of the container that one element of a path denotes, or
+// "" if it denotes none.
 func namedContainer(part, before, after string) string {
 	if before == "lxc" || before == "lxc.payload" {
 		return part
@@ -88,8 +88,8 @@ func namedContainer(part, before, after string) string {
 	if name, ok := strings.CutPrefix(part, "lxc.payload."); ok {
 		return name
 	}
-	// A unit of systemd-nspawn has its own process in supervisor, and the
-	// container's in payload. Other machines have no such parts.
+	// A unit of systemd-nspawn has its own process in supervisor, and the container's in
+	// payload. Other machines have no such child cgroups.
 	if unit, ok := strings.CutSuffix(part, ".service"); ok && after != "supervisor" {
 		if name, ok := strings.CutPrefix(unit, "systemd-nspawn@"); ok {
 			return unescapeUnit(name)
@@ -103,7 +103,7 @@ func namedContainer(part, before, after string) string {
 	return ""
 }
 
-// unescapeUnit undoes how systemd writes a name into that of a unit: - is \x2d.
+// unescapeUnit reverses systemd's escaping of unit names, such as \x2d for a dash.
 func unescapeUnit(name string) string {
 	return unitByte.ReplaceAllStringFunc(name, func(code string) string {
 		b, _ := strconv.ParseUint(code[2:], 16, 8) // two hexadecimal digits, as unitByte says

@@ -1,17 +1,20 @@
-package agent
+package files
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 )
 
 func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
-	const initPIDs, otherPIDs = initialPIDNamespace, "pid:[7]"
+	const initPIDs, otherPIDs = InitialPIDNamespace, "pid:[7]"
 	for name, c := range map[string]struct {
 		pidns, first, root string
-		want               ownRoot
+		want               Root
 	}{
 		"host":                          {initPIDs, "systemd", "/", false},
 		"host, not allowed to look":     {initPIDs, "systemd", "", false},
@@ -22,11 +25,11 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 		"chroot in one":                 {otherPIDs, "systemd", "/proc", true},
 		"node that is one, not allowed": {otherPIDs, "systemd", "", false},
 	} {
-		p := procTree{t, t.TempDir()}
-		p.put(os.Getpid(), 1, "ipwitness", 2, 10, "/")
-		p.put(1, 0, c.first, 1, 10, "/")
+		p := proctest.New(t)
+		p.Put(os.Getpid(), 1, "ipwitness", 2, 10, "/")
+		p.Put(1, 0, c.first, 1, 10, "/")
 		for link, to := range map[string]string{"self/ns/pid": c.pidns, "1/root": c.root} {
-			path := filepath.Join(p.dir, link)
+			path := filepath.Join(p.Dir, link)
 			if to == "" {
 				continue
 			}
@@ -37,7 +40,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := hasOwnRoot(p.dir); got != c.want {
+		if got := FindRoot(proc.Dir(p.Dir)); got != c.want {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
@@ -53,13 +56,13 @@ func TestWhatIsOnTheOwnRootCannotBeReached(t *testing.T) {
 		"/no-such":            "mount /no-such of the node", // not its parent: that is the root
 		"/proc/no-such/dir":   "",
 	} {
-		err := ownRoot(true).reach(dir)
+		err := Root(true).Reach(dir)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: got %v, want %q", dir, err, want)
 		}
-		if err := ownRoot(false).reach(dir); err != nil {
+		if err := Root(false).Reach(dir); err != nil {
 			t.Errorf("%s on a host: got %v, want none", dir, err)
 		}
 	}
-	_ = ownRoot(true).reach(loop) // ends
+	_ = Root(true).Reach(loop) // ends
 }
