@@ -33,6 +33,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -117,7 +118,7 @@ type Agent struct {
 	cfg      Config
 	log      *slog.Logger
 	hello    *ipwitnessv1.Hello
-	table    *table
+	table    *table.Table
 	inode    uint64
 	runtime  *cri
 	ipam     *ipam
@@ -168,7 +169,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	a := &Agent{
 		cfg:     cfg,
 		log:     log,
-		table:   newTable(),
+		table:   table.New(),
 		inode:   inode,
 		runtime: newCRI(log, cfg.CRISocket, "/proc"),
 		hello: &ipwitnessv1.Hello{
@@ -479,5 +480,5 @@ func (a *Agent) report() {
 	for i, problem := range s.Problems {
 		s.Problems[i] = form.Printable(problem) // errors name files, whose names may contain any bytes
 	}
-	a.table.update(func() { a.table.setStatus(s) })
+	a.table.Update(func() { a.table.SetStatus(s) })
 }

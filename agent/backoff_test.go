@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -88,7 +90,7 @@ func (l *logged) count(text string) int {
 }
 
 // newTestReporter makes a reporter with a log of its own.
-func newTestReporter(tab *table, client ipwitnessv1.ReportServiceClient) (*reporter, *logged) {
+func newTestReporter(tab *table.Table, client ipwitnessv1.ReportServiceClient) (*reporter, *logged) {
 	l := &logged{more: make(chan struct{}, 1)}
 	log := slog.New(slog.NewTextHandler(l, nil))
 	return &reporter{
@@ -126,7 +128,7 @@ func callsOf() (fakeClient, <-chan *fakeCall) {
 func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()
-		r, log := newTestReporter(newTable(), client)
+		r, log := newTestReporter(table.New(), client)
 		stop := start(t, r)
 		refused := status.Error(codes.InvalidArgument, "no agent of this version")
 		c := <-calls
@@ -159,7 +161,7 @@ func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 			t.Errorf("lines of the log: got %d, want 3: two more that tell something new", n)
 		}
 		stop()
-		if n := len(r.table.readers); n != 0 {
+		if n := r.table.Attached(); n != 0 {
 			t.Errorf("readers after the end: got %d, want none", n)
 		}
 	})
@@ -168,7 +170,7 @@ func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 func TestOneOfTwoStreamsToOneAggregatorLeavesItToTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()
-		r, log := newTestReporter(newTable(), client)
+		r, log := newTestReporter(table.New(), client)
 		stop := start(t, r)
 		for range 3 {
 			c := <-calls
@@ -196,7 +198,7 @@ func TestOneOfTwoStreamsToOneAggregatorLeavesItToTheOther(t *testing.T) {
 func TestAggregatorThatPingsNoMoreIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()
-		r, log := newTestReporter(newTable(), client)
+		r, log := newTestReporter(table.New(), client)
 		stop := start(t, r)
 		first := <-calls
 		<-first.sent // the snapshot
@@ -226,7 +228,7 @@ func TestAggregatorThatPingsNoMoreIsLeft(t *testing.T) {
 
 func TestPingIsAnsweredAfterAllThatWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tab := newTable()
+		tab := table.New()
 		client, calls := callsOf()
 		r, _ := newTestReporter(tab, client)
 		stop := start(t, r)
@@ -235,7 +237,7 @@ func TestPingIsAnsweredAfterAllThatWasKnown(t *testing.T) {
 			t.Fatalf("first message: got %v, want a snapshot", m)
 		}
 		// The aggregator does not read: the sender is blocked by the first change.
-		change := func(i int) { tab.update(func() { tab.seen(testClaim(i), claim{count: 1}, time.Now()) }) }
+		change := func(i int) { tab.Update(func() { tab.Add(tabletest.Claim(i), table.Claim{Count: 1}, time.Now()) }) }
 		change(1)
 		synctest.Wait()
 		for i := range 10 {
@@ -262,7 +264,7 @@ func TestPingIsAnsweredAfterAllThatWasKnown(t *testing.T) {
 
 func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tab := newTable()
+		tab := table.New()
 		call := func() (*fakeCall, func()) {
 			client, calls := callsOf()
 			r, _ := newTestReporter(tab, client)
@@ -273,7 +275,7 @@ func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
 		good, stopGood := call()
 		<-good.sent
 		for i := range 10_000 {
-			tab.update(func() { tab.seen(testClaim(i%10), claim{count: 1}, time.Now()) })
+			tab.Update(func() { tab.Add(tabletest.Claim(i%10), table.Claim{Count: 1}, time.Now()) })
 			if m := <-good.sent; len(m.GetClaims()) != 1 {
 				t.Fatalf("change %d: got %d claims, want one", i, len(m.GetClaims()))
 			}
@@ -323,7 +325,7 @@ func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 
-	tab := newTable()
+	tab := table.New()
 	r, log := newTestReporter(tab, ipwitnessv1.NewReportServiceClient(conn))
 	stop := start(t, r)
 	defer stop()
@@ -333,7 +335,7 @@ func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 	for range 10 {
 		<-tried
 	}
-	tab.update(func() { tab.seen(testClaim(1), claim{count: 1}, time.Now()) })
+	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 	close(there)
 	s := <-agg.streams
 	s.t = t

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -161,8 +162,8 @@ func TestOfTwoNetworksTheSameOneCountsEverywhere(t *testing.T) {
 func wantNetworks(t *testing.T, k *kernel, want string) {
 	t.Helper()
 	var got []string
-	for c, held := range k.table.claims.live {
-		got = append(got, fmt.Sprint(c.addr, " ", c.kind, " ", held.network))
+	for c, held := range k.table.Claims() {
+		got = append(got, fmt.Sprint(c.Address, " ", c.Kind, " ", held.Network))
 	}
 	slices.Sort(got)
 	if text := strings.Join(got, ", "); text != want {
@@ -176,7 +177,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	f.put(5, podVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
 	k := newTestKernel(t, f)
 	k.adopt(5, 4000, true)
-	r := follow(k.table)
+	r := tabletest.Follow(k.table)
 	result := map[uint64]networks{4000: {
 		{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods",
 		{"eth0", netip.MustParseAddr("fd00::2")}:  "pods",
@@ -189,12 +190,12 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 
 	give(result) // after the address
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
-	m := r.take(time.Now())
+	m := r.Take(time.Now())
 	if len(m.GetClaims()) != 2 || m.GetClaims()[0].GetNetwork() != "pods" || m.GetClaims()[0].GetCount() != 1 {
 		t.Errorf("told: got %v, want two claims with their network, seen once", m.GetClaims())
 	}
 	give(result)
-	if m := r.take(time.Now()); m != nil {
+	if m := r.Take(time.Now()); m != nil {
 		t.Errorf("told of what did not change: got %v, want nothing", m)
 	}
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.0.0.3/24")}) // before the address

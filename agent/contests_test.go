@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"testing"
+
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 )
 
 func TestAddressIsContestedAsLongAsOneAggregatorSaysSo(t *testing.T) {
@@ -46,14 +48,14 @@ func TestContestsAreNoMoreThanTheObserverTakes(t *testing.T) {
 	all := newContests(slog.New(slog.DiscardHandler), func(netip.Addr, bool) { looked++ })
 	one := all.of()
 	for i := range maxContests + 10 {
-		one.set(testClaim(i).addr, true)
+		one.set(tabletest.Claim(i).Address, true)
 	}
 	if looked != maxContests || len(one.held) != maxContests {
 		t.Errorf("contests: got %d, %d held, want %d", looked, len(one.held), maxContests)
 	}
-	one.set(testClaim(0).addr, false)
-	one.set(testClaim(maxContests).addr, true)
-	if _, held := one.held[testClaim(maxContests).addr]; !held {
+	one.set(tabletest.Claim(0).Address, false)
+	one.set(tabletest.Claim(maxContests).Address, true)
+	if _, held := one.held[tabletest.Claim(maxContests).Address]; !held {
 		t.Error("an address was refused when there was room again")
 	}
 }

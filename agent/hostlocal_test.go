@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -31,10 +32,11 @@ type ipamLab struct {
 	dir  string // of host-local's directories
 	ipam *ipam
 
-	reader      *reader
+	reader      *table.Reader
 	pools       map[string]*ipwitnessv1.PoolRecord
 	allocations map[string]map[string]*ipwitnessv1.AllocationRecord // by pool and address
 	snapshots   int
+	status      chan struct{} // holds one token while the status may have changed
 }
 
 // newIPAMLab makes a lab whose reader does not run yet.
@@ -42,16 +44,16 @@ func newIPAMLab(t *testing.T) *ipamLab {
 	t.Helper()
 	root := t.TempDir()
 	l := &ipamLab{
-		t: t, root: root, conf: filepath.Join(root, "etc/cni/net.d"), dir: filepath.Join(root, "var/lib/cni/networks"),
+		t: t, root: root, status: make(chan struct{}, 1), conf: filepath.Join(root, "etc/cni/net.d"), dir: filepath.Join(root, "var/lib/cni/networks"),
 		pools: map[string]*ipwitnessv1.PoolRecord{}, allocations: map[string]map[string]*ipwitnessv1.AllocationRecord{},
 	}
-	tab := newTable()
+	tab := table.New()
 	l.ipam = newIPAM(slog.New(slog.DiscardHandler), tab, Config{
 		CNIConfig: []string{l.conf}, IPAMDirs: []string{l.dir}, CalicoNodename: filepath.Join(root, "var/lib/calico/nodename"),
 	}, false)
-	l.reader = tab.attach()
-	t.Cleanup(l.reader.detach)
-	l.ipam.statusChanged = func() { wake.Poke(l.reader.wake) }
+	l.reader = tab.Attach()
+	t.Cleanup(l.reader.Detach)
+	l.ipam.statusChanged = func() { wake.Poke(l.status) }
 	return l
 }
 
@@ -77,7 +79,7 @@ func startIPAM(t *testing.T, prepare ...func(l *ipamLab)) *ipamLab {
 
 // take takes up what is told.
 func (l *ipamLab) take() {
-	for m := l.reader.take(time.Now()); m != nil; m = l.reader.take(time.Now()) {
+	for m := l.reader.Take(time.Now()); m != nil; m = l.reader.Take(time.Now()) {
 		if m.GetSnapshotBegin() {
 			clear(l.pools)
 			clear(l.allocations)
@@ -119,7 +121,8 @@ func (l *ipamLab) await(what string, cond func() bool) {
 	defer timeout.Stop()
 	for l.take(); !cond(); l.take() {
 		select {
-		case <-l.reader.wake:
+		case <-l.reader.Wake():
+		case <-l.status:
 		case <-timeout.C:
 			problems, _ := l.ipam.health()
 			l.t.Fatalf("waited in vain for %s: pools %v, allocations %v, problems %q", what, l.pools, l.allocations, problems)

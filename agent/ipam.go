@@ -23,6 +23,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -32,7 +33,7 @@ import (
 // node. It hears of changes by inotify. Nothing waits for it.
 type ipam struct {
 	log           *slog.Logger
-	table         *table
+	table         *table.Table
 	dirs          []string // the directories in them are host-local's
 	nodenameFile  string
 	root          files.Root
@@ -69,7 +70,7 @@ const (
 	maxIPAMProblems = 16
 )
 
-func newIPAM(log *slog.Logger, t *table, cfg Config, root files.Root) *ipam {
+func newIPAM(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *ipam {
 	return &ipam{
 		log:           log,
 		table:         t,
@@ -372,15 +373,15 @@ func (i *ipam) tell(now time.Time) {
 	if len(changed) == 0 {
 		return
 	}
-	i.table.update(func() {
+	i.table.Update(func() {
 		for _, h := range changed {
-			pool := poolKey{hostLocalName, h.path}
-			i.table.pools.put(pool, h.told, now)
+			pool := table.PoolKey{IPAM: hostLocalName, Name: h.path}
+			i.table.Pools.Put(pool, h.told, now)
 			for a, r := range h.changes {
-				if k := (allocationKey{pool, a}); r == nil {
-					i.table.allocated.remove(k, now)
+				if k := (table.AllocationKey{Pool: pool, Address: a}); r == nil {
+					i.table.Allocations.Remove(k, now)
 				} else {
-					i.table.allocated.put(k, r, now)
+					i.table.Allocations.Put(k, r, now)
 				}
 			}
 			h.changes = map[netip.Addr]*ipwitnessv1.AllocationRecord{}
@@ -396,12 +397,12 @@ func (i *ipam) end(h *hostLocal, now time.Time) {
 	for a := range h.given {
 		h.drop(a)
 	}
-	i.table.update(func() {
-		pool := poolKey{hostLocalName, h.path}
+	i.table.Update(func() {
+		pool := table.PoolKey{IPAM: hostLocalName, Name: h.path}
 		for a := range h.changes {
-			i.table.allocated.remove(allocationKey{pool, a}, now)
+			i.table.Allocations.Remove(table.AllocationKey{Pool: pool, Address: a}, now)
 		}
-		i.table.pools.remove(pool, now)
+		i.table.Pools.Remove(pool, now)
 	})
 }
 

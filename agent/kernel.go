@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -29,7 +30,7 @@ type requests interface {
 // it. It makes no sense of claims: that is verdict's.
 type kernel struct {
 	log   *slog.Logger
-	table *table
+	table *table.Table
 	boot  time.Time // wall time at which IFA_CACHEINFO counts 0
 	host  *ipwitnessv1.Workload
 
@@ -55,11 +56,11 @@ type kernel struct {
 	swept    time.Time // when ended was last cleaned
 	clock    frameClock
 
-	portsChanged func()              // an interface of our own came, went or changed
-	unnamed      func()              // a namespace was found whose inode is not known
-	compareAgain func(time.Duration) // names are to be set anew after a while
-	incomplete   func()              // something could not be read, and is to be listed again
-	claimEnded   func(k []claimKey)  // wire claims ended with their port
+	portsChanged func()                   // an interface of our own came, went or changed
+	unnamed      func()                   // a namespace was found whose inode is not known
+	compareAgain func(time.Duration)      // names are to be set anew after a while
+	incomplete   func()                   // something could not be read, and is to be listed again
+	claimEnded   func(k []table.ClaimKey) // wire claims ended with their port
 }
 
 // namespace is one network namespace.
@@ -83,7 +84,7 @@ type link struct {
 	lan       bool   // our own: an address with the prefix of a LAN is published
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
-	claims    map[claimKey]addrMsg // published ones
+	claims    map[table.ClaimKey]addrMsg // published ones
 }
 
 // holding is an address and the MAC address of the interface that had it.
@@ -117,8 +118,8 @@ func (a addresses) remove(m addrMsg) {
 	}
 }
 
-func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *kernel {
-	own := &namespace{id: ownNamespace, nsid: noNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
+func newKernel(log *slog.Logger, t *table.Table, req requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *kernel {
+	own := &namespace{id: table.OwnNamespace, nsid: noNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
 	return &kernel{
 		log:          log,
 		table:        t,
@@ -133,7 +134,7 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		networks:     map[uint64]networks{},
 		meant:        map[uint64]meant{},
 		reusable:     map[uint64]bool{},
-		nextID:       ownNamespace,
+		nextID:       table.OwnNamespace,
 		attached:     map[int32]map[*link]*namespace{},
 		domains:      map[string]domain{},
 		ended:        map[holding]time.Time{},
@@ -141,7 +142,7 @@ func newKernel(log *slog.Logger, t *table, req requests, ownNSID int32, ownInode
 		unnamed:      func() {},
 		compareAgain: func(time.Duration) {},
 		incomplete:   func() {},
-		claimEnded:   func([]claimKey) {},
+		claimEnded:   func([]table.ClaimKey) {},
 	}
 }
 
@@ -168,12 +169,7 @@ func (k *kernel) calibrate(created time.Duration, now time.Time) {
 	if off.Abs() < 20*time.Millisecond {
 		return
 	}
-	for key, c := range k.table.claims.live {
-		if !c.assigned.IsZero() {
-			c.assigned = c.assigned.Add(off)
-			k.table.claims.mark(key, now)
-		}
-	}
+	k.table.ShiftAssigned(off, now)
 }
 
 // list reads everything anew: at the start, and after messages were lost.
@@ -181,7 +177,7 @@ func (k *kernel) list() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var err error
-	k.table.update(func() { err = k.listLocked() })
+	k.table.Update(func() { err = k.listLocked() })
 	return err
 }
 
@@ -221,7 +217,7 @@ func (k *kernel) handle(m *message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	k.table.update(func() { k.apply(m, now) })
+	k.table.Update(func() { k.apply(m, now) })
 }
 
 func (k *kernel) apply(m *message, now time.Time) {
@@ -363,7 +359,7 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 
 func (k *kernel) addLink(ns *namespace, m linkMsg) *link {
 	k.nextGen++
-	l := &link{linkMsg: m, gen: k.nextGen, addrs: addresses{}, claims: map[claimKey]addrMsg{}}
+	l := &link{linkMsg: m, gen: k.nextGen, addrs: addresses{}, claims: map[table.ClaimKey]addrMsg{}}
 	ns.links[m.index] = l
 	k.join(ns, l)
 	if ns == k.own {
@@ -572,7 +568,7 @@ func (k *kernel) reread(addrs []netip.Addr) bool {
 		}
 	}
 	complete := true
-	k.table.update(func() {
+	k.table.Update(func() {
 		for _, h := range holders {
 			if h.ns.links[h.l.index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
 				continue // ended while the holders before it were read
@@ -588,7 +584,7 @@ func (k *kernel) reread(addrs []netip.Addr) bool {
 				h.l.addrs.set(a)
 			}
 			for c := range h.l.claims {
-				if asked[c.addr] && h.l.addrs[c.addr] != nil {
+				if asked[c.Address] && h.l.addrs[c.Address] != nil {
 					delete(h.l.claims, c) // say it again; publish ends those that are gone
 				}
 			}

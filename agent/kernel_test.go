@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -119,7 +122,7 @@ func newTestKernel(t testing.TB, f fakeKernel) *kernel {
 		f.put(noNSID, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK})
 	}
 	f[testNSID] = f[noNSID]
-	k := newKernel(slog.New(slog.DiscardHandler), newTable(), f, testNSID, 1, time.Unix(0, 0), "node1")
+	k := newKernel(slog.New(slog.DiscardHandler), table.New(), f, testNSID, 1, time.Unix(0, 0), "node1")
 	if err := k.list(); err != nil {
 		t.Fatal("list: ", err)
 	}
@@ -129,8 +132,8 @@ func newTestKernel(t testing.TB, f fakeKernel) *kernel {
 // claims says what the table claims: "address kind namespace/interface".
 func claims(k *kernel) string {
 	var out []string
-	for c := range k.table.claims.live {
-		out = append(out, fmt.Sprintf("%s %s %d/%d", c.addr, c.kind, c.at.namespace, c.at.index))
+	for c := range k.table.Claims() {
+		out = append(out, fmt.Sprintf("%s %s %d/%d", c.Address, c.Kind, c.At.Namespace, c.At.Index))
 	}
 	slices.Sort(out)
 	return strings.Join(out, ", ")
@@ -189,7 +192,7 @@ func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 			wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 			end(k, f)
 			wantClaims(t, k, "")
-			if n := len(k.table.namespaces.live); n != 1 {
+			if n := len(maps.Collect(k.table.Namespaces.All())); n != 1 {
 				t.Errorf("namespaces in the table: got %d, want only our own", n)
 			}
 		})
@@ -213,7 +216,7 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 5})
 	k.adopt(5, 4026532000, true)
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
-	if got := k.table.namespaces.live[3].GetNetns(); got != "4026532000" {
+	if got := k.table.Namespaces.Get(3).GetNetns(); got != "4026532000" {
 		t.Errorf("inode of the new namespace: got %q", got)
 	}
 }
@@ -349,7 +352,7 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	r := follow(k.table)
+	r := tabletest.Follow(k.table)
 	// CNI DEL and ADD in one sandbox, before the reporter takes anything.
 	delete(f[noNSID].link, 10)
 	delete(f[5].link, 2)
@@ -358,7 +361,7 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 	f.put(5, podVeth(11), "10.244.0.3/24")
 	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(11, 5)})
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.3/24")})
-	m := r.take(time.Now())
+	m := r.Take(time.Now())
 	ended := false
 	for _, n := range m.GetNamespaces() {
 		ended = ended || n.GetId() == 2 && n.GetGone()
@@ -374,12 +377,12 @@ func TestAddressThatIsGoneWhenItIsReadAgainIsClaimedNoMore(t *testing.T) {
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24", "10.244.0.3/24")
 	k := newTestKernel(t, f)
-	r := follow(k.table)
+	r := tabletest.Follow(k.table)
 
 	f.put(5, podVeth(10), "10.244.0.3/24") // its RTM_DELADDR is still in the queue
 	k.reread([]netip.Addr{netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.3")})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 2/2")
-	m := r.take(time.Now())
+	m := r.Take(time.Now())
 	told := map[bool]string{}
 	for _, c := range m.GetClaims() {
 		addr, _ := netip.AddrFromSlice(c.GetAddress())
@@ -410,15 +413,15 @@ func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) 
 	f.put(noNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	var forgotten []claimKey
-	k.claimEnded = func(keys []claimKey) { forgotten = append(forgotten, keys...) }
+	var forgotten []table.ClaimKey
+	k.claimEnded = func(keys []table.ClaimKey) { forgotten = append(forgotten, keys...) }
 	frame := bpf.Event{Ktime: monotonic(t), Ifindex: 10, Kind: bpf.Used, Addr: netip.MustParseAddr("10.244.0.2"), SHA: bpf.MAC([]byte("pods10")), Frames: 1}
 
 	k.frame(&frame)
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.2 USED 1/10")
 	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "")
-	if len(forgotten) != 1 || forgotten[0].addr != frame.Addr {
+	if len(forgotten) != 1 || forgotten[0].Address != frame.Addr {
 		t.Errorf("bindings that the observer is to forget: got %v", forgotten)
 	}
 	k.frame(&frame)
@@ -429,13 +432,13 @@ func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) 
 
 	frame.VLAN = 10
 	k.frame(&frame)
-	if k.table.links.live["veth10.10"] == nil {
-		t.Errorf("links after a frame of VLAN 10: got %v", k.table.links.live)
+	if k.table.Links.Get("veth10.10") == nil {
+		t.Errorf("links after a frame of VLAN 10: got %v", maps.Collect(k.table.Links.All()))
 	}
 	k.expire(time.Now().Add(time.Second))
 	wantClaims(t, k, "")
-	if k.table.links.live["veth10.10"] != nil || k.table.links.live["veth10"] == nil {
-		t.Errorf("links after its claims ended: got %v, want only veth10", k.table.links.live)
+	if k.table.Links.Get("veth10.10") != nil || k.table.Links.Get("veth10") == nil {
+		t.Errorf("links after its claims ended: got %v, want only veth10", maps.Collect(k.table.Links.All()))
 	}
 }
 
@@ -485,11 +488,11 @@ func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testi
 			f.put(noNSID, hostVeth(10, 5))
 			f.put(5, podVeth(10))
 			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: foreign})
-			if n := len(k.table.namespaces.live); n != 1 {
+			if n := len(maps.Collect(k.table.Namespaces.All())); n != 1 {
 				t.Fatalf("namespaces before the peer is known: got %d, want only our own", n)
 			}
 			resolve(k)
-			if r := k.table.interfaces.live[interfaceKey{2, 2}]; r.GetAttachment() != ipwitnessv1.InterfaceRecord_PEER || r.GetHostInterface() != "veth10" {
+			if r := k.table.Interfaces.Get(table.InterfaceKey{Namespace: 2, Index: 2}); r.GetAttachment() != ipwitnessv1.InterfaceRecord_PEER || r.GetHostInterface() != "veth10" {
 				t.Errorf("interface of the pod: got %v, want the peer of veth10", r)
 			}
 		})
@@ -504,7 +507,7 @@ func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
 	k.adopt(5, 4000, true)
 	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "pod1"}}, nil, nil)
 	k.setNames(map[uint64]*ipwitnessv1.Workload{}, nil, nil)
-	if got := k.table.namespaces.live[2].GetWorkload().GetName(); got != "pod1" {
+	if got := k.table.Namespaces.Get(2).GetWorkload().GetName(); got != "pod1" {
 		t.Errorf("name after its file is gone: got %q, want pod1", got)
 	}
 }

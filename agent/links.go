@@ -363,10 +363,10 @@ func (k *kernel) putTagged(l *link, now time.Time) {
 // publishDomain says whether there was anything new to tell.
 func (k *kernel) publishDomain(d domain, now time.Time) bool {
 	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: k.routes(d)}
-	if old, ok := k.table.links.live[d.name]; ok && proto.Equal(old, r) {
+	if old := k.table.Links.Get(d.name); old != nil && proto.Equal(old, r) {
 		return false
 	}
-	k.table.links.put(d.name, r, now)
+	k.table.Links.Put(d.name, r, now)
 	return true
 }
 
@@ -417,7 +417,7 @@ func (k *kernel) dropDomains(index int32, now time.Time) {
 
 func (k *kernel) dropDomain(name string, now time.Time) {
 	delete(k.domains, name)
-	k.table.links.remove(name, now)
+	k.table.Links.Remove(name, now)
 }
 
 // leaveLink takes our interface off a broadcast domain: the domain ends if it
@@ -431,21 +431,22 @@ func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 	k.dropFrames(l.index, now)
 }
 
-// redirected ends the claims of frames by our interface p, by any where p is
-// nil, that would be on another link now.
+// redirected ends the wire claims of our interface p, or of all if p is nil, if a frame
+// like theirs would be on another link now.
 func (k *kernel) redirected(p *link, now time.Time) {
-	for index, claims := range k.table.byPort {
-		if p != nil && p.index != index {
-			continue
-		}
+	ports := k.table.WirePorts()
+	if p != nil {
+		ports = []int32{p.index}
+	}
+	for _, index := range ports {
 		stays := map[[2]uint16]string{}
 		port := k.own.links[index]
-		for c := range claims.all() {
-			vids := [2]uint16{c.key.vlan, c.key.innerVLAN}
+		for key, c := range k.table.WireClaims(index) {
+			vids := [2]uint16{key.VLAN, key.InnerVLAN}
 			if _, ok := stays[vids]; !ok {
 				stays[vids] = k.domainOf(port, tagsOf(vids[0], vids[1])...).name
 			}
-			if c.link != stays[vids] {
+			if c.Link != stays[vids] {
 				k.dropFrames(index, now)
 				break
 			}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -341,28 +342,28 @@ func (w *wirings) compare() {
 			if got, want := followed.links[index].published.GetUplink(), l.published.GetUplink(); got != want {
 				w.t.Errorf("%s of nsid %d: got uplink %v, want %v", l.name, ns.nsid, got, want)
 			}
-			if want != "" && w.k.table.links.live[want] == nil {
+			if want != "" && w.k.table.Links.Get(want) == nil {
 				w.t.Errorf("%s of nsid %d: its link %q has no record", l.name, ns.nsid, want)
 			}
 		}
 	}
-	for name, want := range fresh.table.links.live {
-		if got := w.k.table.links.live[name]; got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
+	for name, want := range fresh.table.Links.All() {
+		if got := w.k.table.Links.Get(name); got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
 			w.t.Errorf("link %s: got %v, want %v", name, got, want)
 		}
 	}
 	for name, d := range w.k.domains {
-		if w.k.own.links[d.base.index] != d.base || w.k.table.links.live[name] == nil {
+		if w.k.own.links[d.base.index] != d.base || w.k.table.Links.Get(name) == nil {
 			w.t.Errorf("link %s: its device or its record is gone", name)
 		}
 	}
-	for c, v := range w.k.table.claims.live {
-		if !isWire(c.kind) {
+	for c, v := range w.k.table.Claims() {
+		if !table.IsWire(c.Kind) {
 			continue
 		}
-		port := w.k.own.links[c.at.index]
-		if want := w.k.domainOf(port, tagsOf(c.vlan, c.innerVLAN)...).name; v.link != want {
-			w.t.Errorf("claim by %s with VLANs %d and %d: got link %q, want %q", port.name, c.vlan, c.innerVLAN, v.link, want)
+		port := w.k.own.links[c.At.Index]
+		if want := w.k.domainOf(port, tagsOf(c.VLAN, c.InnerVLAN)...).name; v.Link != want {
+			w.t.Errorf("claim by %s with VLANs %d and %d: got link %q, want %q", port.name, c.VLAN, c.InnerVLAN, v.Link, want)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	for nsid, ns := range k.byNSID {
 		byNS[ns.id] = nsid
 	}
-	for key, r := range k.table.interfaces.live {
+	for key, r := range k.table.Interfaces.All() {
 		s := fmt.Sprintf("%s on %q", r.GetAttachment(), r.GetLink())
 		if r.GetHostInterface() != "" {
 			s += " by " + r.GetHostInterface()
@@ -63,7 +63,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		if r.GetUplink() {
 			s += ", uplink"
 		}
-		got[fmt.Sprintf("%d/%s", byNS[key.namespace], r.GetName())] = s
+		got[fmt.Sprintf("%d/%s", byNS[key.Namespace], r.GetName())] = s
 	}
 	for name, want := range map[string]string{
 		"0/lo":       `LOCAL on ""`,
@@ -95,7 +95,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		"veth22": {Kind: ipwitnessv1.LinkRecord_OVS_PORT},
 		"eth0":   {Kind: ipwitnessv1.LinkRecord_UPLINK},
 	} {
-		if got := k.table.links.live[name]; got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
+		if got := k.table.Links.Get(name); got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
 			t.Errorf("link %s: got %v, want %v", name, got, want)
 		}
 	}
@@ -110,15 +110,15 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 
 	// The bridge gets an address: the node routes for its ports from now on.
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(5, "10.9.0.1/24")})
-	if !k.table.links.live["br-iso"].GetRouted() {
+	if !k.table.Links.Get("br-iso").GetRouted() {
 		t.Error("bridge with a unicast address: got not routed")
 	}
 	// A port leaves its bridge: its pod is on a link of its own.
 	left := f[noNSID].link[20]
 	left.master, left.slaveKind = 0, ""
 	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: left})
-	for key, r := range k.table.interfaces.live {
-		if byNS[key.namespace] == 5 && r.GetName() == "eth0" && r.GetLink() != "veth20" {
+	for key, r := range k.table.Interfaces.All() {
+		if byNS[key.Namespace] == 5 && r.GetName() == "eth0" && r.GetLink() != "veth20" {
 			t.Errorf("pod whose port left the bridge: got link %q, want veth20", r.GetLink())
 		}
 	}
@@ -192,14 +192,14 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	}
 
 	// No frame gets from a port without a VLAN to the node.
-	if got := k.table.links.live["veth22"]; got.GetKind() != ipwitnessv1.LinkRecord_BRIDGE || got.GetRouted() {
+	if got := k.table.Links.Get("veth22"); got.GetKind() != ipwitnessv1.LinkRecord_BRIDGE || got.GetRouted() {
 		t.Errorf("link of a port without a VLAN: got %v, want a bridge that is not routed", got)
 	}
 
 	// The node has an address on VLAN 10, and routes for that one alone.
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(6, "10.0.0.1/24")})
 	for name, want := range map[string]bool{"br0.10": true, "br0.20": false, "br0.1": false} {
-		if got := k.table.links.live[name]; got == nil || got.GetRouted() != want {
+		if got := k.table.Links.Get(name); got == nil || got.GetRouted() != want {
 			t.Errorf("link %s: got %v, want routed %v", name, got, want)
 		}
 	}
@@ -228,7 +228,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 32}, pvid: vid})
 		k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 22}, pvid: 20}) // somebody else is there
 		for name, want := range map[string]bool{"br0.1": vid == 1, "br0.20": vid == 20} {
-			if got := k.table.links.live[name]; got.GetRouted() != want {
+			if got := k.table.Links.Get(name); got.GetRouted() != want {
 				t.Errorf("link %s with the node's leg in VLAN %d: got %v, want routed %v", name, vid, got, want)
 			}
 		}
@@ -309,7 +309,7 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 		"in14": "br-b", "in15": "br-b", "br-b": "br-b", "br-c": "br-b", "br-d": "br-d",
 	})
 	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(13, "10.1.0.1/24")})
-	if !k.table.links.live["br-a"].GetRouted() {
+	if !k.table.Links.Get("br-a").GetRouted() {
 		t.Error("bridge with the node's address behind a veth: got not routed")
 	}
 	for _, l := range k.own.links {

@@ -55,7 +55,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	a := c.agent
-	problems := a.table.problemsNow()
+	problems := a.table.Problems()
 	modes := map[string]float64{"tcx": 0, "clsact": 0}
 	unobserved, flooding := 0, 0
 	if w := a.wire.Load(); w != nil {
@@ -91,7 +91,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.lost.Load()), "inotify")
-	held, leftOut := a.table.claimsNow()
+	held, leftOut := a.table.Size()
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(leftOut), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))

@@ -91,7 +91,7 @@ func (k *kernel) adopt(nsid int32, inode uint64, assigned bool) {
 		return
 	}
 	now := time.Now()
-	k.table.update(func() {
+	k.table.Update(func() {
 		ns, known := k.byNSID[nsid]
 		if known && ns.inode == inode {
 			return
@@ -182,7 +182,7 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 	}
 	old, before := k.names, k.networks
 	k.names, k.networks, k.meant = names, gave, mean
-	k.table.update(func() {
+	k.table.Update(func() {
 		for inode, ns := range k.inodes {
 			if names[inode] == nil && old[inode] != nil {
 				names[inode] = old[inode] // its file is gone, and it is not: the last name is the best

@@ -198,7 +198,7 @@ func TestNamespaceWithTheInodeOfADeadOneHasNoneOfItsNames(t *testing.T) {
 	func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		k.table.update(func() {
+		k.table.Update(func() {
 			k.end(k.inodes[100], time.Now())
 			k.discover(1, time.Now())
 		})
@@ -217,14 +217,14 @@ func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
 				func() {
 					k.mu.Lock()
 					defer k.mu.Unlock()
-					k.table.update(func() {
+					k.table.Update(func() {
 						k.end(k.inodes[100], time.Now())
 						k.discover(1, time.Now())
 					})
 				}()
 				k.adopt(1, 100, false)
 			}
-			published := func() string { return k.table.namespaces.live[k.inodes[100].id].GetWorkload().GetName() }
+			published := func() string { return k.table.Namespaces.Get(k.inodes[100].id).GetWorkload().GetName() }
 
 			k.beginNames()
 			said := map[uint64]facts{100: {sandbox: web}}

@@ -10,12 +10,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // dropFrames ends the claims of frames that entered by our interface.
 func (k *kernel) dropFrames(index int32, now time.Time) {
-	k.claimEnded(k.table.dropPort(index, now))
+	k.claimEnded(k.table.RemovePort(index, now))
 }
 
 // retract takes a namespace out of the table. The end of the namespace's record
@@ -28,7 +29,7 @@ func (k *kernel) retract(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		k.unpublish(ns, l, now)
 	}
-	k.table.removeNamespace(ns.id, now)
+	k.table.RemoveNamespace(ns.id, now)
 	ns.missing, ns.intended = nil, nil
 	ns.id = 0 // the end of that record must be told, even where it is ours again at once
 }
@@ -64,7 +65,7 @@ func (k *kernel) putNamespace(ns *namespace, now time.Time) {
 	if ns.inode != 0 {
 		r.Netns = fmt.Sprint(ns.inode)
 	}
-	k.table.namespaces.put(ns.id, r, now)
+	k.table.Namespaces.Put(ns.id, r, now)
 }
 
 // publishAttached publishes again what depends on our interface p: everything
@@ -95,7 +96,7 @@ func (k *kernel) publish(ns *namespace, l *link, now time.Time) {
 		k.publishAddress(ns, l, a, now)
 	}
 	for c := range l.claims {
-		if l.addrs[c.addr] == nil {
+		if l.addrs[c.Address] == nil {
 			k.endClaim(ns, l, c, now)
 		}
 	}
@@ -111,7 +112,7 @@ func (k *kernel) publishRecord(ns *namespace, l *link, now time.Time) {
 			k.putTagged(l, now)
 		}
 		l.published = r
-		k.table.interfaces.put(interfaceKey{ns.id, l.index}, r, now)
+		k.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.index}, r, now)
 		if ns != k.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
 			// Our end of the pair says whose it is.
 			if host := k.own.links[l.lower]; host != nil {
@@ -149,7 +150,7 @@ func (k *kernel) publishAddresses(ns *namespace, now time.Time) {
 
 // publishAddress makes the table say of one address what the mirror says.
 func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
-	want := map[claimKey]addrMsg{}
+	want := map[table.ClaimKey]addrMsg{}
 	for _, a := range l.addrs[addr] {
 		kind := ipwitnessv1.Evidence_ASSIGNED
 		switch {
@@ -162,13 +163,13 @@ func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now tim
 		case a.flags&unix.IFA_F_TENTATIVE != 0 && a.flags&unix.IFA_F_OPTIMISTIC == 0:
 			continue
 		}
-		c := claimKey{addr: a.addr, kind: kind, at: interfaceKey{ns.id, l.index}}
+		c := table.ClaimKey{Address: a.addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.index}}
 		if have, ok := want[c]; !ok || a.prefixLen < have.prefixLen {
 			want[c] = a
 		}
 	}
 	for _, kind := range []ipwitnessv1.Evidence_Kind{ipwitnessv1.Evidence_ASSIGNED, ipwitnessv1.Evidence_DAD_FAILED} {
-		c := claimKey{addr: addr, kind: kind, at: interfaceKey{ns.id, l.index}}
+		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.index}}
 		a, wanted := want[c]
 		have, told := l.claims[c]
 		network := ""
@@ -179,17 +180,17 @@ func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now tim
 		case told && !wanted:
 			k.endClaim(ns, l, c, now)
 		case wanted && told && have == a:
-			k.table.setNetwork(c, network, now)
+			k.table.SetNetwork(c, network, now)
 		case wanted:
 			l.claims[c] = a
-			k.table.seen(c, claim{
-				network:   network,
-				prefixLen: a.prefixLen,
-				flags:     a.flags,
-				assigned:  k.boot.Add(a.created).Round(10 * time.Millisecond),
-				first:     now,
-				last:      now,
-				count:     1,
+			k.table.Add(c, table.Claim{
+				Network:      network,
+				PrefixLength: a.prefixLen,
+				Flags:        a.flags,
+				Assigned:     k.boot.Add(a.created).Round(10 * time.Millisecond),
+				First:        now,
+				Last:         now,
+				Count:        1,
 			}, now)
 		}
 	}
@@ -202,21 +203,21 @@ func (k *kernel) unpublish(ns *namespace, l *link, now time.Time) {
 	}
 	if l.published != nil {
 		l.published = nil
-		k.table.interfaces.remove(interfaceKey{ns.id, l.index}, now)
+		k.table.Interfaces.Remove(table.InterfaceKey{Namespace: ns.id, Index: l.index}, now)
 	}
 }
 
 // endClaim takes an address from its holder, and with it what the wire showed
 // of the same holder: a frame that was sent before must not bring it back.
-func (k *kernel) endClaim(ns *namespace, l *link, c claimKey, now time.Time) {
+func (k *kernel) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.Time) {
 	delete(l.claims, c)
-	k.table.claims.remove(c, now)
+	k.table.RemoveClaim(c, now)
 	if len(k.ended) > keptEnds && now.Sub(k.swept) > time.Second {
 		k.swept = now
 		maps.DeleteFunc(k.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
 	}
-	k.ended[holding{c.addr, l.mac}] = now
-	k.claimEnded(k.table.dropFrames(c.addr, func(w claimKey) bool {
-		return w.mac == l.mac || (ns != k.own && l.lowerNSID == k.ownNSID && isPair(l.kind) && w.at.index == l.lower)
+	k.ended[holding{c.Address, l.mac}] = now
+	k.claimEnded(k.table.RemoveWire(c.Address, func(w table.ClaimKey) bool {
+		return w.MAC == l.mac || (ns != k.own && l.lowerNSID == k.ownNSID && isPair(l.kind) && w.At.Index == l.lower)
 	}, now))
 }

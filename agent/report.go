@@ -16,13 +16,14 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // reporter sends the table to one aggregator: a snapshot, then changes.
 type reporter struct {
 	log       *slog.Logger
-	table     *table
+	table     *table.Table
 	hello     *ipwitnessv1.Hello
 	client    ipwitnessv1.ReportServiceClient
 	check     func([]netip.Addr) bool // reads addresses again from their sources, and says whether it could
@@ -98,8 +99,8 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 		return 0, err
 	}
 	begin := time.Now()
-	reader := r.table.attach()
-	defer reader.detach()
+	reader := r.table.Attach()
+	defer reader.Detach()
 	contests := r.contests.of()
 	defer contests.end()
 	defer r.connected.Store(false)
@@ -116,15 +117,15 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 }
 
 // send sends the table, and what changes of it.
-func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *reader) error {
+func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader) error {
 	hello := r.hello
 	for sequence := uint64(1); ; sequence++ {
-		m := reader.take(time.Now())
-		for ; m == nil; m = reader.take(time.Now()) {
+		m := reader.Take(time.Now())
+		for ; m == nil; m = reader.Take(time.Now()) {
 			select {
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-reader.wake:
+			case <-reader.Wake():
 			}
 		}
 		m.Sequence, m.Hello, hello = sequence, hello, nil
@@ -136,7 +137,7 @@ func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_Re
 
 // receive does what the aggregator asks. Where that says nothing any more, it
 // ends the stream.
-func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *reader, contests *contestsOf, end func(error)) error {
+func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader, contests *contestsOf, end func(error)) error {
 	silence := time.AfterFunc(silentFor, func() { end(errSilent) })
 	silence.Stop() // until the first ping: an older aggregator has none
 	defer silence.Stop()
@@ -168,14 +169,14 @@ func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader
 				}
 			}
 			if r.check(addrs) { // no answer: it will be asked again
-				reader.ask(questions{checks: []uint64{c.GetId()}})
+				reader.Answer(table.Questions{Checks: []uint64{c.GetId()}})
 			}
 		}
 		if id := m.GetPing(); id != 0 {
-			reader.ask(questions{ping: id})
+			reader.Answer(table.Questions{Ping: id})
 		}
 		if m.GetResync() {
-			reader.again()
+			reader.Resync()
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -85,8 +87,8 @@ func startReporter(t *testing.T, r *reporter) func() *fakeStream {
 }
 
 func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
-	tab := newTable()
-	tab.update(func() { tab.seen(testClaim(1), claim{count: 1}, time.Now()) })
+	tab := table.New()
+	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 	r := &reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
 	s := startReporter(t, r)()
 
@@ -94,7 +96,7 @@ func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
 	if m.GetSequence() != 1 || m.GetHello().GetNode() != "node1" || !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 1 {
 		t.Fatalf("first message: got %v, want hello and a whole snapshot", m)
 	}
-	tab.update(func() { tab.seen(testClaim(2), claim{count: 1}, time.Now()) })
+	tab.Update(func() { tab.Add(tabletest.Claim(2), table.Claim{Count: 1}, time.Now()) })
 	if m = s.next(); m.GetSequence() != 2 || m.GetHello() != nil || m.GetSnapshotBegin() || len(m.GetClaims()) != 1 {
 		t.Fatalf("second message: got %v, want one change", m)
 	}
@@ -108,7 +110,7 @@ func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
 }
 
 func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
-	tab := newTable()
+	tab := table.New()
 	r := &reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
 	next := startReporter(t, r)
 	first := next()
@@ -116,7 +118,7 @@ func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
 		t.Fatalf("snapshot of an empty table: got %v", m)
 	}
 	first.end <- context.Canceled
-	tab.update(func() { tab.seen(testClaim(1), claim{count: 1}, time.Now()) })
+	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 	second := next()
 	if m := second.next(); m.GetSequence() != 1 || m.GetHello() == nil || len(m.GetClaims()) != 1 {
 		t.Fatalf("first message of the second stream: got %v, want hello and the claim", m)
@@ -124,7 +126,7 @@ func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
 }
 
 func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
-	tab := newTable()
+	tab := table.New()
 	asked := make(chan []netip.Addr, 1)
 	r := &reporter{table: tab, hello: &ipwitnessv1.Hello{}}
 	readable := false
@@ -133,7 +135,7 @@ func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
 			readable = true
 			return false
 		}
-		tab.update(func() { tab.seen(testClaim(9), claim{count: 1}, time.Now()) })
+		tab.Update(func() { tab.Add(tabletest.Claim(9), table.Claim{Count: 1}, time.Now()) })
 		asked <- addrs
 		return true
 	}

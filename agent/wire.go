@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -54,7 +55,7 @@ type wire struct {
 	// can be thousands: it is done without the locks that are held when they end,
 	// as to be late means only to be told once more.
 	endedMu sync.Mutex
-	ended   []claimKey
+	ended   []table.ClaimKey
 	letting chan struct{} // holds one token while ended has keys, or the importance of an address has changed
 
 	floods floods
@@ -84,16 +85,8 @@ func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, incl
 	}
 	k.portsChanged = func() { wake.Poke(w.changed) }
 	k.claimEnded = w.letGo
-	k.table.followImportance(func() { wake.Poke(w.letting) })
+	k.table.FollowImportance(func() { wake.Poke(w.letting) })
 	return w
-}
-
-func isWire(kind ipwitnessv1.Evidence_Kind) bool {
-	switch kind {
-	case ipwitnessv1.Evidence_ANNOUNCED, ipwitnessv1.Evidence_ANSWERED, ipwitnessv1.Evidence_USED:
-		return true
-	}
-	return false
 }
 
 // run attaches, reads and expires until ctx ends. It detaches everything
@@ -110,7 +103,7 @@ func (w *wire) run(ctx context.Context) error {
 }
 
 // letGo has the observer tell the next frames of bindings.
-func (w *wire) letGo(keys []claimKey) {
+func (w *wire) letGo(keys []table.ClaimKey) {
 	if len(keys) == 0 {
 		return
 	}
@@ -135,14 +128,14 @@ func (w *wire) forget(ctx context.Context) {
 		w.endedMu.Unlock()
 		for _, c := range ended {
 			var mac bpf.MAC
-			copy(mac[:], c.mac)
+			copy(mac[:], c.MAC)
 			source := mac
-			copy(source[:], c.source)
-			if err := w.obs.Forget(uint32(c.at.index), c.vlan, c.innerVLAN, c.addr, mac, source); err != nil {
-				w.log.Debug("cannot forget binding", "address", c.addr, "error", err)
+			copy(source[:], c.Source)
+			if err := w.obs.Forget(uint32(c.At.Index), c.VLAN, c.InnerVLAN, c.Address, mac, source); err != nil {
+				w.log.Debug("cannot forget binding", "address", c.Address, "error", err)
 			}
 		}
-		for addr, important := range w.kernel.table.takeImportance() {
+		for addr, important := range w.kernel.table.TakeImportance() {
 			if err := w.obs.SetImportant(addr, important); err != nil {
 				w.log.Debug("cannot have the observer prefer an address", "address", addr, "error", err)
 			}
@@ -340,7 +333,7 @@ func (w *wire) frames(result bpf.Result) (frames uint64) {
 // contest makes the kernel report known bindings of an address every second, and
 // reserves room for new ones.
 func (w *wire) contest(addr netip.Addr, on bool) {
-	w.kernel.table.contest(addr, on)
+	w.kernel.table.Contest(addr, on)
 	if err := w.obs.Contest(addr, on); err != nil {
 		w.log.Warn("cannot watch contested address more often", "address", addr, "error", err)
 	}
@@ -389,27 +382,27 @@ func (k *kernel) frame(ev *bpf.Event) {
 	}
 	received := k.clock.at(ev.Ktime)
 	d := k.domainOf(l, tagsOf(ev.VLAN, ev.InnerVLAN)...)
-	c := claim{link: d.name, first: received, last: received, count: ev.Frames}
-	key := claimKey{
-		addr:      ev.Addr,
-		kind:      evidenceOf[ev.Kind],
-		at:        interfaceKey{ownNamespace, l.index},
-		mac:       string(ev.SHA[:]),
-		vlan:      ev.VLAN,
-		innerVLAN: ev.InnerVLAN,
+	c := table.Claim{Link: d.name, First: received, Last: received, Count: ev.Frames}
+	key := table.ClaimKey{
+		Address:   ev.Addr,
+		Kind:      evidenceOf[ev.Kind],
+		At:        table.InterfaceKey{Namespace: table.OwnNamespace, Index: l.index},
+		MAC:       string(ev.SHA[:]),
+		VLAN:      ev.VLAN,
+		InnerVLAN: ev.InnerVLAN,
 
-		noOverride: ev.NoOverride,
+		NoOverride: ev.NoOverride,
 	}
 	if ev.Source != ev.SHA {
-		key.source = string(ev.Source[:])
+		key.Source = string(ev.Source[:])
 	}
-	if end, ok := k.ended[holding{ev.Addr, key.mac}]; ok && received.Before(end) {
-		k.claimEnded([]claimKey{key}) // sent before its holder gave the address up: the next one is not
+	if end, ok := k.ended[holding{ev.Addr, key.MAC}]; ok && received.Before(end) {
+		k.claimEnded([]table.ClaimKey{key}) // sent before its holder gave the address up: the next one is not
 		return
 	}
-	c.routed = k.routedTo(l, d, ev.Addr)
-	k.table.update(func() {
-		took, evicted := k.table.seen(key, c, received)
+	c.Routed = k.routedTo(l, d, ev.Addr)
+	k.table.Update(func() {
+		took, evicted := k.table.Add(key, c, received)
 		if took {
 			k.putDomain(d, received)
 		}
@@ -486,15 +479,15 @@ func (k *kernel) expire(before time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	k.table.update(func() {
-		k.claimEnded(k.table.dropOld(before, now))
+	k.table.Update(func() {
+		k.claimEnded(k.table.RemoveOld(before, now))
 		used := map[string]bool{}
-		for _, r := range k.table.interfaces.live {
+		for _, r := range k.table.Interfaces.All() {
 			used[r.GetLink()] = true
 		}
-		for _, p := range k.table.byPort {
-			for c := range p.all() {
-				used[c.link] = true
+		for _, index := range k.table.WirePorts() {
+			for _, c := range k.table.WireClaims(index) {
+				used[c.Link] = true
 			}
 		}
 		for name := range k.domains {

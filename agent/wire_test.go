@@ -2,6 +2,7 @@ package agent
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -9,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -39,9 +42,9 @@ func TestAgeOfAFrameIsFromWhenTheKernelSawIt(t *testing.T) {
 	k := newTestKernel(t, f)
 	const ago = 10 * time.Second
 	begin := time.Now()
-	ev := bpf.Event{Ktime: monotonic(t) - ago, Ifindex: 10, Kind: bpf.Used, Frames: 1, Addr: testClaim(1).addr}
+	ev := bpf.Event{Ktime: monotonic(t) - ago, Ifindex: 10, Kind: bpf.Used, Frames: 1, Addr: tabletest.Claim(1).Address}
 	k.frame(&ev)
-	c := k.table.attach().take(time.Now()).GetClaims()[0]
+	c := k.table.Attach().Take(time.Now()).GetClaims()[0]
 	// Twice: on a busy machine the two clocks may be read far apart.
 	if got, most := c.GetAge().AsDuration(), ago+2*time.Since(begin)+time.Millisecond; got < ago-time.Millisecond || got > most {
 		t.Errorf("age of a frame of %s ago: got %s, want %s at most", ago, got, most)
@@ -51,19 +54,20 @@ func TestAgeOfAFrameIsFromWhenTheKernelSawIt(t *testing.T) {
 // BenchmarkFrame is one frame that is told: of a binding that is new, of one
 // that is known, and of one for which there is no room.
 func BenchmarkFrame(b *testing.B) {
+	const full = 65536 // claims, the most that one port may have
 	for _, c := range []struct {
 		name        string
 		begin, most int // bindings before, and at most
-	}{{"new", 0, maxPerPort}, {"known", 1000, 1000}, {"no room", maxPerPort, 1 << 24}} {
+	}{{"new", 0, full}, {"known", 1000, 1000}, {"no room", full, 1 << 24}} {
 		b.Run(c.name, func(b *testing.B) {
 			f := fakeKernel{}
 			f.put(noNSID, hostVeth(10, 5))
 			f.put(5, podVeth(10))
 			k := newTestKernel(b, f)
-			follow(k.table)
+			tabletest.Follow(k.table)
 			ev := bpf.Event{Ktime: monotonic(b), Ifindex: 10, Kind: bpf.Used, Frames: 1}
 			tell := func(i int) {
-				ev.Addr = testClaim(i).addr
+				ev.Addr = tabletest.Claim(i).Address
 				ev.SHA = bpf.MAC{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}
 				ev.Source = ev.SHA
 				ev.Ktime += time.Microsecond
@@ -121,13 +125,15 @@ func TestClaimSaysWhetherTheNodeRoutesToItsSender(t *testing.T) {
 			f[noNSID].routes = map[netip.Addr][]hop{addr: test.hops}
 			k := newTestKernel(t, f)
 			k.frame(&bpf.Event{Ktime: monotonic(t), Ifindex: 10, Kind: bpf.Answered, Addr: addr, SHA: bpf.MAC([]byte("pods10")), Source: bpf.MAC([]byte("others")), Frames: 1})
-			key := claimKey{addr: addr, kind: ipwitnessv1.Evidence_ANSWERED, at: interfaceKey{ownNamespace, 10}, mac: "pods10", source: "others"}
-			c := k.table.claims.live[key]
-			if c == nil || c.routed != test.want {
+			key := table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ANSWERED, At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: 10}, MAC: "pods10", Source: "others"}
+			c := maps.Collect(k.table.Claims())[key]
+			if c == nil || c.Routed != test.want {
 				t.Fatalf("got claim %+v, want one that is routed: %t", c, test.want)
 			}
-			if r := claimRecord(key, c, time.Now(), time.Now()); r.GetRouted() != test.want || string(r.GetSource()) != "others" {
-				t.Errorf("got record %v, want routed %t and its source", r, test.want)
+			sent := k.table.Attach().Take(time.Now()).GetClaims()
+			i := slices.IndexFunc(sent, func(r *ipwitnessv1.ClaimRecord) bool { return string(r.GetSource()) == "others" })
+			if i < 0 || sent[i].GetRouted() != test.want {
+				t.Errorf("got records %v, want one that is routed: %t, with its source", sent, test.want)
 			}
 		})
 	}

@@ -213,7 +213,7 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 // intended are the addresses that a namespace is told to lack.
 func intended(k *kernel, inode uint64) string {
 	var all []string
-	for _, i := range k.table.namespaces.live[k.inodes[inode].id].GetIntended() {
+	for _, i := range k.table.Namespaces.Get(k.inodes[inode].id).GetIntended() {
 		all = append(all, fmt.Sprint(i.GetAddress(), " ", i.GetInterface(), " by ", i.GetSource()))
 	}
 	return strings.Join(all, ", ")

@@ -1,4 +1,4 @@
-package agent
+package table
 
 import (
 	"fmt"
@@ -11,16 +11,16 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func testClaim(i int) claimKey {
+func testClaim(i int) ClaimKey {
 	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-	return claimKey{addr: addr, kind: ipwitnessv1.Evidence_ASSIGNED, at: interfaceKey{2, 2}}
+	return ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: InterfaceKey{2, 2}}
 }
 
 // took makes the table see a claim once more, and fails the test if the table refuses it.
 // It returns the key of the evicted claim, if any.
-func (t *table) took(tb testing.TB, k claimKey, at time.Time) (evicted claimKey) {
+func (t *Table) took(tb testing.TB, k ClaimKey, at time.Time) (evicted ClaimKey) {
 	tb.Helper()
-	took, gone := t.seen(k, claim{last: at, count: 1}, at)
+	took, gone := t.Add(k, Claim{Last: at, Count: 1}, at)
 	if !took {
 		tb.Fatalf("claim %v was refused", k)
 	}
@@ -33,16 +33,16 @@ func (t *table) took(tb testing.TB, k claimKey, at time.Time) (evicted claimKey)
 }
 
 // wireClaim returns the key of a claim by a MAC to an address, seen on a port.
-func wireClaim(port, addr, mac int) claimKey {
+func wireClaim(port, addr, mac int) ClaimKey {
 	k := testClaim(addr)
-	k.kind, k.at, k.mac = ipwitnessv1.Evidence_USED, interfaceKey{ownNamespace, int32(port)}, fmt.Sprintf("%06d", mac)
+	k.Kind, k.At, k.MAC = ipwitnessv1.Evidence_USED, InterfaceKey{OwnNamespace, int32(port)}, fmt.Sprintf("%06d", mac)
 	return k
 }
 
-var none claimKey
+var none ClaimKey
 
 func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
-	tab := newTable()
+	tab := New()
 	now := time.Now()
 	for i := range maxPerPort {
 		tab.took(t, wireClaim(7, i, 1), now)
@@ -56,10 +56,10 @@ func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
 	if got := tab.took(t, wireClaim(8, 1, 1), now); got != none {
 		t.Errorf("a claim by another port: got %v to make room, want none", got)
 	}
-	if held, leftOut := tab.claimsNow(); held != maxPerPort+1 || leftOut != 10 {
+	if held, leftOut := tab.Size(); held != maxPerPort+1 || leftOut != 10 {
 		t.Errorf("claims: got %d held and %d left out, want %d and 10", held, leftOut, maxPerPort+1)
 	}
-	if got := tab.leftOutBy(); len(got) != 1 || got[7] != 10 {
+	if got := tab.LeftOut(); len(got) != 1 || got[7] != 10 {
 		t.Errorf("left out by port: got %v, want 10 of port 7", got)
 	}
 
@@ -73,42 +73,42 @@ func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
 		t.Errorf("made room: got %v, want the one that was seen last the longest ago, %v", got, oldest)
 	}
 
-	if got := len(tab.dropPort(7, now)); got != maxPerPort {
+	if got := len(tab.RemovePort(7, now)); got != maxPerPort {
 		t.Errorf("claims that ended with their port: got %d, want %d", got, maxPerPort)
 	}
-	if got := len(tab.dropOld(now.Add(time.Second), now)); got != 1 || len(tab.byAddr)+tab.wire+tab.byPort[8].count(seenOnce, importantAgain) != 0 {
+	if got := len(tab.RemoveOld(now.Add(time.Second), now)); got != 1 || len(tab.byAddr)+tab.wire+tab.byPort[8].count(seenOnce, importantAgain) != 0 {
 		t.Errorf("old claims: got %d, want 1, and nothing left of %v, %d", got, tab.byAddr, tab.wire)
 	}
 }
 
 func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 	const important = maxPerPort + 1
-	for name, hold := range map[string]func(*table, bool){
-		"a kernel has it": func(tab *table, on bool) {
+	for name, hold := range map[string]func(*Table, bool){
+		"a kernel has it": func(tab *Table, on bool) {
 			if k := testClaim(important); on {
-				tab.seen(k, claim{count: 1}, time.Now())
+				tab.Add(k, Claim{Count: 1}, time.Now())
 			} else {
-				tab.claims.remove(k, time.Now())
+				tab.claims.Remove(k, time.Now())
 			}
 		},
-		"an allocation has it": func(tab *table, on bool) {
-			if k := (allocationKey{poolKey{"host-local", "/pods"}, testClaim(important).addr}); on {
-				tab.allocated.put(k, &ipwitnessv1.AllocationRecord{}, time.Now())
-				tab.allocated.put(k, &ipwitnessv1.AllocationRecord{}, time.Now()) // the address changed
+		"an allocation has it": func(tab *Table, on bool) {
+			if k := (AllocationKey{PoolKey{"host-local", "/pods"}, testClaim(important).Address}); on {
+				tab.Allocations.Put(k, &ipwitnessv1.AllocationRecord{}, time.Now())
+				tab.Allocations.Put(k, &ipwitnessv1.AllocationRecord{}, time.Now()) // the address changed
 			} else {
-				tab.allocated.remove(k, time.Now())
-				tab.allocated.remove(k, time.Now())
+				tab.Allocations.Remove(k, time.Now())
+				tab.Allocations.Remove(k, time.Now())
 			}
 		},
-		"it is contested": func(tab *table, on bool) { tab.contest(testClaim(important).addr, on) },
+		"it is contested": func(tab *Table, on bool) { tab.Contest(testClaim(important).Address, on) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			tab := newTable()
+			tab := New()
 			woken := 0
-			tab.followImportance(func() { woken++ })
+			tab.FollowImportance(func() { woken++ })
 			now := time.Now()
 			hold(tab, true)
-			if got := tab.takeImportance(); len(got) != 1 || !got[testClaim(important).addr] || woken != 1 {
+			if got := tab.TakeImportance(); len(got) != 1 || !got[testClaim(important).Address] || woken != 1 {
 				t.Errorf("importance that changed: got %v and %d calls, want the address once", got, woken)
 			}
 			tab.took(t, wireClaim(7, important, 1), now)
@@ -121,12 +121,12 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 			if tab.claims.live[wireClaim(7, important, 1)] == nil {
 				t.Fatal("the claim to an important address made room for others")
 			}
-			if got := tab.took(t, wireClaim(7, important, 2), now); got == none || got.addr == testClaim(important).addr {
+			if got := tab.took(t, wireClaim(7, important, 2), now); got == none || got.Address == testClaim(important).Address {
 				t.Errorf("made room for another claim to it: got %v, want one to another address", got)
 			}
 
 			hold(tab, false)
-			if got := tab.takeImportance(); len(got) != 1 || got[testClaim(important).addr] {
+			if got := tab.TakeImportance(); len(got) != 1 || got[testClaim(important).Address] {
 				t.Errorf("importance that changed: got %v, want that the address lost it", got)
 			}
 			if len(tab.important.holders) != 0 {
@@ -143,11 +143,11 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 }
 
 func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
-	tab := newTable()
+	tab := New()
 	now := time.Now()
 	const addresses = 2 * maxImportantPerPort / maxPerAddress
 	for i := range addresses {
-		tab.contest(testClaim(i).addr, true)
+		tab.Contest(testClaim(i).Address, true)
 	}
 	tab.took(t, wireClaim(7, maxPerPort, 1), now)
 	for i := range addresses {
@@ -164,7 +164,7 @@ func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
 }
 
 func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
-	tab := newTable()
+	tab := New()
 	now := time.Now()
 	// One quiet port has claims that were seen once, one of many has claims that were seen
 	// again.
@@ -177,7 +177,7 @@ func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 		}
 	}
 	for i := range 2 * maxWire {
-		if got := tab.took(t, wireClaim(1+i%2, maxWire+i, 1), now); got != none && got.at.index > 2 {
+		if got := tab.took(t, wireClaim(1+i%2, maxWire+i, 1), now); got != none && got.At.Index > 2 {
 			t.Fatalf("made room for a flood: got %v, of a port that does not flood", got)
 		}
 	}
@@ -191,11 +191,11 @@ func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 	}
 	// Another quiet port finds room, though the addresses in its claims are not known.
 	for i := range portShare {
-		if got := tab.took(t, wireClaim(5, i, 1), now); got.at.index != 1 && got.at.index != 2 {
+		if got := tab.took(t, wireClaim(5, i, 1), now); got.At.Index != 1 && got.At.Index != 2 {
 			t.Fatalf("made room for a quiet port: got %v, want one of those that flood", got)
 		}
 	}
-	got := tab.leftOutBy()
+	got := tab.LeftOut()
 	if got[1]+got[2] != tab.leftOut || len(got) != 2 {
 		t.Errorf("left out by port: got %v, want all %d of those that flood", got, tab.leftOut)
 	}
@@ -205,17 +205,17 @@ func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 }
 
 func TestOneAddressIsNotWorthMoreThanAFewClaimants(t *testing.T) {
-	tab := newTable()
+	tab := New()
 	now := time.Now()
 	for i := range maxPerAddress + 1 {
-		if took, _ := tab.seen(wireClaim(i%3, 7, i), claim{last: now}, now); took != (i < maxPerAddress) {
+		if took, _ := tab.Add(wireClaim(i%3, 7, i), Claim{Last: now}, now); took != (i < maxPerAddress) {
 			want := i < maxPerAddress
 			t.Fatalf("claimant %d: got taken %v, want %v", i, took, want)
 		}
 	}
 	tab.took(t, wireClaim(1, 8, 1), now) // another address
 	for i := range addressShare + 1 {
-		if took, _ := tab.seen(wireClaim(9, 7, i), claim{last: now}, now); took != (i < addressShare) {
+		if took, _ := tab.Add(wireClaim(9, 7, i), Claim{Last: now}, now); took != (i < addressShare) {
 			want := i < addressShare
 			t.Fatalf("claimant %d by another port, which may be another tenant's: got taken %v, want %v", i, took, want)
 		}
@@ -223,11 +223,11 @@ func TestOneAddressIsNotWorthMoreThanAFewClaimants(t *testing.T) {
 }
 
 func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
-	tab := newTable()
+	tab := New()
 	now := time.Now()
 	random := rand.New(rand.NewPCG(1, 2))
-	want := map[claimKey]bool{}
-	took := func(dropped []claimKey) {
+	want := map[ClaimKey]bool{}
+	took := func(dropped []ClaimKey) {
 		for _, k := range dropped {
 			if !want[k] {
 				t.Fatalf("dropped %v, which was not there", k)
@@ -239,22 +239,22 @@ func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
 		k := wireClaim(random.IntN(5), random.IntN(20), random.IntN(20))
 		switch random.IntN(32) {
 		case 30, 31:
-			tab.contest(k.addr, tab.important.holders[k.addr] == 0)
+			tab.Contest(k.Address, tab.important.holders[k.Address] == 0)
 		case 0:
-			took(tab.dropPort(k.at.index, now))
+			took(tab.RemovePort(k.At.Index, now))
 		case 1:
-			took(tab.dropFrames(k.addr, func(c claimKey) bool { return c.mac == k.mac }, now))
+			took(tab.RemoveWire(k.Address, func(c ClaimKey) bool { return c.MAC == k.MAC }, now))
 		case 2:
-			took(tab.dropOld(now.Add(time.Duration(random.IntN(10))), now))
+			took(tab.RemoveOld(now.Add(time.Duration(random.IntN(10))), now))
 		default:
-			tab.seen(k, claim{last: now.Add(time.Duration(random.IntN(100)))}, now)
+			tab.Add(k, Claim{Last: now.Add(time.Duration(random.IntN(100)))}, now)
 			want[k] = true
 		}
 		byPort, byAddr := 0, 0
 		for _, p := range tab.byPort {
 			listed := 0
 			for c := range p.all() {
-				if listed++; tab.claims.live[c.key] != c || (tab.important.holders[c.key.addr] > 0) != (c.inQueue >= importantOnce) {
+				if listed++; tab.claims.live[c.key] != c || (tab.important.holders[c.key.Address] > 0) != (c.inQueue >= importantOnce) {
 					t.Fatalf("claim %v is not in its queue", c.key)
 				}
 			}
@@ -271,7 +271,7 @@ func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
 		}
 	}
 	for k := range want {
-		if c := tab.claims.live[k]; c == nil || tab.byAddr[k.addr][c.atAddr] != c {
+		if c := tab.claims.live[k]; c == nil || tab.byAddr[k.Address][c.atAddr] != c {
 			t.Fatalf("claim %v is not in its place", k)
 		}
 	}

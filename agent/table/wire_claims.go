@@ -1,8 +1,10 @@
-package agent
+package table
 
 import (
 	"iter"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -50,11 +52,11 @@ type portClaims struct {
 
 // A queue holds claims in the order in which they were last seen.
 type queue struct {
-	oldest, newest *claim
+	oldest, newest *entry
 	len            int
 }
 
-func (q *queue) add(c *claim) {
+func (q *queue) add(c *entry) {
 	c.older, c.newer = q.newest, nil
 	if q.newest != nil {
 		q.newest.newer = c
@@ -65,7 +67,7 @@ func (q *queue) add(c *claim) {
 	q.len++
 }
 
-func (q *queue) remove(c *claim) {
+func (q *queue) remove(c *entry) {
 	if c.older != nil {
 		c.older.newer = c.newer
 	} else {
@@ -90,7 +92,7 @@ func (p *portClaims) count(first, last queueIndex) (n int) {
 
 // oldest returns the claim to evict first from the queues first to last, or nil
 // if they are empty.
-func (p *portClaims) oldest(first, last queueIndex) *claim {
+func (p *portClaims) oldest(first, last queueIndex) *entry {
 	for i := first; i <= last; i++ {
 		if c := p.queues[i].oldest; c != nil {
 			return c
@@ -100,8 +102,8 @@ func (p *portClaims) oldest(first, last queueIndex) *claim {
 }
 
 // all yields all claims of the port. They may be removed during the iteration.
-func (p *portClaims) all() iter.Seq[*claim] {
-	return func(yield func(*claim) bool) {
+func (p *portClaims) all() iter.Seq[*entry] {
+	return func(yield func(*entry) bool) {
 		for i := range p.queues {
 			for c := p.queues[i].oldest; c != nil; {
 				next := c.newer
@@ -115,7 +117,7 @@ func (p *portClaims) all() iter.Seq[*claim] {
 }
 
 // port returns the claims of a port, creating an empty entry if there is none.
-func (t *table) port(index int32) *portClaims {
+func (t *Table) port(index int32) *portClaims {
 	p := t.byPort[index]
 	if p == nil {
 		p = &portClaims{}
@@ -125,8 +127,8 @@ func (t *table) port(index int32) *portClaims {
 }
 
 // enqueue puts a wire claim behind all claims that were seen before it.
-func (t *table) enqueue(c *claim) {
-	p := t.port(c.key.at.index)
+func (t *Table) enqueue(c *entry) {
+	p := t.port(c.key.At.Index)
 	if c.older != nil || c.newer != nil || p.queues[c.inQueue].oldest == c {
 		p.queues[c.inQueue].remove(c)
 	}
@@ -145,8 +147,8 @@ func (t *table) enqueue(c *claim) {
 
 // makeRoom reports whether the table accepts one more wire claim, and returns the
 // key of the claim that it evicted for it, if any.
-func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []claimKey) {
-	p := t.port(k.at.index)
+func (t *Table) makeRoom(k ClaimKey, received time.Time) (room bool, evicted []ClaimKey) {
+	p := t.port(k.At.Index)
 	if !t.addressHasRoom(k) {
 		p.leftOut++
 		t.leftOut++
@@ -165,9 +167,9 @@ func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []c
 	case t.wire < maxWire:
 		return true, nil
 	default:
-		if l := t.largest(seenOnce, seenAgain); l != nil {
+		if l := largest(t.byPort, seenOnce, seenAgain); l != nil {
 			from = l
-		} else if l := t.largest(importantOnce, importantAgain); l != nil && last == importantAgain {
+		} else if l := largest(t.byPort, importantOnce, importantAgain); l != nil && last == importantAgain {
 			from = l
 		}
 	}
@@ -179,7 +181,7 @@ func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []c
 	}
 	from.leftOut++
 	t.dropFrame(victim, received)
-	return true, []claimKey{victim.key}
+	return true, []ClaimKey{victim.key}
 }
 
 // largest returns the port with the most claims in the first queue, or in the
@@ -187,9 +189,9 @@ func (t *table) makeRoom(k claimKey, received time.Time) (room bool, evicted []c
 // than their share, and returns nil if all do. A linear scan will do: there are
 // few ports, and largest runs at most once per new binding that the observer
 // reports.
-func (t *table) largest(first, last queueIndex) (largest *portClaims) {
+func largest(ports map[int32]*portClaims, first, last queueIndex) (largest *portClaims) {
 	most := [2]int{-1, -1}
-	for _, p := range t.byPort {
+	for _, p := range ports {
 		if p.count(first, last) <= portShare {
 			continue
 		}
@@ -201,13 +203,13 @@ func (t *table) largest(first, last queueIndex) (largest *portClaims) {
 }
 
 // addressHasRoom reports whether a port may add one more claim to an address.
-func (t *table) addressHasRoom(k claimKey) bool {
-	if len(t.byAddr[k.addr]) < maxPerAddress {
+func (t *Table) addressHasRoom(k ClaimKey) bool {
+	if len(t.byAddr[k.Address]) < maxPerAddress {
 		return true
 	}
 	have := 0
-	for _, c := range t.byAddr[k.addr] {
-		if c.key.at == k.at {
+	for _, c := range t.byAddr[k.Address] {
+		if c.key.At == k.At {
 			have++
 		}
 	}
@@ -215,22 +217,22 @@ func (t *table) addressHasRoom(k claimKey) bool {
 }
 
 // dropFrame removes one wire claim. The caller holds the lock.
-func (t *table) dropFrame(c *claim, received time.Time) {
-	t.claims.remove(c.key, received)
+func (t *Table) dropFrame(c *entry, received time.Time) {
+	t.claims.Remove(c.key, received)
 	t.wire--
-	t.byPort[c.key.at.index].queues[c.inQueue].remove(c)
-	list := t.byAddr[c.key.addr]
+	t.byPort[c.key.At.Index].queues[c.inQueue].remove(c)
+	list := t.byAddr[c.key.Address]
 	last := len(list) - 1
 	list[c.atAddr] = list[last]
 	list[c.atAddr].atAddr = c.atAddr
 	list[last] = nil
-	if t.byAddr[c.key.addr] = list[:last]; last == 0 {
-		delete(t.byAddr, c.key.addr)
+	if t.byAddr[c.key.Address] = list[:last]; last == 0 {
+		delete(t.byAddr, c.key.Address)
 	}
 }
 
-// dropPort removes a port and its wire claims. The caller holds the lock.
-func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
+// RemovePort removes a port and its wire claims. The caller holds the lock.
+func (t *Table) RemovePort(index int32, received time.Time) (dropped []ClaimKey) {
 	p := t.byPort[index]
 	if p == nil {
 		return nil
@@ -243,12 +245,12 @@ func (t *table) dropPort(index int32, received time.Time) (dropped []claimKey) {
 	return dropped
 }
 
-// dropOld removes the wire claims that were last seen before a time. The caller
+// RemoveOld removes the wire claims that were last seen before a time. The caller
 // holds the lock.
-func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
+func (t *Table) RemoveOld(before, received time.Time) (dropped []ClaimKey) {
 	for _, p := range t.byPort {
 		for c := range p.all() {
-			if c.last.Before(before) {
+			if c.Last.Before(before) {
 				dropped = append(dropped, c.key)
 				t.dropFrame(c, received)
 			}
@@ -257,8 +259,27 @@ func (t *table) dropOld(before, received time.Time) (dropped []claimKey) {
 	return dropped
 }
 
-// leftOutBy returns how many wire claims were left out, by port.
-func (t *table) leftOutBy() map[int32]uint64 {
+// WirePorts returns the ports that have, or had, wire claims. The caller holds the lock.
+func (t *Table) WirePorts() []int32 { return slices.Collect(maps.Keys(t.byPort)) }
+
+// WireClaims yields the wire claims of a port. They may be removed during the iteration.
+// The caller holds the lock.
+func (t *Table) WireClaims(index int32) iter.Seq2[ClaimKey, *Claim] {
+	return func(yield func(ClaimKey, *Claim) bool) {
+		p := t.byPort[index]
+		if p == nil {
+			return
+		}
+		for c := range p.all() {
+			if !yield(c.key, &c.Claim) {
+				return
+			}
+		}
+	}
+}
+
+// LeftOut returns how many wire claims were left out, by port.
+func (t *Table) LeftOut() map[int32]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := map[int32]uint64{}
@@ -280,20 +301,20 @@ type importance struct {
 }
 
 // isImportant reports whether a claim is to an important address.
-func (t *table) isImportant(k claimKey) bool { return t.important.holders[k.addr] > 0 }
+func (t *Table) isImportant(k ClaimKey) bool { return t.important.holders[k.Address] > 0 }
 
-// kernelClaims calls fn with the addresses of claims that did not come from the
-// wire.
-func (t *table) kernelClaims(fn func(netip.Addr)) func(claimKey) {
-	return func(k claimKey) {
-		if !isWire(k.kind) {
-			fn(k.addr)
+// ofKernelClaims returns a function that calls fn with the addresses of claims that did
+// not come from the wire.
+func ofKernelClaims(fn func(netip.Addr)) func(ClaimKey) {
+	return func(k ClaimKey) {
+		if !IsWire(k.Kind) {
+			fn(k.Address)
 		}
 	}
 }
 
-// contest makes an address important for as long as it is contested.
-func (t *table) contest(addr netip.Addr, on bool) {
+// Contest makes an address important for as long as it is contested.
+func (t *Table) Contest(addr netip.Addr, on bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if on {
@@ -303,20 +324,20 @@ func (t *table) contest(addr netip.Addr, on bool) {
 	}
 }
 
-func (t *table) holdImportant(addr netip.Addr) {
+func (t *Table) holdImportant(addr netip.Addr) {
 	if t.important.holders[addr]++; t.important.holders[addr] == 1 {
 		t.importanceChanged(addr)
 	}
 }
 
-func (t *table) releaseImportant(addr netip.Addr) {
+func (t *Table) releaseImportant(addr netip.Addr) {
 	if t.important.holders[addr]--; t.important.holders[addr] == 0 {
 		delete(t.important.holders, addr)
 		t.importanceChanged(addr)
 	}
 }
 
-func (t *table) importanceChanged(addr netip.Addr) {
+func (t *Table) importanceChanged(addr netip.Addr) {
 	for _, c := range t.byAddr[addr] {
 		t.enqueue(c)
 	}
@@ -326,9 +347,9 @@ func (t *table) importanceChanged(addr netip.Addr) {
 	}
 }
 
-// followImportance registers wake to be called when the importance of an address
+// FollowImportance registers wake to be called when the importance of an address
 // changes.
-func (t *table) followImportance(wake func()) {
+func (t *Table) FollowImportance(wake func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.important.changed, t.important.wake = map[netip.Addr]struct{}{}, wake
@@ -337,9 +358,9 @@ func (t *table) followImportance(wake func()) {
 	}
 }
 
-// takeImportance returns the addresses whose importance changed since the last
+// TakeImportance returns the addresses whose importance changed since the last
 // call, and whether they are important now.
-func (t *table) takeImportance() map[netip.Addr]bool {
+func (t *Table) TakeImportance() map[netip.Addr]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.important.changed) == 0 {
