@@ -33,6 +33,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -220,26 +221,26 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 	defer unlock()
 
-	req, err := newRTNL()
+	req, err := rtnetlink.Dial()
 	if err != nil {
 		return err
 	}
-	defer req.close()
-	ownNSID, foreignErr := ownNSID(req)
+	defer req.Close()
+	ownNSID, foreignErr := req.OwnNSID()
 	if foreignErr != nil {
 		a.blind = true
 		a.problem("addresses inside pods are not seen: only frames and the node's own addresses are", foreignErr)
 	}
-	listen, hearErr := newListener(true)
+	listen, hearErr := rtnetlink.Listen(true)
 	if hearErr != nil {
-		if listen, err = newListener(false); err != nil {
+		if listen, err = rtnetlink.Listen(false); err != nil {
 			return err
 		}
 		if foreignErr == nil {
 			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", relistEvery), hearErr)
 		}
 	}
-	defer listen.close()
+	defer listen.Close()
 
 	obs, mode, wireErr := a.startObserver()
 	if obs != nil {
@@ -335,7 +336,7 @@ const relistEvery = 2 * time.Second
 
 // follow takes the changes that netlink tells, and lists everything anew when
 // some were lost.
-func (a *Agent) follow(ctx context.Context, k *kernel, listen *listener) error {
+func (a *Agent) follow(ctx context.Context, k *kernel, listen *rtnetlink.Listener) error {
 	lost := func() {
 		a.lostNetlink.Add(1)
 		a.log.Warn("netlink events were lost: listing everything again")
@@ -345,7 +346,7 @@ func (a *Agent) follow(ctx context.Context, k *kernel, listen *listener) error {
 		}
 		a.report()
 	}
-	return listen.run(ctx, k.handle, lost, func() { a.malformed.Add(1) })
+	return listen.Run(ctx, k.handle, lost, func() { a.malformed.Add(1) })
 }
 
 // relist lists everything every two seconds, or where always is not set, after
@@ -405,27 +406,6 @@ func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 		a.log.Info("watching the wire by clsact", "reason", err)
 		return obs, bpf.Clsact, nil
 	}
-}
-
-// ownNSID gives our own id in our own table of namespaces, and proves by it
-// that other namespaces can be read.
-func ownNSID(req *rtnl) (int32, error) {
-	self, err := os.Open("/proc/self/ns/net")
-	if err != nil {
-		return elsewhere, err
-	}
-	defer func() { _ = self.Close() }()
-	id, _, err := req.nsidOf(int(self.Fd()))
-	if err == nil {
-		_, err = req.addrs(id, 0)
-	}
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		err = fmt.Errorf("%w: give this process CAP_NET_ADMIN", err)
-	}
-	if err != nil && id < 0 {
-		id = elsewhere
-	}
-	return id, err
 }
 
 // lockNamespace makes this the only agent of its network namespace. An abstract

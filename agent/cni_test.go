@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -173,7 +174,7 @@ func wantNetworks(t *testing.T, k *kernel, want string) {
 
 func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
 	k := newTestKernel(t, f)
 	k.adopt(5, 4000, true)
@@ -198,17 +199,17 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	if m := r.Take(time.Now()); m != nil {
 		t.Errorf("told of what did not change: got %v, want nothing", m)
 	}
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.0.0.3/24")}) // before the address
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, "10.0.0.3/24")}) // before the address
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.3 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
 
 	failed := address(2, "10.0.0.3/24")
-	failed.flags = unix.IFA_F_DADFAILED
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: failed})
+	failed.Flags = unix.IFA_F_DADFAILED
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: failed})
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
 
 	renamed := podVeth(10)
-	renamed.name = "eth1"
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: renamed})
+	renamed.Name = "eth1"
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: renamed})
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 
 	// Who is left behind has what it was given, though nobody says so any more.
@@ -220,7 +221,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 
 func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
 	k.setNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}}, nil)
@@ -228,9 +229,9 @@ func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
 	k.adopt(5, 4000, true)
 	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods")
 	// The inode may be another namespace's next.
-	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
 	delete(f, 5)
-	k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	if len(k.networks) != 0 {
 		t.Errorf("networks after the end of the namespace: got %v, want none", k.networks)
 	}
@@ -252,7 +253,7 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	}
 	n, _ := newTestNames(t, inode)
 	n.netnsDirs = []string{dir}
-	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.240.0.2/24")})
+	n.kernel.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: address(2, "10.240.0.2/24")})
 	if err := os.Mkdir(n.cniResults, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/bpf"
 )
 
@@ -111,18 +112,18 @@ func Doctor(cfg Config) []Check {
 	add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
 		loadErr, "the observer's programs and maps load")
 
-	req, err := newRTNL()
+	req, err := rtnetlink.Dial()
 	add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
 		err, "NETLINK_GET_STRICT_CHK")
 	if req != nil {
-		defer req.close()
-		nsid, err := ownNSID(req)
+		defer req.Close()
+		nsid, err := req.OwnNSID()
 		add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
 			err, fmt.Sprintf("interfaces and addresses are read by nsid (ours is %d)", nsid))
 	}
-	listen, err := newListener(true)
+	listen, err := rtnetlink.Listen(true)
 	if err == nil {
-		listen.close()
+		listen.Close()
 	}
 	add(Check{
 		Feature: "events of all namespaces", Status: StatusDegraded,

@@ -11,18 +11,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // requests is what kernel asks of rtnetlink; tests have a fake.
 type requests interface {
-	links(nsid int32) ([]linkMsg, error)
-	link(nsid, index int32) (linkMsg, error)
-	addrs(nsid, index int32) ([]addrMsg, error)
-	nsids() ([]int32, error)
-	pvids() (map[int32]uint16, error)
-	route(addr netip.Addr) ([]hop, error)
+	Links(nsid int32) ([]rtnetlink.Link, error)
+	Link(nsid, index int32) (rtnetlink.Link, error)
+	Addresses(nsid, index int32) ([]rtnetlink.Address, error)
+	NSIDs() ([]int32, error)
+	PVIDs() (map[int32]uint16, error)
+	Route(addr netip.Addr) ([]rtnetlink.Hop, error)
 }
 
 // kernel mirrors what rtnetlink tells of the namespaces of this machine, and
@@ -78,13 +79,13 @@ type namespace struct {
 
 // link is one interface.
 type link struct {
-	linkMsg
+	rtnetlink.Link
 	gen       uint64 // tells two interfaces with one index apart
 	pvid      uint16 // our own bridges and their ports: the VLAN of untagged frames, 0 for none
 	lan       bool   // our own: an address with the prefix of a LAN is published
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
-	claims    map[table.ClaimKey]addrMsg // published ones
+	claims    map[table.ClaimKey]rtnetlink.Address // published ones
 }
 
 // holding is an address and the MAC address of the interface that had it.
@@ -102,24 +103,24 @@ const (
 
 // addresses are those of one interface. The kernel tells them apart by their
 // prefix length and their peer, too.
-type addresses map[netip.Addr][]addrMsg
+type addresses map[netip.Addr][]rtnetlink.Address
 
-func (a addresses) set(m addrMsg) {
+func (a addresses) set(m rtnetlink.Address) {
 	a.remove(m)
-	a[m.addr] = append(a[m.addr], m)
+	a[m.Addr] = append(a[m.Addr], m)
 }
 
-func (a addresses) remove(m addrMsg) {
-	rest := slices.DeleteFunc(a[m.addr], func(have addrMsg) bool {
-		return have.prefixLen == m.prefixLen && have.peer == m.peer
+func (a addresses) remove(m rtnetlink.Address) {
+	rest := slices.DeleteFunc(a[m.Addr], func(have rtnetlink.Address) bool {
+		return have.PrefixLength == m.PrefixLength && have.Peer == m.Peer
 	})
-	if a[m.addr] = rest; len(rest) == 0 {
-		delete(a, m.addr)
+	if a[m.Addr] = rest; len(rest) == 0 {
+		delete(a, m.Addr)
 	}
 }
 
 func newKernel(log *slog.Logger, t *table.Table, req requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *kernel {
-	own := &namespace{id: table.OwnNamespace, nsid: noNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
+	own := &namespace{id: table.OwnNamespace, nsid: rtnetlink.NoNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
 	return &kernel{
 		log:          log,
 		table:        t,
@@ -186,7 +187,7 @@ func (k *kernel) listLocked() error {
 	if err := k.load(k.own, now); err != nil {
 		return err
 	}
-	ids, err := k.req.nsids()
+	ids, err := k.req.NSIDs()
 	if err != nil {
 		return err
 	}
@@ -213,74 +214,74 @@ func (k *kernel) listLocked() error {
 }
 
 // handle takes one message of the listener.
-func (k *kernel) handle(m *message) {
+func (k *kernel) handle(m *rtnetlink.Message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
 	k.table.Update(func() { k.apply(m, now) })
 }
 
-func (k *kernel) apply(m *message, now time.Time) {
-	if m.nsid == k.ownNSID {
-		m.nsid = noNSID
+func (k *kernel) apply(m *rtnetlink.Message, now time.Time) {
+	if m.NSID == k.ownNSID {
+		m.NSID = rtnetlink.NoNSID
 	}
-	if m.typ == unix.RTM_NEWNSID || m.typ == unix.RTM_DELNSID {
-		if m.nsid != noNSID || m.id < 0 || m.id == k.ownNSID {
+	if m.Type == unix.RTM_NEWNSID || m.Type == unix.RTM_DELNSID {
+		if m.NSID != rtnetlink.NoNSID || m.ID < 0 || m.ID == k.ownNSID {
 			return // another namespace's table, or ourselves
 		}
-		ns, known := k.byNSID[m.id]
+		ns, known := k.byNSID[m.ID]
 		switch {
-		case known && m.typ == unix.RTM_NEWNSID && ns.untold:
+		case known && m.Type == unix.RTM_NEWNSID && ns.untold:
 			ns.untold = false
 		case known:
 			k.renew(ns, now)
-		case m.typ == unix.RTM_NEWNSID:
-			k.discover(m.id, now)
+		case m.Type == unix.RTM_NEWNSID:
+			k.discover(m.ID, now)
 		}
 		return
 	}
 
 	ns := k.own
-	if m.nsid != noNSID {
+	if m.NSID != rtnetlink.NoNSID {
 		var known bool
-		if ns, known = k.byNSID[m.nsid]; !known {
-			k.discover(m.nsid, now) // lists what the message tells, too
+		if ns, known = k.byNSID[m.NSID]; !known {
+			k.discover(m.NSID, now) // lists what the message tells, too
 			return
 		}
 	}
-	switch m.typ {
-	case rtmNewPort:
+	switch m.Type {
+	case rtnetlink.NewPort:
 		if ns == k.own {
-			k.setPVID(m.link.index, m.pvid, now)
+			k.setPVID(m.Link.Index, m.PVID, now)
 		}
 	case unix.RTM_NEWLINK:
-		l := m.link
+		l := m.Link
 		if ns != k.own {
 			l = k.resolve(ns, l)
 		}
 		k.setLink(ns, l, now)
 	case unix.RTM_DELLINK:
-		k.removeLink(ns, m.link.index, now)
+		k.removeLink(ns, m.Link.Index, now)
 	case unix.RTM_NEWADDR:
-		l, known := ns.links[m.addr.index]
-		if !known || l.lowerNSID == unresolved {
-			info, err := k.req.link(ns.nsid, m.addr.index)
+		l, known := ns.links[m.Address.Index]
+		if !known || l.LowerNSID == rtnetlink.Unresolved {
+			info, err := k.req.Link(ns.nsid, m.Address.Index)
 			if err != nil {
 				k.fail(ns, err, now)
 				return
 			}
 			k.setLink(ns, info, now)
-			l = ns.links[m.addr.index]
+			l = ns.links[m.Address.Index]
 		}
-		if _, known := l.addrs[m.addr.addr]; !known && m.addr.addr.Is4() {
-			k.calibrate(m.addr.created, now)
+		if _, known := l.addrs[m.Address.Addr]; !known && m.Address.Addr.Is4() {
+			k.calibrate(m.Address.Created, now)
 		}
-		l.addrs.set(m.addr)
-		k.addressChanged(ns, l, m.addr.addr, now)
+		l.addrs.set(m.Address)
+		k.addressChanged(ns, l, m.Address.Addr, now)
 	case unix.RTM_DELADDR:
-		if l, known := ns.links[m.addr.index]; known {
-			l.addrs.remove(m.addr)
-			k.addressChanged(ns, l, m.addr.addr, now)
+		if l, known := ns.links[m.Address.Index]; known {
+			l.addrs.remove(m.Address)
+			k.addressChanged(ns, l, m.Address.Addr, now)
 		}
 	}
 }
@@ -291,39 +292,39 @@ func (k *kernel) apply(m *message, now time.Time) {
 // is left unresolved, until our end of the pair tells or an address depends on
 // it: to ask at once would be to wait for the rtnl lock, which whoever makes
 // the pod holds just now.
-func (k *kernel) resolve(ns *namespace, m linkMsg) linkMsg {
-	host, old := k.own.links[m.lower], ns.links[m.index]
+func (k *kernel) resolve(ns *namespace, m rtnetlink.Link) rtnetlink.Link {
+	host, old := k.own.links[m.Lower], ns.links[m.Index]
 	switch {
-	case m.lowerNSID == noNSID: // the lower device is in its own namespace
+	case m.LowerNSID == rtnetlink.NoNSID: // the lower device is in its own namespace
 	case host != nil && isPeer(host, ns, m):
-		m.lowerNSID = k.ownNSID
-	case old != nil && old.kind == m.kind && old.lower == m.lower && old.lowerNSID != noNSID:
-		m.lowerNSID = old.lowerNSID // if our end had moved, our end would have told
+		m.LowerNSID = k.ownNSID
+	case old != nil && old.Kind == m.Kind && old.Lower == m.Lower && old.LowerNSID != rtnetlink.NoNSID:
+		m.LowerNSID = old.LowerNSID // if our end had moved, our end would have told
 	default:
-		m.lowerNSID = unresolved
+		m.LowerNSID = rtnetlink.Unresolved
 	}
 	return m
 }
 
 // isPeer says whether our interface tells that its other end is m of ns.
-func isPeer(host *link, ns *namespace, m linkMsg) bool {
-	return isPair(m.kind) && isPair(host.kind) && host.lowerNSID == ns.nsid && host.lower == m.index && m.lower == host.index
+func isPeer(host *link, ns *namespace, m rtnetlink.Link) bool {
+	return isPair(m.Kind) && isPair(host.Kind) && host.LowerNSID == ns.nsid && host.Lower == m.Index && m.Lower == host.Index
 }
 
 // load lists the interfaces and addresses of a namespace and makes the mirror
 // equal to them.
 func (k *kernel) load(ns *namespace, now time.Time) error {
-	links, err := k.req.links(ns.nsid)
+	links, err := k.req.Links(ns.nsid)
 	if err != nil {
 		return err
 	}
-	addrs, err := k.req.addrs(ns.nsid, 0)
+	addrs, err := k.req.Addresses(ns.nsid, 0)
 	if err != nil {
 		return err
 	}
 	living := map[int32]bool{}
 	for _, l := range links {
-		living[l.index] = true
+		living[l.Index] = true
 	}
 	for index := range ns.links {
 		if !living[index] {
@@ -331,7 +332,7 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 		}
 	}
 	for _, l := range links {
-		if _, ok := ns.links[l.index]; !ok {
+		if _, ok := ns.links[l.Index]; !ok {
 			k.addLink(ns, l)
 			continue
 		}
@@ -341,7 +342,7 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 		clear(l.addrs)
 	}
 	for _, a := range addrs {
-		if l, ok := ns.links[a.index]; ok {
+		if l, ok := ns.links[a.Index]; ok {
 			l.addrs.set(a)
 		}
 	}
@@ -357,10 +358,10 @@ func (k *kernel) load(ns *namespace, now time.Time) error {
 	return nil
 }
 
-func (k *kernel) addLink(ns *namespace, m linkMsg) *link {
+func (k *kernel) addLink(ns *namespace, m rtnetlink.Link) *link {
 	k.nextGen++
-	l := &link{linkMsg: m, gen: k.nextGen, addrs: addresses{}, claims: map[table.ClaimKey]addrMsg{}}
-	ns.links[m.index] = l
+	l := &link{Link: m, gen: k.nextGen, addrs: addresses{}, claims: map[table.ClaimKey]rtnetlink.Address{}}
+	ns.links[m.Index] = l
 	k.join(ns, l)
 	if ns == k.own {
 		k.rewired(l)
@@ -380,56 +381,56 @@ func (k *kernel) rewired(l *link) {
 // carries says that others may hang on one of our own interfaces, at whatever
 // distance. Nothing does on our end of a pod's veth, of which there are hundreds.
 func (k *kernel) carries(l *link) bool {
-	return !isPair(l.kind) || k.lowerOf(l) != nil
+	return !isPair(l.Kind) || k.lowerOf(l) != nil
 }
 
 // join and part keep k.attached: which interfaces of other namespaces have
 // their peer or lower device among ours.
 func (k *kernel) join(ns *namespace, l *link) {
-	if ns == k.own || l.lowerNSID != k.ownNSID {
+	if ns == k.own || l.LowerNSID != k.ownNSID {
 		return
 	}
-	if k.attached[l.lower] == nil {
-		k.attached[l.lower] = map[*link]*namespace{}
+	if k.attached[l.Lower] == nil {
+		k.attached[l.Lower] = map[*link]*namespace{}
 	}
-	k.attached[l.lower][l] = ns
+	k.attached[l.Lower][l] = ns
 }
 
 func (k *kernel) part(l *link) {
-	if delete(k.attached[l.lower], l); len(k.attached[l.lower]) == 0 {
-		delete(k.attached, l.lower)
+	if delete(k.attached[l.Lower], l); len(k.attached[l.Lower]) == 0 {
+		delete(k.attached, l.Lower)
 	}
 }
 
 // setLink takes an interface as the kernel has it now.
-func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
-	l, known := ns.links[m.index]
+func (k *kernel) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
+	l, known := ns.links[m.Index]
 	if !known {
 		l = k.addLink(ns, m)
 		if ns != k.own {
 			// It may have come from another namespace with addresses, or with the
 			// messages about them lost.
-			if addrs, err := k.req.addrs(ns.nsid, m.index); err == nil {
+			if addrs, err := k.req.Addresses(ns.nsid, m.Index); err == nil {
 				for _, a := range addrs {
 					l.addrs.set(a)
 				}
 			}
 		}
-	} else if l.linkMsg == m {
+	} else if l.Link == m {
 		return
 	}
-	old := l.linkMsg
+	old := l.Link
 	carried := ns == k.own && k.carries(l)
 	k.part(l)
-	l.linkMsg = m
+	l.Link = m
 	k.join(ns, l)
 
 	if ns != k.own {
-		if !ns.published || old.lower != m.lower || old.lowerNSID != m.lowerNSID {
+		if !ns.published || old.Lower != m.Lower || old.LowerNSID != m.LowerNSID {
 			k.publishNamespace(ns, now) // it may have become ours, or ceased to be
 		}
 		k.publish(ns, l, now)
-		if l.master != 0 || old.master != 0 {
+		if l.Master != 0 || old.Master != 0 {
 			k.publishHostEnds(ns, now)
 		}
 		return
@@ -443,20 +444,20 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 		k.wiring = nil
 	}
 	k.portsChanged()
-	if known && old.name != m.name {
-		k.dropDomains(m.index, now)
+	if known && old.Name != m.Name {
+		k.dropDomains(m.Index, now)
 	}
-	if isPair(m.kind) {
+	if isPair(m.Kind) {
 		k.resolvePeer(l, now)
 	}
-	switch bridge := k.own.links[m.master]; {
-	case m.filtering: // the VLANs of all of its ports may be others now
+	switch bridge := k.own.links[m.Master]; {
+	case m.Filtering: // the VLANs of all of its ports may be others now
 		k.readPVIDs()
-	case bridge != nil && bridge.filtering && (!known || old.master != m.master):
-		l.pvid = bridge.defaultPVID // the kernel's doing, told after this
+	case bridge != nil && bridge.Filtering && (!known || old.Master != m.Master):
+		l.pvid = bridge.DefaultPVID // the kernel's doing, told after this
 	}
 	k.publish(ns, l, now)
-	if carried || known && old.name != m.name {
+	if carried || known && old.Name != m.Name {
 		l = nil // everything
 	}
 	k.publishAttached(l, now)
@@ -467,8 +468,8 @@ func (k *kernel) setLink(ns *namespace, m linkMsg, now time.Time) {
 // or be none.
 func (k *kernel) publishHostEnds(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
-		host := k.own.links[l.lower]
-		if host != nil && l.lowerNSID == k.ownNSID && (l.master != 0 || host.published.GetUplink()) {
+		host := k.own.links[l.Lower]
+		if host != nil && l.LowerNSID == k.ownNSID && (l.Master != 0 || host.published.GetUplink()) {
 			k.publish(k.own, host, now)
 		}
 	}
@@ -476,19 +477,19 @@ func (k *kernel) publishHostEnds(ns *namespace, now time.Time) {
 
 // resolvePeer has the other end of our pair know it.
 func (k *kernel) resolvePeer(l *link, now time.Time) {
-	other := k.byNSID[l.lowerNSID]
-	if other == nil || other.links[l.lower] == nil {
+	other := k.byNSID[l.LowerNSID]
+	if other == nil || other.links[l.Lower] == nil {
 		return
 	}
-	peer := other.links[l.lower].linkMsg
+	peer := other.links[l.Lower].Link
 	switch {
-	case peer.lowerNSID == k.ownNSID:
+	case peer.LowerNSID == k.ownNSID:
 		return
 	case isPeer(l, other, peer):
-		peer.lowerNSID = k.ownNSID
+		peer.LowerNSID = k.ownNSID
 	default: // our end came from elsewhere, by another index
 		var err error
-		if peer, err = k.req.link(other.nsid, l.lower); err != nil {
+		if peer, err = k.req.Link(other.nsid, l.Lower); err != nil {
 			k.fail(other, err, now)
 			return
 		}
@@ -497,10 +498,10 @@ func (k *kernel) resolvePeer(l *link, now time.Time) {
 }
 
 // sameWiring says that two states of an interface put it on the same link.
-func sameWiring(a, b linkMsg) bool {
-	return a.name == b.name && a.master == b.master && a.slaveKind == b.slaveKind && a.kind == b.kind &&
-		a.lower == b.lower && a.lowerNSID == b.lowerNSID && a.vlan == b.vlan &&
-		a.filtering == b.filtering && a.defaultPVID == b.defaultPVID
+func sameWiring(a, b rtnetlink.Link) bool {
+	return a.Name == b.Name && a.Master == b.Master && a.SlaveKind == b.SlaveKind && a.Kind == b.Kind &&
+		a.Lower == b.Lower && a.LowerNSID == b.LowerNSID && a.VLAN == b.VLAN &&
+		a.Filtering == b.Filtering && a.DefaultPVID == b.DefaultPVID
 }
 
 // removeLink takes the end of an interface.
@@ -514,10 +515,10 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 	k.unpublish(ns, l, now)
 	if ns != k.own {
 		k.publishNamespace(ns, now)
-		if host := k.own.links[l.lower]; host != nil && l.lowerNSID == k.ownNSID {
+		if host := k.own.links[l.Lower]; host != nil && l.LowerNSID == k.ownNSID {
 			k.publish(k.own, host, now) // it has lost its peer
 		}
-		if l.master != 0 {
+		if l.Master != 0 {
 			k.publishHostEnds(ns, now)
 		}
 		return
@@ -532,12 +533,12 @@ func (k *kernel) removeLink(ns *namespace, index int32, now time.Time) {
 	// The other end went with it, or one of the two moved. A namespace that is
 	// dying sends nothing of its own, so ask.
 	for peer, other := range maps.Clone(k.attached[index]) {
-		m, err := k.req.link(other.nsid, peer.index)
+		m, err := k.req.Link(other.nsid, peer.Index)
 		switch {
 		case err == nil:
 			k.setLink(other, m, now)
 		case errors.Is(err, unix.ENODEV):
-			k.removeLink(other, peer.index, now)
+			k.removeLink(other, peer.Index, now)
 		default:
 			k.fail(other, err, now)
 		}
@@ -570,12 +571,12 @@ func (k *kernel) reread(addrs []netip.Addr) bool {
 	complete := true
 	k.table.Update(func() {
 		for _, h := range holders {
-			if h.ns.links[h.l.index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
+			if h.ns.links[h.l.Index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
 				continue // ended while the holders before it were read
 			}
-			found, err := k.req.addrs(h.ns.nsid, h.l.index)
+			found, err := k.req.Addresses(h.ns.nsid, h.l.Index)
 			if err != nil {
-				complete = complete && errors.Is(err, errNamespaceGone)
+				complete = complete && errors.Is(err, rtnetlink.ErrNamespaceGone)
 				k.fail(h.ns, err, now)
 				continue
 			}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -22,21 +23,21 @@ import (
 type fakeKernel map[int32]*fakeNamespace
 
 type fakeNamespace struct {
-	link  map[int32]linkMsg
-	addrs map[int32][]addrMsg
+	link  map[int32]rtnetlink.Link
+	addrs map[int32][]rtnetlink.Address
 	pvids map[int32]uint16
 	// routes holds the routes of the namespace, by destination.
-	routes map[netip.Addr][]hop
+	routes map[netip.Addr][]rtnetlink.Hop
 }
 
 func (f fakeKernel) namespace(nsid int32) (*fakeNamespace, error) {
 	if ns, ok := f[nsid]; ok {
 		return ns, nil
 	}
-	return nil, fmt.Errorf("nsid %d: %w", nsid, errNamespaceGone)
+	return nil, fmt.Errorf("nsid %d: %w", nsid, rtnetlink.ErrNamespaceGone)
 }
 
-func (f fakeKernel) links(nsid int32) (out []linkMsg, err error) {
+func (f fakeKernel) Links(nsid int32) (out []rtnetlink.Link, err error) {
 	ns, err := f.namespace(nsid)
 	if err != nil {
 		return nil, err
@@ -47,19 +48,19 @@ func (f fakeKernel) links(nsid int32) (out []linkMsg, err error) {
 	return out, nil
 }
 
-func (f fakeKernel) link(nsid, index int32) (linkMsg, error) {
+func (f fakeKernel) Link(nsid, index int32) (rtnetlink.Link, error) {
 	ns, err := f.namespace(nsid)
 	if err != nil {
-		return linkMsg{}, err
+		return rtnetlink.Link{}, err
 	}
 	l, ok := ns.link[index]
 	if !ok {
-		return linkMsg{}, unix.ENODEV
+		return rtnetlink.Link{}, unix.ENODEV
 	}
 	return l, nil
 }
 
-func (f fakeKernel) addrs(nsid, index int32) (out []addrMsg, err error) {
+func (f fakeKernel) Addresses(nsid, index int32) (out []rtnetlink.Address, err error) {
 	ns, err := f.namespace(nsid)
 	if err != nil {
 		return nil, err
@@ -72,34 +73,36 @@ func (f fakeKernel) addrs(nsid, index int32) (out []addrMsg, err error) {
 	return out, nil
 }
 
-func (f fakeKernel) nsids() (out []int32, err error) {
+func (f fakeKernel) NSIDs() (out []int32, err error) {
 	for id := range f {
-		if id != noNSID {
+		if id != rtnetlink.NoNSID {
 			out = append(out, id)
 		}
 	}
 	return out, nil
 }
 
-func (f fakeKernel) pvids() (map[int32]uint16, error) { return f[noNSID].pvids, nil }
+func (f fakeKernel) PVIDs() (map[int32]uint16, error) { return f[rtnetlink.NoNSID].pvids, nil }
 
-func (f fakeKernel) route(addr netip.Addr) ([]hop, error) { return f[noNSID].routes[addr], nil }
+func (f fakeKernel) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
+	return f[rtnetlink.NoNSID].routes[addr], nil
+}
 
 // put makes an interface with addresses.
-func (f fakeKernel) put(nsid int32, l linkMsg, addrs ...string) {
+func (f fakeKernel) put(nsid int32, l rtnetlink.Link, addrs ...string) {
 	if f[nsid] == nil {
-		f[nsid] = &fakeNamespace{link: map[int32]linkMsg{}, addrs: map[int32][]addrMsg{}}
+		f[nsid] = &fakeNamespace{link: map[int32]rtnetlink.Link{}, addrs: map[int32][]rtnetlink.Address{}}
 	}
-	f[nsid].link[l.index] = l
-	f[nsid].addrs[l.index] = nil
+	f[nsid].link[l.Index] = l
+	f[nsid].addrs[l.Index] = nil
 	for _, a := range addrs {
-		f[nsid].addrs[l.index] = append(f[nsid].addrs[l.index], address(l.index, a))
+		f[nsid].addrs[l.Index] = append(f[nsid].addrs[l.Index], address(l.Index, a))
 	}
 }
 
-func address(index int32, prefix string) addrMsg {
+func address(index int32, prefix string) rtnetlink.Address {
 	p := netip.MustParsePrefix(prefix)
-	return addrMsg{index: index, addr: p.Addr(), prefixLen: uint8(p.Bits())}
+	return rtnetlink.Address{Index: index, Addr: p.Addr(), PrefixLength: uint8(p.Bits())}
 }
 
 const (
@@ -108,20 +111,20 @@ const (
 )
 
 // hostVeth and podVeth are the two ends of one pair.
-func hostVeth(index int32, nsid int32) linkMsg {
-	return linkMsg{index: index, name: fmt.Sprintf("veth%d", index), kind: "veth", mac: fmt.Sprintf("host%02d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lower: 2, lowerNSID: nsid}
+func hostVeth(index int32, nsid int32) rtnetlink.Link {
+	return rtnetlink.Link{Index: index, Name: fmt.Sprintf("veth%d", index), Kind: "veth", MAC: fmt.Sprintf("host%02d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: up, Lower: 2, LowerNSID: nsid}
 }
 
-func podVeth(host int32) linkMsg {
-	return linkMsg{index: 2, name: "eth0", kind: "veth", mac: fmt.Sprintf("pods%02d", host), arphrd: unix.ARPHRD_ETHER, flags: up, lower: host, lowerNSID: testNSID}
+func podVeth(host int32) rtnetlink.Link {
+	return rtnetlink.Link{Index: 2, Name: "eth0", Kind: "veth", MAC: fmt.Sprintf("pods%02d", host), ARPHRD: unix.ARPHRD_ETHER, Flags: up, Lower: host, LowerNSID: testNSID}
 }
 
 func newTestKernel(t testing.TB, f fakeKernel) *kernel {
 	t.Helper()
-	if f[noNSID] == nil {
-		f.put(noNSID, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK})
+	if f[rtnetlink.NoNSID] == nil {
+		f.put(rtnetlink.NoNSID, rtnetlink.Link{Index: 1, Name: "lo", Flags: up | unix.IFF_LOOPBACK})
 	}
-	f[testNSID] = f[noNSID]
+	f[testNSID] = f[rtnetlink.NoNSID]
 	k := newKernel(slog.New(slog.DiscardHandler), table.New(), f, testNSID, 1, time.Unix(0, 0), "node1")
 	if err := k.list(); err != nil {
 		t.Fatal("list: ", err)
@@ -148,14 +151,14 @@ func wantClaims(t *testing.T, k *kernel, want string) {
 
 func TestAddressInAPodIsClaimedAsItIsAssigned(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10))
 	k := newTestKernel(t, f)
 	wantClaims(t, k, "")
 
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
-	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "")
 }
 
@@ -163,11 +166,11 @@ func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 	for name, end := range map[string]func(*kernel, fakeKernel){
 		"by RTM_DELNSID": func(k *kernel, f fakeKernel) {
 			delete(f, 5)
-			k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 		},
 		"by RTM_DELLINK of the host's veth": func(k *kernel, f fakeKernel) {
 			delete(f, 5)
-			k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
 		},
 		"by a listing after lost events": func(k *kernel, f fakeKernel) {
 			delete(f, 5)
@@ -177,7 +180,7 @@ func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 		},
 		"by an answer to a request": func(k *kernel, f fakeKernel) {
 			delete(f, 5)
-			k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(9, "10.244.0.3/24")})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(9, "10.244.0.3/24")})
 		},
 		"by reading it again": func(k *kernel, f fakeKernel) {
 			delete(f, 5)
@@ -186,7 +189,7 @@ func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeKernel{}
-			f.put(noNSID, hostVeth(10, 5))
+			f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 			f.put(5, podVeth(10), "10.244.0.2/24")
 			k := newTestKernel(t, f)
 			wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
@@ -201,19 +204,19 @@ func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 
 func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	k.adopt(5, 4026532000, true)
 
-	f.put(noNSID, hostVeth(11, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(11, 5))
 	f.put(5, podVeth(11), "10.244.0.3/24")
-	k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2") // of the new one, already
 	if k.known(4026532000) {
 		t.Error("the inode of a dead namespace is still known")
 	}
-	k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 5})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	k.adopt(5, 4026532000, true)
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 	if got := k.table.Namespaces.Get(3).GetNetns(); got != "4026532000" {
@@ -223,20 +226,20 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 
 func TestEndOfANamespaceToldAfterItsIDWasReusedDoesNotEndTheNewOne(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 
-	f.put(noNSID, hostVeth(11, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(11, 5))
 	f.put(5, podVeth(11), "10.244.0.3/24")
-	k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 5})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
-	k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: 5})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 
 	// The file of a third one is found before anything is told of it.
 	k.adopt(5, 4026532000, true)
-	f.put(noNSID, hostVeth(12, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(12, 5))
 	f.put(5, podVeth(12), "10.244.0.4/24")
 	k.adopt(5, 4026532001, true)
 	wantClaims(t, k, "10.244.0.4 ASSIGNED 4/2")
@@ -244,58 +247,58 @@ func TestEndOfANamespaceToldAfterItsIDWasReusedDoesNotEndTheNewOne(t *testing.T)
 
 func TestNamespaceIDsOfOtherTablesAreIgnored(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	// The pod's own table lost its id 5: that is not our id 5.
-	k.handle(&message{typ: unix.RTM_DELNSID, nsid: 5, id: 5})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: 5, ID: 5})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 }
 
 func TestMessagesWithOurOwnIDAreAboutUs(t *testing.T) {
 	f := fakeKernel{}
-	eth0 := linkMsg{index: 2, name: "eth0", arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
-	f.put(noNSID, eth0)
+	eth0 := rtnetlink.Link{Index: 2, Name: "eth0", ARPHRD: unix.ARPHRD_ETHER, Flags: up, LowerNSID: rtnetlink.NoNSID}
+	f.put(rtnetlink.NoNSID, eth0)
 	k := newTestKernel(t, f)
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: testNSID, addr: address(2, "192.0.2.1/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: testNSID, Address: address(2, "192.0.2.1/24")})
 	wantClaims(t, k, "192.0.2.1 ASSIGNED 1/2")
 }
 
 func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	f := fakeKernel{}
 	stranger := podVeth(10)
-	stranger.lowerNSID = 6 // its peer is on another node of this machine
+	stranger.LowerNSID = 6 // its peer is on another node of this machine
 	f.put(5, stranger, "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	wantClaims(t, k, "")
 
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
 	numbered := podVeth(10)
-	numbered.lowerNSID = 1 // by the pod's own table
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: numbered})
+	numbered.LowerNSID = 1 // by the pod's own table
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: numbered})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 
 	f.put(5, stranger, "10.244.0.2/24")
-	delete(f[noNSID].link, 10)
-	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	delete(f[rtnetlink.NoNSID].link, 10)
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
 	wantClaims(t, k, "")
 }
 
 func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 
 	down := podVeth(10)
-	down.flags = 0
+	down.Flags = 0
 	f[5].link[2] = down
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: down})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: down})
 	wantClaims(t, k, "")
 	f[5].link[2] = podVeth(10)
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: podVeth(10)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: podVeth(10)})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 
 	v6 := address(2, "2001:db8::2/64")
@@ -308,37 +311,37 @@ func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
 		{0, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 ASSIGNED 2/2"},
 		{unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 DAD_FAILED 2/2"},
 	} {
-		v6.flags = step.flags
-		k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: v6})
+		v6.Flags = step.flags
+		k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: v6})
 		wantClaims(t, k, step.want)
 	}
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "127.0.0.2/8")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, "127.0.0.2/8")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 2001:db8::2 DAD_FAILED 2/2")
 }
 
 func TestAddressWithTwoPrefixLengthsIsOneClaim(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.2/32")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, "10.244.0.2/32")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
-	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
-	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/32")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: address(2, "10.244.0.2/32")})
 	wantClaims(t, k, "")
 }
 
 func TestHolderWithTwoPeersIsOneClaimUntilBothAreGone(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10))
 	k := newTestKernel(t, f)
 	for _, typ := range []uint16{unix.RTM_NEWADDR, unix.RTM_DELADDR} {
 		for i, peer := range []string{"10.244.0.3", "10.244.0.4"} {
 			a := address(2, "10.244.0.2/32")
-			a.peer = netip.MustParseAddr(peer)
-			k.handle(&message{typ: typ, nsid: 5, addr: a})
+			a.Peer = netip.MustParseAddr(peer)
+			k.handle(&rtnetlink.Message{Type: typ, NSID: 5, Address: a})
 			if typ == unix.RTM_NEWADDR || i == 0 {
 				wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 			}
@@ -349,18 +352,18 @@ func TestHolderWithTwoPeersIsOneClaimUntilBothAreGone(t *testing.T) {
 
 func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	r := tabletest.Follow(k.table)
 	// CNI DEL and ADD in one sandbox, before the reporter takes anything.
-	delete(f[noNSID].link, 10)
+	delete(f[rtnetlink.NoNSID].link, 10)
 	delete(f[5].link, 2)
-	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
-	f.put(noNSID, hostVeth(11, 5))
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
+	f.put(rtnetlink.NoNSID, hostVeth(11, 5))
 	f.put(5, podVeth(11), "10.244.0.3/24")
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(11, 5)})
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.3/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(11, 5)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, "10.244.0.3/24")})
 	m := r.Take(time.Now())
 	ended := false
 	for _, n := range m.GetNamespaces() {
@@ -374,7 +377,7 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 
 func TestAddressThatIsGoneWhenItIsReadAgainIsClaimedNoMore(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24", "10.244.0.3/24")
 	k := newTestKernel(t, f)
 	r := tabletest.Follow(k.table)
@@ -395,12 +398,12 @@ func TestAddressThatIsGoneWhenItIsReadAgainIsClaimedNoMore(t *testing.T) {
 
 func TestLostEventsAreMadeUpByAListing(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 
 	f.put(5, podVeth(10), "10.244.0.9/24")
-	f.put(noNSID, hostVeth(11, 6))
+	f.put(rtnetlink.NoNSID, hostVeth(11, 6))
 	f.put(6, podVeth(11), "10.244.0.3/24")
 	if err := k.list(); err != nil {
 		t.Fatal(err)
@@ -410,7 +413,7 @@ func TestLostEventsAreMadeUpByAListing(t *testing.T) {
 
 func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	var forgotten []table.ClaimKey
@@ -419,7 +422,7 @@ func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) 
 
 	k.frame(&frame)
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.2 USED 1/10")
-	k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "")
 	if len(forgotten) != 1 || forgotten[0].Address != frame.Addr {
 		t.Errorf("bindings that the observer is to forget: got %v", forgotten)
@@ -444,13 +447,13 @@ func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) 
 
 func TestFrameOfAPortThatEndedIsDropped(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10))
 	k := newTestKernel(t, f)
 	frame := bpf.Event{Ktime: monotonic(t), Ifindex: 10, Kind: bpf.Announced, Addr: netip.MustParseAddr("10.244.0.7"), Frames: 1}
 	k.frame(&frame)
 	wantClaims(t, k, "10.244.0.7 ANNOUNCED 1/10")
-	k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: hostVeth(10, 5)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
 	wantClaims(t, k, "")
 	k.frame(&frame)
 	wantClaims(t, k, "")
@@ -467,27 +470,27 @@ func monotonic(t testing.TB) time.Duration {
 
 func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testing.T) {
 	foreign := podVeth(10)
-	foreign.lowerNSID = 0 // ours, in the numbering of the pod
+	foreign.LowerNSID = 0 // ours, in the numbering of the pod
 	for name, resolve := range map[string]func(*kernel){
 		"our end tells": func(k *kernel) {
-			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(10, 5)})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
 		},
 		"an address depends on it": func(k *kernel) {
-			k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, "10.244.0.2/24")})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, "10.244.0.2/24")})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := fakeKernel{}
-			f.put(noNSID, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK})
-			f.put(5, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK, lowerNSID: noNSID})
+			f.put(rtnetlink.NoNSID, rtnetlink.Link{Index: 1, Name: "lo", Flags: up | unix.IFF_LOOPBACK})
+			f.put(5, rtnetlink.Link{Index: 1, Name: "lo", Flags: up | unix.IFF_LOOPBACK, LowerNSID: rtnetlink.NoNSID})
 			k := newTestKernel(t, f)
 
-			alone := hostVeth(10, noNSID)
-			alone.lower = 0 // as it is told before the pair is complete
-			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: alone})
-			f.put(noNSID, hostVeth(10, 5))
+			alone := hostVeth(10, rtnetlink.NoNSID)
+			alone.Lower = 0 // as it is told before the pair is complete
+			k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: alone})
+			f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 			f.put(5, podVeth(10))
-			k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 5, link: foreign})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: foreign})
 			if n := len(maps.Collect(k.table.Namespaces.All())); n != 1 {
 				t.Fatalf("namespaces before the peer is known: got %d, want only our own", n)
 			}
@@ -501,7 +504,7 @@ func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testi
 
 func TestNameOfANamespaceOutlivesItsFile(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, hostVeth(10, 5))
+	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 	f.put(5, podVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	k.adopt(5, 4000, true)

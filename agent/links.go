@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -37,8 +38,8 @@ func (k *kernel) wired() *wiring {
 	if k.wiring == nil {
 		k.wiring = &wiring{vlans: map[vlanOn]*link{}, patched: map[int32]*link{}}
 		for _, l := range k.own.links {
-			if l.kind == "vlan" && k.lowerOf(l) != nil {
-				k.wiring.vlans[vlanOn{l.lower, l.vlan}] = l
+			if l.Kind == "vlan" && k.lowerOf(l) != nil {
+				k.wiring.vlans[vlanOn{l.Lower, l.VLAN}] = l
 			}
 			k.patch(l)
 		}
@@ -50,21 +51,21 @@ func (k *kernel) wired() *wiring {
 // VLANs lets through is another question for each of them: it is not joined.
 func (k *kernel) patch(l *link) {
 	peer := k.lowerOf(l)
-	if !isPair(l.kind) || peer == nil {
+	if !isPair(l.Kind) || peer == nil {
 		return
 	}
-	a, b := k.own.links[l.master], k.own.links[peer.master]
-	if a == nil || b == nil || a == b || a.kind != "bridge" || b.kind != "bridge" || a.filtering || b.filtering {
+	a, b := k.own.links[l.Master], k.own.links[peer.Master]
+	if a == nil || b == nil || a == b || a.Kind != "bridge" || b.Kind != "bridge" || a.Filtering || b.Filtering {
 		return
 	}
 	name := func(l *link) *link {
-		if first := k.wiring.patched[l.index]; first != nil {
+		if first := k.wiring.patched[l.Index]; first != nil {
 			return first
 		}
 		return l
 	}
 	first, other := name(a), name(b)
-	if other.name < first.name {
+	if other.Name < first.Name {
 		first, other = other, first
 	}
 	for index, l := range k.wiring.patched {
@@ -72,16 +73,16 @@ func (k *kernel) patch(l *link) {
 			k.wiring.patched[index] = first
 		}
 	}
-	k.wiring.patched[other.index], k.wiring.patched[first.index] = first, first
+	k.wiring.patched[other.Index], k.wiring.patched[first.Index] = first, first
 }
 
 // lowerOf gives the lower device, or the other end of the pair, of one of our
 // own interfaces where it is our own, too.
 func (k *kernel) lowerOf(l *link) *link {
-	if l.lowerNSID != noNSID && l.lowerNSID != k.ownNSID {
+	if l.LowerNSID != rtnetlink.NoNSID && l.LowerNSID != k.ownNSID {
 		return nil
 	}
-	return k.own.links[l.lower]
+	return k.own.links[l.Lower]
 }
 
 // domainOf finds the broadcast domain that frames with these VLAN tags, from
@@ -91,33 +92,33 @@ func (k *kernel) lowerOf(l *link) *link {
 func (k *kernel) domainOf(l *link, tags ...uint16) domain {
 	const deepest = 8 // eth0 in a bond under a VLAN in a bridge: nobody stacks more
 	for range deepest {
-		lower, master := k.lowerOf(l), k.own.links[l.master]
+		lower, master := k.lowerOf(l), k.own.links[l.Master]
 		over := k.vlanOver(l, tags)
 		switch {
-		case over != nil && isMaster(k.own.links[over.master]):
+		case over != nil && isMaster(k.own.links[over.Master]):
 			l, tags = over, tags[1:]
-		case isChild(l.kind) && lower != nil:
+		case isChild(l.Kind) && lower != nil:
 			l = lower
-		case isPair(l.kind) && lower != nil && l.master == 0 && lower.master != 0:
+		case isPair(l.Kind) && lower != nil && l.Master == 0 && lower.Master != 0:
 			l = lower // its frames go in by the other end
 		case over != nil && isMaster(master):
 			return k.newDomain(l, tags)
 		case isMaster(master):
-			if master.filtering && len(tags) == 0 {
+			if master.Filtering && len(tags) == 0 {
 				if l.pvid == 0 {
 					return k.newDomain(l, nil) // the bridge lets no untagged frames in here
 				}
 				tags = []uint16{l.pvid}
 			}
 			l = master
-		case l.kind == "vlan" && lower != nil:
+		case l.Kind == "vlan" && lower != nil:
 			// eth0.10 and VLAN 10 of eth0 are one.
-			l, tags = lower, append([]uint16{l.vlan}, tags...)
-		case l.kind == "bridge" && l.filtering && len(tags) == 0 && l.pvid != 0:
+			l, tags = lower, append([]uint16{l.VLAN}, tags...)
+		case l.Kind == "bridge" && l.Filtering && len(tags) == 0 && l.pvid != 0:
 			tags = []uint16{l.pvid}
-		case l.kind == "bridge" && k.wired().patched[l.index] != nil:
-			return k.newDomain(k.wired().patched[l.index], tags)
-		case isPair(l.kind) && lower != nil && lower.name < l.name: // both ends are ours
+		case l.Kind == "bridge" && k.wired().patched[l.Index] != nil:
+			return k.newDomain(k.wired().patched[l.Index], tags)
+		case isPair(l.Kind) && lower != nil && lower.Name < l.Name: // both ends are ours
 			return k.newDomain(lower, tags)
 		default:
 			return k.newDomain(l, tags)
@@ -128,15 +129,15 @@ func (k *kernel) domainOf(l *link, tags ...uint16) domain {
 
 // newDomain is the domain that a device makes for a VLAN.
 func (k *kernel) newDomain(l *link, tags []uint16) domain {
-	d := domain{name: l.name, kind: ipwitnessv1.LinkRecord_UPLINK, base: l, tags: tags}
+	d := domain{name: l.Name, kind: ipwitnessv1.LinkRecord_UPLINK, base: l, tags: tags}
 	switch {
-	case l.kind == "bridge":
+	case l.Kind == "bridge":
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE
-	case l.master != 0 && l.slaveKind == "openvswitch":
+	case l.Master != 0 && l.SlaveKind == "openvswitch":
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
-	case isPair(l.kind) && l.slaveKind == "bridge" && len(tags) == 0:
+	case isPair(l.Kind) && l.SlaveKind == "bridge" && len(tags) == 0:
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE // which lets nothing in here: nobody routes to it
-	case isPair(l.kind) && !k.isUplink(l, k.peerOf(l)):
+	case isPair(l.Kind) && !k.isUplink(l, k.peerOf(l)):
 		d.kind = ipwitnessv1.LinkRecord_POINT_TO_POINT
 	}
 	for _, vid := range tags {
@@ -151,13 +152,13 @@ func (k *kernel) vlanOver(l *link, tags []uint16) *link {
 	if len(tags) == 0 {
 		return nil
 	}
-	return k.wired().vlans[vlanOn{l.index, tags[0]}]
+	return k.wired().vlans[vlanOn{l.Index, tags[0]}]
 }
 
 // isMaster says that an interface is one of a kind whose ports are all on one
 // broadcast domain, so far as it does not filter VLANs.
 func isMaster(l *link) bool {
-	return l != nil && (l.kind == "bridge" || l.kind == "bond" || l.kind == "team")
+	return l != nil && (l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team")
 }
 
 // isPair says that interfaces of the kind come in pairs.
@@ -174,7 +175,7 @@ func isChild(kind string) bool {
 
 // isLocal says that addresses on the interface make no owner.
 func isLocal(l *link) bool {
-	return l.flags&unix.IFF_LOOPBACK != 0 || l.kind == "dummy"
+	return l.Flags&unix.IFF_LOOPBACK != 0 || l.Kind == "dummy"
 }
 
 // setPVID takes in which VLAN a bridge, or a port of one, puts untagged frames.
@@ -185,7 +186,7 @@ func (k *kernel) setPVID(index int32, pvid uint16, now time.Time) {
 	}
 	l.pvid = pvid
 	k.wiring = nil
-	if bridge := k.own.links[l.master]; l.filtering || bridge != nil && bridge.filtering {
+	if bridge := k.own.links[l.Master]; l.Filtering || bridge != nil && bridge.Filtering {
 		k.publish(k.own, l, now)
 		k.publishAttached(nil, now)
 	}
@@ -196,12 +197,12 @@ func (k *kernel) setPVID(index int32, pvid uint16, now time.Time) {
 func (k *kernel) readPVIDs() {
 	filtering := false
 	for _, l := range k.own.links {
-		filtering = filtering || l.filtering
+		filtering = filtering || l.Filtering
 	}
 	if !filtering {
 		return
 	}
-	pvids, err := k.req.pvids()
+	pvids, err := k.req.PVIDs()
 	if err != nil {
 		k.log.Warn("cannot read the VLANs of bridge ports", "error", err)
 		k.incomplete()
@@ -216,10 +217,10 @@ func (k *kernel) readPVIDs() {
 // vrfOf names the VRF that one of our own interfaces, or its master, is in.
 func (k *kernel) vrfOf(l *link) string {
 	for range 4 {
-		if l.kind == "vrf" {
-			return l.name
+		if l.Kind == "vrf" {
+			return l.Name
 		}
-		if l = k.own.links[l.master]; l == nil {
+		if l = k.own.links[l.Master]; l == nil {
 			return ""
 		}
 	}
@@ -231,13 +232,13 @@ func (k *kernel) vrfOf(l *link) string {
 func (k *kernel) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwitnessv1.InterfaceRecord {
 	r := &ipwitnessv1.InterfaceRecord{
 		Namespace:  ns.id,
-		Index:      uint32(l.index),
-		Name:       l.name,
-		Kind:       l.kind,
-		Mac:        []byte(l.mac),
+		Index:      uint32(l.Index),
+		Name:       l.Name,
+		Kind:       l.Kind,
+		Mac:        []byte(l.MAC),
 		Attachment: ipwitnessv1.InterfaceRecord_PRIVATE,
 	}
-	if l.flags&unix.IFF_LOOPBACK != 0 || len(l.mac) != 6 {
+	if l.Flags&unix.IFF_LOOPBACK != 0 || len(l.MAC) != 6 {
 		r.Mac = nil
 	}
 	host := l // our own interface that decides the link
@@ -249,20 +250,20 @@ func (k *kernel) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwitne
 		r.Attachment = ipwitnessv1.InterfaceRecord_OWN
 		r.PeerNamespace = k.peerOf(l)
 		r.Uplink = k.isUplink(l, r.PeerNamespace)
-	case l.lowerNSID != k.ownNSID:
+	case l.LowerNSID != k.ownNSID:
 		return r
 	default:
-		if r.Attachment = ipwitnessv1.InterfaceRecord_PEER; !isPair(l.kind) {
+		if r.Attachment = ipwitnessv1.InterfaceRecord_PEER; !isPair(l.Kind) {
 			r.Attachment = ipwitnessv1.InterfaceRecord_LOWER
 		}
-		if host = k.own.links[l.lower]; host == nil {
+		if host = k.own.links[l.Lower]; host == nil {
 			return r // our end is not told yet: this is published again then
 		}
-		r.HostInterface = host.name
+		r.HostInterface = host.Name
 	}
 	d := k.domainOf(host)
-	if ns != k.own && l.kind == "vlan" {
-		d = k.domainOf(host, l.vlan)
+	if ns != k.own && l.Kind == "vlan" {
+		d = k.domainOf(host, l.VLAN)
 	}
 	r.Link = d.name
 	r.Vrf = k.vrfOf(host)
@@ -273,13 +274,13 @@ func (k *kernel) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwitne
 // peerOf gives the record id of the namespace that has the other end of our
 // veth; 0 for none.
 func (k *kernel) peerOf(l *link) uint32 {
-	if !isPair(l.kind) {
+	if !isPair(l.Kind) {
 		return 0
 	}
-	if ns := k.byNSID[l.lowerNSID]; ns != nil {
+	if ns := k.byNSID[l.LowerNSID]; ns != nil {
 		return ns.id
 	}
-	for _, ns := range k.attached[l.index] { // it moved there, untold to our end
+	for _, ns := range k.attached[l.Index] { // it moved there, untold to our end
 		return ns.id
 	}
 	return 0
@@ -292,17 +293,17 @@ func (k *kernel) peerOf(l *link) uint32 {
 // neither, or a host prefix. A bridge inside a pod, for a virtual machine say, is
 // no switch, as far as it can be told.
 func (k *kernel) isUplink(l *link, peer uint32) bool {
-	if !isPair(l.kind) {
-		return isPort(l) && l.kind != "tun"
+	if !isPair(l.Kind) {
+		return isPort(l) && l.Kind != "tun"
 	}
 	if peer == 0 {
 		return false
 	}
-	for p, ns := range k.attached[l.index] {
-		if ns.id != peer || p.master == 0 || k.names[ns.inode].GetKind() == ipwitnessv1.Workload_POD {
+	for p, ns := range k.attached[l.Index] {
+		if ns.id != peer || p.Master == 0 || k.names[ns.inode].GetKind() == ipwitnessv1.Workload_POD {
 			continue
 		}
-		if hasPrefix(l) || isMaster(k.own.links[l.master]) && isSwitch(ns, p) && k.onLAN(k.domainOf(l)) {
+		if hasPrefix(l) || isMaster(k.own.links[l.Master]) && isSwitch(ns, p) && k.onLAN(k.domainOf(l)) {
 			return true
 		}
 	}
@@ -313,7 +314,7 @@ func (k *kernel) isUplink(l *link, peer uint32) bool {
 func hasPrefix(l *link) bool {
 	for addr, entries := range l.addrs {
 		for _, a := range entries {
-			if int(a.prefixLen) < addr.BitLen() && usable(addr) {
+			if int(a.PrefixLength) < addr.BitLen() && usable(addr) {
 				return true
 			}
 		}
@@ -335,7 +336,7 @@ func (k *kernel) onLAN(d domain) bool {
 // namespace by another port, too.
 func isSwitch(ns *namespace, port *link) bool {
 	for _, l := range ns.links {
-		if l != port && l.master == port.master && (l.kind == "" || isPair(l.kind) && l.lowerNSID != noNSID) {
+		if l != port && l.Master == port.Master && (l.Kind == "" || isPair(l.Kind) && l.LowerNSID != rtnetlink.NoNSID) {
 			return true
 		}
 	}
@@ -380,7 +381,7 @@ func (k *kernel) routes(d domain) bool {
 	if w.routed == nil {
 		w.routed = map[string]bool{}
 		for _, l := range k.own.links {
-			if hasUnicast(l) && !isMaster(k.own.links[l.master]) {
+			if hasUnicast(l) && !isMaster(k.own.links[l.Master]) {
 				w.routed[k.domainOf(l).name] = true
 			}
 		}
@@ -409,7 +410,7 @@ func (k *kernel) addressed(l *link, now time.Time) {
 // dropDomains ends the domains that a device made.
 func (k *kernel) dropDomains(index int32, now time.Time) {
 	for _, d := range k.domains {
-		if d.base.index == index {
+		if d.base.Index == index {
 			k.dropDomain(d.name, now)
 		}
 	}
@@ -428,7 +429,7 @@ func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 	} else if ok {
 		k.publishDomain(d, now) // it may have been the node's leg in it
 	}
-	k.dropFrames(l.index, now)
+	k.dropFrames(l.Index, now)
 }
 
 // redirected ends the wire claims of our interface p, or of all if p is nil, if a frame
@@ -436,7 +437,7 @@ func (k *kernel) leaveLink(l *link, name string, now time.Time) {
 func (k *kernel) redirected(p *link, now time.Time) {
 	ports := k.table.WirePorts()
 	if p != nil {
-		ports = []int32{p.index}
+		ports = []int32{p.Index}
 	}
 	for _, index := range ports {
 		stays := map[[2]uint16]string{}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -52,44 +53,44 @@ type wirings struct {
 func newWirings(t *testing.T, seed uint64) *wirings {
 	t.Helper()
 	f := fakeKernel{}
-	bridge := func(l *linkMsg) { l.defaultPVID = 1 }
-	for _, l := range []linkMsg{
+	bridge := func(l *rtnetlink.Link) { l.DefaultPVID = 1 }
+	for _, l := range []rtnetlink.Link{
 		device(101, "eth0", "", nil), device(102, "eth1", "", nil), device(103, "bond0", "bond", nil),
 		device(104, "br0", "bridge", bridge), device(105, "br1", "bridge", bridge),
 	} {
-		f.put(noNSID, l)
+		f.put(rtnetlink.NoNSID, l)
 	}
-	f[noNSID].pvids = map[int32]uint16{104: 1, 105: 1}
+	f[rtnetlink.NoNSID].pvids = map[int32]uint16{104: 1, 105: 1}
 	return &wirings{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: f, k: newTestKernel(t, f), next: 200, names: map[uint64]*ipwitnessv1.Workload{}}
 }
 
-func (w *wirings) own() map[int32]linkMsg { return w.f[noNSID].link }
+func (w *wirings) own() map[int32]rtnetlink.Link { return w.f[rtnetlink.NoNSID].link }
 
 // name gives one that no interface has; one may have had it.
 func (w *wirings) name(kind string) string {
 	for {
 		name := fmt.Sprintf("%s%d", kind, w.r.IntN(100))
-		if !slices.ContainsFunc(w.sorted(), func(l linkMsg) bool { return l.name == name }) {
+		if !slices.ContainsFunc(w.sorted(), func(l rtnetlink.Link) bool { return l.Name == name }) {
 			return name
 		}
 	}
 }
 
 // set makes an interface, or changes it.
-func (w *wirings) set(l linkMsg) {
+func (w *wirings) set(l rtnetlink.Link) {
 	w.log = append(w.log, fmt.Sprintf("new link %d %s %q: master %d, lower %d/%d, VLAN %d, filtering %v",
-		l.index, l.name, l.kind, l.master, l.lower, l.lowerNSID, l.vlan, l.filtering))
-	if _, ok := w.own()[l.index]; !ok {
-		w.f.put(noNSID, l)
+		l.Index, l.Name, l.Kind, l.Master, l.Lower, l.LowerNSID, l.VLAN, l.Filtering))
+	if _, ok := w.own()[l.Index]; !ok {
+		w.f.put(rtnetlink.NoNSID, l)
 	}
-	w.own()[l.index] = l
-	w.k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: l})
+	w.own()[l.Index] = l
+	w.k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: l})
 }
 
 func (w *wirings) setPVID(index int32, pvid uint16) {
 	w.log = append(w.log, fmt.Sprintf("PVID of %d is %d", index, pvid))
-	w.f[noNSID].pvids[index] = pvid
-	w.k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: index}, pvid: pvid})
+	w.f[rtnetlink.NoNSID].pvids[index] = pvid
+	w.k.handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: index}, PVID: pvid})
 }
 
 // remove deletes an interface as the kernel does: what is over it goes first, and
@@ -100,68 +101,68 @@ func (w *wirings) remove(index int32) {
 		return
 	}
 	for _, o := range w.sorted() {
-		if o.lowerNSID == noNSID && o.lower == index && o.kind != "veth" {
-			w.remove(o.index)
+		if o.LowerNSID == rtnetlink.NoNSID && o.Lower == index && o.Kind != "veth" {
+			w.remove(o.Index)
 		}
 	}
 	for _, o := range w.sorted() {
-		if o.master == index {
+		if o.Master == index {
 			w.enslave(o, 0)
 		}
 	}
 	w.log = append(w.log, fmt.Sprintf("delete link %d", index))
-	delete(w.f[noNSID].pvids, index)
-	for _, a := range w.f[noNSID].addrs[index] {
-		w.k.handle(&message{typ: unix.RTM_DELADDR, nsid: noNSID, addr: a})
+	delete(w.f[rtnetlink.NoNSID].pvids, index)
+	for _, a := range w.f[rtnetlink.NoNSID].addrs[index] {
+		w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: a})
 	}
-	delete(w.f[noNSID].addrs, index)
-	inside := l.kind == "veth" && l.lowerNSID != noNSID
+	delete(w.f[rtnetlink.NoNSID].addrs, index)
+	inside := l.Kind == "veth" && l.LowerNSID != rtnetlink.NoNSID
 	if inside {
-		delete(w.f, l.lowerNSID)
+		delete(w.f, l.LowerNSID)
 	}
 	delete(w.own(), index)
-	w.k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: l})
+	w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: l})
 	if inside {
-		w.k.handle(&message{typ: unix.RTM_DELNSID, nsid: noNSID, id: l.lowerNSID})
-	} else if l.kind == "veth" {
-		w.remove(l.lower)
+		w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: l.LowerNSID})
+	} else if l.Kind == "veth" {
+		w.remove(l.Lower)
 	}
 }
 
-func (w *wirings) sorted() (out []linkMsg) {
+func (w *wirings) sorted() (out []rtnetlink.Link) {
 	for _, l := range w.own() {
 		out = append(out, l)
 	}
-	slices.SortFunc(out, func(a, b linkMsg) int { return cmp.Compare(a.index, b.index) })
+	slices.SortFunc(out, func(a, b rtnetlink.Link) int { return cmp.Compare(a.Index, b.Index) })
 	return out
 }
 
 // pick gives one of the interfaces of some kinds; none has index 0.
-func (w *wirings) pick(kinds ...string) (l linkMsg) {
-	some := slices.DeleteFunc(w.sorted(), func(l linkMsg) bool { return l.name == "lo" || !slices.Contains(kinds, l.kind) })
+func (w *wirings) pick(kinds ...string) (l rtnetlink.Link) {
+	some := slices.DeleteFunc(w.sorted(), func(l rtnetlink.Link) bool { return l.Name == "lo" || !slices.Contains(kinds, l.Kind) })
 	if len(some) > 0 {
 		l = some[w.r.IntN(len(some))]
 	}
 	return l
 }
 
-func (w *wirings) enslave(l linkMsg, master int32) {
+func (w *wirings) enslave(l rtnetlink.Link, master int32) {
 	m := w.own()[master]
-	l.master, l.slaveKind = master, m.kind
-	delete(w.f[noNSID].pvids, l.index)
-	if m.kind == "bridge" {
-		w.f[noNSID].pvids[l.index] = m.defaultPVID
+	l.Master, l.SlaveKind = master, m.Kind
+	delete(w.f[rtnetlink.NoNSID].pvids, l.Index)
+	if m.Kind == "bridge" {
+		w.f[rtnetlink.NoNSID].pvids[l.Index] = m.DefaultPVID
 	}
 	w.set(l)
-	if m.kind == "bridge" {
-		w.setPVID(l.index, m.defaultPVID)
+	if m.Kind == "bridge" {
+		w.setPVID(l.Index, m.DefaultPVID)
 	}
 }
 
 // over says whether an interface is, at some distance, made over another one.
-func (w *wirings) over(l linkMsg, index int32) bool {
-	for l.kind == "vlan" {
-		if l = w.own()[l.lower]; l.index == index || l.master == index {
+func (w *wirings) over(l rtnetlink.Link, index int32) bool {
+	for l.Kind == "vlan" {
+		if l = w.own()[l.Lower]; l.Index == index || l.Master == index {
 			return true
 		}
 	}
@@ -174,55 +175,55 @@ func (w *wirings) step() {
 	i := w.next
 	switch w.r.IntN(16) {
 	case 0:
-		w.f[noNSID].pvids[i] = 1
-		w.set(device(i, w.name("br"), "bridge", func(l *linkMsg) { l.defaultPVID, l.filtering = 1, w.r.IntN(3) == 0 }))
+		w.f[rtnetlink.NoNSID].pvids[i] = 1
+		w.set(device(i, w.name("br"), "bridge", func(l *rtnetlink.Link) { l.DefaultPVID, l.Filtering = 1, w.r.IntN(3) == 0 }))
 	case 1:
-		if b := w.pick("bridge"); b.index != 0 {
-			b.filtering = !b.filtering
+		if b := w.pick("bridge"); b.Index != 0 {
+			b.Filtering = !b.Filtering
 			w.set(b)
 		}
 	case 2, 3:
 		l, m := w.pick("", "veth", "vlan", "bond"), w.pick("bridge", "bond")
 		switch {
-		case l.index == 0 || m.index == 0:
-		case l.master != 0:
+		case l.Index == 0 || m.Index == 0:
+		case l.Master != 0:
 			w.enslave(l, 0)
-		case m.kind == "bond" && (l.kind == "bond" || l.kind == "vlan") || w.over(l, m.index):
+		case m.Kind == "bond" && (l.Kind == "bond" || l.Kind == "vlan") || w.over(l, m.Index):
 		default:
-			w.enslave(l, m.index)
+			w.enslave(l, m.Index)
 		}
 	case 4:
-		if l := w.pick("", "veth", "bond", "bridge"); l.kind == "bridge" || w.own()[l.master].kind == "bridge" {
-			w.setPVID(l.index, uint16(w.r.IntN(3)*10))
+		if l := w.pick("", "veth", "bond", "bridge"); l.Kind == "bridge" || w.own()[l.Master].Kind == "bridge" {
+			w.setPVID(l.Index, uint16(w.r.IntN(3)*10))
 		}
 	case 5, 6:
 		l, vid := w.pick("", "veth", "bond", "bridge", "vlan"), uint16(10*(1+w.r.IntN(2)))
-		taken := slices.ContainsFunc(w.sorted(), func(o linkMsg) bool { return o.kind == "vlan" && o.lower == l.index && o.vlan == vid })
-		if l.index != 0 && !taken && w.own()[l.lower].kind != "vlan" {
-			w.set(device(i, w.name("vlan"), "vlan", func(v *linkMsg) { v.lower, v.vlan = l.index, vid }))
+		taken := slices.ContainsFunc(w.sorted(), func(o rtnetlink.Link) bool { return o.Kind == "vlan" && o.Lower == l.Index && o.VLAN == vid })
+		if l.Index != 0 && !taken && w.own()[l.Lower].Kind != "vlan" {
+			w.set(device(i, w.name("vlan"), "vlan", func(v *rtnetlink.Link) { v.Lower, v.VLAN = l.Index, vid }))
 		}
 	case 7:
-		if l := w.pick("", "bond", "vlan"); l.index != 0 {
-			w.set(device(i, w.name("macvlan"), "macvlan", func(m *linkMsg) { m.lower = l.index }))
+		if l := w.pick("", "bond", "vlan"); l.Index != 0 {
+			w.set(device(i, w.name("macvlan"), "macvlan", func(m *rtnetlink.Link) { m.Lower = l.Index }))
 		}
 	case 8: // the peer is told first, before its other end is there
-		w.f.put(noNSID, device(i, w.name("in"), "veth", func(l *linkMsg) { l.lower = i + 1 }))
-		w.set(device(i+1, w.name("in"), "veth", func(l *linkMsg) { l.lower = i }))
+		w.f.put(rtnetlink.NoNSID, device(i, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i + 1 }))
+		w.set(device(i+1, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i }))
 		w.set(w.own()[i])
 	case 9:
 		w.f.put(1000+i, podVeth(i), fmt.Sprintf("10.0.%d.%d/16", i/250, i%250+1))
-		w.f.put(noNSID, hostVeth(i, 1000+i))
-		w.k.handle(&message{typ: unix.RTM_NEWNSID, nsid: noNSID, id: 1000 + i})
+		w.f.put(rtnetlink.NoNSID, hostVeth(i, 1000+i))
+		w.k.handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1000 + i})
 		w.set(hostVeth(i, 1000+i))
 		w.k.adopt(1000+i, inodeOf(1000+i), false)
 	case 10:
 		switch l := w.pick("vlan", "veth", "bridge", "macvlan", "bond", ""); {
-		case l.index == 0:
+		case l.Index == 0:
 		case w.r.IntN(2) == 0:
-			l.name = w.name("new")
+			l.Name = w.name("new")
 			w.set(l)
-		case l.kind != "":
-			w.remove(l.index)
+		case l.Kind != "":
+			w.remove(l.Index)
 		}
 	case 11:
 		w.address(w.pick("vlan", "veth", "bridge", ""), []string{"192.0.2.1/24", "192.0.2.1/32", "198.51.100.1/24"}[w.r.IntN(3)])
@@ -238,9 +239,9 @@ func (w *wirings) step() {
 			w.k.setNames(maps.Clone(w.names), nil, nil)
 		}
 	}
-	if l := w.pick("", "veth"); l.index != 0 {
+	if l := w.pick("", "veth"); l.Index != 0 {
 		vlan := uint16(w.r.IntN(3) * 10)
-		w.frame(l.index, vlan, min(vlan, uint16(w.r.IntN(3)*10)))
+		w.frame(l.Index, vlan, min(vlan, uint16(w.r.IntN(3)*10)))
 	}
 }
 
@@ -251,7 +252,7 @@ func inodeOf(nsid int32) uint64 { return uint64(10000 + nsid) }
 func (w *wirings) other() int32 {
 	var all []int32
 	for nsid := range w.f {
-		if nsid != noNSID && nsid != testNSID {
+		if nsid != rtnetlink.NoNSID && nsid != testNSID {
 			all = append(all, nsid)
 		}
 	}
@@ -271,42 +272,42 @@ func (w *wirings) inside(nsid, i int32) {
 	l := ns.link[ports[w.r.IntN(len(ports))]]
 	switch {
 	case w.r.IntN(3) == 0 && len(ports) < 4:
-		l = linkMsg{index: i, name: fmt.Sprintf("port%d", i), mac: "port", arphrd: unix.ARPHRD_ETHER, flags: up, master: bridge, lowerNSID: noNSID}
+		l = rtnetlink.Link{Index: i, Name: fmt.Sprintf("port%d", i), MAC: "port", ARPHRD: unix.ARPHRD_ETHER, Flags: up, Master: bridge, LowerNSID: rtnetlink.NoNSID}
 		if w.r.IntN(3) == 0 {
-			l.kind = "tun"
+			l.Kind = "tun"
 		}
-	case l.index != 2 && w.r.IntN(3) == 0:
-		w.log = append(w.log, fmt.Sprintf("delete link %d of nsid %d", l.index, nsid))
-		delete(ns.link, l.index)
-		delete(ns.addrs, l.index)
-		w.k.handle(&message{typ: unix.RTM_DELLINK, nsid: nsid, link: l})
+	case l.Index != 2 && w.r.IntN(3) == 0:
+		w.log = append(w.log, fmt.Sprintf("delete link %d of nsid %d", l.Index, nsid))
+		delete(ns.link, l.Index)
+		delete(ns.addrs, l.Index)
+		w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: nsid, Link: l})
 		return
-	case l.master == 0:
-		l.master = bridge
+	case l.Master == 0:
+		l.Master = bridge
 	default:
-		l.master = 0
+		l.Master = 0
 	}
-	w.log = append(w.log, fmt.Sprintf("link %d %q of nsid %d: master %d", l.index, l.kind, nsid, l.master))
-	ns.link[l.index] = l
-	if l.index == 2 {
-		l.lowerNSID = 0 // by the numbers of that namespace
+	w.log = append(w.log, fmt.Sprintf("link %d %q of nsid %d: master %d", l.Index, l.Kind, nsid, l.Master))
+	ns.link[l.Index] = l
+	if l.Index == 2 {
+		l.LowerNSID = 0 // by the numbers of that namespace
 	}
-	w.k.handle(&message{typ: unix.RTM_NEWLINK, nsid: nsid, link: l})
+	w.k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: nsid, Link: l})
 }
 
 // address gives an interface an address, or takes it away.
-func (w *wirings) address(l linkMsg, prefix string) {
-	if l.index == 0 {
+func (w *wirings) address(l rtnetlink.Link, prefix string) {
+	if l.Index == 0 {
 		return
 	}
-	w.log = append(w.log, fmt.Sprintf("address %s of %d comes or goes", prefix, l.index))
-	typ, a := uint16(unix.RTM_NEWADDR), address(l.index, prefix)
-	if on := w.f[noNSID].addrs[l.index]; slices.Contains(on, a) {
-		typ, w.f[noNSID].addrs[l.index] = unix.RTM_DELADDR, slices.DeleteFunc(on, func(have addrMsg) bool { return have == a })
+	w.log = append(w.log, fmt.Sprintf("address %s of %d comes or goes", prefix, l.Index))
+	typ, a := uint16(unix.RTM_NEWADDR), address(l.Index, prefix)
+	if on := w.f[rtnetlink.NoNSID].addrs[l.Index]; slices.Contains(on, a) {
+		typ, w.f[rtnetlink.NoNSID].addrs[l.Index] = unix.RTM_DELADDR, slices.DeleteFunc(on, func(have rtnetlink.Address) bool { return have == a })
 	} else {
-		w.f[noNSID].addrs[l.index] = append(on, a)
+		w.f[rtnetlink.NoNSID].addrs[l.Index] = append(on, a)
 	}
-	w.k.handle(&message{typ: typ, nsid: noNSID, addr: a})
+	w.k.handle(&rtnetlink.Message{Type: typ, NSID: rtnetlink.NoNSID, Address: a})
 }
 
 // frame has a stranger announce an address by an interface.
@@ -315,7 +316,7 @@ func (w *wirings) frame(index int32, vlan, inner uint16) {
 	w.log = append(w.log, fmt.Sprintf("frame by %d with VLANs %d and %d", index, vlan, inner))
 	w.k.frame(&bpf.Event{
 		Ktime: monotonic(w.t), Ifindex: uint32(index), VLAN: vlan, InnerVLAN: inner, Kind: bpf.Announced,
-		Addr: address(2, "10.0.0.9/24").addr, SHA: bpf.MAC{2, 0, 0, 0, byte(w.frames >> 8), byte(w.frames)},
+		Addr: address(2, "10.0.0.9/24").Addr, SHA: bpf.MAC{2, 0, 0, 0, byte(w.frames >> 8), byte(w.frames)},
 	})
 }
 
@@ -324,7 +325,7 @@ func (w *wirings) compare() {
 	w.t.Helper()
 	fresh := newTestKernel(w.t, w.f)
 	for nsid := range w.f {
-		if nsid != noNSID && nsid != testNSID {
+		if nsid != rtnetlink.NoNSID && nsid != testNSID {
 			fresh.adopt(nsid, inodeOf(nsid), false)
 		}
 	}
@@ -337,13 +338,13 @@ func (w *wirings) compare() {
 		for index, l := range ns.links {
 			got, want := followed.links[index].published.GetLink(), l.published.GetLink()
 			if got != want {
-				w.t.Errorf("%s of nsid %d: got link %q, want %q", l.name, ns.nsid, got, want)
+				w.t.Errorf("%s of nsid %d: got link %q, want %q", l.Name, ns.nsid, got, want)
 			}
 			if got, want := followed.links[index].published.GetUplink(), l.published.GetUplink(); got != want {
-				w.t.Errorf("%s of nsid %d: got uplink %v, want %v", l.name, ns.nsid, got, want)
+				w.t.Errorf("%s of nsid %d: got uplink %v, want %v", l.Name, ns.nsid, got, want)
 			}
 			if want != "" && w.k.table.Links.Get(want) == nil {
-				w.t.Errorf("%s of nsid %d: its link %q has no record", l.name, ns.nsid, want)
+				w.t.Errorf("%s of nsid %d: its link %q has no record", l.Name, ns.nsid, want)
 			}
 		}
 	}
@@ -353,7 +354,7 @@ func (w *wirings) compare() {
 		}
 	}
 	for name, d := range w.k.domains {
-		if w.k.own.links[d.base.index] != d.base || w.k.table.Links.Get(name) == nil {
+		if w.k.own.links[d.base.Index] != d.base || w.k.table.Links.Get(name) == nil {
 			w.t.Errorf("link %s: its device or its record is gone", name)
 		}
 	}
@@ -363,7 +364,7 @@ func (w *wirings) compare() {
 		}
 		port := w.k.own.links[c.At.Index]
 		if want := w.k.domainOf(port, tagsOf(c.VLAN, c.InnerVLAN)...).name; v.Link != want {
-			w.t.Errorf("claim by %s with VLANs %d and %d: got link %q, want %q", port.name, c.VLAN, c.InnerVLAN, v.Link, want)
+			w.t.Errorf("claim by %s with VLANs %d and %d: got link %q, want %q", port.Name, c.VLAN, c.InnerVLAN, v.Link, want)
 		}
 	}
 }

@@ -7,44 +7,45 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	f := fakeKernel{}
-	own := func(index int32, name, kind string, more func(*linkMsg), addrs ...string) {
-		l := linkMsg{index: index, name: name, kind: kind, mac: fmt.Sprintf("own%03d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
+	own := func(index int32, name, kind string, more func(*rtnetlink.Link), addrs ...string) {
+		l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: up, LowerNSID: rtnetlink.NoNSID}
 		if more != nil {
 			more(&l)
 		}
-		f.put(noNSID, l, addrs...)
+		f.put(rtnetlink.NoNSID, l, addrs...)
 	}
-	own(1, "lo", "", func(l *linkMsg) { l.flags |= unix.IFF_LOOPBACK }, "10.96.0.1/32")
+	own(1, "lo", "", func(l *rtnetlink.Link) { l.Flags |= unix.IFF_LOOPBACK }, "10.96.0.1/32")
 	own(2, "eth0", "", nil, "192.0.2.1/24")
-	own(3, "eth0.10", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 10 })
+	own(3, "eth0.10", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN = 2, 10 })
 	own(4, "cni0", "bridge", nil, "10.244.0.1/24", "fe80::1/64")
 	own(5, "br-iso", "bridge", nil, "fe80::1/64")
 	own(6, "dummy0", "dummy", nil, "169.254.20.10/32")
 	own(7, "bond0", "bond", nil)
-	own(8, "eth1", "", func(l *linkMsg) { l.master, l.slaveKind = 7, "bond" })
+	own(8, "eth1", "", func(l *rtnetlink.Link) { l.Master, l.SlaveKind = 7, "bond" })
 	own(9, "blue", "vrf", nil)
-	own(11, "eth0.20", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 20 })
-	own(20, "veth20", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 4, "bridge", 2, 5 })
-	own(21, "veth21", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.master, l.slaveKind = 2, 6, 9, "vrf" }, "10.0.0.1/32")
-	own(22, "veth22", "veth", func(l *linkMsg) { l.lower, l.lowerNSID, l.slaveKind, l.master = 2, 7, "openvswitch", 99 })
-	own(23, "veth23", "veth", func(l *linkMsg) { l.master, l.slaveKind, l.lower, l.lowerNSID = 5, "bridge", 2, 8 })
-	own(24, "uplink", "veth", func(l *linkMsg) { l.lower, l.lowerNSID = 2, 9 }, "198.51.100.2/24")
-	pod := func(nsid int32, l linkMsg) { f.put(nsid, l) }
+	own(11, "eth0.20", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN = 2, 20 })
+	own(20, "veth20", "veth", func(l *rtnetlink.Link) { l.Master, l.SlaveKind, l.Lower, l.LowerNSID = 4, "bridge", 2, 5 })
+	own(21, "veth21", "veth", func(l *rtnetlink.Link) { l.Lower, l.LowerNSID, l.Master, l.SlaveKind = 2, 6, 9, "vrf" }, "10.0.0.1/32")
+	own(22, "veth22", "veth", func(l *rtnetlink.Link) { l.Lower, l.LowerNSID, l.SlaveKind, l.Master = 2, 7, "openvswitch", 99 })
+	own(23, "veth23", "veth", func(l *rtnetlink.Link) { l.Master, l.SlaveKind, l.Lower, l.LowerNSID = 5, "bridge", 2, 8 })
+	own(24, "uplink", "veth", func(l *rtnetlink.Link) { l.Lower, l.LowerNSID = 2, 9 }, "198.51.100.2/24")
+	pod := func(nsid int32, l rtnetlink.Link) { f.put(nsid, l) }
 	for nsid, host := range map[int32]int32{5: 20, 6: 21, 7: 22, 8: 23} {
 		pod(nsid, podVeth(host))
 	}
 	switchPort := podVeth(24)
-	switchPort.master = 3 // a bridge over there
+	switchPort.Master = 3 // a bridge over there
 	pod(9, switchPort)
-	pod(10, linkMsg{index: 2, name: "net1", kind: "macvlan", mac: "maclan", flags: up, lower: 2, lowerNSID: testNSID})
-	pod(10, linkMsg{index: 3, name: "net2", kind: "vlan", vlan: 30, mac: "vlan30", flags: up, lower: 2, lowerNSID: testNSID})
-	pod(5, linkMsg{index: 3, name: "k6t-eth0", kind: "bridge", mac: "inside", flags: up, lowerNSID: noNSID})
+	pod(10, rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", Flags: up, Lower: 2, LowerNSID: testNSID})
+	pod(10, rtnetlink.Link{Index: 3, Name: "net2", Kind: "vlan", VLAN: 30, MAC: "vlan30", Flags: up, Lower: 2, LowerNSID: testNSID})
+	pod(5, rtnetlink.Link{Index: 3, Name: "k6t-eth0", Kind: "bridge", MAC: "inside", Flags: up, LowerNSID: rtnetlink.NoNSID})
 	k := newTestKernel(t, f)
 
 	got := map[string]string{}
@@ -109,14 +110,14 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	}
 
 	// The bridge gets an address: the node routes for its ports from now on.
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(5, "10.9.0.1/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: address(5, "10.9.0.1/24")})
 	if !k.table.Links.Get("br-iso").GetRouted() {
 		t.Error("bridge with a unicast address: got not routed")
 	}
 	// A port leaves its bridge: its pod is on a link of its own.
-	left := f[noNSID].link[20]
-	left.master, left.slaveKind = 0, ""
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: left})
+	left := f[rtnetlink.NoNSID].link[20]
+	left.Master, left.SlaveKind = 0, ""
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: left})
 	for key, r := range k.table.Interfaces.All() {
 		if byNS[key.Namespace] == 5 && r.GetName() == "eth0" && r.GetLink() != "veth20" {
 			t.Errorf("pod whose port left the bridge: got link %q, want veth20", r.GetLink())
@@ -125,8 +126,8 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 }
 
 // device is an interface of our own, as a test needs it.
-func device(index int32, name, kind string, more func(*linkMsg)) linkMsg {
-	l := linkMsg{index: index, name: name, kind: kind, mac: fmt.Sprintf("own%03d", index), arphrd: unix.ARPHRD_ETHER, flags: up, lowerNSID: noNSID}
+func device(index int32, name, kind string, more func(*rtnetlink.Link)) rtnetlink.Link {
+	l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: up, LowerNSID: rtnetlink.NoNSID}
 	if more != nil {
 		more(&l)
 	}
@@ -134,16 +135,16 @@ func device(index int32, name, kind string, more func(*linkMsg)) linkMsg {
 }
 
 // inBridge makes an interface a port of a bridge.
-func inBridge(master int32) func(*linkMsg) {
-	return func(l *linkMsg) { l.master, l.slaveKind = master, "bridge" }
+func inBridge(master int32) func(*rtnetlink.Link) {
+	return func(l *rtnetlink.Link) { l.Master, l.SlaveKind = master, "bridge" }
 }
 
 // wantLinks checks on which links our own interfaces are.
 func wantLinks(t *testing.T, k *kernel, want map[string]string) {
 	t.Helper()
 	for _, l := range k.own.links {
-		if name, ok := want[l.name]; ok && l.published.GetLink() != name {
-			t.Errorf("%s: got link %q, want %q", l.name, l.published.GetLink(), name)
+		if name, ok := want[l.Name]; ok && l.published.GetLink() != name {
+			t.Errorf("%s: got link %q, want %q", l.Name, l.published.GetLink(), name)
 		}
 	}
 }
@@ -152,28 +153,28 @@ func wantLinks(t *testing.T, k *kernel, want map[string]string) {
 func wantFrame(t *testing.T, k *kernel, index int32, want string, tags ...uint16) {
 	t.Helper()
 	if got := k.domainOf(k.own.links[index], tags...).name; got != want {
-		t.Errorf("frame by %s with VLANs %v: got link %q, want %q", k.own.links[index].name, tags, got, want)
+		t.Errorf("frame by %s with VLANs %v: got link %q, want %q", k.own.links[index].Name, tags, got, want)
 	}
 }
 
 func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	f := fakeKernel{}
-	filtering := func(l *linkMsg) { l.filtering, l.defaultPVID = true, 1 }
-	for _, l := range []linkMsg{
-		device(1, "lo", "", func(l *linkMsg) { l.flags |= unix.IFF_LOOPBACK }),
+	filtering := func(l *rtnetlink.Link) { l.Filtering, l.DefaultPVID = true, 1 }
+	for _, l := range []rtnetlink.Link{
+		device(1, "lo", "", func(l *rtnetlink.Link) { l.Flags |= unix.IFF_LOOPBACK }),
 		device(4, "br0", "bridge", filtering),
 		device(5, "eth0", "", inBridge(4)),
-		device(6, "br0.10", "vlan", func(l *linkMsg) { l.lower, l.vlan = 4, 10 }),
+		device(6, "br0.10", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN = 4, 10 }),
 	} {
-		f.put(noNSID, l)
+		f.put(rtnetlink.NoNSID, l)
 	}
 	for host, nsid := range map[int32]int32{20: 5, 21: 6, 22: 7} {
 		l := hostVeth(host, nsid)
-		l.master, l.slaveKind = 4, "bridge"
-		f.put(noNSID, l)
+		l.Master, l.SlaveKind = 4, "bridge"
+		f.put(rtnetlink.NoNSID, l)
 		f.put(nsid, podVeth(host), "10.0.0.5/24")
 	}
-	f[noNSID].pvids = map[int32]uint16{4: 1, 5: 1, 20: 10, 21: 20}
+	f[rtnetlink.NoNSID].pvids = map[int32]uint16{4: 1, 5: 1, 20: 10, 21: 20}
 	k := newTestKernel(t, f)
 
 	wantLinks(t, k, map[string]string{
@@ -197,7 +198,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	}
 
 	// The node has an address on VLAN 10, and routes for that one alone.
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(6, "10.0.0.1/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: address(6, "10.0.0.1/24")})
 	for name, want := range map[string]bool{"br0.10": true, "br0.20": false, "br0.1": false} {
 		if got := k.table.Links.Get(name); got == nil || got.GetRouted() != want {
 			t.Errorf("link %s: got %v, want routed %v", name, got, want)
@@ -206,8 +207,8 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 
 	// A port is given another VLAN for its untagged frames: what it showed before
 	// was on another link.
-	k.frame(&bpf.Event{Ktime: monotonic(t), Ifindex: 21, Kind: bpf.Announced, Addr: address(2, "10.0.0.9/24").addr, SHA: bpf.MAC{2, 0, 0, 0, 0, 9}})
-	k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 21}, pvid: 10})
+	k.frame(&bpf.Event{Ktime: monotonic(t), Ifindex: 21, Kind: bpf.Announced, Addr: address(2, "10.0.0.9/24").Addr, SHA: bpf.MAC{2, 0, 0, 0, 0, 9}})
+	k.handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 21}, PVID: 10})
 	wantLinks(t, k, map[string]string{"veth21": "br0.10"})
 	if got := k.byNSID[6].links[2].published.GetLink(); got != "br0.10" {
 		t.Errorf("pod behind the port: got link %q, want br0.10", got)
@@ -217,16 +218,16 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	}
 
 	// The node's leg in the bridge is moved to another VLAN.
-	leg := device(31, "leg", "veth", func(l *linkMsg) { l.lower = 32 })
-	port := device(32, "legport", "veth", func(l *linkMsg) { l.lower, l.master, l.slaveKind = 31, 4, "bridge" })
-	for _, l := range []linkMsg{leg, port} {
-		k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: l})
+	leg := device(31, "leg", "veth", func(l *rtnetlink.Link) { l.Lower = 32 })
+	port := device(32, "legport", "veth", func(l *rtnetlink.Link) { l.Lower, l.Master, l.SlaveKind = 31, 4, "bridge" })
+	for _, l := range []rtnetlink.Link{leg, port} {
+		k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: l})
 	}
-	k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 32}, pvid: 1})
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(31, "10.9.0.1/24")})
+	k.handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 32}, PVID: 1})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: address(31, "10.9.0.1/24")})
 	for _, vid := range []uint16{1, 20} {
-		k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 32}, pvid: vid})
-		k.handle(&message{typ: rtmNewPort, nsid: noNSID, link: linkMsg{index: 22}, pvid: 20}) // somebody else is there
+		k.handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 32}, PVID: vid})
+		k.handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 22}, PVID: 20}) // somebody else is there
 		for name, want := range map[string]bool{"br0.1": vid == 1, "br0.20": vid == 20} {
 			if got := k.table.Links.Get(name); got.GetRouted() != want {
 				t.Errorf("link %s with the node's leg in VLAN %d: got %v, want routed %v", name, vid, got, want)
@@ -234,35 +235,35 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		}
 	}
 	for _, index := range []int32{31, 32} {
-		k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: linkMsg{index: index}})
+		k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: index}})
 	}
 
 	// The bridge ceases to filter: all are on one link.
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(4, "br0", "bridge", nil)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(4, "br0", "bridge", nil)})
 	wantLinks(t, k, map[string]string{"br0": "br0", "eth0": "br0", "br0.10": "br0.10", "veth20": "br0", "veth22": "br0"})
 
 	// And filters again: VLANs are read again, as nobody tells them.
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(4, "br0", "bridge", filtering)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(4, "br0", "bridge", filtering)})
 	wantLinks(t, k, map[string]string{"br0": "br0.1", "veth20": "br0.10"})
 
 	// A port that joins has the bridge's default, until more is told.
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(30, "eth1", "", inBridge(4))})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(30, "eth1", "", inBridge(4))})
 	wantLinks(t, k, map[string]string{"eth1": "br0.1"})
 }
 
 func TestVLANDeviceInABridgeTakesItsVLANThere(t *testing.T) {
 	f := fakeKernel{}
-	for _, l := range []linkMsg{
+	for _, l := range []rtnetlink.Link{
 		device(2, "eth0", "", nil),
-		device(3, "eth0.30", "vlan", func(l *linkMsg) { l.lower, l.vlan, l.master, l.slaveKind = 2, 30, 4, "bridge" }),
+		device(3, "eth0.30", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN, l.Master, l.SlaveKind = 2, 30, 4, "bridge" }),
 		device(4, "br30", "bridge", nil),
-		device(5, "eth0.40", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 40 }),
+		device(5, "eth0.40", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN = 2, 40 }),
 		device(6, "bond0", "bond", nil),
-		device(7, "eth1", "", func(l *linkMsg) { l.master, l.slaveKind = 6, "bond" }),
-		device(8, "bond0.50", "vlan", func(l *linkMsg) { l.lower, l.vlan, l.master, l.slaveKind = 6, 50, 9, "bridge" }),
+		device(7, "eth1", "", func(l *rtnetlink.Link) { l.Master, l.SlaveKind = 6, "bond" }),
+		device(8, "bond0.50", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN, l.Master, l.SlaveKind = 6, 50, 9, "bridge" }),
 		device(9, "br50", "bridge", nil),
 	} {
-		f.put(noNSID, l)
+		f.put(rtnetlink.NoNSID, l)
 	}
 	k := newTestKernel(t, f)
 	wantLinks(t, k, map[string]string{
@@ -278,9 +279,9 @@ func TestVLANDeviceInABridgeTakesItsVLANThere(t *testing.T) {
 
 	// It leaves the bridge, and what it showed there is on a link of its own.
 	mac := bpf.MAC{2, 0, 0, 0, 0, 9}
-	k.frame(&bpf.Event{Ktime: monotonic(t), Ifindex: 2, VLAN: 30, Kind: bpf.Announced, Addr: address(2, "10.0.0.9/24").addr, SHA: mac})
+	k.frame(&bpf.Event{Ktime: monotonic(t), Ifindex: 2, VLAN: 30, Kind: bpf.Announced, Addr: address(2, "10.0.0.9/24").Addr, SHA: mac})
 	wantClaims(t, k, "10.0.0.9 ANNOUNCED 1/2")
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: device(3, "eth0.30", "vlan", func(l *linkMsg) { l.lower, l.vlan = 2, 30 })})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(3, "eth0.30", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN = 2, 30 })})
 	wantFrame(t, k, 2, "eth0.30", 30)
 	wantClaims(t, k, "")
 }
@@ -289,8 +290,8 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 	f := fakeKernel{}
 	pair := func(a, b, masterA, masterB int32) {
 		for index, l := range map[int32][2]int32{a: {b, masterA}, b: {a, masterB}} {
-			f.put(noNSID, device(index, fmt.Sprintf("in%d", index), "veth", func(m *linkMsg) {
-				m.lower = l[0]
+			f.put(rtnetlink.NoNSID, device(index, fmt.Sprintf("in%d", index), "veth", func(m *rtnetlink.Link) {
+				m.Lower = l[0]
 				if l[1] != 0 {
 					inBridge(l[1])(m)
 				}
@@ -298,7 +299,7 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 		}
 	}
 	for index, name := range map[int32]string{2: "br-a", 3: "br-b", 4: "br-c", 5: "br-d"} {
-		f.put(noNSID, device(index, name, "bridge", nil))
+		f.put(rtnetlink.NoNSID, device(index, name, "bridge", nil))
 	}
 	pair(10, 11, 0, 0)
 	pair(12, 13, 2, 0) // the node's address is behind a veth into br-a
@@ -308,42 +309,42 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 		"in10": "in10", "in11": "in10", "in12": "br-a", "in13": "br-a", "br-a": "br-a",
 		"in14": "br-b", "in15": "br-b", "br-b": "br-b", "br-c": "br-b", "br-d": "br-d",
 	})
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(13, "10.1.0.1/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: address(13, "10.1.0.1/24")})
 	if !k.table.Links.Get("br-a").GetRouted() {
 		t.Error("bridge with the node's address behind a veth: got not routed")
 	}
 	for _, l := range k.own.links {
 		if l.published.GetUplink() {
-			t.Errorf("%s: got an uplink, want none: both ends of its pair are ours", l.name)
+			t.Errorf("%s: got an uplink, want none: both ends of its pair are ours", l.Name)
 		}
 	}
 
 	// Another pair joins br-d to them; then the first one goes.
 	pair(16, 17, 4, 5)
 	for _, index := range []int32{16, 17} {
-		k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: f[noNSID].link[index]})
+		k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: f[rtnetlink.NoNSID].link[index]})
 	}
 	wantLinks(t, k, map[string]string{"br-b": "br-b", "br-c": "br-b", "br-d": "br-b"})
 	for _, index := range []int32{14, 15} {
-		k.handle(&message{typ: unix.RTM_DELLINK, nsid: noNSID, link: f[noNSID].link[index]})
+		k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: f[rtnetlink.NoNSID].link[index]})
 	}
 	wantLinks(t, k, map[string]string{"br-b": "br-b", "br-c": "br-c", "br-d": "br-c"})
 }
 
 func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 	f := fakeKernel{}
-	f.put(noNSID, device(4, "br-ext", "bridge", nil))
+	f.put(rtnetlink.NoNSID, device(4, "br-ext", "bridge", nil))
 	for host, nsid := range map[int32]int32{20: 5, 21: 6} {
 		l := hostVeth(host, nsid)
-		l.master, l.slaveKind = 4, "bridge"
-		f.put(noNSID, l)
+		l.Master, l.SlaveKind = 4, "bridge"
+		f.put(rtnetlink.NoNSID, l)
 		inside := podVeth(host)
-		inside.master = 9 // a bridge over there
+		inside.Master = 9 // a bridge over there
 		f.put(nsid, inside)
 	}
 	// In one it is a switch; in the other a virtual machine's, as KubeVirt makes it.
-	f.put(5, linkMsg{index: 3, name: "port2", kind: "veth", mac: "switch", arphrd: unix.ARPHRD_ETHER, flags: up, master: 9, lower: 2, lowerNSID: 8})
-	f.put(6, linkMsg{index: 3, name: "tap0", kind: "tun", mac: "taptap", arphrd: unix.ARPHRD_ETHER, flags: up, master: 9, lowerNSID: noNSID})
+	f.put(5, rtnetlink.Link{Index: 3, Name: "port2", Kind: "veth", MAC: "switch", ARPHRD: unix.ARPHRD_ETHER, Flags: up, Master: 9, Lower: 2, LowerNSID: 8})
+	f.put(6, rtnetlink.Link{Index: 3, Name: "tap0", Kind: "tun", MAC: "taptap", ARPHRD: unix.ARPHRD_ETHER, Flags: up, Master: 9, LowerNSID: rtnetlink.NoNSID})
 	k := newTestKernel(t, f)
 	want := func(when string, first, second bool) {
 		t.Helper()
@@ -354,45 +355,15 @@ func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 		}
 	}
 	want("without an address", false, false)
-	k.handle(&message{typ: unix.RTM_NEWADDR, nsid: noNSID, addr: address(4, "192.0.2.1/24")})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: address(4, "192.0.2.1/24")})
 	want("with an address on the bridge", true, false)
 
 	// The machine becomes a switch: another port of its bridge leads out.
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 6, link: linkMsg{index: 4, name: "eth1", mac: "nicnic", arphrd: unix.ARPHRD_ETHER, flags: up, master: 9, lowerNSID: noNSID}})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 6, Link: rtnetlink.Link{Index: 4, Name: "eth1", MAC: "nicnic", ARPHRD: unix.ARPHRD_ETHER, Flags: up, Master: 9, LowerNSID: rtnetlink.NoNSID}})
 	want("with hardware on the other bridge", true, true)
 
 	// It is told that it is a pod.
 	k.adopt(6, 4000, true)
 	k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}}, nil, nil)
 	want("named as a pod", true, false)
-}
-
-func TestBridgePortTellsItsPVID(t *testing.T) {
-	// struct ifinfomsg of family AF_BRIDGE, then IFLA_AF_SPEC with a range of
-	// VLANs and the one for untagged frames.
-	data := make([]byte, unix.SizeofIfInfomsg)
-	data[0], data[4] = unix.AF_BRIDGE, 21
-	spec := []byte{
-		8, 0, iflaBridgeVLANInfo, 0, 8, 0, 2, 0, // RANGE_BEGIN, VLAN 2
-		8, 0, iflaBridgeVLANInfo, 0, 16, 0, 9, 0, // RANGE_END, VLAN 9
-		8, 0, iflaBridgeVLANInfo, 0, 6, 0, 10, 0, // PVID and UNTAGGED, VLAN 10
-	}
-	data = append(data, byte(4+len(spec)), 0, unix.IFLA_AF_SPEC, 0x80)
-	data = append(data, spec...)
-	var m message
-	known, err := m.parse(unix.RTM_NEWLINK, noNSID, data)
-	if err != nil || !known || m.typ != rtmNewPort || m.link.index != 21 || m.pvid != 10 {
-		t.Errorf("parse: got %+v, %v, %v, want PVID 10 of interface 21", m, known, err)
-	}
-	if _, err := m.parse(unix.RTM_NEWLINK, noNSID, data[:8]); err == nil {
-		t.Error("parse of a message cut off: got no error")
-	}
-
-	// A network card that is a port of the bridge tells of the switch in itself:
-	// that does not take its VLAN.
-	data = data[:unix.SizeofIfInfomsg]
-	data = append(data, 4+8, 0, unix.IFLA_AF_SPEC, 0x80, 6, 0, iflaBridgeFlags, 0, bridgeFlagsSelf, 0, 0, 0)
-	if known, err := m.parse(unix.RTM_NEWLINK, noNSID, data); err != nil || !known || m.link.index != 0 {
-		t.Errorf("parse of what a network card tells of itself: got %+v, %v, %v, want no interface", m, known, err)
-	}
 }

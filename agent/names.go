@@ -20,6 +20,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -373,13 +374,13 @@ func (n *names) adopt(path string, inode uint64) {
 	if err := unix.Fstat(fd, &st); err != nil || st.Ino != inode {
 		return // replaced between the two: the next look finds it
 	}
-	req, err := newRTNL()
+	req, err := rtnetlink.Dial()
 	if err != nil {
 		n.log.Warn("cannot ask for namespace id", "error", err)
 		return
 	}
-	defer req.close()
-	nsid, assigned, err := req.nsidOf(fd)
+	defer req.Close()
+	nsid, assigned, err := req.NSIDOf(fd)
 	if err != nil {
 		n.log.Debug("cannot give namespace an id", "path", path, "error", err)
 		return

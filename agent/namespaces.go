@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -32,15 +33,15 @@ func (k *kernel) discover(nsid int32, now time.Time) *namespace {
 // the RTM_NEWNSID of the next namespace with it may come before the RTM_DELNSID
 // of the last one, and neither says which of the two is there now.
 func (k *kernel) renew(ns *namespace, now time.Time) {
-	links, err := k.req.links(ns.nsid)
+	links, err := k.req.Links(ns.nsid)
 	if err != nil {
 		k.fail(ns, err, now)
 		return
 	}
 	for _, l := range links {
 		// Indexes of our own interfaces are not reused, so a veth's peer tells for sure.
-		if old, ok := ns.links[l.index]; ok && l.flags&unix.IFF_LOOPBACK == 0 &&
-			old.mac == l.mac && old.kind == l.kind && old.lower == l.lower && old.lowerNSID == l.lowerNSID {
+		if old, ok := ns.links[l.Index]; ok && l.Flags&unix.IFF_LOOPBACK == 0 &&
+			old.MAC == l.MAC && old.Kind == l.Kind && old.Lower == l.Lower && old.LowerNSID == l.LowerNSID {
 			if err := k.load(ns, now); err != nil {
 				k.fail(ns, err, now)
 			}
@@ -72,7 +73,7 @@ func (k *kernel) end(ns *namespace, now time.Time) {
 func (k *kernel) fail(ns *namespace, err error, now time.Time) {
 	switch {
 	case ns == nil || errors.Is(err, unix.ENODEV):
-	case errors.Is(err, errNamespaceGone):
+	case errors.Is(err, rtnetlink.ErrNamespaceGone):
 		if k.byNSID[ns.nsid] == ns {
 			k.end(ns, now)
 		}
@@ -215,7 +216,7 @@ func (k *kernel) ours(ns *namespace) bool {
 		return true
 	}
 	for _, l := range ns.links {
-		if l.lowerNSID == k.ownNSID {
+		if l.LowerNSID == k.ownNSID {
 			return true
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -26,7 +27,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*names, proctest.Tree) {
 	f := fakeKernel{}
 	for i := range inodes {
 		nsid := int32(i + 1)
-		f.put(noNSID, hostVeth(10+nsid, nsid))
+		f.put(rtnetlink.NoNSID, hostVeth(10+nsid, nsid))
 		f.put(nsid, podVeth(10+nsid))
 	}
 	k := newTestKernel(t, f)
@@ -287,7 +288,7 @@ func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
 func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	n, p := newTestNames(t)
 	k := n.kernel
-	k.req.(fakeKernel).put(1, linkMsg{index: 1, name: "lo", flags: up | unix.IFF_LOOPBACK})
+	k.req.(fakeKernel).put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: up | unix.IFF_LOOPBACK})
 	k.adopt(1, 100, false)
 	p.Put(40, 1, "sleep", 600, 100, "/")
 	n.look(true)
@@ -297,8 +298,8 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	for len(n.changed) > 0 {
 		<-n.changed
 	}
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: noNSID, link: hostVeth(11, 1)})
-	k.handle(&message{typ: unix.RTM_NEWLINK, nsid: 1, link: podVeth(11)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(11, 1)})
+	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: podVeth(11)})
 	if len(n.changed) == 0 {
 		t.Error("a namespace of ours without a name: got no look")
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -74,12 +75,12 @@ func (k *kernel) publishAttached(p *link, now time.Time) {
 	for _, l := range k.own.links {
 		switch {
 		case l == p:
-		case p == nil, k.lowerOf(l) == p, l.master == p.index:
+		case p == nil, k.lowerOf(l) == p, l.Master == p.Index:
 			k.publish(k.own, l, now)
 		default:
 			continue
 		}
-		for child, ns := range k.attached[l.index] {
+		for child, ns := range k.attached[l.Index] {
 			k.publish(ns, child, now)
 		}
 	}
@@ -112,10 +113,10 @@ func (k *kernel) publishRecord(ns *namespace, l *link, now time.Time) {
 			k.putTagged(l, now)
 		}
 		l.published = r
-		k.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.index}, r, now)
+		k.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, r, now)
 		if ns != k.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
 			// Our end of the pair says whose it is.
-			if host := k.own.links[l.lower]; host != nil {
+			if host := k.own.links[l.Lower]; host != nil {
 				k.publish(k.own, host, now)
 			}
 		}
@@ -150,31 +151,31 @@ func (k *kernel) publishAddresses(ns *namespace, now time.Time) {
 
 // publishAddress makes the table say of one address what the mirror says.
 func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
-	want := map[table.ClaimKey]addrMsg{}
+	want := map[table.ClaimKey]rtnetlink.Address{}
 	for _, a := range l.addrs[addr] {
 		kind := ipwitnessv1.Evidence_ASSIGNED
 		switch {
-		case l.flags&unix.IFF_UP == 0: // addresses stay listed on interfaces that are down
+		case l.Flags&unix.IFF_UP == 0: // addresses stay listed on interfaces that are down
 			continue
-		case a.addr.IsLoopback() || a.addr.IsMulticast():
+		case a.Addr.IsLoopback() || a.Addr.IsMulticast():
 			continue
-		case a.flags&unix.IFA_F_DADFAILED != 0:
+		case a.Flags&unix.IFA_F_DADFAILED != 0:
 			kind = ipwitnessv1.Evidence_DAD_FAILED
-		case a.flags&unix.IFA_F_TENTATIVE != 0 && a.flags&unix.IFA_F_OPTIMISTIC == 0:
+		case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:
 			continue
 		}
-		c := table.ClaimKey{Address: a.addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.index}}
-		if have, ok := want[c]; !ok || a.prefixLen < have.prefixLen {
+		c := table.ClaimKey{Address: a.Addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
+		if have, ok := want[c]; !ok || a.PrefixLength < have.PrefixLength {
 			want[c] = a
 		}
 	}
 	for _, kind := range []ipwitnessv1.Evidence_Kind{ipwitnessv1.Evidence_ASSIGNED, ipwitnessv1.Evidence_DAD_FAILED} {
-		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.index}}
+		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
 		a, wanted := want[c]
 		have, told := l.claims[c]
 		network := ""
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
-			network = k.networks[ns.inode][given{l.name, addr}]
+			network = k.networks[ns.inode][given{l.Name, addr}]
 		}
 		switch {
 		case told && !wanted:
@@ -185,9 +186,9 @@ func (k *kernel) publishAddress(ns *namespace, l *link, addr netip.Addr, now tim
 			l.claims[c] = a
 			k.table.Add(c, table.Claim{
 				Network:      network,
-				PrefixLength: a.prefixLen,
-				Flags:        a.flags,
-				Assigned:     k.boot.Add(a.created).Round(10 * time.Millisecond),
+				PrefixLength: a.PrefixLength,
+				Flags:        a.Flags,
+				Assigned:     k.boot.Add(a.Created).Round(10 * time.Millisecond),
 				First:        now,
 				Last:         now,
 				Count:        1,
@@ -203,7 +204,7 @@ func (k *kernel) unpublish(ns *namespace, l *link, now time.Time) {
 	}
 	if l.published != nil {
 		l.published = nil
-		k.table.Interfaces.Remove(table.InterfaceKey{Namespace: ns.id, Index: l.index}, now)
+		k.table.Interfaces.Remove(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, now)
 	}
 }
 
@@ -216,8 +217,8 @@ func (k *kernel) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.Tim
 		k.swept = now
 		maps.DeleteFunc(k.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
 	}
-	k.ended[holding{c.Address, l.mac}] = now
+	k.ended[holding{c.Address, l.MAC}] = now
 	k.claimEnded(k.table.RemoveWire(c.Address, func(w table.ClaimKey) bool {
-		return w.MAC == l.mac || (ns != k.own && l.lowerNSID == k.ownNSID && isPair(l.kind) && w.At.Index == l.lower)
+		return w.MAC == l.MAC || (ns != k.own && l.LowerNSID == k.ownNSID && isPair(l.Kind) && w.At.Index == l.Lower)
 	}, now))
 }

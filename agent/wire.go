@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -354,7 +355,7 @@ func (k *kernel) ports() []watched {
 	var out []watched
 	for _, l := range k.own.links {
 		if isPort(l) {
-			out = append(out, watched{l.index, l.gen, l.name})
+			out = append(out, watched{l.Index, l.gen, l.Name})
 		}
 	}
 	slices.SortFunc(out, func(a, b watched) int { return int(a.index) - int(b.index) })
@@ -362,10 +363,10 @@ func (k *kernel) ports() []watched {
 }
 
 func isPort(l *link) bool {
-	if l.arphrd != unix.ARPHRD_ETHER || isLocal(l) || isChild(l.kind) {
+	if l.ARPHRD != unix.ARPHRD_ETHER || isLocal(l) || isChild(l.Kind) {
 		return false
 	}
-	switch l.kind {
+	switch l.Kind {
 	case "bridge", "bond", "team", "vlan", "vrf", "openvswitch", "ifb":
 		return false
 	}
@@ -386,7 +387,7 @@ func (k *kernel) frame(ev *bpf.Event) {
 	key := table.ClaimKey{
 		Address:   ev.Addr,
 		Kind:      evidenceOf[ev.Kind],
-		At:        table.InterfaceKey{Namespace: table.OwnNamespace, Index: l.index},
+		At:        table.InterfaceKey{Namespace: table.OwnNamespace, Index: l.Index},
 		MAC:       string(ev.SHA[:]),
 		VLAN:      ev.VLAN,
 		InnerVLAN: ev.InnerVLAN,
@@ -419,7 +420,7 @@ func (k *kernel) routedTo(l *link, d domain, addr netip.Addr) bool {
 	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() || addr.IsLinkLocalUnicast() {
 		return false // a link-local address has a route through every interface
 	}
-	peer := k.byNSID[l.lowerNSID]
+	peer := k.byNSID[l.LowerNSID]
 	if peer == nil {
 		return false
 	}
@@ -428,17 +429,17 @@ func (k *kernel) routedTo(l *link, d domain, addr netip.Addr) bool {
 			return false
 		}
 	}
-	hops, err := k.req.route(addr)
+	hops, err := k.req.Route(addr)
 	if err != nil {
 		k.log.Debug("cannot look up route", "address", addr, "error", err)
 		return false
 	}
-	return slices.ContainsFunc(hops, func(h hop) bool {
-		if h.index == l.index {
+	return slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool {
+		if h.Index == l.Index {
 			return true
 		}
-		out := k.own.links[h.index]
-		return out != nil && h.gateway.IsValid() && peer.has(h.gateway) && k.domainOf(out).name == d.name
+		out := k.own.links[h.Index]
+		return out != nil && h.Gateway.IsValid() && peer.has(h.Gateway) && k.domainOf(out).name == d.name
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -162,8 +163,8 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	p.Put(40, 2, "pause", 600, 100, "/")
-	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.0.0.2/24")})
-	n.kernel.handle(&message{typ: unix.RTM_NEWADDR, nsid: 1, addr: address(2, "10.0.0.9/24")})
+	n.kernel.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: address(2, "10.0.0.2/24")})
+	n.kernel.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: address(2, "10.0.0.9/24")})
 	n.say(sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
 	n.look(true)
 	wantNetworks(t, n.kernel, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
@@ -222,7 +223,7 @@ func intended(k *kernel, inode uint64) string {
 func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeKernel{}
-		f.put(noNSID, hostVeth(10, 5))
+		f.put(rtnetlink.NoNSID, hostVeth(10, 5))
 		f.put(5, podVeth(10), "10.0.0.2/24")
 		k := newTestKernel(t, f)
 		k.adopt(5, 4000, true)
@@ -240,10 +241,10 @@ func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
 			}
 		}
 		add := func(ip string) {
-			k.handle(&message{typ: unix.RTM_NEWADDR, nsid: 5, addr: address(2, ip)})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, ip)})
 		}
 		remove := func(ip string) {
-			k.handle(&message{typ: unix.RTM_DELADDR, nsid: 5, addr: address(2, ip)})
+			k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: address(2, ip)})
 		}
 		say(mean)
 		want("at once", "")

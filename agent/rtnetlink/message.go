@@ -1,4 +1,4 @@
-package agent
+package rtnetlink
 
 import (
 	"encoding/binary"
@@ -12,79 +12,80 @@ import (
 	"github.com/ipwitness/ipwitness/agent/form"
 )
 
-// linkMsg is what we read of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
-type linkMsg struct {
-	index     int32
-	name      string
-	kind      string // IFLA_INFO_KIND: veth, bridge, …; empty for hardware
-	slaveKind string // IFLA_INFO_SLAVE_KIND: what its master is: bridge, bond, openvswitch, vrf
-	mac       string // raw bytes
-	arphrd    uint16
-	flags     uint32
-	lower     int32 // IFLA_LINK: veth peer, or lower device; 0 for none
-	lowerNSID int32 // IFLA_LINK_NETNSID; noNSID where the lower device is in the same namespace
-	master    int32
-	vlan      uint16 // VLAN devices only
-	filtering bool   // bridges only: by VLAN
-	// defaultPVID is the VLAN that a bridge gives its new ports for untagged frames.
-	defaultPVID uint16
+// Link is what the agent uses of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
+type Link struct {
+	Index     int32
+	Name      string
+	Kind      string // IFLA_INFO_KIND: veth, bridge, …; empty for hardware
+	SlaveKind string // IFLA_INFO_SLAVE_KIND, the kind of its master: bridge, bond, openvswitch, vrf
+	MAC       string // raw bytes
+	ARPHRD    uint16
+	Flags     uint32
+	Lower     int32 // IFLA_LINK: veth peer, or lower device; 0 for none
+	LowerNSID int32 // IFLA_LINK_NETNSID; NoNSID if the lower device is in the same namespace
+	Master    int32
+	VLAN      uint16 // VLAN devices only
+	Filtering bool   // bridges only: by VLAN
+	// defaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
+	DefaultPVID uint16
 }
 
-// addrMsg is what we read of RTM_NEWADDR and RTM_DELADDR.
-type addrMsg struct {
-	index     int32
-	addr      netip.Addr // IFA_LOCAL
-	peer      netip.Addr // IFA_ADDRESS: on point-to-point addresses it is the peer
-	prefixLen uint8
-	flags     uint32
-	created   time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
+// Address is what the agent uses of RTM_NEWADDR and RTM_DELADDR.
+type Address struct {
+	Index        int32
+	Addr         netip.Addr // IFA_LOCAL
+	Peer         netip.Addr // IFA_ADDRESS: the peer, if the address is a point-to-point address
+	PrefixLength uint8
+	Flags        uint32
+	Created      time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
 }
 
-// A hop is one path of a route: an interface and, if there is one, the next hop on it.
-type hop struct {
-	index   int32
-	gateway netip.Addr
+// A Hop is one path of a route: an interface and, if the route has one, the gateway.
+type Hop struct {
+	Index   int32
+	Gateway netip.Addr
 }
 
-// message is one message of the route family, with the namespace that it is about.
-type message struct {
-	typ  uint16
-	nsid int32 // noNSID: our own
-	link linkMsg
-	addr addrMsg
-	id   int32  // RTM_NEWNSID, RTM_DELNSID
-	pvid uint16 // rtmNewPort
+// A Message is one message of the route family, with the namespace that it is about.
+type Message struct {
+	Type    uint16
+	NSID    int32 // noNSID: our own
+	Link    Link
+	Address Address
+	ID      int32  // RTM_NEWNSID, RTM_DELNSID
+	PVID    uint16 // rtmNewPort
 }
 
-// rtmNewPort is our name for RTM_NEWLINK of the family AF_BRIDGE, which tells of
-// a bridge or a port of one. Netlink has no such number.
-const rtmNewPort uint16 = 0xffff
+// NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which are about
+// a bridge or a port of one. The number is not used by netlink.
+const NewPort uint16 = 0xffff
 
-// parse reads one message of the listener and says whether it is of a type that we follow.
-func (m *message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
-	*m = message{typ: typ, nsid: nsid}
+// parse parses one message of the listener, and reports whether its type is a known one.
+func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
+	*m = Message{Type: typ, NSID: nsid}
 	switch typ {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(data) > 0 && data[0] != unix.AF_UNSPEC {
 			if data[0] != unix.AF_BRIDGE || typ != unix.RTM_NEWLINK {
 				return false, nil // a port left its bridge: not the end of an interface
 			}
-			m.typ = rtmNewPort
-			m.link.index, m.pvid, err = parsePort(data)
+			m.Type = NewPort
+			m.Link.Index, m.PVID, err = parsePort(data)
 			return true, err
 		}
-		m.link, err = parseLink(data)
+		m.Link, err = parseLink(data)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		m.addr, err = parseAddr(data)
+		m.Address, err = parseAddr(data)
 	case unix.RTM_NEWNSID, unix.RTM_DELNSID:
-		m.id, err = parseNSID(data)
+		m.ID, err = parseNSID(data)
 	default:
 		return false, nil
 	}
 	return true, err
 }
 
-// controlNSID reads the namespace that a message came from: noNSID for our own.
+// controlNSID returns the nsid of the namespace that a message came from, noNSID for our
+// own.
 func controlNSID(oob []byte) int32 {
 	for len(oob) >= unix.SizeofCmsghdr {
 		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
@@ -96,7 +97,7 @@ func controlNSID(oob []byte) int32 {
 		}
 		oob = rest
 	}
-	return noNSID
+	return NoNSID
 }
 
 // header is struct nlmsghdr without its length.
@@ -105,8 +106,7 @@ type header struct {
 	seq        uint32
 }
 
-// messages walks the messages of one datagram and stops at the first that
-// does not fit.
+// messages yields the messages of one datagram, up to the first one that does not fit.
 func messages(b []byte) func(yield func(header, []byte) bool) {
 	return func(yield func(header, []byte) bool) {
 		for len(b) >= unix.SizeofNlMsghdr {
@@ -127,8 +127,8 @@ func messages(b []byte) func(yield func(header, []byte) bool) {
 	}
 }
 
-// attributes walks the attributes (struct nlattr) of b and stops at the first
-// that does not fit. Flag bits of the type are left out.
+// attributes yields the attributes (struct nlattr) in b, up to the first one that does not
+// fit. Flag bits of the type are removed.
 func attributes(b []byte) func(yield func(uint16, []byte) bool) {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
@@ -153,7 +153,7 @@ func appendAttr(b []byte, typ uint16, val uint32) []byte {
 	return binary.NativeEndian.AppendUint32(b, val)
 }
 
-// u32 reads an attribute of four bytes; 0 for another length.
+// u32 returns the value of an attribute of four bytes, or 0 if it has another length.
 func u32(b []byte) uint32 {
 	if len(b) != 4 {
 		return 0
@@ -161,54 +161,54 @@ func u32(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// errShort says that a message ends before its header does.
+// errShort is returned for a message that ends within its header.
 var errShort = errors.New("message is too short")
 
-// parseLink reads struct ifinfomsg and its attributes.
-func parseLink(b []byte) (linkMsg, error) {
+// parseLink parses struct ifinfomsg and its attributes.
+func parseLink(b []byte) (Link, error) {
 	if len(b) < unix.SizeofIfInfomsg {
-		return linkMsg{}, fmt.Errorf("parse link: %w", errShort)
+		return Link{}, fmt.Errorf("parse link: %w", errShort)
 	}
-	l := linkMsg{
-		arphrd:    binary.NativeEndian.Uint16(b[2:]),
-		index:     int32(binary.NativeEndian.Uint32(b[4:])),
-		flags:     binary.NativeEndian.Uint32(b[8:]),
-		lowerNSID: noNSID,
+	l := Link{
+		ARPHRD:    binary.NativeEndian.Uint16(b[2:]),
+		Index:     int32(binary.NativeEndian.Uint32(b[4:])),
+		Flags:     binary.NativeEndian.Uint32(b[8:]),
+		LowerNSID: NoNSID,
 	}
 	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
 		switch typ {
 		case unix.IFLA_IFNAME:
-			l.name = form.Printable(unix.ByteSliceToString(val))
+			l.Name = form.Printable(unix.ByteSliceToString(val))
 		case unix.IFLA_ADDRESS:
-			l.mac = string(val)
+			l.MAC = string(val)
 		case unix.IFLA_LINK:
-			l.lower = int32(u32(val))
+			l.Lower = int32(u32(val))
 		case unix.IFLA_LINK_NETNSID:
-			if l.lowerNSID = int32(u32(val)); l.lowerNSID < 0 {
-				l.lowerNSID = elsewhere
+			if l.LowerNSID = int32(u32(val)); l.LowerNSID < 0 {
+				l.LowerNSID = Elsewhere
 			}
 		case unix.IFLA_MASTER:
-			l.master = int32(u32(val))
+			l.Master = int32(u32(val))
 		case unix.IFLA_LINKINFO:
 			var data []byte
 			for typ, val := range attributes(val) {
 				switch typ {
 				case unix.IFLA_INFO_KIND:
-					l.kind = form.Printable(unix.ByteSliceToString(val))
+					l.Kind = form.Printable(unix.ByteSliceToString(val))
 				case unix.IFLA_INFO_SLAVE_KIND:
-					l.slaveKind = form.Printable(unix.ByteSliceToString(val))
+					l.SlaveKind = form.Printable(unix.ByteSliceToString(val))
 				case unix.IFLA_INFO_DATA:
 					data = val
 				}
 			}
 			for typ, val := range attributes(data) {
 				switch {
-				case l.kind == "vlan" && typ == iflaVLANID && len(val) == 2:
-					l.vlan = binary.NativeEndian.Uint16(val)
-				case l.kind == "bridge" && typ == iflaBridgeFiltering && len(val) == 1:
-					l.filtering = val[0] != 0
-				case l.kind == "bridge" && typ == iflaBridgeDefaultPVID && len(val) == 2:
-					l.defaultPVID = binary.NativeEndian.Uint16(val)
+				case l.Kind == "vlan" && typ == iflaVLANID && len(val) == 2:
+					l.VLAN = binary.NativeEndian.Uint16(val)
+				case l.Kind == "bridge" && typ == iflaBridgeFiltering && len(val) == 1:
+					l.Filtering = val[0] != 0
+				case l.Kind == "bridge" && typ == iflaBridgeDefaultPVID && len(val) == 2:
+					l.DefaultPVID = binary.NativeEndian.Uint16(val)
 				}
 			}
 		}
@@ -216,10 +216,10 @@ func parseLink(b []byte) (linkMsg, error) {
 	return l, nil
 }
 
-// parsePort reads which interface a message of the family AF_BRIDGE is about, and
-// the VLAN that it gives untagged frames: 0 for none. The index is 0 where it is
-// a network card that tells of the switch in itself, with no word on the bridge
-// that it may be a port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
+// parsePort returns the interface that a message of the family AF_BRIDGE is about, and the
+// VLAN that it assigns to untagged frames, 0 for none. The index is 0 if a network card
+// describes its embedded switch, which does not tell about the bridge that the card may be
+// a port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
 func parsePort(b []byte) (index int32, pvid uint16, err error) {
 	if len(b) < unix.SizeofIfInfomsg {
 		return 0, 0, fmt.Errorf("parse bridge port: %w", errShort)
@@ -242,15 +242,15 @@ func parsePort(b []byte) (index int32, pvid uint16, err error) {
 	return index, pvid, nil
 }
 
-// parseAddr reads struct ifaddrmsg and its attributes.
-func parseAddr(b []byte) (addrMsg, error) {
+// parseAddr parses struct ifaddrmsg and its attributes.
+func parseAddr(b []byte) (Address, error) {
 	if len(b) < unix.SizeofIfAddrmsg {
-		return addrMsg{}, fmt.Errorf("parse address: %w", errShort)
+		return Address{}, fmt.Errorf("parse address: %w", errShort)
 	}
-	a := addrMsg{
-		prefixLen: b[1],
-		flags:     uint32(b[2]),
-		index:     int32(binary.NativeEndian.Uint32(b[4:])),
+	a := Address{
+		PrefixLength: b[1],
+		Flags:        uint32(b[2]),
+		Index:        int32(binary.NativeEndian.Uint32(b[4:])),
 	}
 	var address, local netip.Addr
 	for typ, val := range attributes(b[unix.SizeofIfAddrmsg:]) {
@@ -260,18 +260,18 @@ func parseAddr(b []byte) (addrMsg, error) {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(val)
 		case unix.IFA_FLAGS:
-			a.flags = u32(val)
+			a.Flags = u32(val)
 		case unix.IFA_CACHEINFO: // two lifetimes, then cstamp and tstamp
 			if len(val) >= 16 {
-				a.created = time.Duration(binary.NativeEndian.Uint32(val[8:])) * 10 * time.Millisecond
+				a.Created = time.Duration(binary.NativeEndian.Uint32(val[8:])) * 10 * time.Millisecond
 			}
 		}
 	}
-	a.peer = address
-	if a.addr = local; !local.IsValid() {
-		a.addr = address
+	a.Peer = address
+	if a.Addr = local; !local.IsValid() {
+		a.Addr = address
 	}
-	if !a.addr.IsValid() {
+	if !a.Addr.IsValid() {
 		return a, errors.New("parse address: no IFA_LOCAL and no IFA_ADDRESS")
 	}
 	return a, nil
@@ -279,19 +279,19 @@ func parseAddr(b []byte) (addrMsg, error) {
 
 // parseRoute returns the hops in a struct rtmsg and its attributes. It returns none for a
 // route that is not unicast, such as the route of a local address.
-func parseRoute(b []byte) ([]hop, error) {
+func parseRoute(b []byte) ([]Hop, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("parse route: %w", errShort)
 	}
 	if b[7] != unix.RTN_UNICAST {
 		return nil, nil
 	}
-	var one hop
-	var out []hop
+	var one Hop
+	var out []Hop
 	for typ, val := range attributes(b[unix.SizeofRtMsg:]) {
 		switch typ {
 		case unix.RTA_OIF:
-			one.index = int32(u32(val))
+			one.Index = int32(u32(val))
 		case unix.RTA_MULTIPATH:
 			// Each struct rtnexthop has attributes of its own.
 			for len(val) >= unix.SizeofRtNexthop {
@@ -299,7 +299,7 @@ func parseRoute(b []byte) ([]hop, error) {
 				if n < unix.SizeofRtNexthop || n > len(val) {
 					break
 				}
-				h := hop{index: int32(binary.NativeEndian.Uint32(val[4:]))}
+				h := Hop{Index: int32(binary.NativeEndian.Uint32(val[4:]))}
 				for typ, val := range attributes(val[unix.SizeofRtNexthop:n]) {
 					h.setGateway(typ, val)
 				}
@@ -310,30 +310,30 @@ func parseRoute(b []byte) ([]hop, error) {
 			one.setGateway(typ, val)
 		}
 	}
-	if one.index != 0 {
+	if one.Index != 0 {
 		out = append(out, one)
 	}
 	return out, nil
 }
 
-func (h *hop) setGateway(typ uint16, val []byte) {
+func (h *Hop) setGateway(typ uint16, val []byte) {
 	switch {
 	case typ == unix.RTA_GATEWAY:
-		h.gateway, _ = netip.AddrFromSlice(val)
+		h.Gateway, _ = netip.AddrFromSlice(val)
 	case typ == unix.RTA_VIA && len(val) > 2: // struct rtvia: a family, and an address of that family
-		h.gateway, _ = netip.AddrFromSlice(val[2:])
+		h.Gateway, _ = netip.AddrFromSlice(val[2:])
 	}
 }
 
-// parseNSID reads struct rtgenmsg and NETNSA_NSID.
+// parseNSID parses struct rtgenmsg and NETNSA_NSID.
 func parseNSID(b []byte) (int32, error) {
 	if len(b) < 4 {
-		return noNSID, fmt.Errorf("parse namespace id: %w", errShort)
+		return NoNSID, fmt.Errorf("parse namespace id: %w", errShort)
 	}
 	for typ, val := range attributes(b[4:]) {
 		if typ == netnsaNSID {
 			return int32(u32(val)), nil
 		}
 	}
-	return noNSID, nil
+	return NoNSID, nil
 }

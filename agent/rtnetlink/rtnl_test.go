@@ -1,4 +1,4 @@
-package agent
+package rtnetlink
 
 import (
 	"encoding/binary"
@@ -55,20 +55,20 @@ func TestPointToPointAddressIsTheLocalOneAndNotThePeer(t *testing.T) {
 		if err := netlink.AddrAdd(l, a); err != nil {
 			return err
 		}
-		req, err := newRTNL()
+		req, err := Dial()
 		if err != nil {
 			return err
 		}
-		defer req.close()
-		got, err := req.addrs(noNSID, 0)
+		defer req.Close()
+		got, err := req.Addresses(NoNSID, 0)
 		if err != nil {
 			return err
 		}
-		if len(got) != 1 || got[0].addr.String() != "192.0.2.1" || got[0].prefixLen != 32 {
+		if len(got) != 1 || got[0].Addr.String() != "192.0.2.1" || got[0].PrefixLength != 32 {
 			t.Errorf("addresses: got %+v, want only 192.0.2.1/32", got)
 		}
-		if got[0].created <= 0 {
-			t.Errorf("creation time: got %v since boot", got[0].created)
+		if got[0].Created <= 0 {
+			t.Errorf("creation time: got %v since boot", got[0].Created)
 		}
 		return nil
 	})
@@ -84,19 +84,19 @@ func TestRequestAboutADeadNamespaceIsAnErrorAndNotOurOwnAddresses(t *testing.T) 
 		if err := netlink.AddrAdd(l, a); err != nil {
 			return err
 		}
-		req, err := newRTNL()
+		req, err := Dial()
 		if err != nil {
 			return err
 		}
-		defer req.close()
+		defer req.Close()
 		const nobody = 4711
-		if got, err := req.addrs(nobody, 0); !errors.Is(err, errNamespaceGone) {
-			t.Errorf("addresses of nsid %d: got %v, %v, want %v", nobody, got, err, errNamespaceGone)
+		if got, err := req.Addresses(nobody, 0); !errors.Is(err, ErrNamespaceGone) {
+			t.Errorf("addresses of nsid %d: got %v, %v, want %v", nobody, got, err, ErrNamespaceGone)
 		}
-		if got, err := req.links(nobody); !errors.Is(err, errNamespaceGone) {
-			t.Errorf("links of nsid %d: got %v, %v, want %v", nobody, got, err, errNamespaceGone)
+		if got, err := req.Links(nobody); !errors.Is(err, ErrNamespaceGone) {
+			t.Errorf("links of nsid %d: got %v, %v, want %v", nobody, got, err, ErrNamespaceGone)
 		}
-		if _, err := req.link(noNSID, nobody); !errors.Is(err, unix.ENODEV) {
+		if _, err := req.Link(NoNSID, nobody); !errors.Is(err, unix.ENODEV) {
 			t.Errorf("link with index %d: got %v, want ENODEV", nobody, err)
 		}
 		return nil
@@ -105,25 +105,25 @@ func TestRequestAboutADeadNamespaceIsAnErrorAndNotOurOwnAddresses(t *testing.T) 
 
 func TestNamespaceGetsAnIDOnceAndIsListed(t *testing.T) {
 	inNamespace(t, func() error {
-		req, err := newRTNL()
+		req, err := Dial()
 		if err != nil {
 			return err
 		}
-		defer req.close()
+		defer req.Close()
 		self, err := os.Open("/proc/thread-self/ns/net")
 		if err != nil {
 			return err
 		}
 		defer func() { _ = self.Close() }()
-		first, assigned, err := req.nsidOf(int(self.Fd()))
+		first, assigned, err := req.NSIDOf(int(self.Fd()))
 		if err != nil {
 			return err
 		}
-		again, twice, err := req.nsidOf(int(self.Fd()))
+		again, twice, err := req.NSIDOf(int(self.Fd()))
 		if err != nil {
 			return err
 		}
-		ids, err := req.nsids()
+		ids, err := req.NSIDs()
 		if err != nil {
 			return err
 		}
@@ -137,8 +137,8 @@ func TestNamespaceGetsAnIDOnceAndIsListed(t *testing.T) {
 func TestBridgeMessagesAreNotAboutTheEndOfAnInterface(t *testing.T) {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[0] = unix.AF_BRIDGE
-	var m message
-	known, err := m.parse(unix.RTM_DELLINK, noNSID, body)
+	var m Message
+	known, err := m.parse(unix.RTM_DELLINK, NoNSID, body)
 	if known || err != nil {
 		t.Errorf("RTM_DELLINK of family AF_BRIDGE: got known %v, error %v, want it left alone", known, err)
 	}
@@ -151,8 +151,8 @@ func TestInterfaceNameThatIsNoUTF8CanBeReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := proto.Marshal(&ipwitnessv1.InterfaceRecord{Name: l.name}); err != nil {
-		t.Errorf("record of interface %q: %v", l.name, err)
+	if _, err := proto.Marshal(&ipwitnessv1.InterfaceRecord{Name: l.Name}); err != nil {
+		t.Errorf("record of interface %q: %v", l.Name, err)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestNamespaceOfAMessageComesAsControlMessage(t *testing.T) {
 	if got := controlNSID(oob); got != 9 {
 		t.Errorf("nsid: got %d, want 9", got)
 	}
-	if got := controlNSID(nil); got != noNSID {
+	if got := controlNSID(nil); got != NoNSID {
 		t.Errorf("nsid without a control message: got %d, want none", got)
 	}
 }
@@ -181,9 +181,9 @@ func FuzzMessage(f *testing.F) {
 	f.Add(uint16(unix.RTM_NEWNSID), []byte{0, 0, 0, 0, 8, 0, netnsaNSID, 0, 3, 0, 0, 0})
 	f.Add(uint16(unix.RTM_DELLINK), []byte{1})
 	f.Fuzz(func(t *testing.T, typ uint16, data []byte) {
-		var m message
-		known, err := m.parse(typ, noNSID, data)
-		if known && err == nil && (typ == unix.RTM_NEWADDR || typ == unix.RTM_DELADDR) && !m.addr.addr.IsValid() {
+		var m Message
+		known, err := m.parse(typ, NoNSID, data)
+		if known && err == nil && (typ == unix.RTM_NEWADDR || typ == unix.RTM_DELADDR) && !m.Address.Addr.IsValid() {
 			t.Errorf("address message without an address was taken: %x", data)
 		}
 		for range messages(data) {

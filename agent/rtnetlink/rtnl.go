@@ -1,4 +1,8 @@
-package agent
+// Package rtnetlink asks the kernel for links, addresses, routes and ids of network
+// namespaces, and listens for their changes (rtnetlink(7)).
+//
+// What may not live here: state. Package kernel keeps what messages say.
+package rtnetlink
 
 import (
 	"context"
@@ -13,15 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noNSID is the nsid of a namespace that has none in our table
+// NoNSID is the nsid of a namespace that has none in our table, such as our own
 // (NETNSA_NSID_NOT_ASSIGNED in include/uapi/linux/net_namespace.h).
-const noNSID int32 = -1
+const NoNSID int32 = -1
 
-// elsewhere is the nsid of a namespace that is not ours and has no nsid: it is dying.
-const elsewhere int32 = -2
+// Elsewhere stands for the nsid of another namespace that has none because it is being
+// destroyed.
+const Elsewhere int32 = -2
 
-// unresolved is the nsid of a namespace that only another table has a number for.
-const unresolved int32 = -3
+// Unresolved stands for the nsid of a namespace of which only the nsid in the table of a
+// third namespace is known.
+const Unresolved int32 = -3
 
 // Attributes that golang.org/x/sys does not name.
 const (
@@ -41,44 +47,45 @@ const (
 	rtextVLANs    = 1 << 2 // RTEXT_FILTER_BRVLAN_COMPRESSED: ranges of VLANs, not each
 )
 
-// errNamespaceGone says that an nsid names no living namespace.
-var errNamespaceGone = errors.New("network namespace is gone")
+// ErrNamespaceGone is returned for an nsid that names no existing namespace.
+var ErrNamespaceGone = errors.New("network namespace is gone")
 
-// rtnl asks the kernel by rtnetlink, in the namespace of the thread that made
-// it. It is not safe for concurrent use.
-type rtnl struct {
+// An Conn sends requests in the network namespace of the thread that created it. It is not
+// safe for concurrent use.
+type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte
 }
 
-// newRTNL opens a socket for requests. Without strict checking the kernel
-// silently ignores IFA_TARGET_NETNSID and answers with our own addresses, so
-// there is no going on without it.
-func newRTNL() (*rtnl, error) {
+// Dial opens a socket for requests. It fails if the kernel has no strict checking,
+// because the kernel would then ignore IFA_TARGET_NETNSID and answer with our own
+// addresses.
+func Dial() (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
-	r := &rtnl{fd: fd, buf: make([]byte, 64<<10)}
+	r := &Conn{fd: fd, buf: make([]byte, 64<<10)}
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
-		r.close()
+		r.Close()
 		return nil, fmt.Errorf("set NETLINK_GET_STRICT_CHK (needs Linux 4.20): %w", err)
 	}
 	// Extended acknowledgements only make errors readable.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
 	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		r.close()
+		r.Close()
 		return nil, fmt.Errorf("bind rtnetlink socket: %w", err)
 	}
 	return r, nil
 }
 
-func (r *rtnl) close() { _ = unix.Close(r.fd) }
+// Close closes the socket.
+func (r *Conn) Close() { _ = unix.Close(r.fd) }
 
 // do sends one request and calls fn with each message of the answer.
-func (r *rtnl) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byte) error) error {
+func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byte) error) error {
 	r.seq++
 	req := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
 	binary.NativeEndian.PutUint32(req[0:], uint32(unix.SizeofNlMsghdr+len(body)))
@@ -89,7 +96,7 @@ func (r *rtnl) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byt
 		return fmt.Errorf("send: %w", err)
 	}
 
-	var fault error // the first error of fn: the rest of the answer is still to be read
+	var fault error // the first error of fn: the rest of the answer must still be read
 	interrupted := false
 	for {
 		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
@@ -132,10 +139,10 @@ func (r *rtnl) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byt
 	}
 }
 
-// errDumpInterrupted says that the list changed while it was read (NLM_F_DUMP_INTR).
+// errDumpInterrupted is returned if the list changed while it was read (NLM_F_DUMP_INTR).
 var errDumpInterrupted = errors.New("dump was interrupted by a change")
 
-// ackError adds the kernel's own words (NLMSGERR_ATTR_MSG) to its errno.
+// ackError adds the kernel's explanation (NLMSGERR_ATTR_MSG) to its errno.
 func ackError(h header, data []byte, errno unix.Errno) error {
 	off := 4
 	if h.typ == unix.NLMSG_ERROR {
@@ -156,9 +163,9 @@ func ackError(h header, data []byte, errno unix.Errno) error {
 	return errno
 }
 
-// dump repeats a dump that a change interrupted: each try calls fn anew, and
-// reset before it.
-func (r *rtnl) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, data []byte) error) error {
+// dump repeats a dump that a change interrupted. Each attempt calls reset, and then fn for
+// each message.
+func (r *Conn) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, data []byte) error) error {
 	var err error
 	for range 16 {
 		reset()
@@ -171,15 +178,15 @@ func (r *rtnl) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, d
 
 // target appends the attribute that sends a request to another namespace.
 func target(body []byte, attr uint16, nsid int32) []byte {
-	if nsid == noNSID {
+	if nsid == NoNSID {
 		return body
 	}
 	return appendAttr(body, attr, uint32(nsid))
 }
 
-// links lists the interfaces of a namespace.
-func (r *rtnl) links(nsid int32) ([]linkMsg, error) {
-	var out []linkMsg
+// Links lists the interfaces of a namespace.
+func (r *Conn) Links(nsid int32) ([]Link, error) {
+	var out []Link
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
 	err := r.dump(unix.RTM_GETLINK, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
@@ -190,9 +197,9 @@ func (r *rtnl) links(nsid int32) ([]linkMsg, error) {
 	return out, namespaceError("list links", nsid, err)
 }
 
-// link reads one interface of a namespace; unix.ENODEV says that it is not there.
-func (r *rtnl) link(nsid, index int32) (linkMsg, error) {
-	var out linkMsg
+// Link returns one interface of a namespace, or unix.ENODEV if there is none.
+func (r *Conn) Link(nsid, index int32) (Link, error) {
+	var out Link
 	body := make([]byte, unix.SizeofIfInfomsg)
 	binary.NativeEndian.PutUint32(body[4:], uint32(index))
 	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
@@ -203,10 +210,10 @@ func (r *rtnl) link(nsid, index int32) (linkMsg, error) {
 	return out, namespaceError("get link", nsid, err)
 }
 
-// addrs lists the addresses of a namespace, IPv4 and IPv6; of one interface
-// where index is not 0.
-func (r *rtnl) addrs(nsid, index int32) ([]addrMsg, error) {
-	var out []addrMsg
+// Addresses lists the IPv4 and IPv6 addresses of a namespace, or of one of its interfaces if
+// index is not 0.
+func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
+	var out []Address
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
 		begin := len(out)
 		body := make([]byte, unix.SizeofIfAddrmsg)
@@ -218,7 +225,7 @@ func (r *rtnl) addrs(nsid, index int32) ([]addrMsg, error) {
 				return nil // without IPv6 the kernel answers AF_INET6 with other families' messages
 			}
 			a, err := parseAddr(data)
-			if err == nil && (index == 0 || a.index == index) {
+			if err == nil && (index == 0 || a.Index == index) {
 				out = append(out, a)
 			}
 			return err
@@ -236,9 +243,9 @@ func (r *rtnl) addrs(nsid, index int32) ([]addrMsg, error) {
 	return out, nil
 }
 
-// pvids gives the VLAN that each bridge of our own, and each port of one, gives
-// untagged frames.
-func (r *rtnl) pvids() (map[int32]uint16, error) {
+// PVIDs returns the VLAN that each bridge in our own namespace, and each port of one,
+// assigns to untagged frames.
+func (r *Conn) PVIDs() (map[int32]uint16, error) {
 	out := map[int32]uint16{}
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[0] = unix.AF_BRIDGE
@@ -248,12 +255,12 @@ func (r *rtnl) pvids() (map[int32]uint16, error) {
 		out[index] = pvid
 		return err
 	})
-	return out, namespaceError("list VLANs of bridge ports", noNSID, err)
+	return out, namespaceError("list VLANs of bridge ports", NoNSID, err)
 }
 
-// route returns the hops to which the node's own routing tables send an address, or none
+// Route returns the hops to which the node's own routing tables send an address, or none
 // if there is no route.
-func (r *rtnl) route(addr netip.Addr) (hops []hop, err error) {
+func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
 	body := make([]byte, unix.SizeofRtMsg)
 	raw := addr.AsSlice()
 	body[0], body[1] = unix.AF_INET, uint8(addr.BitLen())
@@ -270,11 +277,11 @@ func (r *rtnl) route(addr netip.Addr) (hops []hop, err error) {
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return nil, nil
 	}
-	return hops, namespaceError("look up route", noNSID, err)
+	return hops, namespaceError("look up route", NoNSID, err)
 }
 
-// nsids lists the ids of all namespaces in our table.
-func (r *rtnl) nsids() ([]int32, error) {
+// NSIDs lists the ids of all namespaces in our table.
+func (r *Conn) NSIDs() ([]int32, error) {
 	var out []int32
 	body := make([]byte, 4) // struct rtgenmsg, padded
 	err := r.dump(unix.RTM_GETNSID, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
@@ -284,14 +291,14 @@ func (r *rtnl) nsids() ([]int32, error) {
 		}
 		return err
 	})
-	return out, namespaceError("list namespace ids", noNSID, err)
+	return out, namespaceError("list namespace ids", NoNSID, err)
 }
 
-// nsidOf gives the nsid of an open namespace in our table, and assigns one
-// where it has none.
-func (r *rtnl) nsidOf(fd int) (nsid int32, assigned bool, err error) {
+// NSIDOf returns the nsid of an open namespace in our table. If it has none, nsidOf assigns
+// one and returns true.
+func (r *Conn) NSIDOf(fd int) (nsid int32, assigned bool, err error) {
 	get := func() (int32, error) {
-		id := noNSID
+		id := NoNSID
 		err := r.do(unix.RTM_GETNSID, 0, appendAttr(make([]byte, 4), netnsaFD, uint32(fd)), func(_ uint16, data []byte) (err error) {
 			id, err = parseNSID(data)
 			return err
@@ -299,52 +306,52 @@ func (r *rtnl) nsidOf(fd int) (nsid int32, assigned bool, err error) {
 		return id, err
 	}
 	if id, err := get(); err != nil || id >= 0 {
-		return id, false, namespaceError("get namespace id", noNSID, err)
+		return id, false, namespaceError("get namespace id", NoNSID, err)
 	}
 	body := appendAttr(make([]byte, 4), netnsaFD, uint32(fd))
-	auto := noNSID // any free id
+	auto := NoNSID // any free id
 	body = appendAttr(body, netnsaNSID, uint32(auto))
-	// EEXIST: somebody was quicker.
+	// EEXIST: another process has assigned one in the meantime.
 	err = r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, body, nil)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return noNSID, false, namespaceError("assign namespace id", noNSID, err)
+		return NoNSID, false, namespaceError("assign namespace id", NoNSID, err)
 	}
 	assigned = err == nil
 	nsid, err = get()
-	return nsid, assigned, namespaceError("get namespace id", noNSID, err)
+	return nsid, assigned, namespaceError("get namespace id", NoNSID, err)
 }
 
-// namespaceError says what was asked, and recognises the answer to an nsid
-// that names nothing any more.
+// namespaceError adds what was requested, and recognises the answer for an nsid that no
+// longer names a namespace.
 func namespaceError(what string, nsid int32, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case nsid != noNSID && errors.Is(err, unix.EINVAL):
-		return fmt.Errorf("%s of nsid %d: %w", what, nsid, errNamespaceGone)
-	case nsid != noNSID:
+	case nsid != NoNSID && errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%s of nsid %d: %w", what, nsid, ErrNamespaceGone)
+	case nsid != NoNSID:
 		return fmt.Errorf("%s of nsid %d: %w", what, nsid, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// listener hears the changes of links, addresses and namespace ids in every
-// namespace that has an nsid in ours.
-type listener struct {
+// A Listener receives the changes of links, addresses and namespace ids in every namespace
+// that has an nsid in our table.
+type Listener struct {
 	file *os.File
 	rc   syscall.RawConn
 	buf  []byte
 	oob  []byte
 }
 
-// newListener subscribes: to all namespaces, which needs CAP_NET_BROADCAST, or
-// to our own only.
-func newListener(everywhere bool) (*listener, error) {
+// Listen subscribes to all namespaces, which needs CAP_NET_BROADCAST, or only to our
+// own.
+func Listen(everywhere bool) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
 	}
-	fail := func(what string, err error) (*listener, error) {
+	fail := func(what string, err error) (*Listener, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -353,7 +360,8 @@ func newListener(everywhere bool) (*listener, error) {
 			return fail("set NETLINK_LISTEN_ALL_NSID (needs CAP_NET_BROADCAST)", err)
 		}
 	}
-	// A storm of thousands of changes must fit. Beyond it ENOBUFS tells, and we list again.
+	// The buffer must hold a burst of thousands of changes. If it overflows, ENOBUFS is
+	// received and everything is listed again.
 	const room = 16 << 20
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
@@ -372,19 +380,20 @@ func newListener(everywhere bool) (*listener, error) {
 		_ = file.Close()
 		return nil, fmt.Errorf("watch rtnetlink socket: %w", err)
 	}
-	return &listener{file: file, rc: rc, buf: make([]byte, 64<<10), oob: make([]byte, 256)}, nil
+	return &Listener{file: file, rc: rc, buf: make([]byte, 64<<10), oob: make([]byte, 256)}, nil
 }
 
-func (l *listener) close() { _ = l.file.Close() }
+// Close closes the socket.
+func (l *Listener) Close() { _ = l.file.Close() }
 
-// run calls fn with every message until ctx ends, and lost after messages were
-// lost (ENOBUFS). What cannot be parsed is counted by malformed and left.
-func (l *listener) run(ctx context.Context, fn func(*message), lost, malformed func()) error {
+// Run calls fn with every message until ctx ends, lost after messages were lost (ENOBUFS),
+// and malformed for each message that cannot be parsed.
+func (l *Listener) Run(ctx context.Context, fn func(*Message), lost, malformed func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
-	var msg message
-	// After ENOBUFS the socket takes nothing new until what it holds was read:
-	// that is older than the list to come, and the list must come after it.
+	var msg Message
+	// After ENOBUFS the socket accepts nothing new until its content was read. That content
+	// is older than the list to come, and must be read before the list.
 	draining := false
 	for {
 		var n, oobn int
@@ -426,4 +435,25 @@ func (l *listener) run(ctx context.Context, fn func(*message), lost, malformed f
 			}
 		}
 	}
+}
+
+// OwnNSID returns the nsid of our own namespace in our own table, and an error if other
+// namespaces cannot be read by their nsid.
+func (r *Conn) OwnNSID() (int32, error) {
+	self, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return Elsewhere, err
+	}
+	defer func() { _ = self.Close() }()
+	id, _, err := r.NSIDOf(int(self.Fd()))
+	if err == nil {
+		_, err = r.Addresses(id, 0)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		err = fmt.Errorf("%w: give this process CAP_NET_ADMIN", err)
+	}
+	if err != nil && id < 0 {
+		id = Elsewhere
+	}
+	return id, err
 }
