@@ -33,6 +33,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
@@ -264,13 +265,13 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 	a.sources.Store(&sources)
 
-	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
+	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
 	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
 	n.mounted = a.ipam.lookAtMounts
 	look := func(netip.Addr, bool) {}
 	var w *wire
 	if obs != nil {
-		w = newWire(a.log, k, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
+		w = newWire(a.log, k, a.table, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
 		w.statusChanged = a.report
 		look = w.contest
 		a.wire.Store(w)
@@ -283,19 +284,19 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 			table:    a.table,
 			hello:    a.hello,
 			client:   ipwitnessv1.NewReportServiceClient(agg.Conn),
-			check:    k.reread,
+			check:    k.Reread,
 			contests: contests,
 		})
 	}
 	a.reporters.Store(&reporters)
 	incomplete := make(chan struct{}, 1)
-	k.incomplete = func() { wake.Poke(incomplete) }
+	k.Incomplete = func() { wake.Poke(incomplete) }
 	n.look(true) // names before addresses, so that the first account has both
-	if err := k.list(); err != nil {
+	if err := k.List(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
-		k.incomplete()
+		k.Incomplete()
 	}
-	for _, p := range k.ports() {
+	for _, p := range k.Ports() {
 		a.removeLeftovers(p)
 	}
 	a.report()
@@ -336,22 +337,22 @@ const relistEvery = 2 * time.Second
 
 // follow takes the changes that netlink tells, and lists everything anew when
 // some were lost.
-func (a *Agent) follow(ctx context.Context, k *kernel, listen *rtnetlink.Listener) error {
+func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.Listener) error {
 	lost := func() {
 		a.lostNetlink.Add(1)
 		a.log.Warn("netlink events were lost: listing everything again")
-		if err := k.list(); err != nil {
+		if err := k.List(); err != nil {
 			a.log.Warn("cannot list after lost events, trying again", "error", err)
-			k.incomplete()
+			k.Incomplete()
 		}
 		a.report()
 	}
-	return listen.Run(ctx, k.handle, lost, func() { a.malformed.Add(1) })
+	return listen.Run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
 }
 
 // relist lists everything every two seconds, or where always is not set, after
 // something could not be read.
-func (a *Agent) relist(ctx context.Context, k *kernel, wanted <-chan struct{}, always bool) error {
+func (a *Agent) relist(ctx context.Context, k *kernel.Mirror, wanted <-chan struct{}, always bool) error {
 	tick := time.NewTicker(relistEvery)
 	defer tick.Stop()
 	for {
@@ -367,19 +368,19 @@ func (a *Agent) relist(ctx context.Context, k *kernel, wanted <-chan struct{}, a
 			return nil
 		case <-tick.C:
 		}
-		if err := k.list(); err != nil {
+		if err := k.List(); err != nil {
 			a.log.Warn("cannot list addresses, trying again", "error", err)
-			k.incomplete()
+			k.Incomplete()
 		}
 	}
 }
 
 // removeLeftovers removes the filters of an agent that was killed: they outlive it.
-func (a *Agent) removeLeftovers(p watched) {
-	if n, err := bpf.RemoveLeftovers(int(p.index)); err != nil && !errors.Is(err, bpf.ErrGone) {
-		a.log.Warn("cannot remove filters of an earlier run", "interface", p.name, "error", err)
+func (a *Agent) removeLeftovers(p kernel.Port) {
+	if n, err := bpf.RemoveLeftovers(int(p.Index)); err != nil && !errors.Is(err, bpf.ErrGone) {
+		a.log.Warn("cannot remove filters of an earlier run", "interface", p.Name, "error", err)
 	} else if n > 0 {
-		a.log.Info("removed filters of an earlier run", "interface", p.name, "filters", n)
+		a.log.Info("removed filters of an earlier run", "interface", p.Name, "filters", n)
 	}
 }
 

@@ -28,14 +28,14 @@ import (
 // and asks for each sandbox once.
 
 // namespaces takes the namespaces that no sandbox is known for.
-func (c *cri) namespaces(unnamed []*namespace) {
+func (c *cri) namespaces(unnamed []uint64) {
 	if len(c.sockets) == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, before := time.Now(), c.unnamed
-	c.unnamed = make(map[*namespace]*attempt, len(unnamed))
+	c.unnamed = make(map[uint64]*attempt, len(unnamed))
 	for _, ns := range unnamed {
 		a := before[ns]
 		if a == nil {

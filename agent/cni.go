@@ -16,6 +16,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -24,50 +25,7 @@ type cniFile struct {
 	version  files.Version // of the file
 	netns    []string      // paths of the sandbox
 	workload *ipwitnessv1.Workload
-	networks map[string]networks // by path of the sandbox: what a pod was given there
-}
-
-// networks are the names of the networks that addresses are of, by who has them
-// in one namespace. They are never changed in place.
-type networks map[given]string
-
-// given is an address that CNI gave to an interface of a sandbox.
-type given struct {
-	iface string
-	addr  netip.Addr
-}
-
-// with adds others. Of two networks that gave the same address the name that
-// sorts first counts: any choice will do that all nodes make alike.
-func (n networks) with(others networks) networks {
-	if n == nil {
-		return others
-	}
-	sum := maps.Clone(n)
-	for g, name := range others {
-		if have, ok := sum[g]; !ok || name < have {
-			sum[g] = name
-		}
-	}
-	return sum
-}
-
-// keep gives the networks with what was said before, of addresses of which nothing
-// is said now.
-func (n networks) keep(before networks) networks {
-	copied := false
-	for g, name := range before {
-		if _, ok := n[g]; ok {
-			continue
-		}
-		if !copied {
-			if n, copied = maps.Clone(n), true; n == nil {
-				n = networks{}
-			}
-		}
-		n[g] = name
-	}
-	return n
+	networks map[string]kernel.Networks // by path of the sandbox: what a pod was given there
 }
 
 // ofMultus begins the names of results that are Multus': it has a cache of its own, with
@@ -282,8 +240,8 @@ func (c *cniResult) isPodNetwork() bool {
 }
 
 // networks gives the addresses of the result, by sandbox.
-func (c *cniResult) networks() map[string]networks {
-	all := map[string]networks{}
+func (c *cniResult) networks() map[string]kernel.Networks {
+	all := map[string]kernel.Networks{}
 	add := func(sandbox, iface, address string) {
 		prefix, err := netip.ParsePrefix(address)
 		if err != nil || prefix.Addr().IsLoopback() || sandbox == "" || iface == "" || len(iface) >= unix.IFNAMSIZ {
@@ -291,9 +249,9 @@ func (c *cniResult) networks() map[string]networks {
 		}
 		path := files.Clean(sandbox)
 		if all[path] == nil {
-			all[path] = networks{}
+			all[path] = kernel.Networks{}
 		}
-		all[path][given{iface, prefix.Addr().Unmap()}] = c.NetworkName
+		all[path][kernel.InterfaceAddress{Interface: iface, Addr: prefix.Addr().Unmap()}] = c.NetworkName
 	}
 	add(c.NetNS, c.IfName, c.Result.IP4.IP)
 	add(c.NetNS, c.IfName, c.Result.IP6.IP)

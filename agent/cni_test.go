@@ -4,8 +4,6 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
-	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -134,7 +132,7 @@ func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
 			var got []string
 			for path, addrs := range f.networks {
 				for g, network := range addrs {
-					got = append(got, fmt.Sprint(path, " ", g.iface, " ", g.addr, " ", network))
+					got = append(got, fmt.Sprint(path, " ", g.Interface, " ", g.Addr, " ", network))
 				}
 			}
 			slices.Sort(got)
@@ -142,98 +140,6 @@ func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
 				t.Errorf("networks: got %q, want %q", text, c.want)
 			}
 		})
-	}
-}
-
-func TestOfTwoNetworksTheSameOneCountsEverywhere(t *testing.T) {
-	g := given{"eth0", netip.MustParseAddr("10.0.0.2")}
-	a, b := networks{g: "a"}, networks{g: "b"}
-	if got, same := a.with(b)[g], b.with(a)[g]; got != "a" || same != "a" {
-		t.Errorf("networks: got %q and %q, want a", got, same)
-	}
-	if a[g] != "a" || b[g] != "b" {
-		t.Error("what was added to has changed")
-	}
-	if got := networks(nil).with(b)[g]; got != "b" {
-		t.Errorf("one network: got %q, want b", got)
-	}
-}
-
-// wantNetworks compares the networks of the claims in a table, by address.
-func wantNetworks(t *testing.T, k *kernel, want string) {
-	t.Helper()
-	var got []string
-	for c, held := range k.table.Claims() {
-		got = append(got, fmt.Sprint(c.Address, " ", c.Kind, " ", held.Network))
-	}
-	slices.Sort(got)
-	if text := strings.Join(got, ", "); text != want {
-		t.Errorf("networks: got %q, want %q", text, want)
-	}
-}
-
-func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
-	f := fakeKernel{}
-	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
-	f.put(5, podVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
-	k := newTestKernel(t, f)
-	k.adopt(5, 4000, true)
-	r := tabletest.Follow(k.table)
-	result := map[uint64]networks{4000: {
-		{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods",
-		{"eth0", netip.MustParseAddr("fd00::2")}:  "pods",
-		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
-		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
-	}}
-	give := func(by map[uint64]networks) {
-		k.setNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]meant{})
-	}
-
-	give(result) // after the address
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
-	m := r.Take(time.Now())
-	if len(m.GetClaims()) != 2 || m.GetClaims()[0].GetNetwork() != "pods" || m.GetClaims()[0].GetCount() != 1 {
-		t.Errorf("told: got %v, want two claims with their network, seen once", m.GetClaims())
-	}
-	give(result)
-	if m := r.Take(time.Now()); m != nil {
-		t.Errorf("told of what did not change: got %v, want nothing", m)
-	}
-	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, "10.0.0.3/24")}) // before the address
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.3 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
-
-	failed := address(2, "10.0.0.3/24")
-	failed.Flags = unix.IFA_F_DADFAILED
-	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: failed})
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
-
-	renamed := podVeth(10)
-	renamed.Name = "eth1"
-	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: renamed})
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
-
-	// Who is left behind has what it was given, though nobody says so any more.
-	give(map[uint64]networks{4000: {{"eth1", netip.MustParseAddr("10.0.0.2")}: "other"}})
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
-	give(map[uint64]networks{})
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
-}
-
-func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
-	f := fakeKernel{}
-	f.put(rtnetlink.NoNSID, hostVeth(10, 5))
-	f.put(5, podVeth(10), "10.0.0.2/24")
-	k := newTestKernel(t, f)
-	k.setNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}}, nil)
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED ")
-	k.adopt(5, 4000, true)
-	wantNetworks(t, k, "10.0.0.2 ASSIGNED pods")
-	// The inode may be another namespace's next.
-	k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(10, 5)})
-	delete(f, 5)
-	k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
-	if len(k.networks) != 0 {
-		t.Errorf("networks after the end of the namespace: got %v, want none", k.networks)
 	}
 }
 
@@ -253,7 +159,7 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	}
 	n, _ := newTestNames(t, inode)
 	n.netnsDirs = []string{dir}
-	n.kernel.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: address(2, "10.240.0.2/24")})
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.240.0.2/24")})
 	if err := os.Mkdir(n.cniResults, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -262,12 +168,12 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.look(true)
-	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED pods-1.0.0")
+	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	n.look(true) // the namespace is there, and was given it
-	wantNetworks(t, n.kernel, "10.240.0.2 ASSIGNED pods-1.0.0")
+	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
 }
 
 func TestResultsOfMultusAreRead(t *testing.T) {

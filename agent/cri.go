@@ -111,9 +111,9 @@ type cri struct {
 	fault     error     // why
 	tooMany   int       // sandboxes that are not asked for
 	calls     map[criCall]uint64
-	unnamed   map[*namespace]*attempt // namespaces that no sandbox is known for
-	events    bool                    // it tells of sandboxes by itself
-	told      map[string]bool         // sandboxes that it told of: whether they are there
+	unnamed   map[uint64]*attempt // namespaces that no sandbox is known for
+	events    bool                // it tells of sandboxes by itself
+	told      map[string]bool     // sandboxes that it told of: whether they are there
 }
 
 // criCall is a kind of call, and how it ended.
@@ -145,7 +145,7 @@ func newCRI(log *slog.Logger, socket string, procDir proc.Dir) *cri {
 		known:         map[string]*sandbox{},
 		unanswered:    map[string]*attempt{},
 		calls:         map[criCall]uint64{},
-		unnamed:       map[*namespace]*attempt{},
+		unnamed:       map[uint64]*attempt{},
 		told:          map[string]bool{},
 	}
 	if socket == CRIOff {

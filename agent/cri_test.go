@@ -448,9 +448,9 @@ func TestNamespaceWithoutASandboxHasThemListedAFewTimes(t *testing.T) {
 	a := ask(t, socket)
 	a.await("a list", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists == 1 })
 	// CNI has made the namespaces, and the sandboxes come later.
-	var burst []*namespace
+	var burst []uint64
 	for range 50 {
-		burst = append(burst, &namespace{})
+		burst = append(burst, uint64(len(burst)+1))
 		a.namespaces(burst)
 	}
 	a.await("a second list, and a third", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 3 })
@@ -525,7 +525,7 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in it
 	a.awaitNames("web-0")
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
-	a.namespaces([]*namespace{{}}) // its namespace, which is given time
+	a.namespaces([]uint64{1}) // its namespace, which is given time
 	tell("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	a.awaitNames("web-0 web-1")
 	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // it restarts
@@ -554,7 +554,7 @@ func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
 	a := ask(t, socket)
 	a.awaitNames("web-0") // who listens does so before
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
-	a.namespaces([]*namespace{{}})
+	a.namespaces([]uint64{1})
 	a.awaitNames("web-0 web-1")
 	if len(f.events) != 1 {
 		t.Error("events of containerd 1.2.3: got them taken, want them left")

@@ -72,7 +72,7 @@ func (w *wire) lookForFloods(ctx context.Context) {
 
 // leftOut returns the counters of each port.
 func (w *wire) leftOut() (out []counted) {
-	byTable := w.kernel.table.LeftOut()
+	byTable := w.table.LeftOut()
 	limited := w.frames(bpf.ResultLimited) > 0
 	w.mu.Lock()
 	defer w.mu.Unlock()

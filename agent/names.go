@@ -19,6 +19,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/wake"
@@ -30,7 +31,7 @@ import (
 // in it. It holds no namespace open: that would keep dead ones alive.
 type names struct {
 	log        *slog.Logger
-	kernel     *kernel
+	kernel     *kernel.Mirror
 	netnsDirs  []string
 	cniResults string
 	procDir    proc.Dir
@@ -64,7 +65,7 @@ type namedNetns struct {
 	name  *ipwitnessv1.Workload
 }
 
-func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri) *names {
+func newNames(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri) *names {
 	n := &names{
 		log:        log,
 		kernel:     k,
@@ -81,8 +82,8 @@ func newNames(log *slog.Logger, k *kernel, netnsDirs []string, cniResults string
 		stale:      map[string]bool{},
 		all:        true,
 	}
-	k.unnamed, runtime.changed = n.wake, n.wake
-	k.compareAgain = n.wakeAfter
+	k.Unnamed, runtime.changed = n.wake, n.wake
+	k.CompareAgain = n.wakeAfter
 	return n
 }
 
@@ -150,7 +151,7 @@ func (n *names) look(everything bool) {
 	if everything {
 		n.forgetResults()
 	}
-	n.kernel.beginNames()
+	n.kernel.BeginNames()
 	byPath, said := n.lookFiles(everything)
 	n.readResults()
 	for name, f := range n.results {
@@ -166,12 +167,12 @@ func (n *names) look(everything bool) {
 			said[inode] = said[inode].with(facts{sandbox: s})
 		}
 	}
-	if everything || n.kernel.anonymous(said) {
+	if everything || n.kernel.Anonymous(func(inode uint64) bool { _, ok := said[inode]; return ok }) {
 		n.walk(everything)
 	}
 	names, unnamed := n.moveTenants(said)
 	gave, meant := n.given(byPath, said)
-	n.kernel.setNames(names, gave, meant)
+	n.kernel.SetNames(names, gave, meant)
 	n.runtime.namespaces(unnamed)
 }
 
@@ -230,7 +231,7 @@ func (n *names) sandboxInode(s *sandbox, byPath map[string]uint64) uint64 {
 	case s.process.PID != 0:
 		// A PID may be another process's by now.
 		if p, err := n.procDir.Process(s.process.PID); err == nil && p.Start == s.process.Start {
-			if inode, err := n.procDir.Netns(p.PID); err == nil && inode != n.kernel.own.inode {
+			if inode, err := n.procDir.Netns(p.PID); err == nil && inode != n.kernel.OwnInode() {
 				return inode
 			}
 		}
@@ -240,9 +241,11 @@ func (n *names) sandboxInode(s *sandbox, byPath map[string]uint64) uint64 {
 
 // moveTenants takes what is said of each namespace now to what is known of it,
 // and gives their names; and those of this node that the runtime has no name for.
-func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []*namespace) {
-	ours := n.kernel.ourInodes()
-	n.kernel.notReusable(said) // after that: who is not ours any more may be another one
+func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
+	ours := n.kernel.OurInodes()
+	for inode := range n.kernel.Reused() { // after ourInodes: a namespace may have ended since
+		delete(said, inode)
+	}
 	for inode, t := range n.tenants {
 		if ours[inode] != t.namespace {
 			delete(n.tenants, inode)
@@ -267,7 +270,7 @@ func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 		}
 	}
 	for inode, f := range said {
-		if ours[inode] == nil {
+		if _, ok := ours[inode]; !ok {
 			names[inode] = f.workload() // it may become ours
 		}
 	}
@@ -276,15 +279,15 @@ func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 
 // given gives the addresses that somebody meant a namespace to have, by inode:
 // the names of their networks, and who said so.
-func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]networks, map[uint64]meant) {
-	gave, all := map[uint64]networks{}, map[uint64]meant{}
-	mean := func(inode uint64, g given, source string) {
+func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]kernel.Networks, map[uint64]kernel.Intended) {
+	gave, all := map[uint64]kernel.Networks{}, map[uint64]kernel.Intended{}
+	mean := func(inode uint64, g kernel.InterfaceAddress, source string) {
 		if all[inode] == nil {
-			all[inode] = meant{}
+			all[inode] = kernel.Intended{}
 		}
 		all[inode][g] = source
 	}
-	runtime := map[uint64]networks{}
+	runtime := map[uint64]kernel.Networks{}
 	for name, f := range n.results {
 		for path, addrs := range f.networks {
 			inode, ok := byPath[path]
@@ -293,9 +296,9 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 			case strings.HasPrefix(name, ofMultus):
 				// It may be a device in user space, which no kernel gives the address: it
 				// names the network, and nothing is missed.
-				gave[inode] = gave[inode].with(addrs)
+				gave[inode] = gave[inode].With(addrs)
 			default:
-				runtime[inode] = runtime[inode].with(addrs)
+				runtime[inode] = runtime[inode].With(addrs)
 				for g := range addrs {
 					mean(inode, g, f.workload.GetSource())
 				}
@@ -303,7 +306,7 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		}
 	}
 	for inode, addrs := range runtime {
-		gave[inode] = gave[inode].keep(addrs) // of what Multus does not name
+		gave[inode] = gave[inode].Keep(addrs) // of what Multus does not name
 	}
 	there := map[*sandbox]bool{}
 	for _, s := range n.runtime.now() {
@@ -313,16 +316,16 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		if !there[f.sandbox] {
 			continue // the runtime has ended it, and takes its addresses away
 		}
-		only := networks{}
+		only := kernel.Networks{}
 		for _, ip := range f.sandbox.ips {
-			g := given{podInterface, ip}
+			g := kernel.InterfaceAddress{Interface: podInterface, Addr: ip}
 			if _, ok := gave[inode][g]; !ok {
 				only[g] = sourceCRI
 			}
 			mean(inode, g, sourceCRI)
 		}
 		if len(only) > 0 {
-			gave[inode] = gave[inode].with(only)
+			gave[inode] = gave[inode].With(only)
 		}
 	}
 	return gave, all
@@ -360,7 +363,7 @@ func namespaceInode(path string) (uint64, error) {
 
 // adopt gives the namespace behind path an nsid, where it is not known yet.
 func (n *names) adopt(path string, inode uint64) {
-	if n.kernel.known(inode) {
+	if n.kernel.Known(inode) {
 		return
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -385,7 +388,7 @@ func (n *names) adopt(path string, inode uint64) {
 		n.log.Debug("cannot give namespace an id", "path", path, "error", err)
 		return
 	}
-	n.kernel.adopt(nsid, inode, assigned)
+	n.kernel.Adopt(nsid, inode, assigned)
 }
 
 // watchMounts wakes the search whenever a mount comes or goes: a named

@@ -35,7 +35,7 @@ func (n *names) processes() {
 			continue
 		}
 		inode, err := n.procDir.Netns(pid)
-		if err != nil || inode == n.kernel.own.inode {
+		if err != nil || inode == n.kernel.OwnInode() {
 			continue
 		}
 		if found[inode] == nil {
@@ -43,7 +43,7 @@ func (n *names) processes() {
 		}
 		found[inode] = append(found[inode], pid)
 	}
-	for inode, ns := range n.kernel.ourInodes() {
+	for inode, ns := range n.kernel.OurInodes() {
 		t := n.tenantOf(inode, ns)
 		if pids := found[inode]; pids != nil {
 			n.moveIn(t, inode, pids)
@@ -70,7 +70,7 @@ func (n *names) ended(p proc.Process) bool {
 
 // tenantOf gives the tenant of a namespace, a new one where the inode was
 // another namespace's.
-func (n *names) tenantOf(inode uint64, ns *namespace) *tenant {
+func (n *names) tenantOf(inode uint64, ns uint64) *tenant {
 	t := n.tenants[inode]
 	if t == nil || t.namespace != ns {
 		t = &tenant{namespace: ns}

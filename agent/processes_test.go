@@ -15,40 +15,74 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// testNames is a search for names on a node with a fake rtnetlink.
+type testNames struct {
+	*names
+	table *table.Table
+	fake  kerneltest.Fake
+}
+
 // newTestNames has a node with namespaces of these inodes; the first one has nsid 1.
-func newTestNames(t *testing.T, inodes ...uint64) (*names, proctest.Tree) {
+func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
 	t.Helper()
-	f := fakeKernel{}
+	f := kerneltest.Fake{}
+	f.Own()
 	for i := range inodes {
 		nsid := int32(i + 1)
-		f.put(rtnetlink.NoNSID, hostVeth(10+nsid, nsid))
-		f.put(nsid, podVeth(10+nsid))
+		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10+nsid, nsid))
+		f.Put(nsid, kerneltest.PodVeth(10+nsid))
 	}
-	k := newTestKernel(t, f)
+	tab := table.New()
+	k := kernel.New(slog.New(slog.DiscardHandler), tab, f, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+	if err := k.List(); err != nil {
+		t.Fatal("list: ", err)
+	}
 	p := proctest.New(t)
 	n := newNames(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), newCRI(slog.New(slog.DiscardHandler), CRIOff, proc.Dir(p.Dir)))
 	for i, inode := range inodes {
-		k.adopt(int32(i+1), inode, false)
+		k.Adopt(int32(i+1), inode, false)
 	}
-	return n, p
+	return &testNames{n, tab, f}, p
 }
 
-// named has a look with names that files or CNI results gave, and says what comes of one.
-func (n *names) named(inode uint64, by map[uint64]facts) string {
+// reuse ends the namespace with nsid 1, whose nsid and inode another one gets at once.
+func (n *testNames) reuse(inode uint64) {
+	other := kerneltest.PodVeth(11)
+	other.MAC = "others"
+	n.fake.Put(1, other)
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1})
+	n.kernel.Adopt(1, inode, false)
+}
+
+// wantNetworks compares the networks of all claims.
+func wantNetworks(t *testing.T, tab *table.Table, want string) {
+	t.Helper()
+	if got := tabletest.Networks(tab); got != want {
+		t.Errorf("networks: got %q, want %q", got, want)
+	}
+}
+
+// named has a look with names that files or CNI results gave, and returns the name of a
+// namespace after it.
+func (n *testNames) named(inode uint64, by map[uint64]facts) string {
 	said := maps.Clone(by)
 	if said == nil {
 		said = map[uint64]facts{}
 	}
 	n.processes()
 	names, _ := n.moveTenants(said)
-	n.kernel.setNames(names, nil, nil)
-	w := n.kernel.names[inode]
+	n.kernel.SetNames(names, nil, nil)
+	w := tabletest.Workload(n.table, inode)
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
 }
@@ -195,16 +229,7 @@ func TestNamespaceWithTheInodeOfADeadOneHasNoneOfItsNames(t *testing.T) {
 	p.Put(40, 2, "pause", 600, 100, "/docker/"+proctest.InnerID)
 	n.named(100, nil)
 	p.End(40)
-	k := n.kernel
-	func() {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.table.Update(func() {
-			k.end(k.inodes[100], time.Now())
-			k.discover(1, time.Now())
-		})
-	}()
-	k.adopt(1, 100, false)
+	n.reuse(100)
 	wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
 }
 
@@ -214,31 +239,20 @@ func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
 		t.Run(when, func(t *testing.T) {
 			n, _ := newTestNames(t, 100)
 			k := n.kernel
-			next := func() { // another namespace gets the inode at once
-				func() {
-					k.mu.Lock()
-					defer k.mu.Unlock()
-					k.table.Update(func() {
-						k.end(k.inodes[100], time.Now())
-						k.discover(1, time.Now())
-					})
-				}()
-				k.adopt(1, 100, false)
-			}
-			published := func() string { return k.table.Namespaces.Get(k.inodes[100].id).GetWorkload().GetName() }
+			published := func() string { return tabletest.Workload(n.table, 100).GetName() }
 
-			k.beginNames()
+			k.BeginNames()
 			said := map[uint64]facts{100: {sandbox: web}}
 			if when == "before tenants move" {
-				next()
+				n.reuse(100)
 			}
 			names, _ := n.moveTenants(said)
 			if when == "before names are set" {
-				next()
+				n.reuse(100)
 			}
-			k.setNames(names, map[uint64]networks{100: {}}, map[uint64]meant{100: {}})
-			if got := published(); got != "" || len(k.networks)+len(k.meant) != 0 {
-				t.Errorf("the next namespace: got name %q, networks %v, meant %v, want none", got, k.networks, k.meant)
+			k.SetNames(names, map[uint64]kernel.Networks{100: {}}, map[uint64]kernel.Intended{100: {}})
+			if got := published(); got != "" {
+				t.Errorf("the next namespace: got name %q, want none", got)
 			}
 			wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
 
@@ -246,7 +260,7 @@ func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
 			if len(n.changed) != 1 {
 				t.Error("end of a namespace: got no look")
 			}
-			k.beginNames()
+			k.BeginNames()
 			n.named(100, map[uint64]facts{100: {sandbox: sandboxNamed("web-1", proc.Process{})}})
 			if got := published(); got != "web-1" {
 				t.Errorf("the next namespace, said what it is: got %q, want web-1", got)
@@ -287,32 +301,32 @@ func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
 
 func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	n, p := newTestNames(t)
-	k := n.kernel
-	k.req.(fakeKernel).put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: up | unix.IFF_LOOPBACK})
-	k.adopt(1, 100, false)
+	k, unknown := n.kernel, func(uint64) bool { return false }
+	n.fake.Put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: kerneltest.Up | unix.IFF_LOOPBACK})
+	k.Adopt(1, 100, false)
 	p.Put(40, 1, "sleep", 600, 100, "/")
 	n.look(true)
-	if k.anonymous(nil) || len(k.ourInodes()) != 0 {
-		t.Errorf("namespaces of ours: got %v, want none", k.ourInodes())
+	if k.Anonymous(unknown) || len(k.OurInodes()) != 0 {
+		t.Errorf("namespaces of ours: got %v, want none", k.OurInodes())
 	}
 	for len(n.changed) > 0 {
 		<-n.changed
 	}
-	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: hostVeth(11, 1)})
-	k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: podVeth(11)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(11, 1)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: kerneltest.PodVeth(11)})
 	if len(n.changed) == 0 {
 		t.Error("a namespace of ours without a name: got no look")
 	}
-	if k.anonymous(map[uint64]facts{100: {file: &ipwitnessv1.Workload{Name: "a"}}}) {
+	if k.Anonymous(func(inode uint64) bool { return inode == 100 }) {
 		t.Error("a namespace of ours whose file is found in the same look: got that it needs a look at processes")
 	}
 	n.look(false) // too soon after the last walk: later
 	n.walked = time.Time{}
 	n.look(false)
-	if got := k.names[100].GetProcess(); got != "sleep (40)" {
+	if got := tabletest.Workload(n.table, 100).GetProcess(); got != "sleep (40)" {
 		t.Errorf("process: got %q, want sleep (40)", got)
 	}
-	if k.anonymous(nil) {
+	if k.Anonymous(unknown) {
 		t.Error("a namespace of ours that has a name: got that it needs a look at processes")
 	}
 }

@@ -14,9 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -42,7 +41,8 @@ const wireKept = 10 * time.Minute
 // into claims.
 type wire struct {
 	log              *slog.Logger
-	kernel           *kernel
+	kernel           *kernel.Mirror
+	table            *table.Table
 	obs              *bpf.Observer
 	mode             bpf.Mode
 	include, exclude []string
@@ -60,6 +60,7 @@ type wire struct {
 	letting chan struct{} // holds one token while ended has keys, or the importance of an address has changed
 
 	floods floods
+	clock  frameClock // used by read only
 }
 
 // port is one interface with the observer on it, or the reason why not.
@@ -70,10 +71,11 @@ type port struct {
 	err  error
 }
 
-func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, include, exclude []string) *wire {
+func newWire(log *slog.Logger, k *kernel.Mirror, t *table.Table, obs *bpf.Observer, mode bpf.Mode, include, exclude []string) *wire {
 	w := &wire{
 		log:           log,
 		kernel:        k,
+		table:         t,
 		obs:           obs,
 		mode:          mode,
 		include:       include,
@@ -84,9 +86,9 @@ func newWire(log *slog.Logger, k *kernel, obs *bpf.Observer, mode bpf.Mode, incl
 		letting:       make(chan struct{}, 1),
 		floods:        floods{log: log},
 	}
-	k.portsChanged = func() { wake.Poke(w.changed) }
-	k.claimEnded = w.letGo
-	k.table.FollowImportance(func() { wake.Poke(w.letting) })
+	k.PortsChanged = func() { wake.Poke(w.changed) }
+	k.ClaimEnded = w.letGo
+	t.FollowImportance(func() { wake.Poke(w.letting) })
 	return w
 }
 
@@ -136,7 +138,7 @@ func (w *wire) forget(ctx context.Context) {
 				w.log.Debug("cannot forget binding", "address", c.Address, "error", err)
 			}
 		}
-		for addr, important := range w.kernel.table.TakeImportance() {
+		for addr, important := range w.table.TakeImportance() {
 			if err := w.obs.SetImportant(addr, important); err != nil {
 				w.log.Debug("cannot have the observer prefer an address", "address", addr, "error", err)
 			}
@@ -155,8 +157,27 @@ func (w *wire) read(ctx context.Context) error {
 		case err != nil:
 			return fmt.Errorf("read frames from the observer: %w", err)
 		}
-		w.kernel.frame(&ev)
+		w.frame(&ev)
 	}
+}
+
+// frame makes a claim of one event of the observer.
+func (w *wire) frame(ev *bpf.Event) {
+	seen := w.clock.at(ev.Ktime)
+	key := table.ClaimKey{
+		Address:   ev.Addr,
+		Kind:      evidenceOf[ev.Kind],
+		At:        table.InterfaceKey{Namespace: table.OwnNamespace, Index: int32(ev.Ifindex)},
+		MAC:       string(ev.SHA[:]),
+		VLAN:      ev.VLAN,
+		InnerVLAN: ev.InnerVLAN,
+
+		NoOverride: ev.NoOverride,
+	}
+	if ev.Source != ev.SHA {
+		key.Source = string(ev.Source[:])
+	}
+	w.kernel.AddFrame(key, table.Claim{First: seen, Last: seen, Count: ev.Frames})
 }
 
 // keep holds the attachments equal to the ports that there are.
@@ -173,7 +194,7 @@ func (w *wire) keep(ctx context.Context) {
 		case <-w.changed:
 		case <-tick.C:
 			w.check()
-			w.kernel.expire(time.Now().Add(-wireKept))
+			w.kernel.Expire(time.Now().Add(-wireKept))
 			w.statusChanged()
 		}
 	}
@@ -181,11 +202,11 @@ func (w *wire) keep(ctx context.Context) {
 
 // attach brings the attachments up to date.
 func (w *wire) attach(ctx context.Context) {
-	want := w.kernel.ports()
+	want := w.kernel.Ports()
 	living := map[int32]uint64{}
 	for _, p := range want {
-		if w.wanted(p.name) {
-			living[p.index] = p.gen
+		if w.wanted(p.Name) {
+			living[p.Index] = p.Gen
 		}
 	}
 	changed := false
@@ -203,29 +224,29 @@ func (w *wire) attach(ctx context.Context) {
 		w.detach(p)
 	}
 	for _, l := range want {
-		if _, ok := living[l.index]; !ok || ctx.Err() != nil {
+		if _, ok := living[l.Index]; !ok || ctx.Err() != nil {
 			continue
 		}
 		w.mu.Lock()
-		old := w.attached[l.index]
+		old := w.attached[l.Index]
 		if old != nil {
-			changed = changed || old.name != l.name
-			old.name = l.name
+			changed = changed || old.name != l.Name
+			old.name = l.Name
 		}
 		w.mu.Unlock()
 		if old != nil {
 			continue
 		}
-		p := &port{name: l.name, gen: l.gen}
-		p.att, p.err = w.attachOne(int(l.index))
+		p := &port{name: l.Name, gen: l.Gen}
+		p.att, p.err = w.attachOne(int(l.Index))
 		if errors.Is(p.err, bpf.ErrGone) {
 			continue // its end is told by netlink, or was
 		}
 		if p.err != nil {
-			w.log.Warn("cannot watch interface", "interface", l.name, "error", p.err)
+			w.log.Warn("cannot watch interface", "interface", l.Name, "error", p.err)
 		}
 		w.mu.Lock()
-		w.attached[l.index] = p
+		w.attached[l.Index] = p
 		w.mu.Unlock()
 		changed = true
 	}
@@ -334,167 +355,14 @@ func (w *wire) frames(result bpf.Result) (frames uint64) {
 // contest makes the kernel report known bindings of an address every second, and
 // reserves room for new ones.
 func (w *wire) contest(addr netip.Addr, on bool) {
-	w.kernel.table.Contest(addr, on)
+	w.table.Contest(addr, on)
 	if err := w.obs.Contest(addr, on); err != nil {
 		w.log.Warn("cannot watch contested address more often", "address", addr, "error", err)
 	}
-}
-
-// watched is one interface that the observer belongs on.
-type watched struct {
-	index int32
-	gen   uint64
-	name  string
-}
-
-// ports lists the lowest devices of our own namespace by which frames can
-// enter: not a bridge or a bond and its port both, nor a VLAN and its parent.
-func (k *kernel) ports() []watched {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	var out []watched
-	for _, l := range k.own.links {
-		if isPort(l) {
-			out = append(out, watched{l.Index, l.gen, l.Name})
-		}
-	}
-	slices.SortFunc(out, func(a, b watched) int { return int(a.index) - int(b.index) })
-	return out
-}
-
-func isPort(l *link) bool {
-	if l.ARPHRD != unix.ARPHRD_ETHER || isLocal(l) || isChild(l.Kind) {
-		return false
-	}
-	switch l.Kind {
-	case "bridge", "bond", "team", "vlan", "vrf", "openvswitch", "ifb":
-		return false
-	}
-	return true
-}
-
-// frame handles one event of the observer.
-func (k *kernel) frame(ev *bpf.Event) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	l := k.own.links[int32(ev.Ifindex)]
-	if l == nil {
-		return // the port has ended, and with it all claims by it
-	}
-	received := k.clock.at(ev.Ktime)
-	d := k.domainOf(l, tagsOf(ev.VLAN, ev.InnerVLAN)...)
-	c := table.Claim{Link: d.name, First: received, Last: received, Count: ev.Frames}
-	key := table.ClaimKey{
-		Address:   ev.Addr,
-		Kind:      evidenceOf[ev.Kind],
-		At:        table.InterfaceKey{Namespace: table.OwnNamespace, Index: l.Index},
-		MAC:       string(ev.SHA[:]),
-		VLAN:      ev.VLAN,
-		InnerVLAN: ev.InnerVLAN,
-
-		NoOverride: ev.NoOverride,
-	}
-	if ev.Source != ev.SHA {
-		key.Source = string(ev.Source[:])
-	}
-	if end, ok := k.ended[holding{ev.Addr, key.MAC}]; ok && received.Before(end) {
-		k.claimEnded([]table.ClaimKey{key}) // sent before its holder gave the address up: the next one is not
-		return
-	}
-	c.Routed = k.routedTo(l, d, ev.Addr)
-	k.table.Update(func() {
-		took, evicted := k.table.Add(key, c, received)
-		if took {
-			k.putDomain(d, received)
-		}
-		k.claimEnded(evicted)
-	})
-}
-
-// routedTo reports whether the node itself routes an address to the namespace
-// behind its port l: out of that port, or on the port's broadcast domain d to a
-// next hop that the namespace has. Nothing inside the namespace can make the
-// node do so. The result is false for addresses that the namespace itself has,
-// except on its loopback.
-func (k *kernel) routedTo(l *link, d domain, addr netip.Addr) bool {
-	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() || addr.IsLinkLocalUnicast() {
-		return false // a link-local address has a route through every interface
-	}
-	peer := k.byNSID[l.LowerNSID]
-	if peer == nil {
-		return false
-	}
-	for _, own := range peer.links {
-		if own.addrs[addr] != nil && !isLocal(own) {
-			return false
-		}
-	}
-	hops, err := k.req.Route(addr)
-	if err != nil {
-		k.log.Debug("cannot look up route", "address", addr, "error", err)
-		return false
-	}
-	return slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool {
-		if h.Index == l.Index {
-			return true
-		}
-		out := k.own.links[h.Index]
-		return out != nil && h.Gateway.IsValid() && peer.has(h.Gateway) && k.domainOf(out).name == d.name
-	})
-}
-
-// frameClock turns the monotonic time of the kernel into ours.
-type frameClock struct {
-	now       time.Time
-	monotonic time.Duration
-}
-
-// at gives the time of a frame. The two clocks are compared once a second, and
-// not for each frame: that would be a system call.
-func (c *frameClock) at(ktime time.Duration) time.Time {
-	if c.now.IsZero() || (ktime-c.monotonic).Abs() > time.Second {
-		for range 4 { // until nothing came between the two
-			begin := time.Now()
-			var ts unix.Timespec
-			if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
-				return begin
-			}
-			c.now, c.monotonic = begin, time.Duration(ts.Nano())
-			if time.Since(begin) < 100*time.Microsecond {
-				break
-			}
-		}
-	}
-	return c.now.Add(ktime - c.monotonic)
 }
 
 var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
 	bpf.Announced: ipwitnessv1.Evidence_ANNOUNCED,
 	bpf.Answered:  ipwitnessv1.Evidence_ANSWERED,
 	bpf.Used:      ipwitnessv1.Evidence_USED,
-}
-
-// expire ends the wire claims that were last seen before a time, and the links
-// that only they were on.
-func (k *kernel) expire(before time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	now := time.Now()
-	k.table.Update(func() {
-		k.claimEnded(k.table.RemoveOld(before, now))
-		used := map[string]bool{}
-		for _, r := range k.table.Interfaces.All() {
-			used[r.GetLink()] = true
-		}
-		for _, index := range k.table.WirePorts() {
-			for _, c := range k.table.WireClaims(index) {
-				used[c.Link] = true
-			}
-		}
-		for name := range k.domains {
-			if !used[name] {
-				k.dropDomain(name, now)
-			}
-		}
-	})
 }

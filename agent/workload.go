@@ -27,7 +27,7 @@ func isMadeUp(file *ipwitnessv1.Workload) bool {
 // the source is gone and the namespace is not.
 type tenant struct {
 	facts
-	namespace *namespace            // an inode alone may be another namespace's by now
+	namespace uint64                // see kernel.OurInodes: the inode may belong to another one by now
 	merged    *ipwitnessv1.Workload // of the facts in from
 	from      facts
 	settled   bool // the process had lived for settledAfter when it was last seen

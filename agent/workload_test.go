@@ -15,9 +15,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -74,7 +77,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 }
 
 // say has a runtime that does not run say something.
-func (n *names) say(all ...*sandbox) { n.runtime.sandboxes.Store(&all) }
+func say(n *names, all ...*sandbox) { n.runtime.sandboxes.Store(&all) }
 
 // sandboxNamed is a sandbox whose first process is that one.
 func sandboxNamed(name string, p proc.Process, ips ...string) *sandbox {
@@ -86,8 +89,8 @@ func sandboxNamed(name string, p proc.Process, ips ...string) *sandbox {
 }
 
 // name is how a namespace is called.
-func (n *names) name(inode uint64) string {
-	w := n.kernel.names[inode]
+func (n *testNames) name(inode uint64) string {
+	w := tabletest.Workload(n.table, inode)
 	return fmt.Sprint(w.GetName(), " by ", w.GetSource())
 }
 
@@ -107,12 +110,11 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	}
 	n, p := newTestNames(t, inode, 100, 200, 300)
 	n.netnsDirs = []string{dir}
-	n.kernel.own.inode = 1
 	p.Put(40, 2, "pause", 600, 100, "/")
 	p.Put(50, 2, "pause", 700, 200, "/docker/"+proctest.InnerID)
 	byPath, byProcess, byCgroup := sandboxNamed("by-path", proc.Process{}), sandboxNamed("by-process", proc.Process{PID: 40, Start: 600}), sandboxNamed("by-cgroup", proc.Process{})
 	byPath.path, byCgroup.id = path, proctest.InnerID
-	n.say(byPath, byProcess, byCgroup)
+	say(n.names, byPath, byProcess, byCgroup)
 	n.look(true)
 	for inode, want := range map[uint64]string{inode: "by-path by cri", 100: "by-process by cri", 200: "by-cgroup by cri", 300: " by "} {
 		if got := n.name(inode); got != want {
@@ -121,13 +123,13 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	}
 	// The PID is another process's.
 	p.Put(40, 2, "other", 900, 300, "/")
-	n.say(byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))
+	say(n.names, byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))
 	n.look(true)
 	if got := n.name(300); got != " by process" {
 		t.Errorf("namespace of another process: got %q, want no name", got)
 	}
 	// What the runtime forgets stays the name of what lives.
-	n.say()
+	say(n.names)
 	n.look(true)
 	if got := n.name(100); got != "by-process by cri" {
 		t.Errorf("namespace of a sandbox that is forgotten: got %q, want its name", got)
@@ -140,8 +142,10 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 	p.Put(40, 2, "pause", 600, 100, "/")
 	n.look(true)
 	unnamed := func() (ids []uint64) {
-		for ns := range n.runtime.unnamed {
-			ids = append(ids, ns.inode)
+		for inode, ns := range n.kernel.OurInodes() {
+			if n.runtime.unnamed[ns] != nil {
+				ids = append(ids, inode)
+			}
 		}
 		slices.Sort(ids)
 		return ids
@@ -153,7 +157,7 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 		t.Error("new namespaces: got no poke")
 	}
 	<-n.runtime.poked
-	n.say(sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}))
+	say(n.names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}))
 	n.look(false)
 	if got := unnamed(); !slices.Equal(got, []uint64{200}) || len(n.runtime.poked) != 0 {
 		t.Errorf("namespaces without a sandbox: got %v and %d pokes, want 200, and nothing to do", got, len(n.runtime.poked))
@@ -163,30 +167,32 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	p.Put(40, 2, "pause", 600, 100, "/")
-	n.kernel.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: address(2, "10.0.0.2/24")})
-	n.kernel.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: address(2, "10.0.0.9/24")})
-	n.say(sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.2/24")})
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.9/24")})
+	say(n.names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
 	n.look(true)
-	wantNetworks(t, n.kernel, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
-	n.say() // a sandbox that the runtime forgot was given it
+	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
+	say(n.names) // a sandbox that the runtime forgot was given it
 	n.look(true)
-	wantNetworks(t, n.kernel, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
+	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
 }
 
 func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 	n := &names{runtime: newCRI(slog.New(slog.DiscardHandler), CRIOff, ""), results: map[string]cniFile{}}
 	s := sandboxNamed("web-0", proc.Process{}, "10.0.0.2", "10.0.0.3")
-	n.say(s)
-	g := func(iface, ip string) given { return given{iface, netip.MustParseAddr(ip)} }
+	say(n, s)
+	g := func(iface, ip string) kernel.InterfaceAddress {
+		return kernel.InterfaceAddress{Interface: iface, Addr: netip.MustParseAddr(ip)}
+	}
 	n.results["x"] = cniFile{
 		workload: &ipwitnessv1.Workload{Source: "cni-result"},
-		networks: map[string]networks{"/p": {g("eth0", "10.0.0.2"): "pods", g("net1", "10.1.0.2"): "storage"}},
+		networks: map[string]kernel.Networks{"/p": {g("eth0", "10.0.0.2"): "pods", g("net1", "10.1.0.2"): "storage"}},
 	}
 	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{100: {sandbox: s}})
-	if want := (networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
+	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
 		t.Errorf("networks: got %v, want %v", gave[100], want)
 	}
-	if want := (meant{g("eth0", "10.0.0.2"): "cri", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "cni-result"}); !maps.Equal(mean[100], want) {
+	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cri", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "cni-result"}); !maps.Equal(mean[100], want) {
 		t.Errorf("meant: got %v, want %v", mean[100], want)
 	}
 }
@@ -194,95 +200,23 @@ func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 // The container runtime calls Multus only, which calls what gives a pod its addresses.
 func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 	n := &names{runtime: newCRI(slog.New(slog.DiscardHandler), CRIOff, ""), results: map[string]cniFile{}}
-	g := func(iface, ip string) given { return given{iface, netip.MustParseAddr(ip)} }
-	of := func(addrs networks) cniFile {
-		return cniFile{workload: &ipwitnessv1.Workload{Source: "cni-result"}, networks: map[string]networks{"/p": addrs}}
+	g := func(iface, ip string) kernel.InterfaceAddress {
+		return kernel.InterfaceAddress{Interface: iface, Addr: netip.MustParseAddr(ip)}
 	}
-	n.results["multus-cni-network-x-eth0"] = of(networks{g("eth0", "10.0.0.2"): "multus-cni-network", g("eth0", "fd00::2"): "multus-cni-network"})
-	n.results[ofMultus+"pods-x-eth0"] = of(networks{g("eth0", "10.0.0.2"): "pods"})
-	n.results[ofMultus+"storage-x-net1"] = of(networks{g("net1", "10.1.0.2"): "storage"})
+	of := func(addrs kernel.Networks) cniFile {
+		return cniFile{workload: &ipwitnessv1.Workload{Source: "cni-result"}, networks: map[string]kernel.Networks{"/p": addrs}}
+	}
+	n.results["multus-cni-network-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "multus-cni-network", g("eth0", "fd00::2"): "multus-cni-network"})
+	n.results[ofMultus+"pods-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "pods"})
+	n.results[ofMultus+"storage-x-net1"] = of(kernel.Networks{g("net1", "10.1.0.2"): "storage"})
 	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{})
-	if want := (networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
+	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
 		t.Errorf("networks: got %v, want %v", gave[100], want)
 	}
 	// A device in user space has the address of net1, perhaps.
-	if want := (meant{g("eth0", "10.0.0.2"): "cni-result", g("eth0", "fd00::2"): "cni-result"}); !maps.Equal(mean[100], want) {
+	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cni-result", g("eth0", "fd00::2"): "cni-result"}); !maps.Equal(mean[100], want) {
 		t.Errorf("meant: got %v, want %v", mean[100], want)
 	}
-}
-
-// intended are the addresses that a namespace is told to lack.
-func intended(k *kernel, inode uint64) string {
-	var all []string
-	for _, i := range k.table.Namespaces.Get(k.inodes[inode].id).GetIntended() {
-		all = append(all, fmt.Sprint(i.GetAddress(), " ", i.GetInterface(), " by ", i.GetSource()))
-	}
-	return strings.Join(all, ", ")
-}
-
-func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := fakeKernel{}
-		f.put(rtnetlink.NoNSID, hostVeth(10, 5))
-		f.put(5, podVeth(10), "10.0.0.2/24")
-		k := newTestKernel(t, f)
-		k.adopt(5, 4000, true)
-		g := func(ip string) given { return given{"eth0", netip.MustParseAddr(ip)} }
-		mean := meant{g("10.0.0.2"): "cri", g("fd00::2"): "cni-result"}
-		say := func(m meant) {
-			k.setNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, nil, map[uint64]meant{4000: m})
-		}
-		var again []time.Duration
-		k.compareAgain = func(d time.Duration) { again = append(again, d) }
-		want := func(when, want string) {
-			t.Helper()
-			if got := intended(k, 4000); got != want {
-				t.Errorf("%s: got %q, want %q", when, got, want)
-			}
-		}
-		add := func(ip string) {
-			k.handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: address(2, ip)})
-		}
-		remove := func(ip string) {
-			k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: address(2, ip)})
-		}
-		say(mean)
-		want("at once", "")
-		if len(again) != 1 || again[0] != intendedAfter {
-			t.Errorf("looks again: got %v, want one after %s", again, intendedAfter)
-		}
-		time.Sleep(intendedAfter - time.Second)
-		say(mean)
-		want("soon after", "")
-		if len(again) != 2 || again[1] != time.Second {
-			t.Errorf("looks again: got %v, want one more after the second that is left", again)
-		}
-		time.Sleep(time.Second)
-		say(mean)
-		want("later", "fd00::2 eth0 by cni-result")
-		add("fd00::2/64")
-		want("with the address", "")
-		remove("10.0.0.2/24")
-		remove("fd00::2/64") // the pod ends: its addresses go first
-		want("at the end", "")
-		time.Sleep(intendedAfter)
-		say(mean)
-		want("where it does not end", "10.0.0.2 eth0 by cri, fd00::2 eth0 by cni-result")
-		say(meant{g("10.0.0.2"): "cri"})
-		want("when one is not meant any more", "10.0.0.2 eth0 by cri")
-		many := meant{}
-		for i := range 1000 {
-			many[g(fmt.Sprintf("10.1.%d.%d", i/250, i%250))] = "cni-result"
-		}
-		say(many)
-		time.Sleep(intendedAfter)
-		say(many)
-		if got := strings.Count(intended(k, 4000), "by"); got != mostIntended {
-			t.Errorf("addresses without end: got %d, want %d", got, mostIntended)
-		}
-		say(nil)
-		want("when none is", "")
-	})
 }
 
 func TestSearchIsWokenAfterAWhileOnce(t *testing.T) {

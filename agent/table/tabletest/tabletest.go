@@ -2,7 +2,10 @@
 package tabletest
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ipwitness/ipwitness/agent/table"
@@ -21,4 +24,28 @@ func Follow(t *table.Table) *table.Reader {
 	for r.Take(time.Now()) != nil {
 	}
 	return r
+}
+
+// Networks returns the address, the kind and the network of each claim.
+func Networks(t *table.Table) string {
+	var all []string
+	t.Update(func() {
+		for key, c := range t.Claims() {
+			all = append(all, fmt.Sprint(key.Address, " ", key.Kind, " ", c.Network))
+		}
+	})
+	slices.Sort(all)
+	return strings.Join(all, ", ")
+}
+
+// Workload returns what uses the namespace with an inode, or nil if the table does not say.
+func Workload(t *table.Table, inode uint64) (w *ipwitnessv1.Workload) {
+	t.Update(func() {
+		for _, r := range t.Namespaces.All() {
+			if r.GetNetns() == fmt.Sprint(inode) {
+				w = r.GetWorkload()
+			}
+		}
+	})
+	return w
 }

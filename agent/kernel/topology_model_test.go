@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"cmp"
@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -42,8 +42,8 @@ func TestLinksAreThoseOfAFreshListing(t *testing.T) {
 type wirings struct {
 	t      *testing.T
 	r      *rand.Rand
-	f      fakeKernel
-	k      *kernel
+	f      kerneltest.Fake
+	k      *Mirror
 	next   int32
 	frames uint16
 	names  map[uint64]*ipwitnessv1.Workload
@@ -52,19 +52,19 @@ type wirings struct {
 
 func newWirings(t *testing.T, seed uint64) *wirings {
 	t.Helper()
-	f := fakeKernel{}
+	f := kerneltest.Fake{}
 	bridge := func(l *rtnetlink.Link) { l.DefaultPVID = 1 }
 	for _, l := range []rtnetlink.Link{
 		device(101, "eth0", "", nil), device(102, "eth1", "", nil), device(103, "bond0", "bond", nil),
 		device(104, "br0", "bridge", bridge), device(105, "br1", "bridge", bridge),
 	} {
-		f.put(rtnetlink.NoNSID, l)
+		f.Put(rtnetlink.NoNSID, l)
 	}
-	f[rtnetlink.NoNSID].pvids = map[int32]uint16{104: 1, 105: 1}
+	f[rtnetlink.NoNSID].PVIDs = map[int32]uint16{104: 1, 105: 1}
 	return &wirings{t: t, r: rand.New(rand.NewPCG(seed, 0)), f: f, k: newTestKernel(t, f), next: 200, names: map[uint64]*ipwitnessv1.Workload{}}
 }
 
-func (w *wirings) own() map[int32]rtnetlink.Link { return w.f[rtnetlink.NoNSID].link }
+func (w *wirings) own() map[int32]rtnetlink.Link { return w.f[rtnetlink.NoNSID].Links }
 
 // name gives one that no interface has; one may have had it.
 func (w *wirings) name(kind string) string {
@@ -81,16 +81,16 @@ func (w *wirings) set(l rtnetlink.Link) {
 	w.log = append(w.log, fmt.Sprintf("new link %d %s %q: master %d, lower %d/%d, VLAN %d, filtering %v",
 		l.Index, l.Name, l.Kind, l.Master, l.Lower, l.LowerNSID, l.VLAN, l.Filtering))
 	if _, ok := w.own()[l.Index]; !ok {
-		w.f.put(rtnetlink.NoNSID, l)
+		w.f.Put(rtnetlink.NoNSID, l)
 	}
 	w.own()[l.Index] = l
-	w.k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: l})
+	w.k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: l})
 }
 
 func (w *wirings) setPVID(index int32, pvid uint16) {
 	w.log = append(w.log, fmt.Sprintf("PVID of %d is %d", index, pvid))
-	w.f[rtnetlink.NoNSID].pvids[index] = pvid
-	w.k.handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: index}, PVID: pvid})
+	w.f[rtnetlink.NoNSID].PVIDs[index] = pvid
+	w.k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: index}, PVID: pvid})
 }
 
 // remove deletes an interface as the kernel does: what is over it goes first, and
@@ -111,19 +111,19 @@ func (w *wirings) remove(index int32) {
 		}
 	}
 	w.log = append(w.log, fmt.Sprintf("delete link %d", index))
-	delete(w.f[rtnetlink.NoNSID].pvids, index)
-	for _, a := range w.f[rtnetlink.NoNSID].addrs[index] {
-		w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: a})
+	delete(w.f[rtnetlink.NoNSID].PVIDs, index)
+	for _, a := range w.f[rtnetlink.NoNSID].Addresses[index] {
+		w.k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: rtnetlink.NoNSID, Address: a})
 	}
-	delete(w.f[rtnetlink.NoNSID].addrs, index)
+	delete(w.f[rtnetlink.NoNSID].Addresses, index)
 	inside := l.Kind == "veth" && l.LowerNSID != rtnetlink.NoNSID
 	if inside {
 		delete(w.f, l.LowerNSID)
 	}
 	delete(w.own(), index)
-	w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: l})
+	w.k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: l})
 	if inside {
-		w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: l.LowerNSID})
+		w.k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: l.LowerNSID})
 	} else if l.Kind == "veth" {
 		w.remove(l.Lower)
 	}
@@ -149,9 +149,9 @@ func (w *wirings) pick(kinds ...string) (l rtnetlink.Link) {
 func (w *wirings) enslave(l rtnetlink.Link, master int32) {
 	m := w.own()[master]
 	l.Master, l.SlaveKind = master, m.Kind
-	delete(w.f[rtnetlink.NoNSID].pvids, l.Index)
+	delete(w.f[rtnetlink.NoNSID].PVIDs, l.Index)
 	if m.Kind == "bridge" {
-		w.f[rtnetlink.NoNSID].pvids[l.Index] = m.DefaultPVID
+		w.f[rtnetlink.NoNSID].PVIDs[l.Index] = m.DefaultPVID
 	}
 	w.set(l)
 	if m.Kind == "bridge" {
@@ -175,7 +175,7 @@ func (w *wirings) step() {
 	i := w.next
 	switch w.r.IntN(16) {
 	case 0:
-		w.f[rtnetlink.NoNSID].pvids[i] = 1
+		w.f[rtnetlink.NoNSID].PVIDs[i] = 1
 		w.set(device(i, w.name("br"), "bridge", func(l *rtnetlink.Link) { l.DefaultPVID, l.Filtering = 1, w.r.IntN(3) == 0 }))
 	case 1:
 		if b := w.pick("bridge"); b.Index != 0 {
@@ -207,15 +207,15 @@ func (w *wirings) step() {
 			w.set(device(i, w.name("macvlan"), "macvlan", func(m *rtnetlink.Link) { m.Lower = l.Index }))
 		}
 	case 8: // the peer is told first, before its other end is there
-		w.f.put(rtnetlink.NoNSID, device(i, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i + 1 }))
+		w.f.Put(rtnetlink.NoNSID, device(i, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i + 1 }))
 		w.set(device(i+1, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i }))
 		w.set(w.own()[i])
 	case 9:
-		w.f.put(1000+i, podVeth(i), fmt.Sprintf("10.0.%d.%d/16", i/250, i%250+1))
-		w.f.put(rtnetlink.NoNSID, hostVeth(i, 1000+i))
-		w.k.handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1000 + i})
-		w.set(hostVeth(i, 1000+i))
-		w.k.adopt(1000+i, inodeOf(1000+i), false)
+		w.f.Put(1000+i, kerneltest.PodVeth(i), fmt.Sprintf("10.0.%d.%d/16", i/250, i%250+1))
+		w.f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(i, 1000+i))
+		w.k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1000 + i})
+		w.set(kerneltest.HostVeth(i, 1000+i))
+		w.k.Adopt(1000+i, inodeOf(1000+i), false)
 	case 10:
 		switch l := w.pick("vlan", "veth", "bridge", "macvlan", "bond", ""); {
 		case l.Index == 0:
@@ -236,7 +236,7 @@ func (w *wirings) step() {
 			w.log = append(w.log, fmt.Sprintf("nsid %d is told who it is", nsid))
 			kind := []ipwitnessv1.Workload_Kind{ipwitnessv1.Workload_POD, ipwitnessv1.Workload_CONTAINER}[w.r.IntN(2)]
 			w.names[inodeOf(nsid)] = &ipwitnessv1.Workload{Kind: kind, Name: "some"}
-			w.k.setNames(maps.Clone(w.names), nil, nil)
+			w.k.SetNames(maps.Clone(w.names), nil, nil)
 		}
 	}
 	if l := w.pick("", "veth"); l.Index != 0 {
@@ -252,7 +252,7 @@ func inodeOf(nsid int32) uint64 { return uint64(10000 + nsid) }
 func (w *wirings) other() int32 {
 	var all []int32
 	for nsid := range w.f {
-		if nsid != rtnetlink.NoNSID && nsid != testNSID {
+		if nsid != rtnetlink.NoNSID && nsid != kerneltest.OwnNSID {
 			all = append(all, nsid)
 		}
 	}
@@ -268,19 +268,19 @@ func (w *wirings) other() int32 {
 func (w *wirings) inside(nsid, i int32) {
 	const bridge = 9
 	ns := w.f[nsid]
-	ports := slices.Sorted(maps.Keys(ns.link))
-	l := ns.link[ports[w.r.IntN(len(ports))]]
+	ports := slices.Sorted(maps.Keys(ns.Links))
+	l := ns.Links[ports[w.r.IntN(len(ports))]]
 	switch {
 	case w.r.IntN(3) == 0 && len(ports) < 4:
-		l = rtnetlink.Link{Index: i, Name: fmt.Sprintf("port%d", i), MAC: "port", ARPHRD: unix.ARPHRD_ETHER, Flags: up, Master: bridge, LowerNSID: rtnetlink.NoNSID}
+		l = rtnetlink.Link{Index: i, Name: fmt.Sprintf("port%d", i), MAC: "port", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: bridge, LowerNSID: rtnetlink.NoNSID}
 		if w.r.IntN(3) == 0 {
 			l.Kind = "tun"
 		}
 	case l.Index != 2 && w.r.IntN(3) == 0:
 		w.log = append(w.log, fmt.Sprintf("delete link %d of nsid %d", l.Index, nsid))
-		delete(ns.link, l.Index)
-		delete(ns.addrs, l.Index)
-		w.k.handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: nsid, Link: l})
+		delete(ns.Links, l.Index)
+		delete(ns.Addresses, l.Index)
+		w.k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: nsid, Link: l})
 		return
 	case l.Master == 0:
 		l.Master = bridge
@@ -288,11 +288,11 @@ func (w *wirings) inside(nsid, i int32) {
 		l.Master = 0
 	}
 	w.log = append(w.log, fmt.Sprintf("link %d %q of nsid %d: master %d", l.Index, l.Kind, nsid, l.Master))
-	ns.link[l.Index] = l
+	ns.Links[l.Index] = l
 	if l.Index == 2 {
 		l.LowerNSID = 0 // by the numbers of that namespace
 	}
-	w.k.handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: nsid, Link: l})
+	w.k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: nsid, Link: l})
 }
 
 // address gives an interface an address, or takes it away.
@@ -301,23 +301,22 @@ func (w *wirings) address(l rtnetlink.Link, prefix string) {
 		return
 	}
 	w.log = append(w.log, fmt.Sprintf("address %s of %d comes or goes", prefix, l.Index))
-	typ, a := uint16(unix.RTM_NEWADDR), address(l.Index, prefix)
-	if on := w.f[rtnetlink.NoNSID].addrs[l.Index]; slices.Contains(on, a) {
-		typ, w.f[rtnetlink.NoNSID].addrs[l.Index] = unix.RTM_DELADDR, slices.DeleteFunc(on, func(have rtnetlink.Address) bool { return have == a })
+	typ, a := uint16(unix.RTM_NEWADDR), kerneltest.Address(l.Index, prefix)
+	if on := w.f[rtnetlink.NoNSID].Addresses[l.Index]; slices.Contains(on, a) {
+		typ, w.f[rtnetlink.NoNSID].Addresses[l.Index] = unix.RTM_DELADDR, slices.DeleteFunc(on, func(have rtnetlink.Address) bool { return have == a })
 	} else {
-		w.f[rtnetlink.NoNSID].addrs[l.Index] = append(on, a)
+		w.f[rtnetlink.NoNSID].Addresses[l.Index] = append(on, a)
 	}
-	w.k.handle(&rtnetlink.Message{Type: typ, NSID: rtnetlink.NoNSID, Address: a})
+	w.k.Handle(&rtnetlink.Message{Type: typ, NSID: rtnetlink.NoNSID, Address: a})
 }
 
 // frame has a stranger announce an address by an interface.
 func (w *wirings) frame(index int32, vlan, inner uint16) {
 	w.frames++
 	w.log = append(w.log, fmt.Sprintf("frame by %d with VLANs %d and %d", index, vlan, inner))
-	w.k.frame(&bpf.Event{
-		Ktime: monotonic(w.t), Ifindex: uint32(index), VLAN: vlan, InnerVLAN: inner, Kind: bpf.Announced,
-		Addr: address(2, "10.0.0.9/24").Addr, SHA: bpf.MAC{2, 0, 0, 0, byte(w.frames >> 8), byte(w.frames)},
-	})
+	key := wireKey(index, ipwitnessv1.Evidence_ANNOUNCED, "10.0.0.9", string([]byte{2, 0, 0, 0, byte(w.frames >> 8), byte(w.frames)}))
+	key.VLAN, key.InnerVLAN = vlan, inner
+	w.k.AddFrame(key, seenNow())
 }
 
 // compare checks that what was followed is what a listing gives.
@@ -325,11 +324,11 @@ func (w *wirings) compare() {
 	w.t.Helper()
 	fresh := newTestKernel(w.t, w.f)
 	for nsid := range w.f {
-		if nsid != rtnetlink.NoNSID && nsid != testNSID {
-			fresh.adopt(nsid, inodeOf(nsid), false)
+		if nsid != rtnetlink.NoNSID && nsid != kerneltest.OwnNSID {
+			fresh.Adopt(nsid, inodeOf(nsid), false)
 		}
 	}
-	fresh.setNames(maps.Clone(w.names), nil, nil)
+	fresh.SetNames(maps.Clone(w.names), nil, nil)
 	for _, ns := range fresh.all() {
 		followed := w.k.own
 		if ns != fresh.own {

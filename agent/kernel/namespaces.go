@@ -1,9 +1,8 @@
-package agent
+package kernel
 
 import (
 	"errors"
 	"maps"
-	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,16 +13,17 @@ import (
 )
 
 // discover takes up a namespace that got an nsid.
-func (k *kernel) discover(nsid int32, now time.Time) *namespace {
+func (k *Mirror) discover(nsid int32, now time.Time) *namespace {
 	k.nextID++
-	ns := &namespace{id: k.nextID, nsid: nsid, first: now, links: map[int32]*link{}}
+	k.nextGen++
+	ns := &namespace{id: k.nextID, gen: k.nextGen, nsid: nsid, first: now, links: map[int32]*link{}}
 	k.byNSID[nsid] = ns
 	if err := k.load(ns, now); err != nil {
 		k.fail(ns, err, now)
 		return nil
 	}
 	if ns.inode == 0 {
-		k.unnamed()
+		k.Unnamed()
 	}
 	return ns
 }
@@ -32,7 +32,7 @@ func (k *kernel) discover(nsid int32, now time.Time) *namespace {
 // frees an nsid before it tells so (unhash_nsid in net/core/net_namespace.c):
 // the RTM_NEWNSID of the next namespace with it may come before the RTM_DELNSID
 // of the last one, and neither says which of the two is there now.
-func (k *kernel) renew(ns *namespace, now time.Time) {
+func (k *Mirror) renew(ns *namespace, now time.Time) {
 	links, err := k.req.Links(ns.nsid)
 	if err != nil {
 		k.fail(ns, err, now)
@@ -53,7 +53,7 @@ func (k *kernel) renew(ns *namespace, now time.Time) {
 }
 
 // end takes the end of a namespace: everything in it ends, untold.
-func (k *kernel) end(ns *namespace, now time.Time) {
+func (k *Mirror) end(ns *namespace, now time.Time) {
 	delete(k.byNSID, ns.nsid)
 	if ns.inode != 0 && k.inodes[ns.inode] == ns {
 		delete(k.inodes, ns.inode)
@@ -66,11 +66,11 @@ func (k *kernel) end(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		k.part(l)
 	}
-	k.unnamed() // its inode may be in use again
+	k.Unnamed() // its inode may be in use again
 }
 
 // fail takes an error of a request about a namespace.
-func (k *kernel) fail(ns *namespace, err error, now time.Time) {
+func (k *Mirror) fail(ns *namespace, err error, now time.Time) {
 	switch {
 	case ns == nil || errors.Is(err, unix.ENODEV):
 	case errors.Is(err, rtnetlink.ErrNamespaceGone):
@@ -79,13 +79,13 @@ func (k *kernel) fail(ns *namespace, err error, now time.Time) {
 		}
 	default:
 		k.log.Warn("cannot read network namespace", "nsid", ns.nsid, "error", err)
-		k.incomplete()
+		k.Incomplete()
 	}
 }
 
-// adopt names the namespace with that nsid by its inode. assigned says that the
+// Adopt names the namespace with that nsid by its inode. assigned says that the
 // nsid is new, so that its RTM_NEWNSID is still to be heard.
-func (k *kernel) adopt(nsid int32, inode uint64, assigned bool) {
+func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if nsid == k.ownNSID {
@@ -116,67 +116,72 @@ func (k *kernel) adopt(nsid int32, inode uint64, assigned bool) {
 	})
 }
 
-// beginNames says that names begin to be looked for, until setNames.
-func (k *kernel) beginNames() {
+// BeginNames says that names begin to be looked for, until setNames.
+func (k *Mirror) BeginNames() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	clear(k.reusable)
 }
 
-// notReusable takes out what may have been said of a namespace that ended since
-// the look began, and not of the one that has its inode now. The next look, which
-// that end asked for, says it anew.
-func (k *kernel) notReusable(said map[uint64]facts) {
+// Reused returns the inodes of namespaces that ended since beginNames. What was found out
+// about such an inode may be about a namespace that ended, and not about the one that has
+// the inode now. The end of a namespace wakes the search for names, which finds it again.
+func (k *Mirror) Reused() map[uint64]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	maps.DeleteFunc(said, func(inode uint64, _ facts) bool { return k.reusable[inode] })
+	return maps.Clone(k.reusable)
 }
 
-// known says whether a namespace with that inode is mirrored, so that it need
-// not be opened.
-func (k *kernel) known(inode uint64) bool {
+// OwnInode returns the inode of our own namespace.
+func (k *Mirror) OwnInode() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.own.inode
+}
+
+// Known reports whether a namespace with that inode is mirrored, so that it need not be
+// opened.
+func (k *Mirror) Known(inode uint64) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	_, ok := k.inodes[inode]
 	return ok
 }
 
-// anonymous says whether there is a namespace of ours whose inode is not known,
-// or that has no name, neither from what is said now nor from before.
-func (k *kernel) anonymous(said map[uint64]facts) bool {
+// Anonymous reports whether there is a namespace of ours whose inode is not known, or that
+// has no name, neither one that was set nor one that named knows.
+func (k *Mirror) Anonymous(named func(inode uint64) bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, ns := range k.byNSID {
-		if !ns.published {
-			continue
-		}
-		if _, ok := said[ns.inode]; ns.inode == 0 || !ok && k.names[ns.inode] == nil {
+		if ns.published && (ns.inode == 0 || !named(ns.inode) && k.names[ns.inode] == nil) {
 			return true
 		}
 	}
 	return false
 }
 
-// ourInodes gives the namespaces of this node whose inode is known, but for our own.
-func (k *kernel) ourInodes() map[uint64]*namespace {
+// OurInodes returns the namespaces of this node whose inode is known, except for our own:
+// by inode, a number that no two of them ever share, even if they share an inode.
+func (k *Mirror) OurInodes() map[uint64]uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ours := make(map[uint64]*namespace, len(k.inodes))
+	ours := make(map[uint64]uint64, len(k.inodes))
 	for inode, ns := range k.inodes {
 		if ns.published && ns != k.own {
-			ours[inode] = ns
+			ours[inode] = ns.gen
 		}
 	}
 	return ours
 }
 
-// setNames takes who lives in which namespace, which networks gave the addresses
+// SetNames takes who lives in which namespace, which networks gave the addresses
 // there, and which addresses it is meant to have, by inode. It keeps the maps.
-func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint64]networks, mean map[uint64]meant) {
+func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint64]Networks, mean map[uint64]Intended) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	for inode := range k.reusable { // as in notReusable
+	for inode := range k.reusable { // see reused
 		delete(names, inode)
 		delete(gave, inode)
 		delete(mean, inode)
@@ -192,7 +197,7 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // a pod is no switch
 			}
-			if kept := gave[inode].keep(before[inode]); kept != nil {
+			if kept := gave[inode].Keep(before[inode]); kept != nil {
 				gave[inode] = kept // a sandbox that was left behind has what it was given
 			}
 			if ns.published && !maps.Equal(before[inode], gave[inode]) {
@@ -201,24 +206,4 @@ func (k *kernel) setNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 			k.compareMeant(ns, now)
 		}
 	})
-}
-
-// all gives every mirrored namespace.
-func (k *kernel) all() []*namespace {
-	return append(slices.Collect(maps.Values(k.byNSID)), k.own)
-}
-
-// ours says whether a namespace belongs to this node: one of its interfaces
-// has its peer or lower device in our own namespace. Any other namespace of
-// the machine is somebody else's.
-func (k *kernel) ours(ns *namespace) bool {
-	if ns == k.own {
-		return true
-	}
-	for _, l := range ns.links {
-		if l.LowerNSID == k.ownNSID {
-			return true
-		}
-	}
-	return false
 }

@@ -1,4 +1,4 @@
-package agent
+package kernel
 
 import (
 	"cmp"
@@ -11,9 +11,6 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// meant says who means a namespace to have which addresses.
-type meant map[given]string
-
 // intendedAfter is how long an address may be missing before that is told. It is
 // set before anybody says that it is meant, but duplicate address detection
 // keeps a new one of IPv6 to itself for two seconds; and it is gone before the
@@ -25,33 +22,33 @@ const mostIntended = 64
 
 // compareMeant compares the addresses that a namespace is meant to have with
 // those that it has, and tells of those that have been missing for long.
-func (k *kernel) compareMeant(ns *namespace, now time.Time) {
-	mean := k.meant[ns.inode]
-	if ns == k.own || !ns.published || len(mean) == 0 && len(ns.missing) == 0 {
+func (p *publisher) compareMeant(ns *namespace, now time.Time) {
+	mean := p.meant[ns.inode]
+	if ns == p.own || !ns.published || len(mean) == 0 && len(ns.missing) == 0 {
 		return
 	}
 	var told []*ipwitnessv1.Intended
 	for g := range ns.missing {
-		if mean[g] == "" || ns.has(g.addr) {
+		if mean[g] == "" || ns.has(g.Addr) {
 			delete(ns.missing, g)
 		}
 	}
 	for g, source := range mean {
-		if ns.has(g.addr) {
+		if ns.has(g.Addr) {
 			continue
 		}
 		since, ok := ns.missing[g]
 		if !ok {
 			if ns.missing == nil {
-				ns.missing = map[given]time.Time{}
+				ns.missing = map[InterfaceAddress]time.Time{}
 			}
 			since, ns.missing[g] = now, now
 		}
 		if wait := intendedAfter - now.Sub(since); wait > 0 {
-			k.compareAgain(wait)
+			p.CompareAgain(wait)
 			continue
 		}
-		told = append(told, &ipwitnessv1.Intended{Address: g.addr.String(), Source: source, Interface: g.iface})
+		told = append(told, &ipwitnessv1.Intended{Address: g.Addr.String(), Source: source, Interface: g.Interface})
 	}
 	slices.SortFunc(told, func(a, b *ipwitnessv1.Intended) int {
 		return cmp.Or(cmp.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetInterface(), b.GetInterface()))
@@ -61,7 +58,7 @@ func (k *kernel) compareMeant(ns *namespace, now time.Time) {
 		return
 	}
 	ns.intended = told
-	k.putNamespace(ns, now)
+	p.putNamespace(ns, now)
 }
 
 // has says whether an interface of the namespace has an address, whatever its state.
