@@ -14,17 +14,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -37,83 +34,10 @@ import (
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/agent/wire"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
-
-// Config is what an agent can be told.
-type Config struct {
-	// Node is the name of this node: a label. Empty: the host's name.
-	Node string
-	// Version is the version that is reported.
-	Version string
-	// Wire says how the wire is watched. Empty: auto.
-	Wire Wire
-	// Interfaces are globs (path.Match) of interface names to watch. Empty: all.
-	Interfaces []string
-	// ExcludeInterfaces are globs of interface names that are not watched.
-	ExcludeInterfaces []string
-	// NetnsDirs have a file for each named network namespace. Empty:
-	// /run/netns and /run/docker/netns.
-	NetnsDirs []string
-	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
-	CNIResults string
-	// CNIConfig are the directories of CNI's configurations. Empty: /etc/cni/net.d
-	// and k3s's.
-	CNIConfig []string
-	// IPAMDirs have a directory of host-local's for each network. Empty:
-	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
-	IPAMDirs []string
-	// CalicoNodename has the name that Calico has for this node. Empty:
-	// /var/lib/calico/nodename.
-	CalicoNodename string
-	// CRISocket is where the container runtime offers CRI: a path, which may be
-	// that of a unix:// URL, CRIAuto or CRIOff. Empty: auto.
-	CRISocket string
-}
-
-// defaults fills in what is empty, and refuses what cannot be meant.
-func (c Config) defaults() (Config, error) {
-	if c.Node == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return c, fmt.Errorf("get host name: %w: name the node with --node", err)
-		}
-		c.Node = name
-	}
-	if !utf8.ValidString(c.Node) {
-		return c, fmt.Errorf("name of the node %q is not UTF-8", c.Node)
-	}
-	if c.Wire == "" {
-		c.Wire = WireAuto
-	}
-	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
-		return c, fmt.Errorf("unknown way to watch the wire %q: use auto, tcx, clsact or off", c.Wire)
-	}
-	for _, glob := range slices.Concat(c.Interfaces, c.ExcludeInterfaces) {
-		if _, err := path.Match(glob, ""); err != nil {
-			return c, fmt.Errorf("parse interface glob %q: %w", glob, err)
-		}
-	}
-	if len(c.NetnsDirs) == 0 {
-		c.NetnsDirs = []string{"/run/netns", "/run/docker/netns"}
-	}
-	if c.CNIResults == "" {
-		c.CNIResults = "/var/lib/cni/results"
-	}
-	if len(c.CNIConfig) == 0 {
-		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
-	}
-	if len(c.IPAMDirs) == 0 {
-		c.IPAMDirs = []string{defaultDataDir, "/run/cni-ipam-state"}
-	}
-	if c.CalicoNodename == "" {
-		c.CalicoNodename = "/var/lib/calico/nodename"
-	}
-	var err error
-	c.CRISocket, err = criSocket(c.CRISocket)
-	return c, err
-}
 
 // Agent witnesses one node.
 type Agent struct {
@@ -129,29 +53,13 @@ type Agent struct {
 
 	// sources has 1 for each source of evidence that the agent can use, 0 for others.
 	sources   atomic.Pointer[map[string]float64]
-	wire      atomic.Pointer[wire]
+	wire      atomic.Pointer[wire.Wire]
 	reporters atomic.Pointer[[]*reporter]
 
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
 
-	reporting  sync.Mutex
-	lostFrames rising
-}
-
-// rising is a counter of what is missing from the table, and when it last rose.
-type rising struct {
-	count uint32
-	at    time.Time
-}
-
-// recent takes the counter, and says whether what it counts may still be
-// missing: what was claimed longer ago would have been let go by now.
-func (r *rising) recent(count uint32, now time.Time) bool {
-	if count != r.count {
-		r.count, r.at = count, now
-	}
-	return count > 0 && now.Sub(r.at) < wireKept
+	reporting sync.Mutex
 }
 
 // New checks cfg and reads who this node is. It starts nothing.
@@ -269,11 +177,11 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
 	n.mounted = a.ipam.lookAtMounts
 	look := func(netip.Addr, bool) {}
-	var w *wire
+	var w *wire.Wire
 	if obs != nil {
-		w = newWire(a.log, k, a.table, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
-		w.statusChanged = a.report
-		look = w.contest
+		w = wire.New(a.log, k, a.table, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
+		w.StatusChanged = a.report
+		look = w.Contest
 		a.wire.Store(w)
 	}
 	contests := newContests(a.log, look)
@@ -296,14 +204,12 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
 		k.Incomplete()
 	}
-	for _, p := range k.Ports() {
-		a.removeLeftovers(p)
-	}
+	wire.RemoveLeftovers(a.log, k.Ports())
 	a.report()
 
 	g, ctx := errgroup.WithContext(ctx)
 	if w != nil {
-		g.Go(func() error { return w.run(ctx) })
+		g.Go(func() error { return w.Run(ctx) })
 	}
 	g.Go(func() error { return n.run(ctx) })
 	g.Go(func() error { return a.ipam.run(ctx) })
@@ -375,15 +281,6 @@ func (a *Agent) relist(ctx context.Context, k *kernel.Mirror, wanted <-chan stru
 	}
 }
 
-// removeLeftovers removes the filters of an agent that was killed: they outlive it.
-func (a *Agent) removeLeftovers(p kernel.Port) {
-	if n, err := bpf.RemoveLeftovers(int(p.Index)); err != nil && !errors.Is(err, bpf.ErrGone) {
-		a.log.Warn("cannot remove filters of an earlier run", "interface", p.Name, "error", err)
-	} else if n > 0 {
-		a.log.Info("removed filters of an earlier run", "interface", p.Name, "filters", n)
-	}
-}
-
 // startObserver loads the observer and chooses how it is attached. It gives
 // nil and no error where the wire is off.
 func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
@@ -444,19 +341,7 @@ func (a *Agent) report() {
 	problems, s.CalicoNodename = a.ipam.health()
 	s.Problems = append(s.Problems, problems...)
 	if w := a.wire.Load(); w != nil {
-		var problems []string
-		s.Wire = w.mode.String()
-		s.Ports, problems = w.ports()
-		s.UnwatchedPorts = uint32(len(problems))
-		s.Problems = append(s.Problems, problems...)
-		s.Unparsed = w.unparsed()
-		s.Flooding = w.floods.records()
-		lost := uint32(min(w.frames(bpf.ResultLost), math.MaxUint32))
-		s.LostEvents += lost
-		if a.lostFrames.recent(lost, now) {
-			s.Problems = append(s.Problems, fmt.Sprintf(
-				"%d frames came faster than they could be told: a binding is told by its next frame, but one that has had no other since is not known", lost))
-		}
+		w.AddStatus(s, now)
 	}
 	for i, problem := range s.Problems {
 		s.Problems[i] = form.Printable(problem) // errors name files, whose names may contain any bytes

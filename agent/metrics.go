@@ -59,14 +59,14 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	modes := map[string]float64{"tcx": 0, "clsact": 0}
 	unobserved, flooding := 0, 0
 	if w := a.wire.Load(); w != nil {
-		ports, refused := w.ports()
+		ports, refused := w.Ports()
 		unobserved = len(refused)
-		flooding = w.floods.count()
+		flooding = w.Flooding()
 		for _, p := range ports {
 			modes[p.GetMode()]++
 		}
 		var lost uint64
-		counters, err := w.obs.Counters()
+		counters, err := w.Counters()
 		if err != nil {
 			a.log.Debug("cannot read the observer's counters", "error", err)
 		}

@@ -1,4 +1,4 @@
-package agent
+package wire
 
 import (
 	"log/slog"
@@ -43,7 +43,7 @@ func TestAgeOfAFrameIsFromWhenTheKernelSawIt(t *testing.T) {
 	const ago = 10 * time.Second
 	begin := time.Now()
 	ev := bpf.Event{Ktime: monotonic(t) - ago, Ifindex: 10, Kind: bpf.Used, Frames: 1, Addr: tabletest.Claim(1).Address}
-	(&wire{kernel: k}).frame(&ev)
+	(&Wire{kernel: k}).frame(&ev)
 	c := tab.Attach().Take(time.Now()).GetClaims()[0]
 	// Twice: on a busy machine the two clocks may be read far apart.
 	if got, most := c.GetAge().AsDuration(), ago+2*time.Since(begin)+time.Millisecond; got < ago-time.Millisecond || got > most {
@@ -66,7 +66,7 @@ func BenchmarkFrame(b *testing.B) {
 			tab := table.New()
 			k := testKernel(b, f, tab)
 			tabletest.Follow(tab)
-			w := &wire{kernel: k}
+			w := &Wire{kernel: k}
 			ev := bpf.Event{Ktime: monotonic(b), Ifindex: 10, Kind: bpf.Used, Frames: 1}
 			tell := func(i int) {
 				ev.Addr = tabletest.Claim(i).Address
@@ -114,4 +114,22 @@ func testKernel(t testing.TB, f kerneltest.Fake, tab *table.Table) *kernel.Mirro
 		t.Fatal("list: ", err)
 	}
 	return k
+}
+
+func TestGlobsChooseThePortsThatAreWatched(t *testing.T) {
+	for _, c := range []struct {
+		include, exclude []string
+		name             string
+		want             bool
+	}{
+		{nil, nil, "eth0", true},
+		{[]string{"veth*", "eth?"}, nil, "eth0", true},
+		{[]string{"veth*"}, nil, "eth0", false},
+		{nil, []string{"docker*"}, "docker0", false},
+		{[]string{"*"}, []string{"eth0"}, "eth0", false},
+	} {
+		if got := (globs{c.include, c.exclude}).match(c.name); got != c.want {
+			t.Errorf("%s with include %v and exclude %v: got %v, want %v", c.name, c.include, c.exclude, got, c.want)
+		}
+	}
 }

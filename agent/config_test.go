@@ -2,25 +2,6 @@ package agent
 
 import "testing"
 
-func TestGlobsChooseThePortsThatAreWatched(t *testing.T) {
-	for _, c := range []struct {
-		include, exclude []string
-		name             string
-		want             bool
-	}{
-		{nil, nil, "eth0", true},
-		{[]string{"veth*", "eth?"}, nil, "eth0", true},
-		{[]string{"veth*"}, nil, "eth0", false},
-		{nil, []string{"docker*"}, "docker0", false},
-		{[]string{"*"}, []string{"eth0"}, "eth0", false},
-	} {
-		w := &wire{include: c.include, exclude: c.exclude}
-		if got := w.wanted(c.name); got != c.want {
-			t.Errorf("%s with include %v and exclude %v: got %v, want %v", c.name, c.include, c.exclude, got, c.want)
-		}
-	}
-}
-
 func TestConfigurationThatCannotBeMeantIsRefused(t *testing.T) {
 	for _, c := range []Config{{Wire: "carrier-pigeon"}, {Interfaces: []string{"[eth"}}, {ExcludeInterfaces: []string{"["}}} {
 		if _, err := c.defaults(); err == nil {

@@ -1,4 +1,4 @@
-package agent
+package wire
 
 import (
 	"cmp"
@@ -55,7 +55,7 @@ type counted struct {
 }
 
 // lookForFloods reads the counters until ctx ends.
-func (w *wire) lookForFloods(ctx context.Context) {
+func (w *Wire) lookForFloods(ctx context.Context) {
 	tick := time.NewTicker(lookForFloodsEvery)
 	defer tick.Stop()
 	for {
@@ -64,14 +64,14 @@ func (w *wire) lookForFloods(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			if w.floods.look(w.leftOut(), now) {
-				w.statusChanged()
+				w.StatusChanged()
 			}
 		}
 	}
 }
 
 // leftOut returns the counters of each port.
-func (w *wire) leftOut() (out []counted) {
+func (w *Wire) leftOut() (out []counted) {
 	byTable := w.table.LeftOut()
 	limited := w.frames(bpf.ResultLimited) > 0
 	w.mu.Lock()

@@ -1,4 +1,4 @@
-package agent
+package wire
 
 import (
 	"time"
@@ -6,17 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// frameClock turns the monotonic time of the kernel into ours.
+// frameClock converts the monotonic time of the kernel into wall time.
 type frameClock struct {
 	now       time.Time
 	monotonic time.Duration
 }
 
-// at gives the time of a frame. The two clocks are compared once a second, and
-// not for each frame: that would be a system call.
+// at returns the time of a frame. The two clocks are compared once a second, and not for
+// each frame, which would be a system call.
 func (c *frameClock) at(ktime time.Duration) time.Time {
 	if c.now.IsZero() || (ktime-c.monotonic).Abs() > time.Second {
-		for range 4 { // until nothing came between the two
+		for range 4 { // until both were read without an interruption
 			begin := time.Now()
 			var ts unix.Timespec
 			if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {

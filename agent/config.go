@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"unicode/utf8"
+)
+
+// Wire says how the agent watches the wire.
+type Wire string
+
+// The ways to watch the wire.
+const (
+	WireAuto   Wire = "auto"   // TCX where the kernel has it, clsact otherwise
+	WireTCX    Wire = "tcx"    // TCX only (Linux 6.6)
+	WireClsact Wire = "clsact" // a filter in the clsact qdisc
+	WireOff    Wire = "off"    // netlink only
+)
+
+// Config is what an agent can be told.
+type Config struct {
+	// Node is the name of this node: a label. Empty: the host's name.
+	Node string
+	// Version is the version that is reported.
+	Version string
+	// Wire says how the wire is watched. Empty: auto.
+	Wire Wire
+	// Interfaces are globs (path.Match) of interface names to watch. Empty: all.
+	Interfaces []string
+	// ExcludeInterfaces are globs of interface names that are not watched.
+	ExcludeInterfaces []string
+	// NetnsDirs have a file for each named network namespace. Empty:
+	// /run/netns and /run/docker/netns.
+	NetnsDirs []string
+	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
+	CNIResults string
+	// CNIConfig are the directories of CNI's configurations. Empty: /etc/cni/net.d
+	// and k3s's.
+	CNIConfig []string
+	// IPAMDirs have a directory of host-local's for each network. Empty:
+	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
+	IPAMDirs []string
+	// CalicoNodename has the name that Calico has for this node. Empty:
+	// /var/lib/calico/nodename.
+	CalicoNodename string
+	// CRISocket is where the container runtime offers CRI: a path, which may be
+	// that of a unix:// URL, CRIAuto or CRIOff. Empty: auto.
+	CRISocket string
+}
+
+// defaults fills in what is empty, and refuses what cannot be meant.
+func (c Config) defaults() (Config, error) {
+	if c.Node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return c, fmt.Errorf("get host name: %w: name the node with --node", err)
+		}
+		c.Node = name
+	}
+	if !utf8.ValidString(c.Node) {
+		return c, fmt.Errorf("name of the node %q is not UTF-8", c.Node)
+	}
+	if c.Wire == "" {
+		c.Wire = WireAuto
+	}
+	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
+		return c, fmt.Errorf("unknown way to watch the wire %q: use auto, tcx, clsact or off", c.Wire)
+	}
+	for _, glob := range slices.Concat(c.Interfaces, c.ExcludeInterfaces) {
+		if _, err := path.Match(glob, ""); err != nil {
+			return c, fmt.Errorf("parse interface glob %q: %w", glob, err)
+		}
+	}
+	if len(c.NetnsDirs) == 0 {
+		c.NetnsDirs = []string{"/run/netns", "/run/docker/netns"}
+	}
+	if c.CNIResults == "" {
+		c.CNIResults = "/var/lib/cni/results"
+	}
+	if len(c.CNIConfig) == 0 {
+		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
+	}
+	if len(c.IPAMDirs) == 0 {
+		c.IPAMDirs = []string{defaultDataDir, "/run/cni-ipam-state"}
+	}
+	if c.CalicoNodename == "" {
+		c.CalicoNodename = "/var/lib/calico/nodename"
+	}
+	var err error
+	c.CRISocket, err = criSocket(c.CRISocket)
+	return c, err
+}
