@@ -31,6 +31,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
@@ -52,9 +53,10 @@ type Agent struct {
 	blind    bool     // of the start: addresses inside pods are not seen
 
 	// sources has 1 for each source of evidence that the agent can use, 0 for others.
-	sources   atomic.Pointer[map[string]float64]
-	wire      atomic.Pointer[wire.Wire]
-	reporters atomic.Pointer[[]*reporter]
+	sources atomic.Pointer[map[string]float64]
+	wire    atomic.Pointer[wire.Wire]
+	// connected has a function for each aggregator, which reports whether it is connected.
+	connected atomic.Pointer[[]func() bool]
 
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
@@ -184,19 +186,14 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		look = w.Contest
 		a.wire.Store(w)
 	}
-	contests := newContests(a.log, look)
-	var reporters []*reporter
+	contests := report.NewContests(a.log, look)
+	var reporters []*report.Reporter
+	var connected []func() bool
 	for _, agg := range to {
-		reporters = append(reporters, &reporter{
-			log:      a.log.With("aggregator", agg.Name),
-			table:    a.table,
-			hello:    a.hello,
-			client:   ipwitnessv1.NewReportServiceClient(agg.Conn),
-			check:    k.Reread,
-			contests: contests,
-		})
+		r := report.New(a.log.With("aggregator", agg.Name), a.table, a.hello, agg.Conn, k.Reread, contests)
+		reporters, connected = append(reporters, r), append(connected, r.IsConnected)
 	}
-	a.reporters.Store(&reporters)
+	a.connected.Store(&connected)
 	incomplete := make(chan struct{}, 1)
 	k.Incomplete = func() { wake.Poke(incomplete) }
 	n.look(true) // names before addresses, so that the first account has both
@@ -218,7 +215,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	for _, r := range reporters {
 		g.Go(func() error {
 			a.ipam.await(ctx) // so that the first account has it
-			return r.run(ctx)
+			return r.Run(ctx)
 		})
 	}
 	return g.Wait()
@@ -226,9 +223,9 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 
 // aggregators counts those that take what the agent reports, and those that do not.
 func (a *Agent) aggregators() (connected, disconnected int) {
-	if all := a.reporters.Load(); all != nil {
-		for _, r := range *all {
-			if r.connected.Load() {
+	if all := a.connected.Load(); all != nil {
+		for _, isConnected := range *all {
+			if isConnected() {
 				connected++
 			} else {
 				disconnected++

@@ -1,4 +1,8 @@
-package agent
+// Package report sends the table to the aggregators: for each of them a stream that begins
+// with a snapshot and goes on with changes.
+//
+// What may not live here: sources of claims.
+package report
 
 import (
 	"context"
@@ -20,29 +24,43 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// reporter sends the table to one aggregator: a snapshot, then changes.
-type reporter struct {
+// A Reporter sends the table to one aggregator.
+type Reporter struct {
 	log       *slog.Logger
 	table     *table.Table
 	hello     *ipwitnessv1.Hello
 	client    ipwitnessv1.ReportServiceClient
-	check     func([]netip.Addr) bool // reads addresses again from their sources, and says whether it could
-	contests  *contests
+	check     func([]netip.Addr) bool // see newReporter
+	contests  *Contests
 	connected atomic.Bool // the aggregator has answered on the stream
 }
 
-// Waits between two tries to connect, and between two streams that end early.
+// New returns a reporter to the aggregator that conn leads to. check reads addresses
+// again from their sources, and reports whether it could.
+func New(log *slog.Logger, t *table.Table, hello *ipwitnessv1.Hello, conn grpc.ClientConnInterface,
+	check func([]netip.Addr) bool, contests *Contests,
+) *Reporter {
+	return &Reporter{
+		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, contests: contests,
+	}
+}
+
+// IsConnected reports whether the aggregator has answered on the current stream.
+func (r *Reporter) IsConnected() bool { return r.connected.Load() }
+
+// The first and the longest wait between two attempts to connect, and between two streams
+// that end early.
 const (
 	FirstBackoff = 100 * time.Millisecond
 	LastBackoff  = 3 * time.Second
 )
 
-// takenOverBackoff is how long one of two streams to the same aggregator leaves
-// that to the other: each takes over from the other, with a snapshot.
+// takenOverBackoff is the wait after another stream to the same aggregator took over.
+// Without it, two streams would take over from each other all the time, each with a
+// snapshot.
 const takenOverBackoff = time.Minute
 
-// silentFor is how long an aggregator that pings may say nothing: it pings every
-// few seconds.
+// silentFor is how long an aggregator that pings may be silent. It pings every few seconds.
 const silentFor = 30 * time.Second
 
 var (
@@ -50,10 +68,10 @@ var (
 	errSilent = fmt.Errorf("the aggregator has said nothing for %s", silentFor)
 )
 
-// run keeps a stream until ctx ends.
-func (r *reporter) run(ctx context.Context) error {
+// Run keeps a stream until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
 	backoff := FirstBackoff
-	said := "" // why streams end, so that it is not said again and again
+	said := "" // the last logged reason, so that it is logged once
 	for {
 		lasted, err := r.stream(ctx)
 		if ctx.Err() != nil {
@@ -64,7 +82,7 @@ func (r *reporter) run(ctx context.Context) error {
 		}
 		reason := status.Convert(err).Message()
 		if status.Code(err) == codes.Aborted {
-			// Not by our own next stream: that begins when this one has ended.
+			// Not by our own next stream, which begins after the end of this one.
 			backoff = takenOverBackoff
 			reason += ": is this the same aggregator as that of another --aggregator, or was this machine cloned while it ran?"
 		}
@@ -83,8 +101,8 @@ func (r *reporter) run(ctx context.Context) error {
 	}
 }
 
-// stream is one stream, from hello to its end, and says how long it lasted.
-func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error) {
+// stream opens one stream, serves it until it ends, and returns how long it lasted.
+func (r *Reporter) stream(ctx context.Context) (lasted time.Duration, err error) {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	g, ctx := errgroup.WithContext(ctx)
@@ -92,7 +110,7 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 	if status.Code(err) == codes.Unavailable && ctx.Err() == nil {
 		r.log.Warn("cannot reach the aggregator: what is witnessed is kept, and reported once it can be reached",
 			"error", status.Convert(err).Message())
-		// From here on the connection is tried again, with a backoff of its own.
+		// The connection retries with a backoff of its own.
 		stream, err = r.client.Report(ctx, grpc.WaitForReady(true))
 	}
 	if err != nil {
@@ -108,16 +126,16 @@ func (r *reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 	g.Go(func() error {
 		err := r.send(ctx, stream, reader)
 		if errors.Is(err, io.EOF) {
-			return nil // it has ended, and the other half is told why
+			return nil // the stream has ended, and receive gets the reason
 		}
 		return err
 	})
-	_ = g.Wait() // the cause says more
+	_ = g.Wait() // the cause is more specific
 	return time.Since(begin), context.Cause(ctx)
 }
 
-// send sends the table, and what changes of it.
-func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader) error {
+// send sends the table and its changes.
+func (r *Reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader) error {
 	hello := r.hello
 	for sequence := uint64(1); ; sequence++ {
 		m := reader.Take(time.Now())
@@ -135,11 +153,11 @@ func (r *reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_Re
 	}
 }
 
-// receive does what the aggregator asks. Where that says nothing any more, it
-// ends the stream.
-func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader, contests *contestsOf, end func(error)) error {
+// receive serves the requests of the aggregator. If an aggregator that pings falls silent,
+// receive ends the stream.
+func (r *Reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader, contests *contestsOf, end func(error)) error {
 	silence := time.AfterFunc(silentFor, func() { end(errSilent) })
-	silence.Stop() // until the first ping: an older aggregator has none
+	silence.Stop() // until the first ping: older aggregators do not ping
 	defer silence.Stop()
 	pings := false
 	for {
@@ -168,7 +186,7 @@ func (r *reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader
 					addrs = append(addrs, addr.Unmap())
 				}
 			}
-			if r.check(addrs) { // no answer: it will be asked again
+			if r.check(addrs) { // otherwise the aggregator repeats the check
 				reader.Answer(table.Questions{Checks: []uint64{c.GetId()}})
 			}
 		}

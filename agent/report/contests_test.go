@@ -1,4 +1,4 @@
-package agent
+package report
 
 import (
 	"log/slog"
@@ -10,7 +10,7 @@ import (
 
 func TestAddressIsContestedAsLongAsOneAggregatorSaysSo(t *testing.T) {
 	looked := map[netip.Addr]bool{}
-	all := newContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
+	all := NewContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
 		if looked[addr] == on {
 			t.Errorf("contest of %s: was set to %v twice", addr, on)
 		}
@@ -45,7 +45,7 @@ func TestAddressIsContestedAsLongAsOneAggregatorSaysSo(t *testing.T) {
 
 func TestContestsAreNoMoreThanTheObserverTakes(t *testing.T) {
 	looked := 0
-	all := newContests(slog.New(slog.DiscardHandler), func(netip.Addr, bool) { looked++ })
+	all := NewContests(slog.New(slog.DiscardHandler), func(netip.Addr, bool) { looked++ })
 	one := all.of()
 	for i := range maxContests + 10 {
 		one.set(tabletest.Claim(i).Address, true)

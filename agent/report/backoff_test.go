@@ -1,4 +1,4 @@
-package agent
+package report
 
 import (
 	"bytes"
@@ -90,22 +90,22 @@ func (l *logged) count(text string) int {
 }
 
 // newTestReporter makes a reporter with a log of its own.
-func newTestReporter(tab *table.Table, client ipwitnessv1.ReportServiceClient) (*reporter, *logged) {
+func newTestReporter(tab *table.Table, client ipwitnessv1.ReportServiceClient) (*Reporter, *logged) {
 	l := &logged{more: make(chan struct{}, 1)}
 	log := slog.New(slog.NewTextHandler(l, nil))
-	return &reporter{
+	return &Reporter{
 		log: log, table: tab, hello: &ipwitnessv1.Hello{}, client: client,
 		check:    func([]netip.Addr) bool { return true },
-		contests: newContests(log, func(netip.Addr, bool) {}),
+		contests: NewContests(log, func(netip.Addr, bool) {}),
 	}, l
 }
 
 // start runs a reporter, and gives what ends it.
-func start(t *testing.T, r *reporter) (stop func()) {
+func start(t *testing.T, r *Reporter) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.run(ctx) }()
+	go func() { done <- r.Run(ctx) }()
 	return func() {
 		t.Helper()
 		cancel()

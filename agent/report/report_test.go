@@ -1,4 +1,4 @@
-package agent
+package report
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func (s *fakeStream) next() *ipwitnessv1.ReportRequest {
 }
 
 // startReporter runs a reporter against a fake aggregator until the test ends.
-func startReporter(t *testing.T, r *reporter) func() *fakeStream {
+func startReporter(t *testing.T, r *Reporter) func() *fakeStream {
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
@@ -65,12 +65,12 @@ func startReporter(t *testing.T, r *reporter) func() *fakeStream {
 	}
 	r.log = slog.New(slog.DiscardHandler)
 	if r.contests == nil {
-		r.contests = newContests(r.log, func(netip.Addr, bool) {})
+		r.contests = NewContests(r.log, func(netip.Addr, bool) {})
 	}
 	r.client = ipwitnessv1.NewReportServiceClient(conn)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.run(ctx) }()
+	go func() { done <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -89,7 +89,7 @@ func startReporter(t *testing.T, r *reporter) func() *fakeStream {
 func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
 	tab := table.New()
 	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
-	r := &reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
+	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
 	s := startReporter(t, r)()
 
 	m := s.next()
@@ -111,7 +111,7 @@ func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
 
 func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
 	tab := table.New()
-	r := &reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
+	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
 	next := startReporter(t, r)
 	first := next()
 	if m := first.next(); !m.GetSnapshotEnd() {
@@ -128,7 +128,7 @@ func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
 func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
 	tab := table.New()
 	asked := make(chan []netip.Addr, 1)
-	r := &reporter{table: tab, hello: &ipwitnessv1.Hello{}}
+	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{}}
 	readable := false
 	r.check = func(addrs []netip.Addr) bool {
 		if !readable {
@@ -140,7 +140,7 @@ func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
 		return true
 	}
 	contested := make(chan netip.Addr, 1)
-	r.contests = newContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
+	r.contests = NewContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
 		if on {
 			contested <- addr
 		}
