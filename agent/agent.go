@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel"
@@ -47,7 +48,7 @@ type Agent struct {
 	hello    *ipwitnessv1.Hello
 	table    *table.Table
 	inode    uint64
-	runtime  *cri
+	runtime  *cri.Client
 	ipam     *ipam
 	problems []string // of the start: fixed
 	blind    bool     // of the start: addresses inside pods are not seen
@@ -83,7 +84,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 		log:     log,
 		table:   table.New(),
 		inode:   inode,
-		runtime: newCRI(log, cfg.CRISocket, "/proc"),
+		runtime: cri.New(log, cfg.CRISocket, "/proc"),
 		hello: &ipwitnessv1.Hello{
 			Node:    cfg.Node,
 			BootId:  strings.TrimSpace(string(bootID)),
@@ -94,7 +95,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 		},
 	}
 	a.ipam = newIPAM(log, a.table, cfg, files.FindRoot("/proc"))
-	a.runtime.statusChanged, a.ipam.statusChanged = a.report, a.report
+	a.runtime.StatusChanged, a.ipam.statusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
@@ -208,6 +209,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	if w != nil {
 		g.Go(func() error { return w.Run(ctx) })
 	}
+	g.Go(func() error { return a.runtime.Run(ctx) })
 	g.Go(func() error { return n.run(ctx) })
 	g.Go(func() error { return a.ipam.run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
@@ -333,7 +335,7 @@ func (a *Agent) report() {
 		Problems:   slices.Clone(a.problems),
 		Blind:      a.blind,
 	}
-	runtime, problems := a.runtime.health(now)
+	runtime, problems := a.runtime.Health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
 	problems, s.CalicoNodename = a.ipam.health()
 	s.Problems = append(s.Problems, problems...)

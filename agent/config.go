@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/ipwitness/ipwitness/agent/cri"
 )
 
 // Wire says how the agent watches the wire.
@@ -89,6 +91,6 @@ func (c Config) defaults() (Config, error) {
 		c.CalicoNodename = "/var/lib/calico/nodename"
 	}
 	var err error
-	c.CRISocket, err = criSocket(c.CRISocket)
+	c.CRISocket, err = cri.ParseSocket(c.CRISocket)
 	return c, err
 }

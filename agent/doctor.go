@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/proc"
@@ -274,26 +275,25 @@ func sourcesCheck(root files.Root, feature string, dirs []string, gives string) 
 // readRuntime asks the container runtime what it is.
 func readRuntime(socket string) Check {
 	c := Check{Feature: "container runtime", Status: StatusOK}
-	r := newCRI(slog.New(slog.DiscardHandler), socket, "/proc")
-	if len(r.sockets) == 0 {
+	runtime := cri.New(slog.New(slog.DiscardHandler), socket, "/proc")
+	if runtime.Off() {
 		c.Detail = "none is asked (--cri-socket off)"
 		return c
 	}
-	conn, _ := r.find(context.Background())
-	if conn != nil {
-		_ = conn.Close()
-		c.Detail = r.runtime + " at " + r.socket
-		return c
-	}
-	if r.fault == nil {
+	name, at, err := runtime.Probe(context.Background())
+	switch {
+	case err == nil && name == "":
 		c.Detail = "none is found (it may come later)"
 		return c
+	case err == nil:
+		c.Detail = name + " at " + at
+		return c
 	}
-	c.Status, c.Detail = StatusDegraded, form.Short(r.fault)
+	c.Status, c.Detail = StatusDegraded, form.Short(err)
 	c.Used = "CNI results, cgroups and processes"
 	c.Lost = "names of pods that have no CNI result; virtual machines, and addresses that the runtime believes"
 	c.Fix = "correct --cri-socket, or start the runtime"
-	if errors.Is(r.fault, os.ErrPermission) {
+	if errors.Is(err, os.ErrPermission) {
 		c.Fix = "let the process write to that socket (in a container, mount the directory that it is in)"
 	}
 	return c

@@ -39,6 +39,9 @@ type ipamLab struct {
 	status      chan struct{} // holds one token while the status may have changed
 }
 
+// patience is how long a test waits for something that does not come.
+const patience = 2 * time.Minute
+
 // newIPAMLab makes a lab whose reader does not run yet.
 func newIPAMLab(t *testing.T) *ipamLab {
 	t.Helper()

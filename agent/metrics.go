@@ -95,9 +95,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(leftOut), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
-	calls, answers := a.runtime.counters()
+	calls, answers := a.runtime.Counters()
 	for c, n := range calls {
-		ch <- prometheus.MustNewConstMetric(criCallsDesc, prometheus.CounterValue, float64(n), c.method, c.result)
+		ch <- prometheus.MustNewConstMetric(criCallsDesc, prometheus.CounterValue, float64(n), c.Method, c.Result)
 	}
 	ch <- prometheus.MustNewConstMetric(criConnectedDesc, prometheus.GaugeValue, answers)
 	connected, disconnected := a.aggregators()

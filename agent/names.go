@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel"
@@ -35,10 +36,11 @@ type names struct {
 	netnsDirs  []string
 	cniResults string
 	procDir    proc.Dir
-	ticks      func() uint64 // clock ticks since boot
-	runtime    *cri
-	changed    chan struct{} // holds one token while there may be something new
-	mounted    func()        // a mount has come or gone
+	ticks      func() uint64         // clock ticks since boot
+	sandboxes  func() []*cri.Sandbox // of the container runtime
+	unnamed    func([]uint64)        // gives the container runtime the namespaces that it has no sandbox for
+	changed    chan struct{}         // holds one token while there may be something new
+	mounted    func()                // a mount has come or gone
 
 	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
 	results map[string]cniFile       // parsed results, by file name: see ofMultus
@@ -65,7 +67,7 @@ type namedNetns struct {
 	name  *ipwitnessv1.Workload
 }
 
-func newNames(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri) *names {
+func newNames(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client) *names {
 	n := &names{
 		log:        log,
 		kernel:     k,
@@ -73,7 +75,8 @@ func newNames(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults
 		cniResults: cniResults,
 		procDir:    procDir,
 		ticks:      proc.BootTicks,
-		runtime:    runtime,
+		sandboxes:  runtime.Sandboxes,
+		unnamed:    runtime.Unnamed,
 		changed:    make(chan struct{}, 1),
 		mounted:    func() {},
 		files:      map[netnsFile]namedNetns{},
@@ -82,7 +85,7 @@ func newNames(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults
 		stale:      map[string]bool{},
 		all:        true,
 	}
-	k.Unnamed, runtime.changed = n.wake, n.wake
+	k.Unnamed, runtime.Changed = n.wake, n.wake
 	k.CompareAgain = n.wakeAfter
 	return n
 }
@@ -118,7 +121,6 @@ func (n *names) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watchMounts(ctx) })
 	g.Go(func() error { return n.watchResults(ctx) })
-	g.Go(func() error { return n.runtime.run(ctx) })
 	g.Go(func() error {
 		tick := time.NewTicker(everythingEvery)
 		defer tick.Stop()
@@ -162,7 +164,7 @@ func (n *names) look(everything bool) {
 			}
 		}
 	}
-	for _, s := range n.runtime.now() {
+	for _, s := range n.sandboxes() {
 		if inode := n.sandboxInode(s, byPath); inode != 0 {
 			said[inode] = said[inode].with(facts{sandbox: s})
 		}
@@ -173,7 +175,7 @@ func (n *names) look(everything bool) {
 	names, unnamed := n.moveTenants(said)
 	gave, meant := n.given(byPath, said)
 	n.kernel.SetNames(names, gave, meant)
-	n.runtime.namespaces(unnamed)
+	n.unnamed(unnamed)
 }
 
 // lookFiles finds the named namespaces, and gives their inodes by path, and what
@@ -218,19 +220,19 @@ func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 }
 
 // sandboxInode finds the network namespace of a sandbox; 0 where it is not known.
-func (n *names) sandboxInode(s *sandbox, byPath map[string]uint64) uint64 {
-	if inode, ok := byPath[s.path]; ok {
+func (n *names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
+	if inode, ok := byPath[s.Path]; ok {
 		return inode
 	}
 	switch {
-	case strings.HasPrefix(s.path, "/run/"): // elsewhere than others have it; whatever else is there may never answer
-		if inode, err := namespaceInode(s.path); err == nil {
-			n.adopt(s.path, inode)
+	case strings.HasPrefix(s.Path, "/run/"): // elsewhere than others have it; whatever else is there may never answer
+		if inode, err := namespaceInode(s.Path); err == nil {
+			n.adopt(s.Path, inode)
 			return inode
 		}
-	case s.process.PID != 0:
+	case s.Process.PID != 0:
 		// A PID may be another process's by now.
-		if p, err := n.procDir.Process(s.process.PID); err == nil && p.Start == s.process.Start {
+		if p, err := n.procDir.Process(s.Process.PID); err == nil && p.Start == s.Process.Start {
 			if inode, err := n.procDir.Netns(p.PID); err == nil && inode != n.kernel.OwnInode() {
 				return inode
 			}
@@ -251,9 +253,9 @@ func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 			delete(n.tenants, inode)
 		}
 	}
-	byID := map[string]*sandbox{}
-	for _, s := range n.runtime.now() {
-		byID[s.id] = s
+	byID := map[string]*cri.Sandbox{}
+	for _, s := range n.sandboxes() {
+		byID[s.Id] = s
 	}
 	names = make(map[uint64]*ipwitnessv1.Workload, len(said))
 	for inode, ns := range ours {
@@ -308,8 +310,8 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 	for inode, addrs := range runtime {
 		gave[inode] = gave[inode].Keep(addrs) // of what Multus does not name
 	}
-	there := map[*sandbox]bool{}
-	for _, s := range n.runtime.now() {
+	there := map[*cri.Sandbox]bool{}
+	for _, s := range n.sandboxes() {
 		there[s] = true
 	}
 	for inode, f := range said {
@@ -317,12 +319,12 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 			continue // the runtime has ended it, and takes its addresses away
 		}
 		only := kernel.Networks{}
-		for _, ip := range f.sandbox.ips {
-			g := kernel.InterfaceAddress{Interface: podInterface, Addr: ip}
+		for _, ip := range f.sandbox.IPs {
+			g := kernel.InterfaceAddress{Interface: cri.PodInterface, Addr: ip}
 			if _, ok := gave[inode][g]; !ok {
-				only[g] = sourceCRI
+				only[g] = cri.Source
 			}
-			mean(inode, g, sourceCRI)
+			mean(inode, g, cri.Source)
 		}
 		if len(only) > 0 {
 			gave[inode] = gave[inode].With(only)

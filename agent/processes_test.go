@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
@@ -48,7 +49,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
 		t.Fatal("list: ", err)
 	}
 	p := proctest.New(t)
-	n := newNames(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), newCRI(slog.New(slog.DiscardHandler), CRIOff, proc.Dir(p.Dir)))
+	n := newNames(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)))
 	for i, inode := range inodes {
 		k.Adopt(int32(i+1), inode, false)
 	}

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/proc"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -47,7 +48,7 @@ func (t *tenant) name() *ipwitnessv1.Workload {
 
 // facts are all that the sources say of who lives in a namespace.
 type facts struct {
-	sandbox   *sandbox              // by the container runtime; nil: by nothing
+	sandbox   *cri.Sandbox          // by the container runtime; nil: by nothing
 	result    *ipwitnessv1.Workload // by a CNI result
 	file      *ipwitnessv1.Workload // by the name of its file
 	process   proc.Process          // the oldest: pause, or whoever made the namespace
@@ -113,7 +114,7 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 		}
 	}
 	if f.sandbox != nil {
-		add(f.sandbox.workload, true)
+		add(f.sandbox.Workload, true)
 	}
 	add(f.result, f.result != nil)
 	add(f.file, f.file != nil && !isMadeUp(f.file))

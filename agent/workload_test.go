@@ -2,7 +2,6 @@ package agent
 
 import (
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
@@ -15,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/proc"
@@ -25,10 +25,10 @@ import (
 )
 
 func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
-	runtime := &sandbox{id: "sandbox", workload: &ipwitnessv1.Workload{
+	runtime := &cri.Sandbox{Id: "sandbox", Workload: &ipwitnessv1.Workload{
 		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Uid: "u-cri", ContainerId: "c-cri", VirtualMachine: "vm1", Source: "cri",
 	}}
-	runtimeWithout := &sandbox{id: "sandbox", workload: &ipwitnessv1.Workload{
+	runtimeWithout := &cri.Sandbox{Id: "sandbox", Workload: &ipwitnessv1.Workload{
 		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Source: "cri",
 	}}
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
@@ -59,7 +59,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := "nothing"
-			before := fmt.Sprint(runtime.workload, runtimeWithout.workload, result, resultWithout, person, madeUp)
+			before := fmt.Sprint(runtime.Workload, runtimeWithout.Workload, result, resultWithout, person, madeUp)
 			if w := c.facts.workload(); w != nil {
 				got = fmt.Sprintf("%s %s/%s %s %s %s %s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine(), w.GetProcess(), w.GetSource())
 				if len(w.GetSources()) > 0 {
@@ -69,7 +69,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 			if got != c.want {
 				t.Errorf("name: got  %q\n          want %q", got, c.want)
 			}
-			if after := fmt.Sprint(runtime.workload, runtimeWithout.workload, result, resultWithout, person, madeUp); after != before {
+			if after := fmt.Sprint(runtime.Workload, runtimeWithout.Workload, result, resultWithout, person, madeUp); after != before {
 				t.Errorf("what others hold as well was changed: got %s, want %s", after, before)
 			}
 		})
@@ -77,13 +77,13 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 }
 
 // say has a runtime that does not run say something.
-func say(n *names, all ...*sandbox) { n.runtime.sandboxes.Store(&all) }
+func say(n *names, all ...*cri.Sandbox) { n.sandboxes = func() []*cri.Sandbox { return all } }
 
 // sandboxNamed is a sandbox whose first process is that one.
-func sandboxNamed(name string, p proc.Process, ips ...string) *sandbox {
-	s := &sandbox{id: "id-" + name, process: p, workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
+func sandboxNamed(name string, p proc.Process, ips ...string) *cri.Sandbox {
+	s := &cri.Sandbox{Id: "id-" + name, Process: p, Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
 	for _, ip := range ips {
-		s.ips = append(s.ips, netip.MustParseAddr(ip))
+		s.IPs = append(s.IPs, netip.MustParseAddr(ip))
 	}
 	return s
 }
@@ -113,7 +113,7 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	p.Put(40, 2, "pause", 600, 100, "/")
 	p.Put(50, 2, "pause", 700, 200, "/docker/"+proctest.InnerID)
 	byPath, byProcess, byCgroup := sandboxNamed("by-path", proc.Process{}), sandboxNamed("by-process", proc.Process{PID: 40, Start: 600}), sandboxNamed("by-cgroup", proc.Process{})
-	byPath.path, byCgroup.id = path, proctest.InnerID
+	byPath.Path, byCgroup.Id = path, proctest.InnerID
 	say(n.names, byPath, byProcess, byCgroup)
 	n.look(true)
 	for inode, want := range map[uint64]string{inode: "by-path by cri", 100: "by-process by cri", 200: "by-cgroup by cri", 300: " by "} {
@@ -138,29 +138,25 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 
 func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 	n, p := newTestNames(t, 100, 200)
-	n.runtime.sockets = []string{"/x"}
-	p.Put(40, 2, "pause", 600, 100, "/")
-	n.look(true)
-	unnamed := func() (ids []uint64) {
-		for inode, ns := range n.kernel.OurInodes() {
-			if n.runtime.unnamed[ns] != nil {
-				ids = append(ids, inode)
+	var unnamed []uint64 // inodes
+	n.unnamed = func(numbers []uint64) {
+		unnamed = nil
+		for inode, number := range n.kernel.OurInodes() {
+			if slices.Contains(numbers, number) {
+				unnamed = append(unnamed, inode)
 			}
 		}
-		slices.Sort(ids)
-		return ids
+		slices.Sort(unnamed)
 	}
-	if got := unnamed(); !slices.Equal(got, []uint64{100, 200}) {
-		t.Errorf("namespaces without a sandbox: got %v, want both", got)
+	p.Put(40, 2, "pause", 600, 100, "/")
+	n.look(true)
+	if !slices.Equal(unnamed, []uint64{100, 200}) {
+		t.Errorf("namespaces without a sandbox: got %v, want both", unnamed)
 	}
-	if len(n.runtime.poked) != 1 {
-		t.Error("new namespaces: got no poke")
-	}
-	<-n.runtime.poked
 	say(n.names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}))
 	n.look(false)
-	if got := unnamed(); !slices.Equal(got, []uint64{200}) || len(n.runtime.poked) != 0 {
-		t.Errorf("namespaces without a sandbox: got %v and %d pokes, want 200, and nothing to do", got, len(n.runtime.poked))
+	if !slices.Equal(unnamed, []uint64{200}) {
+		t.Errorf("namespaces without a sandbox: got %v, want 200", unnamed)
 	}
 }
 
@@ -178,7 +174,7 @@ func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 }
 
 func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
-	n := &names{runtime: newCRI(slog.New(slog.DiscardHandler), CRIOff, ""), results: map[string]cniFile{}}
+	n := &names{results: map[string]cniFile{}}
 	s := sandboxNamed("web-0", proc.Process{}, "10.0.0.2", "10.0.0.3")
 	say(n, s)
 	g := func(iface, ip string) kernel.InterfaceAddress {
@@ -199,7 +195,8 @@ func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 
 // The container runtime calls Multus only, which calls what gives a pod its addresses.
 func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
-	n := &names{runtime: newCRI(slog.New(slog.DiscardHandler), CRIOff, ""), results: map[string]cniFile{}}
+	n := &names{results: map[string]cniFile{}}
+	say(n)
 	g := func(iface, ip string) kernel.InterfaceAddress {
 		return kernel.InterfaceAddress{Interface: iface, Addr: netip.MustParseAddr(ip)}
 	}

@@ -1,4 +1,4 @@
-package agent
+package cri
 
 import (
 	"cmp"
@@ -28,8 +28,8 @@ import (
 	"github.com/ipwitness/ipwitness/agent/wake"
 )
 
-// patience is how long a condition may take: machines are shared.
-const patience = 2 * time.Minute
+// longest is how long a condition may take: machines are shared.
+const longest = 2 * time.Minute
 
 // fakeRuntime is a container runtime of which a test says what it answers.
 type fakeRuntime struct {
@@ -190,7 +190,7 @@ func (f *fakeRuntime) serve(t *testing.T, socket string) (stop func()) {
 
 // asking is a cri that runs.
 type asking struct {
-	*cri
+	*Client
 	t    *testing.T
 	news chan struct{}
 }
@@ -198,15 +198,15 @@ type asking struct {
 // ask starts a cri of a socket.
 func ask(t *testing.T, sockets ...string) *asking {
 	t.Helper()
-	a := &asking{newCRI(slog.New(slog.DiscardHandler), sockets[0], proc.Dir(t.TempDir())), t, make(chan struct{}, 1)}
+	a := &asking{New(slog.New(slog.DiscardHandler), sockets[0], proc.Dir(t.TempDir())), t, make(chan struct{}, 1)}
 	if len(sockets) > 1 {
 		a.sockets, a.chosen = sockets, false
 	}
-	a.changed = func() { wake.Poke(a.news) }
-	a.statusChanged = a.changed
+	a.Changed = func() { wake.Poke(a.news) }
+	a.StatusChanged = a.Changed
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- a.run(ctx) }()
+	go func() { done <- a.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -219,7 +219,7 @@ func ask(t *testing.T, sockets ...string) *asking {
 // await waits until a condition holds.
 func (a *asking) await(what string, cond func() bool) {
 	a.t.Helper()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(longest)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
@@ -228,7 +228,7 @@ func (a *asking) await(what string, cond func() bool) {
 		case <-tick.C:
 		case <-a.news:
 		case <-deadline.C:
-			runtime, problems := a.health(time.Now().Add(awayAfter))
+			runtime, problems := a.Health(time.Now().Add(awayAfter))
 			a.t.Fatalf("waited in vain for %s: sandboxes %q, runtime %q, problems %q", what, a.names(), runtime, problems)
 		}
 	}
@@ -237,8 +237,8 @@ func (a *asking) await(what string, cond func() bool) {
 // names are the names of the sandboxes that are published.
 func (a *asking) names() string {
 	var all []string
-	for _, s := range a.now() {
-		all = append(all, s.workload.GetName())
+	for _, s := range a.Sandboxes() {
+		all = append(all, s.Workload.GetName())
 	}
 	slices.Sort(all)
 	return strings.Join(all, " ")
@@ -251,7 +251,7 @@ func (a *asking) awaitNames(want string) {
 
 // problem is what will be a problem if it lasts.
 func (a *asking) problem() string {
-	_, problems := a.health(time.Now().Add(awayAfter))
+	_, problems := a.Health(time.Now().Add(awayAfter))
 	return strings.Join(problems, "; ")
 }
 
@@ -275,8 +275,8 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 
 	a := ask(t, dead, missing, filepath.Join(dir, "plain.sock"), socket)
 	a.await("the sockets to be tried", func() bool {
-		calls, _ := a.counters()
-		return calls[criCall{"Version", "unimplemented"}] > 0
+		calls, _ := a.Counters()
+		return calls[Call{"Version", "unimplemented"}] > 0
 	})
 	if got := a.problem(); got != "" {
 		t.Errorf("no runtime, where none was chosen: got problem %q, want none", got)
@@ -288,7 +288,7 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 	}
 	f.serve(t, socket)
 	a.awaitNames("web-0")
-	if name, _ := a.health(time.Now()); name != "fake 1.2.3" {
+	if name, _ := a.Health(time.Now()); name != "fake 1.2.3" {
 		t.Errorf("runtime: got %q, want fake 1.2.3", name)
 	}
 }
@@ -307,8 +307,8 @@ func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 	// While it is started anew, the other one does not take its place.
 	stop()
 	tried := func() int {
-		calls, _ := a.counters()
-		return int(calls[criCall{"Version", "ok"}])
+		calls, _ := a.Counters()
+		return int(calls[Call{"Version", "ok"}])
 	}
 	before := tried()
 	a.await("the other one to be tried", func() bool { return tried() >= before+2 })
@@ -318,7 +318,7 @@ func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 	kubelet.set(func() { kubelet.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
 	stop = kubelet.serve(t, filepath.Join(dir, "kubelet.sock"))
 	a.awaitNames("web-0 web-1")
-	if got, _ := a.health(time.Now()); got != "kubelet's 1.2.3" {
+	if got, _ := a.Health(time.Now()); got != "kubelet's 1.2.3" {
 		t.Errorf("runtime: got %q, want kubelet's", got)
 	}
 
@@ -353,9 +353,9 @@ func TestSocketThatWasChosenIsMissedInWords(t *testing.T) {
 }
 
 func TestPermissionThatIsMissingIsToldInWords(t *testing.T) {
-	c := newCRI(slog.New(slog.DiscardHandler), "/run/x.sock", "")
+	c := New(slog.New(slog.DiscardHandler), "/run/x.sock", "")
 	c.failed(fmt.Errorf("%s: %w", "/run/x.sock", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", os.ErrPermission)}))
-	_, problems := c.health(time.Now())
+	_, problems := c.Health(time.Now())
 	if len(problems) != 1 || !strings.Contains(problems[0], "may not be asked") || !strings.Contains(problems[0], "let the agent's user write to that socket") {
 		t.Errorf("problems: got %q, want what to do", problems)
 	}
@@ -379,7 +379,7 @@ func TestEverySandboxIsAskedForOnce(t *testing.T) {
 	a := ask(t, socket)
 	a.await("calls side by side", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.now == askAtOnce })
 	close(f.hold)
-	a.await("all sandboxes", func() bool { return len(a.now()) == pods })
+	a.await("all sandboxes", func() bool { return len(a.Sandboxes()) == pods })
 
 	// The runtime is started anew: they are listed, and known already.
 	stop()
@@ -389,7 +389,7 @@ func TestEverySandboxIsAskedForOnce(t *testing.T) {
 		delete(f.pods, "0")
 	})
 	f.serve(t, socket)
-	a.await("the new one", func() bool { return strings.Contains(a.names(), "new") && len(a.now()) == pods })
+	a.await("the new one", func() bool { return strings.Contains(a.names(), "new") && len(a.Sandboxes()) == pods })
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.most > askAtOnce {
@@ -413,15 +413,15 @@ func TestRuntimeThatIsAwayKeepsItsNames(t *testing.T) {
 	stop := f.serve(t, socket)
 	a := ask(t, socket)
 	a.awaitNames("web-0")
-	if _, up := a.counters(); up != 1 {
+	if _, up := a.Counters(); up != 1 {
 		t.Errorf("connected: got %v, want 1", up)
 	}
 	stop()
-	a.await("that it is away", func() bool { _, up := a.counters(); return up == 0 })
+	a.await("that it is away", func() bool { _, up := a.Counters(); return up == 0 })
 	if got := a.problem(); !strings.Contains(got, socket) || !strings.Contains(got, "does not answer since") || !strings.Contains(got, "names of new pods") {
 		t.Errorf("problem: got %q", got)
 	}
-	if _, problems := a.health(time.Now()); len(problems) != 0 {
+	if _, problems := a.Health(time.Now()); len(problems) != 0 {
 		t.Errorf("problems at once: got %q, want none, as it may be restarted", problems)
 	}
 	if got := a.names(); got != "web-0" {
@@ -451,7 +451,7 @@ func TestNamespaceWithoutASandboxHasThemListedAFewTimes(t *testing.T) {
 	var burst []uint64
 	for range 50 {
 		burst = append(burst, uint64(len(burst)+1))
-		a.namespaces(burst)
+		a.Unnamed(burst)
 	}
 	a.await("a second list, and a third", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 3 })
 	f.set(func() { f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a") })
@@ -515,7 +515,7 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 		f.mu.Unlock()
 		select {
 		case f.events <- e:
-		case <-time.After(patience):
+		case <-time.After(longest):
 			t.Fatal("nobody listens to events")
 		}
 	}
@@ -525,7 +525,7 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in it
 	a.awaitNames("web-0")
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
-	a.namespaces([]uint64{1}) // its namespace, which is given time
+	a.Unnamed([]uint64{1}) // its namespace, which is given time
 	tell("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	a.awaitNames("web-0 web-1")
 	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // it restarts
@@ -554,7 +554,7 @@ func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
 	a := ask(t, socket)
 	a.awaitNames("web-0") // who listens does so before
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
-	a.namespaces([]uint64{1})
+	a.Unnamed([]uint64{1})
 	a.awaitNames("web-0 web-1")
 	if len(f.events) != 1 {
 		t.Error("events of containerd 1.2.3: got them taken, want them left")
@@ -576,17 +576,17 @@ func TestRuntimeThatDoesNotAnswerStopsNothing(t *testing.T) {
 			f.serve(t, socket)
 			a := ask(t, socket)
 			a.await("a call to time out", func() bool {
-				calls, _ := a.counters()
-				return calls[criCall{method, "timeout"}] > 0
+				calls, _ := a.Counters()
+				return calls[Call{method, "timeout"}] > 0
 			})
 			if method != "PodSandboxStatus" {
 				a.await("a problem", func() bool { return a.problem() != "" })
 			}
 			f.set(func() { delete(f.hangs, method) })
-			a.await("all sandboxes", func() bool { return len(a.now()) == 20 })
+			a.await("all sandboxes", func() bool { return len(a.Sandboxes()) == 20 })
 			a.await("no problem", func() bool { return a.problem() == "" })
-			if calls, _ := a.counters(); calls[criCall{method, "timeout"}] > 3*askAtOnce {
-				t.Errorf("calls that timed out: got %d, want few", calls[criCall{method, "timeout"}])
+			if calls, _ := a.Counters(); calls[Call{method, "timeout"}] > 3*askAtOnce {
+				t.Errorf("calls that timed out: got %d, want few", calls[Call{method, "timeout"}])
 			}
 		})
 	}
@@ -630,7 +630,7 @@ func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
 			c.change(r)
 			got := "not taken"
 			if s, err := parseSandbox(r); err == nil {
-				got = fmt.Sprint(s.workload.GetName(), " ", s.path, " ", s.process.PID, " ", s.ips)
+				got = fmt.Sprint(s.Workload.GetName(), " ", s.Path, " ", s.Process.PID, " ", s.IPs)
 			}
 			if got != c.want {
 				t.Errorf("sandbox: got %q, want %q", got, c.want)
@@ -638,7 +638,7 @@ func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
 		})
 	}
 	many := sandboxAnswer("1", "web-0", "/run/netns/a", slices.Repeat([]string{"10.0.0.2"}, 1000)...)
-	if s, err := parseSandbox(many); err != nil || len(s.ips) != maxIPs {
+	if s, err := parseSandbox(many); err != nil || len(s.IPs) != maxIPs {
 		t.Errorf("addresses without end: got %v, want %d", err, maxIPs)
 	}
 }
@@ -682,8 +682,8 @@ func TestVirtualMachineOfAPodIsNamedByItsLabels(t *testing.T) {
 		r := sandboxAnswer("1", "virt-launcher-x", "/run/netns/a")
 		r.Status.Labels = c.labels
 		s, err := parseSandbox(r)
-		if err != nil || s.workload.GetVirtualMachine() != c.want {
-			t.Errorf("machine by %v: got %q and %v, want %q", c.labels, s.workload.GetVirtualMachine(), err, c.want)
+		if err != nil || s.Workload.GetVirtualMachine() != c.want {
+			t.Errorf("machine by %v: got %q and %v, want %q", c.labels, s.Workload.GetVirtualMachine(), err, c.want)
 		}
 	}
 }
@@ -693,40 +693,39 @@ func TestPathOfTheSocketIsReadAsPeopleWriteIt(t *testing.T) {
 		"": "auto", "auto": "auto", "off": "off", "/run/x.sock": "/run/x.sock", "unix:///run/x.sock": "/run/x.sock", "/run//y/../x.sock": "/run/x.sock",
 		"x.sock": "", "tcp://1.2.3.4:1": "", "Auto": "", "/" + strings.Repeat("x", 120): "",
 	} {
-		got, err := criSocket(flag)
+		got, err := ParseSocket(flag)
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("--cri-socket %q: got %q and %v, want %q", flag, got, err, want)
 		}
 	}
-	if _, err := (Config{Node: "n", CRISocket: "x.sock"}).defaults(); err == nil {
-		t.Error("configuration with a socket that cannot be: got no error")
-	}
 }
 
-func TestDoctorSaysWhichRuntimeAnswers(t *testing.T) {
-	dir := socketDir(t)
-	socket := filepath.Join(dir, "fake.sock")
-	check := func(flag, wantStatus, want string) {
-		t.Helper()
-		if c := readRuntime(flag); c.Status != wantStatus || !strings.Contains(c.Detail, want) || (c.Status == StatusOK) != (c.Lost == "") {
-			t.Errorf("%s: got %+v, want %s and %q", flag, c, wantStatus, want)
-		}
+func TestProbeFindsTheRuntimeOrSaysWhyNot(t *testing.T) {
+	socket := filepath.Join(socketDir(t), "fake.sock")
+	probe := func(flag string) (name, at string, err error) {
+		return New(slog.New(slog.DiscardHandler), flag, "").Probe(t.Context())
 	}
-	check(CRIOff, StatusOK, "none is asked")
-	check(socket, StatusDegraded, "no such file")
+	if !New(slog.New(slog.DiscardHandler), Off, "").Off() || New(slog.New(slog.DiscardHandler), socket, "").Off() {
+		t.Error("off: got something else than the flag says")
+	}
+	if name, _, err := probe(socket); name != "" || !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("socket that is missing: got %q and error %v, want that it does not exist", name, err)
+	}
 	newFakeRuntime().serve(t, socket)
-	check(socket, StatusOK, "fake 1.2.3 at "+socket)
+	if name, at, err := probe(socket); name != "fake 1.2.3" || at != socket || err != nil {
+		t.Errorf("fake runtime: got %q at %q and error %v", name, at, err)
+	}
 }
 
 var errSome = errors.New("some")
 
 func TestCallsAreCountedByHowTheyEnded(t *testing.T) {
-	c := newCRI(slog.New(slog.DiscardHandler), CRIOff, "")
+	c := New(slog.New(slog.DiscardHandler), Off, "")
 	for _, err := range []error{nil, errSome, status.Error(codes.DeadlineExceeded, ""), status.Error(codes.Unimplemented, ""), nil} {
 		c.count("Version", err)
 	}
-	calls, _ := c.counters()
-	if want := (map[criCall]uint64{{"Version", "ok"}: 2, {"Version", "error"}: 1, {"Version", "timeout"}: 1, {"Version", "unimplemented"}: 1}); !maps.Equal(calls, want) {
+	calls, _ := c.Counters()
+	if want := (map[Call]uint64{{"Version", "ok"}: 2, {"Version", "error"}: 1, {"Version", "timeout"}: 1, {"Version", "unimplemented"}: 1}); !maps.Equal(calls, want) {
 		t.Errorf("calls: got %v, want %v", calls, want)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package cri
 
 import (
 	"encoding/json"
@@ -15,43 +15,44 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// sandbox is what a container runtime says of one pod. It is never changed.
-type sandbox struct {
-	id       string
-	path     string                // of its network namespace, as names has it; empty: not told
-	process  proc.Process          // its first one, where no path is told
-	workload *ipwitnessv1.Workload // nil: it is in the node's own network
-	ips      []netip.Addr          // that the runtime believes it has
+// A Sandbox is a pod, as the container runtime describes it. It is never changed.
+type Sandbox struct {
+	Id       string
+	Path     string                // of its network namespace, see files.Clean; empty if unknown
+	Process  proc.Process          // its first process, if the path is unknown
+	Workload *ipwitnessv1.Workload // nil if the sandbox is in the node's own network
+	IPs      []netip.Addr          // its addresses, as far as the runtime knows
 }
 
 const (
-	// maxInfo and maxIPs are more than a runtime has to say of one sandbox.
+	// maxInfo and maxIPs are more than a runtime returns for one sandbox.
 	maxInfo = 1 << 20
 	maxIPs  = 16
-	// podInterface is what CRI runtimes call the interface whose addresses they tell.
-	podInterface = "eth0"
+	// PodInterface is the interface whose addresses CRI runtimes return.
+	PodInterface = "eth0"
 )
 
-// kubeVirtLabels name the virtual machine of a pod; the first one that it has counts.
+// kubeVirtLabels are labels with the name of the virtual machine of a pod. The first one that
+// a pod has counts.
 var kubeVirtLabels = []string{"vm.kubevirt.io/name", "kubevirt.io/domain"}
 
-// errNotReady says that a sandbox has ended, or is not there yet.
+// errNotReady is returned for a sandbox that has ended or is not ready yet.
 var errNotReady = errors.New("the sandbox is not ready")
 
-// parseSandbox reads the answer to PodSandboxStatus, asked to be verbose.
-func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*sandbox, error) {
+// parseSandbox parses the answer to PodSandboxStatus, asked to be verbose.
+func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 	s := r.GetStatus()
 	if s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY {
 		return nil, errNotReady
 	}
-	out := &sandbox{id: s.GetId()}
+	out := &Sandbox{Id: s.GetId()}
 	if s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimev1.NamespaceMode_NODE {
 		return out, nil
 	}
 	m := s.GetMetadata()
 	w := &ipwitnessv1.Workload{
 		Kind: ipwitnessv1.Workload_POD, Namespace: m.GetNamespace(), Name: m.GetName(), Uid: m.GetUid(),
-		ContainerId: s.GetId(), Source: sourceCRI,
+		ContainerId: s.GetId(), Source: Source,
 	}
 	for _, label := range kubeVirtLabels {
 		if w.VirtualMachine == "" {
@@ -62,21 +63,21 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*sandbox, error) {
 		return nil, errors.New("parse sandbox: it has no name or no id")
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine()} {
-		// An aggregator would refuse all that the node tells.
+		// An aggregator would refuse the whole message.
 		if len(text) > form.MaxLength {
 			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, %d are possible", len(text), form.MaxLength)
 		}
 	}
-	out.workload = w
-	out.ips = sandboxIPs(s.GetNetwork())
+	out.Workload = w
+	out.IPs = sandboxIPs(s.GetNetwork())
 	path, pid := sandboxNamespace(r.GetInfo()["info"])
-	if out.path = path; path == "" {
-		out.process.PID = pid
+	if out.Path = path; path == "" {
+		out.Process.PID = pid
 	}
 	return out, nil
 }
 
-// sandboxIPs gives the addresses in a status, each once.
+// sandboxIPs returns the addresses in a status.
 func sandboxIPs(n *runtimev1.PodSandboxNetworkStatus) (ips []netip.Addr) {
 	add := func(text string) {
 		a, err := netip.ParseAddr(text)
@@ -92,8 +93,8 @@ func sandboxIPs(n *runtimev1.PodSandboxNetworkStatus) (ips []netip.Addr) {
 	return ips
 }
 
-// sandboxNamespace finds a network namespace in what containerd and CRI-O say of
-// a sandbox beyond the standard: by its path, or else by a process in it.
+// sandboxNamespace finds the network namespace of a sandbox in the non-standard information
+// of containerd and CRI-O: its path, or else a process in it.
 func sandboxNamespace(info string) (path string, pid int) {
 	if len(info) > maxInfo {
 		return "", 0

@@ -1,4 +1,4 @@
-package agent
+package cri
 
 import (
 	"cmp"
@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,31 +22,30 @@ import (
 	"github.com/ipwitness/ipwitness/agent/wake"
 )
 
-// How cri asks the runtime that it found: it lists the sandboxes when a namespace
-// came that it knows none for, follows the runtime's events where there are any,
-// and asks for each sandbox once.
+// The sandboxes are listed when there is a new namespace without one. If the runtime sends
+// events, they are followed. The status of each sandbox is asked for once.
 
-// namespaces takes the namespaces that no sandbox is known for.
-func (c *cri) namespaces(unnamed []uint64) {
+// Unnamed takes the namespaces that no sandbox is known for.
+func (c *Client) Unnamed(unnamed []uint64) {
 	if len(c.sockets) == 0 {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now, before := time.Now(), c.unnamed
-	c.unnamed = make(map[uint64]*attempt, len(unnamed))
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
+	now, before := time.Now(), c.wanted.unnamed
+	c.wanted.unnamed = make(map[uint64]*attempt, len(unnamed))
 	for _, ns := range unnamed {
 		a := before[ns]
 		if a == nil {
 			a = &attempt{last: now}
 			defer wake.Poke(c.poked)
 		}
-		c.unnamed[ns] = a
+		c.wanted.unnamed[ns] = a
 	}
 }
 
-// serve asks the runtime until its connection is lost.
-func (c *cri) serve(ctx context.Context, conn *grpc.ClientConn) {
+// serve asks the runtime until the connection is lost.
+func (c *Client) serve(ctx context.Context, conn *grpc.ClientConn) {
 	ctx, cancel := context.WithCancel(ctx)
 	var g sync.WaitGroup
 	defer g.Wait()
@@ -60,7 +58,7 @@ func (c *cri) serve(ctx context.Context, conn *grpc.ClientConn) {
 	client := runtimev1.NewRuntimeServiceClient(conn)
 	c.begin()
 	if c.mayFollow() {
-		g.Go(func() { c.follow(ctx, client) }) // before the list, so that nothing comes between
+		g.Go(func() { c.follow(ctx, client) }) // before the list, so that no change is missed between the two
 	}
 	lists := listing{next: time.Now()}
 	timer := time.NewTimer(0)
@@ -80,25 +78,25 @@ func (c *cri) serve(ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// begin has everything asked anew that the runtime did not know.
-func (c *cri) begin() {
+// begin has everything asked again that the runtime did not know.
+func (c *Client) begin() {
 	clear(c.unanswered)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.told)
-	for _, a := range c.unnamed {
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
+	clear(c.wanted.told)
+	for _, a := range c.wanted.unnamed {
 		*a = attempt{last: time.Now()}
 	}
 }
 
-// listing says when to list.
+// listing schedules lists.
 type listing struct {
 	next     time.Time // without a reason
 	soonest  time.Time // with one
 	failures int
 }
 
-// due is when to list, with a reason to do so at a time that is zero for none.
+// due returns when to list, if there is a reason to do so at some time; zero for none.
 func (l *listing) due(reason time.Time) time.Time {
 	if reason.IsZero() || l.failures > 0 || reason.After(l.next) {
 		return l.next
@@ -109,7 +107,7 @@ func (l *listing) due(reason time.Time) time.Time {
 	return reason
 }
 
-// done takes the end of a list that was begun at a time.
+// done notes the result of a list that was begun at a time.
 func (l *listing) done(begun time.Time, err error) {
 	now := time.Now()
 	if err != nil {
@@ -121,7 +119,7 @@ func (l *listing) done(begun time.Time, err error) {
 	l.soonest = now.Add(max(firstTry, listShare*now.Sub(begun)))
 }
 
-// soonest gives the earlier one of two times; zero is never.
+// soonest returns the earlier one of two times. Zero means never.
 func soonest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -129,22 +127,22 @@ func soonest(a, b time.Time) time.Time {
 	return a
 }
 
-// unnamedDue is when the next namespace without a sandbox wants a list; zero: never.
-func (c *cri) unnamedDue() (next time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// unnamedDue returns when to list for the next namespace without a sandbox, zero for never.
+func (c *Client) unnamedDue() (next time.Time) {
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
 	first := firstTry
-	if c.events {
+	if c.wanted.events {
 		first = eventsFirst
 	}
-	for _, a := range c.unnamed {
+	for _, a := range c.wanted.unnamed {
 		next = soonest(next, a.due(first))
 	}
 	return next
 }
 
-// unansweredDue is when to ask for a sandbox again.
-func (c *cri) unansweredDue() (next time.Time) {
+// unansweredDue returns when to ask for a sandbox again, zero for never.
+func (c *Client) unansweredDue() (next time.Time) {
 	for _, a := range c.unanswered {
 		next = soonest(next, a.due(firstTry))
 	}
@@ -157,9 +155,9 @@ func readySandboxes() *runtimev1.ListPodSandboxRequest {
 	}
 }
 
-// list lists the sandboxes that are ready: those that are not known yet are to
-// be asked for, and those that are gone are forgotten.
-func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
+// list lists the sandboxes that are ready. It schedules questions for those that are not
+// known yet, and forgets those that are gone.
+func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
 	begun := time.Now()
 	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, readySandboxes())
 	if err != nil {
@@ -169,14 +167,14 @@ func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) e
 		return err
 	}
 	c.answers()
-	c.mu.Lock()
-	for _, a := range c.unnamed {
+	c.wanted.mu.Lock()
+	for _, a := range c.wanted.unnamed {
 		if !a.last.After(begun) {
 			a.last = begun
 			a.tries++
 		}
 	}
-	c.mu.Unlock()
+	c.wanted.mu.Unlock()
 
 	ready := make(map[string]bool, len(r.GetItems()))
 	tooMany := 0
@@ -190,7 +188,7 @@ func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) e
 		}
 	}
 	before := len(c.known)
-	maps.DeleteFunc(c.known, func(id string, _ *sandbox) bool { return !ready[id] })
+	maps.DeleteFunc(c.known, func(id string, _ *Sandbox) bool { return !ready[id] })
 	maps.DeleteFunc(c.unanswered, func(id string, _ *attempt) bool { return !ready[id] })
 	for id := range ready {
 		switch a := c.unanswered[id]; {
@@ -204,22 +202,16 @@ func (c *cri) list(ctx context.Context, client runtimev1.RuntimeServiceClient) e
 	if len(c.known) != before {
 		c.publish()
 	}
-	c.mu.Lock()
-	other := tooMany != c.tooMany
-	c.tooMany = tooMany
-	c.mu.Unlock()
-	if other {
-		c.statusChanged()
-	}
+	c.setTooMany(tooMany)
 	return nil
 }
 
-// ask asks for the sandboxes that the runtime listed or told of.
-func (c *cri) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
-	c.mu.Lock()
-	told := c.told
-	c.told = map[string]bool{}
-	c.mu.Unlock()
+// ask asks for the sandboxes that are in lists or events of the runtime.
+func (c *Client) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+	c.wanted.mu.Lock()
+	told := c.wanted.told
+	c.wanted.told = map[string]bool{}
+	c.wanted.mu.Unlock()
 	gone := false
 	for id, there := range told {
 		switch _, known := c.known[id]; {
@@ -248,11 +240,11 @@ func (c *cri) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
 	}
 }
 
-// askRound asks for some sandboxes, and publishes what is known then. It gives
-// false where the runtime takes too long.
-func (c *cri) askRound(ctx context.Context, client runtimev1.RuntimeServiceClient, ids []string) bool {
+// askRound asks for some sandboxes, and publishes the result. It returns false if the runtime
+// takes too long.
+func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceClient, ids []string) bool {
 	type answer struct {
-		sandbox *sandbox
+		sandbox *Sandbox
 		err     error
 	}
 	answers := make([]answer, len(ids))
@@ -276,16 +268,16 @@ func (c *cri) askRound(ctx context.Context, client runtimev1.RuntimeServiceClien
 			return nil
 		})
 	}
-	_ = g.Wait() // they give none
+	_ = g.Wait() // they return no error
 	if ctx.Err() != nil {
 		return false
 	}
 	news := false
 	for i, id := range ids {
 		switch s, err := answers[i].sandbox, answers[i].err; {
-		case err == nil && s.id == id:
-			if s.process.PID != 0 {
-				s.process, _ = c.procDir.Process(s.process.PID)
+		case err == nil && s.Id == id:
+			if s.Process.PID != 0 {
+				s.Process, _ = c.procDir.Process(s.Process.PID)
 			}
 			c.known[id] = s
 			delete(c.unanswered, id)
@@ -294,7 +286,7 @@ func (c *cri) askRound(ctx context.Context, client runtimev1.RuntimeServiceClien
 			delete(c.unanswered, id) // it has ended
 		default:
 			if err == nil {
-				err = fmt.Errorf("the answer is about sandbox %q", s.id)
+				err = fmt.Errorf("the answer is about sandbox %q", s.Id)
 			}
 			c.log.Debug("cannot get status of sandbox", "id", id, "error", err)
 			a := c.unanswered[id]
@@ -308,38 +300,29 @@ func (c *cri) askRound(ctx context.Context, client runtimev1.RuntimeServiceClien
 	return !slow.Load()
 }
 
-// publish has others see the sandboxes that are known.
-func (c *cri) publish() {
-	out := make([]*sandbox, 0, len(c.known))
+// publish makes the known sandboxes visible to others.
+func (c *Client) publish() {
+	out := make([]*Sandbox, 0, len(c.known))
 	for _, s := range c.known {
-		if s.workload != nil {
+		if s.Workload != nil {
 			out = append(out, s)
 		}
 	}
-	slices.SortFunc(out, func(a, b *sandbox) int { return cmp.Compare(a.id, b.id) })
-	c.sandboxes.Store(&out)
-	c.changed()
+	slices.SortFunc(out, func(a, b *Sandbox) int { return cmp.Compare(a.Id, b.Id) })
+	c.published.Store(&out)
+	c.Changed()
 }
 
-// now gives the sandboxes that the runtime has, or had when it answered last.
-func (c *cri) now() []*sandbox {
-	if all := c.sandboxes.Load(); all != nil {
+// Sandboxes returns the sandboxes that the runtime has, or had when it last answered.
+func (c *Client) Sandboxes() []*Sandbox {
+	if all := c.published.Load(); all != nil {
 		return *all
 	}
 	return nil
 }
 
-// mayFollow says whether to listen takes nothing from others. containerd 1.7 gives
-// each event to one listener alone (containerEventsChan in pkg/cri): what we
-// heard kubelet would miss, which waits for events where it has EventedPLEG.
-func (c *cri) mayFollow() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !strings.HasPrefix(c.runtime, "containerd 1.")
-}
-
-// follow takes what the runtime tells of sandboxes by itself, if it does.
-func (c *cri) follow(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+// follow follows the events of the runtime about sandboxes, if it sends any.
+func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClient) {
 	defer c.setEvents(false)
 	stream, err := client.GetContainerEvents(ctx, &runtimev1.GetEventsRequest{})
 	for err == nil {
@@ -347,7 +330,7 @@ func (c *cri) follow(ctx context.Context, client runtimev1.RuntimeServiceClient)
 		if e, err = stream.Recv(); err != nil {
 			break
 		}
-		// Some have a stream on which nothing is ever told.
+		// Some runtimes offer a stream that never has events.
 		c.setEvents(true)
 		s := e.GetPodSandboxStatus()
 		id := cmp.Or(s.GetId(), e.GetContainerId())
@@ -358,11 +341,11 @@ func (c *cri) follow(ctx context.Context, client runtimev1.RuntimeServiceClient)
 		if id == "" || len(id) > form.MaxLength {
 			continue
 		}
-		c.mu.Lock()
-		if len(c.told) < maxSandboxes {
-			c.told[id] = ready
+		c.wanted.mu.Lock()
+		if len(c.wanted.told) < maxSandboxes {
+			c.wanted.told[id] = ready
 		}
-		c.mu.Unlock()
+		c.wanted.mu.Unlock()
 		wake.Poke(c.poked)
 	}
 	if ctx.Err() != nil {
@@ -374,8 +357,9 @@ func (c *cri) follow(ctx context.Context, client runtimev1.RuntimeServiceClient)
 	}
 }
 
-func (c *cri) setEvents(on bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.events = on
+// setEvents notes whether the runtime sends events.
+func (c *Client) setEvents(on bool) {
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
+	c.wanted.events = on
 }
