@@ -37,6 +37,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/agent/wire"
+	"github.com/ipwitness/ipwitness/agent/workload"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -177,8 +178,8 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	a.sources.Store(&sources)
 
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
-	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
-	n.mounted = a.ipam.lookAtMounts
+	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
+	n.Mounted = a.ipam.lookAtMounts
 	look := func(netip.Addr, bool) {}
 	var w *wire.Wire
 	if obs != nil {
@@ -197,7 +198,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	a.connected.Store(&connected)
 	incomplete := make(chan struct{}, 1)
 	k.Incomplete = func() { wake.Poke(incomplete) }
-	n.look(true) // names before addresses, so that the first account has both
+	n.Look(true) // names before addresses, so that the first account has both
 	if err := k.List(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
 		k.Incomplete()
@@ -210,7 +211,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		g.Go(func() error { return w.Run(ctx) })
 	}
 	g.Go(func() error { return a.runtime.Run(ctx) })
-	g.Go(func() error { return n.run(ctx) })
+	g.Go(func() error { return n.Run(ctx) })
 	g.Go(func() error { return a.ipam.run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
 	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })

@@ -5,29 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/ipwitness/ipwitness/agent/files"
 )
-
-func TestDoctorLooksAtIPAM(t *testing.T) {
-	root := t.TempDir()
-	a, b := filepath.Join(root, "a"), filepath.Join(root, "b")
-	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusOK || !strings.Contains(c.Detail, "none of") {
-		t.Errorf("no directory: got %+v", c)
-	}
-	if err := os.Mkdir(b, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusOK || c.Detail != b {
-		t.Errorf("one directory: got %+v", c)
-	}
-	if err := os.WriteFile(a, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusDegraded || c.Lost != "y" || c.Fix == "" {
-		t.Errorf("one that cannot be read: got %+v", c)
-	}
-}
 
 func TestNodenameOfCalico(t *testing.T) {
 	l := newIPAMLab(t)

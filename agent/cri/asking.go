@@ -275,7 +275,7 @@ func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceCl
 	news := false
 	for i, id := range ids {
 		switch s, err := answers[i].sandbox, answers[i].err; {
-		case err == nil && s.Id == id:
+		case err == nil && s.ID == id:
 			if s.Process.PID != 0 {
 				s.Process, _ = c.procDir.Process(s.Process.PID)
 			}
@@ -286,7 +286,7 @@ func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceCl
 			delete(c.unanswered, id) // it has ended
 		default:
 			if err == nil {
-				err = fmt.Errorf("the answer is about sandbox %q", s.Id)
+				err = fmt.Errorf("the answer is about sandbox %q", s.ID)
 			}
 			c.log.Debug("cannot get status of sandbox", "id", id, "error", err)
 			a := c.unanswered[id]
@@ -308,7 +308,7 @@ func (c *Client) publish() {
 			out = append(out, s)
 		}
 	}
-	slices.SortFunc(out, func(a, b *Sandbox) int { return cmp.Compare(a.Id, b.Id) })
+	slices.SortFunc(out, func(a, b *Sandbox) int { return cmp.Compare(a.ID, b.ID) })
 	c.published.Store(&out)
 	c.Changed()
 }

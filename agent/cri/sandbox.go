@@ -17,7 +17,7 @@ import (
 
 // A Sandbox is a pod, as the container runtime describes it. It is never changed.
 type Sandbox struct {
-	Id       string
+	ID       string
 	Path     string                // of its network namespace, see files.Clean; empty if unknown
 	Process  proc.Process          // its first process, if the path is unknown
 	Workload *ipwitnessv1.Workload // nil if the sandbox is in the node's own network
@@ -45,7 +45,7 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 	if s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY {
 		return nil, errNotReady
 	}
-	out := &Sandbox{Id: s.GetId()}
+	out := &Sandbox{ID: s.GetId()}
 	if s.GetLinux().GetNamespaces().GetOptions().GetNetwork() == runtimev1.NamespaceMode_NODE {
 		return out, nil
 	}

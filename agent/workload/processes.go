@@ -1,4 +1,4 @@
-package agent
+package workload
 
 import (
 	"errors"
@@ -14,14 +14,14 @@ import (
 // there briefly does not identify the workload.
 const settledAfter = 10 * proc.TicksPerSecond
 
-// mostRead is how many processes of one namespace are read to find the oldest:
-// those with the lowest PIDs.
+// mostRead is how many processes of one namespace are read to find the oldest one: those with
+// the lowest PIDs.
 const mostRead = 256
 
-// processes looks for namespaces by the processes in them, and for who lives in
-// those of ours. Processes that we may not read are left; one in our own
-// namespace costs a readlink.
-func (n *names) processes() {
+// processes finds namespaces by the processes in them, and the processes that identify the
+// workloads of this node. It skips processes that it may not read. A process in our own
+// namespace costs one readlink.
+func (n *Names) processes() {
 	dir, err := os.Open(string(n.procDir))
 	if err != nil {
 		return
@@ -61,16 +61,16 @@ func (t *tenant) lastEnded() {
 	}
 }
 
-// ended says whether a process is not there any more: one that may not be read, or went
-// to another namespace, is.
-func (n *names) ended(p proc.Process) bool {
+// ended reports whether a process has ended. One that may not be read, or moved to another
+// namespace, has not.
+func (n *Names) ended(p proc.Process) bool {
 	now, err := n.procDir.Process(p.PID)
 	return errors.Is(err, os.ErrNotExist) || err == nil && (now.Ended || now.Start != p.Start)
 }
 
-// tenantOf gives the tenant of a namespace, a new one where the inode was
-// another namespace's.
-func (n *names) tenantOf(inode uint64, ns uint64) *tenant {
+// tenantOf returns the tenant of a namespace: a new one if the inode belonged to another
+// namespace before.
+func (n *Names) tenantOf(inode uint64, ns uint64) *tenant {
 	t := n.tenants[inode]
 	if t == nil || t.namespace != ns {
 		t = &tenant{namespace: ns}
@@ -80,16 +80,16 @@ func (n *names) tenantOf(inode uint64, ns uint64) *tenant {
 }
 
 // moveIn finds the oldest of the processes in a namespace, and its container.
-func (n *names) moveIn(t *tenant, inode uint64, pids []int) {
+func (n *Names) moveIn(t *tenant, inode uint64, pids []int) {
 	p, same := n.oldest(t.process, pids)
 	if p.PID == 0 {
-		return // none that we may read
+		return // none of them is readable
 	}
 	c := t.container
-	if !same || c == (proc.Container{}) { // it is moved to its cgroup once, at its start
+	if !same || c == (proc.Container{}) { // a process moves to its cgroup once, when it starts
 		c = n.containerIn(p, inode)
 	}
-	// The PID may have been another process's all along.
+	// The PID may have belonged to another process all along.
 	if now, err := n.procDir.Netns(p.PID); err != nil || now != inode {
 		return
 	}
@@ -102,13 +102,13 @@ func (n *names) moveIn(t *tenant, inode uint64, pids []int) {
 	t.process, t.container, t.settled = p, c, settled
 }
 
-// oldest gives the oldest of some processes, and whether it is last, which was
-// the oldest before and is read first: who comes later is younger.
-func (n *names) oldest(last proc.Process, pids []int) (oldest proc.Process, same bool) {
+// oldest returns the oldest of some processes, and whether it is last, the previous result.
+// If last is still there, it is the oldest, because new processes are younger.
+func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same bool) {
 	slices.Sort(pids)
 	if _, in := slices.BinarySearch(pids, last.PID); in {
 		if p, err := n.procDir.Process(last.PID); err == nil && p.Start == last.Start {
-			return p, true // with the name that it has now: exec gives another one
+			return p, true // with its current name, which exec changes
 		}
 	}
 	for _, pid := range pids[:min(len(pids), mostRead)] {
@@ -119,10 +119,10 @@ func (n *names) oldest(last proc.Process, pids []int) (oldest proc.Process, same
 	return oldest, false
 }
 
-// containerIn gives the container that a namespace is of, by its oldest process.
-// A process that a container put into one more namespace is in that container's
-// cgroup as well: it has its parent, which is elsewhere, there.
-func (n *names) containerIn(p proc.Process, inode uint64) proc.Container {
+// containerIn returns the container that a namespace belongs to, by its oldest process. A
+// process that a container moved to an additional namespace is in the container's cgroup as
+// well. Its parent is in that cgroup, too, but in another namespace.
+func (n *Names) containerIn(p proc.Process, inode uint64) proc.Container {
 	c := n.procDir.Container(p.PID)
 	if c == (proc.Container{}) || p.Parent == 0 {
 		return c

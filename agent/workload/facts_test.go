@@ -1,4 +1,4 @@
-package agent
+package workload
 
 import (
 	"fmt"
@@ -25,10 +25,10 @@ import (
 )
 
 func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
-	runtime := &cri.Sandbox{Id: "sandbox", Workload: &ipwitnessv1.Workload{
+	runtime := &cri.Sandbox{ID: "sandbox", Workload: &ipwitnessv1.Workload{
 		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Uid: "u-cri", ContainerId: "c-cri", VirtualMachine: "vm1", Source: "cri",
 	}}
-	runtimeWithout := &cri.Sandbox{Id: "sandbox", Workload: &ipwitnessv1.Workload{
+	runtimeWithout := &cri.Sandbox{ID: "sandbox", Workload: &ipwitnessv1.Workload{
 		Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "by-cri", Source: "cri",
 	}}
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
@@ -77,11 +77,11 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 }
 
 // say has a runtime that does not run say something.
-func say(n *names, all ...*cri.Sandbox) { n.sandboxes = func() []*cri.Sandbox { return all } }
+func say(n *Names, all ...*cri.Sandbox) { n.sandboxes = func() []*cri.Sandbox { return all } }
 
 // sandboxNamed is a sandbox whose first process is that one.
 func sandboxNamed(name string, p proc.Process, ips ...string) *cri.Sandbox {
-	s := &cri.Sandbox{Id: "id-" + name, Process: p, Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
+	s := &cri.Sandbox{ID: "id-" + name, Process: p, Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
 	for _, ip := range ips {
 		s.IPs = append(s.IPs, netip.MustParseAddr(ip))
 	}
@@ -113,9 +113,9 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	p.Put(40, 2, "pause", 600, 100, "/")
 	p.Put(50, 2, "pause", 700, 200, "/docker/"+proctest.InnerID)
 	byPath, byProcess, byCgroup := sandboxNamed("by-path", proc.Process{}), sandboxNamed("by-process", proc.Process{PID: 40, Start: 600}), sandboxNamed("by-cgroup", proc.Process{})
-	byPath.Path, byCgroup.Id = path, proctest.InnerID
-	say(n.names, byPath, byProcess, byCgroup)
-	n.look(true)
+	byPath.Path, byCgroup.ID = path, proctest.InnerID
+	say(n.Names, byPath, byProcess, byCgroup)
+	n.Look(true)
 	for inode, want := range map[uint64]string{inode: "by-path by cri", 100: "by-process by cri", 200: "by-cgroup by cri", 300: " by "} {
 		if got := n.name(inode); got != want {
 			t.Errorf("namespace %d: got %q, want %q", inode, got, want)
@@ -123,14 +123,14 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	}
 	// The PID is another process's.
 	p.Put(40, 2, "other", 900, 300, "/")
-	say(n.names, byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))
-	n.look(true)
+	say(n.Names, byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))
+	n.Look(true)
 	if got := n.name(300); got != " by process" {
 		t.Errorf("namespace of another process: got %q, want no name", got)
 	}
 	// What the runtime forgets stays the name of what lives.
-	say(n.names)
-	n.look(true)
+	say(n.Names)
+	n.Look(true)
 	if got := n.name(100); got != "by-process by cri" {
 		t.Errorf("namespace of a sandbox that is forgotten: got %q, want its name", got)
 	}
@@ -149,12 +149,12 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 		slices.Sort(unnamed)
 	}
 	p.Put(40, 2, "pause", 600, 100, "/")
-	n.look(true)
+	n.Look(true)
 	if !slices.Equal(unnamed, []uint64{100, 200}) {
 		t.Errorf("namespaces without a sandbox: got %v, want both", unnamed)
 	}
-	say(n.names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}))
-	n.look(false)
+	say(n.Names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}))
+	n.Look(false)
 	if !slices.Equal(unnamed, []uint64{200}) {
 		t.Errorf("namespaces without a sandbox: got %v, want 200", unnamed)
 	}
@@ -165,22 +165,22 @@ func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 	p.Put(40, 2, "pause", 600, 100, "/")
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.2/24")})
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.9/24")})
-	say(n.names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
-	n.look(true)
+	say(n.Names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
+	n.Look(true)
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
-	say(n.names) // a sandbox that the runtime forgot was given it
-	n.look(true)
+	say(n.Names) // a sandbox that the runtime forgot was given it
+	n.Look(true)
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
 }
 
 func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
-	n := &names{results: map[string]cniFile{}}
+	n := &Names{cni: newCNICache(nil, "", nil)}
 	s := sandboxNamed("web-0", proc.Process{}, "10.0.0.2", "10.0.0.3")
 	say(n, s)
 	g := func(iface, ip string) kernel.InterfaceAddress {
 		return kernel.InterfaceAddress{Interface: iface, Addr: netip.MustParseAddr(ip)}
 	}
-	n.results["x"] = cniFile{
+	n.cni.results["x"] = cniFile{
 		workload: &ipwitnessv1.Workload{Source: "cni-result"},
 		networks: map[string]kernel.Networks{"/p": {g("eth0", "10.0.0.2"): "pods", g("net1", "10.1.0.2"): "storage"}},
 	}
@@ -195,7 +195,7 @@ func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 
 // The container runtime calls Multus only, which calls what gives a pod its addresses.
 func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
-	n := &names{results: map[string]cniFile{}}
+	n := &Names{cni: newCNICache(nil, "", nil)}
 	say(n)
 	g := func(iface, ip string) kernel.InterfaceAddress {
 		return kernel.InterfaceAddress{Interface: iface, Addr: netip.MustParseAddr(ip)}
@@ -203,9 +203,9 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 	of := func(addrs kernel.Networks) cniFile {
 		return cniFile{workload: &ipwitnessv1.Workload{Source: "cni-result"}, networks: map[string]kernel.Networks{"/p": addrs}}
 	}
-	n.results["multus-cni-network-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "multus-cni-network", g("eth0", "fd00::2"): "multus-cni-network"})
-	n.results[ofMultus+"pods-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "pods"})
-	n.results[ofMultus+"storage-x-net1"] = of(kernel.Networks{g("net1", "10.1.0.2"): "storage"})
+	n.cni.results["multus-cni-network-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "multus-cni-network", g("eth0", "fd00::2"): "multus-cni-network"})
+	n.cni.results[ofMultus+"pods-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "pods"})
+	n.cni.results[ofMultus+"storage-x-net1"] = of(kernel.Networks{g("net1", "10.1.0.2"): "storage"})
 	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{})
 	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
 		t.Errorf("networks: got %v, want %v", gave[100], want)
@@ -218,7 +218,7 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 
 func TestSearchIsWokenAfterAWhileOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &names{changed: make(chan struct{}, 1)}
+		n := &Names{changed: make(chan struct{}, 1)}
 		for range 3 {
 			n.wakeAfter(time.Second)
 		}

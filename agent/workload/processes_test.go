@@ -1,8 +1,7 @@
-package agent
+package workload
 
 import (
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -15,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/cri"
-	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/proc"
@@ -28,7 +26,7 @@ import (
 
 // testNames is a search for names on a node with a fake rtnetlink.
 type testNames struct {
-	*names
+	*Names
 	table *table.Table
 	fake  kerneltest.Fake
 }
@@ -49,7 +47,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
 		t.Fatal("list: ", err)
 	}
 	p := proctest.New(t)
-	n := newNames(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)))
+	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)))
 	for i, inode := range inodes {
 		k.Adopt(int32(i+1), inode, false)
 	}
@@ -306,7 +304,7 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	n.fake.Put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: kerneltest.Up | unix.IFF_LOOPBACK})
 	k.Adopt(1, 100, false)
 	p.Put(40, 1, "sleep", 600, 100, "/")
-	n.look(true)
+	n.Look(true)
 	if k.Anonymous(unknown) || len(k.OurInodes()) != 0 {
 		t.Errorf("namespaces of ours: got %v, want none", k.OurInodes())
 	}
@@ -321,50 +319,15 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	if k.Anonymous(func(inode uint64) bool { return inode == 100 }) {
 		t.Error("a namespace of ours whose file is found in the same look: got that it needs a look at processes")
 	}
-	n.look(false) // too soon after the last walk: later
+	n.Look(false) // too soon after the last walk: later
 	n.walked = time.Time{}
-	n.look(false)
+	n.Look(false)
 	if got := tabletest.Workload(n.table, 100).GetProcess(); got != "sleep (40)" {
 		t.Errorf("process: got %q, want sleep (40)", got)
 	}
 	if k.Anonymous(unknown) {
 		t.Error("a namespace of ours that has a name: got that it needs a look at processes")
 	}
-}
-
-func TestDoctorSaysWhichProcessesCanBeRead(t *testing.T) {
-	p := proctest.New(t)
-	p.Put(1, 0, "init", 1, 10, "/")
-	p.Put(os.Getpid(), 1, "doctor", 2, 10, "/")
-	p.Put(1<<22+1, 1, "pause", 3, 20, "/")
-	self := filepath.Join(p.Dir, "self/ns")
-	pidNamespace := func(name string) {
-		t.Helper()
-		_ = os.Remove(filepath.Join(self, "pid"))
-		for _, err := range []error{os.MkdirAll(self, 0o755), os.Symlink(name, filepath.Join(self, "pid"))} {
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	check := func(what, status, detail string) {
-		t.Helper()
-		if c := readProcesses(proc.Dir(p.Dir)); c.Status != status || !strings.Contains(c.Detail, detail) || (c.Status == StatusOK) != (c.Fix == "") {
-			t.Errorf("%s: got %+v, want %s and %q", what, c, status, detail)
-		}
-	}
-	pidNamespace(files.InitialPIDNamespace)
-	check("host", StatusOK, "3 processes, 1 of them in other network namespaces")
-	pidNamespace("pid:[7]")
-	check("node in a container", StatusOK, "3 processes, 1 of them in other network namespaces")
-	p.End(1<<22 + 1)
-	check("container without hostPID", StatusDegraded, "only processes of this PID namespace are seen (2)")
-	pidNamespace(files.InitialPIDNamespace)
-	check("host without namespaces", StatusOK, "2 processes, 0 of them in other")
-	p.End(1)
-	check("hidepid", StatusDegraded, "hidepid")
-	p.Dir = filepath.Join(p.Dir, "missing")
-	check("no /proc", StatusDegraded, fs.ErrNotExist.Error()[:4])
 }
 
 func TestOldestOfManyProcessesIsLookedForWithinBounds(t *testing.T) {

@@ -1,4 +1,8 @@
-package agent
+// Package workload finds the network namespaces of the machine, and names what uses them:
+// from the container runtime, CNI results, names of namespaces, cgroups and processes.
+//
+// What may not live here: links and claims (package kernel).
+package workload
 
 import (
 	"context"
@@ -10,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,75 +30,70 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// names finds the network namespaces of the machine by their files and by
-// processes, gives each an nsid so that netlink hears it, and says who lives
-// in it. It holds no namespace open: that would keep dead ones alive.
-type names struct {
-	log        *slog.Logger
-	kernel     *kernel.Mirror
-	netnsDirs  []string
-	cniResults string
-	procDir    proc.Dir
-	ticks      func() uint64         // clock ticks since boot
-	sandboxes  func() []*cri.Sandbox // of the container runtime
-	unnamed    func([]uint64)        // gives the container runtime the namespaces that it has no sandbox for
-	changed    chan struct{}         // holds one token while there may be something new
-	mounted    func()                // a mount has come or gone
+// Names finds the network namespaces of the machine by their files and by processes, makes
+// sure that each has an nsid so that netlink reports it, and names the workload that uses
+// it. It holds no namespace open, because that would keep dead ones alive.
+type Names struct {
+	log       *slog.Logger
+	kernel    *kernel.Mirror
+	netnsDirs []string
+	procDir   proc.Dir
+	ticks     func() uint64         // clock ticks since boot
+	sandboxes func() []*cri.Sandbox // of the container runtime
+	unnamed   func([]uint64)        // gives the container runtime the namespaces that it has no sandbox for
+	changed   chan struct{}         // holds one token while there may be something new
+	Mounted   func()                // called when a mount was added or removed; set before run
 
 	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
-	results map[string]cniFile       // parsed results, by file name: see ofMultus
-	walked  time.Time                // when processes were last looked through
-	later   bool                     // they are to be looked through once the time has come
-	waking  atomic.Bool              // wakeAfter is on its way
-	tenants map[uint64]*tenant       // of the namespaces of ours, by inode
-
-	mu    sync.Mutex
-	stale map[string]bool // names of results to read again
-	all   bool            // read them all again
+	cni     *cniCache
+	walked  time.Time          // when all processes were last read
+	later   bool               // a timer will wake the search, to read them again
+	waking  atomic.Bool        // a timer of wakeAfter is running
+	tenants map[uint64]*tenant // of the namespaces of this node, by inode
 }
 
-// netnsFile is one file of a directory of named namespaces. A file that is made
-// again is another one.
+// netnsFile is a file in a directory of named namespaces. A file that is created again is
+// another one.
 type netnsFile struct {
 	path string
-	file uint64 // inode of the file below the namespace that is mounted over it
+	file uint64 // inode of the file, not of the namespace that is mounted over it
 }
 
-// namedNetns is what a file of such a directory says.
+// namedNetns is the namespace that such a file names.
 type namedNetns struct {
 	inode uint64 // of the namespace
 	name  *ipwitnessv1.Workload
 }
 
-func newNames(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client) *names {
-	n := &names{
-		log:        log,
-		kernel:     k,
-		netnsDirs:  netnsDirs,
-		cniResults: cniResults,
-		procDir:    procDir,
-		ticks:      proc.BootTicks,
-		sandboxes:  runtime.Sandboxes,
-		unnamed:    runtime.Unnamed,
-		changed:    make(chan struct{}, 1),
-		mounted:    func() {},
-		files:      map[netnsFile]namedNetns{},
-		results:    map[string]cniFile{},
-		tenants:    map[uint64]*tenant{},
-		stale:      map[string]bool{},
-		all:        true,
+// New returns a search for the workloads of the namespaces of k. netnsDirs have files
+// of named namespaces, cniResults is libcni's result cache.
+func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client) *Names {
+	n := &Names{
+		log:       log,
+		kernel:    k,
+		netnsDirs: netnsDirs,
+		procDir:   procDir,
+		ticks:     proc.BootTicks,
+		sandboxes: runtime.Sandboxes,
+		unnamed:   runtime.Unnamed,
+		changed:   make(chan struct{}, 1),
+		Mounted:   func() {},
+		files:     map[netnsFile]namedNetns{},
+		tenants:   map[uint64]*tenant{},
 	}
+	n.cni = newCNICache(log, cniResults, n.wake)
 	k.Unnamed, runtime.Changed = n.wake, n.wake
 	k.CompareAgain = n.wakeAfter
 	return n
 }
 
-func (n *names) wake() {
+// wake wakes the search.
+func (n *Names) wake() {
 	wake.Poke(n.changed)
 }
 
-// wakeAfter wakes the search after a while. One that is on its way counts for all.
-func (n *names) wakeAfter(wait time.Duration) {
+// wakeAfter wakes the search after a while, unless a timer for that is already running.
+func (n *Names) wakeAfter(wait time.Duration) {
 	if n.waking.CompareAndSwap(false, true) {
 		time.AfterFunc(wait, func() {
 			n.waking.Store(false)
@@ -104,30 +102,30 @@ func (n *names) wakeAfter(wait time.Duration) {
 	}
 }
 
-// everythingEvery is how often everything is read anew: processes, for
-// namespaces that have no file and no veth to this one and for who lives in
-// those that we know, and all that a lost event would have told.
+// everythingEvery is how often everything is read again: processes, which may be in
+// namespaces without a file or a veth, and everything of which an event may have been lost.
 const everythingEvery = 15 * time.Second
 
-// A look costs what there is, not what is new, and a pod that starts is a dozen
-// reasons for one: after each the search rests for so many times as long.
+// The cost of a search depends on what exists, not on what is new, and a pod that starts
+// wakes it a dozen times. So after each search follows a rest of restShare times its
+// duration.
 const (
 	restShare   = 4
 	longestRest = 100 * time.Millisecond
 )
 
-// run keeps looking until ctx ends.
-func (n *names) run(ctx context.Context) error {
+// Run searches whenever something may be new, until ctx ends.
+func (n *Names) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watchMounts(ctx) })
-	g.Go(func() error { return n.watchResults(ctx) })
+	g.Go(func() error { return n.cni.watch(ctx) })
 	g.Go(func() error {
 		tick := time.NewTicker(everythingEvery)
 		defer tick.Stop()
 		everything := false
 		for {
 			begin := time.Now()
-			n.look(everything)
+			n.Look(everything)
 			rest := time.NewTimer(min(longestRest, restShare*time.Since(begin)))
 			select {
 			case <-ctx.Done():
@@ -147,18 +145,17 @@ func (n *names) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// look takes up what is new among the namespaces and their names; everything
-// has it forget what it knows.
-func (n *names) look(everything bool) {
+// Look searches once. everything makes it read again what is known.
+func (n *Names) Look(everything bool) {
 	if everything {
-		n.forgetResults()
+		n.cni.forget()
 	}
 	n.kernel.BeginNames()
 	byPath, said := n.lookFiles(everything)
-	n.readResults()
-	for name, f := range n.results {
+	n.cni.read()
+	for name, f := range n.cni.results {
 		for _, path := range f.netns {
-			// Results outlive their sandboxes.
+			// A result may outlive its sandbox.
 			if inode, ok := byPath[path]; ok && !strings.HasPrefix(name, ofMultus) {
 				said[inode] = said[inode].with(facts{result: f.workload})
 			}
@@ -178,10 +175,9 @@ func (n *names) look(everything bool) {
 	n.unnamed(unnamed)
 }
 
-// lookFiles finds the named namespaces, and gives their inodes by path, and what
-// their files say of them, by inode. It looks again at those that are known where
-// that is asked for.
-func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
+// lookFiles finds the named namespaces. It returns their inodes by path, and by inode what
+// their files say of them. It only looks at known ones again if it is asked to.
+func (n *Names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
 	byPath, said = map[string]uint64{}, map[uint64]facts{}
 	found := make(map[netnsFile]namedNetns, len(n.files))
 	for _, dir := range n.netnsDirs {
@@ -219,19 +215,19 @@ func (n *names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 	return byPath, said
 }
 
-// sandboxInode finds the network namespace of a sandbox; 0 where it is not known.
-func (n *names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
+// sandboxInode returns the network namespace of a sandbox, or 0 if it is not known.
+func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
 	if inode, ok := byPath[s.Path]; ok {
 		return inode
 	}
 	switch {
-	case strings.HasPrefix(s.Path, "/run/"): // elsewhere than others have it; whatever else is there may never answer
+	case strings.HasPrefix(s.Path, "/run/"): // in another directory; paths outside of /run may block
 		if inode, err := namespaceInode(s.Path); err == nil {
 			n.adopt(s.Path, inode)
 			return inode
 		}
 	case s.Process.PID != 0:
-		// A PID may be another process's by now.
+		// The PID may belong to another process by now.
 		if p, err := n.procDir.Process(s.Process.PID); err == nil && p.Start == s.Process.Start {
 			if inode, err := n.procDir.Netns(p.PID); err == nil && inode != n.kernel.OwnInode() {
 				return inode
@@ -241,9 +237,9 @@ func (n *names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
 	return 0
 }
 
-// moveTenants takes what is said of each namespace now to what is known of it,
-// and gives their names; and those of this node that the runtime has no name for.
-func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
+// moveTenants adds what is said of each namespace now to what is known of it. It returns their
+// names, and the namespaces of this node for which the runtime has no sandbox.
+func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
 	ours := n.kernel.OurInodes()
 	for inode := range n.kernel.Reused() { // after ourInodes: a namespace may have ended since
 		delete(said, inode)
@@ -255,14 +251,14 @@ func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 	}
 	byID := map[string]*cri.Sandbox{}
 	for _, s := range n.sandboxes() {
-		byID[s.Id] = s
+		byID[s.ID] = s
 	}
 	names = make(map[uint64]*ipwitnessv1.Workload, len(said))
 	for inode, ns := range ours {
 		t := n.tenantOf(inode, ns)
 		t.facts = t.with(said[inode])
 		if s := byID[t.container.ID]; s != nil && t.sandbox == nil {
-			t.sandbox = s // the runtime tells no path, but the cgroup whose it is
+			t.sandbox = s // the runtime returned no path, but the cgroup identifies the sandbox
 		}
 		if t.sandbox == nil {
 			unnamed = append(unnamed, ns)
@@ -279,9 +275,9 @@ func (n *names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 	return names, unnamed
 }
 
-// given gives the addresses that somebody meant a namespace to have, by inode:
-// the names of their networks, and who said so.
-func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]kernel.Networks, map[uint64]kernel.Intended) {
+// given returns the addresses that namespaces are meant to have, by inode: the names of their
+// networks, and the sources that say so.
+func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]kernel.Networks, map[uint64]kernel.Intended) {
 	gave, all := map[uint64]kernel.Networks{}, map[uint64]kernel.Intended{}
 	mean := func(inode uint64, g kernel.InterfaceAddress, source string) {
 		if all[inode] == nil {
@@ -290,14 +286,14 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		all[inode][g] = source
 	}
 	runtime := map[uint64]kernel.Networks{}
-	for name, f := range n.results {
+	for name, f := range n.cni.results {
 		for path, addrs := range f.networks {
 			inode, ok := byPath[path]
 			switch {
 			case !ok:
 			case strings.HasPrefix(name, ofMultus):
-				// It may be a device in user space, which no kernel gives the address: it
-				// names the network, and nothing is missed.
+				// It may be a user-space device, whose address no kernel has. So the result
+				// names the network, but the address is not expected.
 				gave[inode] = gave[inode].With(addrs)
 			default:
 				runtime[inode] = runtime[inode].With(addrs)
@@ -308,7 +304,7 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		}
 	}
 	for inode, addrs := range runtime {
-		gave[inode] = gave[inode].Keep(addrs) // of what Multus does not name
+		gave[inode] = gave[inode].Keep(addrs) // for addresses that Multus does not name
 	}
 	there := map[*cri.Sandbox]bool{}
 	for _, s := range n.sandboxes() {
@@ -316,7 +312,7 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 	}
 	for inode, f := range said {
 		if !there[f.sandbox] {
-			continue // the runtime has ended it, and takes its addresses away
+			continue // the runtime has stopped it, and removes its addresses
 		}
 		only := kernel.Networks{}
 		for _, ip := range f.sandbox.IPs {
@@ -333,9 +329,9 @@ func (n *names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 	return gave, all
 }
 
-// walk looks through the processes: at most once a second, so that a namespace
-// which stays without a name does not have every mount cost that.
-func (n *names) walk(now bool) {
+// walk reads all processes, at most once a second: a namespace that stays without a name must
+// not make every mount that expensive.
+func (n *Names) walk(now bool) {
 	if wait := time.Second - time.Since(n.walked); !now && wait > 0 {
 		if !n.later {
 			n.later = true
@@ -347,11 +343,11 @@ func (n *names) walk(now bool) {
 	n.processes()
 }
 
-// errNotNamespace says that a file is not (yet) a namespace: `ip netns add`
-// makes the file first and mounts the namespace over it later.
+// errNotNamespace is returned for a file that is not (yet) a namespace: `ip netns add`
+// creates the file first and mounts the namespace over it later.
 var errNotNamespace = errors.New("not a network namespace")
 
-// namespaceInode gives the inode of the namespace that is mounted at path.
+// namespaceInode returns the inode of the namespace that is mounted at path.
 func namespaceInode(path string) (uint64, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
@@ -363,17 +359,17 @@ func namespaceInode(path string) (uint64, error) {
 	return files.Inode(path)
 }
 
-// adopt gives the namespace behind path an nsid, where it is not known yet.
-func (n *names) adopt(path string, inode uint64) {
+// adopt makes sure that the namespace at path has an nsid, unless it is known.
+func (n *Names) adopt(path string, inode uint64) {
 	if n.kernel.Known(inode) {
 		return
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return // gone, or not for us
+		return // removed, or not readable
 	}
-	// Open until the mirror has it, so that neither inode nor nsid can be reused
-	// before; and no longer.
+	// It stays open until the mirror has it, so that neither its inode nor its nsid can be
+	// reused before, and no longer.
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Ino != inode {
@@ -393,9 +389,9 @@ func (n *names) adopt(path string, inode uint64) {
 	n.kernel.Adopt(nsid, inode, assigned)
 }
 
-// watchMounts wakes the search whenever a mount comes or goes: a named
-// namespace is a mount. The kernel tells by poll(2) on mountinfo.
-func (n *names) watchMounts(ctx context.Context) error {
+// watchMounts wakes the search whenever a mount is added or removed: a named namespace is a
+// mount. The kernel reports that by poll(2) on mountinfo.
+func (n *Names) watchMounts(ctx context.Context) error {
 	mounts, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		n.log.Warn("cannot watch mounts: named namespaces without a veth are found late", "error", err)
@@ -422,7 +418,7 @@ func (n *names) watchMounts(ctx context.Context) error {
 			return fmt.Errorf("poll mountinfo: %w", err)
 		case err == nil && fds[0].Revents != 0:
 			n.wake()
-			n.mounted()
+			n.Mounted()
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package workload
 
 import (
 	"fmt"
@@ -12,30 +12,32 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// madeUp are the names that container runtimes make up for files of namespaces:
+// madeUp matches the names that container runtimes generate for files of namespaces:
 // containerd, CRI-O and podman in /run/netns, docker in /run/docker/netns.
 var madeUp = map[string]*regexp.Regexp{
 	"netns":        regexp.MustCompile(`^(?:cni-|netns-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
 	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
 }
 
+// isMadeUp reports whether a container runtime generated the name of a file.
 func isMadeUp(file *ipwitnessv1.Workload) bool {
 	re := madeUp[file.GetSource()]
 	return re != nil && re.MatchString(file.GetName())
 }
 
-// tenant is who lives in a namespace of ours. What a source has said stays when
-// the source is gone and the namespace is not.
+// A tenant is the workload of a namespace of this node. What a source said stays known if
+// the source disappears before the namespace does.
 type tenant struct {
 	facts
 	namespace uint64                // see kernel.OurInodes: the inode may belong to another one by now
-	merged    *ipwitnessv1.Workload // of the facts in from
+	merged    *ipwitnessv1.Workload // what follows from the facts in from
 	from      facts
 	settled   bool // the process had lived for settledAfter when it was last seen
 	forgotten bool // a short-lived process named the namespace
 }
 
-// name is what follows from the facts. It is made anew only when they change.
+// name returns the workload that follows from the facts. It is computed again only if they
+// change.
 func (t *tenant) name() *ipwitnessv1.Workload {
 	if t.merged == nil || t.from != t.facts {
 		t.merged, t.from = t.workload(), t.facts
@@ -46,16 +48,16 @@ func (t *tenant) name() *ipwitnessv1.Workload {
 	return t.merged
 }
 
-// facts are all that the sources say of who lives in a namespace.
+// facts are what the sources say of the workload of a namespace.
 type facts struct {
-	sandbox   *cri.Sandbox          // by the container runtime; nil: by nothing
-	result    *ipwitnessv1.Workload // by a CNI result
-	file      *ipwitnessv1.Workload // by the name of its file
-	process   proc.Process          // the oldest: pause, or whoever made the namespace
-	container proc.Container        // by that process's cgroup
+	sandbox   *cri.Sandbox          // of the container runtime
+	result    *ipwitnessv1.Workload // of a CNI result
+	file      *ipwitnessv1.Workload // the name of its file
+	process   proc.Process          // the oldest one: pause, or the process that created the namespace
+	container proc.Container        // the container of that process's cgroup
 }
 
-// with gives the facts with what is said now. Nothing that was said before is
+// with returns the facts, updated by what is said now. Nothing that was said before is
 // forgotten.
 func (f facts) with(now facts) facts {
 	if now.sandbox != nil {
@@ -105,8 +107,8 @@ func (f facts) workload() *ipwitnessv1.Workload {
 	return w
 }
 
-// sources gives what each source says, the best one first. The name of a file
-// that a person gave is better than a cgroup, one that a runtime made up is not.
+// sources returns what each source says, the best one first. A file name that a person chose
+// is better than a cgroup, a generated one is not.
 func (f facts) sources() (all []*ipwitnessv1.Workload) {
 	add := func(w *ipwitnessv1.Workload, there bool) {
 		if there {

@@ -1,15 +1,17 @@
-package agent
+package workload
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
@@ -20,7 +22,23 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// cniFile is what a file of libcni's result cache says.
+// A cniCache holds what the result caches of libcni and of Multus say.
+type cniCache struct {
+	log     *slog.Logger
+	dir     string             // of libcni's cache
+	changed func()             // called when results may have changed
+	results map[string]cniFile // by file name: see ofMultus
+
+	mu    sync.Mutex
+	stale map[string]bool // names of results to read again
+	all   bool            // read all results again
+}
+
+func newCNICache(log *slog.Logger, dir string, changed func()) *cniCache {
+	return &cniCache{log: log, dir: dir, changed: changed, results: map[string]cniFile{}, stale: map[string]bool{}, all: true}
+}
+
+// cniFile is a parsed file of libcni's result cache.
 type cniFile struct {
 	version  files.Version // of the file
 	netns    []string      // paths of the sandbox
@@ -28,39 +46,39 @@ type cniFile struct {
 	networks map[string]kernel.Networks // by path of the sandbox: what a pod was given there
 }
 
-// ofMultus begins the names of results that are Multus': it has a cache of its own, with
-// what each of the plugins gave that it calls. The container runtime's has Multus' name
-// for the network, and the first interface only.
+// ofMultus is the prefix of the names of Multus' results. Multus has a cache of its own, with
+// the result of each plugin that it calls. The container runtime's result of Multus only has
+// the first interface, and Multus' own name of the network.
 const ofMultus = "multus/"
 
-// multusResults is that cache: "cniDir" of Multus, and libcni's directory in it.
-func (n *names) multusResults() string {
-	return filepath.Join(filepath.Dir(n.cniResults), "multus", "results")
+// multusDir returns the directory of that cache: "cniDir" of Multus, and libcni's directory in it.
+func (c *cniCache) multusDir() string {
+	return filepath.Join(filepath.Dir(c.dir), "multus", "results")
 }
 
-// resultPath is the path of a result by its name.
-func (n *names) resultPath(name string) string {
+// path returns the path of a result by its name.
+func (c *cniCache) path(name string) string {
 	if rest, ok := strings.CutPrefix(name, ofMultus); ok {
-		return filepath.Join(n.multusResults(), rest)
+		return filepath.Join(c.multusDir(), rest)
 	}
-	return filepath.Join(n.cniResults, name)
+	return filepath.Join(c.dir, name)
 }
 
-// watchResults wakes the search whenever a CNI result comes or goes. The
-// directories may be missing, and may come later: their parents are watched.
-func (n *names) watchResults(ctx context.Context) error {
+// watch calls changed whenever a CNI result is created, written or removed. The parents of
+// missing directories are watched.
+func (c *cniCache) watch(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		n.log.Warn("cannot watch CNI results: pods get their names late", "error", err)
+		c.log.Warn("cannot watch CNI results: pods get their names late", "error", err)
 		return nil
 	}
 	defer func() { _ = w.Close() }()
-	dirs := map[string]string{n.cniResults: "", n.multusResults(): ofMultus}
+	dirs := map[string]string{c.dir: "", c.multusDir(): ofMultus}
 	watch := func() {
 		for results := range dirs {
 			for dir := results; ; dir = filepath.Dir(dir) {
 				if err := w.Add(dir); err == nil && dir != results {
-					break // the deepest parent that there is, so that its child is heard
+					break // the deepest parent that exists, which has events about its child
 				}
 				if dir == filepath.Dir(dir) {
 					break
@@ -87,54 +105,54 @@ func (n *names) watchResults(ctx context.Context) error {
 			prefix, isResult := dirs[filepath.Dir(e.Name)]
 			switch {
 			case isResult:
-				n.mu.Lock()
-				n.stale[prefix+filepath.Base(e.Name)] = true
-				n.mu.Unlock()
+				c.mu.Lock()
+				c.stale[prefix+filepath.Base(e.Name)] = true
+				c.mu.Unlock()
 			case onTheWay:
-				n.forgetResults()
+				c.forget()
 			default:
 				continue
 			}
-			n.wake()
+			c.changed()
 		case err := <-w.Errors:
-			n.log.Debug("events about CNI results were lost", "error", err)
-			n.forgetResults()
-			n.wake()
+			c.log.Debug("events about CNI results were lost", "error", err)
+			c.forget()
+			c.changed()
 		}
 	}
 }
 
-// forgetResults has all results read again.
-func (n *names) forgetResults() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.all = true
+// forget has all results read again.
+func (c *cniCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = true
 }
 
-// readResults reads what changed of libcni's result caches. A missing one is no error.
-func (n *names) readResults() {
-	n.mu.Lock()
-	stale, all := n.stale, n.all
-	n.stale, n.all = map[string]bool{}, false
-	n.mu.Unlock()
+// read reads the results that have changed. A missing cache is not an error.
+func (c *cniCache) read() {
+	c.mu.Lock()
+	stale, all := c.stale, c.all
+	c.stale, c.all = map[string]bool{}, false
+	c.mu.Unlock()
 	if all {
 		there := map[string]bool{}
-		for dir, prefix := range map[string]string{n.cniResults: "", n.multusResults(): ofMultus} {
+		for dir, prefix := range map[string]string{c.dir: "", c.multusDir(): ofMultus} {
 			entries, _ := files.ReadDir(dir)
 			for name := range entries {
 				there[prefix+name] = true
 			}
 		}
-		maps.DeleteFunc(n.results, func(name string, _ cniFile) bool { return !there[name] })
+		maps.DeleteFunc(c.results, func(name string, _ cniFile) bool { return !there[name] })
 		for name := range there {
-			if old, ok := n.results[name]; !ok || files.VersionOf(n.resultPath(name)) != old.version {
+			if old, ok := c.results[name]; !ok || files.VersionOf(c.path(name)) != old.version {
 				stale[name] = true
 			}
 		}
 	}
 	for name := range stale {
-		delete(n.results, name)
-		path := n.resultPath(name)
+		delete(c.results, name)
+		path := c.path(name)
 		v := files.VersionOf(path) // before its content, which may be a newer one
 		data, err := files.ReadSmall(path)
 		if errors.Is(err, os.ErrNotExist) {
@@ -145,12 +163,12 @@ func (n *names) readResults() {
 			f, err = parseResult(data)
 		}
 		if err != nil {
-			// Half written: its next event brings the rest.
-			n.log.Debug("cannot read CNI result", "file", name, "error", err)
+			// It may be half written. Another event follows then.
+			c.log.Debug("cannot read CNI result", "file", name, "error", err)
 			continue
 		}
 		f.version = v
-		n.results[name] = f
+		c.results[name] = f
 	}
 }
 
@@ -181,7 +199,7 @@ type cniResult struct {
 	} `json:"result"`
 }
 
-// parseResult reads one file of libcni's cache.
+// parseResult parses one file of libcni's cache.
 func parseResult(data []byte) (cniFile, error) {
 	var c cniResult
 	if err := json.Unmarshal(data, &c); err != nil {
@@ -204,7 +222,7 @@ func parseResult(data []byte) (cniFile, error) {
 		}
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
-		// An aggregator would refuse all that the node tells.
+		// An aggregator would refuse the whole message.
 		if len(text) > form.MaxLength {
 			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), form.MaxLength)
 		}
@@ -225,8 +243,8 @@ func parseResult(data []byte) (cniFile, error) {
 	return f, nil
 }
 
-// isPodNetwork tells whether the network may be one of pods: podman has such
-// results, too, but its bridges are worlds of their own on each host.
+// isPodNetwork reports whether the network may be a network of pods. Podman has such results,
+// too, but its bridges are separate networks on each host.
 func (c *cniResult) isPodNetwork() bool {
 	if c.NetworkName == "podman" || !form.IsNetworkName(c.NetworkName) {
 		return false
@@ -239,7 +257,7 @@ func (c *cniResult) isPodNetwork() bool {
 	return true
 }
 
-// networks gives the addresses of the result, by sandbox.
+// networks returns the addresses of the result, by sandbox.
 func (c *cniResult) networks() map[string]kernel.Networks {
 	all := map[string]kernel.Networks{}
 	add := func(sandbox, iface, address string) {
@@ -257,9 +275,9 @@ func (c *cniResult) networks() map[string]kernel.Networks {
 	add(c.NetNS, c.IfName, c.Result.IP6.IP)
 	for _, ip := range c.Result.IPs {
 		switch i := ip.Interface; {
-		case i == nil: // that which was asked for
+		case i == nil: // the requested interface
 			add(c.NetNS, c.IfName, ip.Address)
-		case *i >= 0 && *i < len(c.Result.Interfaces): // none of the host's: it has no sandbox
+		case *i >= 0 && *i < len(c.Result.Interfaces): // interfaces of the host have no sandbox
 			add(c.Result.Interfaces[*i].Sandbox, c.Result.Interfaces[*i].Name, ip.Address)
 		}
 	}

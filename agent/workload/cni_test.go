@@ -1,4 +1,4 @@
-package agent
+package workload
 
 import (
 	"context"
@@ -160,19 +160,19 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	n, _ := newTestNames(t, inode)
 	n.netnsDirs = []string{dir}
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.240.0.2/24")})
-	if err := os.Mkdir(n.cniResults, 0o700); err != nil {
+	if err := os.Mkdir(n.cni.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(n.cniResults, "pods-1.0.0-x-eth0")
+	file := filepath.Join(n.cni.dir, "pods-1.0.0-x-eth0")
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(realResult(t, "1.0.0"), "/run/netns/cni-1.0.0", sandbox)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n.look(true)
+	n.Look(true)
 	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	n.look(true) // the namespace is there, and was given it
+	n.Look(true) // the namespace is there, and was given it
 	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
 }
 
@@ -190,31 +190,31 @@ func TestResultsOfMultusAreRead(t *testing.T) {
 		}
 	}
 	read := func() (names []string) {
-		n.readResults()
-		for name, f := range n.results {
+		n.cni.read()
+		for name, f := range n.cni.results {
 			names = append(names, name+" "+f.workload.GetName())
 		}
 		slices.Sort(names)
 		return names
 	}
-	write(n.multusResults(), "one")
+	write(n.cni.multusDir(), "one")
 	if got, want := read(), []string{"multus/pods-x-eth0 one"}; !slices.Equal(got, want) {
 		t.Errorf("without the runtime's cache: got %q, want %q", got, want)
 	}
-	write(n.cniResults, "two")
-	write(n.multusResults(), "three")
-	n.stale["multus/pods-x-eth0"] = true // as an event has it
+	write(n.cni.dir, "two")
+	write(n.cni.multusDir(), "three")
+	n.cni.stale["multus/pods-x-eth0"] = true // as an event has it
 	if got, want := read(), []string{"multus/pods-x-eth0 three"}; !slices.Equal(got, want) {
 		t.Errorf("one changed: got %q, want %q", got, want)
 	}
-	n.forgetResults()
+	n.cni.forget()
 	if got, want := read(), []string{"multus/pods-x-eth0 three", "pods-x-eth0 two"}; !slices.Equal(got, want) {
 		t.Errorf("all anew: got %q, want %q", got, want)
 	}
-	if err := os.RemoveAll(n.multusResults()); err != nil {
+	if err := os.RemoveAll(n.cni.multusDir()); err != nil {
 		t.Fatal(err)
 	}
-	n.forgetResults()
+	n.cni.forget()
 	if got, want := read(), []string{"pods-x-eth0 two"}; !slices.Equal(got, want) {
 		t.Errorf("Multus is gone: got %q, want %q", got, want)
 	}
@@ -225,26 +225,26 @@ func TestResultsOfMultusAreHeard(t *testing.T) {
 	n, _ := newTestNames(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
-	go func() { over <- n.watchResults(ctx) }()
+	go func() { over <- n.cni.watch(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-over; err != nil {
 			t.Error(err)
 		}
 	})
-	if err := os.MkdirAll(n.multusResults(), 0o700); err != nil {
+	if err := os.MkdirAll(n.cni.multusDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	again := time.NewTicker(10 * time.Millisecond) // it is not known when it is watched
 	defer again.Stop()
 	for _, name := range []string{"one", "another"} {
-		for n.results[ofMultus+"pods-x-eth0"].workload.GetName() != name {
-			if err := os.WriteFile(filepath.Join(n.multusResults(), "pods-x-eth0"), []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600); err != nil {
+		for n.cni.results[ofMultus+"pods-x-eth0"].workload.GetName() != name {
+			if err := os.WriteFile(filepath.Join(n.cni.multusDir(), "pods-x-eth0"), []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			select {
 			case <-n.changed:
-				n.readResults()
+				n.cni.read()
 			case <-again.C:
 			}
 		}
@@ -253,11 +253,11 @@ func TestResultsOfMultusAreHeard(t *testing.T) {
 
 func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
 	n, _ := newTestNames(t)
-	file := filepath.Join(n.cniResults, "pods-x-eth0")
+	file := filepath.Join(n.cni.dir, "pods-x-eth0")
 	write := func(name string) {
 		t.Helper()
 		for _, err := range []error{
-			os.MkdirAll(n.cniResults, 0o700),
+			os.MkdirAll(n.cni.dir, 0o700),
 			os.WriteFile(file, []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600),
 		} {
 			if err != nil {
@@ -266,9 +266,9 @@ func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
 		}
 	}
 	read := func() *ipwitnessv1.Workload {
-		n.forgetResults()
-		n.readResults()
-		return n.results["pods-x-eth0"].workload
+		n.cni.forget()
+		n.cni.read()
+		return n.cni.results["pods-x-eth0"].workload
 	}
 	write("web-0")
 	first := read()
