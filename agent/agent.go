@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/ipwitness/ipwitness/agent/allocations"
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
@@ -50,7 +51,7 @@ type Agent struct {
 	table    *table.Table
 	inode    uint64
 	runtime  *cri.Client
-	ipam     *ipam
+	ipam     *allocations.Reader
 	problems []string // of the start: fixed
 	blind    bool     // of the start: addresses inside pods are not seen
 
@@ -95,8 +96,8 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  kernelRelease(),
 		},
 	}
-	a.ipam = newIPAM(log, a.table, cfg, files.FindRoot("/proc"))
-	a.runtime.StatusChanged, a.ipam.statusChanged = a.report, a.report
+	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: cfg.IPAMDirs, CNIConfig: cfg.CNIConfig, CalicoNodename: cfg.CalicoNodename}, files.FindRoot("/proc"))
+	a.runtime.StatusChanged, a.ipam.StatusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
@@ -179,7 +180,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
 	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
-	n.Mounted = a.ipam.lookAtMounts
+	n.Mounted = a.ipam.CheckMounts
 	look := func(netip.Addr, bool) {}
 	var w *wire.Wire
 	if obs != nil {
@@ -212,12 +213,12 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 	g.Go(func() error { return a.runtime.Run(ctx) })
 	g.Go(func() error { return n.Run(ctx) })
-	g.Go(func() error { return a.ipam.run(ctx) })
+	g.Go(func() error { return a.ipam.Run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
 	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
-			a.ipam.await(ctx) // so that the first account has it
+			a.ipam.Await(ctx) // so that the first account has it
 			return r.Run(ctx)
 		})
 	}
@@ -338,7 +339,7 @@ func (a *Agent) report() {
 	}
 	runtime, problems := a.runtime.Health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
-	problems, s.CalicoNodename = a.ipam.health()
+	problems, s.CalicoNodename = a.ipam.Health()
 	s.Problems = append(s.Problems, problems...)
 	if w := a.wire.Load(); w != nil {
 		w.AddStatus(s, now)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"github.com/ipwitness/ipwitness/agent/allocations"
 	"github.com/ipwitness/ipwitness/agent/cri"
 )
 
@@ -85,7 +86,7 @@ func (c Config) defaults() (Config, error) {
 		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
 	}
 	if len(c.IPAMDirs) == 0 {
-		c.IPAMDirs = []string{defaultDataDir, "/run/cni-ipam-state"}
+		c.IPAMDirs = []string{allocations.DefaultDir, "/run/cni-ipam-state"}
 	}
 	if c.CalicoNodename == "" {
 		c.CalicoNodename = "/var/lib/calico/nodename"

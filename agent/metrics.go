@@ -90,7 +90,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
-	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.lost.Load()), "inotify")
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.LostEvents()), "inotify")
 	held, leftOut := a.table.Size()
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(leftOut), "port_full")

@@ -1,4 +1,4 @@
-package agent
+package allocations
 
 import (
 	"context"
@@ -30,7 +30,7 @@ type ipamLab struct {
 	root string
 	conf string // directory of CNI's configurations
 	dir  string // of host-local's directories
-	ipam *ipam
+	ipam *Reader
 
 	reader      *table.Reader
 	pools       map[string]*ipwitnessv1.PoolRecord
@@ -51,12 +51,12 @@ func newIPAMLab(t *testing.T) *ipamLab {
 		pools: map[string]*ipwitnessv1.PoolRecord{}, allocations: map[string]map[string]*ipwitnessv1.AllocationRecord{},
 	}
 	tab := table.New()
-	l.ipam = newIPAM(slog.New(slog.DiscardHandler), tab, Config{
-		CNIConfig: []string{l.conf}, IPAMDirs: []string{l.dir}, CalicoNodename: filepath.Join(root, "var/lib/calico/nodename"),
+	l.ipam = New(slog.New(slog.DiscardHandler), tab, Config{
+		CNIConfig: []string{l.conf}, Dirs: []string{l.dir}, CalicoNodename: filepath.Join(root, "var/lib/calico/nodename"),
 	}, false)
 	l.reader = tab.Attach()
 	t.Cleanup(l.reader.Detach)
-	l.ipam.statusChanged = func() { wake.Poke(l.status) }
+	l.ipam.StatusChanged = func() { wake.Poke(l.status) }
 	return l
 }
 
@@ -69,7 +69,7 @@ func startIPAM(t *testing.T, prepare ...func(l *ipamLab)) *ipamLab {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- l.ipam.run(ctx) }()
+	go func() { done <- l.ipam.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -127,7 +127,7 @@ func (l *ipamLab) await(what string, cond func() bool) {
 		case <-l.reader.Wake():
 		case <-l.status:
 		case <-timeout.C:
-			problems, _ := l.ipam.health()
+			problems, _ := l.ipam.Health()
 			l.t.Fatalf("waited in vain for %s: pools %v, allocations %v, problems %q", what, l.pools, l.allocations, problems)
 		}
 	}
@@ -421,7 +421,7 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 
 func TestDirectoryThatIsMadeBetweenWatchingAndReadingIsReadAgain(t *testing.T) {
 	l := newIPAMLab(t)
-	w, err := fsnotify.NewBufferedWatcher(ipamEvents)
+	w, err := fsnotify.NewBufferedWatcher(waitingEvents)
 	l.must(err)
 	defer func() { _ = w.Close() }()
 	l.ipam.watcher = w
@@ -485,7 +485,7 @@ func TestWhatIsNoFileIsReservedForNobodyKnown(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "fe80::1%eth0"), []byte("not its name"), 0o600))
 	l.awaitGiven("pods", 6, known)
 	l.await("the problem", func() bool {
-		problems, _ := l.ipam.health()
+		problems, _ := l.ipam.Health()
 		return len(problems) == 1 && strings.Contains(problems[0], "4 addresses in "+dir)
 	})
 	for addr, a := range l.allocations[dir] {
@@ -494,7 +494,7 @@ func TestWhatIsNoFileIsReservedForNobodyKnown(t *testing.T) {
 		}
 	}
 	l.must(os.Remove(filepath.Join(dir, "10.1.0.3")), os.Remove(filepath.Join(dir, "10.1.0.4")), os.Remove(filepath.Join(dir, "10.1.0.5")), os.Remove(filepath.Join(dir, "10.1.0.7")))
-	l.await("no problem", func() bool { problems, _ := l.ipam.health(); return len(problems) == 0 })
+	l.await("no problem", func() bool { problems, _ := l.ipam.Health(); return len(problems) == 0 })
 	l.awaitGiven("pods", 2, known)
 }
 
@@ -532,14 +532,14 @@ func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
 	l.giveMany("pods", 3)
 	l.give("secret", "10.2.0.2", "c")
 	l.must(os.Chmod(l.path("secret"), 0))
-	w, err := fsnotify.NewBufferedWatcher(ipamEvents)
+	w, err := fsnotify.NewBufferedWatcher(waitingEvents)
 	l.must(err)
 	defer func() { _ = w.Close() }()
 	l.ipam.watcher = w
 	look := func() (problems string) {
 		unprivileged(t, func() { l.ipam.all = true; l.ipam.look(time.Now()) })
 		l.take()
-		all, _ := l.ipam.health()
+		all, _ := l.ipam.Health()
 		return strings.Join(all, "\n")
 	}
 	problems := look()
@@ -583,7 +583,7 @@ func TestWithoutInotifyAllocationsMayBeOld(t *testing.T) {
 	l.ipam.all = true
 	l.ipam.look(time.Now())
 	l.take()
-	problems, _ := l.ipam.health()
+	problems, _ := l.ipam.Health()
 	if p := l.pools[l.path("pods")]; p.GetState() != ipwitnessv1.Pool_STALE || len(l.allocations[l.path("pods")]) != 3 ||
 		len(problems) != 1 || !strings.Contains(problems[0], "fs.inotify.max_user_instances") {
 		t.Errorf("pool: got %v, problems %q", p, problems)
@@ -640,7 +640,7 @@ func TestDirectoriesHaveBounds(t *testing.T) {
 	l.ipam.all = true
 	l.ipam.look(time.Now())
 	l.take()
-	problems, _ := l.ipam.health()
+	problems, _ := l.ipam.Health()
 	if len(l.pools) != maxHostLocal || !strings.Contains(strings.Join(problems, "\n"), "more than the 256 directories") {
 		t.Errorf("too many directories: got %d, problems %q", len(l.pools), problems)
 	}
@@ -665,7 +665,7 @@ func TestDirectoriesThatWereLostMakeRoomForOthers(t *testing.T) {
 	}
 	l.give("other", "10.1.0.1", "c")
 	look()
-	problems, _ := l.ipam.health()
+	problems, _ := l.ipam.Health()
 	if len(l.allocations[l.path("other")]) != 1 || strings.Contains(strings.Join(problems, "\n"), "more than the 256 directories") {
 		t.Errorf("one more: got %v, problems %q, want it read", l.pools[l.path("other")], problems)
 	}

@@ -1,4 +1,4 @@
-package agent
+package allocations
 
 import (
 	"cmp"
@@ -19,31 +19,30 @@ import (
 	"github.com/ipwitness/ipwitness/agent/form"
 )
 
-// cniNetwork is what a configuration of CNI says of a network whose addresses
-// host-local gives.
+// A cniNetwork is a configured network whose addresses host-local allocates.
 type cniNetwork struct {
 	name     string
 	plugin   string
-	device   string // the bridge or the master; empty where that is not said
+	device   string // the bridge or the master; empty if unknown
 	routed   bool
 	dir      string // where host-local keeps its allocations
 	ranges   []addrRange
 	gateways []netip.Addr
-	env      string // flannel only: the file that has its ranges
+	env      string // flannel only: the file with its ranges
 	file     string
 }
 
-// defaultDataDir is where host-local keeps its allocations if it is not told
-// otherwise (plugins/ipam/host-local/backend/disk of containernetworking/plugins).
-const defaultDataDir = "/var/lib/cni/networks"
+// DefaultDir is host-local's default directory for allocations
+// (plugins/ipam/host-local/backend/disk of containernetworking/plugins).
+const DefaultDir = "/var/lib/cni/networks"
 
 const (
 	hostLocalName = "host-local"
 	flannel       = "flannel"
 )
 
-// cniPlugin is what is used of the configuration of one plugin, or of a list of
-// them: https://www.cni.dev/docs/spec and the plugins' own pages.
+// cniPlugin has the used fields of the configuration of a plugin, or of a list of plugins:
+// https://www.cni.dev/docs/spec and the plugins' own pages.
 type cniPlugin struct {
 	Name    string            `json:"name"`
 	Type    string            `json:"type"`
@@ -63,7 +62,7 @@ type cniPlugin struct {
 	Delegates  []json.RawMessage `json:"delegates"`  // multus
 }
 
-// hostLocalConf is what is used of host-local's own configuration.
+// hostLocalConf has the used fields of host-local's own configuration.
 type hostLocalConf struct {
 	Type    string `json:"type"`
 	DataDir string `json:"dataDir"`
@@ -72,15 +71,15 @@ type hostLocalConf struct {
 }
 
 const (
-	// maxConfFiles is more than anybody has in a directory of configurations.
+	// maxConfFiles is more than any directory of configurations has.
 	maxConfFiles = 256
-	// maxConfDepth is how deep plugins may be configured in plugins: a list, a
-	// delegate, a list in it, a delegate in that.
+	// maxConfDepth is how deep plugins may be nested: a list, a delegate, a list in it, a
+	// delegate in that.
 	maxConfDepth = 5
 )
 
-// parseConf reads a configuration of one plugin or of a list of them. What cannot
-// be understood is an error; the networks are those that can.
+// parseConf parses the configuration of a plugin or of a list of plugins. It returns the
+// networks that it understands, and an error for the others.
 func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 	var errs []error
 	var read func(data []byte, name string, depth int)
@@ -90,7 +89,7 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 		_, wrong := errors.AsType[*json.UnmarshalTypeError](err)
 		switch {
 		case wrong && p.Type != "" && !p.hostLocal():
-			return // another plugin may use such a name for something else
+			return // another plugin may use the field differently
 		case err != nil:
 			errs = append(errs, plainJSON(err))
 			return
@@ -101,7 +100,7 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 			errs = append(errs, errors.New("it has neither a name nor a plugin"))
 			return
 		}
-		// The plugins of a list have its name, whatever they say.
+		// The name of a list overrides the names of its plugins.
 		name = cmp.Or(name, p.Name)
 		for _, plugin := range p.Plugins {
 			read(plugin, name, depth+1)
@@ -125,7 +124,7 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 	return networks, errors.Join(errs...)
 }
 
-// plainJSON says of an error of package json what its reader can do something with.
+// plainJSON turns an error of package json into one that helps to correct the file.
 func plainJSON(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%q is a %s, which CNI does not take there", wrong.Field, wrong.Value)
@@ -133,7 +132,7 @@ func plainJSON(err error) error {
 	return fmt.Errorf("it is no JSON: %w", err)
 }
 
-// hostLocal tells whether host-local gives the plugin its addresses.
+// hostLocal reports whether host-local allocates the addresses of the plugin.
 func (p *cniPlugin) hostLocal() bool {
 	var ipam struct {
 		Type string `json:"type"`
@@ -141,13 +140,12 @@ func (p *cniPlugin) hostLocal() bool {
 	if p.Type == flannel {
 		ipam.Type = hostLocalName
 	}
-	_ = json.Unmarshal(p.IPAM, &ipam) // that of another plugin may be anything
+	_ = json.Unmarshal(p.IPAM, &ipam) // other plugins may have anything there
 	return ipam.Type == hostLocalName
 }
 
-// delegate gives the plugin that does the work: that which flannel completes the
-// configuration of, with ranges from elsewhere (flannel_linux.go of
-// flannel-io/cni-plugin).
+// delegate returns the plugin that this one calls. Flannel completes its configuration, with
+// ranges from another file (flannel_linux.go of flannel-io/cni-plugin).
 func (p *cniPlugin) delegate() (*cniPlugin, error) {
 	var d cniPlugin
 	if len(p.Delegate) > 0 {
@@ -165,7 +163,7 @@ func (p *cniPlugin) delegate() (*cniPlugin, error) {
 	return &d, nil
 }
 
-// network gives the network of a plugin; nil where host-local gives it nothing.
+// network returns the network of a plugin, or nil if host-local does not allocate its addresses.
 func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	d := p
 	if p.Type == flannel || len(p.Delegate) > 0 && !p.hostLocal() {
@@ -183,7 +181,7 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 			return nil, plainJSON(err)
 		}
 	}
-	dir := cmp.Or(ipam.DataDir, defaultDataDir)
+	dir := cmp.Or(ipam.DataDir, DefaultDir)
 	switch {
 	case !form.IsNetworkName(name):
 		return nil, errors.New("that is no name of a network: its allocations cannot be found")
@@ -206,7 +204,7 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	return n, err
 }
 
-// attach says how the plugin attaches what has its addresses to the node.
+// attach notes how the plugin connects pods to the node.
 func (n *cniNetwork) attach(p *cniPlugin) {
 	switch n.plugin {
 	case "ptp":
@@ -219,8 +217,7 @@ func (n *cniNetwork) attach(p *cniPlugin) {
 	}
 }
 
-// readEnv reads the ranges that flannel has for this node. There are none where it
-// has not run yet.
+// readEnv reads the ranges that flannel has for this node. There are none before it runs.
 func (n *cniNetwork) readEnv(root files.Root) error {
 	data, _, err := files.ReadRegular(n.env, 0, files.MaxSmall)
 	if errors.Is(err, os.ErrNotExist) {
@@ -235,8 +232,8 @@ func (n *cniNetwork) readEnv(root files.Root) error {
 	return nil
 }
 
-// flannelRanges gives the ranges that flannel's plugin has host-local give from, by
-// what flanneld wrote for it.
+// flannelRanges returns the ranges that flannel's plugin passes to host-local, from the file
+// that flanneld writes for it.
 func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
 	var c hostLocalConf
 	for line := range strings.Lines(string(env)) {
@@ -253,23 +250,22 @@ func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
 	return c.ranges()
 }
 
-// cniConfs are the configurations of CNI, by file.
+// cniConfs holds CNI configurations.
 type cniConfs struct {
 	dirs  []string
 	root  files.Root
-	files map[string][]cniNetwork // what each said when it was last understood
-	envs  []string                // files that have ranges of them
+	files map[string][]cniNetwork // by file, as it was last understood
+	envs  []string                // files with their ranges
 }
 
-// settled is after how long a file that is not understood is not one that is being
-// written any more.
+// settled is the age from which on a file that is not understood no longer counts as one that
+// is still being written.
 const settled = time.Second
 
-// read reads all configurations: there are a few. The first one that names a
-// directory of allocations counts, as files are sorted by name: so container
-// runtimes choose. Of a file that cannot be understood what it said before counts.
-// Where that may be one that is being written, it is no problem yet, and later is
-// set.
+// read reads all configurations. Files are sorted by name, and the first one that names a
+// directory of allocations counts, as for container runtimes. If a file cannot be understood,
+// its previous content counts. If such a file may still be being written, read returns no
+// problem yet, but sets later.
 func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems []string, later bool) {
 	networks = map[string]cniNetwork{}
 	parsed := map[string][]cniNetwork{}
@@ -280,7 +276,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 		names, err := confFiles(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			problems = append(problems, fmt.Sprintf("CNI's configurations are not known (%s): which ranges host-local gives, and where it keeps what it has given elsewhere than in %s; let the agent's user read that directory",
-				form.Short(err), defaultDataDir))
+				form.Short(err), DefaultDir))
 			for file, before := range c.files {
 				if filepath.Dir(file) == dir {
 					parsed[file] = before
@@ -339,7 +335,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 	return networks, problems, later
 }
 
-// union is all that is in either of two lists.
+// union returns the elements that are in at least one of two lists.
 func union[T comparable](a, b []T) []T {
 	sum := slices.Clone(a)
 	for _, x := range b {
@@ -350,8 +346,8 @@ func union[T comparable](a, b []T) []T {
 	return sum
 }
 
-// confFiles gives the names of configurations in a directory, sorted: those that
-// libcni takes for some (ConfFiles in libcni/conf.go).
+// confFiles returns the sorted names of the files in a directory that libcni reads as
+// configurations (ConfFiles in libcni/conf.go).
 func confFiles(dir string) (names []string, err error) {
 	d, err := os.Open(dir)
 	if err != nil {

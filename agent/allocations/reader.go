@@ -1,4 +1,8 @@
-package agent
+// Package allocations reads what IPAM says on this node: CNI configurations, the files in
+// which host-local keeps its allocations, and the name that Calico has for the node.
+//
+// What may not live here: any judgement of allocations, and the objects of Kubernetes.
+package allocations
 
 import (
 	"context"
@@ -28,56 +32,77 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ipam reads what IPAM says on this node: CNI's configurations, the directories in
-// which host-local keeps what it has given, and the name that Calico has for the
-// node. It hears of changes by inotify. Nothing waits for it.
-type ipam struct {
+// Config says where to read. See agent.Config.
+type Config struct {
+	Dirs           []string // the directories in them are host-local's
+	CNIConfig      []string
+	CalicoNodename string
+}
+
+// Reader reads CNI configurations, the directories in which host-local keeps its allocations,
+// and the name that Calico has for the node. It hears of changes by inotify. Nothing waits
+// for it.
+type Reader struct {
 	log           *slog.Logger
 	table         *table.Table
-	dirs          []string // the directories in them are host-local's
-	nodenameFile  string
+	cfg           Config
 	root          files.Root
-	statusChanged func()        // there is another problem or name
-	mounted       chan struct{} // holds one token while a mount may have come or gone
-	ready         chan struct{} // closed once the table has the first account
+	StatusChanged func()        // called when problems or the name have changed; set before run
+	mounted       chan struct{} // holds one token while a mount may have been added or removed
+	ready         chan struct{} // closed once everything was read once
+	lost          atomic.Uint32 // how often events were lost
+	status        status
 
-	// Of run alone.
-	watcher   *fsnotify.Watcher
-	noWatcher error // why there is none
-	unwatched error // why not everything is watched
+	// The goroutine of run alone uses these.
+	watching
+	due
 	confs     cniConfs
 	hostLocal map[string]*hostLocal // by path
-	places    map[string]fileID     // all directories that are looked at; zero: there was none
-	lost      atomic.Uint32         // times that events were lost
 	says      []string              // problems of configurations, and of the directories around
-	calico    string                // the name that it has for the node
-	all       bool                  // look at everything again
-	allAnew   bool                  // and read it, for events were lost
-	soon      bool                  // and do so again soon
+	calico    string                // the name that Calico has for the node
+}
 
+// status is what others may read of an ipam.
+type status struct {
 	mu       sync.Mutex
 	problems []string
 	nodename string
 }
 
+// watching is what is watched by inotify.
+type watching struct {
+	watcher   *fsnotify.Watcher
+	noWatcher error             // why there is no watcher
+	unwatched error             // why not everything is watched
+	places    map[string]fileID // all directories to look at; zero if there was none
+}
+
+// due is what to read next.
+type due struct {
+	all     bool // everything, if it may have changed
+	allAnew bool // everything, because events were lost
+	soon    bool // everything, in a moment
+}
+
 const (
-	// ipamEvery is how often it is looked whether everything is as it was: a mount
-	// elsewhere, or a link, may have changed what is at a path without an event.
-	ipamEvery = 15 * time.Second
-	// ipamEvents is how many events may wait: a thousand pods that end.
-	ipamEvents = 1024
-	// maxIPAMProblems are told.
-	maxIPAMProblems = 16
+	// checkEvery is how often everything is checked: a mount or a link may have changed
+	// what is at a path without an event.
+	checkEvery = 15 * time.Second
+	// waitingEvents is how many events may wait, such as those of a thousand pods that end.
+	waitingEvents = 1024
+	// maxProblems is how many problems are reported.
+	maxProblems = 16
 )
 
-func newIPAM(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *ipam {
-	return &ipam{
+// New returns an ipam that puts what it reads into t. root says whether this process sees
+// the node's files.
+func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader {
+	return &Reader{
 		log:           log,
 		table:         t,
-		dirs:          cfg.IPAMDirs,
-		nodenameFile:  cfg.CalicoNodename,
+		cfg:           cfg,
 		root:          root,
-		statusChanged: func() {},
+		StatusChanged: func() {},
 		mounted:       make(chan struct{}, 1),
 		ready:         make(chan struct{}),
 		confs:         cniConfs{dirs: cfg.CNIConfig, root: root},
@@ -85,12 +110,12 @@ func newIPAM(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *ipa
 	}
 }
 
-// lookAtMounts has it looked whether anything else is mounted somewhere.
-func (i *ipam) lookAtMounts() { wake.Poke(i.mounted) }
+// CheckMounts has it check whether a mount has changed what is at its paths.
+func (i *Reader) CheckMounts() { wake.Poke(i.mounted) }
 
-// await waits until the table has the first account, but not for long: what is
-// read may be on a file system that does not answer.
-func (i *ipam) await(ctx context.Context) {
+// Await waits until everything was read once, but for a second at most: a file system may not
+// answer.
+func (i *Reader) Await(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-i.ready:
@@ -98,11 +123,11 @@ func (i *ipam) await(ctx context.Context) {
 	}
 }
 
-// run keeps reading until ctx ends.
-func (i *ipam) run(ctx context.Context) error {
+// Run reads whatever changes, until ctx ends.
+func (i *Reader) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
-	if w, err := fsnotify.NewBufferedWatcher(ipamEvents); err != nil {
+	if w, err := fsnotify.NewBufferedWatcher(waitingEvents); err != nil {
 		i.noWatcher = err
 	} else {
 		defer func() { _ = w.Close() }()
@@ -111,10 +136,10 @@ func (i *ipam) run(ctx context.Context) error {
 	i.all = true
 	i.look(time.Now())
 	close(i.ready)
-	timer := time.NewTimer(ipamEvery)
+	timer := time.NewTimer(checkEvery)
 	defer timer.Stop()
 	for {
-		wait := ipamEvery
+		wait := checkEvery
 		if i.soon {
 			wait = settled
 		}
@@ -135,7 +160,7 @@ func (i *ipam) run(ctx context.Context) error {
 			now = time.Now()
 			i.lostEvents(err)
 		}
-		// What has come meanwhile is one account with it.
+		// Events that have arrived in the meantime are handled together.
 		for waiting := true; waiting; {
 			select {
 			case e := <-events:
@@ -150,8 +175,8 @@ func (i *ipam) run(ctx context.Context) error {
 	}
 }
 
-// event notes where to look.
-func (i *ipam) event(e fsnotify.Event) {
+// event notes what to read because of an event.
+func (i *Reader) event(e fsnotify.Event) {
 	gone := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
 	dir, name := filepath.Split(e.Name)
 	dir = filepath.Clean(dir)
@@ -164,7 +189,7 @@ func (i *ipam) event(e fsnotify.Event) {
 		return
 	}
 	for place := range i.places {
-		// One of them, or something in it, or on the way to it.
+		// The directory itself, something in it, or one of its parents.
 		if dir == place || files.Within(place, e.Name) {
 			i.all = true
 			return
@@ -172,15 +197,18 @@ func (i *ipam) event(e fsnotify.Event) {
 	}
 }
 
+// LostEvents returns how often events were lost.
+func (i *Reader) LostEvents() uint32 { return i.lost.Load() }
+
 // lostEvents has everything read again.
-func (i *ipam) lostEvents(err error) {
+func (i *Reader) lostEvents(err error) {
 	i.lost.Add(1)
 	i.log.Debug("events about IPAM were lost", "error", err)
 	i.all, i.allAnew = true, true
 }
 
-// look takes up what is there, and tells it.
-func (i *ipam) look(now time.Time) {
+// look reads what is due, and puts it into the table.
+func (i *Reader) look(now time.Time) {
 	if i.all {
 		i.lookForPlaces(now)
 	}
@@ -197,7 +225,7 @@ func (i *ipam) look(now time.Time) {
 		}
 		h.judgeLoss(now)
 		room -= len(h.given) - had
-		i.soon = i.soon || h.state != was && h.state == ipwitnessv1.Pool_MISSING // it may be more that goes
+		i.soon = i.soon || h.state != was && h.state == ipwitnessv1.Pool_MISSING // more may be about to disappear
 		if h.conf == nil && (!h.found || h.state == ipwitnessv1.Pool_MISSING && h.lostAt.IsZero()) {
 			delete(i.hostLocal, dir)
 			i.end(h, now)
@@ -208,17 +236,16 @@ func (i *ipam) look(now time.Time) {
 	i.tellStatus()
 }
 
-// lookForPlaces reads the configurations and finds the directories, and has all of
-// them watched.
-func (i *ipam) lookForPlaces(now time.Time) {
-	i.watch() // before anything is read, so that what is missed is heard
+// lookForPlaces reads the configurations, finds the directories, and watches all of them.
+func (i *Reader) lookForPlaces(now time.Time) {
+	i.watch() // before anything is read, so that later changes have events
 	networks, problems, later := i.confs.read(now)
 	i.soon = i.soon || later
 	dirs := slices.Collect(maps.Keys(networks))
-	if err := i.root.ReachAny(i.dirs); errors.Is(err, files.ErrNotMounted) {
-		problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", strings.Join(i.dirs, " and "), err))
+	if err := i.root.ReachAny(i.cfg.Dirs); errors.Is(err, files.ErrNotMounted) {
+		problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", strings.Join(i.cfg.Dirs, " and "), err))
 	}
-	for _, dir := range i.dirs {
+	for _, dir := range i.cfg.Dirs {
 		names, err := networkDirs(dir)
 		if err != nil {
 			problems = append(problems, fmt.Sprintf("what host-local has given is not known (%s): let the agent's user read that directory, or mount it",
@@ -238,7 +265,7 @@ func (i *ipam) lookForPlaces(now time.Time) {
 			break
 		}
 		h := newHostLocal(dir, i.root)
-		h.stale, h.found = true, slices.Contains(i.dirs, filepath.Dir(dir))
+		h.stale, h.found = true, slices.Contains(i.cfg.Dirs, filepath.Dir(dir))
 		i.hostLocal[dir] = h
 	}
 	var problem string
@@ -255,9 +282,9 @@ func (i *ipam) lookForPlaces(now time.Time) {
 	i.watch()
 }
 
-// forgetLost forgets the directory that was lost first and is not back, of those that
-// no configuration names. It says whether there was one.
-func (i *ipam) forgetLost(networks map[string]cniNetwork, now time.Time) bool {
+// forgetLost forgets the missing directory that was lost first, of those that no configuration
+// names. It reports whether there was one.
+func (i *Reader) forgetLost(networks map[string]cniNetwork, now time.Time) bool {
 	var first *hostLocal
 	for dir, h := range i.hostLocal {
 		if _, named := networks[dir]; !named && h.state == ipwitnessv1.Pool_MISSING && (first == nil || h.lostAt.Before(first.lostAt)) {
@@ -272,10 +299,10 @@ func (i *ipam) forgetLost(networks map[string]cniNetwork, now time.Time) bool {
 	return true
 }
 
-// watch watches all places, and the way to each of them, so that one that is
-// missing is heard when it comes; and nothing else any more.
-func (i *ipam) watch() {
-	places := append(slices.Concat(i.confs.dirs, i.dirs), filepath.Dir(i.nodenameFile))
+// watch watches all places and their parents, so that there is an event when a missing one is
+// created. It stops watching everything else.
+func (i *Reader) watch() {
+	places := append(slices.Concat(i.confs.dirs, i.cfg.Dirs), filepath.Dir(i.cfg.CalicoNodename))
 	places = slices.AppendSeq(places, maps.Keys(i.hostLocal))
 	for _, env := range i.confs.envs {
 		places = append(places, filepath.Dir(env))
@@ -288,7 +315,7 @@ func (i *ipam) watch() {
 			watched[dir] = true
 			way = append(way, dir)
 		}
-		for _, dir := range slices.Backward(way) { // from above: what is made meanwhile is heard
+		for _, dir := range slices.Backward(way) { // parents first, so that there are events of what is created meanwhile
 			h := i.hostLocal[dir]
 			if h != nil {
 				h.heard, _ = identify(unix.AT_FDCWD, dir)
@@ -323,8 +350,8 @@ func (i *ipam) watch() {
 	}
 }
 
-// moved tells whether a place is another directory than when it was looked at.
-func (i *ipam) moved() bool {
+// moved reports whether a place is another directory than when it was last looked at.
+func (i *Reader) moved() bool {
 	for place, was := range i.places {
 		if is, _ := identify(unix.AT_FDCWD, place); is != was {
 			return true
@@ -333,8 +360,8 @@ func (i *ipam) moved() bool {
 	return false
 }
 
-// networkDirs gives the directories in one whose name may be that of a network. A
-// missing one has none.
+// networkDirs returns the directories in a directory whose names are valid names of networks. A
+// missing directory has none.
 func networkDirs(path string) (names []string, err error) {
 	const most = 4096
 	d, err := os.Open(path)
@@ -361,8 +388,8 @@ func networkDirs(path string) (names []string, err error) {
 	return names, err
 }
 
-// tell puts all that has changed into the table.
-func (i *ipam) tell(now time.Time) {
+// tell puts everything that has changed into the table.
+func (i *Reader) tell(now time.Time) {
 	var changed []*hostLocal
 	for _, h := range i.hostLocal {
 		if r := h.record(); len(h.changes) > 0 || !proto.Equal(r, h.told) {
@@ -389,8 +416,8 @@ func (i *ipam) tell(now time.Time) {
 	})
 }
 
-// end takes a directory out of the table.
-func (i *ipam) end(h *hostLocal, now time.Time) {
+// end removes a directory from the table.
+func (i *Reader) end(h *hostLocal, now time.Time) {
 	if h.told == nil {
 		return
 	}
@@ -406,13 +433,13 @@ func (i *ipam) end(h *hostLocal, now time.Time) {
 	})
 }
 
-// tellStatus has it told where there are other problems, or Calico has another
-// name for the node.
-func (i *ipam) tellStatus() {
+// tellStatus calls statusChanged if there are other problems, or Calico has another name for
+// the node.
+func (i *Reader) tellStatus() {
 	problems := slices.Clone(i.says)
 	if i.unwatched != nil {
 		problems = append(problems, fmt.Sprintf("changes of IPAM are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			form.Short(i.unwatched), ipamEvery))
+			form.Short(i.unwatched), checkEvery))
 	}
 	for _, dir := range slices.Sorted(maps.Keys(i.hostLocal)) {
 		h := i.hostLocal[dir]
@@ -423,36 +450,36 @@ func (i *ipam) tellStatus() {
 			problems = append(problems, fmt.Sprintf("whom host-local has given %d addresses in %s is not known, for their files cannot be read, or are none: run the agent as root", h.unread, dir))
 		}
 	}
-	if more := len(problems) - maxIPAMProblems; more > 0 {
-		problems = append(problems[:maxIPAMProblems], fmt.Sprintf("and %d more problems with IPAM", more))
+	if more := len(problems) - maxProblems; more > 0 {
+		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more problems with IPAM", more))
 	}
-	i.mu.Lock()
-	same := slices.Equal(problems, i.problems) && i.calico == i.nodename
-	i.problems, i.nodename = problems, i.calico
-	i.mu.Unlock()
+	i.status.mu.Lock()
+	same := slices.Equal(problems, i.status.problems) && i.calico == i.status.nodename
+	i.status.problems, i.status.nodename = problems, i.calico
+	i.status.mu.Unlock()
 	if !same {
-		i.statusChanged()
+		i.StatusChanged()
 	}
 }
 
 // readNodename reads the name that Calico has for the node.
-func (i *ipam) readNodename() (name, problem string) {
+func (i *Reader) readNodename() (name, problem string) {
 	const most = 253
-	data, _, err := files.ReadRegular(i.nodenameFile, 0, files.MaxSmall)
+	data, _, err := files.ReadRegular(i.cfg.CalicoNodename, 0, files.MaxSmall)
 	switch name = strings.TrimSpace(string(data)); {
 	case errors.Is(err, os.ErrNotExist):
 		return "", ""
 	case err != nil:
 		return "", fmt.Sprintf("the name that Calico has for this node is not known (%s): let the agent's user read it", form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
-		return "", fmt.Sprintf("%s has no name of a node: Calico books addresses for whatever it says: write the node's name there", i.nodenameFile)
+		return "", fmt.Sprintf("%s has no name of a node: Calico books addresses for whatever it says: write the node's name there", i.cfg.CalicoNodename)
 	}
 	return name, ""
 }
 
-// health gives what does not work, and Calico's name for the node.
-func (i *ipam) health() (problems []string, nodename string) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return slices.Clone(i.problems), i.nodename
+// Health returns problems, and Calico's name for the node.
+func (i *Reader) Health() (problems []string, nodename string) {
+	i.status.mu.Lock()
+	defer i.status.mu.Unlock()
+	return slices.Clone(i.status.problems), i.status.nodename
 }

@@ -1,4 +1,4 @@
-package agent
+package allocations
 
 import (
 	"errors"
@@ -21,18 +21,18 @@ type hostLocalRange struct {
 	Gateway    string `json:"gateway"`
 }
 
-// maxRanges is how many ranges of one configuration are told: two for each that
-// has its gateway inside.
+// maxRanges is how many ranges of one configuration are reported: two for each that contains
+// its gateway.
 const maxRanges = 256
 
-// errGiven says that a range comes from elsewhere: kubelet's pod CIDR, say.
+// errGiven is returned for a range that is not in the configuration, such as kubelet's pod CIDR.
 var errGiven = errors.New("the range is given at run time")
 
-// ranges gives what host-local gives by its configuration, and the gateways, which
-// it gives to nobody. There are none where they are not in the configuration.
+// ranges returns the ranges that host-local allocates addresses from, and the gateways, which
+// it never allocates. There are none if they are not in the configuration.
 //
-// It computes what LoadIPAMConfig and Canonicalize of plugins/ipam/host-local/
-// backend/allocator do, and refuses what they refuse: then host-local gives nothing.
+// It computes what LoadIPAMConfig and Canonicalize of plugins/ipam/host-local/backend/allocator
+// do, and refuses what they refuse, because host-local then allocates nothing.
 func (c *hostLocalConf) ranges() (ranges []addrRange, gateways []netip.Addr, err error) {
 	sets := c.Ranges
 	if c.Subnet != "" {
@@ -72,7 +72,7 @@ func (c *hostLocalConf) ranges() (ranges []addrRange, gateways []netip.Addr, err
 	return ranges, gateways, nil
 }
 
-// addresses gives the range with its gateway in it.
+// addresses returns the range, including its gateway, and the gateway.
 func (c hostLocalRange) addresses() (r addrRange, gateway netip.Addr, err error) {
 	if strings.HasPrefix(strings.ToLower(c.Subnet), "usepodcidr") { // Calico replaces it
 		return r, gateway, errGiven
@@ -119,8 +119,8 @@ func (c hostLocalRange) addresses() (r addrRange, gateway netip.Addr, err error)
 	return r, gateway, nil
 }
 
-// lastOf is the last address of a subnet that host-local gives: not IPv4's broadcast
-// address.
+// lastOf returns the last address of a subnet that host-local allocates, which is not the IPv4
+// broadcast address.
 func lastOf(subnet netip.Prefix) netip.Addr {
 	b := subnet.Addr().AsSlice()
 	for i := range b {
@@ -133,7 +133,7 @@ func lastOf(subnet netip.Prefix) netip.Addr {
 	return last
 }
 
-// without gives the range without one address.
+// without returns the range without one address.
 func (r addrRange) without(a netip.Addr) (parts []addrRange) {
 	if a.Less(r.first) || r.last.Less(a) || a.Is4() != r.first.Is4() {
 		return []addrRange{r}

@@ -1,4 +1,4 @@
-package agent
+package allocations
 
 import (
 	"fmt"
@@ -210,7 +210,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	l := startIPAM(t, func(l *ipamLab) {
 		l.configure("10-other.conf", strings.Replace(ptp("10.9.0.0/24"), "pods", "other", 1)) // in defaultDataDir
 	})
-	other := defaultDataDir + "/other"
+	other := DefaultDir + "/other"
 	if l.take(); l.pools[other].GetState() != missing || l.pools[other].GetConfig() != l.conf+"/10-other.conf" || l.pools[other].GetLostAt() != nil {
 		t.Errorf("network that gave no address yet: got %v", l.pools)
 	}
@@ -243,7 +243,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	l.must(os.Chtimes(filepath.Join(l.conf, "20-pods.conf"), old, old))
 	l.await("the problem", func() bool {
-		problems, _ := l.ipam.health()
+		problems, _ := l.ipam.Health()
 		return len(problems) == 1 && strings.Contains(problems[0], "20-pods.conf") && strings.Contains(problems[0], "no JSON")
 	})
 	if l.take(); first() != "10.2.0.2" || len(l.pools) != 2 {
@@ -251,7 +251,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	}
 	l.must(os.RemoveAll(filepath.Join(l.root, "etc")))
 	l.await("the end of the configurations", func() bool {
-		problems, _ := l.ipam.health()
+		problems, _ := l.ipam.Health()
 		return len(problems) == 0 && len(l.pools) == 1 && l.pools[l.path("pods")].GetConfig() == ""
 	})
 	if p := l.awaitGiven("pods", 1, known); len(p.GetRanges()) != 0 || p.GetRouted() {
@@ -302,7 +302,7 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 	l.await("both ranges", func() bool { return ranges() == "10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff " })
 	write(env, "FLANNEL_SUBNET=mine\n")
 	l.await("a problem", func() bool {
-		problems, _ := l.ipam.health()
+		problems, _ := l.ipam.Health()
 		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is no subnet")
 	})
 }
@@ -314,7 +314,7 @@ func TestTwoPluginsOfOneListGiveFromOneDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	networks, _, _ := c.read(time.Now())
-	if n := networks[defaultDataDir+"/x"]; len(networks) != 1 || len(n.ranges) != 2 || len(n.gateways) != 2 || n.plugin != "bridge" {
+	if n := networks[DefaultDir+"/x"]; len(networks) != 1 || len(n.ranges) != 2 || len(n.gateways) != 2 || n.plugin != "bridge" {
 		t.Errorf("networks: got %v, want one with both ranges", networks)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package allocations
 
 import (
 	"errors"
@@ -19,69 +19,76 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// hostLocal is one directory in which host-local keeps what it has given: a file
-// for each address (plugins/ipam/host-local/backend/disk/backend.go of
-// containernetworking/plugins). An event only says where to look: what counts is
-// what is there then.
+// A hostLocal is one directory in which host-local keeps its allocations: a file for each
+// address (plugins/ipam/host-local/backend/disk/backend.go of containernetworking/plugins).
+// An event only says where to look. What counts is what is there then.
 type hostLocal struct {
 	path    string
 	root    files.Root
-	conf    *cniNetwork // nil: no configuration names it
-	found   bool        // it is, or was, where such directories are looked for
+	conf    *cniNetwork // nil if no configuration names it
+	found   bool        // it is, or was, in one of the configured directories
 	state   ipwitnessv1.Pool_State
 	problem string
 
-	id      fileID // of the directory that was read; zero: none was
-	heard   fileID // of the one that was there just before it was watched; zero: none was
-	stale   bool   // it is to be read anew
+	id      fileID // of the directory that was read; zero if none was
+	heard   fileID // of the directory just before it was watched; zero if none was
 	unheard error  // why its changes are not heard
-	marked  bool   // host-local has been here: its lock or last address is
+	stale   bool   // it is to be read again
 	given   map[netip.Addr]*givenAddr
-	unread  int // files of addresses that cannot be read
+	unread  int             // files of addresses that cannot be read
+	touched map[string]bool // files that have changed
 
+	losses
+	pending
+}
+
+// pending is what is not in the table yet.
+type pending struct {
+	told    *ipwitnessv1.PoolRecord                      // the record in the table
+	changes map[netip.Addr]*ipwitnessv1.AllocationRecord // nil: released
+}
+
+// losses follows what is removed from a directory.
+type losses struct {
+	marked   bool // host-local has used the directory: its lock or last address exists
+	unmarked bool // the lock or the last address was removed
 	loss     loss
-	unmarked bool // the lock or the last address went away
 	lostAt   time.Time
 	lost     int
 	back     map[netip.Addr]string // what was lost and is not back: containers by address
-
-	touched map[string]bool // files that something happened to
-	told    *ipwitnessv1.PoolRecord
-	changes map[netip.Addr]*ipwitnessv1.AllocationRecord // to be told; nil: given back
 }
 
-// fileID tells directories apart, also where one has the inode of one that was
-// removed before.
+// fileID distinguishes directories, even if one has the inode of another one that was removed.
 type fileID struct {
 	major, minor uint32
 	inode        uint64
-	born         unix.StatxTimestamp // zero where the file system does not know
+	born         unix.StatxTimestamp // zero if the file system does not record it
 }
 
-// givenAddr is an address that was given.
+// givenAddr is an allocated address.
 type givenAddr struct {
 	record *ipwitnessv1.AllocationRecord
 	unread bool
 	since  time.Time // when it was first seen with this container
 }
 
-// loss follows a run of removals. All allocations were lost at once where a run
-// takes all that there were before the lock or the last address went away:
-// host-local never removes those.
+// loss is a run of removals. All allocations were lost at once if a run removes everything that
+// was there before the lock or the last address was removed, which host-local itself never
+// removes.
 type loss struct {
-	last          time.Time // when anything went away
+	last          time.Time // when anything was removed
 	removed       map[netip.Addr]*givenAddr
-	first, latest time.Time // when the lock or the last address went away
+	first, latest time.Time // when the lock or the last address was removed
 }
 
-// sameRun is how long after one removal another is of the same run: rm is faster,
-// and what gives back addresses of one pod after the other seldom is.
+// sameRun is how long after one removal another one still belongs to the same run. rm is
+// faster than that, and releases of one pod after another are seldom as fast.
 const sameRun = 500 * time.Millisecond
 
 const (
-	// maxHostLocal is how many directories are looked at, and maxGiven how many
-	// addresses in each: all of an IPv4 /16. maxGivenAll is how many in all of them,
-	// and maxGivenFile how long each file may be.
+	// maxHostLocal is how many directories are read, and maxGiven how many addresses in
+	// each: all of an IPv4 /16. maxGivenAll is how many in all of them, and maxGivenFile
+	// how long each file may be.
 	maxHostLocal = 256
 	maxGiven     = 65536
 	maxGivenAll  = 2 * maxGiven
@@ -91,16 +98,16 @@ const (
 func newHostLocal(path string, root files.Root) *hostLocal {
 	return &hostLocal{
 		path: path, root: root, given: map[netip.Addr]*givenAddr{}, touched: map[string]bool{},
-		changes: map[netip.Addr]*ipwitnessv1.AllocationRecord{},
+		pending: pending{changes: map[netip.Addr]*ipwitnessv1.AllocationRecord{}},
 	}
 }
 
-// isMark tells whether host-local made the file for itself.
+// isMark reports whether host-local created the file for itself.
 func isMark(name string) bool {
 	return name == "lock" || strings.HasPrefix(name, "last_reserved_ip.")
 }
 
-// event notes that something happened to a file of the directory.
+// event notes that a file of the directory has changed.
 func (h *hostLocal) event(name string, removed bool) {
 	if !isMark(name) {
 		if _, ok := addressOf(name); ok {
@@ -111,14 +118,14 @@ func (h *hostLocal) event(name string, removed bool) {
 	h.unmarked = h.unmarked || removed
 }
 
-// addressOf gives the address that a file is named after. Host-local knows one by
-// one name only.
+// addressOf returns the address that a file is named after. Host-local only uses one form of
+// each address.
 func addressOf(name string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(name)
 	return a, err == nil && a.Zone() == "" && !a.Is4In6() && a.String() == name
 }
 
-// readTouched reads the files that something happened to.
+// readTouched reads the files that have changed.
 func (h *hostLocal) readTouched(room int, now time.Time) {
 	for name := range h.touched {
 		a, _ := addressOf(name)
@@ -132,13 +139,13 @@ func (h *hostLocal) readTouched(room int, now time.Time) {
 			}
 			h.put(a, g, now)
 		default:
-			h.stale = true // as one that is too large
+			h.stale = true // handled like a directory that is too large
 		}
 	}
 	clear(h.touched)
 }
 
-// read reads the whole directory. The caller has it watched before.
+// read reads the whole directory, which must be watched before.
 func (h *hostLocal) read(room int, now time.Time) {
 	h.stale = false
 	clear(h.touched)
@@ -193,7 +200,7 @@ func (h *hostLocal) read(room int, now time.Time) {
 		h.put(a, g, now)
 	}
 	h.id, h.marked = id, marked
-	h.stale = id != h.heard // made since: what comes before it is watched is not heard
+	h.stale = id != h.heard // created since: changes before it is watched have no events
 	h.state, h.problem = ipwitnessv1.Pool_KNOWN, ""
 	switch {
 	case full:
@@ -203,11 +210,11 @@ func (h *hostLocal) read(room int, now time.Time) {
 	case h.unheard != nil:
 		h.state = ipwitnessv1.Pool_STALE
 		h.problem = fmt.Sprintf("changes of it are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			form.Short(h.unheard), ipamEvery)
+			form.Short(h.unheard), checkEvery)
 	}
 }
 
-// identify says which directory is at a path, or behind a descriptor.
+// identify returns which directory is at a path, or open as fd if the path is empty.
 func identify(fd int, path string) (fileID, error) {
 	flags := 0
 	if path == "" {
@@ -224,13 +231,13 @@ func identify(fd int, path string) (fileID, error) {
 	return id, nil
 }
 
-// same tells whether what was read is what is there now.
+// same reports whether the directory that was read is still the one at the path.
 func (h *hostLocal) same() bool {
 	id, err := identify(unix.AT_FDCWD, h.path)
 	return err == nil && id == h.id
 }
 
-// fail takes up that the directory cannot be read.
+// fail notes that the directory cannot be read.
 func (h *hostLocal) fail(err error, now time.Time) {
 	if errors.Is(err, os.ErrNotExist) && !files.Orphaned(h.path) {
 		h.vanish(now)
@@ -250,7 +257,7 @@ func (h *hostLocal) fail(err error, now time.Time) {
 	}
 }
 
-// vanish takes up that the directory is gone with all that was in it.
+// vanish notes that the directory was removed with everything in it.
 func (h *hostLocal) vanish(now time.Time) {
 	if h.id == (fileID{}) {
 		return
@@ -263,7 +270,7 @@ func (h *hostLocal) vanish(now time.Time) {
 	h.id, h.marked = fileID{}, false
 }
 
-// forget drops what is not known any more. It is not lost.
+// forget drops allocations that are no longer known, without counting them as lost.
 func (h *hostLocal) forget() {
 	for a := range h.given {
 		h.drop(a)
@@ -271,7 +278,7 @@ func (h *hostLocal) forget() {
 	h.id, h.marked, h.loss = fileID{}, false, loss{}
 }
 
-// put takes up what the file of an address says.
+// put notes what the file of an address says.
 func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 	g.record.Ipam, g.record.Pool, g.record.Address = hostLocalName, h.path, a.AsSlice()
 	g.since = now
@@ -284,7 +291,7 @@ func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 			g.since = old.since
 			h.drop(a)
 		} else {
-			h.remove(a, now) // to be given to another one
+			h.remove(a, now) // it was allocated again, to another container
 		}
 	}
 	h.given[a] = g
@@ -293,15 +300,15 @@ func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 	}
 	h.changes[a] = g.record
 	if was, lost := h.back[a]; lost && (was == container || was == "") {
-		// It was moved back, or written anew from what the pods have. Of a file that was
-		// lost before its content was read nobody can tell.
+		// The file was restored, or rebuilt from the addresses of pods. If it was lost before
+		// it could be read, any container counts.
 		if delete(h.back, a); len(h.back) == 0 {
 			h.lostAt, h.lost, h.back = time.Time{}, 0, nil
 		}
 	}
 }
 
-// remove takes up that an address was given back, or that its file was lost.
+// remove notes that an address was released, or that its file was lost.
 func (h *hostLocal) remove(a netip.Addr, now time.Time) {
 	if g := h.given[a]; g != nil {
 		h.begin(now)
@@ -310,6 +317,7 @@ func (h *hostLocal) remove(a netip.Addr, now time.Time) {
 	}
 }
 
+// drop removes an address.
 func (h *hostLocal) drop(a netip.Addr) {
 	if h.given[a].unread {
 		h.unread--
@@ -318,7 +326,7 @@ func (h *hostLocal) drop(a netip.Addr) {
 	h.changes[a] = nil
 }
 
-// begin begins a run of removals, or goes on with the present one.
+// begin starts a run of removals, or continues the present one.
 func (h *hostLocal) begin(now time.Time) {
 	if h.loss.removed == nil || now.Sub(h.loss.last) > sameRun {
 		h.loss = loss{removed: map[netip.Addr]*givenAddr{}}
@@ -326,7 +334,7 @@ func (h *hostLocal) begin(now time.Time) {
 	h.loss.last = now
 }
 
-// judgeLoss says whether the present run of removals took everything.
+// judgeLoss decides whether the present run of removals took everything.
 func (h *hostLocal) judgeLoss(now time.Time) {
 	if h.unmarked {
 		h.begin(now)
@@ -344,8 +352,8 @@ func (h *hostLocal) judgeLoss(now time.Time) {
 			oldest = g.since
 		}
 	}
-	// The latest, where what was given since the last loss is lost, too; the first,
-	// where a pod starts while all is being removed.
+	// The latest mark counts if allocations since the last loss are lost as well, the first
+	// one if a pod starts while everything is being removed.
 	for _, mark := range []time.Time{h.loss.latest, h.loss.first} {
 		lost := map[netip.Addr]string{}
 		for a, g := range h.loss.removed {
@@ -360,7 +368,7 @@ func (h *hostLocal) judgeLoss(now time.Time) {
 	}
 }
 
-// record says what the directory is now.
+// record returns the record of the directory.
 func (h *hostLocal) record() *ipwitnessv1.PoolRecord {
 	r := &ipwitnessv1.PoolRecord{
 		Name: h.path, Ipam: hostLocalName, Network: filepath.Base(h.path),
@@ -381,8 +389,8 @@ func (h *hostLocal) record() *ipwitnessv1.PoolRecord {
 	return r
 }
 
-// readGiven reads the file of an address. It gives an error only where there is
-// none: host-local gives an address to nobody else, whatever is there by its name.
+// readGiven reads the file of an address. It returns an error only if there is none: as long as
+// anything with that name exists, host-local does not allocate the address again.
 func readGiven(path string) (*givenAddr, error) {
 	g := &givenAddr{record: &ipwitnessv1.AllocationRecord{}}
 	data, written, err := files.ReadRegular(path, unix.O_NOFOLLOW, maxGivenFile)
@@ -402,14 +410,14 @@ func readGiven(path string) (*givenAddr, error) {
 	return g, nil
 }
 
-// parseGiven reads the content of an address's file: the container's id and, since
-// version 0.7 of the plugins, the interface in a second line.
+// parseGiven parses the file of an address: the container's id and, since version 0.7 of the
+// plugins, the interface in a second line.
 func parseGiven(data []byte) (container, iface string) {
 	container, iface, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
 	iface, _, _ = strings.Cut(iface, "\n")
 	container, iface = form.Printable(strings.TrimSpace(container)), form.Printable(strings.TrimSpace(iface))
 	if len(container) > form.MaxLength {
-		container = "" // an aggregator would refuse all that the node tells
+		container = "" // an aggregator would refuse the whole message
 	}
 	if len(iface) >= unix.IFNAMSIZ {
 		iface = ""
