@@ -30,6 +30,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/allocations"
 	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/doctor"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel"
@@ -93,7 +94,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Netns:   fmt.Sprint(inode),
 			Epoch:   uint64(time.Now().UnixNano()),
 			Version: cfg.Version,
-			Kernel:  kernelRelease(),
+			Kernel:  doctor.KernelRelease(),
 		},
 	}
 	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: cfg.IPAMDirs, CNIConfig: cfg.CNIConfig, CalicoNodename: cfg.CalicoNodename}, files.FindRoot("/proc"))
@@ -102,14 +103,6 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	return a, nil
-}
-
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
 }
 
 // Aggregator is where an agent reports to.
@@ -151,7 +144,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 			return err
 		}
 		if foreignErr == nil {
-			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", relistEvery), hearErr)
+			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", kernel.ListEvery), hearErr)
 		}
 	}
 	defer listen.Close()
@@ -166,7 +159,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	case wireErr != nil:
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
-	a.startIsOver(obs)
+	doctor.DropCapabilities(a.log, obs)
 	sources := map[string]float64{"addresses": 0}
 	if foreignErr == nil {
 		sources["addresses"] = 1
@@ -215,7 +208,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return n.Run(ctx) })
 	g.Go(func() error { return a.ipam.Run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
-	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })
+	g.Go(func() error { return k.ListAgain(ctx, incomplete, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
 			a.ipam.Await(ctx) // so that the first account has it
@@ -239,9 +232,6 @@ func (a *Agent) aggregators() (connected, disconnected int) {
 	return connected, disconnected
 }
 
-// relistEvery is how often everything is listed where changes are not heard.
-const relistEvery = 2 * time.Second
-
 // follow takes the changes that netlink tells, and lists everything anew when
 // some were lost.
 func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.Listener) error {
@@ -255,31 +245,6 @@ func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.
 		a.report()
 	}
 	return listen.Run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
-}
-
-// relist lists everything every two seconds, or where always is not set, after
-// something could not be read.
-func (a *Agent) relist(ctx context.Context, k *kernel.Mirror, wanted <-chan struct{}, always bool) error {
-	tick := time.NewTicker(relistEvery)
-	defer tick.Stop()
-	for {
-		if !always {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-wanted:
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if err := k.List(); err != nil {
-			a.log.Warn("cannot list addresses, trying again", "error", err)
-			k.Incomplete()
-		}
-	}
 }
 
 // startObserver loads the observer and chooses how it is attached. It gives

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/allocations"
 	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/doctor"
 )
 
 // Wire says how the agent watches the wire.
@@ -94,4 +95,15 @@ func (c Config) defaults() (Config, error) {
 	var err error
 	c.CRISocket, err = cri.ParseSocket(c.CRISocket)
 	return c, err
+}
+
+// Doctor checks what this host allows an agent with that configuration to do.
+func Doctor(cfg Config) []doctor.Check {
+	cfg, err := cfg.defaults()
+	if err != nil {
+		return []doctor.Check{{Feature: "configuration", Status: doctor.StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}
+	}
+	return doctor.Examine(doctor.Config{
+		NetnsDirs: cfg.NetnsDirs, CNIConfig: cfg.CNIConfig, IPAMDirs: cfg.IPAMDirs, CNIResults: cfg.CNIResults, CRISocket: cfg.CRISocket,
+	})
 }

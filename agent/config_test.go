@@ -9,22 +9,3 @@ func TestConfigurationThatCannotBeMeantIsRefused(t *testing.T) {
 		}
 	}
 }
-
-func TestAgentIsUsableWithNetlinkOrTheWire(t *testing.T) {
-	check := func(observer, namespaces string) []Check {
-		return []Check{{Feature: checkObserver, Status: observer}, {Feature: checkNamespaces, Status: namespaces}}
-	}
-	for _, c := range []struct {
-		checks []Check
-		usable bool
-	}{
-		{check(StatusOK, StatusOK), true},
-		{check(StatusMissing, StatusOK), true},
-		{check(StatusOK, StatusMissing), true},
-		{check(StatusMissing, StatusMissing), false},
-	} {
-		if err := Usable(c.checks); (err == nil) != c.usable {
-			t.Errorf("usable with %v: got %v", c.checks, err)
-		}
-	}
-}

@@ -5,6 +5,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -410,4 +411,32 @@ func (k *Mirror) Reread(addrs []netip.Addr) bool {
 		}
 	})
 	return complete
+}
+
+// ListEvery is how often everything is listed if changes are not received.
+const ListEvery = 2 * time.Second
+
+// ListAgain lists everything every two seconds until ctx ends: always, or only if wanted has a
+// token because something could not be read.
+func (k *Mirror) ListAgain(ctx context.Context, wanted <-chan struct{}, always bool) error {
+	tick := time.NewTicker(ListEvery)
+	defer tick.Stop()
+	for {
+		if !always {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-wanted:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := k.List(); err != nil {
+			k.log.Warn("cannot list addresses, trying again", "error", err)
+			k.Incomplete()
+		}
+	}
 }

@@ -1,4 +1,8 @@
-package agent
+// Package doctor checks what this host allows the agent to do, and drops the capabilities that
+// the agent only needs at startup.
+//
+// What may not live here: sources and state.
+package doctor
 
 import (
 	"context"
@@ -18,6 +22,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/files"
 	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -30,7 +35,7 @@ const (
 	StatusMissing  = "missing"  // it is not, and something is lost by it
 )
 
-// Check is one thing that the agent needs, and whether this host has it.
+// A Check is one thing that the agent needs, and whether this host has it.
 type Check struct {
 	// Feature is its name.
 	Feature string `json:"feature"`
@@ -52,14 +57,16 @@ const (
 	checkNamespaces = "namespaces"
 )
 
-// Doctor tries everything that the agent needs on this host. It attaches
+// Config says where the agent reads. See agent.Config.
+type Config struct {
+	NetnsDirs, CNIConfig, IPAMDirs []string
+	CNIResults, CRISocket          string
+}
+
+// Examine tries everything that the agent needs on this host. It attaches
 // nothing to the host's interfaces and leaves nothing behind, but for ids of
 // network namespaces (RTM_NEWNSID), which the agent assigns as well.
-func Doctor(cfg Config) []Check {
-	cfg, err := cfg.defaults()
-	if err != nil {
-		return []Check{{Feature: "configuration", Status: StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}
-	}
+func Examine(cfg Config) []Check {
 	var out []Check
 	lacking := false
 	add := func(c Check, err error, found string) {
@@ -77,7 +84,7 @@ func Doctor(cfg Config) []Check {
 		out = append(out, c)
 	}
 
-	add(Check{Feature: "kernel"}, nil, kernelRelease())
+	add(Check{Feature: "kernel"}, nil, KernelRelease())
 	obs, loadErr := bpf.Load()
 	if loadErr == nil {
 		_ = obs.Close()
@@ -128,7 +135,7 @@ func Doctor(cfg Config) []Check {
 	}
 	add(Check{
 		Feature: "events of all namespaces", Status: StatusDegraded,
-		Used: fmt.Sprintf("a listing every %s", relistEvery), Lost: "milliseconds: a change is seen up to two seconds late",
+		Used: fmt.Sprintf("a listing every %s", kernel.ListEvery), Lost: "milliseconds: a change is seen up to two seconds late",
 		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
 	}, err, "NETLINK_LISTEN_ALL_NSID")
 
@@ -144,8 +151,8 @@ func Doctor(cfg Config) []Check {
 	return out
 }
 
-// Usable says why the agent cannot work here, by the checks of Doctor; nil
-// where the wire or netlink can.
+// Usable returns why the agent cannot work here, by the checks of Examine, or nil if it can use
+// the wire or netlink.
 func Usable(checks []Check) error {
 	var missing []string
 	for _, c := range checks {
@@ -162,7 +169,7 @@ func Usable(checks []Check) error {
 	return nil
 }
 
-// permissionsPage says what each capability is for.
+// permissionsPage explains what each capability is for.
 const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
 
 // capabilities lists the four capabilities that the agent uses (capabilities(7)).
@@ -174,7 +181,7 @@ var capabilities = []struct {
 	lost    string
 }{
 	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
-	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", relistEvery), "milliseconds: a change is seen up to two seconds late"},
+	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "milliseconds: a change is seen up to two seconds late"},
 	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 }
@@ -192,8 +199,7 @@ func haveCapability(value int) error {
 	return nil
 }
 
-// tryClsact attaches the observer by clsact in a network namespace that is
-// made for it and gone at once.
+// tryClsact attaches the observer by clsact in a temporary network namespace.
 func tryClsact(tcx error) Check {
 	c := Check{Feature: "clsact", Status: StatusOK}
 	err := make(chan error)
@@ -272,7 +278,7 @@ func sourcesCheck(root files.Root, feature string, dirs []string, gives string) 
 	return Check{Feature: feature, Status: StatusOK, Detail: detail}
 }
 
-// readRuntime asks the container runtime what it is.
+// readRuntime asks the container runtime for its name.
 func readRuntime(socket string) Check {
 	c := Check{Feature: "container runtime", Status: StatusOK}
 	runtime := cri.New(slog.New(slog.DiscardHandler), socket, "/proc")
@@ -299,7 +305,7 @@ func readRuntime(socket string) Check {
 	return c
 }
 
-// readProcesses checks how many processes tell of their namespaces.
+// readProcesses checks of how many processes the namespaces can be read.
 func readProcesses(procDir proc.Dir) Check {
 	c := Check{
 		Feature: "processes", Status: StatusDegraded, Used: "veth peers, named namespaces and CNI results",
@@ -346,4 +352,13 @@ func readProcesses(procDir proc.Dir) Check {
 		}
 	}
 	return c
+}
+
+// KernelRelease returns the release of the running kernel, or "" if it is unknown.
+func KernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }

@@ -1,4 +1,4 @@
-package agent
+package doctor
 
 import (
 	"io/fs"
@@ -77,5 +77,24 @@ func TestDoctorLooksAtIPAM(t *testing.T) {
 	}
 	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusDegraded || c.Lost != "y" || c.Fix == "" {
 		t.Errorf("one that cannot be read: got %+v", c)
+	}
+}
+
+func TestAgentIsUsableWithNetlinkOrTheWire(t *testing.T) {
+	check := func(observer, namespaces string) []Check {
+		return []Check{{Feature: checkObserver, Status: observer}, {Feature: checkNamespaces, Status: namespaces}}
+	}
+	for _, c := range []struct {
+		checks []Check
+		usable bool
+	}{
+		{check(StatusOK, StatusOK), true},
+		{check(StatusMissing, StatusOK), true},
+		{check(StatusOK, StatusMissing), true},
+		{check(StatusMissing, StatusMissing), false},
+	} {
+		if err := Usable(c.checks); (err == nil) != c.usable {
+			t.Errorf("usable with %v: got %v", c.checks, err)
+		}
 	}
 }

@@ -1,7 +1,8 @@
-package agent
+package doctor
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 
@@ -18,30 +19,31 @@ import (
 // net/netlink/af_netlink.c).
 var lasting = []cap.Value{
 	cap.NET_ADMIN,       // clsact, and every request about another namespace
-	cap.SYS_PTRACE,      // names: the namespaces of processes that may more than we
-	cap.DAC_READ_SEARCH, // names, IPAM: what root may not read by its mode
+	cap.SYS_PTRACE,      // names: the namespaces of processes with more capabilities
+	cap.DAC_READ_SEARCH, // names, IPAM: files whose mode denies access
 }
 
-// startIsOver drops what only the start needs.
-func (a *Agent) startIsOver(obs *bpf.Observer) {
+// DropCapabilities drops the capabilities that are needed only at startup. obs is nil without an
+// observer.
+func DropCapabilities(log *slog.Logger, obs *bpf.Observer) {
 	keep := lasting
 	if obs != nil {
 		if err := obs.WorksUnprivileged(); err != nil {
 			keep = append(slices.Clone(keep), cap.BPF)
-			a.log.Info("the observer needs CAP_BPF for as long as it runs", "reason", err)
+			log.Info("the observer needs CAP_BPF for as long as it runs", "reason", err)
 		}
 	}
 	dropped, kept, err := dropPrivileges(keep)
 	if err != nil {
-		a.log.Warn("cannot drop capabilities that only the start needs, going on with all: let the seccomp profile allow capset(2) and prctl(2)", "error", err)
+		log.Warn("cannot drop capabilities that only the start needs, going on with all: let the seccomp profile allow capset(2) and prctl(2)", "error", err)
 		return
 	}
-	a.log.Info("dropped capabilities that only the start needs", "dropped", dropped, "kept", kept)
+	log.Info("dropped capabilities that only the start needs", "dropped", dropped, "kept", kept)
 }
 
-// dropPrivileges takes all other capabilities from all threads of this process, for
-// good: no program that it would execute could have them. It says which ones it
-// had, and which it keeps.
+// dropPrivileges permanently drops all other capabilities of all threads of this process. A
+// program that it executes could not regain them. It returns the names of the dropped and
+// of the kept ones.
 func dropPrivileges(keep []cap.Value) (dropped, kept string, err error) {
 	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return "", "", fmt.Errorf("set no_new_privs: %w", err)
@@ -49,7 +51,7 @@ func dropPrivileges(keep []cap.Value) (dropped, kept string, err error) {
 	now, then := cap.GetProc(), cap.NewSet()
 	var without, with []string
 	for v := range cap.MaxBits() {
-		// There is no error for what the kernel has.
+		// Capabilities that the kernel has return no error.
 		if had, _ := now.GetFlag(cap.Permitted, v); !had {
 			continue
 		}
