@@ -48,7 +48,7 @@
 #define MAX_ND_OPTIONS 256
 #define MAX_BINDINGS   131072
 #define MAX_CONTESTED  16384
-/* Allocations of IPAM (agent/hostlocal.go), and as many addresses of kernels. */
+/* Allocations of IPAM (agent/allocations), and as many addresses of kernels. */
 #define MAX_IMPORTANT 262144
 #define MAX_PORTS     65536
 #define MAX_REFUSALS  65536
