@@ -1,12 +1,11 @@
-// Package agent is the NODE: it witnesses who holds which address on this
-// node, and reports it.
+// Package agent is the NODE: it witnesses who holds which address on this node, and reports
+// it.
 //
-// What lives here: the sources (frames from the BPF observer, links, addresses
-// and namespaces from rtnetlink, names from the container runtime, files and
-// processes, and what IPAM gave by its files), the table of claims that they
-// fill, and the stream that carries the table to an aggregator.
-// What may not: any judgement. The agent does not know what a conflict is, and
-// meets the aggregator only in proto.
+// What lives here: the configuration, the health and the metrics of an agent. It creates the
+// packages below it and connects them: sources (kernel, wire, workload, allocations) fill one
+// table, and report carries the table to the aggregators.
+// What may not: any judgement. The agent does not know what a conflict is, and meets the
+// aggregator only in proto.
 package agent
 
 import (
@@ -44,7 +43,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Agent witnesses one node.
+// An Agent witnesses one node.
 type Agent struct {
 	cfg      Config
 	log      *slog.Logger
@@ -53,8 +52,8 @@ type Agent struct {
 	inode    uint64
 	runtime  *cri.Client
 	ipam     *allocations.Reader
-	problems []string // of the start: fixed
-	blind    bool     // of the start: addresses inside pods are not seen
+	problems []string // found at startup
+	blind    bool     // found at startup: addresses inside pods are not seen
 
 	// sources has 1 for each source of evidence that the agent can use, 0 for others.
 	sources atomic.Pointer[map[string]float64]
@@ -65,10 +64,10 @@ type Agent struct {
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
 
-	reporting sync.Mutex
+	reporting sync.Mutex // held while the status is made
 }
 
-// New checks cfg and reads who this node is. It starts nothing.
+// New checks cfg and reads the identity of this node. It starts nothing.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error) {
 	cfg, err := cfg.defaults()
 	if err != nil {
@@ -105,19 +104,18 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	return a, nil
 }
 
-// Aggregator is where an agent reports to.
+// An Aggregator is one that an agent reports to.
 type Aggregator struct {
-	// Name is how the log names it.
+	// Name is its name in the log.
 	Name string
-	// Conn leads to it.
+	// Conn is a connection to it.
 	Conn grpc.ClientConnInterface
 }
 
-// Run witnesses the node and reports all of it to each of the aggregators until
-// ctx ends. It gives nil then, after everything is detached. It gives an error
-// when neither netlink nor the wire can work, or when another agent runs in this
-// network namespace. Once it has begun, the whole process has only those
-// capabilities left that an agent uses.
+// Run witnesses the node and reports everything to each of the aggregators until ctx ends. It
+// then detaches the observer and returns nil. It returns an error if neither netlink nor the
+// wire can be used, or if another agent runs in this network namespace. It permanently drops
+// the capabilities of the process that are only needed at startup.
 func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	if len(to) == 0 {
 		return errors.New("no aggregator to report to: name one with --aggregator")
@@ -192,7 +190,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	a.connected.Store(&connected)
 	incomplete := make(chan struct{}, 1)
 	k.Incomplete = func() { wake.Poke(incomplete) }
-	n.Look(true) // names before addresses, so that the first account has both
+	n.Look(true) // names before addresses, so that the first report has both
 	if err := k.List(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
 		k.Incomplete()
@@ -211,14 +209,14 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return k.ListAgain(ctx, incomplete, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
-			a.ipam.Await(ctx) // so that the first account has it
+			a.ipam.Await(ctx) // so that the first report has allocations
 			return r.Run(ctx)
 		})
 	}
 	return g.Wait()
 }
 
-// aggregators counts those that take what the agent reports, and those that do not.
+// aggregators returns how many aggregators are connected, and how many are not.
 func (a *Agent) aggregators() (connected, disconnected int) {
 	if all := a.connected.Load(); all != nil {
 		for _, isConnected := range *all {
@@ -232,8 +230,8 @@ func (a *Agent) aggregators() (connected, disconnected int) {
 	return connected, disconnected
 }
 
-// follow takes the changes that netlink tells, and lists everything anew when
-// some were lost.
+// follow passes the changes that netlink reports to k, and has everything listed again if some
+// were lost.
 func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.Listener) error {
 	lost := func() {
 		a.lostNetlink.Add(1)
@@ -247,8 +245,8 @@ func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.
 	return listen.Run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
 }
 
-// startObserver loads the observer and chooses how it is attached. It gives
-// nil and no error where the wire is off.
+// startObserver loads the observer and chooses how it is attached. It returns neither an
+// observer nor an error if the wire is off.
 func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 	if a.cfg.Wire == WireOff {
 		return nil, 0, nil
@@ -272,7 +270,7 @@ func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 	}
 }
 
-// lockNamespace makes this the only agent of its network namespace. An abstract
+// lockNamespace makes this the only agent of its network namespace, by an abstract socket. The
 // socket belongs to the namespace, and ends with the process.
 func lockNamespace() (unlock func(), err error) {
 	l, err := net.Listen("unix", "@ipwitness-agent")
@@ -285,13 +283,13 @@ func lockNamespace() (unlock func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// problem notes what does not work, and why.
+// problem notes and logs a limitation and its cause.
 func (a *Agent) problem(what string, err error) {
 	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))
 	a.log.Warn("agent is limited", "problem", what, "error", err)
 }
 
-// report puts the agent's health into the table.
+// report puts the agent's status into the table.
 func (a *Agent) report() {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()

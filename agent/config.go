@@ -23,7 +23,7 @@ const (
 	WireOff    Wire = "off"    // netlink only
 )
 
-// Config is what an agent can be told.
+// Config is the configuration of an agent.
 type Config struct {
 	// Node is the name of this node: a label. Empty: the host's name.
 	Node string
@@ -43,18 +43,18 @@ type Config struct {
 	// CNIConfig are the directories of CNI's configurations. Empty: /etc/cni/net.d
 	// and k3s's.
 	CNIConfig []string
-	// IPAMDirs have a directory of host-local's for each network. Empty:
+	// IPAMDirs have a directory of host-local for each network. Empty:
 	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
 	IPAMDirs []string
 	// CalicoNodename has the name that Calico has for this node. Empty:
 	// /var/lib/calico/nodename.
 	CalicoNodename string
-	// CRISocket is where the container runtime offers CRI: a path, which may be
-	// that of a unix:// URL, CRIAuto or CRIOff. Empty: auto.
+	// CRISocket is the socket of the container runtime: a path, a unix:// URL, cri.Auto or
+	// cri.Off. Empty: auto.
 	CRISocket string
 }
 
-// defaults fills in what is empty, and refuses what cannot be meant.
+// defaults fills in empty fields, and returns an error for invalid ones.
 func (c Config) defaults() (Config, error) {
 	if c.Node == "" {
 		name, err := os.Hostname()

@@ -9,8 +9,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// interfaceRecord says where an interface stands, and puts the record of the
-// link that it is on.
+// interfaceRecord returns the record of an interface, and puts the record of its link.
 func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwitnessv1.InterfaceRecord {
 	r := &ipwitnessv1.InterfaceRecord{
 		Namespace:  ns.id,
@@ -39,7 +38,7 @@ func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwi
 			r.Attachment = ipwitnessv1.InterfaceRecord_LOWER
 		}
 		if host = p.own.links[l.Lower]; host == nil {
-			return r // our end is not told yet: this is published again then
+			return r // our end is not known yet: then this is published again
 		}
 		r.HostInterface = host.Name
 	}
@@ -62,7 +61,7 @@ func (p *publisher) putDomain(d domain, now time.Time) {
 	p.publishDomain(d, now)
 }
 
-// putTagged puts again what VLANs our interface makes: they are of its kind.
+// putTagged puts the records of the VLANs of our interface again, which have its kind.
 func (p *publisher) putTagged(l *link, now time.Time) {
 	for _, d := range p.domains {
 		if d.base == l && len(d.tags) > 0 {
@@ -71,7 +70,7 @@ func (p *publisher) putTagged(l *link, now time.Time) {
 	}
 }
 
-// publishDomain says whether there was anything new to tell.
+// publishDomain puts the record of a domain, and reports whether it has changed.
 func (p *publisher) publishDomain(d domain, now time.Time) bool {
 	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d)}
 	if old := p.table.Links.Get(d.name); old != nil && proto.Equal(old, r) {
@@ -81,13 +80,13 @@ func (p *publisher) publishDomain(d domain, now time.Time) bool {
 	return true
 }
 
-// addressed publishes the domain of one of our own interfaces again: its
-// addresses decide whether the node routes for it, and what its ports are.
+// addressed publishes the domain of one of our own interfaces again: its addresses decide
+// whether the node routes for it, and whether its ports are uplinks.
 func (p *publisher) addressed(l *link, now time.Time) {
 	d := p.domainOf(l)
 	if lan := hasPrefix(l); lan != l.lan {
 		if l.lan = lan; isMaster(d.base) {
-			defer p.publishAttached(nil, now) // its ports may be uplinks now, or none
+			defer p.publishAttached(nil, now) // its ports may have become uplinks, or ceased to be
 		}
 	}
 	if _, ok := p.domains[d.name]; !ok {
@@ -99,7 +98,7 @@ func (p *publisher) addressed(l *link, now time.Time) {
 	}
 }
 
-// dropDomains ends the domains that a device made.
+// dropDomains ends the domains that a device formed.
 func (p *publisher) dropDomains(index int32, now time.Time) {
 	for _, d := range p.domains {
 		if d.base.Index == index {
@@ -113,13 +112,13 @@ func (p *publisher) dropDomain(name string, now time.Time) {
 	p.table.Links.Remove(name, now)
 }
 
-// leaveLink takes our interface off a broadcast domain: the domain ends if it
-// made it, and frames that entered by it belong to another one from now on.
+// leaveLink notes that our interface left a broadcast domain. The domain ends if the interface
+// formed it, and the wire claims of the interface end.
 func (p *publisher) leaveLink(l *link, name string, now time.Time) {
 	if d, ok := p.domains[name]; ok && d.base == l {
 		p.dropDomain(name, now)
 	} else if ok {
-		p.publishDomain(d, now) // it may have been the node's leg in it
+		p.publishDomain(d, now) // the node's address on it may be gone
 	}
 	p.dropFrames(l.Index, now)
 }

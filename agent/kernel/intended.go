@@ -11,17 +11,17 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// intendedAfter is how long an address may be missing before that is told. It is
-// set before anybody says that it is meant, but duplicate address detection
-// keeps a new one of IPv6 to itself for two seconds; and it is gone before the
-// namespace that ends is.
+// intendedAfter is how long an address may be missing before that is reported. An address is
+// usually set before a source says that it is intended, but duplicate address detection delays
+// a new IPv6 address by two seconds. A namespace that ends loses its addresses first.
 const intendedAfter = 5 * time.Second
 
-// mostIntended is more than anybody gives one pod; only so many are told.
+// mostIntended is how many missing addresses of a namespace are reported. It is more than any
+// pod has.
 const mostIntended = 64
 
-// compareMeant compares the addresses that a namespace is meant to have with
-// those that it has, and tells of those that have been missing for long.
+// compareMeant compares the addresses that a namespace is meant to have with those that it has,
+// and publishes those that have been missing for long.
 func (p *publisher) compareMeant(ns *namespace, now time.Time) {
 	mean := p.meant[ns.inode]
 	if ns == p.own || !ns.published || len(mean) == 0 && len(ns.missing) == 0 {
@@ -61,7 +61,7 @@ func (p *publisher) compareMeant(ns *namespace, now time.Time) {
 	p.putNamespace(ns, now)
 }
 
-// has says whether an interface of the namespace has an address, whatever its state.
+// has reports whether an interface of the namespace has an address, whatever its state.
 func (ns *namespace) has(addr netip.Addr) bool {
 	for _, l := range ns.links {
 		if l.addrs[addr] != nil {

@@ -22,8 +22,8 @@ func (k *Mirror) addLink(ns *namespace, m rtnetlink.Link) *link {
 	return l
 }
 
-// rewired has the ports worked out anew, and the broadcast domains where others
-// than that of our interface l may be affected.
+// rewired has the ports determined again, and also the domains, if domains of other interfaces
+// depend on our interface l.
 func (k *Mirror) rewired(l *link) {
 	if k.carries(l) {
 		k.wiring = nil
@@ -31,14 +31,13 @@ func (k *Mirror) rewired(l *link) {
 	k.PortsChanged()
 }
 
-// setLink takes an interface as the kernel has it now.
+// setLink notes the current state of an interface.
 func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	l, known := ns.links[m.Index]
 	if !known {
 		l = k.addLink(ns, m)
 		if ns != k.own {
-			// It may have come from another namespace with addresses, or with the
-			// messages about them lost.
+			// It may have moved here with addresses, or the messages about them were lost.
 			if addrs, err := k.req.Addresses(ns.nsid, m.Index); err == nil {
 				for _, a := range addrs {
 					l.addrs.set(a)
@@ -56,7 +55,7 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 
 	if ns != k.own {
 		if !ns.published || old.Lower != m.Lower || old.LowerNSID != m.LowerNSID {
-			k.publishNamespace(ns, now) // it may have become ours, or ceased to be
+			k.publishNamespace(ns, now) // it may have become one of ours, or ceased to be
 		}
 		k.publish(ns, l, now)
 		if l.Master != 0 || old.Master != 0 {
@@ -80,10 +79,10 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 		k.resolvePeer(l, now)
 	}
 	switch bridge := k.own.links[m.Master]; {
-	case m.Filtering: // the VLANs of all of its ports may be others now
+	case m.Filtering: // the VLANs of all of its ports may have changed
 		k.readPVIDs()
 	case bridge != nil && bridge.Filtering && (!known || old.Master != m.Master):
-		l.pvid = bridge.DefaultPVID // the kernel's doing, told after this
+		l.pvid = bridge.DefaultPVID // set by the kernel, which reports it later
 	}
 	k.publish(ns, l, now)
 	if carried || known && old.Name != m.Name {
@@ -92,7 +91,7 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	k.publishAttached(l, now)
 }
 
-// resolvePeer has the other end of our pair know it.
+// resolvePeer resolves the nsid of the other end of our pair.
 func (k *Mirror) resolvePeer(l *link, now time.Time) {
 	other := k.byNSID[l.LowerNSID]
 	if other == nil || other.links[l.Lower] == nil {
@@ -104,7 +103,7 @@ func (k *Mirror) resolvePeer(l *link, now time.Time) {
 		return
 	case isPeer(l, other, peer):
 		peer.LowerNSID = k.ownNSID
-	default: // our end came from elsewhere, by another index
+	default: // our end moved here, and has another index now
 		var err error
 		if peer, err = k.req.Link(other.nsid, l.Lower); err != nil {
 			k.fail(other, err, now)
@@ -114,14 +113,14 @@ func (k *Mirror) resolvePeer(l *link, now time.Time) {
 	k.setLink(other, peer, now)
 }
 
-// sameWiring says that two states of an interface put it on the same link.
+// sameWiring reports whether an interface is on the same link in two states.
 func sameWiring(a, b rtnetlink.Link) bool {
 	return a.Name == b.Name && a.Master == b.Master && a.SlaveKind == b.SlaveKind && a.Kind == b.Kind &&
 		a.Lower == b.Lower && a.LowerNSID == b.LowerNSID && a.VLAN == b.VLAN &&
 		a.Filtering == b.Filtering && a.DefaultPVID == b.DefaultPVID
 }
 
-// removeLink takes the end of an interface.
+// removeLink notes the end of an interface.
 func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 	l, known := ns.links[index]
 	if !known {
@@ -142,13 +141,13 @@ func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 	}
 	k.rewired(l)
 	k.dropDomains(index, now)
-	// Frames that entered by it say nothing any more.
+	// Its wire claims end with it.
 	k.dropFrames(index, now)
 	if k.carries(l) {
 		k.publishAttached(nil, now)
 	}
-	// The other end went with it, or one of the two moved. A namespace that is
-	// dying sends nothing of its own, so ask.
+	// The other end was removed, too, or one of the two moved. A namespace that is being
+	// destroyed sends no messages, so send a request.
 	for peer, other := range maps.Clone(k.attached[index]) {
 		m, err := k.req.Link(other.nsid, peer.Index)
 		switch {
@@ -162,7 +161,7 @@ func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 	}
 }
 
-// setPVID takes in which VLAN a bridge, or a port of one, puts untagged frames.
+// setPVID notes the VLAN that a bridge, or a port of one, assigns to untagged frames.
 func (k *Mirror) setPVID(index int32, pvid uint16, now time.Time) {
 	l := k.own.links[index]
 	if l == nil || l.pvid == pvid {
@@ -176,8 +175,8 @@ func (k *Mirror) setPVID(index int32, pvid uint16, now time.Time) {
 	}
 }
 
-// readPVIDs reads in which VLANs bridges put untagged frames, where one filters
-// by VLAN.
+// readPVIDs reads the VLANs that bridges assign to untagged frames, if any bridge filters
+// VLANs.
 func (k *Mirror) readPVIDs() {
 	filtering := false
 	for _, l := range k.own.links {

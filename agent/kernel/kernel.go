@@ -94,37 +94,37 @@ type namespace struct {
 	first     time.Time
 	links     map[int32]*link
 	published bool
-	missing   map[InterfaceAddress]time.Time // addresses that it is meant to have: since when no interface has them
+	missing   map[InterfaceAddress]time.Time // addresses that it is meant to have and lacks, and since when
 	intended  []*ipwitnessv1.Intended        // those of them that are published
-	untold    bool                           // we gave it its nsid, and the RTM_NEWNSID is still to come
+	untold    bool                           // we assigned its nsid, and RTM_NEWNSID is still to come
 }
 
 // link is one interface.
 type link struct {
 	rtnetlink.Link
 	gen       uint64 // distinguishes two interfaces with one index
-	pvid      uint16 // our own bridges and their ports: the VLAN of untagged frames, 0 for none
-	lan       bool   // our own: an address with the prefix of a LAN is published
+	pvid      uint16 // bridges in our own namespace and their ports: the VLAN of untagged frames, 0 for none
+	lan       bool   // interfaces of our own namespace: an address with the prefix of a LAN is published
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
 	claims    map[table.ClaimKey]rtnetlink.Address // published ones
 }
 
-// holding is an address and the MAC address of the interface that had it.
+// holding is an address and the MAC of the interface that had it.
 type holding struct {
 	addr netip.Addr
 	mac  string
 }
 
-// A frame may be told after the end of its sender, but not this long after it;
-// ends that are older are let go once there are many.
+// A frame may be reported after the end of its sender, but not as long as latestFrame after it.
+// If there are more than keptEnds ends, older ones are dropped.
 const (
 	latestFrame = 5 * time.Second
 	keptEnds    = 1024
 )
 
-// addresses are those of one interface. The kernel tells them apart by their
-// prefix length and their peer, too.
+// addresses are the addresses of one interface. The kernel also distinguishes them by prefix
+// length and peer.
 type addresses map[netip.Addr][]rtnetlink.Address
 
 func (a addresses) set(m rtnetlink.Address) {
@@ -177,7 +177,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 	}
 }
 
-// BootTime is when the machine was started, by the wall clock.
+// BootTime returns when the machine was booted, by the wall clock.
 func BootTime() time.Time {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
@@ -186,11 +186,11 @@ func BootTime() time.Time {
 	return time.Now().Add(-time.Duration(ts.Nano()))
 }
 
-// calibrate learns from an address that is new how IFA_CACHEINFO counts: in
-// jiffies, which begin some tenths of a second off the monotonic clock. The
-// least delay that was seen between the two tells best.
+// calibrate learns from a new address how IFA_CACHEINFO counts: in jiffies, which start some
+// tenths of a second before or after the monotonic clock. The smallest delay between the two
+// is the best estimate.
 func (p *publisher) calibrate(created time.Duration, now time.Time) {
-	const atMost = 2 * time.Second // off by more: it is no new address
+	const atMost = 2 * time.Second // if it is off by more, the address is not new
 	boot := now.Add(-created)
 	off := boot.Sub(p.boot)
 	if p.calibrated && off >= 0 || off.Abs() > atMost {
@@ -203,7 +203,7 @@ func (p *publisher) calibrate(created time.Duration, now time.Time) {
 	p.table.ShiftAssigned(off, now)
 }
 
-// List reads everything anew: at the start, and after messages were lost.
+// List reads everything again: at startup, and after messages were lost.
 func (k *Mirror) List() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -243,7 +243,7 @@ func (k *Mirror) listLocked() error {
 	return nil
 }
 
-// Handle takes one message of the listener.
+// Handle handles one message of the listener.
 func (k *Mirror) Handle(m *rtnetlink.Message) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -275,7 +275,7 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	if m.NSID != rtnetlink.NoNSID {
 		var known bool
 		if ns, known = k.byNSID[m.NSID]; !known {
-			k.discover(m.NSID, now) // lists what the message tells, too
+			k.discover(m.NSID, now) // its list includes the change of the message
 			return
 		}
 	}
@@ -316,8 +316,7 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	}
 }
 
-// load lists the interfaces and addresses of a namespace and makes the mirror
-// equal to them.
+// load lists the interfaces and addresses of a namespace, and makes the mirror equal to them.
 func (k *Mirror) load(ns *namespace, now time.Time) error {
 	links, err := k.req.Links(ns.nsid)
 	if err != nil {
@@ -357,15 +356,14 @@ func (k *Mirror) load(ns *namespace, now time.Time) error {
 	}
 	k.publishNamespace(ns, now)
 	if ns == k.own {
-		// Peers that have no id yet got one by our asking, and are told by RTM_NEWNSID.
+		// The request assigned ids to peers that had none. RTM_NEWNSID reports them.
 		k.publishAttached(nil, now)
 	}
 	return nil
 }
 
-// Reread reads the addresses again from the kernel, wherever the mirror has
-// them, so that what it says of them is of now. An interface that is gone has
-// none any more. It gives false where some could not be read.
+// Reread reads the addresses again from the kernel, wherever the mirror has them, so that the
+// mirror is up to date. It returns false if some could not be read.
 func (k *Mirror) Reread(addrs []netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -390,7 +388,7 @@ func (k *Mirror) Reread(addrs []netip.Addr) bool {
 	k.table.Update(func() {
 		for _, h := range holders {
 			if h.ns.links[h.l.Index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
-				continue // ended while the holders before it were read
+				continue // it ended while others were read
 			}
 			found, err := k.req.Addresses(h.ns.nsid, h.l.Index)
 			if err != nil {
@@ -404,7 +402,7 @@ func (k *Mirror) Reread(addrs []netip.Addr) bool {
 			}
 			for c := range h.l.claims {
 				if asked[c.Address] && h.l.addrs[c.Address] != nil {
-					delete(h.l.claims, c) // say it again; publish ends those that are gone
+					delete(h.l.claims, c) // publish them again, which also ends those that are gone
 				}
 			}
 			k.publish(h.ns, h.l, now)

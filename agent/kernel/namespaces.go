@@ -12,7 +12,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// discover takes up a namespace that got an nsid.
+// discover adds a namespace that got an nsid.
 func (k *Mirror) discover(nsid int32, now time.Time) *namespace {
 	k.nextID++
 	k.nextGen++
@@ -28,10 +28,10 @@ func (k *Mirror) discover(nsid int32, now time.Time) *namespace {
 	return ns
 }
 
-// renew looks again who has the nsid of a namespace that we mirror. The kernel
-// frees an nsid before it tells so (unhash_nsid in net/core/net_namespace.c):
-// the RTM_NEWNSID of the next namespace with it may come before the RTM_DELNSID
-// of the last one, and neither says which of the two is there now.
+// renew checks which namespace has the nsid of a mirrored one. The kernel frees an nsid before
+// it reports that (unhash_nsid in net/core/net_namespace.c): the RTM_NEWNSID of the next
+// namespace with that nsid may come before the RTM_DELNSID of the previous one, and neither
+// message identifies the namespace that has it now.
 func (k *Mirror) renew(ns *namespace, now time.Time) {
 	links, err := k.req.Links(ns.nsid)
 	if err != nil {
@@ -39,7 +39,7 @@ func (k *Mirror) renew(ns *namespace, now time.Time) {
 		return
 	}
 	for _, l := range links {
-		// Indexes of our own interfaces are not reused, so a veth's peer tells for sure.
+		// Indexes of our own interfaces are not reused, so the peer of a veth identifies it.
 		if old, ok := ns.links[l.Index]; ok && l.Flags&unix.IFF_LOOPBACK == 0 &&
 			old.MAC == l.MAC && old.Kind == l.Kind && old.Lower == l.Lower && old.LowerNSID == l.LowerNSID {
 			if err := k.load(ns, now); err != nil {
@@ -52,7 +52,7 @@ func (k *Mirror) renew(ns *namespace, now time.Time) {
 	k.discover(ns.nsid, now)
 }
 
-// end takes the end of a namespace: everything in it ends, untold.
+// end notes the end of a namespace: everything in it ends, without messages.
 func (k *Mirror) end(ns *namespace, now time.Time) {
 	delete(k.byNSID, ns.nsid)
 	if ns.inode != 0 && k.inodes[ns.inode] == ns {
@@ -66,10 +66,10 @@ func (k *Mirror) end(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		k.part(l)
 	}
-	k.Unnamed() // its inode may be in use again
+	k.Unnamed() // another namespace may have its inode
 }
 
-// fail takes an error of a request about a namespace.
+// fail handles an error of a request about a namespace.
 func (k *Mirror) fail(ns *namespace, err error, now time.Time) {
 	switch {
 	case ns == nil || errors.Is(err, unix.ENODEV):
@@ -83,8 +83,8 @@ func (k *Mirror) fail(ns *namespace, err error, now time.Time) {
 	}
 }
 
-// Adopt names the namespace with that nsid by its inode. assigned says that the
-// nsid is new, so that its RTM_NEWNSID is still to be heard.
+// Adopt notes the inode of the namespace with an nsid. assigned says that the nsid is new, so
+// that its RTM_NEWNSID is still to come.
 func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -98,7 +98,7 @@ func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 			return
 		}
 		if known && ns.inode != 0 {
-			k.end(ns, now) // the last holder of this nsid: its end is not told yet
+			k.end(ns, now) // the previous namespace with this nsid: its end is not reported yet
 			known = false
 		}
 		if !known {
@@ -111,12 +111,12 @@ func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 		k.inodes[inode] = ns
 		if ns.published {
 			k.putNamespace(ns, now)
-			k.publishAddresses(ns, now) // their networks are known by the inode
+			k.publishAddresses(ns, now) // their networks are found by the inode
 		}
 	})
 }
 
-// BeginNames says that names begin to be looked for, until setNames.
+// BeginNames begins a search for names, which ends with SetNames.
 func (k *Mirror) BeginNames() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,14 +191,14 @@ func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 	k.table.Update(func() {
 		for inode, ns := range k.inodes {
 			if names[inode] == nil && old[inode] != nil {
-				names[inode] = old[inode] // its file is gone, and it is not: the last name is the best
+				names[inode] = old[inode] // its file is gone, but the namespace is not: the last name is the best one
 			}
 			if ns.published && old[inode] != names[inode] && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
-				k.publishHostEnds(ns, now) // a pod is no switch
+				k.publishHostEnds(ns, now) // a pod is not a switch
 			}
 			if kept := gave[inode].Keep(before[inode]); kept != nil {
-				gave[inode] = kept // a sandbox that was left behind has what it was given
+				gave[inode] = kept // an abandoned sandbox keeps the addresses that it was assigned
 			}
 			if ns.published && !maps.Equal(before[inode], gave[inode]) {
 				k.publishAddresses(ns, now)

@@ -15,13 +15,13 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// dropFrames ends the claims of frames that entered by our interface.
+// dropFrames ends the wire claims of our interface.
 func (p *publisher) dropFrames(index int32, now time.Time) {
 	p.ClaimEnded(p.table.RemovePort(index, now))
 }
 
-// retract takes a namespace out of the table. The end of the namespace's record
-// is the end of all in it.
+// retract removes a namespace from the table. The end of its record implies the end of
+// everything in it.
 func (p *publisher) retract(ns *namespace, now time.Time) {
 	if !ns.published {
 		return
@@ -32,10 +32,10 @@ func (p *publisher) retract(ns *namespace, now time.Time) {
 	}
 	p.table.RemoveNamespace(ns.id, now)
 	ns.missing, ns.intended = nil, nil
-	ns.id = 0 // the end of that record must be told, even where it is ours again at once
+	ns.id = 0 // a new id, so that the end of the record is sent even if the namespace is back at once
 }
 
-// publishNamespace puts or retracts a namespace, as it is ours or not.
+// publishNamespace puts a namespace into the table if it is one of ours, and retracts it if not.
 func (p *publisher) publishNamespace(ns *namespace, now time.Time) {
 	ours := p.ours(ns)
 	switch {
@@ -87,7 +87,7 @@ func (p *publisher) publishAttached(changed *link, now time.Time) {
 	p.redirected(changed, now)
 }
 
-// publish makes the table say of an interface and its addresses what the mirror says.
+// publish updates an interface and its addresses in the table.
 func (p *publisher) publish(ns *namespace, l *link, now time.Time) {
 	if !ns.published {
 		return
@@ -103,7 +103,7 @@ func (p *publisher) publish(ns *namespace, l *link, now time.Time) {
 	}
 }
 
-// publishRecord makes the table say of an interface what the mirror says.
+// publishRecord updates the record of an interface in the table.
 func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 	if r := p.interfaceRecord(ns, l, now); !proto.Equal(r, l.published) {
 		if old := l.published.GetLink(); ns == p.own && old != "" && old != r.GetLink() {
@@ -115,7 +115,7 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 		l.published = r
 		p.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, r, now)
 		if ns != p.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
-			// Our end of the pair says whose it is.
+			// The record of our end of the pair names the namespace.
 			if host := p.own.links[l.Lower]; host != nil {
 				p.publish(p.own, host, now)
 			}
@@ -126,7 +126,7 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 	}
 }
 
-// addressChanged publishes one address of an interface, and what else depends on it.
+// addressChanged publishes one address of an interface, and everything that depends on it.
 func (p *publisher) addressChanged(ns *namespace, l *link, addr netip.Addr, now time.Time) {
 	if !ns.published {
 		return
@@ -139,8 +139,7 @@ func (p *publisher) addressChanged(ns *namespace, l *link, addr netip.Addr, now 
 	p.compareMeant(ns, now)
 }
 
-// publishAddresses makes the table say of all addresses in a namespace what the
-// mirror says.
+// publishAddresses updates all addresses of a namespace in the table.
 func (p *publisher) publishAddresses(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		for a := range l.addrs {
@@ -149,7 +148,7 @@ func (p *publisher) publishAddresses(ns *namespace, now time.Time) {
 	}
 }
 
-// publishAddress makes the table say of one address what the mirror says.
+// publishAddress updates one address of an interface in the table.
 func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
 	want := map[table.ClaimKey]rtnetlink.Address{}
 	for _, a := range l.addrs[addr] {
@@ -197,7 +196,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 	}
 }
 
-// unpublish takes an interface and its addresses out of the table.
+// unpublish removes an interface and its addresses from the table.
 func (p *publisher) unpublish(ns *namespace, l *link, now time.Time) {
 	for c := range l.claims {
 		p.endClaim(ns, l, c, now)
@@ -208,8 +207,8 @@ func (p *publisher) unpublish(ns *namespace, l *link, now time.Time) {
 	}
 }
 
-// endClaim takes an address from its holder, and with it what the wire showed
-// of the same holder: a frame that was sent before must not bring it back.
+// endClaim ends the claim of an address that its holder lost, and the wire claims of the same
+// holder: a frame that was sent before must not bring them back.
 func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.Time) {
 	delete(l.claims, c)
 	p.table.RemoveClaim(c, now)
@@ -223,9 +222,9 @@ func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.
 	}, now))
 }
 
-// publishHostEnds publishes our ends of the pairs with a namespace again whose
-// other ends are, or were, ports of bridges there: it may have become a switch,
-// or be none.
+// publishHostEnds publishes our ends of the pairs with a namespace again, if their other ends
+// are, or were, ports of bridges there: the namespace may have become a switch, or ceased to
+// be one.
 func (p *publisher) publishHostEnds(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		host := p.own.links[l.Lower]

@@ -12,12 +12,12 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// domain is the broadcast domain that one of our own interfaces is on.
+// domain is the broadcast domain of one of our own interfaces.
 type domain struct {
 	name string
 	kind ipwitnessv1.LinkRecord_Kind
-	base *link    // the device that makes it: the bridge, the uplink, our end of the veth
-	tags []uint16 // the VLANs on it, from the outside in
+	base *link    // the device that forms it: a bridge, an uplink, our end of a veth
+	tags []uint16 // the VLANs on it, the outermost first
 }
 
 // vlanOn is a VLAN of a device.
@@ -26,14 +26,14 @@ type vlanOn struct {
 	vid   uint16
 }
 
-// wiring is what domainOf needs to look up: it is made anew after a change.
+// wiring has indexes for domainOf. It is computed again after a change.
 type wiring struct {
 	vlans   map[vlanOn]*link // the VLAN devices
-	patched map[int32]*link  // bridges that veth pairs join to others: the one that names them all
-	routed  map[string]bool  // domains on which the node has an address; nil: to be made
+	patched map[int32]*link  // bridges that veth pairs connect: the one that names all of them
+	routed  map[string]bool  // domains on which the node has an address; nil: to be computed
 }
 
-// wired gives the wiring.
+// wired returns the wiring.
 func (t *topology) wired() *wiring {
 	if t.wiring == nil {
 		t.wiring = &wiring{vlans: map[vlanOn]*link{}, patched: map[int32]*link{}}
@@ -47,8 +47,8 @@ func (t *topology) wired() *wiring {
 	return t.wiring
 }
 
-// patch joins the bridges that a veth pair connects. What a bridge that filters
-// VLANs lets through is another question for each of them: it is not joined.
+// patch joins the bridges that a veth pair connects. Bridges that filter VLANs are not joined,
+// because they may only forward some VLANs to each other.
 func (t *topology) patch(l *link) {
 	peer := t.lowerOf(l)
 	if !isPair(l.Kind) || peer == nil {
@@ -76,8 +76,8 @@ func (t *topology) patch(l *link) {
 	t.wiring.patched[other.Index], t.wiring.patched[first.Index] = first, first
 }
 
-// lowerOf gives the lower device, or the other end of the pair, of one of our
-// own interfaces where it is our own, too.
+// lowerOf returns the lower device, or the other end of the pair, of one of our own
+// interfaces, if it is in our own namespace, too.
 func (t *topology) lowerOf(l *link) *link {
 	if l.LowerNSID != rtnetlink.NoNSID && l.LowerNSID != t.ownNSID {
 		return nil
@@ -85,12 +85,11 @@ func (t *topology) lowerOf(l *link) *link {
 	return t.own.links[l.Lower]
 }
 
-// domainOf finds the broadcast domain that frames with these VLAN tags, from
-// the outside in, are on when they pass one of our own interfaces. It follows
-// them as the kernel does: a VLAN device takes the frames of its VLAN off its
-// lower device before a bridge or a bond gets them.
+// domainOf returns the broadcast domain of frames with these VLAN tags, the outermost first, at
+// one of our own interfaces. It follows them as the kernel does: a VLAN device takes the
+// frames of its VLAN off its lower device before a bridge or a bond gets them.
 func (t *topology) domainOf(l *link, tags ...uint16) domain {
-	const deepest = 8 // eth0 in a bond under a VLAN in a bridge: nobody stacks more
+	const deepest = 8 // more than eth0 in a bond, below a VLAN in a bridge
 	for range deepest {
 		lower, master := t.lowerOf(l), t.own.links[l.Master]
 		over := t.vlanOver(l, tags)
@@ -100,7 +99,7 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 		case isChild(l.Kind) && lower != nil:
 			l = lower
 		case isPair(l.Kind) && lower != nil && l.Master == 0 && lower.Master != 0:
-			l = lower // its frames go in by the other end
+			l = lower // its frames enter at the other end
 		case over != nil && isMaster(master):
 			return t.newDomain(l, tags)
 		case isMaster(master):
@@ -112,7 +111,7 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 			}
 			l = master
 		case l.Kind == "vlan" && lower != nil:
-			// eth0.10 and VLAN 10 of eth0 are one.
+			// eth0.10 and VLAN 10 of eth0 are the same.
 			l, tags = lower, append([]uint16{l.VLAN}, tags...)
 		case l.Kind == "bridge" && l.Filtering && len(tags) == 0 && l.pvid != 0:
 			tags = []uint16{l.pvid}
@@ -127,7 +126,7 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 	return t.newDomain(l, tags)
 }
 
-// newDomain is the domain that a device makes for a VLAN.
+// newDomain returns the domain that a device forms for a VLAN.
 func (t *topology) newDomain(l *link, tags []uint16) domain {
 	d := domain{name: l.Name, kind: ipwitnessv1.LinkRecord_UPLINK, base: l, tags: tags}
 	switch {
@@ -136,7 +135,7 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 	case l.Master != 0 && l.SlaveKind == "openvswitch":
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
 	case isPair(l.Kind) && l.SlaveKind == "bridge" && len(tags) == 0:
-		d.kind = ipwitnessv1.LinkRecord_BRIDGE // which lets nothing in here: nobody routes to it
+		d.kind = ipwitnessv1.LinkRecord_BRIDGE // the bridge drops untagged frames here
 	case isPair(l.Kind) && !t.isUplink(l, t.peerOf(l)):
 		d.kind = ipwitnessv1.LinkRecord_POINT_TO_POINT
 	}
@@ -146,8 +145,8 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 	return d
 }
 
-// vlanOver gives the VLAN device that takes frames with these tags off one of
-// our own interfaces; nil for none.
+// vlanOver returns the VLAN device that takes frames with these tags off one of our own
+// interfaces, or nil if there is none.
 func (t *topology) vlanOver(l *link, tags []uint16) *link {
 	if len(tags) == 0 {
 		return nil
@@ -155,16 +154,16 @@ func (t *topology) vlanOver(l *link, tags []uint16) *link {
 	return t.wired().vlans[vlanOn{l.Index, tags[0]}]
 }
 
-// isMaster says that an interface is one of a kind whose ports are all on one
-// broadcast domain, so far as it does not filter VLANs.
+// isMaster reports whether all ports of an interface are on one broadcast domain, unless it
+// filters VLANs.
 func isMaster(l *link) bool {
 	return l != nil && (l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team")
 }
 
-// isPair says that interfaces of the kind come in pairs.
+// isPair reports whether interfaces of a kind come in pairs.
 func isPair(kind string) bool { return kind == "veth" || kind == "netkit" }
 
-// isChild says that interfaces of the kind share the link of their lower device.
+// isChild reports whether interfaces of a kind share the link of their lower device.
 func isChild(kind string) bool {
 	switch kind {
 	case "macvlan", "macvtap", "ipvlan", "ipvtap":
@@ -173,12 +172,12 @@ func isChild(kind string) bool {
 	return false
 }
 
-// isLocal says that addresses on the interface make no owner.
+// isLocal reports whether addresses on an interface do not count as held.
 func isLocal(l *link) bool {
 	return l.Flags&unix.IFF_LOOPBACK != 0 || l.Kind == "dummy"
 }
 
-// vrfOf names the VRF that one of our own interfaces, or its master, is in.
+// vrfOf returns the name of the VRF that one of our own interfaces, or its master, is in.
 func (t *topology) vrfOf(l *link) string {
 	for range 4 {
 		if l.Kind == "vrf" {
@@ -191,8 +190,7 @@ func (t *topology) vrfOf(l *link) string {
 	return ""
 }
 
-// peerOf gives the record id of the namespace that has the other end of our
-// veth; 0 for none.
+// peerOf returns the record id of the namespace of the other end of our veth, 0 for none.
 func (t *topology) peerOf(l *link) uint32 {
 	if !isPair(l.Kind) {
 		return 0
@@ -200,18 +198,18 @@ func (t *topology) peerOf(l *link) uint32 {
 	if ns := t.byNSID[l.LowerNSID]; ns != nil {
 		return ns.id
 	}
-	for _, ns := range t.attached[l.Index] { // it moved there, untold to our end
+	for _, ns := range t.attached[l.Index] { // it moved there without a message about our end
 		return ns.id
 	}
 	return 0
 }
 
-// isUplink says that frames which enter by our interface come from outside the
-// node. Hardware does that; and a veth of a nested node (kind, a test lab),
-// whose other end is a port of a switch, and which has an address and the
-// prefix of a LAN here, or is a port of a bridge that has. A pod's veth has
-// neither, or a host prefix. A bridge inside a pod, for a virtual machine say, is
-// no switch, as far as it can be told.
+// isUplink reports whether frames that enter through our interface come from outside the node.
+// That is true of hardware. It is also true of the veth of a nested node (kind, a test lab):
+// its other end is a port of a switch, and it has an address with the prefix of a LAN here, or
+// is a port of a bridge that has one. A pod's veth has no address, or one with a host prefix.
+// A bridge inside a pod, such as that of a virtual machine, is not a switch, as far as
+// isUplink can tell.
 func (t *topology) isUplink(l *link, peer uint32) bool {
 	if !isPair(l.Kind) {
 		return isPort(l) && l.Kind != "tun"
@@ -230,7 +228,7 @@ func (t *topology) isUplink(l *link, peer uint32) bool {
 	return false
 }
 
-// hasPrefix says that an interface has an address with the prefix of a LAN.
+// hasPrefix reports whether an interface has an address with the prefix of a LAN.
 func hasPrefix(l *link) bool {
 	for addr, entries := range l.addrs {
 		for _, a := range entries {
@@ -242,7 +240,7 @@ func hasPrefix(l *link) bool {
 	return false
 }
 
-// onLAN says that the node has an address with the prefix of a LAN on a domain.
+// onLAN reports whether the node has an address with the prefix of a LAN on a domain.
 func (t *topology) onLAN(d domain) bool {
 	for _, l := range t.own.links {
 		if hasPrefix(l) && t.domainOf(l).name == d.name {
@@ -252,8 +250,8 @@ func (t *topology) onLAN(d domain) bool {
 	return false
 }
 
-// isSwitch says that the bridge of a port in another namespace leads out of that
-// namespace by another port, too.
+// isSwitch reports whether the bridge of a port in another namespace has another port that
+// leads out of that namespace.
 func isSwitch(ns *namespace, port *link) bool {
 	for _, l := range ns.links {
 		if l != port && l.Master == port.Master && (l.Kind == "" || isPair(l.Kind) && l.LowerNSID != rtnetlink.NoNSID) {
@@ -263,8 +261,8 @@ func isSwitch(ns *namespace, port *link) bool {
 	return false
 }
 
-// routes says whether the node routes for the ports of a bridge: it has an
-// address on the bridge, on a VLAN device over it, or behind a veth into it.
+// routes reports whether the node routes for the ports of a bridge: it has an address on the
+// bridge, on a VLAN device over it, or behind a veth into it.
 func (t *topology) routes(d domain) bool {
 	if d.kind != ipwitnessv1.LinkRecord_BRIDGE {
 		return false
@@ -290,8 +288,8 @@ func tagsOf(vids ...uint16) (tags []uint16) {
 	return tags
 }
 
-// hasUnicast says that an interface has a unicast address that is not
-// link-local. Every bridge that is up has an fe80 address: that does not count.
+// hasUnicast reports whether an interface has a unicast address that is not link-local. Every
+// bridge that is up has a link-local address.
 func hasUnicast(l *link) bool {
 	for addr := range l.addrs {
 		if usable(addr) {
@@ -305,12 +303,11 @@ func usable(a netip.Addr) bool {
 	return !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsLoopback() && !a.IsUnspecified()
 }
 
-// resolve makes a message about another namespace's interface say what an
-// answer to us would. In a message IFLA_LINK_NETNSID is in the numbering of the
-// namespace that it came from; in an answer, in ours. What cannot be known yet
-// is left unresolved, until our end of the pair tells or an address depends on
-// it: to ask at once would be to wait for the rtnl lock, which whoever makes
-// the pod holds just now.
+// resolve translates the IFLA_LINK_NETNSID in a message about an interface of another
+// namespace. In a message the nsid is from the table of that namespace, in an answer from
+// ours. If it cannot be known yet, it is left unresolved until our end of the pair reports it
+// or an address depends on it. A request would have to wait for the rtnl lock, which the
+// process that creates the pod holds at that time.
 func (t *topology) resolve(ns *namespace, m rtnetlink.Link) rtnetlink.Link {
 	host, old := t.own.links[m.Lower], ns.links[m.Index]
 	switch {
@@ -318,26 +315,25 @@ func (t *topology) resolve(ns *namespace, m rtnetlink.Link) rtnetlink.Link {
 	case host != nil && isPeer(host, ns, m):
 		m.LowerNSID = t.ownNSID
 	case old != nil && old.Kind == m.Kind && old.Lower == m.Lower && old.LowerNSID != rtnetlink.NoNSID:
-		m.LowerNSID = old.LowerNSID // if our end had moved, our end would have told
+		m.LowerNSID = old.LowerNSID // if our end had moved, there would be a message about it
 	default:
 		m.LowerNSID = rtnetlink.Unresolved
 	}
 	return m
 }
 
-// isPeer says whether our interface tells that its other end is m of ns.
+// isPeer reports whether m of ns is the other end of our interface.
 func isPeer(host *link, ns *namespace, m rtnetlink.Link) bool {
 	return isPair(m.Kind) && isPair(host.Kind) && host.LowerNSID == ns.nsid && host.Lower == m.Index && m.Lower == host.Index
 }
 
-// carries says that others may hang on one of our own interfaces, at whatever
-// distance. Nothing does on our end of a pod's veth, of which there are hundreds.
+// carries reports whether the domains of other interfaces may depend on one of our own
+// interfaces. None depend on our end of a pod's veth, of which there are hundreds.
 func (t *topology) carries(l *link) bool {
 	return !isPair(l.Kind) || t.lowerOf(l) != nil
 }
 
-// join and part keep k.attached: which interfaces of other namespaces have
-// their peer or lower device among ours.
+// join adds an interface to attached, if its peer or lower device is one of our own interfaces.
 func (t *topology) join(ns *namespace, l *link) {
 	if ns == t.own || l.LowerNSID != t.ownNSID {
 		return
@@ -348,20 +344,20 @@ func (t *topology) join(ns *namespace, l *link) {
 	t.attached[l.Lower][l] = ns
 }
 
+// part removes an interface from attached.
 func (t *topology) part(l *link) {
 	if delete(t.attached[l.Lower], l); len(t.attached[l.Lower]) == 0 {
 		delete(t.attached, l.Lower)
 	}
 }
 
-// all gives every mirrored namespace.
+// all returns every mirrored namespace.
 func (t *topology) all() []*namespace {
 	return append(slices.Collect(maps.Values(t.byNSID)), t.own)
 }
 
-// ours says whether a namespace belongs to this node: one of its interfaces
-// has its peer or lower device in our own namespace. Any other namespace of
-// the machine is somebody else's.
+// ours reports whether a namespace belongs to this node: one of its interfaces has its peer or
+// lower device in our own namespace. Other namespaces of the machine belong to others.
 func (t *topology) ours(ns *namespace) bool {
 	if ns == t.own {
 		return true
