@@ -199,8 +199,8 @@ func TestWhatWasSaidOfANamespaceThatEndedIsNotTakenForTheNext(t *testing.T) {
 		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}})
 	}
 	say()
-	if got := tabletest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.meant) != 0 {
-		t.Errorf("the next namespace: got workload %v, networks %v, meant %v, want none", got, k.networks, k.meant)
+	if got := tabletest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {
+		t.Errorf("the next namespace: got workload %v, networks %v, meant %v, want none", got, k.networks, k.intended)
 	}
 	k.BeginNames() // what is said from now on is about the next one
 	say()

@@ -20,20 +20,20 @@ const intendedAfter = 5 * time.Second
 // pod has.
 const mostIntended = 64
 
-// compareMeant compares the addresses that a namespace is meant to have with those that it has,
+// compareIntended compares the addresses that a namespace is meant to have with those that it has,
 // and publishes those that have been missing for long.
-func (p *publisher) compareMeant(ns *namespace, now time.Time) {
-	mean := p.meant[ns.inode]
-	if ns == p.own || !ns.published || len(mean) == 0 && len(ns.missing) == 0 {
+func (p *publisher) compareIntended(ns *namespace, now time.Time) {
+	intended := p.intended[ns.inode]
+	if ns == p.own || !ns.published || len(intended) == 0 && len(ns.missing) == 0 {
 		return
 	}
-	var told []*ipwitnessv1.Intended
+	var missing []*ipwitnessv1.Intended
 	for g := range ns.missing {
-		if mean[g] == "" || ns.has(g.Addr) {
+		if intended[g] == "" || ns.has(g.Addr) {
 			delete(ns.missing, g)
 		}
 	}
-	for g, source := range mean {
+	for g, source := range intended {
 		if ns.has(g.Addr) {
 			continue
 		}
@@ -48,16 +48,16 @@ func (p *publisher) compareMeant(ns *namespace, now time.Time) {
 			p.CompareAgain(wait)
 			continue
 		}
-		told = append(told, &ipwitnessv1.Intended{Address: g.Addr.String(), Source: source, Interface: g.Interface})
+		missing = append(missing, &ipwitnessv1.Intended{Address: g.Addr.String(), Source: source, Interface: g.Interface})
 	}
-	slices.SortFunc(told, func(a, b *ipwitnessv1.Intended) int {
+	slices.SortFunc(missing, func(a, b *ipwitnessv1.Intended) int {
 		return cmp.Or(cmp.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetInterface(), b.GetInterface()))
 	})
-	told = told[:min(len(told), mostIntended)]
-	if slices.EqualFunc(told, ns.intended, func(a, b *ipwitnessv1.Intended) bool { return proto.Equal(a, b) }) {
+	missing = missing[:min(len(missing), mostIntended)]
+	if slices.EqualFunc(missing, ns.intended, func(a, b *ipwitnessv1.Intended) bool { return proto.Equal(a, b) }) {
 		return
 	}
-	ns.intended = told
+	ns.intended = missing
 	p.putNamespace(ns, now)
 }
 

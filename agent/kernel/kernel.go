@@ -63,7 +63,7 @@ type publisher struct {
 	boot       time.Time // the wall time at which IFA_CACHEINFO counts 0
 	calibrated bool      // boot was derived from an address that was seen to appear
 	networks   map[uint64]Networks
-	meant      map[uint64]Intended
+	intended   map[uint64]Intended
 	domains    map[string]domain // those with a LinkRecord in the table, by name
 	ended      map[holding]time.Time
 	swept      time.Time // when ended was last cleaned up
@@ -87,16 +87,16 @@ type topology struct {
 
 // namespace is one network namespace.
 type namespace struct {
-	id        uint32
-	gen       uint64 // distinguishes two namespaces with one nsid or inode
-	nsid      int32
-	inode     uint64 // 0: not known
-	first     time.Time
-	links     map[int32]*link
-	published bool
-	missing   map[InterfaceAddress]time.Time // addresses that it is meant to have and lacks, and since when
-	intended  []*ipwitnessv1.Intended        // those of them that are published
-	untold    bool                           // we assigned its nsid, and RTM_NEWNSID is still to come
+	id            uint32
+	gen           uint64 // distinguishes two namespaces with one nsid or inode
+	nsid          int32
+	inode         uint64 // 0: not known
+	first         time.Time
+	links         map[int32]*link
+	published     bool
+	missing       map[InterfaceAddress]time.Time // addresses that it is meant to have and lacks, and since when
+	intended      []*ipwitnessv1.Intended        // those of them that are published
+	awaitsNewNSID bool                           // we assigned its nsid, and RTM_NEWNSID is still to come
 }
 
 // link is one interface.
@@ -170,7 +170,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 			boot:     boot,
 			host:     &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_HOST, Name: node, Source: "node"},
 			networks: map[uint64]Networks{},
-			meant:    map[uint64]Intended{},
+			intended: map[uint64]Intended{},
 			domains:  map[string]domain{},
 			ended:    map[holding]time.Time{},
 		},
@@ -261,8 +261,8 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 		}
 		ns, known := k.byNSID[m.ID]
 		switch {
-		case known && m.Type == unix.RTM_NEWNSID && ns.untold:
-			ns.untold = false
+		case known && m.Type == unix.RTM_NEWNSID && ns.awaitsNewNSID:
+			ns.awaitsNewNSID = false
 		case known:
 			k.renew(ns, now)
 		case m.Type == unix.RTM_NEWNSID:

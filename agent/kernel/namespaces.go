@@ -59,7 +59,7 @@ func (k *Mirror) end(ns *namespace, now time.Time) {
 		delete(k.inodes, ns.inode)
 		delete(k.names, ns.inode)
 		delete(k.networks, ns.inode)
-		delete(k.meant, ns.inode)
+		delete(k.intended, ns.inode)
 		k.reusable[ns.inode] = true
 	}
 	k.retract(ns, now)
@@ -105,7 +105,7 @@ func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 			if ns = k.discover(nsid, now); ns == nil {
 				return
 			}
-			ns.untold = assigned
+			ns.awaitsNewNSID = assigned
 		}
 		ns.inode = inode
 		k.inodes[inode] = ns
@@ -175,19 +175,19 @@ func (k *Mirror) OurInodes() map[uint64]uint64 {
 	return ours
 }
 
-// SetNames takes who lives in which namespace, which networks gave the addresses
-// there, and which addresses it is meant to have, by inode. It keeps the maps.
-func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint64]Networks, mean map[uint64]Intended) {
+// SetNames sets the workloads of namespaces, the networks that assigned the addresses there, and
+// the addresses that namespaces are meant to have, by inode. It keeps the maps.
+func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[uint64]Networks, intended map[uint64]Intended) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
-	for inode := range k.reusable { // see reused
+	for inode := range k.reusable { // see Reused
 		delete(names, inode)
-		delete(gave, inode)
-		delete(mean, inode)
+		delete(networks, inode)
+		delete(intended, inode)
 	}
 	old, before := k.names, k.networks
-	k.names, k.networks, k.meant = names, gave, mean
+	k.names, k.networks, k.intended = names, networks, intended
 	k.table.Update(func() {
 		for inode, ns := range k.inodes {
 			if names[inode] == nil && old[inode] != nil {
@@ -197,13 +197,13 @@ func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, gave map[uint6
 				k.putNamespace(ns, now)
 				k.publishHostEnds(ns, now) // a pod is not a switch
 			}
-			if kept := gave[inode].Keep(before[inode]); kept != nil {
-				gave[inode] = kept // an abandoned sandbox keeps the addresses that it was assigned
+			if kept := networks[inode].Keep(before[inode]); kept != nil {
+				networks[inode] = kept // an abandoned sandbox keeps the addresses that it was assigned
 			}
-			if ns.published && !maps.Equal(before[inode], gave[inode]) {
+			if ns.published && !maps.Equal(before[inode], networks[inode]) {
 				k.publishAddresses(ns, now)
 			}
-			k.compareMeant(ns, now)
+			k.compareIntended(ns, now)
 		}
 	})
 }

@@ -55,7 +55,7 @@ func (p *publisher) publishNamespace(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		p.publish(ns, l, now)
 	}
-	p.compareMeant(ns, now)
+	p.compareIntended(ns, now)
 }
 
 func (p *publisher) putNamespace(ns *namespace, now time.Time) {
@@ -136,7 +136,7 @@ func (p *publisher) addressChanged(ns *namespace, l *link, addr netip.Addr, now 
 		p.publishRecord(ns, l, now)
 	}
 	p.publishAddress(ns, l, addr, now)
-	p.compareMeant(ns, now)
+	p.compareIntended(ns, now)
 }
 
 // publishAddresses updates all addresses of a namespace in the table.
