@@ -48,7 +48,7 @@ type Mirror struct {
 type hooks struct {
 	PortsChanged func()                   // one of our own interfaces was added, removed or changed
 	Unnamed      func()                   // a namespace was found whose inode is not known
-	CompareAgain func(time.Duration)      // setNames is to be called again after a while
+	CompareAgain func(time.Duration)      // SetNames is to be called again after a while
 	Incomplete   func()                   // something could not be read, and has to be listed again
 	ClaimEnded   func(k []table.ClaimKey) // wire claims ended
 }

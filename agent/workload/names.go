@@ -241,7 +241,7 @@ func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
 // names, and the namespaces of this node for which the runtime has no sandbox.
 func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
 	ours := n.kernel.OurInodes()
-	for inode := range n.kernel.Reused() { // after ourInodes: a namespace may have ended since
+	for inode := range n.kernel.Reused() { // after OurInodes: a namespace may have ended since
 		delete(said, inode)
 	}
 	for inode, t := range n.tenants {
