@@ -3,8 +3,8 @@
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v1.2.3 .
 #
-# make image makes the same without an engine: tools/image reads the last stage, and
-# make does what the first one does. A test builds both and compares them.
+# make image makes the same without an engine: make does what the first stage does, and
+# tools/image what the last one does. A test builds both and compares them.
 ARG GO_VERSION=1.26.8
 
 FROM --platform=$BUILDPLATFORM docker.io/library/golang:$GO_VERSION AS build

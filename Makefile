@@ -1,5 +1,5 @@
-# Everything a developer or CI does; .ci/run runs `make check`, `make test-cluster`,
-# `make test-kernels` and `make demo`.
+# Everything a developer or CI does; .ci/run runs `make lint check-generate`,
+# `make test-all`, `make model` and `make demo`.
 #
 # build, run and clean need Go alone. The other targets build the tools that
 # they need from pinned Go modules (tools/*/go.mod) into bin/, once, and, run as
@@ -28,8 +28,8 @@ ARCHES := amd64 arm64
 ARGS :=
 # More arguments for go test, as in: make test TESTFLAGS='-run Duplicate'
 TESTFLAGS :=
-# The packages to test.
-PKGS := ./...
+# The packages to test. ./tests takes longest, so it starts first.
+PKGS := ./tests ./...
 # Those of make test-cluster.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
 # For make mutate: the package to change, the number of changes, the seed of their choice
@@ -124,8 +124,8 @@ release-binaries:
 
 .PHONY: image
 image: $(IMAGE_TOOL) release-binaries ## Build bin/ipwitness-image.tar, an OCI archive, without a container engine
-	$(IMAGE_TOOL) -file Dockerfile -stages bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
-		-build-arg VERSION=$(VERSION) -build-arg REVISION=$(REVISION) -epoch $(EPOCH) \
+	$(IMAGE_TOOL) -binaries bin/release -arch $(subst $(space),$(comma),$(strip $(ARCHES))) \
+		-version $(VERSION) -revision $(REVISION) -epoch $(EPOCH) \
 		-name $(IMAGE) -o bin/ipwitness-image.tar
 
 .PHONY: package
@@ -156,13 +156,25 @@ demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitnes
 ##@ Check
 
 .PHONY: check
-check: lint check-generate build test ## All that must hold at every commit
+check: lint check-generate build test ## All that must hold at every commit; .ci/run runs the rest
+
+# Most tests of a host wait for timers of the program: more of them than there are
+# processors run at once.
+PARALLEL := -parallel 8
 
 .PHONY: test
-test: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, with the race detector
+test: deps-test build cni-plugins containerd helm ## Test all packages and a host, as root, without what is slow (five minutes)
+	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+
+# ./tests runs the program itself, which is built without the race detector, so the
+# detector would check only the tests' own code there. make test-cluster runs ./aggregator/kube.
+RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
+.PHONY: test-all
+test-all: deps-test build cni-plugins containerd image package helm ## Run all tests, as root: slow ones, with the race detector, on a cluster, on other kernels
 	go -C tools/image test ./...
-	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m \
-		$(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
+	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests
+	@$(MAKE) --no-print-directory test-cluster test-kernels
 
 .PHONY: model
 model: ## Run a minute of random histories in the aggregator and in the reference model; ARGS='-seed 7 -steps 1000000'
@@ -189,7 +201,8 @@ bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the bud
 
 .PHONY: mutate
 mutate: ## Change PACKAGE at random in N places, and print the changes that its tests do not notice (minutes)
-	@go run ./tests/mutate -package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
+	@IPWITNESS_ROOT_TESTS=1 go run ./tests/mutate -exec '$(if $(filter 0,$(shell id -u)),,$(if $(shell type -P sudo),sudo -E env "PATH=$$PATH"))' \
+		-package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
 
 .PHONY: lint
 lint: lint-go lint-proto lint-c ## Check style and walls, find mistakes

@@ -270,19 +270,19 @@ func TestAcknowledgementsThatAreRefused(t *testing.T) {
 			code codes.Code
 			want string
 		}{
-			"no reason":        {&pb.AcknowledgeConflictRequest{Id: id, ExpiresAt: in(time.Hour)}, codes.InvalidArgument, "reason is missing: say why"},
+			"no reason":        {&pb.AcknowledgeConflictRequest{Id: id, ExpiresAt: in(time.Hour)}, codes.InvalidArgument, "reason is missing: give the reason"},
 			"a blank reason":   {&pb.AcknowledgeConflictRequest{Id: id, Reason: " \n", ExpiresAt: in(time.Hour)}, codes.InvalidArgument, "reason is missing"},
-			"a long reason":    {&pb.AcknowledgeConflictRequest{Id: id, Reason: strings.Repeat("é", 513), ExpiresAt: in(time.Hour)}, codes.InvalidArgument, "reason has 1026 bytes: 1024 are the most"},
-			"no expiry":        {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x"}, codes.InvalidArgument, "expires_at is missing: say until when, like 2000-01-0"},
-			"no such time":     {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: &timestamppb.Timestamp{Nanos: -1}}, codes.InvalidArgument, "expires_at is no time"},
-			"expired":          {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: in(0)}, codes.InvalidArgument, "give a time that is to come, or withdraw"},
-			"too far":          {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: in(367 * 24 * time.Hour)}, codes.InvalidArgument, "a year at most"},
-			"beyond all years": {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: &timestamppb.Timestamp{Seconds: 253402300799}}, codes.InvalidArgument, "a year at most"},
-			"both":             {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", Withdraw: true}, codes.InvalidArgument, "leave out reason and expires_at, or withdraw"},
-			"unknown":          {&pb.AcknowledgeConflictRequest{Id: "nope", Reason: "x", ExpiresAt: in(time.Hour)}, codes.NotFound, "`ipwitness conflicts --all` lists them"},
-			"unknown, back":    {&pb.AcknowledgeConflictRequest{Id: "nope", Withdraw: true}, codes.NotFound, "`ipwitness conflicts --all` lists them"},
-			"over":             {&pb.AcknowledgeConflictRequest{Id: over, Reason: "x", ExpiresAt: in(time.Hour)}, codes.FailedPrecondition, "10.244.0.6 is over since 2000-01-01T"},
-			"over, back":       {&pb.AcknowledgeConflictRequest{Id: over, Withdraw: true}, codes.FailedPrecondition, "is over since"},
+			"a long reason":    {&pb.AcknowledgeConflictRequest{Id: id, Reason: strings.Repeat("é", 513), ExpiresAt: in(time.Hour)}, codes.InvalidArgument, "reason has 1026 bytes, but the limit is 1024"},
+			"no expiry":        {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x"}, codes.InvalidArgument, "expires_at is missing: give a time like 2000-01-0"},
+			"no such time":     {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: &timestamppb.Timestamp{Nanos: -1}}, codes.InvalidArgument, "expires_at is not a time"},
+			"expired":          {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: in(0)}, codes.InvalidArgument, "give a future time, or withdraw"},
+			"too far":          {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: in(367 * 24 * time.Hour)}, codes.InvalidArgument, "at most a year"},
+			"beyond all years": {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", ExpiresAt: &timestamppb.Timestamp{Seconds: 253402300799}}, codes.InvalidArgument, "at most a year"},
+			"both":             {&pb.AcknowledgeConflictRequest{Id: id, Reason: "x", Withdraw: true}, codes.InvalidArgument, "remove withdraw, or both of the others"},
+			"unknown":          {&pb.AcknowledgeConflictRequest{Id: "nope", Reason: "x", ExpiresAt: in(time.Hour)}, codes.NotFound, "`ipwitness conflicts --all` lists all"},
+			"unknown, back":    {&pb.AcknowledgeConflictRequest{Id: "nope", Withdraw: true}, codes.NotFound, "`ipwitness conflicts --all` lists all"},
+			"over":             {&pb.AcknowledgeConflictRequest{Id: over, Reason: "x", ExpiresAt: in(time.Hour)}, codes.FailedPrecondition, "10.244.0.6 was resolved at 2000-01-01T"},
+			"over, back":       {&pb.AcknowledgeConflictRequest{Id: over, Withdraw: true}, codes.FailedPrecondition, "was resolved at"},
 		} {
 			_, err := l.client.AcknowledgeConflict(l.ctx, test.q)
 			if status.Code(err) != test.code || !strings.Contains(err.Error(), test.want) {
@@ -347,7 +347,7 @@ func TestAcknowledgeOverREST(t *testing.T) {
 		"unknown id":     {"/v1/conflicts/nope:acknowledge", given, nil, 404, `no conflict has the id`},
 		"another site":   {path, given, []string{"Origin", "http://evil.example"}, 403, "cross-origin browser request"},
 		"another site's": {path, given, []string{"Sec-Fetch-Site", "cross-site"}, 403, "cross-origin browser request"},
-		"another call":   {"/v1/conflicts/" + id + ":forget", given, nil, 405, "POST is not possible with"},
+		"another call":   {"/v1/conflicts/" + id + ":forget", given, nil, 405, "POST is not allowed for"},
 	} {
 		code, body := post(t, url+test.path, test.body, test.header...)
 		if code != test.code || !strings.Contains(body, test.want) || !strings.Contains(compact(t, body), `"message":`) {

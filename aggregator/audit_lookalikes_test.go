@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
@@ -20,7 +21,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
 		// One message has it all: the pod has ended, and the next one has its address.
-		next := merge(kindPod(4, "c", "10.244.0.2"), given(allocated("10.244.0.2", "sandbox-c")))
+		next := records.Merge(kindPod(4, "c", "10.244.0.2"), given(allocated("10.244.0.2", "sandbox-c")))
 		next.Namespaces = append(next.Namespaces, &pb.NamespaceRecord{Id: 2, Gone: true})
 		a.send(next).sync()
 		time.Sleep(time.Minute)
@@ -46,7 +47,7 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 			snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3")),
 		} {
 			a := l.dial().send(again).sync()
-			a.send(merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
+			a.send(records.Merge(&pb.ReportRequest{}, poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
 				given(allocated("10.244.0.2", "sandbox-a"), allocated("10.244.0.3", "sandbox-b")))).sync()
 			time.Sleep(time.Minute)
 			l.wantFindings("all is well")
@@ -55,7 +56,7 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 			}
 			last = a
 		}
-		last.send(merge(freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		last.send(records.Merge(freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
 		time.Sleep(time.Minute)
 		l.wantFindings("now they are lost", "in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3")
 		if past := l.past("10.244.0.2"); len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
@@ -273,9 +274,9 @@ func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
 			m.Claims[0].Network = "lan"
 			m.Links[0].Name, m.Links[0].Kind, m.Links[0].Routed = "br1", pb.LinkRecord_BRIDGE, true
 			m.Interfaces[0].Link, m.Interfaces[1].Link = "br1", "br1"
-			uplink := &pb.InterfaceRecord{Namespace: 1, Index: 8, Name: "eth1", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1", Uplink: true}
+			uplink := &pb.InterfaceRecord{Namespace: 1, Index: 8, Name: "eth1", Mac: records.MAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1", Uplink: true}
 			m.Interfaces = append(m.Interfaces, uplink, &pb.InterfaceRecord{
-				Namespace: 1, Index: 9, Name: "br1", Kind: "bridge", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1",
+				Namespace: 1, Index: 9, Name: "br1", Kind: "bridge", Mac: records.MAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "br1",
 			})
 			own := assigned(1, fmt.Sprintf("10.10.0.%d", 10+i))
 			own.Index = 9
@@ -306,7 +307,7 @@ func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 		}
 		launcher, sandbox := lacks(2, "virt-launcher-db", "10.244.0.2"), lacks(3, "sandboxed", "10.244.0.3")
 		launcher.Namespaces[0].Workload.VirtualMachine = "db"
-		answers := announced(3, "10.244.0.3", podMAC(3))
+		answers := announced(3, "10.244.0.3", records.MAC(3))
 		answers.Kind = pb.Evidence_ANSWERED
 		sandbox.Claims = []*pb.ClaimRecord{answers}
 		a := l.dial().send(snapshot(hello("n1", 1), launcher, sandbox)).sync()
@@ -315,7 +316,7 @@ func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 		a.send(lacks(4, "late", "10.244.0.4")).sync()
 		time.Sleep(time.Minute)
 		l.wantFindings("nothing shows it", "intended-not-observed 10.244.0.4")
-		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(4, "10.244.0.4", podMAC(4))}}).sync()
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(4, "10.244.0.4", records.MAC(4))}}).sync()
 		time.Sleep(time.Second)
 		l.wantFindings("a frame does")
 	})
@@ -346,7 +347,7 @@ func TestAddressesOfNodesWereNoRecords(t *testing.T) {
 		for i, name := range []string{"n1", "n2"} {
 			own := assigned(1, fmt.Sprintf("192.168.1.%d", 10+i))
 			l.dial().send(snapshot(hello(name, 1), &pb.ReportRequest{
-				Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 2, Name: "eth0", Mac: podMAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
+				Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 2, Name: "eth0", Mac: records.MAC(uint32(1000 + i)), Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true}},
 				Claims:     []*pb.ClaimRecord{own},
 			})).sync()
 		}

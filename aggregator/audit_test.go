@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 const dir = "/run/cni-ipam-state/kindnet"
@@ -78,7 +79,7 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 		l.wantFindings("all is well")
 		lost := hostLocal("10.244.0.0/24", pb.Pool_MISSING)
 		lost.LostAt, lost.Lost = timestamppb.Now(), 2
-		a.send(merge(&pb.ReportRequest{}, poolOf(lost), freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
+		a.send(records.Merge(&pb.ReportRequest{}, poolOf(lost), freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
 		all := l.wantFindings("before they have settled",
 			"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost ")
 		if f := all[0]; f.GetSeverity() != pb.Finding_CRITICAL || len(f.GetOwners()) != 1 || f.GetOwners()[0].GetWorkload().GetName() != "a" ||
@@ -90,7 +91,7 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 		}
 
 		// The next pod gets the first one's address: that is no finding any more.
-		a.send(merge(kindPod(4, "c", "10.244.0.2"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)), given(allocated("10.244.0.2", "sandbox-c")))).sync()
+		a.send(records.Merge(kindPod(4, "c", "10.244.0.2"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)), given(allocated("10.244.0.2", "sandbox-c")))).sync()
 		time.Sleep(poolPause)
 		l.wantFindings("a conflict says more", "in-use-unallocated 10.244.0.3")
 		l.conflict(pb.Conflict_SUSPECTED)
@@ -106,7 +107,7 @@ func TestALossIsNotToldAgainOfWhatCameLater(t *testing.T) {
 		time.Sleep(time.Minute)
 		p := hostLocal("10.244.0.0/24", pb.Pool_KNOWN)
 		p.LostAt, p.Lost = timestamppb.Now(), 2
-		a.send(merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}}, poolOf(p),
+		a.send(records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}}, poolOf(p),
 			freed(allocated("10.244.0.2", "sandbox-a")), freed(allocated("10.244.0.3", "sandbox-b")))).sync()
 		l.wantFindings("one lives on", "in-use-unallocated 10.244.0.2", "ipam-state-lost ")
 		a.send(given(allocated("10.244.0.2", "sandbox-a"))).sync()
@@ -255,7 +256,7 @@ func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
 		if i < 0 {
 			t.Fatal("got no finding that the pool will be full")
 		}
-		if f := l.findings()[i]; !strings.Contains(f.GetSummary(), " has given 198 of 253 IPv4 addresses (78 %)") || !slices.Contains(f.GetEvidence(), "55 IPv4 addresses are left.") {
+		if f := l.findings()[i]; !strings.Contains(f.GetSummary(), " has allocated 198 of 253 IPv4 addresses (78 %)") || !slices.Contains(f.GetEvidence(), "55 IPv4 addresses are left.") {
 			t.Errorf("got %q, %q", f.GetSummary(), f.GetEvidence())
 		}
 		families, err := l.registry.Gather()
@@ -361,7 +362,7 @@ func TestAnAddressThatIsNotThereIsFound(t *testing.T) {
 // A network stack that is no kernel's, such as gVisor's, or a guest shows on the wire that
 // it has the address.
 func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
-	for name, mac := range map[string][]byte{"by a stack of its own": podMAC(2), "by a guest": {0x52, 0x54, 0, 0, 0, 7}} {
+	for name, mac := range map[string][]byte{"by a stack of its own": records.MAC(2), "by a guest": {0x52, 0x54, 0, 0, 0, 7}} {
 		for _, kind := range []pb.Evidence_Kind{pb.Evidence_ANNOUNCED, pb.Evidence_USED, pb.Evidence_ANSWERED} {
 			t.Run(name+" "+kind.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -380,7 +381,7 @@ func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
 						t.Errorf("what it lacks: got %v, want nothing", got)
 					}
 					weak := announced(2, "10.244.0.2", mac)
-					weak.Kind, weak.Source = kind, podMAC(9)
+					weak.Kind, weak.Source = kind, records.MAC(9)
 					a.send(gone(said)).send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{weak}}).sync()
 					synctest.Wait()
 					l.wantFindings("somebody else says so", "intended-not-observed 10.244.0.2")

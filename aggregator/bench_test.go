@@ -27,6 +27,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // filledStore has as many owners as asked, 110 on a node, as pods on ptp veths.
@@ -86,7 +87,7 @@ func BenchmarkRefresh(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(size.name, func(b *testing.B) {
 			_, r := filledStore(b, size.owners)
-			m := &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.200.0.1", podMAC(2))}}
+			m := &pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, "10.200.0.1", records.MAC(2))}}
 			runtime.GC()
 			b.ReportAllocs()
 			for b.Loop() {

@@ -106,7 +106,7 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 	l.conflict(pb.Conflict_SUSPECTED)
 	for n := range flooders {
 		got := l.node(fmt.Sprint("flooded", n))
-		if !got.GetIncomplete() || got.GetLeftOut() == 0 || !strings.Contains(strings.Join(got.GetProblems(), "\n"), "no memory for all") {
+		if !got.GetIncomplete() || got.GetLeftOut() == 0 || !strings.Contains(strings.Join(got.GetProblems(), "\n"), "lacks memory") {
 			t.Errorf("got %v, want it incomplete with a problem that says so", got)
 		}
 		if left := l.metric("ipwitness_node_left_out_records", got.GetName()); left != float64(got.GetLeftOut()) {

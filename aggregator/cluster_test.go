@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/topology"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // eth1 is a second uplink of a node, on the LAN of the first.
@@ -31,11 +32,11 @@ func TestANodeWithTwoUplinksOnOneLANTimesOut(t *testing.T) {
 		agents := l.onLAN(2, onlyOn(1, eth1([]byte{2, 2, 9, 0, 0, 1})))
 		second := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
 		second.Index, second.Link = 3, "eth1"
-		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), second)).sync()
+		agents[0].send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), second)).sync()
 		known := func() (macs, domains int) {
 			l.core.facts.RLock()
 			defer l.core.facts.RUnlock()
-			macs, links := l.core.facts.Abroad()
+			macs, links := l.core.facts.SharedMACs()
 			return macs, links.Domains(topology.BySight)
 		}
 		if macs, domains := known(); macs < 3 || domains != 1 {
@@ -65,7 +66,7 @@ func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
 	moving := macvlan(9, "x", "192.0.2.99", mac)
 	agents[1].send(moving).sync()
 	agents[2].send(macvlan(9, "x", "192.0.2.99", mac)).sync()
-	agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.99", mac))).sync()
+	agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.99", mac))).sync()
 	agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Gone: true}}}).sync()
 	for _, c := range l.conflicts() {
 		if c.GetAddress() == addr {
@@ -107,7 +108,7 @@ func TestANegativeResidenceSetsNoTombstoneAhead(t *testing.T) {
 		over.Residence = durationpb.New(-time.Hour)
 		agents[1].send(gone(over)).sync()
 		time.Sleep(time.Minute)
-		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
 			t.Errorf("got %v, want who claims it a minute later", got)
 		}
@@ -118,12 +119,12 @@ func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, samePods)
 	frame := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
-	agents[0].send(claims(frame)).sync()
+	agents[0].send(records.Claims(frame)).sync()
 	l.conflict(pb.Conflict_SUSPECTED)
 	agents[0].send(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}}).sync()
 	agents[0].send(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}}}).sync()
 	frame.Count = 2
-	agents[0].send(claims(frame)).sync()
+	agents[0].send(records.Claims(frame)).sync()
 	l.conflict(pb.Conflict_SUSPECTED)
 }
 
@@ -132,7 +133,7 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		l := newLab(t, Config{})
 		mac := []byte{2, 3, 0, 0, 0, 2}
 		agents := l.onLAN(3, onlyOn(2, macvlan(2, "web", addr, mac)))
-		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac), entered(pb.Evidence_USED, "192.0.2.3", nodeMAC(3)))).sync()
+		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac), entered(pb.Evidence_USED, "192.0.2.3", nodeMAC(3)))).sync()
 		agents[1].cancel()
 		synctest.Wait()
 		time.Sleep(30 * time.Second)
@@ -151,7 +152,7 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		time.Sleep(time.Second)
 		later := entered(pb.Evidence_ANNOUNCED, addr, mac)
 		later.Count = 2
-		agents[0].send(claims(later)).sync()
+		agents[0].send(records.Claims(later)).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 2 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
 			t.Errorf("got %v, want the new pod and a stranger with the old hardware address", got)
 		}
@@ -171,20 +172,20 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 			inVLAN.Interfaces[0].Link, inVLAN.Interfaces[0].HostInterface = "eth0.10", "eth0.10"
 			vlan := vlan10(fmt.Sprint("198.51.100.", node))
 			vlan.Interfaces[0].Mac = nodeMAC(node)
-			m := merge(ownAddress(fmt.Sprint("192.0.2.", node)), vlan, inVLAN)
+			m := records.Merge(ownAddress(fmt.Sprint("192.0.2.", node)), vlan, inVLAN)
 			if node == 3 {
-				merge(m, macvlan(4, "untagged", addr, []byte{2, 3, 0, 0, 0, 4}))
+				records.Merge(m, macvlan(4, "untagged", addr, []byte{2, 3, 0, 0, 0, 4}))
 			}
 			return m
 		})
 		for node := 2; node <= 3; node++ {
-			agents[0].send(claims(entered(pb.Evidence_USED, fmt.Sprint("198.51.100.", node), nodeMAC(node)))).sync()
+			agents[0].send(records.Claims(entered(pb.Evidence_USED, fmt.Sprint("198.51.100.", node), nodeMAC(node)))).sync()
 		}
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want none: eth0 and VLAN 10 are two wires", got)
 		}
 		for node := 2; node <= 3; node++ {
-			agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, fmt.Sprint("192.0.2.", node), nodeMAC(node)))).sync()
+			agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, fmt.Sprint("192.0.2.", node), nodeMAC(node)))).sync()
 		}
 		// The addresses of eth0 itself make the links one, and the pods there a conflict.
 		if c := l.conflict(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 2 || c.GetOwners()[0].GetNode() != "n1" || c.GetOwners()[1].GetWorkload().GetName() != "untagged" {
@@ -202,8 +203,8 @@ func BenchmarkLAN(b *testing.B) {
 			for i := range n {
 				last = s.source()
 				m := snapshot(hello(fmt.Sprintf("n%d", i), 1), uplink(nodeMAC(i+1)), ownAddress(fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)),
-					claims(entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})),
-					claims(entered(pb.Evidence_USED, "10.9.0.1", nodeMAC(1))))
+					records.Claims(entered(pb.Evidence_ANSWERED, "10.9.200.1", []byte{6, 6, 6, 6, 6, 6})),
+					records.Claims(entered(pb.Evidence_USED, "10.9.0.1", nodeMAC(1))))
 				if i == 0 {
 					m.Claims = m.Claims[:len(m.Claims)-1]
 				}
@@ -236,13 +237,13 @@ func TestAVirtualMachineThatIsANodeIsOneOwner(t *testing.T) {
 		l.dial().send(snapshot(hello("vm", 1), uplink(vm), ownAddress("192.0.2.9"))).sync()
 		c := entered(pb.Evidence_USED, "192.0.2.9", vm)
 		c.Index, c.Link = 7, "br0"
-		host.send(claims(c)).sync()
+		host.send(records.Claims(c)).sync()
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want none: the machine is that node", got)
 		}
 		another := entered(pb.Evidence_USED, "192.0.2.9", []byte{0x52, 0x54, 0, 0, 0, 2})
 		another.Index, another.Link = 7, "br0"
-		host.send(claims(another)).sync()
+		host.send(records.Claims(another)).sync()
 		if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetName() != "nodes" || len(c.GetOwners()) != 2 {
 			t.Errorf("got %v, want one of the node and a machine with another hardware address", c)
 		}
@@ -280,13 +281,13 @@ func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
 		time.Sleep(7 * time.Second) // a ping is under way since 5 s
 		agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
 		time.Sleep(time.Second)
-		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 0 {
 			t.Errorf("got %v, want nobody: what comes late was seen before the end", got)
 		}
 		again := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)))).sync() // a stream that answers pings
 		time.Sleep(10 * time.Second)
-		again.send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		again.send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
 			t.Errorf("got %v, want a stranger: this one was seen after the end", got)
 		}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // coverage returns the coverage, which must be the same in every list and in an explanation.
@@ -117,10 +118,10 @@ func TestCoverageExpectsTheNodesOfKubernetes(t *testing.T) {
 		}
 		return nodes.GetCoverage()
 	}
-	eventually(t, func() bool { return proto.Equal(now(), want) })
+	wait.Until(t, "the coverage of the API", func() bool { return proto.Equal(now(), want) })
 	l.wantCoverage(want)
 	api.down()
-	eventually(t, func() bool { return now().GetUnknown() == pb.Coverage_KUBERNETES })
+	wait.Until(t, "the coverage without Kubernetes", func() bool { return now().GetUnknown() == pb.Coverage_KUBERNETES })
 }
 
 func TestWatchesTellHowCoverageChanges(t *testing.T) {

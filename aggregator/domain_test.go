@@ -12,20 +12,14 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // nodeMAC is the hardware address of the n-th node's uplink.
 func nodeMAC(n int) []byte { return []byte{2, 2, 0, 0, byte(n >> 8), byte(n)} }
 
 // uplink is a node's eth0, the second interface of its own namespace.
-func uplink(mac []byte) *pb.ReportRequest {
-	return &pb.ReportRequest{
-		Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
-		Interfaces: []*pb.InterfaceRecord{{
-			Namespace: 1, Index: 2, Name: "eth0", Mac: mac, Attachment: pb.InterfaceRecord_OWN, Link: "eth0", Uplink: true,
-		}},
-	}
-}
+func uplink(mac []byte) *pb.ReportRequest { return records.Uplink(2, mac) }
 
 // macvlan is a pod with an address on a node's eth0.
 func macvlan(record uint32, name, addr string, mac []byte) *pb.ReportRequest {
@@ -47,10 +41,8 @@ func entered(kind pb.Evidence_Kind, addr string, mac []byte) *pb.ClaimRecord {
 	}
 }
 
-func claims(c ...*pb.ClaimRecord) *pb.ReportRequest { return &pb.ReportRequest{Claims: c} }
-
 // ownAddress is an address of the node itself, on its eth0.
-func ownAddress(addr string) *pb.ReportRequest { return claims(assigned(1, addr)) }
+func ownAddress(addr string) *pb.ReportRequest { return records.Claims(assigned(1, addr)) }
 
 // onLAN connects nodes n1, n2, … whose uplinks have the MACs of nodeMAC.
 func (l *lab) onLAN(n int, parts ...func(node int) *pb.ReportRequest) (agents []*agent) {
@@ -104,7 +96,7 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 			more:  onlyOn(2, macvlan(9, "x", "172.17.0.2", []byte{2, 0x42, 172, 17, 0, 2})),
 		},
 		"the MAC of a pod that is on a wire of its own": {
-			frame: entered(pb.Evidence_USED, "192.0.2.2", podMAC(9)),
+			frame: entered(pb.Evidence_USED, "192.0.2.2", records.MAC(9)),
 			more:  onlyOn(2, podVeth(9, "x", "10.244.0.99")),
 		},
 		"a MAC of two links of the other node": {
@@ -113,7 +105,7 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 		},
 		"a MAC of two links, of which one has the address": {
 			frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)),
-			more:  onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10(""))),
+			more:  onlyOn(2, records.Merge(ownAddress("192.0.2.2"), vlan10(""))),
 		},
 		"a MAC of two links, of which one has the address, of our subnet": {
 			frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)),
@@ -121,12 +113,12 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 				if node == 1 {
 					return ownAddress("192.0.2.1")
 				}
-				return onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10("")))(node)
+				return onlyOn(2, records.Merge(ownAddress("192.0.2.2"), vlan10("")))(node)
 			}, one: true,
 		},
 		"a MAC of two links, of which one has the address, which it announced": {
 			frame: entered(pb.Evidence_ANNOUNCED, "192.0.2.2", nodeMAC(2)),
-			more:  onlyOn(2, merge(ownAddress("192.0.2.2"), vlan10(""))), one: true,
+			more:  onlyOn(2, records.Merge(ownAddress("192.0.2.2"), vlan10(""))), one: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -139,14 +131,14 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 				if got := l.conflicts(); len(got) != 0 {
 					t.Fatalf("got %v, want no conflict before a frame", got)
 				}
-				agents[0].send(claims(c.frame)).sync()
+				agents[0].send(records.Claims(c.frame)).sync()
 				got := l.conflicts()
 				if !c.one {
 					if len(got) != 0 {
 						t.Errorf("got %v, want no conflict", got)
 					}
 					// A frame that only n3 can have sent makes its link one with n1's.
-					agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.3", nodeMAC(3)))).sync()
+					agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.3", nodeMAC(3)))).sync()
 					if c := l.conflict(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 2 || c.GetOwners()[1].GetNode() != "n3" {
 						t.Errorf("got %v, want a conflict of n1 and n3", c)
 					}
@@ -188,7 +180,7 @@ func vlan10(addr string) *pb.ReportRequest {
 func TestTheFrameMayComeBeforeItsSendersNode(t *testing.T) {
 	l := newLab(t, Config{})
 	one := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), samePods(1))).sync()
-	one.send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
+	one.send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
 	l.dial().send(snapshot(hello("n2", 1), uplink(nodeMAC(2)), samePods(2))).sync()
 	if c := l.conflict(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 2 {
 		t.Errorf("got %v, want two owners", c)
@@ -198,7 +190,7 @@ func TestTheFrameMayComeBeforeItsSendersNode(t *testing.T) {
 // seenAgain returns the claim with one more frame.
 func seenAgain(c *pb.ClaimRecord) *pb.ReportRequest {
 	c.Count++
-	return claims(c)
+	return records.Claims(c)
 }
 
 // read answers the aggregator's requests to check claims for the duration d.
@@ -241,7 +233,7 @@ func (l *lab) wantJoined(state pb.Conflict_State, proof pb.LinkProof_Kind) *pb.C
 // another LAN with the same addresses.
 func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 	for name, forge := range map[string]func(l *lab, a *agent, frame *pb.ClaimRecord){
-		"one frame": func(_ *lab, a *agent, frame *pb.ClaimRecord) { a.send(claims(frame)).sync() },
+		"one frame": func(_ *lab, a *agent, frame *pb.ClaimRecord) { a.send(records.Claims(frame)).sync() },
 		"a burst of frames": func(_ *lab, a *agent, frame *pb.ClaimRecord) {
 			for range 200 {
 				a.send(seenAgain(frame)).sync()
@@ -277,7 +269,7 @@ func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 				l.read(agents, 10*time.Minute)
 				l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
 				l.read(agents, 2*3*DefaultStaleAfter)
-				if c := l.conflict(pb.Conflict_RESOLVED); c.GetConfirmedAt() != nil || !strings.Contains(c.GetSummary(), "no frame shows any more") {
+				if c := l.conflict(pb.Conflict_RESOLVED); c.GetConfirmedAt() != nil || !strings.Contains(c.GetSummary(), "no longer show that these links are one LAN") {
 					t.Errorf("got %v, want it over without having been confirmed, as no frame shows it any more", c)
 				}
 				if l.joined() {
@@ -292,13 +284,13 @@ func TestLinksAreProvenToBeOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, show := range map[string]func(agents []*agent, ofTwo, ofOne *pb.ClaimRecord){
 			"by frames in both directions": func(agents []*agent, ofTwo, ofOne *pb.ClaimRecord) {
-				agents[0].send(claims(ofTwo)).sync()
-				agents[1].send(claims(ofOne)).sync()
+				agents[0].send(records.Claims(ofTwo)).sync()
+				agents[1].send(records.Claims(ofOne)).sync()
 			},
 			"by frames in both directions, of which each is of a pod": func(agents []*agent, ofTwo, ofOne *pb.ClaimRecord) {
 				ofOne.Mac, ofTwo.Mac = []byte{2, 3, 0, 0, 0, 1}, []byte{2, 3, 0, 0, 0, 2}
-				agents[1].send(claims(ofOne)).sync()
-				agents[0].send(claims(ofTwo)).sync()
+				agents[1].send(records.Claims(ofOne)).sync()
+				agents[0].send(records.Claims(ofTwo)).sync()
 			},
 			"by frames in one direction for long": func(agents []*agent, ofTwo, _ *pb.ClaimRecord) {
 				for range 5 {
@@ -341,7 +333,7 @@ func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		agents := l.onLAN(2)
-		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
+		agents[0].send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
 		for i, a := range agents {
 			m := samePods(i + 1)
 			m.Interfaces[0].Name, m.Claims[0].Network = "eth0", "lan"
@@ -367,14 +359,14 @@ func TestAFrameByAPodsPortMakesNoLinksOne(t *testing.T) {
 		forged := []*pb.ClaimRecord{announced(5, "192.0.2.2", nodeMAC(2)), announced(5, "192.0.2.1", nodeMAC(1))}
 		for i, a := range agents {
 			forged[i].Link = "eth0"
-			a.send(claims(forged[i])).sync()
+			a.send(records.Claims(forged[i])).sync()
 		}
 		for _, c := range l.conflicts() {
 			if c.GetAddress() == addr {
 				t.Errorf("got %v, want none: the frames came from pods", c)
 			}
 		}
-		agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
+		agents[0].send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
 		if !slices.ContainsFunc(l.conflicts(), func(c *pb.Conflict) bool { return c.GetAddress() == addr }) {
 			t.Error("got no conflict after a frame that entered by the uplink, want one")
 		}
@@ -483,6 +475,6 @@ func TestLagAndSkewAreMeasured(t *testing.T) {
 func (l *lab) joined() bool {
 	l.core.facts.RLock()
 	defer l.core.facts.RUnlock()
-	_, links := l.core.facts.Abroad()
+	_, links := l.core.facts.SharedMACs()
 	return !links.Empty()
 }

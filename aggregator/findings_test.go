@@ -83,13 +83,13 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 		l.wantNoFinding("a node of which nothing is known yet")
 		second.send(&pb.ReportRequest{SnapshotEnd: true}).sync()
 		f := l.finding("n1", "n1@later-bo")
-		for _, want := range []string{"2 nodes", "n1 (boot id boot-n1)", "n1@later-bo (boot id later-boot)"} {
+		for _, want := range []string{"2 connected nodes", "n1 (boot id boot-n1)", "n1@later-bo (boot id later-boot)"} {
 			if !strings.Contains(f.GetSummary(), want) {
 				t.Errorf("got summary %q, want %q in it", f.GetSummary(), want)
 			}
 		}
 		remedy := fmt.Sprint(f.GetRemedy())
-		for _, want := range []string{"--node", "hostname of its own", "machine-id", "n1@later-bo: boot id later-boot, network namespace 4026531840, Linux 6.18, agent v0"} {
+		for _, want := range []string{"--node", "unique hostname", "machine-id", "n1@later-bo: boot id later-boot, network namespace 4026531840, Linux 6.18, agent v0"} {
 			if !strings.Contains(remedy, want) {
 				t.Errorf("got remedy %s, want %q in it", remedy, want)
 			}
@@ -106,7 +106,7 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 		nodes, _ := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 		for i, other := range []string{"n1@later-bo", "n1", ""} {
 			problems := strings.Join(nodes.GetNodes()[i].GetProblems(), " ")
-			if (other == "") != (problems == "") || !strings.Contains(problems, "as does "+other+":") && other != "" {
+			if (other == "") != (problems == "") || !strings.Contains(problems, "the same name (n1) as "+other+":") && other != "" {
 				t.Errorf("got problems %q of %s, want them to name %q", problems, nodes.GetNodes()[i].GetName(), other)
 			}
 		}

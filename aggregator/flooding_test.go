@@ -39,12 +39,12 @@ func TestPortsThatFloodAreNamedWithWhoIsBehindThem(t *testing.T) {
 		if eth.GetInterface() != "eth0" || eth.GetWorkload() != nil {
 			t.Errorf("got %v, want eth0 and nobody", eth)
 		}
-		const tail = " frames and claims were left out since 2026-03-14 15:09:26 UTC, "
-		const advice = "Claims to addresses that this node or its IPAM knows are still taken, others by this port may be missing: " +
-			"look for a scanner, a loop or an attack behind it"
+		const tail = " frames and claims were dropped since 2026-03-14 15:09:26 UTC, currently "
+		const advice = "Claims to addresses that this node or its IPAM knows are still processed, but other claims from this port may be missing. " +
+			"Look for a scanner, a loop or an attack behind the port"
 		want := []string{
-			"veth2 (pod default/a) floods the agent with new bindings: 7000" + tail + "300 a second now. " + advice,
-			"eth0 floods the agent with new bindings: 5" + tail + "0 a second now. " + advice,
+			"veth2 (pod default/a) floods the agent with new bindings: 7000" + tail + "300 per second. " + advice,
+			"eth0 floods the agent with new bindings: 5" + tail + "0 per second. " + advice,
 		}
 		if got := n.GetProblems(); !slices.Equal(got, want) {
 			t.Errorf("got problems %q, want %q", got, want)

@@ -102,9 +102,9 @@ func TestRESTOfAnEmptyAggregator(t *testing.T) {
 		{"/v1/conflicts/abcdefgh", 404, `"message":"no conflict has the id`},
 		{"/v1/findings", 200, `"findings":[],"nextPageToken":""}`},
 		{"/v1/findings?page_token=zz", 400, "page_token"},
-		{"/v1/nowhere", 404, "there is no /v1/nowhere here"},
-		{"/nowhere", 404, "there is no /nowhere here"},
-		{"/v1/explain?address=10.0.0.1", 200, "nobody is known to hold 10.0.0.1"},
+		{"/v1/nowhere", 404, "/v1/nowhere does not exist"},
+		{"/nowhere", 404, "/nowhere does not exist"},
+		{"/v1/explain?address=10.0.0.1", 200, "no owner of 10.0.0.1 is known"},
 	} {
 		code, contentType, body := get(t, url+test.path)
 		if code != test.code || contentType != "application/json" || !strings.Contains(compact(t, body), test.body) {

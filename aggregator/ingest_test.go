@@ -15,6 +15,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 const addr = "10.244.0.5"
@@ -251,7 +252,7 @@ func TestRecordsThatDoNotFitAreDroppedAndCounted(t *testing.T) {
 		newer := assigned(2, addr)
 		newer.Kind = 99
 		a.send(&pb.ReportRequest{
-			Claims:     []*pb.ClaimRecord{assigned(77, addr), newer, announced(2, "0.0.0.0", podMAC(2)), announced(2, "224.0.0.1", podMAC(2))},
+			Claims:     []*pb.ClaimRecord{assigned(77, addr), newer, announced(2, "0.0.0.0", records.MAC(2)), announced(2, "224.0.0.1", records.MAC(2))},
 			Interfaces: []*pb.InterfaceRecord{{Namespace: 77, Index: 1}, {Namespace: 2, Index: 9, Attachment: 99}},
 		}).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || len(got[0].GetEvidence()) != 1 {
@@ -372,7 +373,7 @@ func TestAMACThatIsLearntLateMakesAStrangerAWitness(t *testing.T) {
 		p.Interfaces, p.Claims = p.Interfaces[1:], nil
 		p.Interfaces[0].PeerNamespace = 0
 		a := l.dial().send(snapshot(hello("n1", 1), p)).sync()
-		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, addr, podMAC(2))}}).sync()
+		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{announced(2, addr, records.MAC(2))}}).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
 			t.Fatalf("got %v, want an external device", got)
 		}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // Files of a data directory.
@@ -157,7 +158,7 @@ func TestAnAcknowledgementKnowsADeviceOutsideByItsMAC(t *testing.T) {
 			m := snapshot(hello("n1", 1), podVeth(2, "a", addr))
 			m.Links = append(m.Links, &pb.LinkRecord{Name: link, Kind: pb.LinkRecord_UPLINK})
 			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{
-				Namespace: 1, Index: 2, Name: "eth0", Mac: podMAC(1), Attachment: pb.InterfaceRecord_OWN, Link: link, Uplink: true,
+				Namespace: 1, Index: 2, Name: "eth0", Mac: records.MAC(1), Attachment: pb.InterfaceRecord_OWN, Link: link, Uplink: true,
 			})
 			own := assigned(1, "192.0.2.1")
 			seen := &pb.ClaimRecord{
@@ -226,7 +227,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 		"a newer file":  {file(`{"version":2}`), "of-a-newer-version", "version 2"},
 		"a large file": {func(name string) error {
 			return errors.Join(os.WriteFile(name, nil, 0o600), os.Truncate(name, maxFile+1))
-		}, "too-large", "33554432 are the most"},
+		}, "too-large", "the limit is 33554432"},
 		"a FIFO":           {func(name string) error { return unix.Mkfifo(name, 0o600) }, "not-a-file", "its type is p"},
 		"a directory":      {func(name string) error { return os.MkdirAll(filepath.Join(name, "inside"), 0o700) }, "not-a-file", "its type is d"},
 		"a symlink loop":   {func(name string) error { return os.Symlink(acknowledgementsFile, name) }, "unreadable", "too many levels"},
@@ -326,7 +327,7 @@ func TestADirectoryThatCannotBeUsedIsWaitedFor(t *testing.T) {
 func TestADataDirectoryIsForOneAggregator(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	l := newLab(t, Config{DataDir: dir})
-	if err := opened(Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "another ipwitness uses it") {
+	if err := opened(Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "another ipwitness process uses it") {
 		t.Errorf("got %v, want that another one uses it", err)
 	}
 	l.stop()
@@ -369,7 +370,7 @@ func TestWhatCannotBeKeptIsNotAcknowledged(t *testing.T) {
 
 		a.send(gone(assigned(3, addr))).sync() // that ends it, whatever the disk says
 		synctest.Wait()
-		if !strings.Contains(log.String(), "cannot keep acknowledgements") {
+		if !strings.Contains(log.String(), "cannot save acknowledgements") {
 			t.Errorf("got log %q, want it to say that the end could not be kept", &log)
 		}
 		rename(away, dir)

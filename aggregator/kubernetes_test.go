@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // fakeAPI is as much of an API server as lists, follows and takes Events: what a real
@@ -220,7 +220,7 @@ func TestKubernetesNamesOwners(t *testing.T) {
 	report.Namespaces[0].Workload.Uid, report.Namespaces[0].Workload.Namespace = "uid-web-5d9-x", ""
 	report.Namespaces[0].Workload.Source = "cgroup"
 	l.dial().send(snapshot(hello("n1", 1), report)).sync()
-	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetController() != nil })
+	wait.Until(t, "the controller of the pod", func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetController() != nil })
 
 	w := l.owner("10.0.0.5", "n1").GetWorkload()
 	if w.GetName() != "web-5d9-x" || w.GetNamespace() != "default" || w.GetPhase() != "Running" ||
@@ -267,7 +267,7 @@ func TestKubernetesAndTheKernelDiffer(t *testing.T) {
 	report.Claims = append(report.Claims, assigned(2, "fd00::5"))
 	report.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}, {Address: "nonsense", Source: "cri"}}
 	l.dial().send(snapshot(hello("n1", 1), report)).sync()
-	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
+	wait.Until(t, "the phase of the pod", func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetPhase() != "" })
 	var got []string
 	for _, i := range l.owner("10.0.0.5", "n1").GetIntended() {
 		got = append(got, i.GetAddress()+" "+i.GetSource()+" "+i.GetInterface())
@@ -292,7 +292,7 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 	}
 	l.dial().send(snapshot(hello("n1", 1), report, plain)).sync()
 	for _, addr := range []string{"10.0.0.5", "10.0.0.15"} {
-		eventually(t, func() bool { return l.owner(addr, "n1").GetWorkload().GetPhase() != "" })
+		wait.Until(t, "the phase of the pod", func() bool { return l.owner(addr, "n1").GetWorkload().GetPhase() != "" })
 	}
 	if got := l.owner("10.0.0.15", "n1").GetIntended(); len(got) != 2 {
 		t.Errorf("got %v of a pod without a RuntimeClass, want what the CNI and the API say that it has", got)
@@ -304,15 +304,16 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 
 // The node knows a static pod by another uid than the API does.
 func TestStaticPodThatTheAPIHearsOfLate(t *testing.T) {
+	t.Parallel()
 	a := newAPI(t)
 	a.set("ADDED", apiNode("n1"))
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
 	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "static-n1", "10.0.0.5"))).sync()
-	eventually(t, func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetOrphaned() })
+	wait.Until(t, "the pod to be orphaned", func() bool { return l.owner("10.0.0.5", "n1").GetWorkload().GetOrphaned() })
 	mirror := apiPod("static-n1", "n1", "10.0.0.5")
 	mirror.UID, mirror.Annotations = "of-the-mirror", map[string]string{corev1.MirrorPodAnnotationKey: "uid-static-n1"}
 	a.set("ADDED", mirror)
-	eventually(t, func() bool {
+	wait.Until(t, "the pod to be running", func() bool {
 		w := l.owner("10.0.0.5", "n1").GetWorkload()
 		return !w.GetOrphaned() && w.GetPhase() == "Running"
 	})
@@ -329,12 +330,12 @@ func TestRangesOfNodesAreANetwork(t *testing.T) {
 		t.Fatalf("got %v before anybody said that it is the pods' range", got)
 	}
 	a.set("ADDED", apiNode("n2", "10.244.1.0/24", "fd00::/64"))
-	eventually(t, func() bool { return len(l.conflicts()) == 1 })
+	wait.Until(t, "a conflict", func() bool { return len(l.conflicts()) == 1 })
 	if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetKind() != pb.Scope_NETWORK || c.GetScope().GetName() != "pods" {
 		t.Errorf("got scope %v, want NETWORK pods", c.GetScope())
 	}
 	a.set("DELETED", apiNode("n2", "10.244.1.0/24"))
-	eventually(t, func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
+	wait.Until(t, "the conflict to be resolved", func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
 }
 
 // A machine is replaced by another one, which gets its range.
@@ -352,13 +353,14 @@ func TestTheRangeOfANodeThatWasRemovedIsAnotherOnes(t *testing.T) {
 	_ = removed.ended()
 	node("n2", 3)
 	node("n3", 4)
-	eventually(t, func() bool {
+	wait.Until(t, "the overlap of n2 and n3", func() bool {
 		out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{Kind: verdict.FindingPodCIDROverlap})
 		return err == nil && len(out.GetFindings()) == 1 && slices.Equal(out.GetFindings()[0].GetNodes(), []string{"n2", "n3"})
 	})
 }
 
 func TestOrphanAndItsEvents(t *testing.T) {
+	t.Parallel()
 	a := newAPI(t)
 	a.set("ADDED", apiNode("n1"))
 	a.set("ADDED", apiNode("n2"))
@@ -366,31 +368,31 @@ func TestOrphanAndItsEvents(t *testing.T) {
 	a.set("ADDED", old)
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig(), Networks: []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}, Settle: 1})
 	left := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "old", "10.244.1.5"))).sync()
-	eventually(t, func() bool { return l.owner("10.244.1.5", "n1").GetWorkload().GetPhase() == "Running" })
+	wait.Until(t, "the pod to be running", func() bool { return l.owner("10.244.1.5", "n1").GetWorkload().GetPhase() == "Running" })
 	a.set("DELETED", old)
-	eventually(t, func() bool { return l.owner("10.244.1.5", "n1").GetWorkload().GetOrphaned() })
+	wait.Until(t, "the pod to be orphaned", func() bool { return l.owner("10.244.1.5", "n1").GetWorkload().GetOrphaned() })
 
 	a.set("ADDED", apiPod("new", "n2", "10.244.1.5"))
 	fresh := l.dial().send(snapshot(hello("n2", 1), podVeth(2, "new", "10.244.1.5"))).sync()
 	for _, node := range []*agent{left, fresh} {
 		node.send(&pb.ReportRequest{Checked: []uint64{node.check().GetId()}}).sync()
 	}
-	eventually(t, func() bool { return l.conflicts()[0].GetState() == pb.Conflict_CONFIRMED })
+	wait.Until(t, "the conflict to be confirmed", func() bool { return l.conflicts()[0].GetState() == pb.Conflict_CONFIRMED })
 	c := l.conflict(pb.Conflict_CONFIRMED)
-	if c.GetCause() != "orphaned-sandbox" || !strings.Contains(c.GetSummary(), "no pod default/old with uid uid-old") {
+	if c.GetCause() != "orphaned-sandbox" || !strings.Contains(c.GetSummary(), "Pod default/old with uid uid-old does not exist") {
 		t.Errorf("got cause %s, %q", c.GetCause(), c.GetSummary())
 	}
 	// The pod that is no more gets no event, its node does.
-	eventually(t, func() bool { return len(a.written("AddressConflict")) == 3 })
+	wait.Until(t, "three Events of the conflict", func() bool { return len(a.written("AddressConflict")) == 3 })
 	if got, want := a.written("AddressConflict"), []string{"Node n1", "Node n2", "Pod new"}; !slices.Equal(got, want) {
 		t.Errorf("got events about %q, want %q", got, want)
 	}
 	left.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
-	eventually(t, func() bool { return len(a.written("AddressConflictResolved")) == 3 })
+	wait.Until(t, "three Events of its end", func() bool { return len(a.written("AddressConflictResolved")) == 3 })
 
 	// The API server goes away: what it said stays, and that it may be old is said.
 	a.down()
-	eventually(t, func() bool { return l.kubernetes().GetState() == pb.Kubernetes_STALE })
+	wait.Until(t, "the state to be stale", func() bool { return l.kubernetes().GetState() == pb.Kubernetes_STALE })
 	if w := l.owner("10.244.1.5", "n2").GetWorkload(); w.GetController().GetName() != "web" || l.kubernetes().GetPods() != 1 {
 		t.Errorf("got %v and %v, want what was known", w, l.kubernetes())
 	}
@@ -429,19 +431,5 @@ func TestWithoutKubernetes(t *testing.T) {
 	}
 	if _, err := New(Config{Kubeconfig: "/no/such/file"}, slog.New(slog.DiscardHandler), nil); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("got %v, want an error that names the file", err)
-	}
-}
-
-// eventually waits for a condition.
-func eventually(t testing.TB, cond func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.After(time.Minute); !cond(); {
-		select {
-		case <-tick.C:
-		case <-end:
-			t.Fatal("it does not come")
-		}
 	}
 }

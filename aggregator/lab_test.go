@@ -28,6 +28,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // lab is a running aggregator with a client.
@@ -303,41 +304,15 @@ func snapshot(h *pb.Hello, parts ...*pb.ReportRequest) *pb.ReportRequest {
 		Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "4026531840", Workload: &pb.Workload{Kind: pb.Workload_HOST, Name: "host"}}},
 		Status:     &pb.StatusRecord{Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}},
 	}
-	return merge(append([]*pb.ReportRequest{m}, parts...)...)
-}
-
-func merge(parts ...*pb.ReportRequest) *pb.ReportRequest {
-	m := parts[0]
-	for _, p := range parts[1:] {
-		m.Namespaces = append(m.Namespaces, p.Namespaces...)
-		m.Links = append(m.Links, p.Links...)
-		m.Interfaces = append(m.Interfaces, p.Interfaces...)
-		m.Claims = append(m.Claims, p.Claims...)
-		m.Pools = append(m.Pools, p.Pools...)
-		m.Allocations = append(m.Allocations, p.Allocations...)
-	}
-	return m
+	return records.Merge(m, parts...)
 }
 
 // podVeth is a ptp pod: its namespace, its veth, and its address. Record numbers
 // begin with 2.
 func podVeth(record uint32, name, addr string) *pb.ReportRequest {
-	port := "veth" + strconv.Itoa(int(record))
-	return &pb.ReportRequest{
-		Namespaces: []*pb.NamespaceRecord{podNamespace(record, name)},
-		Links:      []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
-		Interfaces: []*pb.InterfaceRecord{
-			{
-				Namespace: record, Index: 2, Name: "eth0", Kind: "veth", Mac: podMAC(record),
-				Attachment: pb.InterfaceRecord_PEER, Link: port, HostInterface: port,
-			},
-			{
-				Namespace: 1, Index: 100 + record, Name: port, Kind: "veth", Mac: []byte{2, 1, 0, 0, 0, byte(record)},
-				Attachment: pb.InterfaceRecord_OWN, Link: port, PeerNamespace: record,
-			},
-		},
-		Claims: []*pb.ClaimRecord{assigned(record, addr)},
-	}
+	pod := podNamespace(record, name)
+	netns, _ := strconv.Atoi(pod.Netns)
+	return records.Veth(record, netns, pod.Workload, assigned(record, addr))
 }
 
 func podNamespace(record uint32, name string) *pb.NamespaceRecord {
@@ -345,8 +320,6 @@ func podNamespace(record uint32, name string) *pb.NamespaceRecord {
 		Kind: pb.Workload_POD, Namespace: "default", Name: name, Uid: "uid-" + name, Source: "cni-result",
 	}}
 }
-
-func podMAC(record uint32) []byte { return []byte{2, 0, 0, 0, byte(record >> 8), byte(record)} }
 
 func assigned(record uint32, addr string) *pb.ClaimRecord {
 	return &pb.ClaimRecord{

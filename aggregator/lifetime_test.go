@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
@@ -36,12 +37,12 @@ func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {
 		a.cancel()
 		time.Sleep(59 * time.Second)
 		c := l.conflict(pb.Conflict_SUSPECTED)
-		if !strings.Contains(c.GetSummary(), "not heard from") || c.GetOwners()[0].GetState() != pb.Owner_UNHEARD {
-			t.Errorf("got %v, want it to say that the node is not heard from", c)
+		if !strings.Contains(c.GetSummary(), "disconnected") || c.GetOwners()[0].GetState() != pb.Owner_UNHEARD {
+			t.Errorf("got %v, want it to say that the node is disconnected", c)
 		}
 		time.Sleep(2 * time.Second)
 		c = l.conflict(pb.Conflict_RESOLVED)
-		if !strings.Contains(c.GetSummary(), "was not heard from for 1m0s") {
+		if !strings.Contains(c.GetSummary(), "was disconnected for 1m0s") {
 			t.Errorf("got %q, want the reason", c.GetSummary())
 		}
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
@@ -73,7 +74,7 @@ func TestSightingsEndWithTheirOwnerAtHome(t *testing.T) {
 				l := newLab(t, Config{})
 				a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))).sync()
 				a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{
-					announced(2, addr, podMAC(2)), announced(3, addr, podMAC(2)), announced(2, "10.244.0.9", []byte{6, 6, 6, 6, 6, 6}),
+					announced(2, addr, records.MAC(2)), announced(3, addr, records.MAC(2)), announced(2, "10.244.0.9", []byte{6, 6, 6, 6, 6, 6}),
 				}}).sync()
 				if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || len(got[0].GetEvidence()) != 3 {
 					t.Fatalf("got %v, want one owner with three kinds of evidence", got)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // series counts what a scrape would give, by name.
@@ -51,7 +53,7 @@ func TestSeriesAreBounded(t *testing.T) {
 					n = i - pairs
 				}
 				addr := fmt.Sprintf("10.244.%d.%d", 1+n/250, 2+n%250)
-				merge(come, kindPod(record, fmt.Sprintf("pod-%d-%d", round, i), addr))
+				records.Merge(come, kindPod(record, fmt.Sprintf("pod-%d-%d", round, i), addr))
 				if record++; i%500 == 499 {
 					flush()
 				}
@@ -168,7 +170,7 @@ func TestNodesWithoutAnAgentAreTold(t *testing.T) {
 		silent := l.dial().send(snapshot(hello(name, 1))).sync()
 		silent.cancel()
 	}
-	eventually(t, func() bool {
+	wait.Until(t, "one absent node and two silent ones", func() bool {
 		return l.metric("ipwitness_nodes", "absent") == 1 && l.metric("ipwitness_nodes", "unheard") == 2
 	})
 	byName, _ := l.series()
@@ -192,7 +194,7 @@ func TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed(t *testing.T) {
 	l.dial().send(snapshot(hello("n1", 1))).sync()
 	narrowed := l.dial().send(snapshot(hello("n4", 1))).sync()
 	narrowed.cancel()
-	eventually(t, func() bool {
+	wait.Until(t, "two absent nodes and a silent one", func() bool {
 		return l.metric("ipwitness_nodes", "absent") == 2 && l.metric("ipwitness_nodes", "unheard") == 1
 	})
 	if byName, _ := l.series(); byName["ipwitness_node_up"] != 4 {
@@ -215,7 +217,7 @@ func TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed(t *testing.T) {
 	other := agentOn("n3")
 	other.Namespace = "another" // anybody may call an account so
 	api.set("ADDED", other)
-	eventually(t, func() bool {
+	wait.Until(t, "one absent node, and series of two", func() bool {
 		byName, _ := l.series()
 		return l.metric("ipwitness_nodes", "absent") == 1 && byName["ipwitness_node_up"] == 2
 	})
@@ -223,5 +225,5 @@ func TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed(t *testing.T) {
 		t.Errorf("n1 and n2, where an agent's pod waits: got %v and %v, want 1 and 0", up, down)
 	}
 	api.set("DELETED", waiting)
-	eventually(t, func() bool { return l.metric("ipwitness_nodes", "absent") == 0 })
+	wait.Until(t, "no absent node", func() bool { return l.metric("ipwitness_nodes", "absent") == 0 })
 }

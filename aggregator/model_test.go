@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // ifaceKey is the namespace and the index of an interface.
@@ -83,7 +84,7 @@ func (m *model) change(r *rand.Rand) *pb.ReportRequest {
 			return nil
 		}
 		i := &pb.InterfaceRecord{
-			Namespace: record, Index: pick[uint32](r, 1, 2), Name: "eth0", Mac: podMAC(pick[uint32](r, 1, 2, 3)),
+			Namespace: record, Index: pick[uint32](r, 1, 2), Name: "eth0", Mac: records.MAC(pick[uint32](r, 1, 2, 3)),
 			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(5)), Link: pick(r, "l1", "l2", "l3", ""),
 		}
 		if record == 1 {
@@ -100,7 +101,7 @@ func (m *model) change(r *rand.Rand) *pb.ReportRequest {
 		c := assigned(record, pick(r, "10.0.0.1", "10.0.0.2"))
 		c.Index = pick[uint32](r, 1, 2)
 		if record == 1 && r.IntN(3) > 0 {
-			c.Kind, c.Mac, c.Link = pb.Evidence_ANSWERED, podMAC(pick[uint32](r, 1, 2, 3, 9)), pick(r, "l1", "l2", "l3")
+			c.Kind, c.Mac, c.Link = pb.Evidence_ANSWERED, records.MAC(pick[uint32](r, 1, 2, 3, 9)), pick(r, "l1", "l2", "l3")
 		}
 		if m.interfaces[ifaceKey{record, c.GetIndex()}] == nil {
 			return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestAStrangerSeenByTwoNodesIsOneOwner(t *testing.T) {
@@ -18,12 +19,12 @@ func TestAStrangerSeenByTwoNodesIsOneOwner(t *testing.T) {
 	agents := l.onLAN(2, func(node int) *pb.ReportRequest { return ownAddress(fmt.Sprintf("192.0.2.%d", node)) })
 	stranger := []byte{6, 6, 6, 6, 6, 6}
 	for _, a := range agents {
-		a.send(claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.50", stranger))).sync()
+		a.send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.50", stranger))).sync()
 	}
 	if got := l.owners(&pb.ListOwnersRequest{Address: "192.0.2.50"}); len(got) != 2 {
 		t.Errorf("got %v, want two owners on links that are not known to be one", got)
 	}
-	agents[0].send(claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
+	agents[0].send(records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))).sync()
 	got := l.owners(&pb.ListOwnersRequest{Address: "192.0.2.50"})
 	if len(got) != 1 || len(got[0].GetEvidence()) != 2 || got[0].GetNode() != "n1" {
 		t.Errorf("got %v, want one owner with two witnesses", got)
@@ -40,7 +41,7 @@ func TestAnOwnersEndAtHomeEndsWhatOthersSaw(t *testing.T) {
 		l := newLab(t, Config{})
 		mac := []byte{2, 3, 0, 0, 0, 2}
 		agents := l.onLAN(2, onlyOn(2, macvlan(2, "web", addr, mac)))
-		agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
+		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || len(got[0].GetEvidence()) != 2 {
 			t.Fatalf("got %v, want one owner with two witnesses", got)
 		}
@@ -53,17 +54,17 @@ func TestAnOwnersEndAtHomeEndsWhatOthersSaw(t *testing.T) {
 		// that comes back.
 		late := entered(pb.Evidence_ANNOUNCED, addr, mac)
 		late.Count, late.Age = 2, durationpb.New(500*time.Millisecond)
-		agents[0].send(claims(late)).sync()
+		agents[0].send(records.Claims(late)).sync()
 		time.Sleep(time.Minute)
 		late.Age = durationpb.New(time.Minute + 500*time.Millisecond)
 		agents[0].cancel()
 		synctest.Wait()
-		back := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), claims(late))).sync()
+		back := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), records.Claims(late))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
 			t.Errorf("got %v, want nobody: it was seen before the end", got)
 		}
 		late.Count, late.Age = 3, durationpb.New(time.Millisecond)
-		back.send(claims(late)).sync()
+		back.send(records.Claims(late)).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
 			t.Errorf("got %v, want a stranger: it was seen after the end", got)
 		}
@@ -142,7 +143,7 @@ func TestPodsOfOneNodeAreItsConflictUnlessAnotherNodeHasOneToo(t *testing.T) {
 	for _, m := range []*pb.ReportRequest{one, two} {
 		m.Claims[0].Network = "cbr0"
 	}
-	a.send(claims(one.Claims[0], two.Claims[0])).sync()
+	a.send(records.Claims(one.Claims[0], two.Claims[0])).sync()
 	if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetKind() != pb.Scope_NODE || c.GetId() != first.GetId() {
 		t.Errorf("got %v, want the conflict to stay that of the node", c)
 	}
@@ -165,7 +166,7 @@ func TestPodsOfOneLANAreItsConflictWhateverCameFirst(t *testing.T) {
 	for _, order := range []string{"the frame", "the results of CNI"} {
 		l := newLab(t, Config{})
 		agents := l.onLAN(2)
-		frame := claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))
+		frame := records.Claims(entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)))
 		if order == "the frame" {
 			agents[0].send(frame).sync()
 		}

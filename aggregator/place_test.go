@@ -62,8 +62,8 @@ func (l *lab) nodeStates() string {
 	for _, n := range list.GetNodes() {
 		one := n.GetName() + " " + n.GetState().String()
 		for _, p := range n.GetProblems() {
-			_, others, _ := strings.Cut(p, "the boot id and network namespace of ")
-			others, _, _ = strings.Cut(others, ":")
+			_, others, _ := strings.Cut(p, "the same boot id and network namespace as ")
+			others, _, _ = strings.Cut(others, ", which")
 			one += " where " + others + " is"
 		}
 		said = append(said, one)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // spoofed returns a node with a victim (10.244.0.2) and an attacker (10.244.0.3) on one bridge.
@@ -29,7 +30,7 @@ func byPort(kind pb.Evidence_Kind, addr string, mac, source []byte) *pb.ClaimRec
 
 func TestSpoofingIsFoundAndOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		attacker := podMAC(3)
+		attacker := records.MAC(3)
 		ids := map[string]bool{}
 		for range 2 { // the finding has the same id after a restart of the aggregator
 			forged := byPort(pb.Evidence_ANSWERED, "10.244.0.2", attacker, nil)
@@ -78,11 +79,11 @@ func TestOneClonedMACIsOneFinding(t *testing.T) {
 		const many = 300
 		var claims []*pb.ClaimRecord
 		for n := range many {
-			claims = append(claims, byPort(pb.Evidence_ANNOUNCED, fmt.Sprintf("10.9.%d.%d", n/250, n%250), podMAC(2), nil))
+			claims = append(claims, byPort(pb.Evidence_ANNOUNCED, fmt.Sprintf("10.9.%d.%d", n/250, n%250), records.MAC(2), nil))
 		}
 		// One frame uses the cloned address as its Ethernet source and claims the sender's own
 		// address.
-		own := byPort(pb.Evidence_USED, "10.244.0.3", podMAC(3), podMAC(2))
+		own := byPort(pb.Evidence_USED, "10.244.0.3", records.MAC(3), records.MAC(2))
 		a.send(&pb.ReportRequest{Claims: append(claims, own)}).sync()
 		l.wantNoFinding("its kernel may tell of that hardware address later than the frame")
 		time.Sleep(DefaultSettle)
@@ -123,7 +124,7 @@ func TestFramesThatWereNotReadAreAProblemOfTheNode(t *testing.T) {
 			t.Errorf("got %q, want no problem", got)
 		}
 		a.send(&pb.ReportRequest{Status: &pb.StatusRecord{Unparsed: &pb.Unparsed{Extensions: 7}}}).sync()
-		if got := problems(); len(got) != 1 || !strings.Contains(got[0], "7 with more IPv6 extension headers") {
+		if got := problems(); len(got) != 1 || !strings.Contains(got[0], "7 with too many IPv6 extension headers") {
 			t.Errorf("got %q, want one about 7 frames", got)
 		}
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/bus"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // ownerName tells owners apart.
@@ -39,7 +40,7 @@ func randomStore(t *testing.T, random *rand.Rand) (*core, []randomNode) {
 		r := randomNode{s.source(), make(map[uint32][]netip.Addr)}
 		m := snapshot(hello(fmt.Sprintf("n%d", n), 1))
 		for record := uint32(2); record < 40; record++ {
-			m = merge(m, podVeth(record, fmt.Sprintf("p%d", record), "172.17.0.1"))
+			m = records.Merge(m, podVeth(record, fmt.Sprintf("p%d", record), "172.17.0.1"))
 			for range 30 {
 				a := randomAddress(random)
 				r.held[record] = append(r.held[record], a)
@@ -120,7 +121,7 @@ func TestOwnersOfANodeAreFoundWhoeverSawThem(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, samePods)
 	const seen = "192.0.2.7"
-	agents[0].send(claims(entered(pb.Evidence_ANNOUNCED, seen, []byte{2, 3, 0, 0, 0, 2}))).sync()
+	agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, seen, []byte{2, 3, 0, 0, 0, 2}))).sync()
 	for node, want := range map[string][]string{"n1": {addr}, "n2": {addr, seen}, "n3": nil} {
 		var got []string
 		for _, o := range l.owners(&pb.ListOwnersRequest{Node: node}) {

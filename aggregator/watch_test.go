@@ -16,6 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/bus"
 	"github.com/ipwitness/ipwitness/aggregator/events"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // ownerWatch reads a watch of owners.
@@ -215,7 +216,7 @@ func TestAFilteredWatchSeesOwnersComeAndGo(t *testing.T) {
 			t.Errorf("got %v, want it added", types(got))
 		}
 		change := podVeth(2, "b", addr).Interfaces[0]
-		change.Mac = podMAC(9)
+		change.Mac = records.MAC(9)
 		a.send(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{change}}).sync()
 		if got := two.until(pb.Watch_UPDATED); len(got) != 1 {
 			t.Errorf("got %v, want it updated", types(got))

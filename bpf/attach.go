@@ -12,22 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that the interface went away while it was being attached to.
+// ErrGone is returned when the interface disappears while the Observer is being attached to it.
 var ErrGone = errors.New("interface is gone")
 
-// Mode is how an Observer hangs on an interface.
+// Mode is the way in which an Observer is attached to an interface.
 type Mode uint8
 
 // The modes.
 const (
-	// TCX is first in line, and ends with this process. It needs Linux 6.6.
+	// TCX attaches before all other programs. The attachment ends with this process. It requires
+	// Linux 6.6.
 	TCX Mode = iota + 1
-	// Clsact is a filter of the clsact qdisc. It may sit behind a filter that
-	// takes frames away, and outlives a process that is killed.
+	// Clsact adds a filter to the clsact qdisc. A filter before it may drop frames, and it outlives
+	// a process that is killed.
 	Clsact
 )
 
-// String gives the mode as metrics and flags name it.
+// String returns the name of the mode in metrics and flags.
 func (m Mode) String() string {
 	switch m {
 	case TCX:
@@ -38,7 +39,7 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", uint8(m))
 }
 
-// Attachment is an Observer on the ingress of one interface.
+// Attachment is the attachment of an Observer to the ingress of one interface.
 type Attachment struct {
 	mode   Mode
 	there  func() bool // nil where nobody else can take it off
@@ -47,21 +48,20 @@ type Attachment struct {
 	detach func() error // nil once done
 }
 
-// There says whether it still hangs on the interface: whoever removes a clsact
-// qdisc removes what is in it. Where that cannot be told it is taken to.
+// There reports whether the Observer is still attached. Removing a clsact qdisc also removes its
+// filters. If the kernel cannot be asked, There returns true.
 func (a *Attachment) There() bool {
 	return a.there == nil || a.there()
 }
 
-// Mode is how it hangs there.
+// Mode returns the way in which the Observer is attached.
 func (a *Attachment) Mode() Mode {
 	return a.mode
 }
 
-// Close takes the Observer off the interface. It is no error when that was done
-// before, or when the interface was deleted or has moved to another namespace.
-// Like the call that attached, it acts on the namespace of the calling thread:
-// make both in the same one.
+// Close detaches the Observer from the interface. It succeeds if the Observer is already detached,
+// and if the interface was deleted or moved to another namespace. It acts on the network namespace
+// of the calling thread, which must be the one in which the Observer was attached.
 func (a *Attachment) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,12 +76,12 @@ func (a *Attachment) Close() error {
 	return nil
 }
 
-// AttachTCX puts the Observer on the ingress of an interface of the calling
-// thread's network namespace, before all other TCX programs and clsact filters.
-// The error is ErrGone when there is no such interface.
+// AttachTCX attaches the Observer to the ingress of an interface of the calling thread's network
+// namespace, before all other TCX programs and clsact filters. The error is ErrGone if there is no
+// such interface.
 //
-// The attachment follows its interface into another namespace, where Ifindex
-// means something else: close it when the interface leaves.
+// The attachment follows the interface into another namespace, where its index has another meaning:
+// close the attachment when the interface leaves.
 func (o *Observer) AttachTCX(ifindex int) (*Attachment, error) {
 	remove, err := o.addPort(ifindex)
 	if err != nil {
@@ -100,8 +100,8 @@ func (o *Observer) AttachTCX(ifindex int) (*Attachment, error) {
 	return &Attachment{mode: TCX, remove: remove, detach: l.Close}, nil
 }
 
-// HaveTCX gives nil where AttachTCX can work, and otherwise why it cannot. It
-// touches no interface.
+// HaveTCX returns nil if the kernel supports AttachTCX, and otherwise the reason why it does not.
+// It does not change any interface.
 func HaveTCX() error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name:         "ipwitness_probe",
@@ -114,8 +114,7 @@ func HaveTCX() error {
 	}
 	defer func() { _ = prog.Close() }()
 
-	// A kernel that knows TCX looks for the interface, and finds that there
-	// cannot be one of this index.
+	// A kernel with TCX looks for the interface. No interface can have this index.
 	l, err := link.AttachTCX(link.TCXOptions{
 		Interface: math.MaxInt32,
 		Program:   prog,

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -286,6 +287,9 @@ func TestAttachingToAGoneInterfaceSaysSo(t *testing.T) {
 		if !errors.Is(err, ErrGone) {
 			t.Errorf("got %v (%v), want %v", err, a, ErrGone)
 		}
+		if _, err := o.Limited(c.ifindex); err == nil {
+			t.Error("got limited frames of an interface that could not be attached to, want an error")
+		}
 	})
 }
 
@@ -559,35 +563,90 @@ func TestFilterThatSomebodyRemovedIsNotThere(t *testing.T) {
 }
 
 func TestClosingInAnotherNamespaceRemovesNothingThere(t *testing.T) {
-	c := connect(t)
-	o, other := newObserver(t), newObserver(t)
-	home, err := netns.Get()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = home.Close() }()
-	a, err := o.AttachClsact(c.ifindex)
-	attached(t, a, err)
+	for name, same := range map[string]bool{
+		"another program, on a qdisc of ours":    false,
+		"the same program, on a qdisc of others": true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := connect(t)
+			o := newObserver(t)
+			other := o
+			if !same {
+				other = newObserver(t)
+			}
+			home, err := netns.Get()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = home.Close() }()
+			a, err := o.AttachClsact(c.ifindex)
+			attached(t, a, err)
 
-	newNamespace(t)
-	if err := netlink.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1",
-	}); err != nil {
-		t.Fatal(err)
+			newNamespace(t)
+			if err := netlink.LinkAdd(&netlink.Veth{
+				LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1",
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := netlink.LinkByIndex(c.ifindex); err != nil {
+				t.Fatalf("find another interface of index %d: %v", c.ifindex, err)
+			}
+			if same {
+				f := clsactFilter{ifindex: c.ifindex}
+				if err := netlink.QdiscAdd(f.qdisc()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			theirs, err := other.AttachClsact(c.ifindex)
+			attached(t, theirs, err)
+			if err := a.Close(); err != nil {
+				t.Errorf("got %v, want no error", err)
+			}
+			if got, want := filterNames(t, c.ifindex, netlink.HANDLE_MIN_INGRESS), "bpf:"+clsactName; got != want {
+				t.Errorf("got filters %q, want %q", got, want)
+			}
+			if err := theirs.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	if _, err := netlink.LinkByIndex(c.ifindex); err != nil {
-		t.Fatalf("find another interface of index %d: %v", c.ifindex, err)
+}
+
+func TestFiltersOfTheKernelAreRead(t *testing.T) {
+	// A u32 filter has other options, which are not read as those of a bpf filter.
+	garbage := []byte{255, 255, 1, 0}
+	kind := func(name string) *nl.RtAttr { return nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(name)) }
+	message := func(attrs ...*nl.RtAttr) (b []byte) {
+		for _, a := range attrs {
+			b = append(b, a.Serialize()...)
+		}
+		return b
 	}
-	theirs, err := other.AttachClsact(c.ifindex)
-	attached(t, theirs, err)
-	if err := a.Close(); err != nil {
-		t.Errorf("got %v, want no error", err)
-	}
-	if got, want := filterNames(t, c.ifindex, netlink.HANDLE_MIN_INGRESS), "bpf:"+clsactName; got != want {
-		t.Errorf("got filters %q, want %q", got, want)
-	}
-	if err := theirs.Close(); err != nil {
-		t.Error(err)
+	id := []byte{7, 0, 0, 0}
+	for _, test := range []struct {
+		name    string
+		message []byte
+		want    clsactFilter
+		fails   bool
+	}{
+		{
+			"a bpf filter",
+			message(kind("bpf"), nl.NewRtAttr(nl.TCA_OPTIONS, message(
+				nl.NewRtAttr(nl.TCA_BPF_NAME, nl.ZeroTerminated(clsactName)), nl.NewRtAttr(nl.TCA_BPF_ID, id)))),
+			clsactFilter{kind: "bpf", name: clsactName, programID: 7},
+			false,
+		},
+		{"a filter of another kind", message(kind("u32"), nl.NewRtAttr(nl.TCA_OPTIONS, garbage)), clsactFilter{kind: "u32"}, false},
+		{"a bpf filter with broken options", message(kind("bpf"), nl.NewRtAttr(nl.TCA_OPTIONS, garbage)), clsactFilter{kind: "bpf"}, true},
+		{"a broken message", garbage, clsactFilter{}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var got clsactFilter
+			err := got.parse(test.message)
+			if got != test.want || (err != nil) != test.fails {
+				t.Errorf("got %+v, %v, want %+v, an error: %v", got, err, test.want, test.fails)
+			}
+		})
 	}
 }
 

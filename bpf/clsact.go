@@ -13,25 +13,24 @@ import (
 )
 
 const (
-	// clsactName marks our filters. tc filter show prints it.
+	// clsactName identifies the filters of this package. "tc filter show" prints it.
 	clsactName = "ipwitness_observe"
 
-	// The handle of our filter tells, also to a later run, whether we made the
-	// qdisc and so take it away again.
+	// The handle of the filter records, also for a later run, whether this package created the
+	// qdisc and therefore removes it.
 	handleOnOurQdisc   = 0x69700001
 	handleOnTheirQdisc = 0x69700002
 
-	// maxPriority is the last that we try ourselves before the kernel chooses
-	// one, which is behind all that a person would.
+	// maxPriority is the last priority that is tried. After it the kernel chooses one, which is
+	// behind those that people commonly use.
 	maxPriority = 16
 )
 
-// AttachClsact adds the Observer to the ingress filters of an interface of the
-// calling thread's network namespace, as far to the front as there is room, and
-// makes the clsact qdisc where there is neither one nor its elder, ingress. The
-// error is ErrGone when there is no such interface.
+// AttachClsact adds the Observer to the ingress filters of an interface of the calling thread's
+// network namespace, at the first free priority. It creates the clsact qdisc if the interface has
+// neither a clsact nor an ingress qdisc. The error is ErrGone if there is no such interface.
 //
-// The filter outlives a killed process: see RemoveLeftovers.
+// The filter outlives a process that is killed: see RemoveLeftovers.
 func (o *Observer) AttachClsact(ifindex int) (*Attachment, error) {
 	remove, err := o.addPort(ifindex)
 	if err != nil {
@@ -45,16 +44,16 @@ func (o *Observer) AttachClsact(ifindex int) (*Attachment, error) {
 	return &Attachment{mode: Clsact, remove: remove, there: f.there, detach: f.remove}, nil
 }
 
-// there says whether the filter is still in its qdisc.
+// there reports whether the filter is still in its qdisc.
 func (f *clsactFilter) there() bool {
 	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
 	return err != nil || slices.ContainsFunc(filters, func(have clsactFilter) bool { return have.ours() })
 }
 
-// RemoveLeftovers removes from an interface of the calling thread's network
-// namespace the clsact filters of a run that was killed, with the qdisc if that
-// run made it and nothing else is in it, and gives their number. It cannot tell
-// them from those of an agent that is alive.
+// RemoveLeftovers removes the clsact filters that a killed process left on an interface of the
+// calling thread's network namespace. It also removes the qdisc if that process created it and it
+// has no other filter. It returns the number of filters removed. It cannot distinguish them from
+// the filters of a running agent.
 func RemoveLeftovers(ifindex int) (removed int, err error) {
 	filters, err := listFilters(ifindex, netlink.HANDLE_MIN_INGRESS)
 	if err != nil {
@@ -86,7 +85,7 @@ func (f *clsactFilter) ours() bool {
 	return f.kind == "bpf" && f.name == clsactName && f.handle != 0
 }
 
-// add hangs the program into the kernel, and notes where.
+// add adds the filter to the kernel and records its place in f.
 func (f *clsactFilter) add(program int) error {
 	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
 	if err != nil {
@@ -94,8 +93,8 @@ func (f *clsactFilter) add(program int) error {
 	}
 	for _, other := range filters {
 		if other.ours() {
-			return fmt.Errorf("filter %s is there already: stop the other agent on this host, "+
-				"or remove what a killed one left", clsactName)
+			return fmt.Errorf("filter %s already exists: stop the other agent on this host, "+
+				"or remove the filter that a killed agent left", clsactName)
 		}
 	}
 
@@ -114,12 +113,13 @@ func (f *clsactFilter) add(program int) error {
 	return nil
 }
 
-// addToQdisc takes the first priority that is free, or held by filters of our
-// type and protocol, among which the kernel puts the newest first.
+// addToQdisc adds the filter at the first priority that is free or that has filters of the same
+// type and protocol; the kernel puts the newest of those first.
 func (f *clsactFilter) addToQdisc(program int) error {
 	var err error
 	for f.priority = 1; f.priority <= maxPriority; f.priority++ {
-		// A priority has one type and one protocol: any other is EINVAL.
+		// All filters of a priority have the same type and protocol: the kernel refuses others with
+		// EINVAL.
 		err = netlink.FilterAdd(f.netlink(program))
 		if !errors.Is(err, unix.EINVAL) {
 			return err
@@ -129,16 +129,15 @@ func (f *clsactFilter) addToQdisc(program int) error {
 	return netlink.FilterAdd(f.netlink(program))
 }
 
-// remove takes away the filter, if it is still there, and then the qdisc, if it
-// is ours and empty.
+// remove removes the filter, if it still exists, and then the qdisc, if this package created it and
+// it is empty.
 func (f *clsactFilter) remove() error {
 	filters, err := listFilters(f.ifindex, netlink.HANDLE_MIN_INGRESS)
 	if err != nil {
 		return err
 	}
 	for _, found := range filters {
-		// By the program too: the interface may be another one that has
-		// its index now.
+		// Compare the program, too: another interface may have the index now.
 		if !found.ours() || found.handle != f.handle || found.programID != f.programID {
 			continue
 		}
@@ -150,8 +149,7 @@ func (f *clsactFilter) remove() error {
 	return nil
 }
 
-// removeQdisc removes the clsact qdisc if we made it and nobody has a filter in
-// it.
+// removeQdisc removes the clsact qdisc if this package created it and it has no filters.
 func (f *clsactFilter) removeQdisc() error {
 	if f.handle != handleOnOurQdisc {
 		return nil
@@ -194,15 +192,15 @@ func (f *clsactFilter) qdisc() *netlink.Clsact {
 	}}
 }
 
-// isGone says whether there is nothing left to remove: the interface, the qdisc
-// or the filter itself.
+// isGone reports whether the error means that the interface, the qdisc or the filter no longer
+// exists.
 func isGone(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL)
 }
 
-// listFilters gives all filters of one direction. It is empty when there is no
-// qdisc, or no interface. netlink.FilterList would fail on filters that it
-// cannot read, and leave some out.
+// listFilters returns all filters of one direction. It returns none if there is no qdisc or no
+// interface. It does not use netlink.FilterList, which fails on filters that it cannot parse and
+// leaves some out.
 func listFilters(ifindex int, parent uint32) ([]clsactFilter, error) {
 	const tries = 5
 	var messages [][]byte
@@ -232,7 +230,7 @@ func listFilters(ifindex int, parent uint32) ([]clsactFilter, error) {
 	return filters, nil
 }
 
-// parse reads the attributes of a filter as far as we care for them.
+// parse parses the attributes of a filter that this package needs.
 func (f *clsactFilter) parse(b []byte) error {
 	attrs, err := nl.ParseRouteAttrAsMap(b)
 	if err != nil {

@@ -6,8 +6,7 @@ import (
 	"net/netip"
 )
 
-// Result is what became of a frame. Where the name of a counter is wanted,
-// String gives it.
+// Result is the result for one frame. String returns the name of its counter.
 type Result uint8
 
 // The results. Decode returns all except ResultKnown, ResultLost and ResultLimited,
@@ -16,12 +15,12 @@ const (
 	// ResultNone is a frame of another protocol. It is not counted. NDP in a fragment,
 	// which receivers ignore (RFC 6980), and NDP behind IPsec also end as ResultNone.
 	ResultNone = Result(observeResultRESULT_NONE)
-	// ResultEvent is a claim that is told.
+	// ResultEvent is a claim that is reported.
 	ResultEvent = Result(observeResultRESULT_EVENT)
-	// ResultKnown is a claim that was told before.
+	// ResultKnown is a claim that was reported before.
 	ResultKnown = Result(observeResultRESULT_KNOWN)
-	// ResultProbe asks whether an address is free (RFC 5227, section 2.1.1, and
-	// RFC 4862, section 5.4.2): nothing is claimed yet.
+	// ResultProbe is a probe for a free address (RFC 5227, section 2.1.1, and RFC 4862, section
+	// 5.4.2). It claims nothing yet.
 	ResultProbe = Result(observeResultRESULT_PROBE)
 	// ResultMalformed is a truncated frame, ARP that is not for IPv4 over Ethernet, or
 	// NDP whose options do not fill it exactly.
@@ -32,11 +31,11 @@ const (
 	// sections 7.1.1 and 7.1.2, such as a message that a router has forwarded. A claim
 	// with a MAC that no host can have is not invalid: Linux accepts it.
 	ResultInvalid = Result(observeResultRESULT_INVALID)
-	// ResultOther claims nothing: ARP that is neither request nor reply, or NDP
-	// without the link-layer address of what it speaks for.
+	// ResultOther claims nothing: ARP that is neither request nor reply, or NDP without a
+	// link-layer address.
 	ResultOther = Result(observeResultRESULT_OTHER)
-	// ResultLost is a claim for which the ring had no room. It is not noted as
-	// told, so the next one like it is.
+	// ResultLost is a claim for which the ring buffer had no room. It is not marked as reported, so
+	// the next frame like it is reported.
 	ResultLost = Result(observeResultRESULT_LOST)
 	// ResultUnparsedTags is a claim under more than two VLAN tags, or any frame under
 	// more than 512 tags. The latter is counted as ARP.
@@ -52,7 +51,7 @@ const (
 	results = Result(observeResultRESULTS)
 )
 
-// String gives the result as metrics name it, such as malformed.
+// String returns the name of the result in metrics, such as malformed.
 func (r Result) String() string {
 	switch r {
 	case ResultNone:
@@ -83,7 +82,7 @@ func (r Result) String() string {
 	return fmt.Sprintf("Result(%d)", uint8(r))
 }
 
-// Binding is what one frame claims: the fields of the same names in Event.
+// Binding is the claim in one frame. Its fields are those of the same names in Event.
 type Binding struct {
 	VLAN, InnerVLAN uint16
 	Protocol        Protocol
@@ -130,10 +129,8 @@ const (
 	maxNDOptions  = 256
 )
 
-// Decode reads an Ethernet frame as observe.c does, so that frames from
-// elsewhere mean the same. offloadedVLAN is the VID of a tag that was taken out
-// of the frame, 0 for none. The Binding is zero unless the Result is
-// ResultEvent.
+// Decode parses an Ethernet frame as observe.c does. offloadedVLAN is the VID of a tag that was
+// removed from the frame, or 0. The Binding is zero unless the Result is ResultEvent.
 func Decode(frame []byte, offloadedVLAN uint16) (Binding, Result) {
 	if len(frame) < ethernetLen {
 		return Binding{}, ResultNone
@@ -179,8 +176,8 @@ func isVLAN(etherType uint16) bool {
 	return etherType == etherType8021Q || etherType == etherType8021A
 }
 
-// addVLAN notes one more VLAN, from the outside in. A priority tag is none. It
-// gives false when there is no place left.
+// addVLAN adds a VLAN, from the outermost inwards. A priority tag does not count. It returns false
+// for a third VLAN.
 func (b *Binding) addVLAN(tci uint16) bool {
 	switch vid := tci & 0x0fff; {
 	case vid == 0:
@@ -194,7 +191,7 @@ func (b *Binding) addVLAN(tci uint16) bool {
 	return true
 }
 
-// readARP classifies by RFC 826 and RFC 5227.
+// readARP parses an ARP packet according to RFC 826 and RFC 5227.
 func (b *Binding) readARP(arp []byte) Result {
 	if len(arp) < arpLen ||
 		binary.BigEndian.Uint16(arp[2:]) != etherTypeIPv4 ||
@@ -233,7 +230,7 @@ func (b *Binding) readARP(arp []byte) Result {
 	return ResultEvent
 }
 
-// readNDP classifies by RFC 4861 and RFC 4862.
+// readNDP parses an IPv6 packet according to RFC 4861 and RFC 4862.
 func (b *Binding) readNDP(packet []byte) Result {
 	header, at := findICMPv6(packet)
 	switch {
@@ -362,12 +359,12 @@ func findOption(options []byte, typ byte) (found []byte, walked Result) {
 	return nil, ResultMalformed
 }
 
-// isHostAddr says whether it can be the address of one host.
+// isHostAddr reports whether a can be the address of one host.
 func isHostAddr(a netip.Addr) bool {
 	return !a.IsMulticast() && !a.IsUnspecified() && !a.IsLoopback() && !a.Is4In6()
 }
 
-// isSolicitedNode says whether it is in ff02::1:ff00:0/104 (RFC 4291, section 2.7.1).
+// isSolicitedNode reports whether a is in ff02::1:ff00:0/104 (RFC 4291, section 2.7.1).
 func isSolicitedNode(a netip.Addr) bool {
 	b := a.As16()
 	return [13]byte(b[:13]) == [13]byte{0: 0xff, 1: 0x02, 11: 0x01, 12: 0xff}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Protocol is what a claim was made in.
+// Protocol is the protocol of a claim.
 type Protocol uint8
 
 // The protocols.
@@ -18,7 +18,7 @@ const (
 	NDP = Protocol(observeProtocolPROTOCOL_NDP)
 )
 
-// String gives the protocol as metrics name it.
+// String returns the name of the protocol in metrics.
 func (p Protocol) String() string {
 	switch p {
 	case ARP:
@@ -29,24 +29,23 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("Protocol(%d)", uint8(p))
 }
 
-// Kind is how an address was claimed on the wire.
+// Kind is the way in which a frame claims an address.
 type Kind uint8
 
-// The kinds of evidence that a frame can be.
+// The kinds of claims.
 const (
-	// Announced is a gratuitous ARP: a request for, or a reply with, the
-	// sender's own address (RFC 5227, sections 1.1 and 3). Or a neighbour
-	// advertisement that nobody solicited, which is also how an address is
-	// defended against one who probes for it (RFC 4861, section 7.2.4).
+	// Announced is a gratuitous ARP: a request or reply whose target is the sender's own address
+	// (RFC 5227, sections 1.1 and 3). It is also an unsolicited neighbour advertisement, including
+	// one that defends an address against a probe (RFC 4861, section 7.2.4).
 	Announced = Kind(observeKindKIND_ANNOUNCED)
 	// Answered is an ARP reply, or a solicited neighbour advertisement.
 	Answered = Kind(observeKindKIND_ANSWERED)
-	// Used is an ARP request for another address, or a neighbour solicitation:
-	// the sender's own address.
+	// Used is an ARP request for another address, or a neighbour solicitation. The claim is for the
+	// sender's own address.
 	Used = Kind(observeKindKIND_USED)
 )
 
-// String gives the kind as the report names it, such as ANNOUNCED.
+// String returns the name of the kind in the API, such as ANNOUNCED.
 func (k Kind) String() string {
 	switch k {
 	case Announced:
@@ -62,39 +61,40 @@ func (k Kind) String() string {
 // MAC is an Ethernet address.
 type MAC [6]byte
 
-// String gives the address as 02:00:5e:10:00:01.
+// String returns the address in the form 02:00:5e:10:00:01.
 func (m MAC) String() string {
 	return net.HardwareAddr(m[:]).String()
 }
 
-// Event is one claim: SHA says to hold Addr.
+// Event is one claim: the holder of SHA claims Addr.
 type Event struct {
-	// Ktime is when the frame came, on CLOCK_MONOTONIC.
+	// Ktime is the time at which the frame arrived, on CLOCK_MONOTONIC.
 	Ktime time.Duration
-	// Ifindex is the interface that it entered, in that interface's namespace.
+	// Ifindex is the index of the interface on which the frame arrived, in the namespace of that
+	// interface.
 	Ifindex uint32
-	// VLAN and InnerVLAN are the VIDs of the frame from the outside in,
-	// without priority tags. 0 is none.
+	// VLAN and InnerVLAN are the outer and inner VIDs of the frame, without priority tags; 0 means
+	// none.
 	VLAN, InnerVLAN uint16
 	Protocol        Protocol
 	Kind            Kind
-	// NoOverride is a neighbour advertisement that asks not to replace what
-	// its receivers know: that of a proxy, of one of many holders of an anycast
-	// address, or of one whose address is not sure yet (RFC 4861, sections 4.4,
-	// 7.2.7 and 7.2.8, RFC 4429, RFC 9131). It is told even if the same binding
-	// was told with override in this period, and the other way round.
+	// NoOverride is set for a neighbour advertisement without the Override flag, as sent by
+	// proxies, by holders of anycast addresses, and for optimistic addresses (RFC 4861, sections
+	// 4.4, 7.2.7 and 7.2.8, RFC 4429, RFC 9131). Claims with and without it are reported
+	// independently of each other.
 	NoOverride bool
 	// Addr is never an IPv4-mapped IPv6 address.
 	Addr netip.Addr
-	// SHA is the holder's hardware address by the protocol, Source that of
-	// the Ethernet frame. Where they differ somebody speaks for somebody else.
+	// SHA is the holder's hardware address in the ARP or NDP message, and Source is the source
+	// address of the Ethernet frame. If they differ, the sender claims the address on behalf of
+	// another host.
 	SHA, Source MAC
-	// Frames counts those of this binding since its last event, of whatever
-	// kind, with this one.
+	// Frames is the number of frames of this binding since its last event of any kind, including
+	// this frame.
 	Frames uint32
 }
 
-// set takes the event over from the kernel.
+// set converts an event of the kernel.
 func (ev *Event) set(raw *observeEvent) {
 	*ev = Event{
 		Ktime:      time.Duration(raw.Ktime),

@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the steps need. To attach takes no more than to have loaded, and
-// CAP_NET_ADMIN for clsact.
+// The capabilities that loading and attaching need. Attaching with TCX needs none beyond those for
+// loading; clsact needs CAP_NET_ADMIN.
 var (
 	toLoad   = []int{unix.CAP_BPF, unix.CAP_PERFMON, unix.CAP_NET_ADMIN}
 	toAttach = []int{unix.CAP_NET_ADMIN}
 )
 
-// explain adds to an error of the kernel what the operator can do about it, where
-// the step needs some capabilities.
+// explain adds to an error of the kernel what the operator can do about it. needed has the
+// capabilities that the failed step needs.
 func explain(err error, needed []int) error {
 	missing := missingCapabilities(needed)
 	switch {
@@ -32,8 +32,8 @@ func explain(err error, needed []int) error {
 	return err
 }
 
-// missingError says which capabilities are missing instead of what the kernel
-// said of it: without them that is one of many things.
+// missingError names the missing capabilities. It replaces the text of the kernel's error, which
+// varies when capabilities are missing.
 type missingError struct {
 	capabilities []string
 	err          error
@@ -44,10 +44,10 @@ func (e *missingError) Error() string {
 	return "operation not permitted: give this process " + strings.Join(e.capabilities, ", ")
 }
 
-// Unwrap gives the kernel's error.
+// Unwrap returns the kernel's error.
 func (e *missingError) Unwrap() error { return e.err }
 
-// missingCapabilities names those of the needed ones that this thread lacks.
+// missingCapabilities returns the names of the needed capabilities that the calling thread lacks.
 func missingCapabilities(needed []int) []string {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -59,7 +59,7 @@ func missingCapabilities(needed []int) []string {
 	}
 	var missing []string
 	for _, c := range needed {
-		// CAP_SYS_ADMIN stands for those that were part of it once (Linux 5.8).
+		// CAP_SYS_ADMIN includes the capabilities that were split from it in Linux 5.8.
 		if c != unix.CAP_NET_ADMIN && have(unix.CAP_SYS_ADMIN) || have(c) {
 			continue
 		}

@@ -2,11 +2,10 @@
 
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 
-/* Sees who claims which address on the ingress of one interface, and tells user space.
- *
- * It watches only: every frame goes on as if this program were not there. ARP is read as RFC 826
- * and RFC 5227 define it, neighbour discovery (NDP) as RFC 4861 and RFC 4862. decode.go says the
- * same in Go, and a fuzz test holds the two together.
+/* Observes claims to addresses on the ingress of one interface and reports them to user space. It
+ * never changes what happens to a frame. ARP is parsed according to RFC 826 and RFC 5227, and
+ * neighbour discovery (NDP) according to RFC 4861 and RFC 4862. decode.go implements the same in
+ * Go, and a fuzz test compares both.
  */
 
 #include <asm/errno.h>
@@ -19,8 +18,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Not from linux/if_arp.h, linux/in.h, linux/in6.h and linux/icmpv6.h: those need the headers of a
- * 32-bit libc.
+/* Defined here because linux/if_arp.h, linux/in.h, linux/in6.h and linux/icmpv6.h need the headers
+ * of a 32-bit libc.
  */
 #define ARPHRD_ETHER     1
 #define ARPHRD_IEEE802   6
@@ -37,35 +36,38 @@
 #define ND_OVERRIDE      0x20
 #define ND_SOURCE_LLADDR 1
 #define ND_TARGET_LLADDR 2
-#define ND_HOP_LIMIT     255 /* what no router has forwarded */
+#define ND_HOP_LIMIT     255 /* no router has forwarded the packet */
 
 #define VLAN_VID_MASK 0x0fff
-/* More than fit into a frame of 1500 bytes: receivers walk them all, so an attacker could hide a
- * claim behind what is not walked here. Frames with more are counted by reason.
+/* More than fit into a frame of 1500 bytes. Receivers parse all tags, headers and options, so an
+ * attacker could hide a claim behind those that are not parsed here. Frames with more are counted
+ * by reason.
  */
 #define MAX_TAGS       512
 #define MAX_EXTENSIONS 256
 #define MAX_ND_OPTIONS 256
 #define MAX_BINDINGS   131072
 #define MAX_CONTESTED  16384
-/* Allocations of IPAM (agent/allocations), and as many addresses of kernels. */
+/* Allocations that the agent reads from IPAM, and as many addresses of kernels. */
 #define MAX_IMPORTANT 262144
 #define MAX_PORTS     65536
 #define MAX_REFUSALS  65536
 #define EVENTS_SIZE   (1 << 20)
-/* A try fails when another CPU tells of the same binding at that moment, which it can do once for
- * each bit of KINDS in use.
+/* An attempt fails if another CPU reports the same binding at that moment, which can happen once
+ * for each bit of KINDS in use.
  */
 #define MAX_TRIES    6
 #define NSEC_PER_SEC 1000000000ULL
-/* 67 ms. Tokens come back in batches, because a batch costs user space less than single events. */
+/* 67 ms. Tokens are returned in batches, because user space handles a batch of events at lower cost
+ * than single events.
+ */
 #define TOKENS_EVERY (1ULL << 26)
 
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 
 char __license[] SEC("license") = "Dual BSD/GPL";
 
-/* One byte each, so that the event, too, is declared with them. */
+/* One byte each, so that struct event can use these types. */
 enum __attribute__((packed)) protocol {
 	PROTOCOL_ARP,
 	PROTOCOL_NDP,
@@ -74,47 +76,47 @@ enum __attribute__((packed)) protocol {
 
 /* How an address was claimed. */
 enum __attribute__((packed)) kind {
-	KIND_ANNOUNCED = 1, /* to everybody, unasked */
-	KIND_ANSWERED = 2,  /* when asked for */
-	KIND_USED = 3,      /* as the sender of a question about another address */
+	KIND_ANNOUNCED = 1, /* unsolicited, to all hosts */
+	KIND_ANSWERED = 2,  /* in the answer to a request */
+	KIND_USED = 3,      /* as the sender of a request for another address */
 };
 
-/* What became of a frame. */
+/* The result for one frame. */
 enum __attribute__((packed)) result {
-	RESULT_NONE,      /* none of our protocols: not counted */
-	RESULT_EVENT,     /* user space was told */
-	RESULT_KNOWN,     /* user space has been told before */
-	RESULT_PROBE,     /* asks whether an address is free: claims nothing yet */
-	RESULT_MALFORMED, /* cut off, ARP not for IPv4 over Ethernet, or wrong option lengths */
-	RESULT_INVALID,   /* receivers ignore it, or no host can have the address */
-	RESULT_OTHER,     /* claims nothing: neither request nor reply, or no link-layer address */
-	RESULT_LOST,      /* the ring was full: the next such frame tries again */
-	/* Not read to the end, although a receiver may do so. */
-	RESULT_UNPARSED_TAGS,       /* a claim under more than two VLANs; anything under MAX_TAGS */
+	RESULT_NONE,      /* another protocol; not counted */
+	RESULT_EVENT,     /* reported to user space */
+	RESULT_KNOWN,     /* already known to user space */
+	RESULT_PROBE,     /* a probe for an address; claims nothing yet */
+	RESULT_MALFORMED, /* truncated, ARP not for IPv4 over Ethernet, or wrong option lengths */
+	RESULT_INVALID,   /* ignored by receivers, or not an address that a host can have */
+	RESULT_OTHER,     /* no claim: neither request nor reply, or no link-layer address */
+	RESULT_LOST,      /* the ring buffer was full; the next such frame is tried again */
+	/* Not parsed to the end, although a receiver may do so. */
+	RESULT_UNPARSED_TAGS,       /* more than two VLANs in a claim, or more than MAX_TAGS */
 	RESULT_UNPARSED_EXTENSIONS, /* more than MAX_EXTENSIONS extension headers */
 	RESULT_UNPARSED_OPTIONS,    /* more than MAX_ND_OPTIONS options */
-	RESULT_LIMITED,             /* a new binding, and the port has shown too many: as above */
+	RESULT_LIMITED,             /* beyond the limit of the port; the next frame is tried */
 	RESULTS,
 };
 
-/* Who says to hold which address, and where. IPv4 addresses are written as ::ffff:a.b.c.d. */
+/* A claim to an address by a MAC address on a port. IPv4 addresses are stored as ::ffff:a.b.c.d. */
 struct binding {
 	__u32 ifindex;
-	__u16 vlan;       /* outermost VID, 0 without */
-	__u16 inner_vlan; /* the VID inside, 0 without */
+	__u16 vlan;       /* outermost VID; 0 if there is none */
+	__u16 inner_vlan; /* inner VID; 0 if there is none */
 	__u8 addr[16];
 	__u8 sha[ETH_ALEN];
-	/* Of the Ethernet frame. Part of the key, so that a known binding in a frame from
-	 * another MAC is told.
+	/* Source of the Ethernet frame. It is part of the key, so that a known binding in a frame
+	 * from another MAC address is reported.
 	 */
 	__u8 source[ETH_ALEN];
 };
 
-/* What user space knows of a binding. */
+/* What user space knows about a binding. */
 struct told {
-	/* The start of the period, in bpf_ktime_get_coarse_ns(), and in its lowest byte a bit for
-	 * each kind told in that period: one word, so that one compare-and-swap claims both. A
-	 * kind without override has a bit of its own.
+	/* The start of the period, from bpf_ktime_get_coarse_ns(); the lowest byte has one bit for
+	 * each kind that was reported in the period. Both are in one word, so that one
+	 * compare-and-swap updates both. A kind without override has its own bit.
 	 */
 	__u64 period;
 	__u32 frames; /* since the last event */
@@ -122,25 +124,25 @@ struct told {
 };
 
 #define KINDS            0xffULL
-#define NO_OVERRIDE_BITS 4 /* added to a kind */
+#define NO_OVERRIDE_BITS 4 /* offset of the bits of kinds without override */
 
 struct event {
 	__u64 ktime; /* bpf_ktime_get_ns() */
 	__u32 ifindex;
-	__u32 frames; /* of this binding since its last event, this one included */
+	__u32 frames; /* frames of this binding since its last event, including this one */
 	__u8 addr[16];
 	__u16 vlan;
 	__u16 inner_vlan;
 	__u8 sha[ETH_ALEN];
-	__u8 source[ETH_ALEN]; /* of the Ethernet frame */
+	__u8 source[ETH_ALEN]; /* source of the Ethernet frame */
 	enum kind kind;
 	enum protocol protocol;
-	__u8 no_override; /* 1 for an advertisement that asks not to be preferred */
+	__u8 no_override; /* 1 for an advertisement without the Override flag */
 	__u8 pad[5];
 };
 
-/* What may still be told of one port: two token buckets, written as the time at which each of them
- * will be full again (the generic cell rate algorithm, ITU-T I.371). In one word, so that one
+/* Two token buckets for the reports of one port. Each is stored as the time at which the bucket is
+ * full again (the generic cell rate algorithm, ITU-T I.371), in one word, so that one
  * compare-and-swap takes a token.
  */
 struct allowance {
@@ -150,12 +152,12 @@ struct allowance {
 
 /* One interface with the observer on it. */
 struct port {
-	struct allowance important; /* for claims to addresses in that map */
+	struct allowance important; /* for claims to addresses in the map of that name */
 	struct allowance other;
-	__u64 limited; /* frames that came to RESULT_LIMITED */
+	__u64 limited; /* frames with RESULT_LIMITED */
 };
 
-/* What one frame says. */
+/* The claim in one frame. */
 struct claim {
 	struct binding binding;
 	enum kind kind;
@@ -164,33 +166,33 @@ struct claim {
 	__u8 pad;
 };
 
-/* How long a binding stays told, and how long while its address is contested. */
+/* The time after which a known binding is reported again, and the same for a contested address. */
 volatile const __u64 refresh_ns = 30 * NSEC_PER_SEC;
 volatile const __u64 contested_refresh_ns = 1 * NSEC_PER_SEC;
 
-/* Always 0, which the verifier does not know. What a callback of bpf_loop changes begins as this:
- * before Linux 6.7 the verifier looks at one call of it only, and takes code out that no first
- * call reaches.
+/* Always 0, which the verifier does not know. Variables that a callback of bpf_loop changes are
+ * initialized with it: before Linux 6.7, the verifier checks only one call of the callback and
+ * removes code that the first call cannot reach.
  */
 volatile __u8 zero;
 
-/* Limits of the bindings that are reported to user space for the first time, for each port. They
- * bound the CPU of the agent and the aggregator: a pod can make up new bindings as fast as it can
- * send, and each costs user space about 10 us. Bindings that were reported before do not count.
- * The peak rate lets a LAN of 50,000 hosts be known within 5 s. The sustained rate applies to a
- * port that goes on after as many bindings as the agent keeps of one port.
+/* Limits, for each port, of bindings that are reported to user space for the first time. They bound
+ * the CPU time of the agent and the aggregator: a pod can invent new bindings as fast as it can
+ * send, and each costs user space about 10 us. Bindings that were reported before do not count. At
+ * the peak rate, a LAN of 50,000 hosts is known within 5 s. The sustained rate applies to a port
+ * that continues after as many bindings as the agent keeps for one port.
  */
 volatile const __u64 peak_interval_ns = NSEC_PER_SEC / 10000;
 volatile const __u64 peak_burst = 1024;
 volatile const __u64 sustained_interval_ns = NSEC_PER_SEC / 500;
 volatile const __u64 sustained_burst = 65536;
-/* The part of both buckets for unimportant addresses that is reserved for bindings which were
- * refused before: hosts repeat their claims, and a flood of ever new bindings does not.
+/* The part of both buckets for other addresses that is reserved for bindings which were refused
+ * before: hosts repeat their claims, and a flood of new bindings does not.
  */
 volatile const __u64 repeated_burst = 256;
-/* How long a refused binding is remembered. Hosts repeat ARP requests every second. */
+/* How long a refused binding is remembered, in ns. Hosts repeat ARP requests every second. */
 volatile const __u64 refused_ns = 2 * NSEC_PER_SEC;
-/* Random: an attacker must not know which slot of refusals a binding has. */
+/* Random, so that an attacker cannot predict the slot of a binding in refusals. */
 volatile const __u64 hash_seed = 0;
 
 struct {
@@ -200,7 +202,7 @@ struct {
 	__uint(max_entries, MAX_BINDINGS);
 } bindings SEC(".maps");
 
-/* Addresses of which user space wants to hear more often. */
+/* Addresses for which user space wants more frequent reports. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, __u8[16]);
@@ -208,8 +210,8 @@ struct {
 	__uint(max_entries, MAX_CONTESTED);
 } contested SEC(".maps");
 
-/* Addresses that a kernel or an allocation on this node has, and contested ones. Claims to them
- * have limits of their own, so that a flood of made-up addresses does not hide them.
+/* Addresses that are configured or allocated on this node, and contested addresses. Claims to them
+ * have separate limits, so that a flood of invented addresses does not hide them.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -219,7 +221,7 @@ struct {
 	__uint(max_entries, MAX_IMPORTANT);
 } important SEC(".maps");
 
-/* By interface index. User space adds a port before it attaches the program to it. */
+/* Ports by interface index. User space adds a port before it attaches the program to it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -228,9 +230,9 @@ struct {
 	__uint(max_entries, MAX_PORTS);
 } ports SEC(".maps");
 
-/* Bindings that were refused lately, by one half of their hash: the other half in the lower 32
- * bits, and the time in units of 2^20 ns in the upper ones. A slot is not reused before refused_ns,
- * so that a flood cannot evict what is in it.
+/* Bindings that were refused recently. One half of a binding's hash selects the slot; the slot has
+ * the other half in its lower 32 bits, and the time in units of 2^20 ns in its upper 32 bits. A
+ * slot is not reused before refused_ns have passed, so that a flood cannot evict its content.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -245,7 +247,7 @@ struct {
 	__uint(max_entries, EVENTS_SIZE);
 } events SEC(".maps");
 
-/* Of its own, or clang-format takes the product for a pointer. */
+/* A separate macro, because clang-format takes the product for a pointer. */
 #define COUNTERS (PROTOCOLS * RESULTS)
 
 /* Frames by protocol * RESULTS + result. */
@@ -258,7 +260,7 @@ struct {
 
 struct vlan_tag {
 	__be16 tci;
-	__be16 protocol; /* of what follows */
+	__be16 protocol; /* of the data that follows */
 };
 
 /* ARP for IPv4 over Ethernet. */
@@ -284,10 +286,10 @@ struct ipv6 {
 	__be32 destination[4];
 };
 
-/* How each extension header that may stand before NDP begins. */
+/* The first bytes of an extension header that may precede NDP. */
 struct ipv6_extension {
 	__u8 next_header;
-	__u8 length; /* in 8 bytes, without the first 8 */
+	__u8 length; /* in units of 8 bytes, without the first 8 bytes */
 	__u8 routing_type;
 	__u8 segments_left;
 };
@@ -297,15 +299,15 @@ struct nd_message {
 	__u8 type;
 	__u8 code;
 	__be16 checksum;
-	__u8 flags; /* of an advertisement */
+	__u8 flags; /* only in an advertisement */
 	__u8 reserved[3];
 	__be32 target[4];
 };
 
-/* An option of the shortest length, which a link-layer address of Ethernet has. */
+/* An option of the minimum length, which is that of an Ethernet link-layer address. */
 struct nd_option {
 	__u8 type;
-	__u8 length; /* in 8 bytes */
+	__u8 length; /* in units of 8 bytes */
 	__u8 lladdr[ETH_ALEN];
 };
 
@@ -318,7 +320,9 @@ static __always_inline void count(enum protocol protocol, enum result result)
 		(*frames)++;
 }
 
-/* Takes a token from a bucket that is full again at *full, unless fewer than leave would remain. */
+/* Takes a token from the bucket that is full again at *full, unless fewer than leave tokens would
+ * remain.
+ */
 static __always_inline bool take_token(__u64 *full, __u64 now, __u64 interval, __u64 burst,
 				       __u64 leave)
 {
@@ -341,7 +345,8 @@ static __always_inline bool take(struct allowance *allowance, __u64 now, __u64 l
 			  leave);
 }
 
-/* Notes that a binding is refused, and returns whether it was refused before, within refused_ns. */
+/* Records that a binding is refused, and reports whether it was refused before within refused_ns.
+ */
 static __always_inline bool refused_before(const struct binding *binding, __u64 now)
 {
 	const __u32 *words = (const __u32 *)binding;
@@ -364,7 +369,7 @@ static __always_inline bool refused_before(const struct binding *binding, __u64 
 	return (__u32)*refusal == (__u32)hash;
 }
 
-/* Whether user space may be told of a binding that is new to it: RESULT_EVENT if so. */
+/* Returns RESULT_EVENT if a new binding may be reported to user space. */
 static __noinline enum result may_tell(const struct binding *binding, __u64 now)
 {
 	__u32 ifindex = binding->ifindex;
@@ -376,7 +381,7 @@ static __noinline enum result may_tell(const struct binding *binding, __u64 now)
 		if (take(&port->important, now, 0))
 			return RESULT_EVENT;
 	} else {
-		/* The other half of the ring is for important addresses. */
+		/* The other half of the ring buffer is reserved for important addresses. */
 		if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) > EVENTS_SIZE / 2)
 			return RESULT_LOST;
 		if (take(&port->other, now & ~(TOKENS_EVERY - 1), repeated_burst) ||
@@ -387,8 +392,8 @@ static __noinline enum result may_tell(const struct binding *binding, __u64 now)
 	return RESULT_LIMITED;
 }
 
-/* Tells user space of a claim, unless it has been told of that kind in this period. RESULT_NONE
- * means that another CPU was faster: look again.
+/* Reports a claim to user space, unless one of the same kind was reported in this period. Returns
+ * RESULT_NONE if another CPU was faster; the caller then tries again.
  */
 static __noinline enum result tell(const struct claim *claim)
 {
@@ -396,8 +401,8 @@ static __noinline enum result tell(const struct claim *claim)
 	const __u64 bit = 1ULL << (claim->kind + (claim->no_override ? NO_OVERRIDE_BITS : 0));
 	struct told *told = bpf_map_lookup_elem(&bindings, binding);
 	__u64 was = told ? READ_ONCE(told->period) : 0;
-	/* Read after the period, so that it is never before it. Good to some milliseconds, which
-	 * is enough here, and cheaper than the exact clock.
+	/* Read after the period, so that it is never before it. The coarse clock is accurate to
+	 * some milliseconds, which suffices here, and is cheaper than the exact clock.
 	 */
 	__u64 now = bpf_ktime_get_coarse_ns();
 	__u64 period = (now & ~KINDS) | bit;
@@ -422,7 +427,7 @@ static __noinline enum result tell(const struct claim *claim)
 			return may;
 	}
 
-	/* Only what is sure to be told may be noted as told. */
+	/* A claim may be marked as reported only if the report cannot fail any more. */
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		if (told)
@@ -436,10 +441,12 @@ static __noinline enum result tell(const struct claim *claim)
 		frames = __sync_lock_test_and_set(&told->frames, 0);
 	} else {
 		struct told first = {.period = period};
-		/* An int: before Linux 6.4 its upper half may be missing. */
+		/* An int, because before Linux 6.4 the upper half of the result may be wrong. */
 		int err = bpf_map_update_elem(&bindings, binding, &first, BPF_NOEXIST);
 
-		/* Any other error leaves the binding unknown: better told twice than never. */
+		/* After any other error the binding stays unknown: two reports are better than
+		 * none.
+		 */
 		if (err == -EEXIST)
 			goto raced;
 	}
@@ -468,18 +475,18 @@ static __always_inline bool is_vlan(__be16 protocol)
 	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
 }
 
-/* The tags of a frame, from the outside in. */
+/* The VLAN tags of a frame, from the outermost inwards. */
 struct tags {
 	struct __sk_buff *skb;
 	__u32 offset;
-	__be16 protocol; /* of what is at offset */
+	__be16 protocol; /* of the data at offset */
 	__u16 vlan;      /* as in struct binding */
 	__u16 inner_vlan;
-	bool more; /* more VLANs than these */
-	bool cut;  /* the frame ends before its tag does */
+	bool more; /* there are more than two VLANs */
+	bool cut;  /* the frame ends within a tag */
 };
 
-/* Notes one more VLAN. A priority tag (VID 0) is none. */
+/* Adds a VLAN. A priority tag (VID 0) does not count. */
 static __always_inline void add_vlan(struct tags *tags, __u16 tci)
 {
 	__u16 vid = tci & VLAN_VID_MASK;
@@ -494,7 +501,7 @@ static __always_inline void add_vlan(struct tags *tags, __u16 tci)
 		tags->more = true;
 }
 
-/* Takes one more tag; 1 ends the loop. Linux takes off as many tags with VID 0 as there are
+/* Parses one tag; returning 1 ends the loop. Linux removes any number of tags with VID 0
  * (__netif_receive_skb_core in net/core/dev.c).
  */
 static long next_tag(__u32 i __attribute__((unused)), struct tags *tags)
@@ -513,17 +520,17 @@ static long next_tag(__u32 i __attribute__((unused)), struct tags *tags)
 	return 0;
 }
 
-/* RESULT_EVENT means that it claims what is in claim now. */
+/* Parses an ARP packet. If it returns RESULT_EVENT, claim has the claim of the packet. */
 static __always_inline enum result read_arp(struct __sk_buff *skb, __u32 offset,
 					    struct claim *claim)
 {
 	struct arp arp;
 	__be32 spa, tpa;
 
-	/* Copied, because the frame may not be in one piece. */
+	/* Copied, because the frame may not be contiguous. */
 	if (bpf_skb_load_bytes(skb, offset, &arp, sizeof(arp)))
 		return RESULT_MALFORMED;
-	/* Linux takes both hardware types on Ethernet (arp_process in net/ipv4/arp.c). */
+	/* Linux accepts both hardware types on Ethernet (arp_process in net/ipv4/arp.c). */
 	if (arp.htype != bpf_htons(ARPHRD_ETHER) && arp.htype != bpf_htons(ARPHRD_IEEE802))
 		return RESULT_MALFORMED;
 	if (arp.ptype != bpf_htons(ETH_P_IP) || arp.hlen != sizeof(arp.sha) ||
@@ -532,7 +539,7 @@ static __always_inline enum result read_arp(struct __sk_buff *skb, __u32 offset,
 	if (arp.op != bpf_htons(ARPOP_REQUEST) && arp.op != bpf_htons(ARPOP_REPLY))
 		return RESULT_OTHER;
 
-	/* Any sender hardware address is told, also a multicast one: Linux takes it into its
+	/* Any sender hardware address is reported, even a multicast one: Linux adds it to the
 	 * neighbour table.
 	 */
 	/* Loopback, multicast, class E and broadcast. */
@@ -543,8 +550,7 @@ static __always_inline enum result read_arp(struct __sk_buff *skb, __u32 offset,
 	if (!spa)
 		return arp.op == bpf_htons(ARPOP_REQUEST) ? RESULT_PROBE : RESULT_INVALID;
 
-	/* RFC 5227, sections 1.1 and 3: an announcement asks for, or answers with, its own
-	 * address.
+	/* RFC 5227, sections 1.1 and 3: in an announcement, sender and target address are the same.
 	 */
 	if (spa == tpa)
 		claim->kind = KIND_ANNOUNCED;
@@ -560,8 +566,8 @@ static __always_inline enum result read_arp(struct __sk_buff *skb, __u32 offset,
 	return RESULT_EVENT;
 }
 
-/* Whether a header is ICMPv6, or one of those that may stand before it. A fragment is none: NDP in
- * fragments is ignored by its receivers (RFC 6980). Nor is AH or ESP, which take a key to judge.
+/* Reports whether a header is ICMPv6 or an extension header that may precede NDP. A fragment header
+ * may not: receivers ignore NDP in fragments (RFC 6980). AH and ESP cannot be parsed without a key.
  */
 static __always_inline bool leads_to_ndp(__u8 header)
 {
@@ -586,8 +592,8 @@ static __always_inline bool is_solicited_node(const __be32 addr[4])
 	       (addr[3] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000);
 }
 
-/* Whether it can be the address of one host: not multicast, :: or ::1. Nor ::ffff:0:0/96, which no
- * receiver takes from a frame, and which is how a binding writes what ARP says.
+/* Reports whether addr can be the address of one host: not multicast, :: or ::1, and not in
+ * ::ffff:0:0/96, which receivers reject in frames and which stands for IPv4 in struct binding.
  */
 static __always_inline bool is_host_addr(const __be32 addr[4])
 {
@@ -600,17 +606,17 @@ static __always_inline bool is_host_addr(const __be32 addr[4])
 	return addr[2] != bpf_htonl(0xffff);
 }
 
-/* The options of a message, from offset to end. */
+/* The NDP options between offset and end. */
 struct options {
 	struct __sk_buff *skb;
 	__u32 offset;
 	__u32 end;
-	struct nd_option found; /* the first of the type; its length is 0 if there is none */
+	struct nd_option found; /* the first option of the type; its length is 0 if there is none */
 	__u8 type;
 	bool bad;
 };
 
-/* Takes one more option; 1 ends the loop. */
+/* Parses one option; returning 1 ends the loop. */
 static long next_option(__u32 i __attribute__((unused)), struct options *options)
 {
 	struct nd_option option;
@@ -628,9 +634,9 @@ static long next_option(__u32 i __attribute__((unused)), struct options *options
 	return 0;
 }
 
-/* Walks all options from offset to end, and gives the first of a type: its length is 0 if there is
- * none. RESULT_EVENT means that they add up; else it is not known what a receiver makes of the
- * message.
+/* Parses all options between offset and end, and stores the first one of a type in *found; its
+ * length is 0 if there is none. Returns RESULT_EVENT if the lengths of the options add up.
+ * Otherwise the behaviour of receivers is not known.
  */
 static __always_inline enum result find_option(struct __sk_buff *skb, __u32 offset, __u32 end,
 					       __u8 type, struct nd_option *found)
@@ -657,12 +663,12 @@ static __always_inline enum result find_option(struct __sk_buff *skb, __u32 offs
 struct headers {
 	struct __sk_buff *skb;
 	__u32 offset;
-	__u8 header; /* of what is at offset */
-	bool other;  /* no NDP follows */
+	__u8 header; /* of the data at offset */
+	bool other;  /* not followed by NDP */
 };
 
-/* Takes one more extension header; 1 ends the loop. What stands in its options is for the receiver
- * to judge.
+/* Parses one extension header; returning 1 ends the loop. The options in the header are not
+ * checked.
  */
 static long next_header(__u32 i, struct headers *headers)
 {
@@ -675,7 +681,7 @@ static long next_header(__u32 i, struct headers *headers)
 		headers->other = true;
 		return 1;
 	}
-	/* On its way to somebody else, and forwarded before it is read. */
+	/* The packet is forwarded to another host, which then processes it. */
 	if (headers->header == IPPROTO_ROUTING && extension.segments_left) {
 		headers->other = true;
 		return 1;
@@ -685,10 +691,9 @@ static long next_header(__u32 i, struct headers *headers)
 	return 0;
 }
 
-/* RESULT_EVENT means that it claims what is in claim now.
- *
- * The checksum is not verified: receivers do, a forger can compute it, and where a virtual
- * interface leaves it to the hardware (CHECKSUM_PARTIAL) a good frame does not have it yet.
+/* Parses an IPv6 packet. If it returns RESULT_EVENT, claim has the claim of an NDP message. The
+ * checksum is not verified: a forger can compute it, and a valid frame does not have it yet if a
+ * virtual interface leaves it to the hardware (CHECKSUM_PARTIAL).
  */
 static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 					    struct claim *claim)
@@ -704,7 +709,7 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)) || ip.version >> 4 != 6)
 		return RESULT_NONE;
 	offset += sizeof(ip);
-	/* Not the end of the frame: that may be padded. */
+	/* Not the end of the frame, which may be padded. */
 	end = offset + bpf_ntohs(ip.payload_length);
 
 	headers.header = ip.next_header;
@@ -739,8 +744,8 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 		options = find_option(skb, offset, end, ND_SOURCE_LLADDR, &lladdr);
 		if (options != RESULT_EVENT)
 			return options;
-		/* RFC 4862, section 5.4.2: duplicate address detection. Whether it is one's own
-		 * that has come back (RFC 7527) need not be known where nothing is claimed.
+		/* RFC 4862, section 5.4.2: duplicate address detection. A looped-back solicitation
+		 * (RFC 7527) needs no special case, because a probe claims nothing.
 		 */
 		if (is_unspecified(ip.source))
 			return is_solicited_node(ip.destination) && !lladdr.length ? RESULT_PROBE
@@ -759,7 +764,7 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 		claim->no_override = !(nd.flags & ND_OVERRIDE);
 		__builtin_memcpy(claim->binding.addr, nd.target, sizeof(nd.target));
 	}
-	/* Without an option the frame says who is there, but not at which MAC. */
+	/* Without the option, the message does not have a MAC address. */
 	if (!lladdr.length)
 		return RESULT_OTHER;
 	if (lladdr.length != 1)
@@ -768,7 +773,7 @@ static __always_inline enum result read_ndp(struct __sk_buff *skb, __u32 offset,
 	return RESULT_EVENT;
 }
 
-/* A function of its own, so that frames that are not ours do not pay for its stack. */
+/* A separate function, so that frames of other protocols do not pay for its stack. */
 static __noinline void observe_frame(struct __sk_buff *skb)
 {
 	struct claim claim = {.binding.ifindex = skb->ifindex};
@@ -783,8 +788,8 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 	};
 	enum result result;
 
-	/* The kernel has taken the outermost tag out of the frame, except in BPF_PROG_TEST_RUN.
-	 * Before Linux 6.2 vlan_tci may hold a former tag.
+	/* The kernel has removed the outermost tag from the frame, except in BPF_PROG_TEST_RUN.
+	 * Before Linux 6.2, vlan_tci may have the value of an earlier tag.
 	 */
 	if (skb->vlan_present)
 		add_vlan(&tags, skb->vlan_tci);
@@ -792,7 +797,7 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 		bpf_loop(MAX_TAGS, next_tag, &tags, 0);
 		if (tags.cut)
 			return;
-		/* What is inside is not known: it is counted as ARP. */
+		/* The inner protocol is not known; the frame is counted as ARP. */
 		if (is_vlan(tags.protocol))
 			count(PROTOCOL_ARP, RESULT_UNPARSED_TAGS);
 	}
@@ -827,8 +832,8 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 		count(claim.protocol, result);
 }
 
-/* Whether an IPv6 frame shows at the first look that it cannot be NDP. One whose header is not at
- * hand does not.
+/* Reports whether an IPv6 frame certainly has no NDP message. If the header is not in the linear
+ * data of the frame, the answer is no.
  */
 static __always_inline bool cannot_be_ndp(struct __sk_buff *skb)
 {
@@ -851,6 +856,6 @@ int observe(struct __sk_buff *skb)
 	case bpf_htons(ETH_P_8021AD):
 		observe_frame(skb);
 	}
-	/* The same as TCX_NEXT, which headers before Linux 6.6 do not have. */
+	/* Equal to TCX_NEXT, which kernel headers before Linux 6.6 do not have. */
 	return TC_ACT_UNSPEC;
 }

@@ -1,10 +1,9 @@
-// Package bpf watches the ingress of interfaces in the kernel for claims to
-// addresses, and gives them as events.
+// Package bpf observes claims to addresses on the ingress of interfaces in the kernel, and returns
+// them as events.
 //
-// Here live the C program, its loader, the ways to attach it, and Decode, which
-// reads a frame in Go as the program does. The program never changes the fate
-// of a frame. What a claim means is not decided here: this package knows
-// frames, not owners.
+// The package has the C program, its loader, the ways to attach it, and Decode, which parses a
+// frame in Go as the program does. The program never changes what happens to a frame. The package
+// knows frames and not owners: it does not decide what a claim means.
 package bpf
 
 import (
@@ -19,9 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Observer is the program and its maps in the kernel. Its methods may be called
-// at the same time, except Read, which takes one caller at a time, and Close,
-// which comes last.
+// Observer is the program and its maps in the kernel. Its methods may be called concurrently,
+// except Read, which allows one caller at a time, and Close, which must be called last.
 type Observer struct {
 	objects   observeObjects
 	programID ebpf.ProgramID
@@ -62,16 +60,16 @@ func load(spec *ebpf.CollectionSpec) (*Observer, error) {
 	return &o, nil
 }
 
-// Close takes the program and its maps out of the kernel, and ends Read. Close
-// the attachments first: what is still attached goes on unheard.
+// Close removes the program and its maps from the kernel and ends Read. Close the attachments
+// first: those left open continue without a reader.
 func (o *Observer) Close() error {
 	return errors.Join(o.reader.Close(), o.objects.Close())
 }
 
-// Interrupt makes Read, now and ever after, give os.ErrClosed. Everything else
-// still works. It may be called more than once.
+// Interrupt makes the current and all later calls of Read return os.ErrClosed. All other methods
+// still work. It may be called more than once.
 func (o *Observer) Interrupt() {
-	// All that can go wrong is taking the ring out of our memory.
+	// Only unmapping the ring buffer can fail.
 	_ = o.reader.Close()
 }
 
@@ -85,8 +83,8 @@ func (o *Observer) Read(ev *Event) error {
 	return nil
 }
 
-// Contest has the claims to addr told every second (on), or every 30 s again.
-// At most 16384 addresses can be contested at a time.
+// Contest sets whether addr is contested: known claims to it are then reported every second instead
+// of every 30 s. At most 16384 addresses can be contested at a time.
 func (o *Observer) Contest(addr netip.Addr, on bool) error {
 	if !addr.IsValid() {
 		return errors.New("contest address: the address is zero")
@@ -130,8 +128,8 @@ func (o *Observer) SetImportant(addr netip.Addr, on bool) error {
 	return nil
 }
 
-// Limited returns how many frames ended as ResultLimited on an interface since
-// the Observer was attached to it.
+// Limited returns the number of frames with ResultLimited on an interface since the Observer was
+// attached to it.
 func (o *Observer) Limited(ifindex int) (frames uint64, err error) {
 	var p observePort
 	if err := o.objects.Ports.Lookup(uint32(ifindex), &p); err != nil {
@@ -140,8 +138,8 @@ func (o *Observer) Limited(ifindex int) (frames uint64, err error) {
 	return p.Limited, nil
 }
 
-// addPort limits the frames of an interface, before the Observer is attached to
-// it. It returns a function that removes the limit.
+// addPort adds the limits of an interface, before the Observer is attached to it. It returns a
+// function that removes the limits.
 func (o *Observer) addPort(ifindex int) (remove func(), err error) {
 	key := uint32(ifindex)
 	err = o.objects.Ports.Update(key, observePort{}, ebpf.UpdateNoExist)
@@ -154,8 +152,8 @@ func (o *Observer) addPort(ifindex int) (remove func(), err error) {
 	return func() { _ = o.objects.Ports.Delete(key) }, nil
 }
 
-// Forget has the next claim of that binding told at once, as if it were new. It
-// is no error when there is no such binding.
+// Forget removes a binding, so that its next claim is reported at once, as if it were new. It
+// succeeds if there is no such binding.
 func (o *Observer) Forget(ifindex uint32, vlan, innerVLAN uint16, addr netip.Addr, sha, source MAC) error {
 	if !addr.IsValid() {
 		return errors.New("forget binding: the address is zero")
@@ -174,14 +172,14 @@ func (o *Observer) Forget(ifindex uint32, vlan, innerVLAN uint16, addr netip.Add
 	return nil
 }
 
-// Counter is how many frames of a protocol came to a result.
+// Counter is the number of frames of a protocol with a result.
 type Counter struct {
-	// Protocol and Result are the strings of the types of those names.
+	// Protocol and Result are the strings of the types with these names.
 	Protocol, Result string
 	Frames           uint64
 }
 
-// Counters gives all counters since Load, also those at 0, in a fixed order.
+// Counters returns all counters since Load in a fixed order, including those at 0.
 func (o *Observer) Counters() ([]Counter, error) {
 	var counters []Counter
 	var perCPU []uint64

@@ -181,6 +181,9 @@ func TestForgottenBindingIsToldAgain(t *testing.T) {
 	if ev := o.wantTold(t, frame); ev.Frames != 1 {
 		t.Errorf("got %d frames since the last event, want 1", ev.Frames)
 	}
+	if err := o.Forget(loopback, 20, 10, netip.Addr{}, macA, macA); err == nil {
+		t.Error("got no error for the zero address, want one")
+	}
 }
 
 func TestWhatAFullRingLosesIsToldLater(t *testing.T) {

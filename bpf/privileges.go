@@ -7,10 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WorksUnprivileged says why the Observer, now that it is loaded, would not work
-// without CAP_BPF; nil where it would. Before Linux 5.19 and with
-// kernel.unprivileged_bpf_disabled, every bpf(2) needs it, not only those that
-// make something.
+// WorksUnprivileged returns nil if the loaded Observer works without CAP_BPF, and otherwise the
+// reason why it does not. Before Linux 5.19, and with kernel.unprivileged_bpf_disabled, every
+// bpf(2) call requires CAP_BPF, not only those that create objects.
 func (o *Observer) WorksUnprivileged() error {
 	result := make(chan error, 1)
 	go func() {
@@ -25,7 +24,7 @@ func (o *Observer) WorksUnprivileged() error {
 	return <-result
 }
 
-// lowerEffective takes capabilities out of effect for the calling thread.
+// lowerEffective removes capabilities from the effective set of the calling thread.
 func lowerEffective(capabilities ...int) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints the licences of Go, and of all modules that are in the program for $GOOS and
-# $GOARCH: they want to go wherever it goes.
+# Prints the licences of Go and of all modules in the program for $GOOS and $GOARCH. They must be
+# distributed with the program.
 set -eu
 export LC_ALL=C
 {

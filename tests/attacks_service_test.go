@@ -31,6 +31,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/canary"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/sim"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // The tokens of two agents: node1 is honest, and the token of node2 was stolen.
@@ -224,8 +225,8 @@ func TestAttackByAStolenTokenThatSaysItIsAnotherNode(t *testing.T) {
 	}
 	s.wantHonest()
 	for _, name := range []string{"node1", "node2"} {
-		until(t, "a problem of "+name, func() bool {
-			return slices.ContainsFunc(s.nodeCalled(name).GetProblems(), func(p string) bool { return strings.Contains(p, "one of them is not what it says") })
+		wait.Until(t, "a problem of "+name, func() bool {
+			return slices.ContainsFunc(s.nodeCalled(name).GetProblems(), func(p string) bool { return strings.Contains(p, "which cannot both be true") })
 		})
 	}
 	wantAttack(t, "stolen-token-boot-id", "one more node is listed; the other one keeps its owners",
@@ -298,7 +299,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 		s.watch.await("a conflict", inState(fmt.Sprintf("10.245.%d.5", i), ipwitnessv1.Conflict_CONFIRMED))
 	}
 	var plan string
-	until(t, "a plan", func() bool {
+	wait.Until(t, "a plan", func() bool {
 		plan = s.cli("audit", "--fix-plan")
 		return strings.Contains(plan, "10.245.0.7") && strings.Contains(plan, "10.245.3.7")
 	})
@@ -333,6 +334,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 }
 
 func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
+	slow(t)
 	const limit = 64 // MiB
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(limit<<20))
 	s := newTokens(t)
@@ -356,7 +358,7 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, "node2 to be incomplete", func() bool { return s.nodeCalled("node2").GetIncomplete() })
+	wait.Until(t, "node2 to be incomplete", func() bool { return s.nodeCalled("node2").GetIncomplete() })
 	s.wantHonest()
 	// There is also room for new reports of the honest node.
 	n.pod("c", "10.244.0.7/32")
@@ -399,6 +401,7 @@ func slowly(t *testing.T, h *netlab.Host, to, request string, each int, from ...
 }
 
 func TestAttackByClientsThatDripARequest(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t, "--metrics-listen", "127.0.0.1:9643")
 	probes := netlab.Remote("http://127.0.0.1:9643", c.Client())
@@ -419,7 +422,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 		rest <- err
 	}()
 	over, most := 0, 0
-	until(t, "all of them to be hung up on", func() bool {
+	wait.Until(t, "all of them to be hung up on", func() bool {
 		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 			if code, err := probes.Status(t.Context(), path); err != nil || code != http.StatusOK {
 				t.Errorf("%s of --metrics-listen meanwhile: got %d, %v, want 200", path, code, err)
@@ -451,6 +454,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 }
 
 func TestAttackByRapidReset(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t, "--log-level", "debug") // the debug log also has records that are otherwise left out as too frequent
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})
@@ -534,6 +538,7 @@ func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 }
 
 func TestAttackByWatchesThatDoNotRead(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t)
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 20, Owners: 200})
@@ -561,7 +566,7 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 		t.Errorf("watches without end: got %v after %d, want RESOURCE_EXHAUSTED", refused, len(open))
 	}
 	const watches = `ipwitness_aggregator_watches{of="owners"}`
-	until(t, "all of them to be cut off", func() bool { return c.metricOf(c.program, watches) == 0 })
+	wait.Until(t, "all of them to be cut off", func() bool { return c.metricOf(c.program, watches) == 0 })
 	var end error
 	for end == nil { // drain the stream, and get the reason for its end
 		_, end = open[0].Recv()

@@ -12,6 +12,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/situations"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // The hosts in the lab of attacks. The host parts of addresses are those in attacks.
@@ -129,7 +130,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 			// The bridge now sends the attacker the frames that are for the victim.
 			l.sh("ip -n asker neigh flush all")
 			l.arp("attacker", 1, victimMAC.String(), "10.244.0.7", "10.244.0.7")
-			until(t, "the bridge to take the attacker's port for the victim's", func() bool {
+			wait.Until(t, "the bridge to take the attacker's port for the victim's", func() bool {
 				out, err := l.Run("bridge fdb show br cni0")
 				return err == nil && strings.Contains(out, victimMAC.String()+" dev vattacker")
 			})
@@ -162,21 +163,21 @@ func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
 		series, problem string
 		change          func(f *netlab.Forged)
 	}{
-		{`{protocol="arp",result="unparsed_tags"}`, "1 under more VLAN tags", func(f *netlab.Forged) { f.VLANs = []uint16{1, 2, 3} }},
-		{`{protocol="ndp",result="unparsed_extensions"}`, "1 with more IPv6 extension headers", func(f *netlab.Forged) {
+		{`{protocol="arp",result="unparsed_tags"}`, "1 with too many VLAN tags", func(f *netlab.Forged) { f.VLANs = []uint16{1, 2, 3} }},
+		{`{protocol="ndp",result="unparsed_extensions"}`, "1 with too many IPv6 extension headers", func(f *netlab.Forged) {
 			f.Addr, f.Asker, f.Extensions = netip.MustParseAddr("fd00::7"), netip.MustParseAddr("fd00::9"), 300
 		}},
-		{`{protocol="ndp",result="unparsed_options"}`, "1 with more NDP options", func(f *netlab.Forged) {
+		{`{protocol="ndp",result="unparsed_options"}`, "1 with too many NDP options", func(f *netlab.Forged) {
 			f.Addr, f.Asker, f.Options = netip.MustParseAddr("fd00::7"), netip.MustParseAddr("fd00::9"), 300
 		}},
 	} {
 		f := netlab.Forged{To: askerMAC, Source: attackerMAC, SHA: attackerMAC, Addr: netip.MustParseAddr("10.244.0.7"), Asker: netip.MustParseAddr("10.244.0.9")}
 		of.change(&f)
 		l.in("attacker", func() error { return netlab.Send("eth0", f.Frame()) })
-		until(t, of.series, func() bool { return l.metric("ipwitness_agent_frames_total"+of.series) == 1 })
+		wait.Until(t, of.series, func() bool { return l.metric("ipwitness_agent_frames_total"+of.series) == 1 })
 		want = append(want, of.problem)
 	}
-	until(t, fmt.Sprintf("a problem of the node: %q", want), func() bool {
+	wait.Until(t, fmt.Sprintf("a problem of the node: %q", want), func() bool {
 		return slices.ContainsFunc(l.node().GetProblems(), func(p string) bool {
 			return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(p, w) })
 		})
@@ -234,7 +235,7 @@ func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T)
 func (l *lab) attacked(id, kind, addr, effect string) {
 	l.t.Helper()
 	var f *ipwitnessv1.Finding
-	until(l.t, fmt.Sprintf("finding %s of %s (%s)", kind, addr, id), func() bool {
+	wait.Until(l.t, fmt.Sprintf("finding %s of %s (%s)", kind, addr, id), func() bool {
 		for _, f = range l.findings("?address=" + addr) {
 			if f.GetKind() == kind {
 				return true

@@ -11,6 +11,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // findings lists findings, by the query of the REST path.
@@ -34,7 +35,7 @@ func (l *lab) awaitFindings(want ...string) []*ipwitnessv1.Finding {
 			l.t.Logf("findings: got %q, want %q", text, want)
 		}
 	}()
-	until(l.t, fmt.Sprintf("findings %q", want), func() bool {
+	wait.Until(l.t, fmt.Sprintf("findings %q", want), func() bool {
 		got, text = l.findings(""), nil
 		for _, f := range got {
 			text = append(text, strings.TrimSpace(f.GetKind()+" "+f.GetAddress()))
@@ -123,7 +124,7 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 			}
 			l.awaitFindings(want...)
 			// The finding about the pool is made anew a few times a second at most.
-			until(t, "the loss to have all addresses at risk", func() bool {
+			wait.Until(t, "the loss to have all addresses at risk", func() bool {
 				lost := l.findings("?kind=ipam-state-lost")
 				return len(lost) == 1 && len(lost[0].GetAddresses()) == pods
 			})
@@ -189,7 +190,7 @@ func replaced(dir string) error {
 // awaitAllocations waits until so many allocations are known.
 func (l *lab) awaitAllocations(n uint64) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%d allocations", n), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%d allocations", n), func() bool {
 		var m ipwitnessv1.ListPoolsResponse
 		if err := l.program.Get(l.t.Context(), "/v1/pools", &m); err != nil {
 			l.t.Fatal(err)
@@ -230,7 +231,7 @@ func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			until(t, "a finding, which shows that they are followed", func() bool { return len(found.all()) > 0 })
+			wait.Until(t, "a finding, which shows that they are followed", func() bool { return len(found.all()) > 0 })
 		})
 	}
 }
@@ -249,7 +250,7 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 	l.sh("ip netns del p0", "ip netns del p1", "ip netns del p2")
 	l.awaitFindings("leaked 198.18.78.2", "leaked 198.18.78.3", "leaked 198.18.78.4", "pool-exhaustion")
 	// The finding about the pool is made anew a few times a second at most.
-	until(t, "all findings to say that 5 of 5 are given, 3 of them leaked", func() bool {
+	wait.Until(t, "all findings to say that 5 of 5 are given, 3 of them leaked", func() bool {
 		return !slices.ContainsFunc(l.findings(""), func(f *ipwitnessv1.Finding) bool {
 			p := f.GetPool()
 			return p.GetSize() != 5 || p.GetAllocated() != 5 || p.GetLeaked() != 3

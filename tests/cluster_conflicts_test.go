@@ -9,6 +9,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // The pods of a cluster: one name everywhere, as on real nodes.
@@ -217,7 +218,7 @@ func TestT8TwoSpeakersAnnounceOneAddress(t *testing.T) {
 	c.shared()
 	const vip = "192.0.2.50"
 	// MetalLB: no interface has the address, a process answers for it.
-	until(t, vip+" to be confirmed", func() bool {
+	wait.Until(t, vip+" to be confirmed", func() bool {
 		for _, n := range c.nodes {
 			n.announce("/eth0", vip)
 		}

@@ -10,6 +10,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 func TestL2PodMovesToAnotherNode(t *testing.T) {
@@ -53,7 +54,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 	c.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
 	add(t, two.cni(podsByPTP), "web-1")
 	c.wantConflict(addr, ipwitnessv1.Conflict_SUSPECTED, "assigned-twice", "default/web-0 | default/web-1", "NETWORK pods",
-		"last seen on a node not heard from")
+		"which is disconnected")
 	// Nobody can read again what it has: silence neither confirms nor resolves.
 	two.plantNext()
 	c.wantActive(addr + " SUSPECTED")
@@ -79,7 +80,7 @@ func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	add(t, two.cni(podsByPTP), "web-1")
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	c.wantConfirmed()
-	wantSaid(t, c.only(addr).GetSummary(), "node1", "not heard from", "20s")
+	wantSaid(t, c.only(addr).GetSummary(), "node1", "disconnected", "20s")
 	c.awaitOwners(addr, 1)
 }
 
@@ -185,12 +186,12 @@ func TestL7AnnouncedAddressChangesHands(t *testing.T) {
 	one.announce("/eth0", vip)
 	c.evidence(vip, "node1", "ANNOUNCED node2/eth0")
 	// The new one does, too, before the old one stops.
-	until(t, vip+" to be suspected", func() bool {
+	wait.Until(t, vip+" to be suspected", func() bool {
 		two.announce("/eth0", vip)
 		one.announce("/eth0", vip)
 		return inState(vip, ipwitnessv1.Conflict_SUSPECTED)(c.watch.all())
 	})
-	until(t, "the hand-over to end", func() bool {
+	wait.Until(t, "the hand-over to end", func() bool {
 		two.announce("/eth0", vip)
 		return inState(vip, ipwitnessv1.Conflict_RESOLVED)(c.watch.all())
 	})
@@ -213,12 +214,12 @@ func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 	for i, n := range c.nodes {
 		n.ports(1)
 		other := c.nodes[1-i]
-		until(t, other.name+" to hear "+n.name, func() bool {
+		wait.Until(t, other.name+" to hear "+n.name, func() bool {
 			n.announce("/br-ex", fmt.Sprintf("192.0.2.%d", n.number))
 			return strings.Contains(fmt.Sprint(c.owners(fmt.Sprintf("?address=192.0.2.%d", n.number))), other.name+"/eth0")
 		})
 	}
-	until(t, "both to have both", func() bool {
+	wait.Until(t, "both to have both", func() bool {
 		return len(c.owners("?address=169.254.169.2")) == 2 && len(c.owners("?address=fe80::1")) == 2
 	})
 	c.wantOnlyPlanted()
@@ -226,7 +227,7 @@ func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 	c.row("L9-nodes", "169.254.169.2", "link-local")
 
 	// What a wire shows is there: now one of them does use it on the LAN.
-	until(t, "169.254.169.2 to be confirmed", func() bool {
+	wait.Until(t, "169.254.169.2 to be confirmed", func() bool {
 		c.nodes[1].announce("/br-ex", "169.254.169.2")
 		return inState("169.254.169.2", confirmed)(c.watch.all())
 	})
@@ -358,7 +359,7 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 		out.sh("ip link set trunk master br0")
 	}
 	for _, addr := range []string{own, pods} {
-		until(t, "the conflict of "+addr+" to be confirmed", func() bool {
+		wait.Until(t, "the conflict of "+addr+" to be confirmed", func() bool {
 			for i, n := range c.nodes {
 				n.announce("/eth0", own)
 				n.announce(fmt.Sprintf("p%d/net1", i+1), pods)

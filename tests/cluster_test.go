@@ -11,6 +11,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // cluster is an aggregator on a machine of its own, and nodes that report to it.
@@ -156,7 +157,7 @@ func (c *cluster) awaitNodes(nodes ...*lab) {
 // awaitNode waits until a node is in a state.
 func (c *cluster) awaitNode(name string, state ipwitnessv1.Node_State) {
 	c.t.Helper()
-	until(c.t, fmt.Sprintf("%s to be %s", name, state), func() bool {
+	wait.Until(c.t, fmt.Sprintf("%s to be %s", name, state), func() bool {
 		return slices.ContainsFunc(c.allNodes(), func(n *ipwitnessv1.Node) bool {
 			return n.GetName() == name && n.GetState() == state
 		})
@@ -233,7 +234,7 @@ func (c *cluster) meet() {
 // seen waits until an address was witnessed on the wire by a port: NODE/IFACE.
 func (c *cluster) seen(addr, witness string) {
 	c.t.Helper()
-	until(c.t, fmt.Sprintf("%s to be seen by %s", addr, witness), func() bool {
+	wait.Until(c.t, fmt.Sprintf("%s to be seen by %s", addr, witness), func() bool {
 		return slices.ContainsFunc(c.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool {
 			return slices.ContainsFunc(o.GetEvidence(), func(e *ipwitnessv1.Evidence) bool {
 				return e.GetKind() != ipwitnessv1.Evidence_ASSIGNED && e.GetWitness() == witness
@@ -274,7 +275,7 @@ func (c *cluster) wantHolders(want map[string][]string) {
 			c.t.Logf("holders: got\n%s\nwant\n%s", got, text(want))
 		}
 	}()
-	until(c.t, "exactly the right owners", func() bool {
+	wait.Until(c.t, "exactly the right owners", func() bool {
 		holders := map[string][]string{}
 		for _, o := range c.everyOwner() {
 			addr := netip.MustParseAddr(o.GetAddress())
@@ -330,7 +331,7 @@ func (c *cluster) wantActive(want ...string) {
 		}
 	}()
 	slices.Sort(want)
-	until(c.t, "exactly the right conflicts", func() bool {
+	wait.Until(c.t, "exactly the right conflicts", func() bool {
 		got = nil
 		for token, more := "", true; more; more = token != "" {
 			var m ipwitnessv1.ListConflictsResponse

@@ -16,6 +16,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/sim"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // grpcServer is where an aggregator offers gRPC, inside of its host.
@@ -113,7 +114,7 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(1000), codes.Internal)
 	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(5<<20), codes.ResourceExhausted)
 	call(ipwitnessv1.ReportService_Report_FullMethodName, nil, codes.InvalidArgument)
-	until(t, "the log to say why", func() bool { return strings.Contains(c.program.Log.String(), `msg="report stream ended"`) })
+	wait.Until(t, "the log to say why", func() bool { return strings.Contains(c.program.Log.String(), `msg="report stream ended"`) })
 	wantSaid(t, c.program.Log.String(), "from=127.0.0.1:", "this is not an ipwitness agent")
 
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})
@@ -125,7 +126,7 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	until(t, "the junk to be forgotten", func() bool { return descriptors(t, c.program) < quiet+30 })
+	wait.Until(t, "the junk to be forgotten", func() bool { return descriptors(t, c.program) < quiet+30 })
 	c.wantFleet(fleet)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // wipe plays the accident: pods, the IPAM directory deleted, as many pods more. What was
@@ -198,7 +199,7 @@ func TestT6GuestInsideThePodNetwork(t *testing.T) {
 		"ip -n launcher link set tap0 up", "ip -n guest link set eth0 address 02:00:00:00:00:06", "ip -n guest link set eth0 up")
 	l.assign("guest", addr+"/16")
 	l.ask("guest", addr, "10.244.0.77")
-	until(t, addr+" to be confirmed", func() bool {
+	wait.Until(t, addr+" to be confirmed", func() bool {
 		l.sh("ip -n guest neigh flush dev eth0")
 		l.ask("guest", addr, "10.244.0.77")
 		return inState(addr, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
@@ -253,7 +254,7 @@ func TestT12IPv6DuplicateThatTheKernelDetects(t *testing.T) {
 	l.assign("a", addr+"/64")
 	l.awaitOwners(addr, 1)
 	l.sh("ip -n b addr add " + addr + "/64 dev eth0")
-	until(t, "the kernel of b to find the duplicate", func() bool {
+	wait.Until(t, "the kernel of b to find the duplicate", func() bool {
 		out, err := l.Run("ip -n b -6 addr show dev eth0 dadfailed")
 		return err == nil && strings.Contains(out, addr)
 	})

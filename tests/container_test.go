@@ -13,6 +13,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // containerLab is a host whose agent runs in a container as a DaemonSet has it, and
@@ -100,7 +101,7 @@ func startContained(t *testing.T, v containerd.Version, o contained) *containerL
 			t.Logf("the agent said:\n%s", log)
 		}
 	})
-	until(t, "the agent to report", func() bool {
+	wait.Until(t, "the agent to report", func() bool {
 		nodes, err := p.Nodes(t.Context())
 		return err == nil && len(nodes) == 1
 	})
@@ -149,7 +150,7 @@ func awaitSaid(t *testing.T, what string, text func() string, words ...string) {
 			t.Logf("%s: got %s, want %q in it", what, said, words)
 		}
 	}()
-	until(t, what, func() bool {
+	wait.Until(t, what, func() bool {
 		said = text()
 		return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(said, w) })
 	})
@@ -177,7 +178,7 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1)})
 		l.awaitPod(podAddress(1), "web")
 		// The pod may have been named by its CNI result.
-		until(t, "the runtime to be known", func() bool { return strings.HasPrefix(l.node().GetRuntime(), "containerd") })
+		wait.Until(t, "the runtime to be known", func() bool { return strings.HasPrefix(l.node().GetRuntime(), "containerd") })
 		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 {
 			t.Errorf("node: got %v, want frames, addresses and names, and no problem", n)
 		}
@@ -195,7 +196,7 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 		l.awaitOwners("10.99.0.7", 1)
 		l.sh("ip netns del short")
 		l.awaitOwners("10.99.0.7", 0)
-		until(t, "the namespace to be gone", func() bool {
+		wait.Until(t, "the namespace to be gone", func() bool {
 			_, err := l.Run("ip link show vshort")
 			return err != nil
 		})
@@ -232,7 +233,7 @@ func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
 
 		// A link out of what is mounted, too.
 		l.sh("rm /etc/cni/net.d/20-far.conflist")
-		until(t, "no finding", func() bool { return len(l.findings("?kind=ipam-unreadable")) == 0 })
+		wait.Until(t, "no finding", func() bool { return len(l.findings("?kind=ipam-unreadable")) == 0 })
 		l.sh("rm -rf /var/lib/cni", "ln -s /data/cni /var/lib/cni")
 		l.configure("linked", "/var/lib/cni/networks")
 		l.unreadable("/var/lib/cni/networks/linked", "mount /data/cni of the node")
@@ -255,7 +256,7 @@ func TestContainerWithLessMountedLosesWhatThePageSays(t *testing.T) {
 		l.pod("short", "10.99.0.7/24")
 		l.awaitOwners("10.99.0.7", 1)
 		l.sh("ip netns del short")
-		until(t, "the namespace to be gone", func() bool {
+		wait.Until(t, "the namespace to be gone", func() bool {
 			_, err := l.Run("ip link show vshort")
 			return err != nil
 		})

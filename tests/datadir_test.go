@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
@@ -17,7 +18,7 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 	n.pod("b", addr+"/32")
 	c.watch.await("the duplicate to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
 	wantSaid(t, refused(t, c.Host, 1, "aggregator", "--data-dir", dir, "--grpc-listen", ":1", "--http-listen", ":2"),
-		"another ipwitness uses it", "--data-dir")
+		"another ipwitness process uses it", "--data-dir")
 	before := c.only(addr)
 	c.says("acknowledge", addr, "--reason", "NET-42", "--for", "1d")
 
@@ -28,5 +29,5 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 		t.Errorf("got %v, want the conflict %s, acknowledged", after, before.GetId())
 	}
 	wantSaid(t, c.says("conflicts"), addr, "CONFIRMED (ack)")
-	until(t, "the aggregator to be sure that no other agent comes back", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
+	wait.Until(t, "the aggregator to be sure that no other agent comes back", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
 }

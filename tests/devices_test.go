@@ -12,6 +12,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/situations"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // The tests called TestDevice… need devices that not every kernel has. Where one is
@@ -106,7 +107,7 @@ func (l *lab) awaitScopes(addr string, want ...string) {
 			l.t.Logf("scopes of %s: got %q, want %q", addr, got, want)
 		}
 	}()
-	until(l.t, fmt.Sprintf("%s to be in the scopes %q", addr, want), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%s to be in the scopes %q", addr, want), func() bool {
 		got = nil
 		for _, o := range l.owners("?address=" + addr) {
 			if o.GetExcluded() == "" && o.GetState() == ipwitnessv1.Owner_LIVE {
@@ -128,7 +129,7 @@ func (l *lab) awaitConflict(addr, scope, rule string, again func()) *ipwitnessv1
 			l.t.Logf("owners of %s: %v\nconflicts: %v", addr, l.owners("?address="+addr), l.watch.find(addr))
 		}
 	}()
-	until(l.t, fmt.Sprintf("%s to be confirmed in %s", addr, scope), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%s to be confirmed in %s", addr, scope), func() bool {
 		if again != nil {
 			again()
 		}
@@ -158,7 +159,7 @@ func (l *lab) awaitNoConflict(addr string) {
 // evidenceBy waits until an interface of the node has witnessed an address in a way.
 func (l *lab) evidenceBy(addr string, kind ipwitnessv1.Evidence_Kind, ifname string) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%s to be witnessed as %s by %s", addr, kind, ifname), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%s to be witnessed as %s by %s", addr, kind, ifname), func() bool {
 		return slices.ContainsFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool {
 			return slices.ContainsFunc(o.GetEvidence(), func(e *ipwitnessv1.Evidence) bool {
 				return e.GetKind() == kind && e.GetWitness() == "node1/"+ifname
@@ -346,7 +347,7 @@ func TestDeviceBondFailsOver(t *testing.T) {
 	l.awaitScopes("192.0.2.1", "NODE node1")
 	// The port that takes over announces the address, and the other one hears it.
 	for _, port := range [][2]string{{"eth1", "eth0"}, {"eth0", "eth1"}} {
-		until(t, "the bond to fail over to "+port[0], func() bool {
+		wait.Until(t, "the bond to fail over to "+port[0], func() bool {
 			l.sh("ip link set bond0 type bond active_slave " + port[0])
 			got, err := l.Run("ip -d link show bond0")
 			return err == nil && strings.Contains(got, "active_slave "+port[0])

@@ -19,6 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // planned is a host with the real host-local, pods of which the audit would know who
@@ -252,7 +253,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	// Somebody has the address: it is not freed.
 	out := p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "other")))
 	want("other\r\neth0", out)
-	if !strings.Contains(out, "somebody has it") {
+	if !strings.Contains(out, "it is in use") {
 		t.Errorf("got %q, want it said that somebody has the address", out)
 	}
 	// It has the name that the plan was made for: it becomes the holder's.
@@ -328,7 +329,7 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 		for range 2 {
 			p.apply(shells["dash"], plan)
 		}
-		until(t, "no finding to be left", func() bool { _, code := audit("--exit-code"); return code == 0 })
+		wait.Until(t, "no finding to be left", func() bool { _, code := audit("--exit-code"); return code == 0 })
 	}
 
 	taken := make(map[string]bool)

@@ -7,9 +7,11 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/sim"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newAggregator(t)
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 50, Owners: 110})
@@ -36,7 +38,7 @@ func (c *cluster) wantFleet(fleet *sim.Fleet) {
 			c.t.Log("of the fleet: ", wrong)
 		}
 	}()
-	until(c.t, "exactly the owners of the fleet", func() bool {
+	wait.Until(c.t, "exactly the owners of the fleet", func() bool {
 		owners := c.everyOwner()
 		if wrong = fmt.Sprintf("got %d owners, want %d", len(owners), len(want)); len(owners) != len(want) {
 			return false

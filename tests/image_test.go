@@ -24,6 +24,7 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/ipwitness/ipwitness/tests/containerd"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // imageArchive is what make image makes.
@@ -164,6 +165,7 @@ WORKDIR /go
 // buildah and without a network, and compares with make image: same files, to the
 // byte, and same configuration.
 func TestImageIsWhatTheDockerfileSays(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	h := newHost(t)
 	for program, debian := range map[string]string{"buildah": "buildah", "busybox": "busybox-static"} {
@@ -266,6 +268,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 // image's user runs the aggregator; the agent is root, with four capabilities. Both
 // have a read-only file system.
 func TestImageRunsAgentAndAggregator(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	name, _ := builtImage(t)
 	for _, v := range containerd.Versions() {
@@ -314,14 +317,14 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 
 			l.run(containerd.Pod{Name: "web"})
 			for command, want := range map[string]string{"nodes": "node1", "owners " + podAddress(2): " default/web "} {
-				until(t, command+" to show "+want, func() bool {
+				wait.Until(t, command+" to show "+want, func() bool {
 					out, err := l.Output(l.Command(binary, append([]string{"--server", "http://" + at + ":9641"}, strings.Fields(command)...)...))
 					return err == nil && strings.Contains(out, want)
 				})
 			}
 			l.pod("one", "10.9.0.6/24")
 			l.pod("two", "10.9.0.6/24")
-			until(t, "a conflict", func() bool {
+			wait.Until(t, "a conflict", func() bool {
 				out, err := l.Output(l.Command(binary, "--server", "http://"+at+":9641", "conflicts"))
 				return err == nil && strings.Contains(out, "10.9.0.6")
 			})
@@ -347,7 +350,7 @@ func (l *runtimeLab) container(ctx context.Context, sandbox string, p containerd
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	until(l.t, "the process of "+p.Name, func() bool {
+	wait.Until(l.t, "the process of "+p.Name, func() bool {
 		cgroups, _ := filepath.Glob("/proc/[0-9]*/cgroup")
 		for _, file := range cgroups {
 			data, _ := os.ReadFile(file)
@@ -364,7 +367,7 @@ func (l *runtimeLab) container(ctx context.Context, sandbox string, p containerd
 // wantProcess checks what the kernel lets a process do.
 func wantProcess(t *testing.T, pid, uid, capabilities string) {
 	t.Helper()
-	until(t, "the program to run in process "+pid, func() bool { // runc is that process before
+	wait.Until(t, "the program to run in process "+pid, func() bool { // runc is that process before
 		comm, _ := os.ReadFile("/proc/" + pid + "/comm")
 		return string(comm) == "ipwitness\n"
 	})

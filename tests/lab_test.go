@@ -17,17 +17,11 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// patience is how long a condition may take. It is no budget: machines are
-// shared, a guest of `make test-kernels` is many times slower than its machine, and
-// `make bench` measures.
-var patience = func() time.Duration {
-	if os.Getenv("IPWITNESS_KERNEL_MATRIX") != "" {
-		return 6 * time.Minute
-	}
-	return 2 * time.Minute
-}()
+// patience is how long a condition may take.
+var patience = wait.Patience()
 
 // binary is ipwitness: IPWITNESS_BIN (a race build, say), or built once for all tests.
 var binary = os.Getenv("IPWITNESS_BIN")
@@ -51,6 +45,15 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	os.Exit(code)
+}
+
+// slow skips a test in short mode, which is that of make test. Such a test floods, waits for
+// minutes, or needs an image, a package or a Prometheus; make test-all runs it.
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("slow: run make test-all")
+	}
 }
 
 // lab is one host, and the ipwitness that witnesses it.
@@ -296,27 +299,11 @@ func (l *lab) explain(addr string) *ipwitnessv1.ExplainResponse {
 	return &m
 }
 
-// until waits for a condition that no watch tells, asking again and again.
-func until(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-deadline.C:
-			t.Fatal("waited in vain for ", what)
-		case <-tick.C:
-		}
-	}
-}
-
 // awaitOwner waits until an address has one owner, with a name: that may come later
 // than the address.
 func (l *lab) awaitOwner(addr, name string) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%s to be the owner of %s", name, addr), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%s to be the owner of %s", name, addr), func() bool {
 		got := l.awaitOwners(addr, 1)
 		return got[0].GetWorkload().GetName() == name
 	})
@@ -326,7 +313,7 @@ func (l *lab) awaitOwner(addr, name string) {
 // alone may be that of its namespace's file, before the CNI result says what it is.
 func (l *lab) awaitPod(addr, name string) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("pod %s to be the owner of %s", name, addr), func() bool {
+	wait.Until(l.t, fmt.Sprintf("pod %s to be the owner of %s", name, addr), func() bool {
 		w := l.awaitOwners(addr, 1)[0].GetWorkload()
 		return w.GetKind() == ipwitnessv1.Workload_POD && w.GetName() == name
 	})
@@ -336,7 +323,7 @@ func (l *lab) awaitPod(addr, name string) {
 func (l *lab) awaitOwners(addr string, n int) []*ipwitnessv1.Owner {
 	l.t.Helper()
 	var got []*ipwitnessv1.Owner
-	until(l.t, fmt.Sprintf("%d owners of %s", n, addr), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%d owners of %s", n, addr), func() bool {
 		got = slices.DeleteFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool { return o.GetExcluded() != "" })
 		return len(got) == n
 	})
@@ -571,7 +558,7 @@ func (l *lab) knowsAfter(do func(), pod, addr, mac string) {
 	if pod != "" {
 		in = " -n " + pod
 	}
-	until(l.t, fmt.Sprintf("%q to know %s at %s", pod, addr, mac), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%q to know %s at %s", pod, addr, mac), func() bool {
 		do()
 		out, err := l.Run("ip%s neigh show %s", in, addr)
 		return err == nil && strings.Contains(out, "lladdr "+mac)

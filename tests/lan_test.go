@@ -10,6 +10,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // lan is a switch outside, and the machines on it. It has no agent.
@@ -88,7 +89,7 @@ func TestT4MacvlanPodsOfOneParentWithTheIPAMDirectoryWiped(t *testing.T) {
 // its kernel asks for a neighbour, with the address that it was given.
 func (l *lab) takes(out *lan, machine, addr, neighbour string) {
 	l.t.Helper()
-	until(l.t, addr+" to be confirmed", func() bool {
+	wait.Until(l.t, addr+" to be confirmed", func() bool {
 		out.sh(fmt.Sprintf("ip -n %s neigh flush dev eth0", machine))
 		out.ask(machine, addr, neighbour)
 		return inState(addr, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
@@ -100,7 +101,7 @@ func (l *lab) takes(out *lan, machine, addr, neighbour string) {
 // enters is taken for something inside the namespace that the switch is in.
 func (l *lab) isOutside(out *lan, machine, addr string) {
 	l.t.Helper()
-	until(l.t, machine+" to be outside", func() bool {
+	wait.Until(l.t, machine+" to be outside", func() bool {
 		out.announce(machine, addr)
 		return slices.ContainsFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool {
 			return o.GetState() == ipwitnessv1.Owner_LIVE && o.GetWorkload().GetKind() == ipwitnessv1.Workload_EXTERNAL
@@ -186,7 +187,7 @@ func TestT7TwoMachinesOutsideTakeTurns(t *testing.T) {
 	out.machine("one", "02:00:00:00:00:91", "192.0.2.50/24")
 	out.machine("two", "02:00:00:00:00:92", "192.0.2.50/24")
 	// Each claims it again and again: what is heard once is one change of MAC only.
-	until(t, "192.0.2.50 to be suspected", func() bool {
+	wait.Until(t, "192.0.2.50 to be suspected", func() bool {
 		out.announce("one", "192.0.2.50")
 		out.announce("two", "192.0.2.50")
 		return inState("192.0.2.50", ipwitnessv1.Conflict_SUSPECTED)(l.watch.all())
@@ -309,7 +310,7 @@ func TestL14HostWithTwoCablesToOneLAN(t *testing.T) {
 	// answers for both by each. What it asks comes back by the other cable.
 	out.machine("asker", "02:00:00:00:00:20", "192.0.2.20/24")
 	out.resolve("asker", "eth0", "192.0.2.1")
-	until(t, "an answer of the node", func() bool {
+	wait.Until(t, "an answer of the node", func() bool {
 		got, err := out.Run("ip -n asker neigh show 192.0.2.1")
 		return err == nil && strings.Contains(got, "lladdr 02:00:00:00:00:e")
 	})

@@ -10,6 +10,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
@@ -199,7 +200,7 @@ func (l *lab) mac(pod string) string {
 // ports waits until the observer is on so many ports.
 func (l *lab) ports(n uint32) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%d ports", n), func() bool { return l.node().GetPorts() == n })
+	wait.Until(l.t, fmt.Sprintf("%d ports", n), func() bool { return l.node().GetPorts() == n })
 }
 
 // bridged waits until the observer is on so many ports, and the agent knows on which
@@ -217,7 +218,7 @@ func (l *lab) bridged(ports uint32) {
 // frames waits until the observer counted so many ARP frames with a result.
 func (l *lab) frames(result string, n int) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%d frames with result %s", n, result), func() bool { return l.result(result) == float64(n) })
+	wait.Until(l.t, fmt.Sprintf("%d frames with result %s", n, result), func() bool { return l.result(result) == float64(n) })
 }
 
 func TestL19ARPProbesOwnNothing(t *testing.T) {
@@ -248,7 +249,7 @@ func TestL19DuplicateAddressDetectionOwnsNothing(t *testing.T) {
 	l.awaitOwners(addr, 1)
 	// The kernels' own questions, for their link-local addresses, are over.
 	for _, pod := range []string{"holder", "prober"} {
-		until(t, "the addresses of "+pod+" to be proven", func() bool {
+		wait.Until(t, "the addresses of "+pod+" to be proven", func() bool {
 			out, err := l.Run("ip -n %s -6 addr show dev eth0 scope link", pod)
 			return err == nil && strings.Contains(out, "fe80:") && !strings.Contains(out, "tentative")
 		})
@@ -257,7 +258,7 @@ func TestL19DuplicateAddressDetectionOwnsNothing(t *testing.T) {
 	before := probes()
 	frame := netlab.DAD(net.HardwareAddr{2, 0, 0, 0, 0, 0x99}, netip.MustParseAddr(addr))
 	l.in("prober", func() error { return netlab.Send("eth0", frame, frame) })
-	until(t, "two probes", func() bool { return probes() == before+2 })
+	wait.Until(t, "two probes", func() bool { return probes() == before+2 })
 	l.wantOnlyPlanted()
 	l.wantNone(addr)
 	l.awaitOwners(addr, 1)
@@ -280,7 +281,7 @@ func TestL20OneHolderSeenOnTheWireIsOneOwner(t *testing.T) {
 	l.arp("a", 1, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.1")
 	l.arp("a", 2, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.1")
 	out.arp("loop", 1, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.1")
-	until(t, "four kinds of evidence by two witnesses", func() bool {
+	wait.Until(t, "four kinds of evidence by two witnesses", func() bool {
 		kinds := map[string]bool{}
 		for _, o := range l.awaitOwners("10.244.0.7", 1) {
 			for _, e := range o.GetEvidence() {
@@ -419,7 +420,7 @@ func TestL16PrivateLinkInEveryLauncher(t *testing.T) {
 		l.sh(fmt.Sprintf("ip -n %s link add k6t-eth0 type bridge", pod), fmt.Sprintf("ip -n %s link set k6t-eth0 up", pod),
 			fmt.Sprintf("ip -n %s addr add 10.0.2.1/24 dev k6t-eth0", pod))
 	}
-	until(t, "both launchers to be seen with 10.0.2.1", func() bool { return len(l.owners("?address=10.0.2.1")) == 2 })
+	wait.Until(t, "both launchers to be seen with 10.0.2.1", func() bool { return len(l.owners("?address=10.0.2.1")) == 2 })
 	l.wantOnlyPlanted()
 	l.wantNone("10.0.2.1")
 	l.row("L16", "10.0.2.1", "private-link")
@@ -454,7 +455,7 @@ func TestL22DeclaredSharedAddress(t *testing.T) {
 	for _, pod := range []string{"dns1", "dns2"} {
 		l.pod(pod, "10.96.0.10/32")
 	}
-	until(t, "both to be seen", func() bool { return len(l.owners("?address=10.96.0.10")) == 2 })
+	wait.Until(t, "both to be seen", func() bool { return len(l.owners("?address=10.96.0.10")) == 2 })
 	l.wantOnlyPlanted()
 	l.wantNone("10.96.0.10")
 	e := l.explain("10.96.0.10")

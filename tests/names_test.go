@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // containerID is what the cgroup of a test says that its processes are of.
@@ -55,7 +56,7 @@ func containerCgroup(t *testing.T) string {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return ""
 	}
-	t.Cleanup(func() { until(t, "the cgroup to be empty", func() bool { return os.Remove(dir) == nil }) })
+	t.Cleanup(func() { wait.Until(t, "the cgroup to be empty", func() bool { return os.Remove(dir) == nil }) })
 	return dir
 }
 
@@ -72,7 +73,7 @@ func (l *lab) sleeper(cgroup string) int {
 		_ = cmd.Wait()
 	})
 	pid := cmd.Process.Pid
-	until(l.t, "sleep in its network namespace", func() bool {
+	wait.Until(l.t, "sleep in its network namespace", func() bool {
 		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 		return string(name) == "sleep\n"
 	})
@@ -114,7 +115,7 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 		t.Log("no cgroup can be made here: only processes are looked at")
 		want[fmt.Sprintf("sleep (%d)", before)] = want[fmt.Sprintf("sleep (%d)", after)]
 	}
-	until(t, "both to be named", func() bool {
+	wait.Until(t, "both to be named", func() bool {
 		named := 0
 		for _, o := range l.owners("?address=" + addr) {
 			w := o.GetWorkload()
@@ -137,11 +138,11 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 
 	// A process is reported after its end only if it lived for 10 s. Once the agent has found
 	// another process, it has looked at this one since.
-	until(t, "the process to have lived for 10 s", func() bool { return time.Since(began) > 10*time.Second })
+	wait.Until(t, "the process to have lived for 10 s", func() bool { return time.Since(began) > 10*time.Second })
 	const later = "10.244.0.8"
 	marker := l.sleeper("")
 	l.plug(marker, "c", later)
-	until(t, "a process that came later to be named", func() bool {
+	wait.Until(t, "a process that came later to be named", func() bool {
 		return slices.ContainsFunc(l.owners("?address="+later), func(o *ipwitnessv1.Owner) bool {
 			return o.GetWorkload().GetProcess() == fmt.Sprintf("sleep (%d)", marker)
 		})
@@ -158,7 +159,7 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := fmt.Sprintf("sleep (%d, ended)", after)
-	until(t, "the process to have ended", func() bool {
+	wait.Until(t, "the process to have ended", func() bool {
 		return slices.ContainsFunc(l.owners("?address="+addr), func(o *ipwitnessv1.Owner) bool { return o.GetWorkload().GetProcess() == ended })
 	})
 	e = l.explain(addr)

@@ -21,6 +21,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/pki"
 	"github.com/ipwitness/ipwitness/tests/prometheus"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // The scrape jobs, by the names that rules and dashboards know.
@@ -85,6 +86,7 @@ func nowhere(t *testing.T) string {
 // findings alert, an acknowledged conflict and one that is over do not. Each panel of
 // the dashboards has data of it.
 func TestADuplicateBecomesAnAlert(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--kubeconfig", nowhere(t))
 	s := watchedBy(t, c.Host, scraping, c.scraped()...)
@@ -114,7 +116,7 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	// That new1 is a pod is known when its plugin has ended, which on a busy machine is
 	// later than the conflict is confirmed: it is another alert, then.
 	var conflict prometheus.Alert
-	until(t, "the alert to have the cause", func() bool {
+	wait.Until(t, "the alert to have the cause", func() bool {
 		conflict = alerted(t, s, "IpwitnessAddressConflict", 1)[0]
 		return conflict.Labels["cause"] != "unknown"
 	})
@@ -129,7 +131,7 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"runbook_url": "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/ipam-state-lost.md",
-		"summary":     podAddress(1) + " is held by two owners or more (ipam-state-lost)",
+		"summary":     podAddress(1) + " is held by two or more owners (ipam-state-lost)",
 		"description": podAddress(1) + " is held by pod default/old1 (node1) | pod default/new1 (node1) in ",
 	} {
 		if got := conflict.Annotations[name]; !strings.HasPrefix(got, want) {
@@ -185,6 +187,7 @@ func (c *cluster) acknowledge(id string) {
 // TestRunIsScraped has the same of agent and aggregator in one process, and wants no other
 // alert.
 func TestRunIsScraped(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newLab(t)
 	s := watchedBy(t, l.Host, scraping, prometheus.Job{Name: aggregatorJob, Targets: []prometheus.Target{{Address: "127.0.0.1:9641"}}})
@@ -205,7 +208,7 @@ func TestRunIsScraped(t *testing.T) {
 			t.Log("other alerts: ", others)
 		}
 	}()
-	until(t, "no other alert on a host that is well but for duplicates", func() bool {
+	wait.Until(t, "no other alert on a host that is well but for duplicates", func() bool {
 		var err error
 		others, err = s.Query(t.Context(), `ALERTS{alertname!~"Ipwitness(AddressConflict(Suspected)?|DetectionSlow)"}`)
 		return err == nil && len(others) == 0
@@ -341,6 +344,7 @@ func TestDashboardsAreDrawn(t *testing.T) {
 // docs/observability.md says scrape an aggregator that wants a token and an agent that
 // wants a certificate; one without either is refused.
 func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newSecured(t)
 	n := c.addMachine(newHost(t), "node1", 1)
@@ -376,11 +380,11 @@ func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
 			Name: "nobody", Targets: slices.Concat(aggregators, nodes),
 			More: "scheme: https\ntls_config: {insecure_skip_verify: true}\n",
 		})
-	until(t, "both to be scraped, by who may", func() bool {
+	wait.Until(t, "both to be scraped, by who may", func() bool {
 		up, err := s.Query(t.Context(), `sort(count by (job) (up{job="nobody"} == 0 or up{job!="nobody"} == 1))`)
 		return err == nil && len(up) == 3 && up[2].Points[0].Value == 2
 	})
-	until(t, "both certificates, and the refusals", func() bool {
+	wait.Until(t, "both certificates, and the refusals", func() bool {
 		ends, err := s.Query(t.Context(), `ipwitness_tls_certificate_not_after_timestamp_seconds - time() > 3600`)
 		refused, err2 := s.Query(t.Context(), `ipwitness_requests_refused_total{reason="unauthenticated"} > 0`)
 		return err == nil && err2 == nil && len(ends) == 2 && len(refused) == 1

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // systemdHost is a machine whose first process, in a PID namespace of its own, is
@@ -70,7 +71,7 @@ func newSystemdHost(t *testing.T, name string) *systemdHost {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	until(t, "systemd to be up", func() bool {
+	wait.Until(t, "systemd to be up", func() bool {
 		select {
 		case err := <-ended:
 			t.Fatalf("systemd ended: %v: %s", err, said.String())
@@ -127,7 +128,7 @@ func (l *systemdHost) prints(script, pattern string) {
 			l.t.Logf("%s: got %s, want %s", script, out, pattern)
 		}
 	}()
-	until(l.t, script, func() bool {
+	wait.Until(l.t, script, func() bool {
 		out, _ = l.in(script).Output()
 		return re.Match(out)
 	})
@@ -211,6 +212,7 @@ func possible(t *testing.T) {
 }
 
 func TestPackageOnAHostWithSystemd(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	l := newSystemdHost(t, "node1")
 	at := "cd '" + unpackable(t) + "'\n"
@@ -295,6 +297,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 
 // The aggregator and its agent on one host, an agent on another one: known by tokens.
 func TestPackageOnTwoHostsWithTokens(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	at := "cd '" + unpackable(t) + "'\n"
 	page := pages(t)

@@ -21,6 +21,7 @@ import (
 	"github.com/ipwitness/ipwitness/bpf"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/situations"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // four are the capabilities of the agent.
@@ -56,7 +57,7 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
 	}
 	killed(t, "the agent", a)
 	ended := false
-	until(t, "the agent to report, or to end", func() bool {
+	wait.Until(t, "the agent to report, or to end", func() bool {
 		select {
 		case <-a.Ended():
 			ended = true
@@ -79,7 +80,7 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
 func (l *lab) lasting(capability string) string {
 	l.t.Helper()
 	var got []string
-	until(l.t, "no problem but that of "+cmp.Or(capability, "none"), func() bool {
+	wait.Until(l.t, "no problem but that of "+cmp.Or(capability, "none"), func() bool {
 		got = l.node().GetProblems()
 		return !slices.ContainsFunc(got, func(p string) bool { return capability == "" || !strings.Contains(p, capability) })
 	})

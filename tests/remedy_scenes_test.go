@@ -10,42 +10,66 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// remedyRange replaces the range of a network by one that no other test uses, because a
-// plan looks into all namespaces with processes.
-func remedyRange(conflist string) string {
-	return strings.ReplaceAll(conflist, "10.244.0.0/16", "198.18.79.0/24")
+// block is the third byte of two ranges of addresses that no other scene uses, because a plan
+// looks into all namespaces with processes.
+type block byte
+
+// blocks counts the blocks that are in use.
+var blocks atomic.Uint32
+
+func newBlock(t *testing.T) block {
+	t.Helper()
+	n := blocks.Add(1)
+	if n > 127 {
+		t.Fatal("all of 198.19.0.0/16 is in use")
+	}
+	return block(2 * n)
 }
 
-const (
-	remedied = "198.18.79.2" // the first address that host-local allocates from it
-	gateway  = "198.18.79.1"
-)
+// network replaces the range of a network by that of the block.
+func (b block) network(conflist string) string {
+	return strings.ReplaceAll(conflist, "10.244.0.0/16", b.prefix())
+}
+
+// prefix returns the range of the block.
+func (b block) prefix() string { return b.address(0) + "/24" }
+
+// other returns the second range of the block.
+func (b block) other() string { return (b + 1).prefix() }
+
+// address returns an address of the range.
+func (b block) address(host int) string { return fmt.Sprintf("198.19.%d.%d", b, host) }
+
+// first returns the first address that host-local allocates from the range.
+func (b block) first() string { return b.address(2) }
 
 // conflictScenes are conflicts of each cause that can be built in a lab of namespaces.
 // Calico's are in tests/kubernetes. The commands for whereabouts, Calico and Cilium run in
 // aggregator/verdict against prepared answers (TestCommandsOnlyChange…).
-var conflictScenes = map[string]func(t *testing.T) *scene{
-	"ipam-state-lost, the newer one is booked": func(t *testing.T) *scene {
+var conflictScenes = map[string]func(t *testing.T, b block) *scene{
+	"ipam-state-lost, the newer one is booked": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		cni := l.cni(remedyRange(netlab.PTP))
+		cni := l.cni(b.network(netlab.PTP))
 		s.place(l, cni, "old")
 		l.awaitAllocations(1)
 		forgotten(t, cni)
 		s.place(l, cni, "new")
 		s.keeper = "new"
-		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
+		return s.conflicted(b.first(), "default/new | default/old", "ipam-state-lost")
 	},
-	"ipam-state-lost, nobody is booked": func(t *testing.T) *scene {
+	"ipam-state-lost, nobody is booked": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		cni := l.cni(remedyRange(netlab.PTP))
+		cni := l.cni(b.network(netlab.PTP))
 		s.place(l, cni, "old")
 		l.awaitAllocations(1)
 		forgotten(t, cni)
@@ -54,143 +78,143 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		forgotten(t, cni)
 		l.awaitAllocations(0)
 		s.keeper = "old"
-		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
+		return s.conflicted(b.first(), "default/new | default/old", "ipam-state-lost")
 	},
-	"ipam-state-lost, on a bridge": func(t *testing.T) *scene {
+	"ipam-state-lost, on a bridge": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		cni := l.cni(remedyRange(netlab.Bridge))
+		cni := l.cni(b.network(netlab.Bridge))
 		s.place(l, cni, "old", "old2")
 		l.awaitAllocations(2)
 		forgotten(t, cni)
 		s.place(l, cni, "new")
 		s.keeper = "new"
-		return s.conflicted(remedied, "default/new | default/old", "ipam-state-lost")
+		return s.conflicted(b.first(), "default/new | default/old", "ipam-state-lost")
 	},
-	"ipam-booked-elsewhere": func(t *testing.T) *scene {
+	"ipam-booked-elsewhere": func(t *testing.T, b block) *scene {
 		l := &lab{Host: newHost(t), t: t}
-		cni := l.cni(remedyRange(netlab.PTP))
+		cni := l.cni(b.network(netlab.PTP))
 		add(t, cni, "web", "other")
 		dir := l.Path("/run/cni-ipam-state/kindnet")
-		rebook(t, l, filepath.Join(dir, remedied)) // before the aggregator has seen the right allocation
+		rebook(t, l, filepath.Join(dir, b.first())) // before the aggregator has seen the right allocation
 		l.start("--node", "node1")
 		s := newScene(t, l)
 		s.pods["web"] = &placed{l, cni}
-		s.found("booked-elsewhere", remedied)
+		s.found("booked-elsewhere", b.first())
 		s.kind = ""
-		for _, file := range []string{remedied, "last_reserved_ip.0"} { // the owner of the allocation ends
+		for _, file := range []string{b.first(), "last_reserved_ip.0"} { // the owner of the allocation ends
 			if err := os.Remove(filepath.Join(dir, file)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		s.place(l, cni, "db")
 		s.keeper = "db"
-		return s.conflicted(remedied, "default/db | default/web", "ipam-booked-elsewhere")
+		return s.conflicted(b.first(), "default/db | default/web", "ipam-booked-elsewhere")
 	},
-	"static-address, in a namespace": func(t *testing.T) *scene {
+	"static-address, in a namespace": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		l.awaitPod(remedied, "web")
-		l.pod("blue", remedied+"/32")
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
+		l.awaitPod(b.first(), "web")
+		l.pod("blue", b.first()+"/32")
 		s.keeper = "web"
-		return s.conflicted(remedied, "blue | default/web", "static-address")
+		return s.conflicted(b.first(), "blue | default/web", "static-address")
 	},
-	"static-address, in a namespace that had it first": func(t *testing.T) *scene {
+	"static-address, in a namespace that had it first": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		l.pod("blue", remedied+"/32")
-		l.awaitOwners(remedied, 1)
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
+		l.pod("blue", b.first()+"/32")
+		l.awaitOwners(b.first(), 1)
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
 		s.keeper = "web" // web has an allocation
-		return s.conflicted(remedied, "blue | default/web", "static-address")
+		return s.conflicted(b.first(), "blue | default/web", "static-address")
 	},
-	"static-address, of the node": func(t *testing.T) *scene {
+	"static-address, of the node": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
 		l.lan("192.0.2.1/24")
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		l.awaitPod(remedied, "web")
-		l.sh("ip addr add " + remedied + "/32 dev eth0")
-		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself cannot do without": "node1"}
-		return s.conflicted(remedied, "default/web | node1", "static-address")
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
+		l.awaitPod(b.first(), "web")
+		l.sh("ip addr add " + b.first() + "/32 dev eth0")
+		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself must keep": "node1"}
+		return s.conflicted(b.first(), "default/web | node1", "static-address")
 	},
-	"static-address, behind a pod's port": func(t *testing.T) *scene {
+	"static-address, behind a pod's port": func(t *testing.T, b block) *scene {
 		l := newLab(t, "--stale-after", "3s")
 		s := newScene(t, l)
-		cni := l.cni(remedyRange(netlab.Bridge))
+		cni := l.cni(b.network(netlab.Bridge))
 		s.place(l, cni, "web", "launcher")
 		l.ports(2)
-		l.announce("web", remedied)
-		l.evidence(remedied, "web", "ASSIGNED eth0", "ANNOUNCED")
+		l.announce("web", b.first())
+		l.evidence(b.first(), "web", "ASSIGNED eth0", "ANNOUNCED")
 		l.sh("ip -n launcher link add br0 type bridge", "ip -n launcher link set br0 up", "ip -n launcher addr flush dev eth0",
 			"ip -n launcher link set eth0 master br0",
 			"ip netns add guest", "ip -n launcher link add tap0 type veth peer name eth0 netns guest", "ip -n launcher link set tap0 master br0",
 			"ip -n launcher link set tap0 up", "ip -n guest link set eth0 address 02:00:00:00:00:06", "ip -n guest link set eth0 up")
-		l.assign("guest", remedied+"/24")
+		l.assign("guest", b.first()+"/24")
 		claim := func() {
 			l.sh("ip -n guest neigh flush dev eth0")
-			l.ask("guest", remedied, "198.18.79.77")
+			l.ask("guest", b.first(), b.address(77))
 		}
-		until(t, remedied+" to be confirmed", func() bool {
+		wait.Until(t, b.first()+" to be confirmed", func() bool {
 			claim()
-			return inState(remedied, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
+			return inState(b.first(), ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 		})
-		s.byHand["Find what uses the address behind"] = func() { l.sh("ip -n guest addr del " + remedied + "/24 dev eth0") }
+		s.byHand["Find the process or machine that uses the address behind"] = func() { l.sh("ip -n guest addr del " + b.first() + "/24 dev eth0") }
 		s.left = []string{"intended-not-observed"} // the launcher's finding
 		s.ways = map[string]string{"default/web keeps the address": "web"}
-		return s.conflicted(remedied, "default/launcher | default/web", "static-address")
+		return s.conflicted(b.first(), "default/launcher | default/web", "static-address")
 	},
-	"tunnel-address": func(t *testing.T) *scene {
+	"tunnel-address": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
 		l.lan("192.0.2.1/24")
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		l.awaitPod(remedied, "web")
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
+		l.awaitPod(b.first(), "web")
 		l.sh("ip link add flannel.1 type vxlan id 4096 dstport 4789 dev eth0 local 192.0.2.1 nolearning",
-			"ip addr add "+remedied+"/32 dev flannel.1", "ip link set flannel.1 up")
-		s.byHand["another address where that is configured"] = func() {}
-		s.ways = map[string]string{"default/web keeps the address": "web", "the device cannot do without": "node1"}
-		return s.conflicted(remedied, "default/web | node1", "tunnel-address")
+			"ip addr add "+b.first()+"/32 dev flannel.1", "ip link set flannel.1 up")
+		s.byHand["a different address where it is configured"] = func() {}
+		s.ways = map[string]string{"default/web keeps the address": "web", "the device must keep": "node1"}
+		return s.conflicted(b.first(), "default/web | node1", "tunnel-address")
 	},
-	"overlapping-networks": func(t *testing.T) *scene {
+	"overlapping-networks": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
 		var nets []*netlab.CNI
 		conf := func(i string) string {
-			return strings.NewReplacer("cbr0", "net"+i, "cni0", "cni"+i).Replace(remedyRange(netlab.Bridge))
+			return strings.NewReplacer("cbr0", "net"+i, "cni0", "cni"+i).Replace(b.network(netlab.Bridge))
 		}
 		for i, name := range []string{"web", "db"} {
 			nets = append(nets, l.cni(conf(string(rune('0'+i)))))
 			s.place(l, nets[i], name)
-			l.awaitOwners(gateway, 1)
+			l.awaitOwners(b.address(1), 1)
 		}
 		for i, net := range []string{"net0", "net1"} {
 			s.byHand["Give network "+net] = func() {
-				l.cni(strings.Replace(conf(string(rune('0'+i))), "198.18.79.0/24", "198.18.80.0/24", 1))
+				l.cni(strings.Replace(conf(string(rune('0'+i))), b.prefix(), b.other(), 1))
 			}
 		}
 		s.keeper = "web" // both have an allocation, and web was first
-		return s.conflicted(remedied, "default/db | default/web", "overlapping-networks")
+		return s.conflicted(b.first(), "default/db | default/web", "overlapping-networks")
 	},
-	"pod-cidr-overlap": func(t *testing.T) *scene {
+	"pod-cidr-overlap": func(t *testing.T, b block) *scene {
 		c := newCluster(t, 2)
 		s := newScene(t, c.lab, c.nodes...)
-		conf := strings.Replace(remedyRange(netlab.Bridge), "cbr0", "pods", 1)
+		conf := strings.Replace(b.network(netlab.Bridge), "cbr0", "pods", 1)
 		for i, name := range []string{"web", "db"} {
 			s.place(c.nodes[i], c.nodes[i].cni(conf), name)
-			c.awaitOwners(remedied, i+1)
+			c.awaitOwners(b.first(), i+1)
 		}
 		for i, name := range []string{"node1", "node2"} {
-			s.byHand["On node "+name+", write a range into"] = func() {
-				c.nodes[i].cni(strings.Replace(conf, "198.18.79.0/24", "198.18.80.0/24", 1))
+			s.byHand["On node "+name+", write a range that no other node has into"] = func() {
+				c.nodes[i].cni(strings.Replace(conf, b.prefix(), b.other(), 1))
 			}
 		}
 		s.ways = map[string]string{"node node1 keeps its range": "web", "node node2 keeps its range": "db"}
 		s.keeper = "web"
-		return s.conflicted(remedied, "default/db | default/web", "pod-cidr-overlap")
+		return s.conflicted(b.first(), "default/db | default/web", "pod-cidr-overlap")
 	},
-	"external-device, of a pod": func(t *testing.T) *scene {
+	"external-device, of a pod": func(t *testing.T, _ block) *scene {
 		l := newLab(t, "--stale-after", "3s")
 		s := newScene(t, l)
 		out := l.lan("192.0.2.1/24")
@@ -203,7 +227,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		s.keeper = "web"
 		return s.conflicted("192.0.2.100", " | default/web", "external-device")
 	},
-	"external-device, of a node": func(t *testing.T) *scene {
+	"external-device, of a node": func(t *testing.T, _ block) *scene {
 		l := newLab(t, "--stale-after", "3s")
 		s := newScene(t, l)
 		out := l.lan("192.0.2.1/24")
@@ -220,7 +244,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		}
 		return s.conflicted("192.0.2.1", " | node1", "external-device")
 	},
-	"split-brain": func(t *testing.T) *scene {
+	"split-brain": func(t *testing.T, _ block) *scene {
 		c := newCluster(t, 2, "--handover-grace", "1s")
 		s := newScene(t, c.lab, c.nodes...)
 		c.shared()
@@ -237,19 +261,19 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		s.ways = map[string]string{"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2"}
 		return s.conflicted(vip, "node1 | node2", "split-brain")
 	},
-	"orphaned-sandbox": func(t *testing.T) *scene {
+	"orphaned-sandbox": func(t *testing.T, b block) *scene {
 		h := newHost(t)
 		l := startLab(t, h, "--kubeconfig", apiOf(t, h, "new"))
 		s := newScene(t, l)
-		cni := l.cni(remedyRange(netlab.PTP))
+		cni := l.cni(b.network(netlab.PTP))
 		s.place(l, cni, "old")
 		l.awaitAllocations(1)
 		forgotten(t, cni)
 		s.place(l, cni, "new")
 		s.keeper = "new"
-		return s.conflicted(remedied, "default/new | default/old", "orphaned-sandbox")
+		return s.conflicted(b.first(), "default/new | default/old", "orphaned-sandbox")
 	},
-	"unknown, of two namespaces": func(t *testing.T) *scene {
+	"unknown, of two namespaces": func(t *testing.T, _ block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
 		l.pod("first", "192.0.2.7/32")
@@ -258,7 +282,7 @@ var conflictScenes = map[string]func(t *testing.T) *scene{
 		s.keeper = "first"
 		return s.conflicted("192.0.2.7", "first | second", "unknown")
 	},
-	"unknown, a kernel that refuses it": func(t *testing.T) *scene {
+	"unknown, a kernel that refuses it": func(t *testing.T, _ block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
 		l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
@@ -304,134 +328,135 @@ func write(t *testing.T, file, text string) {
 }
 
 func TestRemedyOfEachCauseLeavesTheRightOwner(t *testing.T) {
+	t.Parallel()
 	for name, build := range conflictScenes {
-		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); carriedOut(t, build) })
 	}
 }
 
 // findingScenes are findings of each kind.
-var findingScenes = map[string]func(t *testing.T) *scene{
-	"in-use-unallocated": func(t *testing.T) *scene {
+var findingScenes = map[string]func(t *testing.T, b block) *scene{
+	"in-use-unallocated": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
+		s.place(l, l.cni(b.network(netlab.PTP)), "web", "db")
 		l.awaitAllocations(2)
-		if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + remedied)); err != nil {
+		if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + b.first())); err != nil {
 			t.Fatal(err)
 		}
 		s.keeper = "web"
-		return s.found("in-use-unallocated", remedied)
+		return s.found("in-use-unallocated", b.first())
 	},
-	"in-use-unallocated, of a namespace": func(t *testing.T) *scene {
+	"in-use-unallocated, of a namespace": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		l.awaitPod(remedied, "web")
-		l.pod("blue", "198.18.79.9/32")
-		s.keeper, s.ways = "-", map[string]string{"it cannot do without": "blue"}
-		return s.found("in-use-unallocated", "198.18.79.9")
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
+		l.awaitPod(b.first(), "web")
+		l.pod("blue", b.address(9)+"/32")
+		s.keeper, s.ways = "-", map[string]string{"it must keep": "blue"}
+		return s.found("in-use-unallocated", b.address(9))
 	},
-	"in-use-unallocated, of the node": func(t *testing.T) *scene {
+	"in-use-unallocated, of the node": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
 		l.lan("192.0.2.1/24")
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		l.awaitPod(remedied, "web")
-		l.sh("ip addr add 198.18.79.9/32 dev eth0")
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
+		l.awaitPod(b.first(), "web")
+		l.sh("ip addr add " + b.address(9) + "/32 dev eth0")
 		s.byHand["set rangeStart and rangeEnd"] = func() {
-			l.cni(strings.Replace(remedyRange(netlab.PTP), `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeEnd":"198.18.79.8"`, 1))
+			l.cni(strings.Replace(b.network(netlab.PTP), b.prefix()+`"`, b.prefix()+`","rangeEnd":"`+b.address(8)+`"`, 1))
 		}
 		s.keeper = "node1"
-		return s.found("in-use-unallocated", "198.18.79.9")
+		return s.found("in-use-unallocated", b.address(9))
 	},
-	"booked-elsewhere": func(t *testing.T) *scene {
+	"booked-elsewhere": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web", "db")
-		l.awaitPod(remedied, "web")
-		rebook(t, l, l.Path("/run/cni-ipam-state/kindnet/"+remedied))
+		s.place(l, l.cni(b.network(netlab.PTP)), "web", "db")
+		l.awaitPod(b.first(), "web")
+		rebook(t, l, l.Path("/run/cni-ipam-state/kindnet/"+b.first()))
 		s.keeper, s.ways = "web", map[string]string{"it is Ready": "-"}
-		return s.found("booked-elsewhere", remedied)
+		return s.found("booked-elsewhere", b.first())
 	},
-	"leaked": func(t *testing.T) *scene {
+	"leaked": func(t *testing.T, b block) *scene {
 		l := newLab(t, "--leaked-after", "1s")
 		s := newScene(t, l)
-		cni := l.cni(remedyRange(netlab.PTP))
+		cni := l.cni(b.network(netlab.PTP))
 		s.place(l, cni, "web", "db")
 		l.awaitAllocations(2)
 		l.sh("ip netns del web")
 		delete(s.pods, "web")
 		s.effects["crictl rmp"] = func() { // the runtime calls CNI DEL
-			if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + remedied)); err != nil {
+			if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + b.first())); err != nil {
 				t.Fatal(err)
 			}
 		}
-		s.keeper, s.unreal = "-", []string{"it is there, and Ready"}
-		return s.found("leaked", remedied)
+		s.keeper, s.unreal = "-", []string{"it exists and is Ready"}
+		return s.found("leaked", b.first())
 	},
-	"ipam-state-lost": func(t *testing.T) *scene {
+	"ipam-state-lost": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		cni := l.cni(remedyRange(netlab.PTP))
+		cni := l.cni(b.network(netlab.PTP))
 		s.place(l, cni, "web", "db")
-		l.awaitPod(remedied, "web")
+		l.awaitPod(b.first(), "web")
 		l.awaitAllocations(2)
 		forgotten(t, cni)
 		return s.found("ipam-state-lost", "")
 	},
-	"pool-exhaustion": func(t *testing.T) *scene {
+	"pool-exhaustion": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		conf := strings.ReplaceAll(remedyRange(netlab.PTP), "198.18.79.0/24", "198.18.79.0/29")
+		conf := strings.ReplaceAll(b.network(netlab.PTP), b.prefix(), b.address(0)+"/29")
 		s.place(l, l.cni(conf), "a", "b", "c", "d", "e")
-		s.byHand["Give the network a larger range"] = func() { l.cni(remedyRange(netlab.PTP)) }
+		s.byHand["Give the network a larger range"] = func() { l.cni(b.network(netlab.PTP)) }
 		return s.found("pool-exhaustion", "")
 	},
-	"ipam-unreadable": func(t *testing.T) *scene {
+	"ipam-unreadable": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		s.place(l, l.cni(remedyRange(netlab.Bridge)), "web")
+		s.place(l, l.cni(b.network(netlab.Bridge)), "web")
 		l.awaitAllocations(1)
 		// In a container, the directory itself may be mounted without its parent.
 		l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
 		l.awaitAllocations(1)
 		l.sh("mv /var/lib/kept/networks/cbr0 /var/lib/kept/cbr0", "rmdir /var/lib/kept/networks")
-		s.byHand["See whether the agent may read it"] = func() {
+		s.byHand["Check whether the agent may read it"] = func() {
 			l.sh("umount /var/lib/cni/networks", "mv /var/lib/kept/cbr0 /var/lib/cni/networks/")
 		}
 		return s.found("ipam-unreadable", "")
 	},
-	"double-allocated": func(t *testing.T) *scene {
+	"double-allocated": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		l.awaitPod(remedied, "web")
-		second := l.cni(strings.ReplaceAll(remedyRange(netlab.PTP), "kindnet", "other"))
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
+		l.awaitPod(b.first(), "web")
+		second := l.cni(strings.ReplaceAll(b.network(netlab.PTP), "kindnet", "other"))
 		if err := os.MkdirAll(l.Path("/run/cni-ipam-state/other"), 0o755); err != nil {
 			t.Fatal(err)
 		}
 		// A record that was copied from another node: its container is not here.
-		record := l.Path("/run/cni-ipam-state/other/" + remedied)
+		record := l.Path("/run/cni-ipam-state/other/" + b.first())
 		write(t, record, "restored\r\neth0")
 		s.place(l, second, "db")
-		s.byHand["if it is no more, take its record away"] = func() {
+		s.byHand["if it no longer exists, remove its record"] = func() {
 			if err := os.Remove(record); err != nil {
 				t.Fatal(err)
 			}
 		}
 		s.keeper, s.left = "web", []string{"ranges-overlap"} // the reason why it could happen
-		return s.found("double-allocated", remedied)
+		return s.found("double-allocated", b.first())
 	},
-	"intended-not-observed": func(t *testing.T) *scene {
+	"intended-not-observed": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
-		s.place(l, l.cni(remedyRange(netlab.PTP)), "web")
-		l.awaitPod(remedied, "web")
+		s.place(l, l.cni(b.network(netlab.PTP)), "web")
+		l.awaitPod(b.first(), "web")
 		l.sh("ip -n web addr flush dev eth0")
 		s.keeper = "-"
-		return s.found("intended-not-observed", remedied)
+		return s.found("intended-not-observed", b.first())
 	},
-	"shared-address-answered": func(t *testing.T) *scene {
+	"shared-address-answered": func(t *testing.T, _ block) *scene {
 		c := newCluster(t, 2, "--stale-after", "3s")
 		s := newScene(t, c.lab, c.nodes...)
 		out := c.shared()
@@ -440,7 +465,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		for _, n := range c.nodes {
 			n.sh("ip addr add " + addr + "/32 dev lo")
 		}
-		until(t, "the finding", func() bool {
+		wait.Until(t, "the finding", func() bool {
 			for _, n := range c.nodes {
 				n.announce("/eth0", addr)
 			}
@@ -454,7 +479,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		}
 		return s.found("shared-address-answered", addr)
 	},
-	"duplicate-node-name": func(t *testing.T) *scene {
+	"duplicate-node-name": func(t *testing.T, _ block) *scene {
 		c := newCluster(t, 1)
 		s := newScene(t, c.lab, c.nodes...)
 		twin := c.addNode("node1")
@@ -464,22 +489,22 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 				twin.again()
 			}
 		}
-		s.byHand["Give all but one of them a hostname of its own"] = rename
-		s.byHand["Start the agent of all but one of them with a name of its own"] = rename
+		s.byHand["Give each of them but one a unique hostname"] = rename
+		s.byHand["Start the agent of each of them but one with a unique name"] = rename
 		return s.found("duplicate-node-name", "")
 	},
-	"pod-cidr-overlap": func(t *testing.T) *scene {
+	"pod-cidr-overlap": func(t *testing.T, b block) *scene {
 		c := newCluster(t, 2)
 		s := newScene(t, c.lab, c.nodes...)
-		conf := strings.Replace(remedyRange(netlab.PTP), "kindnet", "pods", 1)
+		conf := strings.Replace(b.network(netlab.PTP), "kindnet", "pods", 1)
 		for i, n := range c.nodes {
 			at := conf
 			if i == 1 {
-				at = strings.Replace(conf, `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeStart":"198.18.79.100"`, 1)
+				at = strings.Replace(conf, b.prefix()+`"`, b.prefix()+`","rangeStart":"`+b.address(100)+`"`, 1)
 			}
 			s.place(n, n.cni(at), "web"+n.name)
 			s.byHand["On node "+n.name+", remove that configuration"] = func() {
-				n.cni(strings.Replace(conf, "198.18.79.0/24", "198.18.80.0/24", 1))
+				n.cni(strings.Replace(conf, b.prefix(), b.other(), 1))
 			}
 			s.byHand["Restart the pods of node "+n.name] = func() {
 				delete(s.held, n.name) // DaemonSet pods start on a cordoned node; other pods wait
@@ -489,16 +514,16 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		s.unreal = []string{"Node.spec.podCIDRs of both nodes"}
 		return s.found("pod-cidr-overlap", "")
 	},
-	"ranges-overlap": func(t *testing.T) *scene {
+	"ranges-overlap": func(t *testing.T, b block) *scene {
 		l := newLab(t)
 		s := newScene(t, l)
 		conf := map[string]string{
-			"net0": strings.NewReplacer("kindnet", "net0").Replace(remedyRange(netlab.PTP)),
-			"net1": strings.NewReplacer("kindnet", "net1", `"subnet":"198.18.79.0/24"`, `"subnet":"198.18.79.0/24","rangeStart":"198.18.79.100"`).Replace(remedyRange(netlab.PTP)),
+			"net0": strings.NewReplacer("kindnet", "net0").Replace(b.network(netlab.PTP)),
+			"net1": strings.NewReplacer("kindnet", "net1", b.prefix()+`"`, b.prefix()+`","rangeStart":"`+b.address(100)+`"`).Replace(b.network(netlab.PTP)),
 		}
 		for net, text := range conf {
 			s.place(l, l.cni(text), "web"+net)
-			s.byHand["Give network "+net] = func() { l.cni(strings.ReplaceAll(text, "198.18.79", "198.18.80")) }
+			s.byHand["Give network "+net] = func() { l.cni(strings.ReplaceAll(text, fmt.Sprintf("198.19.%d.", b), fmt.Sprintf("198.19.%d.", b+1))) }
 			s.byHand["Restart the pods of network "+net] = func() { s.end("web" + net) }
 			s.byHand["remove the configuration of network "+net] = func() {
 				s.remove("web" + net) // the network has no pods
@@ -507,7 +532,7 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 		}
 		s.byHand["--shared CIDR"] = func() {
 			l.agent.Kill()
-			l.start("--node", "node1", "--shared", "198.18.79.0/24=two")
+			l.start("--node", "node1", "--shared", b.prefix()+"=two")
 			l.awaitAllocations(2)
 		}
 		return s.found("ranges-overlap", "")
@@ -515,8 +540,9 @@ var findingScenes = map[string]func(t *testing.T) *scene{
 }
 
 func TestRemedyOfEachFindingEndsIt(t *testing.T) {
+	t.Parallel()
 	for name, build := range findingScenes {
-		t.Run(name, func(t *testing.T) { carriedOut(t, build) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); carriedOut(t, build) })
 	}
 }
 

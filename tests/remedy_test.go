@@ -11,6 +11,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // Each remedy is carried out literally: the printed commands in their order, on their
@@ -138,7 +139,7 @@ func (s *scene) conflicted(addr, owners, cause string) *scene {
 func (s *scene) found(kind, addr string) *scene {
 	s.t.Helper()
 	s.about, s.kind = addr, kind
-	until(s.t, kind+" "+addr, func() bool { return s.finding() != nil })
+	wait.Until(s.t, kind+" "+addr, func() bool { return s.finding() != nil })
 	return s
 }
 
@@ -195,10 +196,10 @@ func ways(actions []*ipwitnessv1.Action) []way {
 // interpretations are parts of instructions that mean the same in every scene. Most of
 // them require nothing to be done in the lab.
 var interpretations = []string{
-	"Leave ", "Read plan.sh", "The conflict resolves by itself", "The finding is over", "Find out who else has the address",
-	"Find out what deleted", "Find out how it came about", "Look for what took the address away", "See why two nodes could",
-	"are to be written as host-local does", "The records are to be written anew", "Addresses leak where", "Find out which they are",
-	"If it may, the IPAM may be of a version", "Restart what else is on", "make sure that they share no more than the hostname",
+	"Leave ", "Read plan.sh", "The conflict resolves by itself", "The finding ends", "Find the other device that has the address",
+	"Find out what deleted", "Find out how this happened", "Find out what removed the address", "Find out why two nodes got",
+	"write the reservations of all addresses in use", "Rebuild the records", "Addresses leak if", "Identify the machines",
+	"If it may, this version of the IPAM", "Restart all other workloads on", "make sure that they share nothing but the hostname",
 }
 
 // looks matches commands that only read. They may find nothing.
@@ -386,7 +387,7 @@ func (s *scene) solved(labels []string) {
 		}
 	}
 	if s.kind != "" {
-		until(s.t, "the finding to be over", func() bool { s.speak(); return s.finding() == nil })
+		wait.Until(s.t, "the finding to be over", func() bool { s.speak(); return s.finding() == nil })
 	} else {
 		s.watch.await("the conflict to be over", inState(s.about, ipwitnessv1.Conflict_RESOLVED))
 	}
@@ -395,7 +396,7 @@ func (s *scene) solved(labels []string) {
 		if keeper == "-" {
 			want = nil
 		}
-		until(s.t, keeper+" alone to have the address", func() bool {
+		wait.Until(s.t, keeper+" alone to have the address", func() bool {
 			s.speak()
 			var names []string
 			for _, o := range s.owners("?address=" + s.about) {
@@ -438,19 +439,25 @@ func first(words ...string) string {
 	return ""
 }
 
-// carriedOut builds a scene for each path through its remedy, and carries the path out.
-func carriedOut(t *testing.T, build func(t *testing.T) *scene) {
+// carriedOut builds a scene for each path through its remedy, and carries the path out. The
+// first one tells how many there are.
+func carriedOut(t *testing.T, build func(t *testing.T, b block) *scene) {
 	t.Helper()
 	for n, of := 0, 1; n < of; n++ {
 		t.Run(fmt.Sprint("way ", n+1), func(t *testing.T) {
-			s := build(t)
+			if n > 0 {
+				t.Parallel()
+			}
+			s := build(t, newBlock(t))
 			all := ways(s.remedy())
-			of = len(all)
-			if of == 0 || len(all[min(n, of-1)].actions) == 0 {
+			if n == 0 {
+				of = len(all)
+			}
+			if len(all) == 0 || len(all[min(n, len(all)-1)].actions) == 0 {
 				t.Fatal("no remedy")
 			}
-			w := all[min(n, of-1)]
-			t.Logf("way %q of %d", w.labels, of)
+			w := all[min(n, len(all)-1)]
+			t.Logf("way %q of %d", w.labels, len(all))
 			for _, label := range w.labels {
 				if slices.ContainsFunc(s.unreal, func(part string) bool { return strings.Contains(label, part) }) {
 					return

@@ -13,6 +13,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/containerd"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // runtimeLab is a lab whose host has a containerd.
@@ -100,7 +101,7 @@ func (l *runtimeLab) forget() {
 // awaitMetric waits until a metric of the agent has a value.
 func (l *runtimeLab) awaitMetric(name string, value float64) {
 	l.t.Helper()
-	until(l.t, fmt.Sprint(name, " to be ", value), func() bool {
+	wait.Until(l.t, fmt.Sprint(name, " to be ", value), func() bool {
 		text, err := l.program.Text(l.t.Context(), "/metrics")
 		return err == nil && strings.Contains(text, fmt.Sprintf("\n%s %v\n", name, value))
 	})
@@ -124,7 +125,7 @@ func (l *runtimeLab) wantNamed(addr string, want ...string) {
 			l.t.Logf("owners of %s: got %q, want %q", addr, got, want)
 		}
 	}()
-	until(l.t, "names of the owners of "+addr, func() bool {
+	wait.Until(l.t, "names of the owners of "+addr, func() bool {
 		got = nil
 		for _, o := range l.owners("?address=" + addr) {
 			got = append(got, named(o.GetWorkload()))
@@ -180,7 +181,7 @@ func TestRuntimeThatIsKilledTakesNoNameAlong(t *testing.T) {
 			t.Fatal(err)
 		}
 		const away = "does not answer since"
-		until(t, "the problem to be shown", func() bool {
+		wait.Until(t, "the problem to be shown", func() bool {
 			out, err := l.Output(l.Command(binary, "nodes"))
 			return err == nil && strings.Contains(out, "the container runtime at "+containerd.Socket+" "+away)
 		})
@@ -193,7 +194,7 @@ func TestRuntimeThatIsKilledTakesNoNameAlong(t *testing.T) {
 		if err := l.runtime.Restart(ctx); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the problem to be gone", func() bool { return !strings.Contains(fmt.Sprint(l.node().GetProblems()), away) })
+		wait.Until(t, "the problem to be gone", func() bool { return !strings.Contains(fmt.Sprint(l.node().GetProblems()), away) })
 		l.forget()
 		again := l.run(containerd.Pod{Name: "new", UID: uid(2)})
 		l.wantConflict(podAddress(1), ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/new | default/old", "NODE node1")
@@ -251,7 +252,7 @@ func TestAddressThatTheRuntimeBelievesAndThePodHasNotIsShown(t *testing.T) {
 		}
 		in := "nsenter --net=" + strings.TrimSpace(path)
 		l.sh(in+" ip addr add 10.99.0.1/32 dev eth0", in+" ip addr del "+podAddress(1)+"/16 dev eth0")
-		until(t, "what was intended", func() bool {
+		wait.Until(t, "what was intended", func() bool {
 			owners := l.owners("?address=10.99.0.1")
 			return len(owners) == 1 && intended(owners[0]) == podAddress(1)+" eth0 by cri"
 		})
@@ -263,9 +264,9 @@ func TestAddressThatTheRuntimeBelievesAndThePodHasNotIsShown(t *testing.T) {
 		}
 		// A stack that is no kernel's has it, with the MAC of eth0, as gVisor's.
 		l.announce(filepath.Base(strings.TrimSpace(path)), podAddress(1))
-		until(t, "the wire to show it", func() bool { return intended(l.owners("?address=10.99.0.1")[0]) == "" })
+		wait.Until(t, "the wire to show it", func() bool { return intended(l.owners("?address=10.99.0.1")[0]) == "" })
 		l.sh(in + " ip addr add " + podAddress(1) + "/16 dev eth0")
-		until(t, "nothing to be missing", func() bool { return intended(l.awaitOwners(podAddress(1), 1)[0]) == "" })
+		wait.Until(t, "nothing to be missing", func() bool { return intended(l.awaitOwners(podAddress(1), 1)[0]) == "" })
 	})
 }
 
@@ -290,7 +291,7 @@ func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
 	const four = "-all,+net_admin,+net_broadcast,+bpf,+perfmon"
 	args := without(four, "run", "--node", "node1")
 	l.launch(l.Command(args[0], args[1:]...))
-	until(t, "the problem to be shown", func() bool { return len(l.node().GetProblems()) == 1 })
+	wait.Until(t, "the problem to be shown", func() bool { return len(l.node().GetProblems()) == 1 })
 	said := l.node().GetProblems()[0]
 	wantSaid(t, said, containerd.Socket, "may not be asked", "permission denied", "names of new pods come from CNI results and processes")
 	doctor := without(four, "doctor")
@@ -306,7 +307,7 @@ func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
 	l.awaitMetric("ipwitness_agent_cri_connected", 1)
 	id := l.run(containerd.Pod{Name: "web", UID: uid(1)})
 	l.wantNamed(podAddress(1), byCRI("web", uid(1), id))
-	until(t, "no problem once it may be asked", func() bool { return len(l.node().GetProblems()) == 0 })
+	wait.Until(t, "no problem once it may be asked", func() bool { return len(l.node().GetProblems()) == 0 })
 	if out, err = l.Output(l.Command(doctor[0], doctor[1:]...)); err != nil {
 		t.Error("doctor: ", err)
 	}

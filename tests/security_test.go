@@ -17,6 +17,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/pki"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // secured is a cluster whose aggregator wants agents to show certificates, and people tokens.
@@ -110,7 +111,7 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 	one, two := s.node("node1", "node1"), s.node("node2", "node2")
 	s.awaitNodes(one, two)
 	liar := s.node("node3", "node2")
-	until(t, "the agent of node3 to be refused", func() bool {
+	wait.Until(t, "the agent of node3 to be refused", func() bool {
 		return strings.Contains(liar.agent.Log.String(), "own node only: node2 is of node node2, and it says that it is node3")
 	})
 
@@ -132,8 +133,8 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 	one.mend()
 	s.awaitNode("node1", ipwitnessv1.Node_LIVE)
 	for _, p := range []*netlab.Program{s.program, one.agent} {
-		until(t, "the log to say that the files have changed", func() bool {
-			return strings.Contains(p.Log.String(), "files of TLS have changed and are used anew")
+		wait.Until(t, "the log to say that the files have changed", func() bool {
+			return strings.Contains(p.Log.String(), "reloaded changed TLS files")
 		})
 	}
 	for _, n := range s.allNodes() {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/tests/situations"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // newRow is newLab for a test whose explanations stand in docs/situations.md:
@@ -43,7 +44,7 @@ func (l *lab) row(id, addr, rule string) {
 // each written KIND, KIND PORT or KIND NODE/PORT.
 func (l *lab) evidence(addr, name string, ways ...string) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%s of %s to be witnessed by %v", addr, name, ways), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%s of %s to be witnessed by %v", addr, name, ways), func() bool {
 		seen := map[string]bool{}
 		for _, o := range l.owners("?address=" + addr) {
 			if o.GetWorkload().GetName() != name {

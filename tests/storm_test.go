@@ -3,7 +3,6 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net"
 	"net/netip"
 	"runtime"
@@ -19,6 +18,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // binding is the n-th of a storm: an address and the MAC that claims it.
@@ -92,7 +92,7 @@ func (l *lab) result(result string) float64 {
 // counted waits until the observer has seen so many frames that claim an address.
 func (l *lab) counted(frames int) {
 	l.t.Helper()
-	until(l.t, fmt.Sprintf("%d frames to be counted", frames), func() bool {
+	wait.Until(l.t, fmt.Sprintf("%d frames to be counted", frames), func() bool {
 		return l.result("known")+l.result("event")+l.result("lost")+l.result("limited") >= float64(frames)
 	})
 }
@@ -149,13 +149,14 @@ func (l *lab) wantHeld(prefix string, from, to int) {
 func (l *lab) wantProblem(words string) {
 	l.t.Helper()
 	l.pod("news")
-	until(l.t, "the node to say "+words, func() bool {
+	wait.Until(l.t, "the node to say "+words, func() bool {
 		return strings.Contains(strings.Join(l.node().GetProblems(), "\n"), words)
 	})
 	l.sh("ip netns del news")
 }
 
 func TestTwoMACsAlternateAtLineRate(t *testing.T) {
+	slow(t)
 	const atLeast = 200_000
 	addr := netip.MustParseAddr("192.0.2.7")
 	first, second := net.HardwareAddr{2, 0, 0, 0, 0, 0xa}, net.HardwareAddr{2, 0, 0, 0, 0, 0xb}
@@ -178,7 +179,6 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 			l.ports(1)
 			l.flood("lan", frames, netlab.Times(20_000))
 			l.awaitOwners(addr.String(), owners)
-			before := l.usage()
 
 			var over atomic.Bool
 			sent, done := 0, make(chan struct{})
@@ -212,7 +212,6 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 			if evidence != 2 {
 				t.Errorf("claims: got %d, want 2, one of each MAC: %v", evidence, held)
 			}
-			l.awaitUsage(math.MaxInt, before.rssKiB+8<<10)
 			conflicts := l.watch.find(addr.String())
 			switch {
 			case owners == 1 && len(conflicts) != 0:
@@ -226,12 +225,13 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 }
 
 func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
+	slow(t)
 	l := newLab(t)
 	l.pod("a")
 	l.ports(1)
 	const bindings = 50_000
 	frames := answers(0, bindings)
-	until(t, "all bindings to be known", func() bool {
+	wait.Until(t, "all bindings to be known", func() bool {
 		l.flood("a", frames, netlab.Times(bindings))
 		return l.metric(ownersOfNode) >= bindings
 	})
@@ -242,7 +242,7 @@ func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
 	l.plant() // and a duplicate among them is found
 	// They end with their port, and nothing of them is left.
 	l.sh("ip netns del a", "ip netns del plant1", "ip netns del plant2")
-	until(t, "all owners to be gone", func() bool { return l.metric(ownersOfNode) == 0 })
+	wait.Until(t, "all owners to be gone", func() bool { return l.metric(ownersOfNode) == 0 })
 	if got := l.metric("ipwitness_agent_claims"); got > 100 {
 		t.Errorf("claims after the port is gone: got %v, want next to none", got)
 	}
@@ -302,6 +302,7 @@ func (l *lab) switched(pod, addr string) {
 }
 
 func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
+	slow(t)
 	for _, wire := range []string{"tcx", "clsact"} {
 		t.Run("wire "+wire, func(t *testing.T) {
 			l := newLab(t, "--wire", wire)
@@ -318,9 +319,9 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 			// Two ports show more bindings than the table can hold (agent/table), and continue.
 			const all = 131072
 			stopA, stopB := l.floodAnew("alan", 0), l.floodAnew("b", 1<<22)
-			until(t, "the table to be full", func() bool { return l.metric("ipwitness_agent_claims") >= all })
-			until(t, "claims to be left out", func() bool { return l.lost("port_full") > 0 })
-			until(t, "both ports to be named, and who is behind them", func() bool {
+			wait.Until(t, "the table to be full", func() bool { return l.metric("ipwitness_agent_claims") >= all })
+			wait.Until(t, "claims to be left out", func() bool { return l.lost("port_full") > 0 })
+			wait.Until(t, "both ports to be named, and who is behind them", func() bool {
 				named := map[string]bool{}
 				for _, f := range l.node().GetFlooding() {
 					named[f.GetInterface()+" "+f.GetWorkload().GetName()] = f.GetLeftOut() > 0 && f.GetRate() > 0 && f.GetSince() != nil
@@ -337,7 +338,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 
 			// Strangers alternately claim an address on a quiet port and on a flooding one.
 			for addr, pod := range map[string]string{onQuiet: "clan", onFlooding: "alan"} {
-				until(t, "strangers by "+pod+" to be suspected", func() bool {
+				wait.Until(t, "strangers by "+pod+" to be suspected", func() bool {
 					l.arp(pod, 1, "02:aa:00:00:00:01", addr, addr)
 					l.arp(pod, 1, "02:aa:00:00:00:02", addr, addr)
 					return inState(addr, ipwitnessv1.Conflict_SUSPECTED)(l.watch.all())
@@ -347,7 +348,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 				}
 			}
 			// A device on the flooding port claims the address of a pod.
-			until(t, "the duplicate by a port that floods to be confirmed", func() bool {
+			wait.Until(t, "the duplicate by a port that floods to be confirmed", func() bool {
 				l.arp("b", 1, "02:aa:00:00:00:03", assigned, assigned)
 				return inState(assigned, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 			})
@@ -383,7 +384,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 		_, mac := binding(n)
 		frames = append(frames, answer(addr, mac))
 	}
-	until(t, "claimants to be refused", func() bool {
+	wait.Until(t, "claimants to be refused", func() bool {
 		l.flood("a", frames, netlab.Times(claimants))
 		return l.lost("port_full") >= claimants-most
 	})
@@ -395,6 +396,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 }
 
 func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
+	slow(t)
 	l := newLab(t)
 	// Each port may report 768 new bindings at once. All ports together may fill half of the
 	// ring, which has room for 16,384 events (bpf/observe.c).
@@ -420,7 +422,7 @@ func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 		t.Errorf("lost events: got %v, want the %v frames that were lost", got, lost)
 	}
 	// What was told is all that is known; what was lost is said to be.
-	until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= told })
+	wait.Until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= told })
 	if got := l.metric(ownersOfNode); got != told {
 		t.Errorf("owners: got %v, want the %v that were told", got, told)
 	}
@@ -429,7 +431,7 @@ func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 		t.Errorf("lost events of the node: got %d, want %v", got, lost)
 	}
 
-	until(t, "all bindings to be known", func() bool {
+	wait.Until(t, "all bindings to be known", func() bool {
 		show()
 		return l.metric(ownersOfNode) >= bindings
 	})
@@ -467,16 +469,16 @@ func TestAThousandAddressesOnOneInterface(t *testing.T) {
 	}
 	for range 2 { // and once more, when they were all gone
 		each(netlink.AddrAdd)
-		until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
+		wait.Until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
 		l.wantHeld("10.0.0.0/8", 0, addresses)
 		each(netlink.AddrDel)
-		until(t, "no address to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == 0 })
+		wait.Until(t, "no address to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == 0 })
 	}
 	// And all at once, with the interface.
 	each(netlink.AddrAdd)
-	until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
+	wait.Until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
 	l.sh("ip link del va")
-	until(t, "no address to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == 0 })
+	wait.Until(t, "no address to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == 0 })
 	l.wantOnlyPlanted()
 }
 
@@ -530,7 +532,7 @@ func TestLinksThatFlapAndMoveBetweenBridges(t *testing.T) {
 				func(l netlink.Link) error { return netlink.LinkSetMasterByIndex(l, bridges[0]) })
 			p.Close()
 
-			until(t, "the right owner on the right link", func() bool {
+			wait.Until(t, "the right owner on the right link", func() bool {
 				owners := l.owners("?address=10.40.0.1")
 				return len(owners) == 1 && owners[0].GetWorkload().GetName() == "a" && owners[0].GetScope().GetName() == "node1/br0"
 			})
@@ -542,8 +544,8 @@ func TestLinksThatFlapAndMoveBetweenBridges(t *testing.T) {
 			l.wantOnlyPlanted()
 			l.sh("ip netns del plant1", "ip netns del plant2")
 			l.ports(2)
-			until(t, "goroutines to end", func() bool { return l.metric("go_goroutines") <= goroutines+2 })
-			l.awaitUsage(before.descriptors+1, math.MaxInt)
+			wait.Until(t, "goroutines to end", func() bool { return l.metric("go_goroutines") <= goroutines+2 })
+			l.awaitDescriptors(before.descriptors + 1)
 			if got := l.lost("netlink"); got != 0 {
 				t.Logf("netlink events that were lost, and listed again: %v times", got)
 			}

@@ -442,8 +442,8 @@ func TestFilesOfTokens(t *testing.T) {
 		{"0123456789abcdef agent node1\n", ""},
 		{"0123456789abcdef agent\n", "line 1: want TOKEN ROLE NAME"},
 		{"# x\nshort agent node1\n", "line 2: the token has fewer than 16 characters"},
-		{"0123456789abcdef king node1\n", `"king" is no role`},
-		{"0123456789abcdef agent a\n0123456789abcdef agent b\n", "line 2: this token is there twice"},
+		{"0123456789abcdef king node1\n", `unknown role "king"`},
+		{"0123456789abcdef agent a\n0123456789abcdef agent b\n", "line 2: duplicate token"},
 	} {
 		if err := os.WriteFile(name, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)

@@ -14,20 +14,25 @@ import (
 )
 
 const (
-	// believed is how long the answer to a review counts, denied how long one that
-	// says no does: rights that were just given are not waited for.
+	// believed is how long a positive answer is used, denied how long a negative one:
+	// new rights take effect soon.
 	believed = time.Minute
 	denied   = 5 * time.Second
-	// withoutAPI is how long an answer counts while the API server does not answer.
+	// withoutAPI is how long a positive answer is used while the API server is away.
 	withoutAPI = 15 * time.Minute
-	// reviewWithin is how long a review may take, atOnce how many are under way.
+	// reviewWithin limits the time of a review, atOnce the number of reviews in progress.
 	reviewWithin = 10 * time.Second
 	atOnce       = 64
-	// maxReviews is how many answers are kept.
+	// maxReviews is the maximum number of answers that are kept.
 	maxReviews = 20_000
 )
 
-// reviews are the answers of Kubernetes, kept for a while.
+// reviews asks Kubernetes about tokens and rights, and keeps the answers for a while.
+//
+// It does not use the delegating authenticator and authorizer of k8s.io/apiserver. Those
+// cannot use an answer for longer while the API server is away, nor limit the reviews
+// that wrong tokens cause, and they need 24 MB of program and 15 MB of memory, in each
+// agent too.
 type reviews struct {
 	ask   Reviewer
 	slots chan struct{}
@@ -49,9 +54,9 @@ func newReviews(ask Reviewer) *reviews {
 	return &reviews{ask: ask, slots: make(chan struct{}, atOnce), now: time.Now, answers: map[[sha256.Size]byte]answer{}}
 }
 
-// token gives whom a token is of that is meant for one of some audiences. A token that
-// is not remembered is asked for only where may allows it; refused counts that it was
-// no good. Both happen while one of few asks: many at once are no way around them.
+// token returns the subject of a token for one of the audiences. An unknown token is
+// reviewed only if may allows it, and refused is called if it is not accepted. Both run
+// while the review holds one of the slots, so that many concurrent calls cannot evade them.
 func (r *reviews) token(ctx context.Context, token string, audiences []string, may func() error, refused func()) (Subject, error) {
 	key := sha256.Sum256([]byte("token\x00" + strings.Join(audiences, "\x00") + "\x00" + token))
 	a := r.review(ctx, key, func(ctx context.Context) answer {
@@ -74,7 +79,7 @@ func (r *reviews) token(ctx context.Context, token string, audiences []string, m
 	return a.who, a.err
 }
 
-// access tells whether a subject may do something.
+// access reports whether a subject may do something.
 func (r *reviews) access(ctx context.Context, who Subject, what Action) (bool, error) {
 	key, err := json.Marshal([]any{who, what.String()})
 	if err != nil {
@@ -87,8 +92,8 @@ func (r *reviews) access(ctx context.Context, who Subject, what Action) (bool, e
 	return a.yes, a.err
 }
 
-// review gives an answer that still counts, or asks for one; many who want the same
-// at once ask once.
+// review returns an answer that is recent enough, or asks for one. Concurrent calls for the
+// same key ask once.
 func (r *reviews) review(ctx context.Context, key [sha256.Size]byte, ask func(context.Context) answer) answer {
 	old, known := r.known(key)
 	age := r.now().Sub(old.at)
@@ -102,7 +107,7 @@ func (r *reviews) review(ctx context.Context, key [sha256.Size]byte, ask func(co
 		case r.slots <- struct{}{}:
 			defer func() { <-r.slots }()
 		case <-ctx.Done():
-			return answer{err: errors.New("too many are asked for at once")}, nil
+			return answer{err: errors.New("too many reviews in progress")}, nil
 		}
 		a := ask(ctx)
 		a.at = r.now()

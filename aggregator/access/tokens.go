@@ -11,11 +11,11 @@ import (
 	"sync"
 )
 
-// shortestToken is how many characters keep a token from being guessed.
+// shortestToken is the minimum length of a token, so that it cannot be guessed.
 const shortestToken = 16
 
-// tokens are those of a file, which is read again when it changes. Only their sums
-// are kept.
+// tokens are the bearer tokens of a file, which is read again when it changes. Only their
+// hashes are kept.
 type tokens struct {
 	name string
 	log  *slog.Logger
@@ -36,7 +36,7 @@ func openTokens(name string, log *slog.Logger) (*tokens, error) {
 	return t, nil
 }
 
-// find gives whom a token is of; nil for one that is not in the file.
+// find returns the caller of a token; nil for a token that is not in the file.
 func (t *tokens) find(token string) *Caller {
 	if t == nil {
 		return nil
@@ -44,7 +44,7 @@ func (t *tokens) find(token string) *Caller {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refresh()
-	// Sums do not tell by how much a wrong token differs.
+	// The time to look up a hash does not reveal how much of a token is right.
 	c, ok := t.callers[sha256.Sum256([]byte(token))]
 	if !ok {
 		return nil
@@ -62,12 +62,12 @@ func (t *tokens) refresh() {
 	if err != nil {
 		if t.said != err.Error() {
 			t.said = err.Error()
-			t.log.Warn("the file of tokens has changed and cannot be used: those of before are used on", "error", err)
+			t.log.Warn("cannot use the changed tokens file: keeping the previous tokens", "error", err)
 		}
 		return
 	}
 	t.callers, t.info, t.said = callers, info, ""
-	t.log.Info("the file of tokens has changed and is used anew", "file", t.name, "tokens", len(callers))
+	t.log.Info("reloaded the changed tokens file", "file", t.name, "tokens", len(callers))
 }
 
 // read reads the file. Errors name lines, never tokens.
@@ -77,7 +77,7 @@ func (t *tokens) read() (map[[sha256.Size]byte]Caller, fs.FileInfo, error) {
 		return nil, nil, fmt.Errorf("read --tokens: %w", err)
 	}
 	if info.Mode().Perm()&0o007 != 0 {
-		return nil, nil, fmt.Errorf("%s can be read by all on this host: take that away with 'chmod o= %s', or of a Secret in Kubernetes with defaultMode 0440", t.name, t.name)
+		return nil, nil, fmt.Errorf("every user of this host can access %s: run 'chmod o= %s', or set defaultMode 0440 for a Secret in Kubernetes", t.name, t.name)
 	}
 	raw, err := os.ReadFile(t.name)
 	if err != nil {
@@ -95,7 +95,7 @@ func (t *tokens) read() (map[[sha256.Size]byte]Caller, fs.FileInfo, error) {
 		}
 		sum := sha256.Sum256([]byte(fields[0]))
 		if _, twice := callers[sum]; twice {
-			return nil, nil, fmt.Errorf("%s, line %d: this token is there twice", t.name, i+1)
+			return nil, nil, fmt.Errorf("%s, line %d: duplicate token", t.name, i+1)
 		}
 		callers[sum] = c
 	}
@@ -118,7 +118,7 @@ func tokenLine(fields []string) (Caller, error) {
 	case "operator":
 		c.reader, c.operator = true, true
 	default:
-		return Caller{}, fmt.Errorf("%q is no role: use agent, reader or operator", fields[1])
+		return Caller{}, fmt.Errorf("unknown role %q: use agent, reader or operator", fields[1])
 	}
 	return c, nil
 }

@@ -29,9 +29,8 @@ const (
 	longestAcknowledgement = 366 * 24 * time.Hour
 )
 
-// acknowledgement records that a person knows of a conflict and accepts it: with its current
-// owners, in this episode, for a limited time. It silences alerts and has no effect on verdicts. It
-// never changes.
+// acknowledgement records that a user accepts a conflict with its current owners, in this episode,
+// for a limited time. It silences alerts and has no effect on verdicts. It never changes.
 type acknowledgement struct {
 	proto   *pb.Acknowledgement
 	address netip.Addr
@@ -40,7 +39,7 @@ type acknowledgement struct {
 }
 
 // covers returns the time until which the acknowledgement holds. An owner that was not there when
-// it was given ends it after the settle time, so that an owner that leaves again at once does not.
+// it was given ends it after the settle time, so that an owner that leaves again immediately does not.
 // An owner that left and came back does not end it.
 func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
 	until := a.until
@@ -62,14 +61,14 @@ func acknowledgedAs(o *verdict.Owner) string {
 	return o.ID
 }
 
-// Config is what acknowledgements need. No field may be left out.
+// Config contains the dependencies of acknowledgements. All fields are required.
 type Config struct {
 	Facts     *facts.Facts
 	Conflicts *shard.Conflicts
 	Log       *slog.Logger
-	// Judge waits until everything that a change touched is judged.
+	// Judge waits until everything that a change affects is judged.
 	Judge func(*facts.Batch)
-	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
+	// DataDir is the data directory; empty to keep acknowledgements only in memory.
 	DataDir string
 }
 
@@ -77,13 +76,13 @@ type Config struct {
 type Acknowledgements struct {
 	Config
 	dir *dataDir
-	// unsaved has a token when there are changes to write.
+	// unsaved contains a token if there are changes to write.
 	unsaved chan struct{}
 
 	mu   sync.Mutex
 	byID map[string]*acknowledgement
-	// recalled has the acknowledgements from before the start whose conflicts have not come back
-	// yet.
+	// recalled contains the acknowledgements from before the start whose conflicts have not been
+	// detected again yet.
 	recalled map[string]*acknowledgement
 }
 
@@ -97,7 +96,7 @@ func New(cfg Config) (*Acknowledgements, error) {
 		Config: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement), recalled: dir.load(),
 	}
 	for _, problem := range a.Problems() {
-		cfg.Log.Error("the data directory cannot be used as it is: starting nevertheless", "problem", problem)
+		cfg.Log.Error("data directory is unusable: starting without it", "problem", problem)
 	}
 	return a, nil
 }
@@ -105,7 +104,7 @@ func New(cfg Config) (*Acknowledgements, error) {
 // Close releases the data directory if Run is never called.
 func (a *Acknowledgements) Close() error { return a.dir.close() }
 
-// Problems describes what is wrong with the data directory.
+// Problems returns descriptions of the problems of the data directory.
 func (a *Acknowledgements) Problems() []string { return a.dir.problems() }
 
 // Of returns the acknowledgement of a conflict; nil for none.
@@ -136,9 +135,9 @@ func (a *Acknowledgements) all() map[string]*acknowledgement {
 }
 
 // Acknowledge silences a conflict until the acknowledgement expires, or withdraws the
-// acknowledgement, on behalf of a person. It returns the conflict as it was before.
+// acknowledgement, on behalf of a user. It returns the conflict as it was before.
 func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by string) (*verdict.Conflict, error) {
-	// A change is on disk before it is answered. Only requests to acknowledge wait for the disk.
+	// A change is on disk before the response is sent. Only requests to acknowledge wait for the disk.
 	a.dir.mu.Lock()
 	defer a.dir.mu.Unlock()
 	c, ack, err := a.acknowledging(q, by)
@@ -150,14 +149,14 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 		}
 		if err = a.dir.save(all); err != nil {
 			return nil, status.Errorf(codes.Unavailable,
-				"the acknowledgement cannot be kept: %s: nothing was changed; see to the data directory of the aggregator, and try again", err)
+				"cannot save the acknowledgement: %s: nothing was changed; repair the data directory of the aggregator and try again", err)
 		}
 		var next *acknowledgement
 		if c, next, err = a.acknowledging(q, by); err != nil {
 			a.changed() // the file no longer matches
 			break
 		}
-		if c.Episode != episode || !a.acknowledge(c.ID, episode, ack) { // it ended and came back meanwhile
+		if c.Episode != episode || !a.acknowledge(c.ID, episode, ack) { // it ended and started again in the meantime
 			ack = next
 			continue
 		}
@@ -198,7 +197,7 @@ func (a *Acknowledgements) acknowledging(q *pb.AcknowledgeConflictRequest, by st
 	}
 	if !c.Active() {
 		return nil, nil, status.Errorf(codes.FailedPrecondition,
-			"the conflict %s of %s is over since %s: wait whether it comes back, and acknowledge that",
+			"the conflict %s of %s was resolved at %s: if it occurs again, acknowledge it then",
 			c.ID, c.Address, c.ResolvedAt.Time().Format(time.RFC3339))
 	}
 	if ack != nil {
@@ -213,7 +212,7 @@ func (a *Acknowledgements) acknowledging(q *pb.AcknowledgeConflictRequest, by st
 // NoConflict is the error of a request for a conflict that is not known.
 func NoConflict(id string) error {
 	return status.Errorf(codes.NotFound,
-		"no conflict has the id %q: `ipwitness conflicts --all` lists them; those that are over are kept for a day", id)
+		"no conflict has the id %q: `ipwitness conflicts --all` lists all conflicts; resolved ones are kept for a day", id)
 }
 
 // newAcknowledgement returns the acknowledgement that a request asks for; nil if it withdraws one.
@@ -223,7 +222,7 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 	}
 	if q.GetWithdraw() {
 		if q.GetReason() != "" || q.GetExpiresAt() != nil {
-			return bad("withdraw ends the acknowledgement now: leave out reason and expires_at, or withdraw")
+			return bad("withdraw cannot be combined with reason and expires_at: remove withdraw, or both of the others")
 		}
 		return nil, nil
 	}
@@ -231,18 +230,18 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 	expires := q.GetExpiresAt().AsTime()
 	switch {
 	case reason == "":
-		return bad("reason is missing: say why the conflict is to be silent, for whoever finds it")
+		return bad("reason is missing: give the reason why the conflict is acknowledged")
 	case len(reason) > maxReason:
-		return bad("reason has %d bytes: %d are the most", len(reason), maxReason)
+		return bad("reason has %d bytes, but the limit is %d", len(reason), maxReason)
 	case q.GetExpiresAt() == nil:
-		return bad("expires_at is missing: say until when, like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
+		return bad("expires_at is missing: give a time like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
 	case !q.GetExpiresAt().IsValid():
-		return bad("expires_at is no time: give one like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
+		return bad("expires_at is not a time: give one like %s", now.Add(24*time.Hour).Time().Format(time.RFC3339))
 	case !expires.After(now.Time()):
-		return bad("expires_at is %s, and here it is %s: give a time that is to come, or withdraw the acknowledgement",
+		return bad("expires_at is %s, but the current time is %s: give a future time, or withdraw the acknowledgement",
 			expires.Format(time.RFC3339), now.Time().Format(time.RFC3339))
 	case expires.After(now.Add(longestAcknowledgement).Time()):
-		return bad("expires_at is %s: an acknowledgement lasts a year at most; it can be renewed", expires.Format(time.RFC3339))
+		return bad("expires_at is %s: an acknowledgement lasts at most a year; acknowledge the conflict again when it ends", expires.Format(time.RFC3339))
 	}
 	return &acknowledgement{
 		proto: &pb.Acknowledgement{Reason: reason, AcknowledgedAt: timestamppb.New(now.Time()), ExpiresAt: q.GetExpiresAt()},
@@ -251,7 +250,7 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 }
 
 // Lapse removes the acknowledgement of a conflict if the conflict is over, has had an additional
-// owner for the settle time, or the acknowledgement has expired, and reports whether it did.
+// owner for the settle time, or if the acknowledgement has expired, and reports whether it did.
 // Otherwise it returns the time until which the acknowledgement holds; 0 if there is none. A
 // conflict that comes back gets the acknowledgement that it had before the start.
 func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, lapsed bool) {

@@ -48,8 +48,8 @@ type dataDir struct {
 
 	// unusable is the file to set aside before another one is written; nil if there is none.
 	unusable *unusableFile
-	// said holds the current problems. It is read without mu, which may be held during slow
-	// disk I/O.
+	// said holds the current problems. It is read without mu, which may be locked during slow disk
+	// I/O.
 	said atomic.Pointer[dataProblems]
 }
 
@@ -66,8 +66,8 @@ type unusableFile struct {
 	err    error
 }
 
-// errInUse says that another process uses the data directory.
-var errInUse = errors.New("another ipwitness uses it: stop that one, or give each a --data-dir of its own")
+// errInUse is the error if another process uses the data directory.
+var errInUse = errors.New("another ipwitness process uses it: stop that process, or use a different --data-dir")
 
 // openDataDir locks a directory for this process and creates it if necessary. It returns an
 // error only if another process uses the directory.
@@ -91,7 +91,7 @@ func (d *dataDir) take() error {
 		return nil
 	}
 	if err := os.MkdirAll(d.path, 0o700); err != nil {
-		return fmt.Errorf("make data directory: %w", err)
+		return fmt.Errorf("create data directory: %w", err)
 	}
 	lock, err := os.OpenFile(filepath.Join(d.path, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -100,7 +100,7 @@ func (d *dataDir) take() error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return errors.Join(fmt.Errorf("lock data directory %s: %w", d.path, errInUse), lock.Close())
 	} else if err != nil {
-		return errors.Join(fmt.Errorf("lock data directory %s: %w: name one on a file system that has locks", d.path, err), lock.Close())
+		return errors.Join(fmt.Errorf("lock data directory %s: %w: use a directory on a file system that supports locks", d.path, err), lock.Close())
 	}
 	if err := d.writable(); err != nil {
 		return errors.Join(fmt.Errorf("write to data directory: %w", err), lock.Close())
@@ -118,16 +118,16 @@ func (d *dataDir) writable() error {
 	return os.Remove(probe)
 }
 
-// unkept records why nothing can be saved now; nil means that saving works.
+// unkept records why acknowledgements cannot be saved now; nil means that saving works.
 func (d *dataDir) unkept(err error) {
 	now := *d.said.Load()
 	if now.unkept = ""; err != nil {
-		now.unkept = fmt.Sprintf("acknowledgements cannot be kept, and none can be given: %s: make the directory writable, or name another one with --data-dir", err)
+		now.unkept = fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: make the directory writable, or use another --data-dir", err)
 	}
 	d.said.Store(&now)
 }
 
-// problems describes the current problems in words.
+// problems returns descriptions of the current problems.
 func (d *dataDir) problems() []string {
 	said := d.said.Load()
 	return slices.DeleteFunc([]string{said.lost, said.unkept}, func(s string) bool { return s == "" })
@@ -177,9 +177,9 @@ func (d *dataDir) load() map[string]*acknowledgement {
 	}
 	switch err := d.setAside(); {
 	case d.lock == nil: // the problem of the directory is already recorded
-		d.lost("it is left as it is")
+		d.lost("the file is left unchanged")
 	case err != nil:
-		d.lost("it cannot be set aside: " + err.Error())
+		d.lost("the file cannot be renamed: " + err.Error())
 	}
 	return nil
 }
@@ -188,7 +188,7 @@ func (d *dataDir) load() map[string]*acknowledgement {
 // is.
 func (d *dataDir) lost(where string) {
 	now := *d.said.Load()
-	now.lost = fmt.Sprintf("the acknowledgements of before the start are not known: %s is %s: %s: %s",
+	now.lost = fmt.Sprintf("the acknowledgements from before the start are not known: %s is %s: %s: %s",
 		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)
 	d.said.Store(&now)
 }
@@ -203,7 +203,7 @@ func (d *dataDir) setAside() error {
 	if err := os.Rename(from, to); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	d.lost(fmt.Sprintf("it is now %s: mend it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to))
+	d.lost(fmt.Sprintf("the file is now %s: repair it and move it back while the aggregator is stopped, or acknowledge the conflicts again", to))
 	d.unusable = nil
 	return nil
 }
@@ -218,7 +218,7 @@ func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
 	if err != nil {
 		return nil, &unusableFile{"unreadable", err}
 	}
-	defer func() { _ = f.Close() }() // only read, so an error loses nothing
+	defer func() { _ = f.Close() }() // opened for reading only, so an error loses nothing
 	info, err := f.Stat()
 	switch {
 	case err != nil:
@@ -226,7 +226,7 @@ func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
 	case !info.Mode().IsRegular():
 		return nil, &unusableFile{"not-a-file", fmt.Errorf("its type is %s", info.Mode().Type())}
 	case info.Size() > maxFile:
-		return nil, &unusableFile{"too-large", fmt.Errorf("it has %d bytes: %d are the most", info.Size(), maxFile)}
+		return nil, &unusableFile{"too-large", fmt.Errorf("it has %d bytes, but the limit is %d", info.Size(), maxFile)}
 	case info.Size() == 0:
 		return nil, &unusableFile{"empty", errors.New("it has no version")}
 	}
@@ -242,12 +242,12 @@ func (d *dataDir) read() (map[string]*acknowledgement, *unusableFile) {
 	case file.Version < 1:
 		return nil, &unusableFile{"damaged", errors.New("it has no version")}
 	case file.Version > fileVersion:
-		return nil, &unusableFile{"of-a-newer-version", fmt.Errorf("it has version %d, and %d is the newest that is known here", file.Version, fileVersion)}
+		return nil, &unusableFile{"of-a-newer-version", fmt.Errorf("it has version %d, but the newest supported version is %d", file.Version, fileVersion)}
 	}
 	found := make(map[string]*acknowledgement)
 	for _, k := range file.Acknowledgements {
 		if k.Conflict == "" || k.Reason == "" || k.ExpiresAt.IsZero() || !k.Address.IsValid() {
-			return nil, &unusableFile{"damaged", errors.New("an entry is not complete")}
+			return nil, &unusableFile{"damaged", errors.New("an entry is incomplete")}
 		}
 		found[k.Conflict] = &acknowledgement{
 			proto: &pb.Acknowledgement{
@@ -278,7 +278,7 @@ func (d *dataDir) write(acknowledged map[string]*acknowledgement) error {
 		return err
 	}
 	if err := d.setAside(); err != nil {
-		return fmt.Errorf("set aside a file that cannot be used: %w", err)
+		return fmt.Errorf("rename an unusable file: %w", err)
 	}
 	file := keptFile{Version: fileVersion, Acknowledgements: make([]kept, 0, len(acknowledged))}
 	for id, ack := range acknowledged {
@@ -294,7 +294,7 @@ func (d *dataDir) write(acknowledged map[string]*acknowledgement) error {
 		return err
 	}
 	if len(raw) >= maxFile {
-		return fmt.Errorf("there are too many: %d bytes are the most", maxFile)
+		return fmt.Errorf("there are too many: the limit is %d bytes", maxFile)
 	}
 	temporary := filepath.Join(d.path, temporaryFile)
 	if err := writeFile(temporary, append(raw, '\n')); err != nil {

@@ -36,9 +36,9 @@ func TestFilesThatMayNotBeReadOrWritten(t *testing.T) {
 		want      int
 		words     []string
 	}{
-		"a file that may not be read":         {0, 0o777, 0, []string{"is unreadable", "permission denied", "it is now"}},
-		"a directory that may not be written": {0o444, 0o555, 1, []string{"cannot be kept", "permission denied"}},
-		"neither":                             {0, 0o555, 0, []string{"is unreadable", "it is left as it is", "cannot be kept"}},
+		"a file that may not be read":         {0, 0o777, 0, []string{"is unreadable", "permission denied", "the file is now"}},
+		"a directory that may not be written": {0o444, 0o555, 1, []string{"cannot be saved", "permission denied"}},
+		"neither":                             {0, 0o555, 0, []string{"is unreadable", "the file is left unchanged", "cannot be saved"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -18,8 +18,8 @@ func (a *Acknowledgements) changed() {
 	}
 }
 
-// Run saves the acknowledgements when some have ended, and drops those whose conflict did not come
-// back, until ctx ends. Then it releases the data directory.
+// Run saves the acknowledgements when some have ended, and drops the ones whose conflict was not
+// detected again, until ctx ends. Then it releases the data directory.
 func (a *Acknowledgements) Run(ctx context.Context) {
 	over := time.NewTimer(a.Facts.Policy.NodeTimeout)
 	defer over.Stop()
@@ -38,7 +38,7 @@ func (a *Acknowledgements) Run(ctx context.Context) {
 			said = ""
 		case err.Error() != said: // logged once although saving is retried
 			said = err.Error()
-			a.Log.Error("cannot keep acknowledgements: those that ended come back after a restart; make room in the data directory",
+			a.Log.Error("cannot save acknowledgements: ended ones will be active again after a restart; free space in the data directory",
 				"error", err, "again_every", saveAgainAfter)
 		}
 	}
@@ -79,15 +79,15 @@ func (a *Acknowledgements) save() error {
 	return d.save(a.all())
 }
 
-// dropRecalled forgets the acknowledgements whose conflict did not come back, and
-// reports whether there were any.
+// dropRecalled drops the acknowledgements whose conflict was not detected again, and reports whether
+// there were any.
 func (a *Acknowledgements) dropRecalled() bool {
 	a.mu.Lock()
 	gone := a.recalled
 	a.recalled = nil
 	a.mu.Unlock()
 	for _, id := range slices.Sorted(maps.Keys(gone)) {
-		a.Log.Info("acknowledgement dropped: its conflict did not come back", "id", id, "address", gone[id].address,
+		a.Log.Info("acknowledgement dropped: its conflict was not detected again", "id", id, "address", gone[id].address,
 			"reason", gone[id].proto.GetReason())
 	}
 	return len(gone) > 0

@@ -64,8 +64,8 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 	return out, copied
 }
 
-// Judge judges a case from a file and explains the judgement as Explain does. It leaves out what
-// only an aggregator knows: acknowledgements, what Kubernetes says besides the case, and all but
+// Judge judges a case from a file and explains the judgement like Explain. The result lacks data that
+// only an aggregator has: acknowledgements, Kubernetes objects that are not in the case, and all but
 // the course and the owners of conflicts that were over before.
 func Judge(f *casefile.File) *pb.ExplainResponse {
 	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {

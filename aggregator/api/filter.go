@@ -70,7 +70,7 @@ func newOwnerFilter(q interface {
 	return f, nil
 }
 
-var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or UNHEARD: leave it out for all")
+var errOwnerState = status.Error(codes.InvalidArgument, "state must be LIVE, STALE or UNHEARD: omit it for all owners")
 
 // conflictFilter selects conflicts by their address, and by a single owner that meets all other
 // conditions.
@@ -99,7 +99,7 @@ func newConflictFilter(q interface {
 	return f, nil
 }
 
-var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: leave it out for those that are active")
+var errState = status.Error(codes.InvalidArgument, "state must be SUSPECTED, CONFIRMED or RESOLVED: omit it for active conflicts")
 
 // anyOwner reports whether the filter has a condition for owners.
 func (f *filter) anyOwner() bool { return f.node+f.namespace+f.pod+string(f.mac) != "" }
@@ -162,7 +162,7 @@ func (f *filter) span() verdict.Range {
 	return r
 }
 
-// parseAddress reads one IP address in any notation; zones are left out.
+// parseAddress parses an IP address in any notation and drops its zone.
 func parseAddress(text string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(text)
 	if err != nil {

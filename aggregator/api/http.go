@@ -34,6 +34,7 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address= &case=true
 /v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac=
+/v1/pools
 /v1/nodes
 /v1/owners:watch     a stream, one JSON object a line; the same filters
 /v1/conflicts:watch  a stream, one JSON object a line; the same filters
@@ -50,7 +51,7 @@ type jsonLines struct{ runtime.JSONPb }
 // streamType is the media type of streams.
 const streamType = "application/x-ndjson"
 
-// Marshal is for runtime.Marshaler. Streams do not use it for their messages.
+// Marshal implements runtime.Marshaler. Streams do not use it for their messages.
 func (m *jsonLines) Marshal(v any) ([]byte, error) {
 	if message, ok := v.(proto.Message); ok {
 		return encoded(message)
@@ -75,10 +76,10 @@ func encoded(m proto.Message) ([]byte, error) {
 	return bytes.Clone(out), nil
 }
 
-// Delimiter is for runtime.Delimited.
+// Delimiter implements runtime.Delimited.
 func (*jsonLines) Delimiter() []byte { return []byte("\n") }
 
-// NewDecoder is for runtime.Marshaler. Its errors say what the body of a request should be.
+// NewDecoder implements runtime.Marshaler. Its errors describe the expected body of a request.
 func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 	decoder := m.JSONPb.NewDecoder(r)
 	return runtime.DecoderFunc(func(v any) error {
@@ -87,7 +88,7 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 			return err
 		}
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			return fmt.Errorf("the body is too large: %d bytes are the most", tooLarge.Limit)
+			return fmt.Errorf("the body is too large: the limit is %d bytes", tooLarge.Limit)
 		}
 		return fmt.Errorf("read the body: want JSON as /openapi.json describes it: %w", err)
 	})
@@ -96,7 +97,7 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 // maxBody is the maximum size of the body of a request in bytes.
 const maxBody = 64 << 10
 
-// Handlers returns the HTTP handlers for callers that guard lets in. rest serves the whole API of
+// Handlers returns the HTTP handlers for callers that guard accepts. rest serves the whole API of
 // service. probes serves only health, readiness and the metrics of gatherer, for a separate listener.
 // ready reports whether the aggregator runs.
 func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guard, ready func() bool) (rest, probes http.Handler, err error) {
@@ -105,7 +106,7 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true},
 		}}),
 		runtime.WithOutgoingHeaderMatcher(none),
-		runtime.WithIncomingHeaderMatcher(none), // no header of a client may become metadata, which only we set
+		runtime.WithIncomingHeaderMatcher(none), // headers of clients must not become metadata, which only this package sets
 		runtime.WithRoutingErrorHandler(noRoute),
 	)
 	err = pb.RegisterWitnessServiceHandlerClient(context.Background(), gateway, direct{service, guard})
@@ -128,7 +129,7 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 	})
 	probeMux.Handle("GET /metrics", guard.Metrics(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}), refuse))
 
-	// A page of another site must not change anything through the browser of a user who can
+	// A page of another site must not change anything through the browser of a user that can
 	// reach this server.
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
@@ -147,9 +148,9 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 		mux.ServeHTTP(lines, r.WithContext(context.WithValue(r.Context(), linesKey{}, lines)))
 		lines.finish()
 	})
-	// This handler is the outermost: it tells the server's own writer that the rest of a body is
-	// not read. Otherwise a client that is still sending would be disconnected before it has read
-	// the answer.
+	// This handler is the outermost one. It tells the server's own writer that the rest of a body is
+	// not read. Otherwise a client that is still sending would be disconnected before it has read the
+	// response.
 	return http.MaxBytesHandler(handler, maxBody), probeMux, nil
 }
 
@@ -173,10 +174,10 @@ type impatient struct {
 	stream bool
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap supports http.ResponseController.
 func (w *impatient) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Write is for io.Writer. Data that is flushed later has the deadline of the last Write.
+// Write implements io.Writer. Data that is flushed later has the deadline of the last Write.
 func (w *impatient) Write(p []byte) (written int, err error) {
 	control := http.NewResponseController(w.ResponseWriter)
 	for {
@@ -248,10 +249,10 @@ func readQuery(path string, q url.Values) error {
 func noRoute(ctx context.Context, mux *runtime.ServeMux, m runtime.Marshaler, w http.ResponseWriter, r *http.Request, code int) {
 	err := error(&runtime.HTTPStatusError{
 		HTTPStatus: code,
-		Err:        status.Errorf(codes.InvalidArgument, "%s is not possible with %s", r.Method, r.URL.Path),
+		Err:        status.Errorf(codes.InvalidArgument, "%s is not allowed for %s", r.Method, r.URL.Path),
 	})
 	if code == http.StatusNotFound {
-		err = status.Errorf(codes.NotFound, "there is no %s here: / lists what there is", r.URL.Path)
+		err = status.Errorf(codes.NotFound, "%s does not exist: / lists all paths", r.URL.Path)
 	}
 	runtime.HTTPError(ctx, mux, m, w, r, err)
 }

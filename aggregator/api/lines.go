@@ -17,7 +17,7 @@ import (
 type linesWriter struct {
 	*impatient
 
-	// turn is filled while a goroutine uses what follows. A write may block for as long as impatient
+	// turn is filled while a goroutine uses the fields below. A write may block for as long as impatient
 	// allows; a channel lets tests see that as waiting.
 	turn  chan struct{}
 	lines []byte
@@ -103,7 +103,7 @@ func (w *linesWriter) flush() error {
 	return w.write()
 }
 
-// end ends the stream: nothing but an error follows. It waits for a write that is under way.
+// end ends the stream: nothing but an error follows. It waits for a write in progress.
 func (w *linesWriter) end() {
 	w.lock()
 	defer w.unlock()
@@ -112,7 +112,7 @@ func (w *linesWriter) end() {
 	}
 }
 
-// finish writes what is left after the end. It fails only if the client is gone.
+// finish writes the remaining data after the end. It fails only if the client is gone.
 func (w *linesWriter) finish() {
 	w.lock()
 	defer w.unlock()
@@ -147,7 +147,7 @@ type lineClient[M any] struct {
 // Header is for grpc.ClientStream.
 func (lineClient[M]) Header() (metadata.MD, error) { return nil, nil }
 
-// Recv is for grpc.ServerStreamingClient. It serves the whole stream and returns how it ended: the
+// Recv implements grpc.ServerStreamingClient. It serves the whole stream and returns how it ended: the
 // gateway gets no messages, because the service writes them itself. So no other goroutine has to
 // wake up for a message.
 func (c lineClient[M]) Recv() (*M, error) {

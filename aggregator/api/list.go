@@ -77,7 +77,7 @@ func parsePlace(token string) (p place, err error) {
 	return p, nil
 }
 
-var errPageToken = status.Error(codes.InvalidArgument, "page_token is not one that was given out: leave it out to begin anew")
+var errPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
 
 // ListOwners lists the current owners of addresses.
 func (s *Service) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {

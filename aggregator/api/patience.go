@@ -49,8 +49,8 @@ const (
 // errCutOff ends a watch whose watcher does not read.
 func errCutOff(token string) error {
 	s := status.Newf(codes.ResourceExhausted,
-		"the watch was cut off: nothing was read for %s; watch again with resume_token=%s: nothing is left out, "+
-			"and the event that was under way may come twice", sendWithin, token)
+		"the watch was disconnected because the client read nothing for %s; watch again with resume_token=%s: no event is lost, "+
+			"but the last one may be sent twice", sendWithin, token)
 	if detailed, err := s.WithDetails(&errdetails.ErrorInfo{
 		Reason: cutOffReason, Domain: errorDomain, Metadata: map[string]string{resumeTokenKey: token},
 	}); err == nil { // it fails only if the status is OK

@@ -1,5 +1,5 @@
 // Package api serves the WitnessService over gRPC and REST: lists, watches, explanations and
-// acknowledgements. It holds no state: it reads what the other rooms know, a few items at a time.
+// acknowledgements. It holds no state: it reads the state of the other rooms, a few items at a time.
 package api
 
 import (
@@ -14,8 +14,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Service is the WitnessService. All fields are needed, but Kubernetes is nil if there is none to
-// ask.
+// Service is the WitnessService. All fields are required, except that Kubernetes is nil if no
+// Kubernetes API is configured.
 type Service struct {
 	pb.UnimplementedWitnessServiceServer
 	Facts            *facts.Facts
@@ -26,10 +26,10 @@ type Service struct {
 	Coverage         *coverage.Coverage
 	Convert          *convert.Converter
 	Events           *events.Events
-	// Problems describes what is wrong with the aggregator itself.
+	// Problems returns descriptions of the problems of the aggregator itself.
 	Problems func() []string
 	// Version is the version of this program, for cases.
 	Version string
-	// Stopped is closed when watches are to end.
+	// Stopped is closed when watches must end.
 	Stopped <-chan struct{}
 }

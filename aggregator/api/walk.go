@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// listedKeys is the number of keys that a walk takes from an index at a time, and thus keeps.
-	// listedAddresses is the same for addresses: they are small, and each time their place is sought
-	// in all partitions.
+	// listedKeys is the number of keys that a walk takes from an index at a time and keeps in memory.
+	// listedAddresses is the same for addresses. It is larger, because addresses are small and each
+	// time requires a search in all partitions.
 	listedKeys      = 1024
 	listedAddresses = 4 * listedKeys
-	// lookedAt is the number of keys that a walk looks at while it holds the lock.
+	// lookedAt is the number of keys that a walk inspects while it holds the lock.
 	lookedAt = 256
-	// pageStep is the number of items of a page that are made while the lock is held.
+	// pageStep is the number of items of a page that are created while the lock is held.
 	pageStep = 64
 	// watchStep is the same for a watch: a subscriber that does not read keeps them in memory.
 	watchStep = 16
 )
 
 // A walk reads items of the store a few at a time in the order of their keys. It takes keys from a
-// snapshot of an index without the lock, and holds the lock for a few items only. Each time it
-// takes keys, it continues after the last one in a new snapshot, so that it takes little memory
-// however many items there are and however long it lasts.
+// snapshot of an index without the lock, and holds the lock for a few items only. Each time it takes
+// keys, it continues after the last one in a new snapshot, so that it needs little memory regardless
+// of the number of items and the duration of the walk.
 type walk[K, T any] struct {
 	facts *facts.Facts
 	// events is the bus of the events that change the items; nil if there is none.
@@ -36,7 +36,7 @@ type walk[K, T any] struct {
 	keys func(from *K) iter.Seq[K]
 	less func(a, b K) bool
 	// read appends the items of a key, at most room of them. It reports whether there are more:
-	// the next call continues with them. It is called with the facts held.
+	// the next call continues with them. It is called with the facts locked.
 	read func(key K, room int, into []item[T]) (items []item[T], more bool)
 
 	// atOnce is the number of keys that are taken at a time; 0 for listedKeys. first, unless it is 0,
@@ -56,7 +56,7 @@ type item[T any] struct {
 	it T
 }
 
-// part is what a walk reads in one step.
+// part contains the items that a walk reads in one step.
 type part[T any] struct {
 	// items are valid until the next step.
 	items []item[T]
@@ -105,7 +105,7 @@ func (w *walk[K, T]) list() bool {
 	most := cmp.Or(w.atOnce, listedKeys)
 	if w.first > 0 {
 		most = min(most, w.first)
-		w.first *= 2 // a filter may leave out nearly all
+		w.first *= 2 // a filter may exclude nearly all of them
 	}
 	for key := range w.keys(w.last) {
 		if w.last != nil && !w.less(*w.last, key) {

@@ -21,22 +21,22 @@ import (
 // bookmarkEvery is the interval at which a watcher gets bookmarks while nothing happens.
 const bookmarkEvery = 15 * time.Second
 
-// watch is one subscriber: what it is sent, and how. K and T are the keys and items of its walk, M
-// its messages.
+// watch is one subscriber and its messages. K and T are the types of keys and items of its walk, and
+// M is the type of its messages.
 type watch[K, T, M any] struct {
 	events *events.Bus
 	send   func(*M) error
-	// flush is called when there is nothing to send for the moment.
+	// flush is called when there is nothing more to send for the moment.
 	flush func() error
-	// walk returns a walk of the current state, add the message for one of its items.
+	// walk returns a walk of the current state; add returns the message for one of its items.
 	walk func() *walk[K, T]
 	add  func(T) *M
-	// key returns the key of the item that an event is about, event its message; a nil message
-	// leaves the event out.
+	// key returns the key of the item that an event is about; event returns its message, or nil to
+	// skip the event.
 	key   func(*events.Event) K
 	event func(*events.Event) *M
 	// bookmark returns a message with the resume token and the coverage of the state that was sent.
-	// lost returns a message that says how many events were left out.
+	// lost returns a message with the number of lost events.
 	bookmark func(token string, coverage *pb.Coverage) *M
 	lost     func(n uint32) *M
 	// coverage returns the coverage of the current state.
@@ -201,9 +201,9 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 	return err
 }
 
-var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: connect again, with the last resume token")
+var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: reconnect with the last resume token")
 
-var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is not one that was given out: leave it out to begin anew")
+var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start from the current state")
 
 // mark sends a bookmark: the subscriber has all events before a revision.
 func (w *watch[K, T, M]) mark(next uint64) error {

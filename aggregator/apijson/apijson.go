@@ -1,9 +1,9 @@
 // Package apijson encodes protocol buffer messages as JSON. It writes what protojson writes with
-// EmitDefaultValues, without the spaces that protojson adds at random, in a fraction of the time:
-// protojson works out the names, the order and the kinds of the fields anew for each message, while
-// this package does so once for each type, and reads the fields of the generated structs. It hands
-// types that are rare in the API to protojson: those with a oneof, bytes or floating-point numbers,
-// and the well-known types but Timestamp.
+// EmitDefaultValues, without the random spaces that protojson adds, in a fraction of the time:
+// protojson determines the names, the order and the kinds of the fields again for each message, while
+// this package does so once for each type, and reads the fields of the generated structs. It
+// delegates types that are rare in the API to protojson: types with a oneof, bytes or floating-point
+// numbers, and all well-known types except Timestamp.
 package apijson
 
 import (
@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// options are what the encoding is equivalent to.
+// options are the protojson options that produce an equivalent encoding.
 var options = protojson.MarshalOptions{EmitDefaultValues: true}
 
 // Append appends m as JSON. m must not be nil.
@@ -32,13 +32,13 @@ func Append(out []byte, m proto.Message) ([]byte, error) {
 
 // encoder encodes one message.
 type encoder struct {
-	// minute is the minute of the last time that was encoded, prefix its text up to the seconds. The
-	// times of one message are often close.
+	// minute is the minute of the last time that was encoded, and prefix is its text up to the
+	// seconds. The times of one message are often close together.
 	minute int64
 	prefix [17]byte
 }
 
-// plan says how messages of one type are encoded.
+// plan describes how messages of one type are encoded.
 type plan struct {
 	form   form
 	fields []field
@@ -51,22 +51,22 @@ type form uint8
 const (
 	object form = iota
 	timestamp
-	delegated // to protojson
+	delegated // encoded by protojson
 )
 
-// field says how one field is encoded.
+// field describes how one field is encoded.
 type field struct {
-	at       int // in the struct
+	at       int // index in the struct
 	kind     protoreflect.Kind
 	list     bool
 	dict     bool     // a map
-	optional bool     // a pointer, to a message or to something else
+	optional bool     // a pointer to a message or another value
 	name     string   // with quotes and a colon
-	words    []string // of an enumeration, with quotes
-	plan     *plan    // of a message
+	words    []string // names of an enumeration, with quotes
+	plan     *plan    // plan of a message
 }
 
-// plans has the plans of all types that were encoded so far, by their Go types.
+// plans contains the plans of all types that were encoded so far, by Go type.
 var plans sync.Map
 
 func planOf(m proto.Message) *plan {
@@ -79,7 +79,8 @@ func planOf(m proto.Message) *plan {
 	return p
 }
 
-// newPlan returns the plan of a type. made has those that are being made, as types may be recursive.
+// newPlan returns the plan of a type. made contains the unfinished plans, because types may be
+// recursive.
 func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[reflect.Type]*plan) *plan {
 	if p := made[pointer]; p != nil {
 		return p
@@ -130,8 +131,8 @@ func newPlan(of protoreflect.MessageDescriptor, pointer reflect.Type, made map[r
 	return p
 }
 
-// placesOf returns where the fields of a generated struct are, by their numbers. The tag of a field
-// is as in `protobuf:"bytes,3,opt,name=node,proto3"`.
+// placesOf returns the indexes of the fields of a generated struct by field number. A field's tag
+// looks like `protobuf:"bytes,3,opt,name=node,proto3"`.
 func placesOf(of reflect.Type) map[protoreflect.FieldNumber]int {
 	places := make(map[protoreflect.FieldNumber]int)
 	for i := range of.NumField() {
@@ -156,7 +157,8 @@ func encodes(k protoreflect.Kind) bool {
 	}
 }
 
-// words returns the names of an enumeration whose numbers are 0, 1, 2 and so on; nil for another one.
+// words returns the names of an enumeration whose numbers are 0, 1, 2 and so on. It returns nil for
+// any other enumeration.
 func words(of protoreflect.EnumDescriptor) (all []string) {
 	for i := range of.Values().Len() {
 		v := of.Values().Get(i)
@@ -168,7 +170,7 @@ func words(of protoreflect.EnumDescriptor) (all []string) {
 	return all
 }
 
-// message appends the message that a pointer leads to.
+// message appends the message that a pointer refers to.
 func (e *encoder) message(out []byte, pointer reflect.Value, p *plan) (_ []byte, err error) {
 	switch p.form {
 	case timestamp:
@@ -274,7 +276,7 @@ func (e *encoder) value(out []byte, v reflect.Value, f *field) ([]byte, error) {
 	}
 }
 
-// appendString appends a text. protojson encodes it if it needs to be escaped, or is no UTF-8.
+// appendString appends a text. protojson encodes it if it must be escaped or is not UTF-8.
 func appendString(out []byte, s string) ([]byte, error) {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -284,13 +286,13 @@ func appendString(out []byte, s string) ([]byte, error) {
 	return append(append(append(out, '"'), s...), '"'), nil
 }
 
-// The first and the last second that a Timestamp can be: those of the years 1 and 9999.
+// The first and the last second that a Timestamp can represent (years 1 to 9999).
 const (
 	firstSecond = -62135596800
 	lastSecond  = 253402300799
 )
 
-// timestamp appends a time in RFC 3339 with no, 3, 6 or 9 digits after the second.
+// timestamp appends a time in RFC 3339 format with 0, 3, 6 or 9 fractional digits.
 func (e *encoder) timestamp(out []byte, t *timestamppb.Timestamp) ([]byte, error) {
 	s, n := t.GetSeconds(), t.GetNanos()
 	if s < firstSecond || s > lastSecond || n < 0 || n > 999_999_999 {

@@ -31,7 +31,7 @@ func Nodes(f *verdict.Finding) (names []string) {
 	return names
 }
 
-// Addresses returns the addresses that a finding about several is about.
+// Addresses returns the addresses that a finding about several addresses concerns.
 func Addresses(f *verdict.Finding) (addresses []netip.Addr) {
 	if f.Spoof != nil {
 		addresses = append(addresses, f.Spoof.Addresses...)

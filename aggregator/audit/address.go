@@ -8,100 +8,102 @@ import (
 )
 
 const (
-	// endsWithin is how long a pod that has ended, or that somebody deleted, may hold an
-	// address that its IPAM has freed: plugins free it first.
-	endsWithin = 30 * time.Second
-	// ciliumWithin is how long Cilium may take to tell of the end of an endpoint,
-	// ciliumTells how long of a new one: it makes only so many objects in a second.
-	ciliumWithin = 30 * time.Second
-	ciliumTells  = 5 * time.Minute
-	// toldWithin is how long what an IPAM has written into the Kubernetes API may be on
-	// its way to us.
-	toldWithin = 5 * time.Second
-	// statusWithin is how long the Kubernetes API may have an address for a pod that
-	// had it before its node was booted.
-	statusWithin = 30 * time.Second
-	// lookEvery is how often an address is audited again while the Kubernetes API is behind.
-	lookEvery = time.Second
+	// endGrace is how long a pod that has ended or is being deleted may have an address that its
+	// IPAM has freed. Plugins free an address before they remove it from the pod.
+	endGrace = 30 * time.Second
+	// ciliumEndGrace is how long Cilium may take to publish the end of an endpoint, and
+	// ciliumStartGrace a new endpoint. Cilium limits the rate at which it writes objects.
+	ciliumEndGrace   = 30 * time.Second
+	ciliumStartGrace = 5 * time.Minute
+	// apiDelay is how long it may take until the aggregator receives what an IPAM has written to
+	// the Kubernetes API.
+	apiDelay = 5 * time.Second
+	// statusDelay is how long the Kubernetes API may list an address for a pod that had it before
+	// its node rebooted.
+	statusDelay = 30 * time.Second
+	// recheckInterval is the interval at which an address is audited again while the Kubernetes API
+	// lags behind.
+	recheckInterval = time.Second
 )
 
-// A Result is what the audit of one address finds.
+// A Result is the result of the audit of one address.
 type Result struct {
-	// Findings are what is wrong. Those that wait are not reported yet, because they may be over
-	// in a moment.
+	// Findings are the problems. Those that are waiting are not reported yet, because they may
+	// disappear by themselves.
 	Findings []verdict.Finding
-	// Past is what is to be remembered of the owners' allocations.
+	// Past has the states to remember of the owners' allocations.
 	Past []verdict.Past
-	// Again is when to audit again though nothing changes; 0 for never.
+	// Again is when to audit again even if nothing changes; 0 for never.
 	Again verdict.Stamp
 }
 
-// Address compares the owners of an address with what IPAM says, both ways. It finds the next
-// duplicate: an address in use that IPAM considers free, or has allocated to another owner and
-// frees when that one ends.
+// Address compares the owners of an address with the records of IPAMs, and the records with the
+// owners. It finds duplicates in advance: an address in use that IPAM considers free, or that IPAM
+// has allocated to another holder and will free together with that holder.
 func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Result {
-	a := auditing{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.Active() })}
+	a := addressAudit{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.Active() })}
 	a.past()
 	for i := range judged.Owners {
 		if o := &judged.Owners[i]; holds(o) {
-			a.holder(o)
+			a.auditOwner(o)
 		}
 	}
 	for i := range in.Allocations {
-		a.allocation(&in.Allocations[i])
+		a.auditAllocation(&in.Allocations[i])
 	}
-	a.twice()
-	a.shared()
-	a.spoofed()
-	for a.together() {
+	a.auditDoubleAllocation()
+	a.auditShared()
+	a.auditSpoofs()
+	for a.reportOneWithOthers() {
 	}
 	return a.out
 }
 
-// together reports a waiting finding at once if another critical finding of the same pool and owner
-// is already reported, as the next audit of the same facts would do. It reports whether it found one.
-func (a *auditing) together() bool {
+// reportOneWithOthers reports a waiting finding at once if another critical finding of the same
+// pool and owner is already reported. Otherwise only the next audit of the same facts would report
+// it. It returns whether it found one.
+func (a *addressAudit) reportOneWithOthers() bool {
 	for i := range a.out.Findings {
 		f := &a.out.Findings[i]
-		if f.Waiting && slices.ContainsFunc(a.out.Findings, func(b verdict.Finding) bool { return !b.Waiting && about(&b, f) && asBad(&b, f) }) {
+		if f.Waiting && slices.ContainsFunc(a.out.Findings, func(b verdict.Finding) bool { return !b.Waiting && about(&b, f) && bothCritical(&b, f) }) {
 			f.Waiting = false
-			a.told(f)
+			a.rememberReported(f)
 			return true
 		}
 	}
 	return false
 }
 
-// asBad reports whether two findings are critical and of the same pool.
-func asBad(f, other *verdict.Finding) bool {
+// bothCritical reports whether two findings are critical and of the same pool.
+func bothCritical(f, other *verdict.Finding) bool {
 	return f.Pool.Is(other.Pool) && f.Severity == verdict.Critical && other.Severity == verdict.Critical
 }
 
-// told remembers a finding that does not wait.
-func (a *auditing) told(f *verdict.Finding) {
+// rememberReported remembers a finding that is reported.
+func (a *addressAudit) rememberReported(f *verdict.Finding) {
 	if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated {
 		a.remember(f)
 	}
 	f.Past = a.out.Past
 }
 
-// auditing is one audit under way.
-type auditing struct {
+// addressAudit is the state of one audit.
+type addressAudit struct {
 	policy *verdict.Policy
 	in     *verdict.Case
 	judged *verdict.Judgement
-	// contested is set if there is an active conflict, which says more than a finding.
+	// contested is set if there is an active conflict, which replaces findings.
 	contested bool
 	out       Result
 }
 
-// holds tells whether an owner has the address by its kernel, and is compared.
+// holds reports whether the owner's kernel has the address and the owner is compared.
 func holds(o *verdict.Owner) bool {
 	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == nil && o.Scope.Kind != 0
 }
 
-// holder compares who has the address with what IPAM says.
-func (a *auditing) holder(o *verdict.Owner) {
+// auditOwner compares an owner of the address with the records of IPAMs.
+func (a *addressAudit) auditOwner(o *verdict.Owner) {
 	for _, p := range a.poolsOf(o) {
 		if o.State == verdict.Unheard || p.Node != nil && p.Node.Unheard {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
@@ -113,27 +115,27 @@ func (a *auditing) holder(o *verdict.Owner) {
 		}
 		severity := verdict.Critical
 		if p.IPAM == verdict.Cilium {
-			severity = verdict.Warning // its objects tell what it has given, and it goes by what it knows itself
+			severity = verdict.Warning // the objects only mirror the allocations; Cilium does not read them
 		}
-		switch booked, others := a.booked(p, o); {
+		switch booked, others := a.allocated(p, o); {
 		case booked:
 		case len(others) > 0:
 			patience := a.patience(p, o)
-			if patience <= toldWithin && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
-				patience = 0 // it is what is written for it
+			if patience <= apiDelay && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
+				patience = 0 // the record is already the one for this owner
 			}
-			a.find(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
+			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
 		case p.IPAM == verdict.Cilium:
-			a.find(verdict.FindingInUseUnallocated, severity, p, o, nil, ciliumTells)
+			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, ciliumStartGrace)
 		default:
-			a.find(verdict.FindingInUseUnallocated, severity, p, o, nil, a.patience(p, o))
+			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, a.patience(p, o))
 		}
 	}
 }
 
-// booked tells whether the pool has the address for an owner, and gives what it has
-// for others.
-func (a *auditing) booked(p *verdict.Pool, o *verdict.Owner) (booked bool, others []*verdict.Allocation) {
+// allocated reports whether the pool has the address for an owner, and returns its allocations for
+// others.
+func (a *addressAudit) allocated(p *verdict.Pool, o *verdict.Owner) (booked bool, others []*verdict.Allocation) {
 	for _, al := range a.in.Allocations {
 		if !al.Pool.Is(p) {
 			continue
@@ -147,33 +149,32 @@ func (a *auditing) booked(p *verdict.Pool, o *verdict.Owner) (booked bool, other
 	return booked, others
 }
 
-// behind tells whether the Kubernetes API, which has the pool, was not heard since an
-// owner has settled: what it says may be of before.
-func (a *auditing) behind(p *verdict.Pool, o *verdict.Owner) bool {
+// behind reports whether the Kubernetes API, which stores the pool, was last synchronised before
+// the settle time of an owner was over. Its records may then be outdated.
+func (a *addressAudit) behind(p *verdict.Pool, o *verdict.Owner) bool {
 	until := a.in.PodsKnownUntil
 	return p.Node == nil && until != 0 && until < o.Begun().Add(a.policy.Settle)
 }
 
-// patience is how long an owner may hold an address that its pool takes for free:
-// plugins free an address before they take it away, and what they write may be read
-// later than what they do.
-func (a *auditing) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
+// patience returns how long an owner may have an address that its pool considers free. Plugins free
+// an address before they remove it, and records may arrive later than claims.
+func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
-		return endsWithin
+		return endGrace
 	case p.IPAM == verdict.Cilium:
-		return ciliumWithin
+		return ciliumEndGrace
 	case p.State == verdict.PoolMissing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
-		return 0 // no pod's end does that
-	case p.Node == nil && o.Begun().Add(toldWithin) > a.in.Now:
-		return max(a.policy.Settle, toldWithin) // what is written for it may be on its way
+		return 0 // the end of a pod does not cause that
+	case p.Node == nil && o.Begun().Add(apiDelay) > a.in.Now:
+		return max(a.policy.Settle, apiDelay) // the record for the owner may not have arrived yet
 	}
 	return a.policy.Settle
 }
 
-// poolsOf are the pools that will give the address of an owner to somebody else, if
-// they take it for free.
-func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
+// poolsOf returns the pools that may allocate the address of an owner again if they consider it
+// free.
+func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	var sure []*verdict.Pool
 	networks := o.Networks()
 	for _, p := range a.in.Pools {
@@ -189,7 +190,7 @@ func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		case named:
 			sure = append(sure, p)
 		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != verdict.Calico:
-			// Another network's pool of the cluster: whether they meet is not known.
+			// A cluster-wide pool of another network: it is not known whether their addresses meet.
 		case len(p.Ranges) > 0 && p.Meets(o):
 			pools = append(pools, p)
 		}
@@ -197,23 +198,23 @@ func (a *auditing) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	if len(sure) > 0 {
 		pools = sure
 	}
-	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.booked(p, o); return booked })
+	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.allocated(p, o); return booked })
 	if i < 0 {
 		return pools
 	}
-	// It is known which pool gave it. One of another IPAM of the cluster, or of another
-	// realm, that has the address in its range is none that does: it is left over, say.
+	// The pool that allocated the address is known. Cluster-wide pools of another IPAM or realm
+	// whose ranges contain the address are not concerned; they may be left over.
 	by := pools[i]
 	return slices.DeleteFunc(pools, func(p *verdict.Pool) bool { return p.Node == nil && (p.IPAM != by.IPAM || p.Realm != by.Realm) })
 }
 
-// has tells whether a pool has given the address: a range may be unknown.
-func (a *auditing) has(p *verdict.Pool) bool {
+// has reports whether a pool has allocated the address, which matters if its range is not known.
+func (a *addressAudit) has(p *verdict.Pool) bool {
 	return slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Is(p) })
 }
 
-// allocation looks whether somebody holds what IPAM has given.
-func (a *auditing) allocation(al *verdict.AllocationFacts) {
+// auditAllocation checks whether an allocation is in use.
+func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
 	if p.IPAM == verdict.KubernetesAPI || al.Purpose != "" || al.Nameless() {
 		return
@@ -222,10 +223,10 @@ func (a *auditing) allocation(al *verdict.AllocationFacts) {
 		return o.Alive() && (p.Node == nil || o.Node.Is(p.Node))
 	})
 	if held || al.Sandbox {
-		return // or its sandbox is there, with an interface that is down, or a guest that has the address
+		return // the sandbox exists; its interface may be down, or a guest has the address
 	}
 	if pod := al.Object; pod != nil && !pod.Ended() && slices.Contains(pod.IPs, a.in.Address) {
-		return // or its pod has it, as the API says: a guest that no id of a sandbox leads to
+		return // the API lists the address; the sandbox may have an unknown ID
 	}
 	seen := a.in.Covered
 	if p.Node != nil {
@@ -233,41 +234,41 @@ func (a *auditing) allocation(al *verdict.AllocationFacts) {
 	}
 	if p.State != verdict.PoolKnown || !seen {
 		a.keep(p, verdict.FindingLeaked)
-		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // nothing of the address changes when all nodes are heard
+		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // the next audit is due even if no fact changes, because agents may be connected again
 		return
 	}
-	a.find(verdict.FindingLeaked, verdict.Warning, p, nil, []*verdict.Allocation{al.Allocation}, a.policy.LeakedAfter)
+	a.recordOf(verdict.FindingLeaked, verdict.Warning, p, nil, []*verdict.Allocation{al.Allocation}, a.policy.LeakedAfter)
 }
 
-// covered reports whether an agent reports for a node and sees what is in its pods.
+// covered reports whether an agent reports for a node and can see into its pods.
 func covered(in *verdict.Case, n *verdict.Node) bool {
 	return slices.ContainsFunc(in.Nodes, func(f verdict.NodeFacts) bool { return f.Node == n.Key() && f.Covered })
 }
 
-// twice looks whether IPAM has given the address twice.
-func (a *auditing) twice() {
+// auditDoubleAllocation checks whether IPAM has allocated the address twice.
+func (a *addressAudit) auditDoubleAllocation() {
 	all := a.in.Allocations
 	for i := range all {
 		for k := range all[i+1:] {
 			al, other := &all[i], &all[i+1+k]
-			if shares(al.Pool, other.Pool) && !same(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
+			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience, severity := a.policy.Settle, verdict.Critical
 				switch al.Pool.IPAM {
 				case verdict.KubernetesAPI:
-					patience = statusWithin
+					patience = statusDelay
 				case verdict.Cilium:
-					patience, severity = ciliumWithin, verdict.Warning
+					patience, severity = ciliumEndGrace, verdict.Warning
 				}
-				a.find(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
-				a.again(a.in.Now.Add(statusWithin)) // nothing of the address changes when one of the pods ends
+				a.recordOf(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
+				a.again(a.in.Now.Add(statusDelay)) // the end of one of the pods does not trigger an audit
 				return
 			}
 		}
 	}
 }
 
-// holderOf is who has the address of those that it was given to; nil for nobody.
-func (a *auditing) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
+// holderOf returns the owner that one of the allocations is for; nil if there is none.
+func (a *addressAudit) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
 	for i := range a.judged.Owners {
 		if o := &a.judged.Owners[i]; holds(o) && slices.ContainsFunc(allocations, func(al *verdict.Allocation) bool { return al.For(o) }) {
 			return o
@@ -276,14 +277,14 @@ func (a *auditing) holderOf(allocations ...*verdict.Allocation) *verdict.Owner {
 	return nil
 }
 
-// leftBehind tells whether an allocation is for a pod that the Kubernetes API has no
-// more: nobody will have the address by that.
-func (a *auditing) leftBehind(al *verdict.AllocationFacts) bool {
+// leftBehind reports whether an allocation is for a pod that no longer exists in the Kubernetes
+// API, so that no other owner will use it.
+func (a *addressAudit) leftBehind(al *verdict.AllocationFacts) bool {
 	return al.Object != nil && al.Object.Absent && a.in.PodsKnownUntil > al.Heard.Add(a.policy.Settle)
 }
 
-// shares tells whether who has an address of one pool meets who has it of the other.
-func shares(p, other *verdict.Pool) bool {
+// sameScope reports whether addresses of two pools are in the same scope.
+func sameScope(p, other *verdict.Pool) bool {
 	switch {
 	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm:
 		return false
@@ -295,9 +296,9 @@ func shares(p, other *verdict.Pool) bool {
 	return p.Routed && other.Routed
 }
 
-// shared looks whether several nodes answer on a wire for an address that they have on
-// a loopback or dummy device: whoever asks gets one of them by chance.
-func (a *auditing) shared() {
+// auditShared checks whether several nodes answer on the wire for an address that they have on a
+// loopback or dummy device. A client then reaches one of them by chance.
+func (a *addressAudit) auditShared() {
 	var answering []verdict.Owner
 	for _, o := range a.judged.Owners {
 		if o.ExcludedBy(verdict.RuleLoopbackOrDummy) && o.Alive() && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() }) {
@@ -305,21 +306,21 @@ func (a *auditing) shared() {
 		}
 	}
 	if len(answering) >= 2 {
-		a.tell(verdict.Finding{Kind: verdict.FindingSharedAddressAnswered, Severity: verdict.Warning, Owners: answering}, "", a.policy.Settle)
+		a.record(verdict.Finding{Kind: verdict.FindingSharedAddressAnswered, Severity: verdict.Warning, Owners: answering}, "", a.policy.Settle)
 	}
 }
 
-// spoofed adds the findings about addresses that others claim.
-func (a *auditing) spoofed() {
+// auditSpoofs adds the findings about claims of other senders to the address.
+func (a *addressAudit) auditSpoofs() {
 	for i := range a.judged.Spoofs {
 		s := a.judged.Spoofs[i]
 		f := verdict.Finding{Kind: verdict.FindingAddressSpoofed, Severity: verdict.Critical, Owners: append([]verdict.Owner{s.Owner}, s.Victims...), Spoof: &s}
-		a.tell(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
+		a.record(f, s.Port.Namespace.Node.Name+" "+s.Port.Name+" ", a.policy.Settle)
 	}
 }
 
-// same tells whether two allocations are for the same, as far as both say who it is.
-func same(al, other *verdict.Allocation) bool {
+// sameHolder reports whether two allocations are for the same holder, as far as both name it.
+func sameHolder(al, other *verdict.Allocation) bool {
 	switch {
 	case al.ContainerID != "" && al.ContainerID == other.ContainerID:
 		return true
@@ -331,17 +332,17 @@ func same(al, other *verdict.Allocation) bool {
 	return al.Node == other.Node
 }
 
-// find notes what is wrong with a pool's address.
-func (a *auditing) find(kind string, severity verdict.Severity, p *verdict.Pool, o *verdict.Owner, allocations []*verdict.Allocation, patience time.Duration) {
+// recordOf records a problem with an address of a pool.
+func (a *addressAudit) recordOf(kind string, severity verdict.Severity, p *verdict.Pool, o *verdict.Owner, allocations []*verdict.Allocation, patience time.Duration) {
 	f := verdict.Finding{Kind: kind, Severity: severity, Pool: p, Allocations: allocations}
 	if o != nil {
 		f.Owners = []verdict.Owner{*o}
 	}
-	a.tell(f, p.Subject()+" ", patience)
+	a.record(f, p.Subject()+" ", patience)
 }
 
-// tell notes what is wrong: told once it has been so for long enough.
-func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duration) {
+// record records a problem. It is reported once it has lasted for longer than patience.
+func (a *addressAudit) record(f verdict.Finding, subject string, patience time.Duration) {
 	f.Address, f.Since = a.in.Address, a.in.Now
 	f.ID = a.id(f.Kind, subject)
 	if slices.ContainsFunc(a.out.Findings, func(other verdict.Finding) bool { return other.ID == f.ID }) {
@@ -352,8 +353,8 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 		if b.ID == f.ID && about(b, &f) {
 			f.Since = b.Since
 		}
-		if about(b, &f) && !b.Waiting && (b.ID == f.ID || asBad(b, &f)) {
-			patience = 0 // what was told stays told, or becomes the next worse thing
+		if about(b, &f) && !b.Waiting && (b.ID == f.ID || bothCritical(b, &f)) {
+			patience = 0 // a reported problem stays reported, even if it turns into another critical one
 		}
 	}
 	if a.contested && f.Kind != verdict.FindingAddressSpoofed {
@@ -361,59 +362,58 @@ func (a *auditing) tell(f verdict.Finding, subject string, patience time.Duratio
 	}
 	due := f.Since.Add(patience)
 	if patience > 0 && len(f.Owners) == 1 && a.behind(f.Pool, &f.Owners[0]) {
-		due = max(due, a.in.Now.Add(lookEvery))
+		due = max(due, a.in.Now.Add(recheckInterval))
 	}
 	if a.in.Now < due {
 		f.Waiting = true
 		a.again(due)
 		f.Past = a.out.Past
 	} else {
-		a.told(&f)
+		a.rememberReported(&f)
 	}
 	a.out.Findings = append(a.out.Findings, f)
 }
 
-// about tells whether two findings of one id are about the same owner, where they are
-// about one.
+// about reports whether two findings concern the same owner, or at least one of them concerns none.
 func about(f, other *verdict.Finding) bool {
 	return len(f.Owners) == 0 || len(other.Owners) == 0 || f.Owners[0].ID == other.Owners[0].ID
 }
 
-// keep carries on what was found while nothing new can be known.
-func (a *auditing) keep(p *verdict.Pool, kinds ...string) {
+// keep keeps the earlier findings of a pool while its state is not known.
+func (a *addressAudit) keep(p *verdict.Pool, kinds ...string) {
 	for _, b := range a.in.Before {
 		if !b.Pool.Is(p) || b.Waiting || !slices.Contains(kinds, b.Kind) || a.contested {
 			continue
 		}
-		b.Pool, b.ID = p, a.id(b.Kind, p.Subject()+" ") // as it is now, and its node is called
+		b.Pool, b.ID = p, a.id(b.Kind, p.Subject()+" ") // use the current record of the pool, whose node may have been renamed
 		if !slices.ContainsFunc(a.out.Findings, func(f verdict.Finding) bool { return f.ID == b.ID }) {
 			a.out.Findings = append(a.out.Findings, b)
 		}
 	}
 }
 
-// id returns the id of a finding about the address.
-func (a *auditing) id(kind, subject string) string {
+// id returns the ID of a finding about the address.
+func (a *addressAudit) id(kind, subject string) string {
 	return verdict.FindingID(a.policy.Cluster, kind, subject+a.in.Address.String())
 }
 
-func (a *auditing) again(at verdict.Stamp) {
+func (a *addressAudit) again(at verdict.Stamp) {
 	if a.out.Again == 0 || at < a.out.Again {
 		a.out.Again = at
 	}
 }
 
-// past carries on what is remembered of owners that are alive, and remembers which of
-// their allocations vanished.
-func (a *auditing) past() {
+// past keeps the remembered states of live owners, and remembers which of their allocations have
+// vanished.
+func (a *addressAudit) past() {
 	for _, p := range a.in.Past {
 		if slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool { return o.ID == p.Owner && o.Alive() }) {
 			a.out.Past = append(a.out.Past, p)
 		}
 	}
 	for _, al := range a.in.Vanished {
-		if al.Pool.State != verdict.PoolKnown && al.Pool.State != verdict.PoolMissing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return same(al, other.Allocation) }) {
-			continue // it is not known to be gone, or written elsewhere
+		if al.Pool.State != verdict.PoolKnown && al.Pool.State != verdict.PoolMissing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
+			continue // it may still exist, or has moved to another record
 		}
 		for i := range a.judged.Owners {
 			o := &a.judged.Owners[i]
@@ -423,15 +423,15 @@ func (a *auditing) past() {
 			switch {
 			case al.For(o):
 				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingInUseUnallocated, Allocation: al, Since: a.in.Now})
-			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // before that, it is of whom had the address before
+			case a.in.Now >= max(o.Begun(), al.Heard).Add(a.policy.Settle): // an earlier allocation may have been for a previous owner
 				a.note(verdict.Past{Owner: o.ID, Kind: verdict.FindingBookedElsewhere, Allocation: al, Since: a.in.Now})
 			}
 		}
 	}
 }
 
-// remember keeps what is wrong with an owner's address beside it.
-func (a *auditing) remember(f *verdict.Finding) {
+// remember adds the problem with an owner's address to its past.
+func (a *addressAudit) remember(f *verdict.Finding) {
 	past := verdict.Past{Owner: f.Owners[0].ID, Kind: f.Kind, Since: a.in.Now}
 	if len(f.Allocations) > 0 {
 		past.Allocation = f.Allocations[0]
@@ -439,10 +439,10 @@ func (a *auditing) remember(f *verdict.Finding) {
 	a.note(past)
 }
 
-// mostPast is how much is remembered of one address.
-const mostPast = 8
+// maxPast is the largest number of past states that are remembered of one address.
+const maxPast = 8
 
-func (a *auditing) note(p verdict.Past) {
+func (a *addressAudit) note(p verdict.Past) {
 	for i := range a.out.Past {
 		b := &a.out.Past[i]
 		if b.Owner == p.Owner && b.Kind == p.Kind {
@@ -452,7 +452,7 @@ func (a *auditing) note(p verdict.Past) {
 			return
 		}
 	}
-	if len(a.out.Past) < mostPast {
+	if len(a.out.Past) < maxPast {
 		a.out.Past = append(a.out.Past, p)
 	}
 }

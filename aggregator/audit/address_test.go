@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// hostLocal is what host-local of a node gives addresses of a network from.
+// hostLocal adds a host-local pool of a network on a node.
 func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
 	p := &verdict.Pool{
@@ -23,21 +23,21 @@ func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
 	return p
 }
 
-// ofCluster is a pool of the whole cluster.
+// ofCluster adds a cluster-wide pool.
 func (w *world) ofCluster(ipam, cidr string) *verdict.Pool {
 	p := &verdict.Pool{IPAM: ipam, Name: "pool", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))}}
 	w.Pools = append(w.Pools, p)
 	return p
 }
 
-// allocate has a pool give the address.
+// allocate adds an allocation of the address.
 func (w *world) allocate(p *verdict.Pool, al verdict.Allocation) *verdict.Allocation {
 	al.Pool, al.Address, al.Heard = p, w.Addr, w.Now
 	w.Allocations = append(w.Allocations, &al)
 	return &al
 }
 
-// kindPod is a pod with a sandbox that a CNI network gave the address.
+// kindPod adds a pod with a sandbox that a CNI network gave the address.
 func (w *world) kindPod(node, name, network string, record uint32) *verdict.Claim {
 	who := verdicttest.Pod(name)
 	who.ContainerID = "sandbox-" + name
@@ -48,7 +48,7 @@ func (w *world) kindPod(node, name, network string, record uint32) *verdict.Clai
 	return c
 }
 
-// audit judges and audits.
+// audit judges and audits the address.
 func (w *world) audit(before ...verdict.Finding) audit.Result {
 	out := w.Judge()
 	in := w.Case()
@@ -61,7 +61,7 @@ func (w *world) audit(before ...verdict.Finding) audit.Result {
 	return audit.Address(&w.Policy, in, &out)
 }
 
-// wantFound audits, waits as long as nothing may be told, and checks what is found then.
+// wantFound audits the address, waits until no finding is waiting, and checks the findings.
 func (w *world) wantFound(t *testing.T, why string, want ...string) {
 	t.Helper()
 	w.Policy.LeakedAfter = 5 * time.Minute
@@ -97,12 +97,12 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.hostLocal("n2", "kind", "10.244.0.0/24")
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
-		{"another network gave it, whose pods never meet these", func(w *world) {
+		{"it is from another network, whose pods never meet these", func(w *world) {
 			w.hostLocal("n1", "lab", "10.244.0.0/24").Routed = false
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
-		{"somebody set it by hand inside the range", func(w *world) {
+		{"it was configured by hand inside the range", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
 			ns := w.Namespace("n1", 2, "77", verdict.Workload{Kind: verdict.Unknown, Name: "lab", Source: "netns"})
 			inside, _ := w.Veth(ns, "m", w.Link("n1", "vethlab", verdict.PointToPoint, false))
@@ -117,7 +117,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-of-old"})
 			w.kindPod("n1", "a", "kind", 2)
 		}, []string{verdict.FindingBookedElsewhere}},
-		{"only a cgroup tells the container, which may be another one of the pod", func(w *world) {
+		{"the container is known from a cgroup only, which may be another one of the pod", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 			who := verdicttest.Pod("a")
 			who.ContainerID, who.Source = "app-a", "cgroup"
@@ -128,11 +128,11 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.Node("n1")
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		}, []string{verdict.FindingLeaked}},
-		{"nobody has it, on a node that no agent reports for", func(w *world) {
+		{"no owner has it, on a node without an agent", func(w *world) {
 			w.Uncovered = []string{"n1"}
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
 		}, nil},
-		{"nobody has it, but its sandbox is there", func(w *world) {
+		{"no owner has it, but its sandbox exists", func(w *world) {
 			who := verdicttest.Pod("a")
 			who.ContainerID = "sandbox-a"
 			w.Namespace("n1", 2, "77", who)
@@ -175,7 +175,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.ofCluster(verdict.Whereabouts, "10.244.0.0/24").Networks = []string{"mac"}
 			w.kindPod("n1", "a", "other", 2)
 		}, nil},
-		{"IPAM has given it twice", func(w *world) {
+		{"IPAM has allocated it twice", func(w *world) {
 			p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
@@ -187,7 +187,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-b", Location: "2"})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
-		{"two owners are a conflict, which says more", func(w *world) {
+		{"two owners are a conflict, which replaces findings", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-b"})
 			w.kindPod("n1", "a", "kind", 2)
 			w.kindPod("n1", "b", "kind", 3)
@@ -199,8 +199,8 @@ func TestAuditOfOneAddress(t *testing.T) {
 	}
 }
 
-// What is found of a pool and an owner is told together, and not only by the next audit.
-func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
+// Findings about one pool and owner are reported together and not one audit later.
+func TestFindingsOfOnePoolAreReportedTogether(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.Pool(verdict.HostLocal, "n1", "lan")
 	w.allocate(p, verdict.Allocation{ContainerID: "container-b"})
@@ -215,13 +215,13 @@ func TestFindingsOfOnePoolAreToldTogether(t *testing.T) {
 	w.after(w.Policy.Settle / 2)
 	for range 2 {
 		if before = w.audit(before...).Findings; !slices.Equal(kinds(before), want) {
-			t.Errorf("got %v told of %+v, want %v", kinds(before), before, want)
+			t.Errorf("got %v reported of %+v, want %v", kinds(before), before, want)
 		}
 	}
 }
 
-// Of two that IPAM gave one address, the one that has it is to keep it.
-func TestWhoHasAnAddressThatWasGivenTwiceIsTold(t *testing.T) {
+// If IPAM allocated an address to two pods, the one that has it should keep it.
+func TestTheOwnerOfADoubleAllocationIsNamed(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
 	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "1"})
@@ -246,7 +246,7 @@ func TestPastIsKeptWhileItsOwnerLives(t *testing.T) {
 	w.after(time.Second)
 	second := w.audit(first.Findings...)
 	if len(second.Past) != 1 || second.Past[0].Kind != verdict.FindingBookedElsewhere || second.Past[0].Allocation != al {
-		t.Fatalf("got past %+v, want that it was booked for n9", second.Past)
+		t.Fatalf("got past %+v, want an allocation for n9", second.Past)
 	}
 	w.Past, w.Allocations = second.Past, nil
 	if out := w.audit(second.Findings...); len(out.Past) == 0 || out.Past[0].Allocation != al {

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// An allocation is the owner's own, or it is somebody else's.
-func TestForWhomAnAllocationIs(t *testing.T) {
+// An allocation is the owner's own or another owner's.
+func TestAllocationsMatchOwners(t *testing.T) {
 	podObject := func(node string) *verdict.PodObject {
 		return &verdict.PodObject{Namespace: "default", Name: "a", Node: node, Phase: "Running"}
 	}
@@ -27,23 +27,23 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 		{"for its name, and another container", verdict.Allocation{ContainerID: "sandbox-b", Namespace: "default", Pod: "a"}, nil, true},
 		{"for its name in another namespace", verdict.Allocation{Namespace: "kube-system", Pod: "a"}, nil, false},
 		{"for another name", verdict.Allocation{Namespace: "default", Pod: "b"}, nil, false},
-		{"for another container than the one that a cgroup tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for another container than the one from a cgroup", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "cgroup", "")
 		}, true},
-		{"for another container than the one that a process tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for another container than the one from a process", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "process", "")
 		}, true},
-		{"for another container than the one that only a cgroup tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for another container than the one from a cgroup alone", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "cri", "name=kubernetes,containerId=cgroup")
 		}, true},
-		{"for another container than the one that the runtime tells", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for another container than the one from the runtime", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "cgroup", "name=kubernetes,containerId=cri")
 		}, false},
 		{"for its node", verdict.Allocation{Node: "n1", ContainerID: "sandbox-a"}, nil, true},
 		{"for another node", verdict.Allocation{Node: "n2", ContainerID: "sandbox-a"}, nil, false},
 		{"for its node by a longer name", verdict.Allocation{Node: "N1.example.org", ContainerID: "sandbox-a"}, nil, true},
 		{"for a node whose name begins as its node's", verdict.Allocation{Node: "n10", ContainerID: "sandbox-a"}, nil, false},
-		{"for what Kubernetes calls its node", verdict.Allocation{Node: "ip-10-0-0-1", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
+		{"for its node, by the name in Kubernetes", verdict.Allocation{Node: "ip-10-0-0-1", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("ip-10-0-0-1")}
 		}, true},
 		{"for another node than Kubernetes has the pod on", verdict.Allocation{Node: "ip-10-0-0-2", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
@@ -52,15 +52,15 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 		{"for a pod that Kubernetes has on no node yet", verdict.Allocation{Node: "n1", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("")}
 		}, true},
-		{"for nobody in particular", verdict.Allocation{}, nil, true},
+		{"without a holder", verdict.Allocation{}, nil, true},
 		{"for a tunnel", verdict.Allocation{Purpose: "VXLAN tunnel"}, nil, false},
 		{"for a container, and the owner is a namespace without one", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
 			c.Interface.Namespace.Who = blue("lab").Who()
 		}, true},
-		{"for a pod, and the owner is a namespace that nobody knows", verdict.Allocation{Namespace: "default", Pod: "b"}, func(_ *world, c *verdict.Claim) {
+		{"for a pod, and the owner is an unidentified namespace", verdict.Allocation{Namespace: "default", Pod: "b"}, func(_ *world, c *verdict.Claim) {
 			c.Interface.Namespace.Who = blue("b").Who()
 		}, true},
-		{"for Calico's own purpose, and the owner is a namespace that nobody knows", verdict.Allocation{Purpose: "health"}, func(_ *world, c *verdict.Claim) {
+		{"for a purpose of Calico, and the owner is an unidentified namespace", verdict.Allocation{Purpose: "health"}, func(_ *world, c *verdict.Claim) {
 			c.Interface.Namespace.Who = blue("health").Who()
 		}, false},
 	} {
@@ -78,7 +78,7 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 	}
 }
 
-// sourced sets what tells of the container in a namespace.
+// sourced sets the source of the container ID of a namespace.
 func sourced(ns *verdict.Namespace, source, sources string) {
 	who := ns.Who.Workload()
 	who.Source, who.Sources = source, sources
@@ -110,7 +110,7 @@ func TestANodeIsCalledByOtherNames(t *testing.T) {
 	}
 }
 
-func TestWhatIsGivenTwice(t *testing.T) {
+func TestDoubleAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		one, two verdict.Allocation
@@ -125,7 +125,7 @@ func TestWhatIsGivenTwice(t *testing.T) {
 		{name: "two containers of one node", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{ContainerID: "2", Node: "n1"}, want: true},
 		{name: "a container and a pod of one node", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{Pod: "a", Node: "n1"}},
 		{name: "a container and a pod of two nodes", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{Pod: "a", Node: "n2"}, want: true},
-		{name: "a pod and nobody in particular", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{}},
+		{name: "a pod and no holder", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{}},
 
 		{name: "two pools of one IPAM", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.Name = "q" }, want: true},
 		{name: "pools of two IPAMs", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.IPAM = verdict.Cilium }},
@@ -193,25 +193,25 @@ func TestWhatIsGivenTwice(t *testing.T) {
 			waiting := slices.ContainsFunc(before.Findings, func(f verdict.Finding) bool { return f.Kind == double && f.Waiting })
 			out := w.after(time.Minute).auditAll(before.Findings...)
 			if got := slices.ContainsFunc(out.Findings, func(f verdict.Finding) bool { return f.Kind == double && !f.Waiting }); got != test.want || waiting != got {
-				t.Errorf("%s: got %+v, want it given twice: %t", test.name, out.Findings, test.want)
+				t.Errorf("%s: got %+v, want a double allocation: %t", test.name, out.Findings, test.want)
 			}
 			if test.want && (out.Again == 0 || out.Again > w.Now.Add(30*time.Second)) {
 				t.Errorf("%s: got again %d, want it in half a minute: nothing changes when one of the pods ends", test.name, out.Again)
 			}
 			if test.name == "the API has had one of the pods no more for long enough" || test.name == "the API may not have had one of the pods yet" {
-				break // the objects are of one order
+				break // this case is not symmetric
 			}
 			test.one, test.two = test.two, test.one
 		}
 	}
 }
 
-// ofOneNode makes two pools of host-local on n1.
+// ofOneNode turns two pools into host-local pools on n1.
 func ofOneNode(w *world, p, q *verdict.Pool) {
 	p.IPAM, q.IPAM, p.Node, q.Node, q.Name = verdict.HostLocal, verdict.HostLocal, w.Node("n1"), w.Node("n1"), "q"
 }
 
-func TestOfSeveralAllocationsTwoAreToldAndTheOwner(t *testing.T) {
+func TestADoubleAllocationNamesTwoAllocationsAndTheOwner(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.pooled("p", verdict.Calico, "")
 	w.kindPod("n1", "c", "kind", 2)
@@ -233,7 +233,7 @@ func TestOfSeveralAllocationsTwoAreToldAndTheOwner(t *testing.T) {
 	}
 }
 
-func TestWhatVanishedIsRemembered(t *testing.T) {
+func TestVanishedAllocationsAreRemembered(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		al     verdict.Allocation
@@ -244,11 +244,11 @@ func TestWhatVanishedIsRemembered(t *testing.T) {
 		{"it was the owner's, and all records are gone", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
 			p.State = verdict.PoolMissing
 		}, unallocated},
-		{"it was somebody else's", verdict.Allocation{ContainerID: "sandbox-x"}, nil, bookedElse},
-		{"it was somebody else's, of whom had it before", verdict.Allocation{ContainerID: "sandbox-x"}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
+		{"it was for another owner", verdict.Allocation{ContainerID: "sandbox-x"}, nil, bookedElse},
+		{"it was for another owner, before this one", verdict.Allocation{ContainerID: "sandbox-x"}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
 			w.Now--
 		}, ""},
-		{"it was somebody else's, and was heard of late", verdict.Allocation{ContainerID: "sandbox-x", Heard: start.Add(1)}, nil, ""},
+		{"it was for another owner, and was received late", verdict.Allocation{ContainerID: "sandbox-x", Heard: start.Add(1)}, nil, ""},
 		{"its pool is being read", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
 			p.State = verdict.PoolReading
 		}, ""},
@@ -293,7 +293,7 @@ func TestWhatVanishedIsRemembered(t *testing.T) {
 	}
 }
 
-func TestHowMuchIsRemembered(t *testing.T) {
+func TestThePastIsLimited(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2)
 	w.kindPod("n2", "b", "kind", 2).Node().TimedOut = true
@@ -328,7 +328,7 @@ func TestHowMuchIsRemembered(t *testing.T) {
 	}
 }
 
-// blue returns a network namespace that was made by hand.
+// blue returns a network namespace that was created by hand.
 func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
 }

@@ -1,4 +1,4 @@
-// Package audit compares what IPAM and configurations say with what the kernels have, and makes
-// findings: what is wrong and not yet a conflict. Its functions go by the values that they are
-// given. They make no text, read no clock and know no tables.
+// Package audit compares the records of IPAMs and configurations with the addresses in kernels, and
+// makes findings: problems that are not conflicts yet. Its functions depend only on their
+// arguments. They make no text, read no clock and access no tables.
 package audit

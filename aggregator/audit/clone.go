@@ -2,8 +2,8 @@ package audit
 
 import "github.com/ipwitness/ipwitness/aggregator/verdict"
 
-// Clone returns the finding about a hardware address that enters by the port of another
-// namespace.
+// Clone returns the finding about frames with a hardware address that belongs to another namespace
+// than the one behind their port.
 func Clone(p *verdict.Policy, s *verdict.Spoof) verdict.Finding {
 	return verdict.Finding{
 		Kind: verdict.FindingMACCloned, Severity: verdict.Critical, Owners: append([]verdict.Owner{s.Owner}, s.Victims...), Spoof: s,

@@ -44,7 +44,7 @@ func TestIntendedAddresses(t *testing.T) {
 		t.Errorf("got %+v, want both", got)
 	}
 	if got := audit.Intended(&verdict.Owner{}); got != nil {
-		t.Errorf("got %+v of a device outside, want none", got)
+		t.Errorf("got %+v of an external device, want none", got)
 	}
 }
 
@@ -59,10 +59,10 @@ func TestMissingAddresses(t *testing.T) {
 		want   bool
 		again  verdict.Stamp
 	}{
-		{"its node says so", "cri", verdict.PodObject{}, start, true, 0},
-		{"the API says so, at once", audit.SourceKubernetes, verdict.PodObject{}, start, false, later},
-		{"the API says so, later", audit.SourceKubernetes, verdict.PodObject{}, later, true, 0},
-		{"the API says so anew", audit.SourceKubernetes, verdict.PodObject{Heard: start.Add(time.Second)}, later, false, later.Add(time.Second)},
+		{"reported by its node", "cri", verdict.PodObject{}, start, true, 0},
+		{"listed by the API, at once", audit.SourceKubernetes, verdict.PodObject{}, start, false, later},
+		{"listed by the API, later", audit.SourceKubernetes, verdict.PodObject{}, later, true, 0},
+		{"listed by the API again", audit.SourceKubernetes, verdict.PodObject{Heard: start.Add(time.Second)}, later, false, later.Add(time.Second)},
 		{"it is deleted", "cri", verdict.PodObject{DeletionTimestamp: start}, later, false, 0},
 		{"it is absent", "cri", verdict.PodObject{Absent: true}, later, false, 0},
 		{"it has ended", "cri", verdict.PodObject{Phase: "Failed"}, later, false, 0},
@@ -80,8 +80,8 @@ func TestMissingAddresses(t *testing.T) {
 	}
 }
 
-// A subscriber hears of what is told of a finding, and of nothing else.
-func TestWhatIsNewInAFinding(t *testing.T) {
+// A subscriber is sent a finding if its contents change, and not otherwise.
+func TestFindingsAreComparedForSubscribers(t *testing.T) {
 	base := func() verdict.Finding {
 		n := agent("n1", "1")
 		r := risk("10.0.0.5", n, start)
@@ -102,27 +102,27 @@ func TestWhatIsNewInAFinding(t *testing.T) {
 		change func(f *verdict.Finding)
 		same   bool
 	}{
-		"nothing":                        {func(*verdict.Finding) {}, true},
-		"more frames":                    {func(f *verdict.Finding) { f.Spoof.Count, f.Spoof.Last = 9, start }, true},
-		"the owner was seen again":       {func(f *verdict.Finding) { f.Owners[0].Claims[0].Seen, f.Owners[0].Claims[0].Last = start, start }, true},
-		"since when":                     {func(f *verdict.Finding) { f.Since = start }, true},
-		"since when of the API":          {func(f *verdict.Finding) { f.Owners[0].Pod.Heard = start }, true},
-		"its severity":                   {func(f *verdict.Finding) { f.Severity = verdict.Critical }, false},
-		"its source":                     {func(f *verdict.Finding) { f.Source = "cni-result" }, false},
-		"its address":                    {func(f *verdict.Finding) { f.Address = f.Address.Next() }, false},
-		"a MAC":                          {func(f *verdict.Finding) { f.Spoof.MACs = append(f.Spoof.MACs, "other1") }, false},
-		"no spoof":                       {func(f *verdict.Finding) { f.Spoof = nil }, false},
-		"another owner":                  {func(f *verdict.Finding) { f.Owners[0].ID = "other" }, false},
-		"the owner's state":              {func(f *verdict.Finding) { f.Owners[0].State = verdict.Unheard }, false},
-		"the owner's pod":                {func(f *verdict.Finding) { f.Owners[0].Pod.Phase = "Running" }, false},
-		"the owner's pod's addresses":    {func(f *verdict.Finding) { f.Owners[0].Pod.IPs = nil }, false},
-		"the owner's interface":          {func(f *verdict.Finding) { f.Owners[0].Interface = &verdict.Interface{Name: "net1"} }, false},
-		"what the owner was meant to be": {func(f *verdict.Finding) { f.Owners[0].Namespace.Intended = "10.0.0.9 cri eth0" }, false},
-		"the owner's kind of claim":      {func(f *verdict.Finding) { f.Owners[0].Claims[0].Kind = verdict.DADFailed }, false},
-		"one owner more":                 {func(f *verdict.Finding) { f.Owners = append(f.Owners, f.Owners[0]) }, false},
-		"another allocation":             {func(f *verdict.Finding) { f.Allocations[0].Pod = "c" }, false},
-		"another pool":                   {func(f *verdict.Finding) { f.Pool.Name = "other" }, false},
-		"the pool's problem":             {func(f *verdict.Finding) { f.Pool.Problem = "x" }, false},
+		"nothing":                         {func(*verdict.Finding) {}, true},
+		"more frames":                     {func(f *verdict.Finding) { f.Spoof.Count, f.Spoof.Last = 9, start }, true},
+		"the owner was seen again":        {func(f *verdict.Finding) { f.Owners[0].Claims[0].Seen, f.Owners[0].Claims[0].Last = start, start }, true},
+		"since when":                      {func(f *verdict.Finding) { f.Since = start }, true},
+		"since when of the API":           {func(f *verdict.Finding) { f.Owners[0].Pod.Heard = start }, true},
+		"its severity":                    {func(f *verdict.Finding) { f.Severity = verdict.Critical }, false},
+		"its source":                      {func(f *verdict.Finding) { f.Source = "cni-result" }, false},
+		"its address":                     {func(f *verdict.Finding) { f.Address = f.Address.Next() }, false},
+		"a MAC":                           {func(f *verdict.Finding) { f.Spoof.MACs = append(f.Spoof.MACs, "other1") }, false},
+		"no spoof":                        {func(f *verdict.Finding) { f.Spoof = nil }, false},
+		"another owner":                   {func(f *verdict.Finding) { f.Owners[0].ID = "other" }, false},
+		"the owner's state":               {func(f *verdict.Finding) { f.Owners[0].State = verdict.Unheard }, false},
+		"the owner's pod":                 {func(f *verdict.Finding) { f.Owners[0].Pod.Phase = "Running" }, false},
+		"the owner's pod's addresses":     {func(f *verdict.Finding) { f.Owners[0].Pod.IPs = nil }, false},
+		"the owner's interface":           {func(f *verdict.Finding) { f.Owners[0].Interface = &verdict.Interface{Name: "net1"} }, false},
+		"intended addresses of the owner": {func(f *verdict.Finding) { f.Owners[0].Namespace.Intended = "10.0.0.9 cri eth0" }, false},
+		"the owner's kind of claim":       {func(f *verdict.Finding) { f.Owners[0].Claims[0].Kind = verdict.DADFailed }, false},
+		"one owner more":                  {func(f *verdict.Finding) { f.Owners = append(f.Owners, f.Owners[0]) }, false},
+		"another allocation":              {func(f *verdict.Finding) { f.Allocations[0].Pod = "c" }, false},
+		"another pool":                    {func(f *verdict.Finding) { f.Pool.Name = "other" }, false},
+		"the pool's problem":              {func(f *verdict.Finding) { f.Pool.Problem = "x" }, false},
 		"the pool's problem, of an address": {func(f *verdict.Finding) {
 			f.Pool.Problem = "x"
 			f.Stock = nil
@@ -150,6 +150,6 @@ func TestWhatIsNewInAFinding(t *testing.T) {
 	a, b := base(), base()
 	a.Stock, b.Stock, b.Pool.Problem = nil, nil, "x"
 	if !audit.Same(&a, &b) {
-		t.Error("got a change of a finding about an address, want none: what its pool is like is told of the pool")
+		t.Error("got a change of a finding about an address, want none: its pool has findings of its own")
 	}
 }

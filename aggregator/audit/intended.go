@@ -8,11 +8,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// IntendedAfter is how long an address that the Kubernetes API has for a pod may be missing
-// there. After a node was rebooted, the kubelet reports one pod after the other.
+// IntendedAfter is how long an address that the Kubernetes API lists may be missing in the pod.
+// After a node has rebooted, the kubelet updates the status of its pods one by one.
 const IntendedAfter = 30 * time.Second
 
-// SourceKubernetes is the source of what the Kubernetes API says.
+// SourceKubernetes is the source of addresses that the Kubernetes API lists.
 const SourceKubernetes = "kubernetes"
 
 // Meant is an address that an owner was meant to have, according to a source, on an interface.
@@ -21,8 +21,8 @@ type Meant struct {
 	Source, Interface string
 }
 
-// Intended returns the addresses that an owner was meant to have: those that its node reports as
-// missing, and those of its pod in the Kubernetes API.
+// Intended returns the addresses that an owner was meant to have: those that its agent reports as
+// missing, and those that the Kubernetes API lists for its pod.
 func Intended(o *verdict.Owner) (list []Meant) {
 	if o.Namespace == nil || o.Pod != nil && o.Pod.RuntimeClass {
 		return nil
@@ -43,9 +43,10 @@ func Intended(o *verdict.Owner) (list []Meant) {
 	return list
 }
 
-// Missing returns the findings about the addresses that an owner was meant to have and has not.
-// since is when the owner's namespace was reported. A pod that is ending gives its addresses back
-// first, and one that runs a virtual machine may have given them to that.
+// Missing returns the findings about the addresses that an owner was meant to have and does not
+// have. since is when the owner's namespace was first reported. There are none for a pod that is
+// ending, because it loses its addresses first, and for a virtual machine, which may have taken
+// them over.
 func Missing(p *verdict.Policy, o *verdict.Owner, missing []Meant, since, now verdict.Stamp) (out Result) {
 	if pod := o.Pod; pod != nil && (pod.Absent || pod.DeletionTimestamp != 0 || pod.Ended()) || o.Workload().VirtualMachine != "" {
 		return out

@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
+func TestTheAuditHasNoFalsePositives(t *testing.T) {
 	for _, test := range []struct {
 		why   string
 		world func(w *world)
@@ -40,7 +40,7 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
 			w.Device("n1", "eth0", "")
 		}, nil},
-		{"an address that somebody made a file of, for a device of the node", func(w *world) {
+		{"an address that a person reserved with a file, for a device of the node", func(w *world) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{})
 			w.Device("n1", "eth0", "")
 		}, nil},
@@ -57,12 +57,12 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.allocate(blue, verdict.Allocation{Namespace: "default", Pod: "b"})
 			w.kindPod("n1", "a", "lan", 2)
 		}, nil},
-		{"what Calico left behind where Cilium came with the same range", func(w *world) {
+		{"records left by Calico after a migration to Cilium with the same range", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16")
 			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/24"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
 			w.kindPod("n1", "a", "cilium", 2)
 		}, nil},
-		{"a record for a pod that is no more, beside that of the one that has the address", func(w *world) {
+		{"a record for a deleted pod, beside that of the owner", func(w *world) {
 			w.Listed = true
 			p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
 			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
@@ -70,17 +70,17 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 			w.kindPod("n1", "a", "lan", 2)
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Node: "n1", Phase: "Running"}}
 		}, nil},
-		{"the address of a virtual machine that says nothing, which Calico has by no sandbox", func(w *world) {
+		{"the address of a silent virtual machine, which Calico has without a sandbox", func(w *world) {
 			w.Node("n1")
 			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "virt-launcher-a"})
 			w.Pods = map[string]*verdict.PodObject{"a": {Namespace: "default", Name: "virt-launcher-a", Node: "n1", Phase: "Running", IPs: []netip.Addr{w.Addr}}}
 		}, nil},
-		// And what is nearly that.
-		{"a pod in a range that Calico gives only to those that ask for it", func(w *world) {
+		// Situations that resemble these.
+		{"a pod in a range that Calico allocates only on request", func(w *world) {
 			w.ofCluster(verdict.Calico, "10.244.0.0/16").Asked = true
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
-		{"a pod of whereabouts that none of two realms knows", func(w *world) {
+		{"a pod of whereabouts that is in neither of two realms", func(w *world) {
 			red, blue := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24"), w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
 			red.Network, blue.Network, red.Realm, blue.Realm, blue.Name = "lan", "lan", "red", "blue", "blue"
 			w.kindPod("n1", "a", "lan", 2)
@@ -104,8 +104,8 @@ func TestAuditLeavesWhatIsRightAlone(t *testing.T) {
 	}
 }
 
-// A CiliumEndpoint tells of an address, and gives none: Cilium's agent may know better.
-func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
+// A CiliumEndpoint mirrors an address and does not allocate it: the Cilium agent may know better.
+func TestFindingsAboutCiliumAreWarnings(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.ofCluster(verdict.Cilium, "10.244.0.0/24")
 	w.kindPod("n1", "a", "cilium", 2)
@@ -118,7 +118,7 @@ func TestWhatCiliumDoesNotTellIsNoMoreThanAWarning(t *testing.T) {
 	}
 }
 
-// After a node was booted, kubelet tells of one pod after the other where it is now.
+// After a node has rebooted, the kubelet updates the status of its pods one by one.
 func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := &verdict.Pool{IPAM: verdict.KubernetesAPI, Name: "pods", State: verdict.PoolKnown}
@@ -146,8 +146,8 @@ func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	}
 }
 
-// Plugins free an address before they take it away, which may take a while where the
-// API server is slow: also of a pod that nobody deleted, as of a Job.
+// Plugins free an address before they remove it, which may take a while if the API server is slow.
+// This includes pods that end by themselves, such as those of a Job.
 func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 	for why, p := range map[string]verdict.PodObject{
 		"it is deleted": {Phase: "Running", DeletionTimestamp: start}, "it is completed": {Phase: "Succeeded"}, "it has failed": {Phase: "Failed"}, "it runs": {Phase: "Running"},
@@ -169,7 +169,7 @@ func TestPodsThatEndFreeTheirAddressesFirst(t *testing.T) {
 	}
 }
 
-// What the API server says may be behind what the kernels do.
+// The API server may lag behind the kernels.
 func TestAuditWaitsForTheAPI(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.ofCluster(verdict.Calico, "10.244.0.0/16")
@@ -178,7 +178,7 @@ func TestAuditWaitsForTheAPI(t *testing.T) {
 	first := w.audit()
 	w.after(5 * time.Second)
 	if out := w.audit(first.Findings...); len(out.Findings) > 0 && !out.Findings[0].Waiting || out.Again == 0 {
-		t.Errorf("got %+v, want to wait until the API is heard", out)
+		t.Errorf("got %+v, want a waiting finding until the API has caught up", out)
 	}
 	w.Known = w.Now
 	if out := w.audit(first.Findings...); len(out.Findings) != 1 || out.Findings[0].Waiting {
@@ -186,18 +186,18 @@ func TestAuditWaitsForTheAPI(t *testing.T) {
 	}
 }
 
-// The object of a pod that has ended may outlive it, and that of the next one come late.
+// The object of a pod that has ended may outlive it, and the object of the next pod may be late.
 func TestCiliumsObjectsCatchUp(t *testing.T) {
 	for _, test := range []struct {
 		why   string
 		world func(w *world)
 		want  string
 	}{
-		{"of the pod before is told still", func(w *world) {
+		{"the previous pod is still listed", func(w *world) {
 			w.allocate(w.ofCluster(verdict.Cilium, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "old"})
 			w.kindPod("n1", "new", "cilium", 2)
 		}, verdict.FindingBookedElsewhere},
-		{"of both is told", func(w *world) {
+		{"both are listed", func(w *world) {
 			p := w.ofCluster(verdict.Cilium, "10.244.0.0/16")
 			w.allocate(p, verdict.Allocation{Node: "n1", Namespace: "default", Pod: "old", Location: "1"})
 			w.allocate(p, verdict.Allocation{Node: "n1", Namespace: "default", Pod: "new", Location: "2"})
@@ -219,12 +219,12 @@ func TestCiliumsObjectsCatchUp(t *testing.T) {
 	}
 }
 
-// A pod that starts may be seen before what its IPAM has written into the API: also where
-// the address was another one's just before.
-func TestWhatAnIPAMWritesIntoTheAPIComesLater(t *testing.T) {
+// A pod may be seen before the record of its IPAM arrives through the API, even if the address was
+// another pod's just before.
+func TestRecordsInTheAPIMayBeLate(t *testing.T) {
 	for _, test := range []struct {
-		before string // whom the address is still booked for
-		soon   bool   // it is told after the settle time
+		before string // the holder in the outdated record
+		soon   bool   // whether the finding is reported after the settle time
 		want   string
 	}{
 		{"", false, verdict.FindingInUseUnallocated},
@@ -239,10 +239,10 @@ func TestWhatAnIPAMWritesIntoTheAPIComesLater(t *testing.T) {
 		w.kindPod("n1", "a", "k8s-pod-network", 2)
 		before := w.audit().Findings
 		if out := w.after(2 * time.Second).audit(before...).Findings; len(out) != 1 || out[0].Waiting == test.soon {
-			t.Errorf("booked for %q: got %+v after 2 seconds, want told %v", test.before, out, test.soon)
+			t.Errorf("allocated for %q: got %+v after 2 seconds, want reported %v", test.before, out, test.soon)
 		}
 		if out := w.after(4 * time.Second).audit(before...).Findings; len(out) != 1 || out[0].Waiting || out[0].Kind != test.want {
-			t.Errorf("booked for %q: got %+v after 6 seconds, want %s", test.before, out, test.want)
+			t.Errorf("allocated for %q: got %+v after 6 seconds, want %s", test.before, out, test.want)
 		}
 	}
 }

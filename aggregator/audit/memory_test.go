@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// kinds returns the kinds of findings; those that wait are in parentheses.
+// kinds returns the kinds of findings. Those of waiting findings are in parentheses.
 func kinds(findings []verdict.Finding) (list []string) {
 	for _, f := range findings {
 		if f.Waiting {
@@ -23,16 +23,16 @@ func kinds(findings []verdict.Finding) (list []string) {
 	return list
 }
 
-// What was found stays found while nothing new can be known.
+// Findings are kept while the state of the pool or node is not known.
 func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 	for _, test := range []struct {
 		why    string
 		change func(w *world, p *verdict.Pool)
-		want   []string // of an address in use that is not allocated
-		leaked []string // of an allocation without a holder
+		want   []string // findings about an address in use that is not allocated
+		leaked []string // findings about an allocation without an owner
 	}{
 		{"nothing changes", func(*world, *verdict.Pool) {}, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
-		{"its node is not heard from", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
+		{"its node is disconnected", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"its records are being read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"it is another pool", func(_ *world, p *verdict.Pool) { p.State, p.Name = verdict.PoolReading, "/another" }, nil, nil},
 	} {
@@ -66,18 +66,18 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 			if len(waiting) > 0 && p.State == verdict.PoolReading {
 				waiting[0].Waiting = true
 				if out := w.audit(waiting...).Findings; len(out) != 0 {
-					t.Errorf("%s: got %v of one that waited, want none", test.why, kinds(out))
+					t.Errorf("%s: got %v for a waiting finding, want none", test.why, kinds(out))
 				}
 				waiting[0].Waiting, waiting[0].Kind = false, verdict.FindingDoubleAllocated
 				if out := w.audit(waiting...).Findings; len(out) != 0 {
-					t.Errorf("%s: got %v of another kind, want none", test.why, kinds(out))
+					t.Errorf("%s: got %v for another kind, want none", test.why, kinds(out))
 				}
 			}
 		}
 	}
 }
 
-// A finding that becomes the next worse thing is told at once.
+// A critical finding that replaces another one is reported at once.
 func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		why    string
@@ -141,7 +141,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		if got := len(past) == 1 && past[0].Kind == test.want; got != (test.want != "") {
 			t.Errorf("%s: got past %+v, want %q", test.why, past, test.want)
 		}
-		// It is remembered once, with the first allocation, and while its owner is there.
+		// The past has one state, with the first allocation, while the owner is live.
 		if test.want == "" {
 			continue
 		}
@@ -231,7 +231,7 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 			continue
 		}
 		if out := w.audit(); len(before) != 1 || !before[0].Waiting || out.Again > w.Now.Add(30*time.Second) || before[0].Severity != test.severity {
-			t.Errorf("%s: got %+v, again at %d, want one that waits", test.why, before, out.Again)
+			t.Errorf("%s: got %+v, again at %d, want a waiting finding", test.why, before, out.Again)
 			continue
 		}
 		if got := twice(append(before, w.after(test.patience-1).audit().Findings...)...); !got[0].Waiting {
@@ -243,16 +243,17 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 	}
 }
 
-// A pod that the API has no more will not have the address, once the API is heard.
-func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
+// An allocation for a pod that no longer exists in the API is not a second one, once the API is up
+// to date.
+func TestAnAllocationOfADeletedPodIsNoDoubleAllocation(t *testing.T) {
 	for why, test := range map[string]struct {
 		change func(w *world)
 		want   bool
 	}{
-		"its pod is gone":                  {func(*world) {}, false},
-		"its pod is there":                 {func(w *world) { w.Pods = map[string]*verdict.PodObject{"x": {Namespace: "default", Name: "old"}} }, true},
-		"the API was not heard since":      {func(w *world) { w.Known = start.Add(time.Second) }, true},
-		"the API was heard right after it": {func(w *world) { w.Known = start.Add(time.Second + 1) }, false},
+		"its pod is gone":                         {func(*world) {}, false},
+		"its pod is there":                        {func(w *world) { w.Pods = map[string]*verdict.PodObject{"x": {Namespace: "default", Name: "old"}} }, true},
+		"the API was not synchronised since":      {func(w *world) { w.Known = start.Add(time.Second) }, true},
+		"the API was synchronised right after it": {func(w *world) { w.Known = start.Add(time.Second + 1) }, false},
 	} {
 		w := newWorld("10.244.0.7")
 		w.Listed = true
@@ -267,8 +268,7 @@ func TestAnAllocationThatIsLeftBehindIsNoSecondOne(t *testing.T) {
 	}
 }
 
-// Whoever asks for an address that stands on a dummy device of several nodes gets one of
-// them by chance, if they answer.
+// An address on a dummy device of several nodes reaches one of them by chance if they answer.
 func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 	judged := func(change func(owners []verdict.Owner)) *verdict.Judgement {
 		out := &verdict.Judgement{}
@@ -307,7 +307,7 @@ func TestSharedAddressesThatAreAnsweredFor(t *testing.T) {
 	}
 }
 
-// Two spoofs of an address by two ports are two findings; a conflict does not hide them.
+// Spoofs through two ports are two findings, and a conflict does not hide them.
 func TestSpoofsOfAnAddress(t *testing.T) {
 	n := agent("n1", "1")
 	spoof := func(port string) verdict.Spoof {
@@ -323,7 +323,7 @@ func TestSpoofsOfAnAddress(t *testing.T) {
 	}
 }
 
-// The sandbox that IPAM names is looked for on the pool's node only, if it is a node's.
+// The sandbox of an allocation is looked up on the node of its pool only, if the pool has one.
 func TestLeakedAddressesOfOneNode(t *testing.T) {
 	for why, test := range map[string]struct {
 		change func(w *world)
@@ -333,7 +333,7 @@ func TestLeakedAddressesOfOneNode(t *testing.T) {
 		"the node has the address":        {func(w *world) { w.kindPod("n1", "a", "lan", 3) }, nil},
 		"another node is not covered":     {func(w *world) { w.Node("n2"); w.Uncovered = []string{"n2"} }, []string{"(" + verdict.FindingLeaked + ")"}},
 		"the node itself is not covered":  {func(w *world) { w.Uncovered = []string{"n1"} }, nil},
-		"the node itself is not heard of": {func(w *world) { w.Node("n1").Unheard = true }, nil},
+		"the node itself is disconnected": {func(w *world) { w.Node("n1").Unheard = true }, nil},
 	} {
 		w := newWorld("10.244.0.7")
 		w.Policy.LeakedAfter = time.Minute

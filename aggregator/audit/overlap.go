@@ -8,18 +8,19 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Two nodes that give their pods addresses of one range, and two networks of one node, make
-// duplicates without any IPAM being wrong.
+// If two nodes, or two networks of one node, give pods addresses from overlapping ranges,
+// duplicates occur although every IPAM works correctly.
 
-// Subnet is an address of a node itself, and whether pods that CNI gave addresses are behind it.
+// A Subnet is an address of a node itself. Pods is set if pods with addresses from CNI are behind
+// it.
 type Subnet struct {
 	verdict.Subnet
 	Pods bool
 }
 
-// Sides returns the ranges that a node gives its pods addresses of: those of the pools of the
-// networks that gave pods their addresses, and the prefixes of the node's own addresses with pods
-// behind them. Of addresses with prefixes that overlap, it returns the widest prefix.
+// Sides returns the ranges from which a node gives its pods addresses: the pools of the networks
+// that its pods use, and the prefixes of the node's own addresses with pods behind them. If
+// prefixes overlap, it returns the widest one.
 func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, subnets []Subnet) (list []verdict.Side) {
 	for _, p := range pools {
 		if !p.Routed || !networks[p.Network] {
@@ -50,12 +51,12 @@ func wider(a, b Subnet) int {
 	return cmp.Or(cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Interface.Name, b.Interface.Name))
 }
 
-// NodeSpecSide returns a range of pods that Kubernetes has for a node.
+// NodeSpecSide returns a pod range that Kubernetes assigned to a node.
 func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
 	return verdict.Side{Node: node, Range: verdict.RangeOf(p), Prefixes: []netip.Prefix{p}, Source: verdict.SideNodeSpec}
 }
 
-// CiliumSides returns the ranges that a CiliumNode has.
+// CiliumSides returns the pod ranges of a CiliumNode.
 func CiliumSides(p *verdict.Pool) (list []verdict.Side) {
 	for _, r := range p.Ranges {
 		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []verdict.Range{r}, Config: p.Config, Source: verdict.SideCiliumNode})
@@ -69,14 +70,14 @@ func poolSide(n *verdict.Node, p *verdict.Pool) verdict.Side {
 	}
 }
 
-// SameSide reports whether two sides say the same.
+// SameSide reports whether two sides are equal.
 func SameSide(a, b verdict.Side) bool {
 	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Config == b.Config && a.Device == b.Device &&
 		a.Source == b.Source && a.IPAM == b.IPAM && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
 }
 
-// oneNode reports whether two sides are of one node. Kubernetes may have another name for it than
-// its agent has, and it may have been renamed.
+// oneNode reports whether two sides are of one node. Kubernetes and the agent may use different
+// names for it, and it may have been renamed.
 func oneNode(a, b *verdict.Side) bool {
 	switch {
 	case a.Node == b.Node:
@@ -91,13 +92,13 @@ func oneNode(a, b *verdict.Side) bool {
 	return false
 }
 
-// Ranges returns the findings about ranges that several nodes give. It sorts the sides.
+// Ranges returns the findings about ranges of several nodes that overlap. It sorts the sides.
 func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding) {
 	slices.SortFunc(sides, func(a, b verdict.Side) int {
 		return cmp.Or(a.Range.First.Compare(b.Range.First), b.Range.Last.Compare(a.Range.Last), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Source, b.Source))
 	})
 	for len(sides) > 0 {
-		// One group: all that are connected by common addresses.
+		// A group is a maximal run of ranges that overlap directly or through others.
 		group, last := 1, sides[0].Range.Last
 		for group < len(sides) && sides[group].Range.First.BitLen() == last.BitLen() && sides[group].Range.First.Compare(last) <= 0 {
 			if sides[group].Range.Last.Compare(last) > 0 {
@@ -116,8 +117,8 @@ func Ranges(p *verdict.Policy, sides []verdict.Side) (findings []verdict.Finding
 	return findings
 }
 
-// overlapOf returns what is common in a group of ranges in order, each of which overlaps with one
-// before it; nil if they are all of one node.
+// overlapOf returns the overlap in a group of sorted ranges, each of which overlaps an earlier one;
+// nil if all are of one node.
 func overlapOf(group []verdict.Side) *verdict.Overlap {
 	var out *verdict.Overlap
 	for i := range group {
@@ -140,14 +141,15 @@ func overlapOf(group []verdict.Side) *verdict.Overlap {
 	return out
 }
 
-// NodePool is a pool of a node, with the VRF of its device and whether it has given an address.
+// NodePool is a pool of a node, with the VRF of its device and whether it has allocated any
+// address.
 type NodePool struct {
 	Pool *verdict.Pool
 	VRF  string
 	Used bool
 }
 
-// Networks returns the findings about networks of one node that have addresses in common.
+// Networks returns the findings about networks of one node whose addresses overlap.
 func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []verdict.Finding) {
 	for i, a := range pools {
 		for _, b := range pools[i+1:] {
@@ -164,7 +166,8 @@ func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []
 	return findings
 }
 
-// networks returns the finding about two pools, unless their addresses are declared as shared.
+// networks returns the finding about two pools; nil if their common addresses are declared as
+// shared.
 func networks(p *verdict.Policy, n *verdict.Node, a, b NodePool) []verdict.Finding {
 	ra, rb := a.Pool.Overlap(b.Pool)
 	o := &verdict.Overlap{Range: ra.Common(rb), Sides: [2]verdict.Side{poolSide(n, a.Pool), poolSide(n, b.Pool)}, Nodes: []string{n.Name}}

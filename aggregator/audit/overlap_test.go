@@ -21,7 +21,7 @@ func agent(name, netns string) *verdict.Node {
 	return &verdict.Node{Name: name, Boot: "boot-" + name, Netns: netns}
 }
 
-// ofKubernetes is a range that Kubernetes has for a node, ofAgent one that a node's own pool has.
+// ofKubernetes returns a pod range of a node; ofAgent returns the range of a node's own pool.
 func ofKubernetes(node, text string) verdict.Side {
 	return audit.NodeSpecSide(node, netip.MustParsePrefix(text))
 }
@@ -36,7 +36,7 @@ func TestRangesOfNodes(t *testing.T) {
 	for _, test := range []struct {
 		why   string
 		sides []verdict.Side
-		want  string // the first range in common
+		want  string // the first common range
 		nodes []string
 	}{
 		{"one node", []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n1", "10.244.0.0/24")}, "", nil},
@@ -44,7 +44,7 @@ func TestRangesOfNodes(t *testing.T) {
 		{"two nodes of one range", []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n2", "10.244.0.0/24")}, "10.244.0.0/24", []string{"n1", "n2"}},
 		{"a range within another", []verdict.Side{ofKubernetes("n1", "10.244.0.0/16"), ofKubernetes("n2", "10.244.7.0/24")}, "10.244.7.0/24", []string{"n1", "n2"}},
 		{"two within a third one's", []verdict.Side{ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n2", "10.244.2.0/24"), ofKubernetes("n3", "10.244.0.0/16")}, "10.244.1.0/24", []string{"n1", "n2", "n3"}},
-		{"one that overlaps with the first of three only", []verdict.Side{ofKubernetes("n1", "10.244.0.0/16"), ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n2", "10.244.200.0/24")}, "10.244.200.0/24", []string{"n1", "n2"}},
+		{"one overlaps with the first of three only", []verdict.Side{ofKubernetes("n1", "10.244.0.0/16"), ofKubernetes("n1", "10.244.1.0/24"), ofKubernetes("n2", "10.244.200.0/24")}, "10.244.200.0/24", []string{"n1", "n2"}},
 		{"a chain", []verdict.Side{
 			{Node: "n1", Range: span("10.0.0.1", "10.0.0.9")}, {Node: "n1", Range: span("10.0.0.5", "10.0.0.20")}, {Node: "n2", Range: span("10.0.0.15", "10.0.0.30")},
 		}, "10.0.0.15-10.0.0.20", []string{"n1", "n2"}},
@@ -99,13 +99,13 @@ func TestNetworksOfOneNode(t *testing.T) {
 		change func(a, b *audit.NodePool)
 		want   verdict.Severity // 0 for no finding
 	}{
-		"both give the range":        {func(*audit.NodePool, *audit.NodePool) {}, verdict.Warning},
-		"one gave nothing yet":       {func(a, _ *audit.NodePool) { a.Used = false }, verdict.Info},
-		"the other one gave nothing": {func(_, b *audit.NodePool) { b.Used = false }, verdict.Info},
-		"they are in different VRFs": {func(a, _ *audit.NodePool) { a.VRF = "red" }, 0},
-		"they are of one network":    {func(a, b *audit.NodePool) { a.Pool.Network = b.Pool.Network }, 0},
-		"one has another range":      {func(a, _ *audit.NodePool) { a.Pool.Ranges = []verdict.Range{prefix("10.9.0.0/24")} }, 0},
-		"one is not routed":          {func(a, _ *audit.NodePool) { a.Pool.Routed = false }, 0},
+		"both give the range":              {func(*audit.NodePool, *audit.NodePool) {}, verdict.Warning},
+		"one has no allocations yet":       {func(a, _ *audit.NodePool) { a.Used = false }, verdict.Info},
+		"the other one has no allocations": {func(_, b *audit.NodePool) { b.Used = false }, verdict.Info},
+		"they are in different VRFs":       {func(a, _ *audit.NodePool) { a.VRF = "red" }, 0},
+		"they are of one network":          {func(a, b *audit.NodePool) { a.Pool.Network = b.Pool.Network }, 0},
+		"one has another range":            {func(a, _ *audit.NodePool) { a.Pool.Ranges = []verdict.Range{prefix("10.9.0.0/24")} }, 0},
+		"one is not routed":                {func(a, _ *audit.NodePool) { a.Pool.Routed = false }, 0},
 		"neither is routed, one bridge": {func(a, b *audit.NodePool) {
 			a.Pool.Routed, b.Pool.Routed, a.Pool.Device, b.Pool.Device = false, false, "cni0", "cni0"
 		}, verdict.Warning},
@@ -122,7 +122,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 			t.Errorf("%s: got %+v and %+v, want one in any order", why, found, other)
 		}
 		if shared := audit.Networks(&verdict.Policy{Shared: []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}, n, []audit.NodePool{a, b}); shared != nil {
-			t.Errorf("%s: got %+v, want none that is shared", why, shared)
+			t.Errorf("%s: got %+v, want no declared range", why, shared)
 		}
 		switch {
 		case len(found) == 0 && test.want == 0:
@@ -134,7 +134,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 	}
 }
 
-// Which of a node's addresses was reported first does not matter.
+// The order in which a node's addresses were reported does not matter.
 func TestSidesOfANodeAreTheWidest(t *testing.T) {
 	n := agent("n1", "1")
 	var subnets []audit.Subnet
@@ -187,7 +187,7 @@ func TestSidesOfACiliumNode(t *testing.T) {
 	}
 }
 
-func TestSidesThatSayTheSame(t *testing.T) {
+func TestEqualSides(t *testing.T) {
 	side := func() verdict.Side {
 		return verdict.Side{
 			Node: "n1", Agent: agent("n1", "1"), Range: prefix("10.0.0.0/24"), Network: "a", Config: "c", Device: "d",

@@ -9,31 +9,31 @@ import (
 )
 
 const (
-	// nearlyFull is the share of a pool that may be allocated before that is a finding, halfFull
-	// the share if the pool is exhausted soon.
+	// nearlyFull is the share of allocated addresses from which a pool has a finding. halfFull is
+	// that share for a pool that will be exhausted within soon.
 	nearlyFull = 0.9
 	halfFull   = 0.5
 	soon       = time.Hour
-	// lostWithin is how long after a record was lost its address may be assigned.
-	lostWithin = time.Minute
-	// maxAtRisk is the number of addresses that a finding names.
+	// lossGrace is how long after the loss of a record its address may still be assigned.
+	lossGrace = time.Minute
+	// maxAtRisk is the largest number of addresses that a finding lists.
 	maxAtRisk = 1000
 )
 
-// Risk is an address in use that a pool takes for free, with its owners.
+// A Risk is an address in use that a pool considers free, with its owners.
 type Risk struct {
 	Address netip.Addr
 	Owners  []verdict.Owner
 }
 
-// Given is what a pool has given.
+// Given is the use of a pool.
 type Given struct {
-	// Pool is a copy that never changes.
+	// Pool is an immutable copy.
 	Pool *verdict.Pool
 	Use  verdict.PoolUse
-	// Allocated is the number of addresses of both families that it has given.
+	// Allocated is the number of allocated addresses of both families.
 	Allocated int
-	// AtRisk are the addresses in use that it takes for free.
+	// AtRisk are the addresses in use that the pool considers free.
 	AtRisk []Risk
 }
 
@@ -42,7 +42,7 @@ func PoolKinds() []string {
 	return []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}
 }
 
-// PoolID returns the id of the finding of a kind about a pool.
+// PoolID returns the ID of the finding of a kind about a pool.
 func PoolID(p *verdict.Policy, kind string, pool *verdict.Pool) string {
 	return verdict.FindingID(p.Cluster, kind, pool.Subject())
 }
@@ -67,9 +67,9 @@ func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
 	return findings
 }
 
-// Lost reports whether a pool lost all of its records while addresses of it are in use. For a
-// pool of the cluster nothing says so; it lost them if it has none and pods have several of its
-// addresses. What is read of Cilium are not its records.
+// Lost reports whether a pool lost all of its records while addresses of it are in use. The loss of
+// a cluster-wide pool is not observed; it is inferred if the pool has no records and pods have
+// several of its addresses. Cilium's objects are not its records.
 func Lost(g Given) bool {
 	if len(g.AtRisk) == 0 {
 		return false
@@ -84,8 +84,8 @@ func Lost(g Given) bool {
 	}
 }
 
-// severalOfPods reports whether pods have several of the addresses at risk. No IPAM gave the
-// addresses that nodes have themselves.
+// severalOfPods reports whether pods have several of the addresses at risk. Addresses of nodes do
+// not count, because no IPAM allocated them.
 func (g *Given) severalOfPods() bool {
 	n := 0
 	for _, r := range g.AtRisk {
@@ -96,13 +96,13 @@ func (g *Given) severalOfPods() bool {
 	return n > 1
 }
 
-// outlived reports whether an owner had an address at risk when the records were lost, by the
-// clock of the node. Some records may never come back because their addresses are unused; what
-// is wrong with other addresses later has another reason.
+// outlived reports whether an owner had an address at risk when the records were lost, by the clock
+// of the node. Records of unused addresses may never come back, and later problems with other
+// addresses have another cause.
 func (g *Given) outlived() bool {
 	for _, r := range g.AtRisk {
 		for i := range r.Owners {
-			if o := &r.Owners[i]; o.Assigned && o.Node.Is(g.Pool.Node) && o.AssignedAt() <= g.Pool.LostAt.Add(lostWithin) {
+			if o := &r.Owners[i]; o.Assigned && o.Node.Is(g.Pool.Node) && o.AssignedAt() <= g.Pool.LostAt.Add(lossGrace) {
 				return true
 			}
 		}
@@ -110,7 +110,7 @@ func (g *Given) outlived() bool {
 	return false
 }
 
-// held returns the first addresses at risk, in order, with their holders.
+// held returns the first addresses at risk, in order, with their owners.
 func (g *Given) held() []verdict.Held {
 	all := make([]verdict.Held, 0, len(g.AtRisk))
 	for _, r := range g.AtRisk {

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// risk is an address that a pod of a node has since a time.
+// risk returns an address that a pod on a node has had since a time.
 func risk(address string, n *verdict.Node, since verdict.Stamp) audit.Risk {
 	ns := &verdict.Namespace{Node: n, ID: "id-" + address, Who: verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: address}.Who()}
 	return audit.Risk{Address: netip.MustParseAddr(address), Owners: []verdict.Owner{{
@@ -37,18 +37,18 @@ func TestLostRecords(t *testing.T) {
 		want bool
 	}{
 		{"its directory is gone", audit.Given{Pool: ofNode(verdict.PoolMissing, 0), AtRisk: []audit.Risk{one}}, true},
-		{"its directory is gone, and nobody has an address", audit.Given{Pool: ofNode(verdict.PoolMissing, 0)}, false},
+		{"its directory is gone, and no address is in use", audit.Given{Pool: ofNode(verdict.PoolMissing, 0)}, false},
 		{"it lost its records while an address was in use", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{one}}, true},
 		{"it lost its records long before", audit.Given{Pool: ofNode(verdict.PoolKnown, start.Add(-61*time.Second)), AtRisk: []audit.Risk{one}}, false},
 		{"the address came within a minute", audit.Given{Pool: ofNode(verdict.PoolKnown, start.Add(-time.Minute)), AtRisk: []audit.Risk{one}}, true},
 		{"it lost its records, another node has the address", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{risk("10.0.0.5", n2, start)}}, false},
 		{"it lost its records, only frames show the address", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{onWire}}, false},
 		{"it lost none", audit.Given{Pool: ofNode(verdict.PoolKnown, 0), AtRisk: []audit.Risk{one, two}}, false},
-		{"the cluster's has none, two pods have its addresses", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, two}}, true},
+		{"a cluster-wide pool without records, two pods have its addresses", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, two}}, true},
 		{"the cluster's has one", audit.Given{Pool: ofCluster, Allocated: 1, AtRisk: []audit.Risk{one, two}}, false},
 		{"one pod alone has an address", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one}}, false},
 		{"a pod and a node have an address", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, self}}, false},
-		{"Cilium's records are not what is read", audit.Given{Pool: cilium, AtRisk: []audit.Risk{one, two}}, false},
+		{"a Cilium pool, whose objects are not its records", audit.Given{Pool: cilium, AtRisk: []audit.Risk{one, two}}, false},
 	} {
 		if got := audit.Lost(test.have); got != test.want {
 			t.Errorf("%s: got lost %t, want %t", test.why, got, test.want)
@@ -61,7 +61,7 @@ func TestLostRecords(t *testing.T) {
 	found := audit.Pool(policy, audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, onWire, two}})
 	held := found[0].Stock.AtRisk
 	if len(held) != 3 || held[0].Address != two.Address || held[0].Owner.ID != two.Owners[0].ID || held[1].Address != one.Address || held[2].Owner != nil {
-		t.Errorf("got %+v, want the addresses in order with those that have them", held)
+		t.Errorf("got %+v, want the addresses in order with their owners", held)
 	}
 	if !slices.Equal(audit.Addresses(&found[0]), []netip.Addr{two.Address, one.Address, onWire.Address}) {
 		t.Errorf("got addresses %v", audit.Addresses(&found[0]))
@@ -159,7 +159,7 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// The holder of an address at risk is the one on the pool's node.
+// The owner that is shown for an address at risk is the one on the node of the pool.
 func TestHoldersOnThePoolsNode(t *testing.T) {
 	n1, n2 := agent("n1", "1"), agent("n2", "1")
 	r := risk("10.0.0.5", n2, start)

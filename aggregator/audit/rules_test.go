@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// auditAll judges and audits with all pools.
+// auditAll judges and audits the address with all pools.
 func (w *world) auditAll(before ...verdict.Finding) audit.Result {
 	w.Policy.LeakedAfter = 5 * time.Minute
 	out := w.Judge()
@@ -20,7 +20,7 @@ func (w *world) auditAll(before ...verdict.Finding) audit.Result {
 	return audit.Address(&w.Policy, in, &out)
 }
 
-// told returns the findings that do not wait, each as KIND POOL.
+// told returns the findings that are not waiting, each as KIND POOL.
 func told(findings []verdict.Finding) (kinds []string) {
 	for _, f := range findings {
 		if f.Waiting {
@@ -35,7 +35,7 @@ func told(findings []verdict.Finding) (kinds []string) {
 	return kinds
 }
 
-// wantTold waits as long as nothing may be told, and checks what is told then.
+// wantTold waits until no finding is waiting, and checks the reported findings.
 func (w *world) wantTold(t *testing.T, why string, want ...string) {
 	t.Helper()
 	before := w.auditAll().Findings
@@ -52,8 +52,8 @@ const (
 	double      = verdict.FindingDoubleAllocated
 )
 
-// pooled is a pool of one node, or of the cluster if node is empty, that has the address in its
-// range.
+// pooled adds a pool of one node, or of the cluster if node is empty, whose range contains the
+// address.
 func (w *world) pooled(name, ipam, node string) *verdict.Pool {
 	p := &verdict.Pool{IPAM: ipam, Name: name, State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}}
 	if node != "" {
@@ -63,14 +63,14 @@ func (w *world) pooled(name, ipam, node string) *verdict.Pool {
 	return p
 }
 
-// byHand is a namespace that somebody made, on a point-to-point veth of n1.
+// byHand adds a namespace created by hand, on a point-to-point veth of n1.
 func (w *world) byHand() *verdict.Interface {
 	inside, _ := w.Veth(w.Namespace("n1", 2, "77", blue("lab")), "baaaaa", w.Link("n1", "vlab", verdict.PointToPoint, false))
 	w.Assigned(inside)
 	return inside
 }
 
-// A pool is only concerned if what gets an address of it meets the owner.
+// A pool matters only if its addresses and the owner share a scope.
 func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -85,7 +85,7 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 			w.byHand().Link = w.Link("n1", "br0", verdict.Bridge, false)
 			w.pooled("p", verdict.Calico, "")
 		}, nil},
-		{"a pool of the cluster that gives only what is asked for, and a pod", func(w *world) {
+		{"a cluster-wide pool that allocates on request only, and a pod", func(w *world) {
 			w.byHand()
 			w.pooled("p", verdict.Calico, "").Asked = true
 		}, []string{unallocated + " p"}},
@@ -159,7 +159,7 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 			p := w.pooled("p", verdict.HostLocal, "n1")
 			p.Routed, p.Ranges = true, []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
 		}, nil},
-		{"a routed pool with another range that has given it to somebody", func(w *world) {
+		{"a routed pool with another range that has allocated it", func(w *world) {
 			w.byHand()
 			p := w.pooled("p", verdict.HostLocal, "n1")
 			p.Routed, p.Ranges = true, []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
@@ -225,16 +225,16 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	}
 }
 
-func TestWhatIsLeaked(t *testing.T) {
+func TestLeakedAllocations(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		build func(w *world, p *verdict.Pool, al *verdict.Allocation)
 		want  bool
 	}{
 		{"nobody has it", nil, true},
-		{"somebody on its node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.byHand() }, false},
-		{"somebody on another node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.kindPod("n2", "b", "kind", 2) }, true},
-		{"somebody on another node has it, and the pool is the cluster's", func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+		{"an owner on its node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.byHand() }, false},
+		{"an owner on another node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.kindPod("n2", "b", "kind", 2) }, true},
+		{"an owner on another node has it, and the pool is cluster-wide", func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
 			p.Node = nil
 			w.kindPod("n2", "x", "", 2)
 		}, false},
@@ -244,7 +244,7 @@ func TestWhatIsLeaked(t *testing.T) {
 		}, true},
 		{"the API has it of no pod", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Listed = true }, true},
 		{"it is for a tunnel", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.Purpose = "tunnel" }, false},
-		{"it is for nobody in particular", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.ContainerID = "" }, false},
+		{"it has no holder", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.ContainerID = "" }, false},
 		{"the Kubernetes API has it for a pod", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.IPAM = verdict.KubernetesAPI }, false},
 		{"the pool is not known", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.State = verdict.PoolStale }, false},
 		{"its node is silent", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Node("n1").Unheard = true }, false},
@@ -270,7 +270,7 @@ func TestWhatIsLeaked(t *testing.T) {
 	}
 }
 
-// Several nodes answer for a service's address.
+// Several nodes answer for the address of a service.
 func TestASharedAddressIsAnswered(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -313,7 +313,7 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 	}
 }
 
-// What was told becomes the next worse thing at once.
+// A reported finding that turns into another critical one is reported at once.
 func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -321,7 +321,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		soon   bool
 	}{
 		{"of this pool and owner", func(*verdict.Finding) {}, true},
-		{"that was not told yet", func(f *verdict.Finding) { f.Waiting = true }, false},
+		{"a waiting one", func(f *verdict.Finding) { f.Waiting = true }, false},
 		{"of another owner", func(f *verdict.Finding) { f.Owners = []verdict.Owner{{ID: "other"}} }, false},
 		{"of no owner", func(f *verdict.Finding) { f.Owners = nil }, true},
 		{"of another pool", func(f *verdict.Finding) { f.Pool = &verdict.Pool{Name: "other"} }, false},
@@ -337,11 +337,11 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-x"})
 		out := w.after(time.Minute).auditAll(before...).Findings
 		if got := told(out); (len(got) == 1) != test.soon || len(out) != 1 || out[0].Kind != bookedElse || out[0].Since != w.Now {
-			t.Errorf("%s: got %+v, want it told at once: %t", test.name, out, test.soon)
+			t.Errorf("%s: got %+v, want it reported at once: %t", test.name, out, test.soon)
 		}
 	}
 
-	// The same finding goes on since it began, of the same owner.
+	// A finding about the same owner keeps its start time.
 	w := newWorld("10.244.0.7")
 	c := w.kindPod("n1", "a", "kind", 2)
 	w.pooled("p", verdict.HostLocal, "n1").Network = "kind"
@@ -356,14 +356,14 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		t.Errorf("got %+v of another pod, want it to wait", out)
 	}
 
-	// A warning of Cilium's goes on as such.
+	// A finding about Cilium stays a warning.
 	w = newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2)
 	w.pooled("p", verdict.Cilium, "")
 	first = w.auditAll().Findings
 	before = w.after(5 * time.Minute).auditAll(first...).Findings
 	if out := w.after(time.Second).auditAll(before...).Findings; len(told(out)) != 1 {
-		t.Errorf("got %+v, want it to stay told", out)
+		t.Errorf("got %+v, want it to stay reported", out)
 	}
 }
 

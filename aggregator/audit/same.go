@@ -6,8 +6,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Same reports whether two findings of one id are equal for a subscriber. That an owner was seen
-// again, or sent more frames, is no change.
+// Same reports whether two findings with the same ID look the same to a subscriber. A later
+// sighting of an owner is not a change.
 func Same(a, b *verdict.Finding) bool {
 	return a.Severity == b.Severity && a.Address == b.Address && a.Source == b.Source && samePool(a, b) && sameSpoof(a.Spoof, b.Spoof) &&
 		slices.EqualFunc(a.Allocations, b.Allocations, (*verdict.Allocation).Is) &&
@@ -15,8 +15,8 @@ func Same(a, b *verdict.Finding) bool {
 		sameOverlap(a.Overlap, b.Overlap) && sameNames(a.Namesakes, b.Namesakes)
 }
 
-// samePool compares the pools of findings, with all that is said of them in a finding about a
-// pool.
+// samePool compares the pools of two findings. In a finding about a pool, all of its contents are
+// compared.
 func samePool(a, b *verdict.Finding) bool {
 	if a.Stock == nil || b.Stock == nil {
 		return a.Stock == b.Stock && a.Pool.Is(b.Pool)

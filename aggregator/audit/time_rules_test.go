@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
+func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		build func(w *world, p *verdict.Pool, c *verdict.Claim)
@@ -29,13 +29,13 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
 		}, time.Second},
-		{"a pool of its node, while the API is not heard from", func(w *world, _ *verdict.Pool, _ *verdict.Claim) { w.Known = start - 1 }, time.Second},
-		{"a pool of the cluster, while the API has not been heard from since the owner settled", func(w *world, p *verdict.Pool, c *verdict.Claim) {
+		{"a pool of its node, while the API is disconnected", func(w *world, _ *verdict.Pool, _ *verdict.Claim) { w.Known = start - 1 }, time.Second},
+		{"a cluster-wide pool, while the API has been disconnected since the owner settled", func(w *world, p *verdict.Pool, c *verdict.Claim) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
 			w.Known = c.Begun.Add(time.Second) - 1
 		}, -1},
-		{"a pool of the cluster, while the API has not been heard from since long after", func(w *world, p *verdict.Pool, c *verdict.Claim) {
+		{"a cluster-wide pool, while the API has been disconnected since long after", func(w *world, p *verdict.Pool, c *verdict.Claim) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
 			w.Known = c.Begun.Add(time.Second)
@@ -51,11 +51,11 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 		first := w.auditAll()
 		if test.want == 0 {
 			if got := told(first.Findings); len(got) != 1 {
-				t.Errorf("%s: got %+v, want it told at once", test.name, first.Findings)
+				t.Errorf("%s: got %+v, want it reported at once", test.name, first.Findings)
 			}
 			continue
 		}
-		if test.want < 0 { // as long as the API is not heard from
+		if test.want < 0 { // while the API is not followed
 			out := w.after(time.Hour).auditAll(first.Findings...)
 			if len(told(out.Findings)) != 0 || out.Again != w.Now.Add(time.Second) {
 				t.Errorf("%s: got %+v, again %d, want to wait for a second each time", test.name, out.Findings, out.Again)
@@ -70,12 +70,13 @@ func TestHowLongAnOwnerMayHoldWhatIsFree(t *testing.T) {
 		}
 		out := w.after(1).auditAll(first.Findings...)
 		if len(told(out.Findings)) != 1 || out.Findings[0].Since != start {
-			t.Errorf("%s: got %+v after %s, want it told, since then", test.name, out.Findings, test.want)
+			t.Errorf("%s: got %+v after %s, want it reported, since then", test.name, out.Findings, test.want)
 		}
 	}
 }
 
-// What is written for an owner may be on its way for five seconds from when the owner began.
+// A record for an owner may take five seconds to arrive, counted from when the owner was first
+// reported.
 func TestAnOwnerOfNearlyFiveSecondsIsWaitedFor(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2).Begun = start.Add(1 - 5*time.Second)
@@ -102,7 +103,7 @@ func TestAnAuditRunsAgainAsSoonAsItMust(t *testing.T) {
 	}
 }
 
-func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
+func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 	type step struct {
 		name   string
 		change func(w *world, p *verdict.Pool)
@@ -131,20 +132,20 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		p.Network = "kind"
 		waiting := w.auditAll().Findings
 		if len(waiting) != 1 || !waiting[0].Waiting {
-			t.Fatalf("got %+v at once, want one that waits", waiting)
+			t.Fatalf("got %+v at once, want a waiting finding", waiting)
 		}
 		before := w.after(time.Second).auditAll(waiting...).Findings
 		test.change(w, p)
 		if got := told(w.auditAll(before...).Findings); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
-		// What was not told before is not kept.
+		// Findings that were waiting are not kept.
 		if p.State != verdict.PoolMissing {
 			if got := w.auditAll(waiting...).Findings; len(got) != 0 && test.want != nil {
-				t.Errorf("%s: got %+v kept that was never told", test.name, got)
+				t.Errorf("%s: got %+v kept that was never reported", test.name, got)
 			}
 		}
-		// Nor is what another rule found.
+		// Findings of another kind are not kept.
 		other := before[0]
 		other.Kind, other.ID = leaked, "other"
 		if got := told(w.auditAll(other).Findings); slices.Contains(got, leaked+" p") {
@@ -152,7 +153,7 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		}
 	}
 
-	// A leak, too: its pool, and the node of the pool.
+	// Leaks are kept as well, if their pool or its node is not known.
 	for name, change := range map[string]func(w *world, p *verdict.Pool){
 		"its node is silent": func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true },
 		"it is being read":   func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading },
@@ -169,7 +170,7 @@ func TestWhatIsFoundIsKeptWhileNothingCanBeKnown(t *testing.T) {
 		}
 	}
 
-	// One finding is kept once, though two allocations keep it.
+	// A finding is kept once, even if two allocations keep it.
 	w := newWorld("10.244.0.7")
 	p := w.pooled("p", verdict.HostLocal, "n1")
 	w.allocate(p, verdict.Allocation{ContainerID: "x", Location: "1"})

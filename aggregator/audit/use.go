@@ -7,7 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Family is IPv4, IPv6 or both.
+// Family is IPv4, IPv6 or Both.
 type Family int
 
 // The families.
@@ -25,7 +25,7 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// Tally counts addresses of IPv4 and of IPv6.
+// A Tally counts addresses by family.
 type Tally [2]int
 
 // Of returns the number of addresses of a family.
@@ -36,8 +36,8 @@ func (t Tally) Of(f Family) int {
 	return t[f]
 }
 
-// Scarce returns the family that limits a pool, and the number of addresses of it. If the pool
-// gives addresses of both families, a pod gets one of each, and the fuller family limits it.
+// Scarce returns the family that limits a pool, and the number of its addresses. If the pool has
+// addresses of both families, a pod gets one of each, and the fuller family is the limit.
 func Scarce(p *verdict.Pool, allocated Tally) (Family, uint64) {
 	v4, v6 := p.SizeOf(true), p.SizeOf(false)
 	switch {
@@ -62,7 +62,7 @@ func Use(p *verdict.Pool, allocated, leaked Tally, g *Growth, now verdict.Stamp)
 	return use
 }
 
-// Growth is how full a pool was in the last hour, a minute apart.
+// Growth has samples of a pool's use in the last hour, at least one minute apart.
 type Growth struct {
 	samples []sample
 }
@@ -72,7 +72,7 @@ type sample struct {
 	allocated Tally
 }
 
-// See records how full the pool is before it changes.
+// See records the use of the pool before a change.
 func (g *Growth) See(now verdict.Stamp, allocated Tally) {
 	if n := len(g.samples); n > 0 && now.Sub(g.samples[n-1].at) < time.Minute {
 		return
@@ -83,8 +83,7 @@ func (g *Growth) See(now verdict.Stamp, allocated Tally) {
 	}
 }
 
-// rate returns the number of addresses of a family by which the pool grows in a second; 0 if
-// that cannot be told.
+// rate returns the growth of a pool in addresses of a family per second; 0 if it is not known.
 func (g *Growth) rate(now verdict.Stamp, allocated Tally, family Family) float64 {
 	if len(g.samples) == 0 {
 		return 0

@@ -8,12 +8,12 @@ import (
 
 const start = verdicttest.Start
 
-// world is a world with what these tests ask of it.
+// world is a World with helpers for these tests.
 type world struct{ *verdicttest.World }
 
 func newWorld(addr string) *world { return &world{verdicttest.New(addr)} }
 
-// after lets time pass.
+// after advances the time.
 func (w *world) after(d time.Duration) *world {
 	w.After(d)
 	return w

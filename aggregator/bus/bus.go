@@ -1,9 +1,9 @@
 // Package bus passes events on to subscribers: each event gets a sequence number, called a
 // revision, and the latest events are kept in a ring. A subscriber is a position in the ring. A
-// slow subscriber loses events, and no publisher or subscriber waits for another one. A resume
-// token names a position, so that a subscriber can come back to it.
+// slow subscriber loses events, and no publisher or subscriber waits for another one. A resume token
+// identifies a position, so that a subscriber can continue from it.
 //
-// Nothing here knows what the events are.
+// The package does not depend on the type of the events.
 package bus
 
 import (
@@ -20,10 +20,10 @@ const (
 	Size = 1024
 	// Weight is the total weight that the events in the ring may have.
 	Weight = 16 << 10
-	// Least is the number of events that are kept whatever they weigh.
+	// Least is the number of events that are kept regardless of their weight.
 	Least = 8
-	// LingerFor is how long events are still kept after the last subscriber has left, so that it
-	// can resume.
+	// LingerFor is how long events are kept after the last subscriber has left, so that it can
+	// resume.
 	LingerFor = time.Minute
 	// atOnce is the number of events that Since returns at a time: a subscriber that is not
 	// reading keeps them in memory.
@@ -49,22 +49,22 @@ type Bus[E any] struct {
 	leftAt      time.Time // when the last subscriber left
 }
 
-// New returns a bus. Tokens of another instance are not resumed from. weigh returns how much of
-// Weight an event takes, at least 1.
+// New returns a bus. It does not accept resume tokens of another instance. weigh returns the weight
+// of an event, which must be at least 1.
 func New[E any](instance int64, weigh func(*E) int) *Bus[E] {
 	return &Bus[E]{instance: instance, weigh: weigh, next: 1, first: 1}
 }
 
-// Offer publishes the event that make returns if there is a subscriber, or was one lately.
-// Otherwise the event only gets a revision, and tokens from before it are too old.
+// Offer publishes the event that make returns if there is a subscriber or was one recently.
+// Otherwise the event only gets a revision, and earlier tokens expire.
 func (b *Bus[E]) Offer(make func() E) {
 	if b.Wanted() {
 		b.Publish(make())
 	}
 }
 
-// Wanted reports whether there is a subscriber, or was one lately. If not, an event gets a revision
-// that is not published, as for Offer.
+// Wanted reports whether there is a subscriber or was one recently. If not, it assigns a revision to
+// an unpublished event, like Offer.
 func (b *Bus[E]) Wanted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +76,7 @@ func (b *Bus[E]) Wanted() bool {
 	return false
 }
 
-// Publish gives an event to all subscribers. Nothing that it points to may change afterwards.
+// Publish sends an event to all subscribers. Nothing that it points to may change afterwards.
 func (b *Bus[E]) Publish(e E) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,7 +100,7 @@ func (b *Bus[E]) Publish(e E) {
 	}
 }
 
-// Join adds a subscriber, for which Offer publishes events. It ends with Leave.
+// Join adds a subscriber, so that Offer publishes events. The subscriber must call Leave.
 func (b *Bus[E]) Join() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +156,7 @@ func (b *Bus[E]) Token(revision uint64) string {
 	return strconv.FormatInt(b.instance, 36) + "-" + strconv.FormatUint(revision, 36)
 }
 
-// ErrToken is the error for a text that is no resume token.
+// ErrToken is the error for a text that is not a resume token.
 var ErrToken = errors.New("not a resume token")
 
 // Resume returns the revision of a token and reports whether all events since then are known.

@@ -1,8 +1,8 @@
-// Package casefile writes cases to files and reads them again. A file has everything that the
+// Package casefile writes cases to files and reads them. A file contains everything that the
 // judgement of one address needs, so that the case can be judged again anywhere.
 //
-// The package knows the format of the file and the pseudonyms in it. It decides nothing about
-// addresses and explains nothing.
+// The package defines the format of the file and the pseudonyms in it. It makes no verdicts and no
+// text for people, apart from errors.
 package casefile
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// MaxSize is the maximum size of a file in bytes.
+// MaxSize is the largest size of a file in bytes.
 const MaxSize = 64 << 20
 
-// The keys of a file besides the names of the tables.
+// The keys at the top of a file, besides those of the tables.
 const (
 	keyFormat       = "ipwitnessCase"
 	keyVersion      = "ipwitnessVersion"
@@ -26,7 +26,7 @@ const (
 	keyCase         = "case"
 )
 
-// Encode returns the file as JSON. The same file always gives the same bytes.
+// Encode returns the file as JSON. Equal files give equal bytes.
 func Encode(f *File) ([]byte, error) {
 	e := encoder{}
 	policy, c := e.object(f.Policy), e.object(f.Case)
@@ -41,10 +41,10 @@ func Encode(f *File) ([]byte, error) {
 		}
 	}
 	var out bytes.Buffer
-	layOut(&out, object(entries), "")
+	format(&out, object(entries), "")
 	out.WriteByte('\n')
 	if out.Len() > MaxSize {
-		return nil, fmt.Errorf("write case of %s: it has %d bytes, and a file may have %d", f.Case.Address, out.Len(), MaxSize)
+		return nil, fmt.Errorf("write case of %s: %d bytes exceed the limit of %d", f.Case.Address, out.Len(), MaxSize)
 	}
 	return out.Bytes(), nil
 }
@@ -58,7 +58,7 @@ func Read(r io.Reader) (*File, error) {
 	return Decode(data)
 }
 
-// Decode reads a file that Encode wrote.
+// Decode decodes a file that Encode wrote.
 func Decode(data []byte) (*File, error) {
 	d := decoder{}
 	f, err := d.file(data)
@@ -71,7 +71,7 @@ func Decode(data []byte) (*File, error) {
 // file decodes a whole file.
 func (d *decoder) file(data []byte) (*File, error) {
 	if len(data) > MaxSize {
-		return nil, fmt.Errorf("it has more than %d bytes, and no case is that large", MaxSize)
+		return nil, fmt.Errorf("more than %d bytes: this is not a case file", MaxSize)
 	}
 	members, err := parse(data)
 	if err != nil {
@@ -84,15 +84,15 @@ func (d *decoder) file(data []byte) (*File, error) {
 		into any
 	}{{keyFormat, &format}, {keyVersion, &f.Version}, {keyPseudonymous, &f.Pseudonymous}} {
 		if raw, ok := members.take(part.key); ok && json.Unmarshal(raw, part.into) != nil {
-			return nil, wrong("%s cannot be its value", short(raw)).in(part.key)
+			return nil, faultf("invalid value %s", short(raw)).in(part.key)
 		}
 	}
 	switch format {
 	case Format:
 	case 0:
-		return nil, fmt.Errorf("it has no %q, so it is no case: `ipwitness explain ADDRESS -o case` writes one", keyFormat)
+		return nil, fmt.Errorf("no %q: this is not a case file; write one with `ipwitness explain ADDRESS -o case`", keyFormat)
 	default:
-		return nil, fmt.Errorf("its format is %d, and this program reads format %d: use ipwitness %s, which wrote it", format, Format, f.Version)
+		return nil, fmt.Errorf("format %d is not supported, only format %d is: use ipwitness %s, which wrote the file", format, Format, f.Version)
 	}
 	if err := d.contents(f, members); err != nil {
 		if err.newer {
@@ -108,15 +108,15 @@ func (d *decoder) contents(f *File, members *members) *fault {
 	policy, hasPolicy := members.take(keyPolicy)
 	c, hasCase := members.take(keyCase)
 	for _, m := range members.left() {
-		if err := d.enter(m); err != nil {
+		if err := d.addTable(m); err != nil {
 			return err
 		}
 	}
 	switch {
 	case !hasPolicy:
-		return wrong("it is missing").in(keyPolicy)
+		return faultf("missing").in(keyPolicy)
 	case !hasCase:
-		return wrong("it is missing").in(keyCase)
+		return faultf("missing").in(keyCase)
 	}
 	if err := d.object(policy, f.Policy); err != nil {
 		return err.in(keyPolicy)

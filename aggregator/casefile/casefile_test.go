@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// filler makes values in which every field is set, with a string of its own in each.
+// filler sets every field of a value. Each string is different.
 type filler struct {
 	n       int
 	strings []string
@@ -22,7 +22,7 @@ type filler struct {
 func (f *filler) fill(v reflect.Value, name string) {
 	f.n++
 	switch into := v.Addr().Interface().(type) {
-	case *netip.Addr: // made from the hardware address 02:ca:4a:…
+	case *netip.Addr: // derived from the hardware address 02:ca:4a:…
 		*into = netip.AddrFrom16([16]byte{0xfe, 0x80, 8: 0x00, 0xca, 0x4a, 0xff, 0xfe, 0x12, byte(f.n >> 8), byte(f.n)})
 		f.strings = append(f.strings, into.String())
 		return
@@ -110,8 +110,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestPseudonymsLeaveNoName fills every field of a case with names. Contract words, which only
-// the verdict writes, are no names.
+// TestPseudonymsLeaveNoName fills every field of a case with names. Words that only the verdict
+// writes are not names.
 func TestPseudonymsLeaveNoName(t *testing.T) {
 	f, filled := full()
 	data, err := Encode(f)

@@ -6,12 +6,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// consistent checks what a judgement relies on beyond the presence of fields.
+// consistent checks conditions that a judgement relies on and that involve several fields.
 func consistent(c *verdict.Case) *fault {
 	for i := range c.Before {
 		f := &c.Before[i]
 		if (f.Kind == verdict.FindingAddressSpoofed || f.Kind == verdict.FindingMACCloned) && f.Spoof == nil {
-			return wrong("a finding of kind %s needs one", f.Kind).in("spoof").in(fmt.Sprintf("before[%d]", i))
+			return faultf("required for a finding of kind %s", f.Kind).in("spoof").in(fmt.Sprintf("before[%d]", i))
 		}
 	}
 	return nil

@@ -7,24 +7,25 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Copy returns a copy of a case that has records of its own: Encode can write it while the records
-// of the case change. Copying takes a small part of the time of encoding.
+// Copy returns a deep copy of a case, which Encode can write while the records of the original
+// change. Copying takes much less time than encoding.
 func Copy(c *verdict.Case) *verdict.Case {
 	out := *c
 	copier{}.structure(reflect.ValueOf(&out).Elem())
 	return &out
 }
 
-// copier has the copies of the records that were copied before.
+// copier maps records to their copies.
 type copier map[original]reflect.Value
 
-// original is a record. Its type belongs to it, because a struct is where its first field is.
+// original identifies a record. The type is part of it, because a struct and its first field have
+// the same address.
 type original struct {
 	at unsafe.Pointer
 	of reflect.Type
 }
 
-// structure replaces what the fields of a struct lead to by copies.
+// structure replaces everything that the fields of a struct refer to by copies.
 func (k copier) structure(v reflect.Value) {
 	for _, f := range structs[v.Type()] {
 		k.value(v.FieldByIndex(f.index))
@@ -55,6 +56,6 @@ func (k copier) value(v reflect.Value) {
 			k.value(made.Elem())
 		}
 		v.Set(made)
-	default: // has no records
+	default: // plain values
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// memoryOf adds the addresses of all records and lists that a value leads to.
+// memoryOf collects the addresses of all records and lists that a value refers to.
 func memoryOf(v reflect.Value, all map[unsafe.Pointer]bool) {
 	if leaves[v.Type()].text != nil || absent(v) {
 		return
@@ -36,7 +36,7 @@ func memoryOf(v reflect.Value, all map[unsafe.Pointer]bool) {
 func TestACopySharesNoRecordWithItsCase(t *testing.T) {
 	f := &File{Policy: &verdict.Policy{}, Case: &verdict.Case{}}
 	new(filler).fill(reflect.ValueOf(f.Case).Elem(), "")
-	// Two references to one record stay so.
+	// Two references to one record still refer to one record in the copy.
 	twice := &verdict.Node{Name: "twice"}
 	f.Case.Claims[0].Interface.Namespace.Node, f.Case.Claims[0].Link.Node = twice, twice
 	want, err := Encode(f)

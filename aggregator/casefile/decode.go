@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// decoder decodes values. All references to a record of a table share it.
+// decoder decodes values. References to the same record of a table give the same pointer.
 type decoder struct {
 	tables [len(tables)]map[string]*row
 }
@@ -18,12 +18,13 @@ type decoder struct {
 // A row is a record of a table.
 type row struct {
 	raw json.RawMessage
-	// record is a pointer to the record; it is not valid until something refers to it.
+	// record is a pointer to the decoded record; it is invalid until the record is first
+	// referenced.
 	record reflect.Value
 }
 
-// enter enters the records of a table.
-func (d *decoder) enter(m member) *fault {
+// addTable adds the records of a table.
+func (d *decoder) addTable(m member) *fault {
 	i := slices.IndexFunc(tables[:], func(t table) bool { return t.name == m.key })
 	if i < 0 {
 		return unknown().in(m.key)
@@ -40,10 +41,10 @@ func (d *decoder) enter(m member) *fault {
 }
 
 func unknown() *fault {
-	return &fault{what: "this program does not know it", newer: true}
+	return &fault{what: "unknown key", newer: true}
 }
 
-// unused decodes the records that nothing refers to, so that nothing in a file is passed over.
+// unused decodes the records without references, so that errors in them are found, too.
 func (d *decoder) unused() *fault {
 	for i := range d.tables {
 		for _, id := range slices.Sorted(maps.Keys(d.tables[i])) {
@@ -55,24 +56,24 @@ func (d *decoder) unused() *fault {
 	return nil
 }
 
-// reference returns the record with an id.
+// reference returns the record with an ID.
 func (d *decoder) reference(i int, id string) (reflect.Value, *fault) {
 	r := d.tables[i][id]
 	switch {
 	case r == nil:
-		return reflect.Value{}, wrong("%s has no %q: was the file changed or cut?", tables[i].name, id)
+		return reflect.Value{}, faultf("%s has no %q: the file may have been edited or truncated", tables[i].name, id)
 	case r.record.IsValid():
 		return r.record, nil
 	}
 	record := reflect.New(tables[i].of)
 	if err := d.structure(r.raw, record.Elem()); err != nil {
-		return record, err.in(id).in(tables[i].name).whole()
+		return record, err.in(id).in(tables[i].name).asAbsolute()
 	}
 	r.record = record
 	return record, nil
 }
 
-// object decodes into the struct that a pointer leads to.
+// object decodes a value into the struct that p points to.
 func (d *decoder) object(raw json.RawMessage, p any) *fault {
 	return d.structure(raw, reflect.ValueOf(p).Elem())
 }
@@ -94,7 +95,7 @@ func (d *decoder) structure(raw json.RawMessage, into reflect.Value) *fault {
 	}
 	for _, f := range fields {
 		if f.required && absent(into.FieldByIndex(f.index)) {
-			return wrong("it is missing").in(f.name)
+			return faultf("missing").in(f.name)
 		}
 	}
 	return nil
@@ -126,13 +127,13 @@ func (d *decoder) value(raw json.RawMessage, into reflect.Value) *fault {
 			n, err = strconv.ParseUint(digits, 10, 64)
 		}
 		if err != nil {
-			return wrong("got %s, want a number in quotes", short(raw))
+			return faultf("got %s, want a number in quotes", short(raw))
 		}
 		into.SetUint(n)
 		return nil
 	}
 	if string(raw) == "null" || json.Unmarshal(raw, into.Addr().Interface()) != nil {
-		return wrong("got %s, want a value like %#v", short(raw), into.Interface())
+		return faultf("got %s, want a value like %#v", short(raw), into.Interface())
 	}
 	return nil
 }
@@ -150,7 +151,7 @@ func decodeLeaf(l leaf, raw json.RawMessage, into reflect.Value) *fault {
 	return nil
 }
 
-// pointer decodes a reference to a record, or a struct of no table.
+// pointer decodes a reference to a record, or a struct that is in no table.
 func (d *decoder) pointer(raw json.RawMessage, into reflect.Value) *fault {
 	i := tableOf(into.Type().Elem())
 	if i < 0 {
@@ -159,7 +160,7 @@ func (d *decoder) pointer(raw json.RawMessage, into reflect.Value) *fault {
 	}
 	var id string
 	if json.Unmarshal(raw, &id) != nil || id == "" {
-		return wrong("got %s, want the id of a record of %s", short(raw), tables[i].name)
+		return faultf("got %s, want the ID of a record in %s", short(raw), tables[i].name)
 	}
 	record, err := d.reference(i, id)
 	if err == nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 )
 
-// recorded are the cases of the rows of docs/situations.md.
+// recorded returns the recorded cases of the rows of docs/situations.md.
 func recorded(t testing.TB) (files [][]byte) {
 	t.Helper()
 	names, err := filepath.Glob("../verdict/testdata/cases/*.json")
@@ -32,7 +32,7 @@ func recorded(t testing.TB) (files [][]byte) {
 	return files
 }
 
-func TestFilesThatAreNoCases(t *testing.T) {
+func TestFilesThatAreNotCases(t *testing.T) {
 	const good = `{
   "ipwitnessCase": 1,
   "ipwitnessVersion": "v9.9.9",
@@ -48,33 +48,33 @@ func TestFilesThatAreNoCases(t *testing.T) {
 	}
 	const newer = "; use ipwitness v9.9.9, which wrote the file"
 	for _, test := range []struct{ old, new, want string }{
-		{good, "", "line 1: it is no JSON: unexpected end of JSON input"},
+		{good, "", "line 1: invalid JSON: unexpected end of JSON input"},
 		{good, "[]", "got [], want an object"},
-		{good, "{}", "it has no \"ipwitnessCase\", so it is no case: `ipwitness explain ADDRESS -o case` writes one"},
-		{`"claims": [`, `claims: [`, "line 5: it is no JSON: invalid character 'c' looking for beginning of object key string"},
-		{`"ipwitnessCase": 1`, `"ipwitnessCase": 2`, "its format is 2, and this program reads format 1: use ipwitness v9.9.9, which wrote it"},
-		{`"ipwitnessCase": 1`, `"ipwitnessCase": "1"`, `ipwitnessCase: "1" cannot be its value`},
-		{`"policy"`, `"politics": {}, "policy"`, "politics: this program does not know it" + newer},
-		{`"policy": {"settle": "1s"},`, "", "policy: it is missing"},
-		{`"case": {`, `"claims": {`, "claims: it is there twice"},
-		{`"settle"`, `"unsettle"`, "policy.unsettle: this program does not know it" + newer},
+		{good, "{}", "no \"ipwitnessCase\": this is not a case file; write one with `ipwitness explain ADDRESS -o case`"},
+		{`"claims": [`, `claims: [`, "line 5: invalid JSON: invalid character 'c' looking for beginning of object key string"},
+		{`"ipwitnessCase": 1`, `"ipwitnessCase": 2`, "format 2 is not supported, only format 1 is: use ipwitness v9.9.9, which wrote the file"},
+		{`"ipwitnessCase": 1`, `"ipwitnessCase": "1"`, `ipwitnessCase: invalid value "1"`},
+		{`"policy"`, `"politics": {}, "policy"`, "politics: unknown key" + newer},
+		{`"policy": {"settle": "1s"},`, "", "policy: missing"},
+		{`"case": {`, `"claims": {`, "claims: duplicate key"},
+		{`"settle"`, `"unsettle"`, "policy.unsettle: unknown key" + newer},
 		{`"settle": "1s"`, `"settle": "soon"`, `policy.settle: got "soon", want a value like "1.5s"` + newer},
 		{`"count": 1`, `"count": 4294967296`, "claims.c1.count: got 4294967296, want a value like 0x0"},
 		{`"count": 1`, `"count": null`, "claims.c1.count: got null, want a value like 0x0"},
 		{`"ASSIGNED"`, `"WISHED"`, `claims.c1.kind: got "WISHED", want a value like "ASSIGNED"` + newer},
-		{`"interface": "i1"`, `"interface": "i2"`, `claims.c1.interface: interfaces has no "i2": was the file changed or cut?`},
-		{`"interface": "i1"`, `"interface": 1`, "claims.c1.interface: got 1, want the id of a record of interfaces"},
-		{`"interface": "i1", `, "", "claims.c1.interface: it is missing"},
-		{`["c1"]`, `["c1", "c2"]`, `case.claims[1]: claims has no "c2": was the file changed or cut?`},
+		{`"interface": "i1"`, `"interface": "i2"`, `claims.c1.interface: interfaces has no "i2": the file may have been edited or truncated`},
+		{`"interface": "i1"`, `"interface": 1`, "claims.c1.interface: got 1, want the ID of a record in interfaces"},
+		{`"interface": "i1", `, "", "claims.c1.interface: missing"},
+		{`["c1"]`, `["c1", "c2"]`, `case.claims[1]: claims has no "c2": the file may have been edited or truncated`},
 		{`["c1"]`, `{"c1": "c1"}`, `case.claims: got {"c1": "c1"}, want a list`},
-		{`"address": "10.0.0.1", `, "", "case.address: it is missing"},
+		{`"address": "10.0.0.1", `, "", "case.address: missing"},
 		{"2026-01-02", "9026-01-02", `case.now: got "9026-01-02T12:00:00Z", want a value like "2026-01-02T12:00:00.000000000Z"` + newer},
 		{"02:00:00:00:00:01", "02:00:00:00:00:0", `interfaces.i1.mac: got "02:00:00:00:00:0", want a value like "02:00:00:00:00:01"` + newer},
 		{`"18446744073709551615"`, `"-1"`, `nodes.n1.epoch: got "-1", want a number in quotes`},
-		{`"nodes": {"n1": {`, `"nodes": {"n2": {"speed": 1}, "n1": {`, "nodes.n2.speed: this program does not know it" + newer},
+		{`"nodes": {"n1": {`, `"nodes": {"n2": {"speed": 1}, "n1": {`, "nodes.n2.speed: unknown key" + newer},
 		{
 			`"stations"`, `"conflicts": [{"id": "a", "phase": "SUSPECTED", "owners": [{"mac": "02:00:00:00:00:01"}]}], "stations"`,
-			"case.conflicts[0].owners[0].id: it is missing",
+			"case.conflicts[0].owners[0].id: missing",
 		},
 	} {
 		text := strings.Replace(good, test.old, test.new, 1)
@@ -90,15 +90,15 @@ func TestFilesThatAreNoCases(t *testing.T) {
 
 func TestAFileThatIsTooLarge(t *testing.T) {
 	_, err := Read(strings.NewReader(strings.Repeat(" ", MaxSize+1)))
-	if err == nil || !strings.Contains(err.Error(), "no case is that large") {
+	if err == nil || !strings.Contains(err.Error(), "this is not a case file") {
 		t.Errorf("got %v, want it to be too large", err)
 	}
 }
 
 var mutations = flag.Int("mutations", 300, "how many changed cases TestChangedCasesAreRefusedOrJudged tries")
 
-// TestChangedCasesAreRefusedOrJudged changes recorded cases at random. A file that somebody
-// edited is refused or judged, and never makes the judgement panic.
+// TestChangedCasesAreRefusedOrJudged changes recorded cases at random. An edited file must be
+// either refused or judged; the judgement must not panic.
 func TestChangedCasesAreRefusedOrJudged(t *testing.T) {
 	files := recorded(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -124,7 +124,7 @@ func TestChangedCasesAreRefusedOrJudged(t *testing.T) {
 	}
 }
 
-// judge reports whether a file is a case, after it was judged.
+// judge judges a file, and reports whether it could be decoded.
 func judge(t testing.TB, data []byte) bool {
 	t.Helper()
 	f, err := Decode(data)

@@ -9,17 +9,16 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// encoder encodes values. Equal records are one record of the file, wherever they are in
-// memory.
+// encoder encodes values. Records with equal content become one record of the file.
 type encoder struct {
 	tables [len(tables)]struct {
-		ids   map[string]text         // by content
-		known map[unsafe.Pointer]text // the ids of records that were encoded before
+		ids   map[string]text         // IDs by content
+		known map[unsafe.Pointer]text // IDs of records that were encoded before
 		rows  []entry
 	}
 }
 
-// object encodes the struct that a pointer leads to.
+// object encodes the struct that p points to.
 func (e *encoder) object(p any) text { return e.structure(reflect.ValueOf(p).Elem()) }
 
 func (e *encoder) structure(v reflect.Value) text {
@@ -32,7 +31,7 @@ func (e *encoder) structure(v reflect.Value) text {
 	return object(entries)
 }
 
-// absent reports whether a file leaves out a field with the value.
+// absent reports whether a file omits a field with the value.
 func absent(v reflect.Value) bool {
 	return v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0
 }
@@ -53,7 +52,7 @@ func (e *encoder) value(v reflect.Value) text {
 		return text{line: strconv.AppendUint(nil, v.Uint(), 10)}
 	case reflect.Int:
 		return text{line: strconv.AppendInt(nil, v.Int(), 10)}
-	case reflect.Uint64: // readers of JSON may take numbers for floating-point ones
+	case reflect.Uint64: // many JSON parsers read numbers as floating-point
 		return quoted(strconv.FormatUint(v.Uint(), 10))
 	case reflect.Struct:
 		return e.structure(v)
@@ -69,7 +68,7 @@ func (e *encoder) value(v reflect.Value) text {
 	panic(fmt.Sprintf("case file: no encoding for %s", v.Type()))
 }
 
-// pointer encodes a reference to a record, or a struct of no table in its place.
+// pointer encodes a reference to a record. A struct that is in no table is encoded in place.
 func (e *encoder) pointer(v reflect.Value) text {
 	if v.IsNil() {
 		return text{line: []byte("null")}

@@ -2,12 +2,12 @@ package casefile
 
 import "fmt"
 
-// A fault is what is wrong at one place of a file.
+// A fault is an error at one place of a file.
 type fault struct {
 	path, what string
-	// absolute is set if the path begins at the top of the file.
+	// absolute is set if the path begins at the root of the file.
 	absolute bool
-	// newer is set if a newer version of ipwitness may have written it.
+	// newer is set if the file may have been written by a newer version of ipwitness.
 	newer bool
 }
 
@@ -18,9 +18,9 @@ func (f *fault) Error() string {
 	return f.path + ": " + f.what
 }
 
-func wrong(format string, args ...any) *fault { return &fault{what: fmt.Sprintf(format, args...)} }
+func faultf(format string, args ...any) *fault { return &fault{what: fmt.Sprintf(format, args...)} }
 
-// in puts a step before the path, unless the path is absolute.
+// in prepends a step to the path, unless the path is absolute.
 func (f *fault) in(step string) *fault {
 	if f.absolute {
 		return f
@@ -32,13 +32,13 @@ func (f *fault) in(step string) *fault {
 	return f
 }
 
-// whole makes the path absolute.
-func (f *fault) whole() *fault {
+// asAbsolute makes the path absolute.
+func (f *fault) asAbsolute() *fault {
 	f.absolute = true
 	return f
 }
 
-// short returns a value, cut so that it fits into an error.
+// short returns a value, shortened for an error message.
 func short(raw []byte) string {
 	const most = 40
 	if len(raw) > most {

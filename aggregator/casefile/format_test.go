@@ -1,22 +1,19 @@
 package casefile
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-var update = flag.Bool("update", false, "write testdata/format.txt anew")
-
-// TestFormat compares the fields of a file with testdata/format.txt. Whoever changes them
-// decides about Format: raise it if this program would misread files of the previous one.
+// TestFormat compares the fields of a file with testdata/format.txt. If you change the fields,
+// raise Format if a program for the previous format would misread new files.
 func TestFormat(t *testing.T) {
 	var lines []string
 	for of, fields := range structs {
@@ -30,23 +27,11 @@ func TestFormat(t *testing.T) {
 	}
 	slices.Sort(lines)
 	got := fmt.Sprintf("Format %d\n%s\n", Format, strings.Join(lines, "\n"))
-	const file = "testdata/format.txt"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got != string(want) {
-		t.Errorf("the format is another one than in %s: raise Format if programs would misread the files of each other, and run this test with -update; got\n%s", file, got)
-	}
+	golden.Compare(t, "testdata/format.txt", got, "raise Format if programs would misread the files of each other, and run this test with -update")
 }
 
 func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
-	unused := maps.Clone(classes)
+	unused := maps.Clone(fieldClasses)
 	missing := maps.Clone(required)
 	for of := range structs {
 		if of == reflect.TypeFor[File]() {
@@ -58,7 +43,7 @@ func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
 				owner = of.FieldByIndex(f.Index[:len(f.Index)-1]).Type
 			}
 			if owner.Kind() != reflect.Struct {
-				continue // of an embedded reference
+				continue // part of an embedded reference
 			}
 			delete(missing, owner.Name()+"."+nameOf(f.Name))
 			key := owner.Name() + "." + f.Name
@@ -67,7 +52,7 @@ func TestEachFieldHasItsFormAndItsPseudonyms(t *testing.T) {
 				kind = kind.Elem()
 			}
 			switch text := kind.Kind() == reflect.String && leaves[kind].text == nil && kind != reflect.TypeFor[verdict.Who](); {
-			case text && classes[key] == nil:
+			case text && fieldClasses[key] == nil:
 				t.Errorf("%s has no class: add one to classes, so that pseudonyms leave no name in it", key)
 			case text:
 				delete(unused, key)

@@ -8,20 +8,21 @@ import (
 	"slices"
 )
 
-// A text is a value in JSON on one line, with the parts that it has if it is written on several.
+// A text is a JSON value on one line. For objects and arrays it also has the parts, so that the
+// value can be split over several lines.
 type text struct {
 	line     []byte
 	members  []entry
 	elements []text
 }
 
-// An entry is a member of an object to write.
+// An entry is a member of an object to be written.
 type entry struct {
 	key   string
 	value text
 }
 
-// object returns an object with entries in their order.
+// object returns an object with its entries in the given order.
 func object(entries []entry) text {
 	size := 2
 	for _, e := range entries {
@@ -49,29 +50,29 @@ func array(values []text) text {
 	return text{line: append(line, ']'), elements: values}
 }
 
-// quoted returns a string.
+// quoted returns a JSON string.
 func quoted(s string) text { return text{line: appendQuoted(nil, s)} }
 
-// appendQuoted appends a string in quotes.
+// appendQuoted appends a JSON string.
 func appendQuoted(to []byte, s string) []byte {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' || s[i] == '"' || s[i] == '\\' {
 			var out bytes.Buffer
 			enc := json.NewEncoder(&out)
 			enc.SetEscapeHTML(false)
-			_ = enc.Encode(s) // a string in memory cannot fail
+			_ = enc.Encode(s) // encoding a string cannot fail
 			return append(to, bytes.TrimSuffix(out.Bytes(), []byte{'\n'})...)
 		}
 	}
 	return append(append(append(to, '"'), s...), '"')
 }
 
-// widest is the number of characters up to which a value is written on one line.
-const widest = 160
+// maxWidth is the largest width in characters of a value on one line.
+const maxWidth = 160
 
-// layOut writes a value so that people can read it: a value that is too wide for a line has a
-// line for each of its members or elements.
-func layOut(out *bytes.Buffer, v text, indent string) {
+// format writes a value in readable form: if it is too wide for a line, each of its members or
+// elements is on a line of its own.
+func format(out *bytes.Buffer, v text, indent string) {
 	within := indent + "  "
 	separate := func(i int) {
 		if i > 0 {
@@ -80,36 +81,36 @@ func layOut(out *bytes.Buffer, v text, indent string) {
 		out.WriteString("\n" + within)
 	}
 	switch {
-	case len(v.line) <= widest && indent != "" || v.members == nil && v.elements == nil:
+	case len(v.line) <= maxWidth && indent != "" || v.members == nil && v.elements == nil:
 		out.Write(v.line)
 	case v.members != nil:
 		out.WriteByte('{')
 		for i, e := range v.members {
 			separate(i)
 			out.Write(append(appendQuoted(nil, e.key), ": "...))
-			layOut(out, e.value, within)
+			format(out, e.value, within)
 		}
 		out.WriteString("\n" + indent + "}")
 	default:
 		out.WriteByte('[')
 		for i, e := range v.elements {
 			separate(i)
-			layOut(out, e, within)
+			format(out, e, within)
 		}
 		out.WriteString("\n" + indent + "]")
 	}
 }
 
-// A member is a key of an object that is read, with its value.
+// A member is a key of a decoded object with its value.
 type member struct {
 	key   string
 	value json.RawMessage
 }
 
-// members has the members of one object that were not taken yet.
+// members are the members of an object that were not taken yet.
 type members struct{ all []member }
 
-// take returns the value of a key and removes it.
+// take removes and returns the value of a key.
 func (m *members) take(key string) (json.RawMessage, bool) {
 	i := slices.IndexFunc(m.all, func(m member) bool { return m.key == key })
 	if i < 0 {
@@ -123,7 +124,7 @@ func (m *members) take(key string) (json.RawMessage, bool) {
 // left returns the members that were not taken.
 func (m *members) left() []member { return m.all }
 
-// parse returns the members of the object that is the whole text.
+// parse decodes a text that is one object, and returns its members.
 func parse(data []byte) (*members, error) {
 	var raw json.RawMessage
 	if err := json.Unmarshal(data, &raw); err != nil {
@@ -131,7 +132,7 @@ func parse(data []byte) (*members, error) {
 		if at := (*json.SyntaxError)(nil); errors.As(err, &at) {
 			line += bytes.Count(data[:at.Offset], []byte{'\n'})
 		}
-		return nil, fmt.Errorf("line %d: it is no JSON: %w", line, err)
+		return nil, fmt.Errorf("line %d: invalid JSON: %w", line, err)
 	}
 	all, fault := membersOf(raw)
 	if fault != nil {
@@ -144,7 +145,7 @@ func parse(data []byte) (*members, error) {
 func membersOf(raw json.RawMessage) ([]member, *fault) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, wrong("got %s, want an object", short(raw))
+		return nil, faultf("got %s, want an object", short(raw))
 	}
 	var all []member
 	seen := map[string]bool{}
@@ -156,9 +157,9 @@ func membersOf(raw json.RawMessage) ([]member, *fault) {
 		}
 		switch {
 		case err != nil:
-			return nil, wrong("%v", err)
+			return nil, faultf("%v", err)
 		case seen[m.key]:
-			return nil, wrong("it is there twice").in(m.key)
+			return nil, faultf("duplicate key").in(m.key)
 		}
 		seen[m.key] = true
 		all = append(all, m)
@@ -170,7 +171,7 @@ func membersOf(raw json.RawMessage) ([]member, *fault) {
 func elementsOf(raw json.RawMessage) ([]json.RawMessage, *fault) {
 	var all []json.RawMessage
 	if raw[0] != '[' || json.Unmarshal(raw, &all) != nil {
-		return nil, wrong("got %s, want a list", short(raw))
+		return nil, faultf("got %s, want a list", short(raw))
 	}
 	return all, nil
 }

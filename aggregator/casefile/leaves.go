@@ -12,11 +12,11 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A leaf says how values of one type are written as text.
+// A leaf defines how values of one type are written as text.
 type leaf struct {
 	text  func(reflect.Value) string
 	parse func(string) (any, error)
-	// example shows what a text looks like, for errors.
+	// example is an example of such a text for error messages.
 	example string
 }
 
@@ -52,7 +52,7 @@ func leafOf[T any](text func(T) string, parse func(string) (T, error), example s
 	}
 }
 
-// wordOf returns the leaf of an enumeration: each of its values is a word of the API.
+// wordOf returns the leaf of an enumeration whose values are written as in the API.
 func wordOf[T ~uint8](words map[int32]string) leaf {
 	values := map[string]T{}
 	for value, word := range words {
@@ -61,7 +61,7 @@ func wordOf[T ~uint8](words map[int32]string) leaf {
 	return leafOf(func(v T) string { return words[int32(v)] }, func(s string) (T, error) {
 		v, ok := values[s]
 		if !ok {
-			return 0, fmt.Errorf("no such word")
+			return 0, fmt.Errorf("unknown value")
 		}
 		return v, nil
 	}, words[1])
@@ -86,7 +86,7 @@ func parseMAC(s string) (verdict.MAC, error) {
 	digits := strings.ReplaceAll(s, ":", "")
 	raw, err := hex.DecodeString(digits)
 	if err == nil && verdict.MAC(raw).String() != strings.ToLower(s) {
-		err = fmt.Errorf("no hardware address")
+		err = fmt.Errorf("not a hardware address")
 	}
 	return verdict.MAC(raw), err
 }

@@ -11,29 +11,30 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// pseudonyms are first asked for all names, and then settled: the pseudonyms of one class have
-// numbers in the order of the names, so that most comparisons give what they gave before. If
-// some names are chosen, the order is that in which the case has them.
+// pseudonyms replaces names in two passes: the first one collects the names of each class, and
+// settle then assigns the pseudonyms. They are numbered in the order of the names, so that most
+// comparisons of names keep their results. If only some names are replaced, they are numbered in
+// the order in which they occur.
 type pseudonyms struct {
-	// from is the policy, and about the address, of the case.
+	// from is the policy of the case; about is its address.
 	from  *verdict.Policy
 	about netip.Addr
-	// replace chooses the names to replace; nil chooses all but inodes.
+	// replace selects the names to replace; if it is nil, all names except inodes are replaced.
 	replace func(class, name string) bool
-	// asked has the names by class, given their pseudonyms once they are settled.
+	// asked has the names by class; given has their pseudonyms once they are settled.
 	asked map[string][]string
 	given map[string]map[string]string
-	// workloads are NAMESPACE/NAME of all workloads, or their names.
+	// workloads are the names of all workloads, as NAMESPACE/NAME or NAME.
 	workloads []string
 }
 
-// formats are how the pseudonyms of a class look. The others are CLASS-NUMBER.
+// formats are the formats of pseudonyms by class. The format of other classes is CLASS-NUMBER.
 var formats = map[string]string{
 	"uuid":      "00000000-0000-4000-8000-%012x",
 	"boot":      "b0070000-0000-4000-8000-%012x",
 	"container": "c0ffee%06x",
-	"docker":    "br-%012x", // as docker names bridges
-	"veth":      "veth%08x", // as plugins do
+	"docker":    "br-%012x", // like names of docker bridges
+	"veth":      "veth%08x", // like names that plugins choose
 	"netns":     "4026532%03d",
 }
 
@@ -52,8 +53,8 @@ func (p *pseudonyms) numbered(class, name string) string {
 	return p.given[class][name]
 }
 
-// once returns a list without repetitions.
-func once(list []string) (out []string) {
+// distinct returns a list without duplicates.
+func distinct(list []string) (out []string) {
 	seen := map[string]bool{}
 	for _, s := range list {
 		if !seen[s] {
@@ -64,19 +65,19 @@ func once(list []string) (out []string) {
 	return out
 }
 
-// keeps reports whether a name stays as it is.
+// keeps reports whether a name is not replaced.
 func (p *pseudonyms) keeps(class, name string) bool {
 	return p.replace != nil && !p.replace(class, name)
 }
 
-// settle gives pseudonyms to all names that were asked for.
+// settle assigns pseudonyms to all collected names.
 func (p *pseudonyms) settle() {
 	p.given = map[string]map[string]string{}
 	for class, names := range p.asked {
 		if p.replace == nil {
 			slices.Sort(names)
 		}
-		names = once(names)
+		names = distinct(names)
 		format := formats[class]
 		if format == "" {
 			format = class + "-%0" + fmt.Sprint(max(3, len(fmt.Sprint(len(names))))) + "d"
@@ -118,7 +119,7 @@ func (p *pseudonyms) container(s string) string {
 	return p.numbered("sandbox", s)
 }
 
-// inode keeps the number of a network namespace, unless it is chosen.
+// inode replaces the inode of a network namespace only if replace selects it.
 func (p *pseudonyms) inode(s string) string {
 	if p.replace == nil && digits.MatchString(s) {
 		return s
@@ -126,7 +127,7 @@ func (p *pseudonyms) inode(s string) string {
 	return p.numbered("netns", s)
 }
 
-// cluster removes the name of the cluster, unless only some names are chosen.
+// cluster removes the name of the cluster; with replace, only if it is selected.
 func (p *pseudonyms) cluster(s string) string {
 	if p.keeps("cluster", s) {
 		return s
@@ -141,8 +142,8 @@ func (p *pseudonyms) process(s string) string {
 	return p.numbered("process", s)
 }
 
-// node replaces the labels of a name, each by itself: one name of a node may have a domain, and
-// another one be in capitals.
+// node replaces each label of a node name separately: another name of the same node may lack the
+// domain or be in upper case.
 func (p *pseudonyms) node(s string) string {
 	if p.keeps("node", s) {
 		return s
@@ -164,7 +165,7 @@ func (p *pseudonyms) node(s string) string {
 	return out
 }
 
-// The names of networks that mean something to the verdict.
+// The network names that have a meaning for the verdict.
 var knownNetworks = []string{"pods", "cri"}
 
 func (p *pseudonyms) network(s string) string {
@@ -175,11 +176,11 @@ func (p *pseudonyms) network(s string) string {
 }
 
 var (
-	// usualDevices match names that are the same wherever the software that made them runs.
+	// usualDevices match common device names, which reveal nothing.
 	usualDevices = regexp.MustCompile(`^(lo|eth\d+|en[ops]\d+(s\d+)?(f\d+)?(np\d+)?|bond\d+|br\d+|cni\d+|cbr0|kube-bridge|docker0|podman\d+|cni-podman\d+|virbr\d+|` +
 		`cilium_(host|net|vxlan)|vxlan\.calico|wireguard\.cali|flannel(-v6)?\.\d+|tunl0|ip6tnl0|sit0|kube-ipvs0|nodelocaldns|dummy\d+|` +
 		`br-(ex|int|tun)|ovn-k8s-mp\d+|ovs-system|k6t-eth\d+|net\d+|wg\d+)$`)
-	// deviceStems begin names that plugins and runtimes make up. The verdict looks at some.
+	// deviceStems match the prefixes of generated names. Some of them matter to the verdict.
 	deviceStems = regexp.MustCompile(`^(veth|cali|lxc|tap|vnet|tun|podman|cni-podman|virbr)`)
 	dockerNames = regexp.MustCompile(`^br-[0-9a-f]{12}$`)
 	vlanTags    = regexp.MustCompile(`^(.+?)((?:\.\d+)+)$`)
@@ -201,7 +202,7 @@ func (p *pseudonyms) device(s string) string {
 	return p.numbered("if", s)
 }
 
-// words are the values that software, and not a person, puts into fields.
+// words are values that software, and not a person, chooses.
 var words = func() map[string]bool {
 	known := map[string]bool{}
 	for w := range strings.FieldsSeq(`
@@ -224,7 +225,7 @@ var words = func() map[string]bool {
 	return known
 }()
 
-// word keeps the words of software and replaces others.
+// word returns a class that keeps words and replaces other values.
 func word(class string) class {
 	return func(p *pseudonyms, s string) string {
 		if words[s] {
@@ -234,7 +235,7 @@ func word(class string) class {
 	}
 }
 
-// sources replaces FIELD=SOURCE with commas between.
+// sources replaces the fields and sources in FIELD=SOURCE pairs.
 func (p *pseudonyms) sources(s string) string {
 	var out []string
 	for one := range strings.SplitSeq(s, ",") {
@@ -244,7 +245,7 @@ func (p *pseudonyms) sources(s string) string {
 	return strings.Join(out, ",")
 }
 
-// intended replaces lines of ADDRESS SOURCE INTERFACE.
+// intended replaces lines of the form ADDRESS SOURCE INTERFACE.
 func (p *pseudonyms) intended(s string) string {
 	var out []string
 	for line := range strings.SplitSeq(s, "\n") {
@@ -260,8 +261,8 @@ func (p *pseudonyms) intended(s string) string {
 	return strings.Join(out, "\n")
 }
 
-// place replaces the parts of a path, or of the name of an object, that are no addresses or
-// usual words. A part that is the name of a node or a network is replaced like that.
+// place replaces the parts of a path or an object name, except for addresses and words. Names of
+// nodes, networks, namespaces and workloads get the same pseudonym as elsewhere.
 func (p *pseudonyms) place(s string) string {
 	return placeParts.ReplaceAllStringFunc(s, func(part string) string {
 		for _, class := range []string{"node", "network", "namespace", "name"} {
@@ -276,7 +277,7 @@ func (p *pseudonyms) place(s string) string {
 	})
 }
 
-// owner replaces the parts of the id of an owner: BOOT/NETNS, BOOT/NETNS/EPOCH/RECORD or
+// owner replaces the parts of an owner's ID: BOOT/NETNS, BOOT/NETNS/EPOCH/RECORD or
 // BOOT/NETNS/LINK/MAC.
 func (p *pseudonyms) owner(s string) string {
 	parts := strings.Split(s, "/")
@@ -305,8 +306,8 @@ func (p *pseudonyms) workload(s string) string {
 	return p.name(s)
 }
 
-// mac replaces a hardware address. Those that are shared by design, and those that no host can
-// have, stay what they are; one that is made from an IP address stays one.
+// mac replaces a hardware address. Addresses that are shared by design, or that no host can have,
+// are kept. An address derived from an IP address keeps its prefix.
 func (p *pseudonyms) mac(m verdict.MAC) verdict.MAC {
 	derived := strings.HasPrefix(string(m), "\x02\x42") || strings.HasPrefix(string(m), "\x0a\x58")
 	switch {
@@ -325,7 +326,7 @@ func (p *pseudonyms) mac(m verdict.MAC) verdict.MAC {
 	if p.given == nil || p.keeps(class, string(m)) {
 		return m
 	}
-	n, _ := strconv.Atoi(strings.TrimPrefix(text, class+"-")) // of our own making
+	n, _ := strconv.Atoi(strings.TrimPrefix(text, class+"-")) // numbered made this text
 	out := make([]byte, len(m))
 	for i, at := len(out)-1, n; i >= 0; i, at = i-1, at>>8 {
 		out[i] = byte(at)
@@ -336,8 +337,8 @@ func (p *pseudonyms) mac(m verdict.MAC) verdict.MAC {
 	return verdict.MAC(out)
 }
 
-// address replaces the hardware address that an IPv6 address was made from (RFC 4291, appendix
-// A). Other addresses stay.
+// address replaces the hardware address in an IPv6 address that is derived from one (RFC 4291,
+// appendix A). Other addresses are kept.
 func (p *pseudonyms) address(a netip.Addr) netip.Addr {
 	b := a.As16()
 	if !a.Is6() || a.Is4In6() || b[11] != 0xff || b[12] != 0xfe {
@@ -348,5 +349,5 @@ func (p *pseudonyms) address(a netip.Addr) netip.Addr {
 	return netip.AddrFrom16(b).WithZone(a.Zone())
 }
 
-// A class says how the strings of one field are replaced.
+// A class is how the strings of one field are replaced.
 type class func(p *pseudonyms, s string) string

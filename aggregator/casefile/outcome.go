@@ -9,8 +9,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// outcome judges a case and returns the judgement without names, so that two cases that differ
-// only in their names can be compared.
+// outcome judges a case and returns the judgement without names, so that cases with different names
+// can be compared.
 func outcome(f *File) string {
 	judged := f.Policy.Judge(f.Case)
 	found := audit.Address(f.Policy, f.Case, &judged).Findings

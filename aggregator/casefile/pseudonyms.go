@@ -10,11 +10,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Pseudonymise returns a copy of a file with pseudonyms instead of the names of nodes, pods,
-// namespaces, workloads, processes, interfaces and networks, and instead of hardware addresses,
-// UIDs and ids. Texts are removed. Equal names stay equal, different ones stay different, and
-// what the judgement looks at in a name stays. IP addresses stay, unless they were made from a
-// hardware address, as do inodes and times.
+// Pseudonymise returns a copy of a file with pseudonyms. They replace the names of nodes, pods,
+// namespaces, workloads, processes, interfaces and networks, as well as hardware addresses, UIDs
+// and IDs. Texts are removed. Equal names stay equal, different names stay different, and parts of
+// names that matter to the judgement are kept. Inodes, times and IP addresses are kept, except for
+// IP addresses that are derived from hardware addresses.
 func Pseudonymise(f *File) (*File, error) {
 	out, err := pseudonymise(f, &pseudonyms{})
 	if err == nil {
@@ -23,8 +23,8 @@ func Pseudonymise(f *File) (*File, error) {
 	return out, err
 }
 
-// PseudonymiseSome is Pseudonymise for the names that replace chooses by their class: those that
-// differ from run to run, say. Inodes are names of the class "netns" then.
+// PseudonymiseSome is like Pseudonymise, but replaces only the names that replace selects by class,
+// such as names that differ from run to run. Inodes are names of the class "netns" here.
 func PseudonymiseSome(f *File, replace func(class, name string) bool) (*File, error) {
 	return pseudonymise(f, &pseudonyms{replace: replace})
 }
@@ -37,14 +37,14 @@ func pseudonymise(f *File, p *pseudonyms) (*File, error) {
 	out := &File{Version: f.Version, Policy: p.policy(f.Policy)}
 	out.Case = p.copyOf(reflect.ValueOf(f.Case)).Interface().(*verdict.Case)
 	if outcome(f) != outcome(out) {
-		return nil, errors.New("pseudonyms would change the judgement of this case: write it without them, and report this")
+		return nil, errors.New("pseudonyms would change the judgement of this case: write it without pseudonyms, and report this as a bug")
 	}
 	return out, nil
 }
 
-// classes has the classes of all fields with strings.
-var classes = map[string]class{
-	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": nothing, "Router.Reason": noText,
+// fieldClasses maps all string fields to their classes.
+var fieldClasses = map[string]class{
+	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": derived, "Router.Reason": noText,
 
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
 	"Node.Vouched": (*pseudonyms).agent, "Node.CalicoNodename": (*pseudonyms).node,
@@ -55,7 +55,7 @@ var classes = map[string]class{
 	"Interface.Kind": word("kind"),
 	"Claim.Network":  (*pseudonyms).network,
 
-	"Workload.Namespace": (*pseudonyms).namespace, "Workload.Name": nothing, "Workload.UID": (*pseudonyms).uid,
+	"Workload.Namespace": (*pseudonyms).namespace, "Workload.Name": derived, "Workload.UID": (*pseudonyms).uid,
 	"Workload.ContainerID": (*pseudonyms).container, "Workload.Process": (*pseudonyms).process, "Workload.VirtualMachine": (*pseudonyms).name,
 	"Workload.Source": word("source"), "Workload.Sources": (*pseudonyms).sources,
 
@@ -72,26 +72,27 @@ var classes = map[string]class{
 	"Allocation.Location": (*pseudonyms).place,
 
 	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
-	"Finding.ID": nothing, "Finding.Kind": same, "Finding.Source": word("source"),
+	"Finding.ID": derived, "Finding.Kind": same, "Finding.Source": word("source"),
 	"Owner.ID": (*pseudonyms).owner, "Member.ID": (*pseudonyms).owner, "Member.Node": (*pseudonyms).node,
 	"Exclusion.Rule": same, "Exclusion.Port": (*pseudonyms).device, "Exclusion.Victims": (*pseudonyms).owner, "Exclusion.Reason": noText,
-	"Scope.Node": (*pseudonyms).node, "Scope.Name": nothing,
-	"Identity.ID": nothing, "Identity.Scope": nothing, "Course.Rule": same,
+	"Scope.Node": (*pseudonyms).node, "Scope.Name": derived,
+	"Identity.ID": derived, "Identity.Scope": derived, "Course.Rule": same,
 }
 
-// removed stands for a text that was removed.
+// removed replaces a text that was removed.
 const removed = "removed"
 
-// noText removes a text. That there was one may matter.
+// noText removes a text. It remains visible that there was one, because that may matter.
 func noText(*pseudonyms, string) string { return removed }
 
-// same keeps a word that ipwitness itself made.
+// same keeps a word that ipwitness defines.
 func same(_ *pseudonyms, s string) string { return s }
 
-// nothing leaves a field to finish, which derives it from other fields.
-func nothing(*pseudonyms, string) string { return "" }
+// derived clears a field that finish derives from other fields.
+func derived(*pseudonyms, string) string { return "" }
 
-// copyOf returns a copy of a value with pseudonyms. No two references in it share a record.
+// copyOf returns a deep copy of a value with pseudonyms. No two references in it point to the same
+// record.
 func (p *pseudonyms) copyOf(v reflect.Value) reflect.Value {
 	out := reflect.New(v.Type()).Elem()
 	switch {
@@ -128,9 +129,9 @@ func (p *pseudonyms) copyOf(v reflect.Value) reflect.Value {
 	return out
 }
 
-// field returns the copy of a field of a struct.
+// field returns the copy of a field of a struct with pseudonyms.
 func (p *pseudonyms) field(of reflect.Type, i int, v reflect.Value) reflect.Value {
-	replace := classes[of.Name()+"."+of.Field(i).Name]
+	replace := fieldClasses[of.Name()+"."+of.Field(i).Name]
 	if replace == nil {
 		return p.copyOf(v)
 	}
@@ -147,7 +148,7 @@ func (p *pseudonyms) field(of reflect.Type, i int, v reflect.Value) reflect.Valu
 	return out
 }
 
-// finish sets the fields of a copy that follow from several fields.
+// finish sets the fields of a copy that depend on several fields.
 func (p *pseudonyms) finish(v, out reflect.Value) {
 	switch to := out.Addr().Interface().(type) {
 	case *verdict.Workload:
@@ -157,7 +158,7 @@ func (p *pseudonyms) finish(v, out reflect.Value) {
 		} else {
 			to.Name = p.name(from.Name)
 		}
-		p.meet(from)
+		p.noteWorkload(from)
 	case *verdict.PodObject:
 		if from := v.Interface().(verdict.PodObject); from.ControllerKind == "Node" {
 			to.Controller = p.node(from.Controller)
@@ -193,8 +194,8 @@ func (p *pseudonyms) policy(from *verdict.Policy) *verdict.Policy {
 	return to
 }
 
-// meet remembers the names by which routers may be declared.
-func (p *pseudonyms) meet(w verdict.Workload) {
+// noteWorkload records the name of a workload, which the policy may declare as a router.
+func (p *pseudonyms) noteWorkload(w verdict.Workload) {
 	name := w.Name
 	if w.Namespace != "" {
 		name = w.Namespace + "/" + name
@@ -204,7 +205,7 @@ func (p *pseudonyms) meet(w verdict.Workload) {
 	}
 }
 
-// id returns a new id, which is made in the same way as the old one.
+// id returns a new ID. If the old ID was computed from names, it is computed from the pseudonyms.
 func (p *pseudonyms) id(old, computed, anew string) string {
 	if old == computed {
 		return anew
@@ -212,7 +213,7 @@ func (p *pseudonyms) id(old, computed, anew string) string {
 	return p.numbered("id", old)
 }
 
-// findingID returns the id that the audit gives to a finding.
+// findingID returns the ID that the audit computes for a finding.
 func findingID(cluster string, f *verdict.Finding) string {
 	subject := ""
 	switch {
@@ -224,7 +225,7 @@ func findingID(cluster string, f *verdict.Finding) string {
 	return verdict.FindingID(cluster, f.Kind, subject+f.Address.String())
 }
 
-// scope replaces the text of a scope.
+// scope replaces the names in the text of a scope.
 func (p *pseudonyms) scope(kind verdict.ScopeKind, s string) string {
 	if kind == verdict.NetworkScope {
 		return p.network(s)
@@ -236,7 +237,7 @@ func (p *pseudonyms) scope(kind verdict.ScopeKind, s string) string {
 	return p.node(node) + "/" + p.device(name)
 }
 
-// inScope replaces the name of a scope of a kind: that of a network, a link or a VRF.
+// inScope replaces the name of a network, link or VRF in a scope.
 func (p *pseudonyms) inScope(kind verdict.ScopeKind, name string) string {
 	if kind == verdict.NetworkScope {
 		return p.network(name)

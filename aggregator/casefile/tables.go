@@ -9,14 +9,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A table has all records of one type. Other records refer to them by their ids, which are the
+// A table has all records of one type. Records refer to each other by IDs, which consist of the
 // prefix and a number.
 type table struct {
 	name, prefix string
 	of           reflect.Type
 }
 
-// tables are in the order in which a file has them.
+// tables are all tables, in the order in which they are written.
 var tables = [...]table{
 	{"claims", "c", reflect.TypeFor[verdict.Claim]()},
 	{"interfaces", "i", reflect.TypeFor[verdict.Interface]()},
@@ -29,7 +29,7 @@ var tables = [...]table{
 	{"pools", "pool", reflect.TypeFor[verdict.Pool]()},
 }
 
-// tableOf returns the position of the table for a type of records; -1 if there is none.
+// tableOf returns the index of the table for a type; -1 if there is none.
 func tableOf(t reflect.Type) int {
 	for i := range tables {
 		if tables[i].of == t {
@@ -39,7 +39,7 @@ func tableOf(t reflect.Type) int {
 	return -1
 }
 
-// required are the fields without which a judgement is not possible.
+// required are the fields without which a case cannot be judged.
 var required = map[string]bool{
 	"Case.address": true, "Case.now": true,
 	"Claim.interface": true, "Claim.kind": true,
@@ -52,13 +52,13 @@ var required = map[string]bool{
 	"Range.first": true, "Range.last": true,
 }
 
-// leftOut are the fields that no finding about an address has.
+// leftOut are the fields of findings that are never set in a finding about one address.
 var leftOut = map[string]bool{"Finding.stock": true, "Finding.overlap": true, "Finding.namesakes": true}
 
-// structs are all structs of a file, with the names of their fields.
+// structs are all struct types of a file, with their fields.
 var structs = structsOf(map[reflect.Type][]field{}, reflect.TypeFor[File]())
 
-// structsOf adds the structs that values of a type may have.
+// structsOf adds the struct types that values of a type may contain.
 func structsOf(all map[reflect.Type][]field, t reflect.Type) map[reflect.Type][]field {
 	switch {
 	case t == reflect.TypeFor[verdict.Who]():
@@ -75,7 +75,7 @@ func structsOf(all map[reflect.Type][]field, t reflect.Type) map[reflect.Type][]
 	return all
 }
 
-// A field is one of a struct, or of a struct that is embedded in it.
+// A field is a field of a struct, or of a struct embedded in it.
 type field struct {
 	name     string
 	index    []int

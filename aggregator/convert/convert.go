@@ -1,5 +1,5 @@
-// Package convert makes the messages of the API from facts and judgements: owners, conflicts,
-// findings, nodes, pools. Package explain provides the words. The opposite direction, from the
+// Package convert creates the messages of the API from facts and judgements: owners, conflicts,
+// findings, nodes, pools. Package explain provides the texts. The opposite direction, from the
 // messages of agents to facts, is in package facts.
 package convert
 
@@ -19,9 +19,9 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Converter makes messages that need more than the value that they describe. All fields are
-// required, but Kubernetes is nil if there is none to ask. Its methods are called with the facts
-// held.
+// Converter creates messages that need more than the value that they describe. All fields are
+// required, except that Kubernetes is nil if no Kubernetes API is configured. Its methods are called
+// with the facts locked.
 type Converter struct {
 	Facts            *facts.Facts
 	Kubernetes       *kube.Cluster
@@ -57,8 +57,7 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 	return out
 }
 
-// Conflict returns a conflict in the format of the API, without what only an aggregator
-// knows about it.
+// Conflict returns a conflict in the format of the API, without the parts that need an aggregator.
 func Conflict(c *verdict.Conflict, told *explain.ToldConflict, owners []*pb.Owner) *pb.Conflict {
 	out := Course(c.Address, &c.Identity, &c.Course)
 	out.Cause, out.Summary, out.Remedy = c.Cause, told.Summary, adviceProto(told.Remedy)

@@ -6,7 +6,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// diagnosisProto returns a diagnosis in the format of the API, with what Kubernetes says.
+// diagnosisProto returns a diagnosis in the format of the API, with the information from Kubernetes.
 func diagnosisProto(steps []explain.DiagnosisStep, says explain.Kubernetes) (out []*pb.DiagnosisStep) {
 	for _, s := range explain.Diagnose(steps, says) {
 		out = append(out, &pb.DiagnosisStep{Step: s.Step, Answer: s.Answer})
@@ -37,7 +37,7 @@ func allocationProto(al *verdict.Allocation) *pb.Allocation {
 		ContainerId: al.ContainerID, Interface: al.Interface, Location: al.Location, AllocatedAt: timestamp(al.AllocatedAt),
 	}
 	if al.Node == "" && al.Pool.Node != nil {
-		out.Node = al.Pool.Node.Name // it books for its own
+		out.Node = al.Pool.Node.Name // a node's own pool allocates for that node
 	}
 	return out
 }

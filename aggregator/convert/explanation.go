@@ -33,8 +33,8 @@ func CaseOwner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.
 	return out
 }
 
-// missing returns the addresses that an owner was meant to have and lacks, as far as a case shows:
-// whether it has the other addresses of its pod is not known.
+// missing returns the addresses that are intended for an owner but that it lacks, as far as a case
+// shows them: whether it has the other addresses of its pod is not known.
 func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
 	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
@@ -45,7 +45,7 @@ func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
 	})
 }
 
-// Gone returns an owner that was in a conflict and does not hold the address any more.
+// Gone returns an owner that was in a conflict and no longer holds the address.
 func Gone(a netip.Addr, m *verdict.Member) *pb.Owner {
 	o := verdict.Owner{Pod: m.Orphaned}
 	if !m.External {

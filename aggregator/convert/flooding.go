@@ -19,7 +19,7 @@ func flooding(n *facts.Node) (out []*pb.Node_Flooding) {
 	return out
 }
 
-// floodProblems describes the flooding ports in words.
+// floodProblems returns a description of each flooding port.
 func floodProblems(n *facts.Node) (out []string) {
 	for _, f := range n.Status.GetFlooding() {
 		out = append(out, explain.Flood(f.GetInterface(), n.Behind(f.GetIndex()), f.GetLeftOut(), facts.Stamp(f.GetSince()), f.GetRate()))

@@ -28,9 +28,8 @@ func Owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owne
 	return new(maker).owner(p, a, o, all)
 }
 
-// A Lister makes the owners of one list. They share what many of them have in common, and are
-// allocated several at a time: each of them keeps others in memory. A Lister is not safe for
-// concurrent use.
+// A Lister creates the owners of one list. They share common values and are allocated several at a
+// time, so that one owner can keep others in memory. A Lister is not safe for concurrent use.
 type Lister struct {
 	convert *Converter
 	maker   maker
@@ -47,13 +46,13 @@ func (l *Lister) Owner(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.
 	return l.convert.ownerBy(&l.maker, a, o, all)
 }
 
-// maker makes owners.
+// maker creates owners.
 type maker struct {
 	// atOnce is the number of owners that are allocated at a time; 0 for one.
 	atOnce int
 	free   []parts
 	times  timestamps
-	// Values of earlier owners, which others have as well.
+	// Values of earlier owners, which later owners often have, too.
 	scope   *pb.Scope
 	packed  string
 	sources map[string]string
@@ -87,7 +86,7 @@ func (m *maker) owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []v
 	if i := o.Interface; o.Namespace != nil && i.Namespace.ID == o.ID {
 		out.Interface, out.HostInterface = i.Name, i.HostInterface
 	} else {
-		out.HostInterface = i.Name // the port its frames enter by
+		out.HostInterface = i.Name // the port that its frames enter through
 	}
 	out.Evidence = one.list[:0]
 	if len(o.Claims) > 1 {
@@ -135,7 +134,7 @@ func (m *maker) sourcesOf(packed string) map[string]string {
 	return m.sources
 }
 
-// timestamps has the times that were converted last, so that owners share them.
+// timestamps caches the times that were converted last, so that owners share them.
 type timestamps struct {
 	at    [4]verdict.Stamp
 	proto [4]*timestamppb.Timestamp

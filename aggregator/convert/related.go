@@ -7,7 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// related returns what else the Kubernetes API says about a conflict.
+// related returns the objects of the Kubernetes API that are related to a conflict.
 func (s *Converter) related(c *pb.Conflict) []*pb.Related {
 	if c.GetState() == pb.Conflict_RESOLVED {
 		return nil
@@ -15,8 +15,8 @@ func (s *Converter) related(c *pb.Conflict) []*pb.Related {
 	return s.Kubernetes.Related(c)
 }
 
-// kubernetesOf returns what the Kubernetes API says about a conflict; nothing if the conflict is
-// over.
+// kubernetesOf returns the information from the Kubernetes API about a conflict. It is empty if the
+// conflict is resolved.
 func (s *Converter) kubernetesOf(c *verdict.Conflict, related []*pb.Related) explain.Kubernetes {
 	if !c.Active() {
 		return explain.Kubernetes{}

@@ -30,12 +30,12 @@ func intendedProto(all []audit.Meant) (list []*pb.Intended) {
 	return list
 }
 
-// workloadProto returns the workload of an owner, with what the Kubernetes API says about it.
+// workloadProto returns the workload of an owner, with its data from the Kubernetes API.
 func workloadProto(o *verdict.Owner) *pb.Workload {
 	return new(maker).workload(new(pb.Workload), o)
 }
 
-// workload fills in the workload of an owner, with what the Kubernetes API says about it.
+// workload fills in the workload of an owner, with its data from the Kubernetes API.
 func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 	w := verdict.Workload{Kind: verdict.External}
 	if o.Namespace != nil {
@@ -48,7 +48,7 @@ func (m *maker) workload(out *pb.Workload, o *verdict.Owner) *pb.Workload {
 	if p == nil {
 		return out
 	}
-	says := maps.Clone(out.Sources) // others may have it
+	says := maps.Clone(out.Sources) // other messages may share the map
 	if says == nil {
 		says = map[string]string{}
 	}

@@ -1,5 +1,5 @@
-// Package coverage says which nodes are observed, and how well. An answer that finds nothing means
-// only as much as the coverage that comes with it.
+// Package coverage determines which nodes are observed, and how completely. An answer without
+// results means only as much as the coverage that is returned with it.
 package coverage
 
 import (
@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// startGrace is the time after the start in which agents may still be reconnecting: they
-	// try every few seconds (agent.LastBackoff).
+	// startGrace is how long after the start agents may still be reconnecting. They try every few
+	// seconds (agent.LastBackoff).
 	startGrace = 10 * time.Second
-	// coverageFor is the time for which a cached coverage is used if no change is known.
+	// coverageFor is how long a cached coverage is used if nothing is known to have changed.
 	coverageFor = time.Second
-	// maxCoverageNames limits the nodes that a Coverage names.
+	// maxCoverageNames is the largest number of nodes that a Coverage lists.
 	maxCoverageNames = 100
 )
 
-// Config is what coverage is made of.
+// Config is the configuration of Coverage.
 type Config struct {
 	Facts  *facts.Facts
 	Shards *shard.Shards
-	// Kubernetes is the Kubernetes API; nil where there is none to ask.
+	// Kubernetes is the Kubernetes API; nil if it is not used.
 	Kubernetes *kube.Cluster
-	// Alone is set if the only agent that is expected is the one in this process.
+	// Alone is set if only the agent in this process is expected.
 	Alone bool
 }
 
-// Coverage reports what is observed now. Use New.
+// Coverage determines the current coverage. Use New.
 type Coverage struct {
 	Config
 	start verdict.Stamp
@@ -48,20 +48,19 @@ type Coverage struct {
 // New returns the coverage of an aggregator that starts now.
 func New(cfg Config) *Coverage { return &Coverage{Config: cfg, start: cfg.Facts.Clock()} }
 
-// Attendance lists the nodes that should report and those that do.
+// Attendance lists the nodes that are expected to report, and those that do.
 type Attendance struct {
-	// Heard and Silent are the nodes that an agent has reported for. Silent nodes that were
-	// replaced or removed are left out.
+	// Heard are the nodes with a connected agent. Silent are the nodes whose agent is disconnected,
+	// without those that were replaced or removed.
 	Heard, Silent []*facts.Node
-	// Absent are the Kubernetes nodes that should have an agent but that no agent has reported
-	// for.
+	// Absent are the Kubernetes nodes that should have an agent but have never reported.
 	Absent []string
-	// Asked is set if Kubernetes says which nodes should have an agent.
+	// Asked is set if the Kubernetes API tells which nodes should have an agent.
 	Asked bool
 }
 
-// Attend compares the nodes that agents report for with those that Kubernetes expects. The
-// facts are held.
+// Attend compares the nodes that report with the nodes that Kubernetes expects. The caller holds
+// the facts.
 func (s *Coverage) Attend() Attendance {
 	var a Attendance
 	var members []string
@@ -94,8 +93,8 @@ func (s *Coverage) Attend() Attendance {
 	return a
 }
 
-// replaced reports whether another node has taken the place of a silent one: its machine was
-// rebooted, or it timed out and another node reports under its name.
+// replaced reports whether another node has replaced a disconnected one: its machine rebooted, or
+// it timed out and another node reports under its name.
 func (s *Coverage) replaced(n *facts.Node) bool {
 	if n.Rec.Rebooted {
 		return true
@@ -110,16 +109,16 @@ func (s *Coverage) Changed() {
 	s.coverage = nil
 }
 
-// Current returns the coverage for an answer. Callers take it before they make the
-// answer, because a node that returns meanwhile may be missing from the answer.
+// Current returns the coverage for an answer. Callers must call it before they compute the answer:
+// a node that reconnects in between may be missing from the answer.
 func (s *Coverage) Current() *pb.Coverage {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
 	return s.Now()
 }
 
-// Now is Current for callers that hold the facts. The message is shared and
-// must not be changed.
+// Now is like Current for callers that hold the facts. The message is shared and must not be
+// changed.
 func (s *Coverage) Now() *pb.Coverage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,7 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	for _, n := range a.Silent {
 		out.SilentNodes = append(out.SilentNodes, n.Rec.Name)
 	}
-	for n := range s.Facts.Nodes { // including silent nodes
+	for n := range s.Facts.Nodes { // includes disconnected nodes
 		if n.Incomplete() {
 			out.NodesLeftOut = append(out.NodesLeftOut, n.Rec.Name)
 		}
@@ -170,5 +169,5 @@ func (s *Coverage) make(now verdict.Stamp) *pb.Coverage {
 	return out
 }
 
-// wireOff is the value by which an agent says that it does not observe frames.
+// wireOff is the value that an agent reports if it does not observe frames.
 const wireOff = "off"

@@ -1,5 +1,5 @@
-// Package events publishes changes of owners, conflicts, findings and nodes to subscribers. An
-// event has the message of the API, and the values that filters look at.
+// Package events publishes changes of owners, conflicts, findings and nodes to subscribers. An event
+// contains the message of the API and the values that filters use.
 package events
 
 import (
@@ -34,17 +34,17 @@ type Holder struct {
 
 func holderOf(o *verdict.Owner) Holder { return Holder{*o, o.Node.Name} }
 
-// Matter is a finding with the names that its nodes had at that time; the zero value stands for
-// none.
+// Matter is a finding with the names that its nodes had at that time. The zero value means no
+// finding.
 type Matter struct {
 	*verdict.Finding
 	Nodes []string
 }
 
-// MatterOf returns what filters look at in a finding. The facts are held.
+// MatterOf returns the values of a finding that filters use. It is called with the facts locked.
 func MatterOf(f *verdict.Finding) Matter { return Matter{f, audit.Nodes(f)} }
 
-// Contest is what filters look at in a conflict; the zero one stands for none.
+// Contest contains the values of a conflict that filters use. The zero value means no conflict.
 type Contest struct {
 	Phase   verdict.Phase
 	Cause   string
@@ -62,5 +62,5 @@ func contestOf(c *verdict.Conflict) Contest {
 // weight returns how much of the bus's Weight an event takes.
 func (e *Event) weight() int { return 1 + len(e.Conflict.GetOwners()) }
 
-// Bus passes on the events of one kind.
+// Bus is a bus of the events of one kind.
 type Bus = bus.Bus[Event]

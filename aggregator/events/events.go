@@ -11,7 +11,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Events holds the buses and publishes on them. Its methods are called with the facts held.
+// Events holds the buses and publishes on them. Its methods are called with the facts locked.
 type Events struct {
 	Owners, Conflicts, Findings *Bus
 	convert                     *convert.Converter
@@ -55,8 +55,8 @@ func (s *Events) ConflictChanged(c, before *verdict.Conflict, opened bool) {
 	s.Conflicts.Publish(Event{Type: typ, Address: c.Address, Conflict: s.convert.Conflict(c), Contest: contestOf(c), Contested: contestOf(before)})
 }
 
-// FindingChanged publishes a finding that says something new. was is its previous version; nil if
-// it is new.
+// FindingChanged publishes a finding that is new or has changed. was is its previous version, or nil
+// if the finding is new.
 func (s *Events) FindingChanged(now, was *findings.Found) {
 	out := Event{Type: pb.Watch_ADDED, Matter: s.matterOf(now), Finding: s.convert.Finding(now, false)}
 	if was != nil {
@@ -65,7 +65,7 @@ func (s *Events) FindingChanged(now, was *findings.Found) {
 	s.Findings.Publish(out)
 }
 
-// FindingEnded publishes that a finding is over. superseded is set if it became a conflict.
+// FindingEnded publishes that a finding has ended. superseded is set if it became a conflict.
 func (s *Events) FindingEnded(over *findings.Found, superseded bool) {
 	last := s.matterOf(over)
 	s.Findings.Publish(Event{Type: pb.Watch_REMOVED, Finding: s.convert.Finding(over, superseded), Matter: last, Found: last})

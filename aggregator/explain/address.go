@@ -7,13 +7,13 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// ToldAddress is the explanation of an address in words.
+// ToldAddress is the explanation of an address as text.
 type ToldAddress struct {
 	Summary string
 	Steps   []ToldStep
 }
 
-// ToldStep is a rule that was asked, and its answer in words.
+// ToldStep is a rule that was evaluated, and its result as text.
 type ToldStep struct {
 	Rule    string
 	Scope   verdict.Scope
@@ -21,7 +21,7 @@ type ToldStep struct {
 	Reason  string
 }
 
-// Address puts the explanation of an address into words.
+// Address returns the explanation of an address as text.
 func Address(p *verdict.Policy, e *verdict.Explanation) ToldAddress {
 	w := wording{policy: p, address: e.Address, owners: e.Owners}
 	told := ToldAddress{Summary: w.answer(e)}
@@ -32,7 +32,7 @@ func Address(p *verdict.Policy, e *verdict.Explanation) ToldAddress {
 	return told
 }
 
-// answer is the explanation in short.
+// answer returns a short form of the explanation.
 func (w *wording) answer(e *verdict.Explanation) string {
 	if len(e.Conflicts) > 0 {
 		c := &e.Conflicts[0]
@@ -50,28 +50,28 @@ func (w *wording) answer(e *verdict.Explanation) string {
 	}
 	switch {
 	case len(e.Owners) == 0 && e.Incomplete:
-		return fmt.Sprintf("Cannot tell: nobody is known to hold %s, but not all nodes are seen.", a)
+		return fmt.Sprintf("Cannot tell: no owner of %s is known, but ipwitness does not see all nodes.", a)
 	case len(e.Owners) == 0:
-		return fmt.Sprintf("No conflict: nobody is known to hold %s.", a)
+		return fmt.Sprintf("No conflict: no owner of %s is known.", a)
 	case len(names) == 0:
-		return fmt.Sprintf("No conflict: %s is seen with %s, but that makes no rivals: %s.", a, list(each(e.Owners, placed)), w.reason())
+		return fmt.Sprintf("No conflict: %s is seen with %s, which does not count as a conflict: %s.", a, list(each(e.Owners, placed)), w.reason())
 	case len(names) == 1:
 		return fmt.Sprintf("No conflict: %s is held by one owner, %s.%s", a, names[0], w.others())
 	}
 	if e.Contested {
-		return fmt.Sprintf("No conflict so far: %s is claimed on the wire by %s, one after the other.", a, list(names))
+		return fmt.Sprintf("No conflict so far: %s is claimed on the wire by %s, but at different times.", a, list(names))
 	}
 	for i, c := range e.Compared {
 		names[i] += " " + scopesText(c.Scopes)
 	}
 	if a.IsLinkLocalUnicast() {
-		return fmt.Sprintf("No conflict: %s is held by %s. It is a link-local address, and on another link it is another address.", a, list(names))
+		return fmt.Sprintf("No conflict: %s is held by %s. It is a link-local address, which only has to be unique on each link.", a, list(names))
 	}
-	return fmt.Sprintf("No conflict: %s is held by %s. They meet in no scope in which it must be unique.", a, list(names))
+	return fmt.Sprintf("No conflict: %s is held by %s. No scope in which it must be unique contains more than one of them.", a, list(names))
 }
 
-// others says why the owners that are seen with the address, too, are no rivals. If they are
-// many, it only names them, because the steps say it of each.
+// others says why the other owners seen with the address are not compared. If there are several,
+// it only names them, because the steps give the reason for each.
 func (w *wording) others() string {
 	var names []string
 	why := ""
@@ -85,16 +85,16 @@ func (w *wording) others() string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf(" %s is seen with it, too, but is no rival: %s.", capital(names[0]), why)
+		return fmt.Sprintf(" %s is also seen with it but is not compared: %s.", capital(names[0]), why)
 	}
-	return fmt.Sprintf(" %s are seen with it, too, but are no rivals.", capital(list(names)))
+	return fmt.Sprintf(" %s are also seen with it but are not compared.", capital(list(names)))
 }
 
 // reason says why no owner is compared.
 func (w *wording) reason() string {
 	var reasons []string
 	for i := range w.owners {
-		reason := "it was not seen for " + w.policy.StaleAfter.String()
+		reason := "it has not been seen for " + w.policy.StaleAfter.String()
 		if e := w.owners[i].Excluded; e != nil {
 			reason = w.exclusion(e)
 		}
@@ -103,7 +103,7 @@ func (w *wording) reason() string {
 		}
 	}
 	if len(reasons) > 1 {
-		return "the rules below say why of each"
+		return "the rules below give the reason for each"
 	}
 	return reasons[0]
 }

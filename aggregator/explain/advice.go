@@ -7,7 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// The remedies in this file leave a conflict with one owner: the rightful one.
+// The remedies in this file leave the address with one owner, the rightful one.
 
 // remedy returns the steps to resolve the conflict, given its cause.
 func (a *advising) remedy() []Action {
@@ -15,11 +15,11 @@ func (a *advising) remedy() []Action {
 	switch {
 	case c.Phase != verdict.Suspected:
 	case c.Rule == verdict.RuleSamePod:
-		return []Action{say("Wait %s: a sandbox that is made anew takes over its address. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
+		return []Action{say("Wait %s: a recreated sandbox takes over the address of its predecessor. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
 	case c.Rule == verdict.RuleSameVM:
-		return []Action{say("Wait %s: while a virtual machine is migrated, the pods that it comes from and goes to may both have its address. Act only if the conflict is confirmed.", a.policy.MigrationGrace)}
+		return []Action{say("Wait %s: while a virtual machine is migrated, its source and target pods may both have its address. Act only if the conflict is confirmed.", a.policy.MigrationGrace)}
 	case c.Rule == verdict.RuleSplitBrain && !slices.ContainsFunc(c.Owners, func(o verdict.Owner) bool { return o.Orphaned }):
-		return []Action{say("Wait %s: nodes that hand an address over may both have it for a moment. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
+		return []Action{say("Wait %s: while nodes hand an address over, both may have it for a moment. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
 	}
 	var steps []Action
 	left := a.parties
@@ -67,30 +67,30 @@ func (a *advising) settled(owners []*verdict.Owner) []Action {
 	}
 	var steps []Action
 	if pooled(a.c.Owners) {
-		steps = append(steps, say("Before anything is restarted, see what is wrong with the records of IPAM, and put that right first: while they miss addresses in use, whatever is restarted may get the next duplicate.").by("", "ipwitness audit"))
+		steps = append(steps, say("Before you restart anything, check the IPAM records and repair them: as long as they lack addresses in use, a restarted workload may get another duplicate.").by("", "ipwitness audit"))
 	}
 	return append(steps, a.decide(owners)...)
 }
 
-// closing says how a conflict ends.
+// closing returns the step that verifies that a conflict has ended.
 func closing(c *verdict.Conflict) Action {
-	return say("The conflict resolves by itself when one owner is left. See that it has, and how it was judged.").by("", "ipwitness explain "+c.Address.String())
+	return say("The conflict resolves by itself when only one owner is left. Check that it is resolved, and how it was judged.").by("", "ipwitness explain "+c.Address.String())
 }
 
-// oneSandbox returns the steps that leave one of several sandboxes of a pod. kubelet knows
+// oneSandbox returns the steps that leave one of several sandboxes of a pod. The kubelet knows
 // which one is current.
 func (a *advising) oneSandbox(owners []*verdict.Owner) []Action {
 	if keep, right := a.c.Rightful(owners); keep != nil {
-		steps := []Action{say("Leave sandbox %s of %s as it is. It keeps the address: %s. Deleting the pod would end all of its sandboxes.", sandboxID(keep), placed(keep), a.because(keep, right))}
+		steps := []Action{say("Leave sandbox %s of %s as it is. It keeps the address: %s. Do not delete the pod, because that ends all of its sandboxes.", sandboxID(keep), placed(keep), a.because(keep, right))}
 		for _, o := range except(owners, keep) {
 			steps = append(steps, removal(o)...)
 		}
 		return steps
 	}
-	s := say("See which sandbox kubelet goes by, and remove the other one. Deleting the pod would end both. On each of their nodes, `crictl pods --namespace %s --name %s` lists the sandboxes: the newest one that is Ready is kubelet's.",
+	s := say("Find out which sandbox the kubelet uses, and remove the other one. Do not delete the pod, because that ends both. On each of their nodes, `crictl pods --namespace %s --name %s` lists the sandboxes: the kubelet uses the newest one that is Ready.",
 		quote(owners[0].Workload().Namespace), quote(owners[0].Workload().Name))
 	for _, o := range owners[:min(len(owners), mostKept)] {
-		kept := either(fmt.Sprintf("kubelet goes by sandbox %s of %s", sandboxID(o), placed(o)))
+		kept := either(fmt.Sprintf("the kubelet uses sandbox %s of %s", sandboxID(o), placed(o)))
 		for _, other := range except(owners, o) {
 			kept.Actions = append(kept.Actions, removal(other)...)
 		}
@@ -108,10 +108,10 @@ func sandboxID(o *verdict.Owner) string {
 }
 
 // oneMachine returns the steps that leave one of several pods of a virtual machine. KubeVirt
-// knows where the machine runs.
+// knows on which node the machine runs.
 func (a *advising) oneMachine(owners []*verdict.Owner) []Action {
 	w := owners[0].Workload()
-	s := say("See where virtual machine %s/%s runs, and delete the other pod. The column NODENAME of `kubectl get vmi -n %s %s` tells; `kubectl get vmim -n %[3]s` shows whether a migration is stuck.",
+	s := say("Find out where virtual machine %s/%s runs, and delete the other pod. The column NODENAME of `kubectl get vmi -n %s %s` shows the node; `kubectl get vmim -n %[3]s` shows whether a migration is stuck.",
 		w.Namespace, w.VirtualMachine, quote(w.Namespace), quote(w.VirtualMachine))
 	for _, o := range owners[:min(len(owners), mostKept)] {
 		kept := either("it runs on node " + kubernetesName(o) + ", in " + OwnerName(o))
@@ -128,9 +128,9 @@ func (a *advising) oneMachine(owners []*verdict.Owner) []Action {
 func (a *advising) oneActive(owners []*verdict.Owner) []Action {
 	names := list(each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }))
 	byHand := a.decide(owners)
-	return []Action{say("See whether some software moves the address between nodes: keepalived, kube-vip, MetalLB or the like has it in its configuration.").or(
-		either("it is such a virtual address", say("Find out why each of nodes %s takes itself for the active one, and put that right: of keepalived, VRRP advertisements that do not get through; of kube-vip, its lease; of MetalLB, what its speakers know of each other. All but one give the address up by themselves then. Do not take it away by hand: the software would set it again.", names)),
-		either("no software moves it", byHand...),
+	return []Action{say("Check whether software such as keepalived, kube-vip or MetalLB moves the address between nodes: its configuration then contains the address.").or(
+		either("it is such a virtual address", say("Find out why each of nodes %s considers itself active, and correct it: with keepalived, check that VRRP advertisements get through; with kube-vip, check its lease; with MetalLB, check that its speakers see each other. All nodes but one then give the address up by themselves. Do not remove the address by hand: the software would set it again.", names)),
+		either("no software moves the address", byHand...),
 	)}
 }
 
@@ -138,17 +138,18 @@ func (a *advising) oneActive(owners []*verdict.Owner) []Action {
 // owner.
 func (a *advising) somebodyElse(o *verdict.Owner) []Action {
 	return []Action{
-		say("Find out who else has the address: on the link of %s, ask for it, and look whose MAC answers (`ip -6 neigh`, the switch's table of MAC addresses).", placed(o)),
-		say("Decide which of the two keeps the address: by who was given it, in the records of IPAM, DHCP or the plan of addresses.").or(
-			either("the other one keeps it", giveUp(o, a.address)...),
-			either(placed(o)+" keeps it",
-				say("Give the other one another address."),
-				say("Restart %s, or set its address again: the kernel does not use it until then.", OwnerName(o))),
+		say("Find the other device that has the address: on the link of %s, resolve the address, and find out which device has the MAC that answers (`ip -6 neigh`, the MAC address table of the switch).", placed(o)),
+		say("Decide which of the two keeps the address: check which one it was assigned to in the records of IPAM, DHCP or your address plan.").or(
+			either("the other device keeps the address", giveUp(o, a.address)...),
+			either(placed(o)+" keeps the address",
+				say("Give the other device a different address."),
+				say("Restart %s, or set its address again: its kernel does not use the address until then.", OwnerName(o))),
 		),
 	}
 }
 
-// pooled tells whether an IPAM may have given out the address: to a pod or container.
+// pooled reports whether an IPAM may have allocated the address, because an owner is a pod or a
+// container.
 func pooled(owners []verdict.Owner) bool {
 	return slices.ContainsFunc(owners, func(o verdict.Owner) bool {
 		w := o.Workload()

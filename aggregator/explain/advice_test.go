@@ -81,13 +81,13 @@ func TestRemedies(t *testing.T) {
 			"kubectl drain --ignore-daemonsets n2", "Node.spec.podCIDR cannot be changed", "kubectl delete node n2", "On node n2", "systemctl restart kubelet",
 		}},
 		{"T5 each node's own IPAM has it for its own pod", []string{
-			"kubectl drain --ignore-daemonsets n2", "write a range into its configuration in /etc/cni/net.d that no other node has", "kubectl uncordon n2",
+			"kubectl drain --ignore-daemonsets n2", "write a range that no other node has into its configuration in /etc/cni/net.d", "kubectl uncordon n2",
 		}},
-		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) another range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
-		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) another range than network kindnet", "Stop container c1"}},
-		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself cannot do without", "out of the range", "kubectl delete pod -n default web"}},
-		{"T6 on the node, with records of IPAM", []string{"ip addr del", "have host-local leave 10.244.1.5 out", "kubectl delete pod -n default web"}},
-		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device cannot do without", "kubectl delete pod -n default web"}},
+		{"T14 two CNI networks", []string{"Give network net1 (10.244.1.0/24) a different range than network net0", "/etc/cni/net.d", "kubectl delete pod -n default db"}},
+		{"T14 a CNI network and a bridge of docker", []string{"Leave pod default/web", "Give bridge docker0 (10.244.0.0/16) a different range than network kindnet", "Stop container c1"}},
+		{"T6 on the node", []string{"if pod default/web keeps the address", "ip addr del 10.244.1.5/24 dev eth0", "if node n1 itself must keep", "from the range", "kubectl delete pod -n default web"}},
+		{"T6 on the node, with records of IPAM", []string{"ip addr del", "have host-local skip 10.244.1.5", "kubectl delete pod -n default web"}},
+		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device must keep", "kubectl delete pod -n default web"}},
 		{"T7 a machine outside has the node's address", []string{"Find the device with MAC 02:00:00:00:00:99", "changes nothing"}},
 		{"T7 a machine outside has a pod's address, and a node has no agent", []string{"ip -br link | grep -i 02:00:00:00:00:99", "Find the device"}},
 		{"T10 the pod is no more, and IPAM has given its address away", []string{"crictl stopp container-ol && crictl rmp container-ol"}},
@@ -118,8 +118,8 @@ func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
 	}
 }
 
-// Whoever names a pod or an interface must not have a command run, or another one's
-// pods deleted.
+// The name of a pod or an interface must not make a command do anything else, such as delete
+// other pods.
 func TestCommandsQuoteNames(t *testing.T) {
 	const evil = `x'; touch /tmp/owned; $(reboot) "`
 	w := verdicttest.New("10.244.1.5")
@@ -136,7 +136,7 @@ func TestCommandsQuoteNames(t *testing.T) {
 		for _, command := range []string{"kubectl delete", "ip -n", "crictl stopp"} {
 			if _, rest, ok := strings.Cut(step, command); ok {
 				n++
-				rest, _, _ = strings.Cut(rest, "; kubelet does so")
+				rest, _, _ = strings.Cut(rest, "; a running kubelet does so")
 				words := shellWords(t, rest)
 				for _, w := range words {
 					if strings.Contains(w, "touch") && w != evil || w == "reboot" || w == "--all" && words[len(words)-2] != "--" {
@@ -151,7 +151,7 @@ func TestCommandsQuoteNames(t *testing.T) {
 	}
 }
 
-// shellWords are the words that a shell makes of a command line.
+// shellWords returns the words into which a shell splits a command line.
 func shellWords(t *testing.T, line string) []string {
 	t.Helper()
 	line, _, _ = strings.Cut(line, " && ")
@@ -162,7 +162,7 @@ func shellWords(t *testing.T, line string) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 }
 
-// paths returns all ways through a remedy, each with one alternative of each choice.
+// paths returns all paths through a remedy. Each takes one alternative of every choice.
 func paths(actions []explain.Action) [][]explain.Action {
 	all := [][]explain.Action{nil}
 	for _, a := range actions {
@@ -184,11 +184,11 @@ func paths(actions []explain.Action) [][]explain.Action {
 	return all
 }
 
-// takes matches the commands that take an address from an owner; its group is the owner's name.
+// takes matches the commands that remove an address from an owner; its group is the owner's name.
 var takes = regexp.MustCompile(`^kubectl delete pod -n \S+ (?:-- )?(\S+)$|^ip -n (\S+) addr del|^(ip) addr del|^crictl stopp (\S+) `)
 
-// Whichever alternative is chosen, one owner keeps the address. It is the rightful one if that
-// is decided and no person is asked.
+// Whichever alternative is chosen, one owner keeps the address. It is the rightful owner if that
+// owner is known and no person has to decide.
 func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
 	for _, s := range verdicttest.Situations {
 		t.Run(s.Name, func(t *testing.T) {
@@ -215,7 +215,7 @@ func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
 				}
 			}
 			if len(remedy) == 0 || remedy[len(remedy)-1].Command != fmt.Sprint("ipwitness explain ", c.Address) {
-				t.Errorf("got remedy %q, want it to end with what shows that it is over", flat(remedy))
+				t.Errorf("got remedy %q, want it to end with the command that shows that the conflict is resolved", flat(remedy))
 			}
 		})
 	}
@@ -232,10 +232,10 @@ func TestRemedyFitsTheWorkload(t *testing.T) {
 		{verdict.Workload{Kind: verdict.Unknown}, "lsns -t net"},
 		{verdict.Workload{Kind: verdict.Container, ContainerID: "0123456789abcdef"}, "Stop container 0123456789ab on node n1"},
 		{verdict.Workload{Kind: verdict.Container, Name: "web", Source: "cgroup"}, "Stop container web on node n1"},
-		{verdict.Workload{Kind: verdict.Pod, UID: "u-1", ContainerID: "0123456789abcdef", Source: "cgroup"}, "pod with uid u-1 on node n1 is called. kubectl get pods -A"},
+		{verdict.Workload{Kind: verdict.Pod, UID: "u-1", ContainerID: "0123456789abcdef", Source: "cgroup"}, "pod with uid u-1 on node n1. kubectl get pods -A"},
 		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", PID: 12, Source: "process"}, "process ns (x) (12) on node n1"},
 		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12)", PID: 12, Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
-		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", PID: 12, Ended: true, Source: "process"}, "in the network namespace of process ns (x) (12, ended) on node n1: find what keeps it"},
+		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", PID: 12, Ended: true, Source: "process"}, "in the network namespace of process ns (x) (12, ended) on node n1: find the mount"},
 		{verdict.Workload{Kind: verdict.Unknown, Process: "(7, ended) (12)", PID: 12, Source: "process"}, "nsenter --net=/proc/12/ns/net ip addr del 10.244.0.5/24 dev eth0"},
 		{verdict.Workload{Kind: verdict.Unknown, Process: "ns (x) (12, ended)", Source: "process"}, "lsns -t net"},
 		{verdict.Workload{Kind: verdict.Container, Name: "blue", ContainerID: "0123456789abcdef", Process: "sleep (12)", Source: "netns"}, "ip -n blue addr del"},
@@ -252,7 +252,7 @@ func TestRemedyFitsTheWorkload(t *testing.T) {
 	}
 }
 
-// A static pod lives by a file: who deletes it in the API deletes a picture of it.
+// The kubelet runs a static pod from a file. Deleting it in the API only deletes its mirror pod.
 func TestAStaticPodIsNotDeleted(t *testing.T) {
 	w := verdicttest.New("10.244.0.5")
 	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
@@ -260,7 +260,7 @@ func TestAStaticPodIsNotDeleted(t *testing.T) {
 	w.Assigned(one)
 	w.Assigned(two).AssignedAt += 5e9
 	w.Pods = map[string]*verdict.PodObject{"uid-b": {Namespace: "default", Name: "b", Node: "n1", Phase: "Running", ControllerKind: "Node", Controller: "n1"}}
-	if advice := strings.Join(advice(w, only(t, w)), "\n"); !strings.Contains(advice, "On node n1, take its manifest out") || strings.Contains(advice, "kubectl delete pod") {
+	if advice := strings.Join(advice(w, only(t, w)), "\n"); !strings.Contains(advice, "On node n1, move its manifest out") || strings.Contains(advice, "kubectl delete pod") {
 		t.Errorf("got advice\n%s", advice)
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// advising is a conflict whose remedy is being put together.
+// advising builds the remedy of a conflict.
 type advising struct {
 	wording
 	c       *verdict.Conflict
 	parties []*verdict.Owner
 }
 
-// wrong returns the owners that are to give the address up, as the cause tells.
+// wrong returns the owners that must give the address up according to the cause.
 func (a *advising) wrong() []*verdict.Owner {
 	var found []*verdict.Owner
 	for _, id := range a.c.Wrong {
@@ -25,13 +25,13 @@ func (a *advising) wrong() []*verdict.Owner {
 	return found
 }
 
-// ofCalico reports whether the address is Calico's to give.
+// ofCalico reports whether the address belongs to a pool of Calico.
 func (a *advising) ofCalico() bool {
 	return slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.IPAM == verdict.Calico })
 }
 
 // decide returns the steps by which the rightful owner keeps the address and the other owners
-// give it up. If the rightful owner is undecided, it returns a choice.
+// give it up. If the rightful owner is not known, it returns a choice.
 func (a *advising) decide(owners []*verdict.Owner) []Action {
 	if keep, right := a.c.Rightful(owners); keep != nil {
 		return a.keep(keep, right, owners)
@@ -41,9 +41,9 @@ func (a *advising) decide(owners []*verdict.Owner) []Action {
 
 // choice returns an action that asks a person which owner keeps the address.
 func (a *advising) choice(owners []*verdict.Owner) Action {
-	s := say("Decide which one of them keeps the address. Nothing that is known decides it: no IPAM has it for one of them alone, and it is not known who had it first. Whoever runs them knows which of them clients mean by this address.")
+	s := say("Decide which one of them keeps the address. ipwitness has no information that decides it: no IPAM has allocated it to one of them alone, and it is not known which one had it first. Ask their operators which of them clients expect at this address.")
 	if len(owners) > mostKept {
-		s.Text += fmt.Sprintf(" (The other %d may keep it in the same way.)", len(owners)-mostKept)
+		s.Text += fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
 	}
 	for _, o := range owners[:min(len(owners), mostKept)] {
 		s.Choice = append(s.Choice, either(placed(o)+" keeps the address", a.giveUpAll(o, owners)...))
@@ -89,21 +89,21 @@ func (a *advising) because(keep *verdict.Owner, right verdict.Right) string {
 	switch right {
 	case verdict.RightAllocation:
 		if p := a.c.Title(keep).Pool; p != nil {
-			return poolTitle(p.Label()) + " has it for that one"
+			return poolTitle(p.Label()) + " has allocated it to this owner"
 		}
 		return "it is the gateway address of the network on that bridge"
 	case verdict.RightOlderAssignment:
-		return fmt.Sprintf("it had the address first (since %s, by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
+		return fmt.Sprintf("it had the address first (since %s by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
 	case verdict.RightIntent:
 		if slices.ContainsFunc(a.parties, func(o *verdict.Owner) bool { return o.Orphaned }) {
 			return "the pods of the others are gone"
 		}
-		return "it alone was meant to have it"
+		return "only this owner was intended to have it"
 	}
 	return ""
 }
 
-// those returns the owners for which holds is true.
+// those returns the owners for which holds returns true.
 func those(owners []*verdict.Owner, holds func(*verdict.Owner) bool) (found []*verdict.Owner) {
 	for _, o := range owners {
 		if holds(o) {
@@ -113,12 +113,12 @@ func those(owners []*verdict.Owner, holds func(*verdict.Owner) bool) (found []*v
 	return found
 }
 
-// except returns the owners without one.
+// except returns all owners but one.
 func except(owners []*verdict.Owner, one *verdict.Owner) []*verdict.Owner {
 	return those(owners, func(o *verdict.Owner) bool { return o != one })
 }
 
-// ownerNames names owners.
+// ownerNames returns the names of owners.
 func ownerNames(owners []*verdict.Owner) []string {
 	names := make([]string, 0, len(owners))
 	for _, o := range owners {

@@ -7,30 +7,30 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Kubernetes is what the Kubernetes API says beside a conflict, and how far that can be relied on.
+// Kubernetes is the information from the Kubernetes API about a conflict, and how complete it is.
 type Kubernetes struct {
-	// Related are the objects that may have to do with it.
+	// Related lists the objects that may be related to the conflict.
 	Related []Related
-	// Live is set if the API is heard from, Events if events are, too.
+	// Live is set if the API can be read, Events if its events can be read, too.
 	Live, Events bool
-	// Whole is set if Related has all that there are.
+	// Whole is set if Related is complete.
 	Whole bool
 }
 
-// Related is an object of Kubernetes that may have to do with a conflict.
+// Related is a Kubernetes object that may be related to a conflict.
 type Related struct {
 	Kind, Namespace, Name, Reason, Message string
-	// Count is how often an event happened.
+	// Count is the number of times that an event occurred.
 	Count uint32
 }
 
-// diagnosisSteps are the steps of a diagnosis by hand, in order.
+// diagnosisSteps lists the steps of a manual diagnosis, in order.
 var diagnosisSteps = []string{
 	verdict.StepEvents, verdict.StepPods, verdict.StepCNIPlugin, verdict.StepIPAM, verdict.StepPodCIDRs, verdict.StepNewNodes,
 }
 
-// Diagnose adds what Kubernetes says to what a conflict tells. That it says nothing is an answer,
-// too, if it is heard from.
+// Diagnose adds the information from Kubernetes to the diagnosis of a conflict. If the API can be
+// read, the absence of objects is an answer, too.
 func Diagnose(steps []DiagnosisStep, says Kubernetes) (out []DiagnosisStep) {
 	answers := make(map[string]string, len(diagnosisSteps))
 	for _, s := range steps {
@@ -55,9 +55,9 @@ func Diagnose(steps []DiagnosisStep, says Kubernetes) (out []DiagnosisStep) {
 			answers[step] = nothing
 		}
 	}
-	answer(verdict.StepEvents, events, "The Kubernetes API tells of no event of the owners or of their nodes that would explain it.", says.Events)
-	answer(verdict.StepCNIPlugin, plugins, "No pod of a CNI plugin that is known as one is on the owners' nodes.", says.Whole)
-	answer(verdict.StepNewNodes, added, "None of the owners' nodes is new: the Kubernetes API tells of none that was added in the last hour.", says.Whole)
+	answer(verdict.StepEvents, events, "The Kubernetes API has no event of the owners or their nodes that would explain it.", says.Events)
+	answer(verdict.StepCNIPlugin, plugins, "No pod of a known CNI plugin runs on the owners' nodes.", says.Whole)
+	answer(verdict.StepNewNodes, added, "None of the owners' nodes is new: according to the Kubernetes API, none was added in the last hour.", says.Whole)
 	for _, step := range diagnosisSteps {
 		if answers[step] != "" {
 			out = append(out, DiagnosisStep{Step: step, Answer: answers[step]})
@@ -66,7 +66,7 @@ func Diagnose(steps []DiagnosisStep, says Kubernetes) (out []DiagnosisStep) {
 	return out
 }
 
-// eventText tells of an event.
+// eventText describes an event.
 func eventText(r Related) string {
 	about := r.Name
 	if r.Namespace != "" {
@@ -79,7 +79,7 @@ func eventText(r Related) string {
 	return fmt.Sprintf("%s of %s%s: %s", r.Reason, about, times, r.Message)
 }
 
-// sentences puts texts one after the other.
+// sentences joins texts as sentences.
 func sentences(texts []string) string {
 	out := make([]string, 0, len(texts))
 	for _, t := range texts {

@@ -17,7 +17,7 @@ func TestDiagnosis(t *testing.T) {
 	added := explain.Related{Kind: "Node", Name: "n2", Reason: "Added", Message: "node n2 was added less than an hour ago: was it made from a template that had pods?"}
 	service := explain.Related{Kind: "Service", Name: "web", Reason: "Address", Message: "10.0.0.5 is a service's"}
 	live := explain.Kubernetes{Live: true, Events: true, Whole: true}
-	nothing := map[string]string{"events": "tells of no event", "cni-plugin": "No pod of a CNI plugin", "new-nodes": "None of the owners' nodes is new"}
+	nothing := map[string]string{"events": "has no event", "cni-plugin": "No pod of a known CNI plugin", "new-nodes": "None of the owners' nodes is new"}
 	tests := []struct {
 		name    string
 		related []explain.Related

@@ -6,97 +6,99 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// againstWords has the words for each kind of fact that rules a cause out.
+// againstWords formats each kind of fact that rules a cause out.
 var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 	verdict.NotPodsThere: func(w *wording, f verdict.Fact) string {
 		if len(f.Owners) == 1 {
-			return fmt.Sprintf("the Kubernetes API has %s, which has not ended", w.name(f.Owners[0]))
+			return fmt.Sprintf("%s exists in the Kubernetes API and has not ended", w.name(f.Owners[0]))
 		}
-		return fmt.Sprintf("the Kubernetes API has %s, and none of them has ended", list(w.names(f.Owners)))
+		return fmt.Sprintf("%s exist in the Kubernetes API, and none of them has ended", list(w.names(f.Owners)))
 	},
 	verdict.NotOneLink: func(w *wording, _ verdict.Fact) string {
-		return w.all() + " are on no link in common that is known: an address cannot move from one to the other"
+		return w.all() + " have no known link in common, so an address cannot move between them"
 	},
 	verdict.NotGuest: func(w *wording, f verdict.Fact) string { return guestText(w.owner(f.Owners[0])) },
 	verdict.NotVirtualRouter: func(w *wording, f verdict.Fact) string {
-		return w.mac(f.Owners[0]) + " is a virtual router's hardware address (VRRP or CARP): whoever is the master has it"
+		return w.mac(f.Owners[0]) + " is the hardware address of a virtual router (VRRP or CARP), which the current master uses"
 	},
 	verdict.NotResponder: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s is the hardware address with which %s answers for others", w.mac(f.Owners[0]), f.Text)
+		return fmt.Sprintf("%s is the hardware address with which %s answers for other hosts", w.mac(f.Owners[0]), f.Text)
 	},
 	verdict.NotUncoveredHolder: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s has it for %s, where no agent is heard from: the device with MAC %s may be that", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.mac(f.Owners[0]))
+		return fmt.Sprintf("%s has allocated the address to %s, where no agent is connected: the device with MAC %s may be that holder", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.mac(f.Owners[0]))
 	},
 	verdict.NotTunnel: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s of node %s is no tunnel device", f.Device, f.Nodes[0])
+		return fmt.Sprintf("%s of node %s is not a tunnel device", f.Device, f.Nodes[0])
 	},
 	verdict.NotByHandDevice: func(_ *wording, f verdict.Fact) string {
-		return f.Device + " has its address from what made it: docker, podman or libvirt"
+		return f.Device + " was created by docker, podman or libvirt, which also set its address"
 	},
 	verdict.NotGiverKnown: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("who gave it to %s is not known: no CNI result and no container runtime tells, and no IPAM has it for the other one alone", w.name(f.Owners[0]))
+		return fmt.Sprintf("it is not known what assigned the address to %s: no CNI result or container runtime reports it, and no IPAM has allocated the address to the other owner alone", w.name(f.Owners[0]))
 	},
 	verdict.NotByHand: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("it was given to %s: nobody set it by hand", list(w.names(f.Owners)))
+		return fmt.Sprintf("the address was assigned to %s and not set by hand", list(w.names(f.Owners)))
 	},
 	verdict.NotCalico: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("/var/lib/calico/nodename on node %s says %s, but no IPPool of Calico has the address", f.Nodes[0], f.Text)
+		return fmt.Sprintf("/var/lib/calico/nodename on node %s contains %s, but the address is in no IPPool of Calico", f.Nodes[0], f.Text)
 	},
 	verdict.NotElsewhere: func(_ *wording, f verdict.Fact) string {
-		s := fmt.Sprintf("as far as is remembered, %s never had it for another node or pod than its holder's", poolTitle(f.Pool))
+		s := fmt.Sprintf("as far as ipwitness remembers, %s has never allocated the address to a node or pod other than the holder's", poolTitle(f.Pool))
 		if len(f.Nodes) > 0 {
-			s += "; /var/lib/calico/nodename is right on " + list(f.Nodes)
+			s += "; /var/lib/calico/nodename is correct on " + list(f.Nodes)
 		}
 		return s
 	},
 	verdict.NotByNode: func(_ *wording, f verdict.Fact) string {
-		return poolTitle(f.Pool) + " gives addresses for the whole cluster, and not by node"
+		return poolTitle(f.Pool) + " allocates addresses for the whole cluster, not per node"
 	},
 	verdict.NotInPodCIDRs: func(_ *wording, f verdict.Fact) string {
 		if len(f.Nodes) == 0 {
-			return "it is in the range of pods of another node than these"
+			return "the address is in the pod CIDR of a different node"
 		}
-		return fmt.Sprintf("it is in the range of pods of node %s only, and not of node %s", f.Nodes[0], f.Nodes[1])
+		return fmt.Sprintf("the address is only in the pod CIDR of node %s, not in the pod CIDR of node %s", f.Nodes[0], f.Nodes[1])
 	},
 	verdict.NotRangeOf: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("no range of node %s is known that %s has it from", w.node(f.Owners[0]), w.name(f.Owners[0]))
+		return fmt.Sprintf("no range of node %s is known from which %s could have the address", w.node(f.Owners[0]), w.name(f.Owners[0]))
 	},
 	verdict.NotRangesOf: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("no ranges are known that nodes %s and %s give addresses of pods from", f.Nodes[0], f.Nodes[1])
+		return fmt.Sprintf("the ranges from which nodes %s and %s assign pod addresses are not known", f.Nodes[0], f.Nodes[1])
 	},
 	verdict.NotGivenToBoth: func(*wording, verdict.Fact) string {
-		return "no CNI network is known to have given it to both"
+		return "no CNI network is known to have assigned the address to both"
 	},
-	verdict.NotTwoNetworks: func(_ *wording, f verdict.Fact) string { return "network " + f.Network + " gave it to both" },
-	verdict.NotTwoBridges:  func(_ *wording, f verdict.Fact) string { return "both are on bridge " + f.Device },
+	verdict.NotTwoNetworks: func(_ *wording, f verdict.Fact) string {
+		return "network " + f.Network + " assigned the address to both"
+	},
+	verdict.NotTwoBridges: func(_ *wording, f verdict.Fact) string { return "both are on bridge " + f.Device },
 	verdict.NotTwoPools: func(_ *wording, f verdict.Fact) string {
-		return poolTitle(f.Pool) + " gives the addresses of both networks"
+		return poolTitle(f.Pool) + " allocates the addresses of both networks"
 	},
 	verdict.NotGivenTwice: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s gave it to %s alone, as far as is known", poolTitle(f.Pool), w.name(f.Owners[0]))
+		return fmt.Sprintf("%s allocated the address only to %s, as far as is known", poolTitle(f.Pool), w.name(f.Owners[0]))
 	},
 	verdict.NotRead: func(_ *wording, f verdict.Fact) string {
 		return fmt.Sprintf("the records of %s are still being read", poolTitle(f.Pool))
 	},
 	verdict.NotReadable: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("the records of %s cannot be read now%s", poolTitle(f.Pool), after(": ", f.Text))
+		return fmt.Sprintf("the records of %s are currently unreadable%s", poolTitle(f.Pool), after(": ", f.Text))
 	},
 	verdict.NotLost: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s has it for %s", poolTitle(f.Pool), list(w.names(f.Owners)))
+		return fmt.Sprintf("%s has allocated the address to %s", poolTitle(f.Pool), list(w.names(f.Owners)))
 	},
 	verdict.NotYetFree: func(w *wording, f verdict.Fact) string {
-		return w.name(f.Owners[0]) + " is being deleted: plugins free an address before they take it away"
+		return w.name(f.Owners[0]) + " is being deleted, and plugins free an address before they remove it from the interface"
 	},
 	verdict.NotRecorded: func(_ *wording, f verdict.Fact) string {
 		because := ""
 		if f.Network != "" {
-			because = fmt.Sprintf("both were given it by one network (%s), as when IPAM forgets; but ", f.Network)
+			because = fmt.Sprintf("one network (%s) assigned the address to both, which suggests lost IPAM records, but ", f.Network)
 		}
-		return because + "no IPAM records of " + nodesText(f.Nodes) + " are known that have it"
+		return because + "no known IPAM records of " + nodesText(f.Nodes) + " contain the address"
 	},
 }
 
-// against returns the words for a fact that rules a cause out.
+// against returns the text of a fact that rules a cause out.
 func (w *wording) against(f verdict.Fact) string {
 	if words := againstWords[f.Kind]; words != nil {
 		return words(w, f)
@@ -104,8 +106,8 @@ func (w *wording) against(f verdict.Fact) string {
 	return ""
 }
 
-// Exclusion says why an owner is not compared with others, as a clause; it is empty for an
-// owner that is. All are the owners of the address.
+// Exclusion returns the reason, as a clause, why an owner is not compared with others. It is empty
+// for an owner that is compared. The slice all contains the owners of the address.
 func Exclusion(p *verdict.Policy, o *verdict.Owner, all []verdict.Owner) string {
 	w := wording{policy: p, owners: all}
 	return w.exclusion(o.Excluded)
@@ -118,40 +120,40 @@ func (w *wording) exclusion(e *verdict.Exclusion) string {
 	}
 	switch e.Rule {
 	case verdict.RuleDeclaredShared:
-		return "it is declared as shared on purpose (" + e.Reason + ")"
+		return "it is declared as intentionally shared (" + e.Reason + ")"
 	case verdict.RuleLoopbackOrDummy:
-		return "the address is on a loopback or dummy device, where service and anycast addresses stand on purpose"
+		return "the address is on a loopback or dummy device, where service and anycast addresses are expected"
 	case verdict.RuleReachableVia:
 		return proxyText(e)
 	case verdict.RulePrivateLink:
 		return "the address is on a link inside this network namespace that does not lead to the node"
 	case verdict.RuleStale:
-		return "known only from the wire, and not seen there for " + w.policy.StaleAfter.String()
+		return "it is known only from the wire and has not been seen there for " + w.policy.StaleAfter.String()
 	case verdict.RuleMACCloned:
 		return "its frames carry " + e.MAC.String() + ", the hardware address of another owner on the link (finding " + verdict.FindingMACCloned + ")"
 	case verdict.RuleWeakSource:
-		return "known only from frames whose Ethernet source is not the hardware address they claim it for, or which no host can have"
+		return "it is known only from frames that claim the address for a hardware address other than their Ethernet source, or for one that no host can have"
 	case verdict.RuleAddressSpoofed:
-		return fmt.Sprintf("its frames on %s claim the address, but its kernel does not have it on an interface that leads there, and that of %s does (finding %s)",
+		return fmt.Sprintf("its frames on %s claim the address, but its kernel does not have the address on an interface that leads there, while the kernel of %s does (finding %s)",
 			e.Port, list(w.names(e.Victims)), verdict.FindingAddressSpoofed)
 	case verdict.RuleHandedOver:
-		return fmt.Sprintf("its kernel does not have the address, and others claimed it since, but it did not for %s: it has handed it over", e.Quiet)
+		return fmt.Sprintf("its kernel does not have the address, and it has not claimed the address for %s while others have: it has handed the address over", e.Quiet)
 	}
-	return "known only from a neighbour table, which shows what others believe"
+	return "it is known only from a neighbour table, which does not show what the owner itself has"
 }
 
-// proxyText says how an owner is known to answer for the addresses of others.
+// proxyText says how it is known that an owner answers for the addresses of others.
 func proxyText(e *verdict.Exclusion) string {
 	const via = "the address is reachable via it"
 	switch e.Proxy {
 	case verdict.ByPlugin:
-		return fmt.Sprintf("%s is the hardware address with which %s answers for others: %s", e.MAC, e.MAC.Responder(), via)
+		return fmt.Sprintf("%s is the hardware address with which %s answers for other hosts: %s", e.MAC, e.MAC.Responder(), via)
 	case verdict.ByNoOverride:
-		return "it advertises the address without the Override flag, as a proxy does (NDP proxy): " + via
+		return "it advertises the address without the Override flag, as an NDP proxy does: " + via
 	case verdict.ByManyAddresses:
-		return fmt.Sprintf("it answers for %d addresses or more, and never announced or used them: %s (a router with proxy ARP or NDP)", verdict.ManyAnswers, via)
+		return fmt.Sprintf("it answers for at least %d addresses but has never announced or used them: %s (a router with proxy ARP or NDP)", verdict.ManyAnswers, via)
 	case verdict.ByOwnMAC:
-		return "it answers for the address with a hardware address of its own, but its kernel does not have it: " + via + " (proxy ARP or NDP)"
+		return "it answers for the address with its own hardware address, but its kernel does not have the address: " + via + " (proxy ARP or NDP)"
 	}
-	return "it answers for what several owners have, and never announced or used any of it: " + via + " (a router with proxy ARP or NDP)"
+	return "it answers for addresses of several owners but has never announced or used any of them: " + via + " (a router with proxy ARP or NDP)"
 }

@@ -8,129 +8,129 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// factWords has the words for each kind of fact.
+// factWords formats each kind of fact.
 var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
-	// What a cause follows from.
+	// Facts from which a cause follows.
 	verdict.FactSandboxLeft: (*wording).sandboxLeft,
 	verdict.FactOneMachine: func(w *wording, _ verdict.Fact) string {
-		return fmt.Sprintf("%s run one virtual machine, and have had its address for longer than the %s that a migration may take.", w.all(), w.policy.MigrationGrace)
+		return fmt.Sprintf("%s run one virtual machine, and have had its address for longer than the %s allowed for a migration.", w.all(), w.policy.MigrationGrace)
 	},
 	verdict.FactOneLink: func(w *wording, _ verdict.Fact) string {
-		return w.all() + " are on one link, where an address can move from one to the other."
+		return w.all() + " are on one link, where an address can move between them."
 	},
 	verdict.FactBeyondGrace: func(w *wording, _ verdict.Fact) string {
-		return fmt.Sprintf("They have had it for longer than the %s that a hand-over may take.", w.policy.HandoverGrace)
+		return fmt.Sprintf("All of them have had the address for longer than the %s allowed for a hand-over.", w.policy.HandoverGrace)
 	},
 	verdict.FactFromOutside: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("The device with MAC %s claims it in frames that enter the node from outside, by %s.", w.mac(f.Owners[0]), list(f.Devices))
+		return fmt.Sprintf("The device with MAC %s claims the address in frames that enter the node from outside, on %s.", w.mac(f.Owners[0]), list(f.Devices))
 	},
 	verdict.FactForeignMAC: func(*wording, verdict.Fact) string {
-		return "No node with an agent has that MAC on this link."
+		return "No node with an agent has this MAC on this link."
 	},
 	verdict.FactHolds: func(w *wording, f verdict.Fact) string {
-		return w.placed(f.Owners[0]) + " has it" + witnessed(w.owner(f.Owners[0])) + "."
+		return w.placed(f.Owners[0]) + " " + holds(w.owner(f.Owners[0])) + "."
 	},
 	verdict.FactUncovered: func(*wording, verdict.Fact) string {
-		return "Not known: whether every node has an agent that is heard from. If the MAC is that of a node without one, the device is that node, or what runs there."
+		return "It is not known whether every node has a connected agent. If the MAC belongs to a node without one, the device is that node or a workload on it."
 	},
 	verdict.FactTunnel: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("Device %s of node %s is %s, and its kernel has the address on it.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text))
+		return fmt.Sprintf("Device %s of node %s is %s, and the address is configured on it.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text))
 	},
 	verdict.FactPurpose: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s has it for %s.", poolTitle(f.Pool), holderName(f.Records[0].Holder))
+		return fmt.Sprintf("%s has allocated the address to %s.", poolTitle(f.Pool), holderName(f.Records[0].Holder))
 	},
 	verdict.FactBridgeOfPods: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("Bridge %s of node %s connects pods, and its kernel has the address on it.", f.Device, w.node(f.Owners[0]))
+		return fmt.Sprintf("Bridge %s of node %s connects pods, and the address is configured on it.", f.Device, w.node(f.Owners[0]))
 	},
 
-	// Who gave an owner the address.
+	// What assigned the address to an owner.
 	verdict.FactGivenByNetwork: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("A CNI result says that network %s gave it to %s on node %s.", f.Network, w.name(f.Owners[0]), w.node(f.Owners[0]))
+		return fmt.Sprintf("According to a CNI result, network %s assigned the address to %s on node %s.", f.Network, w.name(f.Owners[0]), w.node(f.Owners[0]))
 	},
 	verdict.FactGivenByRuntime: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("The container runtime says that it gave it to %s on node %s.", w.name(f.Owners[0]), w.node(f.Owners[0]))
+		return fmt.Sprintf("The container runtime reports that it assigned the address to %s on node %s.", w.name(f.Owners[0]), w.node(f.Owners[0]))
 	},
 	verdict.FactMeant: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("It was meant for %s on node %s (%s).", w.name(f.Owners[0]), w.node(f.Owners[0]), f.Text)
+		return fmt.Sprintf("The address was intended for %s on node %s (source: %s).", w.name(f.Owners[0]), w.node(f.Owners[0]), f.Text)
 	},
 	verdict.FactAllocated: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s has it for %s on node %s.", poolTitle(f.Pool), w.name(f.Owners[0]), w.node(f.Owners[0]))
+		return fmt.Sprintf("%s has allocated the address to %s on node %s.", poolTitle(f.Pool), w.name(f.Owners[0]), w.node(f.Owners[0]))
 	},
 	verdict.FactWasAllocated: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s had it for %s on node %s.", poolTitle(f.Pool), w.name(f.Owners[0]), w.node(f.Owners[0]))
+		return fmt.Sprintf("%s had allocated the address to %s on node %s.", poolTitle(f.Pool), w.name(f.Owners[0]), w.node(f.Owners[0]))
 	},
 
-	// Why it is known that nobody gave it to an owner.
+	// Evidence that nothing assigned the address to an owner.
 	verdict.FactGuest: func(w *wording, f verdict.Fact) string {
-		return guestText(w.owner(f.Owners[0])) + ". No CNI network gives addresses to it."
+		return guestText(w.owner(f.Owners[0])) + ". CNI networks do not assign addresses to it."
 	},
 	verdict.FactGuestOfOther: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s. %s was given other addresses.", guestText(w.owner(f.Owners[0])), capital(w.name(f.Owners[0])))
+		return fmt.Sprintf("%s. %s was assigned other addresses.", guestText(w.owner(f.Owners[0])), capital(w.name(f.Owners[0])))
 	},
 	verdict.FactNodeDevice: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("It is on %s of node %s itself, and no CNI network gives addresses to that.", f.Device, w.node(f.Owners[0]))
+		return fmt.Sprintf("The address is configured on %s of node %s itself, where no CNI network assigns addresses.", f.Device, w.node(f.Owners[0]))
 	},
 	verdict.FactNotListed: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("Nobody gave it to %s: its addresses are %s, as the Kubernetes API says.", w.placed(f.Owners[0]), list(each(f.Addresses, addrText)))
+		return fmt.Sprintf("The address was not assigned to %s: according to the Kubernetes API, it has %s.", w.placed(f.Owners[0]), list(each(f.Addresses, addrText)))
 	},
 	verdict.FactNotInResult: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("The CNI result of %s does not have it.", w.placed(f.Owners[0]))
+		return fmt.Sprintf("The CNI result of %s does not contain the address.", w.placed(f.Owners[0]))
 	},
 	verdict.FactAllocatedToOther: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("IPAM has it for %s, and not for %s; no CNI result has it for that either.", w.name(f.Owners[1]), w.placed(f.Owners[0]))
+		return fmt.Sprintf("IPAM has allocated the address to %s, not to %s, and no CNI result contains it for the latter.", w.name(f.Owners[1]), w.placed(f.Owners[0]))
 	},
 
 	// Ranges and records.
 	verdict.FactPoolRange: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s gives addresses from %s.", poolTitle(f.Pool), cmp.Or(rangesText(f.Ranges), "a range that has it"))
+		return fmt.Sprintf("%s allocates addresses from %s.", poolTitle(f.Pool), cmp.Or(rangesText(f.Ranges), "a range that contains it"))
 	},
 	verdict.FactInPodCIDR: func(*wording, verdict.Fact) string {
-		return "It is in the range of pods of a node (Node.spec.podCIDRs)."
+		return "The address is in the pod CIDR of a node (Node.spec.podCIDRs)."
 	},
 	verdict.FactAllocatedElsewhere: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s had it for %s while %s had it (known since %s).", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.placed(f.Owners[0]), stampExact(f.At))
+		return fmt.Sprintf("%s had allocated the address to %s while %s held it (known since %s).", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.placed(f.Owners[0]), stampExact(f.At))
 	},
 	verdict.FactWrongNodename: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("/var/lib/calico/nodename on node %s says %s: Calico books the addresses of its pods for that node.", w.node(f.Owners[0]), f.Text)
+		return fmt.Sprintf("/var/lib/calico/nodename on node %s contains %s, so Calico allocates the addresses of its pods under that node name.", w.node(f.Owners[0]), f.Text)
 	},
 	verdict.FactRecord: (*wording).record,
 	verdict.FactInPodCIDRs: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("It is in the range of pods of node %s and in that of node %s (Node.spec.podCIDRs).", f.Nodes[0], f.Nodes[1])
+		return fmt.Sprintf("The address is in the pod CIDRs of both node %s and node %s (Node.spec.podCIDRs).", f.Nodes[0], f.Nodes[1])
 	},
 	verdict.FactBridgeRange: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("Pods on %s of node %s have addresses of %s.", f.Device, f.Nodes[0], rangesText(f.Ranges))
+		return fmt.Sprintf("Pods on %s of node %s have addresses from %s.", f.Device, f.Nodes[0], rangesText(f.Ranges))
 	},
 	verdict.FactOnNetwork: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s is on %s.", w.placed(f.Owners[0]), networkName(f.Network, f.Device))
+		return fmt.Sprintf("%s is attached to %s.", w.placed(f.Owners[0]), networkName(f.Network, f.Device))
 	},
 	verdict.FactNetworkRange: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("%s has addresses of %s.", networkName(f.Network, f.Device), rangesText(f.Ranges))
+		return fmt.Sprintf("%s uses addresses from %s.", networkName(f.Network, f.Device), rangesText(f.Ranges))
 	},
 	verdict.FactMeetOnNode: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("Node %s has both networks, and they meet there.", f.Nodes[0])
+		return fmt.Sprintf("Both networks are present on node %s and meet there.", f.Nodes[0])
 	},
 	verdict.FactMeetOnLink: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("They meet on link %s.", f.Device)
+		return fmt.Sprintf("The networks meet on link %s.", f.Device)
 	},
 	verdict.FactNeverTwice: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("While its records are whole, %s gives no address of a network twice.", f.Pool.IPAM)
+		return fmt.Sprintf("As long as its records are complete, %s does not allocate an address of a network twice.", f.Pool.IPAM)
 	},
 	verdict.FactRecordsLost: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("All of its records were lost at %s%s.", stampExact(f.At), thereWere(f.Count))
+		return fmt.Sprintf("All records of this IPAM were lost at %s%s.", stampExact(f.At), thereWere(f.Count))
 	},
 	verdict.FactRecordVanished: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("Its record of %s vanished at %s.", w.name(f.Owners[0]), stampExact(f.At))
+		return fmt.Sprintf("Its record for %s disappeared at %s.", w.name(f.Owners[0]), stampExact(f.At))
 	},
 
-	// What is to be seen where one looks.
+	// Answers to the steps of a manual diagnosis.
 	verdict.SeenPod: (*wording).pod,
 	verdict.SeenNoRecords: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("No IPAM records of %s are known that may have it.", nodesText(f.Nodes))
+		return fmt.Sprintf("no known IPAM records of %s could contain the address.", nodesText(f.Nodes))
 	},
 	verdict.SeenPodCIDRs: (*wording).podCIDRs,
 }
 
-// fact returns the words for a fact.
+// fact returns the text of a fact.
 func (w *wording) fact(f verdict.Fact) string {
 	if words := factWords[f.Kind]; words != nil {
 		return capital(words(w, f))
@@ -138,7 +138,7 @@ func (w *wording) fact(f verdict.Fact) string {
 	return ""
 }
 
-// facts returns the words for facts.
+// facts returns the texts of facts.
 func (w *wording) facts(all []verdict.Fact) []string {
 	var words []string
 	for _, f := range all {
@@ -164,32 +164,32 @@ func (w *wording) sandboxLeft(f verdict.Fact) string {
 	case o == nil:
 		return "A sandbox was left behind."
 	case f.Text == "":
-		return fmt.Sprintf("The Kubernetes API has no %s: its sandbox on node %s was left behind.", exactly(o), o.Node.Name)
+		return fmt.Sprintf("%s does not exist in the Kubernetes API: its sandbox on node %s was left behind.", capital(exactly(o)), o.Node.Name)
 	}
 	return fmt.Sprintf("%s has ended (%s), but its sandbox on node %s was left behind.", OwnerName(o), f.Text, o.Node.Name)
 }
 
-// witnessed says how it is known that an owner has the address.
-func witnessed(o *verdict.Owner) string {
+// holds states that an owner has the address, and how that is known.
+func holds(o *verdict.Owner) string {
 	switch {
 	case o == nil:
-		return ""
+		return "had the address"
 	case o.Assigned:
-		return " by its kernel"
+		return "has the address, according to its kernel"
 	case o.DADFailed():
-		return ": its kernel was to have it"
+		return "tried to configure the address, according to its kernel"
 	}
-	return ", as its frames show"
+	return "has the address, as its frames show"
 }
 
-// guestText says what claims the address from behind a port of a node.
+// guestText describes the device that claims the address from behind a port of a node.
 func guestText(o *verdict.Owner) string {
 	switch {
 	case o == nil:
 	case o.Guest() == verdict.TapGuest:
-		return fmt.Sprintf("the device with MAC %s is behind %s of node %s, a tap: it is a virtual machine of that node", o.MAC, o.Claims[0].Interface.Name, o.Node.Name)
+		return fmt.Sprintf("the device with MAC %s is behind tap device %s of node %s: it is a virtual machine on that node", o.MAC, o.Claims[0].Interface.Name, o.Node.Name)
 	case o.Guest() == verdict.PortGuest:
-		return fmt.Sprintf("what has MAC %s enters by %s, the port of %s: it is behind that", o.MAC, witness(o.Claims[0]), OwnerName(o))
+		return fmt.Sprintf("the device with MAC %s is behind %s, the port of %s", o.MAC, witness(o.Claims[0]), OwnerName(o))
 	}
 	return unknownOwner
 }
@@ -197,12 +197,12 @@ func guestText(o *verdict.Owner) string {
 // tunnelName names a kind of tunnel.
 func tunnelName(kind string) string {
 	if kind == verdict.CiliumHost {
-		return "the device by which Cilium reaches pods"
+		return "the device through which Cilium reaches pods"
 	}
 	return "a tunnel device (" + kind + ")"
 }
 
-// thereWere says how many records were lost.
+// thereWere states how many records were lost.
 func thereWere(n uint32) string {
 	switch n {
 	case 0:
@@ -213,7 +213,7 @@ func thereWere(n uint32) string {
 	return fmt.Sprintf(" (there were %d)", n)
 }
 
-// record says what a pool has of the address.
+// record describes the record that a pool has of the address.
 func (w *wording) record(f verdict.Fact) string {
 	pool := poolTitle(f.Pool)
 	switch {
@@ -224,26 +224,29 @@ func (w *wording) record(f verdict.Fact) string {
 	case f.State == verdict.PoolMissing:
 		return fmt.Sprintf("the records of %s are missing.", pool)
 	case len(f.Records) == 0:
-		return pool + " has no record of it."
+		return pool + " has no record of the address."
 	}
-	alone, stale := "", ""
+	only, stale := "", ""
 	if len(f.Records) == 1 && len(w.owners) > 1 {
-		alone = " alone"
+		only = "only "
 	}
 	if f.State == verdict.PoolStale {
-		stale = ", as far as it was heard from last"
+		stale = ", as of its last update"
 	}
 	words := each(f.Records, func(r *verdict.Record) string {
 		whom := holderName(r.Holder)
 		if r.Owner != "" {
 			whom = w.name(r.Owner)
 		}
-		return whom + alone + after(" since ", stampExact(r.At))
+		if at := stampExact(r.At); at != "" {
+			return fmt.Sprintf("%s (since %s)", whom, at)
+		}
+		return whom
 	})
-	return fmt.Sprintf("%s has it for %s%s.", pool, list(words), stale)
+	return fmt.Sprintf("%s has allocated the address %sto %s%s.", pool, only, list(words), stale)
 }
 
-// pod says what the Kubernetes API has of an owner.
+// pod describes the pod object of an owner in the Kubernetes API.
 func (w *wording) pod(f verdict.Fact) string {
 	o := w.owner(f.Owners[0])
 	if o == nil || o.Pod == nil {
@@ -251,33 +254,34 @@ func (w *wording) pod(f verdict.Fact) string {
 	}
 	p := o.Pod
 	if p.Absent {
-		return fmt.Sprintf("The Kubernetes API has no %s.", exactly(o))
+		return fmt.Sprintf("%s does not exist in the Kubernetes API.", capital(exactly(o)))
 	}
-	s := fmt.Sprintf("%s: %s", OwnerName(o), cmp.Or(p.Phase, "of no phase"))
+	s := fmt.Sprintf("%s: %s", OwnerName(o), cmp.Or(p.Phase, "without a phase"))
 	if p.DeletionTimestamp != 0 {
-		s += " and being deleted"
+		s += ", being deleted"
 	}
 	s += after(", on node ", p.Node)
 	if len(p.IPs) == 0 {
-		return s + ", without an address."
+		return s + ", without addresses."
 	}
 	return s + fmt.Sprintf(", with %s.", list(each(p.IPs, addrText)))
 }
 
-// podCIDRs says whose ranges of pods the address is in.
+// podCIDRs states which nodes have the address in their pod CIDRs.
 func (w *wording) podCIDRs(f verdict.Fact) string {
 	switch in := f.Nodes; {
 	case len(in) == 0:
-		return "The address is in the range of pods (Node.spec.podCIDRs) of another node than its owners'."
+		return "The address is in the pod CIDR (Node.spec.podCIDRs) of a node other than its owners' nodes."
 	case len(in) > 1:
-		return fmt.Sprintf("The ranges of pods (Node.spec.podCIDRs) of %s overlap: each has the address.", list(in))
+		return fmt.Sprintf("The pod CIDRs (Node.spec.podCIDRs) of nodes %s overlap: each contains the address.", list(in))
 	case len(f.Others) == 0:
-		return fmt.Sprintf("The address is in the range of pods (Node.spec.podCIDRs) of node %s.", in[0])
+		return fmt.Sprintf("The address is in the pod CIDR (Node.spec.podCIDRs) of node %s.", in[0])
 	}
-	return fmt.Sprintf("The ranges of pods (Node.spec.podCIDRs) do not overlap here: the address is in that of node %s, and not in that of %s.", f.Nodes[0], list(f.Others))
+	return fmt.Sprintf("The pod CIDRs (Node.spec.podCIDRs) do not overlap here: the address is in the pod CIDR of node %s, but not in the pod CIDR of %s.", f.Nodes[0], list(f.Others))
 }
 
-// headline sums the cause of a conflict up in a sentence; it is empty if its rule does.
+// headline returns the cause of a conflict as one sentence. It is empty if the rule of the
+// conflict already says it.
 func (w *wording) headline(c *verdict.Conflict) string {
 	f := c.Headline
 	if f == nil {
@@ -287,19 +291,19 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.FactSandboxLeft:
 		return strings.Join(w.facts(c.Facts), " ")
 	case verdict.HeadOutside:
-		return capital(list(w.names(f.Owners))) + " is outside of all nodes that have an agent."
+		return fmt.Sprintf("%s %s not on any node that has an agent.", capital(list(w.names(f.Owners))), isAre(len(f.Owners)))
 	case verdict.FactTunnel:
-		return fmt.Sprintf("Device %s of node %s is %s, and %s has its address.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text), w.name(f.Owners[1]))
+		return fmt.Sprintf("Device %s of node %s is %s, and %s has the same address.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text), w.name(f.Owners[1]))
 	case verdict.HeadNotGiven:
-		return fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is an address of pods.", w.given(f.Owners[0]))
+		return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and it is a pod address.", w.given(f.Owners[0]))
 	case verdict.HeadNotGivenGateway:
-		return fmt.Sprintf("No CNI network or IPAM gave it to %s, and it is the address of bridge %s, which connects pods.", w.given(f.Owners[0]), f.Device)
+		return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and it is the address of bridge %s, which connects pods.", w.given(f.Owners[0]), f.Device)
 	case verdict.HeadAllocatedElsewhere:
-		return fmt.Sprintf("IPAM had it for %s while %s had it, and freed it with that.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
+		return fmt.Sprintf("IPAM had allocated the address to %s while %s held it, and freed it with that allocation.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
 	case verdict.HeadWrongNodename:
-		return fmt.Sprintf("Calico books the addresses of pods on node %s for node %s, and frees them with that.", w.node(f.Owners[0]), f.Text)
+		return fmt.Sprintf("Calico allocates the addresses of pods on node %s under node name %s, and frees them while they are in use.", w.node(f.Owners[0]), f.Text)
 	case verdict.HeadOneRange:
-		return fmt.Sprintf("Nodes %s and %s give pods addresses of one range%s.", f.Nodes[0], f.Nodes[1], after(", ", rangesText(f.Ranges)))
+		return fmt.Sprintf("Nodes %s and %s assign their pods addresses from the same range%s.", f.Nodes[0], f.Nodes[1], after(", ", rangesText(f.Ranges)))
 	case verdict.HeadNetworksOverlap:
 		on := ""
 		if len(f.Nodes) > 0 {
@@ -307,23 +311,23 @@ func (w *wording) headline(c *verdict.Conflict) string {
 		}
 		return fmt.Sprintf("%s and %s have overlapping ranges%s.", capital(sideName(c.Networks[0])), sideName(c.Networks[1]), on)
 	case verdict.HeadRecordsLost:
-		return fmt.Sprintf("Records of %s were lost: it gave the address twice.", poolShort(f.Pool))
+		return fmt.Sprintf("Records of %s were lost, so it allocated the address twice.", poolShort(f.Pool))
 	case verdict.HeadRecordLost:
 		if len(f.Owners) > 0 {
-			return fmt.Sprintf("The record that %s had for %s is lost, so it gave the address out again.", poolShort(f.Pool), list(w.names(f.Owners)))
+			return fmt.Sprintf("The record that %s had for %s is lost, so it allocated the address again.", poolShort(f.Pool), list(w.names(f.Owners)))
 		}
-		return fmt.Sprintf("The record that %s had of it is lost, so it gave the address out again.", poolShort(f.Pool))
+		return fmt.Sprintf("The record that %s had of the address is lost, so it allocated the address again.", poolShort(f.Pool))
 	}
 	return ""
 }
 
-// given names an owner that was not given the address, or what is behind its port.
+// given names an owner that the address was not assigned to, or the device behind its port.
 func (w *wording) given(id string) string {
 	if o := w.owner(id); o != nil && o.Guest() == verdict.PortGuest {
-		return "what is behind " + witness(o.Claims[0]) + ", the port of " + OwnerName(o)
+		return "the device behind " + witness(o.Claims[0]) + ", the port of " + OwnerName(o)
 	}
 	return w.placed(id)
 }
 
-// sideName names what an owner has the address from.
+// sideName names the network or bridge that an owner has the address from.
 func sideName(s verdict.Origin) string { return networkName(s.Network, s.Device) }

@@ -2,8 +2,8 @@ package explain
 
 import "github.com/ipwitness/ipwitness/aggregator/verdict"
 
-// Finding puts a finding into words. For a finding about one address, use is how full its pool is
-// now, the zero value if that is not known.
+// Finding returns the text of a finding. For a finding about one address, use is the current usage
+// of its pool, or the zero value if it is not known.
 func Finding(f *verdict.Finding, use verdict.PoolUse) Told {
 	switch f.Kind {
 	case verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion:
@@ -16,7 +16,7 @@ func Finding(f *verdict.Finding, use verdict.PoolUse) Told {
 	return tellAddress(f, use).readable()
 }
 
-// tellAddress puts a finding about one address into words.
+// tellAddress returns the text of a finding about one address.
 func tellAddress(f *verdict.Finding, use verdict.PoolUse) Told {
 	t := newTelling(f, use)
 	switch f.Kind {

@@ -10,8 +10,8 @@ import (
 
 // The steps by which an owner gives the address up.
 
-// listPods names pods with their UIDs; that of a static pod is the hash of its
-// configuration.
+// listPods is the command that lists pods with their UIDs. For a static pod, the container runtime
+// has the hash of its configuration as the UID.
 const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,HASH:.metadata.annotations.kubernetes\.io/config\.hash'`
 
 // giveUp returns the steps by which an owner gives an address up.
@@ -22,30 +22,30 @@ func giveUp(o *verdict.Owner, a netip.Addr) []Action {
 	}
 	switch {
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
-		return []Action{say("Give what is behind %s of node %s another address, most likely a virtual machine (`virsh domiflist` names the interfaces of each).",
+		return []Action{say("Give the device behind %s of node %s a different address. It is most likely a virtual machine (`virsh domiflist` lists the interfaces of each).",
 			o.Claims[0].Interface.Name, o.Node.Name)}
 	case o.Namespace == nil:
-		return []Action{say("Find the device with MAC %s, which is seen on %s, and give it another address: the switch's table of MAC addresses shows its port.",
+		return []Action{say("Find the device with MAC %s, which is seen on %s, and give it a different address. The MAC address table of the switch shows its port.",
 			o.MAC, witness(o.Claims[0]))}
 	case shown(o):
 		if o.Kind() == verdict.Host {
-			return []Action{say("Stop what answers for the address on node %s (MAC %s, seen on %s): its kernel does not have it.", o.Node.Name, o.MAC, witness(o.Claims[0]))}
+			return []Action{say("Find and stop the process that answers for the address on node %s (MAC %s, seen on %s): the kernel there does not have the address.", o.Node.Name, o.MAC, witness(o.Claims[0]))}
 		}
-		return []Action{say("Find what uses the address behind %s, the port of %s on node %s (MAC %s), and give it another one: the kernel there does not have it.",
+		return []Action{say("Find the process or machine that uses the address behind %s, the port of %s on node %s (MAC %s), and give it a different address: the kernel there does not have the address.",
 			o.Interface.Name, OwnerName(o), o.Node.Name, o.MAC)}
 	case w.Kind == verdict.Pod && w.Name == "":
 		return []Action{
-			say("Find out what %s on node %s is called.", OwnerName(o), o.Node.Name).by("", listPods+" | grep "+argument(w.UID)),
-			say("Delete that pod; its controller, if it has one, makes a new one, which asks for a new address."),
+			say("Find out the name of %s on node %s.", OwnerName(o), o.Node.Name).by("", listPods+" | grep "+argument(w.UID)),
+			say("Delete that pod; its controller, if it has one, creates a new one, which requests a new address."),
 		}
 	case w.Kind == verdict.Pod && static(o):
-		return []Action{say("%s; it asks for a new address then.", again(o))}
+		return []Action{say("%s; it then requests a new address.", again(o))}
 	case w.Kind == verdict.Pod:
 		return deletion(o)
 	case w.Kind == verdict.Container && !w.OnlyNetns():
-		return []Action{say("Stop %s on node %s and start it anew with its container runtime, so that it gets another address.", OwnerName(o), o.Node.Name)}
+		return []Action{say("Stop %s on node %s and start it again with its container runtime, so that it gets a different address.", OwnerName(o), o.Node.Name)}
 	case w.Kind == verdict.VM:
-		return []Action{say("Give %s another address, or stop it.", OwnerName(o))}
+		return []Action{say("Give %s a different address, or stop it.", OwnerName(o))}
 	}
 	var steps []Action
 	for _, c := range o.Claims {
@@ -56,7 +56,8 @@ func giveUp(o *verdict.Owner, a netip.Addr) []Action {
 	return steps
 }
 
-// shown reports whether only frames show that an owner has the address, and no kernel does.
+// shown reports whether an owner is known only from frames, and its kernel does not report the
+// address.
 func shown(o *verdict.Owner) bool {
 	return !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Counts() || c.Kind == verdict.DADFailed })
 }
@@ -67,24 +68,24 @@ func unassign(o *verdict.Owner, c *verdict.Claim, a netip.Addr) Action {
 	del := fmt.Sprintf("addr del %s/%d dev %s", a, c.PrefixLength, quote(i.Name))
 	switch {
 	case w.Kind == verdict.Host:
-		return say("Take the address away from %s of node %s itself, and out of the configuration that sets it there.", i.Name, o.Node.Name).by(o.Node.Name, "ip "+del)
+		return say("Remove the address from %s of node %s itself, and from the configuration that sets it there.", i.Name, o.Node.Name).by(o.Node.Name, "ip "+del)
 	case w.OnlyNetns():
-		return say("Take the address away from network namespace %s on node %s, and see that what set it does not set it again.", w.Name, o.Node.Name).
+		return say("Remove the address from network namespace %s on node %s, and make sure that the software that set it does not set it again.", w.Name, o.Node.Name).
 			by(o.Node.Name, "ip -n "+quote(w.Name)+" "+del)
 	case w.Name == "" && w.Ended:
-		// Its PID may be another process's by now.
-		return say("Nothing runs any more in the network namespace of %s on node %s: find what keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and have it let go.",
+		// The PID may belong to another process by now.
+		return say("No process runs any more in the network namespace of %s on node %s: find the mount or file descriptor that keeps it (`findmnt -t nsfs` and `ls -l /proc/[0-9]*/fd | grep 'net:\\['` there), and release it.",
 			OwnerName(o), o.Node.Name)
 	case w.Name == "" && w.PID != 0:
-		return say("Take the address away from the network namespace of %s on node %s, and see that what set it does not set it again.", OwnerName(o), o.Node.Name).
+		return say("Remove the address from the network namespace of %s on node %s, and make sure that the software that set it does not set it again.", OwnerName(o), o.Node.Name).
 			by(o.Node.Name, fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip %s", w.PID, del))
 	}
-	return say("Take the address off %s of %s on node %s: `lsns -t net` lists the processes in there.", i.Name, OwnerName(o), o.Node.Name)
+	return say("Remove the address from %s of %s on node %s: `lsns -t net` lists the processes in that namespace.", i.Name, OwnerName(o), o.Node.Name)
 }
 
 // removal returns the steps that remove a sandbox that was left behind.
 func removal(o *verdict.Owner) []Action {
-	const kubelet = "kubelet does so by itself where it runs: if it does not, find out why"
+	const kubelet = "a running kubelet does so by itself: if it does not, find out why"
 	w := o.Workload()
 	remove := say("On node %s, remove the sandbox of %s; %s.", o.Node.Name, OwnerName(o), kubelet)
 	if w.ContainerID != "" {
@@ -96,5 +97,5 @@ func removal(o *verdict.Owner) []Action {
 		of = "--namespace " + quote(w.Namespace) + " --name " + quote(w.Name)
 	}
 	remove.Text = fmt.Sprintf("Remove that sandbox of %s (`crictl stopp ID && crictl rmp ID`); %s.", OwnerName(o), kubelet)
-	return []Action{say("On node %s, find the id of the sandbox of %s that is in network namespace %s.", o.Node.Name, OwnerName(o), o.Namespace.Netns).by(o.Node.Name, "crictl pods "+of), remove}
+	return []Action{say("On node %s, find the id of the sandbox of %s in network namespace %s.", o.Node.Name, OwnerName(o), o.Namespace.Netns).by(o.Node.Name, "crictl pods "+of), remove}
 }

@@ -7,11 +7,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
-// host-local (plugins/ipam/host-local/backend/disk) keeps one file for each address in
-// its directory, named after the address. In it are the id of the container, CR LF, and
-// the interface: what is there is not given to anybody, and DEL removes the files that
-// have exactly that. It locks DIR/lock (flock) meanwhile. last_reserved_ip.N only says
-// where the search for a free address begins: it need not be there.
+// host-local (plugins/ipam/host-local/backend/disk) keeps one file for each allocated address in
+// its directory, named after the address. The file contains the id of the container, CR LF, and
+// the interface. host-local does not allocate an address whose file exists, and DEL removes only
+// files with exactly the container and interface that it is called with. It holds a lock on
+// DIR/lock (flock) meanwhile. last_reserved_ip.N only says where the search for a free address
+// begins and may be missing.
 
 // hostLocalFile is the file of an address in the directory of host-local, in shell commands.
 type hostLocalFile struct {
@@ -27,7 +28,7 @@ func (f hostLocalFile) path() string {
 // dir returns the directory, quoted.
 func (f hostLocalFile) dir() string { return form.File(strings.TrimSuffix(f.directory, "/")) }
 
-// locked is a command that runs under host-local's lock, in a shell of its own.
+// locked returns a command that runs under host-local's lock, in its own subshell.
 func (f hostLocalFile) locked(indent string, command ...string) string {
 	text := []string{
 		indent + "(",
@@ -39,12 +40,13 @@ func (f hostLocalFile) locked(indent string, command ...string) string {
 	return script(append(text, indent+")")...)
 }
 
-// lockedIfThere is locked where there is host-local's directory, and nothing elsewhere.
+// lockedIfThere returns a command that runs under host-local's lock if host-local's directory
+// exists.
 func (f hostLocalFile) lockedIfThere(command ...string) string {
 	return script(
 		"if [ -d "+f.dir()+" ]; then",
 		f.locked("  ", command...),
 		"else",
-		"  echo "+quote(f.directory+" is not there: nothing to do"),
+		"  echo "+quote(f.directory+" does not exist: nothing to do"),
 		"fi")
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
-// No name makes a command run anything else, whatever field the name is in. The names here have
-// not been checked by a form.
+// No name makes a command run anything else, whatever field the name is in. The names in this test
+// were not validated.
 func TestNoNameRunsACommand(t *testing.T) {
 	cage := canary.New(t)
 	tell := func(told explain.Told) {
@@ -50,7 +50,7 @@ func TestNoNameRunsACommand(t *testing.T) {
 	}
 }
 
-// check runs the commands of a remedy, including those in its text.
+// check runs the commands of a remedy, including the ones in its text.
 func check(cage *canary.Cage, remedy []explain.Action) {
 	for _, a := range remedy {
 		cage.Readable("a step", a.Text+a.Command+a.Node)
@@ -63,8 +63,8 @@ func check(cage *canary.Cage, remedy []explain.Action) {
 	}
 }
 
-// poison puts a payload in place of the nth string that can be reached from a value. It returns
-// false if there are fewer strings.
+// poison replaces the nth string that can be reached from a value with a payload. It returns false
+// if there are fewer strings.
 func poison(of any, n int, payload string) bool {
 	p := &poisoner{left: n, payload: payload, been: map[uintptr]bool{}}
 	p.walk(reflect.ValueOf(of))

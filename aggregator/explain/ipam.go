@@ -8,9 +8,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// The names of pools and allocations, and how full a pool is.
+// The names of pools and allocations, and the usage of pools.
 
-// poolName names a pool in a sentence.
+// poolName returns the name of a pool for use in a sentence.
 func poolName(p *verdict.Pool) string {
 	switch {
 	case p.IPAM == verdict.HostLocal && p.Node != nil:
@@ -26,12 +26,13 @@ func poolName(p *verdict.Pool) string {
 	case p.IPAM == verdict.KubernetesAPI:
 		return "the Kubernetes API"
 	case p.IPAM == "":
-		return "its IPAM"
+		return "IPAM"
 	}
 	return p.IPAM + " (" + p.Name + ")"
 }
 
-// poolBegin names a pool at the beginning of a sentence: names of plugins stay as they are.
+// poolBegin returns the name of a pool for the beginning of a sentence. Names of plugins stay in
+// lower case.
 func poolBegin(p *verdict.Pool) string {
 	if p.IPAM == verdict.HostLocal || p.IPAM == verdict.Whereabouts {
 		return poolName(p)
@@ -39,41 +40,42 @@ func poolBegin(p *verdict.Pool) string {
 	return capital(poolName(p))
 }
 
-// poolNext says who will be given a free address of the pool.
+// poolNext says which workload will get a free address of the pool.
 func poolNext(p *verdict.Pool) string {
 	switch {
 	case p.Node != nil:
-		return "one of the next pods that start there"
+		return "one of the next pods that start on that node"
 	case p.IPAM == verdict.Whereabouts:
-		return "one of the next pods of that network, on whatever node"
+		return "one of the next pods of that network, on any node"
 	}
 	return "one of the next pods, most likely on the same node"
 }
 
-// poolLost says when the pool's records were lost.
-func poolLost(p *verdict.Pool) string {
+// poolLost returns the time when the pool's records were lost, after a preposition. It is empty if
+// the time is not known.
+func poolLost(preposition string, p *verdict.Pool) string {
 	if p.LostAt == 0 {
 		return ""
 	}
-	return ": they were lost at " + stampText(p.LostAt)
+	return " " + preposition + " " + stampText(p.LostAt)
 }
 
-// fullness says how full a pool is.
+// fullness describes the usage of a pool.
 func fullness(u verdict.PoolUse, p *verdict.Pool) string {
 	if u.Size == 0 {
-		return fmt.Sprintf("%s has given %s.", poolBegin(p), plural(u.Allocated, "address", "addresses"))
+		return fmt.Sprintf("%s has allocated %s.", poolBegin(p), plural(u.Allocated, "address", "addresses"))
 	}
-	s := fmt.Sprintf("%s has given %d of %s (%s)", poolBegin(p), u.Allocated, addressCount(u, u.Size), percent(u))
+	s := fmt.Sprintf("%s has allocated %d of %s (%s)", poolBegin(p), u.Allocated, addressCount(u, u.Size), percent(u))
 	if u.Leaked > 0 {
-		s += fmt.Sprintf(", %d of which nobody holds", u.Leaked)
+		s += fmt.Sprintf(", %d of which no owner holds", u.Leaked)
 	}
 	if u.ExhaustedIn > 0 {
-		s += fmt.Sprintf("; at the rate of the last hour it has none left in %s", secondsText(u.ExhaustedIn))
+		s += fmt.Sprintf("; at the rate of the last hour, it will have none left in %s", secondsText(u.ExhaustedIn))
 	}
 	return s + "."
 }
 
-// addressCount returns a number of addresses of a pool in words.
+// addressCount formats a number of addresses of a pool.
 func addressCount(u verdict.PoolUse, n uint64) string {
 	of := ""
 	if u.Family != "" {
@@ -82,7 +84,7 @@ func addressCount(u verdict.PoolUse, n uint64) string {
 	return plural(n, of+"address", of+"addresses")
 }
 
-// percent says how much of a pool is given.
+// percent formats the share of a pool that is allocated.
 func percent(u verdict.PoolUse) string {
 	p := float64(u.Allocated) / float64(u.Size) * 100
 	if p > 0 && p < 1 {
@@ -91,12 +93,12 @@ func percent(u verdict.PoolUse) string {
 	return fmt.Sprintf("%d %%", int(p))
 }
 
-// allocationName names the workload or purpose that an allocation is for.
+// allocationName returns the name of the workload or purpose that an allocation is for.
 func allocationName(al *verdict.Allocation) string {
-	who := "somebody"
+	who := "an unknown owner"
 	switch {
 	case al.Purpose != "" && al.Node == "":
-		who = "the " + al.Purpose // of no node
+		who = "the " + al.Purpose
 	case al.Purpose != "":
 		who = "the node itself (" + al.Purpose + ")"
 	case al.Pod != "":
@@ -113,7 +115,7 @@ func allocationName(al *verdict.Allocation) string {
 	return who
 }
 
-// allocationPlace says where an allocation is written.
+// allocationPlace says where an allocation is recorded.
 func allocationPlace(al *verdict.Allocation) string {
 	switch {
 	case al.Location != "":
@@ -126,7 +128,7 @@ func allocationPlace(al *verdict.Allocation) string {
 	return "IPAM"
 }
 
-// addressList lists addresses as people do; many are only counted.
+// addressList lists addresses for use in a sentence; if there are many, it counts the rest.
 func addressList(all []netip.Addr) string {
 	return list(each(all, func(a *netip.Addr) string { return a.String() }))
 }

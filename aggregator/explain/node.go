@@ -9,36 +9,36 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// tellNamesakes puts the finding that several nodes have one name into words.
+// tellNamesakes returns the text of the finding that several nodes have the same name.
 func tellNamesakes(n *verdict.Namesakes) Told {
 	boots := each(n.Machines, func(m *verdict.Machine) string { return fmt.Sprintf("%s (boot id %s)", m.Name, m.Boot) })
 	machines := each(n.Machines, func(m *verdict.Machine) string {
 		return fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
 			m.Name, m.Boot, m.Netns, m.Kernel, m.Version, m.Since.Time().Format("2006-01-02 15:04:05"))
 	})
-	told := Told{Summary: fmt.Sprintf("%d nodes that report now call themselves %s: they are shown as %s. "+
-		"What they hold is kept apart, but the name alone does not say which of them is meant, "+
-		"and Kubernetes knows one node of that name at most.",
+	told := Told{Summary: fmt.Sprintf("%d connected nodes call themselves %s; they are shown as %s. "+
+		"Their owners are kept apart, but the name alone does not identify one of them, "+
+		"and Kubernetes has at most one node of that name.",
 		len(n.Machines), n.Name, all(boots))}
-	give := say("Have one of them alone go by that name.").or(
-		either("they are several machines",
-			say("Give all but one of them a hostname of its own (`hostnamectl set-hostname NAME`), and restart its agent."),
-			say("Of machines cloned from one image, make sure that they share no more than the hostname: /etc/machine-id, from which DHCP identities and derived hardware addresses come, is to be removed on the clone and made anew with `systemd-machine-id-setup`.")),
-		either("the hostname is to stay as it is, or they are agents in several network namespaces of one machine",
-			say("Start the agent of all but one of them with a name of its own: --node NAME.")),
+	give := say("Make sure that only one of them uses the name.").or(
+		either("they are different machines",
+			say("Give each of them but one a unique hostname (`hostnamectl set-hostname NAME`), and restart its agent."),
+			say("If the machines were cloned from one image, make sure that they share nothing but the hostname: on each clone, remove /etc/machine-id, from which DHCP identities and hardware addresses are derived, and recreate it with `systemd-machine-id-setup`.")),
+		either("the hostname must stay as it is, or they are agents in several network namespaces of one machine",
+			say("Start the agent of each of them but one with a unique name: --node NAME.")),
 	)
 	if n.Machines[0].Boot == n.Machines[len(n.Machines)-1].Boot {
-		give = say("Some run on one kernel, in several network namespaces, and have its hostname: start each agent with a --node of its own.")
+		give = say("Some agents run on one kernel, in different network namespaces, and use its hostname: start each agent with a unique --node NAME.")
 	}
 	told.Remedy = []Action{
-		say("Find out which they are: `cat /proc/sys/kernel/random/boot_id` on a machine gives its boot id. %s.", strings.Join(machines, "; ")),
+		say("Identify the machines: `cat /proc/sys/kernel/random/boot_id` prints the boot id of a machine. %s.", strings.Join(machines, "; ")),
 		give,
-		say("The finding is over as soon as one of them has another name, or is not heard from."),
+		say("The finding ends when only one connected node has the name."),
 	}
 	return told
 }
 
-// all lists all words: a, b and c.
+// all joins all words: "a, b and c". Unlike list, it does not shorten the list.
 func all(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
@@ -47,43 +47,46 @@ func all(words []string) string {
 	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
 
-// SharedName describes that a node has the name of other nodes, for which there is a finding.
+// SharedName returns the problem that a node has the same name as other nodes. The id of the
+// finding about that name is finding.
 func SharedName(name string, others []string, finding string) string {
-	return fmt.Sprintf("it calls itself %s, as does %s: give each a hostname of its own, or name it with --node (finding %s)",
+	return fmt.Sprintf("it has the same name (%s) as %s: give each a unique hostname, or a unique name with --node (finding %s)",
 		name, all(others), finding)
 }
 
-// SharedPlace describes that a node says that it has the boot id and network namespace of other
+// SharedPlace returns the problem that a node reports the boot id and network namespace of other
 // nodes.
 func SharedPlace(others []string) string {
-	return fmt.Sprintf("it says that it has the boot id and network namespace of %s: one of them is not what it says. "+
-		"A virtual machine that was cloned with its memory must be booted, and of two agents on one host one must go; "+
-		"where it is neither, an agent lies: find out who has its credential", all(others))
+	return fmt.Sprintf("it reports the same boot id and network namespace as %s, which cannot both be true. "+
+		"Reboot a virtual machine that was cloned with its memory, or stop one of two agents on the same host. "+
+		"If it is neither of these, an agent sends false reports: find out who has its credentials", all(others))
 }
 
-// Flood describes a port that floods its agent. The namespace behind it may be nil.
+// Flood returns the problem of a port that floods its agent. The namespace behind the port may be
+// nil.
 func Flood(port string, behind *verdict.Namespace, leftOut uint64, since verdict.Stamp, rate uint64) string {
 	if behind != nil {
 		port += " (" + NamespaceName(behind) + ")"
 	}
 	return fmt.Sprintf(
-		"%s floods the agent with new bindings: %d frames and claims were left out since %s, %d a second now. "+
-			"Claims to addresses that this node or its IPAM knows are still taken, others by this port may be missing: "+
-			"look for a scanner, a loop or an attack behind it",
+		"%s floods the agent with new bindings: %d frames and claims were dropped since %s, currently %d per second. "+
+			"Claims to addresses that this node or its IPAM knows are still processed, but other claims from this port may be missing. "+
+			"Look for a scanner, a loop or an attack behind the port",
 		port, leftOut, stampText(since), rate)
 }
 
-// Unparsed describes the frames that a node's observer could not parse: those with too many VLAN
-// tags, IPv6 extension headers and NDP options. It is empty if there were none.
+// Unparsed returns the problem of frames that a node's observer could not parse because they had
+// too many VLAN tags, IPv6 extension headers or NDP options. It is empty if there were no such
+// frames.
 func Unparsed(tags, extensions, options uint64) string {
 	var kinds []string
 	for _, one := range []struct {
 		frames uint64
 		what   string
 	}{
-		{tags, "under more VLAN tags than are read"},
-		{extensions, "with more IPv6 extension headers than are read"},
-		{options, "with more NDP options than are read"},
+		{tags, "with too many VLAN tags"},
+		{extensions, "with too many IPv6 extension headers"},
+		{options, "with too many NDP options"},
 	} {
 		if one.frames > 0 {
 			kinds = append(kinds, fmt.Sprintf("%d %s", one.frames, one.what))
@@ -92,28 +95,28 @@ func Unparsed(tags, extensions, options uint64) string {
 	if len(kinds) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("since the agent started, some frames were not read to the end (%s): their sender can hide claims to addresses in them; "+
-		"ordinary hosts do not send such frames: capture them on the node's ports to find the sender", all(kinds))
+	return fmt.Sprintf("since the agent started, some frames could not be parsed completely (%s), so their sender can hide claims to addresses in them. "+
+		"Ordinary hosts do not send such frames: capture them on the node's ports to find the sender", all(kinds))
 }
 
-// NoMemory describes that records and sightings of a node are left out. The node uses used bytes
-// of the limit that all nodes share.
+// NoMemory returns the problem that the aggregator dropped records and sightings of a node. The
+// node uses used bytes of the limit that all nodes share.
 func NoMemory(records, sightings int, used, limit int64) string {
 	return fmt.Sprintf(
-		"the aggregator has no memory for all that this node reports: %d records of its kernel and IPAM and %d sightings on the wire are left out, "+
-			"so that duplicates of them are not seen. The node uses %d MiB of the %d MiB that all nodes share: "+
-			"find out why it reports so much (a port that floods, interfaces that are not to be watched), or give the aggregator more memory",
+		"the aggregator lacks memory for this node's reports: it dropped %d records of the node's kernel and IPAM and %d sightings on the wire, "+
+			"so duplicates of these addresses go undetected. The node uses %d MiB of the %d MiB that all nodes share. "+
+			"Find out why it reports so much (a port that floods, interfaces that should not be watched), or give the aggregator more memory",
 		records, sightings, used>>20, limit>>20)
 }
 
-// TooManyClaims describes that claims of a node beyond a limit were left out.
+// TooManyClaims returns the problem that the aggregator dropped claims of a node above a limit.
 func TooManyClaims(leftOut, limit int) string {
 	return fmt.Sprintf(
-		"the aggregator left out %d reports of the wire: it takes %d claims of one node at most; exclude interfaces that are not to be watched",
+		"the aggregator dropped %d sightings on the wire: it accepts at most %d claims per node. Exclude interfaces that should not be watched",
 		leftOut, limit)
 }
 
-// Fields lists the fields of records with how often a text in them was corrected.
+// Fields lists fields of records, each with the number of corrected texts.
 func Fields(corrected map[string]int) string {
 	var fields []string
 	for _, field := range slices.Sorted(maps.Keys(corrected)) {
@@ -122,13 +125,13 @@ func Fields(corrected map[string]int) string {
 	return strings.Join(fields, ", ")
 }
 
-// Corrected describes that texts of a node were not what they were said to be, by their fields.
+// Corrected returns the problem that texts reported by a node were invalid, by field.
 func Corrected(fields map[string]int) string {
-	return "some texts that it reported cannot be what they were said to be: " + Fields(fields) +
-		"; what does not belong in them is shown as \uFFFD, or left out: see whether something on the node has such a name, or whether the agent's credentials were stolen"
+	return "it reported invalid texts: " + Fields(fields) +
+		". Invalid characters are shown as \uFFFD or dropped. Check whether something on the node has such a name, or whether the agent's credentials were stolen"
 }
 
-// Unjudged describes that addresses could not be judged.
+// Unjudged returns the problem that addresses could not be judged.
 func Unjudged(addresses int) string {
-	return fmt.Sprintf("%d addresses could not be judged because of a defect: conflicts of them are not found; please report what the log says", addresses)
+	return fmt.Sprintf("%d addresses could not be judged because of a bug, so their conflicts are not detected. Please report the error in the aggregator's log", addresses)
 }

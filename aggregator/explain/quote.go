@@ -2,20 +2,20 @@ package explain
 
 import "github.com/ipwitness/ipwitness/aggregator/form"
 
-// Names come from agents and from APIs, and from whoever made a container or an
-// interface. What is printed to be run must not run anything of theirs.
+// Names come from agents and APIs, and anyone who creates a container or an interface can choose
+// them. A printed command must not run anything that is part of a name.
 
-// quote is a text as a word of a POSIX shell.
+// quote returns a text as one word of a POSIX shell.
 func quote(s string) string { return form.Quote(s) }
 
-// argument is a text as the last argument of a command, which must not take it for an
-// option.
+// argument returns a text as the last argument of a command, so that the command does not
+// interpret it as an option.
 func argument(s string) string { return form.Argument(s) }
 
 // withheld replaces a command that contains invisible characters.
-const withheld = "Its command is withheld: a name in it has characters that cannot be printed, was too long or looks like an option, so that nobody could tell what the command does. Look at it by hand."
+const withheld = "The command is withheld because a name in it has unprintable characters, is too long or looks like an option. Handle this step by hand."
 
-// readable returns actions with withheld in place of each command that cannot be read.
+// readable returns actions with withheld in place of each command that contains an unreadable name.
 func readable(actions []Action) []Action {
 	for i := range actions {
 		a := &actions[i]

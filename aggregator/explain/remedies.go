@@ -2,13 +2,13 @@ package explain
 
 import "github.com/ipwitness/ipwitness/aggregator/verdict"
 
-// remedies words how to put right what an IPAM says of an address.
+// remedies builds the steps that repair the record of an address in an IPAM.
 type remedies interface {
-	// reserve is for an address in use that the IPAM takes for free.
+	// reserve is for an address in use that the IPAM considers free.
 	reserve()
-	// rebook is for an address in use that the IPAM has for another one.
-	rebook()
-	// release is for an address that the IPAM has for an owner that is gone.
+	// reassign is for an address in use that the IPAM has allocated to another owner.
+	reassign()
+	// release is for an address that the IPAM has allocated to an owner that is gone.
 	release()
 }
 
@@ -29,9 +29,9 @@ func remediesOf(t *telling) remedies {
 	return otherIPAM{t}
 }
 
-// otherIPAM words the remedies of an IPAM without remedies of its own.
+// otherIPAM builds the remedies of an IPAM without specific remedies.
 type otherIPAM struct{ *telling }
 
-func (t otherIPAM) reserve() { t.restart("it asks for an address that is free") }
-func (t otherIPAM) rebook()  { t.restart("it asks for an address that is free") }
-func (t otherIPAM) release() {}
+func (t otherIPAM) reserve()  { t.restart("it requests a free address") }
+func (t otherIPAM) reassign() { t.restart("it requests a free address") }
+func (t otherIPAM) release()  {}

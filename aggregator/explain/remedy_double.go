@@ -7,28 +7,28 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// double words the finding that an IPAM has given an address twice.
+// double builds the text of the finding that an IPAM has allocated an address twice.
 type double struct{ *telling }
 
-// tell words the finding.
+// tell builds the text of the finding.
 func (t double) tell() {
 	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
-	t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. As soon as both are up, it is a duplicate.",
+	t.told.Summary = fmt.Sprintf("%s has allocated %s twice: to %s. As soon as both are up, it is a duplicate.",
 		poolBegin(t.pool), t.f.Address, list(names))
 	switch t.pool.IPAM {
 	case verdict.Cilium:
 		t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
 			poolBegin(t.pool), t.f.Address, list(names))
 	case verdict.KubernetesAPI:
-		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. One of them has it wrongly, or each has it.",
+		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. Either one status is wrong, or the pods share the address.",
 			t.f.Address, list(names))
 	}
-	t.bookings()
+	t.allocations()
 	t.holding()
 	t.fullness()
-	t.act(say("See who really has the address.").by("", "ipwitness owners "+t.f.Address.String()))
+	t.act(say("Check which owner really has the address.").by("", "ipwitness owners "+t.f.Address.String()))
 	t.keepOne()
-	t.advise("Find out how it came about: a reservation that was restored from a copy, two IPAM daemons, an edit by hand.")
+	t.advise("Find out how this happened: records restored from a copy, two IPAM daemons, a manual edit.")
 	t.closing()
 }
 
@@ -38,21 +38,21 @@ func (t double) keepOne() {
 	kept := -1
 	for i, al := range t.f.Allocations {
 		if t.owner != nil && al.For(t.owner) {
-			if kept >= 0 { // several may be for the holder
+			if kept >= 0 { // several allocations may be for the holder
 				kept = -1
 				break
 			}
 			kept = i
 		}
 	}
-	why := "has it by its kernel"
+	why := "has the address, according to its kernel"
 	if t.owner == nil {
 		if kept = t.oldest(); kept >= 0 {
-			why = "was given it first"
+			why = "was the first to get the address"
 		}
 	}
 	if kept >= 0 {
-		t.advise("Leave %s as it is, which %s.", allocationName(t.f.Allocations[kept]), why)
+		t.advise("Leave %s as it is: it %s.", allocationName(t.f.Allocations[kept]), why)
 		for i, al := range t.f.Allocations {
 			if i != kept {
 				t.act(t.undo(al))
@@ -61,7 +61,7 @@ func (t double) keepOne() {
 		}
 		return
 	}
-	choice := say("Decide which one keeps the address: nothing that is known decides it. Whoever runs them knows which of them clients mean by it.")
+	choice := say("Decide which one keeps the address: ipwitness has no information that decides it. Ask their operators which of them clients expect at this address.")
 	for i, keep := range t.f.Allocations {
 		a := either(allocationName(keep) + " keeps the address")
 		for k, al := range t.f.Allocations {
@@ -72,11 +72,11 @@ func (t double) keepOne() {
 		choice.Choice = append(choice.Choice, a)
 	}
 	t.act(choice)
-	t.byHand("", "", "Decide which one keeps %s, %s, and end the other one: ipwitness audit %[1]s says how.", t.f.Address,
+	t.byHand("", "", "Decide which one keeps %s, %s, and stop the other one: ipwitness audit %[1]s says how.", t.f.Address,
 		strings.Join(each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) }), " or "))
 }
 
-// oldest returns the index of the allocation that was made first; -1 if that is not known.
+// oldest returns the index of the allocation that was made first, or -1 if that is not known.
 func (t double) oldest() int {
 	first := -1
 	for i, al := range t.f.Allocations {
@@ -98,9 +98,9 @@ func (t double) oldest() int {
 // undo returns the action that ends an allocation together with its workload.
 func (t double) undo(al *verdict.Allocation) Action {
 	if al.Pod != "" {
-		return say("Delete pod %s/%s, so that it gets another address: its controller, if it has one, makes a new one.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod))
+		return say("Delete pod %s/%s to release the address: its controller, if it has one, creates a new pod, which gets a different address.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod))
 	}
-	return say("Stop %s, and start it anew, so that it gets another address; if it is no more, take its record away (%s).", allocationName(al), allocationPlace(al))
+	return say("Stop %s and start it again, so that it gets a different address; if it no longer exists, remove its record (%s).", allocationName(al), allocationPlace(al))
 }
 
 // undoneOn returns the node on which an allocation is ended; empty for any host with kubectl.

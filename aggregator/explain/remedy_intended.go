@@ -5,21 +5,21 @@ import (
 	"fmt"
 )
 
-// tellIntended words the finding that an owner does not have what it was meant to have.
+// tellIntended builds the text of the finding that an owner lacks an address intended for it.
 func tellIntended(t *telling) {
-	t.told.Summary = fmt.Sprintf("%s was meant to have %s, and no interface in it has it. Who reaches for it there reaches nobody, or somebody else.",
+	t.told.Summary = fmt.Sprintf("%s was intended to have %s, but none of its interfaces has it. Traffic to the address is lost or reaches another host.",
 		capital(t.holder()), t.f.Address)
 	if t.f.Source != "" {
-		t.evidence("It was to have the address: %s says so.", intends(t.f.Source))
+		t.evidence("The address is intended for this owner according to %s.", intends(t.f.Source))
 	}
-	t.bookings()
-	t.act(say("See what it has instead.").by("", "ipwitness owners "+argument(cmp.Or(t.ownerName(), t.f.Address.String()))))
-	t.advise("Look for what took the address away: a script or a sidecar with NET_ADMIN, an interface that is down, a CNI plugin that failed half-way (the kubelet's log and the events of the pod say so).")
-	t.restart("its sandbox is set up anew, with all of its addresses")
+	t.allocations()
+	t.act(say("Check which addresses it has instead.").by("", "ipwitness owners "+argument(cmp.Or(t.ownerName(), t.f.Address.String()))))
+	t.advise("Find out what removed the address: a script or a sidecar with NET_ADMIN, an interface that is down, or a CNI plugin that failed halfway (see the kubelet's log and the events of the pod).")
+	t.restart("its sandbox is set up again with all of its addresses")
 	t.closing()
 }
 
-// intends names who means an owner to have an address.
+// intends names the source that intends an address for an owner.
 func intends(source string) string {
 	switch source {
 	case "cri":

@@ -6,23 +6,23 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// mismatch words the findings that an IPAM and the kernels differ about an address.
+// mismatch builds the text of findings that an IPAM and the kernels disagree about an address.
 type mismatch struct{ *telling }
 
-// unallocated: somebody has the address, and IPAM takes it for free.
+// unallocated describes an address in use that IPAM considers free.
 func (t mismatch) unallocated() {
-	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s takes it for free: it will give it to %s.",
+	t.told.Summary = fmt.Sprintf("%s is held by %s, but %s considers it free and will allocate it to %s.",
 		t.f.Address, t.holder(), poolName(t.pool), poolNext(t.pool))
 	if t.pool.IPAM == verdict.Cilium {
-		t.told.Summary = fmt.Sprintf("%s is held by %s, and no CiliumEndpoint tells of that. If Cilium's agent does not know of it either, it gives the address to one of the next pods there.",
+		t.told.Summary = fmt.Sprintf("%s is held by %s, but no CiliumEndpoint has it. If Cilium's agent does not know the allocation either, it will allocate the address to one of the next pods on that node.",
 			t.f.Address, t.holder())
 	}
 	t.holding()
 	switch p := t.pool; {
 	case p.State == verdict.PoolMissing:
-		t.evidence("%s has no records at all%s.", poolBegin(p), poolLost(p))
+		t.evidence("%s has had no records at all%s.", poolBegin(p), poolLost("since", p))
 	case p.LostAt != 0:
-		t.evidence("%s has no record of the address. It lost %s at once%s.", poolBegin(p), plural(p.Lost, "record", "records"), poolLost(p))
+		t.evidence("%s has no record of the address. It lost %s at once%s.", poolBegin(p), plural(p.Lost, "record", "records"), poolLost("at", p))
 	default:
 		t.evidence("%s has no record of the address.", poolBegin(p))
 	}
@@ -32,50 +32,58 @@ func (t mismatch) unallocated() {
 	t.closing()
 }
 
-// elsewhere: somebody has the address, and IPAM has it for somebody else.
+// elsewhere describes an address in use that IPAM has allocated to another owner.
 func (t mismatch) elsewhere() {
-	t.told.Summary = fmt.Sprintf("%s is held by %s, and %s has it booked for %s. %s",
-		t.f.Address, t.holder(), poolName(t.pool), allocationName(t.booked), t.elsewhereEnds())
+	t.told.Summary = fmt.Sprintf("%s is held by %s, but %s has allocated it to %s. %s",
+		t.f.Address, t.holder(), poolName(t.pool), allocationName(t.allocation), t.elsewhereEnds())
 	t.holding()
-	t.bookings()
+	t.allocations()
 	t.history()
 	t.fullness()
-	remediesOf(t.telling).rebook()
+	remediesOf(t.telling).reassign()
 	t.closing()
 }
 
-// elsewhereEnds says what comes of a wrong booking.
+// elsewhereEnds describes the consequence of a wrong allocation.
 func (t mismatch) elsewhereEnds() string {
-	own := t.owner != nil && t.booked.Pod != "" && t.booked.Namespace+"/"+t.booked.Pod == t.ownerName()
+	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
 	switch {
 	case t.ofNode():
-		return "As soon as that one is up with it, it is a duplicate."
+		return "As soon as that owner configures it, it is a duplicate."
 	case t.pool.IPAM == verdict.Cilium:
-		return "If Cilium's agent has it so, too, the address is freed with that one, and given to another pod while it is in use."
+		return "If Cilium's agent has the same allocation, the address is freed when that owner ends, and allocated to another pod while it is in use."
 	case t.pool.IPAM == verdict.Calico && own:
-		return "Calico's garbage collector takes such a booking for leaked and frees the address 15 minutes after it finds it (leakGracePeriod); then another pod gets the address."
+		return "Calico's garbage collector considers such an allocation leaked and frees the address after 15 minutes (leakGracePeriod); another pod then gets it."
 	}
-	return "When that one ends, the address is freed, and given to another pod while it is in use."
+	return "When that owner ends, the address is freed and allocated to another pod while it is in use."
 }
 
-// leaked: IPAM has given the address to somebody who is not there.
+// leaked describes an address that IPAM has allocated to an owner that does not exist.
 func (t mismatch) leaked() {
-	t.told.Summary = fmt.Sprintf("%s has %s booked for %s, and nobody alive holds it%s. No pod gets it while that is so.%s",
-		poolBegin(t.pool), t.f.Address, allocationName(t.booked), t.since(), t.exhaustion())
-	t.bookings()
-	t.evidence("No kernel of a node that the pool serves has the address, by what their agents report.")
+	t.told.Summary = fmt.Sprintf("%s has allocated %s to %s, but %s. No other pod can get it until it is freed.%s",
+		poolBegin(t.pool), t.f.Address, allocationName(t.allocation), t.noHolder(), t.exhaustion())
+	t.allocations()
+	t.evidence("No kernel of the nodes that the pool serves has the address, according to their agents.")
 	t.fullness()
 	remediesOf(t.telling).release()
 	t.closing()
 }
 
-// exhaustion says when the pool has none left, where that is soon.
+// noHolder states that the address has no holder, and since when.
+func (t mismatch) noHolder() string {
+	if t.f.Since == 0 {
+		return "no live owner holds it"
+	}
+	return "no live owner has held it since " + stampText(t.f.Since)
+}
+
+// exhaustion says when the pool will run out of addresses, if that is soon.
 func (t mismatch) exhaustion() string {
 	switch {
 	case t.use.Size > 0 && t.use.Allocated >= t.use.Size:
 		return " The pool has none left."
 	case t.use.ExhaustedIn > 0:
-		return fmt.Sprintf(" At the rate of the last hour the pool has none left in %s.", secondsText(t.use.ExhaustedIn))
+		return fmt.Sprintf(" At the rate of the last hour, the pool will have none left in %s.", secondsText(t.use.ExhaustedIn))
 	}
 	return ""
 }

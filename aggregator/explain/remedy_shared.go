@@ -4,35 +4,35 @@ import (
 	"slices"
 )
 
-// tellShared words the finding that several have the address on a loopback or dummy device, and answer
-// for it on a wire.
+// tellShared builds the text of the finding that several owners have the address on a loopback or
+// dummy device and answer for it on a wire.
 func tellShared(t *telling) {
 	owners := t.f.Owners
 	addr := t.f.Address
-	t.told.Summary = addr.String() + " stands on a loopback or dummy device of several, and they answer for it on a wire: " +
-		list(each(owners, placed)) + ". Who asks there gets any one of them, by chance."
+	t.told.Summary = "Several owners have " + addr.String() + " on a loopback or dummy device and answer for it on a wire: " +
+		list(each(owners, placed)) + ". It is a matter of chance which of them a client reaches."
 	for i := range owners {
 		for _, c := range owners[i].Claims {
 			if c.Wire() && !c.Weak() {
-				t.evidence("%s was seen with it on %s, last at %s, by the clock of that node.", capital(OwnerName(&owners[i])), witness(c), stampText(c.Last))
+				t.evidence("%s was seen with it on %s, most recently at %s by the clock of that node.", capital(OwnerName(&owners[i])), witness(c), stampText(c.Last))
 				break
 			}
 		}
 	}
 	var silent []Action
-	choice := []Alternative{either("all are to answer for it on purpose (anycast)", say("Say so to the aggregator: --shared %s=REASON.", addr)), {}}
+	choice := []Alternative{either("all of them intentionally answer for it (anycast)", say("Declare this to the aggregator: --shared %s=REASON.", addr)), {}}
 	var nodes []string
 	for i := range owners {
 		if node := owners[i].Node.Name; !slices.Contains(nodes, node) {
 			nodes = append(nodes, node)
-			silent = append(silent, say("On node %s, have Linux answer only for addresses of the interface that is asked. kube-proxy does so itself in IPVS mode with `strictARP: true`, which MetalLB needs in that mode.", node).
+			silent = append(silent, say("On node %s, configure Linux to answer only for addresses of the interface that receives the request. In IPVS mode, kube-proxy does this itself with `strictARP: true`, which MetalLB needs in that mode.", node).
 				by(node, "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"))
 		}
 	}
-	choice[1] = either("none is to answer for it on a wire, as of the address of a Service in IPVS mode", silent...)
+	choice[1] = either("none of them should answer for it on a wire, as with the address of a Service in IPVS mode", silent...)
 	for i, node := range nodes[:min(len(nodes), mostKept)] {
-		choice = append(choice, either("node "+node+" alone is to answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
+		choice = append(choice, either("only node "+node+" should answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
 	}
-	t.act(say("Decide whose the address is to be on that wire: Linux answers for any address that it has, on every interface, unless it is told not to.").or(choice...))
+	t.act(say("Decide which owner should answer for the address on that wire: by default, Linux answers on every interface for any address that it has.").or(choice...))
 	t.closing()
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// TestCommandsOnlyChangeWhatIsAsItWasFound runs the commands for the Kubernetes API
-// with a kubectl and a calicoctl that answer what a test says, and looks what they
-// would have changed.
+// TestCommandsOnlyChangeWhatIsAsItWasFound runs the commands for the Kubernetes API with fakes of
+// kubectl and calicoctl that return prepared answers, and checks which changes they request.
 func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 	const (
 		uid     = "4203561e-1821-45b6-a68a-d4619be90320"
@@ -127,8 +126,8 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 	}
 }
 
-// A reservation in the name of another container is never freed, and a name that is
-// only nearly the node's has Calico book for a node that there is not.
+// host-local never frees a reservation for another container, and with a slightly wrong node name
+// Calico allocates addresses for a node that does not exist.
 func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 	all := findings()
 	for _, name := range []string{"in-use-unallocated host-local", "in-use-unallocated whereabouts", "booked-elsewhere host-local"} {
@@ -159,7 +158,7 @@ func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 	}
 }
 
-// That crictl fails does not tell that a container is gone.
+// A failure of crictl does not mean that a container is gone.
 func TestNothingIsFreedWhereTheRuntimeDoesNotAnswer(t *testing.T) {
 	all := findings()
 	for crictl, kept := range map[string]bool{"exit 1": true, "echo id": true, "exit 0": false} {

@@ -1,7 +1,6 @@
 package explain_test
 
 import (
-	"flag"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -14,14 +13,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-var update = flag.Bool("update", false, "write the texts in testdata anew")
-
 const (
 	sandboxID = "199dc89a88c2f1d3a0f2b5a0c4f6e3f1b7a9d8c7e6f5a4b3c2d1e0f9a8b7c6d5"
 	otherID   = "0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6"
 )
 
-// holder is a pod with an address, as the audit has it.
+// holder returns a pod with an address, as the audit reports it.
 func holder(w *verdicttest.Network, node, name string, claimed string) verdict.Owner {
 	ns := w.Namespace(node, 2, "4026532397", verdict.Workload{
 		Kind: verdict.Pod, Namespace: "shop", Name: name, UID: "4203561e-1821-45b6-a68a-d4619be90320", ContainerID: sandboxID, Source: "cri",
@@ -35,7 +32,7 @@ func holder(w *verdicttest.Network, node, name string, claimed string) verdict.O
 	}
 }
 
-// hostLocal is a pool of host-local.
+// hostLocal returns a pool of host-local.
 func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 	return &verdict.Pool{
 		IPAM: verdict.HostLocal, Name: dir, Node: w.Node(node), Served: verdict.Served{Network: "cbr0"}, State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
@@ -43,7 +40,7 @@ func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 	}
 }
 
-// whereabouts is a pool of whereabouts.
+// whereabouts returns a pool of whereabouts.
 func whereabouts(name, base string) *verdict.Pool {
 	return &verdict.Pool{
 		IPAM: verdict.Whereabouts, Name: name, Served: verdict.Served{Network: "lan"}, State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
@@ -51,7 +48,7 @@ func whereabouts(name, base string) *verdict.Pool {
 	}
 }
 
-// findings are one of each kind and IPAM, by a name.
+// findings returns one finding of each kind and IPAM, by name.
 func findings() map[string]verdict.Finding {
 	w := verdicttest.NewNetwork()
 	owner := holder(w, "node-a", "web-5d", "eth0")
@@ -141,7 +138,7 @@ func findings() map[string]verdict.Finding {
 	}
 }
 
-// spoofed is a finding about frames that a pod sends in the name of another one.
+// spoofed returns a finding about frames that a pod sends with the address of another pod.
 func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 	victim, sender := holder(w, "node-a", "web-5d", "eth0"), holder(w, "node-a", "evil", "eth0")
 	sender.Namespace.ID, sender.ID = "evil", "evil"
@@ -160,7 +157,7 @@ func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 	return f
 }
 
-// TestTold compares all that is said of findings with testdata/told; -update writes it.
+// TestTold compares the texts of findings with testdata/told; -update writes them.
 func TestTold(t *testing.T) {
 	for name, f := range findings() {
 		t.Run(name, func(t *testing.T) {
@@ -168,12 +165,12 @@ func TestTold(t *testing.T) {
 			if f.Kind == verdict.FindingLeaked {
 				use = verdict.PoolUse{Size: 5, Allocated: 4, Leaked: 3, ExhaustedIn: 5400}
 			}
-			golden(t, name, explain.Finding(&f, use))
+			wantTold(t, name, explain.Finding(&f, use))
 		})
 	}
 }
 
-// ofPool puts a finding about a pool into words.
+// ofPool returns the text of a finding about a pool.
 func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.Held) explain.Told {
 	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Pool: p, Stock: &verdict.Stock{Use: use, AtRisk: atRisk}}, verdict.PoolUse{})
 }
@@ -187,37 +184,37 @@ func TestToldOfPools(t *testing.T) {
 		o := holder(w, "node-a", fmt.Sprintf("web-%d", i), "eth0")
 		atRisk = append(atRisk, verdict.Held{Address: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}), Owner: &o})
 	}
-	golden(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
+	wantTold(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
 	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
-	golden(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
+	wantTold(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
 	lans.State, lans.Problem = verdict.PoolMissing, "IPPool kube-system/192.0.2.0-29 is gone"
-	golden(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
+	wantTold(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
 	lans.State, lans.Problem = verdict.PoolKnown, ""
-	golden(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
+	wantTold(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
 	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
-	golden(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
+	wantTold(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
 	odd := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}
-	golden(t, "ipam-unreadable calico, odd", ofPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil))
+	wantTold(t, "ipam-unreadable calico, odd", ofPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil))
 }
 
-// overlap puts an overlap into words.
+// overlap returns the text of an overlap.
 func overlap(kind string, a, b verdict.Side, nodes ...string) explain.Told {
 	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Overlap: &verdict.Overlap{Sides: [2]verdict.Side{a, b}, Nodes: nodes}}, verdict.PoolUse{})
 }
 
 func TestToldOfOverlaps(t *testing.T) {
-	golden(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
+	wantTold(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.244.1.0/24"), Source: verdict.SideNodeSpec},
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
 		"node-a", "node-b"))
-	golden(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
+	wantTold(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideCiliumNode},
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideCiliumNode},
 		"node-a", "node-b", "node-c"))
 	r := func(first, last string) verdict.Range {
 		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
-	golden(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
+	wantTold(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
 		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
 		"node-a"))
@@ -230,11 +227,11 @@ func TestToldOfNamesakes(t *testing.T) {
 			{Name: "node-a@b2", Boot: boot, Netns: "2", Kernel: "6.1", Version: "1.0", Since: start},
 		}}}, verdict.PoolUse{})
 	}
-	golden(t, "duplicate-node-name", two("b2"))
-	golden(t, "duplicate-node-name of one machine", two("b1"))
+	wantTold(t, "duplicate-node-name", two("b2"))
+	wantTold(t, "duplicate-node-name of one machine", two("b1"))
 }
 
-// The problems of nodes have a sentence each.
+// Each problem of a node has a sentence.
 func TestProblemsOfNodes(t *testing.T) {
 	ns := verdicttest.NewNetwork().Namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
 	told := explain.Told{Summary: "The problems of nodes.", Evidence: []string{
@@ -248,7 +245,7 @@ func TestProblemsOfNodes(t *testing.T) {
 		explain.Corrected(map[string]int{"Workload.name": 1}),
 		explain.Unparsed(0, 0, 0),
 	}}
-	golden(t, "problems of nodes", told)
+	wantTold(t, "problems of nodes", told)
 }
 
 // written appends actions as text and has a shell parse each command.
@@ -270,8 +267,8 @@ func written(t *testing.T, b []byte, margin string, actions []explain.Action) []
 	return b
 }
 
-// golden compares what is told with its file, and has a shell read each command.
-func golden(t *testing.T, name string, told explain.Told) {
+// wantTold compares a text with its file, and has a shell parse each command.
+func wantTold(t *testing.T, name string, told explain.Told) {
 	t.Helper()
 	var b []byte
 	b = fmt.Appendf(b, "%s\n\nEvidence:\n", told.Summary)

@@ -16,13 +16,13 @@ import (
 
 const runbooks = "../../docs/runbooks"
 
-// named are the values of the constants of package verdict whose names begin so.
+// named returns the values of the constants of package verdict whose names have a prefix.
 func named(t *testing.T, prefix string) []string {
 	t.Helper()
 	return valuesOf(t, func(_ *ast.ValueSpec, name string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// alerted are the pages that alerts name, but for those that go by the cause.
+// alerted lists the pages that alerts refer to, except the pages that are chosen by the cause.
 func alerted(t *testing.T) (pages []string) {
 	t.Helper()
 	rules, err := os.ReadFile("../../deploy/helm/ipwitness/files/rules.yaml")
@@ -42,8 +42,8 @@ func alerted(t *testing.T) (pages []string) {
 	return pages
 }
 
-// TestEachCauseFindingAndAlertHasAPage looks whether there is a page for all that refers to
-// one, with all of its parts, and whether the index has it.
+// TestEachCauseFindingAndAlertHasAPage checks that every page that is referred to exists, has all of
+// its sections and is listed in the index.
 func TestEachCauseFindingAndAlertHasAPage(t *testing.T) {
 	index, err := os.ReadFile(filepath.Join(runbooks, "README.md"))
 	if err != nil {

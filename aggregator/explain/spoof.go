@@ -6,43 +6,44 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// spoof words the findings about frames with the addresses of others.
+// spoof builds the text of findings about frames with the addresses of others.
 type spoof struct{ *telling }
 
-// address: frames from the port of one namespace claim the address of another one.
+// address describes frames from the port of one namespace that claim the address of another one.
 func (t spoof) address() {
 	s := t.f.Spoof
 	victims := list(each(s.Victims, placed))
-	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send the traffic for it to %s instead.",
+	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send traffic for the address to %s instead.",
 		capital(sender(s)), t.f.Address, s.Port.Name, s.Port.Namespace.Node.Name, victims, macs(s.MACs))
 	for i := range s.Victims {
 		v := &s.Victims[i]
-		t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, t.f.Address, placed(v))
+		t.evidence("The kernel of node %s reports that %s has %s.", v.Node.Name, placed(v), t.f.Address)
 	}
-	t.evidence("The kernel of %s does not have it on an interface that leads to the node.", sender(s))
-	t.evidence("Frames that entered through %s of node %s claim it for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), times(s))
+	t.evidence("The kernel of %s does not have the address on an interface that leads to the node.", sender(s))
+	t.evidence("Frames that entered through %s of node %s claim the address for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), times(s))
 	t.exposed()
 	t.act(
-		say("Decide whether %s answers for this address on purpose, as a router does. Whoever runs it can tell.", sender(s)).or(
-			either("it does", say("Declare it: start the aggregator with --router %s. The finding is over then.", quote(declaration(s)+"=REASON"))),
-			either("it does not, or nobody knows", t.cutOff("it claims an address of another workload")...),
+		say("Decide whether %s intentionally answers for this address, as a router does. Ask its operator.", sender(s)).or(
+			either("it does", say("Declare it: start the aggregator with --router %s. This ends the finding.", quote(declaration(s)+"=REASON"))),
+			either("it does not, or its purpose is unknown", t.cutOff("it claims an address of another workload")...),
 		),
-		say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit "+t.f.Address.String()),
+		say("The finding ends by itself when no such frame has been seen for 10 minutes.").by("", "ipwitness audit "+t.f.Address.String()),
 	)
 }
 
-// mac: frames from the port of one namespace carry the hardware address of another one.
+// mac describes frames from the port of one namespace that carry the hardware address of another
+// one.
 func (t spoof) mac() {
 	s := t.f.Spoof
 	v := &s.Victims[0]
-	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that is the MAC of %s. A bridge then delivers the owner's traffic to this port.",
+	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that MAC belongs to %s. A bridge then delivers the owner's traffic to this port.",
 		capital(sender(s)), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, placed(v))
-	t.evidence("The kernel of node %s has %s on %s.", v.Node.Name, macs(s.MACs), placed(v))
-	t.evidence("No interface in %s has it.", sender(s))
-	t.evidence("Frames with it entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, times(s), addressList(s.Addresses))
+	t.evidence("The kernel of node %s reports that %s has MAC %s.", v.Node.Name, placed(v), macs(s.MACs))
+	t.evidence("No interface in %s has this MAC.", sender(s))
+	t.evidence("Frames with this MAC entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, times(s), addressList(s.Addresses))
 	t.exposed()
 	t.act(t.cutOff("it sends frames with the MAC of another workload")...)
-	t.act(say("The finding ends by itself when no such frame was seen for 10 minutes.").by("", "ipwitness audit --kind "+verdict.FindingMACCloned))
+	t.act(say("The finding ends by itself when no such frame has been seen for 10 minutes.").by("", "ipwitness audit --kind "+verdict.FindingMACCloned))
 }
 
 // sender returns the name of the namespace behind the port.
@@ -58,7 +59,7 @@ func declaration(s *verdict.Spoof) string {
 	return s.MACs[0].String()
 }
 
-// times says in words when the frames were seen first and last, and how many there were.
+// times formats the number of frames and when the first and the last one were seen.
 func times(s *verdict.Spoof) string {
 	return fmt.Sprintf("%s, first %s, last %s", plural(s.Count, "frame", "frames"), stampText(s.First), stampText(s.Last))
 }
@@ -67,18 +68,17 @@ func macs(all []verdict.MAC) string {
 	return list(each(all, func(m *verdict.MAC) string { return m.String() }))
 }
 
-// exposed adds the names of the namespaces whose neighbour tables may be poisoned.
+// exposed adds the namespaces whose neighbour tables may be poisoned.
 func (t spoof) exposed() {
 	s := t.f.Spoof
 	if len(s.Exposed) == 0 {
 		return
 	}
 	names := each(s.Exposed, func(ns **verdict.Namespace) string { return NamespaceName(*ns) })
-	t.evidence("Also on link %s, and possibly poisoned: %s.", linkName(s.Link), list(names))
+	t.evidence("Other namespaces on link %s, whose neighbour tables may be poisoned: %s.", linkName(s.Link), list(names))
 }
 
-// cutOff returns the steps that disconnect the sender. They do not affect the owner of the
-// address.
+// cutOff returns the steps that disconnect the sender without affecting the owner of the address.
 func (t spoof) cutOff(why string) []Action {
 	s := t.f.Spoof
 	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)

@@ -3,25 +3,26 @@ package explain
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// telling is one finding about an address that is being put into words.
+// telling builds the text of one finding about an address.
 type telling struct {
 	f    *verdict.Finding
 	pool *verdict.Pool
 	use  verdict.PoolUse
-	// owner is who holds the address, nil for nobody; booked is what IPAM says of it,
-	// empty for nothing.
-	owner  *verdict.Owner
-	booked *verdict.Allocation
-	told   Told
+	// owner holds the address; it is nil if there is no holder. allocation is IPAM's record of
+	// the address; it is empty if there is none.
+	owner      *verdict.Owner
+	allocation *verdict.Allocation
+	told       Told
 }
 
-// newTelling returns a finding about one address without words.
+// newTelling returns a telling of a finding about one address, without any text yet.
 func newTelling(f *verdict.Finding, use verdict.PoolUse) *telling {
-	t := &telling{f: f, pool: f.Pool, use: use, booked: &verdict.Allocation{}}
+	t := &telling{f: f, pool: f.Pool, use: use, allocation: &verdict.Allocation{}}
 	if t.pool == nil {
 		t.pool = &verdict.Pool{}
 	}
@@ -29,7 +30,7 @@ func newTelling(f *verdict.Finding, use verdict.PoolUse) *telling {
 		t.owner = &f.Owners[0]
 	}
 	if len(f.Allocations) > 0 {
-		t.booked = f.Allocations[0]
+		t.allocation = f.Allocations[0]
 	}
 	return t
 }
@@ -48,25 +49,25 @@ func (t *telling) act(actions ...Action) { t.told.Remedy = append(t.told.Remedy,
 // fix adds a command.
 func (t *telling) fix(f Fix) { t.told.Fixes = append(t.told.Fixes, f) }
 
-// byHand adds what must be done by a person, with the command for it, if there is one.
+// byHand adds a step that a person must carry out, with its command, if there is one.
 func (t *telling) byHand(node, command, format string, args ...any) {
 	t.fix(Fix{Node: node, What: fmt.Sprintf(format, args...), Command: command, Manual: true})
 }
 
-// closing says how the finding ends.
+// closing adds the step that verifies that the finding has ended.
 func (t *telling) closing() {
-	t.act(say("The finding is over by itself as soon as IPAM and the kernels agree. See that it is.").by("", "ipwitness audit "+t.f.Address.String()))
+	t.act(say("The finding ends by itself as soon as IPAM and the kernels agree. Check that it has ended.").by("", "ipwitness audit "+t.f.Address.String()))
 }
 
-// holder names who has the address.
+// holder returns the name of the owner that holds the address.
 func (t *telling) holder() string {
 	if t.owner == nil {
-		return "somebody who is not known"
+		return "an unknown owner"
 	}
 	return placed(t.owner)
 }
 
-// ownerName is the owner as NAMESPACE/POD, empty where it is no pod.
+// ownerName returns the owner as NAMESPACE/POD; it is empty if the owner is not a pod.
 func (t *telling) ownerName() string {
 	if t.owner == nil || t.owner.Kind() != verdict.Pod {
 		return ""
@@ -78,7 +79,7 @@ func (t *telling) ownerName() string {
 	return namespace + "/" + name
 }
 
-// node is the one that a node's own pool is of; empty for a pool of the whole cluster.
+// node returns the node that the pool belongs to; it is empty for a pool of the whole cluster.
 func (t *telling) node() string {
 	if t.pool.Node == nil {
 		return ""
@@ -86,29 +87,21 @@ func (t *telling) node() string {
 	return t.pool.Node.Name
 }
 
-// ofNode reports whether the holder is a node itself, and an IPAM knows the address.
+// ofNode reports whether the holder is a node itself and the address belongs to an IPAM.
 func (t *telling) ofNode() bool {
 	return t.owner != nil && t.owner.Kind() == verdict.Host && t.pool.IPAM != ""
 }
 
-// since says for how long it has been so.
-func (t *telling) since() string {
-	if t.f.Since == 0 {
-		return ""
-	}
-	return ", since " + stampText(t.f.Since)
-}
-
-// holding tells who has the address, by whom that is witnessed.
+// holding adds the owners of the address that kernels report.
 func (t *telling) holding() {
 	for i := range t.f.Owners {
 		o := &t.f.Owners[i]
-		fact := fmt.Sprintf("The kernel of node %s has %s on %s", o.Node.Name, t.f.Address, placed(o))
+		var details []string
 		if o.Namespace != nil && o.Namespace.Netns != "" {
-			fact += ", network namespace " + o.Namespace.Netns
+			details = append(details, "network namespace "+o.Namespace.Netns)
 		}
 		if at := o.AssignedAt(); at != 0 {
-			fact += ", since " + stampText(at) + " by its clock"
+			details = append(details, "since "+stampText(at)+" by the node's clock")
 		}
 		var read verdict.Stamp
 		for _, c := range o.Claims {
@@ -117,16 +110,17 @@ func (t *telling) holding() {
 			}
 		}
 		if read != 0 {
-			fact += ", last read " + stampText(read)
+			details = append(details, "last read at "+stampText(read))
 		}
-		t.evidence("%s.", fact)
+		fact := fmt.Sprintf("The kernel of node %s reports that %s has %s", o.Node.Name, placed(o), t.f.Address)
+		t.evidence("%s%s.", fact, after("; ", strings.Join(details, ", ")))
 	}
 }
 
-// bookings tell what IPAM says of the address.
-func (t *telling) bookings() {
+// allocations adds the records that IPAM has of the address.
+func (t *telling) allocations() {
 	for _, al := range t.f.Allocations {
-		fact := fmt.Sprintf("%s books it for %s", capital(allocationPlace(al)), allocationName(al))
+		fact := fmt.Sprintf("According to %s, the address is allocated to %s", allocationPlace(al), allocationName(al))
 		if al.AllocatedAt != 0 {
 			fact += ", since " + stampText(al.AllocatedAt)
 		}
@@ -134,17 +128,17 @@ func (t *telling) bookings() {
 	}
 }
 
-// history tells what IPAM said before.
+// history adds the records that IPAM had before.
 func (t *telling) history() {
 	for _, past := range t.f.Past {
 		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.Is) {
 			continue
 		}
-		t.evidence("Until %s %s booked it for %s.", stampText(past.Since), allocationPlace(past.Allocation), allocationName(past.Allocation))
+		t.evidence("Until %s, the address was allocated to %s (%s).", stampText(past.Since), allocationName(past.Allocation), allocationPlace(past.Allocation))
 	}
 }
 
-// fullness tells how full the pool is.
+// fullness adds how full the pool is.
 func (t *telling) fullness() {
 	if t.use.Size > 0 {
 		t.evidence("%s", fullness(t.use, t.pool))

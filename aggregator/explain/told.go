@@ -2,38 +2,38 @@ package explain
 
 import "github.com/ipwitness/ipwitness/aggregator/form"
 
-// Told is a finding in words. Nothing here runs anything.
+// Told is the text of a finding. Nothing here runs a command.
 type Told struct {
-	// Summary is one or two sentences for a person.
+	// Summary is one or two sentences.
 	Summary string
 	// Evidence lists the facts that the finding follows from.
 	Evidence []string
-	// Remedy is the steps to take, in order.
+	// Remedy lists the steps to take, in order.
 	Remedy []Action
-	// Fixes are commands that would put it right, in order.
+	// Fixes lists the commands that repair IPAM, in order.
 	Fixes []Fix
 }
 
-// Fix is one step that would put IPAM right.
+// Fix is one step that repairs IPAM.
 type Fix struct {
-	// Node is where to run it; empty for anywhere with kubectl.
+	// Node is the node to run the command on; empty for any host with kubectl.
 	Node string
-	// What it does and why.
+	// What says what the step does and why.
 	What string
-	// Command is of POSIX shell, can run twice, and does nothing where the state is
-	// not as it was found.
+	// Command is a POSIX shell script. It can run more than once, and does nothing if the
+	// state is no longer as it was found.
 	Command string
-	// Manual tells that it is not to be run as it is.
+	// Manual marks a step that must not be run without a person's decision.
 	Manual bool
 }
 
-// Superseded returns the words for a finding that ended because it has become a conflict.
+// Superseded returns the text of a finding that ended because it became a conflict.
 func (t Told) Superseded() Told {
-	t.Summary = "It has become a conflict. Before: " + t.Summary
+	t.Summary = "This finding has become a conflict. It said: " + t.Summary
 	return t
 }
 
-// readable returns t without commands that cannot be read.
+// readable returns t without commands that contain unreadable names.
 func (t Told) readable() Told {
 	readable(t.Remedy)
 	for i, f := range t.Fixes {

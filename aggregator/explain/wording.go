@@ -7,13 +7,13 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// wording has what sentences about one address need: the operator's policy, and the owners that
-// typed reasons name by their ids.
+// wording is the context for sentences about one address: the operator's policy, and the owners
+// that typed reasons refer to by id.
 type wording struct {
 	policy  *verdict.Policy
 	address netip.Addr
 	owners  []verdict.Owner
-	// named are other owners that reasons name.
+	// named are other owners that reasons refer to.
 	named []verdict.Owner
 }
 
@@ -27,10 +27,10 @@ func (w *wording) owner(id string) *verdict.Owner {
 	return nil
 }
 
-// unknownOwner stands for an owner that a reason names and that is not there any more.
+// unknownOwner stands for an owner that a reason refers to and that no longer exists.
 const unknownOwner = "an owner that is gone"
 
-// name names an owner.
+// name returns the name of an owner.
 func (w *wording) name(id string) string {
 	if o := w.owner(id); o != nil {
 		return OwnerName(o)
@@ -38,7 +38,7 @@ func (w *wording) name(id string) string {
 	return unknownOwner
 }
 
-// names names owners.
+// names returns the names of owners.
 func (w *wording) names(ids []string) []string {
 	names := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -47,7 +47,7 @@ func (w *wording) names(ids []string) []string {
 	return names
 }
 
-// placed names an owner and its place.
+// placed returns the name of an owner and its location.
 func (w *wording) placed(id string) string {
 	if o := w.owner(id); o != nil {
 		return placed(o)
@@ -55,15 +55,16 @@ func (w *wording) placed(id string) string {
 	return unknownOwner
 }
 
-// node names the node of an owner.
+// node returns the node of an owner.
 func (w *wording) node(id string) string {
 	if o := w.owner(id); o != nil {
 		return o.Node.Name
 	}
-	return "that is gone"
+	return "(gone)"
 }
 
-// exactly names a pod with its uid, if that is known: there may be another one of that name.
+// exactly returns the name of a pod and its uid, if known, because another pod may have the same
+// name.
 func exactly(o *verdict.Owner) string {
 	if w := o.Workload(); w.UID != "" && w.Name != "" {
 		return OwnerName(o) + " with uid " + w.UID
@@ -71,7 +72,7 @@ func exactly(o *verdict.Owner) string {
 	return OwnerName(o)
 }
 
-// phrase names a scope in a sentence.
+// phrase describes a scope for use in a sentence.
 func phrase(kind verdict.ScopeKind, name string) string {
 	switch kind {
 	case verdict.LinkScope:
@@ -84,7 +85,7 @@ func phrase(kind verdict.ScopeKind, name string) string {
 	return "anywhere"
 }
 
-// poolTitle names a pool with its network and node.
+// poolTitle returns the name of a pool with its network and node.
 func poolTitle(p verdict.PoolName) string {
 	name := "IPAM " + p.IPAM + " (" + p.Name
 	if p.Network != "" {
@@ -96,7 +97,7 @@ func poolTitle(p verdict.PoolName) string {
 	return name + ")"
 }
 
-// poolShort names a pool where there is little room.
+// poolShort returns a short name of a pool.
 func poolShort(p verdict.PoolName) string {
 	if p.Node != "" {
 		return p.IPAM + " on node " + p.Node
@@ -104,7 +105,7 @@ func poolShort(p verdict.PoolName) string {
 	return p.IPAM
 }
 
-// holderName names the one that an allocation is for.
+// holderName returns the name of the workload or purpose that an allocation is for.
 func holderName(h verdict.Holder) string {
 	var who string
 	switch {
@@ -115,7 +116,7 @@ func holderName(h verdict.Holder) string {
 	case h.ContainerID != "":
 		who = "container " + shortID(h.ContainerID)
 	default:
-		who = "somebody"
+		who = "an unknown owner"
 	}
 	if h.Node != "" {
 		who += " on node " + h.Node
@@ -123,7 +124,7 @@ func holderName(h verdict.Holder) string {
 	return who
 }
 
-// rangesText lists ranges; it is empty if none are known.
+// rangesText lists ranges; it is empty if no range is known.
 func rangesText(r verdict.Ranges) string {
 	switch {
 	case len(r.List) == 0:
@@ -134,7 +135,7 @@ func rangesText(r verdict.Ranges) string {
 	return list(each(r.List, func(r *verdict.Range) string { return r.First.String() + " to " + r.Last.String() }))
 }
 
-// networkName names a CNI network, or a bridge if it is none.
+// networkName returns the name of a CNI network, or of the bridge if there is no network.
 func networkName(network, device string) string {
 	if network != "" {
 		return "network " + network
@@ -142,7 +143,7 @@ func networkName(network, device string) string {
 	return "bridge " + device
 }
 
-// nodesText names nodes.
+// nodesText lists nodes.
 func nodesText(names []string) string {
 	if len(names) == 1 {
 		return "node " + names[0]
@@ -150,7 +151,7 @@ func nodesText(names []string) string {
 	return "nodes " + list(names)
 }
 
-// stampExact returns a moment with milliseconds; empty for an unknown one.
+// stampExact formats a time with milliseconds; it is empty for an unknown time.
 func stampExact(s verdict.Stamp) string {
 	if s == 0 {
 		return ""
@@ -158,20 +159,20 @@ func stampExact(s verdict.Stamp) string {
 	return s.Time().Format("2006-01-02 15:04:05.000")
 }
 
-// addrText returns an address.
+// addrText formats an address.
 func addrText(a *netip.Addr) string { return a.String() }
 
 // scopesText lists the scopes in which an owner is compared.
 func scopesText(scopes []verdict.Scope) string {
 	if len(scopes) == 0 {
-		return "on a link that is not known yet"
+		return "on a link that is not yet known"
 	}
 	return list(each(scopes, scopeText))
 }
 
 func scopeText(s *verdict.Scope) string { return phrase(s.Kind, s.Text()) }
 
-// placesText lists the places of owners.
+// placesText lists owners and their locations.
 func (w *wording) placesText(owners []verdict.Compared) string {
 	return list(each(owners, func(c *verdict.Compared) string { return w.placed(c.Owner) }))
 }

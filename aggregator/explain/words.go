@@ -1,9 +1,9 @@
 // Package explain turns judgements and findings into text: names, summaries, reasons, evidence,
-// diagnoses, advice and the commands that put things right. Each kind of fact, rule, exclusion and
-// ending has its words in one place here, and testdata has all of them.
+// diagnoses, advice and repair commands. The text of each kind of fact, rule, exclusion and ending
+// is in one place here, and testdata contains all of it.
 //
-// It decides nothing, runs nothing, asks no clock and knows no store: it puts into words what it
-// is given, and what does not fit into values does not belong into a sentence.
+// The package makes no decisions, runs nothing, reads no clock and accesses no store. Its input is
+// typed values, and every sentence is derived from them alone.
 package explain
 
 import (
@@ -25,7 +25,7 @@ func OwnerName(o *verdict.Owner) string {
 	return workloadName(o.Namespace, o.Workload())
 }
 
-// workloadName names a workload that is in a namespace.
+// workloadName returns the name of a workload in a namespace.
 func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
 	if w.OnlyNetns() {
 		return "network namespace " + w.Name
@@ -59,10 +59,10 @@ func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
 	return fmt.Sprintf("network namespace #%d of node %s", ns.Record, ns.Node.Name)
 }
 
-// shortID returns as much of a container id as people read.
+// shortID returns a container id in its usual short form.
 func shortID(id string) string { return id[:min(len(id), 12)] }
 
-// placed names an owner and its place.
+// placed returns the name of an owner and its location.
 func placed(o *verdict.Owner) string {
 	name := OwnerName(o)
 	switch {
@@ -79,17 +79,17 @@ func placed(o *verdict.Owner) string {
 	return fmt.Sprintf("%s (%s, node %s)", name, o.Interface.Name, o.Node.Name)
 }
 
-// witness names the interface that a claim was seen on.
+// witness returns the interface that a claim was seen on, as NODE/INTERFACE.
 func witness(c *verdict.Claim) string { return c.Node().Name + "/" + c.Interface.Name }
 
-// mostListed is the number of names that a list has; of the others it has the number.
+// mostListed is the number of names that a list contains at most; it counts the others.
 const mostListed = 6
 
-// list joins names as in a sentence.
+// list joins names for use in a sentence.
 func list(names []string) string {
 	switch n := len(names); n {
 	case 0:
-		return "nobody"
+		return "none"
 	case 1:
 		return names[0]
 	default:
@@ -100,7 +100,7 @@ func list(names []string) string {
 	}
 }
 
-// each returns the words for all items.
+// each applies word to each item.
 func each[T any](items []T, word func(*T) string) []string {
 	words := make([]string, 0, len(items))
 	for i := range items {
@@ -109,7 +109,7 @@ func each[T any](items []T, word func(*T) string) []string {
 	return words
 }
 
-// capital returns a text with a capital letter at the beginning.
+// capital returns s with its first letter in upper case.
 func capital(s string) string {
 	if s == "" || s[0] < 'a' || s[0] > 'z' {
 		return s
@@ -117,7 +117,7 @@ func capital(s string) string {
 	return string(s[0]-'a'+'A') + s[1:]
 }
 
-// after puts words before a text that is not empty.
+// after prepends words to a text that is not empty.
 func after(words, text string) string {
 	if text == "" {
 		return ""
@@ -125,7 +125,7 @@ func after(words, text string) string {
 	return words + text
 }
 
-// linkName names a link; it returns an empty string for nil.
+// linkName returns the name of a link; it is empty for nil.
 func linkName(l *verdict.Link) string {
 	if l == nil {
 		return ""
@@ -133,10 +133,10 @@ func linkName(l *verdict.Link) string {
 	return l.Name
 }
 
-// stampText returns a moment for a sentence.
+// stampText formats a time for use in a sentence.
 func stampText(s verdict.Stamp) string { return s.Time().Format("2006-01-02 15:04:05 MST") }
 
-// secondsText returns a number of seconds for a sentence.
+// secondsText formats a number of seconds for use in a sentence.
 func secondsText(seconds float64) string {
 	const most = float64(1<<63-1) / float64(time.Second)
 	d := time.Duration(min(seconds, most) * float64(time.Second))
@@ -151,7 +151,7 @@ func secondsText(seconds float64) string {
 	return fmt.Sprintf("%d days", d/(24*time.Hour))
 }
 
-// plural returns a number with its noun.
+// plural returns a number followed by its noun.
 func plural[N ~uint32 | ~uint64 | ~int](n N, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -159,7 +159,7 @@ func plural[N ~uint32 | ~uint64 | ~int](n N, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// isAre returns the verb for a number of things.
+// isAre returns "is" for one thing and "are" for several.
 func isAre[N ~uint64 | ~int](n N) string {
 	if n == 1 {
 		return "is"
@@ -170,8 +170,8 @@ func isAre[N ~uint64 | ~int](n N) string {
 // script joins the lines of a command.
 func script(text ...string) string { return strings.Join(text, "\n") }
 
-// runbooks is the address of the pages about causes and findings.
+// runbooks is the URL prefix of the runbook pages.
 const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/"
 
-// Runbook returns the address of the page about a cause or a kind of finding.
+// Runbook returns the URL of the page about a cause or a kind of finding.
 func Runbook(name string) string { return runbooks + name + ".md" }

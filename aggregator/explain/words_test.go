@@ -1,14 +1,12 @@
 package explain_test
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -19,30 +17,16 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-// compare compares a text with its file; -update writes it.
+// compare compares a text with its file in testdata.
 func compare(t *testing.T, file string, text []byte) {
 	t.Helper()
-	file = filepath.Join("testdata", file)
-	if *update {
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(text, want) {
-		t.Errorf("got\n%s\nwant\n%s", text, want)
-	}
+	golden.Compare(t, filepath.Join("testdata", file), string(text), "write it with go test -update and read the diff")
 }
 
-// constants are the values of the constants of a type in verdict.
+// constants returns the values of the constants of a type in verdict.
 func constants(t *testing.T, typ string) []string {
 	t.Helper()
 	return valuesOf(t, func(spec *ast.ValueSpec, _ string) bool {
@@ -51,7 +35,7 @@ func constants(t *testing.T, typ string) []string {
 	})
 }
 
-// valuesOf returns the values of the constants of package verdict that are wanted.
+// valuesOf returns the values of the selected constants of package verdict.
 func valuesOf(t *testing.T, wanted func(spec *ast.ValueSpec, name string) bool) (values []string) {
 	t.Helper()
 	files, err := filepath.Glob("../verdict/*.go")
@@ -89,7 +73,7 @@ func valuesOf(t *testing.T, wanted func(spec *ast.ValueSpec, name string) bool) 
 	return values
 }
 
-// guested returns a conflict of what is behind a pod's port and a pod.
+// guested returns a conflict between a device behind a pod's port and a pod.
 func guested(t *testing.T) (*verdicttest.World, *verdict.Conflict) {
 	t.Helper()
 	w := verdicttest.New(verdicttest.DefaultAddr)
@@ -101,7 +85,7 @@ func guested(t *testing.T) (*verdicttest.World, *verdict.Conflict) {
 	return w, c
 }
 
-// disputed returns a conflict of two pods.
+// disputed returns a conflict between two pods.
 func disputed(t *testing.T) (*verdicttest.World, *verdict.Conflict) {
 	t.Helper()
 	w := verdicttest.New(verdicttest.DefaultAddr)
@@ -124,7 +108,7 @@ func example(kind verdict.FactKind, c *verdict.Conflict) verdict.Fact {
 	}
 }
 
-// TestFacts compares the words for each kind of fact, wherever it stands, with testdata/facts.txt.
+// TestFacts compares the text of each kind of fact, in every context, with testdata/facts.txt.
 func TestFacts(t *testing.T) {
 	var b []byte
 	for _, kind := range constants(t, "FactKind") {
@@ -161,7 +145,8 @@ func TestFacts(t *testing.T) {
 	compare(t, "facts.txt", b)
 }
 
-// TestRecords compares the words for what a pool has of an address with testdata/records.txt.
+// TestRecords compares the text of the records that a pool has of an address with
+// testdata/records.txt.
 func TestRecords(t *testing.T) {
 	var b []byte
 	w, c := disputed(t)
@@ -176,7 +161,7 @@ func TestRecords(t *testing.T) {
 	compare(t, "records.txt", b)
 }
 
-// TestEndings compares the words for how a conflict ended with testdata/endings.txt.
+// TestEndings compares the text of each ending of a conflict with testdata/endings.txt.
 func TestEndings(t *testing.T) {
 	var b []byte
 	for _, kind := range constants(t, "EndKind") {
@@ -193,8 +178,7 @@ func TestEndings(t *testing.T) {
 	compare(t, "endings.txt", b)
 }
 
-// TestExclusions compares the words for why an owner is not compared with
-// testdata/exclusions.txt.
+// TestExclusions compares the reasons why owners are not compared with testdata/exclusions.txt.
 func TestExclusions(t *testing.T) {
 	var b []byte
 	w, c := disputed(t)
@@ -225,8 +209,8 @@ func TestExclusions(t *testing.T) {
 	}
 }
 
-// TestConflicts compares all that is said of conflicts with testdata/conflicts, and of their
-// addresses with testdata/addresses.
+// TestConflicts compares the texts of conflicts with testdata/conflicts, and the explanations of
+// their addresses with testdata/addresses.
 func TestConflicts(t *testing.T) {
 	for _, s := range slices.Concat(verdicttest.Situations, scenes) {
 		t.Run(s.Name, func(t *testing.T) {
@@ -250,7 +234,7 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
-// conflictText is all that is said of a conflict.
+// conflictText returns the complete text of a conflict.
 func conflictText(t *testing.T, w *verdicttest.World, c *verdict.Conflict) []byte {
 	t.Helper()
 	told := explain.Conflict(&w.Policy, c)

@@ -4,15 +4,15 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// claimsAtOnce is the number of claims that a reader looks at before writers get a turn.
+// claimsAtOnce is the number of claims that a reader looks at before it releases the lock for
+// writers.
 const claimsAtOnce = 4096
 
-// AddressesOn returns the addresses that may have an owner on a node that is shown under a name, in
-// order: those that the node itself claims, and those that frames from its interfaces claim on
-// other nodes of the same domain. It is called without the lock.
+// AddressesOn returns the addresses that may have an owner on a node, given by its displayed name,
+// in order: those that the node itself claims, and those that frames from its interfaces claim on
+// other nodes of the same domain. The caller does not hold the lock.
 func (f *Facts) AddressesOn(name string) (all []index.Address) {
 	f.mu.RLock()
 	nodes := slices.Clone(f.shown[name])
@@ -22,15 +22,15 @@ func (f *Facts) AddressesOn(name string) (all []index.Address) {
 			all, more = f.claimedOn(n, from, all)
 		}
 		for i, more := uint32(1), true; more; i++ {
-			all, more = f.claimedAbroad(n, i, all)
+			all, more = f.claimedOnOtherNodes(n, i, all)
 		}
 	}
 	slices.SortFunc(all, index.Address.Compare)
 	return slices.Compact(all)
 }
 
-// claimedOn appends the addresses of some claims of a node from an index on. It reports whether
-// there are more.
+// claimedOn appends the addresses of some claims of a node, starting at an index. It reports
+// whether there are more.
 func (f *Facts) claimedOn(n *Node, from uint32, into []index.Address) (all []index.Address, more bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -43,9 +43,10 @@ func (f *Facts) claimedOn(n *Node, from uint32, into []index.Address) (all []ind
 	return into, end < len(n.claims.items)
 }
 
-// claimedAbroad appends the addresses that other nodes claim for the hardware address of an
-// interface of a node, if the interface has the index. It reports whether there are more interfaces.
-func (f *Facts) claimedAbroad(n *Node, i uint32, into []index.Address) (all []index.Address, more bool) {
+// claimedOnOtherNodes appends the addresses that other nodes claim with the hardware address of
+// interface i of a node, if there is such an interface. It reports whether there are more
+// interfaces.
+func (f *Facts) claimedOnOtherNodes(n *Node, i uint32, into []index.Address) (all []index.Address, more bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if int(i) >= len(n.interfaces.items) {
@@ -59,13 +60,11 @@ func (f *Facts) claimedAbroad(n *Node, i uint32, into []index.Address) (all []in
 		return into, true
 	}
 	mac := n.texts.macOf(one.mac)
-	var asked *verdict.Node
 	for l := range n.joints[one.link].Links {
 		other := f.byID[IDOf(l.Node)]
-		if other == nil || other == n || l.Node == asked {
+		if other == nil {
 			continue
 		}
-		asked = l.Node
 		if hw := other.hardwareNamed(mac); hw != 0 {
 			for c := range other.by(hw) {
 				into = append(into, other.claims.at(c).addr)

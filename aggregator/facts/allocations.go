@@ -11,38 +11,39 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// allocation is an entry of the table. It never changes, except for the snapshot that had it last.
+// allocation is an entry of the table. It is immutable, except for the number of the last snapshot
+// that contained it.
 type allocation struct {
 	verdict.Allocation
 	cost  int32
 	sweep uint8
 }
 
-// applyAllocation applies an allocation that a node's IPAM made or ended.
+// applyAllocation applies an allocation that an IPAM on a node added or removed.
 func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
 	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	switch {
 	case p == nil:
-		if !rec.GetGone() { // one that is gone ended with its pool
+		if !rec.GetGone() { // a removed one ended together with its pool
 			f.Listener.Dropped("allocation", 1)
 		}
 		return
 	case rec.GetGone():
-		f.takeBack(p, addr, "")
+		f.withdraw(p, addr, "")
 		return
 	}
 	al := verdict.Allocation{
 		Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), AllocatedAt: Stamp(rec.GetAllocatedAt()),
 	}
-	if have := f.book(p, al, now); have != nil {
+	if have := f.putAllocation(p, al, now); have != nil {
 		have.sweep = n.sweep
 	}
 }
 
-// book adds or updates an allocation.
-func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
+// putAllocation adds or updates an allocation.
+func (f *ipam) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
 	al.Pool, al.Heard = &p.Rec, now
 	cost := allocationCostOf(&al)
 	a := index.AddressOf(al.Address)
@@ -55,7 +56,7 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 			return have
 		}
 		if !f.charge(p.Node, &have.cost, cost, true) {
-			f.refuse(p.Node, "allocation", false)
+			f.countRefused(p.Node, "allocation", false)
 			return nil
 		}
 		item := f.touch(a)
@@ -68,13 +69,13 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 		all[i] = next
 		return next
 	}
-	if f.booked >= maxAllocations || p.Node != nil && p.Node.allocated >= MaxNodeAllocations {
+	if f.allocationCount >= maxAllocations || p.Node != nil && p.Node.allocated >= MaxNodeAllocations {
 		f.Listener.Dropped("allocation", 1)
 		return nil
 	}
 	next := &allocation{Allocation: al}
 	if !f.charge(p.Node, &next.cost, cost, true) {
-		f.refuse(p.Node, "allocation", false)
+		f.countRefused(p.Node, "allocation", false)
 		return nil
 	}
 	f.touch(a)
@@ -89,34 +90,34 @@ func (f *ipam) book(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocati
 	return next
 }
 
-// sameAs reports whether two allocations of one place say the same.
+// sameAs reports whether two allocations from one location are equal.
 func (al *allocation) sameAs(other verdict.Allocation) bool {
 	was := al.Allocation
 	was.Heard = other.Heard
 	return was == other
 }
 
-// takeBack removes the allocation of an address from a pool.
-func (f *ipam) takeBack(p *Pool, addr netip.Addr, location string) {
+// withdraw removes the allocation of an address from a pool.
+func (f *ipam) withdraw(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
 	for _, al := range f.ipam.allocations[a] {
 		if al.Pool == &p.Rec && al.Location == location {
-			f.unbook(p, a, al)
+			f.removeAllocation(p, a, al)
 			return
 		}
 	}
 }
 
-// count counts allocations of a pool.
+// count changes the number of allocations of a pool.
 func (f *ipam) count(p *Pool, n int) {
-	f.booked += n
+	f.allocationCount += n
 	if p.Node != nil {
 		p.Node.allocated += n
 	}
 }
 
-// unbook removes an allocation.
-func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
+// removeAllocation removes an allocation.
+func (f *ipam) removeAllocation(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
 	left := slices.DeleteFunc(slices.Clone(f.ipam.allocations[a]), func(other *allocation) bool { return other == al })
@@ -134,8 +135,8 @@ func (f *ipam) unbook(p *Pool, a index.Address, al *allocation) {
 	f.Listener.PoolChanged(p)
 }
 
-// IPAMChanged applies changes of the cluster's IPAMs. It also returns the ranges of the pools that
-// changed: all owners in them are to be judged again.
+// IPAMChanged applies changes of cluster-wide IPAMs. It also returns the ranges of the pools that
+// changed: all owners in them must be judged again.
 func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
 	b := newBatch()
 	var reach []verdict.Range
@@ -156,7 +157,7 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		p := f.ipam.byKey[poolKey{nil, rec.IPAM, rec.Name}]
 		switch {
 		case c.Gone && p != nil:
-			reach = slices.Clone(p.Rec.Ranges) // another pool may give what it gave
+			reach = slices.Clone(p.Rec.Ranges) // other pools may have allocated the same addresses
 			f.endPool(p)
 		case c.Gone:
 		case p == nil && len(f.ipam.byKey) >= maxPools:
@@ -173,9 +174,9 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		return nil
 	}
 	if c.Gone {
-		f.takeBack(p, al.Address, al.Location)
+		f.withdraw(p, al.Address, al.Location)
 		return nil
 	}
-	f.book(p, *al, now)
+	f.putAllocation(p, *al, now)
 	return nil
 }

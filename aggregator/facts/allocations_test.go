@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// fill leaves no memory, neither for a node nor for others.
+// fill uses up all memory, that of a node and that of others.
 func (s *scene) fill(n *Node) {
 	s.Helper()
 	s.limit = LeastBudget
@@ -22,7 +22,7 @@ func (s *scene) fill(n *Node) {
 	}
 }
 
-// sandboxOf returns the container id of the only allocation of an address; empty if there is none.
+// sandboxOf returns the container ID of the only allocation of an address; empty if there is none.
 func (s *scene) sandboxOf(addr string) string {
 	s.Helper()
 	all := s.Builder().Case(key(addr), false).Allocations
@@ -67,11 +67,11 @@ func TestAllocationsNeedMemory(t *testing.T) {
 	}
 }
 
-// Allocations beyond the limits are dropped; those that are known stay, also after a snapshot.
+// Allocations above the limit are dropped. Those that are known are kept, also after a snapshot.
 func TestAllocationsAreLimited(t *testing.T) {
 	for name, limit := range map[string]func(s *scene, n *Node){
 		"of a node": func(_ *scene, n *Node) { n.allocated = MaxNodeAllocations },
-		"of all":    func(s *scene, _ *Node) { s.booked = maxAllocations },
+		"of all":    func(s *scene, _ *Node) { s.allocationCount = maxAllocations },
 	} {
 		s := newScene(t)
 		all := &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}}
@@ -106,7 +106,7 @@ func TestPoolsOfTheClusterAreLimited(t *testing.T) {
 	}
 }
 
-// An allocation that was taken back leaves nothing behind.
+// A removed allocation leaves nothing behind.
 func TestAnAllocationThatIsTakenBackIsForgotten(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
@@ -128,7 +128,7 @@ func TestAnAllocationThatIsTakenBackIsForgotten(t *testing.T) {
 	}
 }
 
-// A pool is given to a node until it has too many; those that it has may change.
+// Pools of a node above the limit are dropped. Known pools may still change.
 func TestPoolsOfANodeAreLimited(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
@@ -143,7 +143,7 @@ func TestPoolsOfANodeAreLimited(t *testing.T) {
 	}
 }
 
-// How many addresses a pool has given matters up to the second one.
+// The number of a pool's allocated addresses matters up to the second one.
 func TestWhenAPoolComesIntoUse(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
@@ -169,7 +169,8 @@ func TestWhenAPoolComesIntoUse(t *testing.T) {
 	}
 }
 
-// Pools of the cluster that end are not found any more, and what they gave is judged when they change.
+// Removed cluster-wide pools are no longer found, and their allocated addresses are judged when the
+// pools change.
 func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -198,7 +199,6 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	if !p.Ended {
 		t.Error("got a pool not ended")
 	}
-	s.piece(newBatch(), func() { s.endPool(p) })
 	s.wantHeard("it ends", "pool one", "pool-ended one of -", "ranges -")
 	found("two")
 	s.IPAMChanged([]kube.IPAMChange{{Pool: pool("two", "10.7.0.0", "10.7.255.255", "")}})
@@ -211,7 +211,7 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	}
 }
 
-// Frames make room for allocations.
+// Wire claims are evicted to make room for allocations.
 func TestAllocationsInThePlaceOfFrames(t *testing.T) {
 	for name, al := range map[string]*pb.AllocationRecord{"a new one": given("p", "10.0.0.2", "c2"), "one that takes more": given("p", "10.0.0.1", strings.Repeat("x", 1000))} {
 		s := newScene(t)

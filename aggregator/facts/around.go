@@ -14,7 +14,7 @@ func (n *Node) Subnets() []verdict.Subnet {
 	return n.subnets(func(netip.Prefix) bool { return true })
 }
 
-// subnets returns the addresses of a node itself whose prefixes are wanted.
+// subnets returns the addresses of a node itself for whose prefixes wanted returns true.
 func (n *Node) subnets(wanted func(netip.Prefix) bool) (list []verdict.Subnet) {
 	own := n.own()
 	if own == 0 {
@@ -47,7 +47,7 @@ func (n *Node) subnets(wanted func(netip.Prefix) bool) (list []verdict.Subnet) {
 	return list
 }
 
-// stitches returns how the links of the claims' domains are known to be one.
+// stitches returns the evidence that the links of the claims' domains are one.
 func (b *Builder) stitches() (all []verdict.Stitch) {
 	var domains []*verdict.Domain
 	for _, c := range b.c.Claims {
@@ -63,16 +63,14 @@ func (b *Builder) stitches() (all []verdict.Stitch) {
 
 // linkRecord returns the record of a link of the topology.
 func (f *reader) linkRecord(j *topology.Link) *verdict.Link {
-	if n := f.byID[IDOf(j.Node)]; n != nil {
-		if l := n.link(j.Name); l != 0 && n.joints[l] == j {
-			return n.fillLink(l, new(verdict.Link))
-		}
+	if n, l := f.linkOf(j); l != 0 {
+		return n.fillLink(l, new(verdict.Link))
 	}
 	return &verdict.Link{Node: j.Node, Name: j.Name, Domain: j.Domain(topology.BySight), Proven: j.Domain(topology.ByProof)}
 }
 
-// Before returns the owners that an address had before changes that are not judged yet, if they were
-// derived. The caller holds the lock.
+// Before returns the owners of an address before the changes that have not been judged, if these
+// owners were derived. The caller holds the lock.
 func (f *reader) Before(a index.Address) (owners []verdict.Owner, derived bool) {
 	return f.queue(a).before(a)
 }

@@ -12,25 +12,25 @@ import (
 )
 
 // The kernel may kill the aggregator when it exceeds the memory limit of its cgroup, and the
-// agents' snapshots would fill it again after the restart. Therefore records that agents report
-// are charged to a budget. The charge is the measured live heap of each kind of record. Nodes
-// share the budget: a node may exceed its share only while there is room.
+// agents' snapshots would fill it again after the restart. Therefore, reported records are charged
+// to a budget with the measured live heap of each kind of record. Nodes share the budget: a node
+// may exceed its share only while there is free memory.
 
 const (
-	// BudgetOverhead is the memory in bytes that the aggregator takes while no node reports.
+	// BudgetOverhead is the memory in bytes that the aggregator needs without any node.
 	BudgetOverhead = 32 << 20
-	// LeastBudget is the smallest budget in bytes, whatever the memory limit.
+	// LeastBudget is the smallest budget in bytes, whatever the memory limit is.
 	LeastBudget = 8 << 20
 	// firstRefill and lastRefill are the shortest and the longest time before an incomplete
 	// node is asked for another snapshot. The time doubles whenever the snapshot did not fit.
 	firstRefill, lastRefill = 5 * time.Second, 10 * time.Minute
 )
 
-// budget is the memory for records that agents report, and how much of it is charged.
+// budget is the memory for records that agents report, and the part of it that is in use.
 type budget struct {
-	limit int64 // in bytes; 0 means no limit
+	limit int64 // in bytes; 0 for no limit
 	used  int64 // in bytes: the sum of all accounts and of common
-	// common is charged to no node: it is for objects of the Kubernetes API.
+	// common is the charge of objects of the Kubernetes API, which belong to no node.
 	common int64
 	// accounts is the number of accounts with a charge.
 	accounts int64
@@ -42,38 +42,37 @@ type ledger struct {
 	budget
 }
 
-// An account is the charge of one node, or of all nodes that one credential vouches for. An
-// agent cannot enlarge its share by reporting more boot ids.
+// An account is the charge of one node, or of all nodes whose agents use one credential. An agent
+// thus cannot enlarge its share by reporting more boot IDs.
 type account struct{ used int64 }
 
-// charges is what a node is charged.
+// charges is the charge of one node.
 type charges struct {
-	// account is the account that the node is charged to, used the charge of this node in
-	// bytes.
+	// account is the account of the node; used is the charge of this node in bytes.
 	account *account
 	used    int64
-	// cost is the charge of the node's connection, statusCost the charge of its status.
+	// cost is the charge of the node's connection, and statusCost is the charge of its status.
 	cost, statusCost int32
-	// leftOut counts the records that did not fit into memory; saidIncomplete is set once that
-	// is logged.
+	// leftOut counts the records that did not fit into memory. saidIncomplete is set once this has
+	// been logged.
 	leftOut        LeftOut
 	saidIncomplete bool
 	refill         refill
 }
 
-// LeftOut counts the records of a node that did not fit into memory since its last snapshot:
-// Records counts those of kernels and IPAM, Wire the wire claims.
+// LeftOut counts the records of a node since its last snapshot that did not fit into memory.
+// Records counts the records of kernels and IPAMs, and Wire counts the wire claims.
 type LeftOut struct{ Records, Wire int }
 
-// refill is the time at which an incomplete node is asked for a snapshot again.
+// refill is when an incomplete node is asked for a snapshot again.
 type refill struct {
 	at      verdict.Stamp
 	backoff time.Duration
 }
 
-// newBudget returns the budget of an aggregator that may use memory bytes; 0 means no limit.
-// Half of the memory is for records that agents report. The garbage collector, clients,
-// snapshots in transit and the mirror of the Kubernetes API take the other half.
+// newBudget returns the budget for a memory limit in bytes; 0 for no limit. Half of the memory is
+// for records that agents report. The other half is for garbage, clients, snapshots that are being
+// received, and the copy of the Kubernetes API.
 func newBudget(memory int64) budget {
 	if memory <= 0 {
 		return budget{}
@@ -81,20 +80,20 @@ func newBudget(memory int64) budget {
 	return budget{limit: max(LeastBudget, (memory-BudgetOverhead)/2)}
 }
 
-// Budget returns the bytes that records are charged with, and the limit; 0 for none. The caller
-// holds the lock, as for the others that follow.
+// Budget returns the bytes charged for records, and the limit; 0 for no limit. The caller holds the
+// lock, as for the methods below.
 func (f *ledger) Budget() (used, limit int64) { return f.used, f.limit }
 
-// LeftOut returns the records that did not fit into memory.
+// LeftOut returns the number of records that did not fit into memory.
 func (n *charges) LeftOut() LeftOut { return n.leftOut }
 
-// Charged returns what the node is charged with in bytes.
+// Charged returns the charge of the node in bytes.
 func (n *charges) Charged() int64 { return n.used }
 
-// Incomplete reports whether some records of a node are left out.
+// Incomplete reports whether some records of a node were dropped.
 func (n *Node) Incomplete() bool { return n.leftOut != LeftOut{} || n.excess > 0 }
 
-// share returns the bytes that an account may use however much other accounts use.
+// share returns the number of bytes that an account may always use, regardless of other accounts.
 func (b *budget) share(of *account) int64 {
 	accounts := b.accounts
 	if of.used == 0 {
@@ -103,9 +102,9 @@ func (b *budget) share(of *account) int64 {
 	return (b.limit - b.common) / accounts
 }
 
-// evictAtOnce returns the number of bytes that are freed at least when a node is cut to its
-// share. Evicting in batches is cheaper, because each eviction walks the node's tables.
-func (b *budget) evictAtOnce() int64 { return b.limit / 128 }
+// evictBatch returns the least number of bytes that are freed when a node is cut to its share.
+// Evicting in batches is cheaper, because each eviction walks the node's tables.
+func (b *budget) evictBatch() int64 { return b.limit / 128 }
 
 // high returns the total charge in bytes up to which an account may exceed its share.
 func (b *budget) high() int64 { return b.limit - b.limit/16 }
@@ -126,10 +125,10 @@ func (b *budget) add(a *account, bytes int64) {
 	}
 }
 
-// charge sets the charge of one record of a node to cost; a nil n is for records of no node.
-// has holds the previous charge. A cost of 0 releases the charge and always succeeds. Without
-// room charge changes nothing and returns false. If first is set, the record may replace wire
-// claims of the same node.
+// charge sets the charge of one record of a node to cost; n is nil for records of no node. has
+// holds the previous charge. A cost of 0 releases the charge and always succeeds. If there is not
+// enough memory, charge changes nothing and returns false. If first is set, wire claims of the same
+// node may be evicted for the record.
 func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	more := int64(cost) - int64(*has)
 	b := &f.budget
@@ -143,27 +142,23 @@ func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	}
 	n.used += more
 	b.add(n.account, more)
-	*has = int32(cost) //nolint:gosec // likewise
+	*has = int32(cost) //nolint:gosec // a few kilobytes
 	return true
 }
 
-// chargeClaim is charge for a known claim, which may be evicted to make room.
+// chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a
+// kernel claim replaces wire claims only, and a wire claim replaces records of other accounts only.
 func (f *ledger) chargeClaim(n *Node, c uint32, cost int, first bool) bool {
-	was := int32(n.claims.at(c).cost)
-	has := was
+	has := int32(n.claims.at(c).cost)
 	if !f.charge(n, &has, cost, first) {
 		return false
-	}
-	if !n.claims.has(c) { // then what it was charged before is released
-		has -= was
-		return f.charge(n, &has, 0, true)
 	}
 	n.claims.at(c).cost = uint16(has) //nolint:gosec // see claimCost
 	return true
 }
 
-// makeRoom reports whether a node may use that many more bytes. For a node within its share it
-// makes room at the expense of nodes that exceed theirs.
+// makeRoom reports whether a node may use more bytes. For a node within its share, it evicts
+// records of nodes that exceed theirs.
 func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 	b := &f.budget
 	within := func() bool { return n.account.used+bytes <= b.share(n.account) }
@@ -171,22 +166,21 @@ func (f *ledger) makeRoom(n *Node, bytes int64, first bool) bool {
 		return true
 	}
 	if from := f.mostWire(n); !within() && first && from.wireClaims > 0 {
-		f.evict(from, max(bytes, b.evictAtOnce()), true)
+		f.evict(from, max(bytes, b.evictBatch()), true)
 	}
 	if !within() {
 		return b.used+bytes <= b.high()
 	}
 	for b.used+bytes > b.limit {
 		over := f.mostOverShare(f.share(n.account))
-		if over == nil || !f.evict(over, max(bytes, b.evictAtOnce()), false) {
+		if over == nil || !f.evict(over, max(bytes, b.evictBatch()), false) {
 			return false
 		}
 	}
 	return true
 }
 
-// mostOverShare returns the node whose account exceeds the share the most; nil if no account
-// does.
+// mostOverShare returns the node whose account exceeds the share the most; nil if no account does.
 func (f *ledger) mostOverShare(share int64) (most *Node) {
 	for n := range f.Nodes {
 		if n.account.used <= share {
@@ -214,9 +208,9 @@ func (f *ledger) mostWire(n *Node) *Node {
 	return most
 }
 
-// evict removes records of a node until that many bytes are free. The order is: wire claims for
-// addresses that nothing else reports, other wire claims, then records of the kernel and IPAM
-// unless wireOnly is set. It reports whether it freed anything.
+// evict removes records of a node until the given number of bytes is free. It removes wire claims
+// to addresses that nothing else reports first, then other wire claims, and then, unless wireOnly
+// is set, records of the kernel and IPAM. It reports whether it freed anything.
 func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 	before := n.used
 	enough := func() bool { return before-n.used >= bytes }
@@ -227,12 +221,12 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 			}
 			if which(c) {
 				wire := n.claims.at(c).wire() != 0
-				f.unlist(n, c)
-				f.refuse(n, "claim", wire)
+				f.removeFromIndexes(n, c)
+				f.countRefused(n, "claim", wire)
 			}
 		}
 	}
-	claims(func(c uint32) bool { return f.stranger(n, c) })
+	claims(func(c uint32) bool { return f.seenOnlyOnWire(n, c) })
 	claims(func(c uint32) bool { return n.claims.at(c).wire() != 0 })
 	if wireOnly {
 		return n.used < before
@@ -241,21 +235,21 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 	claims(func(uint32) bool { return true })
 	for len(n.Pools) > 0 && !enough() {
 		f.endPool(n.Pools[len(n.Pools)-1])
-		f.refuse(n, "pool", false)
+		f.countRefused(n, "pool", false)
 	}
 	for i := range n.interfaces.all {
 		if enough() {
 			break
 		}
 		f.endInterface(n, i)
-		f.refuse(n, "interface", false)
+		f.countRefused(n, "interface", false)
 	}
 	for ns := range n.namespaces.all {
 		if enough() {
 			break
 		}
 		f.endNamespace(n, ns)
-		f.refuse(n, "namespace", false)
+		f.countRefused(n, "namespace", false)
 	}
 	for l := range n.links.all {
 		if enough() {
@@ -263,15 +257,15 @@ func (f *ledger) evict(n *Node, bytes int64, wireOnly bool) bool {
 		}
 		if n.links.at(l).flags.has(known) {
 			f.endLink(n, l)
-			f.refuse(n, "link", false)
+			f.countRefused(n, "link", false)
 		}
 	}
 	return n.used < before
 }
 
-// stranger reports whether a wire claim is for an undisputed address that only frames of its
+// seenOnlyOnWire reports whether a wire claim is to an undisputed address that only frames of its
 // sender show.
-func (f *ledger) stranger(n *Node, c uint32) bool {
+func (f *ledger) seenOnlyOnWire(n *Node, c uint32) bool {
 	one := n.claims.at(c)
 	if one.wire() == 0 || len(f.allocations[one.addr]) > 0 || f.rivals(one.addr) {
 		return false
@@ -291,7 +285,7 @@ func (f *ledger) kernelHas(a index.Address) bool {
 	return false
 }
 
-// macAt returns the MAC that a claim is of.
+// macAt returns the MAC in a claim.
 func (t *tables) macAt(c uint32) verdict.MAC {
 	one := t.claims.at(c)
 	if one.wire() == 0 {
@@ -300,8 +294,8 @@ func (t *tables) macAt(c uint32) verdict.MAC {
 	return t.texts.macOf(t.hardware.at(t.wires.at(one.wire()).hardware).mac)
 }
 
-// accountOfName returns the account of all nodes that one credential vouches for; nil if there
-// is none yet.
+// accountOfName returns the account of all nodes whose agents authenticate with a name; nil if
+// there is none yet.
 func (f *ledger) accountOfName(vouched string) *account {
 	if i := slices.IndexFunc(f.called[vouched], func(n *Node) bool { return n.ID.Vouched == vouched }); i >= 0 {
 		return f.called[vouched][i].account
@@ -309,9 +303,9 @@ func (f *ledger) accountOfName(vouched string) *account {
 	return nil
 }
 
-// open charges a node for its connection, or refuses the node. A node that has a charge from
-// before a reboot is always accepted: its old records are dropped once it reports.
-func (f *ledger) open(n *Node) error {
+// chargeConnection charges a node for its connection, or returns an error. A node that was charged
+// before a reboot is always accepted, because its old records are dropped once it reports.
+func (f *ledger) chargeConnection(n *Node) error {
 	if f.charge(n, &n.cost, nodeCost, true) {
 		return nil
 	}
@@ -321,17 +315,17 @@ func (f *ledger) open(n *Node) error {
 		return nil
 	}
 	return status.Errorf(codes.ResourceExhausted,
-		"there is no memory for another node: %d nodes share %d MiB; give the aggregator more (see docs/sizing.md)", f.accounts, f.limit>>20)
+		"not enough memory for another node: %d nodes share %d MiB; raise the memory limit of the aggregator (see docs/sizing.md)", f.accounts, f.limit>>20)
 }
 
-// settleUp releases all charges of a node when its tables are dropped.
-func (f *ledger) settleUp(n *Node) {
+// releaseAll releases all charges of a node whose tables are dropped.
+func (f *ledger) releaseAll(n *Node) {
 	f.add(n.account, -n.used)
 	n.used, n.cost, n.statusCost, n.leftOut = 0, 0, 0, LeftOut{}
 }
 
-// refuse counts a record that did not fit into memory. It is logged once.
-func (f *ledger) refuse(n *Node, record string, wire bool) {
+// countRefused counts a record that did not fit into memory. Only the first one is logged.
+func (f *ledger) countRefused(n *Node, record string, wire bool) {
 	f.Listener.Refused(record)
 	if wire {
 		n.leftOut.Wire++
@@ -340,15 +334,16 @@ func (f *ledger) refuse(n *Node, record string, wire bool) {
 	}
 	if !n.saidIncomplete {
 		n.saidIncomplete = true
-		f.Log.Warn("memory budget exhausted: part of what the node reports is dropped", "node", n.Rec.Name,
+		f.Log.Warn("memory budget exhausted: some records of the node are dropped", "node", n.Rec.Name,
 			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
-		if !n.Rec.Unheard { // otherwise it is published with the node's return
+		if !n.Rec.Unheard { // otherwise, it is published when the node reconnects
 			f.Listener.NodeChanged(n)
 		}
 	}
 }
 
-// completed notes that a snapshot was applied, and how much of it was left out.
+// completed updates the state of a node after a snapshot, of which some records may have been
+// dropped.
 func (f *ledger) completed(n *Node) {
 	if n.leftOut != (LeftOut{}) {
 		n.refill.backoff = min(max(firstRefill, 2*n.refill.backoff), lastRefill)
@@ -358,13 +353,13 @@ func (f *ledger) completed(n *Node) {
 	n.refill = refill{}
 	if n.saidIncomplete {
 		n.saidIncomplete = false
-		f.Log.Info("memory budget suffices again: everything that the node reports is kept", "node", n.Rec.Name)
+		f.Log.Info("memory budget is sufficient again: all records of the node are kept", "node", n.Rec.Name)
 		f.Listener.NodeChanged(n)
 	}
 }
 
-// Refill asks one incomplete node for a snapshot, if there is room: the node that uses the least
-// memory among those that fit.
+// Refill asks one incomplete node for a snapshot: of the nodes for which there is enough memory,
+// the one that uses the least.
 func (f *ledger) Refill() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -387,9 +382,9 @@ func (f *ledger) Refill() {
 	next.Peer.AskResync()
 }
 
-// Hold charges a node for a message that is kept for later, if there is room.
+// Hold charges a node for a message that is kept, and reports whether there is enough memory.
 func (f *ledger) Hold(n *Node, bytes int) (held bool) {
-	b := newBatch() // of what makes room for it
+	b := newBatch() // collects the addresses of evicted records
 	f.piece(b, func() {
 		if held = f.limit == 0 || f.makeRoom(n, int64(bytes), true); held {
 			f.add(n.account, int64(bytes))
@@ -399,5 +394,5 @@ func (f *ledger) Hold(n *Node, bytes int) (held bool) {
 	return held
 }
 
-// Release releases a charge of Hold. The caller holds the lock for writing.
+// Release releases bytes charged by Hold. The caller holds the lock for writing.
 func (f *ledger) Release(n *Node, bytes int64) { f.add(n.account, -bytes) }

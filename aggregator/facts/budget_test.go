@@ -10,9 +10,10 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// heavy returns namespaces that are charged with so many bytes each, and a little more.
+// heavy returns namespaces whose charges are just above a number of bytes each.
 func heavy(from, count, bytes int) *pb.ReportRequest {
 	m := &pb.ReportRequest{}
 	for i := range count {
@@ -21,12 +22,11 @@ func heavy(from, count, bytes int) *pb.ReportRequest {
 	return m
 }
 
-// room returns how much more the records of all nodes may be charged up to a total.
+// room returns the number of bytes that are free up to a total charge.
 func (s *scene) room(total int64) int { return int(total - s.budget.used) }
 
-// A node may use all memory that nobody else uses up to a threshold, its share up to the limit, and
-// nothing beyond.
-func TestHowMuchANodeMayUse(t *testing.T) {
+// A node may use free memory up to a threshold, its share up to the limit, and nothing beyond.
+func TestTheBudgetOfANode(t *testing.T) {
 	type step struct {
 		node  int
 		bytes func(s *scene, n *Node) int
@@ -82,8 +82,8 @@ func TestHowMuchANodeMayUse(t *testing.T) {
 	}
 }
 
-// What is charged to no node makes the shares smaller.
-func TestSharesAreOfWhatIsLeft(t *testing.T) {
+// Charges of no node reduce the shares.
+func TestChargesOfNoNodeReduceTheShares(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	var cost int32
@@ -104,8 +104,8 @@ func TestSharesAreOfWhatIsLeft(t *testing.T) {
 	s.checkBudget("all is released")
 }
 
-// When a node needs its share, the one that exceeds its own the most gives some of it.
-func TestWhoGivesMemory(t *testing.T) {
+// When a node needs its share, records of the node that exceeds its own share the most are evicted.
+func TestRecordsAboveAShareAreEvicted(t *testing.T) {
 	join := func(s *scene, i int, vouched string, kilobytes int) *Node {
 		s.Helper()
 		a, err := s.hello(&pb.Hello{Node: vouched, BootId: fmt.Sprint("b", i), Netns: "1"}, vouched)
@@ -120,9 +120,9 @@ func TestWhoGivesMemory(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name  string
-		nodes []int    // kilobytes of each
-		names []string // of their credentials
-		want  []bool   // which of them gives some
+		nodes []int    // kilobytes of each node
+		names []string // name of each node's credential
+		want  []bool   // whether records of each node are evicted
 	}{
 		{"the one above its share", []int{1000, 5000}, []string{"x", "y"}, []bool{false, true}},
 		{"the one above its share that came first", []int{5000, 1000}, []string{"x", "y"}, []bool{true, false}},
@@ -138,7 +138,7 @@ func TestWhoGivesMemory(t *testing.T) {
 			nodes = append(nodes, join(s, i, test.names[i], kilobytes))
 		}
 		last := join(s, 99, "z", 0)
-		if !s.Hold(last, s.room(LeastBudget)) { // within its share
+		if !s.Hold(last, s.room(LeastBudget)) { // within the share of last
 			t.Fatalf("%s: got no room for a node within its share", test.name)
 		}
 		var before []int64
@@ -150,11 +150,11 @@ func TestWhoGivesMemory(t *testing.T) {
 		if !s.Hold(last, 1) {
 			t.Errorf("%s: got no room for a node within its share", test.name)
 		}
-		s.Release(last, last.account.used-last.Charged()) // to have only charges of records
+		s.Release(last, last.account.used-last.Charged()) // leaves only charges of records
 		for i, n := range nodes {
 			gone := 0
 			if test.want[i] {
-				gone = 1 + 1 + LeastBudget/128/12_000 // its own namespace, and so much of others at a time
+				gone = 1 + 1 + LeastBudget/128/12_000 // its own namespace, and a batch of others
 			}
 			if got, want := n.LeftOut(), (LeftOut{Records: gone}); got != want || n.Charged() > before[i]-int64(gone-1)*12_000 {
 				t.Errorf("%s: node %d: got %+v of %d bytes left out, want %+v", test.name, i, got, before[i], want)
@@ -164,9 +164,9 @@ func TestWhoGivesMemory(t *testing.T) {
 	}
 }
 
-// A node above its share that has nothing else gives its kernel claims and its namespaces, but nodes
-// within their shares give nothing.
-func TestNobodyGivesMemoryOfItsShare(t *testing.T) {
+// Kernel claims and namespaces of a node above its share are evicted if it has nothing else. Nodes
+// within their shares lose nothing.
+func TestRecordsWithinAShareAreNotEvicted(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	a, b := s.joins("n1", "b1", 1, heavy(10, 30, 12_000)), s.joins("n2", "b2", 1)
@@ -184,7 +184,7 @@ func TestNobodyGivesMemoryOfItsShare(t *testing.T) {
 	}
 }
 
-// Messages that are kept for later are not evicted.
+// Kept messages are not evicted.
 func TestMessagesThatAreKeptStay(t *testing.T) {
 	s := newScene(t)
 	s.small()
@@ -198,11 +198,11 @@ func TestMessagesThatAreKeptStay(t *testing.T) {
 	}
 }
 
-// What makes room for a message is judged.
+// Addresses with evicted records are judged.
 func TestAddressesThatMakeRoomAreJudged(t *testing.T) {
 	s := newScene(t)
 	s.small()
-	a := s.joins("n1", "b1", 1, lan(1), seen("10.0.0.1", podMAC(9), 1))
+	a := s.joins("n1", "b1", 1, lan(1), seen("10.0.0.1", records.MAC(9), 1))
 	s.judgeAll()
 	if !s.Hold(a.n, s.room(s.limit)) || s.Hold(a.n, WireCost+1) || !s.Hold(a.n, WireCost) {
 		t.Error("got no room for a message in the place of a frame, or for a larger one")
@@ -210,13 +210,13 @@ func TestAddressesThatMakeRoomAreJudged(t *testing.T) {
 	s.wantJudged("a frame made room", "10.0.0.1")
 }
 
-// Frames of a node make room for a message within its share, or as far as others leave some.
+// Wire claims of a node are evicted for a message within its share, or while there is free memory.
 func TestFramesMakeRoom(t *testing.T) {
 	const batch = (LeastBudget/128 + WireCost - 1) / WireCost * WireCost // evicted at once
 	for _, test := range []struct {
 		name   string
 		frames int
-		share  bool // the other node has all of its share
+		share  bool // whether the other node uses all of its share
 		want   bool
 	}{
 		{"up to the threshold", 300, false, true},
@@ -247,7 +247,7 @@ func TestFramesMakeRoom(t *testing.T) {
 	}
 }
 
-// A node that reports again leaves its frames for its kernels, also when it connects.
+// Wire claims of a node are evicted so that the next node with the same credential can connect.
 func TestANodeOfACredentialConnectsInThePlaceOfFrames(t *testing.T) {
 	s := newScene(t)
 	s.small()
@@ -264,8 +264,8 @@ func TestANodeOfACredentialConnectsInThePlaceOfFrames(t *testing.T) {
 	}
 }
 
-// A node that has its share keeps what kernels say at the expense of its own frames, or of the frames
-// of another node of the same credential, but not the other way round.
+// A node that uses all of its share keeps kernel claims at the expense of its own wire claims, or
+// those of another node of the same credential, but not the other way round.
 func TestKernelsComeBeforeFrames(t *testing.T) {
 	join := func(s *scene, name, boot, vouched string) *agent {
 		a, err := s.hello(&pb.Hello{Node: name, BootId: boot, Netns: "1"}, vouched)
@@ -277,10 +277,10 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name   string
-		frames []int // of two nodes of one credential, and of a node of none
+		frames []int // of two nodes of one credential, and of one without a credential
 		taker  int
 		m      *pb.ReportRequest
-		want   []bool // who loses frames
+		want   []bool // which of them loses wire claims
 		taken  bool
 	}{
 		{"its own frames", []int{40, 0, 0}, 0, assignedMessage(2, "10.4.0.2"), []bool{true, false, false}, true},
@@ -288,7 +288,7 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 		{"those of the other node", []int{0, 40, 0}, 0, assignedMessage(2, "10.4.0.2"), []bool{false, true, false}, true},
 		{"no other node", []int{0, 0, 40}, 0, assignedMessage(2, "10.4.0.2"), []bool{false, false, false}, false},
 		{"no other node without a credential", []int{40, 0, 0}, 2, assignedMessage(2, "10.4.0.2"), []bool{false, false, false}, false},
-		{"a frame", []int{40, 40, 0}, 0, seen("10.4.0.2", podMAC(9), 1), []bool{false, false, false}, false},
+		{"a frame", []int{40, 40, 0}, 0, seen("10.4.0.2", records.MAC(9), 1), []bool{false, false, false}, false},
 	} {
 		s := newScene(t)
 		s.small()
@@ -319,16 +319,16 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 	}
 }
 
-// What is most likely known from elsewhere or least needed goes first.
+// Records that are most likely known from elsewhere, or least needed, are evicted first.
 func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), pod(3, "10.0.0.3"))
 	b := s.joins("n2", "b2", 1, pod(4, "10.0.0.3"))
 	a.tell(
 		&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.8", "c")}},
-		seen("10.0.0.3", podMAC(9), 1), seen("10.0.0.8", podMAC(9), 1), seen("10.0.0.7", podMAC(9), 1),
+		seen("10.0.0.3", records.MAC(9), 1), seen("10.0.0.8", records.MAC(9), 1), seen("10.0.0.7", records.MAC(9), 1),
 	)
-	want := [][]string{ // what is left after each step
+	want := [][]string{ // records that remain after each step
 		{"10.0.0.1", "10.0.0.3", "10.0.0.3 wire", "10.0.0.8 wire"},
 		{"10.0.0.1", "10.0.0.3", "10.0.0.8 wire"},
 		{"10.0.0.1", "10.0.0.3"},
@@ -389,7 +389,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	s.checkBudget("all is gone")
 }
 
-// A machine that was rebooted is taken although there is no memory: what it had before goes.
+// A rebooted machine is accepted without free memory, because its old records are dropped.
 func TestARebootedNodeIsTakenWithoutMemory(t *testing.T) {
 	s := newScene(t)
 	s.small()

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A lender hands out records and takes them all back at once. Each record is allocated separately,
-// so that keeping one does not keep others in memory.
+// A lender hands out records and takes all of them back at once. Each record is allocated
+// separately, so that retaining one does not retain others.
 type lender[T any] struct {
 	records []*T
 	used    int
@@ -25,7 +25,7 @@ func (l *lender[T]) next() *T {
 	return l.records[l.used-1]
 }
 
-// keep leaves the records that were handed out to their holders, and does not reuse them.
+// keep leaves the records to their holders, so that they are not reused.
 func (l *lender[T]) keep() {
 	l.records = slices.Delete(l.records, 0, l.used)
 	l.used = 0
@@ -36,7 +36,7 @@ func (l *lender[T]) keep() {
 type Builder struct {
 	facts *Facts
 	c     verdict.Case
-	refs  []ref // of the claims of the case
+	refs  []ref // records of the claims of the case
 	kept  bool
 
 	claims     lender[verdict.Claim]
@@ -44,20 +44,20 @@ type Builder struct {
 	namespaces lender[verdict.Namespace]
 	links      lender[verdict.Link]
 
-	// Records that were already made for this case.
+	// The records that have been made for this case.
 	madeNamespaces []made[*verdict.Namespace]
 	madeInterfaces []made[*verdict.Interface]
 	madeLinks      []made[*verdict.Link]
 }
 
-// made is a record that was made, and the node and the index that it was made from.
+// made is a record with the node and the index that it was made from.
 type made[T any] struct {
 	node  *Node
 	index uint32
 	rec   T
 }
 
-// few is the number of records, the latest ones, that findMade searches.
+// few is the number of records that findMade searches, starting with the latest.
 const few = 16
 
 func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
@@ -72,8 +72,8 @@ func findMade[T any](list []made[T], n *Node, i uint32) (none T) {
 // Builder returns a new builder of cases.
 func (f *reader) Builder() *Builder { return &Builder{facts: f.Facts} }
 
-// Keep lets others keep the records of the last case. It copies their texts, which would otherwise
-// keep all texts of their nodes in memory. It is called before others see the records.
+// Keep makes the records of the last case valid beyond the next one. It copies their texts, which
+// would otherwise retain all texts of their nodes. It must be called before the records are shared.
 func (b *Builder) Keep() {
 	if b.kept {
 		return
@@ -101,11 +101,11 @@ func (b *Builder) Keep() {
 	b.links.keep()
 }
 
-// Case returns the case of an address, to which the caller adds what is remembered. The caller
-// holds the lock for as long as it uses the case. disputed says that a conflict is remembered.
+// Case returns the case of an address without remembered state, which the caller adds. The caller
+// holds the lock for as long as it uses the case. disputed is set if a conflict is remembered.
 func (b *Builder) Case(a index.Address, disputed bool) *verdict.Case { return b.of(a, disputed) }
 
-// Explained returns a case that also has what only an explanation needs.
+// Explained returns a case with the facts that only an explanation needs.
 func (b *Builder) Explained(a index.Address) *verdict.Case {
 	c := b.of(a, true)
 	c.Stitches = b.stitches()
@@ -165,10 +165,10 @@ func (f *reader) podNamed(namespace, name string) *verdict.PodObject {
 	return f.Kubernetes.PodNamed(namespace, name)
 }
 
-// refOf returns the record that a claim of the case was made from.
+// refOf returns the record from which a claim of the case was made.
 func (b *Builder) refOf(c *verdict.Claim) ref { return b.refs[slices.Index(b.c.Claims, c)] }
 
-// Refs returns the records that some claims of the last case were made from.
+// Refs returns the records from which claims of the last case were made.
 func (b *Builder) Refs(claims []*verdict.Claim) []Ref {
 	refs := make([]Ref, 0, len(claims))
 	for i, c := range b.c.Claims {
@@ -237,11 +237,11 @@ func (b *Builder) link(n *Node, l uint32) *verdict.Link {
 	return rec
 }
 
-// wired reports whether a claim is a wire claim: a kernel did not make it.
+// wired reports whether a claim is a wire claim and not a claim of a kernel.
 func wired(c *verdict.Claim) bool { return c.Kind != verdict.Assigned && c.Kind != verdict.DADFailed }
 
 // several reports whether the claims to the address may have several owners. Different owners may
-// have the same hardware address, if it is made from the IP address.
+// have the same hardware address if it is derived from the IP address.
 func (b *Builder) several() bool {
 	claims := b.c.Claims
 	if len(claims) == 0 {
@@ -276,7 +276,7 @@ func (b *Builder) several() bool {
 	return false
 }
 
-// addStations adds the interfaces that have a hardware address which a claim names.
+// addStations adds the interfaces that have a hardware address named by a claim.
 func (b *Builder) addStations() {
 	f, c := b.facts, &b.c
 	type station struct {
@@ -309,7 +309,7 @@ func (b *Builder) addStations() {
 		}
 		m := mac{form: sixBytes}
 		copy(m.bytes[:], claim.MAC)
-		for n, i := range f.abroadOf(m.bytes) {
+		for n, i := range f.holdersOf(m.bytes) {
 			j := n.joints[n.interfaces.at(i).link]
 			if j.Domain(topology.BySight) != claim.Link.Domain || slices.Contains(found, refOf(n.number, i)) || slices.Contains(looked, station{n, m}) {
 				continue
@@ -320,7 +320,8 @@ func (b *Builder) addStations() {
 	}
 }
 
-// addNamespaces adds the namespaces of claims and those behind the ports that frames entered by.
+// addNamespaces adds the namespaces of claims and those behind the ports through which frames
+// entered.
 func (b *Builder) addNamespaces() {
 	f, c := b.facts, &b.c
 	add := func(ns *verdict.Namespace, behind bool) {
@@ -354,8 +355,9 @@ func (b *Builder) addNamespaces() {
 	}
 }
 
-// addAnswers adds how many addresses the senders of answers answer for. An interface with the
-// hardware address does not identify the sender, because several may have it by design.
+// addAnswers adds the numbers of addresses for which the senders of answers answer. The interface
+// with the hardware address need not be the sender, because several interfaces may share it by
+// design.
 func (b *Builder) addAnswers() {
 	f, c := b.facts, &b.c
 	for k, claim := range c.Claims {
@@ -372,8 +374,9 @@ func (b *Builder) addAnswers() {
 	}
 }
 
-// answers counts the addresses that a hardware address only ever answered for on a link, and the
-// owners whose kernels have one of them. It stops once the numbers show a proxy.
+// answers returns the number of addresses for which a hardware address only ever answered on a
+// link, and the number of owners whose kernels have one of them. It stops once the numbers show a
+// proxy.
 func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 	var answered []index.Address
 	var owned []string
@@ -393,14 +396,14 @@ func (f *reader) answers(n *Node, l, hw uint32) (addresses, owners int) {
 	return len(answered), len(owned)
 }
 
-// weak is Claim.Weak for a record.
+// weak is like Claim.Weak for a record.
 func (t *tables) weak(c uint32) bool {
 	w := t.wires.at(t.claims.at(c).wire())
 	return w.source.form != noMAC || w.flags.has(noOverride) || t.texts.macOf(t.hardware.at(w.hardware).mac).Group()
 }
 
-// onlyAnswered reports whether a claim is an answer, and its sender never claimed the address
-// unasked on that link.
+// onlyAnswered reports whether a claim is an answer whose sender never sent an unsolicited claim to
+// the address on that link.
 func (f *reader) onlyAnswered(n *Node, c uint32) bool {
 	one := n.claims.at(c)
 	if one.kind != verdict.Answered || n.weak(c) {
@@ -419,7 +422,7 @@ func (f *reader) onlyAnswered(n *Node, c uint32) bool {
 	return true
 }
 
-// assignee returns the id of the owner whose kernel has an address, the smallest one if there are
+// assignee returns the ID of the owner whose kernel has an address, the smallest one if there are
 // several; empty if there is none.
 func (f *reader) assignee(a index.Address) (id string) {
 	for r := range f.addresses.all(a) {
@@ -447,7 +450,7 @@ func (b *Builder) addNodes(several bool) {
 		}
 		facts := verdict.NodeFacts{Node: rec.Key(), InPodCIDR: c.InPodCIDR && f.Kubernetes.InPodCIDROf(rec.Name, c.Address)}
 		if pool && len(c.Allocations) > 0 {
-			n := f.Node(rec) // not another node with the same name
+			n := f.Node(rec) // found by its identity, because names may be shared
 			facts.Covered = n != nil && n.Covers()
 		}
 		if several {

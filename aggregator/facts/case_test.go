@@ -2,36 +2,39 @@ package facts
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// onHost is an address of a node itself on its uplink.
+// onHost returns a report of an address of a node itself on its uplink.
 func onHost(addr string) *pb.ReportRequest {
 	m := assignedMessage(1, addr)
 	m.Claims[0].Index = 9
 	return m
 }
 
-// of returns a message of one claim of another kind.
+// of changes the only claim of a message to another kind.
 func of(kind pb.Evidence_Kind, m *pb.ReportRequest) *pb.ReportRequest {
 	m.Claims[0].Kind = kind
 	return m
 }
 
-func claims(list ...*pb.ClaimRecord) *pb.ReportRequest { return &pb.ReportRequest{Claims: list} }
-
-// A case has what only a dispute needs if the claims may have several owners.
+// A case has the facts that only a dispute needs if the claims may have several owners.
 func TestWhenAnAddressMayHaveSeveralOwners(t *testing.T) {
 	const addr = "10.0.0.9"
 	kernel := func(record uint32) *pb.ReportRequest { return assignedMessage(record, addr) }
-	uplink := func(mac byte) *pb.ReportRequest { return seen(addr, podMAC(mac), 1) }
-	port := func(record uint32, mac byte) *pb.ReportRequest { return claims(announced(record, addr, podMAC(mac))) }
+	uplink := func(mac uint32) *pb.ReportRequest { return seen(addr, records.MAC(mac), 1) }
+	port := func(record, mac uint32) *pb.ReportRequest {
+		return records.Claims(announced(record, addr, records.MAC(mac)))
+	}
 	for _, test := range []struct {
 		name string
 		m    []*pb.ReportRequest
@@ -78,11 +81,11 @@ func TestWhenAnAddressMayHaveSeveralOwners(t *testing.T) {
 	}
 }
 
-// A builder makes each record of a case once, and does not mix up one case with the next one.
+// A builder makes each record of a case only once, and does not reuse it for the next case.
 func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
-	a.tell(of(pb.Evidence_DAD_FAILED, assignedMessage(2, "10.0.0.2")), claims(announced(2, "10.0.0.2", podMAC(2))), of(pb.Evidence_USED, claims(announced(2, "10.0.0.2", podMAC(2)))), seen("10.0.0.3", podMAC(3), 1))
+	a.tell(of(pb.Evidence_DAD_FAILED, assignedMessage(2, "10.0.0.2")), records.Claims(announced(2, "10.0.0.2", records.MAC(2))), of(pb.Evidence_USED, records.Claims(announced(2, "10.0.0.2", records.MAC(2)))), seen("10.0.0.3", records.MAC(3), 1))
 	b := s.Builder()
 	var first string
 	for range 2 {
@@ -96,6 +99,9 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 					t.Errorf("got two records of an interface or a link")
 				}
 			}
+		}
+		if len(c.Stations) != 1 {
+			t.Errorf("got %d stations for two frames of one sender, want one", len(c.Stations))
 		}
 		for _, i := range c.Stations {
 			if at := slices.IndexFunc(c.Claims, func(c *verdict.Claim) bool { return !wired(c) }); i != c.Claims[at].Interface {
@@ -124,17 +130,17 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 	a.tell(&pb.ReportRequest{
 		Namespaces: []*pb.NamespaceRecord{{Id: 3, Netns: "4003", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "other"}}},
 		Links:      []*pb.LinkRecord{{Name: "veth3", Kind: pb.LinkRecord_BRIDGE}},
-		Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "renamed", Mac: podMAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}},
+		Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "renamed", Mac: records.MAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}},
 	})
 	if got, want := caseText(b.Case(key("10.0.0.3"), false)), caseText(s.Builder().Case(key("10.0.0.3"), false)); got != want {
 		t.Errorf("got\n%s\nafter a change, want\n%s", got, want)
 	}
 }
 
-// A case that was kept stays as it was while its builder makes others.
+// A kept case does not change while its builder makes others.
 func TestAKeptCaseStays(t *testing.T) {
 	s := newScene(t)
-	s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), claims(announced(2, "10.0.0.2", podMAC(3)), announced(3, "10.0.0.3", podMAC(2))))
+	s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), records.Claims(announced(2, "10.0.0.2", records.MAC(3)), announced(3, "10.0.0.3", records.MAC(2))))
 	for _, addrs := range [][]string{{"10.0.0.2", "10.0.0.3"}, {"10.0.0.3", "10.0.0.2"}} {
 		b := s.Builder()
 		c := *b.Case(key(addrs[0]), false)
@@ -160,10 +166,10 @@ func TestAKeptCaseStays(t *testing.T) {
 	}
 }
 
-// A pod may have an agent of its own inside.
+// An agent may report from inside a pod.
 func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	s := newScene(t)
-	frames := claims(announced(2, "10.0.0.9", podMAC(9)), announced(3, "10.0.0.9", podMAC(8)))
+	frames := records.Claims(announced(2, "10.0.0.9", records.MAC(9)), announced(3, "10.0.0.9", records.MAC(8)))
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), frames)
 	want := func(why string, want ...string) {
 		t.Helper()
@@ -184,18 +190,18 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	want("an agent in one of them", "2 nested=true", "3 nested=false")
 	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
 	want("one is gone", "2 nested=true")
-	// What the Kubernetes API says of the pod that has the sender's hardware address is in the case.
+	// The case has the Kubernetes object of the pod with the sender's hardware address.
 	s = newScene(t)
 	k := &api{pods: map[string]*verdict.PodObject{"uidveth3": {Name: "three"}}}
 	s.follow(k)
-	a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), seen("10.0.0.9", podMAC(3), 1))
+	a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), seen("10.0.0.9", records.MAC(3), 1))
 	want("its sender is a pod", "3 nested=false")
-	a.tell(seen("10.0.0.9", podMAC(2), 1))
+	a.tell(seen("10.0.0.9", records.MAC(2), 1))
 	want("another sender is a pod of which the API says nothing", "3 nested=false")
 }
 
-// Who answers for an address without claiming it is listed once for each link.
-func TestWhoAnswers(t *testing.T) {
+// A sender that answers for an address without claiming it is listed once for each link.
+func TestSendersOfAnswersInACase(t *testing.T) {
 	answer := func(c *pb.ClaimRecord) *pb.ClaimRecord {
 		c.Kind = pb.Evidence_ANSWERED
 		return c
@@ -204,8 +210,8 @@ func TestWhoAnswers(t *testing.T) {
 		c.Link = link
 		return c
 	}
-	uplink := func(mac byte) *pb.ClaimRecord { return seen("10.0.0.9", podMAC(mac), 1).Claims[0] }
-	port := func(record uint32, mac byte) *pb.ClaimRecord { return announced(record, "10.0.0.9", podMAC(mac)) }
+	uplink := func(mac uint32) *pb.ClaimRecord { return seen("10.0.0.9", records.MAC(mac), 1).Claims[0] }
+	port := func(record, mac uint32) *pb.ClaimRecord { return announced(record, "10.0.0.9", records.MAC(mac)) }
 	weak := func(c *pb.ClaimRecord) *pb.ClaimRecord {
 		c.NoOverride = true
 		return c
@@ -226,11 +232,11 @@ func TestWhoAnswers(t *testing.T) {
 		{"an answer and a claim of another sender", []*pb.ClaimRecord{answer(uplink(8)), uplink(7)}, []string{"eth0 8"}},
 		{"an answer and a claim on another link", []*pb.ClaimRecord{answer(uplink(8)), port(2, 8)}, []string{"eth0 8"}},
 		{"an answer and a sighting that is no claim", []*pb.ClaimRecord{answer(uplink(8)), func() *pb.ClaimRecord { c := uplink(8); c.Kind = pb.Evidence_BELIEVED; return c }()}, []string{"eth0 8"}},
-		{"an answer on no link", []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_ANSWERED, Namespace: 1, Index: 8, Mac: podMAC(8), Count: 1}}, nil},
+		{"an answer on no link", []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_ANSWERED, Namespace: 1, Index: 8, Mac: records.MAC(8), Count: 1}}, nil},
 	} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 8, Name: "tun0", Attachment: pb.InterfaceRecord_OWN}}})
-		a.tell(claims(test.claims...))
+		a.tell(records.Claims(test.claims...))
 		var got []string
 		for _, one := range s.Builder().Case(key("10.0.0.9"), false).Answers {
 			got = append(got, fmt.Sprint(one.Link.Name, " ", one.MAC[5]))
@@ -241,7 +247,7 @@ func TestWhoAnswers(t *testing.T) {
 	}
 }
 
-// A case has the facts of the nodes that matter.
+// A case has the facts about all nodes that matter.
 func TestNodesOfACase(t *testing.T) {
 	pool := &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "10.0.0.1", "10.0.0.99")}}
 	allocated := &pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("p", "10.0.0.2", "c")}}
@@ -266,17 +272,17 @@ func TestNodesOfACase(t *testing.T) {
 			t.Errorf("%s: got nodes %q, want %q", test.name, got, test.want)
 		}
 	}
-	// A sender on another node of the same domain is a station, once, and its node is known.
+	// A sender on another node of the same domain is a station, only once, and its node is known.
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
 	by := s.joins("n2", "b2", 1, lan(2))
-	by.tell(seen("10.0.0.1", podMAC(2), 1), seen("10.0.0.9", podMAC(2), 1), of(pb.Evidence_USED, seen("10.0.0.9", podMAC(2), 1)))
+	by.tell(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.9", records.MAC(2), 1), of(pb.Evidence_USED, seen("10.0.0.9", records.MAC(2), 1)))
 	c := s.Builder().Case(key("10.0.0.9"), true)
 	if len(c.Stations) != 1 || c.Stations[0].Namespace.Record != 2 || len(c.Nodes) != 1 || c.Nodes[0].Node.Name != "n1" {
 		t.Errorf("got %d stations and nodes %+v, want those of the sender", len(c.Stations), c.Nodes)
 	}
-	by.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 10, Name: "eth1", Attachment: pb.InterfaceRecord_OWN, Link: "eth1", Uplink: false}}}, claims(&pb.ClaimRecord{
-		Address: []byte{10, 0, 0, 77}, Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 10, Mac: podMAC(2), Link: "eth1", Count: 1,
+	by.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 10, Name: "eth1", Attachment: pb.InterfaceRecord_OWN, Link: "eth1", Uplink: false}}}, records.Claims(&pb.ClaimRecord{
+		Address: []byte{10, 0, 0, 77}, Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 10, Mac: records.MAC(2), Link: "eth1", Count: 1,
 	}))
 	if c := s.Builder().Case(key("10.0.0.77"), true); len(c.Stations) != 0 {
 		t.Errorf("got %d stations on another domain, want none", len(c.Stations))
@@ -295,16 +301,68 @@ func TestInterfacesOfOneNamespaceShareIt(t *testing.T) {
 	}
 }
 
-// Interfaces without a hardware address do not hide what others see of the next ones.
+// Interfaces without a hardware address do not end the list.
 func TestAddressesThatOthersSee(t *testing.T) {
 	s := newScene(t)
 	none := &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Name: "x", Attachment: pb.InterfaceRecord_OWN}, {Namespace: 1, Index: 31, Name: "y", Attachment: pb.InterfaceRecord_OWN}}}
 	a := s.joins("n1", "b1", 1, none, lan(1), onLAN(2, "10.0.0.1"))
-	s.joins("n2", "b2", 1, lan(2), seen("10.0.0.9", podMAC(2), 1))
+	s.joins("n2", "b2", 1, lan(2), seen("10.0.0.9", records.MAC(2), 1))
 	for range 2 {
 		if got := s.AddressesOn("n1"); !slices.Equal(got, []index.Address{key("10.0.0.1"), key("10.0.0.9")}) {
 			t.Errorf("got %v", got)
 		}
 		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Gone: true}}})
+	}
+}
+
+// A kept case does not retain the texts of its nodes, not even those of unusual hardware addresses.
+func TestAKeptCaseHasTextsOfItsOwn(t *testing.T) {
+	odd, other := []byte("twenty bytes of a MAC"), []byte("twenty bytes of them")
+	s := newScene(t)
+	m := pod(2, "10.0.0.2")
+	inside := m.Interfaces[0]
+	inside.Mac, inside.PeerNamespace, inside.HostInterface, inside.Vrf, inside.Kind = odd, 3, "veth-host", "red", "veth"
+	m.Namespaces[1].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}}
+	m.Claims[0].Network = "net0"
+	frame := announced(2, "10.0.0.2", odd)
+	frame.Source, frame.Network = other, "net1"
+	a := s.joins("n1", "b1", 1, m, records.Claims(frame))
+	texts := func(c *verdict.Case) map[string]string {
+		all := map[string]string{}
+		for _, c := range c.Claims {
+			for name, text := range map[string]string{
+				"network": c.Network, "MAC": string(c.MAC), "source": string(c.Source), "link": c.Interface.Link.Name, "name": c.Interface.Name, "kind": c.Interface.Kind,
+				"VRF": c.Interface.VRF, "host interface": c.Interface.HostInterface, "hardware address": string(c.Interface.MAC),
+				"workload": string(c.Interface.Namespace.Who), "intended": c.Interface.Namespace.Intended,
+			} {
+				all[fmt.Sprint(c.Kind, name)] = text
+			}
+		}
+		return all
+	}
+	// shared counts the texts that share memory with the arena of the node.
+	shared := func(all map[string]string) (names []string) {
+		arena := a.n.texts.arena.String()
+		begin := uintptr(unsafe.Pointer(unsafe.StringData(arena)))
+		for name, text := range all {
+			if at := uintptr(unsafe.Pointer(unsafe.StringData(text))); text != "" && at >= begin && at < begin+uintptr(len(arena)) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	b := s.Builder()
+	c := b.Case(key("10.0.0.2"), false)
+	before := texts(c)
+	if got := shared(before); len(got) < 10 {
+		t.Fatalf("got only %q in the arena", got)
+	}
+	b.Keep()
+	after := texts(c)
+	if got := shared(after); len(got) > 0 {
+		t.Errorf("got %q in the arena after Keep", got)
+	}
+	if !maps.Equal(before, after) {
+		t.Errorf("got %q after Keep, want %q", after, before)
 	}
 }

@@ -20,7 +20,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// caseText returns a case as text: all that does not depend on when it was reported, in order.
+// caseText returns the part of a case that does not depend on when it was reported, as text in a
+// canonical order.
 func caseText(c *verdict.Case) string {
 	var lines []string
 	add := func(what string, format string, args ...any) {
@@ -59,7 +60,7 @@ func caseText(c *verdict.Case) string {
 	for _, n := range c.Nodes {
 		var pools, subnets []string
 		if !slices.ContainsFunc(c.Claims, func(c *verdict.Claim) bool { return c.Node().Key() == n.Node }) {
-			n.Pools, n.Subnets = nil, nil // of a pool's node: no cause is looked for there
+			n.Pools, n.Subnets = nil, nil // the node of a pool; its pools and subnets do not matter for causes
 		}
 		for _, p := range n.Pools {
 			pools = append(pools, p.Name)
@@ -98,17 +99,17 @@ func (f *Facts) text(addr string) string {
 	return caseText(f.Builder().Case(index.AddressOf(netip.MustParseAddr(addr)), false))
 }
 
-// timed returns facts whose clock only goes on when the test says so.
+// timed returns facts with a clock that only the test advances.
 func timed(t testing.TB, now *verdict.Stamp, listener Listener) *Facts {
 	t.Helper()
 	stopped := make(chan struct{})
-	close(stopped) // nobody judges
+	close(stopped) // no addresses are judged
 	return New(Config{
 		Policy: &policyForTests, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return *now }, Listener: listener, Queues: 2, Stopped: stopped,
 	})
 }
 
-// reported is all that an agent has, by the keys of the records.
+// reported has all records of an agent by their keys.
 type reported struct {
 	name        string
 	peer        *quiet
@@ -134,7 +135,7 @@ func claimName(c *pb.ClaimRecord) string {
 	return fmt.Sprint(string(c.GetAddress()), c.GetNamespace(), c.GetIndex(), c.GetKind(), string(c.GetMac()), c.GetVlan(), c.GetInnerVlan(), c.GetNoOverride(), string(c.GetSource()))
 }
 
-// sorted returns the values of a map in the order of the keys, as text.
+// sorted returns the values of a map as text, in the order of the keys.
 func sorted[K comparable, V any](m map[K]V) (all []V) {
 	for _, k := range slices.SortedFunc(maps.Keys(m), func(a, b K) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) }) {
 		all = append(all, m[k])
@@ -151,7 +152,7 @@ func (r *reported) all() *pb.ReportRequest {
 	return proto.Clone(m).(*pb.ReportRequest)
 }
 
-// take notes what a message changes.
+// take applies the changes in a message.
 func (r *reported) take(m *pb.ReportRequest) {
 	for _, x := range m.GetNamespaces() {
 		keep(r.namespaces, x.GetId(), x, x.GetGone())
@@ -181,8 +182,8 @@ func keep[K comparable, V any](m map[K]V, k K, v V, gone bool) {
 	}
 }
 
-// ending returns the claims and interfaces that end with an interface, or with a namespace if index is
-// 0: agents tell of them, too.
+// ending returns the claims and interfaces that end with an interface, or with a namespace if index
+// is 0. Agents report these ends, too.
 func (r *reported) ending(record, index uint32) *pb.ReportRequest {
 	m := &pb.ReportRequest{}
 	for _, c := range sorted(r.claims) {
@@ -201,8 +202,8 @@ func (r *reported) ending(record, index uint32) *pb.ReportRequest {
 	return m
 }
 
-// disputing is a Listener for which all addresses are disputed. It notes the namespaces that may lack
-// an address, and the nodes that may give others.
+// disputing is a Listener for which all addresses are disputed. It records the namespaces that may
+// lack an address, and the nodes whose ranges may have changed.
 type disputing struct {
 	deaf
 	lack, ranges map[string]bool
@@ -211,7 +212,7 @@ type disputing struct {
 func (d *disputing) MayLack(n *Node, record uint32) { d.lack[fmt.Sprint(n.Rec.Name, record)] = true }
 func (d *disputing) RangesChanged(n *Node)          { d.ranges[n.Rec.Name] = true }
 
-// speech returns by which frames and addresses each namespace is known.
+// speech returns the frames and addresses by which each namespace is known.
 func (r *reported) speech() map[string]string {
 	all := map[string]string{}
 	say := func(record uint32, what string, m fmt.Stringer) {
@@ -243,7 +244,7 @@ func (r *reported) speech() map[string]string {
 	return all
 }
 
-// giving returns what tells the addresses that the node gives.
+// giving returns the facts that determine the address ranges of the node.
 func (r *reported) giving() string {
 	var all strings.Builder
 	for _, p := range sorted(r.pools) {
@@ -270,7 +271,7 @@ func (*disputing) Contested(yield func(index.Address) bool) {
 
 var historyAddresses = []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.9.0.1", "fe80::1"}
 
-// change returns messages with a random change of what the agent has. own is in the MACs.
+// change returns messages with a random change of the agent's records. own is part of the MACs.
 func (r *reported) change(random *rand.Rand, count uint32, own byte) []*pb.ReportRequest {
 	record := 1 + random.Uint32N(4)
 	index := 2 + random.Uint32N(2)
@@ -354,7 +355,7 @@ func (r *reported) change(random *rand.Rand, count uint32, own byte) []*pb.Repor
 	return one(&pb.ReportRequest{Claims: []*pb.ClaimRecord{c}})
 }
 
-// frames returns the claims of the wire of an address, as they are seen once more, some on another link.
+// frames returns another sighting of each wire claim to an address, some on another link.
 func (r *reported) frames(random *rand.Rand, addr []byte, count uint32) *pb.ReportRequest {
 	m := &pb.ReportRequest{}
 	for _, c := range sorted(r.claims) {
@@ -369,11 +370,11 @@ func (r *reported) frames(random *rand.Rand, addr []byte, count uint32) *pb.Repo
 	return proto.Clone(m).(*pb.ReportRequest)
 }
 
-// Whatever agents report bit by bit, the cases are as if all of it was reported at once. And an
+// After any sequence of changes, the cases are as if all records had been reported at once, and an
 // address is judged again when its case has changed.
 func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 	for seed := range uint64(24) {
-		lan := seed%3 == 0 // nodes see frames of each other, which tells what links are one: that is not all in a snapshot
+		lan := seed%3 == 0 // nodes see frames of each other, which join links; a snapshot does not contain all of that
 		random := rand.New(rand.NewPCG(seed, 77))
 		now := verdict.Stamp(time.Hour)
 		l := &disputing{deaf: deaf{dropped: map[string]int{}}, lack: map[string]bool{}, ranges: map[string]bool{}}
@@ -397,7 +398,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 				texts[a] = f.text(a)
 			}
 			speech, giving := s.speech(), s.giving()
-			ports := false // whose frames are whose is told when they are judged
+			ports := false // the senders of frames are determined by judgements
 			clear(l.lack)
 			clear(l.ranges)
 			if random.IntN(20) == 0 {
@@ -424,7 +425,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 					t.Fatalf("seed %d step %d: %s is not judged again, but its case has changed from\n%s\nto\n%s", seed, step, a, before, after)
 				}
 			}
-			// What the wire shows of an owner ends with it, until it is seen again.
+			// Wire claims of an owner end with it until they are seen again.
 			now = now.Add(time.Second)
 			for _, s := range sides {
 				for _, a := range historyAddresses {
@@ -446,7 +447,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 	}
 }
 
-// wantPods checks that what a pod has is judged again when the Kubernetes API says something of it.
+// wantPods checks that the addresses of a pod are judged again when the Kubernetes API changes it.
 func wantPods(t *testing.T, when string, f *Facts, sides []*reported) {
 	t.Helper()
 	for _, key := range []string{"u1", "default/a", "default/b", "other/a", "other/b"} {
@@ -475,7 +476,7 @@ func wantPods(t *testing.T, when string, f *Facts, sides []*reported) {
 	}
 }
 
-// wantAsFresh compares the cases with those of facts that are told all at once.
+// wantAsFresh compares the cases with those of new facts that receive all records at once.
 func wantAsFresh(t *testing.T, when string, f *Facts, sides []*reported, now verdict.Stamp) {
 	t.Helper()
 	fresh := timed(t, &now, &deaf{dropped: map[string]int{}})

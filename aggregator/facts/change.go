@@ -8,13 +8,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// This file changes records. Addresses are touched before anything that they depend on changes.
+// This file changes records. An address is touched before anything that its owners depend on
+// changes.
 
-// ending says how claims end.
+// ending is how claims end.
 type ending struct {
-	// late is how long ago the agent learned of it.
+	// late is how long ago the agent noticed the end.
 	late time.Duration
-	// sweeping is set if they end because a snapshot did not have them.
+	// sweeping is set if they end because a snapshot did not contain them.
 	sweeping bool
 }
 
@@ -24,8 +25,8 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 	n.setNetns(&next, netns, n.Rec.Epoch)
 	next.who, next.intended = n.texts.put(string(who)), n.texts.put(intended)
 	ns := n.namespace(record)
-	// If only its inode became known, it is the same namespace with a better id. Any other id means
-	// that the number was reused for another namespace: a new epoch.
+	// If only the inode became known, it is the same namespace with a better ID. With any other ID,
+	// the number has been reused for another namespace, which starts a new epoch.
 	if ns != 0 {
 		old := n.namespaces.at(ns)
 		same := old.flags == next.flags && old.number == next.number
@@ -49,11 +50,11 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 			f.touchInterface(n, i)
 			f.touchNeighbours(n, i)
 			f.interfaceChanged(n, i)
-			if f.meets(n, i) {
-				f.lookAgain(n.interfaces.at(i).mac.bytes)
+			if f.reachesOthers(n, i) {
+				f.reexamine(n.interfaces.at(i).mac.bytes)
 			}
 		}
-		f.Listener.MayLack(n, record) // under its previous identity
+		f.Listener.MayLack(n, record) // under its previous ID
 		f.unlistPod(n, ns)
 		old.number, old.flags, old.who, old.intended = next.number, next.flags, next.who, next.intended
 		f.listPod(n, ns)
@@ -65,11 +66,12 @@ func (f *editor) setNamespace(n *Node, record uint32, netns string, who verdict.
 
 func (f *editor) endNamespace(n *Node, ns uint32) { f.endNamespaceOf(n, ns, ending{}) }
 
-// endNamespaceOf ends a namespace with its interfaces and claims, and with the claims that entered
-// by its port: those would look like a stranger's for a moment.
+// endNamespaceOf removes a namespace with its interfaces and claims. It also removes the claims
+// that entered through its port, which would otherwise look like those of an external device for a
+// moment.
 func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	record := n.namespaces.at(ns).record
-	for i := range n.inside(ns) { // while the owners of its MACs are known
+	for i := range n.inside(ns) { // first, while the owners of its MACs are known
 		f.endClaims(n, i, how)
 	}
 	for i := range n.inside(ns) {
@@ -78,7 +80,7 @@ func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	if record != verdict.OwnRecord {
 		for _, port := range n.ports(record) {
 			for _, c := range slices.Collect(n.on(port)) {
-				if n.claims.has(c) && n.claims.at(c).wire() != 0 { // others end with it
+				if n.claims.has(c) && n.claims.at(c).wire() != 0 { // kernel claims end with the interface
 					f.end(n, c, how)
 				}
 			}
@@ -91,7 +93,7 @@ func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	n.namespaces.remove(ns)
 }
 
-// namedLink returns the node's link with a name, which it makes if there is none.
+// namedLink returns the node's link with a name, and adds it if necessary.
 func (n *Node) namedLink(name string) uint32 {
 	if l := n.link(name); l != 0 {
 		return l
@@ -153,14 +155,17 @@ func (f *editor) changeLink(n *Node, l uint32, change func()) {
 	f.touchLink(n, l)
 	var on []uint32
 	for i := range n.interfaces.all {
-		if n.interfaces.at(i).link == l {
+		if n.interfaces.at(i).link == l && n.interfaces.at(i).mac.identifiesOne() {
 			on = append(on, i)
-			f.leaveAbroad(n, i)
+			f.removeHolder(n, i)
 		}
 	}
 	change()
 	for _, i := range on {
-		f.enterAbroad(n, i)
+		f.addHolder(n, i)
+		if !f.reachesOthers(n, i) { // another interface on the link may have taken its place
+			f.replaceHolder(n, i)
+		}
 	}
 }
 
@@ -186,7 +191,7 @@ func (f *editor) setInterface(n *Node, old uint32, next iface, others rare, link
 	return i
 }
 
-// enterInside and leaveInside list an interface with its namespace.
+// enterInside and leaveInside add and remove an interface from the list of its namespace.
 func (n *Node) enterInside(i uint32) {
 	one := n.interfaces.at(i)
 	ns := n.namespaces.at(one.namespace)
@@ -238,16 +243,16 @@ func (f *editor) replaceInterface(n *Node, i uint32, next *iface, others rare) {
 	f.touchNeighbours(n, i)
 	if one.mac.form != noMAC {
 		n.enterHolder(i)
-		f.enterAbroad(n, i)
+		f.addHolder(n, i)
 	}
 	if uplinkChanged {
 		for c := range n.on(i) {
-			f.sighted(refOf(n.number, c))
+			f.queueSighting(refOf(n.number, c))
 		}
 	}
 }
 
-// interfaceChanged notifies everything else that depends on an interface, before it changes.
+// interfaceChanged notifies the listener and touches disputes, before an interface changes.
 func (f *editor) interfaceChanged(n *Node, i uint32) {
 	f.Listener.RangesChanged(n)
 	record := n.namespaces.at(n.interfaces.at(i).namespace).record
@@ -266,14 +271,14 @@ func (f *editor) unlistHardware(n *Node, i uint32) {
 	}
 	f.touchNamed(n, one.mac)
 	f.touchNeighbours(n, i)
-	f.leaveAbroad(n, i)
+	f.removeHolder(n, i)
 	n.leaveHolder(i)
 	one.mac = mac{}
 }
 
 func (f *editor) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
 
-// endInterfaceOf ends an interface with the claims on it.
+// endInterfaceOf removes an interface and the claims on it.
 func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 	f.endClaims(n, i, how)
 	f.interfaceChanged(n, i)
@@ -292,40 +297,40 @@ func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 	n.interfaces.remove(i)
 }
 
-// endClaims ends the claims on an interface.
+// endClaims removes the claims on an interface.
 func (f *editor) endClaims(n *Node, i uint32, how ending) {
 	for n.interfaces.at(i).claims != 0 {
 		f.end(n, n.interfaces.at(i).claims, how)
 	}
 }
 
-// end ends one claim. When the last kernel claim of an owner to an address ends, end also removes
+// end removes a claim. When the last kernel claim of an owner to an address ends, end also removes
 // the wire claims of that owner, because no agent would withdraw them.
 func (f *editor) end(n *Node, c uint32, how ending) {
 	one := *n.claims.at(c)
 	item := f.touch(one.addr)
 	if one.wire() != 0 {
-		f.unlist(n, c)
+		f.removeFromIndexes(n, c)
 		return
 	}
 	id := n.idOf(n.interfaces.at(one.port).namespace)
 	mac := n.texts.macOf(n.interfaces.at(one.port).mac)
-	last, there := true, false // there: the owner still has it with the same hardware address
+	last, there := true, false // there: the owner still has the address with the same hardware address
 	for r := range f.addresses.all(one.addr) {
 		other := f.nodes[r.node()]
 		for k := range other.same(r.index()) {
 			claim := other.claims.at(k)
 			if claim.wire() == 0 && (other != n || k != c) && other.idOf(other.interfaces.at(claim.port).namespace) == id {
 				last = false
-				there = there || f.meets(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
+				there = there || f.reachesOthers(other, claim.port) && other.texts.macOf(other.interfaces.at(claim.port).mac) == mac
 			}
 		}
 	}
 	var tomb verdict.MAC
-	if !there && f.meets(n, one.port) {
+	if !there && f.reachesOthers(n, one.port) {
 		tomb = mac
 	}
-	f.unlist(n, c)
+	f.removeFromIndexes(n, c)
 	if tomb != "" {
 		f.bury(n, one.addr, tomb, how.late)
 	}
@@ -340,13 +345,13 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 		}
 		seen := by.claims.at(r.index())
 		if seen.addr != one.addr || seen.wire() == 0 || by.wires.at(seen.wire()).isNew() {
-			continue // the record was reused for another claim
+			continue // the record has been reused for another claim
 		}
 		if by == n && how.sweeping && seen.sweep == n.sweep {
 			continue
 		}
 		mac := by.texts.macOf(by.hardware.at(by.wires.at(seen.wire()).hardware).mac)
-		f.unlist(by, r.index())
+		f.removeFromIndexes(by, r.index())
 		if by != n {
 			f.bury(n, one.addr, mac, how.late)
 		}
@@ -354,7 +359,7 @@ func (f *editor) end(n *Node, c uint32, how ending) {
 }
 
 // attributed returns the wire claims by which the owners of an address are known, if a kernel has
-// the address too. It leaves out claims that were not there when the address was last judged.
+// the address, too. It omits claims that are newer than the last judgement.
 func (f *editor) attributed(a index.Address) (sightings []sighting) {
 	kernel, seen := false, false
 	for r := range f.addresses.all(a) {

@@ -12,9 +12,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// Each change of an interface has its addresses judged again; the same once more changes nothing.
+// Each change of an interface triggers a judgement of its addresses. A repetition does not.
 func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 	for name, change := range map[string]func(i *pb.InterfaceRecord){
 		"nothing":        func(*pb.InterfaceRecord) {},
@@ -24,7 +25,7 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 		"host interface": func(i *pb.InterfaceRecord) { i.HostInterface = "other" },
 		"VRF":            func(i *pb.InterfaceRecord) { i.Vrf = "other" },
 		"kind":           func(i *pb.InterfaceRecord) { i.Kind = "other" },
-		"MAC":            func(i *pb.InterfaceRecord) { i.Mac = podMAC(9) },
+		"MAC":            func(i *pb.InterfaceRecord) { i.Mac = records.MAC(9) },
 		"no MAC":         func(i *pb.InterfaceRecord) { i.Mac = nil },
 		"peer":           func(i *pb.InterfaceRecord) { i.PeerNamespace = 9 },
 		"attachment":     func(i *pb.InterfaceRecord) { i.Attachment = pb.InterfaceRecord_LOWER },
@@ -62,7 +63,7 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 	}
 }
 
-// Each change of a namespace counts, too. A listener hears of it under both identities.
+// The same applies to changes of a namespace. A listener is notified of both identities.
 func TestEachChangeOfANamespaceCounts(t *testing.T) {
 	first := func() *pb.NamespaceRecord {
 		return &pb.NamespaceRecord{Id: 2, Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "a"}, Intended: []*pb.Intended{{Address: "10.0.0.7", Source: "cri"}}}
@@ -70,7 +71,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 	for name, change := range map[string]func(ns *pb.NamespaceRecord){
 		"nothing":     func(*pb.NamespaceRecord) {},
 		"number":      func(ns *pb.NamespaceRecord) { ns.Netns = "4002" },
-		"same number": func(ns *pb.NamespaceRecord) { ns.Netns = "1" }, // as the epoch
+		"same number": func(ns *pb.NamespaceRecord) { ns.Netns = "1" }, // equal to the epoch
 		"odd number":  func(ns *pb.NamespaceRecord) { ns.Netns = "odd" },
 		"name":        func(ns *pb.NamespaceRecord) { ns.Workload.Name = "b" },
 		"intended":    func(ns *pb.NamespaceRecord) { ns.Intended[0].Address = "10.0.0.8" },
@@ -81,8 +82,8 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 		s.Listener = ids
 		a := s.joins("n1", "b1", 1, &pb.ReportRequest{
 			Namespaces: []*pb.NamespaceRecord{first()},
-			Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "eth0", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}, {Namespace: 1, Index: 7, Name: "p", PeerNamespace: 2, Attachment: pb.InterfaceRecord_OWN}},
-			Claims:     []*pb.ClaimRecord{assigned(2, "10.0.0.2"), {Address: []byte{10, 0, 0, 5}, Kind: pb.Evidence_USED, Namespace: 1, Index: 7, Mac: podMAC(9), Count: 1}},
+			Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "eth0", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER}, {Namespace: 1, Index: 7, Name: "p", PeerNamespace: 2, Attachment: pb.InterfaceRecord_OWN}},
+			Claims:     []*pb.ClaimRecord{assigned(2, "10.0.0.2"), {Address: []byte{10, 0, 0, 5}, Kind: pb.Evidence_USED, Namespace: 1, Index: 7, Mac: records.MAC(9), Count: 1}},
 		})
 		s.judgeAll()
 		before := s.text("10.0.0.2")
@@ -116,7 +117,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 	}
 }
 
-// identities is a chronicle that writes down the identities of the namespaces that it hears of.
+// identities is a chronicle that records the identities of the namespaces in notifications.
 type identities struct {
 	*chronicle
 	ids []string
@@ -128,13 +129,13 @@ func (i *identities) MayLack(n *Node, record uint32) {
 	}
 }
 
-// What entered by the port of a namespace ends with it, but not what the port itself has.
+// Claims in frames from the port of a namespace end with it, but not the claims of the port itself.
 func TestFramesOfANamespaceEndWithIt(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	host := assignedMessage(1, "10.0.0.20")
 	host.Claims[0].Index = 102
-	a.tell(host, claims(announced(2, "10.0.0.21", podMAC(9)), announced(3, "10.0.0.22", podMAC(9))), seen("10.0.0.23", podMAC(9), 1))
+	a.tell(host, records.Claims(announced(2, "10.0.0.21", records.MAC(9)), announced(3, "10.0.0.22", records.MAC(9))), seen("10.0.0.23", records.MAC(9), 1))
 	s.judgeAll()
 	s.told.heard = nil
 	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
@@ -160,13 +161,13 @@ func TestFramesOfANamespaceEndWithIt(t *testing.T) {
 	s.check(t, "the node's own namespace ends")
 }
 
-// A link that nothing uses and nobody reports leaves its domain.
+// A link that is neither used nor reported leaves its domain.
 func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	s := newScene(t)
 	home := lan(1)
 	home.Links = nil
 	a, b := s.joins("n1", "b1", 1, home, onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.9", podMAC(2), 1))
+	b.tell(seen("10.0.0.9", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.9", "n2 n1/eth0 -")
 	s.judgeAll()
 	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 1, Index: 9, Gone: true}}})
@@ -174,11 +175,12 @@ func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	s.wantJudged("nothing uses it", "10.0.0.1", "10.0.0.9")
 	s.check(t, "nothing uses it")
 	a.tell(home, onLAN(2, "10.0.0.1"))
-	b.tell(seen("10.0.0.9", podMAC(2), 2))
+	b.tell(seen("10.0.0.9", records.MAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.9", "n2 n1/eth0 -")
+	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -")
 }
 
-// A link that is in use but no longer reported has no kind.
+// A link that is used but no longer reported has no kind.
 func TestALinkThatIsNotReported(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
@@ -200,13 +202,13 @@ func TestALinkThatIsNotReported(t *testing.T) {
 	s.check(t, "it is not reported")
 }
 
-// A frame that was under way does not bring back an owner that gave its address up, unless the owner
-// still has it with the same hardware address.
+// A frame that was on its way does not bring back an owner that gave its address up, unless the
+// owner still has it with the same hardware address.
 func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	const addr = "10.0.0.1"
-	lower := func(record, index uint32, mac byte, link string) *pb.ReportRequest {
+	lower := func(record, index, mac uint32, link string) *pb.ReportRequest {
 		m := onLAN(record, addr)
-		m.Interfaces[0].Index, m.Interfaces[0].Mac, m.Interfaces[0].Link, m.Claims[0].Index = index, podMAC(mac), link, index
+		m.Interfaces[0].Index, m.Interfaces[0].Mac, m.Interfaces[0].Link, m.Claims[0].Index = index, records.MAC(mac), link, index
 		return m
 	}
 	apart := lower(2, 3, 2, "v")
@@ -214,7 +216,7 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		m    []*pb.ReportRequest
-		want bool // the address of the first message is buried with its MAC
+		want bool // whether there is a tombstone for the address and MAC of the first message
 	}{
 		{"the only one", []*pb.ReportRequest{lower(2, 2, 2, "eth0")}, true},
 		{"one that has it on another interface with the MAC", []*pb.ReportRequest{lower(2, 2, 2, "eth0"), lower(2, 3, 2, "eth0")}, false},
@@ -230,9 +232,9 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 		s.judgeAll()
 		end := proto.CloneOf(test.m[0].Claims[0])
 		end.Gone = true
-		home.tell(claims(end))
+		home.tell(records.Claims(end))
 		s.after(time.Second)
-		late := seen(addr, podMAC(2), 1)
+		late := seen(addr, records.MAC(2), 1)
 		late.Claims[0].Age = durationpb.New(2 * time.Second)
 		if by.tell(late); (by.n.Claims() == 0) != test.want {
 			t.Errorf("%s: got %d claims of a late frame, want it left out %t", test.name, by.n.Claims(), test.want)
@@ -240,14 +242,14 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	}
 }
 
-// What the wire showed of an owner ends with its last address, not with the address of another owner
-// or on another interface.
+// Wire claims of an owner end when it loses the address on its last interface, and not when another
+// owner or only one of its interfaces loses it.
 func TestFramesEndWithTheLastInterface(t *testing.T) {
 	const addr = "10.0.0.1"
 	for _, test := range []struct {
 		name  string
 		other *pb.ReportRequest
-		want  bool // the frame stays when the first interface loses the address
+		want  bool // whether the frame is kept when the first interface loses the address
 	}{
 		{"it has the address once", nil, false},
 		{"it has the address on another interface", secondInterface(2, 7, addr), true},
@@ -258,10 +260,10 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 		if test.other != nil {
 			a.tell(test.other)
 		}
-		a.tell(seen(addr, podMAC(2), 1))
+		a.tell(seen(addr, records.MAC(2), 1))
 		s.judgeAll()
 		s.Settle(key(addr), false)
-		a.tell(back2(2, addr))
+		a.tell(withdrawn(2, addr))
 		if got := s.Wired(key(addr)); got != test.want {
 			t.Errorf("%s: got a frame %t, want %t", test.name, got, test.want)
 		}
@@ -269,10 +271,10 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 	}
 }
 
-// What is claimed on other nodes of a domain for a hardware address is judged again when its holder
-// changes, and the holder may then lack an address.
+// Addresses that other nodes of a domain claim with a hardware address are judged again when its
+// holder changes, and the holder may then lack an address.
 func TestNeighboursAreJudgedAgain(t *testing.T) {
-	for _, mac := range [][]byte{podMAC(2), {0, 0, 0x5e, 0, 1, 7}, []byte("twenty bytes of a MAC")} {
+	for _, mac := range [][]byte{records.MAC(2), {0, 0, 0x5e, 0, 1, 7}, []byte("twenty bytes of a MAC")} {
 		holder := func() *pb.ReportRequest {
 			m := onLAN(2, "10.0.0.1")
 			m.Interfaces[0].Mac = mac
@@ -286,20 +288,20 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 		for name, change := range map[string]*pb.ReportRequest{
 			"its namespace is another pod's": {Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "other"}}}},
 			"its interface is renamed":       iface(func(i *pb.InterfaceRecord) { i.Name = "other" }),
-			"its interface has another MAC":  iface(func(i *pb.InterfaceRecord) { i.Mac = podMAC(8) }),
+			"its interface has another MAC":  iface(func(i *pb.InterfaceRecord) { i.Mac = records.MAC(8) }),
 			"its interface has no MAC":       iface(func(i *pb.InterfaceRecord) { i.Mac = nil }),
 			"its interface is gone":          {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}},
 			"it is gone":                     {Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}},
 		} {
 			name = fmt.Sprintf("%x: %s", mac, name)
 			s := newScene(t)
-			inside := pod(3, "10.0.0.3") // a pod of a bridge that the uplink is a port of
+			inside := pod(3, "10.0.0.3") // a pod on a bridge with the uplink as a port
 			inside.Links, inside.Interfaces[0].Link, inside.Interfaces[1].Link = nil, "eth0", "eth0"
 			a, b := s.joins("n1", "b1", 1, lan(1), holder(), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), inside)
-			b.tell(seen("10.0.0.4", podMAC(4), 1))
+			b.tell(seen("10.0.0.4", records.MAC(4), 1))
 			frame := announced(3, "10.0.0.9", mac)
 			frame.Link = "eth0"
-			b.tell(claims(frame))
+			b.tell(records.Claims(frame))
 			s.wantDomains(name+": before", "10.0.0.9", "n2 n1/eth0 -")
 			s.judgeAll()
 			a.tell(change)
@@ -310,33 +312,33 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 	}
 }
 
-// The sender of a frame that another node saw may then have, or lack, an address.
-func TestSendersOnOtherNodesAreTold(t *testing.T) {
+// The sender of a frame that another node saw may have gained or lost an intended address.
+func TestSendersOnOtherNodesAreNotified(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
 	s.told.heard = nil
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantHeard("a frame by the uplink", "lack n1#2")
-	b.tell(claims(announced(3, "10.0.0.8", podMAC(3))))
+	b.tell(records.Claims(announced(3, "10.0.0.8", records.MAC(3))))
 	s.wantHeard("a frame by the port of a pod", "lack n2#3")
 }
 
-// Claims that name one hardware address end in any order.
+// Claims with the same hardware address may end in any order.
 func TestClaimsOfOneMACEndInAnyOrder(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1))
 		frame := func(i int) *pb.ClaimRecord {
-			c := seen(fmt.Sprint("10.0.0.", i), podMAC(9), 1).Claims[0]
-			c.Source = podMAC(8)
+			c := seen(fmt.Sprint("10.0.0.", i), records.MAC(9), 1).Claims[0]
+			c.Source = records.MAC(8)
 			return c
 		}
-		a.tell(claims(frame(0), frame(1), frame(2)))
+		a.tell(records.Claims(frame(0), frame(1), frame(2)))
 		for _, i := range order {
 			gone := frame(i)
 			gone.Gone = true
-			a.tell(claims(gone))
+			a.tell(records.Claims(gone))
 			s.check(t, fmt.Sprint(order))
 		}
 		if a.n.Claims() != 0 {

@@ -18,7 +18,8 @@ type claimKey struct {
 	source          mac
 }
 
-// find returns the claim with a key on a port, among those of an address on the node; 0 for none.
+// find returns the claim with a key on a port, among the claims to an address on the node; 0 if
+// there is none.
 func (t *tables) find(first, port uint32, key claimKey) uint32 {
 	for c := range t.same(first) {
 		one := t.claims.at(c)
@@ -47,7 +48,7 @@ func (t *tables) history(c *claim) history {
 	return c.once()
 }
 
-// once returns the history of a kernel claim that was reported once.
+// once returns the history of a kernel claim that was reported only once.
 func (c *claim) once() history { return history{last: c.first, mark: c.begun, count: 1} }
 
 func (t *tables) setHistory(c *claim, h history) {
@@ -66,8 +67,8 @@ func (t *tables) setHistory(c *claim, h history) {
 	}
 }
 
-// list adds a new claim to all indexes. linkName and prefix are those of its record.
-func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
+// addToIndexes adds a new claim to all indexes. linkName and prefix come from its record.
+func (f *editor) addToIndexes(n *Node, a index.Address, port uint32, key claimKey, linkName string, prefix uint8, now verdict.Stamp) uint32 {
 	f.touch(a)
 	next := claim{addr: a, port: port, kind: key.kind, prefix: prefix, begun: now}
 	if key.mac.form != noMAC {
@@ -85,17 +86,17 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 	}
 	c := n.claims.add(next)
 
-	// On the port.
+	// The index by port.
 	at := n.interfaces.at(port)
 	one := n.claims.at(c)
 	if one.after = at.claims; one.after != 0 {
 		n.claims.at(one.after).before = c
 	}
 	at.claims = c
-	// By its address.
+	// The index by address.
 	one.alike = f.addresses.of(a, n.number)
 	f.addresses.set(a, refOf(n.number, c))
-	// By its MAC.
+	// The index by MAC.
 	if one.wire() != 0 {
 		w := n.wires.at(one.wire())
 		hw := n.hardware.at(w.hardware)
@@ -116,8 +117,8 @@ func (f *editor) list(n *Node, a index.Address, port uint32, key claimKey, linkN
 	return c
 }
 
-// unlist removes a claim. Its address is touched before.
-func (f *editor) unlist(n *Node, c uint32) {
+// removeFromIndexes removes a claim. Its address must be touched before.
+func (f *editor) removeFromIndexes(n *Node, c uint32) {
 	one := n.claims.at(c)
 	f.touch(one.addr)
 	f.addressed(n, c)
@@ -153,14 +154,14 @@ func (f *editor) unlist(n *Node, c uint32) {
 		n.histories.remove(one.more)
 	}
 	n.claims.remove(c)
-	if l != 0 { // only now: dropLink may touch the claims on other links
+	if l != 0 { // last, because dropLink may touch the claims on other links
 		n.links.at(l).users--
 		f.dropLink(n, l)
 	}
 }
 
-// unlistWire removes a wire claim from the indexes by MAC. It returns the link of the claim, which
-// still counts the claim; 0 for none.
+// unlistWire removes a wire claim from the indexes by MAC. It returns the claim's link, which still
+// counts the claim as a user; 0 if it has none.
 func (f *editor) unlistWire(n *Node, c uint32) (link uint32) {
 	at := n.claims.at(c).wire()
 	w := *n.wires.at(at)
@@ -191,7 +192,7 @@ func (f *editor) setPrefix(n *Node, c uint32, prefix uint8) {
 	if one.prefix == prefix {
 		return
 	}
-	f.addressed(n, c) // its subnet until now
+	f.addressed(n, c) // before the change, for its current subnet
 	one.prefix = prefix
 	f.addressed(n, c)
 }
@@ -201,7 +202,7 @@ func (f *editor) addressed(n *Node, c uint32) {
 	one := n.claims.at(c)
 	at := n.interfaces.at(one.port)
 	if one.wire() != 0 {
-		f.spoke(n, at.peer(), n.hardware.at(n.wires.at(one.wire()).hardware).mac)
+		f.notifySenders(n, at.peer(), n.hardware.at(n.wires.at(one.wire()).hardware).mac)
 	}
 	if one.kind != verdict.Assigned {
 		return
@@ -213,14 +214,14 @@ func (f *editor) addressed(n *Node, c uint32) {
 		f.Listener.MayLack(n, ns.record)
 	} else {
 		subnet := netip.PrefixFrom(one.addr.Addr(), int(one.prefix))
-		f.touchDisputesWithin(n, []netip.Prefix{subnet}) // causes go by the subnets that have the address
+		f.touchDisputesWithin(n, []netip.Prefix{subnet}) // causes depend on the subnets that contain the address
 	}
 }
 
-// spoke notifies that the namespaces that may have sent a frame may now have, or lack, an address
-// that was meant for them: the one behind the port that the frame entered by, and those that have
-// its MAC, on any node.
-func (f *editor) spoke(n *Node, behind uint32, m mac) {
+// notifySenders notifies that the namespaces that may have sent a frame may have gained or lost an
+// intended address: the one behind the port through which the frame entered, and those with its
+// MAC, on any node.
+func (f *editor) notifySenders(n *Node, behind uint32, m mac) {
 	if behind != 0 {
 		f.Listener.MayLack(n, behind)
 	}
@@ -228,13 +229,13 @@ func (f *editor) spoke(n *Node, behind uint32, m mac) {
 		f.Listener.MayLack(n, n.namespaces.at(n.interfaces.at(i).namespace).record)
 	}
 	if m.form == sixBytes {
-		for by, i := range f.abroadOf(m.bytes) {
+		for by, i := range f.holdersOf(m.bytes) {
 			f.Listener.MayLack(by, by.namespaces.at(by.interfaces.at(i).namespace).record)
 		}
 	}
 }
 
-// moveClaimLink moves a wire claim to another link, because its port has moved there.
+// moveClaimLink moves a wire claim to another link after its port has moved there.
 func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 	one := n.claims.at(c)
 	if one.wire() == 0 || linkName == "" {
@@ -254,7 +255,7 @@ func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 	}
 }
 
-// Values of wire.judged.
+// The values of wire.judged.
 const (
 	never uint32 = iota
 	plainly
@@ -264,9 +265,9 @@ const (
 func (w *wire) isSettled() bool { return atomic.LoadUint32(&w.judged) == plainly }
 func (w *wire) isNew() bool     { return atomic.LoadUint32(&w.judged) == never }
 
-// Settle records that an address was judged, and whether it has one plain owner. If it has, it is
-// not judged again when the wire shows it once more. The caller holds the lock for reading, and is
-// the only one that judges the address.
+// Settle records that an address was judged. plain is set if it has one undisputed owner, in which
+// case another sighting does not trigger a judgement. The caller holds the lock for reading, and no
+// other goroutine judges the address.
 func (f *editor) Settle(a index.Address, plain bool) {
 	is := otherwise
 	if plain {
@@ -282,7 +283,7 @@ func (f *editor) Settle(a index.Address, plain bool) {
 	}
 }
 
-// Expire ends wire claims that are too old to be kept, after an address was judged.
+// Expire deletes expired wire claims after an address was judged.
 func (f *editor) Expire(item *Item, claims []Ref) {
 	b := newBatch()
 	f.piece(b, func() {
@@ -298,7 +299,7 @@ func (f *editor) Expire(item *Item, claims []Ref) {
 			}
 			one := n.claims.at(r.index())
 			if one.addr == item.Address && one.wire() != 0 && n.wires.at(one.wire()).seen.Add(2*f.Policy.StaleAfter) <= now {
-				f.unlist(n, r.index())
+				f.removeFromIndexes(n, r.index())
 			}
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
@@ -27,46 +28,46 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 	}
 }
 
-// What the wire showed of an owner before a snapshot ends with it; what the snapshot has stays.
+// Wire claims from before a snapshot end with their owner. Those in the snapshot are kept.
 func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", podMAC(2), 1))
+	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), seen("10.0.0.1", records.MAC(2), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
 	without := onLAN(2, "10.0.0.1")
 	without.Claims = nil
-	a.snapshot(lan(1), without, seen("10.0.0.1", podMAC(2), 1))
+	a.snapshot(lan(1), without, seen("10.0.0.1", records.MAC(2), 1))
 	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
 		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
 	}
 	a.tell(onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	if a.tell(back2(2, "10.0.0.1")); a.n.Claims() != 0 {
+	if a.tell(withdrawn(2, "10.0.0.1")); a.n.Claims() != 0 {
 		t.Errorf("got %d claims, want none: the frame was of the owner that ended", a.n.Claims())
 	}
 }
 
-// A claim that was not judged yet is nobody's: it may be of the next owner.
+// A claim that has not been judged yet has no owner: it may be from the next one.
 func TestNewFramesOutliveAnOwner(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	a.tell(seen("10.0.0.1", podMAC(2), 1), back2(2, "10.0.0.1"))
+	a.tell(seen("10.0.0.1", records.MAC(2), 1), withdrawn(2, "10.0.0.1"))
 	if a.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame", a.n.Claims())
 	}
 	b := s.joins("n2", "b2", 1, lan(2))
-	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", podMAC(9), 1))
+	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", records.MAC(9), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.3"), false)
-	if b.tell(back2(3, "10.0.0.3")); b.n.Claims() != 1 {
+	if b.tell(withdrawn(3, "10.0.0.3")); b.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame of another sender", b.n.Claims())
 	}
 }
 
-// What was seen of an owner ends with it, and frames that were under way do not bring it back.
+// Sightings of an owner end with it, and frames that were on their way do not bring it back.
 func TestAHolderThatEndedIsNotBroughtBack(t *testing.T) {
 	mac := []byte{2, 0, 0, 0, 0, 7}
 	holder := func(gone bool) *pb.ReportRequest {
@@ -217,7 +218,7 @@ func TestOwnersBeforeAChange(t *testing.T) {
 	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {
 		t.Errorf("got %v before no change", owners)
 	}
-	a.tell(back2(2, "10.0.0.1"))
+	a.tell(withdrawn(2, "10.0.0.1"))
 	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
 		t.Errorf("got %v before a change", owners)
 	}
@@ -225,13 +226,13 @@ func TestOwnersBeforeAChange(t *testing.T) {
 
 func TestClaimsOfKernelsComeFirst(t *testing.T) {
 	one, two := assigned(2, "10.0.0.1"), assigned(2, "10.0.0.2")
-	frame, other := announced(2, "10.0.0.1", podMAC(9)), announced(2, "10.0.0.2", podMAC(9))
+	frame, other := announced(2, "10.0.0.1", records.MAC(9)), announced(2, "10.0.0.2", records.MAC(9))
 	if got := kernelFirst([]*pb.ClaimRecord{frame, one, other, two}); !slices.Equal(got, []*pb.ClaimRecord{one, two, frame, other}) {
 		t.Errorf("got %v, want those of kernels first", got)
 	}
 }
 
-// What a kernel has is kept however long ago it was said.
+// Kernel claims are kept, however long ago they were reported.
 func TestOldClaimsOfKernelsAreKept(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))

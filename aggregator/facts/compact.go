@@ -6,8 +6,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// reserve makes room for what a message of a snapshot has, so that the tables need not grow step by
-// step and leave garbage behind.
+// reserve makes room for the records of a snapshot's message, so that the tables need not grow step
+// by step and leave garbage behind.
 func (t *tables) reserve(m *pb.ReportRequest) {
 	wires := 0
 	for _, c := range m.GetClaims() {
@@ -35,12 +35,12 @@ func (t *tables) reserve(m *pb.ReportRequest) {
 	for _, rec := range m.GetNamespaces() {
 		bytes += stored(packedLength(rec.GetWorkload()))
 	}
-	const others = 8 // kinds and names of interfaces, and the like
+	const others = 8 // kinds and names of interfaces, and others
 	t.texts.restart(namespaces+links+others, bytes+8*others)
 }
 
-// packedLength returns about how long a workload is in the texts of its node: the ids in it, which
-// are hexadecimal, take half as much there.
+// packedLength returns the approximate length of a packed workload. Hexadecimal IDs take half of
+// their length.
 func packedLength(w *pb.Workload) int {
 	const lengths = 10
 	return lengths + len(w.GetNamespace()) + len(w.GetName()) + (len(w.GetUid())+len(w.GetContainerId()))/2 +
@@ -66,7 +66,7 @@ func (t *tables) trim() {
 	t.hardware.trim()
 }
 
-// compact drops the texts that no record has.
+// compact drops the texts that no record refers to.
 func (t *tables) compact() {
 	old := t.texts.arena.String()
 	now := make(map[text]text, t.texts.count)
@@ -93,7 +93,7 @@ func (t *tables) compact() {
 	}, func(id *text) { *id = now[*id] })
 }
 
-// restart forgets all texts and makes room for others.
+// restart drops all texts and makes room for new ones.
 func (t *texts) restart(count, bytes int) {
 	t.arena.Reset()
 	t.arena.Grow(bytes)
@@ -102,7 +102,8 @@ func (t *texts) restart(count, bytes int) {
 	t.kept = count
 }
 
-// eachText shows all texts and hardware addresses that records have, to look at or to change.
+// eachText calls functions for all texts and hardware addresses of records, to read or to change
+// them.
 func (t *tables) eachText(see func(text), macs func(*mac), change func(*text)) {
 	one := func(id *text) {
 		if see != nil {
@@ -115,7 +116,7 @@ func (t *tables) eachText(see func(text), macs func(*mac), change func(*text)) {
 	for i := range t.namespaces.all {
 		ns := t.namespaces.at(i)
 		if ns.flags.has(named) {
-			id := text(ns.number) //nolint:gosec // it was a text
+			id := text(ns.number) //nolint:gosec // the number is a text
 			one(&id)
 			ns.number = uint64(id)
 		}

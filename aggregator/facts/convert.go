@@ -9,7 +9,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Known returns an enumeration value of the API; 0 for an unknown one, which a newer agent may
+// Known returns an enumeration value of the API; 0 for an unknown value, which a newer agent may
 // send.
 func Known[E ~int32, T ~uint8](number E, last T) T {
 	if number < 0 || number > E(last) {
@@ -26,7 +26,7 @@ func Stamp(t *timestamppb.Timestamp) verdict.Stamp {
 	return verdict.Stamp(t.GetSeconds()*1e9 + int64(t.GetNanos()))
 }
 
-// FromKernel reports whether a record is a kernel claim, not a wire claim.
+// FromKernel reports whether a record is a kernel claim and not a wire claim.
 func FromKernel(rec *pb.ClaimRecord) bool {
 	return rec.GetKind() == pb.Evidence_ASSIGNED || rec.GetKind() == pb.Evidence_DAD_FAILED
 }
@@ -41,7 +41,7 @@ func kernelClaims(m *pb.ReportRequest) (n int) {
 	return n
 }
 
-// residence returns the longest time that a claim of a message was in the agent.
+// residence returns the longest time that a claim of a message has spent in the agent.
 func residence(m *pb.ReportRequest) (longest time.Duration) {
 	for _, c := range m.GetClaims() {
 		if !c.GetGone() {

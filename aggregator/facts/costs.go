@@ -8,8 +8,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Bytes of live heap that one record takes, without its strings. TestRecordsCostWhatIsCharged
-// compares them with the heap.
+// The live heap in bytes of one record without its strings. TestRecordsCostWhatIsCharged compares
+// these numbers with measurements.
 const (
 	nodeCost       = 48 << 10 // including its connection and stream
 	namespaceCost  = 150
@@ -18,14 +18,14 @@ const (
 	linkCost       = 60
 	KernelCost     = 280
 	WireCost       = 560
-	rivalCost      = 9000 // extra for a claim that may conflict with another claim
+	rivalCost      = 9000 // additional cost of a claim that may conflict with another one
 	poolCost       = 1400
 	rangeCost      = 80
 	allocationCost = 1800 // including a finding
 	statusCost     = 6    // per byte of the message
 )
 
-// rivals reports whether the claims of an address name several hardware addresses, or several
+// rivals reports whether the claims to an address have several hardware addresses or several
 // namespaces.
 func (f *ledger) rivals(a index.Address) bool {
 	var first verdict.MAC
@@ -52,8 +52,8 @@ func (f *ledger) rivals(a index.Address) bool {
 	return false
 }
 
-// rival reports whether a claim may be in conflict with another claim to its address. Such a
-// claim takes more memory.
+// rival reports whether a claim may conflict with another claim to its address, and thus takes more
+// memory.
 func (f *ledger) rival(n *Node, a index.Address, port uint32, key claimKey) bool {
 	m := n.texts.macOf(key.mac)
 	if m == "" {
@@ -83,11 +83,11 @@ func (f *ledger) claimCost(n *Node, a index.Address, port uint32, key claimKey, 
 	if f.rival(n, a, port, key) {
 		cost += rivalCost
 	}
-	return min(cost+textCost(rec.GetNetwork()), math.MaxUint16) // a record has room for no more
+	return min(cost+textCost(rec.GetNetwork()), math.MaxUint16) // the field is that small
 }
 
-// changedCost returns the charge of a known claim after its network or link changed. It
-// includes a new link that only this claim names.
+// changedCost returns the charge of a known claim after its network or link changed. It includes a
+// new link that only this claim uses.
 func changedCost(n *Node, c uint32, rec *pb.ClaimRecord) int {
 	one := n.claims.at(c)
 	cost := int(one.cost) + textCost(rec.GetNetwork()) - textCost(n.texts.get(one.network))

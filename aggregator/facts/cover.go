@@ -9,11 +9,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// coverFor is how long a cached result is used if no change is known.
+// coverFor is how long a cached result is used if nothing is known to have changed.
 const coverFor = time.Second
 
-// cover caches briefly whether all nodes are covered. It has a lock of its own, because readers of
-// the facts write it too.
+// cover caches whether all nodes are covered. It has its own lock because readers of the facts
+// update it.
 type cover struct {
 	*Facts
 
@@ -22,8 +22,8 @@ type cover struct {
 	all bool
 }
 
-// Label returns what all spellings of a node's name have in common: it is in lower case and without
-// a domain.
+// Label returns the part that all spellings of a node's name share: in lower case and without the
+// domain.
 func Label(name string) string {
 	first, _, _ := strings.Cut(strings.ToLower(name), ".")
 	return first
@@ -37,13 +37,13 @@ func (f *cover) coverageChanged() {
 	f.Listener.CoverageChanged()
 }
 
-// reports reports whether an agent reports for the node with a name, and sees into its pods.
+// reports reports whether an agent reports for the node with a name and can see into its pods.
 func (f *cover) reports(name string) bool {
 	return slices.ContainsFunc(f.called[name], func(n *Node) bool { return n.Covers() })
 }
 
-// Reporting is Covered for many names, which others have for nodes: in capitals, or with a domain
-// or without. The caller holds the lock.
+// Reporting returns a function that reports whether an agent reports for a node, given by any
+// spelling of its name. The caller holds the lock.
 func (f *cover) Reporting() func(name string) bool {
 	var called map[string][]*Node
 	return func(name string) bool {
@@ -67,7 +67,7 @@ func (f *cover) covered(name string) bool {
 	if f.reports(name) {
 		return true
 	}
-	if shown := f.shown[name]; len(shown) > 0 { // under a longer name, if two nodes share one
+	if shown := f.shown[name]; len(shown) > 0 { // the displayed name is longer if two nodes share a name
 		return shown[len(shown)-1].Covers()
 	}
 	for n := range f.Nodes {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 // contesting is a chronicle with disputed addresses.
@@ -22,8 +23,8 @@ func (c *contesting) Contested(yield func(index.Address) bool) {
 	}
 }
 
-// A change of the pools or addresses of a node may change the causes of conflicts about addresses that
-// the node claims, or that it sent frames about.
+// A change of a node's pools or addresses may change the causes of conflicts about addresses that
+// the node claims or sent frames about.
 func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 	address := onHost("10.0.0.200")
 	for _, test := range []struct {
@@ -41,7 +42,7 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), pod(4, "10.0.0.2"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
 		b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
-		b.tell(seen("10.0.0.9", podMAC(2), 1), seen("10.0.0.8", podMAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
+		b.tell(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
 		s.judgeAll()
 		s.Listener = &contesting{s.told, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
 		a.tell(test.m)
@@ -51,16 +52,17 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 	}
 }
 
-// A sender that answers for one address more or less is judged for all of them, unless there are many.
+// If a sender answers for one more or one less address, all of them are judged again, unless there
+// are many.
 func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 	answer := func(i int) *pb.ClaimRecord {
-		c := seen(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String(), podMAC(99), 1).Claims[0]
+		c := seen(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}).String(), records.MAC(99), 1).Claims[0]
 		c.Kind = pb.Evidence_ANSWERED
 		return c
 	}
 	judged := func(s *scene) bool { return len(s.judgeAll()) > 1 }
 	for _, test := range []struct {
-		count      int // of answers before
+		count      int // number of addresses answered before
 		more, less bool
 		kernel     bool
 	}{
@@ -70,20 +72,20 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 			s := newScene(t)
 			a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
 			for i := range test.count {
-				a.tell(claims(answer(i)))
+				a.tell(records.Claims(answer(i)))
 			}
 			s.judgeAll()
 			return s, a
 		}
 		s, a := scene()
-		a.tell(claims(answer(1000)))
+		a.tell(records.Claims(answer(1000)))
 		if got := judged(s); got != test.more {
 			t.Errorf("one more than %d: got all judged %t, want %t", test.count, got, test.more)
 		}
 		s, a = scene()
 		gone := answer(0)
 		gone.Gone = true
-		a.tell(claims(gone))
+		a.tell(records.Claims(gone))
 		if got := judged(s); got != test.less && test.count > 1 {
 			t.Errorf("one less than %d: got all judged %t, want %t", test.count, got, test.less)
 		}
@@ -95,11 +97,11 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 	}
 }
 
-// Frames that one hardware address sent for another one are judged when the sender changes.
+// Claims in frames that another hardware address sent are judged again when the sender changes.
 func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 	s := newScene(t)
-	frame := seen("10.0.0.9", podMAC(9), 1)
-	frame.Claims[0].Source = podMAC(2)
+	frame := seen("10.0.0.9", records.MAC(9), 1)
+	frame.Claims[0].Source = records.MAC(2)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), frame)
 	s.judgeAll()
 	for _, step := range []struct {
@@ -107,9 +109,9 @@ func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 		m    *pb.ReportRequest
 		want []string
 	}{
-		{"another pod changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "other", Mac: podMAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}}}, []string{"10.0.0.3"}},
-		{"the sender changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}}, []string{"10.0.0.2", "10.0.0.9"}},
-		{"another pod has its MAC", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 5, Name: "net1", Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}}}, []string{"10.0.0.9"}},
+		{"another pod changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "other", Mac: records.MAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}}}, []string{"10.0.0.3"}},
+		{"the sender changes", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}}, []string{"10.0.0.2", "10.0.0.9"}},
+		{"another pod has its MAC", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 5, Name: "net1", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER}}}, []string{"10.0.0.9"}},
 		{"the frame is gone", func() *pb.ReportRequest { frame.Claims[0].Gone = true; return frame }(), []string{"10.0.0.9"}},
 		{"the sender is gone", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}}, []string{"10.0.0.2"}},
 	} {
@@ -118,13 +120,13 @@ func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 	}
 }
 
-// The owners before a change stay as they were, whatever is derived later.
+// The owners from before a change stay the same, whatever is derived later.
 func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	s.judgeAll()
 	s.told.watched = true
-	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{back2(2, "10.0.0.2").Claims[0], back2(3, "10.0.0.3").Claims[0]}})
+	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{withdrawn(2, "10.0.0.2").Claims[0], withdrawn(3, "10.0.0.3").Claims[0]}})
 	for addr, want := range map[string]string{"10.0.0.2": "veth2", "10.0.0.3": "veth3"} {
 		owners, derived := s.Before(key(addr))
 		if !derived || len(owners) != 1 || owners[0].Namespace.Who.Name() != want || len(owners[0].Claims) != 1 {
@@ -139,10 +141,11 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	}
 }
 
-// All that may have an address that was meant for it is told, not only what changes.
-func TestAllHoldersOfAMACAreTold(t *testing.T) {
+// All namespaces that may have gained an intended address are reported, not only the one that
+// changed.
+func TestAllHoldersOfAMACAreNotified(t *testing.T) {
 	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", podMAC(2), 1), claims(announced(3, "10.0.0.8", podMAC(9))))
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", records.MAC(2), 1), records.Claims(announced(3, "10.0.0.8", records.MAC(9))))
 	s.told.heard = nil
 	renamed := pod(2, "10.0.0.2").Interfaces[:1]
 	renamed[0].Name = "other"
@@ -152,7 +155,7 @@ func TestAllHoldersOfAMACAreTold(t *testing.T) {
 	s.wantHeard("a kernel has an address that entered by another pod's port", "lack n1#2", "lack n1#3")
 }
 
-// What the pools of a node gave is judged when the node leaves, also if nobody has it.
+// The allocations of a node's pools are judged when the node leaves, even if they are not in use.
 func TestAllocationsOfANodeThatLeavesAreJudged(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.7", "c")}})
@@ -161,7 +164,7 @@ func TestAllocationsOfANodeThatLeavesAreJudged(t *testing.T) {
 	s.wantJudged("it leaves", "10.0.0.7")
 }
 
-// A node that has reported everything looks at its disputed addresses again.
+// A node watches its disputed addresses again once its snapshot is complete.
 func TestDisputesAreJudgedAfterASnapshot(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))

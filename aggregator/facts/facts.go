@@ -1,9 +1,9 @@
-// Package facts holds what agents and the Kubernetes API have said: a table for each node, the
-// links of different nodes that are one, and the data of IPAMs. It judges nothing: it queues the
+// Package facts stores what agents and the Kubernetes API report: a table for each node, the links
+// of different nodes that are one, and the data of IPAMs. It makes no judgements. It queues the
 // addresses that a change affects, and makes the cases from which they are judged.
 //
-// Everything is behind one lock. A writer holds it for one bounded piece of its work, so that
-// readers wait for a moment at most; a reader holds it for one case, or for one page.
+// Everything is guarded by one lock. A writer holds it for a bounded part of its work, so that
+// readers wait only briefly. A reader holds it for one case or one page.
 package facts
 
 import (
@@ -18,37 +18,37 @@ import (
 )
 
 // A Listener is notified of changes other than those of addresses. All of its methods are called
-// with the lock held for writing: they return at once and change no facts.
+// while the lock is held for writing: they must return at once and change no facts.
 type Listener interface {
 	// NodeChanged is called when the state of a node has changed.
 	NodeChanged(n *Node)
-	// NamesChanged is called when a node has connected, disconnected or changed its name.
+	// NamesChanged is called when a node has connected, disconnected or been renamed.
 	NamesChanged(n *Node)
 	// Answered is called when a message shows that the agent of a node is alive.
 	Answered(n *Node)
-	// RangesChanged is called when a node, or with nil the cluster, may give out other addresses.
+	// RangesChanged is called when a node may allocate other addresses; n is nil for the cluster.
 	RangesChanged(n *Node)
 	// MayLack is called when a namespace may lack an address that it was meant to have.
 	MayLack(n *Node, record uint32)
-	// PoolChanged is called when a pool or its allocations have changed, PoolEnded when it was
-	// removed or is about to be renamed.
+	// PoolChanged is called when a pool or its allocations have changed. PoolEnded is called when a
+	// pool was removed or is about to be renamed.
 	PoolChanged(p *Pool)
 	PoolEnded(p *Pool)
-	// CoverageChanged is called when an agent may see more or less of its node.
+	// CoverageChanged is called when an agent may observe more or less of its node.
 	CoverageChanged()
-	// OwnersWatched reports whether the owners of an address are to be derived before they change.
+	// OwnersWatched reports whether the owners of an address must be derived before they change.
 	OwnersWatched() bool
-	// Contested yields the addresses that nodes look at more closely.
+	// Contested yields the addresses that nodes watch more closely.
 	Contested(yield func(index.Address) bool)
 	// AtRisk returns the addresses in use that a pool considers free.
 	AtRisk(p *Pool) []netip.Addr
-	// Dropped counts records that are invalid or exceed a limit, Refused those that did not fit
-	// into memory.
+	// Dropped counts records that are invalid or exceed a limit. Refused counts records that did
+	// not fit into memory.
 	Dropped(record string, n int)
 	Refused(record string)
 }
 
-// Kubernetes is what the Kubernetes API says.
+// Kubernetes is the part of the Kubernetes API that facts depend on.
 type Kubernetes interface {
 	Pod(namespace, name, uid, node string) *verdict.PodObject
 	PodNamed(namespace, name string) *verdict.PodObject
@@ -58,25 +58,25 @@ type Kubernetes interface {
 	NodesCovered(reports func(name string) bool) (all, asked bool)
 }
 
-// Config is what facts need. No field may be left out.
+// Config is the configuration of Facts. All fields are required.
 type Config struct {
 	Policy   *verdict.Policy
 	Log      *slog.Logger
 	Clock    func() verdict.Stamp
 	Listener Listener
-	// Kubernetes must not be nil, but may be a nil *kube.Cluster, which says nothing. Followed is
-	// set if it says something.
+	// Kubernetes must not be nil, but it may be a nil *kube.Cluster, which is empty. Followed is
+	// set if the Kubernetes API is used.
 	Kubernetes Kubernetes
 	Followed   bool
-	// Queues is the number of goroutines that judge.
+	// Queues is the number of goroutines that judge addresses.
 	Queues int
-	// Memory is the number of bytes that the process may use; 0 means no limit.
+	// Memory is the memory limit of the process in bytes; 0 for no limit.
 	Memory int64
-	// Stopped is closed when nothing is judged any more.
+	// Stopped is closed when no more addresses will be judged.
 	Stopped <-chan struct{}
 }
 
-// Facts are what is known. Use New.
+// Facts is the state that agents and the Kubernetes API report. Use New.
 type Facts struct {
 	Config
 
@@ -85,23 +85,23 @@ type Facts struct {
 	addresses *refs[index.Address] // the first claim of each node
 	topology  *topology.Topology
 	queues    []*Queue
-	// batch is the batch of the piece under way. disputes has the nodes whose disputed addresses
-	// are to be judged again after the piece.
+	// batch is the batch of the current piece. disputes has the nodes whose disputed addresses must
+	// be judged again after the piece.
 	batch    *Batch
 	disputes map[*Node][]netip.Prefix
-	// scratch makes cases while something changes.
+	// scratch makes cases during a change.
 	scratch *Builder
 	parts
 }
 
-// parts are what the facts consist of. Each of them has its own words, and uses the others.
+// parts are the components of Facts. Each has its own methods and uses the others.
 type parts struct {
-	*streams  // nodes come, report, and go
-	*editor   // records come, change, and go
-	*touching // what may be judged otherwise after a change
-	*reader   // what is known, for others
+	*streams  // connections of nodes
+	*editor   // changes of records
+	*touching // addresses affected by a change
+	*reader   // views for others
 	*ledger   // memory
-	*sharing  // MACs that several nodes may meet
+	*sharing  // MACs whose frames several nodes may see
 	*podIndex
 	*tombstones
 	*ipam
@@ -115,7 +115,7 @@ type (
 	reader   struct{ *Facts }
 )
 
-// New returns facts about nothing.
+// New returns empty facts.
 func New(cfg Config) *Facts {
 	f := &Facts{Config: cfg, registry: newRegistry(), disputes: make(map[*Node][]netip.Prefix)}
 	f.addresses = newRefs(hashAddress, func(r ref) index.Address { return f.nodes[r.node()].claims.at(r.index()).addr })
@@ -136,26 +136,26 @@ func hashPacked(p verdict.Packed) uint64 { return hashText(string(p)) }
 
 func (f *Facts) now() verdict.Stamp { return f.Clock() }
 
-// Queue returns one of the queues of addresses that are to be judged.
+// Queue returns one of the queues of addresses to be judged.
 func (f *Facts) Queue(i int) *Queue { return f.queues[i] }
 
 func (f *Facts) queue(a index.Address) *Queue { return f.queues[a.Partition()%len(f.queues)] }
 
-// RLock keeps the facts from changing, for one case or one page. Functions that need the facts held
-// are called before RUnlock.
+// RLock locks the facts against changes while a reader makes one case or one page. Functions whose
+// caller holds the facts must be called before RUnlock.
 func (f *Facts) RLock() { f.mu.RLock() }
 
-// RUnlock lets the facts change again.
+// RUnlock releases the lock of RLock.
 func (f *Facts) RUnlock() { f.mu.RUnlock() }
 
-// Update makes a small change to a node that no judgement depends on.
+// Update makes a small change to a node on which no judgement depends.
 func (f *Facts) Update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
 }
 
-// piece does one piece of a change.
+// piece runs a part of a change with the lock held.
 func (f *Facts) piece(b *Batch, do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,8 +165,8 @@ func (f *Facts) piece(b *Batch, do func()) {
 	f.batch = nil
 }
 
-// close ends a change: it looks for links that the change shows to be one, and releases the touched
-// addresses to be judged.
+// close ends a change: it merges the links that the change shows to be one, and releases the
+// touched addresses to be judged.
 func (f *Facts) close(b *Batch) {
 	for more := true; more; {
 		f.piece(b, func() { more = f.mergeLinks(piece) })

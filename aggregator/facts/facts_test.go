@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,9 +17,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// deaf is a Listener that counts what is dropped.
+// deaf is a Listener that only counts dropped records.
 type deaf struct {
 	dropped map[string]int
 	watched bool
@@ -38,10 +40,10 @@ func (d *deaf) AtRisk(*Pool) []netip.Addr          { return nil }
 func (d *deaf) Dropped(record string, n int)       { d.dropped[record] += n }
 func (d *deaf) Refused(string)                     {}
 
-// quiet is a Peer that is told things in vain.
+// quiet is a Peer that only counts requests for snapshots.
 type quiet struct {
 	ended error
-	asked int           // for a snapshot
+	asked int           // requests for a snapshot
 	lag   time.Duration // 0 if it is not known
 }
 
@@ -63,7 +65,7 @@ func newFacts(t testing.TB) (*Facts, *deaf) {
 	}), l
 }
 
-// judgeAll takes all that waits from the queues, and returns the addresses.
+// judgeAll empties the queues and returns the addresses.
 func (f *Facts) judgeAll() (addrs []netip.Addr) {
 	f.RLock()
 	defer f.RUnlock()
@@ -107,21 +109,12 @@ func deltaOf(t testing.TB, f *Facts, p Peer, n *Node, m *pb.ReportRequest) *Batc
 	return b
 }
 
-// pod is a namespace with an interface and its host end, and an address.
+// pod returns a report of a namespace with an interface, its host end and an address.
 func pod(record uint32, addr string) *pb.ReportRequest {
-	port := "veth" + strconv.Itoa(int(record))
-	return &pb.ReportRequest{
-		Namespaces: []*pb.NamespaceRecord{
-			{Id: 1, Netns: "1"},
-			{Id: record, Netns: strconv.Itoa(4000 + int(record)), Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: port, Uid: "uid" + port}},
-		},
-		Links: []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
-		Interfaces: []*pb.InterfaceRecord{
-			{Namespace: record, Index: 2, Name: "eth0", Mac: []byte{2, 0, 0, 0, 0, byte(record)}, Attachment: pb.InterfaceRecord_PEER, Link: port},
-			{Namespace: 1, Index: 100 + record, Name: port, Mac: []byte{2, 1, 0, 0, 0, byte(record)}, Attachment: pb.InterfaceRecord_OWN, Link: port, PeerNamespace: record},
-		},
-		Claims: []*pb.ClaimRecord{assigned(record, addr)},
-	}
+	port := records.Port(record)
+	m := records.Veth(record, 4000+int(record), &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: port, Uid: "uid" + port}, assigned(record, addr))
+	m.Namespaces = append([]*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, m.Namespaces...)
+	return m
 }
 
 func assigned(record uint32, addr string) *pb.ClaimRecord {
@@ -141,7 +134,7 @@ func (f *Facts) owners(a string) []verdict.Owner {
 	return f.Policy.Judge(f.Builder().Case(index.AddressOf(netip.MustParseAddr(a)), false)).Owners
 }
 
-// Records beyond the limit of their kind are dropped; records that a node already has stay.
+// Records above the limit of their kind are dropped. Known records of a node are kept.
 func TestRecordsOfEachKindAreLimited(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
@@ -156,7 +149,7 @@ func TestRecordsOfEachKindAreLimited(t *testing.T) {
 	for i := range uint32(MaxInterfaces + more) {
 		m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: 1, Index: i + 1, Name: "eth0", Attachment: pb.InterfaceRecord_OWN})
 	}
-	for range 2 { // sending them again changes nothing
+	for range 2 { // repetitions change nothing
 		deltaOf(t, f, p, n, m)
 	}
 	if got, want := []int{n.namespaces.count, n.links.count, n.interfaces.count}, []int{MaxNamespaces, MaxLinks, MaxInterfaces}; !slices.Equal(got, want) {
@@ -180,7 +173,7 @@ func TestClaimsOverTheLimitAreLeftOut(t *testing.T) {
 	}
 }
 
-// What one node may say that it has given counts for the node, in however many pools.
+// The limit of allocations applies to a node, regardless of the number of its pools.
 func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
@@ -221,7 +214,7 @@ func TestNodesAreLimited(t *testing.T) {
 	}
 }
 
-// A machine that is rebooted again and again is not kept out for what it was.
+// A machine that reboots often is not refused because of its earlier boot IDs.
 func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	f, _ := newFacts(t)
 	for i := range maxOfOneName {
@@ -242,8 +235,8 @@ func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	}
 }
 
-// What an agent says of sources and intended addresses is kept in memory: long words are
-// no agent's.
+// Sources and intended addresses are kept in memory, so words that are longer than those of an
+// agent are dropped.
 func TestLongWordsAreNotKept(t *testing.T) {
 	long := string(make([]byte, MaxWord+1))
 	if got := intended([]*pb.Intended{{Address: "10.0.0.1", Source: long}, {Address: "10.0.0.2", Interface: long}, {Address: "10.0.0.3", Source: "cri"}}); got != "10.0.0.3 cri " {
@@ -252,10 +245,21 @@ func TestLongWordsAreNotKept(t *testing.T) {
 	if got := sources(map[string]string{long: "cri", "uid": long, "name": "cri"}); got != "name=cri" {
 		t.Errorf("got %d bytes of sources", len(got))
 	}
+	if got := intended([]*pb.Intended{{Address: "10.0.0.2", Source: "cri"}, {Address: "10.0.0.1", Source: "cri"}}); got != "10.0.0.1 cri \n10.0.0.2 cri " {
+		t.Errorf("got intended addresses %q, want them in order", got)
+	}
+	word := strings.Repeat("w", MaxWord)
+	if got, want := intended([]*pb.Intended{{Address: "10.0.0.1", Source: word, Interface: word}}), "10.0.0.1 "+word+" "+word; got != want {
+		t.Errorf("got %q of the longest words, want %q", got, want)
+	}
+	if got, want := sources(map[string]string{word: word}), word+"="+word; got != want {
+		t.Errorf("got %q of the longest words, want %q", got, want)
+	}
 }
 
-// While a snapshot is under way nobody judges what it touched; small changes come before it.
-func TestBatchesAreJudgedWholeAndSmallOnesFirst(t *testing.T) {
+// Addresses touched by a snapshot are not judged before its end, and small changes are judged
+// first.
+func TestSmallBatchesAreJudgedFirst(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
 	m := pod(2, "10.0.0.1")

@@ -6,10 +6,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// This file ends the records of nodes whose agents no longer report.
+// This file removes the records of nodes whose agents no longer report.
 
-// timeOut ends the owners of nodes that were disconnected for too long, and forgets the nodes
-// themselves a day later.
+// timeOut times out nodes that were disconnected for too long, and forgets nodes that timed out a
+// day ago.
 func (f *streams) timeOut(nodes []*Node) {
 	var over []*Node
 	f.Update(func() {
@@ -19,7 +19,7 @@ func (f *streams) timeOut(nodes []*Node) {
 			case !n.Rec.TimedOut:
 				over = append(over, n)
 			case n.Peer == nil:
-				f.settleUp(n)
+				f.releaseAll(n)
 				f.drop(n)
 				f.Listener.NamesChanged(n)
 			}
@@ -28,8 +28,8 @@ func (f *streams) timeOut(nodes []*Node) {
 	f.giveUp(over, false)
 }
 
-// giveUp ends everything that nodes have. It is judged twice: with the reason, and then without the
-// claims.
+// giveUp removes everything that nodes reported. The addresses are judged twice: with the reason,
+// and then without the claims.
 func (f *streams) giveUp(nodes []*Node, rebooted bool) *Batch {
 	b := newBatch()
 	defer lockWriters(nodes)()
@@ -52,8 +52,8 @@ func lockWriters(nodes []*Node) (unlock func()) {
 	}
 }
 
-// markOver marks disconnected nodes as timed out or rebooted, and has everything that they have
-// judged with that reason. It returns the nodes that it marked: others may have reconnected.
+// markOver marks disconnected nodes as timed out or rebooted, so that their addresses are judged
+// with that reason. It returns the nodes that it marked. Others may have reconnected.
 func (f *streams) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
 	for _, n := range nodes {
 		f.touchPieces(b, n)
@@ -67,9 +67,9 @@ func (f *streams) markOver(b *Batch, nodes []*Node, rebooted bool) []*Node {
 	return nodes
 }
 
-// forget removes what nodes had, once all of it is judged to be over. It ends the claims of all
-// nodes before it removes other records, so that the order of the nodes does not matter. No network
-// namespace outlives a reboot.
+// forget removes the records of nodes once their addresses have been judged with the reason. It
+// removes the claims of all nodes before other records, so that the order of the nodes does not
+// matter.
 func (f *streams) forget(b *Batch, nodes []*Node) *Batch {
 	if len(nodes) == 0 {
 		return b
@@ -91,8 +91,8 @@ func (f *streams) forget(b *Batch, nodes []*Node) *Batch {
 	return b
 }
 
-// forgetRebooted removes what nodes had before a reboot. It leaves out nodes that have reported
-// again in the meantime.
+// forgetRebooted removes the records that nodes reported before a reboot. It skips nodes that have
+// reconnected in the meantime.
 func (f *streams) forgetRebooted(b *Batch, nodes []*Node) *Batch {
 	defer lockWriters(nodes)()
 	f.RLock()
@@ -101,10 +101,10 @@ func (f *streams) forgetRebooted(b *Batch, nodes []*Node) *Batch {
 	return f.forget(b, nodes)
 }
 
-// empty removes all records of a node except its claims, which have ended.
+// empty removes all records of a node except its claims, which must have been removed before.
 func (f *streams) empty(b *Batch, n *Node) {
 	f.piece(b, func() {
-		for l := range n.links.all { // first, as what is left of a domain may be the node's own
+		for l := range n.links.all { // first, because the rest of a domain may be on this node
 			f.leaveDomains(n, l)
 		}
 		for _, j := range n.joints {
@@ -122,7 +122,7 @@ func (f *streams) empty(b *Batch, n *Node) {
 		}
 		f.endPools(n)
 		n.reset()
-		f.settleUp(n)
+		f.releaseAll(n)
 		f.unlabel(n)
 		n.due = 0
 		f.arm(n, f.now().Add(ForgetNodeAfter))
@@ -130,8 +130,7 @@ func (f *streams) empty(b *Batch, n *Node) {
 	})
 }
 
-// dropClaims ends a piece of the claims of a node that is given up, and reports whether there are
-// more.
+// dropClaims removes some claims of a node that is given up, and reports whether there are more.
 func (f *streams) dropClaims(n *Node) (more bool) {
 	left := piece
 	for c := range n.claims.all {
@@ -140,11 +139,11 @@ func (f *streams) dropClaims(n *Node) (more bool) {
 		}
 		one := n.claims.at(c)
 		if n.Rec.Rebooted && n.namespaces.at(n.interfaces.at(one.port).namespace).record != verdict.OwnRecord {
-			f.end(n, c, ending{}) // also ends what others saw of it; the machine itself still has its own addresses
+			f.end(n, c, ending{}) // also ends sightings by other nodes; the machine itself still has its own addresses
 			continue
 		}
 		f.touch(one.addr)
-		f.unlist(n, c)
+		f.removeFromIndexes(n, c)
 	}
 	return false
 }

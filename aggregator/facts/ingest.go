@@ -11,20 +11,20 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// applying brings messages of a node into its tables, piece by piece. Once another stream has
-// taken the node over, it does nothing more and err is set.
+// applying applies the messages of a node to its tables, piece by piece. If another stream has
+// replaced this one, it stops and err is set.
 type applying struct {
 	facts    *Facts
 	node     *Node
 	peer     Peer
 	batch    *Batch
 	snapshot bool
-	// now is the time of the piece under way.
+	// now is the time of the current piece.
 	now verdict.Stamp
 	err error
 }
 
-// do does one piece.
+// do runs one piece.
 func (a *applying) do(what func()) {
 	if a.err != nil {
 		return
@@ -41,7 +41,7 @@ func (a *applying) do(what func()) {
 	})
 }
 
-// apply brings one message into the tables.
+// apply applies one message.
 func (a *applying) apply(m *pb.ReportRequest) {
 	records := len(m.GetNamespaces()) + len(m.GetLinks()) + len(m.GetInterfaces()) + len(m.GetClaims()) + len(m.GetPools()) + len(m.GetAllocations())
 	claims := m.GetClaims()
@@ -106,7 +106,7 @@ func (a *applying) ipam(pools []*pb.PoolRecord, allocations []*pb.AllocationReco
 	}
 }
 
-// status stores the status of an agent. Of its ports it keeps only the number.
+// status stores the status of an agent. It keeps only the number of ports.
 func (a *applying) status(rec *pb.StatusRecord) {
 	if rec == nil {
 		return
@@ -115,13 +115,13 @@ func (a *applying) status(rec *pb.StatusRecord) {
 	ports := len(rec.GetPorts())
 	rec.Ports = nil
 	if len(rec.GetProblems()) > MaxProblems {
-		rec.Problems = slices.Clone(rec.GetProblems()[:MaxProblems]) // a slice of the original would keep all of them in memory
+		rec.Problems = slices.Clone(rec.GetProblems()[:MaxProblems]) // a slice of the original would retain all of them
 	}
 	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
-		f.refuse(n, "status", false)
+		f.countRefused(n, "status", false)
 	} else {
 		if n.Status.GetBlind() != rec.GetBlind() {
-			f.touchNode(n) // whether an allocation is leaked is only known of a node that sees addresses
+			f.touchNode(n) // allocations can be found to be leaked only on nodes whose addresses are known
 		}
 		n.Status, n.Ports = rec, ports
 		f.coverageChanged()
@@ -148,7 +148,7 @@ func (a *applying) namespace(rec *pb.NamespaceRecord) {
 	}
 	cost := namespaceCostOf(rec)
 	if !f.charge(n, &has, cost, true) {
-		f.refuse(n, "namespace", false)
+		f.countRefused(n, "namespace", false)
 		return
 	}
 	if old != 0 {
@@ -186,14 +186,14 @@ func (a *applying) link(rec *pb.LinkRecord) {
 		cost = n.links.at(old).cost
 	}
 	if !f.charge(n, &cost, linkCost+textCost(rec.GetName()), true) {
-		f.refuse(n, "link", false)
+		f.countRefused(n, "link", false)
 		return
 	}
 	l := f.setLink(n, rec.GetName(), Known(rec.GetKind(), verdict.OVSPort), rec.GetRouted())
 	n.links.at(l).cost = cost
 }
 
-// tap is the kind of the interfaces that virtual machines are behind.
+// tap is the link kind of tap devices, which connect virtual machines.
 const tap = "tun"
 
 func (a *applying) iface(rec *pb.InterfaceRecord) {
@@ -216,7 +216,7 @@ func (a *applying) iface(rec *pb.InterfaceRecord) {
 		cost = int32(n.interfaces.at(old).cost)
 	}
 	if !f.charge(n, &cost, interfaceCostOf(rec), true) {
-		f.refuse(n, "interface", false)
+		f.countRefused(n, "interface", false)
 		return
 	}
 	t := &n.texts
@@ -238,7 +238,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 	port := n.iface(rec.GetNamespace(), rec.GetIndex())
 	kind := Known(rec.GetKind(), verdict.Believed)
 	if port == 0 {
-		if !rec.GetGone() { // one that is gone ended with its interface
+		if !rec.GetGone() { // a removed one ended with its interface
 			f.Listener.Dropped("claim", 1)
 		}
 		return
@@ -249,7 +249,7 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		return
 	}
 	if addr.IsLoopback() {
-		return // every namespace has one: it is compared with nothing
+		return // loopback addresses are in every namespace and never compared
 	}
 	key := claimKey{kind: kind}
 	if !kernel {
@@ -273,19 +273,19 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		}
 		return
 	case c == 0 && !kernel && f.isBuried(n, key128, n.texts.macOf(key.mac), at):
-		return // it was seen before its sender gave the address up
+		return // seen before its sender gave the address up
 	case c == 0 && !kernel && at.Add(2*f.Policy.StaleAfter) <= a.now:
-		return // too old to be kept
+		return // already expired
 	case c == 0 && !kernel && !a.snapshot && n.wireClaims >= MaxClaims:
 		f.dropExcess(n, 1)
 		return
 	case c == 0:
 		var cost int32
 		if !f.charge(n, &cost, f.claimCost(n, key128, port, key, rec), kernel) {
-			f.refuse(n, "claim", !kernel)
+			f.countRefused(n, "claim", !kernel)
 			return
 		}
-		c = f.list(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
+		c = f.addToIndexes(n, key128, port, key, rec.GetLink(), prefixOf(rec), a.now)
 		n.claims.at(c).cost = uint16(cost) //nolint:gosec // see claimCost
 		a.saw(c, rec, at)
 	default:
@@ -293,13 +293,11 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		h := n.history(one)
 		switch {
 		case a.snapshot && h.last == Stamp(rec.GetLastSeen()) && h.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork():
-			// Known, and not seen since.
+			// The claim is known and was not seen since.
 			f.moveClaimLink(n, c, rec.GetLink())
 		case !f.chargeClaim(n, c, changedCost(n, c, rec), kernel):
-			f.refuse(n, "claim", !kernel)
+			f.countRefused(n, "claim", !kernel)
 			return
-		case !n.claims.has(c):
-			return // it was evicted to make room
 		default:
 			f.moveClaimLink(n, c, rec.GetLink())
 			if h.count != rec.GetCount() {
@@ -313,9 +311,9 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 
 func prefixOf(rec *pb.ClaimRecord) uint8 { return uint8(rec.GetPrefixLength()) } //nolint:gosec // 128 at most
 
-// seenAgain sets the mark of a claim that is seen again. For a wire claim, it is the time of the
-// previous sighting. For a kernel claim in a message of changes, it is the current time, because
-// the kernel has just reported the claim.
+// seenAgain updates the mark of a claim that is seen again. For a wire claim, the mark is the time
+// of the previous sighting. For a kernel claim in a message of changes, it is the current time,
+// because the kernel has just reported the claim.
 func (a *applying) seenAgain(c uint32) {
 	n := a.node
 	one := n.claims.at(c)
@@ -330,8 +328,8 @@ func (a *applying) seenAgain(c uint32) {
 	n.setHistory(one, h)
 }
 
-// saw copies what a record says of a claim. The time at which it was seen follows from its age by
-// the agent's monotonic clock, never from a wall clock.
+// saw copies the fields of a claim record. The time of a sighting is computed from its age by the
+// agent's monotonic clock and never from a wall clock.
 func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 	f, n := a.facts, a.node
 	one := n.claims.at(c)
@@ -357,11 +355,11 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		f.Listener.RangesChanged(n)
 	}
 	if one.wire() != 0 && n.interfaces.at(one.port).flags.has(uplink) {
-		f.sighted(refOf(n.number, c))
+		f.queueSighting(refOf(n.number, c))
 	}
 }
 
-// sweepOut ends all records that the snapshot did not have.
+// sweepOut removes all records that the snapshot did not contain.
 func (a *applying) sweepOut() {
 	f, n := a.facts, a.node
 	ends := ending{sweeping: true}
@@ -401,7 +399,7 @@ func (a *applying) sweepOut() {
 	a.do(func() { f.sweepPools(n) })
 }
 
-// dropExcess counts wire claims of a node that exceed the limit.
+// dropExcess counts wire claims of a node above the limit.
 func (f *editor) dropExcess(n *Node, claims int) {
 	n.excess += claims
 	f.Listener.Dropped("claim", claims)

@@ -17,7 +17,7 @@ import (
 
 func key(addr string) index.Address { return index.AddressOf(netip.MustParseAddr(addr)) }
 
-// items takes all addresses that are to be judged.
+// items takes all queued items.
 func (s *scene) items() map[string]*Item {
 	items := map[string]*Item{}
 	for _, q := range s.queues {
@@ -174,7 +174,7 @@ func TestWhenAPoolLostItsRecordsIsRemembered(t *testing.T) {
 	}
 }
 
-// Addresses that IPAM gave to a sandbox are judged when it comes and ends.
+// Addresses allocated for a sandbox are judged when it appears and ends.
 func TestSandboxesOfAllocations(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, &pb.ReportRequest{
@@ -278,7 +278,7 @@ func TestPoolsOfTheCluster(t *testing.T) {
 	}
 }
 
-// poolCostsOf is what the pools of the cluster are charged.
+// poolCostsOf returns the charge of the cluster-wide pools.
 func poolCostsOf(s *scene) (sum int) {
 	for p := range s.Pools {
 		if p.Node == nil {

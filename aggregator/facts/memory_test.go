@@ -15,6 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestHalfOfTheMemoryIsForRecords(t *testing.T) {
@@ -27,10 +28,10 @@ func TestHalfOfTheMemoryIsForRecords(t *testing.T) {
 	}
 }
 
-// small gives the records of all nodes the smallest budget.
+// small sets the smallest budget.
 func (s *scene) small() { s.budget = newBudget(1) }
 
-// checkBudget checks that each record is charged once.
+// checkBudget checks that each record is charged exactly once.
 func (s *scene) checkBudget(why string) {
 	s.Helper()
 	s.check(s.T, why)
@@ -53,7 +54,7 @@ func (s *scene) checkBudget(why string) {
 	}
 }
 
-// flood returns a message with frames of many strangers.
+// flood returns a message with frames of many external devices.
 func flood(from, count int) *pb.ReportRequest {
 	m := &pb.ReportRequest{}
 	for i := from; i < from+count; i++ {
@@ -63,7 +64,7 @@ func flood(from, count int) *pb.ReportRequest {
 	return m
 }
 
-// many returns the addresses of a pod.
+// many returns a report of a pod with many addresses.
 func many(record uint32, count int) *pb.ReportRequest {
 	m := pod(record, netip.AddrFrom4([4]byte{10, byte(record), 0, 0}).String())
 	for i := 1; i < count; i++ {
@@ -109,7 +110,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 		t.Error("got the sighting of a disputed address left out, want strangers first")
 	}
 
-	for range 2 { // the first one comes before what it replaces is gone
+	for range 2 { // the first replacement is reported before the old record ends
 		loud.snapshot(lan(2), flood(0, 10))
 	}
 	s.checkBudget("a small snapshot")
@@ -118,7 +119,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	}
 }
 
-func TestANodeBeyondItsShareLosesWhatKernelsHaveLast(t *testing.T) {
+func TestKernelRecordsAboveAShareAreEvictedLast(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	large := s.joins("n1", "b1", 1, pod(2, "10.4.0.1"))
@@ -146,7 +147,7 @@ func TestANodeBeyondItsShareLosesWhatKernelsHaveLast(t *testing.T) {
 	}
 }
 
-// Whatever a node has beyond its share is dropped for others.
+// All kinds of records of a node above its share are dropped for other nodes.
 func TestAllSortsOfRecordsAreDroppedForOthers(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	for name, large := range map[string]func(m *pb.ReportRequest){
@@ -251,7 +252,7 @@ func TestMessagesThatAreKeptAreCharged(t *testing.T) {
 	}
 }
 
-// Each text of a record is charged with its length.
+// Each text of a record is charged by its length.
 func TestTextsAreCharged(t *testing.T) {
 	text := strings.Repeat("x", 100)
 	check := func(m proto.Message, cost func() int, except ...protoreflect.Name) {
@@ -273,7 +274,7 @@ func TestTextsAreCharged(t *testing.T) {
 	ns, who := &pb.NamespaceRecord{}, &pb.Workload{}
 	ns.Workload = who
 	check(ns, func() int { return namespaceCostOf(ns) })
-	check(who, func() int { return namespaceCostOf(ns) }, "phase") // agents do not tell it
+	check(who, func() int { return namespaceCostOf(ns) }, "phase") // agents do not report phases
 	i := &pb.InterfaceRecord{}
 	check(i, func() int { return interfaceCostOf(i) })
 	p := &pb.PoolRecord{}
@@ -295,7 +296,7 @@ func TestTextsAreCharged(t *testing.T) {
 	}
 }
 
-// All that a node is charged is released with its records.
+// All charges of a node are released with its records.
 func TestRecordsAreReleased(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
@@ -316,22 +317,22 @@ func TestRecordsAreReleased(t *testing.T) {
 	}
 }
 
-// A record for which there is no memory is left out and what was known of it stays, unless frames of
-// the node can make room.
+// A record that does not fit into memory is dropped and the known version is kept, unless wire
+// claims of the node can be evicted.
 func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 	long := strings.Repeat("x", 400)
 	pool := hostLocal("p", "", "")
 	pool.Problem = long
 	longer := assignedMessage(2, "10.0.0.2")
 	longer.Claims[0].Network = long
-	moved := claims(announced(2, "10.0.0.9", podMAC(9)))
+	moved := records.Claims(announced(2, "10.0.0.9", records.MAC(9)))
 	moved.Claims[0].Link, moved.Claims[0].Count = long, 2
 	for _, test := range []struct {
 		name  string
 		m     *pb.ReportRequest
 		want  LeftOut
 		kind  string
-		frame bool // frames make no room for it
+		frame bool // wire claims are not evicted for it
 	}{
 		{"a status", &pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: long}}, LeftOut{Records: 1}, "status", false},
 		{"a namespace", &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Workload: &pb.Workload{Name: long}}}}, LeftOut{Records: 1}, "namespace", false},
@@ -342,13 +343,13 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 		{"a pool", &pb.ReportRequest{Pools: []*pb.PoolRecord{pool}}, LeftOut{Records: 1}, "pool", false},
 		{"a claim", assignedMessage(2, "10.0.0.8"), LeftOut{Records: 1}, "claim", false},
 		{"a claim that takes more", longer, LeftOut{Records: 1}, "claim", false},
-		{"a frame", seen("10.0.0.8", podMAC(9), 1), LeftOut{Wire: 1}, "claim", true},
+		{"a frame", seen("10.0.0.8", records.MAC(9), 1), LeftOut{Wire: 1}, "claim", true},
 		{"a frame that takes more", moved, LeftOut{Wire: 1}, "claim", true},
 	} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
 		if test.frame {
-			a.tell(claims(announced(2, "10.0.0.9", podMAC(9))))
+			a.tell(records.Claims(announced(2, "10.0.0.9", records.MAC(9))))
 		}
 		s.fill(a.n)
 		before, known := a.n.Charged(), s.text("10.0.0.2")+s.text("10.0.0.9")

@@ -13,15 +13,15 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// NodeID is the identity of a node; its name is only a label. It includes the name that the agent's
-// credential vouches for, so an agent that claims to run on another agent's machine is a separate
-// node and locks nobody out.
+// NodeID is the identity of a node; its name is only a label. It includes the name under which the
+// agent authenticated, so an agent that claims to run on another agent's machine is a separate node
+// and locks no other agent out.
 type NodeID struct{ Boot, Netns, Vouched string }
 
-// IDOf returns the identity of a node's record.
+// IDOf returns the identity of a node from its record.
 func IDOf(rec *verdict.Node) NodeID { return NodeID{rec.Boot, rec.Netns, rec.Vouched} }
 
-// Place returns the boot id and network namespace of a node. No other node should report the same.
+// Place returns the boot ID and network namespace of a node, which no other node should report.
 func (id NodeID) Place() NodeID { return NodeID{Boot: id.Boot, Netns: id.Netns} }
 
 // Compare orders identities.
@@ -33,15 +33,15 @@ func (id NodeID) Compare(other NodeID) int {
 type Peer interface {
 	// End ends the stream with an error.
 	End(err error)
-	// Contest tells the agent to look closely at an address, or to stop doing so.
+	// Contest asks the agent to watch an address more closely, or to stop doing so.
 	Contest(a netip.Addr, contested bool)
-	// Check has the agent read an address again.
+	// Check asks the agent to read an address again.
 	Check(a netip.Addr)
-	// AskResync asks for a snapshot.
+	// AskResync asks the agent for a snapshot.
 	AskResync()
 	// Ping pings the agent, unless a ping is unanswered.
 	Ping(now verdict.Stamp)
-	// Lag returns how far the aggregator is behind the agent, if known.
+	// Lag returns how far the aggregator lags behind the agent, if that is known.
 	Lag(now verdict.Stamp) (lag time.Duration, known bool)
 }
 
@@ -49,13 +49,13 @@ type Peer interface {
 // facts.
 type Node struct {
 	ID NodeID
-	// Rec is its record in cases. What it says may change.
+	// Rec is the node's record in cases. It may change.
 	Rec *verdict.Node
 	Agent
-	// Peer is the open stream; nil while there is none.
+	// Peer is the open stream; nil if there is none.
 	Peer Peer
 	// Shared is set if a disconnected node shared its name with another one while both were
-	// connected: that one is not its successor after a reboot.
+	// connected. The other node is then not its successor after a reboot.
 	Shared bool
 	Pools  []*Pool
 	// Corrections counts strings that were corrected since the last snapshot, by field.
@@ -65,17 +65,17 @@ type Node struct {
 	counts
 	charges
 	number uint32
-	// due is when it times out or is forgotten; 0 for never.
+	// due is when the node times out or is forgotten; 0 for never.
 	due verdict.Stamp
-	// joints are its links that the topology knows.
+	// joints are the node's links in the topology.
 	joints map[uint32]*topology.Link
-	// writer is held by what changes the node in several pieces.
+	// writer is held during a change of the node that takes several pieces.
 	writer sync.Mutex
 }
 
-// Agent is what an agent says of itself.
+// Agent is what an agent reports about itself.
 type Agent struct {
-	// Name is what the agent calls itself; Rec.Name may be longer.
+	// Name is the name that the agent reports; Rec.Name may be longer.
 	Name            string
 	Version, Kernel string
 	Status          *pb.StatusRecord
@@ -88,12 +88,12 @@ type Agent struct {
 type counts struct {
 	// wireClaims is the number of wire claims.
 	wireClaims int
-	// excess is the number of wire claims since the last snapshot that exceeded the limit.
+	// excess is the number of wire claims above the limit since the last snapshot.
 	excess int
-	// allocated is the number of addresses that its pools have given.
+	// allocated is the number of allocations in the node's pools.
 	allocated int
-	// sweep numbers the snapshots: records that the last one did not have are swept out. applying
-	// is set while a snapshot is being applied.
+	// sweep numbers the snapshots, so that records that the last one did not contain can be
+	// removed. applying is set while a snapshot is being applied.
 	sweep    uint8
 	applying bool
 }
@@ -104,34 +104,35 @@ func (n *Node) Claims() int { return n.claims.count }
 // Namespaces returns the number of namespaces of the node.
 func (n *Node) Namespaces() int { return n.namespaces.count }
 
-// Excess returns the number of wire claims since the last snapshot that exceeded the limit.
+// Excess returns the number of wire claims above the limit since the last snapshot.
 func (n *counts) Excess() int { return n.excess }
 
-// Applying reports whether a snapshot of the node is being applied: some of it is not known yet.
+// Applying reports whether a snapshot of the node is being applied, so that only a part of it is
+// known.
 func (n *counts) Applying() bool { return n.applying }
 
-// Given returns the number of addresses that the node's own pools have given.
+// Given returns the number of allocations in the node's own pools.
 func (n *counts) Given() int { return n.allocated }
 
-// Covers reports whether an agent reports for a node, and sees into its pods.
+// Covers reports whether an agent reports for a node and can see into its pods.
 func (n *Node) Covers() bool { return n.Peer != nil && !n.Rec.Unheard && !n.Blind() }
 
-// Blind reports whether a node may have addresses that are not known. The absence of an owner
-// proves nothing then.
+// Blind reports whether a node may have addresses that are not known. The absence of an owner then
+// proves nothing.
 func (n *Node) Blind() bool { return n.Status.GetBlind() || n.leftOut.Records > 0 }
 
 // registry finds nodes.
 type registry struct {
 	nodes []*Node // by number; nodes[0] is never used
 	byID  map[NodeID]*Node
-	// places has the nodes by the place that they report, called by the name that they call
-	// themselves, and shown by the name that they are shown under.
+	// places has the nodes by boot ID and network namespace, called has them by the name that they
+	// report, and shown has them by the name under which they are displayed.
 	places        map[NodeID][]*Node
 	called, shown map[string][]*Node
 	// next is when the first node is due; 0 for never.
 	next verdict.Stamp
 	wake chan struct{}
-	// ringing is set while work that was due is under way.
+	// ringing is set while due work is running.
 	ringing bool
 }
 
@@ -173,10 +174,10 @@ func (r *registry) drop(n *Node) {
 	unlist1(r.shown, n.Rec.Name, n)
 }
 
-// Node returns the node of a record; nil if it no longer exists. Its caller holds the lock.
+// Node returns the node with a record; nil if it no longer exists. The caller holds the lock.
 func (r *registry) Node(rec *verdict.Node) *Node { return r.byID[IDOf(rec)] }
 
-// Nodes yields all nodes. Its caller holds the lock.
+// Nodes yields all nodes. The caller holds the lock.
 func (r *registry) Nodes(yield func(*Node) bool) {
 	for _, n := range r.nodes {
 		if n != nil && !yield(n) {
@@ -185,13 +186,13 @@ func (r *registry) Nodes(yield func(*Node) bool) {
 	}
 }
 
-// NodeCount returns the number of nodes. Its caller holds the lock.
+// NodeCount returns the number of nodes. The caller holds the lock.
 func (r *registry) NodeCount() int { return len(r.byID) }
 
-// At returns the nodes that report a place. The caller holds the lock.
+// At returns the nodes with a boot ID and network namespace. The caller holds the lock.
 func (r *registry) At(place NodeID) []*Node { return r.places[place] }
 
-// Called returns the nodes that call themselves the same. The caller holds the lock.
+// Called returns the nodes that report a name. The caller holds the lock.
 func (r *registry) Called(name string) []*Node { return r.called[name] }
 
 func newNode(id NodeID) *Node {
@@ -201,10 +202,13 @@ func newNode(id NodeID) *Node {
 	}
 }
 
-// reset forgets all records.
+// hasRecords reports whether the node has any records.
+func (n *Node) hasRecords() bool { return n.namespaces.count+n.links.count+len(n.Pools) > 0 }
+
+// reset drops all records.
 func (n *Node) reset() { n.tables = tables{} }
 
-// arm makes a node due at a time, unless it is due sooner.
+// arm schedules work on a node, unless earlier work is scheduled.
 func (f *streams) arm(n *Node, at verdict.Stamp) {
 	if n.due == 0 || at < n.due {
 		n.due = at
@@ -215,7 +219,7 @@ func (f *streams) arm(n *Node, at verdict.Stamp) {
 	}
 }
 
-// Wake has Ring called again.
+// Wake requests a call of Ring.
 func (f *streams) Wake() {
 	select {
 	case f.wake <- struct{}{}:
@@ -223,15 +227,16 @@ func (f *streams) Wake() {
 	}
 }
 
-// Woken has a token when Ring may have something to do sooner than it said.
+// Woken returns a channel that is signalled when Ring must be called earlier than it returned.
 func (f *streams) Woken() <-chan struct{} { return f.wake }
 
-// label names a node as its agent calls itself. If two nodes share that name, one of them gets a
-// longer one: the disconnected one (after a reboot, a machine is a new node with the same name), or
-// else the one with the later identity, so that the names are the same after every restart.
+// label sets the name under which a node is displayed to the name that its agent reports. If two
+// nodes share a name, one of them gets a longer one. This is the disconnected node (after a reboot,
+// a machine is a new node with the same name) or otherwise the one with the greater identity, so
+// that names are the same after every restart.
 func (f *streams) label(n *Node) {
 	before, name := n.Rec.Name, n.Name
-	// No two nodes may have the same name at any moment: findings are identified by it.
+	// No two nodes may have the same name at any time, because it is part of the IDs of findings.
 	for _, other := range slices.Clone(f.shown[n.Name]) {
 		switch {
 		case other == n:
@@ -249,8 +254,8 @@ func (f *streams) label(n *Node) {
 	f.Listener.NamesChanged(n)
 }
 
-// rename renames a node. It touches everything that the node has, and everything on the links that
-// are ordered by the names of their nodes.
+// rename renames a node. It touches everything on the node and on the links that are ordered by the
+// names of their nodes.
 func (f *streams) rename(n *Node, name string) {
 	if n.Rec.Name == name {
 		return
@@ -275,8 +280,7 @@ func (f *streams) rename(n *Node, name string) {
 	}
 }
 
-// unlabel gives the name of a node that is given up to a connected node that had to take a longer
-// one.
+// unlabel gives the name of a removed node to a connected node that had to take a longer one.
 func (f *streams) unlabel(n *Node) {
 	if n.Rec.Name != n.Name {
 		return
@@ -292,7 +296,7 @@ func (f *streams) unlabel(n *Node) {
 	}
 }
 
-// longName returns a node's name with as much of its identity as makes it unique.
+// longName returns a node's name with enough of its identity to make it unique.
 func (f *streams) longName(n *Node) string {
 	name := n.Name + "@" + n.ID.Boot[:min(len(n.ID.Boot), 8)]
 	if slices.ContainsFunc(f.shown[name], func(other *Node) bool { return other != n }) {
@@ -301,8 +305,8 @@ func (f *streams) longName(n *Node) string {
 	return name
 }
 
-// rebootedAs reports whether now is what a disconnected node with the same name became after a
-// reboot: it has a hardware address of one of its uplinks, and another boot id.
+// rebootedAs reports whether now is what a disconnected node with the same name has become after a
+// reboot: it has another boot ID and the hardware address of one of the old uplinks.
 func (n *Node) rebootedAs(now *Node) bool {
 	if n == now || n.Shared || n.ID.Boot == now.ID.Boot {
 		return false
@@ -311,8 +315,8 @@ func (n *Node) rebootedAs(now *Node) bool {
 	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(old, mac) })
 }
 
-// uplinks returns the hardware addresses of a node's uplinks, except those that several devices may
-// have by design.
+// uplinks returns the hardware addresses of a node's uplinks, except those that several devices
+// share by design.
 func (n *Node) uplinks() (macs []verdict.MAC) {
 	own := n.own()
 	if own == 0 {

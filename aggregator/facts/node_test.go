@@ -1,11 +1,13 @@
 package facts
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
@@ -31,7 +33,7 @@ func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
 		s.joins(test.node, "b2", 1, lan(test.mac))
 		s.wantNodes(test.name, test.want...)
 	}
-	// The stream of before may end later.
+	// The replaced stream may end later.
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
 	s.joins("n1", "b2", 1, lan(1))
@@ -63,17 +65,20 @@ func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
 func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
 	a.leave()
 	s.after(time.Minute)
 	s.Ring()
 	s.wantDomains("one is given up", "10.0.0.3", "n2 - -")
 	s.check(t, "one is given up")
+	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
+	b.tell(seen("10.0.0.1", records.MAC(2), 2))
+	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
-// joinsPlace connects an agent with a credential. All such agents report one boot ID and network
-// namespace.
+// joinsPlace connects an agent with a credential. All of these agents report the same boot ID and
+// network namespace.
 func (s *scene) joinsPlace(name, vouched string) *agent {
 	s.Helper()
 	a, err := s.hello(&pb.Hello{Node: name, BootId: "b1", Netns: "1", Epoch: 1}, vouched)
@@ -84,9 +89,9 @@ func (s *scene) joinsPlace(name, vouched string) *agent {
 	return a
 }
 
-// Two agents that say that they are in one place are two nodes; each is told when the other one comes
-// and goes.
-func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
+// Two agents that report the same boot ID and network namespace are two nodes. Each is published
+// again when the other one connects or disconnects.
+func TestNodesInOnePlaceArePublishedTogether(t *testing.T) {
 	s := newScene(t)
 	s.joinsPlace("n1", "x")
 	s.told.heard = nil
@@ -99,7 +104,7 @@ func TestNodesInOnePlaceAreToldOfEachOther(t *testing.T) {
 	s.wantHeard("it goes", "changed n1", "changed n2", "names n2")
 }
 
-// A node that is forgotten leaves nothing behind, and its place is used again.
+// A forgotten node leaves nothing behind, and its number is reused.
 func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), &pb.ReportRequest{
@@ -159,8 +164,8 @@ func TestWhatIsToldOfNames(t *testing.T) {
 	s.wantNodes("both report", "n1 connected covers claims=0", "n1@b2 connected covers claims=0")
 }
 
-// The name of a node that is given up goes to a connected node only.
-func TestWhoGetsTheNameOfANode(t *testing.T) {
+// The name of a removed node goes to a connected node only.
+func TestTheNameOfARemovedNodeGoesToAConnectedNode(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		leave []int
@@ -187,9 +192,9 @@ func TestWhoGetsTheNameOfANode(t *testing.T) {
 	}
 }
 
-// Only the hardware addresses of uplinks identify a machine, and only those that no other machine may
-// have by design.
-func TestWhatIdentifiesAMachine(t *testing.T) {
+// Only the hardware addresses of uplinks identify a machine, except those that several machines
+// share by design.
+func TestUplinksIdentifyAMachine(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		mac    []byte
@@ -210,12 +215,12 @@ func TestWhatIdentifiesAMachine(t *testing.T) {
 	}
 }
 
-// A domain has the name of its first node, also when nodes are renamed.
+// A domain is named after its first node, also after nodes were renamed.
 func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.3", "n2 n1/eth0 -")
 	s.judgeAll()
 	if _, err := s.hello(&pb.Hello{Node: "n9", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
@@ -231,9 +236,9 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	s.wantJudged("the last node is renamed", "10.0.0.1", "10.0.0.3")
 }
 
-// What other nodes saw of the pods of a machine ends with a reboot; what they saw of the machine itself
-// does not, nor anything when it is only silent.
-func TestWhatOthersSawOfAMachine(t *testing.T) {
+// Sightings of a machine's pods by other nodes end when it reboots. Sightings of the machine itself
+// do not, and none end while it is only disconnected.
+func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		over      func(s *scene)
@@ -244,7 +249,7 @@ func TestWhatOthersSawOfAMachine(t *testing.T) {
 	} {
 		s := newScene(t)
 		home := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
-		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", podMAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
+		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
 		s.judgeAll()
 		s.Settle(key("10.0.0.1"), false)
 		s.Settle(key("10.0.0.200"), false)
@@ -260,7 +265,7 @@ func TestWhatOthersSawOfAMachine(t *testing.T) {
 	}
 }
 
-// Whether all is covered is asked once in a while.
+// The result is cached for a moment.
 func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	s := newScene(t)
 	asked := 0
@@ -298,7 +303,7 @@ func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	}
 }
 
-// The addresses on a node are all that it claims, however many.
+// All addresses of a node are listed, however many there are.
 func TestAddressesOnALargeNode(t *testing.T) {
 	s := newScene(t)
 	const count = claimsAtOnce + 100
@@ -311,7 +316,7 @@ func TestAddressesOnALargeNode(t *testing.T) {
 	for _, c := range gone.Claims {
 		c.Gone = true
 	}
-	a.tell(claims(gone.Claims...))
+	a.tell(records.Claims(gone.Claims...))
 	if got := len(s.AddressesOn("n1")); got != count-10 {
 		t.Errorf("got %d addresses, want %d", got, count-10)
 	}
@@ -320,7 +325,7 @@ func TestAddressesOnALargeNode(t *testing.T) {
 	}
 }
 
-// An answering agent is noted for the stream that reports, not for one that was replaced.
+// An answer counts for the current stream of a node and not for one that was replaced.
 func TestAgentsThatAnswer(t *testing.T) {
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1)
@@ -358,4 +363,23 @@ func TestOtherNodesInOnePlace(t *testing.T) {
 	if got := s.InOnePlace(one.n); !slices.Equal(got, []string{"n2"}) || s.InOnePlace(two.n) != nil || len(s.InOnePlace(three.n)) != 1 {
 		t.Errorf("got %q, want the connected one", got)
 	}
+}
+
+// The numbers of several forgotten nodes are reused, each by one node.
+func TestForgottenNodesMakeRoomForAsMany(t *testing.T) {
+	s := newScene(t)
+	gone := []*agent{s.joins("n1", "b1", 1, pod(2, "10.0.0.1")), s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))}
+	for _, a := range gone {
+		a.leave()
+	}
+	s.after(time.Minute)
+	s.Ring()
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.wantNodes("both are forgotten")
+	for i := range 3 {
+		s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, pod(2, fmt.Sprint("10.1.0.", i)))
+	}
+	s.wantNodes("three others come", "m0 connected covers claims=1", "m1 connected covers claims=1", "m2 connected covers claims=1")
+	s.check(t, "three others come")
 }

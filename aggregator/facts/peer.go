@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Skewed records how far the wall clock of a node is ahead, if known. The stream on which the agent
-// has answered calls it; a call by a stream that was replaced has no effect.
+// Skewed records how far the clock of a node is ahead, if that is known. A call for a stream that
+// was replaced has no effect.
 func (f *streams) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -16,8 +16,8 @@ func (f *streams) Skewed(p Peer, n *Node, skew time.Duration, known bool) {
 	}
 }
 
-// Heard records that the agent of a node has sent something, even if it is never applied, or only
-// later.
+// Heard records that the agent of a node has sent a message, even if the message is applied later
+// or not at all.
 func (f *streams) Heard(p Peer, n *Node) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -26,8 +26,8 @@ func (f *streams) Heard(p Peer, n *Node) {
 	}
 }
 
-// InOnePlace returns the names of the other nodes that report the same boot id and network
-// namespace as a node, sorted; nil if there are none. The facts are held.
+// InOnePlace returns the names of the other nodes that report the same boot ID and network
+// namespace as a node, sorted; nil if there are none. The caller holds the lock.
 func (f *reader) InOnePlace(n *Node) (others []string) {
 	for _, other := range f.At(n.ID.Place()) {
 		if other != n && !other.Rec.Unheard && !n.Rec.Unheard {

@@ -7,12 +7,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// What the Kubernetes API says is kept elsewhere, and joined to owners when their addresses are
-// judged. This file finds the owners of a pod, so that they are judged again when the API says
-// something else about it.
+// The state of the Kubernetes API is kept elsewhere and joined to owners when their addresses are
+// judged. This file finds the owners that are in a pod, so that they are judged again when the
+// pod's object changes.
 
-// podKey returns the key by which a namespace of a pod is found: the pod's uid or, if that is not
-// known, its namespace and name; empty if the namespace is not a pod's.
+// podKey returns the key under which a namespace of a pod is indexed: the UID of the pod or, if it
+// is not known, its namespace and name; empty if the namespace belongs to no pod.
 func podKey(who verdict.Who) verdict.Packed {
 	if who.Kind() != verdict.Pod {
 		return ""
@@ -26,11 +26,11 @@ func podKey(who verdict.Who) verdict.Packed {
 	return ""
 }
 
-// podIndex finds namespaces by what the Kubernetes API and IPAMs call them.
+// podIndex finds namespaces by the identifiers that the Kubernetes API and IPAMs use.
 type podIndex struct {
 	*Facts
-	pods      *refs[verdict.Packed] // namespaces with one pod
-	sandboxes *refs[verdict.Packed] // namespaces with one container id
+	pods      *refs[verdict.Packed] // namespaces of one pod
+	sandboxes *refs[verdict.Packed] // namespaces with one container ID
 }
 
 func newPodIndex(f *Facts) *podIndex {
@@ -41,8 +41,7 @@ func newPodIndex(f *Facts) *podIndex {
 	}
 }
 
-// chain is a list of the namespaces of a node that have the same key. One of their fields links
-// them.
+// A chain is a list of the namespaces of a node with the same key, linked by one of their fields.
 type chain struct {
 	refs *refs[verdict.Packed]
 	key  func(verdict.Who) verdict.Packed
@@ -86,8 +85,8 @@ func (x chain) leave(n *Node, ns uint32) {
 	*after = 0
 }
 
-// listPod indexes a namespace by its sandbox and, if there is a cluster to ask, by its pod.
-// unlistPod removes it from these indexes before its record changes.
+// listPod indexes a namespace by its sandbox and, if Kubernetes is used, by its pod. unlistPod
+// removes it from these indexes before its record changes.
 func (f *podIndex) listPod(n *Node, ns uint32) {
 	f.touchSandbox(n.whoOf(ns))
 	f.sandboxChain().enter(n, ns)
@@ -104,7 +103,7 @@ func (f *podIndex) unlistPod(n *Node, ns uint32) {
 	}
 }
 
-// sandbox reports whether there is a namespace with a container id.
+// sandbox reports whether there is a namespace with a container ID.
 func (f *podIndex) sandbox(containerID string) bool {
 	r, _ := f.sandboxes.first(verdict.Pack(containerID))
 	return r != 0
@@ -120,7 +119,7 @@ func (f *podIndex) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	return f.Kubernetes.Pod(w.Namespace, w.Name, w.UID, ns.Node.Name)
 }
 
-// touchPod touches all that a pod has.
+// touchPod touches all addresses of a pod.
 func (f *podIndex) touchPod(key string) {
 	for r := range f.pods.all(verdict.Pack(key)) {
 		n := f.nodes[r.node()]
@@ -139,7 +138,7 @@ func (f *podIndex) touchNamespace(n *Node, ns uint32) {
 	f.touchPorts(n, record)
 }
 
-// PodsChanged has everything judged again that some pods have. A key is the uid of a pod, or its
+// PodsChanged queues all addresses of pods for judgement. A key is the UID of a pod, or its
 // namespace and name.
 func (f *podIndex) PodsChanged(keys []string) *Batch {
 	b := newBatch()
@@ -155,7 +154,7 @@ func (f *podIndex) PodsChanged(keys []string) *Batch {
 	return b
 }
 
-// PodsOnChanged has everything judged again that the pods of some nodes have.
+// PodsOnChanged queues all addresses of the pods on some nodes for judgement.
 func (f *podIndex) PodsOnChanged(on func(name string) bool) *Batch {
 	b := newBatch()
 	b.pods = true
@@ -177,18 +176,18 @@ func (f *podIndex) PodsOnChanged(on func(name string) bool) *Batch {
 	return b
 }
 
-// allNodes returns all nodes of now.
+// allNodes returns the current nodes.
 func (f *podIndex) allNodes() []*Node {
 	f.RLock()
 	defer f.RUnlock()
 	return slices.Collect(f.Nodes)
 }
 
-// Touch has addresses judged again.
+// Touch queues addresses for judgement.
 func (f *podIndex) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
 
-// Retell has addresses judged again, and their active conflicts published even if they did not
-// change.
+// Retell queues addresses for judgement, and has their active conflicts published even if they do
+// not change.
 func (f *podIndex) Retell(addrs []index.Address) *Batch {
 	b := newBatch()
 	b.retell = true

@@ -11,9 +11,9 @@ import (
 )
 
 // The data of IPAMs comes from the nodes (host-local) and from the Kubernetes API (all others).
-// This file has their pools; allocations.go has the allocations.
+// This file stores pools; allocations.go stores allocations.
 
-// What one node, and the whole cluster, may have of pools and allocations.
+// Limits for the pools and allocations of one node and of the whole cluster.
 const (
 	MaxNodePools       = 1024
 	MaxNodeAllocations = 250_000
@@ -21,22 +21,22 @@ const (
 	maxAllocations     = 5_000_000
 )
 
-// poolKey identifies a pool; node is nil for a pool of the whole cluster.
+// poolKey identifies a pool; node is nil for a cluster-wide pool.
 type poolKey struct {
 	node       *Node
 	ipam, name string
 }
 
-// Pool is what one IPAM allocates addresses from, with its allocations. It is guarded by the lock
-// of the facts.
+// Pool is a pool of an IPAM with its allocations. It is guarded by the lock of the facts.
 type Pool struct {
-	Rec  verdict.Pool // never moves: allocations point at it, and it may change
+	Rec  verdict.Pool // never moves, because allocations point to it, but may change
 	Node *Node
-	// Allocated counts the allocated addresses: each once, however many allocations it has.
+	// Allocated is the number of allocated addresses. An address with several allocations counts
+	// once.
 	Allocated audit.Tally
-	// Ended is set when the pool is removed.
+	// Ended is set once the pool is removed.
 	Ended bool
-	// entries has the allocated addresses, with the number of allocations of each.
+	// entries has the number of allocations of each allocated address.
 	entries map[index.Address]int
 	sweep   uint8
 	cost    int32
@@ -44,18 +44,18 @@ type Pool struct {
 
 func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
 
-// ipam is all that IPAMs say.
+// ipam stores the data of IPAMs.
 type ipam struct {
 	*Facts
 	byKey map[poolKey]*Pool
-	// byRec finds the Pool of the record that a verdict names.
+	// byRec maps records in verdicts to their pools.
 	byRec map[*verdict.Pool]*Pool
-	// cluster finds the pools of the whole cluster that may have an address.
+	// cluster finds the cluster-wide pools that may contain an address.
 	cluster prefixes
-	// allocations are by address; booked is their number.
-	allocations map[index.Address][]*allocation
-	booked      int
-	// bySandbox finds the addresses that a sandbox was given, once for each allocation.
+	// allocations has the allocations by address; allocationCount is their number.
+	allocations     map[index.Address][]*allocation
+	allocationCount int
+	// bySandbox has the addresses allocated for a sandbox, once for each allocation.
 	bySandbox map[string][]index.Address
 }
 
@@ -83,7 +83,8 @@ func (f *ipam) leaveSandbox(id string, a index.Address) {
 	}
 }
 
-// touchSandbox touches the addresses that IPAM gave to a sandbox, before the sandbox comes or ends.
+// touchSandbox touches the addresses that are allocated for a sandbox, before the sandbox appears
+// or ends.
 func (f *ipam) touchSandbox(who verdict.Who) {
 	if len(f.bySandbox) == 0 {
 		return
@@ -93,8 +94,8 @@ func (f *ipam) touchSandbox(who verdict.Who) {
 	}
 }
 
-// used has the networks of a node compared again if a pool may have come into use or gone out of
-// use: an overlap matters more between pools in use.
+// used schedules a comparison of the networks of a node if a pool may have come into use or gone
+// out of use, because the severity of an overlap depends on it.
 func (f *ipam) used(p *Pool) {
 	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
 		f.Listener.RangesChanged(p.Node)
@@ -110,18 +111,17 @@ func (f *ipam) Pools(yield func(*Pool) bool) {
 	}
 }
 
-// Pool returns the pool that a verdict names; nil if it no longer exists. The caller holds the
-// lock.
+// Pool returns the pool with a record; nil if it no longer exists. The caller holds the lock.
 func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
 
 // Allocations returns the number of allocations. The caller holds the lock.
-func (f *ipam) Allocations() int { return f.booked }
+func (f *ipam) Allocations() int { return f.allocationCount }
 
-// prefixes finds pools by address. Each range is listed under the smallest prefix that contains it,
-// so a pool that is found need not contain the address.
+// prefixes finds pools by address. Each range is indexed under the smallest prefix that contains
+// it, so a pool that is found need not contain the address.
 type prefixes struct {
 	pools map[netip.Prefix][]*Pool
-	// lengths count the prefixes of each length, of IPv4 and IPv6.
+	// lengths is the number of prefixes of each length, for IPv4 and IPv6.
 	lengths [2][129]int
 }
 
@@ -150,7 +150,7 @@ func (x *prefixes) leave(p *Pool) {
 	}
 }
 
-// covering returns the pools that may allocate the address of the case, or have allocated it.
+// covering returns the pools that have allocated the address of the case or may allocate it.
 func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.Pool) {
 	f := b.facts
 	if len(f.byKey) == 0 {
@@ -193,7 +193,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 	return list
 }
 
-// applyPool applies what a node says of a pool.
+// applyPool applies the record of a pool that a node sent.
 func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
 	if rec.GetGone() {
@@ -217,7 +217,7 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 		a, _ := netip.AddrFromSlice(g)
 		next.Gateways = append(next.Gateways, a.Unmap())
 	}
-	// A node may report its own IPAM only, never the IPAM of the cluster.
+	// A node may only report its own IPAM and not a cluster-wide one.
 	if next.IPAM != verdict.HostLocal || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
 		f.Listener.Dropped("pool", 1)
 		return
@@ -227,7 +227,7 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 		cost = p.cost
 	}
 	if !f.charge(n, &cost, poolCostOf(rec), true) {
-		f.refuse(n, "pool", false)
+		f.countRefused(n, "pool", false)
 		return
 	}
 	if next.LostAt != 0 {
@@ -239,8 +239,8 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p.sweep, p.cost = n.sweep, cost
 }
 
-// setPool adds or updates a pool. If it changes a pool of the cluster, it returns the ranges that
-// are affected.
+// setPool adds or updates a pool. For a change of a cluster-wide pool, it returns the affected
+// ranges.
 func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []verdict.Range) {
 	if p == nil {
 		p = &Pool{Node: n, entries: make(map[index.Address]int)}
@@ -275,21 +275,15 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 	return p, reach
 }
 
-// endPool ends a pool with all that it has given.
+// endPool removes a pool with all of its allocations.
 func (f *ipam) endPool(p *Pool) {
-	if p.Ended {
-		return
-	}
 	p.Ended = true
 	f.touchPool(p)
-	if p.Node != nil {
-		f.touchNode(p.Node) // another pool may give what it gave
-	}
-	p.Rec.State = verdict.PoolStale // its allocations are not known to be gone
+	p.Rec.State = verdict.PoolStale // its allocations are not known to have ended
 	for a := range p.entries {
 		for _, al := range slices.Clone(f.ipam.allocations[a]) {
 			if al.Pool == &p.Rec {
-				f.unbook(p, a, al)
+				f.removeAllocation(p, a, al)
 			}
 		}
 	}
@@ -305,7 +299,7 @@ func (f *ipam) endPool(p *Pool) {
 	f.Listener.RangesChanged(p.Node)
 }
 
-// touchPool touches the addresses that findings about the pool may be about.
+// touchPool touches the addresses with findings about the pool.
 func (f *ipam) touchPool(p *Pool) {
 	for a := range p.entries {
 		f.touch(a)
@@ -314,19 +308,19 @@ func (f *ipam) touchPool(p *Pool) {
 		f.touch(index.AddressOf(a))
 	}
 	if p.Node != nil {
-		f.touchNode(p.Node)
+		f.touchNode(p.Node) // other pools may have allocated the same addresses
 		f.touchDisputes(p.Node)
 	}
 }
 
-// endPools ends all pools of a node.
+// endPools removes all pools of a node.
 func (f *ipam) endPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		f.endPool(p)
 	}
 }
 
-// sweepPools ends the pools and allocations that the snapshot of a node did not have.
+// sweepPools removes the pools and allocations that the snapshot of a node did not contain.
 func (f *ipam) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		if p.sweep != n.sweep {
@@ -336,7 +330,7 @@ func (f *ipam) sweepPools(n *Node) {
 		for a := range p.entries {
 			for _, al := range slices.Clone(f.ipam.allocations[a]) {
 				if al.Pool == &p.Rec && al.sweep != n.sweep {
-					f.unbook(p, a, al)
+					f.removeAllocation(p, a, al)
 				}
 			}
 		}

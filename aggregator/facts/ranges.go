@@ -4,10 +4,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Ranges describes which addresses a node gives out. Its callers hold the lock.
+// Ranges provides the address ranges that a node uses for its pods. Its callers hold the lock.
 type Ranges struct{ *Node }
 
-// Ranges returns a description of which addresses the node gives out.
+// Ranges returns the node as a Ranges.
 func (n *Node) Ranges() Ranges { return Ranges{n} }
 
 // PodNetworks returns the CNI networks of the first interfaces of a node's pods. Networks of
@@ -32,8 +32,8 @@ func (n Ranges) PodNetworks() map[string]bool {
 	return networks
 }
 
-// PodsBehind reports whether pods that CNI gave addresses are behind an interface of the
-// node: on the ports of a bridge, or at the other end of a veth.
+// PodsBehind reports whether pods with addresses from CNI are behind an interface of the node: on
+// the ports of a bridge, or at the other end of a veth.
 func (n Ranges) PodsBehind(i *verdict.Interface) bool {
 	if i.Peer != 0 {
 		return n.isPod(i.Peer)
@@ -50,7 +50,7 @@ func (n Ranges) PodsBehind(i *verdict.Interface) bool {
 	return false
 }
 
-// isPod reports whether a namespace is a pod that CNI gave an address.
+// isPod reports whether a namespace is a pod with an address from CNI.
 func (n Ranges) isPod(record uint32) bool {
 	ns := n.namespace(record)
 	if ns == 0 || n.whoOf(ns).Kind() != verdict.Pod {
@@ -70,7 +70,7 @@ func (n Ranges) isPod(record uint32) bool {
 	return false
 }
 
-// VRF returns the VRF that an interface of the node itself is in; empty for none.
+// VRF returns the VRF of an interface of the node itself; empty if it is in none.
 func (n Ranges) VRF(name string) string {
 	if own := n.own(); own != 0 && name != "" {
 		for i := range n.inside(own) {

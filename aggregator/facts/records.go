@@ -23,15 +23,15 @@ func (f *flags) set(one flags, is bool) {
 
 // namespace is one network namespace.
 type namespace struct {
-	// number is the inode, the text that names it or, if it is not known, the epoch of the agent
-	// that reported the namespace.
+	// number is the inode, a text with the inode or, if it is not known, the epoch of the agent
+	// that reported the namespace. The flags tell which one.
 	number        uint64
-	since         verdict.Stamp // when it was first heard of
+	since         verdict.Stamp // when it was first reported
 	who, intended text
 	record        uint32
-	ifaces        uint32 // the first of its interfaces
-	// alike and together are the next ones on this node with the same pod, and with the same
-	// container id.
+	ifaces        uint32 // the first interface
+	// alike and together are the next namespaces on this node with the same pod and with the same
+	// container ID.
 	alike, together uint32
 	cost            int32
 	sweep           uint8
@@ -40,15 +40,15 @@ type namespace struct {
 
 const (
 	inode flags = 1 << iota // number is the inode
-	named                   // number is the text that names the inode
+	named                   // number is a text with the inode
 )
 
 // iface is one interface of a namespace.
 type iface struct {
 	namespace, index uint32
 	link             uint32
-	// far is the other end of a veth: the record of the namespace with the peer or, if hosted is
-	// set, the text with the name of the peer on the host.
+	// far is the other end of a veth: the record number of the namespace with the peer or, if
+	// hosted is set, a text with the name of the peer on the host.
 	far        uint32
 	name, kind text
 	mac        mac
@@ -70,7 +70,7 @@ func (f *iface) peer() uint32 {
 	return f.far
 }
 
-// setFar sets the other end of a veth, and returns the name on the host if that finds no room.
+// setFar sets the other end of a veth. It returns the name on the host if far has no room for it.
 func (f *iface) setFar(peer uint32, host text) (left text) {
 	if host == 0 || peer != 0 {
 		f.far = peer
@@ -81,12 +81,12 @@ func (f *iface) setFar(peer uint32, host text) (left text) {
 	return 0
 }
 
-// rare are the fields that few interfaces have. host is only here if the interface has a peer in
+// rare are the fields that few interfaces have. host is only used if the interface has a peer in
 // another namespace, too.
 type rare struct{ host, vrf text }
 
-// lists are the links of a record in lists of its node: alike is the next record with the same key,
-// before and after are the neighbours that belong to the same record.
+// lists links records into lists of the node: alike is the next record with the same key, before
+// and after are the neighbours in the list of the record that they belong to.
 type lists struct{ alike, before, after uint32 }
 
 const (
@@ -95,10 +95,10 @@ const (
 	hosted
 )
 
-// link is one broadcast domain as a node sees it.
+// link is a broadcast domain as a node sees it.
 type link struct {
 	name  text
-	users int32 // interfaces and wire claims on it
+	users int32 // number of interfaces and wire claims on it
 	cost  int32
 	sweep uint8
 	kind  verdict.LinkKind
@@ -107,18 +107,19 @@ type link struct {
 
 const (
 	routed flags = 1 << iota
-	known        // false for a link that was only named so far
-	joined       // the topology knows it
+	known        // false for a link that has only been named by other records
+	joined       // it is in the topology
 )
 
-// claim is one way in which an address is held. There are more claims than other records, so rare
-// fields are elsewhere.
+// claim is evidence that an address is held. There are more claims than other records, so rare
+// fields are stored elsewhere.
 type claim struct {
 	addr index.Address
 	// first and assigned are by the agent's clock.
 	first, assigned, begun verdict.Stamp
 	port                   uint32
-	// more is the additional part: a wire of a wire claim, a history of a kernel claim.
+	// more is the index of the additional part: a wire of a wire claim, or a history of a kernel
+	// claim.
 	more uint32
 	// before and after are the neighbours on the port; alike is the next claim to the address.
 	lists
@@ -130,7 +131,7 @@ type claim struct {
 	sweep   uint8
 }
 
-// wire returns the additional part of a wire claim; 0 for a kernel claim.
+// wire returns the index of a wire claim's additional part; 0 for a kernel claim.
 func (c *claim) wire() uint32 {
 	if c.kind == verdict.Assigned || c.kind == verdict.DADFailed {
 		return 0
@@ -138,8 +139,8 @@ func (c *claim) wire() uint32 {
 	return c.more
 }
 
-// history is what changes of a claim when it is seen again. A kernel claim has one only if it was:
-// the kernel reports most addresses once.
+// history is the part of a claim that changes when it is seen again. Most kernel claims have none,
+// because the kernel reports most addresses only once.
 type history struct {
 	last  verdict.Stamp // by the agent's clock
 	mark  verdict.Stamp // Read of a kernel claim, Before of a wire claim
@@ -150,14 +151,14 @@ type history struct {
 type wire struct {
 	history
 	seen                    verdict.Stamp
-	hardware, before, after uint32 // those of the hardware address
+	hardware, before, after uint32 // indexes of the hardware address and of the neighbours in its list
 	link                    uint32
 	vlan, inner             uint16
 	source                  mac
 	flags                   flags
-	// judged says whether the address was judged with the claim, and whether it has one plain
-	// owner, so that seeing the claim again changes nothing. It is only accessed atomically,
-	// because it is set while others read it.
+	// judged tells whether the address has been judged with the claim, and whether it has one
+	// undisputed owner, so that another sighting changes nothing. It is only accessed atomically,
+	// because it is written while others read it.
 	judged uint32 //nolint:modernize // records are copied when a slab grows
 }
 
@@ -166,9 +167,9 @@ const (
 	byNode           // the node itself routes the address to the port
 )
 
-// hardware is one MAC that claims of a node name.
+// hardware is a MAC that is named by claims of a node.
 type hardware struct {
 	mac    mac
-	claims uint32 // the first one
+	claims uint32 // the first claim
 	count  uint32
 }

@@ -42,7 +42,7 @@ func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// An incomplete node is asked less and less often, until it is complete.
+// The interval between requests to an incomplete node grows until the node is complete.
 func TestHowOftenAnIncompleteNodeIsAsked(t *testing.T) {
 	s := newScene(t)
 	s.limit = LeastBudget
@@ -81,11 +81,11 @@ func TestHowOftenAnIncompleteNodeIsAsked(t *testing.T) {
 	want("after it was complete", firstRefill)
 }
 
-// The node that needs the least is asked first, if there is room.
+// Of the nodes for which there is enough memory, the one that uses the least is asked first.
 func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		held int // in quarters of the limit, held by another node
+		held int // held by another node, in quarters of the limit
 		more int
 		want []int
 	}{
@@ -116,7 +116,7 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 			t.Errorf("%s: got asked too often", test.name)
 		}
 	}
-	// A node that has more than most of its share is asked only if there is room for all.
+	// A node that uses most of its share is asked only if there is enough free memory.
 	for _, test := range []struct {
 		more  int
 		share bool
@@ -127,7 +127,7 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 		a, other := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
 		a.n.leftOut.Records = 1
 		total := LeastBudget * 3 / 4
-		if test.share { // all of it is used, but not by the node
+		if test.share { // all memory is in use, but not by the node
 			if !s.Hold(a.n, int(s.share(a.n.account)*3/4-a.n.account.used)+test.more) || !s.Hold(other.n, int(s.share(other.n.account)-other.n.account.used)) {
 				t.Fatal("got no room")
 			}
@@ -137,5 +137,23 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 		if s.Refill(); a.p.asked != test.want {
 			t.Errorf("%+v: got asked %d times", test, a.p.asked)
 		}
+	}
+}
+
+// A node is published when its records begin to exceed the memory, and when all of them fit again.
+func TestANodeIsPublishedWheneverItBecomesIncomplete(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))
+	for range 2 {
+		used, _ := s.Budget()
+		s.fill(a.n)
+		s.told.heard = nil
+		a.tell(assignedMessage(2, "10.0.0.3"), assignedMessage(2, "10.0.0.4"))
+		s.wantHeard("no memory", "changed n1", "refused claim")
+		full, _ := s.Budget()
+		s.Update(func() { s.Release(a.n, full-used) })
+		s.limit = 0
+		a.snapshot(pod(2, "10.0.0.2"))
+		s.wantHeard("memory again", "changed n1")
 	}
 }

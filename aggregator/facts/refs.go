@@ -19,7 +19,7 @@ func hashNumbers(a, b uint64) uint64 {
 // A Ref is a claim, as Builder.Refs returns it.
 type Ref = ref
 
-// A ref is a record of a node: the number of the node and the index of the record.
+// A ref identifies a record: the number of its node and the index of the record.
 type ref uint64
 
 const (
@@ -32,8 +32,8 @@ func refOf(node, i uint32) ref { return ref(node)<<indexBits | ref(i) }
 func (r ref) node() uint32  { return uint32(r >> indexBits) }         //nolint:gosec // nodeBits
 func (r ref) index() uint32 { return uint32(r) & (1<<indexBits - 1) } //nolint:gosec // indexBits
 
-// refs finds the records that have a key: at most one of each node, which leads to the others on
-// that node. Most keys have a single record, in a hash table that takes 8 bytes per place. If
+// refs finds the records with a key: at most one of each node, which leads to the others on that
+// node. Most keys have a single record, which is stored in a hash table with 8 bytes per slot. If
 // several nodes have records with a key, the others are in a list.
 type refs[K comparable] struct {
 	parts [refParts]refPart
@@ -42,7 +42,8 @@ type refs[K comparable] struct {
 	key   func(ref) K
 }
 
-// refParts is the number of hash tables: each grows on its own, so that no change waits for all.
+// refParts is the number of hash tables. Each grows separately, so that no change has to wait for
+// all of them to be resized.
 const refParts = 256
 
 type refPart struct {
@@ -51,8 +52,8 @@ type refPart struct {
 }
 
 // A slot is a ref and some bits of the hash of its key. With these bits, most other slots are
-// skipped, and slots are moved, without looking at their keys. 0 is a free slot: there is no node
-// 0.
+// skipped, and slots are moved, without looking at their keys. 0 is a free slot, because there is
+// no node 0.
 type slot uint64
 
 const refBits = indexBits + nodeBits
@@ -61,10 +62,10 @@ func slotOf(hash uint64, r ref) slot { return slot(hash>>refBits<<refBits) | slo
 
 func (s slot) ref() ref { return ref(s & (1<<refBits - 1)) }
 
-// same reports whether the bits of a slot are those of a hash.
+// same reports whether a slot has the bits of a hash.
 func (s slot) same(hash uint64) bool { return uint64(s)>>refBits == hash>>refBits }
 
-// home is where a slot is looked for first.
+// home returns the position at which the search for a slot begins.
 func (s slot) home(size int) int {
 	return int(uint64(s) >> refBits * uint64(size) >> (64 - refBits)) //nolint:gosec // below size
 }
@@ -73,7 +74,7 @@ func newRefs[K comparable](hash func(K) uint64, key func(ref) K) *refs[K] {
 	return &refs[K]{more: make(map[K][]ref), hash: hash, key: key}
 }
 
-// find returns the place of a key's first record; the slot is 0 if there is none.
+// find returns the position of a key's first record; the slot there is 0 if there is none.
 func (x *refs[K]) find(k K) (p *refPart, hash uint64, at int) {
 	hash = x.hash(k)
 	p = &x.parts[hash%refParts]
@@ -137,7 +138,7 @@ func (x *refs[K]) of(k K, node uint32) uint32 {
 	return 0
 }
 
-// set enters a record in the place of the one of its node, if there is one.
+// set adds a record, or replaces the one of the same node.
 func (x *refs[K]) set(k K, r ref) {
 	p, hash, at := x.find(k)
 	switch {
@@ -181,7 +182,7 @@ func (p *refPart) place(s slot) {
 	p.slots[at] = s
 }
 
-// remove takes out the record of a node.
+// remove removes the record of a node.
 func (x *refs[K]) remove(k K, node uint32) {
 	p, hash, at := x.find(k)
 	if at < 0 || p.slots[at] == 0 {
@@ -204,7 +205,7 @@ func (x *refs[K]) remove(k K, node uint32) {
 	}
 }
 
-// clear frees a place and moves up the slots that it had displaced.
+// clear frees a position and moves the slots that it had displaced.
 func (p *refPart) clear(free int) {
 	size := len(p.slots)
 	distance := func(from, to int) int {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// chronicle is a Listener that writes down what it hears of nodes, pools and namespaces.
+// chronicle is a Listener that records notifications about nodes, pools and namespaces.
 type chronicle struct {
 	deaf
 	heard     []string
@@ -49,7 +49,7 @@ func nameOfNode(n *Node) string {
 	return n.Rec.Name
 }
 
-// scene is facts whose clock the test sets, and which nobody judges but the test.
+// scene has facts with a clock that the test sets, and whose addresses only the test judges.
 type scene struct {
 	*testing.T
 	*Facts
@@ -79,7 +79,7 @@ func (s *scene) hello(h *pb.Hello, vouched string) (*agent, error) {
 	return &agent{s, p, n}, err
 }
 
-// joins connects an agent that reports what messages say.
+// joins connects an agent whose snapshot consists of messages.
 func (s *scene) joins(name, boot string, epoch uint64, messages ...*pb.ReportRequest) *agent {
 	s.Helper()
 	a, err := s.hello(&pb.Hello{Node: name, BootId: boot, Netns: "1", Epoch: epoch}, "")
@@ -109,7 +109,7 @@ func (a *agent) tell(messages ...*pb.ReportRequest) {
 
 func (a *agent) leave() { a.s.Disconnect(a.p, a.n, func(*Node) bool { return false }) }
 
-// states returns the nodes with what is known of them.
+// states returns the nodes with their states.
 func (s *scene) states() (all []string) {
 	for n := range s.Nodes {
 		text := n.Rec.Name
@@ -133,7 +133,7 @@ func (s *scene) wantNodes(why string, want ...string) {
 	}
 }
 
-// wantHeard checks what was told since the last time, in any order and once for each.
+// wantHeard checks the notifications since the last call, in any order and each of them once.
 func (s *scene) wantHeard(why string, want ...string) {
 	s.Helper()
 	got := s.told.heard
@@ -146,7 +146,7 @@ func (s *scene) wantHeard(why string, want ...string) {
 	}
 }
 
-// wantJudged checks which addresses are to be judged.
+// wantJudged checks the queued addresses.
 func (s *scene) wantJudged(why string, want ...string) {
 	s.Helper()
 	var got []string
@@ -166,7 +166,7 @@ func assignedMessage(record uint32, addr string) *pb.ReportRequest {
 	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(record, addr)}}
 }
 
-// lan is an uplink of a node with a MAC.
+// lan returns a report of an uplink with a MAC.
 func lan(mac byte) *pb.ReportRequest {
 	return &pb.ReportRequest{
 		Links:      []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_UPLINK}},
@@ -174,7 +174,7 @@ func lan(mac byte) *pb.ReportRequest {
 	}
 }
 
-// seen is a frame that entered by the uplink of a node.
+// seen returns a report of a frame that entered through the uplink.
 func seen(addr string, mac []byte, count uint32) *pb.ReportRequest {
 	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{{
 		Address: netip.MustParseAddr(addr).AsSlice(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 9, Mac: mac, Link: "eth0", Count: count,

@@ -14,10 +14,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ForgetNodeAfter is how long a node that timed out is still listed.
+// ForgetNodeAfter is how long a node that timed out remains listed.
 const ForgetNodeAfter = 24 * time.Hour
 
-// Connect makes a stream the one that reports for its node. It ends an older stream that is half
+// Connect attaches a stream to its node. It ends an older stream of the same agent that is half
 // open, and refuses an agent that is older than the current one.
 func (f *streams) Connect(p Peer, hello *pb.Hello, vouched string) (n *Node, b *Batch, err error) {
 	b = newBatch()
@@ -38,7 +38,7 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 		}
 	}
 	if n.cost == 0 {
-		if err := f.open(n); err != nil {
+		if err := f.chargeConnection(n); err != nil {
 			return nil, err
 		}
 	}
@@ -48,9 +48,9 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 	if old := n.Peer; old != nil {
 		if hello.GetEpoch() < n.Rec.Epoch {
 			return nil, status.Errorf(codes.FailedPrecondition,
-				"a newer agent already reports for node %s: stop one of the two, there must be one agent in a network namespace", n.Rec.Name)
+				"a newer agent already reports for node %s: run only one agent per network namespace", n.Rec.Name)
 		}
-		old.End(status.Errorf(codes.Aborted, "another connection of the agent of node %s took over", n.Rec.Name))
+		old.End(status.Errorf(codes.Aborted, "replaced by another connection of the agent of node %s", n.Rec.Name))
 	}
 	now := f.now()
 	n.Peer = p
@@ -64,16 +64,16 @@ func (f *streams) connect(p Peer, hello *pb.Hello, id NodeID) (*Node, error) {
 		f.label(n)
 	}
 	if n.Rec.Unheard && n.due == 0 {
-		f.arm(n, now.Add(f.Policy.NodeTimeout)) // it may never send a snapshot
+		f.arm(n, now.Add(f.Policy.NodeTimeout)) // in case it never sends a snapshot
 	}
 	return n, nil
 }
 
-// mayBeOneMore refuses an agent that claims to be very many nodes, which would take the memory of
-// all.
+// mayBeOneMore returns an error for an agent that has reported too many nodes, which would use up
+// the memory of all.
 func (f *streams) mayBeOneMore(id NodeID) error {
 	if len(f.byID) >= maxNodes {
-		return status.Errorf(codes.ResourceExhausted, "there are %d nodes already: no more are taken", maxNodes)
+		return status.Errorf(codes.ResourceExhausted, "the limit of %d nodes is reached", maxNodes)
 	}
 	if id.Vouched == "" {
 		return nil
@@ -85,13 +85,13 @@ func (f *streams) mayBeOneMore(id NodeID) error {
 		}
 	}
 	if same >= maxOfOneName {
-		return status.Errorf(codes.ResourceExhausted, "node %s has come with %d boot ids or network namespaces: more are not taken until those are given up, see --node-timeout", id.Vouched, same)
+		return status.Errorf(codes.ResourceExhausted, "node %s has connected with %d different boot IDs or network namespaces: wait until some of them time out (--node-timeout)", id.Vouched, same)
 	}
 	return nil
 }
 
-// Disconnect ends a stream: its node is disconnected. shared reports whether another node had its
-// name while both were connected.
+// Disconnect detaches a stream that has ended from its node. shared reports whether another node
+// had the same name while both were connected.
 func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch {
 	batches, rebooted := f.disconnect(p, n, shared)
 	if rebooted {
@@ -100,25 +100,30 @@ func (f *streams) Disconnect(p Peer, n *Node, shared func(*Node) bool) []*Batch 
 	return batches
 }
 
-// disconnect also reports whether the machine of the node was rebooted.
+// disconnect detaches a stream. It also reports whether the machine of the node rebooted.
 func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches []*Batch, rebooted bool) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b, over := newBatch(), false
+	var left []*Node // the node, if it has records
 	f.piece(b, func() {
 		if over = n.Peer != p; over {
 			return
 		}
 		n.Peer = nil
-		if n.Rec.TimedOut { // it connected, but sent no snapshot
-			f.settleUp(n)
-			f.arm(n, f.now().Add(ForgetNodeAfter))
-			over = true
+		if over = n.Rec.TimedOut; !over {
+			return
 		}
+		if n.hasRecords() { // an incomplete snapshot was applied
+			left = []*Node{n}
+			return
+		}
+		f.releaseAll(n)
+		f.arm(n, f.now().Add(ForgetNodeAfter))
 	})
 	if over {
 		f.close(b)
-		return []*Batch{b}, false
+		return []*Batch{f.forget(b, left)}, false
 	}
 	f.touchPieces(b, n)
 	f.piece(b, func() {
@@ -130,7 +135,7 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 			f.publishPlace(n)
 			f.Listener.NamesChanged(n)
 		}
-		// A node that connected without sending a snapshot gets no additional time.
+		// A node that reconnects without sending a snapshot does not extend its timeout.
 		f.arm(n, f.now().Add(f.Policy.NodeTimeout))
 		for _, other := range f.called[n.Name] {
 			rebooted = rebooted || other.Peer != nil && !other.Rec.Unheard && n.rebootedAs(other)
@@ -140,7 +145,8 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 	return []*Batch{b}, rebooted
 }
 
-// Ring does what is due about nodes and links, and returns when to call it again; 0 for never.
+// Ring runs the work on nodes and links that is due, and returns when to call it again; 0 for
+// never.
 func (f *streams) Ring() verdict.Stamp {
 	var due []*Node
 	b := newBatch()
@@ -176,15 +182,15 @@ func (f *streams) Ring() verdict.Stamp {
 	return next
 }
 
-// Overdue reports whether work on nodes or links is due or under way. Addresses that are due to be
-// judged again wait for it. The caller holds the lock.
+// Overdue reports whether work on nodes or links is due or running. Judgements that are due must
+// wait for it. The caller holds the lock.
 func (f *streams) Overdue(now verdict.Stamp) bool {
 	at := f.topology.Due()
 	return f.ringing || f.next != 0 && f.next <= now || at != 0 && at <= now
 }
 
-// heard marks a node as connected once its snapshot is complete. Its caller has touched everything
-// that it has.
+// heard marks a node as connected once its snapshot is complete. All of its addresses must have
+// been touched.
 func (f *streams) heard(n *Node) {
 	n.due = 0
 	if !n.Rec.Unheard {
@@ -198,8 +204,8 @@ func (f *streams) heard(n *Node) {
 	f.publishPlace(n)
 }
 
-// publishPlace publishes whether a node is connected, and the disconnected nodes that report the
-// same place, because their state depends on it.
+// publishPlace publishes whether a node is connected. It does so for disconnected nodes with the
+// same boot ID and network namespace, too, because their state depends on it.
 func (f *streams) publishPlace(n *Node) {
 	for _, other := range f.places[n.ID.Place()] {
 		if other == n || !other.Rec.Unheard {
@@ -208,23 +214,23 @@ func (f *streams) publishPlace(n *Node) {
 	}
 }
 
-// A Snapshot is all that a node has.
+// A Snapshot is the complete state of a node.
 type Snapshot struct {
-	// Messages are the messages of the snapshot. Those with namespaces, links and interfaces come
-	// before those with wire claims.
+	// Messages are the messages of the snapshot. Those with namespaces, links and interfaces must
+	// come before those with wire claims.
 	Messages iter.Seq[*pb.ReportRequest]
-	// Excess is the number of wire claims that exceeded the limit. LeftOut counts the records that
-	// did not fit into memory.
+	// Excess is the number of wire claims above the limit. LeftOut counts the records that did not
+	// fit into memory.
 	Excess  int
 	LeftOut LeftOut
-	// Corrections counts strings that were corrected, by field.
+	// Corrections is the number of corrected strings by field.
 	Corrections map[string]int
-	// Checked returns the addresses of a check that the agent answers.
+	// Checked returns the addresses of a check that the agent has answered.
 	Checked func(id uint64) []index.Address
 }
 
-// Snapshot replaces all records of a node in one step by those of the snapshot. Done is called
-// with the lock held as soon as the messages are applied.
+// Snapshot replaces all records of a node at once by those of the snapshot. done is called with the
+// lock held as soon as the messages have been applied.
 func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch, error) {
 	b, old, err := f.snapshot(p, n, in, done)
 	batches := []*Batch{b}
@@ -234,7 +240,7 @@ func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch
 	return batches, err
 }
 
-// rebooted returns the silent nodes that are what a node was before a reboot.
+// rebooted returns the disconnected nodes that are the same machine as a node before a reboot.
 func (f *streams) rebooted(n *Node) (old []*Node) {
 	f.RLock()
 	defer f.RUnlock()
@@ -246,8 +252,8 @@ func (f *streams) rebooted(n *Node) (old []*Node) {
 	return old
 }
 
-// snapshot also returns the nodes that the node was before a reboot. What they had ends in the same
-// step: otherwise it would look like duplicates of what the node has now.
+// snapshot also returns the nodes that are the same machine before a reboot. Their records end in
+// the same step; otherwise they would be duplicates of the new ones.
 func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch, old []*Node, err error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
@@ -262,7 +268,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		n.sweep++
 		n.applying = true
 		n.excess, n.leftOut = 0, in.LeftOut
-		returned = n.Rec.Unheard && (n.claims.count > 0 || len(n.Pools) > 0) // what is new is touched anyway
+		returned = n.Rec.Unheard && (n.claims.count > 0 || len(n.Pools) > 0) // new records are touched in any case
 	})
 	var checked []uint64
 	for m := range in.Messages {
@@ -280,7 +286,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		f.dropExcess(n, in.Excess)
 		f.completed(n)
 		f.heard(n)
-		f.touchDisputes(n) // it is to look at them
+		f.touchDisputes(n) // the node must be asked to watch them
 		n.trim()
 	})
 	if a.err == nil {
@@ -289,7 +295,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 	return b, old, a.err
 }
 
-// Delta applies one message of changes, which was received at a time.
+// Delta applies a message of changes that was received at a time.
 func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, checked func(id uint64) []index.Address) (*Batch, error) {
 	n.writer.Lock()
 	defer n.writer.Unlock()
@@ -312,7 +318,7 @@ func (f *streams) Delta(p Peer, n *Node, m *pb.ReportRequest, at verdict.Stamp, 
 	return b, a.err
 }
 
-// answer takes the answers to checks.
+// answer handles answers to checks.
 func (f *streams) answer(n *Node, ids []uint64, checked func(id uint64) []index.Address, now verdict.Stamp) {
 	for _, id := range ids {
 		for _, a := range checked(id) {

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
 func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
@@ -59,7 +60,7 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestANodeThatComesBackHasWhatItReports(t *testing.T) {
+func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), pod(3, "10.0.0.3"))
 	a.leave()
@@ -113,7 +114,7 @@ func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
 	if err != nil || !done(b) {
 		t.Fatalf("got %v, done %t, want a node of which nothing is to be judged", err, done(b))
 	}
-	batches := snapshotOf(t, s.Facts, p, n, merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
+	batches := snapshotOf(t, s.Facts, p, n, records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
 	delta := deltaOf(t, s.Facts, p, n, assignedMessage(2, "10.0.0.2"))
 	left := s.Disconnect(p, n, func(*Node) bool { return true })
 	all := slices.Concat(batches, []*Batch{delta}, left)
@@ -170,7 +171,7 @@ func TestOneStreamReportsForANode(t *testing.T) {
 	}
 }
 
-// A stream that takes the node over in the middle of a snapshot ends it.
+// A stream that replaces another one during its snapshot ends that snapshot.
 func TestASnapshotIsTakenOver(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -187,7 +188,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestASnapshotSaysWhatIsLeftOut(t *testing.T) {
+func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
 	in := &Snapshot{
@@ -213,7 +214,7 @@ func TestASnapshotSaysWhatIsLeftOut(t *testing.T) {
 	}
 }
 
-// Large messages are applied in pieces.
+// All pieces of a large message are applied.
 func TestAllOfALargeMessageIsApplied(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
@@ -229,7 +230,7 @@ func TestAllOfALargeMessageIsApplied(t *testing.T) {
 	}
 }
 
-// judgeBatches judges everything and reports whether some changes are done then.
+// judgeBatches judges all addresses, and reports whether the batches are done.
 func (s *scene) judgeBatches(batches []*Batch) bool {
 	s.judgeAll()
 	return !slices.ContainsFunc(batches, func(b *Batch) bool {
@@ -242,7 +243,8 @@ func (s *scene) judgeBatches(batches []*Batch) bool {
 	})
 }
 
-// A node that was given up and connects without a word is forgotten a day after it disconnects.
+// A node that timed out and reconnects without sending a snapshot is forgotten a day after it
+// disconnects.
 func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
@@ -268,7 +270,7 @@ func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
 	}
 }
 
-// A connection that replaces another one of a node that reports makes nothing due.
+// A stream that replaces another one of a connected node schedules nothing.
 func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1)
@@ -280,7 +282,7 @@ func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
 	}
 }
 
-// ringer notes whether work is under way when a node changes.
+// ringer records whether work is running when a node changes.
 type ringer struct {
 	deaf
 	overdue func() bool
@@ -329,7 +331,7 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 	}
 }
 
-// An old stream changes nothing, not even when the node was heard of.
+// A replaced stream changes nothing, not even the time of the last message.
 func TestAnOldStreamIsNotHeard(t *testing.T) {
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -347,14 +349,14 @@ func TestAnOldStreamIsNotHeard(t *testing.T) {
 	}
 }
 
-// A snapshot with what is known changes nothing, except for what it moved.
+// A snapshot of known records changes nothing, except for records that moved.
 func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	s := newScene(t)
-	frame := seen("10.0.0.9", podMAC(9), 1)
+	frame := seen("10.0.0.9", records.MAC(9), 1)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), frame)
 	s.judgeAll()
 	s.told.heard = nil
-	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", podMAC(9), 1))
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", records.MAC(9), 1))
 	s.wantJudged("it is the same")
 	s.wantHeard("it is the same")
 	frame.Claims[0].Link = "eth1"
@@ -378,7 +380,7 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	}
 }
 
-// What is said of the node's own namespace, and of no other one, is completed.
+// Only the agent's own namespace is completed.
 func TestTheNodesOwnNamespace(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -391,18 +393,18 @@ func TestTheNodesOwnNamespace(t *testing.T) {
 	}
 }
 
-// A message may add kernel claims up to the limit.
+// A message may add kernel claims up to the limit of the node.
 func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
-	two := claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
-	three := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
+	two := records.Claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
+	three := records.Claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("three: got %v, want RESOURCE_EXHAUSTED", err)
 	}
 	three.Claims[2].Gone = true
-	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, podMAC(9)
+	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, records.MAC(9)
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); err != nil {
 		t.Errorf("one, a frame and the end of one: got %v", err)
 	}
@@ -410,4 +412,57 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	if _, err := s.Delta(a.p, a.n, two, s.now, nil); err != nil || !s.Claimed(key("10.0.0.3")) {
 		t.Errorf("two: got %v, want them taken", err)
 	}
+}
+
+// Judgements wait for links that are due to separate.
+func TestLinksAreOverdue(t *testing.T) {
+	s := newScene(t)
+	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
+	b := s.joins("n2", "b2", 1, lan(2))
+	if s.Ring() != 0 || s.Overdue(s.now) {
+		t.Error("got something overdue before links are one")
+	}
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	_, domains := s.SharedMACs()
+	due := domains.Due()
+	for at, want := range map[verdict.Stamp]bool{s.now: false, due - 1: false, due: true, due + 1: true} {
+		if got := s.Overdue(at); got != want {
+			t.Errorf("%d: got overdue %t, want %t: links are due at %d", at, got, want, due)
+		}
+	}
+}
+
+// A removed node whose next snapshot was not completed leaves nothing behind.
+func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	one, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var two *agent
+	_, err = s.Snapshot(one.p, one.n, &Snapshot{Messages: func(yield func(*pb.ReportRequest) bool) {
+		if yield(pod(2, "10.0.0.1")) {
+			two, _ = s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+			yield(pod(3, "10.0.0.3"))
+		}
+	}}, func() {})
+	if err == nil || two == nil {
+		t.Fatalf("got %v, want the snapshot taken over", err)
+	}
+	two.leave()
+	s.check(t, "it left")
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.after(ForgetNodeAfter)
+	s.Ring()
+	s.wantNodes("it is forgotten")
+	if s.Claimed(key("10.0.0.1")) {
+		t.Error("got a claim of a node that is forgotten")
+	}
+	s.joins("n2", "b2", 1, pod(2, "10.0.0.1"))
+	s.checkBudget("another node has the address")
 }

@@ -18,11 +18,12 @@ type tables struct {
 	histories  slab[history] // of kernel claims
 	hardware   slab[hardware]
 
-	byRecord, byIndex, byName table // namespaces, interfaces and links
-	holders                   table // the first of all interfaces with one MAC
-	byMAC                     table // hardware
+	byRecord, byIndex, byName table // indexes of namespaces, interfaces and links
+	holders                   table // the first interface with each MAC
+	byMAC                     table // index of hardware
 	rare                      map[uint32]rare
-	// sources has the claims in frames that another hardware address sent, by that address.
+	// sources has, by hardware address, the claims in frames sent by another hardware address than
+	// the one in the claim.
 	sources map[verdict.MAC][]uint32
 }
 
@@ -40,12 +41,13 @@ func (t *tables) hashOfInterface(i uint32) uint64 {
 	return hashIndex(t.namespaces.at(f.namespace).record, f.index)
 }
 
-// namespace returns the namespace with the agent's number; 0 for none.
+// namespace returns the namespace with a record number; 0 if there is none.
 func (t *tables) namespace(record uint32) uint32 {
 	return t.byRecord.find(hashRecord(record), func(i uint32) bool { return t.namespaces.at(i).record == record })
 }
 
-// iface returns the interface with an index of the namespace with the agent's number; 0 for none.
+// iface returns the interface with an index in the namespace with a record number; 0 if there is
+// none.
 func (t *tables) iface(record, index uint32) uint32 {
 	return t.byIndex.find(hashIndex(record, index), func(i uint32) bool {
 		f := t.interfaces.at(i)
@@ -53,22 +55,23 @@ func (t *tables) iface(record, index uint32) uint32 {
 	})
 }
 
-// link returns the link with a name; 0 for none.
+// link returns the link with a name; 0 if there is none.
 func (t *tables) link(name string) uint32 {
 	return t.byName.find(hashText(name), func(i uint32) bool { return t.texts.get(t.links.at(i).name) == name })
 }
 
-// holder returns the first interface with a MAC; the others are alike. 0 for none.
+// holder returns the first interface with a MAC, which leads to the others by alike; 0 if there is
+// none.
 func (t *tables) holder(m mac) uint32 {
 	return t.holders.find(t.texts.hashMAC(m), func(i uint32) bool { return t.interfaces.at(i).mac == m })
 }
 
-// hardwareOf returns the entry of a MAC that claims name; 0 for none.
+// hardwareOf returns the entry of a MAC that is named by claims; 0 if there is none.
 func (t *tables) hardwareOf(m mac) uint32 {
 	return t.byMAC.find(t.texts.hashMAC(m), func(i uint32) bool { return t.hardware.at(i).mac == m })
 }
 
-// hardwareNamed is hardwareOf for a MAC of another node.
+// hardwareNamed is like hardwareOf for a MAC that need not be among the texts of the node.
 func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
 	if len(m) == 6 {
 		return t.hardwareOf(mac{[6]byte([]byte(m)), sixBytes})
@@ -82,7 +85,7 @@ func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
 	return t.hardwareOf(odd)
 }
 
-// named is hardwareOf, but makes an entry if there is none.
+// named returns the entry of a MAC, and adds it if necessary.
 func (t *tables) named(m mac) uint32 {
 	if hw := t.hardwareOf(m); hw != 0 {
 		return hw
@@ -99,7 +102,7 @@ func (t *tables) dropHardware(hw uint32) {
 	}
 }
 
-// enterHolder and leaveHolder list an interface by its MAC.
+// enterHolder and leaveHolder add and remove an interface from the list of its MAC.
 func (t *tables) enterHolder(i uint32) {
 	f := t.interfaces.at(i)
 	first := t.holder(f.mac)
@@ -128,7 +131,7 @@ func (t *tables) leaveHolder(i uint32) {
 	f.alike = 0
 }
 
-// inside yields the interfaces of a namespace. Interfaces may be removed meanwhile.
+// inside yields the interfaces of a namespace. Interfaces may be removed during the iteration.
 func (t *tables) inside(ns uint32) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
 		for i := t.namespaces.at(ns).ifaces; i != 0; {
@@ -141,7 +144,7 @@ func (t *tables) inside(ns uint32) func(yield func(uint32) bool) {
 	}
 }
 
-// on yields the claims on an interface. The one that is yielded may be removed.
+// on yields the claims on an interface. The yielded claim may be removed.
 func (t *tables) on(i uint32) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
 		for c := t.interfaces.at(i).claims; c != 0; {
@@ -154,7 +157,7 @@ func (t *tables) on(i uint32) func(yield func(uint32) bool) {
 	}
 }
 
-// by yields the claims that name a MAC.
+// by yields the claims with a MAC.
 func (t *tables) by(hw uint32) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
 		for c := t.hardware.at(hw).claims; c != 0; c = t.wires.at(t.claims.at(c).wire()).after {
@@ -165,7 +168,7 @@ func (t *tables) by(hw uint32) func(yield func(uint32) bool) {
 	}
 }
 
-// same yields the claims of this node to the address of one of them, which must be the first.
+// same yields the claims of this node to the same address. first must be the first of them.
 func (t *tables) same(first uint32) func(yield func(uint32) bool) {
 	return func(yield func(uint32) bool) {
 		for c := first; c != 0; c = t.claims.at(c).alike {
@@ -179,7 +182,7 @@ func (t *tables) same(first uint32) func(yield func(uint32) bool) {
 // own returns the agent's own namespace; 0 if it is not known.
 func (t *tables) own() uint32 { return t.namespace(verdict.OwnRecord) }
 
-// host returns the name on the host of the peer of a veth.
+// host returns the name of the peer of a veth on the host.
 func (t *tables) host(i uint32) string {
 	if f := t.interfaces.at(i); f.flags.has(hosted) {
 		return t.texts.get(text(f.far))
@@ -212,7 +215,7 @@ func (t *tables) ports(record uint32) (ports []uint32) {
 	return ports
 }
 
-// setNetns keeps the inode of a namespace, as compactly as possible.
+// setNetns stores the inode of a namespace in the most compact form.
 func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
 	ns.number = epoch
 	ns.flags.set(inode|named, false)

@@ -7,9 +7,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// check walks all tables and compares what finds records with the records.
+// check walks all tables, and compares the indexes with the records.
 func (f *Facts) check(t *testing.T, when string) {
 	t.Helper()
 	addresses := map[index.Address]bool{}
@@ -37,11 +38,14 @@ func (f *Facts) check(t *testing.T, when string) {
 				for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
 					found = found || k == i
 				}
+				if at := f.holders.of(one.mac.bytes, n.number); at != 0 && !f.reachesOthers(n, at) {
+					t.Fatalf("%s: an interface that meets no other node is found by %v", when, one.mac)
+				}
 				meets := false
-				for by, k := range f.abroadOf(one.mac.bytes) {
+				for by, k := range f.holdersOf(one.mac.bytes) {
 					meets = meets || by == n && k == i
 				}
-				if !found || meets != f.meets(n, i) {
+				if !found || meets != f.reachesOthers(n, i) {
 					t.Fatalf("%s: the interface with %v is not found by it", when, one.mac)
 				}
 			}
@@ -73,6 +77,21 @@ func (f *Facts) check(t *testing.T, when string) {
 				}
 			}
 		}
+		for i, r := range n.rare {
+			if !n.interfaces.has(i) || r == (rare{}) {
+				t.Fatalf("%s: rare fields are kept for no interface", when)
+			}
+		}
+		for source, list := range n.sources {
+			for _, c := range list {
+				if !n.claims.has(c) || n.texts.macOf(n.wires.at(n.claims.at(c).wire()).source) != source {
+					t.Fatalf("%s: a claim is listed wrongly by its sender", when)
+				}
+			}
+			if len(list) == 0 {
+				t.Fatalf("%s: a sender is kept for nothing", when)
+			}
+		}
 		for hw := range n.hardware.all {
 			count := uint32(0)
 			for range n.by(hw) {
@@ -80,7 +99,7 @@ func (f *Facts) check(t *testing.T, when string) {
 				count++
 			}
 			one := n.hardware.at(hw)
-			if one.mac.apart() && f.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
+			if one.mac.identifiesOne() && f.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
 				t.Fatalf("%s: %v is kept for nothing, or not found", when, one.mac)
 			}
 		}
@@ -99,7 +118,7 @@ func (f *Facts) check(t *testing.T, when string) {
 	}
 }
 
-// checkCharges checks that a node is charged what its records are charged.
+// checkCharges checks that the charge of a node is the sum of its records' charges.
 func (f *Facts) checkCharges(t *testing.T, n *Node, when string) {
 	t.Helper()
 	given := int64(0)
@@ -131,7 +150,7 @@ func (f *Facts) checkCharges(t *testing.T, n *Node, when string) {
 	}
 }
 
-// Whatever comes and goes, all that finds records agrees with them.
+// After any sequence of changes, all indexes agree with the records.
 func TestTablesAgreeAfterEachChange(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 9))
@@ -150,7 +169,7 @@ func TestTablesAgreeAfterEachChange(t *testing.T) {
 			s := sides[r.IntN(len(sides))]
 			m := randomChange(r)
 			if r.IntN(40) == 0 {
-				snapshotOf(t, f, s.p, s.n, merge(pod(2, "10.0.0.1"), m))
+				snapshotOf(t, f, s.p, s.n, records.Merge(pod(2, "10.0.0.1"), m))
 			} else {
 				deltaOf(t, f, s.p, s.n, m)
 			}
@@ -161,12 +180,6 @@ func TestTablesAgreeAfterEachChange(t *testing.T) {
 			f.check(t, fmt.Sprintf("seed %d step %d", seed, step))
 		}
 	}
-}
-
-func merge(a, b *pb.ReportRequest) *pb.ReportRequest {
-	a.Namespaces, a.Links = append(a.Namespaces, b.Namespaces...), append(a.Links, b.Links...)
-	a.Interfaces, a.Claims = append(a.Interfaces, b.Interfaces...), append(a.Claims, b.Claims...)
-	return a
 }
 
 func pick[T any](r *rand.Rand, items ...T) T { return items[r.IntN(len(items))] }
@@ -189,7 +202,7 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 	case 2, 3:
 		return &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{
 			Namespace: record, Index: pick[uint32](r, 2, 3), Name: "eth0", Mac: mac, Link: link, Kind: pick(r, "veth", "vlan"),
-			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(5)), Uplink: record == 1 && r.IntN(2) == 0, PeerNamespace: pick[uint32](r, 0, 2, 3), Gone: r.IntN(5) == 0,
+			Attachment: pb.InterfaceRecord_Attachment(1 + r.IntN(5)), Uplink: record == 1 && r.IntN(2) == 0, PeerNamespace: pick[uint32](r, 0, 2, 3), Gone: r.IntN(5) == 0, Vrf: pick(r, "", "red"),
 		}}}
 	}
 	c := assigned(record, pick(r, "10.0.0.1", "10.0.0.2", "fe80::1"))
@@ -201,4 +214,51 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 		}
 	}
 	return &pb.ReportRequest{Claims: []*pb.ClaimRecord{c}}
+}
+
+// Compacting the texts of a node does not change its records.
+func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
+	odd := []byte("twenty bytes of a MAC")
+	m := bridgeAndPods()
+	for _, i := range m.Interfaces {
+		switch i.Namespace {
+		case 2:
+			i.Mac, i.HostInterface, i.Vrf = odd, "host", "red"
+		case 3:
+			i.PeerNamespace, i.HostInterface = 2, "other"
+		}
+	}
+	m.Namespaces[3].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}}
+	frame := &pb.ClaimRecord{
+		Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: odd, Source: []byte("twenty bytes of them"), Link: "far", Network: "net9", Count: 1,
+	}
+	m.Claims = append(m.Claims, frame)
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, m)
+	what := func() (text string) {
+		for _, addr := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.1.0.1", "10.1.0.4", "10.2.0.1"} {
+			text += s.text(addr) + "\n"
+		}
+		for _, i := range a.n.InterfacesOf(1) {
+			text += fmt.Sprintf("%s %s %s\n", i.Name, i.Kind, i.VRF)
+		}
+		return text + a.n.NamespaceOf(5).ID + a.n.NamespaceOf(5).Intended
+	}
+	want := what()
+	for i := range 500 {
+		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Netns: "9", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: fmt.Sprint("container", i)}}}})
+	}
+	full := a.n.texts.arena.Len()
+	a.snapshot(m)
+	if got := a.n.texts.arena.Len(); got > full/4 {
+		t.Errorf("got %d bytes of texts after a snapshot, %d before", got, full)
+	}
+	if got := what(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	frame.Gone = true
+	if a.tell(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
+		t.Error("got a frame that is gone")
+	}
+	s.check(t, "the frame is gone")
 }

@@ -6,17 +6,16 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// texts are the strings of one node: each once, one after the other in an arena, with its length
-// before it.
+// texts stores the strings of one node, each once, in an arena with their lengths in front.
 type texts struct {
 	arena  strings.Builder
 	byText table
 	count  int
-	// kept is the number of texts that the last compaction left.
+	// kept is the number of texts after the last compaction.
 	kept int
 }
 
-// A text is where in the arena of a node a string begins, counted from 1; 0 is the empty string.
+// A text is the position of a string in the arena of a node, counted from 1; 0 is the empty string.
 type text uint32
 
 func (t *texts) get(id text) string {
@@ -26,7 +25,7 @@ func (t *texts) get(id text) string {
 	return textAt(t.arena.String(), id)
 }
 
-// textAt returns a string of an arena. The length before it is a varint.
+// textAt returns a string of an arena. Its length is stored in front as a varint.
 func textAt(arena string, id text) string {
 	at, length := int(id)-1, 0
 	for shift := 0; ; shift += 7 {
@@ -48,7 +47,7 @@ func stored(length int) int {
 	return bytes
 }
 
-// find returns the number of a string and whether it is there.
+// find returns the text of a string, and whether it exists.
 func (t *texts) find(s string) (text, bool) {
 	if s == "" {
 		return 0, true
@@ -57,7 +56,7 @@ func (t *texts) find(s string) (text, bool) {
 	return text(id), id != 0
 }
 
-// put returns the number of a string, which is added if necessary.
+// put returns the text of a string, and adds it if necessary.
 func (t *texts) put(s string) text {
 	if id, there := t.find(s); there {
 		return id
@@ -74,13 +73,13 @@ func (t *texts) put(s string) text {
 	return id
 }
 
-// wasteful reports whether many texts may not be used any more.
+// wasteful reports whether many texts may be unused.
 func (t *texts) wasteful() bool { return t.count > 2*t.kept+64 }
 
-// spare reports whether much of the arena is not used.
+// spare reports whether a large part of the arena is unused.
 func (t *texts) spare() bool { return t.arena.Cap()-t.arena.Len() > 256+t.arena.Len()/8 }
 
-// A mac is a hardware address of 6 bytes, or the number of the text that is another one.
+// A mac is a hardware address: its bytes if there are 6, otherwise a text with them.
 type mac struct {
 	bytes [6]byte
 	form  macForm

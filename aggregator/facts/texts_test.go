@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A text's length is stored in front of it, in one byte or several.
+// The length of a text is stored in front of it, in one or more bytes.
 func TestTextsOfAnyLength(t *testing.T) {
 	var all texts
 	kept := map[text]string{}

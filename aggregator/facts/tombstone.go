@@ -7,17 +7,17 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// When an owner loses an address on its own node, the sightings of other nodes end too. But a frame
-// of that owner may still be under way, in another agent or in the snapshot of one that reconnects,
-// and must not bring the owner back. Therefore a tombstone records that a holder gave an address
-// up, for as long as a sighting counts.
+// When an owner loses an address on its own node, the sightings of other nodes end as well. A frame
+// of that owner may still be on its way, in another agent or in the snapshot of an agent that
+// reconnects, and must not bring the owner back. Therefore, a tombstone records that a holder gave
+// up an address, for as long as a sighting counts.
 
 const (
-	// maxTombstones is the maximum number of tombstones.
+	// maxTombstones is the largest number of tombstones.
 	maxTombstones = 65536
-	// lateWithin is how much later than the end a frame may seem to be that was sent before it,
-	// because the messages of two agents take different times. The known lag of the observing
-	// agent's stream is added.
+	// lateWithin is the tolerance for comparing a frame with the end of its sender's address. Their
+	// messages come from two agents and take different times, so the frame may seem to be later
+	// although it was sent before. The known lag of the observing agent's stream is added.
 	lateWithin time.Duration = 100 * time.Millisecond
 )
 
@@ -27,18 +27,18 @@ type tombstone struct {
 	mac  verdict.MAC
 }
 
-// death is when a holder gave up its address, and the node that reported it: the reports of one
-// node are in order.
+// death is when a holder gave up its address, and the node that reported it. Reports of one node
+// are in order.
 type death struct {
 	at   verdict.Stamp
 	node *Node
 }
 
-// tombstones has the holders that gave up addresses lately, and when they did.
+// tombstones has the holders that recently gave up addresses.
 type tombstones struct {
 	*Facts
 	by map[tombstone]death
-	// burials are the tombstones in order of time; one that was renewed is in it twice.
+	// burials are the tombstones in order of time. A renewed tombstone occurs twice.
 	burials []burial
 }
 
@@ -49,8 +49,7 @@ type burial struct {
 
 func newTombstones(f *Facts) *tombstones { return &tombstones{Facts: f, by: make(map[tombstone]death)} }
 
-// bury records that a holder with a MAC gave up an address. late is how long ago its agent learned
-// of that.
+// bury records that a holder with a MAC gave up an address. late is how long ago its agent noticed.
 func (f *tombstones) bury(n *Node, addr index.Address, mac verdict.MAC, late time.Duration) {
 	now, t := f.now(), f
 	one, at := tombstone{addr, mac}, now.Add(-late)
@@ -68,7 +67,7 @@ func (f *tombstones) bury(n *Node, addr index.Address, mac verdict.MAC, late tim
 	}
 }
 
-// isBuried reports whether a node saw a claim before its sender gave the address up.
+// isBuried reports whether a node's claim was seen before its sender gave the address up.
 func (f *tombstones) isBuried(by *Node, addr index.Address, mac verdict.MAC, seen verdict.Stamp) bool {
 	if len(f.by) == 0 {
 		return false

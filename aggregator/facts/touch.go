@@ -8,8 +8,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// touch queues an address to be judged when the change is complete. It is called before anything
-// changes that the owners of the address follow from.
+// touch queues an address to be judged when the change is complete. It must be called before
+// anything changes that the owners of the address depend on.
 func (f *Facts) touch(a index.Address) *Item {
 	item := f.queue(a).touch(a, f.batch, f.ownersBefore)
 	if !item.looked {
@@ -21,7 +21,7 @@ func (f *Facts) touch(a index.Address) *Item {
 	return item
 }
 
-// ownersBefore derives the owners of an address before it changes, if a subscriber needs them.
+// ownersBefore derives the owners of an address before a change, if a subscriber needs them.
 func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived bool) {
 	if !f.Listener.OwnersWatched() {
 		return nil, false
@@ -31,42 +31,42 @@ func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived b
 	return judged.Owners, true
 }
 
-// touchPorts touches the addresses of all claims that entered by a namespace's own ports.
+// touchPorts touches the addresses of all claims that entered through a namespace's own ports.
 func (f *touching) touchPorts(n *Node, record uint32) {
 	for _, i := range n.ports(record) {
 		f.touchClaims(n, i)
 	}
 }
 
-// touchClaims touches the claims on an interface.
+// touchClaims touches the addresses claimed on an interface.
 func (f *touching) touchClaims(n *Node, i uint32) {
 	for c := range n.on(i) {
 		f.touch(n.claims.at(c).addr)
 	}
 }
 
-// touchInterface touches the addresses whose judgement depends on an interface.
+// touchInterface touches the addresses on a node whose judgement depends on an interface of the
+// node.
 func (f *touching) touchInterface(n *Node, i uint32) {
 	f.touchClaims(n, i)
 	if one := n.interfaces.at(i); one.mac.form != noMAC {
 		f.touchNamed(n, one.mac)
-		f.touchAbroad(n, i)
 	}
 }
 
-// touchNamed touches the addresses of all claims that name a MAC, or whose frames it sent. They may
-// now belong to other namespaces with the MAC.
+// touchNamed touches the addresses of all claims that name a MAC or were sent by it. They may now
+// belong to other namespaces with the MAC.
 func (f *touching) touchNamed(n *Node, m mac) {
 	for _, c := range n.sources[n.texts.macOf(m)] {
 		f.touch(n.claims.at(c).addr)
 	}
 	if hw := n.hardwareOf(m); hw != 0 {
 		f.touchBy(n, hw)
-		f.spoke(n, 0, m)
+		f.notifySenders(n, 0, m)
 	}
 }
 
-// touchLink touches all that is on a link.
+// touchLink touches all addresses on a link.
 func (f *touching) touchLink(n *Node, l uint32) {
 	if n.links.at(l).users == 0 {
 		return
@@ -83,9 +83,9 @@ func (f *touching) touchLink(n *Node, l uint32) {
 	}
 }
 
-// touchAnswers touches the other addresses that a host answers for when it answers for one more or
-// one less, or when a kernel has or loses one of them: both may show, or rule out, a proxy. leaving
-// is 1 for a claim that ends, and 0 otherwise.
+// touchAnswers touches the other addresses for which a host answers, when their number changes or
+// when a kernel gains or loses one of them. Both may decide whether the host is a proxy. leaving is
+// 1 for a claim that ends, and 0 otherwise.
 func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 	one := n.claims.at(c)
 	if one.wire() == 0 {
@@ -97,7 +97,7 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 					continue
 				}
 				hw := other.wires.at(claim.wire()).hardware
-				f.spoke(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
+				f.notifySenders(other, other.interfaces.at(claim.port).peer(), other.hardware.at(hw).mac)
 				if claim.kind == verdict.Answered && other.hardware.at(hw).count <= fewAnswers {
 					f.touchBy(other, hw)
 				}
@@ -106,12 +106,12 @@ func (f *touching) touchAnswers(n *Node, c, leaving uint32) {
 		return
 	}
 	hw := n.wires.at(one.wire()).hardware
-	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // the addresses that are left may no longer be a proxy's
+	if count := n.hardware.at(hw).count - leaving; count <= fewAnswers { // below the limit, the sender may no longer be a proxy
 		f.touchBy(n, hw)
 	}
 }
 
-// touchBy touches the addresses of the claims that name a MAC. They may now belong to others than
+// touchBy touches the addresses of the claims with a MAC. They may now belong to owners other than
 // the namespaces behind their ports.
 func (f *touching) touchBy(n *Node, hw uint32) {
 	for c := range n.by(hw) {
@@ -123,11 +123,11 @@ func (f *touching) touchBy(n *Node, hw uint32) {
 	}
 }
 
-// fewAnswers is the number of claims of one MAC up to which another claim has them judged again: a
-// sender with more claims is already known to be a proxy or not.
+// fewAnswers is the number of claims with one MAC up to which a new claim triggers their judgement.
+// A sender with more claims has already been found to be a proxy or not.
 const fewAnswers = 4 * verdict.ManyAnswers
 
-// touchNode touches all that a node has.
+// touchNode touches all addresses of a node.
 func (f *touching) touchNode(n *Node) {
 	for c := range n.claims.all {
 		f.touch(n.claims.at(c).addr)
@@ -135,7 +135,7 @@ func (f *touching) touchNode(n *Node) {
 	f.touchAllocations(n)
 }
 
-// touchPieces is touchNode in pieces.
+// touchPieces is like touchNode, but works in pieces.
 func (f *touching) touchPieces(b *Batch, n *Node) {
 	for from, more := uint32(1), true; more; {
 		f.piece(b, func() {
@@ -145,7 +145,7 @@ func (f *touching) touchPieces(b *Batch, n *Node) {
 	f.piece(b, func() { f.touchAllocations(n) })
 }
 
-// touchAllocations touches what the node's own pools have given.
+// touchAllocations touches the addresses that the node's own pools have allocated.
 func (f *touching) touchAllocations(n *Node) {
 	for _, p := range n.Pools {
 		for a := range p.entries {
@@ -154,15 +154,16 @@ func (f *touching) touchAllocations(n *Node) {
 	}
 }
 
-// touchDisputes has the disputed addresses judged again that a node has claims of, or sent frames
-// about. It is called after a change that only affects the cause of a conflict: of the node's
-// pools, or of its own addresses.
+// touchDisputes schedules a judgement of the disputed addresses for which a node has claims, or
+// about which it may have sent frames. It is called after a change that only affects the causes of
+// conflicts: a change of the node's pools or of its own addresses.
 func (f *touching) touchDisputes(n *Node) { f.touchDisputesWithin(n, everywhere) }
 
-// everywhere has the prefixes that all addresses are in.
+// everywhere are prefixes that contain all addresses.
 var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
-// touchDisputesWithin is touchDisputes for a change that only affects addresses in some prefixes.
+// touchDisputesWithin is like touchDisputes for a change that only affects addresses in some
+// prefixes.
 func (f *touching) touchDisputesWithin(n *Node, within []netip.Prefix) {
 	for _, p := range within {
 		if !slices.Contains(f.disputes[n], p) {
@@ -171,12 +172,12 @@ func (f *touching) touchDisputesWithin(n *Node, within []netip.Prefix) {
 	}
 }
 
-// disputed reports whether a change of a node affects the cause of a conflict about an address.
+// disputed reports whether a change of a node may affect the cause of a conflict about an address.
 func (f *touching) disputed(n *Node, a netip.Addr) bool {
 	return slices.ContainsFunc(f.disputes[n], func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// touchDisputed touches the addresses of touchDisputes, once for all changes of a piece.
+// touchDisputed touches the addresses scheduled by touchDisputes, once for all changes of a piece.
 func (f *touching) touchDisputed() {
 	if len(f.disputes) == 0 {
 		return
@@ -189,7 +190,7 @@ func (f *touching) touchDisputed() {
 	clear(f.disputes)
 }
 
-// concerned reports whether a node with changed pools or addresses has claims of an address, or may
+// concerned reports whether a node with changed pools or addresses has claims to an address, or may
 // have sent frames that others saw.
 func (f *touching) concerned(a index.Address) bool {
 	for r := range f.addresses.all(a) {
@@ -203,10 +204,10 @@ func (f *touching) concerned(a index.Address) bool {
 				continue
 			}
 			m := n.hardware.at(n.wires.at(at).hardware).mac
-			if !m.apart() {
+			if !m.identifiesOne() {
 				continue
 			}
-			for by := range f.abroadOf(m.bytes) {
+			for by := range f.holdersOf(m.bytes) {
 				if f.disputed(by, a.Addr()) {
 					return true
 				}

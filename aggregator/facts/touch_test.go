@@ -4,11 +4,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/tests/records"
+
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The cause of a conflict follows from the subnets of a node that have the address: those that it
-// gets, loses, or changes.
+// The cause of a conflict depends on the subnets of a node that contain the address: those that the
+// node gains, loses or changes.
 func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 	s := newScene(t)
 	s.told.contested = []string{"10.0.0.9", "10.0.1.9", "10.1.0.9", "fe80::9"}
@@ -48,4 +50,92 @@ func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 	s.judgeAll()
 	a.tell(lan(2))
 	s.wantJudged("its interface changes", s.told.contested...)
+}
+
+// A frame is judged again when something about an interface with its hardware address changes, also
+// if the interface has no address and its link is in no domain.
+func TestFramesAreJudgedWhenTheirSenderChanges(t *testing.T) {
+	for name, change := range map[string]*pb.ReportRequest{
+		"its pod":       {Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Kind: pb.Workload_POD, Name: "other"}}}},
+		"its interface": {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Name: "other", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "veth2"}}},
+		"its link":      {Links: []*pb.LinkRecord{{Name: "veth2", Kind: pb.LinkRecord_BRIDGE}}},
+		"the node's name for its link": {Interfaces: []*pb.InterfaceRecord{
+			{Namespace: 2, Index: 2, Name: "eth0", Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER, Link: "other"},
+		}},
+	} {
+		silent := pod(2, "10.0.0.2")
+		silent.Claims = nil
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1, lan(1), silent, pod(3, "10.0.0.3"), seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(9), 1))
+		s.judgeAll()
+		before := s.text("10.0.0.9")
+		a.tell(change)
+		if s.text("10.0.0.9") == before {
+			t.Errorf("%s: got the same case, want another one", name)
+		}
+		s.wantJudged(name, "10.0.0.9")
+	}
+}
+
+// Several nodes may have the same virtual hardware address. When an interface with it changes,
+// other interfaces with it in the same domain may lack an address that was attributed to them.
+func TestHoldersOfASharedMACAreNotified(t *testing.T) {
+	for name, test := range map[string]struct {
+		seen []byte // the hardware address in a frame that entered the other node
+		want bool
+	}{"it is in a frame": {[]byte{0, 0, 0x5e, 0, 1, 7}, true}, "another one is in a frame": {[]byte{0, 0, 0x5e, 0, 1, 8}, false}} {
+		s := newScene(t)
+		virtual := []byte{0, 0, 0x5e, 0, 1, 7}
+		holder := func(record uint32, addr string) *pb.ReportRequest {
+			m := onLAN(record, addr)
+			m.Interfaces[0].Mac = virtual
+			return m
+		}
+		a, b := s.joins("n1", "b1", 1, lan(1), holder(2, "10.0.0.1"), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), holder(3, "10.0.0.3"))
+		b.tell(seen("10.0.0.4", records.MAC(4), 1), seen("10.0.0.9", test.seen, 1))
+		s.wantDomains(name, "10.0.0.9", "n2 n1/eth0 -")
+		s.told.heard = nil
+		renamed := holder(2, "10.0.0.1").Interfaces
+		renamed[0].Name = "other"
+		a.tell(&pb.ReportRequest{Interfaces: renamed})
+		if got := slices.Contains(s.told.heard, "lack n2#3"); got != test.want {
+			t.Errorf("%s: got told of the pod on the other node %t, want %t", name, got, test.want)
+		}
+	}
+}
+
+// Frames that other nodes see are not attributed to an interface that does not reach other nodes.
+func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
+	for name, test := range map[string]struct {
+		m    *pb.ReportRequest
+		want []string
+	}{"a pod behind a veth": {pod(2, "10.0.0.2"), []string{"10.0.0.2"}}, "a pod on the LAN": {onLAN(2, "10.0.0.2"), []string{"10.0.0.2", "10.0.0.9"}}} {
+		s := newScene(t)
+		a, b := s.joins("n1", "b1", 1, lan(1), test.m), s.joins("n2", "b2", 1, lan(2))
+		b.tell(seen("10.0.0.9", records.MAC(2), 1))
+		s.judgeAll()
+		test.m.Interfaces[0].Name = "other"
+		a.tell(&pb.ReportRequest{Interfaces: test.m.Interfaces[:1]})
+		s.wantJudged(name, test.want...)
+		s.check(t, name)
+	}
+}
+
+// If an interface of another pod gets the hardware address in the frames from a pod's port, the pod
+// may then lack the address that they claimed.
+func TestAPodIsNotifiedWhenItsFramesBelongToAnother(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), records.Claims(announced(3, "10.0.0.9", records.MAC(9))))
+	for _, test := range []struct {
+		mac  uint32
+		want bool
+	}{{8, false}, {9, true}} {
+		s.told.heard = nil
+		next := pod(2, "10.0.0.2").Interfaces[:1]
+		next[0].Mac = records.MAC(test.mac)
+		a.tell(&pb.ReportRequest{Interfaces: next})
+		if got := slices.Contains(s.told.heard, "lack n1#3"); got != test.want {
+			t.Errorf("pod 2 gets MAC %d: got told of pod 3 %t, want %t", test.mac, got, test.want)
+		}
+	}
 }

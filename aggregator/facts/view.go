@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// This file makes the records of package verdict. Its callers hold the lock.
+// This file makes records of package verdict. Its callers hold the lock.
 
 // idOf returns the identity of the owner that a namespace is.
 func (n *Node) idOf(ns uint32) string {
@@ -21,7 +21,7 @@ func (n *Node) idOf(ns uint32) string {
 	case one.flags.has(inode):
 		id = strconv.AppendUint(id, one.number, 10)
 	case one.flags.has(named):
-		id = append(id, n.texts.get(text(one.number))...) //nolint:gosec // it was a text
+		id = append(id, n.texts.get(text(one.number))...) //nolint:gosec // the number is a text
 	default:
 		id = append(append(id, n.ID.Netns...), '/')
 		id = append(strconv.AppendUint(id, one.number, 10), '/')
@@ -30,7 +30,7 @@ func (n *Node) idOf(ns uint32) string {
 	return string(id)
 }
 
-// whoOf returns the workload of a namespace. It is a view of the node's texts.
+// whoOf returns the workload of a namespace. It refers to the memory of the node's texts.
 func (n *Node) whoOf(ns uint32) verdict.Who {
 	return verdict.Who(n.texts.get(n.namespaces.at(ns).who))
 }
@@ -40,7 +40,7 @@ func (n *Node) fillNamespace(ns uint32, out *verdict.Namespace) *verdict.Namespa
 	one := n.namespaces.at(ns)
 	*out = verdict.Namespace{Node: n.Rec, Who: n.whoOf(ns), Intended: n.texts.get(one.intended), Record: one.record, ID: n.idOf(ns)}
 	if one.flags.has(inode | named) {
-		out.Netns = out.ID[len(n.ID.Boot)+1:] // one copy of both
+		out.Netns = out.ID[len(n.ID.Boot)+1:] // shares the memory of ID
 	}
 	return out
 }
@@ -66,7 +66,7 @@ func (n *Node) fillInterface(i uint32, ns *verdict.Namespace, l *verdict.Link, o
 	return out
 }
 
-// NamespaceOf returns the record of a namespace by the agent's number; nil if there is none.
+// NamespaceOf returns the namespace with a record number; nil if there is none.
 func (n *Node) NamespaceOf(record uint32) *verdict.Namespace {
 	ns := n.namespace(record)
 	if ns == 0 {
@@ -75,7 +75,7 @@ func (n *Node) NamespaceOf(record uint32) *verdict.Namespace {
 	return n.fillNamespace(ns, new(verdict.Namespace))
 }
 
-// record returns the record of an interface with all that it leads to.
+// record returns the record of an interface with its namespace and link.
 func (n *Node) record(i uint32) *verdict.Interface {
 	one := n.interfaces.at(i)
 	var l *verdict.Link
@@ -85,7 +85,7 @@ func (n *Node) record(i uint32) *verdict.Interface {
 	return n.fillInterface(i, n.fillNamespace(one.namespace, new(verdict.Namespace)), l, new(verdict.Interface))
 }
 
-// SinceOf returns when a namespace was first heard of, by the agent's number.
+// SinceOf returns when the namespace with a record number was first reported.
 func (n *Node) SinceOf(record uint32) verdict.Stamp {
 	if ns := n.namespace(record); ns != 0 {
 		return n.namespaces.at(ns).since
@@ -93,7 +93,7 @@ func (n *Node) SinceOf(record uint32) verdict.Stamp {
 	return 0
 }
 
-// InterfacesOf returns the records of the interfaces of a namespace, by the agent's number.
+// InterfacesOf returns the interfaces of the namespace with a record number.
 func (n *Node) InterfacesOf(record uint32) (all []*verdict.Interface) {
 	if ns := n.namespace(record); ns != 0 {
 		for i := range n.inside(ns) {
@@ -103,13 +103,13 @@ func (n *Node) InterfacesOf(record uint32) (all []*verdict.Interface) {
 	return all
 }
 
-// HasInterfaces reports whether a namespace has interfaces, by the agent's number.
+// HasInterfaces reports whether the namespace with a record number has interfaces.
 func (n *Node) HasInterfaces(record uint32) bool {
 	ns := n.namespace(record)
 	return ns != 0 && n.namespaces.at(ns).ifaces != 0
 }
 
-// RecordOf returns the agent's number of a namespace by its identity; 0 if there is none.
+// RecordOf returns the record number of the namespace with an ID; 0 if there is none.
 func (n *Node) RecordOf(id string) uint32 {
 	for ns := range n.namespaces.all {
 		if n.idOf(ns) == id {
@@ -119,8 +119,8 @@ func (n *Node) RecordOf(id string) uint32 {
 	return 0
 }
 
-// Behind returns the record of the namespace at the other end of an interface of the node itself;
-// nil if there is none or it is not known.
+// Behind returns the namespace at the other end of an interface of the node itself; nil if it is
+// not known.
 func (n *Node) Behind(index uint32) *verdict.Namespace {
 	if port := n.iface(verdict.OwnRecord, index); port != 0 && n.interfaces.at(port).peer() != 0 {
 		return n.NamespaceOf(n.interfaces.at(port).peer())
@@ -128,8 +128,7 @@ func (n *Node) Behind(index uint32) *verdict.Namespace {
 	return nil
 }
 
-// OnLink returns the records of the namespaces that have an interface on a link, without one
-// namespace, in order.
+// OnLink returns the namespaces that have an interface on a link, except for one, in order.
 func (f *reader) OnLink(l *verdict.Link, except *verdict.Namespace) (found []*verdict.Namespace) {
 	if l == nil || f.Node(l.Node) == nil {
 		return nil
@@ -177,13 +176,13 @@ func (f *reader) Wired(a index.Address) bool {
 	return false
 }
 
-// Claimed reports whether there is a claim of an address.
+// Claimed reports whether there is a claim to an address.
 func (f *reader) Claimed(a index.Address) bool {
 	r, _ := f.addresses.first(a)
 	return r != 0
 }
 
-// NodesOf returns the nodes that have a claim of an address.
+// NodesOf returns the nodes that have a claim to an address.
 func (f *reader) NodesOf(a index.Address) (nodes []*Node) {
 	for r := range f.addresses.all(a) {
 		nodes = append(nodes, f.nodes[r.node()])

@@ -16,8 +16,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// bridgeAndPods is a node with a bridge that two pods are on, and one pod on a veth of its own. A VLAN
-// device makes the bridge a part of a LAN.
+// bridgeAndPods returns a report of a node with two pods on a bridge, and one pod on a veth of its
+// own. A VLAN device connects the bridge to a LAN.
 func bridgeAndPods() *pb.ReportRequest {
 	pod := func(record uint32, name string) *pb.NamespaceRecord {
 		return &pb.NamespaceRecord{Id: record, Netns: "400" + string('0'+rune(record)), Workload: &pb.Workload{
@@ -117,7 +117,7 @@ func TestWhatIsKnownOfANode(t *testing.T) {
 	}
 }
 
-func TestWhatAddressesANodeGives(t *testing.T) {
+func TestRangesOfANode(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
 	r := a.n.Ranges()
@@ -175,7 +175,7 @@ func TestNamespacesOnALink(t *testing.T) {
 	}
 }
 
-func TestWhoHasAnAddress(t *testing.T) {
+func TestHoldersOfAnAddress(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), bridgeAndPods()), s.joins("n2", "b2", 1, lan(2))
 	b.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 7}, 1))
@@ -198,7 +198,7 @@ func TestWhoHasAnAddress(t *testing.T) {
 	}
 }
 
-// The whole of a case is as it was reported.
+// A case contains everything that was reported.
 func TestACaseHasAllThatIsKnown(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
@@ -238,7 +238,7 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 	if got := s.text("10.0.0.2"); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	// A case that is kept stays as it is when another one is made.
+	// A kept case does not change when another one is made.
 	b := s.Builder()
 	kept := b.Case(index.AddressOf(netip.MustParseAddr("10.0.0.2")), false)
 	b.Keep()
@@ -252,7 +252,7 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 
 // api is a Kubernetes API with a few pods, nodes and ranges.
 type api struct {
-	pods    map[string]*verdict.PodObject // by uid, and by namespace/name
+	pods    map[string]*verdict.PodObject // by UID, and by NAMESPACE/NAME
 	cidrs   map[string]netip.Prefix       // by node
 	covered func(reports func(string) bool) bool
 	until   verdict.Stamp
@@ -281,10 +281,10 @@ func (k *api) NodesCovered(reports func(name string) bool) (all, asked bool) {
 	return k.covered(reports), true
 }
 
-// follow has a Kubernetes API followed from now on.
+// follow starts to use a Kubernetes API.
 func (s *scene) follow(k *api) { s.Kubernetes, s.Followed = k, true }
 
-func TestWhatTheKubernetesAPISaysIsInTheCase(t *testing.T) {
+func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	s := newScene(t)
 	byUID, byName := &verdict.PodObject{Name: "by uid"}, &verdict.PodObject{Name: "by name"}
 	s.follow(&api{
@@ -459,7 +459,7 @@ func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
 	}
 }
 
-// Only the first interface of a pod that CNI made shows that pods are behind a port.
+// Pods are behind a port only if their first interface has an address from CNI.
 func TestWhichPodsAreBehindAPort(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -475,4 +475,72 @@ func TestWhichPodsAreBehindAPort(t *testing.T) {
 			t.Errorf("%s: got pods behind it %t, want %t", test.name, got, test.want)
 		}
 	}
+}
+
+// The networks of a node are those of its pods, without those of other containers and of the
+// agent's own pod.
+func TestNetworksOfPodsOnly(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		record uint32
+		kind   pb.Workload_Kind
+		want   bool
+	}{{"a pod", 3, pb.Workload_POD, true}, {"another container", 3, pb.Workload_CONTAINER, false}, {"the agent's own pod", 1, pb.Workload_POD, false}} {
+		s := newScene(t)
+		a := s.joins("n1", "b1", 1)
+		m := pod(3, "10.0.0.3")
+		m.Namespaces = []*pb.NamespaceRecord{{Id: test.record, Netns: "4003", Workload: &pb.Workload{Kind: test.kind, Name: "x"}}}
+		m.Interfaces, m.Links = []*pb.InterfaceRecord{{Namespace: test.record, Index: 2, Name: "eth0", Attachment: pb.InterfaceRecord_PEER}}, nil
+		m.Claims[0].Namespace, m.Claims[0].Network = test.record, "net0"
+		a.tell(m)
+		if got := a.n.Ranges().PodNetworks()["net0"]; got != test.want {
+			t.Errorf("%s: got its network given out %t, want %t", test.name, got, test.want)
+		}
+	}
+}
+
+func TestNamespacesOnALinkAreInOrder(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1))
+	for _, record := range []uint32{7, 3, 5, 4, 6} {
+		a.tell(onLAN(record, "10.0.0.1"))
+	}
+	var got []uint32
+	for _, ns := range s.OnLink(&verdict.Link{Node: a.n.Rec, Name: "eth0", Kind: verdict.Uplink}, a.n.NamespaceOf(5)) {
+		got = append(got, ns.Record)
+	}
+	if want := []uint32{1, 3, 4, 6, 7}; !slices.Equal(got, want) {
+		t.Errorf("got namespaces %d, want %d", got, want)
+	}
+}
+
+// A node that has only connected has no records.
+func TestANodeThatHasNotReported(t *testing.T) {
+	s := newScene(t)
+	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := a.n; n.Subnets() != nil || n.InterfacesOf(1) != nil || n.HasInterfaces(1) || n.Behind(2) != nil || n.NamespaceOf(1) != nil || n.Ranges().VRF("eth0") != "" ||
+		n.Ranges().PodsBehind(&verdict.Interface{Kind: "bridge", Link: &verdict.Link{Name: "cni0"}}) || len(s.AddressesOn("n1")) != 0 {
+		t.Error("got something known of a node that has not reported")
+	}
+}
+
+// The pods of a removed node are no longer found.
+func TestPodsOfANodeThatIsGivenUp(t *testing.T) {
+	s := newScene(t)
+	s.follow(&api{})
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))
+	s.judgeAll()
+	s.PodsChanged([]string{"uidveth2"})
+	s.wantJudged("the pod changes", "10.0.0.2")
+	a.leave()
+	s.after(time.Minute)
+	s.Ring()
+	s.judgeAll()
+	s.told.heard = nil
+	s.PodsChanged([]string{"uidveth2"})
+	s.wantJudged("it changes when its node is given up")
+	s.wantHeard("it changes when its node is given up")
 }

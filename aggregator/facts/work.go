@@ -9,19 +9,19 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Batch has the addresses that one message, or one other change, touched. None of them is judged
-// while the batch is open, so that nobody sees half of a change.
+// A Batch has the addresses touched by one message or one other change. They are not judged while
+// the batch is open, because its change is incomplete.
 type Batch struct {
 	addrs []index.Address
-	// left counts the addresses that are not judged yet, and the open batch itself.
+	// left is the number of addresses that have not been judged, plus one while the batch is open.
 	left atomic.Int64
 	done chan struct{}
-	// at is when the message was received; 0 if that is not measured. residence is how long its
-	// change was in the agent.
+	// at is when the message was received; 0 if the latency is not measured. residence is how long
+	// its change was in the agent.
 	at        verdict.Stamp
 	residence time.Duration
-	// pods is set if the Kubernetes API said something of the pods behind the addresses, retell if
-	// their conflicts are to be published even if they did not change.
+	// pods is set if the Kubernetes API changed pods with the addresses. retell is set if conflicts
+	// must be published even if they do not change.
 	pods, retell bool
 }
 
@@ -31,7 +31,7 @@ func newBatch() *Batch {
 	return b
 }
 
-// Done is closed when all addresses are judged.
+// Done returns a channel that is closed when all addresses have been judged.
 func (b *Batch) Done() <-chan struct{} { return b.done }
 
 func (b *Batch) less() {
@@ -40,10 +40,10 @@ func (b *Batch) less() {
 	}
 }
 
-// fewAddresses is the number of addresses up to which a batch is judged before larger ones.
+// fewAddresses is the largest size of a batch that is judged before larger ones.
 const fewAddresses = 64
 
-// An Item is an address that is to be judged.
+// An Item is an address to be judged.
 type Item struct {
 	Address index.Address
 	// Before are the owners before the first change, if Derived is set.
@@ -51,22 +51,22 @@ type Item struct {
 	Derived bool
 	// Vanished has the allocations that ended since the last judgement.
 	Vanished []*verdict.Allocation
-	// Pods is set if the Kubernetes API said something of the pods behind the address.
+	// Pods is set if the Kubernetes API changed pods with the address.
 	Pods bool
-	// Retell has the conflicts of the address published again.
+	// Retell is set if the conflicts of the address must be published again.
 	Retell bool
-	// New is set if nothing was known of the address before.
+	// New is set if the address was not known before.
 	New bool
-	// At and Residence are those of the message that first changed something.
+	// At and Residence are those of the message with the first change.
 	At        verdict.Stamp
 	Residence time.Duration
 
-	queue   *Queue // that it was taken from
-	held    int    // open batches that touched it
+	queue   *Queue // the queue that it was taken from
+	held    int    // number of open batches with the address
 	batches []*Batch
 	listed  urgency
-	// sightings are the wire claims by which the owners were known when the address was last
-	// judged. They are valid if looked is set.
+	// sightings are the wire claims by which the owners were known at the last judgement. They are
+	// valid if looked is set.
 	sightings []sighting
 	looked    bool
 }
@@ -77,7 +77,7 @@ type sighting struct {
 	claim ref
 }
 
-// urgency says in which list of a queue an item is.
+// urgency determines the list of a queue that has an item.
 type urgency uint8
 
 const (
@@ -86,8 +86,8 @@ const (
 	soon
 )
 
-// Touched reports whether something about the address changed. Otherwise it is judged because it is
-// due.
+// Touched reports whether something about the address has changed. Otherwise, it is judged because
+// a timer has expired.
 func (i *Item) Touched() bool { return len(i.batches) > 0 }
 
 // Finish marks an item that was taken from its queue as judged.
@@ -98,18 +98,18 @@ func (i *Item) Finish() {
 	}
 }
 
-// A Queue has the addresses that one goroutine is to judge: each once, however often it was
-// touched. Addresses of small batches come first.
+// A Queue has the addresses that one goroutine must judge, each of them once. Addresses of small
+// batches come first.
 type Queue struct {
 	mu          sync.Mutex
 	items       map[index.Address]*Item
 	soon, later list
 	wake        chan struct{}
-	// taken is the number of items that were taken and are not judged yet.
+	// taken is the number of items that have been taken but not finished.
 	taken int
 }
 
-// list is a queue of addresses.
+// addToIndexes is a queue of addresses.
 type list struct {
 	addrs []index.Address
 	next  int
@@ -134,11 +134,11 @@ func newQueue() *Queue {
 	return &Queue{items: make(map[index.Address]*Item), wake: make(chan struct{}, 1)}
 }
 
-// Wake has a token when there may be something to judge.
+// Wake returns a channel that is signalled when there may be an address to judge.
 func (q *Queue) Wake() <-chan struct{} { return q.wake }
 
-// Len returns the number of addresses that are not judged yet. An address that something changed
-// about while it was judged counts twice.
+// Len returns the number of addresses that have not been judged. An address that changed during its
+// judgement counts twice.
 func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -151,7 +151,7 @@ func (q *Queue) finished() {
 	q.taken--
 }
 
-// take hands an item out. The caller holds the lock.
+// take removes an item from the queue. The caller holds the lock.
 func (q *Queue) take(item *Item) *Item {
 	delete(q.items, item.Address)
 	item.queue = q
@@ -160,7 +160,7 @@ func (q *Queue) take(item *Item) *Item {
 }
 
 // touch adds an address to a batch. derive returns the owners before the change, if a subscriber
-// needs them; it is called only if they are not known already.
+// needs them. It is called only if they are not known already.
 func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) ([]verdict.Owner, bool)) *Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -182,7 +182,7 @@ func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) ([]v
 	return item
 }
 
-// release lists an address of a batch that is closed.
+// release lists an address of a closed batch.
 func (q *Queue) release(a index.Address, how urgency) {
 	q.mu.Lock()
 	item := q.items[a]
@@ -207,9 +207,8 @@ func (q *Queue) stir() {
 	}
 }
 
-// Next takes the next address that is to be judged; nil if there is none. The caller holds the
-// lock of the facts for reading from here to the end of the judgement, so that nothing changes in
-// between.
+// Next returns the next item; nil if there is none. From this call to the end of the judgement, the
+// caller holds the lock of the facts for reading, so that nothing changes in between.
 func (q *Queue) Next() *Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -236,8 +235,8 @@ func (q *Queue) Next() *Item {
 	return nil
 }
 
-// Take takes one address, whether or not it is queued. It returns nil if an open batch has the
-// address, which is then judged later. Its caller holds the lock as for Next.
+// Take takes the item of an address, whether it is queued or not. It returns nil if an open batch
+// has the address, which is judged later. The caller holds the lock as for Next.
 func (q *Queue) Take(a index.Address) *Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -251,8 +250,8 @@ func (q *Queue) Take(a index.Address) *Item {
 	return q.take(item)
 }
 
-// before returns the owners that an address had before changes that are not judged yet, if they
-// were derived.
+// before returns the owners of an address before the changes that have not been judged, if these
+// owners were derived.
 func (q *Queue) before(a index.Address) (owners []verdict.Owner, derived bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -11,9 +11,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-func TestItemsSayWhyTheyAreJudged(t *testing.T) {
+func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	s := newScene(t)
 	s.follow(&api{})
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -120,16 +121,16 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 	}{
 		{"a kernel's", lan(1), assignedMessage(2, "10.0.0.9"), KernelCost},
 		{"a kernel's, with a network", lan(1), &pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_ASSIGNED, Namespace: 2, Index: 2, Network: "net0"}}}, KernelCost + textCost("net0")},
-		{"a frame", lan(1), frame("10.0.0.9", podMAC(9)), WireCost},
-		{"a frame on a new link", lan(1), &pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_USED, Namespace: 1, Index: 9, Mac: podMAC(9), Link: "new"}}}, WireCost + linkCost + textCost("new")},
+		{"a frame", lan(1), frame("10.0.0.9", records.MAC(9)), WireCost},
+		{"a frame on a new link", lan(1), &pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 9}, Kind: pb.Evidence_USED, Namespace: 1, Index: 9, Mac: records.MAC(9), Link: "new"}}}, WireCost + linkCost + textCost("new")},
 		{"a second kernel's", assignedMessage(3, "10.0.0.9"), assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
-		{"a frame of another sender", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", podMAC(9)), WireCost + rivalCost},
-		{"a frame of the owner", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", podMAC(3)), WireCost},
-		{"a second frame of another sender", frame("10.0.0.9", podMAC(8)), frame("10.0.0.9", podMAC(9)), WireCost + rivalCost},
-		{"the owner's kernel", frame("10.0.0.9", podMAC(2)), assignedMessage(2, "10.0.0.9"), KernelCost},
-		{"another one's kernel", frame("10.0.0.9", podMAC(8)), assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
+		{"a frame of another sender", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", records.MAC(9)), WireCost + rivalCost},
+		{"a frame of the owner", assignedMessage(3, "10.0.0.9"), frame("10.0.0.9", records.MAC(3)), WireCost},
+		{"a second frame of another sender", frame("10.0.0.9", records.MAC(8)), frame("10.0.0.9", records.MAC(9)), WireCost + rivalCost},
+		{"the owner's kernel", frame("10.0.0.9", records.MAC(2)), assignedMessage(2, "10.0.0.9"), KernelCost},
+		{"another one's kernel", frame("10.0.0.9", records.MAC(8)), assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
 		{"another kernel with the same MAC", &pb.ReportRequest{
-			Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Mac: podMAC(2), Attachment: pb.InterfaceRecord_PEER}}, Claims: assignedMessage(3, "10.0.0.9").GetClaims(),
+			Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Mac: records.MAC(2), Attachment: pb.InterfaceRecord_PEER}}, Claims: assignedMessage(3, "10.0.0.9").GetClaims(),
 		}, assignedMessage(2, "10.0.0.9"), KernelCost + rivalCost},
 	} {
 		s := newScene(t)
@@ -147,24 +148,24 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 	}
 }
 
-// Strangers are what goes first when there is no memory.
-func TestWhichClaimsAreOfStrangers(t *testing.T) {
+// Claims of senders that are only seen on the wire are evicted first.
+func TestWhichClaimsAreOnlySeenOnTheWire(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		more *pb.ReportRequest
 		want bool
 	}{
 		{"a frame", &pb.ReportRequest{}, true},
-		{"a frame, and another sender", seen("10.0.0.9", podMAC(8), 1), false},
+		{"a frame, and another sender", seen("10.0.0.9", records.MAC(8), 1), false},
 		{"a frame, and the kernel of its sender", assignedMessage(2, "10.0.0.9"), false},
 		{"a frame, and an allocation", &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.9", "c")}}, false},
 	} {
 		s := newScene(t)
-		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), seen("10.0.0.9", podMAC(2), 1), test.more)
+		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), seen("10.0.0.9", records.MAC(2), 1), test.more)
 		c := a.n.same(s.addresses.of(key("10.0.0.9"), a.n.number))
 		got := false
 		for one := range c {
-			got = got || s.stranger(a.n, one)
+			got = got || s.seenOnlyOnWire(a.n, one)
 		}
 		if got != test.want {
 			t.Errorf("%s: got a stranger's %t, want %t", test.name, got, test.want)
@@ -172,7 +173,7 @@ func TestWhichClaimsAreOfStrangers(t *testing.T) {
 	}
 }
 
-// Everything of a node is judged again when it gets another name.
+// All addresses of a renamed node are judged again.
 func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "10.0.0.1", "10.0.0.9")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.7", "c")}})
@@ -193,7 +194,7 @@ func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 func TestTombstonesAreForgotten(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
-	mac := verdict.MAC(podMAC(7))
+	mac := verdict.MAC(records.MAC(7))
 	addr := func(i int) index.Address {
 		return index.AddressOf(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))
 	}
@@ -208,7 +209,7 @@ func TestTombstonesAreForgotten(t *testing.T) {
 			t.Errorf("%d: got buried %t, want %t", i, got, want)
 		}
 	}
-	if s.isBuried(a.n, addr(20), mac, s.now) || s.isBuried(b.n, addr(20), verdict.MAC(podMAC(8)), s.now) || s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin+1)) {
+	if s.isBuried(a.n, addr(20), mac, s.now) || s.isBuried(b.n, addr(20), verdict.MAC(records.MAC(8)), s.now) || s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin+1)) {
 		t.Error("got buried what the same node saw, another sender's, or what was later")
 	}
 	if !s.isBuried(b.n, addr(20), mac, s.now.Add(lateWithin)) {
@@ -231,13 +232,13 @@ func TestTombstonesAreForgotten(t *testing.T) {
 	}
 }
 
-// A node whose agent is behind tells late what it saw before.
+// An agent that lags behind reports frames late.
 func TestFramesOfAgentsThatAreBehindAreOlder(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1), s.joins("n2", "b2", 1)
-	s.bury(a.n, key("10.0.0.1"), verdict.MAC(podMAC(7)), 0)
+	s.bury(a.n, key("10.0.0.1"), verdict.MAC(records.MAC(7)), 0)
 	seen := s.now.Add(time.Second)
-	buried := func() bool { return s.isBuried(b.n, key("10.0.0.1"), verdict.MAC(podMAC(7)), seen) }
+	buried := func() bool { return s.isBuried(b.n, key("10.0.0.1"), verdict.MAC(records.MAC(7)), seen) }
 	if buried() {
 		t.Error("got buried what was seen a second later")
 	}
@@ -290,8 +291,8 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 	}
 }
 
-// An address counts until it is judged, also while it is under way, and twice if something changes
-// about it meanwhile.
+// An address counts until it has been judged, also during its judgement, and twice if it changes
+// meanwhile.
 func TestAnAddressCountsUntilItIsJudged(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
@@ -336,12 +337,12 @@ func TestAnAddressCountsUntilItIsJudged(t *testing.T) {
 	waiting("it is judged", 0)
 }
 
-// The time that a change was in the agent is that of the claim that was there the longest.
-func TestHowLongAChangeWasInTheAgent(t *testing.T) {
+// The residence of a change in the agent is that of its oldest claim.
+func TestResidenceOfAChangeInTheAgent(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.judgeAll()
-	m := claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.3"))
+	m := records.Claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.3"))
 	for i, d := range []time.Duration{2 * time.Second, time.Second, 3 * time.Second} {
 		m.Claims[i].Residence = durationpb.New(d)
 	}

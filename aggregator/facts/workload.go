@@ -9,7 +9,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// MaxWord is the maximum length in bytes of a field, source or interface of a workload.
+// MaxWord is the largest length in bytes of a field, source or interface of a workload.
 const MaxWord = 64
 
 func who(w *pb.Workload) verdict.Who {
@@ -24,7 +24,7 @@ func who(w *pb.Workload) verdict.Who {
 	}.Who()
 }
 
-// sources packs where the fields of a workload are from.
+// sources packs the sources of a workload's fields.
 func sources(fields map[string]string) string {
 	if len(fields) == 0 {
 		return ""
@@ -39,7 +39,7 @@ func sources(fields map[string]string) string {
 	return strings.Join(words, ",")
 }
 
-// intended packs the addresses that a namespace was meant to have and has not.
+// intended packs the addresses that a namespace was meant to have and does not have.
 func intended(list []*pb.Intended) string {
 	if len(list) == 0 {
 		return ""

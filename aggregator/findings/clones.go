@@ -10,38 +10,37 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// cloneKey identifies a hardware address that enters by the port of a namespace that does not have
-// it.
+// cloneKey identifies a hardware address in frames that enter through the port of a namespace to
+// which it does not belong.
 type cloneKey struct {
 	node          facts.NodeID
 	record, index uint32 // of the port
 	mac           verdict.MAC
 }
 
-// clone collects the claims that show one cloned hardware address. All of them make one
-// finding.
+// clone collects the claims with one cloned hardware address. Together they make one finding.
 type clone struct {
 	shown map[index.Address]verdict.Spoof
-	// told is the id of the published finding.
-	told string
+	// published is the ID of the published finding.
+	published string
 }
 
-// Clones are all cloned hardware addresses.
+// Clones tracks cloned hardware addresses.
 type Clones struct {
 	facts *facts.Facts
 	tell  *Teller
-	// waiting returns the number of addresses that wait to be judged.
+	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
 	wake    chan struct{}
-	// telling is held while findings about clones are published.
-	telling sync.Mutex
+	// publishing is held while findings about clones are published.
+	publishing sync.Mutex
 
 	mu    sync.Mutex
 	byKey map[cloneKey]*clone
-	// of lists the clones that the claims to each address show.
+	// of lists, for each address, the clones in claims to it.
 	of map[index.Address][]cloneKey
-	// hidden lists the clones that may no longer be shown by any claim. since is when the first of
-	// them was listed.
+	// hidden lists the clones that may no longer be in any claim. since is when the first of them
+	// was listed.
 	hidden []cloneKey
 	since  verdict.Stamp
 }
@@ -55,24 +54,24 @@ func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 	return cloneKey{facts.IDOf(port.Namespace.Node), port.Namespace.Record, port.Index, spoof.MACs[0]}
 }
 
-// Note records the cloned hardware addresses in claims to an address. The facts are held.
+// Note records the cloned hardware addresses in claims to an address. The caller holds the facts.
 func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
-	all.telling.Lock()
-	defer all.telling.Unlock()
+	all.publishing.Lock()
+	defer all.publishing.Unlock()
 	tell := all.note(a, found, all.facts.Clock())
 	for _, one := range tell {
-		f := audit.Clone(all.facts.Policy, &one.spoof) // the newest claim only: whole adds up all claims
-		if told := one.clone.told; told != "" && told != f.ID {
+		f := audit.Clone(all.facts.Policy, &one.spoof) // only the newest claim; Whole adds the others
+		if told := one.clone.published; told != "" && told != f.ID {
 			all.tell.End(told, false) // its node or port was renamed
 		}
-		one.clone.told = f.ID
+		one.clone.published = f.ID
 		all.tell.Tell(&f)
 	}
 }
 
-// end ends the findings about hardware addresses that no claim shows any more. It waits until all
-// queued addresses are judged, because another address may be about to show them, but for
-// collectFor at most. It returns when to call it again; 0 if it does not wait.
+// end ends the findings about hardware addresses that are in no claim any longer. Because a queued
+// address may have such a claim, it waits until the queue is empty, at most for collectFor. It
+// returns when to call it again; 0 if there is nothing to wait for.
 func (all *Clones) end() verdict.Stamp {
 	all.mu.Lock()
 	at, idle := all.since.Add(collectFor), len(all.hidden) == 0
@@ -85,10 +84,10 @@ func (all *Clones) end() verdict.Stamp {
 	}
 	all.facts.RLock()
 	defer all.facts.RUnlock()
-	all.telling.Lock()
-	defer all.telling.Unlock()
-	for _, c := range all.over() {
-		all.tell.End(c.told, false)
+	all.publishing.Lock()
+	defer all.publishing.Unlock()
+	for _, c := range all.takeHidden() {
+		all.tell.End(c.published, false)
 	}
 	return 0
 }
@@ -98,7 +97,7 @@ type newClone struct {
 	spoof verdict.Spoof
 }
 
-// note records the clones found in the claims to an address, and returns what to publish.
+// note records the clones in the claims to an address, and returns those to publish.
 func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (tell []newClone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -134,7 +133,7 @@ func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stam
 	return tell
 }
 
-// Rested wakes the check of the clones that no claim may show any more.
+// Rested wakes the check of clones that may no longer be in any claim.
 func (all *Clones) Rested() {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -146,8 +145,8 @@ func (all *Clones) Rested() {
 	}
 }
 
-// over removes and returns the clones that no claim shows any more.
-func (all *Clones) over() (over []*clone) {
+// takeHidden removes and returns the clones that are in no claim any longer.
+func (all *Clones) takeHidden() (over []*clone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for _, key := range all.hidden {
@@ -160,8 +159,8 @@ func (all *Clones) over() (over []*clone) {
 	return over
 }
 
-// Whole returns a finding with all claims that show a cloned hardware address, and with the
-// namespaces that false claims may have deceived. The facts are held.
+// Whole returns a finding about a spoof with all claims of the clone and with the namespaces that
+// false claims may have deceived. The caller holds the facts.
 func (all *Clones) Whole(f *verdict.Finding) *verdict.Finding {
 	if f.Spoof == nil {
 		return f
@@ -176,7 +175,7 @@ func (all *Clones) Whole(f *verdict.Finding) *verdict.Finding {
 	return &whole
 }
 
-// sum adds up all claims that show a cloned hardware address.
+// sum adds up all claims with a cloned hardware address.
 func (all *Clones) sum(spoof *verdict.Spoof) {
 	all.mu.Lock()
 	defer all.mu.Unlock()

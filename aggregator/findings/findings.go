@@ -1,7 +1,7 @@
-// Package findings keeps findings: problems that are not conflicts. It also looks for problems that
-// concern more than one address: of pools, ranges, node names, cloned hardware addresses, and
-// namespaces that lack an address. Each of these has a type of its own, which gathers the facts and
-// publishes what package audit finds in them. Nothing here makes text.
+// Package findings stores the current findings: problems that are not conflicts. It also looks for
+// problems that concern more than one address, such as those of pools, ranges, node names, cloned
+// hardware addresses, and namespaces that lack an address. Each of these has its own type, which
+// gathers the facts and publishes what package audit finds in them. This package makes no text.
 package findings
 
 import (
@@ -14,12 +14,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Config is what findings need.
+// Config is the configuration of Findings.
 type Config struct {
 	Facts *facts.Facts
-	// Kubernetes is the Kubernetes API; nil where there is none to ask.
+	// Kubernetes is the Kubernetes API; nil if it is not used.
 	Kubernetes *kube.Cluster
-	// Waiting returns the number of addresses that wait to be judged.
+	// Waiting returns the number of addresses that are queued for judgement.
 	Waiting  func() int
 	Listener Listener
 }
@@ -45,31 +45,31 @@ func New(cfg Config) *Findings {
 	}
 }
 
-// Run makes findings when they are due until ctx ends.
+// Run runs the checks that are due until ctx ends.
 func (f *Findings) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, one := range []struct {
 		wake <-chan struct{}
 		do   func() verdict.Stamp
 	}{
-		{f.Pools.wake, f.Pools.ring},
+		{f.Pools.wake, f.Pools.run},
 		{f.Clones.wake, f.Clones.end},
-		{f.Overlaps.wake, f.Overlaps.ring},
-		{f.Intended.wake, f.Intended.ring},
+		{f.Overlaps.wake, f.Overlaps.run},
+		{f.Intended.wake, f.Intended.run},
 	} {
 		group.Go(func() { Repeat(ctx, f.facts.Clock, one.wake, one.do) })
 	}
 	group.Wait()
 }
 
-// Judged makes the findings that wait until everything that a change touched is judged.
+// Judged runs the checks that wait until every address affected by a change is judged.
 func (f *Findings) Judged() {
 	f.Clones.end()
-	f.Pools.look()
-	f.Intended.ring()
+	f.Pools.check()
+	f.Intended.run()
 }
 
-// Rested wakes the checks that wait until all queued addresses are judged.
+// Rested wakes the checks that wait until the queue of addresses is empty.
 func (f *Findings) Rested() {
 	f.Clones.Rested()
 	f.Pools.Rested()

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Intended finds namespaces that lack addresses that they were meant to have.
+// Intended finds namespaces that lack addresses which they were meant to have.
 type Intended struct {
 	facts *facts.Facts
 	tell  *Teller
@@ -21,20 +21,19 @@ type Intended struct {
 	wake     chan struct{}
 
 	mu sync.Mutex
-	// due is when each namespace is checked, next the earliest of these times.
+	// due is when each namespace is checked; next is the earliest of these times.
 	due  map[intent]verdict.Stamp
 	next verdict.Stamp
 	// waiting has the namespaces that were due while a snapshot of their node was being applied.
 	waiting map[*facts.Node][]intent
-	// lacks are the findings about namespaces.
+	// lacks has the findings about each namespace.
 	lacks map[intent][]verdict.Finding
 
-	// looking is held while findings are made.
-	looking sync.Mutex
+	// checking is held while namespaces are checked.
+	checking sync.Mutex
 }
 
-// intent identifies a namespace by its node and id, because its number may be reused for another
-// one.
+// intent identifies a namespace by its node and ID, because its record number may be reused.
 type intent struct {
 	node *facts.Node
 	id   string
@@ -83,7 +82,8 @@ func (x *Intended) Resume(n *facts.Node) {
 	}
 }
 
-// state reports whether a check of a namespace is scheduled, and whether it has findings.
+// state reports whether a check of a namespace is scheduled, and whether there are findings about
+// it.
 func (x *Intended) state(of intent) (pending, lacks bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -98,7 +98,8 @@ func (x *Intended) some() bool {
 	return len(x.lacks) > 0
 }
 
-// take returns the namespaces that are due, and when the next one is; 0 for never.
+// take removes and returns the namespaces that are due, and returns when the next one is due; 0 for
+// never.
 func (x *Intended) take(now verdict.Stamp) (due []intent, next verdict.Stamp) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -131,13 +132,13 @@ func (x *Intended) swap(of intent, now []verdict.Finding) (before []verdict.Find
 	return before
 }
 
-// MayLack schedules a check whether a namespace has all addresses that it was meant to have: at
-// once if its agent reports or a finding says that it lacks some, after audit.IntendedAfter if only
-// the Kubernetes API lists any. The facts are held.
+// MayLack schedules a check of the addresses that a namespace was meant to have: at once if its
+// agent or a finding reports that it lacks some, and after audit.IntendedAfter if only the
+// Kubernetes API lists any. The caller holds the facts.
 func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	intends := n.Intends(record)
 	if record == verdict.OwnRecord || !intends && !x.facts.Followed && !x.some() {
-		return // this is called several times for each namespace of a snapshot
+		return // fast path: called several times for each namespace of a snapshot
 	}
 	ns := n.NamespaceOf(record)
 	if ns == nil {
@@ -146,7 +147,7 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	of := intent{n, ns.ID}
 	pending, lacks := x.state(of)
 	if lacks || intends {
-		x.arm(of, x.facts.Clock()) // once its interfaces are known, too
+		x.arm(of, x.facts.Clock()) // not now, because its interfaces may not be known yet
 		return
 	}
 	if !x.facts.Followed || pending {
@@ -157,22 +158,22 @@ func (x *Intended) MayLack(n *facts.Node, record uint32) {
 	}
 }
 
-// ring checks the namespaces that are due, and returns when the next one is due; 0 for never.
-func (x *Intended) ring() verdict.Stamp {
-	x.looking.Lock()
-	defer x.looking.Unlock()
+// run checks the namespaces that are due, and returns when the next one is due; 0 for never.
+func (x *Intended) run() verdict.Stamp {
+	x.checking.Lock()
+	defer x.checking.Unlock()
 	due, next := x.take(x.facts.Clock())
 	for _, of := range due {
-		x.intend(of)
+		x.check(of)
 	}
-	if len(due) > 0 { // others may be due by now
+	if len(due) > 0 { // the checks may have taken a while
 		_, next = x.take(0)
 	}
 	return next
 }
 
-// intend updates the findings about the addresses that a namespace lacks.
-func (x *Intended) intend(of intent) {
+// check updates the findings about the addresses that a namespace lacks.
+func (x *Intended) check(of intent) {
 	x.facts.RLock()
 	defer x.facts.RUnlock()
 	if of.node.Applying() {
@@ -199,7 +200,7 @@ func (x *Intended) intend(of intent) {
 	}
 }
 
-// lacking returns the findings about a namespace that has existed since a time.
+// lacking returns the findings about a namespace. since is when it was first reported.
 func (x *Intended) lacking(of intent, ns *verdict.Namespace, since verdict.Stamp) []verdict.Finding {
 	interfaces := of.node.InterfacesOf(ns.Record)
 	if len(interfaces) == 0 {
@@ -224,16 +225,17 @@ func (x *Intended) lacking(of intent, ns *verdict.Namespace, since verdict.Stamp
 	return out.Findings
 }
 
-// Lacking returns the addresses that an owner was meant to have and has not. The facts are held.
+// Lacking returns the addresses that an owner was meant to have and does not have. The caller holds
+// the facts.
 func (x *Intended) Lacking(o *verdict.Owner) []audit.Meant {
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {
-		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.speaks(o.ID, m.Address)
+		return m.Source == audit.SourceKubernetes && x.facts.Holds(o.ID, index.AddressOf(m.Address)) || x.usesOnWire(o.ID, m.Address)
 	})
 }
 
-// speaks reports whether an owner uses an address on the wire: a guest inside it, or a network
-// stack outside the kernel (gVisor), may have the address.
-func (x *Intended) speaks(id string, addr netip.Addr) bool {
+// usesOnWire reports whether an owner uses an address on the wire. A guest in its namespace, or a
+// network stack outside of the kernel (gVisor), may have the address.
+func (x *Intended) usesOnWire(id string, addr netip.Addr) bool {
 	a := index.AddressOf(addr)
 	if !x.facts.Wired(a) {
 		return false
@@ -243,7 +245,7 @@ func (x *Intended) speaks(id string, addr netip.Addr) bool {
 	judged := x.facts.Policy.Judge(b.Case(a, false))
 	return slices.ContainsFunc(judged.Owners, func(o verdict.Owner) bool {
 		return o.ID == id && slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
-			return c.Wire() && !c.Weak() && !slices.Contains(judged.Expired, c) // else it is about to go
+			return c.Wire() && !c.Weak() && !slices.Contains(judged.Expired, c) // expired claims are about to be deleted
 		})
 	})
 }

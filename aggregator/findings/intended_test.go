@@ -13,11 +13,11 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
+func TestALateAddressIsNoLongerMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, nil)
 		n, s := w.node("n1", pod(2, "a", "10.244.0.9"))
-		w.facts.RLock() // what the Kubernetes API says, in its place
+		w.facts.RLock() // the lock under which the Kubernetes API's state is updated
 		b := w.facts.Builder()
 		lacks := []verdict.Finding{{
 			ID: "x", Kind: verdict.FindingIntendedNotObserved, Severity: verdict.Warning, Address: netip.MustParseAddr("10.244.0.2"), Source: "kubernetes",
@@ -27,20 +27,20 @@ func TestAnAddressThatCameLateIsLackedNoMore(t *testing.T) {
 		w.Intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
 		w.Tell(&lacks[0])
 		w.facts.RUnlock()
-		if w.Intended.ring(); w.Get("x") == nil || len(w.ended) != 0 {
+		if w.Intended.run(); w.Get("x") == nil || len(w.ended) != 0 {
 			t.Fatalf("got %v ended, want that it lacks one", w.ended)
 		}
 		if _, err := w.facts.Delta(s, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.244.0.2")}}, 0, nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if w.Intended.ring(); w.Get("x") != nil || !slices.Equal(w.ended, []string{"x"}) {
+		if w.Intended.run(); w.Get("x") != nil || !slices.Equal(w.ended, []string{"x"}) {
 			t.Errorf("got %v ended, want that it has it now", w.ended)
 		}
 	})
 }
 
-// cluster is a Kubernetes API that knows one pod.
+// cluster is a Kubernetes API with one pod.
 type cluster struct{ pod *verdict.PodObject }
 
 func (c cluster) Pod(string, string, string, string) *verdict.PodObject { return c.pod }
@@ -50,8 +50,8 @@ func (cluster) InPodCIDR(netip.Addr) bool                               { return
 func (cluster) InPodCIDROf(string, netip.Addr) bool                     { return false }
 func (cluster) NodesCovered(func(string) bool) (all, asked bool)        { return true, true }
 
-// After a node was booted, the API has the addresses of before for a while.
-func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
+// After a node has rebooted, the API lists the pods' old addresses for a while.
+func TestPodAddressesInTheAPIMayBeOutdated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &verdict.PodObject{
 			Namespace: "default", Name: "web", UID: "uid-web", Phase: "Running", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.6")},
@@ -64,7 +64,7 @@ func TestWhatTheAPISaysOfAPodMayBeOfBefore(t *testing.T) {
 		ns := n.NamespaceOf(2)
 		const long = verdict.Stamp(audit.IntendedAfter)
 		for _, test := range []struct {
-			sandbox, pod verdict.Stamp // how much older each is
+			sandbox, pod verdict.Stamp // age of each
 			found        int
 		}{{0, long, 0}, {long, 0, 0}, {long, long, 1}} {
 			heard := p.Heard

@@ -8,17 +8,16 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Names tracks the connected nodes by the names that they call themselves. It is guarded by the
-// lock of the facts.
+// Names tracks connected nodes by name. It is guarded by the lock of the facts.
 type Names struct {
 	facts  *facts.Facts
 	tell   *Teller
 	byName map[string][]*facts.Node
 	// called is the name under which each node is listed in byName.
 	called map[*facts.Node]string
-	// found is true for the nodes that share their name, and false for nodes that were pinged to
-	// find out. After a reboot, the previous stream may stay open for a while; it is not a second
-	// node.
+	// found is true for nodes that are known to share their name, and false for nodes that were
+	// pinged to find out: after a reboot, the previous stream of a node may stay open for a while
+	// and is not a second node.
 	found map[*facts.Node]bool
 }
 
@@ -26,8 +25,8 @@ func newNames(f *facts.Facts, tell *Teller) *Names {
 	return &Names{facts: f, tell: tell, byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool)}
 }
 
-// Check checks whether a node shares its name with another one. It is called after the node
-// connected, disconnected or changed its name.
+// Check checks whether a node shares its name with another one. It must be called after the node
+// connected, disconnected or was renamed.
 func (names *Names) Check(n *facts.Node) {
 	live := n.Peer != nil && !n.Rec.Unheard
 	before, was := names.called[n]
@@ -48,7 +47,7 @@ func (names *Names) Check(n *facts.Node) {
 	names.check(n.Name)
 }
 
-// Answered notes that the agent of a node has just answered.
+// Answered records that the agent of a node has just answered.
 func (names *Names) Answered(n *facts.Node) {
 	n.LastHeard = names.facts.Clock()
 	if found, ok := names.found[n]; ok && !found {
@@ -56,7 +55,7 @@ func (names *Names) Answered(n *facts.Node) {
 	}
 }
 
-// check looks for connected nodes that share a name.
+// check updates the finding about connected nodes that share a name.
 func (names *Names) check(name string) {
 	nodes := names.byName[name]
 	if len(nodes) == 0 {
@@ -90,7 +89,7 @@ func (names *Names) check(name string) {
 	names.tell.Tell(&f)
 }
 
-// machines returns the nodes as a finding lists them.
+// machines returns nodes in the form in which a finding lists them.
 func machines(nodes []*facts.Node) (list []verdict.Machine) {
 	for _, n := range nodes {
 		list = append(list, verdict.Machine{
@@ -100,14 +99,14 @@ func machines(nodes []*facts.Node) (list []verdict.Machine) {
 	return list
 }
 
-// Shared reports whether a node shares its name. The facts are held.
+// Shared reports whether a node shares its name. The caller holds the facts.
 func (names *Names) Shared(n *facts.Node) bool { return names.found[n] }
 
-// Others returns the names of the other nodes that share the name of a node, and the id of the finding
-// about them. The facts are held.
+// Others returns the names of the other nodes with the same name as a node, and the ID of the
+// finding about them. The caller holds the facts.
 func (names *Names) Others(n *facts.Node) (others []string, id string) {
 	id = audit.NamesID(names.facts.Policy, n.Name)
-	if f := names.tell.said(id); f != nil {
+	if f := names.tell.finding(id); f != nil {
 		for _, m := range f.Namesakes.Machines {
 			if m.Name != n.Rec.Name {
 				others = append(others, m.Name)

@@ -15,7 +15,7 @@ import (
 // Overlaps finds address ranges that overlap, on one node or across the cluster.
 type Overlaps struct {
 	facts *facts.Facts
-	kube  *kube.Cluster // nil where there is none to ask
+	kube  *kube.Cluster // nil if the API is not used
 	tell  *Teller
 	wake  chan struct{}
 
@@ -23,12 +23,12 @@ type Overlaps struct {
 	// at is when ranges are compared next; 0 for never.
 	at verdict.Stamp
 	// dirty has the nodes that changed. moved is set if the Kubernetes API reported a change that
-	// concerns all nodes.
+	// affects all nodes.
 	dirty map[*facts.Node]struct{}
 	moved bool
 
-	// ranges are the pod ranges of each node, and found the ids of the current findings. Only the
-	// goroutine that compares uses them.
+	// ranges are the pod ranges of each node; found has the IDs of the current findings. Only the
+	// goroutine that calls run uses them.
 	ranges map[*facts.Node][]verdict.Side
 	found  map[string]struct{}
 }
@@ -58,7 +58,7 @@ func (o *Overlaps) Changed(n *facts.Node) {
 	}
 }
 
-// take returns what changed if it is time to compare ranges; otherwise it returns when it will be.
+// take returns the changes if it is time to compare ranges, and otherwise when that will be.
 func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, moved bool, at verdict.Stamp) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -70,7 +70,8 @@ func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, move
 	return dirty, moved, 0
 }
 
-// sides returns the ranges from which a node gives addresses to its pods. The facts are held.
+// sides returns the ranges from which a node gives addresses to its pods. The caller holds the
+// facts.
 func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	var pools []*verdict.Pool
 	for _, p := range n.Pools {
@@ -83,10 +84,10 @@ func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	return audit.Sides(n.Rec, pools, n.Ranges().PodNetworks(), subnets)
 }
 
-// ring updates the findings about overlapping ranges if it is time, and returns when to look again;
-// 0 for never. Pods come and go, but seldom change the ranges of their node, so the ranges of all
-// nodes are compared only if one of them changed.
-func (o *Overlaps) ring() verdict.Stamp {
+// run updates the findings about overlapping ranges if it is time, and returns when to call it
+// again; 0 for never. The ranges of all nodes are compared only if one of them changed, because
+// pods come and go often but rarely change the ranges of their node.
+func (o *Overlaps) run() verdict.Stamp {
 	dirty, moved, at := o.take(o.facts.Clock())
 	if dirty == nil {
 		return at
@@ -113,7 +114,7 @@ func (o *Overlaps) ring() verdict.Stamp {
 		o.tellAll(audit.Ranges(o.facts.Policy, cilium))
 	} else {
 		for id := range before {
-			if f := o.tell.said(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
+			if f := o.tell.finding(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
 				o.found[id] = struct{}{}
 			}
 		}
@@ -144,10 +145,10 @@ func (o *Overlaps) tellAll(found []verdict.Finding) {
 	}
 }
 
-// rangesOfNodes returns the ranges that are compared across nodes. It leaves out a disconnected
-// node that Kubernetes no longer lists, because its range may have been given to another node.
-// Ranges that Cilium allocates are compared only with each other, because Cilium need not use
-// Node.spec.podCIDRs. The facts are held.
+// rangesOfNodes returns the ranges that are compared across nodes. It omits disconnected nodes that
+// Kubernetes no longer lists, because their ranges may have been assigned to other nodes. Ranges
+// that Cilium allocates are compared only with each other, because Cilium need not use
+// Node.spec.podCIDRs. The caller holds the facts.
 func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, cilium []verdict.Side) {
 	names, known := o.kube.NodeNames()
 	members := make(map[string][]string, len(names))
@@ -171,7 +172,7 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, cilium []verdict.Sid
 	return all, cilium
 }
 
-// compareNetworks returns findings about networks of one node that have addresses in common.
+// compareNetworks returns the findings about networks of one node whose addresses overlap.
 func (o *Overlaps) compareNetworks(n *facts.Node) []verdict.Finding {
 	o.facts.RLock()
 	defer o.facts.RUnlock()

@@ -10,7 +10,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Ranges are compared while pods come and go on each of 5,000 nodes.
+// BenchmarkCompareRanges compares ranges while pods come and go on each of 5,000 nodes.
 func BenchmarkCompareRanges(b *testing.B) {
 	w := newWorld(b, nil)
 	var nodes []*facts.Node
@@ -33,6 +33,6 @@ func BenchmarkCompareRanges(b *testing.B) {
 			w.Overlaps.Changed(n)
 		}
 		w.Overlaps.at = 1
-		w.Overlaps.ring()
+		w.Overlaps.run()
 	}
 }

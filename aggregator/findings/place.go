@@ -6,7 +6,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 )
 
-// PoolPlace is where a pool is in the order of lists, and the pool.
+// PoolPlace is a pool with its sort key in lists.
 type PoolPlace struct {
 	IPAM, Node, Name string
 	Pool             *facts.Pool
@@ -21,11 +21,11 @@ func PoolPlaceOf(p *facts.Pool) PoolPlace {
 	return at
 }
 
-// Less reports whether a pool is before another one in lists.
+// Less reports whether a pool comes before another one in lists.
 func (p PoolPlace) Less(other PoolPlace) bool { return p.Compare(other) < 0 }
 
-// Compare orders places by IPAM, node and name. Two nodes may briefly share a name: their pools are
-// then ordered by the identities of the nodes. A place without a pool comes after them.
+// Compare orders places by IPAM, node and name. If two nodes briefly share a name, their pools are
+// ordered by the identities of the nodes. A place without a pool comes last.
 func (p PoolPlace) Compare(other PoolPlace) int {
 	order := cmp.Or(cmp.Compare(p.IPAM, other.IPAM), cmp.Compare(p.Node, other.Node), cmp.Compare(p.Name, other.Name))
 	switch {

@@ -11,21 +11,21 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Pools finds problems of pools as a whole.
+// Pools finds problems of whole pools.
 type Pools struct {
 	*tally
 	facts *facts.Facts
 	tell  *Teller
-	// waiting returns the number of addresses that wait to be judged.
+	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
-	// looking is held while the findings of pools are made.
-	looking sync.Mutex
+	// checking is held while pools are checked.
+	checking sync.Mutex
 }
 
 // InOrder returns the places of all pools in the order of lists.
 func (a *Pools) InOrder() *index.Set[PoolPlace] { return a.inOrder }
 
-// Ended drops the findings of a pool that was removed or is about to be renamed.
+// Ended ends the findings about a pool that was removed or is about to be renamed.
 func (a *Pools) Ended(p *facts.Pool) {
 	a.ended(p)
 	for _, kind := range audit.PoolKinds() {
@@ -40,51 +40,52 @@ const (
 	poolEvery = time.Minute
 )
 
-// collectFor is how long a check waits for more changes while addresses are being judged.
+// collectFor is how long a check waits for further changes while addresses are queued for
+// judgement.
 const collectFor = 20 * time.Millisecond
 
-// ring checks the pools that are due, and those that changed without a message from an agent. It
-// returns when to call it again; 0 for never.
-func (a *Pools) ring() verdict.Stamp {
+// run checks the pools that changed or are due, and returns when to call it again; 0 for never.
+// Changes from agents are checked by Judged; this covers the others.
+func (a *Pools) run() verdict.Stamp {
 	a.mu.Lock()
 	at := a.since.Add(collectFor)
-	wait := len(a.looked) > 0 && a.clock() < at
+	wait := len(a.changed) > 0 && a.clock() < at
 	a.mu.Unlock()
 	if wait && a.waiting() > 0 {
 		return at
 	}
-	return a.look()
+	return a.check()
 }
 
-// look checks the pools that changed and those that are due. It returns when the next one is due; 0
-// for never.
-func (a *Pools) look() (next verdict.Stamp) {
+// check checks the pools that changed or are due, and returns when the next one is due; 0 for
+// never.
+func (a *Pools) check() (next verdict.Stamp) {
 	a.mu.Lock()
-	idle := len(a.looked)+len(a.due) == 0
+	idle := len(a.changed)+len(a.due) == 0
 	a.mu.Unlock()
 	if idle {
 		return 0
 	}
-	a.looking.Lock()
-	defer a.looking.Unlock()
+	a.checking.Lock()
+	defer a.checking.Unlock()
 	now := a.clock()
 	a.mu.Lock()
-	some := a.looked
-	a.looked = nil
+	some := a.changed
+	a.changed = nil
 	for p, at := range a.due {
 		if at <= now {
 			delete(a.due, p)
-			if one := a.of[p]; one != nil && !one.looked {
+			if one := a.of[p]; one != nil && !one.changed {
 				some = append(some, p)
 			}
 		}
 	}
 	for _, p := range some {
-		a.of[p].looked = false
+		a.of[p].changed = false
 	}
 	a.mu.Unlock()
 	for _, p := range some {
-		a.lookAtPool(p, now)
+		a.checkIfDue(p, now)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,8 +97,8 @@ func (a *Pools) look() (next verdict.Stamp) {
 	return next
 }
 
-// lookAtPool checks a pool, or schedules the check if the last one was less than poolPause ago.
-func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
+// checkIfDue checks a pool, or schedules the check if the last one was less than poolPause ago.
+func (a *Pools) checkIfDue(p *facts.Pool, now verdict.Stamp) {
 	a.facts.RLock()
 	defer a.facts.RUnlock()
 	a.mu.Lock()
@@ -109,19 +110,19 @@ func (a *Pools) lookAtPool(p *facts.Pool, now verdict.Stamp) {
 		return
 	}
 	one.growth.See(now, p.Allocated)
-	told := one.told
+	told := one.checkedAt
 	a.mu.Unlock()
 	if next := told.Add(poolPause); told != 0 && now < next && !a.newlyLost(p) {
 		a.arm(p, next)
 		return
 	}
 	a.mu.Lock()
-	one.told = now
+	one.checkedAt = now
 	a.mu.Unlock()
 	a.checkPool(p, now)
 }
 
-// checkPool updates the findings about a pool itself. The facts are held.
+// checkPool updates the findings about a pool itself. The caller holds the facts.
 func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	given := a.given(p)
 	found := audit.Pool(a.facts.Policy, given)
@@ -138,7 +139,7 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	}
 }
 
-// given returns what a pool has allocated. The facts are held.
+// given returns the use of a pool. The caller holds the facts.
 func (a *Pools) given(p *facts.Pool) audit.Given {
 	rec := p.Rec
 	g := audit.Given{Pool: &rec, Use: a.Use(p), Allocated: p.Allocated.Of(audit.Both)}
@@ -152,7 +153,7 @@ func (a *Pools) given(p *facts.Pool) audit.Given {
 	return g
 }
 
-// newlyLost reports whether all allocations of a pool were lost and no finding says so yet.
+// newlyLost reports whether all records of a pool were lost and no finding reports it yet.
 func (a *Pools) newlyLost(p *facts.Pool) bool {
-	return a.tell.said(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
+	return a.tell.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
 }

@@ -12,7 +12,7 @@ import (
 // Set holds the current findings.
 type Set struct {
 	clock func() verdict.Stamp
-	// inOrder has the findings of byID in the order of lists.
+	// inOrder has the findings in the order of lists.
 	inOrder *index.Set[*Found]
 
 	mu    sync.Mutex
@@ -20,15 +20,15 @@ type Set struct {
 	kinds map[string]int
 }
 
-// Found is a finding and the time since when it is known. There may be a hundred thousand findings
-// about addresses, so a finding is put into words only when it is published. It never changes.
+// Found is a finding with the time at which it began. There may be a hundred thousand of them, so
+// their text is made only when they are published. It is immutable.
 type Found struct {
 	*verdict.Finding
 	Place Place
 	Since verdict.Stamp
 }
 
-// Less reports whether a finding is before another one in lists.
+// Less reports whether a finding comes before another one in lists.
 func (f *Found) Less(o *Found) bool { return f.Place.Compare(o.Place) < 0 }
 
 func newSet(clock func() verdict.Stamp) *Set {
@@ -37,11 +37,11 @@ func newSet(clock func() verdict.Stamp) *Set {
 	}
 }
 
-// InOrder returns the findings in the order of lists, as of now.
+// InOrder returns a snapshot of the findings in the order of lists.
 func (f *Set) InOrder() *index.Set[*Found] { return f.inOrder }
 
-// put adds or replaces a finding. It returns the new one and the one that it replaced, nil for
-// none, and reports whether the new one says something else. The facts are held.
+// put adds or replaces a finding. It returns the new finding and the previous one, which is nil if
+// there was none, and reports whether subscribers must be notified. The caller holds the facts.
 func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -49,14 +49,14 @@ func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
 	news = true
 	if was = f.byID[one.ID]; was != nil {
 		now.Since = was.Since
-		news = !audit.Same(was.Finding, one) // otherwise only its owners are updated
+		news = !audit.Same(was.Finding, one) // if not, only the stored owners are updated
 	}
-	f.enter(now)
+	f.store(now)
 	return now, was, news
 }
 
-// enter stores a finding and replaces the one with the same id, if any.
-func (f *Set) enter(one *Found) {
+// store adds a finding and replaces the one with the same ID, if any.
+func (f *Set) store(one *Found) {
 	if before := f.byID[one.ID]; before == nil {
 		f.kinds[one.Kind]++
 	} else if before.Place != one.Place {
@@ -66,8 +66,8 @@ func (f *Set) enter(one *Found) {
 	f.inOrder.Put(one)
 }
 
-// leave removes a finding and returns it; nil if there is none.
-func (f *Set) leave(id string) *Found {
+// remove removes a finding and returns it; nil if there is none.
+func (f *Set) remove(id string) *Found {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	over := f.byID[id]
@@ -79,15 +79,15 @@ func (f *Set) leave(id string) *Found {
 	return over
 }
 
-// Get returns a finding; nil for none.
+// Get returns a finding; nil if there is none.
 func (f *Set) Get(id string) *Found {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.byID[id]
 }
 
-// said returns the finding with an id; nil if there is none.
-func (f *Set) said(id string) *verdict.Finding {
+// finding returns the finding with an ID; nil if there is none.
+func (f *Set) finding(id string) *verdict.Finding {
 	if one := f.Get(id); one != nil {
 		return one.Finding
 	}
@@ -104,7 +104,7 @@ func (f *Set) All() (all []*Found) {
 	return all
 }
 
-// Count returns the number of findings of each kind, including the kinds that have none.
+// Count returns the number of findings of each kind, including kinds without findings.
 func (f *Set) Count() map[string]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *Set) Count() map[string]int {
 	return count
 }
 
-// Place is where a finding is in the order of lists.
+// Place is the sort key of a finding in lists.
 type Place struct{ Kind, Address, ID string }
 
 // PlaceOf returns the place of a finding.
@@ -130,7 +130,7 @@ func PlaceOf(f *verdict.Finding) Place {
 	return at
 }
 
-// Compare orders places by kind, address and id.
+// Compare orders places by kind, address and ID.
 func (p Place) Compare(other Place) int {
 	return cmp.Or(cmp.Compare(p.Kind, other.Kind), cmp.Compare(p.Address, other.Address), cmp.Compare(p.ID, other.ID))
 }

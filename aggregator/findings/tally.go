@@ -11,39 +11,39 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// tally counts the findings about the addresses of pools, and collects the pools to check.
+// tally counts the findings about addresses of pools, and collects the pools to check.
 type tally struct {
 	clock func() verdict.Stamp
 	wake  chan struct{}
-	// inOrder has the places of all pools in the list.
+	// inOrder has the places of all pools in the order of lists.
 	inOrder *index.Set[PoolPlace]
 
 	mu sync.Mutex
 	of map[*facts.Pool]*poolAudit
-	// looked has the pools that changed, since is when the first of them did, and due is when pools
-	// are checked again.
-	looked []*facts.Pool
-	since  verdict.Stamp
-	due    map[*facts.Pool]verdict.Stamp
+	// changed has the pools that changed; since is when the first of them changed. due is when
+	// pools are checked again.
+	changed []*facts.Pool
+	since   verdict.Stamp
+	due     map[*facts.Pool]verdict.Stamp
 }
 
-// poolAudit is what was found about one pool.
+// poolAudit is the result of audits for one pool.
 type poolAudit struct {
-	// leaked counts the allocations that were found to be leaked.
+	// leaked is the number of leaked allocations.
 	leaked audit.Tally
 	// atRisk has the addresses in use that the pool considers free, with their owners.
 	atRisk map[netip.Addr][]verdict.Owner
 	growth audit.Growth
-	// told is when the pool was last checked.
-	told   verdict.Stamp
-	looked bool
+	// checkedAt is when the pool was last checked.
+	checkedAt verdict.Stamp
+	changed   bool
 }
 
 func newTally(clock func() verdict.Stamp) *tally {
 	return &tally{clock: clock, wake: make(chan struct{}, 1), inOrder: index.NewSet(PoolPlace.Less), of: make(map[*facts.Pool]*poolAudit), due: make(map[*facts.Pool]verdict.Stamp)}
 }
 
-// Changed schedules a check of a pool for when the current change is judged.
+// Changed schedules a check of a pool for when the current change has been judged.
 func (a *tally) Changed(p *facts.Pool) {
 	if p.Ended {
 		return
@@ -51,22 +51,22 @@ func (a *tally) Changed(p *facts.Pool) {
 	a.inOrder.Put(PoolPlaceOf(p))
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.lookAt(p)
+	a.markChanged(p)
 }
 
-// lookAt adds a pool to looked. a.mu is held.
-func (a *tally) lookAt(p *facts.Pool) *poolAudit {
+// markChanged adds a pool to looked. The caller holds a.mu.
+func (a *tally) markChanged(p *facts.Pool) *poolAudit {
 	one := a.of[p]
 	if one == nil {
 		one = &poolAudit{atRisk: make(map[netip.Addr][]verdict.Owner)}
 		a.of[p] = one
 	}
-	if !one.looked {
-		one.looked = true
-		if len(a.looked) == 0 {
+	if !one.changed {
+		one.changed = true
+		if len(a.changed) == 0 {
 			a.since = a.clock()
 		}
-		a.looked = append(a.looked, p)
+		a.changed = append(a.changed, p)
 	}
 	return one
 }
@@ -88,15 +88,15 @@ func (a *tally) AtRisk(p *facts.Pool) []netip.Addr {
 	return addrs
 }
 
-// count records a finding about an address of a pool. there is set while the finding exists, first
-// if it is new.
+// count records a finding about an address of a pool. there is false if the finding ended; first is
+// set if it is new.
 func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated && f.Kind != verdict.FindingLeaked {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	one := a.lookAt(p)
+	one := a.markChanged(p)
 	switch {
 	case f.Kind == verdict.FindingInUseUnallocated && there:
 		one.atRisk[f.Address] = f.Owners
@@ -113,9 +113,9 @@ func (a *tally) count(p *facts.Pool, f *verdict.Finding, there, first bool) {
 	}
 }
 
-// atStake records all owners of an address that a pool considers free, including those that its
-// finding does not name.
-func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner) {
+// updateOwners records all owners of an address that a pool considers free, including owners that
+// the finding does not name.
+func (a *tally) updateOwners(p *facts.Pool, f *verdict.Finding, owners []verdict.Owner) {
 	if p == nil || f.Kind != verdict.FindingInUseUnallocated {
 		return
 	}
@@ -125,18 +125,19 @@ func (a *tally) atStake(p *facts.Pool, f *verdict.Finding, owners []verdict.Owne
 	if one == nil {
 		return
 	}
-	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameRisk) {
-		a.lookAt(p)
+	if !slices.EqualFunc(one.atRisk[f.Address], owners, sameAtRisk) {
+		a.markChanged(p)
 	}
 	one.atRisk[f.Address] = owners
 }
 
-// sameRisk reports whether two versions of an owner say the same about an address at risk.
-func sameRisk(a, b verdict.Owner) bool {
+// sameAtRisk reports whether two versions of an owner are equal in everything that matters for an
+// address at risk.
+func sameAtRisk(a, b verdict.Owner) bool {
 	return a.ID == b.ID && a.Assigned == b.Assigned && a.AssignedAt() == b.AssignedAt() && a.Workload() == b.Workload()
 }
 
-// Use returns how full a pool is. The facts are held.
+// Use returns how full a pool is. The caller holds the facts.
 func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,11 +148,12 @@ func (a *tally) Use(p *facts.Pool) verdict.PoolUse {
 	return audit.Use(&p.Rec, p.Allocated, one.leaked, &one.growth, a.clock())
 }
 
-// Rested wakes the check of the pools that changed. All queued addresses are judged.
+// Rested wakes the check of the pools that changed. It must be called when the queue of addresses
+// is empty.
 func (a *tally) Rested() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.looked) > 0 {
+	if len(a.changed) > 0 {
 		select {
 		case a.wake <- struct{}{}:
 		default:

@@ -7,12 +7,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Listener is notified of findings. Its methods are called with the facts held.
+// A Listener is notified of findings. Its methods are called while the facts are held.
 type Listener interface {
-	// FindingChanged is called with a finding that says something new, and with its previous
-	// version; nil for a new finding.
+	// FindingChanged is called with a new or changed finding and with its previous version, which
+	// is nil for a new finding.
 	FindingChanged(now, was *Found)
-	// FindingEnded is called when a finding is over. superseded is set if it became a conflict.
+	// FindingEnded is called when a finding has ended. superseded is set if a conflict replaced it.
 	FindingEnded(over *Found, superseded bool)
 }
 
@@ -24,10 +24,10 @@ type Teller struct {
 	listener Listener
 }
 
-// Audited publishes what the audit of an address found, and ends what it no longer finds. The facts
-// are held.
+// Audited publishes the findings of an audit of an address, and ends the previous ones that are
+// gone. The caller holds the facts.
 func (t *Teller) Audited(owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
-	// First end old findings: when its node is renamed, a finding gets another id.
+	// Old findings end first, because a finding of a renamed node gets another ID.
 	for i := range before {
 		f := &before[i]
 		if !f.Waiting && !slices.ContainsFunc(found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
@@ -37,12 +37,12 @@ func (t *Teller) Audited(owners []verdict.Owner, found, before []verdict.Finding
 	for i := range found {
 		if f := &found[i]; !f.Waiting {
 			t.Tell(f)
-			t.tally.atStake(t.facts.Pool(f.Pool), f, owners)
+			t.tally.updateOwners(t.facts.Pool(f.Pool), f, owners)
 		}
 	}
 }
 
-// Tell publishes a finding if it says something new. The facts are held.
+// Tell publishes a finding if it is new or has changed. The caller holds the facts.
 func (t *Teller) Tell(f *verdict.Finding) {
 	one := *f
 	now, was, news := t.put(&one)
@@ -53,10 +53,10 @@ func (t *Teller) Tell(f *verdict.Finding) {
 	t.listener.FindingChanged(now, was)
 }
 
-// End removes a finding and publishes that. superseded is set if it became a conflict. The facts
-// are held.
+// End removes a finding and publishes its end. superseded is set if a conflict replaced it. The
+// caller holds the facts.
 func (t *Teller) End(id string, superseded bool) {
-	over := t.leave(id)
+	over := t.remove(id)
 	if over == nil {
 		return
 	}

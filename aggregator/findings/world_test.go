@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,9 +13,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// world has facts that are not judged, and the findings about them.
+// world has facts without judgements, and the findings about them.
 type world struct {
 	testing.TB
 	*Findings
@@ -35,7 +35,7 @@ func newWorld(t testing.TB, kubernetes facts.Kubernetes) *world {
 	return w
 }
 
-// heard hears of the facts that findings follow from.
+// heard receives the changes of the facts from which findings follow.
 type heard struct{ *world }
 
 func (heard) NodeChanged(*facts.Node)                      {}
@@ -59,13 +59,13 @@ func (h heard) Dropped(record string, n int) {
 	}
 }
 
-// stream is the stream of a node.
+// stream is the report stream of a node.
 type stream struct{ facts.Peer }
 
 func (stream) Contest(netip.Addr, bool) {}
 func (stream) Check(netip.Addr)         {}
 
-// node has a node report, and returns it and its stream.
+// node makes a node report, and returns the node and its stream.
 func (w *world) node(name string, parts ...*pb.ReportRequest) (*facts.Node, *stream) {
 	w.Helper()
 	s := &stream{}
@@ -81,27 +81,9 @@ func (w *world) node(name string, parts ...*pb.ReportRequest) (*facts.Node, *str
 	return n, s
 }
 
-// pod is a namespace with an interface and its host end, and an address.
+// pod returns a report of a namespace with an interface, its host end and an address.
 func pod(record uint32, name, addr string) *pb.ReportRequest {
-	port := "veth" + strconv.Itoa(int(record))
-	return &pb.ReportRequest{
-		Namespaces: []*pb.NamespaceRecord{{
-			Id: record, Netns: strconv.Itoa(4026532000 + int(record)),
-			Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: name, Uid: "uid-" + name},
-		}},
-		Links: []*pb.LinkRecord{{Name: port, Kind: pb.LinkRecord_POINT_TO_POINT}},
-		Interfaces: []*pb.InterfaceRecord{
-			{
-				Namespace: record, Index: 2, Name: "eth0", Kind: "veth", Mac: []byte{2, 0, 0, 0, 0, byte(record)},
-				Attachment: pb.InterfaceRecord_PEER, Link: port, HostInterface: port,
-			},
-			{
-				Namespace: 1, Index: 100 + record, Name: port, Kind: "veth", Mac: []byte{2, 1, 0, 0, 0, byte(record)},
-				Attachment: pb.InterfaceRecord_OWN, Link: port, PeerNamespace: record,
-			},
-		},
-		Claims: []*pb.ClaimRecord{assigned(record, addr)},
-	}
+	return records.Veth(record, 4026532000+int(record), &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: name, Uid: "uid-" + name}, assigned(record, addr))
 }
 
 func assigned(record uint32, addr string) *pb.ClaimRecord {

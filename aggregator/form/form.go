@@ -1,6 +1,6 @@
-// Package form defines the forms that strings from outside may have, and makes other strings
-// safe to display. Every string from an agent, the Kubernetes API or a file passes through a
-// Form before it is used. The package also quotes words for a shell.
+// Package form defines which strings from outside are valid in which field, and makes other strings
+// safe to display. Every string from an agent, the Kubernetes API or a file passes through a Form
+// before it is used. The package also quotes words for a shell.
 package form
 
 import (
@@ -10,12 +10,12 @@ import (
 	"unicode/utf8"
 )
 
-// Replaced stands for each character that a string must not have. It marks the string as
-// changed, so that no command is printed with it.
+// Replaced replaces each character that is not allowed in a string. It marks the string as changed,
+// so that no command is printed with it.
 const Replaced = unicode.ReplacementChar
 
-// Printable reports whether a string can be displayed unchanged: it is valid UTF-8, and none of
-// its characters moves the cursor, changes the direction of writing, or is invisible.
+// Printable reports whether a string can be displayed unchanged: it is valid UTF-8, and no
+// character moves the cursor, changes the direction of writing, or is invisible.
 func Printable(s string) bool {
 	for i := 0; i < len(s); i++ {
 		if s[i] < ' ' || s[i] > '~' {
@@ -42,7 +42,7 @@ func Visible(s string) string {
 	return replace(s, unicode.IsPrint)
 }
 
-// VisibleLines is Visible for a string that may have tabs and several lines.
+// VisibleLines is like Visible, but keeps tabs and line breaks.
 func VisibleLines(s string) string {
 	return replace(s, func(r rune) bool { return r == '\n' || r == '\t' || unicode.IsPrint(r) })
 }
@@ -57,25 +57,25 @@ func replace(s string, allowed func(rune) bool) string {
 	}, s)
 }
 
-// A Form describes the strings that one field may have.
+// A Form defines the valid strings of a field.
 type Form struct {
 	// most is the maximum length in bytes.
 	most int
 	// valid reports whether a printable string within the maximum length has the form; nil
 	// accepts all such strings.
 	valid func(string) bool
-	// allowed reports whether a character is kept in a string that does not have the form. If
-	// it is nil, such a string is dropped, because it means nothing without its form.
+	// allowed reports whether a character is kept in an invalid string. If it is nil, invalid
+	// strings are dropped because a part of them has no meaning.
 	allowed func(rune) bool
 }
 
-// Has reports whether a string has the form. The empty string has every form.
+// Has reports whether a string is valid. The empty string is always valid.
 func (f Form) Has(s string) bool {
 	return s == "" || len(s) <= f.most && Printable(s) && (f.valid == nil || f.valid(s))
 }
 
-// Correct returns s if it has the form. Otherwise it returns s with Replaced in place of
-// characters that are not allowed, or the empty string if the form keeps none.
+// Correct returns s if it is valid. Otherwise it returns s with Replaced in place of characters
+// that are not allowed, or the empty string if the form drops invalid strings.
 func (f Form) Correct(s string) string {
 	if f.Has(s) {
 		return s
@@ -86,7 +86,7 @@ func (f Form) Correct(s string) string {
 	const mark = string(Replaced)
 	long := len(s) > f.most
 	if long {
-		s = s[:f.most-len(mark)] // the result ends before the rest
+		s = s[:f.most-len(mark)] // the rest is cut off in any case
 	}
 	corrected := replace(strings.ToValidUTF8(s, mark), f.allowed)
 	if !long && corrected == s && !strings.Contains(s, mark) {
@@ -102,21 +102,21 @@ func (f Form) Correct(s string) string {
 	return corrected[:room] + mark
 }
 
-// Text returns the form of any printable string of at most that many bytes.
+// Text returns the form of printable strings of up to most bytes.
 func Text(most int) Form { return Form{most: most, allowed: unicode.IsPrint} }
 
-// Word returns the form of a name that a program generates, such as an id. Other strings are
+// Word returns the form of generated names, such as IDs, of up to most bytes. Invalid strings are
 // dropped.
 func Word(most int) Form {
 	return Form{most: most, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }}
 }
 
-// The forms of strings. Names that people choose are kept, with Replaced in place of characters
-// that are not allowed: an owner has its address under any name.
+// The forms of fields. In names that people choose, characters that are not allowed are replaced:
+// an owner holds its address whatever its name is.
 var (
 	// Digits is a decimal number, such as an inode.
 	Digits = Form{most: 20, valid: func(s string) bool { return only(s, digit) }}
-	// ID is the id of a container, a pod or a boot.
+	// ID is the ID of a container, a pod or a boot.
 	ID = Word(512)
 	// Node is the name of a node: its Kubernetes name or its hostname.
 	Node = Form{most: 253, valid: func(s string) bool { return alphanumeric(rune(s[0])) && only(s, wordRune) }, allowed: wordRune}
@@ -127,7 +127,7 @@ var (
 	// Interface is a printable name that Linux accepts for an interface (dev_valid_name in
 	// net/core/dev.c).
 	Interface = Form{most: 15, valid: func(s string) bool { return s != "." && s != ".." && only(s, interfaceRune) }, allowed: interfaceRune}
-	// Link is the name of an interface and up to two VLAN ids.
+	// Link is the name of an interface followed by up to two VLAN IDs.
 	Link = Form{most: 32, valid: func(s string) bool { return only(s, interfaceRune) }, allowed: interfaceRune}
 	// Name is the name of a container, a network or a network namespace.
 	Name = Text(253)
@@ -179,8 +179,8 @@ func isSubdomain(s string) bool {
 	return true
 }
 
-// pid returns the id of a process that is written as NAME (PID) or NAME (PID, ended); it is
-// empty if the string ends otherwise.
+// pid returns the process ID in NAME (PID) or NAME (PID, ended); empty if the string has another
+// form.
 func pid(process string) string {
 	pid, closed := strings.CutSuffix(process[strings.LastIndexByte(process, '(')+1:], ")")
 	pid = strings.TrimSuffix(pid, ", ended")

@@ -12,7 +12,7 @@ func TestForms(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	for name, test := range map[string]struct {
 		form form.Form
-		// want maps each string to its corrected form.
+		// want maps each string to its corrected version.
 		want map[string]string
 	}{
 		"digits": {form.Digits, map[string]string{
@@ -76,7 +76,7 @@ func FuzzCorrect(f *testing.F) {
 	})
 }
 
-// FuzzQuote lets a shell split a command into words and compares them with the originals.
+// FuzzQuote runs a shell on quoted words and compares its arguments with the originals.
 func FuzzQuote(f *testing.F) {
 	for _, s := range []string{"", "a", "a b", "'", "$(reboot)", "`reboot`", `\`, "-rf", "--", "~", "*", "!", "\n", "\x1b", "\u202e", "\xff", "a\uFFFDb"} {
 		f.Add(s)

@@ -5,17 +5,16 @@ import (
 	"unicode"
 )
 
-// plainest are the characters that a POSIX shell takes literally in any position of a word.
-const plainest = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
+// plainCharacters are the characters that have no special meaning to a POSIX shell in any position
+// of a word.
+const plainCharacters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@%+=:,./-"
 
-// unsafe replaces a character that is invisible in a command, and precedes a word that a
-// program would take for an option. Unicode reserves it as a noncharacter, so no string from
-// outside contains it.
+// unsafe replaces an invisible character in a command, and precedes a word that a program would
+// parse as an option. Unicode reserves it as a noncharacter, so no string from outside contains it.
 const unsafe = '\uFFFF'
 
-// Quote returns a string as one word of a POSIX shell. If the string has a character that
-// cannot be printed, or begins with a dash, Withheld reports true for a command that contains
-// the word.
+// Quote returns a string as one word of a POSIX shell. If the string has an unprintable character
+// or begins with a dash, Withheld returns true for a command with that word.
 func Quote(s string) string {
 	if strings.HasPrefix(s, "-") {
 		s = string(unsafe) + s
@@ -27,7 +26,7 @@ func word(s string) string {
 	if s == "" {
 		return `""`
 	}
-	if s[0] != '=' && strings.Trim(s, plainest) == "" { // zsh expands =NAME to the path of a command
+	if s[0] != '=' && strings.Trim(s, plainCharacters) == "" { // zsh expands =NAME to the path of a command
 		return s
 	}
 	if !Printable(s) || strings.ContainsRune(s, Replaced) {
@@ -37,15 +36,15 @@ func word(s string) string {
 	return literal(s)
 }
 
-// Literal returns a string that is only printed, not used, as one word of a POSIX shell. The
-// word never makes a command withheld: characters that cannot be printed are replaced.
+// Literal returns a string as one word of a POSIX shell for display only. Unprintable characters
+// are replaced, so that the word never makes a command withheld.
 func Literal(s string) string { return literal(Visible(s)) }
 
-// literal is the only function that quotes words for a shell.
+// literal quotes a word for a shell. No other function does.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// Argument returns a string as the last argument of a command, which must not take it for an
-// option.
+// Argument returns a string as the last argument of a command, in a form that the command does not
+// parse as an option.
 func Argument(s string) string {
 	if strings.HasPrefix(s, "-") {
 		return "-- " + word(s)
@@ -53,7 +52,7 @@ func Argument(s string) string {
 	return Quote(s)
 }
 
-// File returns a path as a word that no command takes for an option.
+// File returns a path as a word that no command parses as an option.
 func File(path string) string {
 	if !strings.HasPrefix(path, "/") {
 		path = "./" + path
@@ -61,14 +60,14 @@ func File(path string) string {
 	return Quote(path)
 }
 
-// Withheld reports whether a text contains a command that must not be shown. Such a command has
-// characters that cannot be printed, or a name that looks like an option, so a reader could not
-// tell what it does.
+// Withheld reports whether a text contains a command that must not be shown, because it has
+// unprintable characters or a name that looks like an option. A reader could not tell what such a
+// command does.
 func Withheld(text string) bool {
 	if strings.ContainsRune(text, unsafe) {
 		return true
 	}
-	for line := range strings.SplitSeq(text, "\n") { // lines of a script: quoted words have no line breaks
+	for line := range strings.SplitSeq(text, "\n") { // quoted words of a script contain no line breaks
 		if !Printable(line) {
 			return true
 		}

@@ -13,9 +13,9 @@ const Partitions = 256
 // netip.Addr does: IPv4 addresses first, then IPv6 addresses. The zero Address is 0.0.0.0, which
 // is the first one.
 //
-// The IPv4 addresses take the numbers from 0 on. The IPv6 addresses below ::ffff:0:0 are moved up
-// by as many to make room for them: that fills the range of ::ffff:0:0/96, which are the IPv4
-// addresses again.
+// IPv4 addresses use the numbers from 0. The IPv6 addresses below ::ffff:0:0 are shifted up by 2^32 to
+// make room for them. They then use the numbers of ::ffff:0:0/96, which are free because these
+// addresses are IPv4 addresses.
 type Address struct{ hi, lo uint64 }
 
 const (
@@ -71,13 +71,13 @@ func (x Address) Less(y Address) bool {
 // Partition returns the number of the partition that has the address. It never changes, so that
 // several processes can share the partitions.
 func (x Address) Partition() int {
-	const odd = 0x9e3779b97f4a7c15 // the golden ratio: neighbours are spread evenly
+	const odd = 0x9e3779b97f4a7c15 // the golden ratio, which spreads neighbouring addresses evenly
 	h := (x.hi ^ x.hi>>32) * odd
 	h = (h ^ h>>29 ^ x.lo) * odd
 	return int((h ^ h>>32) * odd >> 56)
 }
 
-// Bytes returns the address as bytes that compare as addresses do.
+// Bytes returns the address as bytes, which have the same order as addresses.
 func (x Address) Bytes() (b [16]byte) {
 	binary.BigEndian.PutUint64(b[:8], x.hi)
 	binary.BigEndian.PutUint64(b[8:], x.lo)

@@ -4,16 +4,16 @@
 // Each Set, and thus each partition of an Index, has one writer at a time; the writers of different
 // partitions do not wait for each other. Readers take a Snapshot, which never changes, costs a few
 // nanoseconds for each partition and blocks a writer for no longer than that. The writer then
-// copies what it changes, so a Snapshot that is kept for long keeps replaced items in memory. To
+// copies the data that it changes, so a Snapshot that is kept for long keeps replaced items in memory. To
 // walk many items, take a new Snapshot from time to time and continue after the last item.
 //
-// Nothing here knows what the items are.
+// The package does not depend on the type of the items.
 package index
 
 import "iter"
 
-// An Index is a set of items that each belong to an address, in one order, which must begin with
-// the address. Use New.
+// An Index is an ordered set of items that each belong to an address. The order must begin with the
+// address. Use New.
 type Index[T any] struct {
 	address    func(T) Address
 	partitions [Partitions]*Set[T]
@@ -32,14 +32,14 @@ func New[T any](address func(T) Address, less func(a, b T) bool) *Index[T] {
 // Partition returns a partition, which has the items of all addresses whose Partition is number.
 func (x *Index[T]) Partition(number int) *Set[T] { return x.partitions[number] }
 
-// Put adds an item to its partition in the place of the same item, if there is one. As with
-// Delete, its caller is the one writer of that partition.
+// Put adds an item to its partition and replaces the same item, if there is one. The caller of Put
+// and Delete must be the only writer of that partition.
 func (x *Index[T]) Put(item T) { x.of(item).Put(item) }
 
 // Delete removes an item from its partition and reports whether it was there.
 func (x *Index[T]) Delete(item T) bool { return x.of(item).Delete(item) }
 
-// Get returns the item that is the same as item.
+// Get returns the stored item that is the same as item.
 func (x *Index[T]) Get(item T) (T, bool) { return x.of(item).Get(item) }
 
 func (x *Index[T]) of(item T) *Set[T] { return x.partitions[x.address(item).Partition()] }
@@ -52,8 +52,8 @@ func (x *Index[T]) Len() (n int) {
 	return n
 }
 
-// Snapshot returns the items of now. Each partition is one moment; what changes in several
-// partitions while the snapshot is taken may be in it in one and not in another.
+// Snapshot returns the current items. Each partition is consistent, but a change of several
+// partitions while the snapshot is taken may be visible in only some of them.
 func (x *Index[T]) Snapshot() *Snapshot[T] {
 	s := &Snapshot[T]{less: x.partitions[0].less, address: x.address, parts: make([][]chunk[T], Partitions)}
 	for i, p := range x.partitions {
@@ -64,12 +64,12 @@ func (x *Index[T]) Snapshot() *Snapshot[T] {
 	return s
 }
 
-// A Snapshot has the items of a Set or an Index at one time. Any goroutine may read it.
+// A Snapshot contains the items of a Set or an Index at one time. Any goroutine may read it.
 type Snapshot[T any] struct {
 	less    func(a, b T) bool
 	parts   [][]chunk[T]
 	count   int
-	address func(T) Address // nil for one part
+	address func(T) Address // nil for a single partition
 }
 
 // Len returns the number of items.

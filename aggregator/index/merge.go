@@ -15,11 +15,11 @@ type merge[T any] struct {
 	// address returns the address of an item, by which less compares first; nil for one partition.
 	address func(T) Address
 	cursors []cursor[T]
-	// heap has the cursors that are not at the end, the first item on top.
+	// heap contains the cursors that are not at the end. The cursor with the first item is on top.
 	heap []*cursor[T]
 }
 
-// enter notes the item that a cursor is at.
+// enter records the current item of a cursor.
 func (m *merge[T]) enter(c *cursor[T]) {
 	if c.item = c.here(); m.address != nil {
 		c.addr = m.address(c.item)
@@ -49,7 +49,7 @@ func (m *merge[T]) first() (item T, ok bool) {
 	return m.heap[0].item, true
 }
 
-// next leaves the first item behind and returns the one after it, if there is one.
+// next skips the first item and returns the following one, if there is one.
 func (m *merge[T]) next() (item T, ok bool) {
 	top := m.heap[0]
 	if top.next() {
@@ -80,7 +80,7 @@ func (m *merge[T]) down(at int) {
 	}
 }
 
-// Until yields what comes before the first element that is beyond.
+// Until yields the elements before the first one for which beyond returns true.
 func Until[T any](all iter.Seq[T], beyond func(T) bool) iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for one := range all {

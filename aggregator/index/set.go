@@ -9,30 +9,30 @@ import (
 const (
 	// most is the number of items of a full chunk.
 	most = 64
-	// spare is the room for items that a chunk gets when it is full. It is small, because an index
-	// has so many chunks that unused room is most of what can be saved.
+	// spare is the additional capacity that a full chunk gets. It is small, because unused capacity
+	// of the many chunks of an index is most of its overhead.
 	spare = 8
 )
 
-// A chunk is a run of items of a Set, in order and never empty.
+// A chunk is a run of ordered items of a Set. It is never empty.
 type chunk[T any] struct {
 	items []T
-	// age is that of the set when the items were copied last.
+	// age is the age of the set at the time when the items were last copied.
 	age uint64
 }
 
 // A Set is an ordered set of items. Use NewSet.
 //
-// It is a list of chunks, which takes little more than the items themselves. The B-trees of
-// libraries double the room of their nodes, so that they take twice as much.
+// It is a list of chunks, which needs little more memory than the items themselves. B-trees in
+// libraries double the capacity of their nodes, so they need twice as much.
 type Set[T any] struct {
 	less func(a, b T) bool
 	// mu is held for one operation.
 	mu     sync.Mutex
 	chunks []chunk[T]
 	count  int
-	// age is the number of snapshots. Snapshots may have all chunks that are not of this age, and
-	// the list of chunks if its age is another one.
+	// age is the number of snapshots. Snapshots may share all chunks that have a different age, and
+	// the list of chunks if it has a different age.
 	age, listAge uint64
 }
 
@@ -40,7 +40,7 @@ type Set[T any] struct {
 // than the other.
 func NewSet[T any](less func(a, b T) bool) *Set[T] { return &Set[T]{less: less} }
 
-// Put adds an item in the place of the same item, if there is one.
+// Put adds an item and replaces the same item, if there is one.
 func (s *Set[T]) Put(item T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Set[T]) Put(item T) {
 	into.items = slices.Insert(into.items, at, item)
 }
 
-// Delete removes an item and reports whether it was there.
+// Delete removes an item and reports whether it existed.
 func (s *Set[T]) Delete(item T) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *Set[T]) Delete(item T) bool {
 	return true
 }
 
-// Get returns the item that is the same as item.
+// Get returns the stored item that is the same as item.
 func (s *Set[T]) Get(item T) (found T, there bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,13 +115,13 @@ func (s *Set[T]) Len() int {
 	return s.count
 }
 
-// Snapshot returns the items of now.
+// Snapshot returns the current items.
 func (s *Set[T]) Snapshot() *Snapshot[T] {
 	chunks, count := s.share()
 	return &Snapshot[T]{less: s.less, parts: [][]chunk[T]{chunks}, count: count}
 }
 
-// share returns the chunks, which are not changed any more.
+// share returns the chunks, which must not change afterwards.
 func (s *Set[T]) share() (chunks []chunk[T], count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,14 +129,14 @@ func (s *Set[T]) share() (chunks []chunk[T], count int) {
 	return s.chunks, s.count
 }
 
-// ownList copies the list of chunks if a snapshot has it.
+// ownList copies the list of chunks if a snapshot shares it.
 func (s *Set[T]) ownList() {
 	if s.listAge != s.age {
 		s.chunks, s.listAge = slices.Clone(s.chunks), s.age
 	}
 }
 
-// own copies the items of a chunk if a snapshot has them.
+// own copies the items of a chunk if a snapshot shares them.
 func (s *Set[T]) own(c int) {
 	if one := &s.chunks[c]; one.age != s.age {
 		one.items, one.age = withRoom(one.items), s.age
@@ -154,8 +154,8 @@ func withRoom[T any](items []T) []T {
 	return append(slices.Grow([]T(nil), len(items)+spare), items...)
 }
 
-// seek returns where an item is, or belongs, and whether it is there. Without any chunk, that is in
-// a chunk that there is not.
+// seek returns the position where an item is or belongs, and whether it exists. In an empty set, the
+// position is in a chunk that does not exist.
 func seek[T any](chunks []chunk[T], item T, less func(a, b T) bool) (c, at int, there bool) {
 	if len(chunks) == 0 {
 		return 0, 0, false
@@ -166,10 +166,10 @@ func seek[T any](chunks []chunk[T], item T, less func(a, b T) bool) (c, at int, 
 	return c, at, at < len(items) && !less(item, items[at])
 }
 
-// position is a place in chunks.
+// position is a position in chunks.
 type position[T any] struct {
 	chunks []chunk[T]
-	at     int // in the first one
+	at     int // index in the first chunk
 }
 
 // seek moves to the first item that is not before an item, and reports whether there is one.
@@ -194,5 +194,5 @@ func (p *position[T]) settle() bool {
 	return len(p.chunks) > 0
 }
 
-// here returns the item at a place.
+// here returns the item at a position.
 func (p *position[T]) here() T { return p.chunks[0].items[p.at] }

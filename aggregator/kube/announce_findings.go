@@ -7,7 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// findingReasons are those of events about findings, while they last.
+// findingReasons are the reasons of events about findings that have not ended.
 var findingReasons = map[string]string{
 	verdict.FindingInUseUnallocated:      "AddressInUseUnallocated",
 	verdict.FindingBookedElsewhere:       "AddressBookedElsewhere",
@@ -25,8 +25,8 @@ var findingReasons = map[string]string{
 	verdict.FindingDuplicateNodeName:     "DuplicateNodeName",
 }
 
-// findingReason is that of events about a kind of findings: of one without a name of
-// its own it is made of the kind.
+// findingReason returns the reason of events about a kind of findings. A kind without an
+// entry in findingReasons gets one derived from its name.
 func findingReason(kind string) string {
 	if reason := findingReasons[kind]; reason != "" {
 		return reason
@@ -41,10 +41,9 @@ func findingReason(kind string) string {
 	return b.String()
 }
 
-// AnnounceFinding has Events written about a finding, or that it is over: on the pods
-// of those who hold the address and on the nodes concerned, of no more than
-// maxFindingTargets. What is only good to know is not told. It may be called again and
-// again for the same state, and only notes what is to be done.
+// AnnounceFinding queues Events about a finding of at least WARNING, or about its end: on
+// the pods that hold the address and the nodes concerned, at most maxFindingTargets.
+// Repeating it for the same state has no effect.
 func (c *Cluster) AnnounceFinding(finding *pb.Finding, over bool) {
 	if c == nil || finding.GetSeverity() < pb.Finding_WARNING && !over {
 		return

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // queued are what waits to be written, a word for each.
@@ -127,11 +128,11 @@ func TestOneNamespaceThatTakesNoEvents(t *testing.T) {
 	start(t, c)
 	live(t, c)
 	c.Announce(conflictOf("full", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
-	until(t, "it is said that events are forbidden", func() bool { return len(c.Status().GetProblems()) == 1 })
+	wait.Until(t, "it is said that events are forbidden", func() bool { return len(c.Status().GetProblems()) == 1 })
 	other := conflictOf("default", "10.0.0.2", pb.Conflict_CONFIRMED, "two@n1")
 	other.Id = "another"
 	c.Announce(other)
-	until(t, "the other event is written", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.events == 1 })
+	wait.Until(t, "the other event is written", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.events == 1 })
 	if p := c.Status().GetProblems(); len(p) != 1 {
 		t.Errorf("got problems %q, want the one of the namespace", p)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/kubernetes"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // BenchmarkMirror lists 10,000 pods of a server in this process, which sends what it
@@ -57,7 +58,7 @@ func BenchmarkMirror(b *testing.B) {
 				took += time.Since(begin).Seconds()
 				close(sampling)
 				<-sampled
-				until(b, "all is told", func() bool {
+				wait.Until(b, "all is told", func() bool {
 					c.mu.Lock()
 					defer c.mu.Unlock()
 					return len(c.pending.changes.Pods) == 0
@@ -115,13 +116,13 @@ func BenchmarkPod(b *testing.B) {
 func BenchmarkInPodCIDR(b *testing.B) {
 	c := newFakeAPI(b).open()
 	const nodes = 5000
-	listing := c.nodes.anew()
+	var listed []any
 	for i := range nodes {
-		listing.put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Spec: corev1.NodeSpec{
+		listed = append(listed, c.nodes.reduce(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Spec: corev1.NodeSpec{
 			PodCIDRs: []string{fmt.Sprintf("10.%d.%d.0/24", i/250, i%250), fmt.Sprintf("fd00:%x::/64", i)},
-		}})
+		}}))
 	}
-	listing.complete()
+	c.nodes.replace(listed)
 	a := netip.MustParseAddr("10.7.77.7")
 	b.ReportAllocs()
 	for b.Loop() {

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// calicoAffinity is what is kept of a BlockAffinity: that a node has a block.
+// calicoAffinity is what is kept of a BlockAffinity: the node that a block is bound to.
 type calicoAffinity struct {
 	node   string
 	prefix netip.Prefix
 }
 
-// readCalicoAffinity keeps of a BlockAffinity what is used; nothing of those that are
-// not a node's.
+// readCalicoAffinity returns what is kept of a BlockAffinity: nothing unless it is a
+// node's.
 func readCalicoAffinity(o runtime.Object) (key, *calicoAffinity) {
 	affinity, ok := o.(*object)
 	if !ok {
@@ -41,12 +41,13 @@ func readCalicoAffinity(o runtime.Object) (key, *calicoAffinity) {
 	return at, &calicoAffinity{node: spec.Node, prefix: prefix.Masked()}
 }
 
-// calicoHandleCounts are the blocks that IPAMHandles name. There is a handle for each
-// pod: all that is kept are hashes. It is behind the cluster's mu.
+// calicoHandleCounts are the blocks that IPAMHandles name. Because there is one handle
+// per pod, only hashes are kept. The cluster's mu guards it.
 type calicoHandleCounts struct {
 	cluster *Cluster
 	seed    maphash.Seed
-	// blocks are hashes of the first two blocks that a handle names, with the handle.
+	// blocks has, by the hash of a handle's name, the hashes of the handle with the first
+	// two blocks that it names.
 	blocks map[uint64][2]uint64
 }
 
@@ -54,12 +55,12 @@ func newCalicoHandleCounts(c *Cluster) calicoHandleCounts {
 	return calicoHandleCounts{cluster: c, seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64)}
 }
 
-// hash is of a handle and a block.
+// hash returns the hash of a handle and a block.
 func (h *calicoHandleCounts) hash(handle, block string) uint64 {
 	return maphash.String(h.seed, strings.ToLower(handle)+" "+block) | 1
 }
 
-// read gives the hash of an IPAMHandle, and what it names.
+// read returns the hash of an IPAMHandle's name, and of what it names.
 func (h *calicoHandleCounts) read(o runtime.Object) (uint64, [2]uint64) {
 	var named [2]uint64
 	handle, ok := o.(*object)
@@ -99,41 +100,41 @@ func (h *calicoHandleCounts) drop(o runtime.Object) {
 	delete(h.blocks, at)
 }
 
-// anew is for sink.
-func (h *calicoHandleCounts) anew() listing {
-	return &calicoHandlesAnew{of: h, blocks: make(map[uint64][2]uint64)}
+// calicoHandle is what a listing keeps of an IPAMHandle.
+type calicoHandle struct {
+	reduced
+	at    uint64
+	named [2]uint64
 }
 
-type calicoHandlesAnew struct {
-	of     *calicoHandleCounts
-	blocks map[uint64][2]uint64
+// reduce implements sink.
+func (h *calicoHandleCounts) reduce(o runtime.Object) runtime.Object {
+	handle := &calicoHandle{}
+	handle.at, handle.named = h.read(o)
+	return handle
 }
 
-func (a *calicoHandlesAnew) put(o runtime.Object) {
-	if at, named := a.of.read(o); named != [2]uint64{} {
-		a.blocks[at] = named
+// replace implements sink.
+func (h *calicoHandleCounts) replace(handles []any) {
+	blocks := make(map[uint64][2]uint64, len(handles))
+	for _, handle := range handles {
+		if handle := handle.(*calicoHandle); handle.named != [2]uint64{} {
+			blocks[handle.at] = handle.named
+		}
 	}
+	h.cluster.mu.Lock()
+	defer h.cluster.mu.Unlock()
+	h.blocks = blocks
 }
 
-func (a *calicoHandlesAnew) drop(o runtime.Object) {
-	at, _ := a.of.read(o)
-	delete(a.blocks, at)
-}
-
-func (a *calicoHandlesAnew) complete() {
-	a.of.cluster.mu.Lock()
-	defer a.of.cluster.mu.Unlock()
-	a.of.blocks = a.blocks
-}
-
-// calicoChecks are what the last check found: what is still so at the next one is told.
+// calicoChecks are the results of the last check. What the next check finds again is reported.
 type calicoChecks struct {
 	handles map[uint64]bool
 	bound   map[key]bool
 }
 
-// check looks for what is odd while nothing changes: Calico writes handles, blocks and
-// affinities one after the other. It is called under mu.
+// check looks for inconsistencies. They count only if they last, because Calico writes
+// handles, blocks and affinities one after the other. The caller holds mu.
 func (k *calico) check() {
 	found := calicoChecks{handles: k.lostHandles(), bound: k.boundToNobody()}
 	lasting := make(map[string]string)
@@ -166,7 +167,7 @@ func (k *calico) check() {
 	}
 }
 
-// lostHandles are the handles with blocks in which they have no address.
+// lostHandles returns the handles that name a block in which they have no address.
 func (k *calico) lostHandles() map[uint64]bool {
 	if !k.listed() {
 		return nil
@@ -191,7 +192,7 @@ func (k *calico) lostHandles() map[uint64]bool {
 	return lost
 }
 
-// boundToNobody are the affinities of nodes that do not exist.
+// boundToNobody returns the affinities of nodes that do not exist.
 func (k *calico) boundToNobody() map[key]bool {
 	if !k.listed() || !k.cluster.health.placed || len(k.cluster.nodes.records) == 0 {
 		return nil
@@ -205,7 +206,7 @@ func (k *calico) boundToNobody() map[key]bool {
 	return bound
 }
 
-// listed tells whether all resources are followed that are compared here.
+// listed reports whether all resources that are compared here are followed.
 func (k *calico) listed() bool {
 	return !slices.ContainsFunc(k.sources, func(s *source) bool { return s != k.reserving && s.state != followed })
 }

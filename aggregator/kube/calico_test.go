@@ -9,6 +9,7 @@ import (
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // calicoPoolText is an IPPool as Calico writes it.
@@ -100,7 +101,7 @@ func TestCalico(t *testing.T) {
 	// A listing that says the same is no news.
 	f.set(func() { f.expired = true })
 	f.cut()
-	until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calicoBlocks] > 1 })
+	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calicoBlocks] > 1 })
 	f.set(func() { f.expired = false })
 	live(t, c)
 	if n := l.told(); n != 0 {
@@ -143,7 +144,7 @@ func TestStatesOfPools(t *testing.T) {
 	}
 	soon := func(what, want string) {
 		t.Helper()
-		until(t, what, func() bool { again(); return l.says() == want })
+		wait.Until(t, what, func() bool { again(); return l.says() == want })
 	}
 	l.await("Calico is there, and gives nothing", pool("reading"))
 	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
@@ -162,12 +163,12 @@ func TestStatesOfPools(t *testing.T) {
 	f.cut()
 	const missing = "may not list and watch ipamblocks.crd.projectcalico.org: what Calico has given is not known; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"
 	l.await("a right is missing", pool("unreadable: "+missing)+tunnel)
-	until(t, "it is said", func() bool {
+	wait.Until(t, "it is said", func() bool {
 		s := c.Status()
 		return s.GetState() == pb.Kubernetes_LIVE && len(s.GetProblems()) == 1 && s.GetProblems()[0] == missing
 	})
 	f.set(func() { delete(f.forbidden, calicoBlocks.String()); f.broken = calicoBlocks.String() })
-	until(t, "it is there, and does not work", func() bool {
+	wait.Until(t, "it is there, and does not work", func() bool {
 		again()
 		return strings.Contains(l.says(), "cannot follow ipamblocks.crd.projectcalico.org")
 	})
@@ -198,13 +199,13 @@ func TestNoIPAM(t *testing.T) {
 	c := f.open()
 	l := keep(t, c)
 	live(t, c)
-	until(t, "it is asked what is there", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.asked > 2 })
+	wait.Until(t, "it is asked what is there", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.asked > 2 })
 	if l.says() != "" || len(c.Status().GetProblems()) != 0 {
 		t.Errorf("got %s, problems %q", l.says(), c.Status().GetProblems())
 	}
 	f.install(calicoPools, calicoBlocks)
 	f.apply(calicoPools, calicoPoolText)
-	until(t, "it is said that it may not be read", func() bool {
+	wait.Until(t, "it is said that it may not be read", func() bool {
 		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: may not list and watch ip")
 	})
 	f.set(func() { clear(f.forbidden) })
@@ -223,8 +224,8 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	c := f.open()
 	l := keep(t, c)
-	until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
-	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "may not ask which custom resources there are") {
+	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
+	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "may not discover custom resources") {
 		t.Errorf("got problems %q", p)
 	}
 }
@@ -254,7 +255,7 @@ func TestReservationsOfCalico(t *testing.T) {
 	without.await("it may not be read", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
 	const problem = "may not list and watch ipreservations.crd.projectcalico.org: addresses that Calico keeps back (IPReservation) count as those that it gives; " +
 		"grant ipwitness's ClusterRole list and watch of ipreservations.crd.projectcalico.org"
-	until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
+	wait.Until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
 }
 
 // While a virtual machine moves, its address is that of either of two pods.
@@ -308,11 +309,11 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 	// A right that is missing is named as it is here.
 	f.set(func() { f.forbidden[calicoBlocks.native().String()] = true })
 	f.cut()
-	until(t, "a right is missing", func() bool {
+	wait.Until(t, "a right is missing", func() bool {
 		return len(c.Status().GetProblems()) == 1 && strings.HasPrefix(c.Status().GetProblems()[0], "may not list and watch ipamblocks.projectcalico.org: ")
 	})
 	f.set(func() { clear(f.forbidden) })
-	until(t, "it is there again", func() bool {
+	wait.Until(t, "it is there again", func() bool {
 		c.mu.Lock()
 		close(c.health.returned)
 		c.health.returned = make(chan struct{})
@@ -343,9 +344,9 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	other.apply(whereaboutsPools, whereaboutsPool)
 	other.custom.away = calicoNative.Group
 	l = keep(t, other.open())
-	until(t, "what else there is is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	wait.Until(t, "what else there is is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
 	other.set(func() { other.custom.away = "" })
-	until(t, "it is asked again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
+	wait.Until(t, "it is asked again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
 	if strings.Contains(l.says(), "calico") {
 		t.Errorf("got %s", l.says())
 	}
@@ -402,7 +403,7 @@ func BenchmarkCalico(b *testing.B) {
 		before := heap()
 		begin := time.Now()
 		stop := run(c)
-		until(b, "all is told", func() bool {
+		wait.Until(b, "all is told", func() bool {
 			c.mu.RLock()
 			defer c.mu.RUnlock()
 			return len(c.ipams) > 1 && len(c.pending.changes.IPAM) == 0 && c.ipams[1].state != 0 && c.ipams[1].pools["big"] != nil && c.ipams[1].sources[1].state == followed

@@ -33,6 +33,8 @@ type fakeAPI struct {
 	watches map[chan watch.Event]bool
 	// paged has it refuse to stream listings.
 	paged bool
+	// unwatched has it refuse to watch pods.
+	unwatched bool
 	// expired has it know nothing of the past.
 	expired bool
 	// lists and pages count what was asked for.
@@ -177,6 +179,9 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case q.Get("sendInitialEvents") == "true" && f.paged:
 		f.mu.Unlock()
 		f.refuse(w, http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+	case q.Get("watch") != "" && f.unwatched && resource == "pods":
+		f.mu.Unlock()
+		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 	case q.Get("watch") != "":
 		f.watch(w, r, resource)
 	default:

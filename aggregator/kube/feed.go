@@ -4,79 +4,72 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
 )
 
 const (
-	// pageSize is how many objects are asked for at once: what is read of them is
-	// all that has to be in memory.
+	// pageSize is how many objects a page of a listing has at most. It bounds the
+	// memory that whole objects need while they are listed.
 	pageSize = 500
-	// watchFor is how long a watch lasts at least; at most it is twice that.
-	watchFor = 5 * time.Minute
-	// firstBackoff and maxBackoff are when it is tried again what did not work.
+	// firstBackoff and maxBackoff bound the time between two attempts.
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
 )
 
-// list is the answer to a listing.
+// list is a page of objects.
 type list interface {
 	runtime.Object
 	metav1.ListInterface
 }
 
-// sink takes what a feed reads.
+// sink keeps what a feed reads.
 type sink interface {
-	// put has a new or changed object, drop one that is gone.
+	// put keeps a new or changed object, drop removes one.
 	put(runtime.Object)
 	drop(runtime.Object)
-	// anew begins a listing: what it was not told until complete is gone.
-	anew() listing
+	// reduce returns what replace needs of an object.
+	reduce(runtime.Object) runtime.Object
+	// replace replaces everything by the reduced objects of a complete listing.
+	replace([]any)
 }
 
-// listing takes the objects that there are.
-type listing interface {
-	put(runtime.Object)
-	drop(runtime.Object)
-	complete()
-}
-
-// feed keeps a sink equal to what the API server has of a resource: it lists, then
-// follows from there, and lists again only where the server cannot say any more what
-// happened since.
-//
-// This is what client-go's Reflector does. It is not used because it cannot be told
-// that the server is back (it waits up to a minute), does not say whether it is
-// connected, and holds all objects whole while it lists.
+// feed keeps a sink equal to what the API server has of a resource. A client-go
+// reflector decides when to list and when to watch; the feed makes its requests and
+// retries them itself. A reflector alone would not report failed requests, would list
+// all objects again after most of them, and would wait up to a minute although the
+// server is back.
 type feed struct {
 	cluster *Cluster
-	// name is of the resource and what of it; lost is what is missing without it.
+	// name identifies the feed, lost says what is missing without it.
 	name, lost string
 	client     *rest.RESTClient
-	// resource, namespace and fields say what is followed: all namespaces where
-	// none is given.
+	// resource, namespace and fields select what is followed. An empty namespace
+	// means all namespaces.
 	resource, namespace, fields string
 	into                        sink
-	list                        func() list // an empty one
-	// source is of a custom resource, which may come and go; nil for what is always there.
+	list                        func() list // returns an empty page
+	// source is the custom resource that the feed reads, which may come and go. It is
+	// nil for resources that every cluster has.
 	source *source
 
-	// version is the last one that was heard; empty for none.
-	version string
-	// unstreamed tells that the server cannot stream a listing (before 1.32).
-	unstreamed bool
+	// stop ends the reflector, quiet closes its watch if the server is silent.
+	stop  context.CancelFunc
+	quiet *time.Timer
 }
 
-// said is the resource in words.
+// said returns the resource as messages name it.
 func (f *feed) said() string {
 	if f.source != nil {
 		return f.source.kind.String()
@@ -84,205 +77,182 @@ func (f *feed) said() string {
 	return f.resource
 }
 
-// run follows until ctx ends.
+// run follows the resource until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	backoff := firstBackoff
-	for {
-		if f.source != nil && !f.source.await(ctx) {
-			return
-		}
-		back := f.cluster.health.back()
-		worked, err := f.follow(ctx)
-		if f.name == podFeed {
-			f.cluster.following.Store(0)
-		}
+	for f.source == nil || f.source.await(ctx) {
+		f.reflect(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		if worked {
-			backoff = firstBackoff
-		}
-		if err == nil {
-			continue
-		}
-		wait := backoff
-		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+// newBackoff returns the times to wait between attempts.
+func newBackoff() wait.DelayFunc {
+	return wait.Backoff{Duration: firstBackoff, Cap: maxBackoff, Steps: 10, Factor: 2, Jitter: 0.5}.DelayWithReset(clock.RealClock{}, 2*maxBackoff)
+}
+
+// reflect follows the resource until ctx ends, or the server serves it no longer or
+// otherwise.
+func (f *feed) reflect(ctx context.Context) {
+	ctx, f.stop = context.WithCancel(ctx)
+	defer f.stop()
+	r := cache.NewReflectorWithOptions(&cache.ListWatch{ListWithContextFunc: f.page, WatchFuncWithContext: f.watch},
+		nil, store{f}, cache.ReflectorOptions{Name: f.name})
+	r.WatchListPageSize = pageSize
+	delay := newBackoff()
+	for ctx.Err() == nil {
+		back := f.cluster.health.back()
+		_ = r.ListAndWatchWithContext(ctx) // attempt has reported it
+		pause(ctx, delay(), back)
+	}
+}
+
+// pause waits for a while, or until the server is back.
+func pause(ctx context.Context, d time.Duration, back <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-back:
+	case <-timer.C:
+	}
+}
+
+// attempt makes a request again and again until it succeeds or the reflector has to
+// do something else.
+func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(*rest.Request) error) error {
+	options.FieldSelector = f.fields
+	delay := newBackoff()
+	// A reflector that has been stopped may still begin a listing in a goroutine.
+	for ctx.Err() == nil {
+		back := f.cluster.health.back()
+		// It is retried here and not by the client, so that failures are known at once.
+		err := do(f.client.Get().NamespaceIfScoped(f.namespace, f.namespace != "").Resource(f.resource).
+			VersionedParams(&options, metav1.ParameterCodec).MaxRetries(0))
 		switch {
-		case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
-			f.version = ""
-			if worked {
-				continue
-			}
+		case err == nil, ctx.Err() != nil, apierrors.IsResourceExpired(err), apierrors.IsGone(err),
+			apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge):
+			return err
+		case options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err)):
+			return err // a server before 1.32 cannot stream a listing: the reflector lists pages
 		case f.source != nil && f.source.gone(err):
 			f.source.vanished()
-			backoff = firstBackoff
-			continue // and wait until it is there again
-		default:
-			f.cluster.failed(f, err)
+			f.stop()
+			return err
 		}
-		timer := time.NewTimer(time.Duration((0.75 + rand.Float64()/2) * float64(wait))) //nolint:gosec // no secret
-		select {
-		case <-ctx.Done():
-		case <-back: // the server is heard again, and may still begin
-			backoff = firstBackoff
-		case <-timer.C:
+		f.cluster.failed(f, err)
+		pause(ctx, delay(), back)
+		if f.source != nil && !f.source.reads(f.client) {
+			f.stop()
+			return err
 		}
-		timer.Stop()
 	}
+	return ctx.Err()
 }
 
-// errShort is of a watch that the server ends at once.
-var errShort = errors.New("the API server ends each watch at once")
-
-// follow lists, if that is needed, and watches once. It tells whether anything
-// worked, and no error where the watch ended as watches do.
-func (f *feed) follow(ctx context.Context) (worked bool, err error) {
-	begun := time.Now()
-	var w watch.Interface
-	var into listing
-	if f.version == "" {
-		if w, into, err = f.relist(ctx); err != nil {
-			return false, err
-		}
-		worked = true
+// page lists a page of objects and reduces them.
+func (f *feed) page(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	// With a version, the server ignores the limit and sends all objects at once.
+	options.ResourceVersion = ""
+	page := f.list()
+	if err := f.attempt(ctx, options, func(r *rest.Request) error { return r.Do(ctx).Into(page) }); err != nil {
+		return nil, fmt.Errorf("list %s: %w", f.name, err)
 	}
-	if w == nil {
-		if w, err = f.watch(ctx, metav1.ListOptions{ResourceVersion: f.version}); err != nil {
-			return worked, err
-		}
-		f.cluster.worked(f)
-	}
-	heard, err := f.hear(ctx, w, into)
-	switch {
-	case err != nil:
-		return worked || heard > 0, err
-	case heard == 0 && time.Since(begun) < time.Second:
-		return worked, errShort
-	}
-	return true, nil
-}
-
-// relist begins a listing as a stream and returns it, or does it in pages.
-func (f *feed) relist(ctx context.Context) (watch.Interface, listing, error) {
-	if !f.unstreamed {
-		yes := true
-		w, err := f.watch(ctx, metav1.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
-		if err == nil {
-			return w, f.into.anew(), nil
-		}
-		if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
-			return nil, nil, err
-		}
-		f.unstreamed = true
-		f.cluster.log.Debug("the Kubernetes API server cannot stream listings: they come in pages", "resource", f.name)
-	}
-	return nil, nil, f.pages(ctx)
-}
-
-// pages lists page by page.
-func (f *feed) pages(ctx context.Context) error {
-	into := f.into.anew()
-	options := metav1.ListOptions{Limit: pageSize, FieldSelector: f.fields}
-	for {
-		page := f.list()
-		err := f.request(options).Do(ctx).Into(page)
-		if err != nil {
-			return fmt.Errorf("list %s: %w", f.name, err)
-		}
-		f.cluster.hear()
-		if err := meta.EachListItem(page, func(o runtime.Object) error { into.put(o); return nil }); err != nil {
-			return fmt.Errorf("list %s: %w", f.name, err)
-		}
-		if options.Continue = page.GetContinue(); options.Continue == "" {
-			into.complete()
-			f.version = page.GetResourceVersion()
-			f.cluster.listed(f)
-			return nil
-		}
-	}
-}
-
-func (f *feed) request(options metav1.ListOptions) *rest.Request {
-	// It is tried again here, not there: what does not work is to be known at once.
-	r := f.client.Get().Resource(f.resource).VersionedParams(&options, metav1.ParameterCodec).MaxRetries(0)
-	if f.namespace != "" {
-		r = r.Namespace(f.namespace)
-	}
-	return r
+	f.cluster.hear()
+	small := &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: page.GetResourceVersion(), Continue: page.GetContinue()}}
+	return small, meta.EachListItem(page, func(o runtime.Object) error {
+		small.Items = append(small.Items, f.into.reduce(o))
+		return nil
+	})
 }
 
 // watch opens a watch.
-func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	seconds := int64(watchFor.Seconds() * (1 + rand.Float64())) //nolint:gosec // no secret
-	options.Watch, options.AllowWatchBookmarks, options.TimeoutSeconds = true, true, &seconds
-	options.FieldSelector = f.fields
-	w, err := f.request(options).Watch(ctx)
-	if err != nil {
+func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (w watch.Interface, err error) {
+	f.unfollow()
+	options.Watch = true
+	if err := f.attempt(ctx, options, func(r *rest.Request) error { w, err = r.Watch(ctx); return err }); err != nil {
 		return nil, fmt.Errorf("watch %s: %w", f.name, err)
 	}
-	return w, nil
+	if options.SendInitialEvents == nil {
+		f.cluster.worked(f)
+	}
+	f.quiet = time.AfterFunc(f.cluster.health.pulse.silence, w.Stop) // silence never changes
+	return openWatch{w, f}, nil
 }
 
-// hear takes what a watch tells until it ends, and counts. What comes before a
-// listing is complete is of the listing.
-func (f *feed) hear(ctx context.Context, w watch.Interface, into listing) (heard int, err error) {
-	defer w.Stop()
-	silence := f.cluster.health.pulse.silence // never changes
-	quiet := time.NewTimer(silence)
-	defer quiet.Stop()
-	for {
-		var event watch.Event
-		var open bool
-		select {
-		case <-ctx.Done():
-			return heard, ctx.Err()
-		case <-quiet.C: // it may hang, though the server answers: then it is as one that ended
-		case event, open = <-w.ResultChan():
-			quiet.Reset(silence)
-		}
-		if !open {
-			if into != nil { // the listing is not complete: it is worth nothing
-				return 0, fmt.Errorf("list %s: %w", f.name, io.ErrUnexpectedEOF)
-			}
-			return heard, nil
-		}
-		if event.Type == watch.Error {
-			return heard, fmt.Errorf("watch %s: %w", f.name, apierrors.FromObject(event.Object))
-		}
-		object, err := meta.Accessor(event.Object)
-		if err != nil {
-			return heard, fmt.Errorf("watch %s: %w", f.name, err)
-		}
-		f.cluster.hear()
-		heard++
-		var to interface {
-			put(runtime.Object)
-			drop(runtime.Object)
-		} = f.into
-		if into != nil {
-			to = into
-		}
-		switch event.Type {
-		case watch.Added, watch.Modified:
-			to.put(event.Object)
-		case watch.Deleted:
-			to.drop(event.Object)
-		case watch.Bookmark:
-			if into != nil && object.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true" {
-				into.complete()
-				into = nil
-				f.version = object.GetResourceVersion()
-				f.cluster.listed(f)
-			}
-		}
-		if into == nil {
-			f.version = object.GetResourceVersion()
-		}
+// unfollow notes that changes are not heard until a watch is open.
+func (f *feed) unfollow() {
+	if f.name == podFeed {
+		f.cluster.following.Store(0)
 	}
 }
 
-// unreachable tells whether an error says that the API server is not there, and
-// not that it does not want.
+// openWatch is a watch that a reflector reads.
+type openWatch struct {
+	watch.Interface
+	by *feed
+}
+
+// Stop implements watch.Interface. A reflector calls it when the watch has ended, too.
+func (w openWatch) Stop() {
+	w.by.unfollow()
+	w.by.quiet.Stop()
+	w.Interface.Stop()
+}
+
+// store is the store of a feed's reflector.
+type store struct{ *feed }
+
+func (s store) hear() {
+	s.quiet.Reset(s.cluster.health.pulse.silence)
+	s.cluster.hear()
+}
+
+// Add implements cache.ReflectorStore.
+func (s store) Add(o any) error {
+	s.hear()
+	s.into.put(o.(runtime.Object))
+	return nil
+}
+
+// Update implements cache.ReflectorStore.
+func (s store) Update(o any) error { return s.Add(o) }
+
+// Delete implements cache.ReflectorStore.
+func (s store) Delete(o any) error {
+	s.hear()
+	s.into.drop(o.(runtime.Object))
+	return nil
+}
+
+// Replace implements cache.ReflectorStore.
+func (s store) Replace(reduced []any, _ string) error {
+	s.into.replace(reduced)
+	s.cluster.listed(s.feed)
+	return nil
+}
+
+// Resync implements cache.ReflectorStore.
+func (s store) Resync() error { return nil }
+
+// Bookmark implements cache.ReflectorBookmarkStore.
+func (s store) Bookmark(string) error {
+	s.hear()
+	return nil
+}
+
+// Transformer implements cache.TransformingStore: the objects of a streamed listing are
+// reduced one by one.
+func (s store) Transformer() cache.TransformFunc {
+	return func(o any) (any, error) {
+		s.hear()
+		return s.into.reduce(o.(runtime.Object)), nil
+	}
+}
+
+// unreachable reports whether an error means that the API server is away, rather than
+// that it refuses the request.
 func unreachable(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
@@ -291,7 +261,7 @@ func unreachable(err error) bool {
 	return status.Status().Code >= http.StatusInternalServerError
 }
 
-// answered tells whether an error is an answer of the API server, good or bad.
+// answered reports whether an error is an answer of the API server.
 func answered(err error) bool {
 	status := apierrors.APIStatus(nil)
 	return errors.As(err, &status)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 func testPod(name, node, ip string) *corev1.Pod {
@@ -60,7 +61,7 @@ func run(c *Cluster) (stop func()) {
 
 func live(t testing.TB, c *Cluster) {
 	t.Helper()
-	until(t, "the state is LIVE", func() bool { return c.Status().GetState() == pb.Kubernetes_LIVE })
+	wait.Until(t, "the state is LIVE", func() bool { return c.Status().GetState() == pb.Kubernetes_LIVE })
 }
 
 // A mirror is the same whether the listing is streamed or comes in pages, and
@@ -80,7 +81,7 @@ func TestListings(t *testing.T) {
 			if n := c.Status().GetPods(); n != pods || f.lists != 1 || paged && f.pages != 3 {
 				t.Errorf("got %d pods by %d listings of %d pages", n, f.lists, f.pages)
 			}
-			until(t, "all pods are told", func() bool {
+			wait.Until(t, "all pods are told", func() bool {
 				n := 0
 				for _, c := range told() {
 					n += len(c.Pods)
@@ -91,30 +92,36 @@ func TestListings(t *testing.T) {
 				t.Errorf("they are told in %d parts", n)
 			}
 
-			// A watch that ends goes on from where it was.
+			// A watch that ends goes on from where it was. A reflector lists again after
+			// one that ends within a second and without an event.
 			p := testPod("p7", "n1", "10.0.0.8")
+			p.Status.Phase = corev1.PodPending
+			watched := func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 }
+			wait.Until(t, "it is watched", watched)
+			f.put(p)
+			wait.Until(t, "the watch tells something", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
 			first := c.Pod("", "", "uid-p7", "n1")
 			f.cut()
 			p.Status.Phase = corev1.PodSucceeded
-			until(t, "it is watched again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 })
+			wait.Until(t, "it is watched again", watched)
 			f.put(p)
-			until(t, "the change is heard", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Succeeded" })
+			wait.Until(t, "the change is heard", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Succeeded" })
 			if f.lists != 1 {
 				t.Errorf("it was listed %d times", f.lists)
 			}
 			second := c.Pod("", "", "uid-p7", "n1")
-			until(t, "both are told", func() bool {
+			wait.Until(t, "both are told", func() bool {
 				return slices.ContainsFunc(told(), func(c Changes) bool {
 					return slices.Equal(c.Pods, []*verdict.PodObject{first, second})
 				})
 			})
 			f.drop(p)
-			until(t, "the end is heard", func() bool { return c.Pod("", "", "uid-p7", "n1") == nil })
+			wait.Until(t, "the end is heard", func() bool { return c.Pod("", "", "uid-p7", "n1") == nil })
 
 			// Where the server forgot what happened since, it is listed again.
 			f.set(func() { f.expired = true })
 			f.cut()
-			until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 2 })
+			wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 2 })
 			f.set(func() { f.expired = false })
 			live(t, c)
 			if n := c.Status().GetPods(); n != pods-1 {
@@ -134,13 +141,13 @@ func TestAServerThatIsNotWell(t *testing.T) {
 	live(t, c)
 	f.set(func() { f.down = true })
 	f.cut()
-	until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
+	wait.Until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
 	if p := c.Pod("default", "one", "", "n1"); p == nil || p.Absent {
 		t.Errorf("got %+v, want what was known", p)
 	}
 	f.set(func() { f.down = false })
 	live(t, c)
-	until(t, "the one problem is the missing right", func() bool {
+	wait.Until(t, "the one problem is the missing right", func() bool {
 		p := c.Status().GetProblems()
 		return len(p) == 1 && strings.HasPrefix(p[0], "may not list and watch services")
 	})
@@ -155,7 +162,7 @@ func TestAServerThatSaysNothing(t *testing.T) {
 	start(t, c)
 	live(t, c)
 	f.set(func() { f.silent = make(chan struct{}) })
-	until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
+	wait.Until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
 	heard := c.Status().GetLastHeard().AsTime()
 	f.set(func() { close(f.silent); f.silent = nil })
 	live(t, c)
@@ -172,7 +179,7 @@ func TestAServerThatCannotTellOfEvents(t *testing.T) {
 	c := f.open()
 	start(t, c)
 	live(t, c)
-	until(t, "it is said", func() bool { return len(c.Status().GetProblems()) > 0 })
+	wait.Until(t, "it is said", func() bool { return len(c.Status().GetProblems()) > 0 })
 	if p := c.Status().GetProblems(); slices.ContainsFunc(p, func(p string) bool { return !strings.HasPrefix(p, "cannot follow events: ") }) {
 		t.Errorf("got problems %q, want those of events only", p)
 	}
@@ -180,7 +187,7 @@ func TestAServerThatCannotTellOfEvents(t *testing.T) {
 		t.Error("got events heard, want them not heard")
 	}
 	f.set(func() { f.broken = "" })
-	until(t, "events are heard", c.EventsHeard)
+	wait.Until(t, "events are heard", c.EventsHeard)
 }
 
 func TestPodsThatMayNotBeListed(t *testing.T) {
@@ -188,7 +195,7 @@ func TestPodsThatMayNotBeListed(t *testing.T) {
 	f.forbidden["pods"] = true
 	c := f.open()
 	start(t, c)
-	until(t, "it is said", func() bool { return len(c.Status().GetProblems()) == 1 })
+	wait.Until(t, "it is said", func() bool { return len(c.Status().GetProblems()) == 1 })
 	if s := c.Status().GetState(); s != pb.Kubernetes_SYNCING {
 		t.Errorf("got %s", s)
 	}
@@ -209,13 +216,13 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	if c.KnownUntil() != 0 && early() {
 		t.Error("all is known as soon as it is listed")
 	}
-	until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
+	wait.Until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
 	f.set(func() { f.forbidden["pods"] = true })
 	f.cut()
-	until(t, "they are not followed", func() bool { return c.following.Load() == 0 })
+	wait.Until(t, "they are not followed", func() bool { return c.following.Load() == 0 })
 	hear := func() {
 		heard := c.heard.Load()
-		until(t, "the server is heard", func() bool { return c.heard.Load() > heard })
+		wait.Until(t, "the server is heard", func() bool { return c.heard.Load() > heard })
 	}
 	hear()
 	known := c.KnownUntil()
@@ -224,11 +231,32 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 		t.Error("they are known, and are not followed")
 	}
 	f.set(func() { f.forbidden["pods"] = false })
-	until(t, "they are followed", func() bool { return c.following.Load() != 0 })
+	wait.Until(t, "they are followed", func() bool { return c.following.Load() != 0 })
 	if c.KnownUntil() != known && early() {
 		t.Error("they are known, and may still be told")
 	}
-	until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+	wait.Until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+}
+
+// A listing in pages does not make the pods known for longer than until it: that takes a
+// watch, too.
+func TestPodsThatAreListedAndNotWatched(t *testing.T) {
+	f := newFakeAPI(t)
+	f.paged, f.unwatched = true, true
+	c := f.open()
+	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
+	begun := time.Now()
+	start(t, c)
+	wait.Until(t, "the watch is refused", func() bool { return len(c.Status().GetProblems()) == 1 })
+	if c.following.Load() != 0 {
+		t.Error("the pods are followed without a watch")
+	}
+	wait.Until(t, "the server is heard long after the listing", func() bool { return time.Unix(0, c.heard.Load()).Sub(begun) > 2*catchUp })
+	if known := c.KnownUntil(); known != 0 {
+		t.Errorf("the pods are known until %d, want never", known)
+	}
+	f.set(func() { f.unwatched = false })
+	wait.Until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
 }
 
 // A watch that says nothing is opened again, though the server answers.
@@ -238,7 +266,7 @@ func TestAWatchThatSaysNothing(t *testing.T) {
 	c.health.pulse.silence = 1100 * time.Millisecond // one that ends within a second is no good
 	start(t, c)
 	live(t, c)
-	until(t, "it is opened again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.opened >= 2 })
+	wait.Until(t, "it is opened again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.opened >= 2 })
 	if s := c.Status(); f.lists != 1 || s.GetState() != pb.Kubernetes_LIVE || len(s.GetProblems()) != 0 {
 		t.Errorf("it was listed %d times: %v", f.lists, s)
 	}
@@ -255,7 +283,7 @@ func TestALogThatIsStuckDelaysNobody(t *testing.T) {
 	c := f.open()
 	c.log = slog.New(stuckLog{slog.Default().Handler()})
 	start(t, c)
-	until(t, "the pod is known", func() bool { return c.Pod("", "", "uid-one", "n1") != nil })
+	wait.Until(t, "the pod is known", func() bool { return c.Pod("", "", "uid-one", "n1") != nil })
 	live(t, c)
 }
 

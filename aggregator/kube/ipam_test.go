@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // ledger is what was told of IPAMs, as whoever is told keeps it. It checks the order.
@@ -197,13 +198,13 @@ func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
 	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	c := f.open()
 	l := keep(t, c)
-	until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
+	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
 	f.set(func() { f.forbidden[calicoPools.String()], f.forbidden[calicoBlocks.String()] = true, true })
 	f.cut()
-	until(t, "it may not be read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool unreadable") })
+	wait.Until(t, "it may not be read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool unreadable") })
 	f.uninstall(calicoBlocks)
 	f.uninstall(calicoPools)
-	until(t, "Calico is no more", func() bool {
+	wait.Until(t, "Calico is no more", func() bool {
 		c.mu.Lock() // nobody waits
 		close(c.health.returned)
 		c.health.returned = make(chan struct{})

@@ -21,6 +21,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/kubernetes"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // gate is set where there is a Kubernetes to test with: make test-cluster.
@@ -271,21 +272,7 @@ func (l *lab) restart() {
 // until waits for something.
 func (m *mirrored) until(what string, is func() bool) {
 	m.lab.Helper()
-	until(m.lab, what, is)
-}
-
-func until(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	over := time.After(patience)
-	for !is() {
-		select {
-		case <-tick.C:
-		case <-over:
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
+	wait.Until(m.lab, what, is)
 }
 
 func (m *mirrored) awaitState(want pb.Kubernetes_State) {

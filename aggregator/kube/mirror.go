@@ -2,33 +2,34 @@ package kube
 
 import (
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// key is the place of an object among those of its kind.
+// key identifies an object among those of its kind.
 type key struct{ namespace, name string }
 
-// mirror holds one record of each object of a resource. Records never change. It
-// is behind the cluster's mu, and written by one feed only.
+// mirror holds one record of each object of a resource. Records never change. The
+// cluster's mu guards it, and only one feed writes it.
 type mirror[R any] struct {
 	cluster *Cluster
-	// read is what is kept of an object; nil for one that is of no interest. It is
+	// read returns what is kept of an object, or nil for an object of no interest. It is
 	// called without the lock.
 	read func(runtime.Object) (key, *R)
-	// same tells whether two records say the same.
+	// same reports whether two records are equal.
 	same func(a, b *R) bool
-	// changed is called, under the lock, with what is known of an object before
-	// and after: nil for one that was or is not there.
+	// changed is called under the lock with the record of an object before and after a
+	// change: nil if there was or is none.
 	changed func(at key, before, after *R)
-	// settled is called, under the lock, after one change or a whole listing.
+	// settled is called under the lock after one change or a whole listing.
 	settled func()
-	// limit is how many objects of a listing are remembered; 0 for all.
+	// limit is how many records of a listing are kept; 0 for all.
 	limit   int
 	records map[key]*R
 }
 
-// put is for sink.
+// put implements sink.
 func (m *mirror[R]) put(o runtime.Object) {
 	at, after := m.read(o)
 	m.cluster.mu.Lock()
@@ -38,7 +39,7 @@ func (m *mirror[R]) put(o runtime.Object) {
 	m.cluster.pending.ring()
 }
 
-// drop is for sink.
+// drop implements sink.
 func (m *mirror[R]) drop(o runtime.Object) {
 	at, _ := m.read(o)
 	m.cluster.mu.Lock()
@@ -48,7 +49,7 @@ func (m *mirror[R]) drop(o runtime.Object) {
 	m.cluster.pending.ring()
 }
 
-// set has the record of an object: nil for none.
+// set replaces the record of an object: nil for none.
 func (m *mirror[R]) set(at key, after *R) {
 	before := m.records[at]
 	switch {
@@ -58,7 +59,7 @@ func (m *mirror[R]) set(at key, after *R) {
 		delete(m.records, at)
 	default:
 		if before != nil {
-			delete(m.records, at) // or the key would hold the strings of the first record
+			delete(m.records, at) // otherwise the key keeps the strings of the first record alive
 		}
 		m.records[at] = after
 	}
@@ -71,39 +72,40 @@ func (m *mirror[R]) settle() {
 	}
 }
 
-// anew is for sink.
-func (m *mirror[R]) anew() listing { return &anew[R]{mirror: m, records: make(map[key]*R)} }
+// reduced makes a record a runtime.Object, which the items of a list must be.
+type reduced struct{}
 
-// anew is what a listing has told until now.
-type anew[R any] struct {
-	mirror  *mirror[R]
-	records map[key]*R
+// GetObjectKind implements runtime.Object.
+func (reduced) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+
+// DeepCopyObject implements runtime.Object. Nobody changes a record.
+func (r reduced) DeepCopyObject() runtime.Object { return r }
+
+// entry is a record of a listing.
+type entry[R any] struct {
+	reduced
+	at     key
+	record *R // nil for an object of no interest
 }
 
-func (a *anew[R]) put(o runtime.Object) {
-	at, r := a.mirror.read(o)
-	if r == nil {
-		delete(a.records, at)
-		return
-	}
-	if limit := a.mirror.limit; limit != 0 && len(a.records) >= limit && a.records[at] == nil {
-		return
-	}
-	a.records[at] = r
+// reduce implements sink.
+func (m *mirror[R]) reduce(o runtime.Object) runtime.Object {
+	e := &entry[R]{}
+	e.at, e.record = m.read(o)
+	return e
 }
 
-func (a *anew[R]) drop(o runtime.Object) {
-	at, _ := a.mirror.read(o)
-	delete(a.records, at)
-}
-
-// hold is for how many records the lock is held at a time: who waits for it is the
-// aggregator.
+// hold is for how many records the lock is held at a time: the aggregator waits for it.
 const hold = 512
 
-// complete replaces what is known by what was listed.
-func (a *anew[R]) complete() {
-	m := a.mirror
+// replace implements sink.
+func (m *mirror[R]) replace(entries []any) {
+	listed := make(map[key]*R, len(entries))
+	for _, e := range entries {
+		if e := e.(*entry[R]); e.record != nil && (m.limit == 0 || len(listed) < m.limit) {
+			listed[e.at] = e.record
+		}
+	}
 	c := m.cluster
 	n := 0
 	pause := func() {
@@ -116,27 +118,26 @@ func (a *anew[R]) complete() {
 	defer c.mu.Unlock()
 	// Only this goroutine writes m.records.
 	for at := range m.records {
-		if a.records[at] == nil {
+		if listed[at] == nil {
 			m.set(at, nil)
 		}
 		pause()
 	}
-	for at, r := range a.records {
+	for at, r := range listed {
 		m.set(at, r)
 		pause()
 	}
-	a.records = nil
 	m.settle()
 }
 
-// pending are the changes that were not told yet.
+// pending are the changes that the subscriber has not been told yet.
 type pending struct {
 	changes Changes
 	// related are the nodes of changes.Related.
 	related map[string]struct{}
-	// compact is how many pods there may be before those told twice are left out.
+	// compact is at how many pods intermediate changes are removed.
 	compact int
-	// compactIPAM is the same of what IPAMs say.
+	// compactIPAM is the same for changes of IPAMs.
 	compactIPAM int
 	bell        chan struct{}
 }
@@ -147,7 +148,7 @@ func newPending() pending {
 	return pending{related: make(map[string]struct{}), compact: firstCompact, bell: make(chan struct{}, 1)}
 }
 
-// ring has the changes told.
+// ring wakes up tell.
 func (p *pending) ring() {
 	select {
 	case p.bell <- struct{}{}:
@@ -164,7 +165,7 @@ func (p *pending) pod(o *verdict.PodObject) {
 	}
 }
 
-// firstAndLast leaves out what a pod was in between.
+// firstAndLast removes the intermediate states of each pod.
 func firstAndLast(pods []*verdict.PodObject) []*verdict.PodObject {
 	last := make(map[string]int, len(pods))
 	for i, p := range pods {
@@ -182,17 +183,17 @@ func firstAndLast(pods []*verdict.PodObject) []*verdict.PodObject {
 	return kept
 }
 
-// maxRelated is how many nodes are told of at once.
+// maxRelated is how many nodes Changes.Related has at most.
 const maxRelated = 4096
 
-// relate notes that there may be something new about a node.
+// relate notes that Related may return something new for a node.
 func (p *pending) relate(node string) {
 	if node != "" && len(p.related) < maxRelated {
 		p.related[node] = struct{}{}
 	}
 }
 
-// take is what is to be told now.
+// take returns and clears the pending changes.
 func (c *Cluster) take() (changes Changes, any bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

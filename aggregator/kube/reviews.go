@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/access"
 )
 
-// ReviewToken is for access.Reviewer.
+// ReviewToken implements access.Reviewer.
 func (c *Cluster) ReviewToken(ctx context.Context, token, audience string) (access.Subject, error) {
 	ask := &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}
 	if audience != "" {
@@ -25,12 +25,12 @@ func (c *Cluster) ReviewToken(ctx context.Context, token, audience string) (acce
 	case !got.Status.Authenticated:
 		reason := got.Status.Error
 		if reason == "" {
-			reason = "it is not known"
+			reason = "unknown token"
 		}
 		return access.Subject{}, fmt.Errorf("%w: %s", access.ErrRefused, reason)
 	case audience != "" && !slices.Contains(got.Status.Audiences, audience):
-		// An API server that knows no audiences says none.
-		return access.Subject{}, fmt.Errorf("%w: it is not meant for %s", access.ErrRefused, audience)
+		// An API server that does not know audiences returns none.
+		return access.Subject{}, fmt.Errorf("%w: the token is not for audience %s", access.ErrRefused, audience)
 	}
 	who := access.Subject{Name: got.Status.User.Username, UID: got.Status.User.UID, Groups: got.Status.User.Groups}
 	for key, values := range got.Status.User.Extra {
@@ -42,7 +42,7 @@ func (c *Cluster) ReviewToken(ctx context.Context, token, audience string) (acce
 	return who, nil
 }
 
-// ReviewAccess is for access.Reviewer.
+// ReviewAccess implements access.Reviewer.
 func (c *Cluster) ReviewAccess(ctx context.Context, who access.Subject, what access.Action) (bool, error) {
 	ask := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: who.Name, UID: who.UID, Groups: who.Groups,

@@ -9,44 +9,45 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
-// sourceState is how far a custom resource is read.
+// sourceState is how far the feed of a custom resource has come.
 type sourceState int
 
 const (
-	undiscovered  sourceState = iota // nobody has said yet whether it is there
-	absentHere                       // it is not installed
-	strange                          // it is there only in versions that are not known
-	reading                          // it is being listed
-	followed                         // it was listed, and changes are heard
-	failing                          // it was listed, and is not followed any more
-	forbiddenHere                    // it may not be listed
+	undiscovered  sourceState = iota // not known yet whether it is installed
+	absentHere                       // not installed
+	strange                          // installed only in versions that ipwitness does not know
+	reading                          // being listed
+	followed                         // listed, and its changes arrive
+	failing                          // listed, but its changes no longer arrive
+	forbiddenHere                    // listing it is forbidden
 )
 
-// sourceMisses is how many attempts in a row must fail before a custom resource counts
-// as one that does not work.
+// sourceMisses is how many consecutive attempts must fail before a custom resource counts
+// as failing.
 const sourceMisses = 3
 
-// source is a custom resource that an IPAM is read from. What changes is behind the
-// cluster's mu.
+// source is a custom resource that an IPAM is read from. The cluster's mu guards the
+// fields that change.
 type source struct {
-	// kind is the one that is read: origin, or where that is not served at all its native one.
+	// kind is what is read: origin, or its native kind if the cluster serves that instead.
 	kind, origin kind
 	feed         *feed
 	ipam         *ipam
-	// needed says that nothing is known of the IPAM without it, extra that all is but
-	// for what may be odd.
+	// needed means that nothing is known of the IPAM without this resource. extra means
+	// that it only serves to find inconsistencies.
 	needed, extra bool
 
 	state    sourceState
-	problem  string // why it is not read, in words
-	failures int    // in a row
-	// bell rings when it was found to be served.
+	problem  string // why it is not read
+	failures int    // consecutive
+	// bell rings when the server was found to serve the resource.
 	bell chan struct{}
 }
 
-// newSource makes one: lost is what is missing without it.
+// newSource returns a source. lost says what is missing without it.
 func newSource(c *Cluster, k kind, into sink, lost string) *source {
 	return &source{
 		kind: k, origin: k, bell: make(chan struct{}, 1),
@@ -57,10 +58,10 @@ func newSource(c *Cluster, k kind, into sink, lost string) *source {
 	}
 }
 
-// decided tells whether all of it is known, or that it cannot be.
+// decided reports whether everything of it is known, or cannot be known.
 func (s *source) decided() bool { return s.state != undiscovered && s.state != reading }
 
-// set notes a state. It is called under mu.
+// set changes the state. The caller holds mu.
 func (s *source) set(state sourceState, problem string) {
 	if s.state == state && s.problem == problem {
 		return
@@ -70,7 +71,8 @@ func (s *source) set(state sourceState, problem string) {
 	s.ipam.assess()
 }
 
-// await waits until the resource is served. The objects of one that is not are gone.
+// await waits until the resource is served, and reports false when ctx ends. Meanwhile
+// its objects count as deleted.
 func (s *source) await(ctx context.Context) bool {
 	c := s.feed.cluster
 	for {
@@ -79,13 +81,10 @@ func (s *source) await(ctx context.Context) bool {
 		c.mu.RUnlock()
 		switch {
 		case state > strange:
-			if s.feed.client != client {
-				s.feed.client, s.feed.version = client, ""
-			}
+			s.feed.client = client
 			return true
 		case state == absentHere:
-			s.feed.version = ""
-			s.feed.into.anew().complete()
+			s.feed.into.replace(nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -95,8 +94,16 @@ func (s *source) await(ctx context.Context) bool {
 	}
 }
 
-// discovered notes whether the resource is served, and as what: with a problem, only
-// otherwise than we know it. It is called under mu.
+// reads reports whether the resource is still to be read by a client.
+func (s *source) reads(client *rest.RESTClient) bool {
+	c := s.feed.cluster
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return s.state > strange && c.clients.custom[s.kind.gv()] == client
+}
+
+// discovered notes whether the resource is served, and as which kind. A problem says
+// that only unknown versions are served. The caller holds mu.
 func (s *source) discovered(as kind, served bool, problem string) {
 	waits := s.state <= strange
 	switch {
@@ -110,7 +117,7 @@ func (s *source) discovered(as kind, served bool, problem string) {
 		}
 	case served:
 	case waits, s.state == forbiddenHere, s.state == failing:
-		// One that is followed ends by itself.
+		// The watch of a source that is followed ends by itself.
 		s.feed.cluster.problem(s.feed.name, problem)
 		if problem != "" {
 			s.set(strange, problem)
@@ -120,7 +127,7 @@ func (s *source) discovered(as kind, served bool, problem string) {
 	}
 }
 
-// gone tells whether an error says that the resource is not served.
+// gone reports whether an error means that the resource is not served.
 func (s *source) gone(err error) bool {
 	c := s.feed.cluster
 	c.mu.RLock()
@@ -128,7 +135,7 @@ func (s *source) gone(err error) bool {
 	return apierrors.IsNotFound(err) || c.discovery.blind && apierrors.IsForbidden(err)
 }
 
-// vanished notes that the resource is not served any more.
+// vanished notes that the resource is no longer served.
 func (s *source) vanished() {
 	c := s.feed.cluster
 	c.mu.Lock()
@@ -142,20 +149,20 @@ func (s *source) vanished() {
 	}
 }
 
-// worked notes that it was listed, or is followed again. It is called under mu.
+// worked notes that the resource was listed or is followed again. The caller holds mu.
 func (s *source) worked() {
 	s.failures = 0
 	s.set(followed, "")
 }
 
-// failed notes that it could not be listed or followed, and why. It is called under mu.
+// failed notes that an attempt to list or watch failed, and why. The caller holds mu.
 func (s *source) failed(err error, problem string) {
 	if s.failures++; !answered(err) {
 		s.failures = 0
 	}
 	switch {
 	case problem == "":
-		// It says something of the server, or may be over in a moment.
+		// The cause is the server, or may be over soon.
 	case apierrors.IsForbidden(err):
 		s.set(forbiddenHere, problem)
 	case s.state >= followed:
@@ -163,27 +170,24 @@ func (s *source) failed(err error, problem string) {
 	}
 }
 
-// discovery finds out from time to time which custom resources are served. It asks
-// the API server, as kubectl does: to list the CustomResourceDefinitions would need
-// a right of its own.
+// discovery finds out at intervals which custom resources are served. Like kubectl, it
+// uses the discovery API: listing CustomResourceDefinitions would need another RBAC rule.
 type discovery struct {
 	cluster *Cluster
 	every   time.Duration
 	bell    chan struct{}
-	// check is how often it is looked for what is odd only if it lasts, checked when it was.
+	// check is the interval of checkOdd, checked the time of the last one.
 	check   time.Duration
 	checked time.Time
-	// blind tells that it may not be asked: then each resource is tried.
+	// blind means that discovery is forbidden: then each resource is tried.
 	blind bool
-	// refused is since when that is so, believe how long it must be: a server that
-	// begins forbids all.
+	// refused is since when discovery has been forbidden, believe for how long that must
+	// last: an API server that is starting forbids everything.
 	refused time.Time
 	believe time.Duration
 }
 
-// discoverEvery is how often it is asked which custom resources are served, checkEvery
-// how often it is looked for what is odd, believeAfter how long it must be forbidden to
-// ask.
+// Defaults of the fields of discovery.
 const (
 	discoverEvery = 30 * time.Second
 	checkEvery    = 2 * time.Minute
@@ -194,7 +198,7 @@ func newDiscovery(c *Cluster) discovery {
 	return discovery{cluster: c, every: discoverEvery, check: checkEvery, believe: believeAfter, bell: make(chan struct{}, 1)}
 }
 
-// kick has it asked soon.
+// kick starts a discovery soon.
 func (d *discovery) kick() {
 	select {
 	case d.bell <- struct{}{}:
@@ -202,10 +206,10 @@ func (d *discovery) kick() {
 	}
 }
 
-// discoveryProblem is what problems of discovery are about.
+// discoveryProblem is the key of problems with discovery.
 const discoveryProblem = "discovery"
 
-// run asks until ctx ends.
+// run repeats the discovery until ctx ends.
 func (d *discovery) run(ctx context.Context) {
 	backoff := firstBackoff
 	for {
@@ -222,7 +226,7 @@ func (d *discovery) run(ctx context.Context) {
 		case apierrors.IsForbidden(err) && d.refusedLong():
 			d.try()
 			wait = rightsAgain
-		default: // the feeds say what is wrong with the server
+		default: // the feeds report what is wrong with the server
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
 		}
 		timer := time.NewTimer(wait)
@@ -237,7 +241,7 @@ func (d *discovery) run(ctx context.Context) {
 	}
 }
 
-// refusedLong tells whether it has been forbidden to ask for long enough.
+// refusedLong reports whether discovery has been forbidden for long enough to believe it.
 func (d *discovery) refusedLong() bool {
 	if d.refused.IsZero() {
 		d.refused = time.Now()
@@ -245,7 +249,7 @@ func (d *discovery) refusedLong() bool {
 	return time.Since(d.refused) >= d.believe
 }
 
-// pause has what was just removed be gone from what the server tells.
+// pause waits until a resource that was just removed is gone from the discovery API, too.
 func (d *discovery) pause(ctx context.Context) {
 	timer := time.NewTimer(min(time.Second, d.every))
 	defer timer.Stop()
@@ -255,7 +259,7 @@ func (d *discovery) pause(ctx context.Context) {
 	}
 }
 
-// ask asks once.
+// ask runs one discovery.
 func (d *discovery) ask(ctx context.Context) error {
 	var all metav1.APIGroupList
 	if err := d.get(ctx, &all, "/apis"); err != nil {
@@ -278,7 +282,7 @@ func (d *discovery) ask(ctx context.Context) error {
 		var list metav1.APIResourceList
 		err := d.get(ctx, &list, "/apis/"+k.group+"/"+k.version)
 		if err != nil && !apierrors.IsNotFound(err) && (!native || d.cluster.readsNative()) {
-			return err // of a group that Calico's own API server answers for it says nothing of the others
+			return err // a failure of Calico's own API server must not hide the other groups
 		}
 		for _, r := range list.APIResources {
 			resources[kind{group: k.group, version: k.version, resource: r.Name}] = true
@@ -296,7 +300,7 @@ func (d *discovery) ask(ctx context.Context) error {
 				k = k.native()
 			}
 			if other := served[k.group]; len(other) > 0 && !slices.Contains(other, k.version) {
-				problem = fmt.Sprintf("%s is served as %v only, and we know %s: %s; use a version of ipwitness that knows it",
+				problem = fmt.Sprintf("%s is served only as %v, but ipwitness knows only %s: %s; use a version of ipwitness that knows it",
 					k.group, plain(fmt.Sprint(other)), k.version, s.feed.lost)
 			}
 			s.discovered(k, resources[kind{group: k.group, version: k.version, resource: k.resource}], problem)
@@ -305,13 +309,13 @@ func (d *discovery) ask(ctx context.Context) error {
 	return nil
 }
 
-// try has each resource tried, where it may not be asked which there are.
+// try has each resource tried, because discovery is forbidden.
 func (d *discovery) try() {
 	c := d.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d.blind = true
-	c.problem(discoveryProblem, "may not ask which custom resources there are (get of /apis): those that may not be listed count as not there; "+
+	c.problem(discoveryProblem, "may not discover custom resources (get of /apis): those that may not be listed count as not installed; "+
 		"bind ipwitness's service account to the ClusterRole system:discovery")
 	for _, m := range c.ipams {
 		for _, s := range m.sources {
@@ -320,7 +324,7 @@ func (d *discovery) try() {
 	}
 }
 
-// readsNative tells whether anything is read of Calico's newer group.
+// readsNative reports whether anything of Calico's newer group is read.
 func (c *Cluster) readsNative() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -329,7 +333,7 @@ func (c *Cluster) readsNative() bool {
 	})
 }
 
-// get reads what the server says of itself.
+// get reads a document of the discovery API.
 func (d *discovery) get(ctx context.Context, into any, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cluster.health.pulse.within)
 	defer cancel()
@@ -341,7 +345,7 @@ func (d *discovery) get(ctx context.Context, into any, path string) error {
 	return part(raw, "answer to "+http.MethodGet+" "+path, into)
 }
 
-// checkOdd looks at what is odd only if it lasts.
+// checkOdd looks for inconsistencies that count only if they last.
 func (c *Cluster) checkOdd() {
 	if time.Since(c.discovery.checked) < c.discovery.check {
 		return

@@ -12,31 +12,31 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// serviceRecord is what is kept of a service that has addresses which nodes hold in
-// turn, or route to.
+// serviceRecord is what is kept of a service with addresses that nodes hold in turn, or
+// route to.
 type serviceRecord struct {
 	namespace, name string
 	addresses       []serviceAddress
-	// host is the node that kube-vip has written to hold it.
+	// host is the node that holds the addresses according to kube-vip.
 	host string
-	// class is what announces it, where that is said.
+	// class is the load balancer class, if the service has one.
 	class string
 }
 
-// serviceAddress is an address of a service, and what of it.
+// serviceAddress is an address of a service and its role.
 type serviceAddress struct {
 	netip.Addr
 	as string
 }
 
-// What addresses of services are.
+// Roles of the addresses of services.
 const (
 	asIngress  = "the load balancer address"
 	asAsked    = "the load balancer address that is asked for"
 	asExternal = "an external address (spec.externalIPs)"
 )
 
-// services are those with addresses that explain something.
+// services are the services with addresses that explain something.
 type services struct {
 	mirror[serviceRecord]
 	byAddress map[netip.Addr][]*serviceRecord
@@ -56,7 +56,7 @@ func newServices(c *Cluster) services {
 	}
 }
 
-// readService keeps of a service the addresses that are not the cluster's own.
+// readService returns what is kept of a service: the addresses that outsiders use.
 func readService(o runtime.Object) (key, *serviceRecord) {
 	service, ok := o.(*corev1.Service)
 	if !ok {
@@ -89,7 +89,7 @@ func readService(o runtime.Object) (key, *serviceRecord) {
 	return at, r
 }
 
-// changed keeps the index. It is called under mu.
+// changed updates the index. The caller holds mu.
 func (s *services) changed(before, after *serviceRecord) {
 	if before != nil {
 		for _, a := range before.addresses {
@@ -113,18 +113,17 @@ type leaseRecord struct {
 	transitions             int32
 }
 
-// Leases by which kube-vip agrees who holds addresses: that of the control plane,
-// and that of all services (it can have one for each service instead, which says
-// nothing that the service's annotation kube-vip.io/vipHost does not say). MetalLB
-// has none.
+// The leases by which kube-vip elects the holder of an address: one for the control
+// plane, and one for all services. (A lease per service, which kube-vip can have instead,
+// says no more than the service's annotation kube-vip.io/vipHost.) MetalLB has none.
 const (
 	leaseNamespace    = "kube-system"
 	controlPlaneLease = "plndr-cp-lock"
 	servicesLease     = "plndr-svcs-lock"
 )
 
-// leases are those of kube-vip. Each is followed by its name: others, above all
-// the nodes' heartbeats, are renewed every few seconds each.
+// leases are the leases of kube-vip. Each is followed by its name, because other leases,
+// above all the nodes' heartbeats, are renewed every few seconds.
 type leases struct{ mirror[leaseRecord] }
 
 func newLeases(c *Cluster) leases {
@@ -158,41 +157,30 @@ func readLease(o runtime.Object) (key, *leaseRecord) {
 	return at, r
 }
 
-// one is the part of a mirror that a feed of one object keeps.
+// one is the part of a mirror that the feed of a single object writes.
 type one[R any] struct {
 	*mirror[R]
 	at key
 }
 
-// anew is for sink: what is not listed is gone, but nothing else is.
-func (o one[R]) anew() listing {
-	return &oneAnew[R]{of: o}
-}
-
-type oneAnew[R any] struct {
-	of     one[R]
-	object runtime.Object
-}
-
-func (a *oneAnew[R]) put(o runtime.Object)  { a.object = o }
-func (a *oneAnew[R]) drop(_ runtime.Object) { a.object = nil }
-
-func (a *oneAnew[R]) complete() {
-	if a.object != nil {
-		a.of.put(a.object)
-		return
+// replace implements sink: an object that is not listed is gone, but no other is.
+func (o one[R]) replace(entries []any) {
+	var after *R
+	if len(entries) > 0 {
+		after = entries[0].(*entry[R]).record
 	}
-	a.of.cluster.mu.Lock()
-	defer a.of.cluster.mu.Unlock()
-	a.of.set(a.of.at, nil)
+	o.cluster.mu.Lock()
+	defer o.cluster.mu.Unlock()
+	o.set(o.at, after)
+	o.settle()
 }
 
-// leaseFeeds follow one lease each.
+// leaseFeeds returns feeds that follow one lease each.
 func (c *Cluster) leaseFeeds() []*feed {
 	var feeds []*feed
 	for _, name := range []string{controlPlaneLease, servicesLease} {
 		feeds = append(feeds, &feed{
-			name: "lease " + name, lost: "it is not said which node kube-vip means to hold an address",
+			name: "lease " + name, lost: "it is not known which node kube-vip has elected to hold an address",
 			client: c.clients.coordination, resource: "leases", namespace: leaseNamespace,
 			fields: fields.OneTermEqualSelector("metadata.name", name).String(),
 			into:   one[leaseRecord]{&c.leases.mirror, key{leaseNamespace, name}},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // whereaboutsPool is an IPPool as whereabouts writes it.
@@ -134,14 +135,14 @@ spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts
 		}
 		return ""
 	}
-	until(t, "the unnamed one has none", func() bool { return realm("192.168.2.0-24") == "realm  of network " })
-	until(t, "the other one has its name", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network lan" })
+	wait.Until(t, "the unnamed one has none", func() bool { return realm("192.168.2.0-24") == "realm  of network " })
+	wait.Until(t, "the other one has its name", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network lan" })
 	f.apply(whereaboutsPools, "metadata: {name: 10.9.0.0-24, namespace: kube-system}\nspec: {range: 10.9.0.0/24, allocations: {}}")
-	until(t, "one that nobody uses gives nothing", func() bool {
+	wait.Until(t, "one that nobody uses gives nothing", func() bool {
 		return strings.HasPrefix(l.says(), "whereabouts kube-system/10.9.0.0-24 known\n")
 	})
 	f.remove(attachmentDefinitions, key{"default", "blue"})
-	until(t, "it has it, too, where no network tells", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network " })
+	wait.Until(t, "it has it, too, where no network tells", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network " })
 }
 
 func TestOddWhereabouts(t *testing.T) {
@@ -299,7 +300,7 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	c := f.open()
 	l := keep(t, c)
 	live(t, c)
-	problem := "whereabouts.cni.cncf.io is served as [v1beta1] only, and we know v1alpha1: what whereabouts has given is not known; use a version of ipwitness that knows it"
+	problem := "whereabouts.cni.cncf.io is served only as [v1beta1], but ipwitness knows only v1alpha1: what whereabouts has given is not known; use a version of ipwitness that knows it"
 	l.await("another version", "whereabouts whereabouts.cni.cncf.io unreadable: "+problem)
 	if !slices.Contains(c.Status().GetProblems(), problem) {
 		t.Errorf("got problems %q", c.Status().GetProblems())
@@ -307,7 +308,7 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	f.set(func() { f.custom.strange = nil })
 	f.install(whereaboutsPools)
 	f.apply(whereaboutsPools, whereaboutsPool)
-	until(t, "the known version is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	wait.Until(t, "the known version is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
@@ -353,11 +354,11 @@ spec: {config: '{"name": "big", "type": "macvlan", "ipam": {"type": "whereabouts
 		}
 		begin := time.Now()
 		stop := run(c)
-		until(b, "all is listed", known(nodes))
+		wait.Until(b, "all is listed", known(nodes))
 		listed += time.Since(begin)
 		begin = time.Now()
 		slice(nodes)
-		until(b, "another is there", known(nodes+1))
+		wait.Until(b, "another is there", known(nodes+1))
 		added += time.Since(begin)
 		stop()
 		f.remove(whereaboutsPools, key{"kube-system", fmt.Sprintf("node-%d-10.%d.%d.0-24", nodes, nodes/256, nodes%256)})

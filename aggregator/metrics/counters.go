@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 )
 
-// counters count what the facts and the shards report.
+// counters count events that the facts and the shards report.
 type counters struct {
 	detection prometheus.Histogram
 	records   *prometheus.CounterVec
@@ -20,22 +20,22 @@ func newCounters() counters {
 	m := counters{
 		detection: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "ipwitness_detection_seconds",
-			Help: "From the agent's receipt of a change to the verdict that suspects a conflict.",
+			Help: "Time from the agent's receipt of a change to the verdict that suspects a conflict.",
 			Buckets: []float64{
 				50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 10e-3, 20e-3, 50e-3, 0.1, 0.2, 0.5, 1, 2, 5, 10,
 			},
 		}),
 		records: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ipwitness_aggregator_dropped_records_total",
-			Help: "Records of agents that do not fit: of an unknown kind, or on an interface or namespace that was not reported.",
+			Help: "Invalid records of agents: of an unknown kind, or on an interface or namespace that was not reported.",
 		}, []string{"record"}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ipwitness_aggregator_refused_records_total",
-			Help: "Records of agents that there was no memory for: their nodes are incomplete until there is.",
+			Help: "Records of agents that were dropped for lack of memory. Their nodes are incomplete until there is enough memory.",
 		}, []string{"record"}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "ipwitness_aggregator_judgement_failures_total",
-			Help: "Addresses that could not be judged because of a defect. They are not judged until something changes about them; the log has more.",
+			Help: "Addresses that could not be judged because of a bug. They are not judged until something about them changes; the log has details.",
 		}),
 	}
 	for _, record := range facts.RecordKinds {

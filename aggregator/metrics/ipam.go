@@ -14,7 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// maxPoolSeries is the maximum number of pools that have series of their own.
+// maxPoolSeries is the maximum number of pools with their own series.
 const maxPoolSeries = 1000
 
 // ipamMetrics are the metrics about IPAM.
@@ -26,11 +26,11 @@ func newIPAMMetrics() ipamMetrics {
 	of := []string{"ipam", "node", "pool", "network"}
 	capped := fmt.Sprintf("One series for each pool, at most %d.", maxPoolSeries)
 	return ipamMetrics{
-		pools:       prometheus.NewDesc("ipwitness_ipam_pools", "Pools of addresses that are audited, by how far they are known.", []string{"ipam", "state"}, nil),
-		allocations: prometheus.NewDesc("ipwitness_ipam_allocations", "Addresses that IPAM has given.", []string{"ipam"}, nil),
-		size:        prometheus.NewDesc("ipwitness_ipam_pool_size", "How many addresses a pool can give. "+capped, of, nil),
-		allocated:   prometheus.NewDesc("ipwitness_ipam_pool_allocated", "How many addresses a pool has given. "+capped, of, nil),
-		leaked:      prometheus.NewDesc("ipwitness_ipam_pool_leaked", "How many addresses that a pool has given nobody holds any more. "+capped, of, nil),
+		pools:       prometheus.NewDesc("ipwitness_ipam_pools", "Audited address pools, by the state of their records.", []string{"ipam", "state"}, nil),
+		allocations: prometheus.NewDesc("ipwitness_ipam_allocations", "Addresses that IPAM has allocated.", []string{"ipam"}, nil),
+		size:        prometheus.NewDesc("ipwitness_ipam_pool_size", "Number of addresses in a pool. "+capped, of, nil),
+		allocated:   prometheus.NewDesc("ipwitness_ipam_pool_allocated", "Number of allocated addresses of a pool. "+capped, of, nil),
+		leaked:      prometheus.NewDesc("ipwitness_ipam_pool_leaked", "Number of leaked addresses of a pool, which are allocated but have no holder. "+capped, of, nil),
 	}
 }
 
@@ -46,8 +46,8 @@ var poolStates = map[verdict.PoolState]string{
 	verdict.PoolUnreadable: "unreadable", verdict.PoolStale: "stale",
 }
 
-// filled returns how full a pool is in a few steps, which seldom change: less than half, half,
-// nearly full (90 %), and full.
+// filled returns how full a pool is in a few steps that rarely change: less than half, half, nearly
+// full (90 %), and full.
 func filled(size, allocated float64) (step int) {
 	for _, part := range []float64{0.5, 0.9, 1} {
 		if size > 0 && allocated >= part*size {
@@ -75,8 +75,8 @@ func (m *ipamMetrics) collect(known *facts.Facts, found *findings.Pools, out cha
 		series = append(series, one{findings.PoolPlaceOf(p), p.Rec.Network, float64(use.Size), float64(use.Allocated), float64(use.Leaked)})
 	}
 	known.RUnlock()
-	// Sorted, so that each scrape has the same pools; the fullest first, because alerts are about
-	// them.
+	// The order makes each scrape return the same pools. The fullest ones come first, because alerts
+	// are about them.
 	slices.SortFunc(series, func(a, b one) int {
 		return cmp.Or(cmp.Compare(filled(b.size, b.allocated), filled(a.size, a.allocated)), a.at.Compare(b.at))
 	})

@@ -22,7 +22,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The numbers of conflicts, findings and nodes that have series of their own.
+// The maximum numbers of conflicts, findings and nodes with their own series.
 const (
 	maxConflictInfo  = 1000
 	maxFindingSeries = 1000
@@ -31,16 +31,16 @@ const (
 	maxNamed = 4
 )
 
-// Config is what metrics are read from. All fields are needed.
+// Config contains the sources of the metrics. All fields are required.
 type Config struct {
 	Facts            *facts.Facts
 	Shards           *shard.Shards
 	Findings         *findings.Findings
 	Acknowledgements *acknowledge.Acknowledgements
 	Coverage         *coverage.Coverage
-	// Watches returns the number of watches, by what they watch.
+	// Watches returns the number of watches by type.
 	Watches func() map[string]int
-	// Problems describes what is wrong with the aggregator itself.
+	// Problems returns descriptions of the problems of the aggregator itself.
 	Problems func() []string
 }
 
@@ -53,7 +53,7 @@ type Metrics struct {
 	ipam ipamMetrics
 }
 
-// descriptions are those of the series that are made when they are scraped.
+// descriptions describe the series that are created at each scrape.
 type descriptions struct {
 	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget *prometheus.Desc
 }
@@ -61,41 +61,41 @@ type descriptions struct {
 // New returns metrics that are not registered yet.
 func New(cfg Config) *Metrics {
 	return &Metrics{Config: cfg, counters: newCounters(), ipam: newIPAMMetrics(), descriptions: descriptions{
-		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Clients that watch: their streams that are open.", []string{"of"}, nil),
+		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Open watches of clients.", []string{"of"}, nil),
 		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
-			"Things that do not work in the aggregator itself, like its data directory. `ipwitness nodes` names them.", nil, nil),
+			"Problems of the aggregator itself, such as an unusable data directory. `ipwitness nodes` describes them.", nil, nil),
 		leftOut: prometheus.NewDesc("ipwitness_node_left_out_records",
-			fmt.Sprintf("Records of a node that are left out, as the aggregator has no room for them: duplicates of them are not seen. Only for incomplete nodes, at most %d.", maxNodeSeries),
+			fmt.Sprintf("Records of a node that the aggregator dropped for lack of memory. Duplicates of their addresses go undetected. Only for incomplete nodes, at most %d.", maxNodeSeries),
 			[]string{"node"}, nil),
-		charged:   prometheus.NewDesc("ipwitness_aggregator_budget_used_bytes", "Memory that what agents report is charged with.", nil, nil),
-		budget:    prometheus.NewDesc("ipwitness_aggregator_budget_bytes", "Memory for what agents report; 0 for no limit.", nil, nil),
-		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, with those that are acknowledged.", []string{"state", "cause"}, nil),
+		charged:   prometheus.NewDesc("ipwitness_aggregator_budget_used_bytes", "Memory used for the reports of agents.", nil, nil),
+		budget:    prometheus.NewDesc("ipwitness_aggregator_budget_bytes", "Memory limit for the reports of agents; 0 for no limit.", nil, nil),
+		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, including acknowledged ones.", []string{"state", "cause"}, nil),
 		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
-			"Active conflicts that are acknowledged: with the labels of ipwitness_conflicts, so that one can be taken from the other.",
+			"Active conflicts that are acknowledged. The labels are the same as for ipwitness_conflicts, so that this can be subtracted from it.",
 			[]string{"state", "cause"}, nil),
 		info: prometheus.NewDesc("ipwitness_conflict_info",
-			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d: the confirmed ones first.", maxConflictInfo),
+			fmt.Sprintf("One series for each active conflict that is not acknowledged, at most %d, confirmed ones first.", maxConflictInfo),
 			[]string{"address", "scope", "cause", "id", "state", "owners"}, nil),
 		since: prometheus.NewDesc("ipwitness_conflict_detected_timestamp_seconds",
-			"When a conflict was detected, for each that ipwitness_conflict_info shows.", []string{"address", "id"}, nil),
-		findings: prometheus.NewDesc("ipwitness_findings", "What is wrong and not yet a conflict.", []string{"kind"}, nil),
+			"Time of detection of each conflict in ipwitness_conflict_info.", []string{"address", "id"}, nil),
+		findings: prometheus.NewDesc("ipwitness_findings", "Problems that are not yet conflicts.", []string{"kind"}, nil),
 		finding: prometheus.NewDesc("ipwitness_finding_detected_timestamp_seconds",
-			fmt.Sprintf("When a finding was made. One series for each, at most %d: the critical ones first.", maxFindingSeries),
+			fmt.Sprintf("Time of detection of a finding. One series for each, at most %d, critical ones first.", maxFindingSeries),
 			[]string{"kind", "severity", "address", "node", "holder", "pool", "id"}, nil),
 		owners: prometheus.NewDesc("ipwitness_owners", "Owners of addresses, by the widest scope in which they are compared.",
 			[]string{"scope_kind"}, nil),
 		nodes: prometheus.NewDesc("ipwitness_nodes",
-			"Nodes, by whether their agent is heard from: live, unheard, or absent, which are those of Kubernetes that are meant to have one and that no agent has told of.", []string{"state"}, nil),
+			"Nodes by the state of their agent: live, unheard (disconnected), or absent (nodes of Kubernetes that should have an agent but none has connected).", []string{"state"}, nil),
 		nodeUp: prometheus.NewDesc("ipwitness_node_up",
-			fmt.Sprintf("1 for a node whose agent is heard from; 0 for one that is silent, or that is meant to have an agent in Kubernetes and none has told of. A silent one whose machine was rebooted or replaced, that Kubernetes has no more, or where no agent is meant to be, is left out. At most %d, those with 0 first.", maxNodeSeries),
+			fmt.Sprintf("1 for a node whose agent is connected; 0 for a node whose agent is disconnected, or that should have an agent in Kubernetes but none has connected. A disconnected node has no series if its machine was rebooted or replaced, if it was removed from Kubernetes, or if it should have no agent. At most %d, nodes with 0 first.", maxNodeSeries),
 			[]string{"node"}, nil),
 		skew: prometheus.NewDesc("ipwitness_node_clock_skew_seconds",
-			fmt.Sprintf("How much a node's wall clock is ahead of the aggregator's, negative where it is behind; for %d nodes at most. It decides nothing.", maxNodeSeries),
+			fmt.Sprintf("How far a node's wall clock is ahead of the aggregator's, negative if it is behind; for at most %d nodes. Verdicts do not depend on it.", maxNodeSeries),
 			[]string{"node"}, nil),
 	}}
 }
 
-// Describe is for prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	m.describe(out)
 	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget} {
@@ -104,7 +104,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	m.ipam.describe(out)
 }
 
-// Collect is for prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
@@ -113,7 +113,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 
 	type class struct{ state, cause string }
 	type count struct{ all, acknowledged int }
-	// The two series that alerts look at are there even when all is well.
+	// The two series that alerts use exist even without conflicts.
 	conflicts := map[class]count{
 		{phaseWords[verdict.Suspected], verdict.CauseUnknown}: {},
 		{phaseWords[verdict.Confirmed], verdict.CauseUnknown}: {},
@@ -161,14 +161,14 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.ipam.collect(m.Facts, m.Findings.Pools, out)
 }
 
-// conflictPlace is where a conflict is among those that have series.
+// conflictPlace is the position of a conflict among the conflicts with series.
 type conflictPlace struct {
 	phase verdict.Phase
 	id    string
 }
 
-// collectConflicts sends the series of single conflicts: the same ones at each scrape, and
-// confirmed conflicts first.
+// collectConflicts sends the series of individual conflicts: the same ones at each scrape, and
+// confirmed ones first.
 func (m *Metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.Metric) {
 	slices.SortFunc(shown, func(a, b conflictPlace) int {
 		return cmp.Or(-cmp.Compare(a.phase, b.phase), cmp.Compare(a.id, b.id))
@@ -189,15 +189,15 @@ func (m *Metrics) collectConflicts(shown []conflictPlace, out chan<- prometheus.
 	}
 }
 
-// callWithNode returns what an owner is called, with its node.
+// callWithNode returns the name of an owner with its node.
 func (m *Metrics) callWithNode(o *verdict.Owner) string {
 	m.Facts.RLock()
 	defer m.Facts.RUnlock()
 	return fmt.Sprintf("%s (%s)", explain.OwnerName(o), o.Node.Name)
 }
 
-// collectFindings sends the series of single findings: the same ones at each scrape, and the more
-// important ones first.
+// collectFindings sends the series of individual findings: the same ones at each scrape, and the
+// more severe ones first.
 func (m *Metrics) collectFindings(out chan<- prometheus.Metric) {
 	type ranked struct {
 		severity verdict.Severity
@@ -241,7 +241,7 @@ func who(f *findings.Found) (nodes, holders []string, pool string) {
 	return audit.Nodes(f.Finding), holders, pool
 }
 
-// several joins the first maxNamed names, and says how many more there are.
+// several joins the first maxNamed names, and adds the number of the remaining ones.
 func several(names []string, between string) string {
 	if more := len(names) - maxNamed; more > 0 {
 		return strings.Join(names[:maxNamed], between) + fmt.Sprintf(" and %d more", more)
@@ -251,8 +251,8 @@ func several(names []string, between string) string {
 
 func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) / 1000 }
 
-// collectNodes sends which nodes are connected. If several share a name, one that is connected is
-// enough.
+// collectNodes sends which nodes are connected. Of several nodes with the same name, one connected
+// node is enough.
 func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
 	m.Facts.RLock()
 	a := m.Coverage.Attend()

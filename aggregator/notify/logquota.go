@@ -17,7 +17,7 @@ const (
 	linesPerSecond, linesAtOnce = 10, 1000
 	// quotasKept limits the nodes whose quotas are remembered.
 	quotasKept = 20_000
-	// complainEvery is how often the log says that lines or events are left out.
+	// complainEvery is the interval at which the log reports suppressed lines or lost events.
 	complainEvery = time.Minute
 )
 
@@ -27,8 +27,7 @@ type logQuota struct {
 	nodes map[string]*nodeQuota
 }
 
-// nodeQuota is the quota of log lines about a node, with the number of lines that were left
-// out.
+// nodeQuota is the quota of log lines about a node, with the number of suppressed lines.
 type nodeQuota struct {
 	lines   *rate.Limiter
 	leftOut int
@@ -39,10 +38,10 @@ func newLogQuota(log *slog.Logger) *logQuota {
 	return &logQuota{log: log, nodes: make(map[string]*nodeQuota)}
 }
 
-// allows reports whether a line about some nodes may be logged. The line counts against the
-// node with the fewest lines left. A line about several nodes also counts against a shared
-// quota of half the size. A node that attacks another node therefore cannot use up all lines of
-// its victim.
+// allows reports whether a line about some nodes may be logged. The line counts against the node
+// with the fewest lines left. A line about several nodes also counts against their shared quota,
+// which is half as large. A node that attacks another node therefore cannot use up all lines of its
+// victim.
 func (q *logQuota) allows(now time.Time, nodes ...string) bool {
 	var of *nodeQuota
 	var name string
@@ -64,7 +63,7 @@ func (q *logQuota) allows(now time.Time, nodes ...string) bool {
 	}
 	of.leftOut++
 	if now.Sub(of.said) >= complainEvery {
-		q.log.Warn("log lines about one node suppressed: there are too many; list its owners and conflicts by the API", "node", name, "lines", of.leftOut)
+		q.log.Warn("too many log lines about one node: suppressing further ones; use the API to list its owners and conflicts", "node", name, "lines", of.leftOut)
 		of.said, of.leftOut = now, 0
 	}
 	return false

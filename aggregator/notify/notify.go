@@ -23,8 +23,8 @@ type Notifier struct {
 	Events *events.Events
 	// Kubernetes is where Events are made.
 	Kubernetes *kube.Cluster
-	// NodeTimeout is logged when a node disconnects, as the time after which its owners are given
-	// up.
+	// NodeTimeout is logged when a node disconnects, as the time after which its owners count as
+	// gone.
 	NodeTimeout time.Duration
 }
 
@@ -102,9 +102,9 @@ func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQ
 			return
 		}
 		if n.GetState() == pb.Node_LIVE {
-			s.Log.Info("node reports", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
+			s.Log.Info("node connected", "node", n.GetName(), "claims", n.GetClaims(), "namespaces", n.GetNamespaces())
 		} else {
-			s.Log.Warn("node not heard from", "node", n.GetName(), "last_heard", n.GetLastHeard().AsTime(),
+			s.Log.Warn("node disconnected", "node", n.GetName(), "last_heard", n.GetLastHeard().AsTime(),
 				"node_timeout", s.NodeTimeout)
 		}
 		return

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // the codec that is bounded
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that bounded wraps
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -17,18 +17,20 @@ import (
 )
 
 const (
-	// maxParts is the largest number of nested messages and list items in one message. An agent
-	// sends 4096 records at a time.
+	// maxParts is the largest number of nested messages and list items in one message. Agents send
+	// up to 4096 records at a time.
 	maxParts = 200_000
-	// harmless is the size in bytes up to which a message cannot have enough parts to matter.
-	harmless = 64 << 10
+	// maxUnchecked is the size in bytes up to which the number of parts of a message does not
+	// matter.
+	maxUnchecked = 64 << 10
 )
 
-// messageShare is the divisor of the aggregator's memory that gives the limit for messages that
-// are being read and applied. leastMessages and mostMessages are the smallest and the largest limit
-// in bytes: few snapshots are applied at a time, and decoded ones that wait leave a fragmented heap.
-// partCost is the memory in bytes that one part of a message takes once it is decoded. A message
-// that takes up to smallMessage bytes needs no reservation: a change does not wait for snapshots.
+// messageShare determines the limit for messages that are being read and applied: the memory of the
+// aggregator is divided by it. leastMessages and mostMessages are the smallest and the largest
+// limit in bytes. More would not help, because few snapshots are applied at a time, and decoded
+// messages that wait fragment the heap. partCost is the memory in bytes that one part of a decoded
+// message takes. Messages of up to smallMessage bytes need no reservation, so that changes do not
+// wait for snapshots.
 const (
 	messageShare  = 16
 	leastMessages = 16 << 20
@@ -37,13 +39,13 @@ const (
 	smallMessage  = 16 << 10
 )
 
-// arrivals limits the memory of all messages together from when they are read until they are
-// applied, and their number: everything else waits behind the goroutines that work on them.
+// arrivals limits the total memory of messages from when they are read until they are applied, and
+// the number of large messages, because all other goroutines compete with those that work on them.
 type arrivals struct {
-	room *semaphore.Weighted
-	size int64
-	// turns is how many large messages are worked on at a time. While one half of them changes the
-	// facts, the other half is decoded.
+	memory *semaphore.Weighted
+	size   int64
+	// turns limits the number of large messages that are processed at a time. While one half of
+	// them changes the facts, the other half is decoded.
 	turns *semaphore.Weighted
 }
 
@@ -52,39 +54,39 @@ func newArrivals(memory int64) *arrivals {
 	return &arrivals{semaphore.NewWeighted(size), size, semaphore.NewWeighted(2 * int64(runtime.GOMAXPROCS(0)))}
 }
 
-// An arrival is a message of an agent, with its turn and its reservation among the arrivals.
+// An arrival is a message of an agent with its turn and its reservation.
 type arrival struct {
 	pb.ReportRequest
-	// received is called when the message has come, before it waits for anything.
+	// received is called when the message has arrived, before it waits.
 	received func()
-	// leaving gives back what the message holds.
-	leaving []func()
+	// releases has the functions that release what the message holds.
+	releases []func()
 }
 
-// turn waits until few enough large messages are worked on.
+// turn waits until the number of large messages is below the limit.
 func (a *arrival) turn(of *arrivals) error { return a.acquire(of.turns, 1) }
 
-// reserve waits until there is room for the message.
-func (a *arrival) reserve(of *arrivals, size int64) error { return a.acquire(of.room, size) }
+// reserve waits until there is memory for the message.
+func (a *arrival) reserve(of *arrivals, size int64) error { return a.acquire(of.memory, size) }
 
 func (a *arrival) acquire(of *semaphore.Weighted, n int64) error {
 	if err := of.Acquire(context.Background(), n); err != nil {
 		return err
 	}
-	a.leaving = append(a.leaving, func() { of.Release(n) })
+	a.releases = append(a.releases, func() { of.Release(n) })
 	return nil
 }
 
-// leave gives back what a message holds that was applied.
-func (a *arrival) leave() {
-	for _, giveBack := range a.leaving {
+// release releases what the message holds after it was applied.
+func (a *arrival) release() {
+	for _, giveBack := range a.releases {
 		giveBack()
 	}
-	a.leaving = nil
+	a.releases = nil
 }
 
-// bounded refuses, before it is decoded, a message that would take a hundred times its size in
-// memory: an empty record is two bytes.
+// bounded is a codec that refuses messages whose decoded size would be about a hundred times their
+// encoded size: an empty record takes two bytes. It refuses them before they are decoded.
 type bounded struct {
 	encoding.CodecV2
 	arrivals *arrivals
@@ -92,13 +94,12 @@ type bounded struct {
 
 func newBounded(a *arrivals) encoding.CodecV2 { return bounded{encoding.GetCodecV2("proto"), a} }
 
-// Unmarshal is for encoding.CodecV2. It blocks while other large messages have all turns, or hold
-// the reservations. Both are given back once the messages are applied, and applying a message
-// waits for no client.
+// Unmarshal implements encoding.CodecV2. It blocks while other large messages have all turns or all
+// memory. They release both once they are applied, which does not depend on any client.
 func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	in, arrives := v.(*arrival)
-	if !ok || !arrives && data.Len() <= harmless {
+	if !ok || !arrives && data.Len() <= maxUnchecked {
 		return b.CodecV2.Unmarshal(data, v)
 	}
 	if arrives && data.Len() > smallMessage {
@@ -118,12 +119,12 @@ func (b bounded) Unmarshal(data mem.BufferSlice, v any) error {
 		err = proto.Unmarshal(raw.ReadOnlyData(), m)
 	}
 	if err != nil && arrives {
-		in.leave()
+		in.release()
 	}
 	return err
 }
 
-// reserve refuses a message of too many parts, and reserves memory for one of an agent.
+// reserve refuses a message with too many parts, and reserves memory for a message of an agent.
 func (b bounded) reserve(in *arrival, length, found int) error {
 	if found > maxParts {
 		return fmt.Errorf("the message has more than %d parts: this is not what an ipwitness agent sends", maxParts)
@@ -136,15 +137,15 @@ func (b bounded) reserve(in *arrival, length, found int) error {
 	return in.reserve(b.arrivals, min(b.arrivals.size, size))
 }
 
-// A shape says which fields of a message type hold parts, by number: looking them up in the
-// descriptor takes longer than everything else.
+// A shape lists the fields of a message type that hold parts, by field number. Looking them up in
+// the descriptor would take most of the time.
 type shape struct {
 	fields []shapedField
 }
 
 type shapedField struct {
-	// counted is set if each occurrence is a nested message or a list item; inside is the shape of
-	// a nested message.
+	// counted is set if each occurrence of the field is a part; inside is the shape of a nested
+	// message.
 	counted bool
 	inside  *shape
 }
@@ -152,7 +153,7 @@ type shapedField struct {
 // reportShape is the shape of ReportRequest messages.
 var reportShape = newShape((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
 
-// newShape returns the shape of a message type that does not contain itself.
+// newShape returns the shape of a message type, which must not be recursive.
 func newShape(of protoreflect.MessageDescriptor) *shape {
 	s := new(shape)
 	for i := range of.Fields().Len() {
@@ -171,12 +172,13 @@ func newShape(of protoreflect.MessageDescriptor) *shape {
 	return s
 }
 
-// parts counts the nested messages and list items in a message. It stops counting above most.
+// parts returns the number of nested messages and list items in a message. It stops counting above
+// most.
 func (s *shape) parts(raw []byte, most int) (n int) {
 	for len(raw) > 0 && n <= most {
 		number, typ, size := protowire.ConsumeTag(raw)
 		if size < 0 {
-			return n // the decoder reports what is wrong
+			return n // the decoder reports the error
 		}
 		raw = raw[size:]
 		if size = protowire.ConsumeFieldValue(number, typ, raw); size < 0 {

@@ -32,7 +32,7 @@ func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
 		raw  []byte
 		ok   bool
 	}{
-		{"what an agent sends", most, true},
+		{"message of an agent", most, true},
 		{"empty claims", empty(claims, 2<<20-1), false},
 		{"empty parts of one record", protowire.AppendBytes(protowire.AppendTag(nil, namespaces, protowire.BytesType), empty(intended, 1<<20)), false},
 		{"one large text", protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, 3<<20)), true},
@@ -44,7 +44,7 @@ func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
 	}
 }
 
-// Messages that together exceed the memory for messages are read one after the other.
+// Messages that together exceed the memory limit are read one after another.
 func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		full := &pb.ReportRequest{}
@@ -74,10 +74,10 @@ func TestMessagesBeingReadShareTheirMemory(t *testing.T) {
 		if !one || !other {
 			t.Errorf("got messages that are received: %t, %t, want both: one of them waits", one, other)
 		}
-		first.leave()
+		first.release()
 		if err := <-done; err != nil {
 			t.Errorf("after the first was taken: %v", err)
 		}
-		second.leave()
+		second.release()
 	})
 }

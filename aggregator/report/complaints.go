@@ -9,27 +9,28 @@ import (
 )
 
 const (
-	// complainEvery is the interval at which the log repeats a complaint about one host.
+	// complainEvery is the interval at which a complaint about one host is logged again.
 	complainEvery = time.Minute
-	// complaintsOfOne limits the different complaints about one host in that time, because their
-	// text may contain strings that the peer chose.
+	// complaintsOfOne is the largest number of different complaints about one host in that
+	// interval, because their text may contain strings that the peer chose.
 	complaintsOfOne = 10
-	// maxComplaints is the number of complaints that are remembered.
+	// maxComplaints is the largest number of complaints that are remembered.
 	maxComplaints = 1000
 )
 
-// complaints keep a refused agent that reconnects every few seconds from filling the log.
+// complaints limits log messages, so that a refused agent that reconnects every few seconds does
+// not fill the log.
 type complaints struct {
-	mu   sync.Mutex
-	said map[complaint]verdict.Stamp
-	of   map[string]int // complaints in said, by host
+	mu     sync.Mutex
+	logged map[complaint]verdict.Stamp
+	byHost map[string]int // number of complaints in said, by host
 }
 
 type complaint struct{ host, reason string }
 
-// first reports whether a complaint about a peer is to be logged: it was not logged within
-// complainEvery, and the limits are not reached.
-func (c *complaints) first(peer, reason string, now verdict.Stamp) bool {
+// shouldLog reports whether a complaint about a peer must be logged: it was not logged within
+// complainEvery, and no limit is reached.
+func (c *complaints) shouldLog(peer, reason string, now verdict.Stamp) bool {
 	host, _, err := net.SplitHostPort(peer)
 	if err != nil {
 		host = peer
@@ -37,34 +38,34 @@ func (c *complaints) first(peer, reason string, now verdict.Stamp) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	one := complaint{host, reason}
-	if at, ok := c.said[one]; ok && now.Sub(at) < complainEvery {
+	if at, ok := c.logged[one]; ok && now.Sub(at) < complainEvery {
 		return false
 	}
-	if c.said == nil {
-		c.said, c.of = make(map[complaint]verdict.Stamp), make(map[string]int)
+	if c.logged == nil {
+		c.logged, c.byHost = make(map[complaint]verdict.Stamp), make(map[string]int)
 	}
-	if len(c.said) >= maxComplaints || c.of[host] >= complaintsOfOne {
+	if len(c.logged) >= maxComplaints || c.byHost[host] >= complaintsOfOne {
 		c.forget(now)
 	}
-	if len(c.said) >= maxComplaints || c.of[host] >= complaintsOfOne {
+	if len(c.logged) >= maxComplaints || c.byHost[host] >= complaintsOfOne {
 		return false
 	}
-	if _, again := c.said[one]; !again {
-		c.of[host]++
+	if _, again := c.logged[one]; !again {
+		c.byHost[host]++
 	}
-	c.said[one] = now
+	c.logged[one] = now
 	return true
 }
 
 // forget drops complaints that are older than complainEvery.
 func (c *complaints) forget(now verdict.Stamp) {
-	for one, at := range c.said {
+	for one, at := range c.logged {
 		if now.Sub(at) < complainEvery {
 			continue
 		}
-		delete(c.said, one)
-		if c.of[one.host]--; c.of[one.host] == 0 {
-			delete(c.of, one.host)
+		delete(c.logged, one)
+		if c.byHost[one.host]--; c.byHost[one.host] == 0 {
+			delete(c.byHost, one.host)
 		}
 	}
 }

@@ -22,24 +22,24 @@ func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
 		{"192.0.2.1:4000", "no hello", time.Minute, true},
 		{"bufconn", "no hello", time.Minute, true},
 	} {
-		if got := c.first(step.peer, step.reason, verdict.Stamp(1).Add(step.at)); got != step.want {
+		if got := c.shouldLog(step.peer, step.reason, verdict.Stamp(1).Add(step.at)); got != step.want {
 			t.Errorf("%v: got %v", step, got)
 		}
 	}
 	for i := range 3 * maxComplaints {
-		c.first(strconv.Itoa(i), "no hello", verdict.Stamp(1))
+		c.shouldLog(strconv.Itoa(i), "no hello", verdict.Stamp(1))
 	}
-	if len(c.said) > maxComplaints {
-		t.Errorf("got %d complaints in memory, want %d at most", len(c.said), maxComplaints)
+	if len(c.logged) > maxComplaints {
+		t.Errorf("got %d complaints in memory, want %d at most", len(c.logged), maxComplaints)
 	}
 }
 
-// A peer with a different complaint each time does not fill the log either.
+// A peer with a different complaint each time must not fill the log either.
 func TestOneHostHasFewComplaints(t *testing.T) {
 	var c complaints
 	said := func(host string, at time.Duration) (n int) {
 		for i := range 5 * maxComplaints {
-			if c.first(host+":1000", "you are not "+strconv.Itoa(i), verdict.Stamp(1).Add(at)) {
+			if c.shouldLog(host+":1000", "you are not "+strconv.Itoa(i), verdict.Stamp(1).Add(at)) {
 				n++
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// counters count what agents send.
+// counters count the records that agents send.
 type counters struct {
 	received  *prometheus.CounterVec
 	corrected prometheus.Counter
@@ -17,11 +17,11 @@ func newCounters() counters {
 	c := counters{
 		received: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "ipwitness_aggregator_records_total",
-			Help: "Records that agents sent: new ones, changes and ends.",
+			Help: "Records received from agents: additions, changes and ends.",
 		}, []string{"record"}),
 		corrected: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "ipwitness_aggregator_corrected_texts_total",
-			Help: "Texts reported by agents that did not have the form of their field: characters that do not belong there were replaced, or the text was left out.",
+			Help: "Malformed strings in reports of agents. Characters that are not allowed were replaced, or the string was dropped.",
 		}),
 	}
 	for _, record := range facts.RecordKinds {
@@ -30,8 +30,8 @@ func newCounters() counters {
 	return c
 }
 
-// took counts the records of a message.
-func (c *counters) took(r *pb.ReportRequest) {
+// countRecords counts the records of a message.
+func (c *counters) countRecords(r *pb.ReportRequest) {
 	counts := [len(facts.RecordKinds)]int{
 		len(r.GetNamespaces()), len(r.GetLinks()), len(r.GetInterfaces()), len(r.GetClaims()), len(r.GetPools()), len(r.GetAllocations()),
 	}

@@ -1,31 +1,22 @@
 package report
 
 import (
-	"slices"
-
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/reflect/protoreflect"
-
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The fields of reports are checked here before they are used. An agent may lie, or it may have
-// read names that an attacker chose to do harm where they are printed.
-
-// A rule describes the values that a field of a report may have.
+// A rule defines the valid values of a field of a report.
 type rule struct {
-	// text is the form of a string. A string without the form is corrected and counted.
+	// text is the form of a string. Invalid strings are corrected and counted.
 	text form.Form
-	// sizes are the allowed lengths of a bytes field. A message with another length is refused,
-	// as is a message with a string that must have its form and does not.
+	// sizes are the valid lengths of a bytes field. A message with another length is refused. If
+	// must is set, a message with an invalid string is refused, too.
 	sizes []int
 	must  bool
 }
 
-// rules has a rule for each field of a report that has strings or bytes. The rule of a map
-// field applies to both its keys and its values.
+// rules has a rule for each string and bytes field of a report. For a map field, it applies to keys
+// and values.
 var rules = map[string]rule{
 	"Hello.node":    {text: form.Node, must: true},
 	"Hello.boot_id": {text: form.ID, must: true},
@@ -92,8 +83,8 @@ var rules = map[string]rule{
 	"AllocationRecord.interface":    {text: form.Interface},
 }
 
-// Allowed lengths of IP addresses and of hardware addresses. Hardware addresses may be empty,
-// an EUI-64 (FireWire), 20 bytes (InfiniBand), or any other length up to MAX_ADDR_LEN.
+// The valid lengths of IP addresses and of hardware addresses. A hardware address may be empty, an
+// EUI-64 (FireWire), 20 bytes long (InfiniBand), or have any other length up to MAX_ADDR_LEN.
 var (
 	addressSizes  = []int{4, 16}
 	hardwareSizes = upTo(32)
@@ -106,163 +97,10 @@ func upTo(most int) (all []int) {
 	return all
 }
 
-// nameOf returns the form of a workload's name: only Kubernetes has rules for names.
+// nameOf returns the form of a workload's name. Only Kubernetes restricts names.
 func nameOf(w *pb.Workload) form.Form {
 	if w.GetKind() == pb.Workload_POD {
 		return form.Subdomain
 	}
 	return rules["Workload.name"].text
-}
-
-// A checker checks messages of one type. It looks up the fields of the type once.
-type checker struct {
-	// fields has the fields of the type by their index, nil for one that needs no check.
-	fields []*checkedField
-	// must are the fields that a message may not leave out.
-	must []*checkedField
-}
-
-type checkedField struct {
-	protoreflect.FieldDescriptor
-	rule
-	// key is the key of the rule; inside checks the messages of a field that holds messages.
-	key    string
-	inside *checker
-}
-
-// checkReport checks ReportRequest messages.
-var checkReport = newChecker((*pb.ReportRequest)(nil).ProtoReflect().Descriptor())
-
-// Check corrects the strings of a message that do not have their form, and returns how many it
-// corrected by field; nil if there are none. It refuses values that no agent sends.
-func Check(m *pb.ReportRequest) (corrected map[string]int, err error) {
-	var done corrections
-	err = checkReport.check(m.ProtoReflect(), &done)
-	return done, err
-}
-
-// newChecker returns the checker of a message type. Types of other packages have no strings.
-func newChecker(of protoreflect.MessageDescriptor) *checker {
-	c := &checker{fields: make([]*checkedField, of.Fields().Len())}
-	for i := range of.Fields().Len() {
-		f := &checkedField{FieldDescriptor: of.Fields().Get(i), key: string(of.Name()) + "." + string(of.Fields().Get(i).Name())}
-		switch {
-		case f.IsMap(), f.Kind() == protoreflect.StringKind, f.Kind() == protoreflect.BytesKind:
-			f.rule = rules[f.key]
-		case f.Message() == nil || f.Message().ParentFile().Package() != of.ParentFile().Package():
-			continue
-		default:
-			f.inside = newChecker(f.Message())
-		}
-		c.fields[i] = f
-		if f.sizes != nil && !f.IsList() && !slices.Contains(f.sizes, 0) {
-			c.must = append(c.must, f)
-		}
-	}
-	return c
-}
-
-// corrections counts corrected strings by field.
-type corrections map[string]int
-
-// add adds the counts of others.
-func (c *corrections) add(others corrections) {
-	if *c == nil && len(others) > 0 {
-		*c = make(corrections)
-	}
-	for field, n := range others {
-		(*c)[field] += n
-	}
-}
-
-// check corrects and counts strings of a message that do not have their form. It refuses values
-// that no agent sends; which one of several such values the error names depends on the build.
-func (c *checker) check(m protoreflect.Message, done *corrections) (err error) {
-	for _, f := range c.must {
-		if _, err := f.checkValue(m.Get(f.FieldDescriptor), done); err != nil {
-			return err
-		}
-	}
-	m.Range(func(of protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if f := c.fields[of.Index()]; f != nil {
-			err = f.check(m, v, done)
-		}
-		return err == nil
-	})
-	return err
-}
-
-// check checks the value of a field in a message.
-func (f *checkedField) check(m protoreflect.Message, v protoreflect.Value, done *corrections) (err error) {
-	switch {
-	case f.IsMap():
-		f.checkMap(v.Map(), done)
-	case f.IsList():
-		err = f.checkList(v.List(), done)
-	case f.inside != nil:
-		if f.key == "NamespaceRecord.workload" {
-			f.checkName(v.Message(), done)
-		}
-		err = f.inside.check(v.Message(), done)
-	default:
-		if v, err = f.checkValue(v, done); v.IsValid() {
-			m.Set(f.FieldDescriptor, v)
-		}
-	}
-	return err
-}
-
-// checkName corrects the name of a workload, whose form depends on its kind.
-func (f *checkedField) checkName(m protoreflect.Message, done *corrections) {
-	w, _ := m.Interface().(*pb.Workload)
-	if of := nameOf(w); !of.Has(w.GetName()) {
-		w.Name = of.Correct(w.GetName())
-		done.add(corrections{"Workload.name": 1})
-	}
-}
-
-func (f *checkedField) checkList(list protoreflect.List, done *corrections) error {
-	for i := range list.Len() {
-		v, err := list.Get(i), error(nil)
-		if f.inside != nil {
-			err = f.inside.check(v.Message(), done)
-		} else if v, err = f.checkValue(v, done); v.IsValid() {
-			list.Set(i, v)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkMap removes entries that do not have their form.
-func (f *checkedField) checkMap(m protoreflect.Map, done *corrections) {
-	m.Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-		if !f.text.Has(k.String()) || !f.text.Has(v.String()) {
-			m.Clear(k)
-			done.add(corrections{f.key: 1})
-		}
-		return true
-	})
-}
-
-// checkValue returns the value to set in place of a string or bytes, if it needs a correction.
-func (f *checkedField) checkValue(v protoreflect.Value, done *corrections) (protoreflect.Value, error) {
-	none := protoreflect.Value{}
-	if f.Kind() == protoreflect.BytesKind {
-		if n := len(v.Bytes()); !slices.Contains(f.sizes, n) {
-			return none, status.Errorf(codes.InvalidArgument, "%s has %d bytes: this is not what an ipwitness agent sends", f.key, n)
-		}
-		return none, nil
-	}
-	text := v.String()
-	switch {
-	case f.text.Has(text):
-		return none, nil
-	case f.must:
-		return none, status.Errorf(codes.InvalidArgument, "%s is %q, which cannot be: use letters, digits, -, _ and . only", f.key, form.Text(64).Correct(text))
-	}
-	done.add(corrections{f.key: 1})
-	return protoreflect.ValueOfString(f.text.Correct(text)), nil
 }

@@ -8,7 +8,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Each field of a report with strings or bytes has a rule. This fails for a new field without
+// Each string and bytes field of a report must have a rule. This test fails for a new field without
 // one.
 func TestEachTextOfAReportHasARule(t *testing.T) {
 	found := map[string]bool{}

@@ -11,22 +11,21 @@ import (
 )
 
 const (
-	maxSnapshot = 256 << 20 // bytes: several times the snapshot of the largest node
+	maxSnapshot = 256 << 20 // bytes; several times the snapshot of the largest node
 	maxText     = 1024      // bytes of a problem
-	maxRanges   = 1024      // of a pool
+	maxRanges   = 1024      // ranges of a pool
 	maxFlooding = 256       // ports of a node
 )
 
-// Limits for one namespace, above what any real namespace has.
+// Limits for one namespace. They exceed what any real namespace has.
 const (
 	maxSources  = 32
 	maxIntended = 256
-	maxWord     = facts.MaxWord // bytes of a field, source or interface in them
+	maxWord     = facts.MaxWord // bytes of a field, source or interface
 )
 
-// validate refuses a report that no agent of any version sends. Single fields have been
-// checked before by rules. Records that only a newer agent sends are dropped and counted
-// later, one by one.
+// validate returns an error for a report that no version of the agent sends. Single fields have
+// been checked by rules. Records of a newer agent that are not known are dropped and counted later.
 func validate(m *pb.ReportRequest) error {
 	bad := func(what string) error {
 		return status.Error(codes.InvalidArgument, what+": this is not what an ipwitness agent sends")
@@ -34,9 +33,9 @@ func validate(m *pb.ReportRequest) error {
 	for _, c := range m.GetClaims() {
 		switch {
 		case c.GetVlan() > 4095 || c.GetInnerVlan() > 4095:
-			return bad("a VLAN id must be below 4096")
+			return bad("a VLAN ID must be below 4096")
 		case c.GetPrefixLength() > uint32(8*len(c.GetAddress())): //nolint:gosec // 16 bytes at most
-			return bad("a prefix has at most as many bits as its address")
+			return bad("a prefix is longer than its address")
 		}
 	}
 	for _, ns := range m.GetNamespaces() {
@@ -45,11 +44,11 @@ func validate(m *pb.ReportRequest) error {
 		}
 	}
 	if len(m.GetStatus().GetFlooding()) > maxFlooding {
-		return bad("there are too many ports that flood")
+		return bad("there are too many flooding ports")
 	}
 	for _, p := range m.GetPools() {
 		if len(p.GetRanges()) > maxRanges || len(p.GetGateways()) > maxRanges {
-			return bad("the ranges of a pool are too many")
+			return bad("a pool has too many ranges or gateways")
 		}
 		for _, r := range p.GetRanges() {
 			if len(r.GetLast()) != len(r.GetFirst()) || bytes.Compare(r.GetFirst(), r.GetLast()) > 0 {

@@ -10,13 +10,13 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// pending is an incomplete snapshot. Its messages are kept encoded, which takes a fraction of
-// the memory. Wire claims are kept separately and applied last, so that they do not take the
-// room of kernel records.
+// pending is an incomplete snapshot. Its messages are kept encoded, which takes a fraction of the
+// memory. Wire claims are kept separately and applied last, so that they never displace kernel
+// records.
 type pending struct {
 	first, wire [][]byte
-	// held is the charge of the snapshot in bytes until it is applied; leftOut counts its
-	// records that did not fit into memory.
+	// held is the memory in bytes that is charged for the snapshot. leftOut counts the records that
+	// did not fit.
 	held    int64
 	leftOut facts.LeftOut
 }
@@ -48,14 +48,14 @@ func (p *pending) add(r *Session, m *pb.ReportRequest) error {
 	return nil
 }
 
-// all yields the messages of the snapshot, ending with last, which was not kept. It decodes the
-// kept messages one at a time.
+// all yields the messages of the snapshot and last, which are not among the kept ones. It decodes
+// one kept message at a time.
 func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 	return func(yield func(*pb.ReportRequest) bool) {
 		kept := func(messages [][]byte) bool {
 			for _, raw := range messages {
 				m := new(pb.ReportRequest)
-				if proto.Unmarshal(raw, m) == nil && !yield(m) { // encoded here, so it decodes
+				if proto.Unmarshal(raw, m) == nil && !yield(m) { // encoded by add, so decoding cannot fail
 					return false
 				}
 			}
@@ -73,7 +73,7 @@ func (p *pending) all(last []*pb.ReportRequest) iter.Seq[*pb.ReportRequest] {
 	}
 }
 
-// takeWire moves the wire claims out of a message into a new one.
+// takeWire moves the wire claims of a message to a new message.
 func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 	wire := new(pb.ReportRequest)
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
@@ -86,7 +86,7 @@ func takeWire(m *pb.ReportRequest) *pb.ReportRequest {
 	return wire
 }
 
-// hold charges the node of a session for a message that is kept for later.
+// hold charges the memory of a kept message to the node of a session, and reports whether it fits.
 func (s *Service) hold(r *Session, bytes int) bool {
 	if !s.Facts.Hold(r.node, bytes) {
 		return false
@@ -95,12 +95,12 @@ func (s *Service) hold(r *Session, bytes int) bool {
 	return true
 }
 
-// forgetPending drops the incomplete snapshot of a session that begins another one.
-func (s *Service) forgetPending(r *Session) { s.Facts.Update(func() { s.letGo(r) }) }
+// forgetPending drops the incomplete snapshot of a session.
+func (s *Service) forgetPending(r *Session) { s.Facts.Update(func() { s.releasePending(r) }) }
 
-// letGo drops the snapshot of a session, whether incomplete or applied. The facts are held for
-// writing.
-func (s *Service) letGo(r *Session) {
+// releasePending drops the snapshot of a session after it was applied or interrupted. The caller
+// holds the facts for writing.
+func (s *Service) releasePending(r *Session) {
 	if r.node != nil {
 		s.Facts.Release(r.node, r.pending.held)
 	}

@@ -9,46 +9,46 @@ import (
 )
 
 const (
-	// pingEvery is the interval between pings of one agent. It is longer if all agents together
-	// would exceed pingsASecond.
+	// pingEvery is the interval between pings of one agent. It grows with the number of agents to
+	// keep the rate of all pings below pingsASecond.
 	pingEvery    = 3 * time.Second
 	pingsASecond = 250
-	// silentAfter is the time without an answer after which an agent counts as gone.
+	// silentAfter is the time without an answer after which an agent is disconnected.
 	silentAfter = 10 * time.Second
 )
 
-// pings is the state of a session's liveness checks. The answer to a ping follows everything that
-// the agent had to send, so it also shows how far the aggregator is behind.
+// pings is the state of a session's liveness checks. An agent answers a ping after everything that
+// it had to send, so the answer also shows how far the aggregator lags behind.
 type pings struct {
-	// due is the ping to send, 0 for none.
+	// due is the ID of the ping to send, 0 for none; last is the ID of the last ping.
 	due, last uint64
-	// sent is when the last ping was requested; 0 once it is answered.
+	// sent is when the unanswered ping was requested; 0 if there is none.
 	sent verdict.Stamp
-	// took is how long the last answer took.
+	// took is the time from the last answered ping to its answer.
 	took time.Duration
-	// skew is how far the agent's wall clock is ahead of ours, if known.
+	// skew is how far the agent's clock is ahead of the aggregator's clock, if known is set.
 	skew  time.Duration
 	known bool
 }
 
-// pingInterval returns the interval at which each agent is pinged if there are that many sessions.
+// pingInterval returns the interval between pings of one agent.
 func pingInterval(sessions int64) time.Duration {
 	return max(pingEvery, time.Duration(sessions)*time.Second/pingsASecond)
 }
 
-// Ping pings the agent, unless a ping is unanswered.
+// Ping pings the agent unless a ping is unanswered.
 func (r *Session) Ping(now verdict.Stamp) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ping(now)
 }
 
-// ping is Ping with the lock held.
+// ping is like Ping. The caller holds the lock.
 func (r *Session) ping(now verdict.Stamp) {
 	if r.sent == 0 {
 		r.last++
 		r.due, r.sent = r.last, now
-		r.announce()
+		r.startSending()
 	}
 }
 
@@ -70,7 +70,7 @@ func (r *Session) pong(p *pb.Pong, now verdict.Stamp) {
 	}
 }
 
-// Lag returns how far the aggregator is behind the agent, if known.
+// Lag returns how far the aggregator lags behind the agent, if that is known.
 func (r *Session) Lag(now verdict.Stamp) (lag time.Duration, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package report receives what agents report. It serves the ReportService: it checks the messages
-// of each agent's stream, keeps an incomplete snapshot until it is complete, and applies changes to
-// the facts. It knows the facts, but not owners.
+// Package report serves the ReportService, to which agents report. It checks the messages of each
+// agent's stream, keeps a snapshot until it is complete, and applies changes to the facts. It knows
+// the facts, but not owners.
 package report
 
 import (
@@ -24,30 +24,30 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A Listener is told how far a report has been applied to the facts.
+// A Listener is notified when reports have been applied to the facts.
 type Listener interface {
-	// Applied is called when the snapshot of a node is in the facts.
+	// Applied is called when the snapshot of a node has been applied.
 	Applied(n *facts.Node)
-	// Judge waits until everything that a change touched is judged.
+	// Judge waits until every address affected by a change is judged.
 	Judge(b *facts.Batch)
-	// Untidy is called when a snapshot has been applied and judged, and has left unused memory
+	// Untidy is called when a snapshot has been applied and judged, which leaves unused memory
 	// behind.
 	Untidy()
-	// Shared reports whether a node shares its name with another one. It is called with the facts
-	// held for writing.
+	// Shared reports whether a node shares its name with another one. It is called while the facts
+	// are held for writing.
 	Shared(n *facts.Node) bool
 }
 
-// Config is what reports need. No field may be left out.
+// Config is the configuration of a Service. All fields are required.
 type Config struct {
 	Facts    *facts.Facts
 	Log      *slog.Logger
 	Listener Listener
-	// Metrics is where the counters of what agents report are registered.
+	// Metrics is the registry for the counters of reports.
 	Metrics prometheus.Registerer
-	// Memory is the number of bytes that the process may use; 0 means no limit.
+	// Memory is the memory limit of the process in bytes; 0 for no limit.
 	Memory int64
-	// Stopped is closed when streams are to end.
+	// Stopped is closed when streams must end.
 	Stopped <-chan struct{}
 }
 
@@ -57,17 +57,17 @@ type Service struct {
 	Config
 	// arrivals limits the memory of messages that are being read.
 	arrivals *arrivals
-	// complaints are what the log says of streams.
+	// complaints limits the log messages about streams.
 	complaints complaints
 	counters   counters
-	// snapshots holds a token for each snapshot that may be applied at a time: the others wait, so
-	// that changes need not wait for all of them.
+	// snapshots limits the number of snapshots that are applied at a time, so that changes do not
+	// wait for all of them.
 	snapshots chan struct{}
-	// sessions is the number of agents that report.
+	// sessions is the number of open report streams.
 	sessions atomic.Int64
 }
 
-// New returns a service that no stream has reached.
+// New returns a service.
 func New(cfg Config) (*Service, error) {
 	s := &Service{Config: cfg, arrivals: newArrivals(cfg.Memory), counters: newCounters(), snapshots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	for _, c := range []prometheus.Collector{s.counters.received, s.counters.corrected} {
@@ -78,17 +78,17 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// Codec returns the codec that a gRPC server reads messages of agents with. It limits their size
-// in memory.
+// Codec returns the codec with which a gRPC server must decode messages of agents. It limits their
+// size in memory.
 func (s *Service) Codec() encoding.CodecV2 { return newBounded(s.arrivals) }
 
-// errStopping ends the stream of an agent.
+// errStopping ends the streams of agents when the aggregator stops.
 var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping")
 
-// refillEvery is the interval at which an incomplete node may be asked for a snapshot.
+// refillEvery is the interval at which incomplete nodes are asked for a snapshot.
 const refillEvery = 5 * time.Second
 
-// Run asks incomplete nodes for a snapshot once there is room, until ctx is done.
+// Run asks incomplete nodes for a snapshot when there is enough memory, until ctx is done.
 func (s *Service) Run(ctx context.Context) {
 	ticker := time.NewTicker(refillEvery)
 	defer ticker.Stop()
@@ -102,7 +102,7 @@ func (s *Service) Run(ctx context.Context) {
 	}
 }
 
-// connect makes a session the one that reports for its node. It ends an older session that is half
+// connect attaches a session to its node. It ends an older session of the same agent that is half
 // open, and refuses an agent that is older than the current one.
 func (s *Service) connect(r *Session, hello *pb.Hello) error {
 	n, b, err := s.Facts.Connect(r, hello, r.caller.Vouched(hello.GetNode()))
@@ -111,7 +111,7 @@ func (s *Service) connect(r *Session, hello *pb.Hello) error {
 	return err
 }
 
-// disconnect ends a session: its node is no longer connected.
+// disconnect detaches an ended session from its node.
 func (s *Service) disconnect(r *Session) {
 	s.forgetPending(r)
 	if r.node == nil {
@@ -122,8 +122,7 @@ func (s *Service) disconnect(r *Session) {
 	}
 }
 
-// snapshot replaces all records of a node in one step by the messages that the session has kept
-// and the last ones.
+// snapshot replaces all records of a node at once by those in the kept messages and in last.
 func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 	select {
 	case s.snapshots <- struct{}{}:
@@ -135,7 +134,7 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 	in := &facts.Snapshot{
 		Messages: func(yield func(*pb.ReportRequest) bool) {
 			for m := range r.pending.all(last) {
-				s.counters.took(m)
+				s.counters.countRecords(m)
 				if !yield(m) {
 					return
 				}
@@ -143,7 +142,7 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 		},
 		Excess: r.excess, LeftOut: r.pending.leftOut, Corrections: r.corrected, Checked: r.checked,
 	}
-	batches, err := s.Facts.Snapshot(r, n, in, func() { s.letGo(r) })
+	batches, err := s.Facts.Snapshot(r, n, in, func() { s.releasePending(r) })
 	s.Listener.Applied(n)
 	for _, b := range batches {
 		s.Listener.Judge(b)
@@ -166,7 +165,7 @@ func (s *Service) peerOf(n *facts.Node) facts.Peer {
 	return n.Peer
 }
 
-// delta applies one message of changes.
+// delta applies a message with changes.
 func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error {
 	if len(r.corrected) > 0 {
 		s.Facts.Update(func() {
@@ -176,7 +175,7 @@ func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error
 		})
 		s.tellCorrected(r.node, r.corrected)
 	}
-	s.counters.took(m)
+	s.counters.countRecords(m)
 	b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
 	s.Listener.Judge(b)
 	return err
@@ -190,23 +189,24 @@ func (s *Service) tellCorrected(n *facts.Node, some corrections) {
 	for _, times := range some {
 		s.counters.corrected.Add(float64(times))
 	}
-	if s.complaints.first(n.Name, "corrected", s.Facts.Clock()) {
+	if s.complaints.shouldLog(n.Name, "corrected", s.Facts.Clock()) {
 		s.Log.Warn("an agent reported malformed strings", "node", n.Name, "fields", explain.Fields(some))
 	}
 }
 
-// warnOfPlace logs a warning if another node reports the same boot id and network namespace as a
-// node that has connected.
-func (s *Service) warnOfPlace(n *facts.Node) {
+// warnOfSharedPlace logs a warning if other nodes report the same boot ID and network namespace as
+// a newly connected node.
+func (s *Service) warnOfSharedPlace(n *facts.Node) {
 	s.Facts.RLock()
 	name, others, now := n.Rec.Name, s.Facts.InOnePlace(n), s.Facts.Clock()
 	s.Facts.RUnlock()
-	if others != nil && s.complaints.first(name, "place "+strings.Join(others, " "), now) {
+	if others != nil && s.complaints.shouldLog(name, "place "+strings.Join(others, " "), now) {
 		s.Log.Warn("several nodes report the same boot ID and network namespace", "node", name, "problem", explain.SharedPlace(others))
 	}
 }
 
-// Session opens a session for a caller that has sent nothing yet. Report runs one over a stream.
+// Session returns a session for a caller that has not sent anything yet. Report runs a session over
+// a stream.
 func (s *Service) Session(caller *access.Caller) *Session {
 	return &Session{service: s, caller: caller, ended: make(chan struct{})}
 }

@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// snapshotWithin is the time in which an agent must complete its snapshot. A message that is
-	// being processed, or waits for memory, extends it: that delay is not the agent's.
+	// snapshotWithin is the time in which an agent must complete its first snapshot. Time in which
+	// the aggregator processes a message, or the message waits for memory, does not count.
 	snapshotWithin = time.Minute
-	// maxChecks is the number of unanswered checks of one agent that are remembered.
+	// maxChecks is the largest number of unanswered checks per agent that are remembered.
 	maxChecks = 64
 )
 
-// Session is one Report stream, independent of its transport. A Session is a facts.Peer.
+// Session is one Report stream, independent of its transport. It implements facts.Peer.
 type Session struct {
 	service *Service
-	// stream is the transport; nil if the session is not run by Report.
+	// stream is the transport; nil if the session was not started by Report.
 	stream pb.ReportService_ReportServer
 	intake
-	// node is set with the first message.
+	// node is set by the first message.
 	node   *facts.Node
 	caller *access.Caller
 
@@ -48,24 +48,23 @@ type Session struct {
 	err   error
 }
 
-// intake is the state of the goroutine that receives: the position in the stream, and a snapshot
-// that is not complete.
+// intake is the state of the receiving goroutine: the position in the stream and the incomplete
+// snapshot.
 type intake struct {
 	sequence uint64
 	lost     bool
 	inside   bool
 	pending  pending
 	parts    int
-	// Counts of the incomplete snapshot so far. excess counts the wire claims that exceed the
-	// limit.
+	// The numbers of records and bytes in the incomplete snapshot. excess is the number of wire
+	// claims above the limit.
 	records, kernelClaims, wireClaims, excess, bytes int
-	// corrected counts strings that were corrected in the incomplete snapshot or in the last
-	// message.
+	// corrected counts the corrected strings in the incomplete snapshot or in the last message.
 	corrected corrections
 }
 
-// outbox holds what is to be sent, by key, so that it cannot outgrow the agent's own table. Its
-// maps are nil while they are empty.
+// outbox has the requests to the agent that have not been sent. They are keyed, so that their
+// number is limited by the size of the agent's own table. Empty maps are nil.
 type outbox struct {
 	acknowledged uint64
 	news, resync bool
@@ -77,10 +76,10 @@ type outbox struct {
 	checks   map[uint64][]index.Address
 }
 
-// Report receives an agent's table and the changes to it. Thousands of agents are idle at a time, so
-// a session keeps only two goroutines with small stacks: this one waits for the end of the session,
-// and another one for the next message. A goroutine that sends exists only while there is something
-// to send, so an agent that does not read delays no other agent.
+// Report receives an agent's table and its changes. Because thousands of agents are idle at a time,
+// a session has only two goroutines with small stacks: this one waits for the end of the session,
+// and another one for the next message. A third one exists while there is something to send, so
+// that an agent that does not read delays no other agent.
 func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	r := s.Session(access.Of(stream.Context()))
 	r.stream = stream
@@ -102,13 +101,14 @@ func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 func (r *Session) send() {
 	for m := r.next(); m != nil; m = r.next() {
 		if err := r.stream.Send(m); err != nil {
-			r.End(err) // nothing more is sent
+			r.End(err) // no further response can be sent
 			return
 		}
 	}
 }
 
-// next returns the next message to send; nil if there is none and the sender ends.
+// next returns the next response; nil if there is none, in which case the sending goroutine must
+// end.
 func (r *Session) next() *pb.ReportResponse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,8 +117,8 @@ func (r *Session) next() *pb.ReportResponse {
 	return m
 }
 
-// receive takes one message. A new goroutine takes the next one: it waits with a small stack,
-// however large the stack was that this message needed.
+// receive handles one message and starts a new goroutine for the next one. The new goroutine has a
+// small stack, however much stack this message needed.
 func (r *Session) receive() {
 	err := r.receiveOne()
 	if err == nil {
@@ -141,7 +141,7 @@ func (r *Session) receiveOne() error {
 	if err != nil {
 		return err
 	}
-	defer in.leave()
+	defer in.release()
 	now := r.service.Facts.Clock()
 	if err := r.Accept(&in.ReportRequest, now); err != nil {
 		r.complain(err, now)
@@ -159,7 +159,7 @@ func (r *Session) complain(err error, now verdict.Stamp) {
 	if p, ok := peer.FromContext(r.stream.Context()); ok {
 		from = p.Addr.String()
 	}
-	if r.service.complaints.first(from, status.Convert(err).Message(), now) {
+	if r.service.complaints.shouldLog(from, status.Convert(err).Message(), now) {
 		name := ""
 		if r.node != nil {
 			name = r.node.Name
@@ -168,7 +168,7 @@ func (r *Session) complain(err error, now verdict.Stamp) {
 	}
 }
 
-// Accept takes the next message of the stream.
+// Accept handles the next message of the stream.
 func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if m.GetSnapshotBegin() || !r.inside {
 		r.corrected = nil
@@ -183,12 +183,12 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 			return err
 		}
 	} else if m.GetHello() != nil {
-		return status.Error(codes.InvalidArgument, "only the first message of a stream says hello")
+		return status.Error(codes.InvalidArgument, "only the first message of a stream may contain hello")
 	}
 	switch sequence := m.GetSequence(); {
 	case sequence <= r.sequence:
 		r.service.Facts.Heard(r, r.node)
-		r.acknowledge() // received before
+		r.acknowledge() // a repetition
 		return nil
 	case sequence != r.sequence+1 && !m.GetSnapshotBegin() && !r.lost:
 		r.lost = true
@@ -209,10 +209,10 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	if err := validate(m); err != nil {
 		return err
 	}
-	if err := r.bring(m, at); err != nil {
+	if err := r.apply(m, at); err != nil {
 		return err
 	}
-	if onlyPong(m) { // the next response acknowledges it
+	if onlyPong(m) { // acknowledged by the next response
 		r.mu.Lock()
 		r.acknowledged = r.sequence
 		r.mu.Unlock()
@@ -222,7 +222,7 @@ func (r *Session) Accept(m *pb.ReportRequest, at verdict.Stamp) error {
 	return nil
 }
 
-// onlyPong reports whether a message does nothing but answer a ping.
+// onlyPong reports whether a message contains nothing but the answer to a ping.
 func onlyPong(m *pb.ReportRequest) bool {
 	return m.GetPong() != nil && m.GetHello() == nil && !m.GetSnapshotBegin() && !m.GetSnapshotEnd() && m.GetStatus() == nil &&
 		len(m.GetNamespaces())+len(m.GetLinks())+len(m.GetInterfaces())+len(m.GetClaims())+len(m.GetChecked()) == 0
@@ -234,7 +234,7 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 	switch {
 	case hello == nil || !m.GetSnapshotBegin() || m.GetSequence() != 1:
 		return status.Error(codes.InvalidArgument,
-			"the first message of a stream must have sequence 1, say hello and begin a snapshot: this is not an ipwitness agent of this version")
+			"the first message of a stream must have sequence 1, contain hello and begin a snapshot: this is not an ipwitness agent of this version")
 	case hello.GetNode() == "" || hello.GetBootId() == "" || hello.GetNetns() == "" || hello.GetEpoch() == 0:
 		return status.Error(codes.InvalidArgument, "hello must have node, boot_id, netns and epoch")
 	}
@@ -244,8 +244,8 @@ func (r *Session) begin(m *pb.ReportRequest) error {
 	return r.service.connect(r, hello)
 }
 
-// bring applies a message to the facts. Messages of a snapshot are kept until it is complete.
-func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
+// apply applies a message to the facts. Messages of a snapshot are kept until it is complete.
+func (r *Session) apply(m *pb.ReportRequest, at verdict.Stamp) error {
 	if !r.inside {
 		return r.service.delta(r, m, at)
 	}
@@ -255,8 +255,8 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	r.parts++
 	r.records += len(m.GetClaims()) + len(m.GetInterfaces()) + len(m.GetNamespaces()) + len(m.GetLinks())
-	if whole := r.parts == 1 && m.GetSnapshotEnd(); !whole { // the size of a single message is limited by gRPC
-		if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // including unknown fields
+	if whole := r.parts == 1 && m.GetSnapshotEnd(); !whole { // gRPC limits the size of a single message
+		if r.bytes += proto.Size(m); r.bytes > maxSnapshot { // includes unknown fields
 			return facts.TooMany("bytes", strconv.Itoa(maxSnapshot))
 		}
 	}
@@ -273,13 +273,12 @@ func (r *Session) bring(m *pb.ReportRequest, at verdict.Stamp) error {
 	}
 	r.inside = false
 	if r.complete() {
-		r.service.warnOfPlace(r.node)
+		r.service.warnOfSharedPlace(r.node)
 	}
 	return nil
 }
 
-// count counts the claims of a snapshot's message, and removes the wire claims that exceed the
-// limit.
+// count counts the claims in a message of a snapshot, and removes wire claims above the limit.
 func (r *Session) count(m *pb.ReportRequest) {
 	m.Claims = slices.DeleteFunc(m.Claims, func(c *pb.ClaimRecord) bool {
 		switch {
@@ -295,14 +294,14 @@ func (r *Session) count(m *pb.ReportRequest) {
 	})
 }
 
-// End ends the stream with an error, or without one; only the first call counts.
+// End ends the stream with an error or with nil. Only the first call counts.
 func (r *Session) End(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.end(err)
 }
 
-// end is End with the lock held.
+// end is like End. The caller holds the lock.
 func (r *Session) end(err error) {
 	select {
 	case <-r.ended:
@@ -313,16 +312,16 @@ func (r *Session) end(err error) {
 	}
 }
 
-// say changes the outbox and has it sent.
-func (r *Session) say(note func()) {
+// update changes the outbox and starts sending it.
+func (r *Session) update(note func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	note()
-	r.announce()
+	r.startSending()
 }
 
-// announce has the outbox sent. The lock is held.
-func (r *Session) announce() {
+// startSending starts sending the outbox. The caller holds the lock.
+func (r *Session) startSending() {
 	r.news = true
 	if r.stream != nil && !r.sending {
 		r.sending = true
@@ -331,17 +330,17 @@ func (r *Session) announce() {
 }
 
 func (r *Session) acknowledge() {
-	r.say(func() { r.acknowledged = r.sequence })
+	r.update(func() { r.acknowledged = r.sequence })
 }
 
-// AskResync asks for a snapshot.
+// AskResync asks the agent for a snapshot.
 func (r *Session) AskResync() {
-	r.say(func() { r.resync = true })
+	r.update(func() { r.resync = true })
 }
 
-// Contest tells the agent to look closely at an address, or to stop doing so.
+// Contest asks the agent to watch an address more closely, or to stop doing so.
 func (r *Session) Contest(a netip.Addr, contested bool) {
-	r.say(func() {
+	r.update(func() {
 		if r.contests == nil {
 			r.contests = make(map[netip.Addr]bool)
 		}
@@ -349,9 +348,9 @@ func (r *Session) Contest(a netip.Addr, contested bool) {
 	})
 }
 
-// Check has the agent read an address again.
+// Check asks the agent to read an address again.
 func (r *Session) Check(a netip.Addr) {
-	r.say(func() {
+	r.update(func() {
 		if r.reread == nil {
 			r.reread = make(map[netip.Addr]struct{})
 		}
@@ -359,7 +358,7 @@ func (r *Session) Check(a netip.Addr) {
 	})
 }
 
-// checked returns, and forgets, the addresses of a check that was answered.
+// checked removes and returns the addresses of an answered check.
 func (r *Session) checked(id uint64) []index.Address {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -370,15 +369,15 @@ func (r *Session) checked(id uint64) []index.Address {
 	return addrs
 }
 
-// Take returns the next message to send; nil if there is none. A message has a limited size: the
-// rest follows in the next one.
+// Take returns the next response to send; nil if there is none. The size of a response is limited,
+// and the rest follows in the next one.
 func (r *Session) Take() *pb.ReportResponse {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.take()
 }
 
-// take is Take with the lock held.
+// take is like Take. The caller holds the lock.
 func (r *Session) take() *pb.ReportResponse {
 	if !r.news {
 		return nil
@@ -411,7 +410,7 @@ func (r *Session) take() *pb.ReportResponse {
 		r.checks[r.checkID] = addrs
 		for id := range r.checks {
 			if id+maxChecks <= r.checkID {
-				delete(r.checks, id) // it is asked again
+				delete(r.checks, id) // a new check will replace it
 			}
 		}
 	}

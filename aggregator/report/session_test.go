@@ -25,7 +25,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A snapshot that never ends, of what counts as no record, must not take all memory.
+// A snapshot that never ends must not use up the memory, even if its contents do not count as
+// records.
 func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
 	r := newService(t).Session(nil)
 	hello := &pb.Hello{Node: "n1", BootId: "boot", Netns: "4026531840", Epoch: 1}
@@ -37,15 +38,15 @@ func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
 	var err error
 	taken := 0
 	for ; err == nil && taken < 200; taken++ {
-		err = r.bring(m, 0)
+		err = r.apply(m, 0)
 	}
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("got %v after %d messages of 3 MiB, want ResourceExhausted", err, taken)
 	}
 }
 
-// An agent among thousands is asked less often whether it is there, and noticed as soon as it does
-// not answer.
+// One of thousands of agents is pinged less often, but is still disconnected soon after it stops
+// answering.
 func TestPingsOfManyAgentsAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		agents int64
@@ -85,7 +86,7 @@ func TestPingsOfManyAgentsAreBounded(t *testing.T) {
 	}
 }
 
-// Several goroutines may ping an agent at once: it is pinged once.
+// Several goroutines may call Ping at once, but only one ping is sent.
 func TestAnUnansweredPingIsNotRepeated(t *testing.T) {
 	r := newService(t).Session(nil)
 	var group sync.WaitGroup
@@ -103,8 +104,7 @@ func TestAnUnansweredPingIsNotRepeated(t *testing.T) {
 	}
 }
 
-// A session that has told its agent everything keeps no goroutine for sending, and tells it more
-// when there is more.
+// A session without anything to send has no sending goroutine. A new one is started when needed.
 func TestASenderEndsWhenThereIsNothingToSend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
@@ -123,8 +123,8 @@ func TestASenderEndsWhenThereIsNothingToSend(t *testing.T) {
 	})
 }
 
-// An agent whose snapshot waits for room among those of others is not silent, however long that
-// takes: it would begin anew, and take the time of others again.
+// An agent whose snapshot waits for memory is not silent, however long it waits. If it were
+// disconnected, it would begin again and delay others even more.
 func TestASnapshotThatWaitsIsNotLate(t *testing.T) {
 	for _, received := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -152,15 +152,15 @@ func TestASnapshotThatWaitsIsNotLate(t *testing.T) {
 	}
 }
 
-// agent is the stream of an agent that answers pings, or does not.
+// agent is the stream of an agent that may or may not answer pings.
 type agent struct {
 	grpc.ServerStream
 	ctx   context.Context
 	says  chan *pb.ReportRequest
 	mute  atomic.Bool
 	pings atomic.Uint64
-	// waits is how long the first message waits for room, and unread says that it has not come whole
-	// until then.
+	// waits is how long the first message waits for memory. unread is set if it arrives completely
+	// only after that.
 	waits  time.Duration
 	unread bool
 }
@@ -194,7 +194,7 @@ func (a *agent) Send(m *pb.ReportResponse) error {
 	return nil
 }
 
-// newService returns a service whose facts nothing is judged of.
+// newService returns a service whose facts are not judged.
 func newService(t *testing.T) *Service {
 	t.Helper()
 	f := facts.New(facts.Config{
@@ -208,7 +208,7 @@ func newService(t *testing.T) *Service {
 	return s
 }
 
-// deaf is told things in vain.
+// deaf is a listener that ignores everything.
 type deaf struct{ facts.Listener }
 
 func (deaf) NodeChanged(*facts.Node)            {}

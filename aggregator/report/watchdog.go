@@ -9,21 +9,22 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// watchdog is the state of the checks that an agent is alive and completes its snapshot. A timer
-// runs them, so that a session that is idle needs no goroutine for them.
+// watchdog is the state of the checks that an agent responds and completes its snapshot. They are
+// run by a timer, so that an idle session needs no goroutine for them.
 type watchdog struct {
-	// timer is nil before the first check, and after the session has ended.
+	// timer is nil before the first check and after the end of the session.
 	timer *time.Timer
-	// idle is the time since which the next message is awaited; 0 while one is processed.
+	// idle is the time since which the session has been waiting for a message; 0 while it processes
+	// one.
 	idle verdict.Stamp
-	// synced is set once the first snapshot is complete; late is when it must be.
+	// synced is set once the first snapshot is complete. late is the deadline for it.
 	synced bool
 	late   verdict.Stamp
 	// pinged is when the agent was last pinged by watch.
 	pinged verdict.Stamp
 }
 
-// watch begins to check the agent.
+// watch starts the checks.
 func (r *Session) watch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -33,7 +34,7 @@ func (r *Session) watch() {
 	r.timer = time.AfterFunc(pingEvery, r.check)
 }
 
-// unwatch ends the checks. The lock is held.
+// unwatch stops the checks. The caller holds the lock.
 func (r *Session) unwatch() {
 	if r.timer != nil {
 		r.timer.Stop()
@@ -41,12 +42,12 @@ func (r *Session) unwatch() {
 	}
 }
 
-// check checks the agent, and pings it if that is due.
+// check checks the agent, and pings it if a ping is due.
 func (r *Session) check() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.timer == nil {
-		return // ended meanwhile
+		return // the session has ended in the meantime
 	}
 	now := r.service.Facts.Clock()
 	if !r.synced && r.late <= now {
@@ -57,13 +58,13 @@ func (r *Session) check() {
 		r.late = now.Add(snapshotWithin)
 	}
 	if r.silent(now) {
-		r.end(status.Errorf(codes.DeadlineExceeded, "nothing was heard of the agent for %s: connect again", silentAfter))
+		r.end(status.Errorf(codes.DeadlineExceeded, "the agent has not responded for %s: connect again", silentAfter))
 		return
 	}
 	interval := pingInterval(r.service.sessions.Load())
 	next := r.pinged.Add(interval).Sub(now)
 	switch {
-	case r.sent != 0: // not answered yet
+	case r.sent != 0: // the last ping is unanswered
 		r.pinged, next = now, pingEvery
 	case next <= 0:
 		r.ping(now)
@@ -75,7 +76,7 @@ func (r *Session) check() {
 	r.timer.Reset(next)
 }
 
-// complete notes that a snapshot is complete, and reports whether it is the first one.
+// complete records that a snapshot is complete, and reports whether it is the first one.
 func (r *Session) complete() (first bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,18 +84,18 @@ func (r *Session) complete() (first bool) {
 	return first
 }
 
-// waiting notes since when the next message is awaited.
+// waiting records since when the session has been waiting for a message.
 func (r *Session) waiting(since verdict.Stamp) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.idle = since
 }
 
-// processing notes that a message is being processed.
+// processing records that a message is being processed.
 func (r *Session) processing() { r.waiting(0) }
 
-// silent reports whether nothing was heard for silentAfter although a ping is unanswered. While a
-// message is being processed, the delay is ours.
+// silent reports whether a ping has been unanswered and no message has arrived for silentAfter. It
+// returns false while a message is being processed.
 func (r *Session) silent(now verdict.Stamp) bool {
 	return r.idle != 0 && r.idle.Add(silentAfter) <= now && r.sent != 0 && r.sent.Add(silentAfter) <= now
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// pool is a pool of host-local on the node of an agent, with what it has given.
+// pool returns a report of a host-local pool with allocations.
 func pool(given ...string) *pb.ReportRequest {
 	m := &pb.ReportRequest{Pools: []*pb.PoolRecord{{
 		Ipam: verdict.HostLocal, Name: "net0", Network: "net0", State: pb.Pool_KNOWN, Routed: true,
@@ -23,7 +24,7 @@ func pool(given ...string) *pb.ReportRequest {
 	return m
 }
 
-// given is a pod with a sandbox that the pool gave addresses.
+// given returns a report of a pod with a sandbox and addresses from the pool.
 func given(record uint32, addrs ...string) *pb.ReportRequest {
 	m := pod(record, addrs...)
 	w := m.Namespaces[0].Workload
@@ -67,7 +68,7 @@ func TestAddressesAreComparedWithIPAM(t *testing.T) {
 	})
 }
 
-// behind is a frame that entered by the port of a pod.
+// behind returns a report of a frame that entered through the port of a pod.
 func behind(record uint32, addr string, by []byte, kind pb.Evidence_Kind) *pb.ReportRequest {
 	m := announced(addr, by, 1)
 	c := m.Claims[0]
@@ -75,7 +76,7 @@ func behind(record uint32, addr string, by []byte, kind pb.Evidence_Kind) *pb.Re
 	return m
 }
 
-// bridged is a pod on a bridge.
+// bridged returns a report of a pod on a bridge.
 func bridged(record uint32, addrs ...string) *pb.ReportRequest {
 	m := pod(record, addrs...)
 	m.Links[0].Name, m.Links[0].Kind = "cni0", pb.LinkRecord_BRIDGE
@@ -83,24 +84,24 @@ func bridged(record uint32, addrs ...string) *pb.ReportRequest {
 	return m
 }
 
-func TestSpoofsAreAuditedAndClonesTold(t *testing.T) {
+func TestSpoofsAreAuditedAndClonesPublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
-		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED))
+		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED))
 		w.wantHeard("a pod answers for another one", `audited 10.0.0.1 of 2: ["address-spoofed?"] was [] contested false`, "spoke p3 live")
 		w.after(time.Second)
 		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["address-spoofed"] was ["address-spoofed?"] contested false`, "spoke p3 live")
-		n.tell(gone(behind(3, "10.0.0.1", mac(3), pb.Evidence_ANSWERED)))
+		n.tell(gone(behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED)))
 		w.wantHeard("it ends", `audited 10.0.0.1 of 1: [] was ["address-spoofed"] contested false`, "spoke p3 live")
 
-		n.tell(bridged(4), behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED))
+		n.tell(bridged(4), behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED))
 		w.wantHeard("a pod claims an address with the MAC of another one", "spoke p4 live")
 		w.after(time.Second)
 		w.wantHeard("after the settle time", "cloned 10.0.0.4 1", "spoke p4 live")
 		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.4"))})
 		w.wantHeard("it is judged again", "cloned 10.0.0.4 1", "spoke p4 live")
-		n.tell(gone(behind(4, "10.0.0.4", mac(2), pb.Evidence_ANNOUNCED)))
+		n.tell(gone(behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED)))
 		w.wantHeard("it ends", "cloned 10.0.0.4 0")
 		n.tell(assigned(4, "10.0.0.4"))
 		w.wantHeard("the address is plain")
@@ -117,7 +118,7 @@ func TestAddressesOfLoopbacksAreAudited(t *testing.T) {
 			m := bridged(record, "10.0.0.1")
 			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: record, Index: 1, Name: "lo", Attachment: pb.InterfaceRecord_LOCAL})
 			m.Claims[0].Index = 1
-			n.tell(m, behind(record, "10.0.0.1", mac(record), pb.Evidence_ANSWERED))
+			n.tell(m, behind(record, "10.0.0.1", records.MAC(record), pb.Evidence_ANSWERED))
 		}
 		w.wantHeard("two answer for an address of their loopbacks", `audited 10.0.0.1 of 2: ["shared-address-answered?"] was [] contested false`,
 			"spoke p2 live", "spoke p2 live", "spoke p3 live")
@@ -142,7 +143,7 @@ func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
 	})
 }
 
-// The record of an owner that vanished with its pool tells the cause of a conflict that comes later.
+// An owner's allocation that vanished with its pool determines the cause of a later conflict.
 func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
@@ -173,7 +174,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	})
 }
 
-// What is remembered in the course of a conflict may tell its cause, which is then judged again.
+// If the past changes during a conflict, the cause is determined again.
 func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
@@ -183,7 +184,7 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 			return slices.ContainsFunc(w.of("10.0.0.1").Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactRecordVanished })
 		}
 		if vanished() {
-			t.Error("got a record that vanished, want none")
+			t.Error("got a vanished record, want none")
 		}
 		end := pool("10.0.0.1")
 		end.Pools, end.Allocations[0].Gone = nil, true

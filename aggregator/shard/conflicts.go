@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// KeepResolved is the number of resolved conflicts that are kept, and keepResolvedFor is for
-	// how long.
+	// KeepResolved is the largest number of resolved conflicts that are kept, and keepResolvedFor
+	// is how long they are kept.
 	KeepResolved    = 10_000
 	keepResolvedFor = 24 * time.Hour
 )
 
-// conflictPlace is where a conflict is in the order of lists.
+// conflictPlace is the sort key of a conflict in lists.
 type conflictPlace struct {
 	addr index.Address
 	id   string
-	// at is when the conflict was resolved, in the list of resolved conflicts.
+	// at is when the conflict was resolved; it is set in the list of resolved conflicts only.
 	at verdict.Stamp
 }
 
@@ -28,18 +28,19 @@ func (p conflictPlace) less(other conflictPlace) bool {
 	return cmp.Or(p.addr.Compare(other.addr), cmp.Compare(p.id, other.id)) < 0
 }
 
-// Conflicts has the conflicts that are active or were resolved lately, for concurrent readers. A
-// conflict in it never changes: it is replaced.
+// Conflicts has the active and recently resolved conflicts for concurrent readers. The conflicts in
+// it are immutable and replaced when they change.
 type Conflicts struct {
 	order *index.Set[conflictPlace]
 
 	mu   sync.RWMutex
 	byID map[string]*verdict.Conflict
-	// contested are the addresses that nodes look at more closely.
+	// contested are the addresses that nodes watch more closely.
 	contested map[index.Address]struct{}
-	// audited is what the next audit of an address needs to know.
+	// audited has the state that the next audit of an address needs.
 	audited map[index.Address]audited
-	// owners are the owners, when last judged, of addresses that have several or are disputed.
+	// owners has the owners at the last judgement of addresses that have several owners or are
+	// disputed.
 	owners   map[index.Address][]verdict.Owner
 	resolved []conflictPlace
 }
@@ -69,7 +70,7 @@ func (c *Conflicts) drop(p conflictPlace) {
 	delete(c.byID, p.id)
 }
 
-// Get returns the conflict with an id; nil if there is none.
+// Get returns the conflict with an ID; nil if there is none.
 func (c *Conflicts) Get(id string) *verdict.Conflict {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -83,7 +84,7 @@ func (c *Conflicts) Len() int {
 	return len(c.byID)
 }
 
-// All yields all conflicts, in no order.
+// All returns all conflicts, in no order.
 func (c *Conflicts) All() (all []*verdict.Conflict) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -93,7 +94,7 @@ func (c *Conflicts) All() (all []*verdict.Conflict) {
 	return all
 }
 
-// After yields the conflicts after a place, in the order of their addresses and ids.
+// After yields the conflicts after a place, ordered by address and ID.
 func (c *Conflicts) After(a index.Address, id string) func(yield func(*verdict.Conflict) bool) {
 	return func(yield func(*verdict.Conflict) bool) {
 		for p := range c.order.Snapshot().From(conflictPlace{addr: a, id: id}) {
@@ -107,7 +108,7 @@ func (c *Conflicts) After(a index.Address, id string) func(yield func(*verdict.C
 	}
 }
 
-// audited is what is remembered of allocations, and what the last audit found.
+// audited is the state that an audit leaves for the next one.
 type audited struct {
 	past  []verdict.Past
 	found []verdict.Finding
@@ -133,8 +134,8 @@ func (c *Conflicts) keep(a index.Address, owners []verdict.Owner) {
 	}
 }
 
-// Owners returns the owners, when last judged, of an address that has several or is disputed. The
-// owners of other addresses are derived from the facts.
+// Owners returns the owners at the last judgement of an address that has several owners or is
+// disputed. For other addresses it returns false, and the owners must be derived from the facts.
 func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -142,8 +143,7 @@ func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) 
 	return owners, kept
 }
 
-// Remembered returns what is remembered of the allocations of an address, and what the last audit
-// found.
+// Remembered returns the past of an address's allocations, and the findings of the last audit.
 func (c *Conflicts) Remembered(a index.Address) ([]verdict.Past, []verdict.Finding) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -163,7 +163,7 @@ func (c *Conflicts) Of(a index.Address) (all []verdict.Conflict) {
 	return all
 }
 
-// Contested yields the addresses that nodes look at more closely.
+// Contested yields the addresses that nodes watch more closely.
 func (c *Conflicts) Contested(yield func(index.Address) bool) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -184,15 +184,15 @@ func (c *Conflicts) contest(a index.Address, contested bool) {
 	}
 }
 
-// over records when a conflict was resolved.
-func (c *Conflicts) over(p conflictPlace) {
+// addResolved records a resolved conflict.
+func (c *Conflicts) addResolved(p conflictPlace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.resolved = append(c.resolved, p)
 }
 
-// old removes and returns the places of conflicts that were resolved too long ago to be kept.
-func (c *Conflicts) old(now verdict.Stamp) (old []conflictPlace) {
+// takeOld removes and returns the conflicts that need not be kept any longer.
+func (c *Conflicts) takeOld(now verdict.Stamp) (old []conflictPlace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.resolved) > 0 && (len(c.resolved) > KeepResolved || c.resolved[0].at.Add(keepResolvedFor) <= now) {

@@ -8,46 +8,46 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// entry is what is remembered of an address that has no owner, several owners, or something else to
-// remember.
+// An entry is the state of an address that does not just have a single undisputed owner.
 type entry struct {
 	addr index.Address
-	// owners are the owners when the address was last judged, in order; none if there is a single
-	// undisputed one.
+	// owners are the owners at the last judgement, in order; nil if there is a single undisputed
+	// owner.
 	owners []verdict.Owner
-	// judgedAt is the time of the last judgement: an owner that is not kept is derived as of then.
+	// judgedAt is the time of the last judgement. If owners is nil, the owner at that time can be
+	// derived.
 	judgedAt verdict.Stamp
-	// conflicts are the latest of each id: active, or resolved and kept. They never change.
+	// conflicts are the latest of each ID, active or resolved. They are immutable.
 	conflicts []*verdict.Conflict
-	// told has the streams of the nodes that were asked to look at the address more closely; nil
-	// for none.
+	// told has the streams of the nodes that were asked to watch the address more closely; nil if
+	// there are none.
 	told map[facts.Peer]struct{}
-	// past is what is remembered of allocations. found is what the last audit found, including
-	// findings that are not reported yet.
+	// past has earlier states of the allocations. found has the findings of the last audit,
+	// including waiting ones.
 	past  []verdict.Past
 	found []verdict.Finding
 	// cloned is set if cloned hardware addresses were found.
 	cloned bool
-	// again is when the address is judged again even if nothing changes, 0 for never; place is the
-	// position of the entry among the timers.
+	// again is when the address is judged again even if nothing changes, 0 for never. place is the
+	// index in the heap of timers.
 	again verdict.Stamp
 	place int
 }
 
-// disputed reports whether there is, or was, a conflict.
+// disputed reports whether a conflict or a contest is remembered.
 func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.told != nil }
 
-// idle reports whether nothing needs to be remembered except that there is one owner, or none.
+// idle reports whether the entry has no state that cannot be derived from the facts.
 func (e *entry) idle() bool {
 	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && !e.cloned && e.again == 0
 }
 
-// conflict returns the position of the entry's conflict with an id; -1 for none.
+// conflict returns the index of the conflict with an ID; -1 if there is none.
 func (e *entry) conflict(id string) int {
 	return slices.IndexFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.ID == id })
 }
 
-// remembered returns the conflicts for a case.
+// remembered returns the conflicts in the form that a case needs.
 func (e *entry) remembered() (all []verdict.Memory) {
 	for _, c := range e.conflicts {
 		all = append(all, c.Memory())
@@ -55,7 +55,7 @@ func (e *entry) remembered() (all []verdict.Memory) {
 	return all
 }
 
-// timers is a heap of the entries that are judged again, the next one first.
+// timers is a heap of entries ordered by the time of their next judgement.
 type timers []*entry
 
 func (t timers) Len() int           { return len(t) }
@@ -66,14 +66,14 @@ func (t timers) Swap(i, k int) {
 	t[i].place, t[k].place = i, k
 }
 
-// Push is for container/heap.
+// Push implements heap.Interface.
 func (t *timers) Push(x any) {
 	e := x.(*entry)
 	e.place = len(*t)
 	*t = append(*t, e)
 }
 
-// Pop is for container/heap.
+// Pop implements heap.Interface.
 func (t *timers) Pop() any {
 	last := len(*t) - 1
 	e := (*t)[last]

@@ -46,7 +46,7 @@ func TestTimersRingInOrderAndSoonerOnesReplaceLater(t *testing.T) {
 func TestTheOldestConflictsAreForgottenFirst(t *testing.T) {
 	c := newConflicts()
 	for i := range verdict.Stamp(KeepResolved + 5) {
-		c.over(conflictPlace{at: 1 + i})
+		c.addResolved(conflictPlace{at: 1 + i})
 	}
 	at := func(places []conflictPlace) (all []verdict.Stamp) {
 		for _, p := range places {
@@ -54,14 +54,14 @@ func TestTheOldestConflictsAreForgottenFirst(t *testing.T) {
 		}
 		return all
 	}
-	if got := at(c.old(0)); !slices.Equal(got, []verdict.Stamp{1, 2, 3, 4, 5}) {
-		t.Errorf("got %d, want those that are too many", got)
+	if got := at(c.takeOld(0)); !slices.Equal(got, []verdict.Stamp{1, 2, 3, 4, 5}) {
+		t.Errorf("got %d, want the ones above the limit", got)
 	}
 	day := verdict.Stamp(24 * time.Hour)
-	if got := at(c.old(day + 5)); got != nil {
-		t.Errorf("got %d, want none: no day is over", got)
+	if got := at(c.takeOld(day + 5)); got != nil {
+		t.Errorf("got %d, want none before a day is over", got)
 	}
-	if got := at(c.old(day + 7)); !slices.Equal(got, []verdict.Stamp{6, 7}) {
-		t.Errorf("got %d, want those of a day ago", got)
+	if got := at(c.takeOld(day + 7)); !slices.Equal(got, []verdict.Stamp{6, 7}) {
+		t.Errorf("got %d, want the ones of a day ago", got)
 	}
 }

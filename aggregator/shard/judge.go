@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// judge judges one address and publishes the outcome. The facts are held for reading.
+// judge judges one address and publishes the outcome. The caller holds the facts for reading.
 func (w *worker) judge(item *facts.Item) {
 	s, a := w.shards, item.Address
 	e := w.entries[a]
@@ -21,7 +21,7 @@ func (w *worker) judge(item *facts.Item) {
 	out := w.verdicts.Judge(in)
 	if len(out.Expired) > 0 {
 		w.expired = append(w.expired, expired{item, w.builder.Refs(out.Expired)})
-		return // it is judged without them
+		return // it is judged again without them
 	}
 
 	told := s.Listener.OwnersWatched()
@@ -30,13 +30,13 @@ func (w *worker) judge(item *facts.Item) {
 		before, told = w.before(e, item)
 	}
 	if told {
-		w.keep() // before others see it
+		w.keep() // subscribers may retain the owners
 		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
 	if before == nil && e != nil {
 		before = e.owners
 	}
-	w.noteSpeakers(out.Owners, before)
+	w.reportWireOwners(out.Owners, before)
 	w.remember(e, a, in, &out, item)
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
 	if e := w.entries[a]; e != nil {
@@ -45,7 +45,7 @@ func (w *worker) judge(item *facts.Item) {
 	s.Facts.Settle(a, plain)
 }
 
-// keep lets others keep the case and the judgement.
+// keep makes the case and the judgement valid beyond the next ones.
 func (w *worker) keep() {
 	w.builder.Keep()
 	w.verdicts.Keep()
@@ -59,7 +59,7 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	case e == nil || item.Touched():
 		return item.Before, item.Derived
 	}
-	s := w.shards // nothing has changed but the time
+	s := w.shards // only the time has changed since the last judgement
 	c := w.second.Case(item.Address, false)
 	c.Now = e.judgedAt
 	judged := s.Policy.Judge(c)
@@ -67,7 +67,7 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	return judged.Owners, true
 }
 
-// remember stores the outcome of a judgement, and publishes what changed.
+// remember stores the outcome of a judgement, and publishes the changes.
 func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verdict.Judgement, item *facts.Item) {
 	w.count(e, a, out.Owners, item.New && len(in.Allocations) == 0)
 	var found audit.Result
@@ -102,7 +102,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	if audited {
 		before := e.found
 		if e.active() && !slices.Equal(e.past, found.Past) {
-			again = in.Now // the cause of the conflict may follow from it
+			again = in.Now // the cause of the conflict may depend on the new past
 		}
 		e.past, e.found = found.Past, found.Findings
 		w.shards.Conflicts.remember(a, e.past, e.found)
@@ -120,19 +120,19 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	w.settle(e)
 }
 
-// audits reports whether what IPAM says of an address is compared with its owners.
+// audits reports whether an address must be audited.
 func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool {
 	return e != nil && (len(e.past) > 0 || len(e.found) > 0) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
 		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoopbackOrDummy) })
 }
 
-// active reports whether a conflict of the address is not over.
+// active reports whether the address has an active conflict.
 func (e *entry) active() bool {
 	return slices.ContainsFunc(e.conflicts, func(c *verdict.Conflict) bool { return c.Active() })
 }
 
-// count adds an address to the index, and counts its owners by scope. isNew is set if it is not in
-// the index yet.
+// count updates the index entry of an address and the numbers of owners by scope. isNew is set if
+// the address is not in the index yet.
 func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew bool) {
 	p := w.shards.index.Partition(a.Partition())
 	var place Place
@@ -166,8 +166,8 @@ func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew boo
 	}
 }
 
-// tellOwners publishes how the owners of an address changed. pods is set if the Kubernetes API said
-// something of the pods among them, which the previous owners already include.
+// tellOwners publishes the changes of the owners of an address. pods is set if the Kubernetes API
+// changed pods among them; the previous owners already include that change.
 func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods bool) {
 	l := w.shards.Listener
 	for i := range now {
@@ -189,27 +189,29 @@ func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods b
 	}
 }
 
-// noteSpeakers reports the owners that only wire claims show, or showed: the address may be one
-// that their pods were meant to have.
-func (w *worker) noteSpeakers(now, before []verdict.Owner) {
+// reportWireOwners reports the owners that are, or were, only seen on the wire, because their pods
+// may have been meant to have the address.
+func (w *worker) reportWireOwners(now, before []verdict.Owner) {
 	for i := range now {
-		if speaks(&now[i]) {
+		if onlyOnWire(&now[i]) {
 			w.shards.Listener.Spoke(&now[i])
 		}
 	}
 	for i := range before {
-		if o := findOwner(now, i, before[i].ID); speaks(&before[i]) && (o == nil || !speaks(o)) {
+		if o := findOwner(now, i, before[i].ID); onlyOnWire(&before[i]) && (o == nil || !onlyOnWire(o)) {
 			w.shards.Listener.Spoke(&before[i])
 		}
 	}
 }
 
-// speaks reports whether only the wire shows an owner, or its pod was meant to have addresses.
-func speaks(o *verdict.Owner) bool {
+// onlyOnWire reports whether an owner is only seen on the wire, or its namespace lacks intended
+// addresses.
+func onlyOnWire(o *verdict.Owner) bool {
 	return o.Namespace != nil && (!o.Assigned || o.Namespace.Intended != "")
 }
 
-// findOwner looks for an owner, first where it is likely to be.
+// findOwner returns the owner with an ID; nil if there is none. It looks at the position hint
+// first.
 func findOwner(owners []verdict.Owner, hint int, id string) *verdict.Owner {
 	if hint < len(owners) && owners[hint].ID == id {
 		return &owners[hint]
@@ -247,13 +249,12 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	}
 	s.Listener.ConflictChanged(kept, before, opened)
 	if !c.Active() {
-		s.Conflicts.over(conflictPlace{e.addr, c.ID, c.ResolvedAt})
+		s.Conflicts.addResolved(conflictPlace{e.addr, c.ID, c.ResolvedAt})
 		s.Forget()
 	}
 }
 
-// contest tells the nodes that have claims of an address to look at it more closely, or to stop
-// doing so.
+// contest asks the nodes with claims to an address to watch it more closely, or to stop doing so.
 func (w *worker) contest(e *entry, contested bool) {
 	w.shards.Conflicts.contest(e.addr, contested)
 	if !contested {
@@ -276,12 +277,12 @@ func (w *worker) contest(e *entry, contested bool) {
 	}
 	for p := range before {
 		if _, still := e.told[p]; !still {
-			e.told[p] = struct{}{} // so that it is told when the dispute is over
+			e.told[p] = struct{}{} // it must be told when the dispute is over
 		}
 	}
 }
 
-// check has nodes read an address again.
+// check asks nodes to read an address again.
 func (w *worker) check(in *verdict.Case, out *verdict.Judgement) {
 	for _, rec := range out.Check {
 		if n := w.shards.Facts.Node(rec); n != nil && n.Peer != nil {

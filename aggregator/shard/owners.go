@@ -6,8 +6,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Reader reads the owners of addresses, one address at a time. Use Shards.Reader. A Reader is not
-// safe for concurrent use.
+// A Reader returns the owners of addresses. Use Shards.Reader. A Reader is not safe for concurrent
+// use.
 type Reader struct {
 	shards  *Shards
 	builder *facts.Builder
@@ -19,8 +19,8 @@ func (s *Shards) Reader() *Reader {
 	return &Reader{s, s.Facts.Builder(), verdict.NewJudge(s.Policy)}
 }
 
-// OwnersOf returns the owners of an address as they were last published. The facts are held, and
-// the result is valid until the next call.
+// OwnersOf returns the owners of an address as they were last published. The caller holds the
+// facts. The result is valid until the next call.
 func (r *Reader) OwnersOf(a index.Address) []verdict.Owner {
 	s := r.shards
 	if owners, kept := s.Conflicts.Owners(a); kept {

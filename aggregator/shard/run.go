@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Run judges until ctx ends.
+// Run judges addresses until ctx ends.
 func (s *Shards) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, w := range s.workers {
@@ -23,7 +23,7 @@ func (w *worker) run(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for judged := false; ; {
-		if w.some() {
+		if w.judgeSome() {
 			judged = true
 			select {
 			case <-ctx.Done():
@@ -47,7 +47,7 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// rest returns the time until something is due.
+// rest returns the time until the next timer is due.
 func (w *worker) rest() time.Duration {
 	if len(w.timers) == 0 || w.waits {
 		return time.Hour
@@ -55,10 +55,10 @@ func (w *worker) rest() time.Duration {
 	return max(0, w.timers[0].again.Sub(w.shards.Clock()))
 }
 
-// some judges some addresses and reports whether there may be more to do.
-func (w *worker) some() (more bool) {
+// judgeSome judges a few addresses and reports whether there may be more.
+func (w *worker) judgeSome() (more bool) {
 	f := w.shards.Facts
-	w.forgetOld()
+	w.dropForgotten()
 	f.RLock()
 	for range judgedAtOnce {
 		item := w.queue.Next()
@@ -69,7 +69,7 @@ func (w *worker) some() (more bool) {
 			break
 		}
 		more = true
-		w.contain(item)
+		w.judgeSafely(item)
 	}
 	f.RUnlock()
 	for _, e := range w.expired {
@@ -85,7 +85,7 @@ func (w *worker) some() (more bool) {
 	return more
 }
 
-// due returns an address that is due; nil if there is none.
+// due returns an item whose timer has expired; nil if there is none.
 func (w *worker) due() *facts.Item {
 	now := w.shards.Clock()
 	w.waits = false
@@ -102,9 +102,9 @@ func (w *worker) due() *facts.Item {
 	return nil
 }
 
-// contain judges one address. If that panics, the address is recorded as one that could not be
-// judged, and all others are judged as usual.
-func (w *worker) contain(item *facts.Item) {
+// judgeSafely judges one address. If the judgement panics, the address is recorded as unjudged, and
+// others are judged as usual.
+func (w *worker) judgeSafely(item *facts.Item) {
 	w.done = append(w.done, item)
 	defer func() {
 		if r := recover(); r != nil {

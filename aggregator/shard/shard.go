@@ -1,7 +1,7 @@
 // Package shard judges addresses. Each address belongs to one of 256 partitions, and each partition
-// to one of a few goroutines. Only that goroutine judges the addresses of the partition and
-// remembers the outcome. An address with one undisputed owner is only an entry of the index: its
-// owner is derived from the facts when it is needed.
+// belongs to one of a few goroutines. Only that goroutine judges the addresses of the partition and
+// stores the outcome. An address with one undisputed owner takes only an index entry, and its owner
+// is derived from the facts when it is needed.
 package shard
 
 import (
@@ -17,69 +17,69 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// judgedAtOnce is the number of addresses that are judged before writers of the facts get a turn.
+// judgedAtOnce is the number of addresses that are judged before the lock is released for writers
+// of the facts.
 const judgedAtOnce = 8
 
-// An OwnerChange is what happened to an owner.
+// An OwnerChange is the kind of a change of an owner.
 type OwnerChange uint8
 
-// The changes.
+// The kinds of changes.
 const (
 	Added OwnerChange = iota
 	Updated
 	Removed
 )
 
-// A Listener is notified of judgements. Its methods are called with the facts held for reading, and
-// by several goroutines, but never concurrently for one address.
+// A Listener is notified of judgements. Its methods are called while the facts are held for
+// reading. Several goroutines call them, but never concurrently for one address.
 type Listener interface {
-	// OwnerChanged is called with an owner of an address and its previous state, nil if it was
-	// added; all are the owners of the address.
+	// OwnerChanged is called with an owner of an address and its previous state, which is nil for a
+	// new owner. all are the owners of the address.
 	OwnerChanged(what OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner)
-	// OwnersWatched reports whether OwnerChanged needs to be called.
+	// OwnersWatched reports whether OwnerChanged must be called.
 	OwnersWatched() bool
 	// ConflictChanged is called with a conflict and its previous state. opened is set if it was not
-	// active then.
+	// active before.
 	ConflictChanged(c, before *verdict.Conflict, opened bool)
-	// Detected is called with the time that it took to suspect a conflict.
+	// Detected is called with the time that it took to detect a conflict.
 	Detected(took time.Duration)
-	// Acknowledged looks up the acknowledgement of a conflict, which may come back or lapse. It
-	// returns the time until which it holds, 0 if there is none, and whether it lapsed just now.
+	// Acknowledged looks up the acknowledgement of a conflict. It returns the time until which the
+	// acknowledgement holds, 0 if there is none, and whether it has just lapsed.
 	Acknowledged(c *verdict.Conflict) (until verdict.Stamp, lapsed bool)
-	// Audited is called with what the audit of an address found, and what it had found before.
+	// Audited is called with the current and the previous findings of an address.
 	Audited(a index.Address, owners []verdict.Owner, found, before []verdict.Finding, contested bool)
-	// Cloned is called with the cloned hardware addresses in the claims of an address.
+	// Cloned is called with the cloned hardware addresses in claims to an address.
 	Cloned(a index.Address, clones []verdict.Spoof)
-	// Spoke is called with an owner that only wire claims show, or showed.
+	// Spoke is called with an owner that is, or was, only seen on the wire.
 	Spoke(o *verdict.Owner)
-	// Rested is called when a goroutine has judged all addresses in its queue, without the facts
-	// held.
+	// Rested is called when a goroutine has emptied its queue. The facts are not held then.
 	Rested()
-	// Panicked counts an address that could not be judged.
+	// Panicked is called when the judgement of an address has panicked.
 	Panicked()
 }
 
-// Config is what shards need.
+// Config is the configuration of Shards.
 type Config struct {
 	Policy   *verdict.Policy
 	Log      *slog.Logger
 	Clock    func() verdict.Stamp
 	Facts    *facts.Facts
 	Listener Listener
-	// Workers is the number of goroutines; the facts have as many queues.
+	// Workers is the number of goroutines. It must equal the number of queues of the facts.
 	Workers int
 }
 
-// A Place is an address that has owners, in the index. It has 17 bytes.
+// A Place is an entry of the index: an address with owners. It takes 17 bytes.
 type Place struct {
 	addr [16]byte
-	kind uint8 // of the scope of its one owner, or several
+	kind uint8 // scope kind of the only owner, or several
 }
 
 // several is the kind of a place with several owners.
 const several = 255
 
-// From returns the place from which a walk begins with an address and continues with those after it.
+// From returns the place at which a walk over the index begins with an address.
 func From(a index.Address) Place { return Place{addr: a.Bytes()} }
 
 // Address returns the address.
@@ -108,10 +108,10 @@ func New(cfg Config) *Shards {
 	return s
 }
 
-// Places returns the addresses that have owners, as of now.
+// Places returns a snapshot of the addresses that have owners.
 func (s *Shards) Places() *index.Snapshot[Place] { return s.index.Snapshot() }
 
-// Counts returns the number of owners by the widest scope in which they are compared.
+// Counts returns the number of owners by their widest scope.
 func (s *Shards) Counts() (counts [verdict.NetworkScope + 1]int) {
 	for _, w := range s.workers {
 		for kind := range counts {
@@ -121,7 +121,7 @@ func (s *Shards) Counts() (counts [verdict.NetworkScope + 1]int) {
 	return counts
 }
 
-// Waiting returns the number of addresses that wait to be judged.
+// Waiting returns the number of addresses that are queued for judgement.
 func (s *Shards) Waiting() (n int) {
 	for _, w := range s.workers {
 		n += w.queue.Len()
@@ -129,23 +129,24 @@ func (s *Shards) Waiting() (n int) {
 	return n
 }
 
-// worker is one goroutine with its partitions.
+// A worker is one goroutine with its partitions.
 type worker struct {
 	shards  *Shards
 	queue   *facts.Queue
 	builder *facts.Builder
-	// second makes a case while builder has another one.
+	// second makes another case while the case of builder is in use.
 	second   *facts.Builder
 	verdicts *verdict.Judge
 	entries  map[index.Address]*entry
 	timers   timers
-	// waits is set while due addresses wait for nodes that are due.
+	// waits is set while timers wait for overdue nodes to be timed out.
 	waits  bool
 	counts [verdict.NetworkScope + 1]atomic.Int64
-	// expired are claims to be ended, done the items that are finished when the lock is given up.
+	// expired are claims to delete, and done are the items to finish, when the lock has been
+	// released.
 	expired []expired
 	done    []*facts.Item
-	// forget are conflicts that are too old to be kept.
+	// forget are conflicts that need not be kept any longer.
 	forgetMu  sync.Mutex
 	forget    []conflictPlace
 	forgotten chan struct{}
@@ -156,7 +157,7 @@ type expired struct {
 	claims []facts.Ref
 }
 
-// unjudged are the addresses that could not be judged.
+// unjudged has the addresses whose judgement panicked.
 type unjudged struct {
 	mu    sync.Mutex
 	addrs map[index.Address]struct{}
@@ -175,7 +176,7 @@ func (s *Shards) failed(a index.Address, r any) {
 	u.mu.Unlock()
 	s.Listener.Panicked()
 	if !known {
-		s.Log.Error("judge address: this is a defect, please report it; the address is not judged until something changes about it",
+		s.Log.Error("panic while judging an address: please report this bug; the address is judged again when it changes",
 			"address", a.Addr(), "panic", fmt.Sprint(r), "stack", string(debug.Stack()))
 	}
 }
@@ -191,7 +192,7 @@ func (s *Shards) judged(a index.Address) {
 	u.some.Store(len(u.addrs) > 0)
 }
 
-// Unjudged returns the number of addresses that could not be judged.
+// Unjudged returns the number of addresses whose judgement panicked.
 func (s *Shards) Unjudged() int {
 	s.unjudged.mu.Lock()
 	defer s.unjudged.mu.Unlock()

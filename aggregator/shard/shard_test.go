@@ -13,9 +13,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// A defect that makes one address impossible to judge harms no other one, and is known until the
+// A panic in the judgement of one address affects no other address. It is recorded until the
 // address can be judged.
 func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
@@ -41,7 +42,7 @@ func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 	})
 }
 
-func TestOwnersThatChangeAreTold(t *testing.T) {
+func TestChangesOfOwnersArePublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
 		n.tell(pod(2, "10.0.0.1", "10.0.0.2"))
@@ -58,38 +59,38 @@ func TestOwnersThatChangeAreTold(t *testing.T) {
 		w.wantHeard("one address goes", "removed 10.0.0.2 new gone was live of 1")
 		w.set(func() { w.watched = false })
 		n.tell(pod(3, "10.0.0.3"), gone(assigned(2, "10.0.0.1")))
-		w.wantHeard("nobody wants to know")
+		w.wantHeard("there is no subscriber")
 		w.set(func() { w.watched = true })
 		n.tell(gone(assigned(3, "10.0.0.3")))
-		w.wantHeard("somebody wants to know again", "removed 10.0.0.3 p3 gone was live of 1")
+		w.wantHeard("there is a subscriber again", "removed 10.0.0.3 p3 gone was live of 1")
 	})
 }
 
 func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
+		n.tell(uplink(), announced("10.0.0.1", records.MAC(7), 1))
 		w.wantHeard("a frame", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
 		w.after(3 * time.Minute)
-		n.tell(announced("10.0.0.1", mac(7), 2))
+		n.tell(announced("10.0.0.1", records.MAC(7), 2))
 		w.after(4 * time.Minute)
 		w.wantHeard("another frame keeps it")
 		w.after(time.Minute)
 		w.wantHeard("five minutes of silence", "updated 10.0.0.1 02:00:00:00:00:07 stale was live of 1")
 		w.after(5 * time.Minute)
 		w.wantHeard("five more", "removed 10.0.0.1 02:00:00:00:00:07 gone was stale of 1")
-		n.tell(announced("10.0.0.1", mac(7), 1))
+		n.tell(announced("10.0.0.1", records.MAC(7), 1))
 		w.wantHeard("it comes back", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
 		w.set(func() { w.watched = false })
 		w.after(10 * time.Minute)
-		w.wantHeard("nobody wants to know")
+		w.wantHeard("there is no subscriber")
 	})
 }
 
-func TestPodsThatOnlyFramesShowSpeak(t *testing.T) {
+func TestPodsOnlySeenOnTheWireAreReported(t *testing.T) {
 	frame := func(count uint32) *pb.ReportRequest {
-		m := announced("10.0.0.1", mac(2), count)
-		m.Claims[0].Index, m.Claims[0].Link = 102, port(2)
+		m := announced("10.0.0.1", records.MAC(2), count)
+		m.Claims[0].Index, m.Claims[0].Link = 102, records.Port(2)
 		return m
 	}
 	inWorld(t, 1, func(w *world) {
@@ -206,7 +207,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 		w.shards.Forget()
 		w.wantHeard("one of the others is active again")
 		if c := w.of("10.0.0.2"); w.shards.Conflicts.Len() != 3 || c.Episode != 2 || !c.Active() {
-			t.Errorf("got %d conflicts, and episode %d, want the two that are active, and one that came back meanwhile", w.shards.Conflicts.Len(), c.Episode)
+			t.Errorf("got %d conflicts, and episode %d, want the two active ones, and one that became active again", w.shards.Conflicts.Len(), c.Episode)
 		}
 		n.tell(gone(pod(2, "10.0.0.1", "10.0.0.2", "10.0.0.3")), gone(pod(3, "10.0.0.1", "10.0.0.2")))
 		w.after(25 * time.Hour)
@@ -215,12 +216,12 @@ func TestConflictsAreForgotten(t *testing.T) {
 	})
 }
 
-// pods has the addresses of pods compared in the whole cluster.
+// pods declares a network, so that the addresses of pods are compared in the whole cluster.
 func (w *world) pods() {
 	w.policy.Networks = []verdict.Network{{Name: "pods", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}}
 }
 
-func TestNodesAreToldWhatToLookAt(t *testing.T) {
+func TestNodesAreAskedToWatchContestedAddresses(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		w.pods()
@@ -231,7 +232,7 @@ func TestNodesAreToldWhatToLookAt(t *testing.T) {
 		three.tell(pod(4, "10.0.0.1"))
 		w.wantHeard("a third one", "conflict 10.0.0.1 suspected episode 1 was suspected of 3", "n3: contest 10.0.0.1 true")
 		two.tell(gone(assigned(3, "10.0.0.1")))
-		w.wantHeard("the second has it no more", "conflict 10.0.0.1 suspected episode 1 was suspected of 2")
+		w.wantHeard("the second no longer has it", "conflict 10.0.0.1 suspected episode 1 was suspected of 2")
 		two.tell(assigned(3, "10.0.0.1"))
 		w.wantHeard("the second has it again", "conflict 10.0.0.1 suspected episode 1 was suspected of 3")
 		three.silence()
@@ -278,11 +279,11 @@ func TestAnAcknowledgementLapses(t *testing.T) {
 		n.tell(gone(assigned(3, "10.0.0.1")))
 		w.set(func() { w.heard = nil })
 		w.facts.Retell([]index.Address{a})
-		w.wantHeard("nothing is told again of a conflict that is over")
+		w.wantHeard("a resolved conflict is not published again")
 	})
 }
 
-func TestPodsAreToldOfWhenTheKubernetesAPISpeaks(t *testing.T) {
+func TestPodsArePublishedWhenTheKubernetesAPIChangesThem(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
 		host := uplink()
@@ -292,15 +293,15 @@ func TestPodsAreToldOfWhenTheKubernetesAPISpeaks(t *testing.T) {
 		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.3"))})
 		w.wantHeard("an address is judged again")
 		w.facts.PodsOnChanged(func(string) bool { return true })
-		w.wantHeard("the API says something of a pod", "updated 10.0.0.3 p3 live was live of 1")
+		w.wantHeard("the API changes a pod", "updated 10.0.0.3 p3 live was live of 1")
 	})
 }
 
-// A frame that shows a plain owner once more is not judged.
+// A further frame of an undisputed owner does not trigger a judgement.
 func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(uplink(), announced("10.0.0.1", mac(7), 1))
+		n.tell(uplink(), announced("10.0.0.1", records.MAC(7), 1))
 		wantJudged := func(why string, want bool, m *pb.ReportRequest) {
 			t.Helper()
 			before := w.rests()
@@ -308,40 +309,40 @@ func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 				t.Errorf("%s: got judged %t, want %t", why, !want, want)
 			}
 		}
-		wantJudged("a plain owner", false, announced("10.0.0.1", mac(7), 2))
-		wantJudged("another one", true, announced("10.0.0.1", mac(8), 1))
-		wantJudged("one of two", true, announced("10.0.0.1", mac(7), 3))
-		n.tell(gone(announced("10.0.0.1", mac(8), 1)))
-		wantJudged("a plain owner again", false, announced("10.0.0.1", mac(7), 4))
+		wantJudged("a plain owner", false, announced("10.0.0.1", records.MAC(7), 2))
+		wantJudged("another one", true, announced("10.0.0.1", records.MAC(8), 1))
+		wantJudged("one of two", true, announced("10.0.0.1", records.MAC(7), 3))
+		n.tell(gone(announced("10.0.0.1", records.MAC(8), 1)))
+		wantJudged("a plain owner again", false, announced("10.0.0.1", records.MAC(7), 4))
 		n.tell(announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 1))
 		wantJudged("an owner that is excluded", true, announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 2))
-		n.tell(bridged(2), bridged(3), behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED))
+		n.tell(bridged(2), bridged(3), behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED))
 		w.after(time.Second)
-		again := behind(3, "10.0.0.3", mac(2), pb.Evidence_ANNOUNCED)
+		again := behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED)
 		again.Claims[0].Count = 2
 		wantJudged("an address that is claimed with a cloned MAC", true, again)
 	})
 }
 
-func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
+func TestQueuedAddressesAreJudgedOnceRunStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
 		n := w.connect("n1")
 		stop := w.run()
 		if synctest.Wait(); w.rests() != 0 || !w.running {
-			t.Errorf("got %d rests, running %t, want none, as nothing was judged, and true", w.rests(), w.running)
+			t.Errorf("got %d rests, running %t, want none before any judgement, and true", w.rests(), w.running)
 		}
 		stop()
 		for i := range 40 {
 			n.tell(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
 		}
 		if got := w.shards.Waiting(); got != 40 || w.rests() != 0 {
-			t.Errorf("got %d addresses that wait, and %d rests, want 40 and none", got, w.rests())
+			t.Errorf("got %d queued addresses, and %d rests, want 40 and none", got, w.rests())
 		}
 		stop = w.run()
 		synctest.Wait()
 		if got := w.shards.Waiting(); got != 0 || w.rests() != 3 {
-			t.Errorf("got %d addresses that wait, and %d rests, want none and one of each goroutine", got, w.rests())
+			t.Errorf("got %d queued addresses, and %d rests, want none and one of each goroutine", got, w.rests())
 		}
 		w.set(func() { w.heard = nil })
 		w.wantHeard("all are judged")
@@ -352,13 +353,13 @@ func TestWhatWaitsIsJudgedOnceSomebodyJudges(t *testing.T) {
 		stop()
 		n.tell(pod(3, "10.0.0.51"))
 		if got := w.shards.Waiting(); got != 1 {
-			t.Errorf("got %d addresses that wait, want one: nobody judges any more", got)
+			t.Errorf("got %d queued addresses, want one: Run has returned", got)
 		}
 	})
 }
 
-// A node that is due is given up before its addresses are judged again at the same time.
-func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
+// An overdue node is timed out before its addresses are judged at the same time.
+func TestNodesTimeOutBeforeDueJudgements(t *testing.T) {
 	inWorld(t, 2, func(w *world) {
 		w.set(func() { w.watched = false })
 		w.policy.NodeTimeout = time.Second
@@ -368,14 +369,14 @@ func TestNodesTimeOutBeforeWhatIsDueIsJudged(t *testing.T) {
 		two.silence()
 		one.tell(pod(2, "10.0.0.1"))
 		w.wantHeard("a pod of a node that is silent", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
-		w.after(time.Second) // the settle time is over, and the node is given up
-		w.wantHeard("the node is given up", "conflict 10.0.0.1 resolved episode 1 was suspected of 2", "n1: contest 10.0.0.1 false")
+		w.after(time.Second) // the settle time is over, and the node times out
+		w.wantHeard("the node times out", "conflict 10.0.0.1 resolved episode 1 was suspected of 2", "n1: contest 10.0.0.1 false")
 		w.after(time.Hour)
 		w.wantHeard("later")
 	})
 }
 
-// Whatever comes and goes, what is remembered agrees with what is known.
+// After any sequence of changes, the stored state agrees with the facts.
 func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
 	for seed := range uint64(8) {
 		inWorld(t, 1+int(seed%3), func(w *world) {
@@ -403,9 +404,9 @@ func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
 				case 4, 5:
 					n.tell(pod(record), gone(assigned(record, addr)))
 				case 6, 7:
-					n.tell(announced(addr, mac(record), 1+r.Uint32N(3)))
+					n.tell(announced(addr, records.MAC(record), 1+r.Uint32N(3)))
 				case 8:
-					n.tell(gone(announced(addr, mac(record), 1)))
+					n.tell(gone(announced(addr, records.MAC(record), 1)))
 				case 9:
 					n.answer()
 				case 10:

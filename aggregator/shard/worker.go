@@ -7,8 +7,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// arm schedules a judgement of an entry, unless an earlier one is scheduled. That one then changes
-// nothing and schedules the next one. So a claim that is seen again and again costs nothing here.
+// arm schedules a judgement of an entry, unless an earlier one is scheduled. The earlier one
+// changes nothing and schedules the next one. A claim that is seen again thus costs nothing here.
 func (w *worker) arm(e *entry, at verdict.Stamp) {
 	switch {
 	case e.again == 0:
@@ -27,7 +27,7 @@ func (w *worker) disarm(e *entry) {
 	}
 }
 
-// settle drops what need not be remembered of an address.
+// settle drops the state of an address that can be derived from the facts.
 func (w *worker) settle(e *entry) {
 	if len(e.owners) == 1 && !e.disputed() {
 		e.owners = nil
@@ -38,8 +38,8 @@ func (w *worker) settle(e *entry) {
 	}
 }
 
-// forgetOld drops the conflicts that are to be forgotten.
-func (w *worker) forgetOld() {
+// dropForgotten drops the conflicts that need not be kept any longer.
+func (w *worker) dropForgotten() {
 	w.forgetMu.Lock()
 	all := w.forget
 	w.forget = nil
@@ -51,7 +51,7 @@ func (w *worker) forgetOld() {
 		}
 		at := e.conflict(p.id)
 		if at < 0 || e.conflicts[at].Active() || e.conflicts[at].ResolvedAt != p.at {
-			continue // it came back
+			continue // it has become active again
 		}
 		e.conflicts = slices.Delete(e.conflicts, at, at+1)
 		w.shards.Conflicts.drop(p)
@@ -59,10 +59,10 @@ func (w *worker) forgetOld() {
 	}
 }
 
-// Forget drops the conflicts that were resolved long enough ago, and returns when to call it again;
-// 0 for never.
+// Forget drops conflicts that were resolved long ago, and returns when to call it again; 0 for
+// never.
 func (s *Shards) Forget() verdict.Stamp {
-	for _, p := range s.Conflicts.old(s.Clock()) {
+	for _, p := range s.Conflicts.takeOld(s.Clock()) {
 		w := s.workers[p.addr.Partition()%len(s.workers)]
 		w.forgetMu.Lock()
 		w.forget = append(w.forget, p)

@@ -19,14 +19,14 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// world is facts and shards, with a listener that writes down what it hears.
+// world has facts and shards, with a listener that records events.
 type world struct {
 	*testing.T
 	policy verdict.Policy
 	facts  *facts.Facts
 	shards *shard.Shards
 	nodes  []*node
-	addrs  map[netip.Addr]bool // all that were reported
+	addrs  map[netip.Addr]bool // all addresses that were reported
 
 	mu      sync.Mutex
 	heard   []string
@@ -34,14 +34,16 @@ type world struct {
 	rested  int
 	running bool // Run has not returned
 	logged  int
-	// broken is an address that cannot be judged.
+	// broken is an address whose judgement panics.
 	broken index.Address
-	// acknowledged is until when each conflict is acknowledged, lapsed those of which that is over.
+	// acknowledged is until when each conflict is acknowledged; lapsed has the conflicts whose
+	// acknowledgement has lapsed.
 	acknowledged map[string]verdict.Stamp
 	lapsed       map[string]bool
 }
 
-// newWorld returns a world of which nothing is judged yet. It is for a bubble.
+// newWorld returns a world in which addresses are not judged yet. It must be called in a synctest
+// bubble.
 func newWorld(t *testing.T, workers int) *world {
 	w := &world{
 		T:       t,
@@ -57,7 +59,7 @@ func newWorld(t *testing.T, workers int) *world {
 	return w
 }
 
-// inWorld runs a test in a bubble in which addresses are judged.
+// inWorld runs a test in a synctest bubble in which addresses are judged.
 func inWorld(t *testing.T, workers int, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +69,7 @@ func inWorld(t *testing.T, workers int, test func(w *world)) {
 	})
 }
 
-// run has addresses judged until the function that it returns is called.
+// run judges addresses until the returned function is called.
 func (w *world) run() (stop func()) {
 	ctx, cancel := context.WithCancel(w.Context())
 	var group sync.WaitGroup
@@ -80,7 +82,7 @@ func (w *world) run() (stop func()) {
 	return func() { cancel(); group.Wait() }
 }
 
-// ring does what is due about nodes and links.
+// ring runs the work on nodes and links that is due.
 func (w *world) ring(ctx context.Context) {
 	for {
 		next := time.Hour
@@ -98,14 +100,14 @@ func (w *world) ring(ctx context.Context) {
 
 func clock() verdict.Stamp { return verdict.At(time.Now()) }
 
-// set changes what the listener goes by.
+// set changes the state of the listener.
 func (w *world) set(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change()
 }
 
-// rests returns how often all was judged.
+// rests returns how often the queues were emptied.
 func (w *world) rests() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -118,8 +120,8 @@ func (w *world) hear(format string, args ...any) {
 	w.heard = append(w.heard, fmt.Sprintf(format, args...))
 }
 
-// wantHeard checks what was heard since the last time, in any order, and that all that is remembered
-// agrees with what is known.
+// wantHeard checks the events since the last call, in any order, and that the stored state agrees
+// with the facts.
 func (w *world) wantHeard(why string, want ...string) {
 	w.Helper()
 	synctest.Wait()
@@ -209,7 +211,7 @@ func (w *world) check(why string) {
 	}
 }
 
-// checkConflicts checks that the list of conflicts has all of them, in their order.
+// checkConflicts checks that the list of conflicts is complete and ordered.
 func (w *world) checkConflicts(why string, all map[string]*verdict.Conflict, order []string) {
 	w.Helper()
 	conflicts := w.shards.Conflicts
@@ -241,14 +243,13 @@ func (w *world) checkConflicts(why string, all map[string]*verdict.Conflict, ord
 	}
 }
 
-// after lets time pass.
+// after advances the time.
 func (w *world) after(d time.Duration) {
-	time.Sleep(d) // in the bubble
+	time.Sleep(d) // synctest time
 	synctest.Wait()
 }
 
-// wantKept checks of how many addresses something is remembered, and how many are judged again though
-// nothing changes.
+// wantKept checks the number of entries and timers.
 func (w *world) wantKept(why string, entries, timers int) {
 	w.Helper()
 	synctest.Wait()
@@ -267,7 +268,7 @@ func (w *world) of(addr string) verdict.Conflict {
 	return all[0]
 }
 
-// node is a node with the stream of its agent.
+// A node is a node with the stream of its agent.
 type node struct {
 	w    *world
 	name string
@@ -275,13 +276,13 @@ type node struct {
 	*stream
 }
 
-// stream is a stream of an agent, which writes down what it is told.
+// stream is the stream of an agent. It records the requests to the agent.
 type stream struct {
 	w    *world
 	name string
 }
 
-// connect has the agent of a node report that it has nothing.
+// connect adds a node whose agent reports an empty snapshot.
 func (w *world) connect(name string) *node {
 	w.Helper()
 	n := &node{w: w, name: name}
@@ -290,7 +291,7 @@ func (w *world) connect(name string) *node {
 	return n
 }
 
-// reconnect has the agent of a node report what messages say, and nothing else.
+// reconnect sends a snapshot on a new stream.
 func (n *node) reconnect(messages ...*pb.ReportRequest) {
 	n.w.Helper()
 	var err error
@@ -302,7 +303,7 @@ func (n *node) reconnect(messages ...*pb.ReportRequest) {
 	n.snapshot(messages...)
 }
 
-// snapshot has the agent of a node report what messages say, and nothing else.
+// snapshot sends a snapshot.
 func (n *node) snapshot(messages ...*pb.ReportRequest) {
 	n.w.Helper()
 	messages = append([]*pb.ReportRequest{{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}}, messages...)
@@ -313,7 +314,7 @@ func (n *node) snapshot(messages ...*pb.ReportRequest) {
 	synctest.Wait()
 }
 
-// tell has the agent of a node report changes, which took 5 ms to be received and read.
+// tell sends changes that took 5 ms to be received and read.
 func (n *node) tell(messages ...*pb.ReportRequest) {
 	n.w.Helper()
 	n.w.know(messages...)
@@ -334,7 +335,7 @@ func (w *world) know(messages ...*pb.ReportRequest) {
 	}
 }
 
-// asked returns the addresses that are known: each check is for all of them.
+// asked returns all known addresses, because each check is for all of them.
 func (n *node) asked(uint64) (all []index.Address) {
 	for a := range n.w.addrs {
 		all = append(all, index.AddressOf(a))
@@ -342,7 +343,7 @@ func (n *node) asked(uint64) (all []index.Address) {
 	return all
 }
 
-// answer has the agent of a node answer that its kernel still has what it had.
+// answer reports that the kernel still has its addresses.
 func (n *node) answer() { n.tell(&pb.ReportRequest{Checked: []uint64{1}}) }
 
 // silence ends the stream of a node.
@@ -362,7 +363,7 @@ func (s *stream) AskResync()                              { s.w.hear("%s: resync
 func (s *stream) Ping(verdict.Stamp)                      {}
 func (s *stream) Lag(verdict.Stamp) (time.Duration, bool) { return 0, false }
 
-// The listener of the facts, which hears nothing but who is looked at.
+// The listener of the facts, which records only contests.
 
 func (w *world) NodeChanged(*facts.Node)     {}
 func (w *world) NamesChanged(*facts.Node)    {}
@@ -393,7 +394,7 @@ func (w *world) OwnersWatched() bool {
 
 // The listener of the shards.
 
-// nameOf returns the name of an owner: its workload's, or its MAC.
+// nameOf returns the name of an owner's workload, or its hardware address.
 func nameOf(o *verdict.Owner) string {
 	if _, name := o.Named(); name != "" {
 		return name
@@ -465,7 +466,7 @@ func (w *world) Rested() {
 
 func (w *world) Panicked() { w.hear("panicked") }
 
-// Write is for the log.
+// Write implements io.Writer for the log.
 func (w *world) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,19 +1,19 @@
 // Package topology records which links of different nodes are one broadcast domain.
 //
-// Links of several nodes become one domain when a frame that entered one of them by an uplink
+// Links of several nodes become one domain when a frame that entered one of them through an uplink
 // carried a hardware address that exactly one other node has. Such a frame is easy to forge, so
-// links are joined in two layers. In the layer BySight, one frame is enough: conflicts across
-// such a domain are only suspected. In the layer ByProof, frames must have entered in both
-// directions, or in one direction again and again (provenAfter). A host that is on only one of
-// two LANs cannot forge the former.
+// links are joined in two layers. In the layer BySight, one frame is enough: conflicts across such
+// a domain are only suspected. In the layer ByProof, frames must have entered in both directions,
+// or repeatedly in one direction (provenAfter). A host that is on only one of two LANs cannot forge
+// frames in both directions.
 //
-// Each layer is a forest of stitches, so that a LAN of n nodes needs n stitches and not n times
-// n. Stitches age in generations. Each generation builds its own forest; domains are the links
-// that the current and the previous generation connect. Links therefore separate when no frame
-// has joined them for a whole generation. This also applies if a conflict depends on them:
-// frames of the conflict, if there are any, join them again.
+// Each layer is a forest of stitches, so that a LAN of n nodes needs n stitches instead of one for
+// each pair of nodes. Stitches age in generations. Each generation builds its own forest, and the
+// domains are the links that the forests of the current and the previous generation connect. Links
+// therefore separate when no frame has joined them for a whole generation. This also applies while
+// a conflict depends on them: if the conflict still exists, its own frames join them again.
 //
-// A Topology is not safe for concurrent use: its owner has a lock.
+// A Topology is not safe for concurrent use. Its owner provides the lock.
 package topology
 
 import (
@@ -27,12 +27,12 @@ import (
 )
 
 const (
-	// generationOf is the length of a generation in units of --stale-after.
+	// generationOf is the length of a generation as a multiple of --stale-after.
 	generationOf = 3
-	// provenAfter is the number of times that a frame in one direction must be seen to prove
-	// that two links are one. The times must be at least a quarter of --stale-after apart, with
-	// at least one in each generation. The proof thus takes at least --stale-after, so a burst
-	// proves nothing.
+	// provenAfter is the number of sightings of frames in one direction that prove two links to be
+	// one. The sightings must be at least a quarter of --stale-after apart, with at least one in
+	// each generation. The proof thus takes at least --stale-after, and a burst of frames proves
+	// nothing.
 	provenAfter = 5
 )
 
@@ -53,40 +53,41 @@ type domain struct {
 	links []*Link
 }
 
-// A Link is a link of a node as far as it is, or was, in a domain.
+// A Link is a link of a node that is, or was, in a domain.
 type Link struct {
 	Node *verdict.Node
 	Name string
 	// Ended is set by the owner of the topology if the node no longer has the link.
 	Ended bool
-	// joints are the link's places in the domains of each layer.
+	// joints are the positions of the link in each layer.
 	joints [layers]joint
 }
 
-// joint is the place of a link in one layer.
+// A joint is the position of a link in one layer.
 type joint struct {
 	domain *domain // nil if the link is in no domain
-	// root leads to the link that represents all links that the stitches of a generation
-	// connect.
+	// root is the parent of the link in the union-find forest of a generation. Following it leads
+	// to the representative of all connected links.
 	root       *Link
 	generation uint32
 }
 
-// A stitch records why two links are one: a frame with mac, which home has, entered the other
-// link by an uplink. In the layer ByProof, back is the hardware address of a frame in the other
-// direction. It is empty if frames in one direction were seen again and again.
+// A stitch is the evidence that two links are one: a frame with mac, a hardware address of home,
+// entered the other link through an uplink. In the layer ByProof, back is the hardware address of a
+// frame in the opposite direction; it is empty if the proof consists of repeated frames in one
+// direction.
 type stitch struct {
 	entered, home *Link
 	mac, back     verdict.MAC
 	seen          verdict.Stamp
 }
 
-// oneWay collects frames from one link that entered another one, until they prove that the two
-// links are one.
+// oneWay counts the frames from one link that entered another one until they prove that the links
+// are one.
 type oneWay struct {
 	mac  verdict.MAC
 	seen verdict.Stamp
-	// counted is when a frame was last counted, times the number of counted frames.
+	// counted is when a frame was last counted; times is the number of counted frames.
 	counted verdict.Stamp
 	times   int
 	// generation is the generation in which a frame was last seen.
@@ -96,10 +97,10 @@ type oneWay struct {
 // A Topology records which links of different nodes are one. Use New.
 type Topology struct {
 	staleAfter time.Duration
-	// changing is called before the domain of a link changes, with the links that it will be one
-	// with.
+	// changing is called before the domain of a link changes, with the links that it will share the
+	// domain with.
 	changing func(l *Link, with []*Link)
-	// renaming is called before the domain of a link gets another name.
+	// renaming is called before the domain of a link is renamed.
 	renaming func(*Link)
 
 	generation        uint32
@@ -107,12 +108,13 @@ type Topology struct {
 	domains           [layers]map[*domain]struct{}
 	// oneWays is keyed by the entered link and the link that has the hardware address.
 	oneWays map[[2]*Link]*oneWay
-	// due is when the generation is over; 0 if nothing ages.
+	// due is when the generation ends; 0 if there is nothing to age.
 	due verdict.Stamp
 }
 
-// New returns a topology without domains. It calls changing before the domain of a link changes, with
-// the links that it will be one with, and renaming before its domain gets another name.
+// New returns a topology without domains. It calls changing before the domain of a link changes,
+// with the links that it will share the domain with, and renaming before the domain of a link is
+// renamed.
 func New(staleAfter time.Duration, changing func(l *Link, with []*Link), renaming func(*Link)) *Topology {
 	return &Topology{
 		staleAfter: staleAfter, changing: changing, renaming: renaming,
@@ -121,16 +123,16 @@ func New(staleAfter time.Duration, changing func(l *Link, with []*Link), renamin
 	}
 }
 
-// Generation returns the length of a generation: a frame that is older joins no links.
+// Generation returns the length of a generation. Frames that are older join no links.
 func (t *Topology) Generation() time.Duration { return generationOf * t.staleAfter }
 
-// Due returns when Rotate is to be called; 0 for never.
+// Due returns when Rotate must be called; 0 for never.
 func (t *Topology) Due() verdict.Stamp { return t.due }
 
 // Domains returns the number of domains in a layer.
 func (t *Topology) Domains(y Layer) int { return len(t.domains[y]) }
 
-// Empty reports whether no links are one and no frame may show that.
+// Empty reports whether there are neither domains nor frames that may lead to one.
 func (t *Topology) Empty() bool {
 	return len(t.domains[BySight])+len(t.domains[ByProof])+len(t.oneWays) == 0
 }
@@ -145,7 +147,7 @@ func (l *Link) Domain(y Layer) *verdict.Domain {
 
 func (l *Link) domain(y Layer) *domain { return l.joints[y].domain }
 
-// Sighted records that a frame from one link entered another one.
+// Sighted records that a frame from home entered another link.
 func (t *Topology) Sighted(entered, home *Link, mac verdict.MAC, seen, now verdict.Stamp) {
 	st := stitch{entered: entered, home: home, mac: mac, seen: seen}
 	t.stitch(BySight, st, now)
@@ -153,7 +155,7 @@ func (t *Topology) Sighted(entered, home *Link, mac verdict.MAC, seen, now verdi
 	one := t.oneWays[key]
 	if t.one(ByProof, entered, home) {
 		if one != nil && one.times < provenAfter {
-			delete(t.oneWays, key) // other frames proved it
+			delete(t.oneWays, key) // already proven by other frames
 		}
 		return
 	}
@@ -178,7 +180,7 @@ func (t *Topology) Sighted(entered, home *Link, mac verdict.MAC, seen, now verdi
 	}
 }
 
-// root returns the link that represents all links that the current generation connects in a
+// root returns the representative of the links that the current generation connects to l in a
 // layer.
 func (t *Topology) root(y Layer, l *Link) *Link {
 	if j := &l.joints[y]; j.root == nil || j.generation != t.generation {
@@ -191,8 +193,8 @@ func (t *Topology) root(y Layer, l *Link) *Link {
 	return l
 }
 
-// one reports whether the current generation connects two links in a layer, and both are still
-// in one domain. They are not if one of them ended and came back.
+// one reports whether the current generation connects two links in a layer and both are still in
+// one domain. A link that ended and came back is not.
 func (t *Topology) one(y Layer, a, b *Link) bool {
 	return t.root(y, a) == t.root(y, b) && a.domain(y) != nil && a.domain(y) == b.domain(y)
 }
@@ -208,14 +210,14 @@ func (t *Topology) stitch(y Layer, st stitch, now verdict.Stamp) {
 	t.join(y, st.entered, st.home)
 }
 
-// age schedules the end of the generation, if none is scheduled.
+// age schedules the end of the generation if it is not scheduled.
 func (t *Topology) age(now verdict.Stamp) {
 	if t.due == 0 {
 		t.due = now.Add(t.Generation())
 	}
 }
 
-// join makes one domain of the domains of two links.
+// join merges the domains of two links.
 func (t *Topology) join(y Layer, a, b *Link) {
 	switch {
 	case a.domain(y) == nil && b.domain(y) == nil:
@@ -249,8 +251,8 @@ func (t *Topology) newDomain(y Layer, links []*Link) {
 	}
 }
 
-// name names a domain after the first of its links. If that is a different link, all links of the
-// domain change.
+// name names a domain after the first of its links. Callers are notified of all of its links if the
+// name changes.
 func (t *Topology) name(d *domain) {
 	first := slices.MinFunc(d.links, compare)
 	if d.rec.Node == first.Node && d.rec.Name == first.Name {
@@ -262,8 +264,8 @@ func (t *Topology) name(d *domain) {
 	d.rec.Node, d.rec.Name = first.Node, first.Name
 }
 
-// Renaming is called before the node of a link gets another name, and Renamed afterwards: links are
-// ordered by the names of their nodes.
+// Renaming must be called before the node of a link is renamed, and Renamed afterwards, because
+// links are ordered by the names of their nodes.
 func (t *Topology) Renaming(l *Link) {
 	for y := range layers {
 		if d := l.domain(y); d != nil {
@@ -274,7 +276,7 @@ func (t *Topology) Renaming(l *Link) {
 	}
 }
 
-// Renamed renames the domains of a link whose node has got another name.
+// Renamed updates the names of the domains of a link whose node was renamed.
 func (t *Topology) Renamed(l *Link) {
 	for y := range layers {
 		if d := l.domain(y); d != nil {
@@ -283,7 +285,7 @@ func (t *Topology) Renamed(l *Link) {
 	}
 }
 
-// Links yields the links that are in one domain with a link by sight.
+// Links yields the links that share a domain with a link by sight.
 func (l *Link) Links(yield func(*Link) bool) {
 	if l == nil || l.domain(BySight) == nil {
 		return
@@ -318,8 +320,8 @@ func (t *Topology) setDomain(l *Link, y Layer, d *domain) {
 	}
 }
 
-// Leave removes a link that ends from its domains. Other links that it connected stay connected
-// until a generation is over, because they did not change.
+// Leave removes a link that has ended from its domains. The other links stay connected until the
+// end of a generation, because nothing about them has changed.
 func (t *Topology) Leave(l *Link) {
 	for y := range layers {
 		d := l.domain(y)
@@ -340,7 +342,7 @@ func (t *Topology) Leave(l *Link) {
 	}
 }
 
-// Rotate begins a generation. Links separate if only stitches of the generation before the
+// Rotate begins a new generation. Links separate if only stitches of the generation before the
 // previous one connected them.
 func (t *Topology) Rotate(now verdict.Stamp) {
 	t.due = 0
@@ -366,7 +368,7 @@ func (t *Topology) separate(y Layer) {
 	root := func(l *Link) *Link {
 		for above[l] != nil {
 			if next := above[above[l]]; next != nil {
-				above[l] = next // half the way for the next one
+				above[l] = next // path halving
 			}
 			l = above[l]
 		}
@@ -396,7 +398,7 @@ func (t *Topology) separate(y Layer) {
 	}
 }
 
-// split leaves a domain its largest part and makes others of the rest.
+// split keeps the largest part in a domain and makes new domains of the other parts.
 func (t *Topology) split(d *domain, parts map[*Link][]*Link, largest *Link) {
 	for r, part := range parts {
 		switch {
@@ -414,7 +416,7 @@ func (t *Topology) split(d *domain, parts map[*Link][]*Link, largest *Link) {
 	t.name(d)
 }
 
-// Stitches returns how the links of a domain are known to be one. record returns the record of a
+// Stitches returns the evidence that the links of a domain are one. record returns the record of a
 // link.
 func (t *Topology) Stitches(d *verdict.Domain, record func(*Link) *verdict.Link) []verdict.Stitch {
 	var found []verdict.Stitch
@@ -428,7 +430,7 @@ func (t *Topology) Stitches(d *verdict.Domain, record func(*Link) *verdict.Link)
 		if y == ByProof {
 			proof = verdict.Proven
 		}
-		if st.back != "" && compare(a, b) > 0 { // a fixed order, whichever frame came last
+		if st.back != "" && compare(a, b) > 0 { // a fixed order, independent of the order of frames
 			a, b, st.mac, st.back = b, a, st.back, st.mac
 		}
 		if pair := [2]*Link{a, b}; !seen[pair] {

@@ -10,9 +10,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// TestDomainsAreWhatFramesOfTwoGenerationsConnect generates frames, ends links and begins
-// generations at random, and compares the domains with those of a plain search. It checks, too,
-// that every change of a link's domain is told before it is made.
+// TestDomainsAreWhatFramesOfTwoGenerationsConnect adds frames, ends links and begins generations at
+// random, and compares the domains with those of a simple graph search. It also checks that each
+// change of a link's domain is announced before it happens.
 func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -23,7 +23,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 		for i := range count {
 			links = append(links, &Link{Node: &verdict.Node{Boot: fmt.Sprint("boot", i), Netns: "1", Name: fmt.Sprint("n", i)}, Name: "eth0"})
 		}
-		var frames [2][][2]*Link // of the current generation and of the previous one
+		var frames [2][][2]*Link // of the current and the previous generation
 		for step := range 80 {
 			before := map[*Link][layers]*domain{}
 			for _, l := range links {
@@ -106,7 +106,7 @@ func BenchmarkRotate(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				s.present = [layers][]stitch{}
-				for i := 1; i < n; i++ { // the first node and each other node see each other
+				for i := 1; i < n; i++ { // the first node and every other node see frames of each other
 					s.Sighted(links[0], links[i], "", 1, 1)
 					s.Sighted(links[i], links[0], "", 1, 1)
 				}

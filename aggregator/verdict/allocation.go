@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// How owners, allocations and pools belong to each other.
+// How owners, allocations and pools are matched.
 
-// Networks returns the networks that gave the owner its address, as CNI results name them.
+// Networks returns the networks that gave the owner its address, according to CNI results.
 func (o *Owner) Networks() (names []string) {
 	for _, c := range o.Claims {
 		if c.Kind == Assigned && c.Network != "" && c.Network != NetworkOfRuntime && !slices.Contains(names, c.Network) {
@@ -17,13 +17,13 @@ func (o *Owner) Networks() (names []string) {
 	return names
 }
 
-// Meets tells whether who gets an address of the pool meets an owner that has it from
-// somebody else.
+// Meets reports whether a recipient of an address from the pool would be in the same scope as an
+// owner that has the address from another source.
 func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
-	case p.Node == nil && p.IPAM != Whereabouts: // routed in the whole cluster
+	case p.Node == nil && p.IPAM != Whereabouts: // a cluster-wide pool, which is routed everywhere
 		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
-	case p.Node == nil: // on some link: that of its pods
+	case p.Node == nil: // a pool on a link: the one that its pods are on
 		return o.Kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
 		return true
@@ -32,17 +32,16 @@ func (p *Pool) Meets(o *Owner) bool {
 	}
 }
 
-// inVRF tells whether an owner is in a VRF: it meets only what is in that, too.
+// inVRF reports whether an owner is in a VRF and thus shares a scope only with owners in that VRF.
 func (o *Owner) inVRF() bool { return o.Scope.Kind == NodeScope && o.Scope.Name != "" }
 
-// OnNode tells whether a name that an IPAM or Kubernetes has for a node is that of
-// an owner's.
+// OnNode reports whether a node name from an IPAM or from Kubernetes names the node of the owner.
 func (o *Owner) OnNode(name string) bool {
 	return o.Pod != nil && o.Pod.Node != "" && o.Pod.Node == name || o.Node.Called(name)
 }
 
-// Called tells whether a name that somebody else has for a node may be the node's: in
-// capitals, or with a domain or without.
+// Called reports whether a name from another source may name this node. It ignores case, and one of
+// the two names may lack the domain.
 func (n *Node) Called(name string) bool {
 	own, _, _ := strings.Cut(n.Name, "@")
 	short, long := strings.ToLower(own), strings.ToLower(name)
@@ -52,7 +51,7 @@ func (n *Node) Called(name string) bool {
 	return short == long || short != "" && strings.HasPrefix(long, short+".")
 }
 
-// For tells whether an allocation is for an owner, as far as both say who they are.
+// For reports whether an allocation may be for an owner, as far as both are identified.
 func (al *Allocation) For(o *Owner) bool {
 	w := o.Workload()
 	switch {
@@ -69,29 +68,29 @@ func (al *Allocation) For(o *Owner) bool {
 	case al.ContainerID != "" && w.Sandbox() != "":
 		return false
 	}
-	return true // neither says
+	return true // one of them is not identified
 }
 
-// Names tells whether an allocation is for the pod of an owner, on whatever node.
+// Names reports whether an allocation names the pod of an owner, on any node.
 func (al *Allocation) Names(o *Owner) bool {
 	w := o.Workload()
 	return w.Kind == Pod && al.Pod != "" && al.Pod == w.Name && al.Namespace == w.Namespace
 }
 
-// Nameless tells whether an allocation does not say for whom it is: nobody else gets it
-// all the same, as with a file that somebody made for host-local to leave an address out.
+// Nameless reports whether an allocation names no holder. It still reserves the address, like a
+// file that somebody created in the host-local directory to keep an address out of use.
 func (al *Allocation) Nameless() bool {
 	return al.Purpose == "" && al.ContainerID == "" && al.Pod == ""
 }
 
-// ofEndpoint tells whether an allocation may be for a namespace of Cilium's own: its
-// health endpoint is in one that is no pod's.
+// ofEndpoint reports whether an allocation may be for a namespace of Cilium itself. Cilium's health
+// endpoint is in a namespace that belongs to no pod.
 func (al *Allocation) ofEndpoint(w Workload) bool {
 	return al.Pool.IPAM == Cilium && w.Kind == Unknown
 }
 
-// Sandbox is the id that IPAM was given for a workload; empty where it is not known: the
-// one that a cgroup tells may be another container's.
+// Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not
+// known: an ID from a cgroup or process may be that of another container in the pod.
 func (w Workload) Sandbox() string {
 	source := w.Source
 	for word := range strings.SplitSeq(w.Sources, ",") {
@@ -105,7 +104,7 @@ func (w Workload) Sandbox() string {
 	return w.ContainerID
 }
 
-// Subject is what a pool is called in ids of findings.
+// Subject returns the name of the pool in the IDs of findings.
 func (p *Pool) Subject() string {
 	if p.Node != nil {
 		return p.IPAM + " " + p.Name + " " + p.Node.Name

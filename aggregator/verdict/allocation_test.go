@@ -17,7 +17,7 @@ func named(who verdict.Workload) *verdict.Owner {
 	return &verdict.Owner{Node: n, Namespace: &verdict.Namespace{Node: n, Who: who.Who()}, Interface: i}
 }
 
-func TestForWhomAnAllocationIs(t *testing.T) {
+func TestAllocationsMatchOwners(t *testing.T) {
 	const (
 		no, yes = false, true
 		tunnels = "VXLAN tunnel"
@@ -33,13 +33,13 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 		name     string
 		al       verdict.Allocation
 		who      verdict.Workload
-		is, says bool // For and Names
+		is, says bool // results of For and Names
 	}{
-		{"nobody, on no node", verdict.Allocation{}, pod, yes, no},
-		{"nobody, on the node", verdict.Allocation{Node: "n1"}, pod, yes, no},
-		{"nobody, on the node with its domain", verdict.Allocation{Node: "N1.example.com"}, pod, yes, no},
-		{"nobody, on another node", verdict.Allocation{Node: "n2"}, pod, no, no},
-		{"nobody, and a node has it", verdict.Allocation{}, verdict.Workload{Kind: verdict.Host}, yes, no},
+		{"no holder, on no node", verdict.Allocation{}, pod, yes, no},
+		{"no holder, on the node", verdict.Allocation{Node: "n1"}, pod, yes, no},
+		{"no holder, on the node with its domain", verdict.Allocation{Node: "N1.example.com"}, pod, yes, no},
+		{"no holder, on another node", verdict.Allocation{Node: "n2"}, pod, no, no},
+		{"no holder, and a node has it", verdict.Allocation{}, verdict.Workload{Kind: verdict.Host}, yes, no},
 		{"the pod, on the node", verdict.Allocation{Node: "n1", Namespace: "default", Pod: "web"}, pod, yes, yes},
 		{"the pod, on another node", verdict.Allocation{Node: "n2", Namespace: "default", Pod: "web"}, pod, no, yes},
 		{"the pod, in another sandbox", verdict.Allocation{Namespace: "default", Pod: "web", ContainerID: "c2"}, pod, yes, yes},
@@ -53,13 +53,13 @@ func TestForWhomAnAllocationIs(t *testing.T) {
 		{"the sandbox", verdict.Allocation{ContainerID: "c1"}, pod, yes, no},
 		{"another sandbox", verdict.Allocation{ContainerID: "c2"}, pod, no, no},
 		{"a sandbox, and a node has it", verdict.Allocation{ContainerID: "c1"}, verdict.Workload{Kind: verdict.Host}, no, no},
-		{"a sandbox, and of the owner's none is known", verdict.Allocation{ContainerID: "c2"}, with(func(w *verdict.Workload) { w.ContainerID = "" }), yes, no},
+		{"a sandbox, and the owner's is not known", verdict.Allocation{ContainerID: "c2"}, with(func(w *verdict.Workload) { w.ContainerID = "" }), yes, no},
 		{"a sandbox, and the owner's is that of a cgroup", verdict.Allocation{ContainerID: "c2"}, with(func(w *verdict.Workload) { w.Source = "cgroup" }), yes, no},
 		{"a tunnel, and a node has it", verdict.Allocation{Purpose: tunnels}, verdict.Workload{Kind: verdict.Host}, yes, no},
 		{"a tunnel of another node", verdict.Allocation{Purpose: tunnels, Node: "n2"}, verdict.Workload{Kind: verdict.Host}, no, no},
 		{"a tunnel, and a pod has it", verdict.Allocation{Purpose: tunnels, Pool: calico}, pod, no, no},
-		{"a tunnel, and a namespace that nobody knows has it", verdict.Allocation{Purpose: tunnels, Pool: calico}, verdict.Workload{Kind: verdict.Unknown}, no, no},
-		{"Cilium's endpoint, and a namespace that nobody knows has it", verdict.Allocation{Purpose: "health", Pool: cilium}, verdict.Workload{Kind: verdict.Unknown}, yes, no},
+		{"a tunnel, and an unidentified namespace has it", verdict.Allocation{Purpose: tunnels, Pool: calico}, verdict.Workload{Kind: verdict.Unknown}, no, no},
+		{"Cilium's endpoint, and an unidentified namespace has it", verdict.Allocation{Purpose: "health", Pool: cilium}, verdict.Workload{Kind: verdict.Unknown}, yes, no},
 		{"Cilium's endpoint, and a pod has it", verdict.Allocation{Purpose: "health", Pool: cilium}, pod, no, no},
 	} {
 		if test.al.Pool == nil {
@@ -150,7 +150,7 @@ func TestNetworksOfAnOwner(t *testing.T) {
 	}
 }
 
-func TestWhatAPoolGivesMeets(t *testing.T) {
+func TestPoolsMeetOwners(t *testing.T) {
 	n1 := &verdict.Node{Name: "n1"}
 	onNode, inNetwork := verdict.Scope{Kind: verdict.NodeScope, Node: "n1"}, verdict.Scope{Kind: verdict.NetworkScope, Name: "pods"}
 	onLink, inVRF := verdict.Scope{Kind: verdict.LinkScope, Node: "n1", Name: "br0"}, verdict.Scope{Kind: verdict.NodeScope, Node: "n1", Name: "red"}

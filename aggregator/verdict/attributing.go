@@ -2,38 +2,38 @@ package verdict
 
 import "slices"
 
-// attributing finds the owners of an address.
-type attributing struct {
-	*judging
-	// assigned are the claims by which kernels have the address, listed once the
-	// wire shows somebody: of many claims on a LAN they are few.
+// attribution finds the owners of an address.
+type attribution struct {
+	*evaluation
+	// assigned has the Assigned claims. They are listed only when the first wire claim is
+	// attributed: on a LAN, few of many claims are assigned.
 	assigned []*Claim
-	// spoken is who claimed it unasked, listed when that is asked for.
-	spoken map[speaker]struct{}
+	// unsolicited has the senders that sent an unsolicited claim. It is filled on first use.
+	unsolicited map[unsolicitedSender]struct{}
 }
 
-// evidence is what speaks for one owner, gathered while claims are attributed.
+// evidence is the evidence for one owner. It is gathered while claims are attributed.
 type evidence struct {
-	assigned, failed, local, private bool  // by the kernel
-	strong, old, weak                bool  // by the wire; old is what was strong
-	until                            Stamp // when strong becomes old, if nothing is heard until then; 0 for never
-	proxied                          Proxy // why what it says on the wire does not make it the holder
-	plugin, cloned                   MAC   // that a plugin answers with, that is another owner's
+	assigned, failed, local, private bool  // claims of kernels
+	strong, old, weak                bool  // claims on the wire: recent, expired, and too weak to make an owner
+	until                            Stamp // when strong expires if no frame follows; 0 for never
+	proxied                          Proxy // why answers on the wire do not make the sender an owner
+	plugin, cloned                   MAC   // plugin: used by a network plugin to answer; cloned: belongs to another namespace
 	claims                           int
 }
 
-// configured tells whether a kernel has the address for the owner, wherever.
+// configured reports whether any kernel has the address for the owner.
 func (e *evidence) configured() bool { return e.assigned || e.failed || e.local || e.private }
 
-// ledger collects claims by owner.
-type ledger struct {
+// ownerTable collects the owners and their evidence.
+type ownerTable struct {
 	owners   []Owner
 	evidence []evidence
-	byID     map[string]int // only where there are many claims
+	byID     map[string]int // nil if there are few claims
 }
 
-// at is the position of the owner with an id; -1 where it is new.
-func (l *ledger) at(id string) int {
+// indexOf returns the index of the owner with an ID; -1 if there is none.
+func (l *ownerTable) indexOf(id string) int {
 	if l.byID != nil {
 		if i, ok := l.byID[id]; ok {
 			return i
@@ -43,7 +43,7 @@ func (l *ledger) at(id string) int {
 	return slices.IndexFunc(l.owners, func(o Owner) bool { return o.ID == id })
 }
 
-func (l *ledger) enter(o Owner) int {
+func (l *ownerTable) add(o Owner) int {
 	if l.byID != nil {
 		l.byID[o.ID] = len(l.owners)
 	}
@@ -52,12 +52,12 @@ func (l *ledger) enter(o Owner) int {
 	return len(l.owners) - 1
 }
 
-// namespace is the position of the owner that a namespace is. Of two agents
-// that see one namespace, the first by name is shown.
-func (l *ledger) namespace(ns *Namespace) int {
-	i := l.at(ns.ID)
+// namespace returns the index of the owner for a namespace and adds it if it is new. If two agents
+// see one namespace, the node that sorts first is shown.
+func (l *ownerTable) namespace(ns *Namespace) int {
+	i := l.indexOf(ns.ID)
 	if i < 0 {
-		return l.enter(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
+		return l.add(Owner{ID: ns.ID, Node: ns.Node, Namespace: ns})
 	}
 	if o := &l.owners[i]; !o.Node.Is(ns.Node) && compareNodes(ns.Node, o.Node) < 0 {
 		o.Node, o.Namespace = ns.Node, ns
@@ -65,26 +65,27 @@ func (l *ledger) namespace(ns *Namespace) int {
 	return i
 }
 
-// external is the position of the owner that a foreign MAC on a link is.
-func (l *ledger) external(c *Claim) int {
+// external returns the index of the owner for a hardware address outside of all nodes, and adds it
+// if it is new.
+func (l *ownerTable) external(c *Claim) int {
 	n, name := c.Node(), linkName(c.Link)
 	if c.Link != nil && c.Link.Domain != nil {
 		n, name = c.Link.Domain.Node, c.Link.Domain.Name
 	}
 	id := n.Boot + "/" + n.Netns + "/" + name + "/" + c.MAC.String()
-	if i := l.at(id); i >= 0 {
+	if i := l.indexOf(id); i >= 0 {
 		return i
 	}
-	return l.enter(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
+	return l.add(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
 }
 
-// speaker is a MAC on a link, whichever node's.
-type speaker struct {
+// A speaker is a hardware address on a broadcast domain.
+type unsolicitedSender struct {
 	mac  MAC
 	link extent
 }
 
-// manyClaims is from when on owners are found by a map.
+// manyClaims is the number of claims above which owners are found by a map.
 const manyClaims = 16
 
 func linkName(l *Link) string {

@@ -5,93 +5,92 @@ import (
 	"slices"
 )
 
-// A Case is everything that the judgement of one address needs. It is a value: nothing in it
-// changes while it is judged, two cases share nothing that one of them may change, and records
-// are told apart by their keys and never by where they are in memory.
+// A Case is everything that the judgement of one address needs. It is a value: it does not change
+// while it is judged, two cases share no mutable state, and records are identified by their keys
+// and never by their pointers.
 type Case struct {
 	Address netip.Addr
 	// Now is the time of the judgement.
 	Now Stamp
-	// Claims are all ways in which the address is held, in any order.
+	// Claims are all claims to the address, in any order.
 	Claims []*Claim
-	// Conflicts is what is remembered of conflicts, the latest of each id, active or resolved.
+	// Conflicts are the remembered conflicts, active or resolved; the latest of each ID.
 	Conflicts []Memory
 
-	// Stations are the interfaces that have a hardware address which a claim names: those on
-	// the node of the claim, and those on other nodes that are in the domain of its link.
+	// Stations are the interfaces whose hardware address is named by a claim: those on the node of
+	// the claim, and those on other nodes in the domain of its link.
 	Stations []*Interface
-	// Namespaces has the facts about the namespaces of claims, and about the namespaces behind
-	// the ports that frames entered by. A namespace about which there are none may be missing.
+	// Namespaces has the facts about the namespaces of claims and about the namespaces behind the
+	// ports that frames entered through. A namespace without facts may be missing.
 	Namespaces []NamespaceFacts
-	// Nodes has the facts about the nodes of the claims. A node about which there are none may be
-	// missing.
+	// Nodes has the facts about the nodes of the claims. A node without facts may be missing.
 	Nodes []NodeFacts
-	// Answers has the number of addresses that senders answer for.
+	// Answers has the number of addresses for which senders answer.
 	Answers []Answer
-	// Stitches are how the links of the claims' domains are known to be one. They are only
-	// needed for explanations.
+	// Stitches are the evidence that the links of the claims' domains are one. They are needed for
+	// explanations only.
 	Stitches []Stitch
 
 	IPAM
 	Sight
 }
 
-// IPAM is what IPAMs say about the address of a case.
+// IPAM has the records of IPAMs that concern the address of a case.
 type IPAM struct {
-	// Pools are the pools that may give the address to somebody, or have.
+	// Pools are the pools that have allocated the address or may allocate it.
 	Pools []*Pool
-	// Allocations are what IPAMs say of the address. Vanished are the allocations that are gone
-	// since the last audit.
+	// Allocations are the IPAM records of the address. Vanished are the allocations that
+	// disappeared since the last audit.
 	Allocations []AllocationFacts
 	Vanished    []*Allocation
-	// Past is what is remembered of the owners' allocations, Before what the last audit found.
+	// Past has earlier states of the owners' allocations. Before has the findings of the last
+	// audit.
 	Past   []Past
 	Before []Finding
 }
 
-// Sight is how far the cluster is seen that the address of a case is in.
+// Sight is how far the cluster that the address belongs to is observed.
 type Sight struct {
-	// InPodCIDR is set if the address is in the range of pods of some node
-	// (Node.spec.podCIDRs).
+	// InPodCIDR is set if the address is in the pod range of some node (Node.spec.podCIDRs).
 	InPodCIDR bool
-	// Covered is set if everything is known that is on all nodes.
+	// Covered is set if agents report everything on all nodes.
 	Covered bool
-	// PodsKnownUntil is the time until which the facts about pods are complete: the Kubernetes
-	// API may have a pod that was created later. It is 0 if the API is not followed.
+	// PodsKnownUntil is the time until which the facts about pods are complete: pods that were
+	// created later may be missing. It is 0 if the API is not followed.
 	PodsKnownUntil Stamp
-	// Incomplete is set if some nodes are not seen. The absence of an owner then proves nothing.
-	// It is only needed for explanations.
+	// Incomplete is set if some nodes are not observed. The absence of an owner then proves
+	// nothing. It is needed for explanations only.
 	Incomplete bool
 }
 
-// NamespaceFacts are what others say about a namespace.
+// NamespaceFacts is a namespace with facts from other sources.
 type NamespaceFacts struct {
 	*Namespace
 	// Nested is set if an agent reports from inside the namespace. The namespace is then a node
 	// of its own, as in kind or in a test lab.
 	Nested bool
-	// Pod is what the Kubernetes API says about the pod in the namespace: Absent if the API has
-	// no such pod, nil if there is no pod or the API does not tell.
+	// Pod is what the Kubernetes API says about the pod in the namespace: Absent if the API has no
+	// such pod, nil if there is no pod or its state is not known.
 	Pod *PodObject
 }
 
-// NodeFacts are what is known about a node with respect to the address of a case.
+// NodeFacts are the facts about a node that concern the address of a case.
 type NodeFacts struct {
 	Node NodeKey
-	// InPodCIDR is set if the address is in the node's range of pods (Node.spec.podCIDRs).
+	// InPodCIDR is set if the address is in the pod range of the node (Node.spec.podCIDRs).
 	InPodCIDR bool
-	// Covered is set if an agent reports for the node and sees what is in its pods.
+	// Covered is set if an agent reports for the node and can see into its pods.
 	Covered bool
-	// Pools are what the node's own IPAM gives addresses from. They are known if several claim
-	// the address.
+	// Pools are the pools of the node's own IPAM. They are set if there are several claims to the
+	// address.
 	Pools []*Pool
-	// Subnets are the addresses of the node itself whose subnets have the address, with their
-	// prefixes. They are known if several claim the address.
+	// Subnets are the node's own addresses whose prefixes contain the address. They are set if
+	// there are several claims to the address.
 	Subnets []Subnet
 }
 
-// An Answer counts the addresses that a hardware address only ever answered for on a link, and
-// the owners that have one of these addresses by their kernels. Counting may stop at
+// An Answer is the number of addresses for which a hardware address only ever answered on a link,
+// and the number of owners whose kernels have one of these addresses. Counting may stop at
 // ManyAnswers and SeveralOwned.
 type Answer struct {
 	Link              LinkKey
@@ -99,16 +98,16 @@ type Answer struct {
 	Addresses, Owners int
 }
 
-// AllocationFacts are an allocation and what others say about it.
+// AllocationFacts is an allocation with facts from other sources.
 type AllocationFacts struct {
 	*Allocation
-	// Object is what the Kubernetes API says about the pod that the allocation names, wherever
-	// it is: Absent if the API has no such pod, nil if no pod is named or the API does not tell.
+	// Object is what the Kubernetes API says about the pod that the allocation names, on any node:
+	// Absent if the API has no such pod, nil if no pod is named or its state is not known.
 	Object *PodObject
-	// Sandbox is set if a namespace of the sandbox that the allocation names is there.
+	// Sandbox is set if a network namespace of the sandbox that the allocation names exists.
 	Sandbox bool
-	// Covered is set if an agent reports for the node that the allocation names, and sees what
-	// is in its pods.
+	// Covered is set if an agent reports for the node that the allocation names and can see into
+	// its pods.
 	Covered bool
 }
 
@@ -172,7 +171,8 @@ func (c *Case) neighbours(l *Link, mac MAC) (found []*Interface) {
 	return found
 }
 
-// answers returns what a hardware address answers for on a link.
+// answers returns the number of addresses for which a hardware address answers on a link, and of
+// their owners.
 func (c *Case) answers(l *Link, mac MAC) (addresses, owners int) {
 	if l == nil {
 		return 0, 0
@@ -185,7 +185,7 @@ func (c *Case) answers(l *Link, mac MAC) (addresses, owners int) {
 	return 0, 0
 }
 
-// stitches returns how the links of a domain are known to be one.
+// stitches returns the evidence that the links of a domain are one.
 func (c *Case) stitches(d LinkKey) (found []Stitch) {
 	for _, s := range c.Stitches {
 		if s.Entered.Domain.Key() == d {

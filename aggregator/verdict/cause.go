@@ -4,28 +4,28 @@ import (
 	"slices"
 )
 
-// A cause follows from facts, or it stays unknown. What a cause needs is looked for in
-// the order of causes; of what does not fit it is told why.
+// A cause follows from facts; without them it is unknown. Causes are tried in a fixed order. For
+// each cause that does not fit, the fact that rules it out is recorded.
 
-// causes are all of them, those that explain the most first.
+// causes are all causes in order of preference.
 var causes = []struct {
 	name string
 	ask  func(*inquiry) reason
 }{
 	{CauseOrphanedSandbox, (*inquiry).orphanedSandbox},
 	{CauseSplitBrain, (*inquiry).splitBrain},
-	{CauseExternalDevice, func(q *inquiry) reason { return devices{q}.externalDevice() }},
-	{CauseTunnelAddress, func(q *inquiry) reason { return devices{q}.tunnelAddress() }},
-	{CauseIPAMBookedElsewhere, func(q *inquiry) reason { return records{q}.bookedElsewhere() }},
-	{CausePodCIDROverlap, func(q *inquiry) reason { return ranges{q}.podCIDROverlap() }},
-	{CauseOverlappingNetworks, func(q *inquiry) reason { return ranges{q}.overlappingNetworks() }},
-	{CauseIPAMStateLost, func(q *inquiry) reason { return records{q}.stateLost() }},
-	{CauseStaticAddress, func(q *inquiry) reason { return devices{q}.staticAddress() }},
+	{CauseExternalDevice, func(q *inquiry) reason { return deviceCauses{q}.externalDevice() }},
+	{CauseTunnelAddress, func(q *inquiry) reason { return deviceCauses{q}.tunnelAddress() }},
+	{CauseIPAMBookedElsewhere, func(q *inquiry) reason { return recordCauses{q}.bookedElsewhere() }},
+	{CausePodCIDROverlap, func(q *inquiry) reason { return rangeCauses{q}.podCIDROverlap() }},
+	{CauseOverlappingNetworks, func(q *inquiry) reason { return rangeCauses{q}.overlappingNetworks() }},
+	{CauseIPAMStateLost, func(q *inquiry) reason { return recordCauses{q}.stateLost() }},
+	{CauseStaticAddress, func(q *inquiry) reason { return deviceCauses{q}.staticAddress() }},
 }
 
-// inquire finds out why a conflict came about, and what is known of that.
-func (j *judging) inquire(c *Conflict) {
-	q := inquiry{judging: j, c: c, owners: c.Parties()}
+// inquire determines the cause of a conflict and records the facts that it follows from.
+func (j *evaluation) inquire(c *Conflict) {
+	q := inquiry{evaluation: j, c: c, owners: c.Parties()}
 	q.gather()
 	c.Pools, c.Why = q.pools, q.why()
 	c.Checks = q.checks()
@@ -37,7 +37,7 @@ func (j *judging) inquire(c *Conflict) {
 	}
 }
 
-// why returns the first cause that fits, and why the others do not.
+// why returns the first cause that fits, and the reasons why others do not.
 func (q *inquiry) why() Why {
 	found := Why{Cause: CauseUnknown}
 	var others []RuledOut
@@ -47,17 +47,17 @@ func (q *inquiry) why() Why {
 		case r.fits() && found.Cause == CauseUnknown:
 			found = r.Why
 			found.Cause = cause.name
-		case !r.fits() && r.not.Kind != "":
-			others = append(others, RuledOut{Cause: cause.name, Fact: r.not, Open: r.open})
+		case !r.fits() && r.contrary.Kind != "":
+			others = append(others, RuledOut{Cause: cause.name, Fact: r.contrary, Open: r.open})
 		}
 	}
 	found.RuledOut = slices.DeleteFunc(others, func(r RuledOut) bool { return r.Open && found.Cause != CauseUnknown })
 	return found
 }
 
-// orphanedSandbox: the Kubernetes API has the pod of an owner no more.
+// orphanedSandbox: the pod of an owner no longer exists in the Kubernetes API.
 func (q *inquiry) orphanedSandbox() (r reason) {
-	if gone := orphans(q.c.Owners); len(gone) > 0 { // also of a launcher that has ended after a migration
+	if gone := orphans(q.c.Owners); len(gone) > 0 { // includes a virt-launcher pod that ended after a migration
 		for _, o := range gone {
 			r.Wrong = append(r.Wrong, o.ID)
 			left := Fact{Kind: FactSandboxLeft, Owners: ids(o)}
@@ -76,7 +76,7 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	for _, o := range q.owners {
 		if o.Kind() == Pod && o.Assigned {
 			if o.Pod == nil || o.Pod.Absent || o.Pod.Ended() {
-				return reason{} // it is not asked, or may not know yet
+				return reason{} // the API is not followed, or may lag behind
 			}
 			there = append(there, o)
 		}
@@ -84,10 +84,10 @@ func (q *inquiry) orphanedSandbox() (r reason) {
 	if len(there) == 0 {
 		return reason{}
 	}
-	return not(Fact{Kind: NotPodsThere, Owners: ids(there...)})
+	return ruledOut(Fact{Kind: NotPodsThere, Owners: ids(there...)})
 }
 
-// splitBrain: an address that may move is at both ends.
+// splitBrain: two nodes have an address that may move between them.
 func (q *inquiry) splitBrain() (r reason) {
 	switch c := q.c; {
 	case c.Rule == RuleSameVM && c.Phase == Confirmed:
@@ -98,7 +98,7 @@ func (q *inquiry) splitBrain() (r reason) {
 			r.fact(Fact{Kind: FactBeyondGrace})
 		}
 	case c.Rule == RuleSplitBrain:
-		return not(Fact{Kind: NotOneLink})
+		return ruledOut(Fact{Kind: NotOneLink})
 	}
 	return r
 }

@@ -4,29 +4,29 @@ import (
 	"slices"
 )
 
-// devices finds the causes that are told by the device that has the address.
-type devices struct{ *inquiry }
+// deviceCauses finds the causes that depend on the device that has the address.
+type deviceCauses struct{ *inquiry }
 
-// externalDevice: a device outside has taken an address of ours.
-func (q devices) externalDevice() (r reason) {
+// externalDevice: a device outside of the cluster uses an address of the cluster.
+func (q deviceCauses) externalDevice() (r reason) {
 	var excluded reason
 	for _, o := range q.owners {
 		if o.Guest() != NoGuest {
-			excluded = not(Fact{Kind: NotGuest, Owners: ids(o)})
+			excluded = ruledOut(Fact{Kind: NotGuest, Owners: ids(o)})
 		}
 		if o.Namespace != nil || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
 			continue
 		}
 		ports := o.uplinks()
-		al := q.bookedOutside()
+		al := q.allocationOutside()
 		switch {
 		case len(ports) == 0:
 		case o.MAC.Virtual():
-			excluded = not(Fact{Kind: NotVirtualRouter, Owners: ids(o)})
+			excluded = ruledOut(Fact{Kind: NotVirtualRouter, Owners: ids(o)})
 		case o.MAC.Responder() != "":
-			excluded = not(Fact{Kind: NotResponder, Owners: ids(o), Text: o.MAC.Responder()})
+			excluded = ruledOut(Fact{Kind: NotResponder, Owners: ids(o), Text: o.MAC.Responder()})
 		case al != nil:
-			excluded = not(Fact{Kind: NotUncoveredHolder, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records()})
+			excluded = ruledOut(Fact{Kind: NotUncoveredHolder, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records()})
 		default:
 			r.Wrong = append(r.Wrong, o.ID)
 			r.fact(Fact{Kind: FactFromOutside, Owners: ids(o), Devices: ports}, Fact{Kind: FactForeignMAC})
@@ -47,33 +47,35 @@ func (q devices) externalDevice() (r reason) {
 	return r
 }
 
-// mostUplinks is the number of uplinks that are named.
-const mostUplinks = 6
+// maxUplinks is the largest number of uplinks that a fact lists.
+const maxUplinks = 6
 
-// uplinks returns the first uplinks by which frames of an owner enter nodes, as NODE/INTERFACE.
+// uplinks returns the first uplinks through which frames of an owner enter nodes, as
+// NODE/INTERFACE.
 func (o *Owner) uplinks() (names []string) {
 	for _, c := range o.Claims {
-		if name := c.Node().Name + "/" + c.Interface.Name; c.Interface.Uplink && len(names) < mostUplinks && !slices.Contains(names, name) {
+		if name := c.Node().Name + "/" + c.Interface.Name; c.Interface.Uplink && len(names) < maxUplinks && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// Guest tells what claims the address from behind a port of a node.
+// Guest is the kind of sender that claims the address from behind a port of a node.
 type Guest uint8
 
-// The guests.
+// The kinds of guests.
 const (
-	// NoGuest: the owner is behind no port.
+	// NoGuest: the sender is not behind a port.
 	NoGuest Guest = iota
-	// TapGuest: the owner is a virtual machine behind a tap of a node.
+	// TapGuest: the sender is a virtual machine behind a tap of a node.
 	TapGuest
-	// PortGuest: something behind the port of the owner's namespace claims the address.
+	// PortGuest: the sender is behind the port of a namespace that does not have the address
+	// itself.
 	PortGuest
 )
 
-// Guest returns what claims the address from behind a port of a node.
+// Guest returns the kind of sender that claims the address from behind a port of a node.
 func (o *Owner) Guest() Guest {
 	switch i := o.Interface; {
 	case o.Namespace == nil && o.Claims[0].Interface.Tap:
@@ -84,10 +86,11 @@ func (o *Owner) Guest() Guest {
 	return NoGuest
 }
 
-// bookedOutside is an allocation for a node without an agent; nil for none.
-func (q devices) bookedOutside() *Allocation {
+// allocationOutside returns an allocation for a node without an agent that matches no owner inside
+// of the cluster; nil if there is none.
+func (q deviceCauses) allocationOutside() *Allocation {
 	for _, al := range q.outside {
-		ours := slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.books(o) != notBooked })
+		ours := slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil && al.matches(o) != noMatch })
 		if !ours {
 			return al
 		}
@@ -95,19 +98,19 @@ func (q devices) bookedOutside() *Allocation {
 	return nil
 }
 
-// on tells whether an owner's interface is on a bridge.
-func (o *Owner) on(bridge *Interface) bool {
+// onBridge reports whether an owner's interface is attached to a bridge.
+func (o *Owner) onBridge(bridge *Interface) bool {
 	l := o.Interface.Link
 	return o.Node.Is(bridge.Namespace.Node) && l != nil && l.Kind == Bridge && l.Name == bridge.Name && !o.Interface.Is(bridge)
 }
 
-// podsBridge tells whether an interface of a node is the bridge of a CNI network.
+// podsBridge reports whether an interface of a node is the bridge of a CNI network.
 func (q *inquiry) podsBridge(i *Interface) bool {
-	return i.bridge() && slices.ContainsFunc(q.in.node(i.Namespace.Node).Pools, func(p *Pool) bool { return p.Device == i.Name })
+	return i.isBridge() && slices.ContainsFunc(q.in.node(i.Namespace.Node).Pools, func(p *Pool) bool { return p.Device == i.Name })
 }
 
-// tunnelAddress finds a tunnel of a node that has the same address as a pod.
-func (q devices) tunnelAddress() (r reason) {
+// tunnelAddress: a tunnel device of a node has the same address as a pod.
+func (q deviceCauses) tunnelAddress() (r reason) {
 	var excluded reason
 	q.pairs(func(host, pod *Owner) bool {
 		if host.Kind() != Host || !host.Assigned || pod.Kind() == Host || pod.Namespace == nil {
@@ -119,7 +122,7 @@ func (q devices) tunnelAddress() (r reason) {
 				continue
 			}
 			if i.Tunnel() == "" {
-				excluded = not(Fact{Kind: NotTunnel, Device: i.Name, Nodes: []string{host.Node.Name}})
+				excluded = ruledOut(Fact{Kind: NotTunnel, Device: i.Name, Nodes: []string{host.Node.Name}})
 				continue
 			}
 			r = q.tunnelOf(i, host, pod)
@@ -134,9 +137,9 @@ func (q devices) tunnelAddress() (r reason) {
 }
 
 // tunnelOf returns the cause of a conflict about the address of a node's tunnel.
-func (q devices) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
+func (q deviceCauses) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 	r.Wrong = ids(pod)
-	if q.ofCalico() && q.bookedFor(nil, pod) == booked && q.bookedFor(nil, host) != booked {
+	if q.ofCalico() && q.bestMatch(nil, pod) == certainMatch && q.bestMatch(nil, host) != certainMatch {
 		r.Wrong = ids(host)
 	}
 	for _, p := range q.pools {
@@ -146,22 +149,22 @@ func (q devices) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 	}
 	r.Headline = &Fact{Kind: FactTunnel, Owners: ids(host, pod), Device: i.Name, Text: i.Tunnel()}
 	r.fact(*r.Headline)
-	if gift := q.gift(pod); gift != nil {
+	if gift := q.sourceFacts(pod); gift != nil {
 		r.fact(gift...)
 	} else {
 		r.fact(q.byHand(pod)...)
 	}
 	for _, al := range q.allocations {
-		if al.Purpose != "" && al.books(host) == booked {
+		if al.Purpose != "" && al.matches(host) == certainMatch {
 			r.fact(Fact{Kind: FactPurpose, Pool: al.Pool.Label(), Records: al.records()})
 		}
 	}
 	return r
 }
 
-// staticAddress: somebody set the address by hand, inside a range of pods.
-func (q devices) staticAddress() (r reason) {
-	if !q.plain() {
+// staticAddress: the address is in a range of pods and was configured by hand.
+func (q deviceCauses) staticAddress() (r reason) {
+	if !q.unrelated() {
 		return reason{}
 	}
 	q.pairs(func(o, other *Owner) bool {
@@ -175,9 +178,9 @@ func (q devices) staticAddress() (r reason) {
 			r.Headline = &Fact{Kind: HeadNotGivenGateway, Owners: ids(o), Device: gateway.Name}
 			r.fact(Fact{Kind: FactBridgeOfPods, Owners: ids(other), Device: gateway.Name})
 		}
-		r.fact(q.gift(other)...)
+		r.fact(q.sourceFacts(other)...)
 		r.fact(why...)
-		q.tellRange(&r)
+		q.addRanges(&r)
 		return false
 	})
 	if r.fits() {
@@ -187,33 +190,33 @@ func (q devices) staticAddress() (r reason) {
 		switch i := o.Interface; {
 		case q.given(o):
 		case o.Kind() == Host && o.Assigned && MadeByEngine(i.Name):
-			return not(Fact{Kind: NotByHandDevice, Device: i.Name})
+			return ruledOut(Fact{Kind: NotByHandDevice, Device: i.Name})
 		case o.Namespace == nil || o.Kind() == Host || !q.pods():
 			return reason{}
 		default:
-			return open(Fact{Kind: NotGiverKnown, Owners: ids(o)})
+			return undecided(Fact{Kind: NotGiverKnown, Owners: ids(o)})
 		}
 	}
-	return not(Fact{Kind: NotByHand, Owners: ids(q.owners...)})
+	return ruledOut(Fact{Kind: NotByHand, Owners: ids(q.owners...)})
 }
 
 // gateway returns the bridge on which a node has the address itself, if the bridge connects
 // pods or an owner. The address is then their gateway and belongs to nothing else. It returns
 // nil if there is no such bridge.
-func (q devices) gateway(host, o *Owner) *Interface {
+func (q deviceCauses) gateway(host, o *Owner) *Interface {
 	if host.Kind() != Host {
 		return nil
 	}
 	for _, c := range host.Claims {
-		if i := c.Interface; c.Counts() && i.bridge() && (o.on(i) || q.podsBridge(i)) {
+		if i := c.Interface; c.Counts() && i.isBridge() && (o.onBridge(i) || q.podsBridge(i)) {
 			return i
 		}
 	}
 	return nil
 }
 
-// tellRange says whose range the address is in.
-func (q devices) tellRange(r *reason) {
+// addRanges adds the facts about the ranges that contain the address.
+func (q deviceCauses) addRanges(r *reason) {
 	for _, p := range q.pools {
 		if p.Contains(q.c.Address) {
 			r.From = append(r.From, p)
@@ -225,15 +228,15 @@ func (q devices) tellRange(r *reason) {
 	}
 }
 
-// byHand returns the fact by which nobody whose task it is gave an owner the address; none if it
-// is not known.
-func (q devices) byHand(o *Owner) []Fact {
+// byHand returns the fact that shows that neither an IPAM nor a runtime gave an owner the address;
+// nil if that is not known.
+func (q deviceCauses) byHand(o *Owner) []Fact {
 	if q.given(o) {
 		return nil
 	}
 	w, i, guest := o.Workload(), o.Interface, o.Guest() != NoGuest
 	if l := i.Link; o.Assigned && o.Kind() != Host && (l != nil && MadeByEngine(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
-		return nil // its runtime has an IPAM of its own: podman has results of CNI, too
+		return nil // its container engine has its own IPAM; podman writes CNI results as well
 	}
 	switch {
 	case o.Namespace == nil && guest:
@@ -241,47 +244,47 @@ func (q devices) byHand(o *Owner) []Fact {
 	case o.Namespace == nil:
 		return nil
 	case w.Kind == Host:
-		if o.Assigned && !i.portOfPod() && i.Tunnel() == "" && !q.podsBridge(i) && !MadeByEngine(i.Name) &&
-			!slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.bridge() && other.on(i) }) {
+		if o.Assigned && !i.isPodPort() && i.Tunnel() == "" && !q.podsBridge(i) && !MadeByEngine(i.Name) &&
+			!slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.isBridge() && other.onBridge(i) }) {
 			return []Fact{{Kind: FactNodeDevice, Owners: ids(o), Device: i.Name}}
 		}
 		return nil
-	case guest && (o.told() || o.listed()):
+	case guest && (o.intentKnown() || o.podHasIPs()):
 		return []Fact{{Kind: FactGuestOfOther, Owners: ids(o)}}
 	case guest:
 		return nil
-	case w.Kind == Pod && o.Assigned && i.Name == FirstInterface && o.listed() && !q.listedIn(o):
+	case w.Kind == Pod && o.Assigned && i.Name == FirstInterface && o.podHasIPs() && !q.podHasAddress(o):
 		return []Fact{{Kind: FactNotListed, Owners: ids(o), Addresses: slices.Clone(o.Pod.IPs)}}
 	case w.Kind == Pod && o.Assigned && i.Name == FirstInterface && w.Source == sourceOfResult:
 		return []Fact{{Kind: FactNotInResult, Owners: ids(o)}}
 	}
-	return q.bookedForOther(o)
+	return q.allocatedToOther(o)
 }
 
-// bookedForOther returns the fact that IPAM has the address for another owner than one that is no
-// pod; none if it is not known.
-func (q devices) bookedForOther(o *Owner) []Fact {
-	if o.Kind() == Pod || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return q.books(al, o) != notBooked }) {
+// allocatedToOther returns the fact that IPAM has the address for another owner and not for this
+// one, which is not a pod; nil if that is not known.
+func (q deviceCauses) allocatedToOther(o *Owner) []Fact {
+	if o.Kind() == Pod || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return q.matches(al, o) != noMatch }) {
 		return nil
 	}
 	for _, other := range q.owners {
-		if other != o && q.bookedFor(nil, other) == booked {
+		if other != o && q.bestMatch(nil, other) == certainMatch {
 			return []Fact{{Kind: FactAllocatedToOther, Owners: ids(o, other)}}
 		}
 	}
 	return nil
 }
 
-// sourceOfResult is what an agent names workloads by that a CNI result names.
+// sourceOfResult is the source that an agent reports for a workload that a CNI result identifies.
 const sourceOfResult = "cni-result"
 
-// told tells whether it is known what an owner was given.
-func (o *Owner) told() bool {
+// intentKnown reports whether it is known which addresses the owner was given.
+func (o *Owner) intentKnown() bool {
 	return o.Namespace.Intended != "" || o.Workload().Source == sourceOfResult
 }
 
-// listed tells whether the Kubernetes API has addresses of the owner's pod.
-func (o *Owner) listed() bool { return o.Pod != nil && len(o.Pod.IPs) > 0 }
+// podHasIPs reports whether the Kubernetes API lists addresses of the owner's pod.
+func (o *Owner) podHasIPs() bool { return o.Pod != nil && len(o.Pod.IPs) > 0 }
 
-// listedIn tells whether the Kubernetes API has the address for the owner's pod.
-func (q devices) listedIn(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }
+// podHasAddress reports whether the Kubernetes API lists the address for the owner's pod.
+func (q deviceCauses) podHasAddress(o *Owner) bool { return slices.Contains(o.Pod.IPs, q.c.Address) }

@@ -10,9 +10,9 @@ import (
 )
 
 func TestCausesOfDevices(t *testing.T) {
-	// web is a pod that a CNI network gave the address.
+	// web adds a pod that a CNI network gave the address.
 	web := func(w *world) { w.Within("n1", "", "kindnet", verdicttest.Who("web")) }
-	// gateway is a bridge of the node with the address, and a pod on it.
+	// gateway adds a bridge of the node with the address, and a pod on it.
 	gateway := func(w *world, change func(i *verdict.Interface)) {
 		w.Addr = netip.MustParseAddr("10.244.0.1")
 		w.Within("n1", "cni0", "", verdicttest.Who("web"))
@@ -27,7 +27,7 @@ func TestCausesOfDevices(t *testing.T) {
 		cause    string
 		excluded []string
 	}{
-		// Devices outside.
+		// External devices.
 		{"two devices outside", func(w *world) {
 			port := w.Uplink("n1")
 			a := w.Wire(port, stranger)
@@ -105,7 +105,7 @@ func TestCausesOfDevices(t *testing.T) {
 			w.Wire(i, stranger)
 		}, outside, nil},
 
-		// By hand.
+		// Addresses configured by hand.
 		{"on a device of the node", func(w *world) { web(w); w.Device("n1", "eth0", "") }, static, []string{tunnel}},
 		{"on a port of a pod", func(w *world) {
 			web(w)
@@ -186,7 +186,7 @@ func TestCausesOfDevices(t *testing.T) {
 			w.Within("n1", "", "", blue("blue"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "x")
 		}, unknown, []string{lost, static}},
-		{"in a namespace, and IPAM has it for nobody", func(w *world) {
+		{"in a namespace, and IPAM's record has no holder", func(w *world) {
 			web(w)
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "kindnet")
@@ -216,36 +216,36 @@ func TestCausesOfDevices(t *testing.T) {
 			web(w)
 			w.Within("n1", "", "", verdicttest.Who("mad")).Interface.Name = "net1"
 		}, unknown, []string{static}},
-		{"in a pod, and the other one is a namespace that nobody knows", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 		}, unknown, []string{static}},
-		{"in a pod, and the other one is a namespace that nobody knows, in a range of pods", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace, in a range of pods", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 			w.PodCIDR = netip.MustParsePrefix("10.244.0.0/16")
 		}, static, nil},
-		{"in a pod, and the other one is a namespace that nobody knows, in a range of IPAM", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace, in a range of IPAM", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "lab")
 		}, static, nil},
-		{"in a pod, and the other one is a namespace that nobody knows, in no range of IPAM", func(w *world) {
+		{"in a pod, and the other one is an unidentified namespace, in no range of IPAM", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "lab", "10.9.0.1-10.9.0.9")
 		}, unknown, []string{static}},
-		{"two namespaces that nobody knows, in a range of IPAM", func(w *world) {
+		{"two unidentified namespaces, in a range of IPAM", func(w *world) {
 			w.Within("n1", "", "", blue("red"))
 			w.Within("n1", "", "", blue("blue"))
 			w.Pool(verdict.HostLocal, "n1", "lab")
 		}, unknown, nil},
-		{"behind a pod that was given another address", func(w *world) {
+		{"behind a pod with another address from CNI", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
 			_, port := w.guestOf("n1", "vm")
 			w.Wire(port, stranger)
 		}, static, []string{outside}},
-		{"behind a pod of which nothing is known that it was given", func(w *world) {
+		{"behind a pod whose addresses from CNI are not known", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
 			inside, port := w.guestOf("n1", "vm")
 			sourced(inside.Namespace, "cri", "")

@@ -2,20 +2,20 @@ package verdict
 
 import "slices"
 
-// records finds the causes that the records of an IPAM tell.
-type records struct{ *inquiry }
+// recordCauses finds the causes that follow from the records of an IPAM.
+type recordCauses struct{ *inquiry }
 
-// bookedElsewhere: IPAM had the address for another node or pod than the one that held
-// it, and freed it with that.
-func (q records) bookedElsewhere() (r reason) {
-	if !q.plain() {
+// bookedElsewhere: IPAM had recorded the address for a node or pod other than the owner, and freed
+// it together with that node or pod.
+func (q recordCauses) bookedElsewhere() (r reason) {
+	if !q.unrelated() {
 		return reason{}
 	}
 	for _, o := range q.owners {
 		if o.Namespace == nil || o.Kind() == Host || !q.rivalGiven(o) {
 			continue
 		}
-		past := q.elsewhere(o)
+		past := q.pastElsewhere(o)
 		nodename := q.wrongNodename(o)
 		if past == nil && nodename == "" {
 			continue
@@ -35,7 +35,7 @@ func (q records) bookedElsewhere() (r reason) {
 		}
 	}
 	if r.fits() {
-		for _, p := range q.about(r.From) {
+		for _, p := range q.poolsWithRecords(r.From) {
 			r.fact(q.record(p))
 		}
 		return r
@@ -43,8 +43,9 @@ func (q records) bookedElsewhere() (r reason) {
 	return q.neverElsewhere()
 }
 
-// neverElsewhere returns why IPAM did not have the address for another node or pod.
-func (q records) neverElsewhere() reason {
+// neverElsewhere returns the fact that IPAM did not have the address for another node or pod; an
+// empty reason if that is not known.
+func (q recordCauses) neverElsewhere() reason {
 	var nodes []string
 	for _, o := range q.owners {
 		if name := o.Node.CalicoNodename; name != "" && o.Namespace != nil {
@@ -52,21 +53,21 @@ func (q records) neverElsewhere() reason {
 			case o.OnNode(name):
 				nodes = append(nodes, o.Node.Name)
 			case !q.ofCalico():
-				return not(Fact{Kind: NotCalico, Nodes: []string{o.Node.Name}, Text: name})
+				return ruledOut(Fact{Kind: NotCalico, Nodes: []string{o.Node.Name}, Text: name})
 			}
 		}
 	}
 	for _, p := range q.pools {
 		if p.Node == nil && p.State == PoolKnown && q.pods() {
-			return not(Fact{Kind: NotElsewhere, Pool: p.Label(), Nodes: nodes})
+			return ruledOut(Fact{Kind: NotElsewhere, Pool: p.Label(), Nodes: nodes})
 		}
 	}
 	return reason{}
 }
 
-// about returns those of some pools that have records of the address, or all that have if there
-// are none.
-func (q *inquiry) about(some []*Pool) (pools []*Pool) {
+// poolsWithRecords returns those of the given pools that have records of the address; all pools
+// with records of it if none are given.
+func (q *inquiry) poolsWithRecords(some []*Pool) (pools []*Pool) {
 	for _, al := range q.allocations {
 		if !slices.ContainsFunc(pools, al.Pool.Is) && (len(some) == 0 || slices.ContainsFunc(some, al.Pool.Is)) {
 			pools = append(pools, al.Pool)
@@ -75,21 +76,22 @@ func (q *inquiry) about(some []*Pool) (pools []*Pool) {
 	return pools
 }
 
-// rivalGiven tells whether somebody else than an owner was given the address.
-func (q records) rivalGiven(o *Owner) bool {
+// rivalGiven reports whether another owner was given the address.
+func (q recordCauses) rivalGiven(o *Owner) bool {
 	return slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && q.given(other) })
 }
 
-// elsewhere is what is remembered of an owner that IPAM had for somebody else: for
-// nobody who has the address now, as IPAM has it for those rightly.
-func (q records) elsewhere(o *Owner) *Past {
-	past := q.remembered(o, FindingBookedElsewhere)
-	if past == nil || past.Allocation == nil || q.vanished(o) != nil {
+// pastElsewhere returns the past state in which IPAM had the address of an owner for another
+// holder; nil if there is none. An allocation that is for one of the current owners does not count,
+// because it is right.
+func (q recordCauses) pastElsewhere(o *Owner) *Past {
+	past := q.pastOf(o, FindingBookedElsewhere)
+	if past == nil || past.Allocation == nil || q.vanishedRecord(o) != nil {
 		return nil
 	}
 	al := past.Allocation
 	for _, rival := range q.owners {
-		if rival != o && al.books(rival) != notBooked {
+		if rival != o && al.matches(rival) != noMatch {
 			return nil
 		}
 	}
@@ -98,88 +100,89 @@ func (q records) elsewhere(o *Owner) *Past {
 	}
 	for _, rival := range q.owners {
 		if rival != o && rival.Begun() <= past.Since {
-			return nil // both came first: who had the record is not known
+			return nil // both owners are older: either may have had the record
 		}
 	}
 	return past
 }
 
-// wrongNodename is the node that Calico's plugin books for on an owner's node, where
-// that is another one; empty where it is right, or nothing of Calico's is concerned.
-func (q records) wrongNodename(o *Owner) string {
+// wrongNodename returns the node name that the Calico plugin uses on the node of an owner if it is
+// the name of another node; empty if it is right or Calico is not involved.
+func (q recordCauses) wrongNodename(o *Owner) string {
 	name := o.Node.CalicoNodename
-	if name == "" || o.OnNode(name) || !q.ofCalico() || q.bookedFor(nil, o) == booked || q.vanished(o) != nil {
+	if name == "" || o.OnNode(name) || !q.ofCalico() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
 		return ""
 	}
 	return name
 }
 
-// ofCalico tells whether the address is Calico's to give.
+// ofCalico reports whether the address is in a Calico pool.
 func (q *inquiry) ofCalico() bool {
 	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.IPAM == Calico })
 }
 
-// stateLost: an IPAM gave the address twice, as it forgot that it had.
-func (q records) stateLost() reason {
-	if !q.plain() {
+// stateLost: an IPAM lost the record of an allocation and allocated the address again.
+func (q recordCauses) stateLost() reason {
+	if !q.unrelated() {
 		return reason{}
 	}
 	var excluded reason
 	for _, p := range q.pools {
-		mine := those(q.owners, func(o *Owner) bool { return q.gave(p, o) })
+		mine := filterOwners(q.owners, func(o *Owner) bool { return q.gave(p, o) })
 		if len(mine) < 2 {
-			if len(mine) == 1 && excluded.not.Kind == "" {
-				excluded = not(Fact{Kind: NotGivenTwice, Pool: p.Label(), Owners: ids(mine...)})
+			if len(mine) == 1 && excluded.contrary.Kind == "" {
+				excluded = ruledOut(Fact{Kind: NotGivenTwice, Pool: p.Label(), Owners: ids(mine...)})
 			}
 			continue
 		}
-		r := q.forgotten(p, mine)
+		r := q.recordsLost(p, mine)
 		if r.fits() {
 			return r
 		}
 		excluded = r
 	}
-	if excluded.not.Kind != "" {
+	if excluded.contrary.Kind != "" {
 		return excluded
 	}
 	return q.noRecords()
 }
 
-// forgotten says of whom a pool has no record that it gave the address to.
-func (q records) forgotten(p *Pool, mine []*Owner) (r reason) {
+// recordsLost returns the reason why a pool allocated the address twice: the owners for which it
+// has no record.
+func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
 	if p.State == PoolReading {
-		return open(Fact{Kind: NotRead, Pool: p.Label()})
+		return undecided(Fact{Kind: NotRead, Pool: p.Label()})
 	}
 	free := q.allocationsOf(p)
 	var lost, unsure []*Owner
 	for _, o := range mine {
-		switch q.bookedFor(p, o) {
-		case booked:
-			free = slices.DeleteFunc(free, func(al *Allocation) bool { return al.books(o) == booked })
-		case maybeBooked:
+		switch q.bestMatch(p, o) {
+		case certainMatch:
+			free = slices.DeleteFunc(free, func(al *Allocation) bool { return al.matches(o) == certainMatch })
+		case possibleMatch:
 			unsure = append(unsure, o)
 		default:
 			lost = append(lost, o)
 		}
 	}
 	if len(free) == 0 {
-		lost, unsure = append(lost, unsure...), nil // all records are somebody else's
+		lost, unsure = append(lost, unsure...), nil // all records are for other owners
 	}
 	readable := p.State == PoolKnown || p.State == PoolMissing
 	switch {
-	case !readable && !q.oneNetwork(p, mine):
-		return open(Fact{Kind: NotReadable, Pool: p.Label(), Text: p.Problem})
+	case !readable && !q.sameNetwork(p, mine):
+		return undecided(Fact{Kind: NotReadable, Pool: p.Label(), Text: p.Problem})
 	case readable && len(lost) == 0 && len(unsure) <= len(free):
-		return not(Fact{Kind: NotLost, Pool: p.Label(), Owners: ids(mine...)})
+		return ruledOut(Fact{Kind: NotLost, Pool: p.Label(), Owners: ids(mine...)})
 	}
 	for _, o := range lost {
 		if o.Pod != nil && o.Pod.DeletionTimestamp != 0 {
-			return not(Fact{Kind: NotYetFree, Owners: ids(o)})
+			return ruledOut(Fact{Kind: NotYetFree, Owners: ids(o)})
 		}
 	}
 	r.From = []*Pool{p}
 	for _, o := range mine {
-		r.fact(q.gift(o)...)
+		r.fact(q.sourceFacts(o)...)
 	}
 	r.fact(q.record(p))
 	r.Headline = &Fact{Kind: HeadRecordLost, Pool: p.Label()}
@@ -194,24 +197,25 @@ func (q records) forgotten(p *Pool, mine []*Owner) (r reason) {
 		r.fact(Fact{Kind: FactRecordsLost, Pool: p.Label(), At: p.LostAt, Count: p.Lost})
 	}
 	for _, o := range mine {
-		if past := q.vanished(o); past != nil {
+		if past := q.vanishedRecord(o); past != nil {
 			r.fact(Fact{Kind: FactRecordVanished, Pool: p.Label(), Owners: ids(o), At: past.Since})
 		}
 	}
 	return r
 }
 
-// oneNetwork tells whether a pool of one node gave the address to all of some owners
-// for one network: with whole records it cannot.
-func (q records) oneNetwork(p *Pool, mine []*Owner) bool {
+// sameNetwork reports whether a pool of one node gave the address to all of the owners for one
+// network. It cannot do so with complete records.
+func (q recordCauses) sameNetwork(p *Pool, mine []*Owner) bool {
 	network := mine[0].network()
 	return p.IPAM == HostLocal && network != "" &&
 		!slices.ContainsFunc(mine, func(o *Owner) bool { return o.network() != network })
 }
 
-// noRecords says that IPAM would have to be asked, and is not known.
-func (q records) noRecords() reason {
-	given := those(q.owners, q.given)
+// noRecords returns an open reason if the owners were given the address but the records of their
+// IPAM are not known.
+func (q recordCauses) noRecords() reason {
+	given := filterOwners(q.owners, q.given)
 	if len(given) < 2 || len(q.pools) > 0 && q.allKnown() {
 		return reason{}
 	}
@@ -221,11 +225,11 @@ func (q records) noRecords() reason {
 			network = ""
 		}
 	}
-	return open(Fact{Kind: NotRecorded, Network: network, Nodes: nodesOf(given)})
+	return undecided(Fact{Kind: NotRecorded, Network: network, Nodes: nodesOf(given)})
 }
 
-// allKnown tells whether all pools that may have the address are known.
-func (q records) allKnown() bool {
+// allKnown reports whether all pools that may have the address are known.
+func (q recordCauses) allKnown() bool {
 	return !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != PoolKnown })
 }
 

@@ -40,7 +40,7 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 		al(of("n2", "a", verdict.Calico), verdict.Allocation{}),
 	}
 	w.Allocations = slices.Clone(want)
-	for range 3 { // also after what was remembered
+	for range 3 { // repeated, so that remembered state is used as well
 		slices.Reverse(w.Allocations)
 		if got := w.judge().Conflicts[0].Allocations; !slices.Equal(got, want) {
 			t.Errorf("got allocations %+v, want %+v", got, want)
@@ -48,7 +48,7 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 	}
 }
 
-func TestAKeeperIsForgottenThatIsNotKnownAnyMore(t *testing.T) {
+func TestAKeeperThatIsNoLongerKnownIsForgotten(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 	w.Within("n1", "", "kindnet", verdicttest.Who("b"))
@@ -58,13 +58,13 @@ func TestAKeeperIsForgottenThatIsNotKnownAnyMore(t *testing.T) {
 	}
 	w.Allocations = nil
 	if c := w.judge().Conflicts[0]; c.Keeper != "" || c.Right != verdict.RightUndecided {
-		t.Errorf("got %q by %d, want nobody", keeper(&c), c.Right)
+		t.Errorf("got %q by %d, want no owner", keeper(&c), c.Right)
 	}
 }
 
-// A cause is looked for between each two of several owners.
+// A cause is sought for every pair of owners.
 func TestCausesOfSeveralOwners(t *testing.T) {
-	// pool gives the address on a node, and has it for a pod there.
+	// pool adds a pool of a node that has an allocation for a pod there.
 	pool := func(w *world, node string) {
 		w.Within(node, "", "pods", verdicttest.Who("web"+node))
 		w.Books(w.Pool(verdict.HostLocal, node, "pods"), "web"+node)
@@ -120,7 +120,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			pool(w, "n3")
 			pool(w, "n4")
 		}, overlap, []string{lost, static}},
-		{"two that nobody gave it, and two of pools", func(w *world) {
+		{"two without a source, and two of pools", func(w *world) {
 			w.declare("pods 10.0.0.0/8")
 			w.Within("n1", "", "", verdicttest.Who("a"))
 			w.Within("n2", "", "", verdicttest.Who("b"))
@@ -147,7 +147,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 				w.Pool(verdict.HostLocal, node, "pods").Device = "cni0"
 			}
 		}, static, []string{split}},
-		{"bridges of two nodes with an address of none of their pools", func(w *world) {
+		{"bridges of two nodes with an address outside of their pools", func(w *world) {
 			w.declare("pods 10.0.0.0/8")
 			for _, node := range []string{"n1", "n2"} {
 				w.Device(node, "cni0", "bridge")
@@ -161,7 +161,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Within("n2", "", "net0", verdicttest.Who("b"))
 			w.Within("n2", "", "net1", verdicttest.Who("c"))
 		}, networks, []string{static}},
-		{"one that nobody gave it, and two networks", func(w *world) {
+		{"one without a source, and two networks", func(w *world) {
 			w.declare("all 10.0.0.0/8")
 			w.Within("n1", "", "", blue("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
@@ -211,7 +211,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Device("n1", "vxlan0", "vxlan")
 		}, tunnel, []string{networks}},
 
-		{"it was booked for another node, and the rival came first", func(w *world) {
+		{"it was allocated for another node, and the rival came first", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
 			p := w.Pool(verdict.Calico, "", "")
@@ -226,31 +226,31 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n1"})
 		}, lost, []string{elsewhere, overlap, static}},
-		{"two sandboxes of one pod, of which one was booked elsewhere", func(w *world) {
+		{"two sandboxes of one pod, one of them allocated elsewhere", func(w *world) {
 			a := w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			second := verdicttest.Who("a")
 			second.ContainerID = "container-b"
 			w.Within("n1", "", "kindnet", second)
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: w.Pool(verdict.Calico, "", ""), Namespace: "default", Pod: "x", Node: "n9"})
 		}, unknown, nil},
-		{"two that cannot be told apart, and one record", func(w *world) {
+		{"two owners that match one record equally well", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Pod("a"))
 			w.Within("n1", "", "kindnet", verdicttest.Pod("b"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "x")
 		}, lost, []string{networks, static}},
-		{"two that cannot be told apart, and two records", func(w *world) {
+		{"two owners that match two records equally well", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Pod("a"))
 			w.Within("n1", "", "kindnet", verdicttest.Pod("b"))
 			p := w.Pool(verdict.HostLocal, "n1", "kindnet")
 			w.Books(p, "x")
 			w.Books(p, "y")
 		}, unknown, []string{networks, lost, static}},
-		{"one that has a record, and one that cannot be identified", func(w *world) {
+		{"one with a record, and one that cannot be identified", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			w.Within("n1", "", "kindnet", verdicttest.Pod("b"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "a")
 		}, lost, []string{networks, static}},
-		{"a pool without records that may have given it, and one of another IPAM that has it for both", func(w *world) {
+		{"a possible pool without records, and one of another IPAM with records for both", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
 			p := w.Pool(verdict.Calico, "", "")
@@ -258,7 +258,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Books(p, "b")
 			w.Pool(verdict.HostLocal, "n1", "")
 		}, unknown, []string{elsewhere, networks, lost, static}},
-		{"a pool without records that may have given it, and one of another realm that has it for both", func(w *world) {
+		{"a possible pool without records, and one of another realm with records for both", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
 			p, q := w.Pool(verdict.Whereabouts, "", "net0"), w.Pool(verdict.Whereabouts, "", "net0")
@@ -271,7 +271,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
 			w.Pool(verdict.HostLocal, "n1", "net0", "10.9.0.1-10.9.0.9")
 		}, unknown, []string{networks, static}},
-		{"IPAM has it for one, and another record is for nobody in particular", func(w *world) {
+		{"IPAM has it for one, and another record without a holder", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Within("n1", "", "", blue("blue"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
@@ -284,7 +284,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Within("n1", "", "", mad)
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
 		}, unknown, []string{lost, static}},
-		{"a container of which a CNI result tells", func(w *world) {
+		{"a container known from a CNI result", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Container, Name: "c", Source: "cni-result"})
 		}, unknown, []string{static}},
@@ -295,15 +295,15 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 	}
 }
 
-// sourced has a namespace known from a source.
+// sourced sets the source of a namespace's workload.
 func sourced(ns *verdict.Namespace, source, sources string) {
 	who := ns.Who.Workload()
 	who.Source, who.Sources = source, sources
 	ns.Who = who.Who()
 }
 
-// A cause is summed up, and names the owners that are to give the address up, if it tells.
-func TestCausesAreSummedUp(t *testing.T) {
+// A cause has a headline and, if it is certain, the owners that should give the address up.
+func TestHeadlinesOfCauses(t *testing.T) {
 	for name, want := range map[string]struct{ headline, wrong string }{
 		"T1 the record of the first pod is gone":                      {"record-lost-given-again owners=old pool=host-local|n1|kindnet", ""},
 		"T1 all records are gone":                                     {"record-lost-given-again pool=host-local|n1|kindnet", ""},
@@ -326,7 +326,7 @@ func TestCausesAreSummedUp(t *testing.T) {
 		}
 		_, c := verdicttest.Situations[i].Judge()
 		if c == nil || c.Headline == nil {
-			t.Errorf("%s: got conflict %+v, want one that is summed up", name, c)
+			t.Errorf("%s: got conflict %+v, want one with a headline", name, c)
 			continue
 		}
 		var wrong []string
@@ -339,9 +339,9 @@ func TestCausesAreSummedUp(t *testing.T) {
 	}
 }
 
-// A cause names the owners that are wrong, the pools that it is about, and the networks or nodes whose
-// ranges overlap.
-func TestWhatCausesAreAbout(t *testing.T) {
+// A cause names the wrong owners, the pools involved, and the networks or nodes whose ranges
+// overlap.
+func TestOperandsOfCauses(t *testing.T) {
 	for _, test := range []struct {
 		name     string
 		build    func(w *world)
@@ -349,7 +349,7 @@ func TestWhatCausesAreAbout(t *testing.T) {
 		from     []string
 		networks []string
 	}{
-		{"a tunnel, and a pod that a pool gave it", func(w *world) {
+		{"a tunnel, and a pod with the address from a pool", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Device("n1", "vxlan0", "vxlan")
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")

@@ -5,23 +5,22 @@ import (
 	"slices"
 )
 
-// ranges finds the causes that lie in the ranges that addresses are given from.
-type ranges struct{ *inquiry }
+// rangeCauses finds the causes that follow from the ranges of pools and networks.
+type rangeCauses struct{ *inquiry }
 
-// ownRange is the range of the node that an owner has the address from: by a pool of
-// its own, the range of pods that Kubernetes gave it, or the prefix of a bridge whose
-// ports a CNI network gave addresses.
-func (q ranges) ownRange(o *Owner) (s Origin, ok bool) {
+// ownRange returns the range of its node from which an owner has the address: a pool of the node,
+// or the prefix of a bridge to whose ports a CNI network gives addresses.
+func (q rangeCauses) ownRange(o *Owner) (s Origin, ok bool) {
 	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
-		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bookedFor(p, o) == booked) {
+		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bestMatch(p, o) == certainMatch) {
 			s.Pool, s.Ranges = p, rangesOf(p)
 			return s, true
 		}
 	}
-	if o.Kind() == Host { // the gateway of its pods
+	if o.Kind() == Host { // it may be the gateway of its pods
 		for _, p := range q.in.node(o.Node).Pools {
-			if i := o.Interface; p.Device == i.Name && i.bridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
+			if i := o.Interface; p.Device == i.Name && i.isBridge() && (p.Contains(q.c.Address) || slices.Contains(p.Gateways, q.c.Address)) {
 				s.Pool, s.Ranges = p, rangesOf(p)
 				return s, true
 			}
@@ -34,16 +33,16 @@ func (q ranges) ownRange(o *Owner) (s Origin, ok bool) {
 	return s, false
 }
 
-// prefixOf is the prefix of the bridge that an owner's interface is on: what the node
-// has on it, or what a CNI network gave with the address. It is invalid where it is not
-// known, or is that of a LAN.
-func (q ranges) prefixOf(o *Owner) netip.Prefix {
+// prefixOf returns the prefix of the bridge that an owner's interface is on: the one that the node
+// has on the bridge, or the one that a CNI network gave with the address. It is invalid if it is
+// not known or if the bridge is connected to a LAN.
+func (q rangeCauses) prefixOf(o *Owner) netip.Prefix {
 	l := o.Interface.Link
 	if o.Namespace == nil || l == nil || l.Kind != Bridge || l.Domain != nil {
 		return netip.Prefix{}
 	}
 	for _, s := range q.in.node(o.Node).Subnets {
-		if s.Interface.Name == l.Name && s.Interface.bridge() && s.Prefix.Contains(q.c.Address) && !s.Prefix.IsSingleIP() {
+		if s.Interface.Name == l.Name && s.Interface.isBridge() && s.Prefix.Contains(q.c.Address) && !s.Prefix.IsSingleIP() {
 			if s.LAN {
 				return netip.Prefix{}
 			}
@@ -58,24 +57,24 @@ func (q ranges) prefixOf(o *Owner) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// podCIDROverlap: two nodes give pods addresses of one range.
-func (q ranges) podCIDROverlap() reason {
+// podCIDROverlap: two nodes give pods addresses from one range.
+func (q rangeCauses) podCIDROverlap() reason {
 	return q.ofPairs(q.rangesOfNodes, func(a, b *Owner) bool {
 		return !a.Node.Is(b.Node) && a.Namespace != nil && b.Namespace != nil
 	})
 }
 
-// ofPairs compares the owners that meet by pairs, and returns the first reason that fits. If none
-// does, it returns why not.
-func (q ranges) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner) bool) (r reason) {
-	if !q.plain() {
+// ofPairs compares each pair of owners that meet, and returns the first reason that fits. If none
+// fits, it returns a reason why not.
+func (q rangeCauses) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner) bool) (r reason) {
+	if !q.unrelated() {
 		return reason{}
 	}
 	q.pairs(func(a, b *Owner) bool {
 		if compareOwners(*a, *b) > 0 || !meet(a, b) {
 			return true
 		}
-		if one := compare(a, b); one.fits() || one.not.Kind != "" {
+		if one := compare(a, b); one.fits() || one.contrary.Kind != "" {
 			r = one
 		}
 		return !r.fits()
@@ -84,9 +83,9 @@ func (q ranges) ofPairs(compare func(a, b *Owner) reason, meet func(a, b *Owner)
 }
 
 // rangesOfNodes compares the ranges of the nodes of two owners.
-func (q ranges) rangesOfNodes(a, b *Owner) (r reason) {
-	if p := q.widePool(a, b); p != nil {
-		return not(Fact{Kind: NotByNode, Pool: p.Label()})
+func (q rangeCauses) rangesOfNodes(a, b *Owner) (r reason) {
+	if p := q.clusterPool(a, b); p != nil {
+		return ruledOut(Fact{Kind: NotByNode, Pool: p.Label()})
 	}
 	nodes := []string{a.Node.Name, b.Node.Name}
 	x, known := q.ownRange(a)
@@ -95,15 +94,15 @@ func (q ranges) rangesOfNodes(a, b *Owner) (r reason) {
 	switch {
 	case r.Kubernetes, known && both:
 	case q.in.InPodCIDR:
-		return not(Fact{Kind: NotInPodCIDRs, Nodes: q.rangeHolders(a.Node, b.Node)})
+		return ruledOut(Fact{Kind: NotInPodCIDRs, Nodes: q.rangeHolders(a.Node, b.Node)})
 	case known:
-		return open(Fact{Kind: NotRangeOf, Owners: ids(b)})
+		return undecided(Fact{Kind: NotRangeOf, Owners: ids(b)})
 	case both:
-		return open(Fact{Kind: NotRangeOf, Owners: ids(a)})
+		return undecided(Fact{Kind: NotRangeOf, Owners: ids(a)})
 	case q.given(a) && q.given(b):
-		return open(Fact{Kind: NotRangesOf, Nodes: nodes})
+		return undecided(Fact{Kind: NotRangesOf, Nodes: nodes})
 	case q.pods():
-		return open(Fact{Kind: NotGivenToBoth})
+		return undecided(Fact{Kind: NotGivenToBoth})
 	default:
 		return reason{}
 	}
@@ -128,14 +127,14 @@ func (q ranges) rangesOfNodes(a, b *Owner) (r reason) {
 			r.fact(Fact{Kind: FactBridgeRange, Device: s.Device, Nodes: []string{s.Node.Name}, Ranges: s.Ranges})
 		}
 		r.Networks = append(r.Networks, s)
-		r.fact(q.gift(o)...)
+		r.fact(q.sourceFacts(o)...)
 	}
 	return r
 }
 
-// rangeHolders returns which of two nodes has the address in its range of pods, and the other
-// one; none if neither has.
-func (q ranges) rangeHolders(a, b *Node) []string {
+// rangeHolders returns the names of two nodes if one of them has the address in its pod range, that
+// node first; nil if neither has.
+func (q rangeCauses) rangeHolders(a, b *Node) []string {
 	switch {
 	case q.in.node(a).InPodCIDR:
 		return []string{a.Name, b.Name}
@@ -145,9 +144,9 @@ func (q ranges) rangeHolders(a, b *Node) []string {
 	return nil
 }
 
-// widePool is a pool of the whole cluster that gave the address to one of two owners;
-// nil for none.
-func (q ranges) widePool(a, b *Owner) *Pool {
+// clusterPool returns a cluster-wide pool that gave the address to one of two owners; nil if there
+// is none.
+func (q rangeCauses) clusterPool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if p.Node == nil && (q.gave(p, a) || q.gave(p, b)) {
 			return p
@@ -156,18 +155,17 @@ func (q ranges) widePool(a, b *Owner) *Pool {
 	return nil
 }
 
-// podLike tells whether an owner has the address as a pod has, or is where a node has
-// it for its pods.
-func (q ranges) podLike(o *Owner) bool {
+// podLike reports whether an owner is a pod that was given the address, or a node that has the
+// address on a device that serves pods.
+func (q rangeCauses) podLike(o *Owner) bool {
 	if o.Kind() == Host {
-		return o.Assigned && o.Interface.bridge() && !MadeByEngine(o.Interface.Name) || o.Interface.portOfPod()
+		return o.Assigned && o.Interface.isBridge() && !MadeByEngine(o.Interface.Name) || o.Interface.isPodPort()
 	}
 	return o.Kind() == Pod && q.given(o)
 }
 
-// origin is what an owner has the address from, on one node: a CNI network, or a bridge
-// in whose prefix it is.
-func (q ranges) origin(o *Owner) (s Origin, ok bool) {
+// origin returns the CNI network or the bridge from which an owner has the address.
+func (q rangeCauses) origin(o *Owner) (s Origin, ok bool) {
 	if o.Namespace == nil {
 		return s, false
 	}
@@ -188,19 +186,19 @@ func (q ranges) origin(o *Owner) (s Origin, ok bool) {
 		}
 		return s, true
 	}
-	if o.Kind() == Host && (!i.bridge() || !MadeByEngine(i.Name)) {
-		return s, false // it is an address of its own, and no network's
+	if o.Kind() == Host && (!i.isBridge() || !MadeByEngine(i.Name)) {
+		return s, false // it is an address of the node itself and not of a network
 	}
 	return s, s.Device != "" && s.Ranges.Bridge
 }
 
-// overlappingNetworks: two networks that meet give addresses of one range.
-func (q ranges) overlappingNetworks() reason {
+// overlappingNetworks: two networks that meet allocate addresses from one range.
+func (q rangeCauses) overlappingNetworks() reason {
 	return q.ofPairs(q.rangesOfNetworks, func(a, b *Owner) bool { return a.Node.Is(b.Node) || q.c.Kind == LinkScope })
 }
 
 // rangesOfNetworks compares the ranges of the networks of two owners.
-func (q ranges) rangesOfNetworks(a, b *Owner) (r reason) {
+func (q rangeCauses) rangesOfNetworks(a, b *Owner) (r reason) {
 	x, known := q.origin(a)
 	y, both := q.origin(b)
 	bridges, one := x.Network == "" && y.Network == "", x.Network == y.Network && (x.Network != "" || x.Device == y.Device)
@@ -208,20 +206,20 @@ func (q ranges) rangesOfNetworks(a, b *Owner) (r reason) {
 	case !known || !both:
 		return reason{}
 	case one && x.Network != "":
-		return not(Fact{Kind: NotTwoNetworks, Network: x.Network})
+		return ruledOut(Fact{Kind: NotTwoNetworks, Network: x.Network})
 	case one && bridges:
-		return reason{} // of neither is known who gave it
+		return reason{} // it is not known how either owner got the address
 	case x.Device != "" && x.Device == y.Device && (x.Network == "" || y.Network == ""):
-		return not(Fact{Kind: NotTwoBridges, Device: x.Device})
+		return ruledOut(Fact{Kind: NotTwoBridges, Device: x.Device})
 	}
-	if p := q.onePool(a, b); p != nil {
-		return not(Fact{Kind: NotTwoPools, Pool: p.Label()})
+	if p := q.commonPool(a, b); p != nil {
+		return ruledOut(Fact{Kind: NotTwoPools, Pool: p.Label()})
 	}
 	r.Networks = []Origin{x, y}
 	r.Headline = &Fact{Kind: HeadNetworksOverlap}
 	for k, s := range r.Networks {
 		o := []*Owner{a, b}[k]
-		if gift := q.gift(o); gift != nil {
+		if gift := q.sourceFacts(o); gift != nil {
 			r.fact(gift...)
 		} else {
 			r.fact(Fact{Kind: FactOnNetwork, Owners: ids(o), Network: s.Network, Device: s.Device})
@@ -242,8 +240,9 @@ func (q ranges) rangesOfNetworks(a, b *Owner) (r reason) {
 	return r
 }
 
-// onePool is a pool that gave the address to both of two owners.
-func (q ranges) onePool(a, b *Owner) *Pool {
+// commonPool returns a pool that gave the address to both owners for a network that it serves; nil
+// if there is none.
+func (q rangeCauses) commonPool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {
 			if served := slices.ContainsFunc(a.Networks(), func(n string) bool { ok, _ := p.Serves(n); return ok }); served {

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// wantCause judges the only conflict of the address, and checks its cause and the causes that it
-// is said not to be.
+// wantCause judges the only conflict of the address, and checks its cause and the causes that are
+// ruled out.
 func (w *world) wantCause(t *testing.T, why, cause string, excluded ...string) {
 	t.Helper()
 	out := w.judge()
@@ -29,7 +29,7 @@ func (w *world) wantCause(t *testing.T, why, cause string, excluded ...string) {
 	}
 }
 
-// running has the Kubernetes API say that pods run.
+// running adds running pods to the Kubernetes API.
 func (w *world) running(names ...string) {
 	for _, name := range names {
 		w.Says("uid-"+name, verdict.PodObject{Namespace: "default", Name: name, Phase: "Running"})
@@ -43,9 +43,9 @@ func TestCausesOfPods(t *testing.T) {
 		cause    string
 		excluded []string
 	}{
-		// Sandboxes that were left behind.
+		// Orphaned sandboxes.
 		{"both pods run", func(w *world) { verdicttest.Twins(w.World); w.running("old", "new") }, unknown, []string{orphan, networks, lost, static}},
-		{"one pod runs, and of the other one the API says nothing", func(w *world) { verdicttest.Twins(w.World); w.running("old") }, unknown, []string{networks, lost, static}},
+		{"one pod runs, and the other one is not in the API", func(w *world) { verdicttest.Twins(w.World); w.running("old") }, unknown, []string{networks, lost, static}},
 		{"one pod runs, and the API has the other one not yet", func(w *world) {
 			verdicttest.Twins(w.World)
 			w.running("old")
@@ -61,12 +61,12 @@ func TestCausesOfPods(t *testing.T) {
 			w.running("old")
 			w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Failed", Heard: w.Now.Add(-time.Minute)})
 		}, orphan, []string{networks, static}},
-		{"a pod runs, and a namespace that nobody knows has its address", func(w *world) {
+		{"a pod runs, and an unidentified namespace has its address", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Within("n1", "", "", blue("blue"))
 			w.running("web")
 		}, unknown, []string{orphan, static}},
-		{"a pod that was left behind, and one that migrates", func(w *world) {
+		{"an orphaned pod, and one that migrates", func(w *world) {
 			vm := verdicttest.Who("l1")
 			vm.VirtualMachine = "vm"
 			w.Within("n1", "", "kindnet", vm)
@@ -75,7 +75,7 @@ func TestCausesOfPods(t *testing.T) {
 			w.Says("uid-l1", verdict.PodObject{Namespace: "default", Name: "l1", Phase: "Succeeded", Heard: w.Now.Add(-time.Minute)})
 		}, orphan, nil},
 
-		// Records of IPAM.
+		// IPAM records.
 		{"one sandbox of a pod after the other", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			second := verdicttest.Who("a")
@@ -101,7 +101,7 @@ func TestCausesOfPods(t *testing.T) {
 			verdicttest.Twins(w.World)
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new").Pool.Node = w.Node("n9")
 		}, unknown, []string{networks, static}},
-		{"pods of three, of whom two were given it by one pool", func(w *world) {
+		{"three pods, two of them with the address from one pool", func(w *world) {
 			verdicttest.Twins(w.World)
 			w.Within("n1", "", "other", verdicttest.Who("third"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
@@ -112,7 +112,7 @@ func TestCausesOfPods(t *testing.T) {
 			w.Books(p, "old")
 			w.Books(p, "new")
 		}, unknown, []string{networks, lost, static}},
-		{"two pods of two networks, and records of one that cannot be read", func(w *world) {
+		{"two pods of two networks, and unreadable records of one", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			w.Within("n1", "", "lan", verdicttest.Who("b"))
 			p := w.Pool(verdict.HostLocal, "n1", "")
@@ -127,26 +127,26 @@ func TestCausesOfPods(t *testing.T) {
 			w.Within("n2", "", "kindnet", verdicttest.Who("b"))
 			w.Pool(verdict.Whereabouts, "", "kindnet").State = verdict.PoolReading
 		}, unknown, []string{overlap, lost, static}},
-		{"it was booked for another node, which is not known any more", func(w *world) {
+		{"it was allocated for another node, which is not known any longer", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
 			w.Was(a, verdict.FindingBookedElsewhere, nil)
 		}, unknown, []string{overlap, lost, static}},
-		{"it was booked for another pod of this node before the rival came", func(w *world) {
+		{"it was allocated for another pod of this node before the rival came", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
 			p := w.Pool(verdict.Calico, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "x", Node: "n1"})
 		}, elsewhere, []string{overlap, static}},
-		{"it was booked for another pod of this node after the rival came", func(w *world) {
+		{"it was allocated for another pod of this node after the rival came", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
 			p := w.Pool(verdict.Calico, "", "")
 			w.Calico(p, "db", "n2")
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "x", Node: "n1"})
 		}, lost, []string{elsewhere, overlap, static}},
-		{"it was booked for another node, and its own record vanished, too", func(w *world) {
+		{"it was allocated for another node, and its own record vanished, too", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
 			p := w.Pool(verdict.Calico, "", "")
@@ -154,7 +154,7 @@ func TestCausesOfPods(t *testing.T) {
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n9"})
 			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n1"})
 		}, lost, []string{elsewhere, overlap, static}},
-		{"it was booked for another node, and nobody else was given it", func(w *world) {
+		{"it was allocated for another node, and no rival was given it", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "", blue("db"))
 			w.declare("pods 10.0.0.0/8")
@@ -172,13 +172,13 @@ func TestCausesOfPods(t *testing.T) {
 			verdicttest.Twins(w.World)
 		}, unknown, []string{networks, lost, static}},
 
-		// Ranges.
+		// Ranges of nodes.
 		{"ranges of pods of both nodes", func(w *world) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 			w.Within("n1", "", "pods", verdicttest.Who("a"))
 			w.Within("n2", "", "pods", verdicttest.Who("b"))
 		}, overlap, []string{static}},
-		{"ranges of pods of both nodes, and nobody is known to have given it to one", func(w *world) {
+		{"pod CIDRs of both nodes, and the source of one address is not known", func(w *world) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 			w.Within("n1", "", "pods", verdicttest.Who("a"))
 			w.Within("n2", "", "", verdicttest.Who("b"))
@@ -231,19 +231,19 @@ func TestCausesOfPods(t *testing.T) {
 			w.Device("n1", "eth0", "")
 			w.Device("n2", "eth0", "")
 		}, static, []string{split, overlap}},
-		{"pools of both nodes, of which the first gave it", func(w *world) {
+		{"pools of both nodes, and it is from the first one", func(w *world) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", verdicttest.Who("web"+n))
 			}
 			w.Books(w.Pool(verdict.HostLocal, "n1", "pods"), "webn1")
 		}, unknown, []string{overlap, lost, static}},
-		{"pools of both nodes, of which the second gave it", func(w *world) {
+		{"pools of both nodes, and it is from the second one", func(w *world) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", verdicttest.Who("web"+n))
 			}
 			w.Books(w.Pool(verdict.HostLocal, "n2", "pods"), "webn2")
 		}, unknown, []string{overlap, lost, static}},
-		{"a pool of the cluster gave it to one", func(w *world) {
+		{"one has it from a cluster-wide pool", func(w *world) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", verdicttest.Who("web"+n))
 			}
@@ -278,7 +278,7 @@ func TestCausesOfPods(t *testing.T) {
 			}
 		}, overlap, []string{static}},
 
-		// Networks.
+		// Ranges of networks.
 		{"two networks on one bridge", func(w *world) {
 			w.Within("n1", "cni0", "net0", verdicttest.Who("a"))
 			w.Within("n1", "cni0", "net1", verdicttest.Who("b"))

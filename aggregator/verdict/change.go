@@ -2,8 +2,8 @@ package verdict
 
 import "slices"
 
-// Same reports whether two records of an owner are equal for a subscriber. A later sighting is no
-// change.
+// Same reports whether two records of an owner look the same to a subscriber. A later sighting is
+// not a change.
 func (o *Owner) Same(other *Owner) bool {
 	return o.ID == other.ID && o.State == other.State && o.Scope == other.Scope && o.Excluded.Same(other.Excluded) && o.MAC == other.MAC &&
 		o.Assigned == other.Assigned && o.Orphaned == other.Orphaned &&
@@ -11,23 +11,23 @@ func (o *Owner) Same(other *Owner) bool {
 		slices.EqualFunc(o.Claims, other.Claims, (*Claim).same)
 }
 
-// same reports whether a subscriber is told the same of two interfaces.
+// same reports whether two interfaces look the same to a subscriber.
 func (i *Interface) same(other *Interface) bool {
 	return i == other || i != nil && other != nil &&
 		i.Name == other.Name && i.HostInterface == other.HostInterface && i.MAC == other.MAC
 }
 
-// same reports whether a subscriber is told the same of two namespaces, with their owners.
+// same reports whether two namespaces, with their owners, look the same to a subscriber.
 func (ns *Namespace) same(other *Namespace, o, p *Owner) bool {
 	return ns == other || ns != nil && other != nil && ns.Intended == other.Intended && o.Workload() == p.Workload()
 }
 
-// same reports whether a subscriber is told the same of two claims.
+// same reports whether two claims look the same to a subscriber.
 func (c *Claim) same(other *Claim) bool {
 	return c == other || c.Kind == other.Kind && c.MAC == other.MAC && c.Node().Is(other.Node()) && c.Interface.Name == other.Interface.Name
 }
 
-// same reports whether the Kubernetes API says the same of two pods. It leaves out since when.
+// same reports whether two versions of a pod are equal, apart from when they were received.
 func (p *PodObject) same(other *PodObject) bool {
 	if p == other || p == nil || other == nil {
 		return p == other
@@ -38,7 +38,7 @@ func (p *PodObject) same(other *PodObject) bool {
 		p.DeletionTimestamp == other.DeletionTimestamp && p.Absent == other.Absent
 }
 
-// Same reports whether two records of a pool say the same.
+// Same reports whether two records of a pool are equal.
 func (p *Pool) Same(other *Pool) bool {
 	return p.Is(other) && p.State == other.State && p.Problem == other.Problem && p.Network == other.Network && p.Realm == other.Realm &&
 		slices.Equal(p.Networks, other.Networks) && p.LostAt == other.LostAt && p.Lost == other.Lost &&
@@ -46,7 +46,7 @@ func (p *Pool) Same(other *Pool) bool {
 		p.Config == other.Config && p.Base == other.Base && slices.Equal(p.Ranges, other.Ranges) && slices.Equal(p.Gateways, other.Gateways)
 }
 
-// Same reports whether two records of a conflict are equal for a subscriber.
+// Same reports whether two records of a conflict look the same to a subscriber.
 func (c *Conflict) Same(other *Conflict) bool {
 	same := func(a, b Owner) bool { return a.Same(&b) }
 	return c.Phase == other.Phase && c.Episode == other.Episode && c.Rule == other.Rule && c.LinkProof == other.LinkProof &&
@@ -64,7 +64,7 @@ func sameWhy(w, other *Why) bool {
 		})
 }
 
-// same reports whether the same is to be seen.
+// same reports whether two checks have the same facts.
 func (c Check) same(other Check) bool {
 	return c.Step == other.Step && slices.EqualFunc(c.Facts, other.Facts, Fact.Equal)
 }

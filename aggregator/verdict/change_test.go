@@ -10,12 +10,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// A subscriber hears of each change of what is said of a conflict, and of no other.
-func TestWhatIsAChangeOfAConflict(t *testing.T) {
+// A subscriber is sent a conflict if its contents change, and not otherwise.
+func TestConflictsAreComparedForSubscribers(t *testing.T) {
 	_, c := verdicttest.Situations[0].Judge()
 	_, same := verdicttest.Situations[0].Judge()
 	if !c.Same(same) || len(c.Facts) == 0 || len(c.RuledOut) == 0 || len(c.Checks) == 0 || len(c.Allocations) == 0 {
-		t.Fatalf("got a change of %+v to %+v, want none, and reasons of each sort", c, same)
+		t.Fatalf("got a change of %+v to %+v, want none, and reasons of each kind", c, same)
 	}
 	for name, change := range map[string]func(c *verdict.Conflict){
 		"phase":                func(c *verdict.Conflict) { c.Phase = verdict.Resolved },
@@ -44,8 +44,8 @@ func TestWhatIsAChangeOfAConflict(t *testing.T) {
 		"an owner's pod":       func(c *verdict.Conflict) { c.Owners[0].Pod = &verdict.PodObject{Phase: "Running"} },
 		"an owner's claims":    func(c *verdict.Conflict) { c.Owners[0].Claims = nil },
 		"an owner's interface": func(c *verdict.Conflict) { i := *c.Owners[0].Interface; i.Name = "eth7"; c.Owners[0].Interface = &i },
-		"what an owner runs":   func(c *verdict.Conflict) { ns := *c.Owners[0].Namespace; ns.Who = "x"; c.Owners[0].Namespace = &ns },
-		"what an owner was for": func(c *verdict.Conflict) {
+		"workload of an owner": func(c *verdict.Conflict) { ns := *c.Owners[0].Namespace; ns.Who = "x"; c.Owners[0].Namespace = &ns },
+		"intended addresses of an owner": func(c *verdict.Conflict) {
 			ns := *c.Owners[0].Namespace
 			ns.Intended = "x"
 			c.Owners[0].Namespace = &ns
@@ -70,7 +70,7 @@ func TestWhatIsAChangeOfAConflict(t *testing.T) {
 	}
 }
 
-// setOther sets a value that is zero to another one.
+// setOther changes a value.
 func setOther(v reflect.Value) {
 	switch v.Interface().(type) {
 	case netip.Addr:
@@ -94,13 +94,13 @@ func setOther(v reflect.Value) {
 	}
 }
 
-// eachField checks that a change of any field is one, except for some.
+// eachField checks that changing any field makes two records differ, apart from the given fields.
 func eachField[T any](t *testing.T, same func(a, b *T) bool, except ...string) {
 	t.Helper()
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
 		var a, b T
 		if !same(&a, &b) {
-			t.Errorf("%T: got two that are empty told apart", a)
+			t.Errorf("%T: got two empty values that differ", a)
 		}
 		setOther(reflect.ValueOf(&b).Elem().FieldByIndex(f.Index))
 		if want := slices.Contains(except, f.Name); same(&a, &b) != want || same(&b, &a) != want {

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// conflicts compares the owners in every scope, and carries the conflicts that
-// there were on.
-func (j *comparing) conflicts() {
+// conflicts compares the owners in every scope and continues the conflicts that were active.
+func (j *comparison) conflicts() {
 	compared, failed := 0, false
 	for i := range j.out.Owners {
 		if o := &j.out.Owners[i]; o.Excluded == nil && o.Alive() {
@@ -23,8 +22,8 @@ func (j *comparing) conflicts() {
 				j.noteCovered(g)
 				continue
 			}
-			if len(g.owners) == 1 && j.rivaled(g.owners[0]) {
-				continue // reported with its rival
+			if len(g.owners) == 1 && j.hasRival(g.owners[0]) {
+				continue // reported together with its rival
 			}
 			if j.conflict(g) {
 				over = append(over, g)
@@ -41,8 +40,8 @@ func (j *comparing) conflicts() {
 	}
 }
 
-// coverage is the groups that are reported already: a set of owners is
-// reported once, in the widest scope.
+// coverage is the list of groups that are reported already. A set of owners is reported once, in
+// the widest scope.
 type coverage []group
 
 func (c coverage) covers(g group) bool {
@@ -56,23 +55,23 @@ func (c coverage) covers(g group) bool {
 	})
 }
 
-// rivaled tells whether an owner meets another one in some scope.
-func (j *comparing) rivaled(owner int) bool {
+// hasRival reports whether an owner meets another one in some scope.
+func (j *comparison) hasRival(owner int) bool {
 	return slices.ContainsFunc(j.grouped, func(g group) bool { return len(g.owners) >= 2 && slices.Contains(g.owners, owner) })
 }
 
-func (j *comparing) continues(id string) bool {
+func (j *comparison) continues(id string) bool {
 	return slices.ContainsFunc(j.out.Conflicts, func(c Conflict) bool { return c.ID == id })
 }
 
-// conflict judges one scope and tells whether it is a conflict.
-func (j *comparing) conflict(g group) bool {
-	owners := j.takingPart(g)
+// conflict judges one scope and reports whether it has a conflict.
+func (j *comparison) conflict(g group) bool {
+	owners := j.participants(g)
 	prev := j.previous(g, owners)
 	active := prev != nil && prev.Active()
 	rule := j.rule(owners)
 	if rule == "" && active && len(owners) >= 2 && (prev.Rule == RuleExternalsAlternate || prev.Rule == RuleSplitBrain) {
-		rule = prev.Rule // what is silent now may still be there
+		rule = prev.Rule // an owner that is silent now may still be there
 	}
 	if rule == "" && len(owners) >= 2 {
 		j.noteHint(g.scope, owners)
@@ -93,13 +92,13 @@ func (j *comparing) conflict(g group) bool {
 		}
 	}
 	if rule == RuleExternalsAlternate {
-		c.Phase, c.ConfirmedAt = Suspected, 0 // whom an agent could read has left
+		c.Phase, c.ConfirmedAt = Suspected, 0 // the owner whose address an agent could read has left
 	}
 	if active && !prev.has(owners) {
-		c.Phase, c.ConfirmedAt, c.Asked = Suspected, 0, 0 // those that were witnessed have all left
+		c.Phase, c.ConfirmedAt, c.Asked = Suspected, 0, 0 // all owners that were witnessed have left
 	}
 	if active {
-		recall(owners, prev.Owners)
+		restoreOrphaned(owners, prev.Owners)
 	}
 	c.Rule, c.Owners, c.Order = rule, owners, arrivals(owners)
 	c.LinkProof = c.linkProof(g.across())
@@ -118,8 +117,8 @@ func (j *comparing) conflict(g group) bool {
 	return true
 }
 
-// has tells whether one of some owners is in the conflict already. A device outside
-// is known by its hardware address: its link may have become one with others.
+// has reports whether one of the owners is part of the conflict already. An external device is
+// identified by its hardware address, because its ID changes when links are merged into a domain.
 func (m *Memory) has(owners []Owner) bool {
 	return slices.ContainsFunc(m.Owners, func(was Member) bool {
 		return slices.ContainsFunc(owners, func(o Owner) bool {
@@ -130,7 +129,7 @@ func (m *Memory) has(owners []Owner) bool {
 
 // bystanders returns the owners that only answer for the address: one of them may be the reason
 // why duplicate address detection failed.
-func (j *comparing) bystanders() (found []Owner) {
+func (j *comparison) bystanders() (found []Owner) {
 	for i := range j.out.Owners {
 		if o := &j.out.Owners[i]; o.ExcludedBy(RuleReachableVia) {
 			found = append(found, *o)
@@ -139,7 +138,7 @@ func (j *comparing) bystanders() (found []Owner) {
 	return found
 }
 
-func (j *comparing) members(g group) []Owner {
+func (j *comparison) members(g group) []Owner {
 	owners := make([]Owner, len(g.owners))
 	for i, o := range g.owners {
 		owners[i] = j.out.Owners[o]
@@ -147,11 +146,11 @@ func (j *comparing) members(g group) []Owner {
 	return owners
 }
 
-// previous is the conflict that a group continues: the one of its scope, active
-// or not; else an active one with two of its owners, whose scope was widened
-// since and has nobody else, and of several the one whose owners differ least;
-// nil for none.
-func (j *comparing) previous(g group, owners []Owner) *Memory {
+// previous returns the conflict that a group continues; nil if there is none. It is the conflict of
+// the same scope, active or resolved. Otherwise it is an active conflict that shares two owners
+// with the group, and whose scope has been widened since and has no owner outside of the group. Of
+// several such conflicts, the one whose owners differ least is chosen.
+func (j *comparison) previous(g group, owners []Owner) *Memory {
 	text := g.scope.Text()
 	var found *Memory
 	for i := range j.in.Conflicts {
@@ -165,7 +164,7 @@ func (j *comparing) previous(g group, owners []Owner) *Memory {
 	least := -1
 	for i := range j.in.Conflicts {
 		c := &j.in.Conflicts[i]
-		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) || j.outgrows(c, g) {
+		if !c.Active() || c.Kind > g.scope.Kind || j.continues(c.ID) || j.hasOtherOwners(c, g) {
 			continue
 		}
 		both := 0
@@ -181,22 +180,21 @@ func (j *comparing) previous(g group, owners []Owner) *Memory {
 	return found
 }
 
-// outgrows tells whether the scope of a conflict has an owner that a group
-// lacks: then it is judged on its own, and the conflict is its.
-func (j *comparing) outgrows(c *Memory, g group) bool {
+// hasOtherOwners reports whether the scope of a conflict has an owner that a group lacks. That
+// scope is judged on its own and continues the conflict.
+func (j *comparison) hasOtherOwners(c *Memory, g group) bool {
 	return slices.ContainsFunc(j.grouped, func(own group) bool {
 		return own.scope.Kind == c.Kind && own.scope.Text() == c.Scope && !coverage{g}.covers(own)
 	})
 }
 
-// quietGraces is after how many hand-over graces without a frame a node has
+// quietGraces is the number of hand-over graces without a frame after which a node counts as having
 // handed over an address that its kernel does not have.
 const quietGraces = 3
 
-// takingPart are the owners of a group, without those of nodes that hold an
-// address themselves that handed it over: their kernels do not have it, they fell
-// silent, and somebody claimed it after them.
-func (j *comparing) takingPart(g group) []Owner {
+// participants returns the owners of a group without the nodes that handed the address over: the
+// node's kernel does not have it, the node fell silent, and another node claimed it later.
+func (j *comparison) participants(g group) []Owner {
 	owners := j.members(g)
 	if len(owners) < 2 || !hostsOnly(owners) {
 		return owners
@@ -205,12 +203,12 @@ func (j *comparing) takingPart(g group) []Owner {
 	assigned := false
 	for i := range owners {
 		assigned = assigned || owners[i].Assigned
-		newest = max(newest, owners[i].claimed())
+		newest = max(newest, owners[i].lastOnWire())
 	}
 	owners = owners[:0]
 	for _, i := range g.owners {
 		o := &j.out.Owners[i]
-		if !o.Assigned && (assigned || o.claimed() != newest) && j.quiet(o) {
+		if !o.Assigned && (assigned || o.lastOnWire() != newest) && j.quiet(o) {
 			o.Excluded = &Exclusion{Rule: RuleHandedOver, Quiet: j.quietAfter()}
 			continue
 		}
@@ -219,12 +217,12 @@ func (j *comparing) takingPart(g group) []Owner {
 	return owners
 }
 
-func (j *comparing) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
+func (j *comparison) quietAfter() time.Duration { return quietGraces * j.policy.HandoverGrace }
 
-// quiet tells whether the wire has not shown an owner for so long that it counts
-// as having handed its address over; and asks to be called when it has.
-func (j *comparing) quiet(o *Owner) bool {
-	quiet := o.claimed().Add(j.quietAfter())
+// quiet reports whether an owner has been silent for so long that it counts as having handed the
+// address over. Otherwise it requests another judgement at that time.
+func (j *comparison) quiet(o *Owner) bool {
+	quiet := o.lastOnWire().Add(j.quietAfter())
 	if j.in.Now < quiet {
 		j.again(quiet)
 		return false
@@ -232,8 +230,8 @@ func (j *comparing) quiet(o *Owner) bool {
 	return true
 }
 
-// claimed is when the wire last showed an owner.
-func (o *Owner) claimed() (newest Stamp) {
+// lastOnWire returns when the owner was last seen on the wire; 0 for never.
+func (o *Owner) lastOnWire() (newest Stamp) {
 	for _, c := range o.Claims {
 		if c.Wire() && !c.Weak() {
 			newest = max(newest, c.Seen)
@@ -242,14 +240,13 @@ func (o *Owner) claimed() (newest Stamp) {
 	return newest
 }
 
-// hostsOnly tells whether all owners are nodes themselves: a virtual address may
-// be handed over from one to the other.
+// hostsOnly reports whether all owners are nodes themselves, which may hand over a virtual address.
 func hostsOnly(owners []Owner) bool {
 	return !slices.ContainsFunc(owners, func(o Owner) bool { return o.Kind() != Host })
 }
 
-// rule is the rule by which a group is a conflict; empty for none.
-func (j *comparing) rule(owners []Owner) string {
+// rule returns the rule by which a group is a conflict; empty if it is not one.
+func (j *comparison) rule(owners []Owner) string {
 	assigned := 0
 	for i := range owners {
 		switch {
@@ -273,7 +270,7 @@ func (j *comparing) rule(owners []Owner) string {
 	case assigned == 1:
 		return RuleAssignedAndWire
 	}
-	j.out.Contested = true // so that A-B-A is seen, if it is
+	j.out.Contested = true // a closer look shows whether the senders alternate
 	switch {
 	case !alternate(owners):
 		return ""
@@ -283,8 +280,8 @@ func (j *comparing) rule(owners []Owner) string {
 	return RuleExternalsAlternate
 }
 
-// ended returns how a conflict ended: fewer than two of its owners are left in its scope.
-func (j *comparing) ended(prev *Memory, over coverage) Ended {
+// ended returns how a conflict ended. Fewer than two of its owners are left in its scope.
+func (j *comparison) ended(prev *Memory, over coverage) Ended {
 	e := Ended{ID: prev.ID, At: j.in.Now}
 	var left []*Owner
 	for _, was := range prev.Owners {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Phase is how far a conflict has come. The numbers are the contract's.
+// Phase is the phase of a conflict. The numbers are those of the API.
 type Phase uint8
 
 // The phases of a conflict.
@@ -15,68 +15,69 @@ const (
 	Resolved
 )
 
-// A Conflict is two or more owners alive at once in one scope.
+// A Conflict is two or more live owners in one scope.
 type Conflict struct {
 	Address netip.Addr
 	Identity
 	Course
 	Owners []Owner
-	// Order has indexes of Owners in the order in which they got the address.
+	// Order has the indexes of Owners in the order in which they got the address.
 	Order []uint32
-	// Bystanders are other owners of the address that the reasons name: those that only answer for
-	// it if the rival of the only owner is not known, and the victims of a sender.
+	// Bystanders are other owners that the reasons name: senders that answer for the address while
+	// the rival of the only owner is not known, and the victims of a spoof.
 	Bystanders []Owner
 	Why
-	// Titles are what is known about the owners' right to the address, for each of Parties.
+	// Titles are the owners' rights to the address, one for each of Parties.
 	Titles []Title
-	// Keeper is the id of the owner that is to keep the address, and Right is the reason.
-	// Keeper is empty if that is undecided.
+	// Keeper is the ID of the owner that should keep the address, and Right is the reason. Keeper
+	// is empty if that is undecided.
 	Keeper string
 	Right  Right
-	// Allocations are what IPAMs say about the address, Pools are the pools of IPAMs that it is
-	// from.
+	// Allocations are the IPAM records of the address. Pools are the IPAM pools that contain it.
 	Allocations []*Allocation
 	Pools       []*Pool
-	// Checks are what is to be seen where a person would look.
+	// Checks are the known facts for the steps of a diagnosis by hand.
 	Checks []Check
 	// Ending is how a resolved conflict ended.
 	Ending Ending
 }
 
-// Identity is what a conflict is known by.
+// Identity identifies a conflict.
 type Identity struct {
 	ID      string
 	Episode uint32
-	// Kind and Scope are the scope as it was when the conflict was detected.
+	// Kind and Scope are the scope in which the conflict was detected.
 	Kind  ScopeKind
 	Scope string
 }
 
-// Course is how far a conflict has come, and by which rule it is one.
+// Course is the current state of a conflict and the rule by which it is one.
 type Course struct {
 	Phase Phase
 	Rule  string
-	// LinkProof is how the links on which the owners meet are known to be one; 0 if they meet
-	// on one link of one node or in a wider scope.
+	// LinkProof is the evidence that the links on which the owners meet are one; 0 if they meet on
+	// one link of one node or in a wider scope.
 	LinkProof                           LinkProof
 	DetectedAt, ConfirmedAt, ResolvedAt Stamp
-	// Asked is when the owners' nodes were last asked to read again.
+	// Asked is when the owners' nodes were last asked to read the address again.
 	Asked Stamp
 }
 
-// Why is why a conflict came about.
+// Why is the cause of a conflict with its reasons.
 type Why struct {
-	// Cause is its name; CauseUnknown if it is not known.
+	// Cause is the name of the cause; CauseUnknown if it is not known.
 	Cause string
-	// Headline sums the cause up; nil if the rule does. Facts are what it follows from.
+	// Headline summarises the cause; nil if the rule is enough. Facts are the facts that the cause
+	// follows from.
 	Headline *Fact
 	Facts    []Fact
-	// RuledOut are the causes that were ruled out. If the cause is unknown, they include those
-	// that cannot be ruled out for want of facts.
+	// RuledOut are the causes that were ruled out. If the cause is unknown, they include the causes
+	// that could not be decided.
 	RuledOut []RuledOut
-	// Wrong are the ids of the owners that are to give the address up, if the cause tells.
+	// Wrong are the IDs of the owners that should give the address up, if the cause determines
+	// them.
 	Wrong []string
-	// From are the pools that the cause is about.
+	// From are the pools involved in the cause.
 	From []*Pool
 	// Networks are the networks or nodes whose ranges overlap.
 	Networks []Origin
@@ -92,24 +93,25 @@ type Why struct {
 type RuledOut struct {
 	Cause string
 	Fact  Fact
-	// Open is set if the cause is not ruled out: the facts that would decide it are not known.
+	// Open is set if the cause is not ruled out because the facts that would decide it are not
+	// known.
 	Open bool
 }
 
-// Origin is the network, bridge or node that an owner has the address from.
+// Origin is the network, bridge or node from which an owner has the address.
 type Origin struct {
-	// Owner is the id of the owner.
+	// Owner is the ID of the owner.
 	Owner string
 	// Node is the node of the owner.
 	Node NodeKey
-	// Network is a CNI network, Device a bridge; empty for none.
+	// Network is a CNI network; Device is a bridge. Either may be empty.
 	Network, Device string
 	Ranges          Ranges
-	// Pool gives its addresses; nil if that is not known.
+	// Pool is the pool of the network; nil if it is not known.
 	Pool *Pool
 }
 
-// Check is what is to be seen in one step of a diagnosis by hand.
+// A Check is one step of a diagnosis by hand with the facts that are known.
 type Check struct {
 	Step  string
 	Facts []Fact
@@ -130,27 +132,27 @@ type EndKind string
 
 // The ways in which conflicts end.
 const (
-	// EndRebooted: the node of an owner was booted anew.
+	// EndRebooted: the node of an owner rebooted.
 	EndRebooted EndKind = "node-rebooted"
-	// EndTimedOut: the node of an owner was not heard from for too long.
+	// EndTimedOut: the node of an owner was disconnected for too long.
 	EndTimedOut EndKind = "node-timed-out"
-	// EndRivalKnown: the rival of the only owner is known now. Another conflict has both.
+	// EndRivalKnown: the rival of the only owner is now known. Another conflict has both.
 	EndRivalKnown EndKind = "rival-known"
-	// EndNoOwner: no owner has the address any more.
+	// EndNoOwner: no owner has the address any longer.
 	EndNoOwner EndKind = "no-owner"
 	// EndOneOwner: one owner is left.
 	EndOneOwner EndKind = "one-owner"
 	// EndExcluded: an owner is no longer compared.
 	EndExcluded EndKind = "not-compared"
-	// EndWiderScope: another conflict has the owners in a wider scope.
+	// EndWiderScope: the owners are now in conflict in a wider scope.
 	EndWiderScope EndKind = "wider-scope"
-	// EndLinksApart: no frame shows any more that the owners' links are one.
+	// EndLinksApart: there is no evidence any longer that the owners' links are one.
 	EndLinksApart EndKind = "links-apart"
 	// EndScopesApart: the owners are no longer in one scope.
 	EndScopesApart EndKind = "scopes-apart"
 )
 
-// Ended is a conflict that ended.
+// Ended is a conflict that has ended.
 type Ended struct {
 	ID string
 	At Stamp
@@ -160,33 +162,33 @@ type Ended struct {
 // Ending is how a conflict ended.
 type Ending struct {
 	Kind EndKind
-	// Owner is the id of the owner that is left, or whose node is gone.
+	// Owner is the ID of the owner that is left, or whose node is gone.
 	Owner string
 	// Excluded is why an owner is no longer compared.
 	Excluded *Exclusion
 }
 
-// Memory is what the next judgement needs to know about a conflict.
+// Memory is the state of a conflict that the next judgement needs.
 type Memory struct {
 	Identity
 	Course
 	Owners []Member
 }
 
-// Member is what the next judgement needs to know about an owner of a conflict. Node, the name of
-// its node, and Who are only needed for explanations.
+// Member is the state of an owner of a conflict that the next judgement needs. Node, the name of
+// its node, and Who are needed for explanations only.
 type Member struct {
 	ID, Node string
 	Who      Who
-	// External is set for a device outside of all nodes, which is known by its MAC.
+	// External is set for an external device, which is identified by its MAC.
 	External bool
 	MAC      MAC
-	// Orphaned is what the Kubernetes API said about the pod of a sandbox that was left behind;
-	// nil for other owners.
+	// Orphaned is what the Kubernetes API said about the pod of an orphaned sandbox; nil for other
+	// owners.
 	Orphaned *PodObject
 }
 
-// Memory returns what the next judgement needs to know about the conflict.
+// Memory returns the state of the conflict that the next judgement needs.
 func (c *Conflict) Memory() Memory {
 	m := Memory{Identity: c.Identity, Course: c.Course, Owners: make([]Member, len(c.Owners))}
 	for i := range c.Owners {
@@ -202,16 +204,17 @@ func (c *Conflict) Memory() Memory {
 	return m
 }
 
-// Active reports whether the conflict is not over.
+// Active reports whether the conflict is not resolved.
 func (c *Course) Active() bool { return c.Phase != Resolved }
 
-// Expected reports whether a conflict is what a hand-over looks like, so that there is nothing
-// to find out yet.
+// Expected reports whether a conflict may be an ordinary hand-over, so that its cause is not sought
+// yet.
 func (c *Course) Expected() bool {
 	return c.Phase == Suspected && (c.Rule == RuleSamePod || c.Rule == RuleSameVM || c.Rule == RuleSplitBrain)
 }
 
-// End returns the conflict as it is after it ended. Owners are those of the same judgement.
+// End returns the conflict in its resolved state. The owners are those of the judgement that ended
+// it.
 func (c Conflict) End(e *Ended, owners []Owner) Conflict {
 	c.Phase, c.ResolvedAt, c.Ending = Resolved, e.At, e.Ending
 	c.Owners = slices.Clone(c.Owners)
@@ -233,7 +236,7 @@ func (c Conflict) End(e *Ended, owners []Owner) Conflict {
 	return c
 }
 
-// Owner returns the owner with an id; nil if the conflict has none.
+// Owner returns the owner with an ID; nil if the conflict has none.
 func (c *Conflict) Owner(id string) *Owner {
 	if i := slices.IndexFunc(c.Owners, func(o Owner) bool { return o.ID == id }); i >= 0 {
 		return &c.Owners[i]
@@ -241,50 +244,52 @@ func (c *Conflict) Owner(id string) *Owner {
 	return nil
 }
 
-// mostParties is the number of owners that a cause is looked for: each two are compared.
-const mostParties = 32
+// maxParties is the largest number of owners for which a cause is sought, because every pair is
+// compared.
+const maxParties = 32
 
-// Parties returns the owners for which a cause and the rightful one are looked for: the first of
+// Parties returns the owners for which a cause and a keeper are sought: the first ones if there are
 // very many.
 func (c *Conflict) Parties() []*Owner {
-	parties := make([]*Owner, min(len(c.Owners), mostParties))
+	parties := make([]*Owner, min(len(c.Owners), maxParties))
 	for i := range parties {
 		parties[i] = &c.Owners[i]
 	}
 	return parties
 }
 
-// Right is the reason why one of several owners is to keep the address.
+// Right is the reason why an owner should keep the address.
 type Right uint8
 
-// The reasons, the strongest first.
+// The reasons, strongest first.
 const (
-	// RightUndecided: the known facts do not decide which owner is to keep the address.
+	// RightUndecided: the known facts do not decide which owner should keep the address.
 	RightUndecided Right = iota
-	// RightAllocation: an IPAM has the address for this owner and for no other one.
+	// RightAllocation: an IPAM has the address for this owner and no other one.
 	RightAllocation
-	// RightOlderAssignment: this owner's kernel was given the address first.
+	// RightOlderAssignment: the kernel of this owner got the address first.
 	RightOlderAssignment
-	// RightIntent: a CNI plugin, the container runtime or the Kubernetes API meant this owner
-	// and no other one to have the address.
+	// RightIntent: only this owner was meant to have the address, according to a CNI plugin, the
+	// container runtime or the Kubernetes API.
 	RightIntent
 )
 
 // A Title is what is known about an owner's right to the address.
 type Title struct {
-	// Owner is its id.
+	// Owner is the ID of the owner.
 	Owner string
-	// Pool has the address for the owner; nil for none.
+	// Pool is the pool that has the address for the owner; nil if there is none.
 	Pool *Pool
 	// Gateway is set if the owner is a node that has the gateway address of its own pool on the
 	// bridge that the pool serves.
 	Gateway bool
 	// Unclear is set if an IPAM may have the address for the owner, because an allocation does not
-	// identify an owner clearly.
+	// identify its holder clearly.
 	Unclear bool
-	// Given is set if it is known that somebody whose task it is gave the owner the address.
+	// Given is set if an IPAM, a runtime or Kubernetes is known to have given the owner the
+	// address.
 	Given bool
-	// Missing are the pools that gave the owner the address and have no record of it.
+	// Missing are the pools that gave the owner the address but have no record of it.
 	Missing []*Pool
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// lanOfPods gives each node an uplink of one LAN and a pod with the address on it. If proven is
-// set, it is proven that their links are one.
+// lanOfPods adds nodes with uplinks on one LAN, and a pod with the address on each. If proven is
+// set, their links are proven to be one.
 func lanOfPods(w *world, proven bool, nodes ...string) (uplinks []*verdict.Interface, claims []*verdict.Claim) {
 	uplinks = verdicttest.OnLAN(w.World, nodes...)
 	for i, n := range nodes {
@@ -24,7 +24,7 @@ func lanOfPods(w *world, proven bool, nodes ...string) (uplinks []*verdict.Inter
 	return uplinks, claims
 }
 
-// settled lets the settle time pass and has all be witnessed again.
+// settled lets the settle time pass and all claims be witnessed again.
 func (w *world) settled() verdict.Judgement {
 	w.judge()
 	w.after(w.Policy.HandoverGrace)
@@ -79,7 +79,7 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Wire(uplinks[1], string(claims[0].Interface.MAC))
 		}, verdict.Suspected, verdict.OneWay},
-		{"the other's node sees a frame of one that has the address elsewhere", func(w *world) {
+		{"the other node sees a frame of an owner that has the address elsewhere", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			claims[0].Interface.Link = w.Link("n1", "br1", verdict.Bridge, false)
 			w.Interface(claims[0].Interface.Namespace, verdict.Interface{Name: "net1", MAC: "bnet10", Attachment: verdict.Lower, Link: uplinks[0].Link})
@@ -99,7 +99,7 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 			_, claims := lanOfPods(w, false, "n1", "n2")
 			claims[1].Kind = verdict.DADFailed
 		}, verdict.Confirmed, verdict.OneWay},
-		{"a kernel that found a duplicate of nobody that is known", func(w *world) {
+		{"a kernel that found a duplicate of an unknown owner", func(w *world) {
 			_, claims := lanOfPods(w, false, "n1", "n2")
 			claims[1].Kind = verdict.DADFailed
 			w.Drop(claims[0])
@@ -125,8 +125,8 @@ func TestAConflictIsSuspectedAgainWithoutItsProof(t *testing.T) {
 	}
 }
 
-// Both sides must have been witnessed on one link, or on links that are one, since they are
-// both there.
+// After the settle time, both sides must be witnessed on one link or on links that are proven to be
+// one.
 func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -139,7 +139,7 @@ func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 			w.Read(pods[0])
 			w.Wire(uplinks[0], string(pods[1].Interface.MAC))
 		}, verdict.Suspected},
-		{"a kernel that has it still is not heard from", func(w *world, _ []*verdict.Interface, pods []*verdict.Claim) {
+		{"a disconnected node whose kernel had it", func(w *world, _ []*verdict.Interface, pods []*verdict.Claim) {
 			w.Read(pods...)
 			w.Node("n2").Unheard = true
 		}, verdict.Suspected},
@@ -176,8 +176,8 @@ func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 	}
 }
 
-// Nobody is asked to read again what only frames show.
-func TestWhoIsAskedToReadAgain(t *testing.T) {
+// A node is asked to read an address again only if its kernel has the address.
+func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	uplinks, pods := lanOfPods(w, true, "n1", "n2")
 	w.Wire(uplinks[0], string(pods[1].Interface.MAC))
@@ -189,7 +189,7 @@ func TestWhoIsAskedToReadAgain(t *testing.T) {
 		t.Errorf("got asked %v, want each node once", out.Check)
 	}
 	if out = w.after(time.Second - 1).judge(); len(out.Check) != 0 || out.Again != w.Now.Add(1) {
-		t.Errorf("got asked %v, again %d later, want nobody for a second", out.Check, out.Again.Sub(w.Now))
+		t.Errorf("got asked %v, again %d later, want no node for a second", out.Check, out.Again.Sub(w.Now))
 	}
 	w.Node("n1").Unheard = true
 	if out = w.after(1).judge(); !slices.Equal(out.Check, []*verdict.Node{w.Node("n2")}) {
@@ -203,7 +203,7 @@ func TestWhoIsAskedToReadAgain(t *testing.T) {
 	w.judge()
 	w.after(w.Policy.Settle).Read(pods[0])
 	if out := w.judge(); len(out.Check) != 0 || out.Conflicts[0].Asked != 0 {
-		t.Errorf("got asked %v at %d, want nobody: a stranger is waited for", out.Check, out.Conflicts[0].Asked)
+		t.Errorf("got asked %v at %d, want no node: the external device cannot be asked", out.Check, out.Conflicts[0].Asked)
 	}
 }
 
@@ -219,15 +219,15 @@ func TestAConflictOfOtherOwnersIsSuspectedAnew(t *testing.T) {
 		}
 		c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
 		if c.Episode != 1 || c.ConfirmedAt != 0 {
-			t.Errorf("got episode %d, confirmed at %d, want one that goes on, not confirmed", c.Episode, c.ConfirmedAt)
+			t.Errorf("got episode %d, confirmed at %d, want the same one, not confirmed", c.Episode, c.ConfirmedAt)
 		}
 		w.after(w.Policy.Settle).Read(claims...)
 		w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/br0")
 	}
 }
 
-// The identity of a device outside changes with what its link is known to be one with.
-func TestADeviceOutsideIsTheSameOnAWiderLink(t *testing.T) {
+// The ID of an external device changes when its link is merged with others.
+func TestAnExternalDeviceIsTheSameOnAWiderLink(t *testing.T) {
 	for _, test := range []struct {
 		name, then string
 		phase      verdict.Phase
@@ -244,7 +244,7 @@ func TestADeviceOutsideIsTheSameOnAWiderLink(t *testing.T) {
 		w.want(t, test.phase, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	}
 
-	// Pods are told apart by their namespaces, and not by their MACs.
+	// Pods are identified by their namespaces and not by their hardware addresses.
 	w := newWorld("10.0.0.5")
 	port := w.Uplink("n1")
 	old := []*verdict.Claim{w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Assigned(w.Child("b", "bbbbbb", port.Link))}
@@ -309,7 +309,7 @@ func TestAConflictMovesWithItsOwners(t *testing.T) {
 		}
 	}
 
-	// A wider conflict is not continued in a narrower scope.
+	// A conflict is not continued in a narrower scope.
 	w := newWorld("10.0.0.5")
 	one, _ := w.on("n1", "br0", true, "a")
 	two, _ := w.on("n1", "br0", true, "b")
@@ -323,8 +323,7 @@ func TestAConflictMovesWithItsOwners(t *testing.T) {
 	}
 }
 
-// Two conflicts whose owners come to overlap do not take each other's place, even if their scopes
-// have other names by then.
+// Two conflicts whose owners come to overlap remain separate, even if their scopes are renamed.
 func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	one, _ := w.on("n1", "br0", true, "a")
@@ -336,7 +335,7 @@ func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
 	w.judge()
 	w.Node("n1").Name = "n1@boot"
 	w.judge()
-	two.Link = one.Link // where there are three of them now
+	two.Link = one.Link // now three owners are on it
 	for _, when := range []string{"at once", "later"} {
 		var got []string
 		for _, c := range w.judge().Conflicts {
@@ -377,7 +376,7 @@ func TestExternalDevicesAlternate(t *testing.T) {
 			t.Errorf("%s: got conflicts %+v, want one: %t", test.name, out.Conflicts, test.want)
 		}
 		if test.want && (out.Conflicts[0].Rule != verdict.RuleExternalsAlternate || len(out.Check) != 0 || out.Again != b.Seen.Add(w.Policy.StaleAfter)) {
-			t.Errorf("%s: got %+v, check %v, again %d, want nobody asked, and again when one is stale", test.name, out.Conflicts, out.Check, out.Again)
+			t.Errorf("%s: got %+v, check %v, again %d, want no node asked, and again when one is stale", test.name, out.Conflicts, out.Check, out.Again)
 		}
 	}
 }
@@ -387,7 +386,7 @@ func TestTheSettleTimeBeginsWithTheSecondOwner(t *testing.T) {
 	port := w.Uplink("n1")
 	first := []*verdict.Claim{w.Assigned(w.Child("c", "bccccc", port.Link)), w.Assigned(w.Child("d", "bddddd", port.Link))}
 	w.judge()
-	// Two others take their places one after the other. The later one comes first in order.
+	// Two other owners replace the first ones one by one. The later one sorts first.
 	w.after(time.Minute)
 	w.Drop(first[1])
 	later := w.Interface(w.Namespace("n1", 9, "1", verdicttest.Pod("b")), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: port.Link})
@@ -401,7 +400,7 @@ func TestTheSettleTimeBeginsWithTheSecondOwner(t *testing.T) {
 func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 	for _, test := range []struct {
 		name     string
-		firsts   []verdict.Stamp // of the stranger's claims
+		firsts   []verdict.Stamp // times of the external device's claims
 		assigned verdict.Stamp
 		order    []uint32
 	}{
@@ -414,7 +413,7 @@ func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
 		w.Assigned(w.Child("a", "baaaaa", port.Link)).AssignedAt = test.assigned
-		w.Claims[0].First = verdicttest.Start - 100 // it may be known only since then
+		w.Claims[0].First = verdicttest.Start - 100 // the assignment may have been discovered only then
 		for i, first := range test.firsts {
 			c := w.Wire(port, stranger)
 			c.VLAN, c.First = uint16(i), first
@@ -435,7 +434,7 @@ func TestAnOwnerBeginsWithItsFirstClaim(t *testing.T) {
 	}
 }
 
-// What was judged before belongs to the caller.
+// The records of an earlier judgement belong to the caller and must not change.
 func TestAJudgementChangesNoCase(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	a, _ := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
@@ -446,7 +445,7 @@ func TestAJudgementChangesNoCase(t *testing.T) {
 		t.Fatalf("got %d conflicts, of which %d ended, want the only one ended", len(out.Conflicts), len(out.Ended))
 	}
 	if ended := w.Conflicts[0].End(&out.Ended[0], out.Owners); ended.Owners[0].State != verdict.Gone || ended.Active() {
-		t.Fatalf("got state %d and phase %d of the one that left, want it gone and the conflict over", ended.Owners[0].State, ended.Phase)
+		t.Fatalf("got state %d and phase %d of the owner that left, want GONE and RESOLVED", ended.Owners[0].State, ended.Phase)
 	}
 	if got := w.Conflicts[0]; got.Owners[0].State != verdict.Live || got.Phase != verdict.Suspected {
 		t.Errorf("got state %d and phase %d before, want them as they were", got.Owners[0].State, got.Phase)

@@ -2,9 +2,9 @@ package verdict
 
 import "slices"
 
-// What one would look at by hand, as the runbook of duplicate addresses has it.
+// The steps that a person would take, as in the runbook for duplicate addresses.
 
-// checks returns what is to be seen in the steps that the verdict knows something of.
+// checks returns the facts for those steps of a diagnosis by hand about which something is known.
 func (q *inquiry) checks() (checks []Check) {
 	if q.c.Expected() {
 		return nil
@@ -22,7 +22,7 @@ func (q *inquiry) checks() (checks []Check) {
 	return checks
 }
 
-// seenPods returns what the Kubernetes API has of the owners.
+// seenPods returns what the Kubernetes API says about the owners.
 func (q *inquiry) seenPods() (facts []Fact) {
 	for _, o := range q.owners {
 		if o.Pod != nil {
@@ -32,7 +32,7 @@ func (q *inquiry) seenPods() (facts []Fact) {
 	return facts
 }
 
-// seenRecords returns what IPAMs have of the address.
+// seenRecords returns the IPAM records of the address.
 func (q *inquiry) seenRecords() (facts []Fact) {
 	for _, p := range q.pools {
 		facts = append(facts, q.record(p))
@@ -40,13 +40,13 @@ func (q *inquiry) seenRecords() (facts []Fact) {
 	if len(facts) > 0 {
 		return facts
 	}
-	if nodes := nodesOf(those(q.owners, func(o *Owner) bool { return o.Namespace != nil })); len(nodes) > 0 {
+	if nodes := nodesOf(filterOwners(q.owners, func(o *Owner) bool { return o.Namespace != nil })); len(nodes) > 0 {
 		return []Fact{{Kind: SeenNoRecords, Nodes: nodes}}
 	}
 	return nil
 }
 
-// seenPodCIDRs returns whose ranges of pods the address is in.
+// seenPodCIDRs returns which nodes have the address in their pod ranges.
 func (q *inquiry) seenPodCIDRs() []Fact {
 	if !q.in.InPodCIDR {
 		return nil

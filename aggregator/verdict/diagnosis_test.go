@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// Causes are asked again whenever something is known that was not.
-func TestCauseFollowsWhatIsKnown(t *testing.T) {
+// The cause is determined again whenever new facts become known.
+func TestTheCauseFollowsTheKnownFacts(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	a, b := verdicttest.Twins(w.World)
 	c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
@@ -34,7 +34,7 @@ func TestCauseFollowsWhatIsKnown(t *testing.T) {
 	}
 	w.Drop(a)
 	if c = w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); c.Cause != lost || len(c.Facts) == 0 {
-		t.Errorf("got cause %s, %+v of what is over, want what it was", c.Cause, c.Facts)
+		t.Errorf("got cause %s, %+v of a resolved conflict, want the previous one", c.Cause, c.Facts)
 	}
 }
 
@@ -51,8 +51,8 @@ func TestRangesOfPodsInTheDiagnosis(t *testing.T) {
 	}
 }
 
-// Pools and allocations come in any order: what is said must not change with it.
-func TestCauseIsSaidInOneOrder(t *testing.T) {
+// Pools and allocations come in any order, and the outcome must not depend on it.
+func TestTheOperandsOfACauseHaveAFixedOrder(t *testing.T) {
 	said := func(turned bool) verdict.Conflict {
 		w := newWorld("10.244.1.5")
 		for _, n := range []string{"n1", "n2"} {
@@ -71,7 +71,7 @@ func TestCauseIsSaidInOneOrder(t *testing.T) {
 	}
 }
 
-func TestWhatIsToBeSeenByHand(t *testing.T) {
+func TestChecksOfADiagnosis(t *testing.T) {
 	pods := netip.MustParsePrefix("10.244.1.0/24")
 	for _, test := range []struct {
 		name  string
@@ -93,11 +93,11 @@ func TestWhatIsToBeSeenByHand(t *testing.T) {
 			second.ContainerID = "container-b"
 			w.Within("n1", "", "kindnet", second)
 		}, nil},
-		{"two namespaces that nobody knows", func(w *world) {
+		{"two unidentified namespaces", func(w *world) {
 			w.Within("n1", "", "", blue("red"))
 			w.Within("n1", "", "", blue("blue"))
 		}, nil},
-		{"two namespaces that nobody knows, in a range of pods", func(w *world) {
+		{"two unidentified namespaces, in a range of pods", func(w *world) {
 			w.PodCIDR = pods
 			w.Within("n1", "", "", blue("red"))
 			w.Within("n1", "", "", blue("blue"))
@@ -126,7 +126,7 @@ func TestWhatIsToBeSeenByHand(t *testing.T) {
 	}
 }
 
-// checked returns what is to be seen in a step of a diagnosis.
+// checked returns the facts of one step of the diagnosis.
 func checked(c *verdict.Conflict, step string) []string {
 	for _, check := range c.Checks {
 		if check.Step == step {

@@ -5,27 +5,29 @@ import (
 	"net/netip"
 )
 
-// An Explanation is a judgement with the rules that were asked. Package explain puts it into words.
+// An Explanation is a judgement together with the rules that were applied. Package explain renders
+// it as text.
 type Explanation struct {
 	Address netip.Addr
-	// Kind and Scope are the widest scope in which the address is compared, or that of its conflict.
+	// Kind and Scope are the scope of the first conflict or, without a conflict, the widest scope
+	// in which the address is compared.
 	Kind   ScopeKind
 	Scope  string
 	Owners []Owner
-	// Compared are the owners that are compared, and where.
+	// Compared are the owners that are compared, with their scopes.
 	Compared []Compared
-	// Conflicts are those that are active.
+	// Conflicts are the active conflicts.
 	Conflicts []Conflict
 	Steps     []Step
 	// Contested is set if several senders claim the address on the wire.
 	Contested bool
-	// Incomplete is set if some nodes are not seen.
+	// Incomplete is set if some nodes are not observed.
 	Incomplete bool
 }
 
-// Explain judges one address and says why.
+// Explain judges one address and returns the judgement with its reasons.
 func (p *Policy) Explain(in *Case) Explanation {
-	j := judging{policy: p, in: in, memory: new(memory), explain: true}
+	j := evaluation{policy: p, in: in, memory: new(memory), explain: true}
 	out := j.judge()
 	e := Explanation{Address: in.Address, Owners: out.Owners, Conflicts: out.Conflicts, Contested: out.Contested, Incomplete: in.Incomplete}
 	var compared []*Owner

@@ -238,7 +238,7 @@ func TestStepsOfExplanations(t *testing.T) {
 	}
 }
 
-// wantSteps checks the steps of the explanation, and the scope that it is about.
+// wantSteps checks the steps and the scope of the explanation.
 func (w *world) wantSteps(t *testing.T, why, scope string, want ...string) {
 	t.Helper()
 	e := w.Policy.Explain(w.Case())
@@ -251,7 +251,7 @@ func (w *world) wantSteps(t *testing.T, why, scope string, want ...string) {
 	}
 }
 
-// Of very many owners that do not meet it is only told of the first ones.
+// If very many owners do not meet, only the first ones are explained.
 func TestOwnersThatDoNotMeetAreExplained(t *testing.T) {
 	for owners, want := range map[int]int{1: 0, 2: 1, 5: 10, 9: 36, 30: 9*8/2 + 8*21 + 1} {
 		w := newWorld("10.0.0.5")

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// FactKind tells what a Fact says, and which of its operands are set.
+// FactKind is the kind of a Fact. It determines which operands are set.
 type FactKind string
 
 // The facts that a cause follows from.
 const (
-	// FactSandboxLeft: the sandbox of Owners[0] is there and its pod is not. Text is the phase in
-	// which the pod ended; it is empty if the Kubernetes API has no such pod.
+	// FactSandboxLeft: the sandbox of Owners[0] exists although its pod does not. Text is the phase
+	// in which the pod ended; it is empty if the Kubernetes API has no such pod.
 	FactSandboxLeft FactKind = "sandbox-left"
 	// FactOneMachine: the owners run one virtual machine and had the address for longer than a
 	// migration may take.
@@ -20,7 +20,7 @@ const (
 	FactOneLink FactKind = "one-link"
 	// FactBeyondGrace: the owners had the address for longer than a hand-over may take.
 	FactBeyondGrace FactKind = "beyond-handover-grace"
-	// FactFromOutside: the frames of Owners[0] enter nodes by the uplinks Devices.
+	// FactFromOutside: frames of Owners[0] enter nodes through the uplinks Devices.
 	FactFromOutside FactKind = "from-outside"
 	// FactForeignMAC: no node with an agent has the hardware address on this link.
 	FactForeignMAC FactKind = "mac-of-no-node"
@@ -28,51 +28,54 @@ const (
 	FactHolds FactKind = "holds"
 	// FactUncovered: it is not known whether every node has an agent.
 	FactUncovered FactKind = "nodes-uncovered"
-	// FactTunnel: the node Owners[0] has the address on the tunnel Device, whose kind is Text;
-	// Owners[1] has it, too.
+	// FactTunnel: the node Owners[0] has the address on the tunnel Device of kind Text; Owners[1]
+	// has the address as well.
 	FactTunnel FactKind = "tunnel-has-address"
-	// FactPurpose: Pool has the address by Records[0], which is for no pod.
+	// FactPurpose: Pool has the address in Records[0], which is not for a pod.
 	FactPurpose FactKind = "allocated-for-purpose"
-	// FactBridgeOfPods: the node Owners[0] has the address on the bridge Device, which connects pods.
+	// FactBridgeOfPods: the node Owners[0] has the address on the bridge Device, which connects
+	// pods.
 	FactBridgeOfPods FactKind = "on-bridge-of-pods"
 
-	// FactGivenByNetwork: by a CNI result, Network gave the address to Owners[0].
+	// FactGivenByNetwork: according to a CNI result, Network gave the address to Owners[0].
 	FactGivenByNetwork FactKind = "given-by-network"
-	// FactGivenByRuntime: by the container runtime, Owners[0] was given the address.
+	// FactGivenByRuntime: according to the container runtime, Owners[0] was given the address.
 	FactGivenByRuntime FactKind = "given-by-runtime"
-	// FactMeant: Owners[0] was meant to have the address, as the source Text says.
+	// FactMeant: according to the source Text, Owners[0] was meant to have the address.
 	FactMeant FactKind = "meant-for"
 	// FactAllocated: Pool has the address for Owners[0].
 	FactAllocated FactKind = "allocated"
 	// FactWasAllocated: Pool had the address for Owners[0].
 	FactWasAllocated FactKind = "was-allocated"
 
-	// FactGuest: Owners[0] is behind a port, and no CNI network gives addresses to it.
+	// FactGuest: Owners[0] is behind a port, and no CNI network gives addresses to guests.
 	FactGuest FactKind = "guest-behind-port"
-	// FactGuestOfOther: Owners[0] claims the address from behind its port and was given others.
+	// FactGuestOfOther: Owners[0] claims the address from behind its port, but was given other
+	// addresses.
 	FactGuestOfOther FactKind = "guest-of-owner-with-other-addresses"
-	// FactNodeDevice: the node Owners[0] has the address on Device, to which no CNI network gives any.
+	// FactNodeDevice: the node Owners[0] has the address on Device, to which no CNI network gives
+	// addresses.
 	FactNodeDevice FactKind = "on-device-of-node"
-	// FactNotListed: the Kubernetes API has only Addresses for the pod Owners[0].
+	// FactNotListed: the Kubernetes API lists only Addresses for the pod Owners[0].
 	FactNotListed FactKind = "not-among-pod-addresses"
-	// FactNotInResult: the CNI result of Owners[0] does not have the address.
+	// FactNotInResult: the CNI result of Owners[0] does not contain the address.
 	FactNotInResult FactKind = "not-in-cni-result"
 	// FactAllocatedToOther: IPAM has the address for Owners[1] and not for Owners[0].
 	FactAllocatedToOther FactKind = "allocated-to-other-owner"
 
-	// FactPoolRange: Pool gives addresses from Ranges.
+	// FactPoolRange: Pool allocates addresses from Ranges.
 	FactPoolRange FactKind = "range-of-pool"
-	// FactInPodCIDR: the address is in the range of pods of a node.
+	// FactInPodCIDR: the address is in the pod range of a node.
 	FactInPodCIDR FactKind = "in-pod-cidr"
-	// FactAllocatedElsewhere: Pool had the address by Records[0], for somebody else, while
-	// Owners[0] had it, since At.
+	// FactAllocatedElsewhere: since At, while Owners[0] had the address, Pool had it for another
+	// owner in Records[0].
 	FactAllocatedElsewhere FactKind = "was-allocated-elsewhere"
-	// FactWrongNodename: Calico takes the node of Owners[0] for the node Text.
+	// FactWrongNodename: the Calico plugin on the node of Owners[0] uses the name of the node Text.
 	FactWrongNodename FactKind = "wrong-calico-nodename"
-	// FactRecord: what Pool has of the address. State says how far it is known, Text is the
-	// problem, Records are its allocations.
+	// FactRecord: the records of the address in Pool. State says how far they are known, Text is
+	// the problem, Records are the allocations.
 	FactRecord FactKind = "record"
-	// FactInPodCIDRs: the address is in the ranges of pods of all Nodes.
+	// FactInPodCIDRs: the address is in the pod ranges of all Nodes.
 	FactInPodCIDRs FactKind = "in-pod-cidr-of-several-nodes"
 	// FactBridgeRange: pods on the bridge Device of Nodes[0] have addresses of Ranges.
 	FactBridgeRange FactKind = "range-of-bridge"
@@ -84,82 +87,88 @@ const (
 	FactMeetOnNode FactKind = "networks-meet-on-node"
 	// FactMeetOnLink: both networks are on the link Device, as NODE/LINK.
 	FactMeetOnLink FactKind = "networks-meet-on-link"
-	// FactNeverTwice: with whole records, Pool gives no address of a network twice.
+	// FactNeverTwice: Pool never allocates an address of a network twice while its records are
+	// complete.
 	FactNeverTwice FactKind = "pool-never-gives-twice"
-	// FactRecordsLost: all records of Pool were lost at At; Count is their number, if it is known.
+	// FactRecordsLost: all records of Pool were lost at At; Count is their number if it is known.
 	FactRecordsLost FactKind = "records-lost"
 	// FactRecordVanished: the record that Pool had for Owners[0] vanished at At.
 	FactRecordVanished FactKind = "record-vanished"
 )
 
-// The facts that a cause is summed up by; FactSandboxLeft and FactTunnel are others.
+// The facts that summarise a cause; FactSandboxLeft and FactTunnel are used for this, too.
 const (
 	// HeadOutside: Owners are outside of all nodes with an agent.
 	HeadOutside FactKind = "owners-outside"
-	// HeadNotGiven: nobody gave the address, which is one of pods, to Owners[0].
+	// HeadNotGiven: no IPAM or runtime gave the address, which is in a range of pods, to Owners[0].
 	HeadNotGiven FactKind = "not-given"
-	// HeadNotGivenGateway: nobody gave the address, which is that of the bridge Device, to Owners[0].
+	// HeadNotGivenGateway: no IPAM or runtime gave the address, which belongs to the bridge Device,
+	// to Owners[0].
 	HeadNotGivenGateway FactKind = "not-given-gateway"
-	// HeadAllocatedElsewhere: IPAM had the address by Records[0] while Owners[0] had it.
+	// HeadAllocatedElsewhere: IPAM had the address for another owner in Records[0] while Owners[0]
+	// had it.
 	HeadAllocatedElsewhere FactKind = "freed-with-other-owner"
-	// HeadWrongNodename: Calico allocates addresses of pods on the node of Owners[0] for the node Text.
+	// HeadWrongNodename: on the node of Owners[0], Calico allocates pod addresses for the node
+	// Text.
 	HeadWrongNodename FactKind = "freed-with-other-node"
-	// HeadOneRange: two Nodes give pods addresses of one range, which is Ranges if both say the same.
+	// HeadOneRange: two Nodes give pods addresses from one range. Ranges is set if both report the
+	// same.
 	HeadOneRange FactKind = "nodes-with-one-range"
 	// HeadNetworksOverlap: the Networks of the cause have overlapping ranges. Nodes is empty if
 	// they are on different nodes.
 	HeadNetworksOverlap FactKind = "networks-overlap"
-	// HeadRecordsLost: Pool lost records and gave the address twice.
+	// HeadRecordsLost: Pool lost records and allocated the address twice.
 	HeadRecordsLost FactKind = "records-lost-given-twice"
-	// HeadRecordLost: Pool lost the record for Owners, or some record if there are none, and gave
-	// the address again.
+	// HeadRecordLost: Pool lost the record for Owners, or some record if Owners is empty, and
+	// allocated the address again.
 	HeadRecordLost FactKind = "record-lost-given-again"
 )
 
 // The facts that rule a cause out.
 const (
-	// NotPodsThere: the Kubernetes API has the pods of Owners, and they have not ended.
+	// NotPodsThere: the pods of Owners exist in the Kubernetes API and have not ended.
 	NotPodsThere FactKind = "pods-are-there"
-	// NotOneLink: the nodes Owners are on no common link that is known.
+	// NotOneLink: no common link of the nodes Owners is known.
 	NotOneLink FactKind = "no-common-link"
 	// NotGuest: Owners[0] is behind a port of a node and not outside.
 	NotGuest FactKind = "behind-port"
-	// NotVirtualRouter: the hardware address of Owners[0] is a virtual router's.
+	// NotVirtualRouter: the hardware address of Owners[0] belongs to a virtual router.
 	NotVirtualRouter FactKind = "virtual-router"
 	// NotResponder: the network plugin Text answers with the hardware address of Owners[0].
 	NotResponder FactKind = "responder-of-plugin"
-	// NotUncoveredHolder: Owners[0] may be the one, on a node without an agent, that Pool has the
-	// address for by Records[0].
+	// NotUncoveredHolder: Pool has the address for a node without an agent in Records[0], and
+	// Owners[0] may be the holder.
 	NotUncoveredHolder FactKind = "may-be-on-uncovered-node"
-	// NotTunnel: Device of Nodes[0] is no tunnel.
+	// NotTunnel: Device of Nodes[0] is not a tunnel.
 	NotTunnel FactKind = "no-tunnel"
 	// NotByHandDevice: Device has the address from the container engine that made it.
 	NotByHandDevice FactKind = "device-of-container-engine"
-	// NotGiverKnown: it is not known who gave the address to Owners[0].
+	// NotGiverKnown: it is not known how Owners[0] got the address.
 	NotGiverKnown FactKind = "giver-not-known"
 	// NotByHand: Owners were given the address.
 	NotByHand FactKind = "given-to-all"
-	// NotCalico: Calico takes Nodes[0] for the node Text, but has no pool with the address.
+	// NotCalico: the Calico plugin on Nodes[0] uses the name of the node Text, but no Calico pool
+	// has the address.
 	NotCalico FactKind = "no-calico-pool"
-	// NotElsewhere: Pool never had the address for somebody else, as far as is remembered. Nodes
-	// have the right nodename.
+	// NotElsewhere: Pool is not known to have had the address for another owner. Nodes have the
+	// right nodename.
 	NotElsewhere FactKind = "never-allocated-elsewhere"
-	// NotByNode: Pool gives addresses for the whole cluster.
+	// NotByNode: Pool allocates addresses for the whole cluster.
 	NotByNode FactKind = "pool-of-cluster"
-	// NotInPodCIDRs: the address is in the range of pods of Nodes[0] and not of Nodes[1]. It is in
-	// that of another node if Nodes is empty.
+	// NotInPodCIDRs: the address is in the pod range of Nodes[0] and not in that of Nodes[1]. If
+	// Nodes is empty, it is in the pod range of another node.
 	NotInPodCIDRs FactKind = "in-pod-cidr-of-one-node"
-	// NotRangeOf: no range of its node is known that Owners[0] has the address from.
+	// NotRangeOf: it is not known from which range of its node Owners[0] has the address.
 	NotRangeOf FactKind = "range-of-owner-not-known"
-	// NotRangesOf: no ranges are known that Nodes give addresses of pods from.
+	// NotRangesOf: it is not known from which ranges Nodes give addresses to pods.
 	NotRangesOf FactKind = "ranges-of-nodes-not-known"
-	// NotGivenToBoth: no CNI network is known to have given the address to both.
+	// NotGivenToBoth: no CNI network is known to have given the address to both owners.
 	NotGivenToBoth FactKind = "not-known-to-be-given-to-both"
-	// NotTwoNetworks: Network gave the address to both.
+	// NotTwoNetworks: Network gave the address to both owners.
 	NotTwoNetworks FactKind = "one-network"
-	// NotTwoBridges: both are on the bridge Device.
+	// NotTwoBridges: both owners are on the bridge Device.
 	NotTwoBridges FactKind = "one-bridge"
-	// NotTwoPools: Pool gives the addresses of both networks.
+	// NotTwoPools: Pool serves both networks.
 	NotTwoPools FactKind = "one-pool"
 	// NotGivenTwice: Pool gave the address to Owners[0] alone.
 	NotGivenTwice FactKind = "given-once"
@@ -171,51 +180,51 @@ const (
 	NotLost FactKind = "all-allocated"
 	// NotYetFree: the pod Owners[0] is being deleted.
 	NotYetFree FactKind = "being-deleted"
-	// NotRecorded: no records of Nodes are known; Network is the one by which all were given the
+	// NotRecorded: no records of Nodes are known. Network is the network that gave all of them the
 	// address.
 	NotRecorded FactKind = "no-records-known"
 )
 
-// The facts of a diagnosis; FactRecord is another.
+// The facts of a diagnosis; FactRecord is used for this, too.
 const (
-	// SeenPod: what the Kubernetes API says about the pod Owners[0].
+	// SeenPod: what the Kubernetes API says about the pod of Owners[0].
 	SeenPod FactKind = "pod"
-	// SeenNoRecords: no records of Nodes are known that may have the address.
+	// SeenNoRecords: no records of Nodes are known that may contain the address.
 	SeenNoRecords FactKind = "no-records"
-	// SeenPodCIDRs: the address is in the ranges of pods of Nodes and not in those of Others.
+	// SeenPodCIDRs: the address is in the pod ranges of Nodes and not in those of Others.
 	SeenPodCIDRs FactKind = "pod-cidrs"
 )
 
-// A Fact is something that is known about a conflict. Its operands are values, so that facts of
-// different cases can be compared.
+// A Fact is a known fact about a conflict. Its operands are values, so that facts of different
+// cases can be compared.
 type Fact struct {
 	Kind FactKind
-	// Owners are the ids of owners of the conflict.
+	// Owners are the IDs of owners of the conflict.
 	Owners []string
 	// Nodes and Others are names of nodes, Devices names of interfaces as NODE/INTERFACE.
 	Nodes, Others, Devices []string
-	// Pool is the pool of an IPAM, Records are allocations in it.
+	// Pool is the pool of an IPAM; Records are allocations in it.
 	Pool    PoolName
 	Records []Record
-	// Device is the name of an interface, Network that of a CNI network.
+	// Device is the name of an interface; Network is the name of a CNI network.
 	Device, Network string
 	Ranges          Ranges
 	Addresses       []netip.Addr
-	// Text is a word of a source outside: a phase, a problem, the kind of a device.
+	// Text is a word from an external source: a phase, a problem, the kind of a device.
 	Text  string
 	At    Stamp
 	Count uint32
 	State PoolState
 }
 
-// PoolName is a pool as it is shown: its key with the name of its node, which is empty for a pool
-// of the whole cluster, and its CNI network.
+// PoolName is a pool as it is displayed: its key with the name of its node, which is empty for a
+// pool of the whole cluster, and its CNI network.
 type PoolName struct{ IPAM, Name, Node, Network string }
 
-// Holder is the one that an IPAM has an address for, as the IPAM says.
+// Holder is the holder of an address according to an IPAM.
 type Holder struct{ Purpose, Namespace, Pod, ContainerID, Node string }
 
-// Ranges are what addresses are given from: ranges of a pool, or the prefix of a bridge.
+// Ranges are ranges that addresses are allocated from: those of a pool, or the prefix of a bridge.
 type Ranges struct {
 	List []Range
 	// Bridge is set for the prefix of a bridge.
@@ -225,7 +234,7 @@ type Ranges struct {
 // rangesOf returns the ranges of a pool.
 func rangesOf(p *Pool) Ranges { return Ranges{List: p.Ranges} }
 
-// rangeOf returns the prefix of a bridge; none if it is invalid.
+// rangeOf returns the prefix of a bridge; the zero Ranges if the prefix is invalid.
 func rangeOf(prefix netip.Prefix) Ranges {
 	if !prefix.IsValid() {
 		return Ranges{}
@@ -239,7 +248,7 @@ func (r Ranges) equal(other Ranges) bool {
 
 // A Record is an allocation of a pool.
 type Record struct {
-	// Owner is the owner that it is for, if that is certain.
+	// Owner is the ID of the owner that the record is for; empty if that is not certain.
 	Owner  string
 	Holder Holder
 	At     Stamp
@@ -254,7 +263,7 @@ func (f Fact) Equal(other Fact) bool {
 		slices.Equal(f.Records, other.Records)
 }
 
-// same reports whether two facts are the same, or there is none of either.
+// same reports whether two facts are equal or both are nil.
 func (f *Fact) same(other *Fact) bool {
 	return f == other || f != nil && other != nil && f.Equal(*other)
 }
@@ -270,7 +279,7 @@ func (p *Pool) Label() PoolName {
 // records returns the allocation as the only record of a fact.
 func (al *Allocation) records() []Record { return []Record{{Holder: al.holder(), At: al.AllocatedAt}} }
 
-// holder returns the one that the allocation is for.
+// holder returns the holder of the address according to the allocation.
 func (al *Allocation) holder() Holder {
 	return Holder{al.Purpose, al.Namespace, al.Pod, al.ContainerID, al.Node}
 }

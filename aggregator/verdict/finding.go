@@ -7,186 +7,185 @@ import (
 
 // The kinds of findings.
 const (
-	// FindingInUseUnallocated: an owner has an address that its IPAM takes for free
-	// and will give to somebody else.
+	// FindingInUseUnallocated: an owner has an address that its IPAM considers free and may
+	// allocate again.
 	FindingInUseUnallocated = "in-use-unallocated"
-	// FindingBookedElsewhere: IPAM has the address for another node or pod than the
-	// one that holds it.
+	// FindingBookedElsewhere: IPAM has the address for a node or pod other than the one that holds
+	// it.
 	FindingBookedElsewhere = "booked-elsewhere"
-	// FindingLeaked: IPAM has given the address to somebody, and nobody alive holds it.
+	// FindingLeaked: IPAM has allocated the address, but no live owner holds it.
 	FindingLeaked = "leaked"
-	// FindingPodCIDROverlap: two nodes give pods addresses of one range.
+	// FindingPodCIDROverlap: two nodes give pods addresses from overlapping ranges.
 	FindingPodCIDROverlap = "pod-cidr-overlap"
-	// FindingRangesOverlap: two CNI networks of one node give addresses of one range.
+	// FindingRangesOverlap: two CNI networks of one node allocate from overlapping ranges.
 	FindingRangesOverlap = "ranges-overlap"
-	// FindingDoubleAllocated: IPAM has given one address twice.
+	// FindingDoubleAllocated: IPAM has allocated one address twice.
 	FindingDoubleAllocated = "double-allocated"
-	// FindingIntendedNotObserved: an owner does not have the address that it was meant
-	// to have.
+	// FindingIntendedNotObserved: an owner does not have an address that it was meant to have.
 	FindingIntendedNotObserved = "intended-not-observed"
-	// FindingIPAMStateLost: all records of a pool are gone while addresses of it are
-	// in use.
+	// FindingIPAMStateLost: all records of a pool are gone while its addresses are in use.
 	FindingIPAMStateLost = "ipam-state-lost"
-	// FindingIPAMUnreadable: the records of a pool cannot be read, or look otherwise
-	// than we know them.
+	// FindingIPAMUnreadable: the records of a pool cannot be read or have an unknown format.
 	FindingIPAMUnreadable = "ipam-unreadable"
-	// FindingPoolExhaustion: a pool has few addresses left, or will have none soon.
+	// FindingPoolExhaustion: a pool has few addresses left or will run out soon.
 	FindingPoolExhaustion = "pool-exhaustion"
-	// FindingSharedAddressAnswered: an address on loopback or dummy devices is
-	// answered for on a wire by several nodes.
+	// FindingSharedAddressAnswered: several nodes answer on the wire for an address of loopback or
+	// dummy devices.
 	FindingSharedAddressAnswered = "shared-address-answered"
-	// FindingAddressSpoofed: frames from the port of one namespace claim an address that the
-	// kernel of another namespace has.
+	// FindingAddressSpoofed: frames from the port of one namespace claim an address that the kernel
+	// of another namespace has.
 	FindingAddressSpoofed = "address-spoofed"
 	// FindingMACCloned: frames from the port of one namespace have the hardware address of
 	// another namespace.
 	FindingMACCloned = "mac-cloned"
-	// FindingDuplicateNodeName: two nodes call themselves the same.
+	// FindingDuplicateNodeName: two nodes have the same name.
 	FindingDuplicateNodeName = "duplicate-node-name"
 )
 
-// Severity is how much a finding matters. The numbers are the contract's.
+// Severity is the urgency of a finding. The numbers are those of the API.
 type Severity uint8
 
 // The severities.
 const (
-	Info     Severity = iota + 1 // good to know
-	Warning                      // it will hurt in time
-	Critical                     // the next duplicate
+	Info     Severity = iota + 1 // no action is needed
+	Warning                      // it will cause trouble in time
+	Critical                     // it will cause a duplicate
 )
 
-// A Finding is what is wrong and not yet a conflict. Its operands depend on its kind; those that
-// do not apply are empty. It never changes.
+// A Finding is a problem that is not a conflict yet. The kind determines which operands are set. It
+// is immutable.
 type Finding struct {
 	ID, Kind string
 	Severity Severity
-	// Address is the one that it is about; invalid for a finding about more than one.
+	// Address is the address that the finding is about; invalid for a finding about several
+	// addresses.
 	Address netip.Addr
-	// Owners are who holds the address.
+	// Owners are the owners of the address.
 	Owners []Owner
-	// Allocations are what IPAM says of it.
+	// Allocations are the IPAM records of the address.
 	Allocations []*Allocation
-	// Pool is the one that will give the address out, or has, or that the finding is about.
+	// Pool is the pool that has allocated or will allocate the address, or that the finding is
+	// about.
 	Pool *Pool
-	// Past is what IPAM said before, as far as it is remembered.
+	// Past has earlier states of the IPAM records, as far as they are remembered.
 	Past []Past
 	// Spoof has the false claims and their sender (address-spoofed, mac-cloned).
 	Spoof *Spoof
-	// Source is who meant the owner to have the address: cri, cni-result or kubernetes.
+	// Source is the source that meant the owner to have the address: cri, cni-result or kubernetes.
 	Source string
-	// Stock is what the pool has given (ipam-state-lost, ipam-unreadable, pool-exhaustion).
+	// Stock is the use of the pool (ipam-state-lost, ipam-unreadable, pool-exhaustion).
 	Stock *Stock
-	// Overlap are the two that give the same addresses (pod-cidr-overlap, ranges-overlap).
+	// Overlap is the pair with overlapping ranges (pod-cidr-overlap, ranges-overlap).
 	Overlap *Overlap
-	// Namesakes are the nodes of one name (duplicate-node-name).
+	// Namesakes are the nodes with the same name (duplicate-node-name).
 	Namesakes *Namesakes
-	// Since is from when on it has been so, by our clock.
+	// Since is when the problem began, by the aggregator's clock.
 	Since Stamp
-	// Waiting tells that it may be over in a moment: it is not told.
+	// Waiting is set if the problem may disappear by itself in a moment. The finding is then not
+	// published.
 	Waiting bool
 }
 
-// Stock is what a pool has given.
+// Stock is the use of a pool.
 type Stock struct {
 	Use PoolUse
-	// AtRisk are the addresses in use that the pool takes for free, in order
-	// (ipam-state-lost).
+	// AtRisk are the addresses in use that the pool considers free, in order (ipam-state-lost).
 	AtRisk []Held
 }
 
-// Held is an address and its holder, nil if that is not known.
+// Held is an address and its owner; the owner is nil if it is not known.
 type Held struct {
 	Address netip.Addr
 	Owner   *Owner
 }
 
-// Overlap is a pair of sides that give the same addresses.
+// Overlap is a pair of sides that allocate the same addresses.
 type Overlap struct {
-	// Range is the first that both give.
+	// Range is the first range that both sides allocate from.
 	Range Range
 	Sides [2]Side
-	// Nodes are all nodes that have addresses in common with another one of them.
+	// Nodes are all nodes whose ranges overlap with those of another one.
 	Nodes []string
 }
 
-// SideSource is what tells the range of a side.
+// SideSource is the source of a side's range.
 type SideSource uint8
 
-// The sources, in the order in which a finding prefers them.
+// The sources, in the order of preference.
 const (
 	// SideNodeSpec: Node.spec.podCIDRs.
 	SideNodeSpec SideSource = iota + 1
 	// SideCiliumNode: spec.ipam.podCIDRs of a CiliumNode.
 	SideCiliumNode
-	// SideAddress: an interface of the node has an address of it, and pods are behind that.
+	// SideAddress: an address on an interface of the node that pods are behind.
 	SideAddress
-	// SidePool: an IPAM of the node is configured to give it.
+	// SidePool: the configuration of an IPAM on the node.
 	SidePool
 )
 
-// Side is a node, or a network of a node, that gives its pods addresses of a range.
+// A Side is a node or a network of a node that gives its pods addresses from a range.
 type Side struct {
-	// Node is the name of the node; Agent is nil for a node as Kubernetes names it.
+	// Node is the name of the node. Agent is nil for a node that is known from Kubernetes only.
 	Node  string
 	Agent *Node
-	// Range is the one that is compared.
+	// Range is the range that is compared.
 	Range   Range
 	Network string
-	// Config is where it is configured, Device the bridge or the like that it serves.
+	// Config is where the range is configured. Device is the bridge or other device that it serves.
 	Config, Device string
-	// Ranges or Prefixes are all that it gives.
+	// Ranges or Prefixes are all ranges of the side.
 	Ranges   []Range
 	Prefixes []netip.Prefix
-	// Source is what tells the range, of the IPAM for SidePool.
+	// Source is the source of the range; IPAM is set for SidePool.
 	Source SideSource
 	IPAM   string
 }
 
-// Namesakes are nodes that call themselves the same.
+// Namesakes are nodes with the same name.
 type Namesakes struct {
 	Name     string
 	Machines []Machine
 }
 
-// Machine is one of several nodes of a name.
+// A Machine is one of several nodes with the same name.
 type Machine struct {
-	// Name is how it is shown, to tell it from the others.
+	// Name is a name for display that differs from those of the other machines.
 	Name        string
 	Boot, Netns string
-	// Kernel is the version of Linux, Version that of the agent.
+	// Kernel is the version of Linux; Version is the version of the agent.
 	Kernel, Version string
-	// Since is when its agent connected.
+	// Since is when the agent connected.
 	Since Stamp
 }
 
 // PoolUse is how full a pool is.
 type PoolUse struct {
 	Size, Allocated, Leaked uint64
-	// Family is IPv4 or IPv6 where the pool gives addresses of both: the one that it
-	// has given more of, of those that it has.
+	// Family is IPv4 or IPv6 if the pool has addresses of both families. It is the family with the
+	// larger part in use; the numbers are of that family.
 	Family string
-	// ExhaustedIn is in how many seconds it will have none left, at the rate of the
-	// last hour; 0 where it does not grow.
+	// ExhaustedIn is the number of seconds until the pool is full at the rate of the last hour; 0
+	// if its use does not grow.
 	ExhaustedIn float64
 }
 
-// FindingID is the id of a finding of a kind about a subject: the same wherever
-// and whenever it is computed.
+// FindingID returns the ID of a finding of a kind about a subject. Equal arguments always give the
+// same ID.
 func FindingID(cluster, kind, subject string) string {
-	return hashed(cluster, kind, subject)
+	return hashID(cluster, kind, subject)
 }
 
-// A Spoof is a set of claims in frames that enter by the port of one namespace, and
-// that are for the address of another owner (address-spoofed), or carry the hardware
-// address of another one (mac-cloned).
+// A Spoof is a set of claims in frames that enter through the port of one namespace. They claim the
+// address of another owner (address-spoofed) or carry the hardware address of another namespace
+// (mac-cloned).
 type Spoof struct {
-	// Port is the interface that the frames enter by; Sender is the namespace behind it.
+	// Port is the interface through which the frames enter; Sender is the namespace behind it.
 	Port   *Interface
 	Sender *Namespace
 	// Link is the broadcast domain that the frames are seen on.
 	Link *Link
-	// MACs are the hardware addresses that the frames claim the address for, or the one
-	// hardware address that is cloned.
+	// MACs are the hardware addresses in the claims to the address, or the one hardware address
+	// that is cloned.
 	MACs []MAC
 	// Victims are the owners of the address, or the owner of the hardware address.
 	Victims []Owner
@@ -197,8 +196,8 @@ type Spoof struct {
 	// First and Last are by the agent's clock, for display only; Count is the number of frames.
 	First, Last Stamp
 	Count       uint32
-	// Exposed are the other namespaces on the link: their neighbour tables may be poisoned.
-	// Judge leaves them out, because only people need to know them.
+	// Exposed are the other namespaces on the link, whose neighbour tables may be poisoned. Judge
+	// does not set it because it is only displayed.
 	Exposed []*Namespace
 }
 
@@ -231,7 +230,7 @@ func (s *Spoof) Merge(other *Spoof) {
 	s.Addresses = s.Addresses[:min(len(s.Addresses), mostAddresses)]
 }
 
-// FindingKinds are all kinds of findings, those that matter most first.
+// FindingKinds returns all kinds of findings, the most important first.
 func FindingKinds() []string {
 	return []string{
 		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingPodCIDROverlap,

@@ -6,10 +6,9 @@ import (
 	"strings"
 )
 
-// Who gave an owner its address, as CNI results, container runtimes and IPAMs say.
+// How an owner got its address, according to CNI results, container runtimes and IPAMs.
 
-// network is the CNI network that gave an owner the address; empty where none is known
-// to have.
+// network returns the CNI network that gave an owner the address; empty if none is known.
 func (o *Owner) network() string {
 	if names := o.Networks(); len(names) > 0 {
 		return names[0]
@@ -17,15 +16,15 @@ func (o *Owner) network() string {
 	return ""
 }
 
-// byRuntime tells whether the container runtime says that it gave the address, and
-// nobody says more.
-func (o *Owner) byRuntime() bool {
+// givenByRuntime reports whether the container runtime gave the owner the address and no CNI
+// network is known.
+func (o *Owner) givenByRuntime() bool {
 	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == NetworkOfRuntime })
 }
 
-// meantBy is who meant an owner to have an address that its kernel does not have: what
-// is behind its port may have it.
-func (o *Owner) meantBy(a netip.Addr) string {
+// intentSource returns the source that meant an owner to have an address that its kernel does not
+// have; empty if there is none. A guest behind the owner's port may have the address.
+func (o *Owner) intentSource(a netip.Addr) string {
 	if o.Namespace == nil {
 		return ""
 	}
@@ -37,54 +36,54 @@ func (o *Owner) meantBy(a netip.Addr) string {
 	return ""
 }
 
-// booking is how far an allocation is an owner's.
-type booking uint8
+// match is how well an allocation matches an owner.
+type match uint8
 
 const (
-	notBooked booking = iota
-	maybeBooked
-	booked
+	noMatch match = iota
+	possibleMatch
+	certainMatch
 )
 
-// books tells whether an allocation is for an owner. It is maybe, where they do not
-// say enough of whom they are about.
-func (al *Allocation) books(o *Owner) booking {
+// matches returns whether an allocation is for an owner. It returns possibleMatch if one of them is
+// not identified well enough.
+func (al *Allocation) matches(o *Owner) match {
 	w := o.Workload()
 	switch p := al.Pool; {
 	case o.Namespace == nil:
-		return maybeBooked
+		return possibleMatch
 	case p.Node != nil && !p.Node.Is(o.Node), al.Node != "" && !o.OnNode(al.Node):
-		return notBooked
+		return noMatch
 	case al.Nameless():
-		return maybeBooked
+		return possibleMatch
 	case al.Purpose != "" && (w.Kind == Host || al.ofEndpoint(w)):
-		return booked
+		return certainMatch
 	case al.Purpose != "" || w.Kind == Host:
-		return notBooked
+		return noMatch
 	case al.ContainerID != "" && al.ContainerID == w.ContainerID:
-		return booked
+		return certainMatch
 	case al.Pod != "" && w.Kind == Pod && w.Name != "":
 		if al.Pod == w.Name && al.Namespace == w.Namespace {
-			return booked
+			return certainMatch
 		}
-		return notBooked
+		return noMatch
 	case al.ContainerID != "" && w.ContainerID != "":
-		return notBooked
+		return noMatch
 	}
-	return maybeBooked
+	return possibleMatch
 }
 
-// books tells whether an allocation is for one of the owners: for nobody else, where
-// it is sure for whom it is.
-func (q *inquiry) books(al *Allocation, o *Owner) booking {
-	b := al.books(o)
-	if b == maybeBooked && slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && al.books(other) == booked }) {
-		return notBooked
+// matches returns whether an allocation is for an owner of the conflict. An allocation that
+// certainly is for one owner is for no other one.
+func (q *inquiry) matches(al *Allocation, o *Owner) match {
+	b := al.matches(o)
+	if b == possibleMatch && slices.ContainsFunc(q.owners, func(other *Owner) bool { return other != o && al.matches(other) == certainMatch }) {
+		return noMatch
 	}
 	return b
 }
 
-// allocationsOf are what a pool has of the address.
+// allocationsOf returns the allocations of the address in a pool.
 func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 	for _, al := range q.allocations {
 		if al.Pool.Is(p) {
@@ -94,19 +93,19 @@ func (q *inquiry) allocationsOf(p *Pool) (all []*Allocation) {
 	return all
 }
 
-// bookedFor is how far an owner has the address by a pool, or by any where none is
-// named.
-func (q *inquiry) bookedFor(p *Pool, o *Owner) (most booking) {
+// bestMatch returns how well the best allocation of the address in a pool, or in any pool if p is
+// nil, matches an owner.
+func (q *inquiry) bestMatch(p *Pool, o *Owner) (most match) {
 	for _, al := range q.allocations {
 		if p == nil || al.Pool.Is(p) {
-			most = max(most, q.books(al, o))
+			most = max(most, q.matches(al, o))
 		}
 	}
 	return most
 }
 
-// remembered is what is remembered of an owner: an allocation of a kind, or none.
-func (q *inquiry) remembered(o *Owner, kind string) *Past {
+// pastOf returns the past of an owner with a kind; nil if there is none.
+func (q *inquiry) pastOf(o *Owner, kind string) *Past {
 	for i := range q.in.Past {
 		if p := &q.in.Past[i]; p.Owner == o.ID && p.Kind == kind {
 			return p
@@ -115,37 +114,37 @@ func (q *inquiry) remembered(o *Owner, kind string) *Past {
 	return nil
 }
 
-// vanished is the owner's own allocation that is gone; nil for none that is known.
-func (q *inquiry) vanished(o *Owner) *Past {
-	if p := q.remembered(o, FindingInUseUnallocated); p != nil && p.Allocation != nil && p.Allocation.books(o) == booked {
+// vanishedRecord returns the owner's own allocation that has vanished; nil if none is known.
+func (q *inquiry) vanishedRecord(o *Owner) *Past {
+	if p := q.pastOf(o, FindingInUseUnallocated); p != nil && p.Allocation != nil && p.Allocation.matches(o) == certainMatch {
 		return p
 	}
 	return nil
 }
 
-// given tells whether it is known that somebody whose task it is gave an owner the
+// given reports whether an IPAM, a runtime or Kubernetes is known to have given the owner the
 // address.
 func (q *inquiry) given(o *Owner) bool {
-	return o.network() != "" || o.byRuntime() || o.meantBy(q.c.Address) != "" ||
-		q.bookedFor(nil, o) == booked || q.vanished(o) != nil
+	return o.network() != "" || o.givenByRuntime() || o.intentSource(q.c.Address) != "" ||
+		q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil
 }
 
-// gave tells whether a pool gave an owner the address, as far as CNI results, the
-// container runtime and its own records say.
+// gave reports whether a pool gave an owner the address, according to CNI results, the container
+// runtime and the pool's own records.
 func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if o.Namespace == nil || p.Node != nil && !p.Node.Is(o.Node) {
 		return false
 	}
-	if past := q.vanished(o); past != nil && past.Allocation.Pool.Is(p) {
+	if past := q.vanishedRecord(o); past != nil && past.Allocation.Pool.Is(p) {
 		return true
 	}
-	if q.bookedFor(p, o) == booked {
+	if q.bestMatch(p, o) == certainMatch {
 		return true
 	}
 	if slices.ContainsFunc(q.allocations, func(al *Allocation) bool {
-		return (al.Pool.IPAM != p.IPAM || al.Pool.Realm != p.Realm) && q.books(al, o) == booked
+		return (al.Pool.IPAM != p.IPAM || al.Pool.Realm != p.Realm) && q.matches(al, o) == certainMatch
 	}) {
-		return false // another one did
+		return false // another pool gave it
 	}
 	if !p.Contains(q.c.Address) && len(q.allocationsOf(p)) == 0 {
 		return false
@@ -156,32 +155,32 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 			return true
 		}
 	}
-	return len(networks) == 0 && o.byRuntime() && p.Meets(o)
+	return len(networks) == 0 && o.givenByRuntime() && p.Meets(o)
 }
 
-// gift returns the fact by which an owner was given the address; none if that is not known.
-func (q *inquiry) gift(o *Owner) []Fact {
-	source := o.meantBy(q.c.Address)
+// sourceFacts returns the fact that tells how an owner got the address; nil if that is not known.
+func (q *inquiry) sourceFacts(o *Owner) []Fact {
+	source := o.intentSource(q.c.Address)
 	switch {
 	case o.network() != "":
 		return []Fact{{Kind: FactGivenByNetwork, Owners: ids(o), Network: o.network()}}
-	case o.byRuntime():
+	case o.givenByRuntime():
 		return []Fact{{Kind: FactGivenByRuntime, Owners: ids(o)}}
 	case source != "":
 		return []Fact{{Kind: FactMeant, Owners: ids(o), Text: source}}
 	}
 	for _, al := range q.allocations {
-		if al.books(o) == booked {
+		if al.matches(o) == certainMatch {
 			return []Fact{{Kind: FactAllocated, Owners: ids(o), Pool: al.Pool.Label()}}
 		}
 	}
-	if past := q.vanished(o); past != nil {
+	if past := q.vanishedRecord(o); past != nil {
 		return []Fact{{Kind: FactWasAllocated, Owners: ids(o), Pool: past.Allocation.Pool.Label()}}
 	}
 	return nil
 }
 
-// record returns what a pool has of the address.
+// record returns the fact with a pool's records of the address.
 func (q *inquiry) record(p *Pool) Fact {
 	f := Fact{Kind: FactRecord, Pool: p.Label(), State: p.State}
 	if p.State == PoolUnreadable {
@@ -190,7 +189,7 @@ func (q *inquiry) record(p *Pool) Fact {
 	for _, al := range q.allocationsOf(p) {
 		r := Record{Holder: al.holder(), At: al.AllocatedAt}
 		for _, o := range q.owners {
-			if al.books(o) == booked {
+			if al.matches(o) == certainMatch {
 				r.Owner = o.ID
 				break
 			}
@@ -200,8 +199,7 @@ func (q *inquiry) record(p *Pool) Fact {
 	return f
 }
 
-// pods tells whether one of the owners is a pod, or is known to have been given the
-// address.
+// pods reports whether one of the owners is a pod or is known to have been given the address.
 func (q *inquiry) pods() bool {
 	return slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Kind() == Pod || q.given(o) })
 }

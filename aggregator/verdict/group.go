@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// comparing finds the conflicts of an address, whose owners are known.
-type comparing struct {
-	*judging
+// comparison finds the conflicts of an address. The owners must be known.
+type comparison struct {
+	*evaluation
 	grouped []group
 }
 
-// group is the owners alive in one scope, by their position.
+// A group is the set of live owners in one scope. Owners are indexes.
 type group struct {
 	scope  extent
 	owners []int
@@ -19,15 +19,15 @@ type group struct {
 	everywhere bool
 }
 
-// member is one owner in one scope, as one of its claims has it there.
+// A member is an owner in a scope, according to one of its claims.
 type member struct {
 	scope    extent
 	owner    int
 	assigned bool
 }
 
-// groups are the scopes in which somebody is alive and compared, widest first.
-func (j *comparing) groups() []group {
+// groups returns the scopes with live owners that are compared, widest first.
+func (j *comparison) groups() []group {
 	var members []member
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
@@ -39,26 +39,25 @@ func (j *comparing) groups() []group {
 		}
 	}
 	slices.SortFunc(members, func(a, b member) int {
-		return cmp.Or(compareScopes(a.scope.whole(), b.scope.whole()), a.owner-b.owner)
+		return cmp.Or(compareScopes(a.scope.canonical(), b.scope.canonical()), a.owner-b.owner)
 	})
 	var groups []group
 	for len(members) > 0 {
 		n := 1
-		for n < len(members) && members[n].scope.whole() == members[0].scope.whole() {
+		for n < len(members) && members[n].scope.canonical() == members[0].scope.canonical() {
 			n++
 		}
 		groups = append(groups, newGroup(members[:n]))
 		members = members[n:]
 	}
-	return j.leaveOut(groups)
+	return j.dropPodNetwork(groups)
 }
 
-// newGroup makes a group of the members of one scope, in order of owners. Of the
-// links of a domain it has the name of the first on which a kernel has the
-// address: so it has one name wherever and whenever it is found, and whoever else
-// is on the domain.
+// newGroup returns the group of the members of one scope; members must be sorted by owner. For a
+// domain, the group is named after the first link on which a kernel has the address. This name does
+// not depend on the time and on the other owners in the domain.
 func newGroup(members []member) group {
-	g := group{scope: members[0].scope.whole()}
+	g := group{scope: members[0].scope.canonical()}
 	named := false
 	for i, m := range members {
 		if i == 0 || members[i-1].owner != m.owner {
@@ -71,10 +70,10 @@ func newGroup(members []member) group {
 	return g
 }
 
-// leaveOut leaves out the network of pods where the same owners meet on one node
-// or link: that is known at once, and it is not known at once who is a pod. So what
-// is found there has one id, whatever came first.
-func (j *comparing) leaveOut(groups []group) []group {
+// dropPodNetwork drops the pod network if the same owners also meet on one node or link. The node
+// or link is known at once, while it may take a moment until both owners are known to be pods. The
+// conflict thus has the same ID in either order of events.
+func (j *comparison) dropPodNetwork(groups []group) []group {
 	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope {
 		return groups
 	}
@@ -94,7 +93,7 @@ func (j *comparing) leaveOut(groups []group) []group {
 	return groups
 }
 
-// virtual tells whether one of the owners is a virtual router.
+// virtual reports whether one of the owners is a virtual router.
 func virtual(owners []Owner) bool {
 	return slices.ContainsFunc(owners, func(o Owner) bool {
 		return o.MAC.Virtual() || slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.MAC.Virtual() })

@@ -15,7 +15,7 @@ func TestT8TwoNodesKeepAVirtualAddress(t *testing.T) {
 	a, b := w.Assigned(lan[0]), w.Assigned(lan[1])
 	c := w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
 	if !c.Expected() || c.Cause != verdict.CauseSplitBrain {
-		t.Errorf("got %+v, want what may be a hand-over", c.Course)
+		t.Errorf("got %+v, want a possible hand-over", c.Course)
 	}
 	w.after(9*time.Second).Read(a, b)
 	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
@@ -54,13 +54,13 @@ func TestL6BackupHasTheMACOfTheVirtualRouterToo(t *testing.T) {
 		}))
 	}
 	master := w.Assigned(vrrp[0])
-	seen := w.Wire(lan[1], mac) // by the backup
+	seen := w.Wire(lan[1], mac) // as seen by the backup
 	out := w.wantNone(t)
 	if len(out.Owners) != 1 || len(out.Owners[0].Claims) != 2 || out.Owners[0].Node != w.Node("n1") {
 		t.Errorf("got owners %+v, want the master with a witness", out.Owners)
 	}
 
-	// The backup takes over. Before its kernel is heard, nobody is the sender.
+	// The backup takes over. Until its kernel reports the address, the sender is not known.
 	w.Drop(master)
 	w.wantNone(t)
 	w.after(time.Second)
@@ -92,11 +92,11 @@ func TestL7AnnouncersHandOver(t *testing.T) {
 	w.wantNone(t)
 	w.after(time.Second)
 	next := w.Wire(lan[2], string(lan[1].MAC))
-	w.wantNone(t) // one change proves nothing
+	w.wantNone(t) // a single change proves nothing
 	w.after(time.Second)
 	w.Seen(old)
 	w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
-	for range 20 { // the old one says no more
+	for range 20 { // the old master is silent
 		w.after(time.Second)
 		w.Seen(next)
 		w.want(t, verdict.Suspected, verdict.RuleSplitBrain, verdict.LinkScope, "n1/eth0")
@@ -146,7 +146,7 @@ func TestAConflictIsNamedByTheFirstLinkOfItsOwners(t *testing.T) {
 	w.Claims[0].Interface.Link = lan[2].Link
 	three := w.Namespace("n2", 8, "108", verdicttest.Pod("b"))
 	w.Assigned(w.Interface(three, verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: lan[1].Link, HostInterface: "eth0"}))
-	w.Wire(lan[0], "baaaaa") // seen by an agent on n1
+	w.Wire(lan[0], "baaaaa") // as seen by an agent on n1
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n2/eth0")
 }
 
@@ -155,7 +155,7 @@ func TestAnotherNodesMACWitnessesWhatItHosts(t *testing.T) {
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")
 	inside, _ := w.Veth(w.Namespace("n2", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n2", "v1", verdict.PointToPoint, false))
 	own := w.Assigned(inside)
-	// n2 answers for its pod (proxy ARP), and n1 hears it.
+	// n2 answers for its pod (proxy ARP), and n1 sees the answer.
 	answer := w.Wire(lan[0], string(lan[1].MAC))
 	answer.Kind = verdict.Answered
 	out := w.wantNone(t)
@@ -164,7 +164,7 @@ func TestAnotherNodesMACWitnessesWhatItHosts(t *testing.T) {
 	}
 	w.wantRule(t, verdict.RuleNodeMAC)
 
-	// Another node that does so for it is reachable via, and no owner.
+	// Another node that answers for the address is excluded as a proxy.
 	w.Drop(own)
 	if out := w.wantNone(t); len(out.Owners) != 1 || !out.Owners[0].ExcludedBy(verdict.RuleReachableVia) {
 		t.Errorf("got owners %+v, want a proxy", out.Owners)
@@ -189,7 +189,7 @@ func TestOlderAssignmentComparesClocksByTheirSkew(t *testing.T) {
 	}
 }
 
-// keeper returns the name of the owner that is to keep the address; empty if that is undecided.
+// keeper returns the name of the owner that should keep the address; empty if that is undecided.
 func keeper(c *verdict.Conflict) string {
 	if c.Keeper == "" {
 		return ""
@@ -233,7 +233,8 @@ func TestAVirtualRouterHasTheGraceOfAHandOver(t *testing.T) {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
 		w.Assigned(w.Child("a", "baaaaa", port.Link))
-		// The node has the address on a device with its own MAC, and announces it with another one.
+		// The node has the address on a device with one hardware address and announces it with
+		// another one.
 		w.Assigned(port)
 		w.Interface(w.Host("n1"), verdict.Interface{Name: "vrrp", MAC: verdict.MAC(mac), Attachment: verdict.Own, Link: port.Link})
 		w.Assigned(w.Interfaces[len(w.Interfaces)-1])

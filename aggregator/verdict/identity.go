@@ -1,8 +1,8 @@
 package verdict
 
-// The keys that tell records apart.
+// The keys that identify records.
 type (
-	// NodeKey is the identity of a node, with its name.
+	// NodeKey is the identity of a node together with its name.
 	NodeKey struct{ Name, Boot, Netns, Vouched string }
 	// LinkKey is the identity of a link.
 	LinkKey struct {
@@ -61,7 +61,7 @@ func (d *Domain) Key() LinkKey {
 	return LinkKey{d.Node.Key(), d.Name}
 }
 
-// Is reports whether two records are of one domain. No domain is none of another link's.
+// Is reports whether two records are of one domain. A nil domain equals no domain.
 func (d *Domain) Is(other *Domain) bool {
 	return d != nil && other != nil && (d == other || d.Name == other.Name && d.Node.Is(other.Node))
 }
@@ -79,7 +79,7 @@ func (p *Pool) Is(other *Pool) bool {
 	return p == other || p != nil && other != nil && p.IPAM == other.IPAM && p.Name == other.Name && p.Node.Is(other.Node)
 }
 
-// Is reports whether two records say the same of one allocation.
+// Is reports whether two records are of one allocation and have equal contents.
 func (al *Allocation) Is(other *Allocation) bool {
 	return al.Pool.Is(other.Pool) && al.Address == other.Address && al.Node == other.Node && al.Namespace == other.Namespace && al.Pod == other.Pod &&
 		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Location == other.Location &&

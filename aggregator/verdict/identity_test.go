@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// identical reports whether two records are of one thing, both ways, and that each is of itself.
+// identical reports whether is holds for two records. It checks that is is symmetric and reflexive.
 func identical[T any](t *testing.T, name string, is func(a, b *T) bool, a, b *T) bool {
 	t.Helper()
 	if !is(a, a) || !is(b, b) || is(a, b) != is(b, a) {
@@ -14,12 +14,12 @@ func identical[T any](t *testing.T, name string, is func(a, b *T) bool, a, b *T)
 	return is(a, b)
 }
 
-// checkIdentity checks that two records made alike are of one thing, unless a change says
-// something else.
+// checkIdentity checks that two equal records are identical, and that they differ after each of the
+// changes.
 func checkIdentity[T any](t *testing.T, name string, is func(a, b *T) bool, record func() *T, changes map[string]func(*T)) {
 	t.Helper()
 	if !identical(t, name, is, record(), record()) {
-		t.Errorf("%s: got two records of one told apart", name)
+		t.Errorf("%s: got two equal records that differ", name)
 	}
 	for what, change := range changes {
 		changed := record()
@@ -29,11 +29,11 @@ func checkIdentity[T any](t *testing.T, name string, is func(a, b *T) bool, reco
 		}
 	}
 	if is(record(), nil) || is(nil, record()) {
-		t.Errorf("%s: got none taken for one", name)
+		t.Errorf("%s: got nil equal to a record", name)
 	}
 }
 
-// Records are told apart by their keys, and never by where they are in memory.
+// Records are identified by their keys and never by their pointers.
 func TestIdentity(t *testing.T) {
 	node := func() *Node { return &Node{Name: "n1", Boot: "b1", Netns: "1", Vouched: "v1"} }
 	namespace := func() *Namespace { return &Namespace{Node: node(), Record: 2} }
@@ -44,7 +44,7 @@ func TestIdentity(t *testing.T) {
 	renamed := node()
 	renamed.Name = "n2"
 	if !identical(t, "node", (*Node).Is, node(), renamed) {
-		t.Error("node: got one with another name told apart")
+		t.Error("node: got a difference after it was renamed")
 	}
 	checkIdentity(t, "namespace", (*Namespace).Is, namespace, map[string]func(*Namespace){
 		"record": func(ns *Namespace) { ns.Record = 3 }, "node": func(ns *Namespace) { ns.Node.Boot = "b2" },
@@ -59,7 +59,7 @@ func TestIdentity(t *testing.T) {
 		"name": func(d *Domain) { d.Name = "eth1" }, "node": func(d *Domain) { d.Node.Boot = "b2" },
 	})
 	checkIdentity(t, "pool", (*Pool).Is, pool, map[string]func(*Pool){
-		"IPAM": func(p *Pool) { p.IPAM = Cilium }, "name": func(p *Pool) { p.Name = "q" }, "node": func(p *Pool) { p.Node.Boot = "b2" }, "node, which is none": func(p *Pool) { p.Node = nil },
+		"IPAM": func(p *Pool) { p.IPAM = Cilium }, "name": func(p *Pool) { p.Name = "q" }, "node": func(p *Pool) { p.Node.Boot = "b2" }, "node, which is nil": func(p *Pool) { p.Node = nil },
 	})
 	allocation := func() *Allocation {
 		return &Allocation{Pool: pool(), Address: netip.MustParseAddr("10.0.0.5"), Node: "n1", Namespace: "ns", Pod: "a", ContainerID: "c", Interface: "eth0", Location: "l", AllocatedAt: 5, Heard: 6}
@@ -68,7 +68,7 @@ func TestIdentity(t *testing.T) {
 		"pool": func(al *Allocation) { al.Pool.Name = "q" }, "address": func(al *Allocation) { al.Address = netip.MustParseAddr("10.0.0.6") },
 		"node": func(al *Allocation) { al.Node = "n2" }, "namespace": func(al *Allocation) { al.Namespace = "x" }, "pod": func(al *Allocation) { al.Pod = "b" },
 		"container": func(al *Allocation) { al.ContainerID = "d" }, "interface": func(al *Allocation) { al.Interface = "eth1" }, "purpose": func(al *Allocation) { al.Purpose = "p" },
-		"location": func(al *Allocation) { al.Location = "m" }, "time": func(al *Allocation) { al.AllocatedAt = 7 }, "time that it was heard of": func(al *Allocation) { al.Heard = 7 },
+		"location": func(al *Allocation) { al.Location = "m" }, "time": func(al *Allocation) { al.AllocatedAt = 7 }, "time when it was received": func(al *Allocation) { al.Heard = 7 },
 	} {
 		changed := allocation()
 		change(changed)
@@ -77,15 +77,15 @@ func TestIdentity(t *testing.T) {
 		}
 	}
 	if !identical(t, "allocation", (*Allocation).Is, allocation(), allocation()) {
-		t.Error("allocation: got two records of one told apart")
+		t.Error("allocation: got two equal records that differ")
 	}
 
-	// What none is.
+	// Nil records.
 	if !(*Node)(nil).Is(nil) || !(*Link)(nil).Is(nil) || !(*Pool)(nil).Is(nil) || (*Domain)(nil).Is(nil) {
-		t.Error("want no node, link and pool to be the same as none, and no domain to be no other link's")
+		t.Error("want nil nodes, links and pools to be equal, and nil domains to differ")
 	}
 	if (*Node)(nil).Key() != (NodeKey{}) || (*Link)(nil).Key() != (LinkKey{}) || (*Domain)(nil).Key() != (LinkKey{}) || (*Pool)(nil).Key() != (PoolKey{}) {
-		t.Error("want zero keys of none")
+		t.Error("want zero keys for nil")
 	}
 	if node().Key() != (NodeKey{"n1", "b1", "1", "v1"}) || pool().Key() != (PoolKey{node().Key(), Calico, "p"}) || (&Pool{IPAM: Calico, Name: "p"}).Key() != (PoolKey{IPAM: Calico, Name: "p"}) {
 		t.Errorf("got keys %+v and %+v", node().Key(), pool().Key())

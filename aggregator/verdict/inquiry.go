@@ -2,37 +2,36 @@ package verdict
 
 import "slices"
 
-// reason is why something is the cause of a conflict, or is not; neither, where it
-// cannot be.
+// A reason is the outcome of testing one cause. It is empty if the cause cannot apply.
 type reason struct {
 	Why
-	// not is why it is not the cause, where that was looked at; open tells that it may
-	// be, but that what would tell is missing.
-	not  Fact
-	open bool
+	// contrary is the fact that rules the cause out. open is set if the cause is not ruled out, and
+	// not is then the fact that is missing.
+	contrary Fact
+	open     bool
 }
 
 func (r *reason) fits() bool { return len(r.Facts) > 0 }
 
 func (r *reason) fact(facts ...Fact) { r.Facts = append(r.Facts, facts...) }
 
-func not(f Fact) reason { return reason{not: f} }
+func ruledOut(f Fact) reason { return reason{contrary: f} }
 
-func open(f Fact) reason { return reason{not: f, open: true} }
+func undecided(f Fact) reason { return reason{contrary: f, open: true} }
 
 // inquiry looks for the cause of one conflict.
 type inquiry struct {
-	*judging
+	*evaluation
 	c      *Conflict
 	owners []*Owner
-	// pools and allocations are those of IPAMs.
+	// pools and allocations exclude those of the Kubernetes API.
 	pools       []*Pool
 	allocations []*Allocation
 	// outside are the allocations for nodes without an agent.
 	outside []*Allocation
 }
 
-// gather lists the pools and allocations of IPAMs, always in one order.
+// gather lists the pools and allocations of IPAMs in a fixed order.
 func (q *inquiry) gather() {
 	all := slices.SortedFunc(slices.Values(q.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
 	for _, al := range all {
@@ -58,10 +57,10 @@ func (q *inquiry) gather() {
 	slices.SortFunc(q.pools, comparePools)
 }
 
-// plain tells whether a conflict is of owners that have nothing to do with each other.
-func (q *inquiry) plain() bool { return q.c.Rule != RuleSamePod && q.c.Rule != RuleSameVM }
+// unrelated reports whether the owners of the conflict are unrelated.
+func (q *inquiry) unrelated() bool { return q.c.Rule != RuleSamePod && q.c.Rule != RuleSameVM }
 
-// pairs gives each two owners, both ways round, until told to stop.
+// pairs yields every ordered pair of owners.
 func (q *inquiry) pairs(yield func(a, b *Owner) bool) {
 	for _, a := range q.owners {
 		for _, b := range q.owners {
@@ -72,7 +71,7 @@ func (q *inquiry) pairs(yield func(a, b *Owner) bool) {
 	}
 }
 
-// ids returns the ids of owners.
+// ids returns the IDs of owners.
 func ids(owners ...*Owner) []string {
 	all := make([]string, len(owners))
 	for i, o := range owners {
@@ -81,7 +80,7 @@ func ids(owners ...*Owner) []string {
 	return all
 }
 
-// inPodRange tells whether the address is one that pods may be given.
+// inPodRange reports whether the address is in a range from which pods get addresses.
 func (q *inquiry) inPodRange() bool {
 	return q.in.InPodCIDR || slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.Contains(q.c.Address) })
 }

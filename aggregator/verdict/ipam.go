@@ -8,47 +8,46 @@ import (
 	"strings"
 )
 
-// What IPAM believes is never evidence of who holds an address. It is compared with
-// what the kernels have: that is the audit, and tells why a conflict came about.
+// IPAM records are never evidence of who holds an address. The audit compares them with what
+// kernels have, and they help to find the cause of a conflict.
 
-// The IPAMs that are read.
+// The supported IPAMs.
 const (
 	HostLocal   = "host-local"
 	Whereabouts = "whereabouts"
 	Calico      = "calico"
 	Cilium      = "cilium"
-	// KubernetesAPI is no IPAM: its allocations are Pod.status.podIPs that several
-	// running pods have.
+	// KubernetesAPI is not an IPAM. Its allocations are addresses in Pod.status.podIPs that several
+	// running pods share.
 	KubernetesAPI = "kubernetes"
 )
 
-// PoolState is how far the allocations of a pool are known. The numbers are the
-// contract's.
+// PoolState is how far the allocations of a pool are known. The numbers are those of the API.
 type PoolState uint8
 
 // The states of a pool.
 const (
-	PoolKnown      PoolState = iota + 1 // all are known, and changes are heard
-	PoolReading                         // they are being read
-	PoolMissing                         // its records are gone, or were never there
-	PoolUnreadable                      // it cannot be read
-	PoolStale                           // its source is not heard from
+	PoolKnown      PoolState = iota + 1 // all allocations are known, and changes are followed
+	PoolReading                         // the allocations are being read
+	PoolMissing                         // the records are gone or never existed
+	PoolUnreadable                      // the records cannot be read
+	PoolStale                           // the source is disconnected
 )
 
-// Range is all addresses from First to Last.
+// A Range is all addresses from First to Last.
 type Range struct{ First, Last netip.Addr }
 
-// Contains tells whether an address is in the range.
+// Contains reports whether an address is in the range.
 func (r Range) Contains(a netip.Addr) bool {
 	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// Overlaps tells whether two ranges have an address in common.
+// Overlaps reports whether two ranges have an address in common.
 func (r Range) Overlaps(other Range) bool {
 	return r.First.BitLen() == other.First.BitLen() && r.First.Compare(other.Last) <= 0 && other.First.Compare(r.Last) <= 0
 }
 
-// Common are the addresses of two ranges that overlap.
+// Common returns the addresses that two overlapping ranges have in common.
 func (r Range) Common(other Range) Range {
 	if r.First.Less(other.First) {
 		r.First = other.First
@@ -59,68 +58,66 @@ func (r Range) Common(other Range) Range {
 	return r
 }
 
-// Size is how many addresses the range has; the largest number for more than that
-// has room for.
+// Size returns the number of addresses in the range; the largest uint64 if there are more.
 func (r Range) Size() uint64 {
 	first, last := r.First.As16(), r.Last.As16()
 	var low, high, borrow uint64
-	low, borrow = bits.Sub64(number(last[8:]), number(first[8:]), 0)
-	high, _ = bits.Sub64(number(last[:8]), number(first[:8]), borrow)
+	low, borrow = bits.Sub64(bigEndian(last[8:]), bigEndian(first[8:]), 0)
+	high, _ = bits.Sub64(bigEndian(last[:8]), bigEndian(first[:8]), borrow)
 	if high != 0 || low == ^uint64(0) {
 		return ^uint64(0)
 	}
 	return low + 1
 }
 
-func number(bytes []byte) (n uint64) {
+func bigEndian(bytes []byte) (n uint64) {
 	for _, b := range bytes {
 		n = n<<8 | uint64(b)
 	}
 	return n
 }
 
-// Pool is what one IPAM gives addresses of one network from. Its Key is its identity.
+// A Pool is the set of addresses that one IPAM allocates for one network. Its Key is its identity.
 type Pool struct {
-	// IPAM and Name, with Node, are what it is known by. Name is a directory of
-	// host-local, NAMESPACE/NAME of a whereabouts IPPool, the name of a Calico
-	// IPPool, or the name of a CiliumNode.
+	// IPAM, Name and Node are the identity. Name is the directory of host-local, NAMESPACE/NAME of
+	// a whereabouts IPPool, the name of a Calico IPPool, or the name of a CiliumNode.
 	IPAM, Name string
-	// Node is the one that it is of; nil where it is the whole cluster's.
+	// Node is the node that the pool belongs to; nil for a pool of the whole cluster.
 	Node *Node
 	Served
-	// Ranges are what it gives, without what it never gives to anybody.
+	// Ranges are the addresses that the pool allocates, without reserved ones.
 	Ranges []Range
-	// Gateways are in its ranges, and the node's own or a router's.
+	// Gateways are addresses in the ranges that belong to the node or to a router.
 	Gateways []netip.Addr
 	State    PoolState
-	// Problem says why it is not known, in words.
+	// Problem says why the records are not known. It is text for people.
 	Problem string
 	Loss
 	Wiring
-	// Asked tells that it gives addresses only to pods that ask for it by its name:
-	// nodes, whose addresses it may have in its range, meet nobody.
+	// Asked is set if the pool serves only pods that request it by name. Nodes with addresses in
+	// its range then do not share a scope with it.
 	Asked bool
-	// Grows tells that it gets more addresses as soon as it has few left.
+	// Grows is set if the pool gets more addresses when few are left.
 	Grows bool
-	// Config is where it is configured: a file, or an object.
+	// Config is where the pool is configured: a file or an object.
 	Config string
-	// Base is what offsets in its records count from (whereabouts).
+	// Base is the address that offsets in the records count from (whereabouts).
 	Base netip.Addr
 }
 
-// Served are the CNI networks that a pool gives addresses for.
+// Served are the CNI networks that a pool serves.
 type Served struct {
-	// Network is the one that it is for; empty where that is not known, or Networks
-	// has several.
+	// Network is the network that the pool serves; empty if it is not known or if Networks lists
+	// several.
 	Network  string
 	Networks []string
-	// Realm is whereabouts' network_name: it may give an address of each to somebody
-	// else, for networks that never meet.
+	// Realm is the network_name of whereabouts. Pools with different realms may allocate the same
+	// address because their networks never meet.
 	Realm string
 }
 
-// Serves tells whether the pool is for a CNI network; unknown says that nobody knows
-// which networks it is for.
+// Serves reports whether the pool serves a CNI network. It returns unknown if it is not known which
+// networks the pool serves.
 func (s *Served) Serves(network string) (serves, unknown bool) {
 	if slices.Contains(s.Networks, network) {
 		return true, false
@@ -128,31 +125,32 @@ func (s *Served) Serves(network string) (serves, unknown bool) {
 	return s.Network == network && network != "", s.Network == "" && len(s.Networks) == 0
 }
 
-// Loss is when a pool lost all of its allocations at once, as far as we know.
+// Loss is when a pool lost all of its allocations at once.
 type Loss struct {
-	// LostAt is the time by the clock of its node, 0 for never; Lost is how many.
+	// LostAt is the time of the loss by the clock of the node; 0 for never. Lost is the number of
+	// allocations.
 	LostAt Stamp
 	Lost   uint32
-	// LostHeard is when we heard of that, by our clock.
+	// LostHeard is when the aggregator learned of the loss.
 	LostHeard Stamp
 }
 
 // Wiring is how the interfaces with a pool's addresses are connected.
 type Wiring struct {
-	// Plugin is the CNI plugin that it serves, Device the bridge that its ports are
-	// on or the master of its devices.
+	// Plugin is the CNI plugin that uses the pool. Device is the bridge of its ports or the master
+	// of its devices.
 	Plugin, Device string
-	// Routed tells that the node routes for what has its addresses, so that they
-	// meet all else that the node has.
+	// Routed is set if the node routes between the pool's addresses and its other networks, so that
+	// they share a scope.
 	Routed bool
 }
 
-// meets reports whether addresses of two pools of one node meet.
+// meets reports whether the addresses of two pools of one node share a scope.
 func (w Wiring) meets(other Wiring) bool {
 	return w.Routed && other.Routed || w.Device != "" && w.Device == other.Device
 }
 
-// Contains tells whether the pool may give an address to somebody.
+// Contains reports whether the pool may allocate an address.
 func (p *Pool) Contains(a netip.Addr) bool {
 	for _, r := range p.Ranges {
 		if r.Contains(a) {
@@ -162,12 +160,13 @@ func (p *Pool) Contains(a netip.Addr) bool {
 	return false
 }
 
-// Size is how many addresses the pool can give; 0 where that is not known, or grows.
+// Size returns the number of addresses that the pool can allocate; 0 if it is not known or can
+// grow.
 func (p *Pool) Size() uint64 {
 	return p.size(func(netip.Addr) bool { return true })
 }
 
-// SizeOf is how many addresses of IPv4, or of IPv6, the pool can give.
+// SizeOf returns the number of addresses of one family that the pool can allocate.
 func (p *Pool) SizeOf(v4 bool) uint64 {
 	return p.size(func(a netip.Addr) bool { return a.Is4() == v4 })
 }
@@ -197,52 +196,54 @@ func (p *Pool) size(counts func(netip.Addr) bool) (size uint64) {
 	return size
 }
 
-// Allocation is what an IPAM says of one address. It never changes.
+// Allocation is the record that an IPAM has of one address. It is immutable.
 type Allocation struct {
 	Pool    *Pool
 	Address netip.Addr
-	// Node is the name of the one that it is booked for: of the node as Kubernetes or
-	// the IPAM calls it; empty where IPAM does not say. host-local books for its own.
+	// Node is the name of the node that the address is allocated for, as Kubernetes or the IPAM
+	// calls it; empty if the IPAM does not record it. host-local allocates for the node that it
+	// runs on.
 	Node string
-	// Namespace and Pod are the pod that it is booked for, ContainerID and Interface
-	// the sandbox and its interface: what IPAM says of them.
+	// Namespace and Pod are the pod that the address is allocated for. ContainerID and Interface
+	// are the sandbox and its interface. All are as the IPAM records them.
 	Namespace, Pod, ContainerID, Interface string
-	// Purpose is set where it is for no pod: a tunnel's or router's address of the
-	// node. It is in words: "VXLAN tunnel".
+	// Purpose is set if the address is not for a pod, such as the tunnel or router address of a
+	// node. It is text for people: "VXLAN tunnel".
 	Purpose string
-	// Location is where it is written: a file, or KIND NAMESPACE/NAME and a path in
-	// it, as /spec/allocations/3.
+	// Location is where the allocation is recorded: a file, or "KIND NAMESPACE/NAME" and a path in
+	// the object, such as /spec/allocations/3.
 	Location string
-	// AllocatedAt is when it was made, by whose clock ever; 0 where IPAM does not say.
+	// AllocatedAt is when the allocation was made, by the clock of the writer; 0 if the IPAM does
+	// not record it.
 	AllocatedAt Stamp
-	// Heard is since when we know it, by our clock.
+	// Heard is when the aggregator learned of the allocation.
 	Heard Stamp
 }
 
-// Past is what is remembered of an address while an owner of that time lives: what
-// IPAM said of it before it said what it does now. It tells causes.
+// Past is an earlier state of IPAM's records of an address. It is kept while the owner that it is
+// about lives, and helps to find the cause of a conflict.
 type Past struct {
-	// Owner is the id of the owner that it is about.
+	// Owner is the ID of the owner.
 	Owner string
-	// Kind is FindingInUseUnallocated or FindingBookedElsewhere: what was wrong.
+	// Kind is the finding of that time: FindingInUseUnallocated or FindingBookedElsewhere.
 	Kind string
-	// Allocation is the one that was there: of somebody else's name, or the owner's
-	// before it vanished; nil where there was none.
+	// Allocation is the allocation of that time: one for another owner, or the owner's own
+	// allocation before it vanished; nil if there was none.
 	Allocation *Allocation
-	// Since is when it began, as far as we know.
+	// Since is when that state began, as far as it is known.
 	Since Stamp
 }
 
-// Subnet is an address of a node itself, with the prefix that it is in.
+// A Subnet is an address of a node itself, with its prefix.
 type Subnet struct {
 	Prefix    netip.Prefix
 	Interface *Interface
-	// LAN tells that the interface is a bridge with a port that leads out of the node:
-	// other nodes may have addresses of the prefix, too.
+	// LAN is set if the interface is a bridge with a port that leads out of the node. Other nodes
+	// may then have addresses of the prefix.
 	LAN bool
 }
 
-// String is the range as a prefix, where it is one, or as FIRST-LAST.
+// String returns the range as a prefix if it is one, or as FIRST-LAST.
 func (r Range) String() string {
 	if p := r.Prefix(); RangeOf(p) == r {
 		return p.String()
@@ -250,7 +251,7 @@ func (r Range) String() string {
 	return r.First.String() + "-" + r.Last.String()
 }
 
-// RangeOf is all addresses of a prefix.
+// RangeOf returns the range of all addresses of a prefix.
 func RangeOf(p netip.Prefix) Range {
 	last := p.Addr().AsSlice()
 	for bit := p.Bits(); bit < 8*len(last); bit++ {
@@ -260,7 +261,7 @@ func RangeOf(p netip.Prefix) Range {
 	return Range{First: p.Masked().Addr(), Last: end}
 }
 
-// Prefix is the smallest prefix that has all of the range.
+// Prefix returns the smallest prefix that contains the range.
 func (r Range) Prefix() netip.Prefix {
 	first, last := r.First.AsSlice(), r.Last.AsSlice()
 	same := 0
@@ -274,8 +275,8 @@ func (r Range) Prefix() netip.Prefix {
 	return netip.PrefixFrom(r.First, same).Masked()
 }
 
-// Competes tells whether two pools of one node are of different networks, give the
-// same addresses, and who has them meets.
+// Competes reports whether two pools of one node serve different networks, allocate the same
+// addresses, and have addresses that share a scope.
 func (p *Pool) Competes(other *Pool) bool {
 	if p.Network == other.Network || p.Config == "" || other.Config == "" {
 		return false
@@ -284,8 +285,7 @@ func (p *Pool) Competes(other *Pool) bool {
 	return p.meets(other.Wiring) && a.First.IsValid()
 }
 
-// Overlap gives the first two ranges of two pools that have addresses in common; no
-// valid ones where there are none.
+// Overlap returns the first two ranges of two pools that overlap; invalid ranges if there are none.
 func (p *Pool) Overlap(other *Pool) (a, b Range) {
 	for _, a := range p.Ranges {
 		for _, b := range other.Ranges {
@@ -297,24 +297,24 @@ func (p *Pool) Overlap(other *Pool) (a, b Range) {
 	return Range{}, Range{}
 }
 
-// OffsetOf is how many addresses an address is after the base, in decimal: of IPv6 that
-// may be more than fits into 64 bits. There is none before the base, nor of another family.
+// OffsetOf returns the distance of an address from the base in decimal, because IPv6 offsets may
+// exceed 64 bits. It returns false if the address is below the base or of another family.
 func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
 	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
 		return "", false
 	}
 	from, to := base.As16(), a.As16()
-	low, borrow := bits.Sub64(number(to[8:]), number(from[8:]), 0)
-	high, _ := bits.Sub64(number(to[:8]), number(from[:8]), borrow)
+	low, borrow := bits.Sub64(bigEndian(to[8:]), bigEndian(from[8:]), 0)
+	high, _ := bits.Sub64(bigEndian(to[:8]), bigEndian(from[:8]), borrow)
 	return decimal(high, low), true
 }
 
-// decimal is a number of 128 bits as people write it.
+// decimal returns a 128-bit number in decimal.
 func decimal(high, low uint64) string {
 	if high == 0 {
 		return strconv.FormatUint(low, 10)
 	}
-	const digits = 1e19 // the most that fit into 64 bits
+	const digits = 1e19 // the largest power of ten that fits into 64 bits
 	quotient, rest := bits.Div64(high%digits, low, digits)
 	tail := strconv.FormatUint(rest, 10)
 	return decimal(high/digits, quotient) + strings.Repeat("0", 19-len(tail)) + tail

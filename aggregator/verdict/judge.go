@@ -5,41 +5,42 @@ import "slices"
 // Judge judges one address.
 func (p *Policy) Judge(in *Case) Judgement { return NewJudge(p).Judge(in) }
 
-// A Judge judges one address after the other and reuses its memory: a judgement is valid until the
-// next one, unless Keep is called. A Judge is not safe for concurrent use. Use NewJudge.
+// A Judge judges one address after another and reuses its memory: a judgement is valid until the
+// next one unless Keep is called. A Judge is not safe for concurrent use. Use NewJudge.
 type Judge struct {
-	judging judging
+	judging evaluation
 	memory  memory
 }
 
-// memory is what a Judge reuses.
+// memory is the memory that a Judge reuses.
 type memory struct {
 	owners           []Owner
 	claims, assigned []*Claim
 	evidence         []evidence
 }
 
-// NewJudge returns a Judge by a policy.
-func NewJudge(p *Policy) *Judge { return &Judge{judging: judging{policy: p}} }
+// NewJudge returns a Judge with a policy.
+func NewJudge(p *Policy) *Judge { return &Judge{judging: evaluation{policy: p}} }
 
 // Judge judges one address.
 func (g *Judge) Judge(in *Case) Judgement {
-	g.judging = judging{policy: g.judging.policy, in: in, memory: &g.memory}
+	g.judging = evaluation{policy: g.judging.policy, in: in, memory: &g.memory}
 	return g.judging.judge()
 }
 
-// Keep lets others keep the last judgement. It is called before others see the judgement.
+// Keep makes the last judgement valid beyond the next one. It must be called before the judgement
+// is shared.
 func (g *Judge) Keep() { g.memory.owners, g.memory.claims = nil, nil }
 
-func (j *judging) judge() Judgement {
-	(&attributing{judging: j}).owners()
-	spoofing{j}.spoofs()
-	(&comparing{judging: j}).conflicts()
+func (j *evaluation) judge() Judgement {
+	(&attribution{evaluation: j}).owners()
+	spoofDetection{j}.spoofs()
+	(&comparison{evaluation: j}).conflicts()
 	return j.out
 }
 
-// ledger returns an empty ledger for some claims.
-func (m *memory) ledger(claims []*Claim) ledger {
+// ownerTable returns an empty ledger with capacity for some claims.
+func (m *memory) ownerTable(claims []*Claim) ownerTable {
 	if m.owners == nil {
 		kernels := 0
 		for _, c := range claims {
@@ -49,15 +50,15 @@ func (m *memory) ledger(claims []*Claim) ledger {
 		}
 		m.owners = make([]Owner, 0, max(1, kernels)) // most owners are known from kernels
 	}
-	l := ledger{owners: m.owners[:0], evidence: m.evidence[:0]}
+	l := ownerTable{owners: m.owners[:0], evidence: m.evidence[:0]}
 	if len(claims) > manyClaims {
 		l.byID = make(map[string]int, len(claims))
 	}
 	return l
 }
 
-// room returns memory for some claims.
-func (m *memory) room(n int) []*Claim {
+// claimSlice returns a slice for n claims.
+func (m *memory) claimSlice(n int) []*Claim {
 	m.claims = slices.Grow(m.claims[:0], n)[:n]
 	return m.claims
 }

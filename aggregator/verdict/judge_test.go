@@ -18,7 +18,7 @@ func TestAJudgeReusesItsMemoryAndKeepsWhatIsKept(t *testing.T) {
 			other, _ := s.Judge()
 			in := other.Case()
 			if got, want := judge.Judge(in), w.Policy.Judge(in); !reflect.DeepEqual(got, want) {
-				t.Fatalf("got %+v, want %+v as another judge says", got, want)
+				t.Fatalf("got %+v, want %+v like another judge", got, want)
 			}
 		}
 		one, port := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))

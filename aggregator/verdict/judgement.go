@@ -1,22 +1,22 @@
 package verdict
 
-// Judgement is what follows from a Case.
+// Judgement is the result of judging a Case.
 type Judgement struct {
-	// Owners are all who hold the address or are seen with it, ordered by node,
-	// namespace and interface.
+	// Owners are all owners and other senders of claims to the address, ordered by node, namespace
+	// and interface.
 	Owners []Owner
-	// Conflicts are those that are active, Ended are those that ended just now.
+	// Conflicts are the active conflicts. Ended are the conflicts that this judgement ends.
 	Conflicts []Conflict
 	Ended     []Ended
-	// Check are the nodes that must read the address again, now.
+	// Check are the nodes that must read the address again now.
 	Check []*Node
-	// Again is when to judge again though nothing is received; 0 for never.
+	// Again is when to judge again even if nothing changes; 0 for never.
 	Again Stamp
-	// Contested tells that the address is worth a closer look on the wire.
+	// Contested is set if the address should be watched more closely on the wire.
 	Contested bool
-	// Expired are wire claims that are too old to be kept.
+	// Expired are wire claims that can be deleted.
 	Expired []*Claim
-	// Spoofs are claims to the address by senders other than its owner. Clones are claims in
-	// frames with the hardware address of another namespace.
+	// Spoofs are claims to the address by senders other than its owner. Clones are claims in frames
+	// with the hardware address of another namespace.
 	Spoofs, Clones []Spoof
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// BenchmarkLAN judges the address of a gateway that so many nodes of one LAN have
-// seen: that must grow with their number, and not with its square.
+// BenchmarkLAN judges the address of a gateway that many nodes of one LAN have seen. The time must
+// grow linearly with the number of nodes.
 func BenchmarkLAN(b *testing.B) {
 	for _, nodes := range []int{100, 1000} {
 		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
@@ -23,7 +23,7 @@ func BenchmarkLAN(b *testing.B) {
 				w.Wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Answered
 				w.Wire(i, "\x00\x11\x22\x33\x44\x55").Kind = verdict.Used
 			}
-			w.Interfaces = nil // the MAC is nobody's, and looking for it is not the verdict's
+			w.Interfaces = nil // no node has the hardware address; looking it up is not part of the verdict
 			in := w.Case()
 			b.ReportAllocs()
 			for b.Loop() {

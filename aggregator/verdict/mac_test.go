@@ -7,11 +7,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-func TestMACsThatSayNothingOfAPlace(t *testing.T) {
+func TestMACsThatDoNotLocateTheirSender(t *testing.T) {
 	for mac, want := range map[verdict.MAC]struct{ shared, virtual bool }{
 		"\x00\x00\x5e\x00\x01\x33": {true, true},   // VRRP and CARP for IPv4
 		"\x00\x00\x5e\x00\x02\x33": {true, true},   // VRRP for IPv6
-		"\x00\x00\x5e\x00\x53\x01": {false, false}, // of documentation
+		"\x00\x00\x5e\x00\x53\x01": {false, false}, // for documentation
 		"\x00\x00\x0c\x07\xac\x01": {true, false},  // HSRP
 		"\x02\x42\xac\x11\x00\x02": {true, false},  // docker
 		"\x0a\x58\x0a\xf4\x00\x05": {true, false},  // OVN-Kubernetes
@@ -33,6 +33,6 @@ func TestStampsAreTimes(t *testing.T) {
 		t.Errorf("got %s, want %s", got, now)
 	}
 	if at, zero := verdict.At(time.Time{}), verdict.Stamp(0).Time(); at != 0 || !zero.IsZero() {
-		t.Errorf("got %d and %s for no time, want none", at, zero)
+		t.Errorf("got %d and %s for no time, want 0 and the zero time", at, zero)
 	}
 }

@@ -8,14 +8,13 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// The names of these tests are rows of situations.md, too: variants with
-// devices that not every kernel has. What an agent makes of such devices is
-// tested beside it; here is what follows.
+// These tests cover rows of situations.md that need devices which not every kernel supports. The
+// tests of the agent cover how it reports such devices; these tests cover the verdict.
 
 func TestT4IPVLANPodsOfOneParent(t *testing.T) {
 	w := newWorld("192.168.1.100")
 	eth0 := w.Uplink("n1")
-	// Children of ipvlan have the MAC of their parent.
+	// ipvlan children have the hardware address of their parent.
 	a := w.Assigned(w.Child("a", "uplkn1", eth0.Link))
 	b := w.Assigned(w.Child("b", "uplkn1", eth0.Link))
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/eth0")
@@ -44,8 +43,7 @@ func TestL14BondWhosePortsHaveTheirOwnMACs(t *testing.T) {
 	for _, port := range []string{"eth0", "eth1"} {
 		w.Interface(w.Host("n1"), verdict.Interface{Name: port, MAC: verdict.MAC(port + port[2:]), Attachment: verdict.Own, Link: l, Uplink: true})
 	}
-	// What one port sends comes back by the other one, before and after the
-	// fail-over.
+	// Frames that one port sends come back through the other port, before and after a fail-over.
 	ports := w.Interfaces[len(w.Interfaces)-2:]
 	w.Wire(ports[0], string(ports[1].MAC))
 	w.Wire(ports[1], string(ports[0].MAC))
@@ -61,7 +59,7 @@ func TestL14BondOfAMachineOutsideFailsOver(t *testing.T) {
 	w := newWorld("192.168.1.20")
 	eth0 := w.Uplink("n1")
 	w.Wire(eth0, "bond-a")
-	w.after(time.Second).Wire(eth0, "bond-b") // fail_over_mac=active: another MAC, once
+	w.after(time.Second).Wire(eth0, "bond-b") // fail_over_mac=active: one change of the MAC
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleMACChanged)
 }
@@ -75,7 +73,7 @@ func TestL15IPVLANPodsShareOneMAC(t *testing.T) {
 	own := w.Child("a", "uplkn1", eth0.Link)
 	w.Assigned(own)
 	second := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1", MAC: "eth1e1", Attachment: verdict.Own, Link: eth0.Link, Uplink: true})
-	w.Wire(second, "uplkn1") // their frames, seen by another interface on the LAN
+	w.Wire(second, "uplkn1") // the same frames, seen by another interface on the LAN
 	out := w.wantNone(t)
 	if len(out.Owners) != 1 || out.Owners[0].Workload().Name != "a" || len(out.Owners[0].Claims) != 2 {
 		t.Errorf("got owners %+v, want a with both claims", out.Owners)

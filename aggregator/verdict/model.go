@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Stamp is a moment in nanoseconds since the Unix epoch; 0 is unknown.
+// A Stamp is a time in nanoseconds since the Unix epoch; 0 if it is not known.
 type Stamp int64
 
-// At is the stamp of a time.
+// At returns the stamp of a time; 0 for the zero time.
 func At(t time.Time) Stamp {
 	if t.IsZero() {
 		return 0
@@ -17,7 +17,7 @@ func At(t time.Time) Stamp {
 	return Stamp(t.UnixNano())
 }
 
-// Time is the stamp as a time in UTC; the zero time where it is unknown.
+// Time returns the stamp as a time in UTC; the zero time if it is not known.
 func (s Stamp) Time() time.Time {
 	if s == 0 {
 		return time.Time{}
@@ -25,38 +25,38 @@ func (s Stamp) Time() time.Time {
 	return time.Unix(0, int64(s)).UTC()
 }
 
-// Add is the stamp d later.
+// Add returns the stamp plus a duration.
 func (s Stamp) Add(d time.Duration) Stamp { return s + Stamp(d) }
 
-// Sub is how long after other the stamp is.
+// Sub returns the duration from other to the stamp.
 func (s Stamp) Sub(other Stamp) time.Duration { return time.Duration(s - other) }
 
-// Evidence is one way in which a holding is witnessed. The numbers are the contract's.
+// Evidence is how a claim was witnessed. The numbers are those of the API.
 type Evidence uint8
 
-// The ways.
+// The kinds of evidence.
 const (
 	Assigned  Evidence = iota + 1 // configured on an interface
 	Announced                     // gratuitous ARP, unsolicited neighbour advertisement
 	Answered                      // ARP reply, solicited neighbour advertisement
 	Used                          // sender of an ordinary ARP request
 	DADFailed                     // the kernel's own duplicate address detection failed
-	Believed                      // a neighbour table entry
+	Believed                      // an entry in a neighbour table
 )
 
-// Attachment is how an interface is joined to its node. The numbers are the contract's.
+// Attachment is how an interface is connected to its node. The numbers are those of the API.
 type Attachment uint8
 
-// The attachments.
+// The kinds of attachment.
 const (
-	Own     Attachment = iota + 1 // it is in the agent's own namespace
-	Peer                          // its peer is in the agent's own namespace
+	Own     Attachment = iota + 1 // in the agent's own namespace
+	Peer                          // its veth peer is in the agent's own namespace
 	Lower                         // its lower device is in the agent's own namespace
-	Private                       // neither: inside a namespace only
+	Private                       // reachable only within its namespace
 	Local                         // loopback or dummy
 )
 
-// LinkKind is how a broadcast domain is made. The numbers are the contract's.
+// LinkKind is the kind of a broadcast domain. The numbers are those of the API.
 type LinkKind uint8
 
 // The kinds of links.
@@ -67,81 +67,84 @@ const (
 	OVSPort
 )
 
-// PodObject is what the Kubernetes API says of a pod. It never changes: when the object
-// does, there is a new one.
+// PodObject is what the Kubernetes API says about a pod. It is immutable: an update of the object
+// makes a new PodObject.
 type PodObject struct {
 	Namespace, Name, UID string
-	// Node is the one that it is bound to; empty before.
+	// Node is the name of the node that the pod is bound to; empty if it is not bound yet.
 	Node string
 	// Phase is Pending, Running, Succeeded, Failed or Unknown.
 	Phase string
-	// ControllerKind and Controller are what made it, a Deployment for its
-	// ReplicaSets; empty for none.
+	// ControllerKind and Controller name the controller of the pod. For a ReplicaSet of a
+	// Deployment they name the Deployment. They are empty if the pod has no controller.
 	ControllerKind, Controller string
-	// VirtualMachine is the one that it runs (KubeVirt), in its namespace.
+	// VirtualMachine is the name of the KubeVirt virtual machine that the pod runs, in the pod's
+	// namespace.
 	VirtualMachine string
 	// IPs are Pod.status.podIPs.
 	IPs []netip.Addr
-	// HostNetwork tells that its addresses are the node's.
+	// HostNetwork is set if the pod uses the network namespace of the node.
 	HostNetwork bool
-	// RuntimeClass tells that it names one: what it is run by may take its addresses
-	// from its interfaces, for a network stack of its own (gVisor).
+	// RuntimeClass is set if the pod names a runtime class. Such a runtime (gVisor) may remove the
+	// addresses from the interfaces and use them in its own network stack.
 	RuntimeClass bool
-	// DeletionTimestamp is when it is to have ended; 0 where nobody deleted it.
+	// DeletionTimestamp is the time by which the pod is to be deleted; 0 if it is not being
+	// deleted.
 	DeletionTimestamp Stamp
-	// Heard is since when it is known to be as this says.
+	// Heard is when the aggregator received this version of the pod.
 	Heard Stamp
-	// Absent tells that the API has no such pod: all else is empty.
+	// Absent is set if the API has no such pod. All other fields are then empty.
 	Absent bool
 }
 
-// Node is what one agent watches. Its Key is its identity.
+// Node is the part of a host that one agent observes. Its Key is its identity.
 type Node struct {
-	// Name is the label; the identity is (Boot, Netns, Vouched).
+	// Name is for display; the identity is (Boot, Netns, Vouched).
 	Name, Boot, Netns string
-	// Vouched is the name that its agent is known by to whoever lets it in; empty
-	// where nothing says so. What no agent can prove, its boot id and network
-	// namespace, is nobody's for having said it first.
+	// Vouched is the name under which the agent authenticated; empty if it did not. It is part of
+	// the identity because an agent cannot prove its boot ID and network namespace: another agent
+	// must not take over a node by reporting them first.
 	Vouched string
 	Epoch   uint64
-	// Unheard is set while no agent reports for the node.
+	// Unheard is set while no agent is connected for the node.
 	Unheard bool
-	// TimedOut is set when it was not heard from for too long: its owners end.
+	// TimedOut is set if no agent was connected for longer than the node timeout. The node's owners
+	// are then gone.
 	TimedOut bool
-	// Rebooted is set with TimedOut where the machine was booted anew: that ended
-	// them, not silence.
+	// Rebooted is set together with TimedOut if the owners are gone because the machine rebooted.
 	Rebooted bool
-	// Skew is how much its clock is ahead, where SkewKnown is set. It decides
-	// nothing: advice goes by it, where clocks of two nodes are compared.
+	// Skew is how far the node's clock is ahead of the aggregator's clock, if SkewKnown is set.
+	// Clocks of two nodes are compared by it to give advice. It never influences verdicts.
 	Skew      time.Duration
 	SkewKnown bool
-	// CalicoNodename is what /var/lib/calico/nodename says there; empty for none.
+	// CalicoNodename is the content of /var/lib/calico/nodename on the node; empty if there is
+	// none.
 	CalicoNodename string
 }
 
-// Namespace is one network namespace as one node sees it. It never changes: a
-// change of the record makes a new one.
+// Namespace is one network namespace as one node sees it. It is immutable: a change makes a new
+// Namespace.
 type Namespace struct {
 	Node *Node
-	// Netns is the inode in decimal, empty where it is not known.
+	// Netns is the inode in decimal; empty if it is not known.
 	Netns string
-	// ID is the owner that the namespace is: OwnerID of the other fields.
+	// ID is the identity of the owner that the namespace is, as OwnerID returns it.
 	ID string
-	// Who lives in it.
+	// Who is the workload in the namespace.
 	Who Who
-	// Intended are the addresses that it was meant to have and has not, as the node
-	// tells them: ADDRESS SOURCE INTERFACE, one in a line.
+	// Intended has the addresses that the namespace was meant to have and does not have, as the
+	// agent reports them: one "ADDRESS SOURCE INTERFACE" per line.
 	Intended string
-	// Record is the agent's number for it; OwnRecord is the agent's own.
+	// Record is the number that the agent gave to the namespace; OwnRecord is its own namespace.
 	Record uint32
 }
 
-// OwnRecord is the number of the agent's own namespace.
+// OwnRecord is the record number of the agent's own namespace.
 const OwnRecord = 1
 
-// OwnerID is the identity of the owner that a namespace is. By boot and inode,
-// two agents on one kernel agree on it; without an inode only the agent's own
-// numbering tells namespaces apart.
+// OwnerID returns the identity of the owner that a namespace is. The boot ID and the inode identify
+// a namespace for all agents on one kernel. Without an inode, only the record number of the agent
+// does.
 func OwnerID(n *Node, record uint32, netns string) string {
 	if netns != "" {
 		return n.Boot + "/" + netns
@@ -149,54 +152,54 @@ func OwnerID(n *Node, record uint32, netns string) string {
 	return n.Boot + "/" + n.Netns + "/" + strconv.FormatUint(n.Epoch, 10) + "/" + strconv.FormatUint(uint64(record), 10)
 }
 
-// Link is a broadcast domain as one node sees it. It never changes.
+// Link is a broadcast domain as one node sees it. It is immutable.
 type Link struct {
 	Node   *Node
 	Name   string
 	Kind   LinkKind
-	Routed bool // a bridge that the node routes for
-	// Domain is what links of several nodes share that are one; nil for a link
-	// that is not known to be another node's, too.
+	Routed bool // a bridge whose traffic the node routes
+	// Domain is the broadcast domain that the link shares with links of other nodes; nil if no such
+	// link is known.
 	Domain *Domain
-	// Proven is the domain of the links that are proven to be one with this link; nil if there
+	// Proven is the domain of the links that are proven to be the same as this link; nil if there
 	// is no proof.
 	Proven *Domain
 }
 
-// Domain is one broadcast domain that several nodes are on. Its Key is its identity.
+// Domain is a broadcast domain that several nodes are on. Its Key is its identity.
 type Domain struct {
-	// Node and Name are its first link, by node and name.
+	// Node and Name identify the first link of the domain, in order of node and name.
 	Node *Node
 	Name string
 }
 
-// LinkProof is the evidence that links of different nodes are one. The numbers are those of the
-// API.
+// LinkProof is the evidence that links of different nodes are the same broadcast domain. The
+// numbers are those of the API.
 type LinkProof uint8
 
-// The kinds of evidence.
+// The kinds of proof.
 const (
 	// OneWay: a frame from one node entered the other node's link.
 	OneWay LinkProof = iota + 1
-	// Proven: frames from each node entered the other node's link, or frames from one node did
-	// again and again.
+	// Proven: frames from each node entered the other node's link, or frames from one node did so
+	// repeatedly.
 	Proven
 )
 
-// Stitch is how two links are known to be one: a frame that entered one of them
-// by an uplink carried a hardware address that only a node on the other one has.
+// Stitch is the evidence that two links are the same broadcast domain: a frame that entered one of
+// them through an uplink carried a hardware address that only a node on the other link has.
 type Stitch struct {
-	// Entered is the link that the frame entered, Home that of its sender.
+	// Entered is the link that the frame entered; Home is the link of its sender.
 	Entered, Home *Link
 	MAC           MAC
-	// Back is the hardware address of a frame from Entered that entered Home; empty if there
-	// was none or none is needed.
+	// Back is the hardware address of a frame from Entered that entered Home; empty if there was no
+	// such frame or none is needed.
 	Back  MAC
 	Seen  Stamp
 	Proof LinkProof
 }
 
-// Interface is one interface of a namespace. It never changes.
+// Interface is one interface of a namespace. It is immutable.
 type Interface struct {
 	Namespace     *Namespace
 	Link          *Link // nil for Private and Local
@@ -205,72 +208,74 @@ type Interface struct {
 	HostInterface string
 	VRF           string
 	Index         uint32
-	Peer          uint32 // record of the namespace with the veth peer, 0 for none
+	Peer          uint32 // record of the namespace with the veth peer; 0 if there is none
 	Attachment    Attachment
 	Uplink        bool
-	Tap           bool // a virtual machine is behind it
-	// Kind is the link kind as rtnetlink names it (veth, bridge, vxlan, …); empty for
-	// hardware.
+	Tap           bool // a virtual machine is attached to it
+	// Kind is the link kind in the terms of rtnetlink (veth, bridge, vxlan, …); empty for hardware.
 	Kind string
 }
 
-// Claim is one way in which an address is held, joined with the tables of its node.
+// Claim is evidence that an address is held, together with the interface and the node that it comes
+// from.
 type Claim struct {
-	// Interface has the address (Assigned, DADFailed), or is the port that the
-	// frame entered by.
+	// Interface is the interface that has the address (Assigned, DADFailed), or the port through
+	// which the frame entered.
 	Interface *Interface
-	Frame     // of the wire only
+	Frame     // set for claims on the wire only
 	Kind      Evidence
 
 	PrefixLength uint8
 	Flags        uint32
 	Count        uint32
-	// Network is the network that a container runtime or CNI result gave the
-	// interface the address for; empty where none is known to have.
+	// Network is the network for which a container runtime or CNI result gave the address to the
+	// interface; empty if it is not known.
 	Network string
 	Times
 }
 
-// Frame is what a frame on the wire said of its sender.
+// Frame is what a frame says about its sender.
 type Frame struct {
 	// MAC is the sender's hardware address.
 	MAC  MAC
 	Link *Link
-	// Source is the Ethernet source where it is not MAC.
+	// Source is the Ethernet source address; empty if it equals MAC.
 	Source          MAC
 	VLAN, InnerVLAN uint16
-	// NoOverride tells that it is a neighbour advertisement without the Override
-	// flag (RFC 4861, section 4.4).
+	// NoOverride is set for a neighbour advertisement without the Override flag (RFC 4861, section
+	// 4.4).
 	NoOverride bool
-	// Routed is set if the node itself routes the address to the namespace behind the port that
-	// the frame entered by.
+	// Routed is set if the node itself routes the address to the namespace behind the port through
+	// which the frame entered.
 	Routed bool
 }
 
-// Weak reports whether the frame does not make its sender an owner. The sender may speak for
-// another host, or no host can have that hardware address.
+// Weak reports whether the frame does not make its sender an owner: the sender may speak for
+// another host, or no host can have its hardware address.
 func (f *Frame) Weak() bool { return f.Source != "" || f.NoOverride || f.MAC.Group() }
 
-// Times are when a claim was seen. First, Last and AssignedAt are by the agent's clock and only
-// shown; the other stamps are the receiver's, and the verdict goes by them alone.
+// Times are the times at which a claim was seen. First, Last and AssignedAt are by the agent's
+// clock and only displayed. The other stamps are by the aggregator's clock, and only they are used
+// for verdicts.
 type Times struct {
 	First, Last, AssignedAt Stamp
 
 	Begun  Stamp // first received
 	Seen   Stamp // last received
-	Before Stamp // received before that, 0 for never
+	Before Stamp // received before Seen; 0 for never
 	Read   Stamp // Assigned: last read from the kernel
 }
 
-// Node is the node that witnesses the claim.
+// Node returns the node that witnessed the claim.
 func (c *Claim) Node() *Node { return c.Interface.Namespace.Node }
 
-// Wire tells whether the claim was seen on the wire.
+// Wire reports whether the claim was seen on the wire.
 func (c *Claim) Wire() bool {
 	return c.Kind == Announced || c.Kind == Answered || c.Kind == Used
 }
 
-// ScopeKind is how wide a scope is. The numbers are the contract's; wider is more.
+// ScopeKind is how wide a scope is. The numbers are those of the API; a wider scope has a larger
+// number.
 type ScopeKind uint8
 
 // The kinds of scopes.
@@ -280,16 +285,17 @@ const (
 	NetworkScope
 )
 
-// Scope is a set of owners within which an address must be unique. The zero Scope is none.
+// Scope is a set of owners within which an address must be unique. The zero Scope means that the
+// address is compared nowhere.
 type Scope struct {
 	Kind ScopeKind
 	// Node is the name of the node; empty for a network.
 	Node string
-	// Name is the link, the VRF (empty for the default one) or the network.
+	// Name is the name of the link, of the VRF (empty for the default VRF) or of the network.
 	Name string
 }
 
-// Text is the scope's name in the contract.
+// Text returns the name of the scope as the API shows it.
 func (s Scope) Text() string {
 	switch {
 	case s.Node == "":
@@ -300,7 +306,7 @@ func (s Scope) Text() string {
 	return s.Node + "/" + s.Name
 }
 
-// String is the kind's name in the contract.
+// String returns the name of the kind in the API.
 func (k ScopeKind) String() string {
 	switch k {
 	case LinkScope:

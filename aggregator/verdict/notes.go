@@ -3,7 +3,7 @@ package verdict
 import "slices"
 
 // compared returns the scopes in which an owner is compared.
-func (j *judging) compared(o *Owner) Compared {
+func (j *evaluation) compared(o *Owner) Compared {
 	c := Compared{Owner: o.ID}
 	for _, claim := range o.Claims {
 		j.scopes(o, claim, func(s extent) {
@@ -15,8 +15,8 @@ func (j *judging) compared(o *Owner) Compared {
 	return c
 }
 
-// about returns owners without their scopes.
-func about(owners ...*Owner) []Compared {
+// withoutScopes returns owners without their scopes.
+func withoutScopes(owners ...*Owner) []Compared {
 	all := make([]Compared, len(owners))
 	for i, o := range owners {
 		all[i].Owner = o.ID
@@ -24,14 +24,14 @@ func about(owners ...*Owner) []Compared {
 	return all
 }
 
-// noteOwner tells what is particular about one owner.
-func (j *judging) noteOwner(o *Owner) {
+// noteOwner records the rules that apply to one owner alone.
+func (j *evaluation) noteOwner(o *Owner) {
 	if o.Excluded != nil {
-		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: about(o), Excludes: true})
+		j.note(Step{Rule: o.Excluded.Rule, Applied: true, Owners: withoutScopes(o), Excludes: true})
 		return
 	}
 	if o.State == Unheard {
-		j.note(Step{Rule: RuleNodeUnheard, Scope: Scope{Kind: NodeScope, Node: o.Node.Name}, Applied: true, Owners: about(o)})
+		j.note(Step{Rule: RuleNodeUnheard, Scope: Scope{Kind: NodeScope, Node: o.Node.Name}, Applied: true, Owners: withoutScopes(o)})
 	}
 	var seen []Place
 	for _, c := range o.Claims {
@@ -40,7 +40,7 @@ func (j *judging) noteOwner(o *Owner) {
 		}
 	}
 	if len(seen) > 1 {
-		j.note(Step{Rule: RuleOneNamespace, Scope: o.Scope, Applied: true, Owners: about(o), Seen: seen})
+		j.note(Step{Rule: RuleOneNamespace, Scope: o.Scope, Applied: true, Owners: withoutScopes(o), Seen: seen})
 	}
 }
 
@@ -55,8 +55,8 @@ func (c *Claim) place() Place {
 // seen returns the interface on which the frame of a claim was seen.
 func (c *Claim) seen() Place { return Place{c.Node().Name, c.Interface.Name} }
 
-// noteScopes tells in which scopes the address is compared, and why.
-func (j *judging) noteScopes(compared []*Owner) {
+// noteScopes records in which scopes the address is compared, and why.
+func (j *evaluation) noteScopes(compared []*Owner) {
 	if len(compared) == 0 {
 		return
 	}
@@ -72,11 +72,11 @@ func (j *judging) noteScopes(compared []*Owner) {
 		for _, c := range o.Claims {
 			j.scopes(o, c, func(s extent) {
 				network = network || s.Kind == NetworkScope
-				at := places[s.whole()]
+				at := places[s.canonical()]
 				if at == nil {
 					at = &place{owner: o, claim: c}
-					places[s.whole()] = at
-					order = append(order, s.whole())
+					places[s.canonical()] = at
+					order = append(order, s.canonical())
 				}
 				at.members = append(at.members, member{s, i, c.Counts()})
 			})
@@ -91,8 +91,8 @@ func (j *judging) noteScopes(compared []*Owner) {
 	}
 }
 
-// noteScope tells why a claim of an owner is compared in a scope.
-func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
+// noteScope records why a claim of an owner is compared in a scope.
+func (j *evaluation) noteScope(s extent, o *Owner, c *Claim) {
 	step := Step{Scope: s.Scope(), Applied: true}
 	switch s.Kind {
 	case NetworkScope:
@@ -100,7 +100,7 @@ func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
 		if name, prefix := j.declared(); name != "" {
 			step.Network, step.Prefix = name, prefix
 		} else if c.Network != "" && c.Interface.Attachment != Own {
-			step.Network, step.Owners = c.Network, about(o)
+			step.Network, step.Owners = c.Network, withoutScopes(o)
 		}
 	case NodeScope:
 		step.Rule = RuleOnNode
@@ -116,13 +116,13 @@ func (j *judging) noteScope(s extent, o *Owner, c *Claim) {
 	j.note(step)
 }
 
-// mostApart is the number of owners whose meetings with others are explained.
-const mostApart = 9
+// maxApart is the number of owners that are compared with the others in an explanation.
+const maxApart = 9
 
-// noteApart tells why owners that do not meet do not meet.
-func (j *judging) noteApart(compared []*Owner) {
+// noteApart records which owners never meet.
+func (j *evaluation) noteApart(compared []*Owner) {
 	if len(compared) == 1 {
-		j.note(Step{Rule: RuleOneOwner, Scope: compared[0].Scope, Applied: true, Owners: about(compared[0])})
+		j.note(Step{Rule: RuleOneOwner, Scope: compared[0].Scope, Applied: true, Owners: withoutScopes(compared[0])})
 		return
 	}
 	for i, a := range compared {
@@ -130,52 +130,52 @@ func (j *judging) noteApart(compared []*Owner) {
 			if !j.meet(a, b) {
 				j.note(Step{Rule: RuleDifferentLinks, Applied: true, Owners: []Compared{j.compared(a), j.compared(b)}})
 			}
-			if i >= mostApart-1 {
+			if i >= maxApart-1 {
 				return
 			}
 		}
 	}
 }
 
-// meet tells whether two owners are compared in some scope.
-func (j *judging) meet(a, b *Owner) bool {
+// meet reports whether two owners are compared in a common scope.
+func (j *evaluation) meet(a, b *Owner) bool {
 	found := false
 	for _, c := range a.Claims {
 		j.scopes(a, c, func(s extent) {
 			for _, d := range b.Claims {
-				j.scopes(b, d, func(other extent) { found = found || s.whole() == other.whole() })
+				j.scopes(b, d, func(other extent) { found = found || s.canonical() == other.canonical() })
 			}
 		})
 	}
 	return found
 }
 
-// noteConflict tells by which rule a scope is a conflict.
-func (j *judging) noteConflict(s extent, c *Conflict) {
+// noteConflict records the rule by which a scope has a conflict.
+func (j *evaluation) noteConflict(s extent, c *Conflict) {
 	j.note(Step{Rule: c.Rule, Scope: s.Scope(), Applied: true, Conflict: c.ID})
 }
 
-// noteCovered tells that a narrower scope is part of a conflict.
-func (j *judging) noteCovered(g group) {
+// noteCovered records that a narrower scope is part of a conflict.
+func (j *evaluation) noteCovered(g group) {
 	if len(g.owners) >= 2 {
 		j.note(Step{Rule: RuleWiderScope, Scope: g.scope.Scope()})
 	}
 }
 
-// noteHint tells that senders changed, which alone proves nothing.
-func (j *judging) noteHint(s extent, owners []Owner) {
+// noteHint records that senders alternate, which alone proves nothing.
+func (j *evaluation) noteHint(s extent, owners []Owner) {
 	if !j.explain {
 		return
 	}
 	step := Step{Rule: RuleMACChanged, Scope: s.Scope()}
 	for i := range owners {
-		step.Owners = append(step.Owners, about(&owners[i])...)
+		step.Owners = append(step.Owners, withoutScopes(&owners[i])...)
 	}
 	j.note(step)
 }
 
-// noteSender tells how a wire claim was attributed to an owner, where that is not plain.
-func (j *judging) noteSender(rule string, c *Claim, ns *Namespace, owner *Owner) {
+// noteSender records how a wire claim was attributed to an owner if that is not obvious.
+func (j *evaluation) noteSender(rule string, c *Claim, ns *Namespace, owner *Owner) {
 	step := Step{Scope: linkScope(c).Scope(), Applied: true, MAC: c.MAC, Source: c.Source, Seen: []Place{c.seen()}}
 	if c.MAC.Group() || c.Source != "" {
 		step.Rule = RuleWeakSource
@@ -184,7 +184,7 @@ func (j *judging) noteSender(rule string, c *Claim, ns *Namespace, owner *Owner)
 	if rule != RuleNodeMAC && rule != RuleMACCloned && rule != RuleGuest {
 		return
 	}
-	step.Rule, step.Source, step.Owners = rule, "", about(owner)
+	step.Rule, step.Source, step.Owners = rule, "", withoutScopes(owner)
 	if rule == RuleNodeMAC {
 		step.Node = ns.Node.Name
 	}

@@ -2,8 +2,8 @@ package verdict
 
 import "cmp"
 
-// compareClaims orders the claims of one owner: the kernel's before the wire's,
-// interfaces that count before those that do not.
+// compareClaims orders the claims of one owner: kernel claims before wire claims, and interfaces
+// that count before others.
 func compareClaims(a, b *Claim) int {
 	return cmp.Or(
 		cmp.Compare(a.Kind, b.Kind),
@@ -19,7 +19,7 @@ func compareClaims(a, b *Claim) int {
 	)
 }
 
-// compareOwners is the order of the contract: node, namespace, interface.
+// compareOwners orders owners as the API does: by node, namespace and interface.
 func compareOwners(a, b Owner) int {
 	return cmp.Or(
 		cmp.Compare(a.Node.Name, b.Node.Name),
@@ -55,7 +55,7 @@ func compareNumbers(a, b string) int {
 	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
 }
 
-// comparePools orders pools, those of the whole cluster first.
+// comparePools orders pools; cluster-wide pools come first.
 func comparePools(a, b *Pool) int {
 	switch {
 	case a.Node == nil && b.Node != nil:

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// State is how sure it is that an owner is there. The numbers are the contract's.
+// State is whether an owner still exists. The numbers are those of the API.
 type State uint8
 
 // The states of an owner.
@@ -17,45 +17,45 @@ const (
 	Gone
 )
 
-// Owner is one network namespace or external device that holds the address,
-// with all of its witnesses merged.
+// Owner is one network namespace or external device that holds the address, with all of its claims
+// merged.
 type Owner struct {
 	ID   string
 	Node *Node
 	// Namespace is nil for an external device.
 	Namespace *Namespace
-	// Interface has the address; for an owner known from the wire only, it is
-	// the port that its frames enter by.
+	// Interface has the address. For an owner known from the wire only, it is the port that its
+	// frames enter through.
 	Interface *Interface
 	MAC       MAC
-	// Scope is the widest that applies, zero for an address that is not compared.
+	// Scope is the widest scope of the owner; zero for an address that is not compared.
 	Scope Scope
 	State State
-	// Assigned tells that the address is configured on an interface that counts.
+	// Assigned is set if the address is configured on an interface that counts.
 	Assigned bool
-	// Excluded is why the owner is not compared with others; nil if it is.
+	// Excluded is why the owner is not compared with others; nil if it is compared.
 	Excluded *Exclusion
 	Claims   []*Claim
-	// Pod is what the Kubernetes API says of the owner; nil where it says nothing.
+	// Pod is what the Kubernetes API says about the owner; nil if that is not known.
 	Pod *PodObject
-	// Orphaned tells that its kernel has the address, and its pod is no more, or has
-	// ended for good.
+	// Orphaned is set if the owner's kernel has the address but its pod has ended or no longer
+	// exists.
 	Orphaned bool
 }
 
 // An Exclusion is the reason why an owner is not compared with others. It never changes.
 type Exclusion struct {
 	Rule string
-	// Proxy is how the owner is known to answer for others (RuleReachableVia).
+	// Proxy is how the owner answers for others (RuleReachableVia).
 	Proxy Proxy
-	// MAC is the hardware address with which a plugin answers (RuleReachableVia), or which is
-	// another owner's (RuleMACCloned).
+	// MAC is the hardware address with which a plugin answers (RuleReachableVia), or that belongs
+	// to another owner (RuleMACCloned).
 	MAC MAC
-	// Port is the interface that the frames of a sender enter by, Victims are the ids of the
+	// Port is the interface through which the frames of a sender enter. Victims are the IDs of the
 	// owners of the address (RuleAddressSpoofed).
 	Port    string
 	Victims []string
-	// Reason is the operator's (RuleDeclaredShared).
+	// Reason is the operator's reason (RuleDeclaredShared).
 	Reason string
 	// Quiet is the time without a frame after which an address counts as handed over
 	// (RuleHandedOver).
@@ -71,32 +71,32 @@ func (e *Exclusion) Same(other *Exclusion) bool {
 		slices.Equal(e.Victims, other.Victims) && e.Reason == other.Reason && e.Quiet == other.Quiet
 }
 
-// Proxy is how an owner is known to answer for the addresses of others. Of several ways, the
-// first counts.
+// Proxy is how an owner is known to answer for the addresses of others. The first one that applies
+// counts.
 type Proxy uint8
 
-// The ways.
+// The kinds of proxies.
 const (
-	// ByPlugin: it answers with a hardware address that a network plugin answers with for others.
+	// ByPlugin: the sender uses a hardware address with which a network plugin answers for others.
 	ByPlugin Proxy = iota + 1
-	// ByNoOverride: it advertises the address without the Override flag.
+	// ByNoOverride: the sender advertises the address without the Override flag.
 	ByNoOverride
-	// ByManyAddresses: it only answers for ManyAnswers addresses or more.
+	// ByManyAddresses: the sender only ever answers, for ManyAnswers addresses or more.
 	ByManyAddresses
-	// ByOwnMAC: it answers with a hardware address of its own, and its kernel lacks the address.
+	// ByOwnMAC: the sender answers with its own hardware address, and its kernel lacks the address.
 	ByOwnMAC
-	// BySeveralOwners: it only answers for addresses of several owners.
+	// BySeveralOwners: the sender only ever answers, for addresses of several owners.
 	BySeveralOwners
 )
 
 // ExcludedBy reports whether a rule excludes the owner.
 func (o *Owner) ExcludedBy(rule string) bool { return o.Excluded != nil && o.Excluded.Rule == rule }
 
-// Alive tells whether the owner counts as one of two.
+// Alive reports whether the owner is live, or was live when its node was disconnected.
 func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }
 
-// Workload is who the owner is, as its node says; what that does not know, the
-// Kubernetes API may.
+// Workload returns the workload of the owner as its node reports it, completed by the Kubernetes
+// API.
 func (o *Owner) Workload() Workload {
 	if o.Namespace == nil {
 		return Workload{Kind: External}
@@ -109,7 +109,7 @@ func (o *Owner) Workload() Workload {
 	return w
 }
 
-// Named are the namespace and the name of the owner's workload.
+// Named returns the namespace and the name of the owner's workload.
 func (o *Owner) Named() (namespace, name string) {
 	if o.Namespace == nil {
 		return "", ""
@@ -120,7 +120,7 @@ func (o *Owner) Named() (namespace, name string) {
 	return o.Namespace.Who.Namespace(), name
 }
 
-// Kind is what sort of thing the owner is.
+// Kind returns the kind of the owner's workload.
 func (o *Owner) Kind() WorkloadKind {
 	if o.Namespace == nil {
 		return External
@@ -128,8 +128,8 @@ func (o *Owner) Kind() WorkloadKind {
 	return o.Namespace.Who.Kind()
 }
 
-// AssignedAt is when a kernel first gave the address to the owner, by that
-// node's clock; 0 where that is not known.
+// AssignedAt returns when a kernel first had the address for the owner, by the clock of its node; 0
+// if it is not known.
 func (o *Owner) AssignedAt() Stamp {
 	var first Stamp
 	for _, c := range o.Claims {

@@ -4,14 +4,14 @@ import (
 	"slices"
 )
 
-// owners attributes every claim to an owner, and says of each owner whether it
-// is there and whether it is compared.
-func (j *attributing) owners() {
+// owners attributes every claim to an owner, and determines the state of each owner and whether it
+// is compared.
+func (j *attribution) owners() {
 	claims := j.in.Claims
 	if len(claims) == 0 {
 		return
 	}
-	l := j.memory.ledger(claims)
+	l := j.memory.ownerTable(claims)
 	var few [manyClaims]int32
 	belongs := few[:0]
 	for _, c := range claims {
@@ -20,15 +20,15 @@ func (j *attributing) owners() {
 	for i, c := range claims {
 		if belongs[i] < 0 {
 			if j.assigned == nil {
-				j.list()
+				j.listAssigned()
 			}
 			belongs[i] = j.wireClaim(&l, c)
 		}
 		l.evidence[belongs[i]].claims++
 	}
 
-	// One array holds the claims of all owners, one after the other.
-	all := j.memory.room(len(claims))
+	// The claims of all owners share one array.
+	all := j.memory.claimSlice(len(claims))
 	from := 0
 	for o := range l.owners {
 		n := l.evidence[o].claims
@@ -41,16 +41,16 @@ func (j *attributing) owners() {
 	}
 	for o := range l.owners {
 		slices.SortFunc(l.owners[o].Claims, compareClaims)
-		j.weigh(&l.owners[o], &l.evidence[o])
-		j.join(&l.owners[o])
+		j.evaluate(&l.owners[o], &l.evidence[o])
+		j.joinPod(&l.owners[o])
 	}
 	slices.SortFunc(l.owners, compareOwners)
 	j.memory.owners, j.memory.evidence = l.owners, l.evidence
 	j.out.Owners = l.owners
 }
 
-// list lists the claims of kernels.
-func (j *attributing) list() {
+// listAssigned lists the Assigned claims.
+func (j *attribution) listAssigned() {
 	j.assigned = slices.Grow(j.memory.assigned[:0], 1)
 	for _, c := range j.in.Claims {
 		if c.Kind == Assigned {
@@ -60,8 +60,9 @@ func (j *attributing) list() {
 	j.memory.assigned = j.assigned
 }
 
-// kernelClaim enters what a kernel says; -1 for a claim of the wire.
-func (j *attributing) kernelClaim(l *ledger, c *Claim) int32 {
+// kernelClaim attributes a claim of a kernel and returns the index of the owner; -1 for a claim on
+// the wire.
+func (j *attribution) kernelClaim(l *ownerTable, c *Claim) int32 {
 	if c.Kind != Assigned && c.Kind != DADFailed {
 		return -1
 	}
@@ -80,8 +81,8 @@ func (j *attributing) kernelClaim(l *ledger, c *Claim) int32 {
 	return int32(o)
 }
 
-// wireClaim enters what a frame says, for the owner whose frame it is.
-func (j *attributing) wireClaim(l *ledger, c *Claim) int32 {
+// wireClaim attributes a claim on the wire and returns the index of the owner that sent it.
+func (j *attribution) wireClaim(l *ownerTable, c *Claim) int32 {
 	ns, via, rule := j.sender(c)
 	var o int
 	if ns != nil {
@@ -98,19 +99,19 @@ func (j *attributing) wireClaim(l *ledger, c *Claim) int32 {
 	switch e := &l.evidence[o]; {
 	case c.Kind == Believed:
 	case rule == RuleMACCloned:
-		if e.cloned == "" || c.MAC < e.cloned { // whatever the order of claims
+		if e.cloned == "" || c.MAC < e.cloned { // independent of the order of claims
 			e.cloned = c.MAC
 		}
 	case c.Source != "" || c.MAC.Group():
 		e.weak = true
-	case c.NoOverride && e.configured(): // its kernel's word says more
+	case c.NoOverride && e.configured(): // the kernel is better evidence
 	default:
 		var proxied Proxy
 		if !e.configured() {
 			proxied = j.proxied(c, ns, via)
 		}
 		switch {
-		case proxied != 0: // whatever the order of claims
+		case proxied != 0: // independent of the order of claims
 			if e.proxied == 0 || proxied < e.proxied {
 				e.proxied = proxied
 			}
@@ -133,8 +134,8 @@ func (j *attributing) wireClaim(l *ledger, c *Claim) int32 {
 	return int32(o)
 }
 
-// A stranger is taken for a proxy that only answers for so many addresses, or
-// for addresses of so many owners: those are not all duplicates.
+// An external sender that only ever answers counts as a proxy if it answers for this many
+// addresses, or for addresses of this many owners. It is unlikely that they are all duplicates.
 const (
 	ManyAnswers  = 16
 	SeveralOwned = 2
@@ -142,17 +143,17 @@ const (
 
 // proxied returns why a claim to an address that its sender's kernel does not have does not make
 // the sender an owner; 0 if it does.
-func (j *attributing) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
+func (j *attribution) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 	switch {
 	case c.NoOverride:
 		return ByNoOverride
 	case c.Kind != Answered:
 		return 0
-	case via != nil && (&Owner{Namespace: ns}).meantBy(j.in.Address) == "": // else what is in there has it, by a network of its own
+	case via != nil && (&Owner{Namespace: ns}).intentSource(j.in.Address) == "": // otherwise a guest behind the interface has the address
 		return ByOwnMAC
 	case responders[c.MAC] != "":
 		return ByPlugin
-	case ns != nil, j.spoke(c):
+	case ns != nil, j.sentUnsolicited(c):
 		return 0
 	}
 	switch addresses, owners := j.in.answers(c.Link, c.MAC); {
@@ -164,31 +165,31 @@ func (j *attributing) proxied(c *Claim, ns *Namespace, via *Interface) Proxy {
 	return 0
 }
 
-// spoke tells whether the sender of an answer ever claimed the address unasked.
-func (j *attributing) spoke(c *Claim) bool {
-	if j.spoken == nil { // once, as many nodes may have heard the answers of one router
-		j.spoken = map[speaker]struct{}{}
+// sentUnsolicited reports whether the sender of an answer ever claimed the address unsolicited.
+func (j *attribution) sentUnsolicited(c *Claim) bool {
+	if j.unsolicited == nil { // computed once, because many nodes may have seen the answers of one router
+		j.unsolicited = map[unsolicitedSender]struct{}{}
 		for _, o := range j.in.Claims {
 			if (o.Kind == Announced || o.Kind == Used) && !o.Weak() {
-				j.spoken[speaker{o.MAC, linkScope(o).whole()}] = struct{}{}
+				j.unsolicited[unsolicitedSender{o.MAC, linkScope(o).canonical()}] = struct{}{}
 			}
 		}
 	}
-	_, ok := j.spoken[speaker{c.MAC, linkScope(c).whole()}]
+	_, ok := j.unsolicited[unsolicitedSender{c.MAC, linkScope(c).canonical()}]
 	return ok
 }
 
-// fresh tells whether the wire's word still counts. What was heard from a node
-// that is silent now cannot be taken back by silence.
-func (j *attributing) fresh(c *Claim) bool {
+// fresh reports whether a claim on the wire still counts. Claims seen by a disconnected node do not
+// expire, because nothing can refresh them.
+func (j *attribution) fresh(c *Claim) bool {
 	n := c.Node()
 	return !n.TimedOut && (n.Unheard || c.Seen.Add(j.policy.StaleAfter) > j.in.Now)
 }
 
-// weigh says of one owner whether it is there, and whether it is compared.
-func (j *attributing) weigh(o *Owner, e *evidence) {
+// evaluate determines whether an owner exists and whether it is compared.
+func (j *attribution) evaluate(o *Owner, e *evidence) {
 	o.Assigned = e.assigned
-	j.face(o)
+	j.setDisplayed(o)
 	o.State = j.state(o, e)
 	if o.Excluded = j.exclusion(e); o.Excluded != nil {
 		return
@@ -204,9 +205,9 @@ func (j *attributing) weigh(o *Owner, e *evidence) {
 	o.Scope = widest.Scope()
 }
 
-// face chooses the interface and the MAC to show: those of the first claim, as
-// the kernel's come before the wire's.
-func (j *attributing) face(o *Owner) {
+// setDisplayed chooses the interface and the hardware address to display from the first claim.
+// Claims of kernels come before claims on the wire.
+func (j *attribution) setDisplayed(o *Owner) {
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
 		o.MAC = first.MAC
@@ -222,9 +223,9 @@ func (j *attributing) face(o *Owner) {
 	o.Namespace, o.Node = first.Interface.Namespace, first.Node()
 }
 
-// state says whether an owner is there. The kernel's word lasts until it is
-// taken back; the wire's word wears off, unless its node is silent.
-func (j *attributing) state(o *Owner, e *evidence) State {
+// state returns the state of an owner. A claim of a kernel lasts until it is withdrawn. A claim on
+// the wire expires unless its node is disconnected.
+func (j *attribution) state(o *Owner, e *evidence) State {
 	var kernel, unheard, heard bool
 	var newest Stamp
 	for _, c := range o.Claims {
@@ -255,9 +256,9 @@ func (j *attributing) state(o *Owner, e *evidence) State {
 	return Gone
 }
 
-// expire ends an owner that the wire alone shows, after twice the time that
-// makes it stale. What a node that timed out saw later ends with the node.
-func (j *attributing) expire(o *Owner, stale Stamp) {
+// expire deletes the claims of an owner that is only seen on the wire after twice the stale time.
+// Later claims of a node that timed out are deleted with the node.
+func (j *attribution) expire(o *Owner, stale Stamp) {
 	if end := stale.Add(j.policy.StaleAfter); j.in.Now < end {
 		j.again(end)
 		return
@@ -270,7 +271,7 @@ func (j *attributing) expire(o *Owner, stale Stamp) {
 }
 
 // exclusion returns why an owner is not compared; nil if it is.
-func (j *attributing) exclusion(e *evidence) *Exclusion {
+func (j *attribution) exclusion(e *evidence) *Exclusion {
 	if s, ok := j.shared(); ok {
 		return &Exclusion{Rule: RuleDeclaredShared, Reason: s.Reason}
 	}
@@ -281,7 +282,7 @@ func (j *attributing) exclusion(e *evidence) *Exclusion {
 		return &Exclusion{Rule: RuleLoopbackOrDummy}
 	case e.strong:
 		if e.until != 0 {
-			j.again(e.until) // a neighbour table may show the owner for longer
+			j.again(e.until) // a neighbour table may keep the owner alive for longer
 		}
 		return nil
 	case e.proxied == ByPlugin:
@@ -305,8 +306,8 @@ func (p *Policy) DeclaresShared(r Range) bool {
 	return slices.ContainsFunc(p.Shared, func(s Shared) bool { return s.Prefix.Contains(r.First) && s.Prefix.Contains(r.Last) })
 }
 
-// shared is the declaration that covers the address; the longest prefix wins.
-func (j *attributing) shared() (best Shared, ok bool) {
+// shared returns the declaration that covers the address; the longest prefix wins.
+func (j *attribution) shared() (best Shared, ok bool) {
 	for _, s := range j.policy.Shared {
 		if s.Prefix.Contains(j.in.Address) && (!ok || s.Prefix.Bits() > best.Prefix.Bits()) {
 			best, ok = s, true

@@ -33,7 +33,7 @@ func TestWireOnlyOwnersEnd(t *testing.T) {
 	}
 }
 
-// A neighbour table may have an owner for longer than its frames make it one.
+// A neighbour table may keep an owner alive for longer than its frames do.
 func TestOwnersAreJudgedAgainWhenTheirFramesAreOld(t *testing.T) {
 	for _, test := range []struct {
 		name  string

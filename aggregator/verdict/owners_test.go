@@ -31,8 +31,7 @@ func described(o *verdict.Owner) string {
 	return fmt.Sprintf("%s %d", text, len(o.Claims))
 }
 
-// wantOwners judges claims and interfaces in their order and in the opposite one, and checks the
-// owners.
+// wantOwners judges the claims and interfaces in their order and in reverse, and checks the owners.
 func (w *world) wantOwners(t *testing.T, why string, want ...string) {
 	t.Helper()
 	for range 2 {
@@ -49,17 +48,17 @@ func (w *world) wantOwners(t *testing.T, why string, want ...string) {
 	}
 }
 
-// ptp is a pod with a point-to-point veth.
+// ptp adds a pod with a point-to-point veth.
 func (w *world) ptp(node string, record uint32, name, mac string) (inside, port *verdict.Interface) {
 	return w.Veth(w.Namespace(node, record, fmt.Sprint(node, record), verdicttest.Pod(name)), mac, w.Link(node, fmt.Sprint("v", record), verdict.PointToPoint, false))
 }
 
-// tap is a port of a virtual machine on a bridge of n1.
+// tap adds the port of a virtual machine on a bridge of n1.
 func (w *world) tap() *verdict.Interface {
 	return w.Interface(w.Host("n1"), verdict.Interface{Name: "vnet0", MAC: "btapta", Attachment: verdict.Own, Link: w.Link("n1", "br0", verdict.Bridge, true), Tap: true})
 }
 
-// machine is a virtual machine that is a node with the address.
+// machine adds a virtual machine that is a node with the address.
 func (w *world) machine(node, mac string, attachment verdict.Attachment) {
 	i := w.Uplink(node)
 	i.MAC, i.Attachment = verdict.MAC(mac), attachment
@@ -79,7 +78,7 @@ func TestOwners(t *testing.T) {
 		build func(w *world)
 		want  []string
 	}{
-		// What kernels say.
+		// Claims of kernels.
 		{"a pod and its frame", func(w *world) {
 			inside, port := w.ptp("n1", 2, "a", "baaaaa")
 			w.Assigned(inside)
@@ -92,7 +91,7 @@ func TestOwners(t *testing.T) {
 			second.Name = "net1"
 			w.Assigned(second)
 		}, []string{"a n1/eth0 live assigned NODE=n1 2"}},
-		{"an address on a loopback, and a frame that says that it is there", func(w *world) {
+		{"an address on a loopback, and a frame that claims it", func(w *world) {
 			inside, port := w.ptp("n1", 2, "a", "baaaaa")
 			w.Assigned(w.Interface(inside.Namespace, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
 			w.Wire(port, "baaaaa")
@@ -125,19 +124,19 @@ func TestOwners(t *testing.T) {
 			w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: inside})
 		}, []string{"a n1/eth0 live NODE=n1 1"}},
 
-		// Whether they are there.
-		{"a node that is not heard from", func(w *world) {
+		// States of owners.
+		{"a disconnected node", func(w *world) {
 			inside, _ := w.ptp("n1", 2, "a", "baaaaa")
 			w.Assigned(inside)
 			w.Node("n1").Unheard = true
 			w.after(time.Hour)
 		}, []string{"a n1/eth0 unheard assigned NODE=n1 1"}},
-		{"what a node saw that is not heard from any more", func(w *world) {
+		{"a sighting by a node that is now disconnected", func(w *world) {
 			w.Wire(w.Uplink("n1"), stranger)
 			w.Node("n1").Unheard = true
 			w.after(time.Hour)
 		}, []string{stranger + " n1/eth0 unheard LINK=n1/eth0 1"}},
-		{"what a node saw that has timed out", func(w *world) {
+		{"a sighting by a node that timed out", func(w *world) {
 			w.Wire(w.Uplink("n1"), stranger)
 			w.Node("n1").Unheard, w.Node("n1").TimedOut = true, true
 		}, []string{stranger + " n1/eth0 gone stale 1"}},
@@ -176,7 +175,7 @@ func TestOwners(t *testing.T) {
 			w.Node("n1").TimedOut = true
 		}, []string{"a n1/eth0 live assigned LINK=n1/eth0 2"}},
 
-		// Whose frames they are.
+		// Senders of frames.
 		{"a neighbour table entry alone", func(w *world) {
 			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Frame: verdict.Frame{Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: stranger}})
 		}, []string{stranger + " n1/eth0 live believed 1"}},
@@ -189,7 +188,7 @@ func TestOwners(t *testing.T) {
 			w.Wire(w.Uplink("n1"), stranger)
 			w.Wire(w.Uplink("n2"), stranger)
 		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1", stranger + " n2/eth0 live LINK=n2/eth0 1"}},
-		{"two strangers, of whom one is seen in two VLANs", func(w *world) {
+		{"two external devices, one of them seen in two VLANs", func(w *world) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, stranger)
 			w.Wire(eth0, stranger).VLAN = 7
@@ -226,16 +225,16 @@ func TestOwners(t *testing.T) {
 			first.Index, second.Index = 9, 3
 			w.Wire(port, "baaaaa")
 		}, []string{"a n1/net1 live NODE=n1 1"}},
-		{"what is behind a port counts, though another one has the MAC", func(w *world) {
+		{"the namespace behind the port counts, though another one has the MAC", func(w *world) {
 			_, port := w.ptp("n1", 2, "a", "baaaaa")
 			w.ptp("n1", 3, "b", "baaaaa")
 			w.Wire(port, "baaaaa")
 		}, []string{"a n1/eth0 live NODE=n1 1"}},
-		{"a MAC that nobody has enters by a pod's port", func(w *world) {
+		{"an unknown MAC enters through a pod's port", func(w *world) {
 			_, port := w.ptp("n1", 2, "a", "baaaaa")
 			w.Wire(port, stranger)
 		}, []string{"a n1/vethn12 live NODE=n1 1"}},
-		{"a MAC that nobody has enters by a cable to another namespace", func(w *world) {
+		{"an unknown MAC enters through a cable to another namespace", func(w *world) {
 			_, port := w.ptp("n1", 2, "a", "baaaaa")
 			port.Uplink = true
 			w.Wire(port, stranger)
@@ -251,17 +250,17 @@ func TestOwners(t *testing.T) {
 			w.Assigned(inside)
 			w.Wire(w.Uplink("n1"), dockerMAC)
 		}, []string{dockerMAC + " n1/eth0 live LINK=n1/eth0 1", "a n1/eth0 live assigned NODE=n1 1"}},
-		{"one that docker made enters by a port of another link", func(w *world) {
+		{"a MAC made by docker enters through a port of another link", func(w *world) {
 			w.Veth(w.Namespace("n1", 2, "2", verdicttest.Pod("a")), dockerMAC, w.Link("n1", "docker0", verdict.Bridge, true))
 			w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n1", "br1", verdict.Bridge, true)}), dockerMAC)
 		}, []string{"a n1/eth0 live LINK=n1/br1 1"}},
-		{"one that docker made enters by an uplink of the container's own bridge", func(w *world) {
+		{"a MAC made by docker enters through an uplink of the container's own bridge", func(w *world) {
 			w.Veth(w.Namespace("n1", 2, "2", verdicttest.Pod("a")), dockerMAC, w.Link("n1", "docker0", verdict.Bridge, true))
 			port := w.Uplink("n1")
 			port.Link = w.Link("n1", "docker0", verdict.Bridge, true)
 			w.Wire(port, dockerMAC)
 		}, []string{"a n1/eth0 live LINK=n1/docker0 1"}},
-		{"one of another link that nobody made of an address enters from outside", func(w *world) {
+		{"an ordinary MAC of another link enters from outside", func(w *world) {
 			w.ptp("n1", 2, "a", "baaaaa")
 			w.Wire(w.Uplink("n1"), "baaaaa")
 		}, []string{"a n1/eth0 live LINK=n1/eth0 1"}},
@@ -278,8 +277,8 @@ func TestOwners(t *testing.T) {
 				i.MAC = vrrpMAC
 				w.Assigned(i)
 			}
-			w.Wire(lan[1], vrrpMAC) // seen by the second one, it is its own
-			w.Wire(lan[2], vrrpMAC) // seen by a third node, it is the first one's
+			w.Wire(lan[1], vrrpMAC) // the second node sees its own frame
+			w.Wire(lan[2], vrrpMAC) // the third node sees a frame of the first one
 			w.Wire(lan[2], vrrpMAC).VLAN = 7
 		}, []string{"n1 n1/eth0 live assigned NODE=n1 3", "n2 n2/eth0 live assigned NODE=n2 2"}},
 		{"a virtual router's MAC that a node has without the address", func(w *world) {
@@ -295,12 +294,12 @@ func TestOwners(t *testing.T) {
 			w.Assigned(inside)
 			w.Wire(lan[2], "bxxxxx")
 		}, []string{"a n2/eth0 live assigned NODE=n2 2"}},
-		{"two nodes have a MAC, and none hosts an owner", func(w *world) {
+		{"two nodes have a MAC, and neither hosts an owner", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2", "n3")
 			lan[0].MAC, lan[1].MAC = "bxxxxx", "bxxxxx"
 			w.Wire(lan[2], "bxxxxx")
 		}, []string{"n1 n1/eth0 live LINK=n3/eth0 1"}},
-		{"a node hosts two owners, of whom the second one is on the link", func(w *world) {
+		{"a node hosts two owners, the second one on the link", func(w *world) {
 			inside, _ := w.ptp("n1", 2, "a", "baaaaa")
 			w.Assigned(inside)
 			port := w.Uplink("n1")
@@ -334,7 +333,7 @@ func TestOwners(t *testing.T) {
 			w.Wire(w.Uplink("n1"), "bdummy")
 		}, []string{"n1 n1/dummy0 live loopback-or-dummy 2"}},
 
-		// A virtual machine that is a node.
+		// A virtual machine that runs an agent.
 		{"its frame by a tap", func(w *world) {
 			w.machine("vm", "bvmvmv", verdict.Own)
 			w.Wire(w.tap(), "bvmvmv")
@@ -367,7 +366,7 @@ func TestOwners(t *testing.T) {
 			w.Wire(w.tap(), "bvmvmv")
 		}, []string{"a n1/eth0 live assigned LINK=n1/br0 2"}},
 
-		// Answers for others.
+		// Proxies.
 		{"an advertisement without the Override flag", func(w *world) {
 			w.Wire(w.Uplink("n1"), stranger).NoOverride = true
 		}, []string{stranger + " n1/eth0 live reachable-via 1"}},
@@ -375,7 +374,7 @@ func TestOwners(t *testing.T) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, string(eth0.MAC)).Kind = verdict.Answered
 		}, []string{"n1 n1/eth0 live reachable-via 1"}},
-		{"a pod answers with its own MAC for what was meant for it", func(w *world) {
+		{"a pod answers with its own MAC for an address that it was meant to have", func(w *world) {
 			inside, port := w.ptp("n1", 2, "a", "baaaaa")
 			inside.Namespace.Intended = "10.0.0.5 cni-result eth0\n"
 			w.Wire(port, "baaaaa").Kind = verdict.Answered
@@ -406,42 +405,42 @@ func TestOwners(t *testing.T) {
 			w.Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
 			w.Answers = map[verdict.MAC][2]int{other: {verdict.ManyAnswers, verdict.SeveralOwned}}
 		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1"}},
-		{"what answers for many uses this address", func(w *world) {
+		{"a sender that answers for many uses this address", func(w *world) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, stranger).Kind = verdict.Answered
 			w.Wire(eth0, stranger).Kind = verdict.Used
 			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
 		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
-		{"what answers for many announces this address where another node sees it", func(w *world) {
+		{"a sender that answers for many announces this address to another node", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
 			w.Wire(lan[0], stranger).Kind = verdict.Answered
 			w.Wire(lan[1], stranger).VLAN = 1
 			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
 		}, []string{stranger + " n2/eth0 live LINK=n1/eth0 2"}},
-		{"what answers for many used this address long ago", func(w *world) {
+		{"a sender that answers for many used this address long ago", func(w *world) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, stranger).Kind = verdict.Used
 			w.after(w.Policy.StaleAfter).Wire(eth0, stranger).Kind = verdict.Answered
 			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
 		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
-		{"what answers for many announced this address long ago", func(w *world) {
+		{"a sender that answers for many announced this address long ago", func(w *world) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, stranger)
 			w.after(w.Policy.StaleAfter).Wire(eth0, stranger).Kind = verdict.Answered
 			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
 		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
-		{"what answers for many announced this address long ago on another link", func(w *world) {
+		{"a sender that answers for many announced this address long ago on another link", func(w *world) {
 			w.Wire(w.Uplink("n2"), stranger)
 			w.after(w.Policy.StaleAfter).Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
 			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
 		}, []string{stranger + " n1/eth0 live reachable-via 1", stranger + " n2/eth0 stale stale 1"}},
-		{"somebody else announces what is answered for", func(w *world) {
+		{"another sender announces the answered address", func(w *world) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, stranger).Kind = verdict.Answered
 			w.Wire(eth0, other)
 			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
 		}, []string{other + " n1/eth0 live LINK=n1/eth0 1", stranger + " n1/eth0 live reachable-via 1"}},
-		{"what answers for many seems to announce this address in a frame from elsewhere", func(w *world) {
+		{"a sender that answers for many announces this address in a frame of another MAC", func(w *world) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, stranger).Kind = verdict.Answered
 			w.Wire(eth0, stranger).Source = other

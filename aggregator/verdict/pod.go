@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// samePod tells whether all owners are sandboxes of one pod.
+// samePod reports whether all owners are sandboxes of one pod.
 func samePod(owners []Owner) bool {
 	first := owners[0].Workload()
 	for i := range owners[1:] {
@@ -18,7 +18,7 @@ func samePod(owners []Owner) bool {
 
 func (w Workload) samePod(other Workload) bool {
 	switch {
-	case w.OnlyNetns() || other.OnlyNetns(): // what runs in there says nothing of whose it is
+	case w.OnlyNetns() || other.OnlyNetns(): // the processes in the namespace do not identify its pod
 		return false
 	case w.UID != "" && other.UID != "":
 		return w.UID == other.UID
@@ -28,14 +28,15 @@ func (w Workload) samePod(other Workload) bool {
 	return w.Kind == Pod && other.Kind == Pod && w.Name != "" && w.Name == other.Name && w.Namespace == other.Namespace
 }
 
-// sameVM tells whether all owners are pods that run one virtual machine, as two do
-// while it is migrated.
+// sameVM reports whether all owners are pods that run one virtual machine, as two pods do during a
+// migration.
 func sameVM(owners []Owner) bool {
 	name := owners[0].VirtualMachine()
 	return name != "" && !slices.ContainsFunc(owners, func(o Owner) bool { return o.VirtualMachine() != name })
 }
 
-// VirtualMachine is the one that the owner runs, as NAMESPACE/NAME; empty for none.
+// VirtualMachine returns the virtual machine that the owner runs, as NAMESPACE/NAME; empty if there
+// is none.
 func (o *Owner) VirtualMachine() string {
 	if o.Kind() != Pod {
 		return ""
@@ -47,16 +48,16 @@ func (o *Owner) VirtualMachine() string {
 	return w.Namespace + "/" + w.VirtualMachine
 }
 
-// absentAfter is how long an owner is there before it counts that the Kubernetes
-// API has no pod for it: what we know of the API may be that much behind the node.
+// absentAfter is how long an owner must exist before a missing pod in the Kubernetes API counts.
+// The aggregator's view of the API may lag behind the node by this much.
 const absentAfter = 5 * time.Second
 
-// endedAfter is how long a sandbox may be there after its pod has ended: the kubelet
-// says so first, and removes it then.
+// endedAfter is how long a sandbox may exist after its pod has ended. The kubelet reports the end
+// before it removes the sandbox.
 const endedAfter = 5 * time.Second
 
-// join says of an owner what the Kubernetes API does.
-func (j *attributing) join(o *Owner) {
+// joinPod adds the state of the Kubernetes API to an owner.
+func (j *attribution) joinPod(o *Owner) {
 	if o.Kind() != Pod {
 		return
 	}
@@ -73,18 +74,18 @@ func (j *attributing) join(o *Owner) {
 		switch at := o.Begun().Add(absentAfter); {
 		case j.in.Now < at:
 			j.again(at)
-		case j.in.PodsKnownUntil < at: // it is not followed just now, or listed anew
-			j.again(j.in.Now.Add(askEvery))
+		case j.in.PodsKnownUntil < at: // the API is not followed, or is being listed again
+			j.again(j.in.Now.Add(checkInterval))
 		default:
 			o.Orphaned = true
 		}
 	}
 }
 
-// Ended tells whether all containers of the pod have ended for good.
+// Ended reports whether the pod has ended for good.
 func (p *PodObject) Ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
-// orphans are the owners that were left behind.
+// orphans returns the owners whose pods have ended or no longer exist.
 func orphans(owners []Owner) (left []*Owner) {
 	for i := range owners {
 		if owners[i].Orphaned {
@@ -94,9 +95,9 @@ func orphans(owners []Owner) (left []*Owner) {
 	return left
 }
 
-// recall keeps what the Kubernetes API said of owners that were left behind while it
-// is not heard from: nothing speaks against that.
-func recall(owners []Owner, before []Member) {
+// restoreOrphaned restores what the Kubernetes API said about orphaned owners while the API is
+// disconnected and cannot contradict it.
+func restoreOrphaned(owners []Owner, before []Member) {
 	for i := range owners {
 		o := &owners[i]
 		k := slices.IndexFunc(before, func(was Member) bool { return was.ID == o.ID })

@@ -44,14 +44,14 @@ func TestT10SandboxWhosePodIsNoMore(t *testing.T) {
 				t.Errorf("got orphaned %v and %v, want the old one only", c.Owners[0].Orphaned, c.Owners[1].Orphaned)
 			}
 
-			// The API server is away: what it said last is all that there is.
+			// While the API server is down, the last known state counts.
 			w.Pods = nil
 			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseOrphanedSandbox {
 				t.Errorf("got cause %s with the API server away, want it as it was", c.Cause)
 			}
 			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running"})
 			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseUnknown {
-				t.Errorf("got cause %s of a pod that the API knows, want none", c.Cause)
+				t.Errorf("got cause %s of a pod that is in the API, want none", c.Cause)
 			}
 		})
 	}
@@ -72,11 +72,11 @@ func TestANewPodIsNotOrphanedBeforeTheAPICanHaveToldOfIt(t *testing.T) {
 	}
 	w.Known = 0
 	if out = w.wantNone(t); !out.Owners[0].Orphaned {
-		t.Error("got a pod that the API does not have for one that it has")
+		t.Error("got an absent pod for one that is in the API")
 	}
 }
 
-// The kubelet tells that a pod has ended, and removes its sandbox then.
+// The kubelet reports the end of a pod before it removes the sandbox.
 func TestAPodThatHasJustEndedIsNotOrphaned(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	verdicttest.Given(w.World, w.Namespace("n1", 2, "100", verdicttest.Pod("job")))
@@ -89,18 +89,18 @@ func TestAPodThatHasJustEndedIsNotOrphaned(t *testing.T) {
 	}
 	w.after(5 * time.Second)
 	if out := w.wantNone(t); !out.Owners[0].Orphaned {
-		t.Error("got a sandbox that stays for one that is not left behind")
+		t.Error("got no orphaned sandbox for one that remains")
 	}
 }
 
 func TestL4CompletedPodHoldsNothing(t *testing.T) {
-	// That its object lists the address makes no owner: its namespace is gone.
+	// The address in the pod's status does not make it an owner, because its namespace is gone.
 	w := newWorld("10.244.1.5")
 	w.Says("uid-done", verdict.PodObject{Namespace: "default", Name: "done", Phase: "Succeeded", IPs: []netip.Addr{w.Addr}})
 	w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running", IPs: []netip.Addr{w.Addr}})
 	verdicttest.Given(w.World, w.Namespace("n1", 2, "100", verdicttest.Pod("new")))
 	if out := w.wantNone(t); len(out.Owners) != 1 {
-		t.Errorf("got %d owners, want the one that runs", len(out.Owners))
+		t.Errorf("got %d owners, want the running one", len(out.Owners))
 	}
 }
 
@@ -109,12 +109,12 @@ func TestL16TwinsOfOneVirtualMachine(t *testing.T) {
 		name string
 		made func(w *world, name string) verdict.Workload
 	}{
-		{"as the runtime says", func(_ *world, name string) verdict.Workload {
+		{"according to the runtime", func(_ *world, name string) verdict.Workload {
 			who := verdicttest.Pod(name)
 			who.VirtualMachine = "vm1"
 			return who
 		}},
-		{"as the API says", func(w *world, name string) verdict.Workload {
+		{"according to the API", func(w *world, name string) verdict.Workload {
 			w.Says("uid-"+name, verdict.PodObject{Namespace: "default", Name: name, Phase: "Running", VirtualMachine: "vm1"})
 			return verdicttest.Pod(name)
 		}},
@@ -142,8 +142,8 @@ func TestL16TwinsOfOneVirtualMachine(t *testing.T) {
 	}
 }
 
-// A launcher that has ended, and whose sandbox stays, is no migration that is stuck.
-func TestLauncherThatWasLeftBehind(t *testing.T) {
+// A virt-launcher pod that has ended while its sandbox remains is not a stuck migration.
+func TestOrphanedLauncher(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	from, to := verdicttest.Pod("from"), verdicttest.Pod("to")
 	from.VirtualMachine, to.VirtualMachine = "vm1", "vm1"
@@ -226,7 +226,7 @@ func TestRangesOfPodsAreOneNetwork(t *testing.T) {
 	}
 }
 
-func TestTheAPINamesWhomTheNodeCannot(t *testing.T) {
+func TestTheAPINamesPodsThatTheNodeCannot(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Says("uid-a", verdict.PodObject{Namespace: "shop", Name: "cart", Phase: "Running"})
 	c := verdicttest.Given(w.World, w.Namespace("n1", 2, "100", verdict.Workload{Kind: verdict.Pod, UID: "uid-a", Source: "cgroup"}))

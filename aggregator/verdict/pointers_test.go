@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// Records are told apart by their keys: a case from a file, or from another aggregator, has
-// other pointers. Only owners of the judgement that is being made may be compared by pointer.
+// Records are identified by their keys, because a case from a file or another aggregator has other
+// pointers. Only owners of the current judgement may be compared by pointer.
 func TestNoPointerOfARecordIsItsIdentity(t *testing.T) {
 	fset := token.NewFileSet()
 	var files []*ast.File
@@ -78,10 +78,10 @@ func bad(a, b *Node, x, y both, all []*Node) bool {
 	}
 }
 
-// checkedPackage is the path of the package that is checked.
+// checkedPackage is the import path of the package that is checked.
 const checkedPackage = "checked"
 
-// pointerUses returns the places where pointers other than those of owners decide on equality.
+// pointerUses returns the places where pointers other than pointers to owners are compared.
 func pointerUses(t *testing.T, fset *token.FileSet, files []*ast.File) (uses []string) {
 	t.Helper()
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}}
@@ -98,7 +98,7 @@ func pointerUses(t *testing.T, fset *token.FileSet, files []*ast.File) (uses []s
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch e := n.(type) {
 			case *ast.FuncDecl:
-				// These compare keys or values: equal pointers have equal ones.
+				// These functions compare keys or values and only use pointers as a shortcut.
 				return !slices.Contains([]string{"is", "same", "equal"}, strings.ToLower(e.Name.Name))
 			case *ast.BinaryExpr:
 				x, y := info.Types[e.X], info.Types[e.Y]
@@ -130,11 +130,11 @@ func pointerUses(t *testing.T, fset *token.FileSet, files []*ast.File) (uses []s
 	return uses
 }
 
-// hasPointer reports whether values of a type are equal only if their pointers are. Pointers to
-// owners do not count.
+// hasPointer reports whether comparing values of a type compares pointers. Pointers to owners do
+// not count.
 func hasPointer(t types.Type) bool {
 	if named, ok := t.(*types.Named); ok && named.Obj().Pkg() != nil && named.Obj().Pkg().Path() != checkedPackage {
-		return false // other packages compare values, as net/netip does
+		return false // types of other packages, such as netip.Addr, compare values
 	}
 	switch u := t.Underlying().(type) {
 	case *types.Pointer:

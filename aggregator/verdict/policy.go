@@ -6,35 +6,36 @@ import (
 	"time"
 )
 
-// Shared declares that addresses are held by several owners on purpose.
+// Shared declares that several owners hold the addresses of a prefix on purpose.
 type Shared struct {
 	Prefix netip.Prefix
 	Reason string
 }
 
-// Network is a declared network: each of its addresses may be held once in the
-// whole cluster, whatever node and wire the holder is on.
+// Network is a declared network: each of its addresses must be unique in the whole cluster, on
+// whichever node and link it is.
 type Network struct {
 	Name     string
 	Prefixes []netip.Prefix
 }
 
-// Policy is what the operator decides. No field has a default here.
+// Policy is the configuration of verdicts. No field has a default here.
 type Policy struct {
-	// Cluster keeps the conflict ids of clusters apart.
+	// Cluster is part of conflict IDs, so that those of different clusters differ.
 	Cluster string
-	// Settle is how long two owners must live side by side to be confirmed.
+	// Settle is how long two owners must coexist before a conflict is confirmed.
 	Settle time.Duration
-	// StaleAfter is how long an owner that only the wire shows counts as alive.
+	// StaleAfter is how long an owner that is only seen on the wire counts as live after its last
+	// frame.
 	StaleAfter time.Duration
-	// HandoverGrace is what Settle is where an address may be handed over: between
-	// nodes that hold it themselves, or two sandboxes of one pod.
+	// HandoverGrace replaces Settle where an address may be handed over: between nodes that have it
+	// themselves, or between two sandboxes of one pod.
 	HandoverGrace time.Duration
-	// MigrationGrace is what Settle is between two pods that run one virtual machine.
+	// MigrationGrace replaces Settle for two pods that run one virtual machine.
 	MigrationGrace time.Duration
-	// NodeTimeout is only named in texts: nodes are timed out by the caller.
+	// NodeTimeout is used in texts only; the caller times nodes out.
 	NodeTimeout time.Duration
-	// LeakedAfter is how long an allocation may be without a holder.
+	// LeakedAfter is how long an allocation may be unused before it is reported as leaked.
 	LeakedAfter time.Duration
 	Networks    []Network
 	Shared      []Shared
@@ -42,8 +43,8 @@ type Policy struct {
 	Routers []Router
 }
 
-// A Router declares that a workload, given by name or hardware address, answers for addresses
-// of others on purpose.
+// A Router declares that a workload answers on purpose for addresses of others. It is identified by
+// name or hardware address.
 type Router struct {
 	// Who is a pattern (path.Match) for NAMESPACE/POD, or for the name of a workload without a
 	// namespace; empty if MAC is set.
@@ -52,7 +53,7 @@ type Router struct {
 	Reason string
 }
 
-// names reports whether a declaration applies to the workload in a namespace.
+// names reports whether the declaration applies to the workload in a namespace.
 func (r Router) names(ns *Namespace) bool {
 	name := ns.Who.Name()
 	if in := ns.Who.Namespace(); in != "" {

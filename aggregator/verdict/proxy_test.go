@@ -8,38 +8,38 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// antrea is the hardware address that Antrea answers with for others.
+// antrea is the hardware address with which Antrea answers for others.
 const antrea = "\xaa\xbb\xcc\xdd\xee\xff"
 
 func TestAProxyIsNoRival(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind       verdict.Evidence
 		mac        string
-		uplink     bool // it is seen there, not by a pod's port
+		uplink     bool // whether the frame enters through the uplink or a pod's port
 		noOverride bool
-		answers    int // how many addresses it answers for
-		owned      int // how many owners have some of them
+		answers    int // number of addresses for which it answers
+		owned      int // number of owners of these addresses
 		announced  bool
 		rivals     bool
 	}{
-		"a pod only answers":                       {kind: verdict.Answered, mac: "proxyp"},
-		"a pod announces":                          {kind: verdict.Announced, mac: "proxyp", rivals: true},
-		"a pod uses it":                            {kind: verdict.Used, mac: "proxyp", rivals: true},
-		"a pod answers that may be overridden":     {kind: verdict.Answered, mac: "proxyp", noOverride: true},
-		"a guest behind a pod answers":             {kind: verdict.Answered, mac: "huestg", rivals: true},
-		"a guest's answer may be overridden":       {kind: verdict.Answered, mac: "huestg", noOverride: true},
-		"a stranger answers":                       {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 1, rivals: true},
-		"a stranger answers for some":              {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
-		"a stranger answers for two owners":        {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2},
-		"who answers for two announced this one":   {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2, announced: true, rivals: true},
-		"a responder answers behind a pod":         {kind: verdict.Answered, mac: antrea},
-		"a stranger answers for many":              {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers},
-		"who answers for many announces this one":  {kind: verdict.Announced, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
-		"who answers for many uses this one":       {kind: verdict.Used, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
-		"a stranger's answer may be overridden":    {kind: verdict.Answered, mac: "ttrang", uplink: true, noOverride: true},
-		"its announcement may be overridden":       {kind: verdict.Announced, mac: "ttrang", uplink: true, noOverride: true},
-		"a network plugin's responder answers":     {kind: verdict.Answered, mac: antrea, uplink: true, answers: 1},
-		"somebody has a responder's address to be": {kind: verdict.Announced, mac: antrea, uplink: true, rivals: true},
+		"a pod only answers":                                {kind: verdict.Answered, mac: "proxyp"},
+		"a pod announces":                                   {kind: verdict.Announced, mac: "proxyp", rivals: true},
+		"a pod uses it":                                     {kind: verdict.Used, mac: "proxyp", rivals: true},
+		"a pod answers that may be overridden":              {kind: verdict.Answered, mac: "proxyp", noOverride: true},
+		"a guest behind a pod answers":                      {kind: verdict.Answered, mac: "huestg", rivals: true},
+		"a guest's answer may be overridden":                {kind: verdict.Answered, mac: "huestg", noOverride: true},
+		"a stranger answers":                                {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 1, rivals: true},
+		"a stranger answers for some":                       {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers - 1, rivals: true},
+		"a stranger answers for two owners":                 {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2},
+		"a sender that answers for two announced this one":  {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: 2, owned: 2, announced: true, rivals: true},
+		"a responder answers behind a pod":                  {kind: verdict.Answered, mac: antrea},
+		"a stranger answers for many":                       {kind: verdict.Answered, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers},
+		"a sender that answers for many announces this one": {kind: verdict.Announced, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"a sender that answers for many uses this one":      {kind: verdict.Used, mac: "ttrang", uplink: true, answers: verdict.ManyAnswers, rivals: true},
+		"a stranger's answer may be overridden":             {kind: verdict.Answered, mac: "ttrang", uplink: true, noOverride: true},
+		"its announcement may be overridden":                {kind: verdict.Announced, mac: "ttrang", uplink: true, noOverride: true},
+		"a network plugin's responder answers":              {kind: verdict.Answered, mac: antrea, uplink: true, answers: 1},
+		"a namespace has the address of a responder":        {kind: verdict.Announced, mac: antrea, uplink: true, rivals: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld("fd00::5")
@@ -56,7 +56,7 @@ func TestAProxyIsNoRival(t *testing.T) {
 			}
 			own, other := w.Assigned(owner), w.Wire(port, test.mac)
 			other.Kind, other.NoOverride = test.kind, test.noOverride
-			if !test.uplink { // not trusted on a pod's port: an attacker in the pod can send the same
+			if !test.uplink { // not trusted on a pod's port, because an attacker in the pod can send the same frame
 				w.Policy.Routers = []verdict.Router{{Who: "default/prox*", Reason: "it routes"}}
 			}
 			if test.rivals {
@@ -83,7 +83,7 @@ func TestHolderWhoseAnswersMayBeOverriddenIsAnOwner(t *testing.T) {
 	two, _ := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("b")), "bbbbbb", l)
 	w.Assigned(one)
 	c := w.Wire(port, "baaaaa")
-	c.Kind, c.NoOverride = verdict.Answered, true // its address is still optimistic (RFC 4429)
+	c.Kind, c.NoOverride = verdict.Answered, true // the address is still optimistic (RFC 4429)
 	w.Assigned(two)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
 }
@@ -97,21 +97,21 @@ func TestVirtualMachineOnABridgeOfTheNodeIsComparedOnTheNode(t *testing.T) {
 	w.Wire(tap, "vmvmvm")
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.NodeScope, "n1")
 
-	// The same by an uplink in the bridge is a device on that link alone.
+	// The same answer through an uplink in the bridge is from a device on that link only.
 	w = newWorld("10.244.0.5")
 	inside, _ = w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
 	w.Assigned(inside)
 	virbr0 = w.Link("n1", "virbr0", verdict.Bridge, true)
 	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{MAC: "vplink", Attachment: verdict.Own, Link: virbr0, Uplink: true}), "vmvmvm")
-	// And it is, where a veth inside the host shows it once more.
+	// A veth pair inside of the host shows the frame once more.
 	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "p1", MAC: "patchp", Attachment: verdict.Own, Link: virbr0}), "vmvmvm")
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleDifferentLinks)
 }
 
-// A sandbox of gVisor has a network that no kernel knows: it answers for what it was given
+// A gVisor sandbox has a network stack of its own that no kernel knows. It answers for its address
 // with the hardware address of its interface.
-func TestWhoAnswersForWhatItWasGivenIsNoProxy(t *testing.T) {
+func TestASandboxThatAnswersForItsAddressIsNoProxy(t *testing.T) {
 	for intended, rivals := range map[string]bool{"10.0.0.5 cri eth0": true, "10.0.0.6 cri eth0": false} {
 		w := newWorld("10.0.0.5")
 		l := w.Link("n1", "cni0", verdict.Bridge, false)

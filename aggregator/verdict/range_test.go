@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// span returns the range from one address to another one, as "10.0.0.1-10.0.0.9".
+// span parses a range such as "10.0.0.1-10.0.0.9".
 func span(text string) verdict.Range {
 	for i, c := range text {
 		if c == '-' {
@@ -150,17 +150,17 @@ func TestPoolsCompete(t *testing.T) {
 		change func(a, b *verdict.Pool)
 		want   bool
 	}{
-		"both are routed":                        {want: true},
-		"they are of one network":                {change: func(_, b *verdict.Pool) { b.Network = "a" }},
-		"nobody configured the first":            {change: func(a, _ *verdict.Pool) { a.Config = "" }},
-		"nobody configured the second":           {change: func(_, b *verdict.Pool) { b.Config = "" }},
-		"only the first is routed":               {change: func(_, b *verdict.Pool) { b.Routed = false }},
-		"only the second is routed":              {change: func(a, _ *verdict.Pool) { a.Routed = false }},
-		"none is routed, and no device is known": {change: func(a, b *verdict.Pool) { a.Routed, b.Routed = false, false }},
-		"none is routed, on one bridge": {change: func(a, b *verdict.Pool) {
+		"both are routed":                           {want: true},
+		"they are of one network":                   {change: func(_, b *verdict.Pool) { b.Network = "a" }},
+		"the first one has no configuration":        {change: func(a, _ *verdict.Pool) { a.Config = "" }},
+		"the second one has no configuration":       {change: func(_, b *verdict.Pool) { b.Config = "" }},
+		"only the first is routed":                  {change: func(_, b *verdict.Pool) { b.Routed = false }},
+		"only the second is routed":                 {change: func(a, _ *verdict.Pool) { a.Routed = false }},
+		"neither is routed, and no device is known": {change: func(a, b *verdict.Pool) { a.Routed, b.Routed = false, false }},
+		"neither is routed, on one bridge": {change: func(a, b *verdict.Pool) {
 			a.Routed, b.Routed, a.Device, b.Device = false, false, "br0", "br0"
 		}, want: true},
-		"none is routed, on two bridges": {change: func(a, b *verdict.Pool) {
+		"neither is routed, on two bridges": {change: func(a, b *verdict.Pool) {
 			a.Routed, b.Routed, a.Device, b.Device = false, false, "br0", "br1"
 		}},
 		"no address in common": {change: func(_, b *verdict.Pool) { b.Ranges = []verdict.Range{span("10.0.9.0/24")} }},

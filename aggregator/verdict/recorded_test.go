@@ -14,14 +14,14 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
-// rowsDir has the verdicts on the rows of docs/situations.md, casesDir the case of each row.
+// rowsDir has the verdicts on the rows of docs/situations.md; casesDir has the case of each row.
 const (
 	rowsDir  = "../../tests/testdata/situations"
 	casesDir = "testdata/cases"
 )
 
-// TestEachRowHasACaseThatIsJudgedSo judges the case that the test of each row recorded. The
-// verdict is the one that the test reached in real network namespaces.
+// TestEachRowHasACaseThatIsJudgedSo judges the recorded case of each row. The expected verdict is
+// the one that was reached in real network namespaces.
 func TestEachRowHasACaseThatIsJudgedSo(t *testing.T) {
 	rows, err := filepath.Glob(filepath.Join(rowsDir, "*.json"))
 	if err != nil || len(rows) < 60 {
@@ -105,7 +105,8 @@ func rowOf(f *casefile.File) (r row.Row) {
 	return r
 }
 
-// nameOf returns the kind and the name of an owner; a device outside has only its MAC.
+// nameOf returns the kind and the name of an owner. An external device is named by its hardware
+// address.
 func nameOf(o *verdict.Owner) string {
 	w := o.Workload()
 	name := w.Name
@@ -125,8 +126,8 @@ func scopeText(kind verdict.ScopeKind, name string) string {
 	return strings.TrimSpace(kind.String() + " " + name)
 }
 
-// sameAgain fails the test if a case is judged otherwise when no two references in it lead to
-// the same record, or after it was written to a file and read again.
+// sameAgain checks that a case is judged the same if all of its references point to separate
+// records, and after it was written to a file and read again.
 func sameAgain(t *testing.T, p *verdict.Policy, c *verdict.Case, want verdict.Judgement) {
 	t.Helper()
 	check := func(how string, got verdict.Judgement) {
@@ -153,7 +154,7 @@ func sameAgain(t *testing.T, p *verdict.Policy, c *verdict.Case, want verdict.Ju
 	}
 }
 
-// unshared returns a copy of a value in which each reference leads to a record of its own.
+// unshared returns a deep copy of a value in which no two references point to the same record.
 func unshared(v reflect.Value) reflect.Value {
 	out := reflect.New(v.Type()).Elem()
 	switch {
@@ -175,8 +176,8 @@ func unshared(v reflect.Value) reflect.Value {
 	return out
 }
 
-// same reports whether two values are equal, wherever they are in memory. A list without
-// elements is no list.
+// same reports whether two values are equal, regardless of pointers. Empty and nil slices are
+// equal.
 func same(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Pointer:
@@ -194,7 +195,7 @@ func same(a, b reflect.Value) bool {
 		}
 		for i := range a.NumField() {
 			if !a.Type().Field(i).IsExported() {
-				return false // a value of another package, which its == compares
+				return false // a type of another package, which == compares
 			}
 			if !same(a.Field(i), b.Field(i)) {
 				return false

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// clocksDiffer is the smallest difference between times of two nodes that decides which is
+// minClockDifference is the smallest difference between times of two nodes that decides which is
 // earlier. Skew is measured to within milliseconds, and kernels stamp addresses by the tick.
-const clocksDiffer = 200 * time.Millisecond
+const minClockDifference = 200 * time.Millisecond
 
-// title returns what is known about the right of an owner.
+// title returns what is known about an owner's right to the address.
 func (q *inquiry) title(o *Owner) Title {
 	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o)}
-	t.Unclear = o.Namespace != nil && q.bookedFor(nil, o) == maybeBooked
+	t.Unclear = o.Namespace != nil && q.bestMatch(nil, o) == possibleMatch
 	for _, al := range q.allocations {
-		if q.books(al, o) == booked {
+		if q.matches(al, o) == certainMatch {
 			t.Pool = al.Pool
 			break
 		}
@@ -27,7 +27,7 @@ func (q *inquiry) title(o *Owner) Title {
 	return t
 }
 
-// Title returns what is known about the right of an owner.
+// Title returns what is known about an owner's right to the address.
 func (c *Conflict) Title(o *Owner) Title {
 	for _, t := range c.Titles {
 		if t.Owner == o.ID {
@@ -37,23 +37,23 @@ func (c *Conflict) Title(o *Owner) Title {
 	return Title{Owner: o.ID}
 }
 
-// Rightful returns the one of some owners that is to keep the address, and the reason. The
-// allocation decides first, then the older assignment, then intent; each decides only between the
-// owners that the previous one leaves. It returns nil if that is undecided. All remedies follow it.
+// Rightful returns the owner that should keep the address, and the reason; nil if that is
+// undecided. The allocation decides first, then the older assignment, then intent; each only
+// decides between the owners that remain. All remedies follow this decision.
 func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
-	left := those(owners, func(o *Owner) bool { return !o.Orphaned })
+	left := filterOwners(owners, func(o *Owner) bool { return !o.Orphaned })
 	switch len(left) {
 	case 0:
 		return nil, RightUndecided
 	case 1:
-		return left[0], RightIntent // the other owners belong to pods that have ended
+		return left[0], RightIntent // the pods of the other owners have ended
 	}
-	if allocated := those(left, func(o *Owner) bool { return c.Title(o).Allocated() }); len(allocated) == 1 {
+	if allocated := filterOwners(left, func(o *Owner) bool { return c.Title(o).Allocated() }); len(allocated) == 1 {
 		return allocated[0], RightAllocation
 	} else if len(allocated) > 1 {
 		left = allocated
-	} else if maybe := those(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
-		return nil, RightUndecided // IPAM has it for an owner that cannot be identified with certainty
+	} else if maybe := filterOwners(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
+		return nil, RightUndecided // IPAM has the address for an owner that cannot be identified with certainty
 	}
 	if c.Rule == RuleSamePod {
 		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
@@ -61,14 +61,14 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if first := oldest(left); first != nil {
 		return first, RightOlderAssignment
 	}
-	if meant := those(left, func(o *Owner) bool { return c.Title(o).Given }); len(meant) == 1 {
+	if meant := filterOwners(left, func(o *Owner) bool { return c.Title(o).Given }); len(meant) == 1 {
 		return meant[0], RightIntent
 	}
 	return nil, RightUndecided
 }
 
-// those returns the owners for which holds is true.
-func those(owners []*Owner, holds func(*Owner) bool) (found []*Owner) {
+// filterOwners returns the owners for which holds returns true.
+func filterOwners(owners []*Owner, holds func(*Owner) bool) (found []*Owner) {
 	for _, o := range owners {
 		if holds(o) {
 			found = append(found, o)
@@ -86,13 +86,13 @@ func (q *inquiry) poolGateway(o *Owner) bool {
 	})
 }
 
-// oldest returns the owner whose kernel was given the address first; nil if that is not known
-// or two got it at the same time. Clocks of several nodes are compared by their skew.
+// oldest returns the owner whose kernel got the address first; nil if that is not known or two got
+// it at the same time. Times of different nodes are corrected by clock skew.
 //
-// An owner that only frames show, behind a port of a namespace, has no known assignment. It
-// counts as younger than an assignment from before its first frame. If the assignment is later
-// than the first frame, the order is not known: an attacker could send a frame early to appear
-// older. The age of an external device is never known.
+// The assignment time of an owner that is only seen on the wire, behind a port of a namespace, is
+// not known. It counts as younger than an assignment from before its first frame. If the assignment
+// is later than the first frame, the order is not known: an attacker could send a frame early to
+// appear older. The age of an external device is never known.
 func oldest(owners []*Owner) *Owner {
 	var first *Owner
 	for _, o := range owners {
@@ -130,7 +130,7 @@ func oldest(owners []*Owner) *Owner {
 		if at <= began {
 			return nil
 		}
-		if !o.Node.Is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < clocksDiffer) {
+		if !o.Node.Is(first.Node) && (!o.Node.SkewKnown || !first.Node.SkewKnown || at.Sub(began) < minClockDifference) {
 			return nil
 		}
 	}

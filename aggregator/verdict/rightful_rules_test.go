@@ -38,7 +38,7 @@ func TestWhichOwnersAreOneWorkload(t *testing.T) {
 		{"one virtual machine", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l2", "vm" }), verdict.RuleSameVM},
 		{"virtual machines of two namespaces", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name, w.VirtualMachine, w.Namespace = "l2", "vm", "other" }), verdict.RuleAssignedTwice},
 		{"pods without a virtual machine", with(func(w *verdict.Workload) { w.Name = "l1" }), with(func(w *verdict.Workload) { w.Name = "l2" }), verdict.RuleAssignedTwice},
-		{"a pod of a virtual machine, and one of none", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name = "l2" }), verdict.RuleAssignedTwice},
+		{"a pod of a virtual machine, and an ordinary one", with(func(w *verdict.Workload) { w.Name, w.VirtualMachine = "l1", "vm" }), with(func(w *verdict.Workload) { w.Name = "l2" }), verdict.RuleAssignedTwice},
 		{"containers of one virtual machine", with(func(w *verdict.Workload) { w.Kind, w.Name, w.VirtualMachine = verdict.Container, "l1", "vm" }), with(func(w *verdict.Workload) { w.Kind, w.Name, w.VirtualMachine = verdict.Container, "l2", "vm" }), verdict.RuleAssignedTwice},
 	} {
 		for range 2 {
@@ -53,7 +53,7 @@ func TestWhichOwnersAreOneWorkload(t *testing.T) {
 	}
 }
 
-func TestWhatTheKubernetesAPISaidOfOneOwnerIsNotSaidOfAnother(t *testing.T) {
+func TestPodStateIsRestoredForItsOwnerOnly(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Says("uid-old", verdict.PodObject{Absent: true})
 	w.Within("n1", "", "kind", verdicttest.Who("old"))
@@ -68,7 +68,7 @@ func TestWhatTheKubernetesAPISaidOfOneOwnerIsNotSaidOfAnother(t *testing.T) {
 	}
 }
 
-// What the API says of a uid is said of pods only.
+// The Kubernetes API is consulted for pods only, even if another workload has the UID.
 func TestOnlyPodsAreLookedUp(t *testing.T) {
 	for kind, want := range map[verdict.WorkloadKind]bool{verdict.Pod: true, verdict.Container: false} {
 		w := newWorld("10.244.1.5")
@@ -222,7 +222,7 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 	}
 }
 
-// guestOf is a pod on br0 and its port, behind which there may be a guest.
+// guestOf adds a pod on br0 with its port, behind which there may be a guest.
 func (w *world) guestOf(node, name string) (inside, port *verdict.Interface) {
 	return w.Veth(w.Namespace(node, 50, "150", verdicttest.Pod(name)), "blaunc", w.Link(node, "br0", verdict.Bridge, true))
 }

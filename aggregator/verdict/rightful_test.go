@@ -9,7 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// blue returns a network namespace that was made by hand.
+// blue returns a network namespace that was created by hand.
 func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
 }
@@ -25,7 +25,7 @@ func TestRightfulOwner(t *testing.T) {
 			verdicttest.Twins(w)
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
 		}, "new", verdict.RightAllocation},
-		{"IPAM has it for the one that came by hand before", func(w *verdicttest.World) {
+		{"IPAM has it for the earlier owner", func(w *verdicttest.World) {
 			w.Within("n1", "", "", blue("blue"))
 			w.After(time.Minute).Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
@@ -63,7 +63,7 @@ func TestRightfulOwner(t *testing.T) {
 			w.Within("n1", "", "", blue("blue"))
 			w.After(time.Minute).Within("n1", "", "kindnet", verdicttest.Who("web"))
 		}, "blue", verdict.RightOlderAssignment},
-		{"at one time: the one that was meant to have it", func(w *verdicttest.World) {
+		{"at the same time, and one was meant to have it", func(w *verdicttest.World) {
 			w.Within("n1", "", "", blue("blue"))
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 		}, "web", verdict.RightIntent},
@@ -76,7 +76,7 @@ func TestRightfulOwner(t *testing.T) {
 			w.Within("n1", "", "", blue("a"))
 			w.After(time.Minute).Within("n2", "", "", blue("b"))
 		}, "", verdict.RightUndecided},
-		{"IPAM has it for somebody who may be one of them", func(w *verdicttest.World) {
+		{"IPAM has it for a holder that may be one of them", func(w *verdicttest.World) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.After(time.Minute).Within("n1", "", "", blue("cni-0123"))
 			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "young")
@@ -98,7 +98,7 @@ func TestRightfulOwner(t *testing.T) {
 			w.Within("n1", "cni0", "", blue("first"))
 			w.After(time.Minute).Within("n1", "cni0", "", blue("refused")).Kind = verdict.DADFailed
 		}, "first", verdict.RightOlderAssignment},
-		{"a sandbox of a pod that is no more", func(w *verdicttest.World) {
+		{"a sandbox of a deleted pod", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
 			w.Says("uid-old", verdict.PodObject{Absent: true})
 			w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running"})

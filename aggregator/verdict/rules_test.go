@@ -277,7 +277,7 @@ func TestTwoAgentsOnOneKernelSeeOneOwner(t *testing.T) {
 	if out := w.wantNone(t); len(out.Owners) != 1 {
 		t.Fatalf("got %d owners, want one", len(out.Owners))
 	}
-	// Without an inode, nothing tells that they are one.
+	// Without an inode, the namespaces of two agents cannot be identified.
 	if a, b := verdict.OwnerID(w.Node("n1"), 2, ""), verdict.OwnerID(w.Node("n2"), 2, ""); a == b {
 		t.Errorf("got %s for both", a)
 	}
@@ -306,7 +306,7 @@ func TestANarrowerGroupThatIsNotCoveredIsItsOwn(t *testing.T) {
 	}
 }
 
-// threeOnALink are two pods on a bridge and an external device.
+// threeOnALink adds two pods on a bridge and an external device.
 func threeOnALink(w *world) (a, b, stranger *verdict.Claim) {
 	l := w.Link("n1", "cni0", verdict.Bridge, false)
 	a, b = twoPods(w, verdict.Bridge, false, [2]string{"baaaaa", "bbbbbb"})
@@ -331,7 +331,7 @@ func TestTwoScopesNeverShareAConflict(t *testing.T) {
 	wantTwoIDs(t, w, first.ID)
 	wantTwoIDs(t, w, first.ID)
 
-	// The third one comes when the scope was widened already.
+	// The third owner appears after the scope was widened.
 	w = newWorld("10.0.0.5")
 	_, _, stranger := threeOnALink(w)
 	w.Drop(stranger)
@@ -406,7 +406,7 @@ func TestAConfirmedConflictEndsWithItsEvidence(t *testing.T) {
 	}
 }
 
-// A process of one container may be the oldest in namespaces that people named.
+// A container's process may be the oldest one in a namespace that was named by hand.
 func TestContainerOfAProcessMakesNamedNamespacesNoPod(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	for i, name := range []string{"blue", "red"} {
@@ -417,7 +417,7 @@ func TestContainerOfAProcessMakesNamedNamespacesNoPod(t *testing.T) {
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 }
 
-// The order of claims is that of a network: it must never change the outcome.
+// Claims arrive in any order, which must never change the outcome.
 func TestTheOrderOfClaimsNeverMatters(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -456,7 +456,7 @@ func randomWorld(r *rand.Rand) *world {
 				c := w.Wire(port, macs[r.IntN(4)])
 				c.Kind = []verdict.Evidence{verdict.Announced, verdict.Answered, verdict.Used, verdict.Believed}[r.IntN(4)]
 				c.Before = c.Seen.Add(-time.Duration(r.IntN(int(12 * time.Second))))
-				c.VLAN = uint16(len(w.Claims)) // a key is there once
+				c.VLAN = uint16(len(w.Claims)) // makes each key unique
 				if r.IntN(5) == 0 {
 					c.Source = "source"
 				}
@@ -471,7 +471,7 @@ func randomWorld(r *rand.Rand) *world {
 	return w
 }
 
-// describeJudgement is what a judgement means, without the order of what has none.
+// describeJudgement returns the contents of a judgement in a canonical order.
 func describeJudgement(out verdict.Judgement) []string {
 	text := []string{fmt.Sprint(out.Again, out.Contested, len(out.Check), len(out.Expired))}
 	owner := func(o verdict.Owner) string {

@@ -5,25 +5,25 @@ import (
 	"net/netip"
 )
 
-// An extent is a scope by its identity, with which others are compared.
+// An extent is a scope with the identity by which scopes are compared.
 type extent struct {
 	Kind ScopeKind
-	// Node is empty for a network.
+	// Node is zero for a network.
 	Node NodeKey
 	Name string
-	// Domain is the one of the link, if it is another node's, too.
+	// Domain is the domain of the link; zero if the link is on one node only.
 	Domain LinkKey
 }
 
-// Scope returns the scope as it is shown.
+// Scope returns the scope as it is displayed.
 func (s extent) Scope() Scope { return Scope{s.Kind, s.Node.Name, s.Name} }
 
-// Text is the scope's name in the contract.
+// Text returns the name of the scope as the API shows it.
 func (s extent) Text() string { return s.Scope().Text() }
 
-// whole is the scope by which others are compared with it: all links of one
-// domain have one.
-func (s extent) whole() extent {
+// canonical returns the scope by which owners are compared. It is the same for all links of a
+// domain.
+func (s extent) canonical() extent {
 	if s.Domain != (LinkKey{}) {
 		return extent{s.Kind, s.Domain.Node, s.Domain.Name, s.Domain}
 	}
@@ -31,15 +31,15 @@ func (s extent) whole() extent {
 }
 
 // scopes yields the scopes in which one claim of an owner is compared.
-func (j *judging) scopes(o *Owner, c *Claim, yield func(extent)) {
+func (j *evaluation) scopes(o *Owner, c *Claim, yield func(extent)) {
 	if !c.Weak() {
 		j.reaches(o, c, yield)
 	}
 }
 
-// reaches yields the scopes in which others receive a claim of an owner, even if the claim does
-// not make the owner a rival.
-func (j *judging) reaches(o *Owner, c *Claim, yield func(extent)) {
+// reaches yields the scopes in which others receive a claim of an owner, even if the claim does not
+// make the owner a rival.
+func (j *evaluation) reaches(o *Owner, c *Claim, yield func(extent)) {
 	a := c.Interface.Attachment
 	if a == Local || (a == Private && !c.Wire()) || c.Kind == Believed {
 		return
@@ -60,29 +60,28 @@ func (j *judging) reaches(o *Owner, c *Claim, yield func(extent)) {
 	if link != nil {
 		s := extent{Kind: LinkScope, Node: link.Node.Key(), Name: link.Name, Domain: link.Domain.Key()}
 		if alone {
-			s.Domain = LinkKey{} // across nodes only by what the wire shows
+			s.Domain = LinkKey{} // never compared across nodes
 		}
 		yield(s)
 	}
 }
 
-// podNetwork is the network that is discovered: Kubernetes wants every pod to
-// have an address of its own in the whole cluster, whatever gives them out.
+// podNetwork is the network that is discovered without configuration: in Kubernetes, every pod has
+// an address that is unique in the cluster.
 const podNetwork = "pods"
 
-// NetworkOfRuntime is what an agent calls the network of an address of which only the
-// container runtime says that it gave it.
+// NetworkOfRuntime is what agents report as the network of an address that only the container
+// runtime is known to have given.
 const NetworkOfRuntime = "cri"
 
-// FirstInterface is what container runtimes call the interface with the address
-// by which Kubernetes knows a pod. What more a pod has (Multus) is often the same
-// on each node.
+// FirstInterface is the interface to which container runtimes give the address by which Kubernetes
+// knows a pod. Addresses of further interfaces (Multus) are often the same on each node.
 const FirstInterface = "eth0"
 
-// network is the network in which a claim is compared: the declared one that the
-// address is in, or else that of pods, if it is one of theirs; empty for none.
-// Devices outside are compared on their links only, and what is in a VRF on its node.
-func (j *judging) network(o *Owner, c *Claim, link *Link) string {
+// network returns the network in which a claim is compared: the declared network that contains the
+// address, or the pod network if it is an address of pods; empty if there is none. External devices
+// are compared on their links only, and addresses in a VRF on their node.
+func (j *evaluation) network(o *Owner, c *Claim, link *Link) string {
 	i := c.Interface
 	switch {
 	case i.VRF != "":
@@ -105,16 +104,16 @@ func (j *judging) network(o *Owner, c *Claim, link *Link) string {
 	return ""
 }
 
-// ofPods tells whether what a kernel has is an address of the network of pods:
-// who runs pods says so, or it is in the range of a node. What a node has itself is
-// one in its own range only, and never on an uplink.
-func (j *judging) ofPods(c *Claim, link *Link) bool {
+// ofPods reports whether the address of a kernel belongs to the pod network: a CNI network or
+// runtime gave it to a pod, or it is in a pod range. The node's own addresses belong to it only in
+// the node's own pod range, and never on an uplink.
+func (j *evaluation) ofPods(c *Claim, link *Link) bool {
 	i := c.Interface
 	switch {
 	case link != nil && link.Kind == OVSPort:
-		return false // its tenants may have equal ranges on purpose
+		return false // tenants may use the same ranges on purpose
 	case i.Attachment == Own:
-		// Bridges that are the same on all nodes (docker0) may be in the range of another.
+		// Bridges that are the same on all nodes (docker0) may be in the pod range of another node.
 		return !i.Uplink && j.in.node(c.Node()).InPodCIDR
 	case i.Namespace.Who.Kind() != Pod:
 		return false
@@ -122,9 +121,9 @@ func (j *judging) ofPods(c *Claim, link *Link) bool {
 	return c.Network != "" && i.Name == FirstInterface || j.in.InPodCIDR
 }
 
-// declared returns the declared network that the address is in, by its longest prefix, and that
-// prefix; none has no name.
-func (j *judging) declared() (name string, prefix netip.Prefix) {
+// declared returns the declared network with the longest prefix that contains the address, and that
+// prefix. The name is empty if there is none.
+func (j *evaluation) declared() (name string, prefix netip.Prefix) {
 	bits := -1
 	for i := range j.policy.Networks {
 		n := &j.policy.Networks[i]
@@ -137,14 +136,13 @@ func (j *judging) declared() (name string, prefix netip.Prefix) {
 	return name, prefix
 }
 
-// routed tells whether the node itself routes to the interface that has the
-// address: then it must be unique on the whole node.
+// routed reports whether the node itself routes to the interface that has the address, so that the
+// address must be unique on the whole node.
 func routed(o *Owner, c *Claim, link *Link) bool {
 	reached := link != nil && (link.Kind == PointToPoint || link.Kind == Bridge && link.Routed)
 	if c.Wire() {
-		// What enters by a namespace's own port, or a virtual machine's, stands
-		// where its interface does; what the node's own hardware address shows
-		// does not stand where it was seen.
+		// A claim that enters through a port of a namespace or virtual machine belongs to that
+		// port. A claim with the hardware address of the node may come from elsewhere.
 		return reached && !c.Interface.Uplink && inside(o, c.Interface)
 	}
 	switch c.Interface.Attachment {
@@ -156,8 +154,7 @@ func routed(o *Owner, c *Claim, link *Link) bool {
 	return false
 }
 
-// inside tells whether what enters by a port is a namespace behind it, or a
-// virtual machine.
+// inside reports whether the sender behind a port is a namespace or a virtual machine of the node.
 func inside(o *Owner, port *Interface) bool {
 	return port.Peer != 0 || o.Namespace == nil && port.Tap
 }

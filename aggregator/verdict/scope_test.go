@@ -12,8 +12,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// wantConflicts judges the claims in their order and in the opposite one, and checks the
-// conflicts: each is SCOPE RULE OWNER…, and RESOLVED where it is over.
+// wantConflicts judges the claims in their order and in reverse, and checks the conflicts. Each is
+// SCOPE RULE OWNER…, with RESOLVED if it has ended.
 func (w *world) wantConflicts(t *testing.T, why string, want ...string) {
 	t.Helper()
 	for range 2 {
@@ -45,7 +45,7 @@ func (w *world) wantConflicts(t *testing.T, why string, want ...string) {
 	}
 }
 
-// declare declares networks as NAME PREFIX….
+// declare declares networks, each given as NAME PREFIX….
 func (w *world) declare(networks ...string) {
 	for _, n := range networks {
 		words := strings.Fields(n)
@@ -53,7 +53,7 @@ func (w *world) declare(networks ...string) {
 	}
 }
 
-// on is a pod on a bridge of a node.
+// on adds a pod on a bridge of a node.
 func (w *world) on(node, bridge string, routed bool, name string) (inside, port *verdict.Interface) {
 	record := uint32(len(w.Namespaces) + 2)
 	return w.Veth(w.Namespace(node, record, fmt.Sprint(100+record), verdicttest.Pod(name)), "bmac"+fmt.Sprintf("%02d", record), w.Link(node, bridge, verdict.Bridge, routed))
@@ -74,7 +74,7 @@ func TestScopes(t *testing.T) {
 				w.Assigned(inside)
 			}
 		}, []string{"NETWORK=pods assigned-twice n1 n2"}},
-		{"the longest prefix tells the network", func(w *world) {
+		{"the longest prefix determines the network", func(w *world) {
 			w.declare("all 10.0.0.0/8", "exact 192.168.0.0/16 10.0.0.0/24", "wide 10.0.0.0/16", "elsewhere 10.9.0.0/30")
 			for _, n := range []string{"n1", "n2"} {
 				inside, _ := w.on(n, "br0", false, n)
@@ -101,7 +101,7 @@ func TestScopes(t *testing.T) {
 			w.Assigned(w.Uplink("n1"))
 			w.Assigned(w.Interface(w.Namespace("n2", 2, "2", verdicttest.Pod("b")), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Lower, Link: w.Link("n2", "eth0", verdict.Uplink, false)}))
 		}, []string{"NETWORK=pods assigned-twice n1 b"}},
-		{"an interface of which it is not known what it is attached to", func(w *world) {
+		{"an interface with an unknown attachment", func(w *world) {
 			w.declare("pods " + pods)
 			inside, _ := w.on("n1", "br0", false, "a")
 			w.Assigned(inside)
@@ -143,12 +143,12 @@ func TestScopes(t *testing.T) {
 			w.Wire(w.Interface(w.Host("n2"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n2", "br0", verdict.Bridge, false)}), stranger)
 		}, nil},
 
-		// The network of pods.
-		{"pods of two nodes that a CNI network gave it", func(w *world) {
+		// The pod network.
+		{"pods of two nodes with the address from a CNI network", func(w *world) {
 			w.Within("n1", "", "cni", verdicttest.Pod("a"))
 			w.Within("n2", "", "cni", verdicttest.Pod("b"))
 		}, []string{"NETWORK=pods assigned-twice a b"}},
-		{"pods of one node that a CNI network gave it", func(w *world) {
+		{"pods of one node with the address from a CNI network", func(w *world) {
 			w.Within("n1", "", "cni", verdicttest.Pod("a"))
 			w.Within("n1", "", "cni", verdicttest.Pod("b"))
 		}, []string{"NODE=n1 assigned-twice a b"}},
@@ -183,7 +183,7 @@ func TestScopes(t *testing.T) {
 			w.Within("n2", "", "cni", verdicttest.Pod("c"))
 		}, []string{"NETWORK=pods assigned-twice a b c"}},
 
-		// Nodes and links.
+		// Scopes of nodes and links.
 		{"a guest on a routed bridge", func(w *world) {
 			inside, _ := w.on("n1", "br0", true, "a")
 			w.Assigned(inside)
@@ -215,7 +215,7 @@ func TestScopes(t *testing.T) {
 			w.Assigned(w.Interface(second.Namespace, verdict.Interface{Name: "k6t", Attachment: verdict.Private}))
 			w.Wire(port, string(second.MAC))
 		}, []string{"LINK=n1/br0 assigned-and-wire a b"}},
-		{"two conflicts are told in the order of nodes", func(w *world) {
+		{"two conflicts are in the order of nodes", func(w *world) {
 			for _, n := range []string{"n2", "n1"} {
 				for _, name := range []string{"a", "b"} {
 					inside, _ := w.on(n, "br0", true, name+n)
@@ -223,7 +223,7 @@ func TestScopes(t *testing.T) {
 				}
 			}
 		}, []string{"NODE=n1 assigned-twice an1 bn1", "NODE=n2 assigned-twice an2 bn2"}},
-		{"two conflicts are told in the order of links", func(w *world) {
+		{"two conflicts are in the order of links", func(w *world) {
 			for _, br := range []string{"br1", "br0"} {
 				for _, name := range []string{"a", "b"} {
 					inside, _ := w.on("n1", br, false, name+br)
@@ -264,7 +264,7 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// met has it that another pod was in a conflict of the network of pods before, and is gone.
+// met adds an earlier conflict in the pod network with another pod that is gone.
 func (w *world) met(c *verdict.Claim) {
 	w.judge()
 	w.Drop(c)

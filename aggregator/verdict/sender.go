@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// sender is the namespace whose frame a wire claim is, and its interface where
-// that is known; no namespace for an external device. The port's own namespace
-// comes first: where MACs are derived from addresses, duplicates have one MAC.
-func (j *attributing) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
+// sender returns the namespace that sent a wire claim, and its interface if it is known. The
+// namespace is nil for an external device. The namespace behind the port comes first: if hardware
+// addresses are derived from IP addresses, duplicates have the same one.
+func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule string) {
 	port, n := c.Interface, c.Node()
 	holders := j.in.holders(n, c.MAC)
 	if port.Uplink && c.MAC.Shared() {
-		// It came from outside: that a namespace elsewhere on the node has it, too,
-		// says nothing.
-		holders = slices.DeleteFunc(holders, func(h *Interface) bool { return !oneLink(h.Link, c.Link) })
+		// The frame came from outside. A namespace on another link of the node with the same
+		// hardware address is not evidence.
+		holders = slices.DeleteFunc(holders, func(h *Interface) bool { return !sameLink(h.Link, c.Link) })
 	}
 	if port.Peer != 0 {
 		for _, h := range holders {
@@ -29,15 +29,15 @@ func (j *attributing) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 	if j.cloned(c, c.MAC) != nil {
 		return j.in.behind(port), nil, RuleMACCloned
 	}
-	if via = j.both(c); via == nil {
-		via = j.machine(c)
+	if via = j.holderWithMAC(c); via == nil {
+		via = j.guestNode(c)
 	}
 	if via != nil {
 		return via.Namespace, via, ""
 	}
 
-	// Who has the MAC: of the node itself, or of another one on this link. A
-	// virtual router's says nothing: whoever may be the master next has it, too.
+	// Find the interface with the hardware address, on the node itself or on another node on this
+	// link. A virtual router's address is no evidence, because any node may be the next master.
 	if !c.MAC.Virtual() {
 		via = j.nearest(holders)
 	}
@@ -47,8 +47,8 @@ func (j *attributing) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 	}
 	switch {
 	case via != nil:
-		// The MAC of a node that hosts the owner witnesses that owner.
-		if owner := j.hosted(via.Namespace.Node, c.Link); owner != nil && !j.assignedTo(via.Namespace) {
+		// A claim with the hardware address of a node that hosts the owner is a claim of the owner.
+		if owner := j.assignedOn(via.Namespace.Node, c.Link); owner != nil && !j.assignedTo(via.Namespace) {
 			return owner.Namespace, owner, RuleNodeMAC
 		}
 		return via.Namespace, via, ""
@@ -60,11 +60,11 @@ func (j *attributing) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 	return nil, nil, ""
 }
 
-// both is who has the address and the MAC of a wire claim on its link, whatever
-// the node: its own node comes first.
-func (j *attributing) both(c *Claim) (via *Interface) {
+// holderWithMAC returns the interface on the claim's link that has both the address and the
+// hardware address of the claim; nil if there is none. The claim's own node is preferred.
+func (j *attribution) holderWithMAC(c *Claim) (via *Interface) {
 	for _, a := range j.assigned {
-		if i := a.Interface; i.MAC == c.MAC && oneLink(i.Link, c.Link) &&
+		if i := a.Interface; i.MAC == c.MAC && sameLink(i.Link, c.Link) &&
 			(via == nil || compareFrom(c.Node(), i, via) < 0) {
 			via = i
 		}
@@ -72,10 +72,11 @@ func (j *attributing) both(c *Claim) (via *Interface) {
 	return via
 }
 
-// machine is who has the address and the MAC of a frame that a virtual machine
-// sent, on whatever link: one that is a node with an agent of its own. It is no
-// second owner of a network, though no frame showed yet that its uplink is here.
-func (j *attributing) machine(c *Claim) (via *Interface) {
+// guestNode returns the interface of a virtual machine that runs an agent, if the interface has the
+// address and the hardware address of a frame that the machine sent; nil if there is none. The
+// frame then shows no second owner, even while the machine's uplink is not known to be on this
+// link.
+func (j *attribution) guestNode(c *Claim) (via *Interface) {
 	if !c.Interface.Tap || c.MAC.Shared() {
 		return nil
 	}
@@ -88,11 +89,11 @@ func (j *attributing) machine(c *Claim) (via *Interface) {
 	return via
 }
 
-// nearest is the first of the interfaces that have a MAC. Where several nodes
-// have it, one that hosts an owner of the address comes first.
-func (j *attributing) nearest(holders []*Interface) (via *Interface) {
+// nearest returns the first of several interfaces with a hardware address. Nodes that host an owner
+// of the address come first.
+func (j *attribution) nearest(holders []*Interface) (via *Interface) {
 	hosts := func(i *Interface) int {
-		if j.hosted(i.Namespace.Node, i.Link) != nil {
+		if j.assignedOn(i.Namespace.Node, i.Link) != nil {
 			return 0
 		}
 		return 1
@@ -105,9 +106,9 @@ func (j *attributing) nearest(holders []*Interface) (via *Interface) {
 	return via
 }
 
-// hosted is the interface of a node that has the address by its kernel: the
-// nearest to a link; nil for none.
-func (j *attributing) hosted(n *Node, l *Link) (owner *Interface) {
+// assignedOn returns the interface of a node whose kernel has the address, the nearest to a link;
+// nil if there is none.
+func (j *attribution) assignedOn(n *Node, l *Link) (owner *Interface) {
 	for _, a := range j.assigned {
 		if a.Node().Is(n) && (owner == nil || compareWitnessed(a.Interface, owner, l) < 0) {
 			owner = a.Interface
@@ -116,12 +117,12 @@ func (j *attributing) hosted(n *Node, l *Link) (owner *Interface) {
 	return owner
 }
 
-// assignedTo tells whether a namespace has the address, on whatever interface.
-func (j *attributing) assignedTo(ns *Namespace) bool {
+// assignedTo reports whether a namespace has the address on any interface.
+func (j *attribution) assignedTo(ns *Namespace) bool {
 	return slices.ContainsFunc(j.assigned, func(c *Claim) bool { return c.Interface.Namespace.Is(ns) })
 }
 
-// compareFrom orders interfaces of several nodes, those of one node first.
+// compareFrom orders interfaces of several nodes; those of n come first.
 func compareFrom(n *Node, a, b *Interface) int {
 	na, nb := a.Namespace.Node, b.Namespace.Node
 	switch {
@@ -141,7 +142,7 @@ func compareWitnessed(a, b *Interface, l *Link) int {
 		switch {
 		case i.Attachment == Local || i.Attachment == Private:
 			return 2
-		case !oneLink(i.Link, l):
+		case !sameLink(i.Link, l):
 			return 1
 		}
 		return 0
@@ -149,17 +150,17 @@ func compareWitnessed(a, b *Interface, l *Link) int {
 	return cmp.Or(far(a)-far(b), compareInterfaces(a, b))
 }
 
-// oneLink tells whether two links are one broadcast domain.
-func oneLink(a, b *Link) bool {
+// sameLink reports whether two links are the same broadcast domain.
+func sameLink(a, b *Link) bool {
 	return a.Is(b) || a != nil && b != nil && a.Domain.Is(b.Domain)
 }
 
 // cloned returns the interface of another namespace that has a hardware address on the link of
 // a claim; nil if there is none or the sender itself has the address. Hardware addresses that
 // several interfaces share by design are ignored.
-func (j *judging) cloned(c *Claim, mac MAC) (victim *Interface) {
+func (j *evaluation) cloned(c *Claim, mac MAC) (victim *Interface) {
 	port := c.Interface
-	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.routers() {
+	if mac == "" || port.Peer == 0 || port.Uplink || c.Link == nil || mac.Group() || mac.sharedByRouters() {
 		return nil
 	}
 	sender := j.in.behind(port)

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// settle confirms a suspected conflict when its time has come and both sides were witnessed
-// again since. Otherwise it records the missing evidence. On a domain, both sides must have
-// been witnessed on one link or on links that are proven to be one.
-func (j *comparing) settle(c *Conflict, across LinkKey) {
+// settle confirms a suspected conflict when the settle time has passed and both sides were
+// witnessed again after it. Otherwise it asks nodes to read the address again. On a domain, both
+// sides must have been witnessed on one link or on links that are proven to be one.
+func (j *comparison) settle(c *Conflict, across LinkKey) {
 	if c.Rule == RuleDADFailed {
 		c.confirm(j.in.Now)
 		return
 	}
 	if c.Rule == RuleExternalsAlternate {
-		return // no agent can read either of them again
+		return // no agent can read the address of an external device
 	}
-	due := max(c.DetectedAt, together(c.Owners)).Add(j.policy.Wait(c))
+	due := max(c.DetectedAt, secondBegun(c.Owners)).Add(j.policy.Wait(c))
 	if j.in.Now < due {
 		j.again(due)
 		return
@@ -27,12 +27,12 @@ func (j *comparing) settle(c *Conflict, across LinkKey) {
 		o := &c.Owners[i]
 		switch {
 		case o.readSince(due):
-			met.enter(o, across, byProof, due)
+			met.addOwner(o, across, byProof, due)
 		case o.State != Live:
 		case o.Assigned:
 			silent = o.readers(silent)
 		case o.claimedSince(due):
-			met.enter(o, across, byProof, due)
+			met.addOwner(o, across, byProof, due)
 		}
 	}
 	for _, m := range met {
@@ -44,7 +44,7 @@ func (j *comparing) settle(c *Conflict, across LinkKey) {
 	if len(silent) == 0 {
 		return
 	}
-	if c.Asked == 0 || c.Asked.Add(askEvery) <= j.in.Now {
+	if c.Asked == 0 || c.Asked.Add(checkInterval) <= j.in.Now {
 		c.Asked = j.in.Now
 		for _, n := range silent {
 			if !slices.ContainsFunc(j.out.Check, n.Is) {
@@ -52,7 +52,7 @@ func (j *comparing) settle(c *Conflict, across LinkKey) {
 			}
 		}
 	}
-	j.again(c.Asked.Add(askEvery))
+	j.again(c.Asked.Add(checkInterval))
 }
 
 // across returns the domain on which the owners of a group meet. It is zero if they meet on
@@ -64,8 +64,8 @@ func (g *group) across() LinkKey {
 	return g.scope.Domain
 }
 
-// A site is a place of an owner in a domain: a link of a node, or all links that are proven to
-// be one.
+// A site is where an owner is in a domain: a link of a node, or all links that are proven to be
+// one.
 type site struct{ link, proven LinkKey }
 
 func byLink(l *Link) site { return site{link: l.Key()} }
@@ -77,7 +77,7 @@ func byProof(l *Link) site {
 	return byLink(l)
 }
 
-// meetings are the owners by site.
+// meetings maps sites to their owners.
 type meetings map[site]*meeting
 
 // A meeting is the set of owners on one site.
@@ -86,11 +86,10 @@ type meeting struct {
 	configured bool     // whether the kernel of an owner has the address
 }
 
-// enter adds an owner to the sites of a domain where it was witnessed at since or later. An
-// owner whose kernel has the address in the domain is added only there, and not where other
-// nodes saw it, because it is not proven that they saw this owner. Without a domain there is
-// one site.
-func (m meetings) enter(o *Owner, across LinkKey, siteOf func(*Link) site, since Stamp) {
+// addOwner adds an owner to the sites of a domain where it was witnessed at since or later. An
+// owner whose kernel has the address in the domain is added only there. Sightings by other nodes do
+// not prove that they saw this owner. Outside of a domain there is one site.
+func (m meetings) addOwner(o *Owner, across LinkKey, siteOf func(*Link) site, since Stamp) {
 	if across == (LinkKey{}) {
 		m.add(site{}, o)
 		return
@@ -130,8 +129,8 @@ func (m meetings) add(at site, o *Owner) {
 	}
 }
 
-// linkProof returns how the links on which the owners meet are known to be one; 0 if no stitch
-// is needed.
+// linkProof returns the evidence that the links on which the owners meet are the same; 0 if none is
+// needed.
 func (c *Conflict) linkProof(across LinkKey) LinkProof {
 	if across == (LinkKey{}) || len(c.Owners) < 2 {
 		return 0
@@ -142,7 +141,7 @@ func (c *Conflict) linkProof(across LinkKey) LinkProof {
 	}{{byLink, 0}, {byProof, Proven}} {
 		met := meetings{}
 		for i := range c.Owners {
-			met.enter(&c.Owners[i], across, kind.siteOf, 0)
+			met.addOwner(&c.Owners[i], across, kind.siteOf, 0)
 		}
 		for _, m := range met {
 			if len(m.owners) >= 2 {
@@ -153,7 +152,7 @@ func (c *Conflict) linkProof(across LinkKey) LinkProof {
 	return OneWay
 }
 
-// Wait returns how long the owners of a conflict must live side by side before it is confirmed.
+// Wait returns how long the owners of a conflict must coexist before it is confirmed.
 func (p *Policy) Wait(c *Conflict) time.Duration {
 	if c.Rule == RuleSameVM {
 		return p.MigrationGrace
@@ -164,8 +163,8 @@ func (p *Policy) Wait(c *Conflict) time.Duration {
 	return p.Settle
 }
 
-// Waited returns how long the owners of a confirmed conflict lived side by side before. Names
-// that came later may have given the conflict a rule with a longer wait.
+// Waited returns how long the owners of a confirmed conflict coexisted before it was confirmed.
+// Names that became known later may have changed the rule to one with a longer wait.
 func (p *Policy) Waited(c *Conflict) time.Duration {
 	if wait := p.Wait(c); c.ConfirmedAt.Sub(c.DetectedAt) >= wait {
 		return wait
@@ -177,8 +176,9 @@ func (c *Conflict) confirm(now Stamp) {
 	c.Phase, c.ConfirmedAt = Confirmed, now
 }
 
-// together is when the owners that are there now became two.
-func together(owners []Owner) Stamp {
+// secondBegun returns the time since which at least two of the owners have existed; 0 if there are
+// fewer.
+func secondBegun(owners []Owner) Stamp {
 	begun := make([]Stamp, 0, 8)
 	for i := range owners {
 		begun = append(begun, owners[i].Begun())

@@ -7,9 +7,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// The names of these tests are rows of situations.md.
+// These tests cover rows of situations.md.
 
-// twoPods are two pods of one node, each on its own link of a kind.
+// twoPods adds two pods on one node, each on its own link.
 func twoPods(w *world, kind verdict.LinkKind, routed bool, macs [2]string) (a, b *verdict.Claim) {
 	links := [2]string{"v1", "v2"}
 	if kind == verdict.Bridge {
@@ -80,7 +80,7 @@ func TestL1ReuseOverlapsForAMoment(t *testing.T) {
 	w.after(14e6).Drop(a)
 	c := w.want(t, verdict.Resolved, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	if c.ConfirmedAt != 0 {
-		t.Error("got a confirmed conflict, want one that never was")
+		t.Error("got a confirmed conflict, want it never confirmed")
 	}
 	w.wantNone(t)
 }
@@ -98,8 +98,8 @@ func TestL3SandboxMadeAnew(t *testing.T) {
 	w.want(t, verdict.Confirmed, verdict.RuleSamePod, verdict.NodeScope, "n1")
 }
 
-// A plugin that takes its time: the second sandbox has no name yet when the two are
-// asked again.
+// With a slow plugin, the pod of the second sandbox is not known yet when the conflict is
+// confirmed.
 func TestSandboxWhosePodIsKnownAfterItsConflictWasConfirmed(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	l := w.Link("n1", "cni0", verdict.Bridge, true)
@@ -151,7 +151,7 @@ func TestL8L9DummyAndLoopback(t *testing.T) {
 	w.Assigned(dummy)
 	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
 	w.Assigned(one)
-	w.Wire(port, "hosthh") // the wire shows the node using it
+	w.Wire(port, "hosthh") // the node uses the address on the wire
 	w.wantNone(t)
 	w.wantRule(t, verdict.RuleLoopbackOrDummy)
 }

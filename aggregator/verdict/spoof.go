@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// spoofing finds the false claims to an address, whose owners are known.
-type spoofing struct{ *judging }
+// spoofDetection finds false claims to an address. The owners must be known.
+type spoofDetection struct{ *evaluation }
 
-// spoofs finds claims that use the address or the hardware address of another owner. The owners
-// must be known.
-func (j spoofing) spoofs() {
+// spoofs finds claims that use the address or the hardware address of another owner.
+func (j spoofDetection) spoofs() {
 	for i := range j.out.Owners {
 		o := &j.out.Owners[i]
 		for _, c := range o.Claims {
@@ -41,7 +40,7 @@ func (j spoofing) spoofs() {
 }
 
 // senderOwner returns the sender of a spoof as an owner.
-func (j spoofing) senderOwner(s *Spoof) Owner {
+func (j spoofDetection) senderOwner(s *Spoof) Owner {
 	if o := j.ownerOf(s.Sender); o != nil {
 		return *o
 	}
@@ -50,9 +49,9 @@ func (j spoofing) senderOwner(s *Spoof) Owner {
 
 // spoof records a claim to an address that the kernel of another owner has in the same scope,
 // unless the sender is known to answer for it on purpose.
-func (j spoofing) spoof(c *Claim, sender *Namespace) {
+func (j spoofDetection) spoof(c *Claim, sender *Namespace) {
 	if o := j.ownerOf(sender); o != nil && (o.Excluded == nil || o.Excluded.Rule == RuleStale || o.Excluded.Rule == RuleDeclaredShared) {
-		return // an owner itself: two owners are a conflict
+		return // two owners are a conflict, not a spoof
 	}
 	if c.Routed || j.holds(sender) {
 		return
@@ -84,7 +83,7 @@ func (j spoofing) spoof(c *Claim, sender *Namespace) {
 }
 
 // holds reports whether the kernel of a namespace has the address on an interface that counts.
-func (j spoofing) holds(ns *Namespace) bool {
+func (j spoofDetection) holds(ns *Namespace) bool {
 	return slices.ContainsFunc(j.in.Claims, func(c *Claim) bool {
 		return (c.Kind == Assigned || c.Kind == DADFailed) && c.Interface.Namespace.ID == ns.ID &&
 			c.Interface.Attachment != Local && c.Interface.Attachment != Private
@@ -94,7 +93,7 @@ func (j spoofing) holds(ns *Namespace) bool {
 // wronged reports whether a claim is false and for the address of an owner in the same scope. A
 // claim is true, whichever sender it has, if it names the hardware address of the owner or of
 // the node that hosts the owner.
-func (j spoofing) wronged(o *Owner, c *Claim, sender *Namespace) bool {
+func (j spoofDetection) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if !o.Assigned || !o.Alive() || o.Excluded != nil || o.Namespace == nil || o.ID == sender.ID {
 		return false
 	}
@@ -102,11 +101,11 @@ func (j spoofing) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	if samePod(two) || sameVM(two) {
 		return false
 	}
-	if o.Node.Is(c.Node()) && !c.MAC.routers() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
-		return false // true as well: the hosting node delivers packets to the owner
+	if o.Node.Is(c.Node()) && !c.MAC.sharedByRouters() && slices.ContainsFunc(j.in.holders(o.Node, c.MAC), func(h *Interface) bool { return h.Namespace.Record == OwnRecord }) {
+		return false // legitimate: the hosting node delivers packets to the owner
 	}
 	for _, has := range o.Claims {
-		if i := has.Interface; has.Counts() && i.MAC == c.MAC && oneLink(i.Link, c.Link) {
+		if i := has.Interface; has.Counts() && i.MAC == c.MAC && sameLink(i.Link, c.Link) {
 			return false
 		}
 	}
@@ -114,7 +113,7 @@ func (j spoofing) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 	j.reaches(&two[0], c, func(s extent) {
 		for _, has := range o.Claims {
 			if has.Counts() {
-				j.scopes(o, has, func(other extent) { meets = meets || s.whole() == other.whole() })
+				j.scopes(o, has, func(other extent) { meets = meets || s.canonical() == other.canonical() })
 			}
 		}
 	})
@@ -124,7 +123,7 @@ func (j spoofing) wronged(o *Owner, c *Claim, sender *Namespace) bool {
 // router returns the declaration by which a sender answers for others on purpose. A hardware
 // address counts only for the namespace that has it, because any sender can write it into a
 // frame.
-func (j spoofing) router(c *Claim, sender *Namespace) (Router, bool) {
+func (j spoofDetection) router(c *Claim, sender *Namespace) (Router, bool) {
 	for _, r := range j.policy.Routers {
 		switch {
 		case r.MAC != "":
@@ -140,7 +139,7 @@ func (j spoofing) router(c *Claim, sender *Namespace) (Router, bool) {
 
 // clones records the hardware addresses of others in a frame. It waits for the settle time,
 // because a frame may be reported before the hardware address of the sender's interface.
-func (j spoofing) clones(c *Claim, sender *Namespace) {
+func (j spoofDetection) clones(c *Claim, sender *Namespace) {
 	for _, mac := range []MAC{c.MAC, c.Source} {
 		victim := j.cloned(c, mac)
 		if victim == nil {

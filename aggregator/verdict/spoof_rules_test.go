@@ -10,9 +10,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// wantSpoofs judges the claims in their order and in the opposite one, and checks the spoofs: each
-// is SENDER for VICTIM….
-func (s *spoofing) wantSpoofs(t *testing.T, why string, want ...string) {
+// wantSpoofs judges the claims in their order and in reverse, and checks the spoofs. Each is SENDER
+// for VICTIM….
+func (s *spoofWorld) wantSpoofs(t *testing.T, why string, want ...string) {
 	t.Helper()
 	for range 2 {
 		slices.Reverse(s.Claims)
@@ -38,61 +38,61 @@ func (s *spoofing) wantSpoofs(t *testing.T, why string, want ...string) {
 func TestSpoofs(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		change func(s *spoofing)
+		change func(s *spoofWorld)
 		want   []string
 	}{
 		{"one frame", nil, []string{"evil for a"}},
-		{"two frames by one port", func(s *spoofing) { s.Wire(s.port, "dddddd").NoOverride = true }, []string{"evil for a"}},
-		{"frames by two ports", func(s *spoofing) {
+		{"two frames by one port", func(s *spoofWorld) { s.Wire(s.port, "dddddd").NoOverride = true }, []string{"evil for a"}},
+		{"frames by two ports", func(s *spoofWorld) {
 			second, port := s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("mad")), "bmadma", s.bridge)
 			s.Wire(port, string(second.MAC)).Kind = verdict.Answered
 		}, []string{"evil for a", "mad for a"}},
-		{"two owners", func(s *spoofing) {
+		{"two owners", func(s *spoofWorld) {
 			second, _ := s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("b")), "bsecon", s.bridge)
 			s.Assigned(second)
 		}, []string{"evil for a b"}},
-		{"two owners, and two frames", func(s *spoofing) {
+		{"two owners, and two frames", func(s *spoofWorld) {
 			second, _ := s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("b")), "bsecon", s.bridge)
 			s.Assigned(second)
 			s.Wire(s.port, "dddddd").NoOverride = true
 		}, []string{"evil for a b"}},
-		{"the sender comes first", func(s *spoofing) {
+		{"the sender comes first", func(s *spoofWorld) {
 			s.other.Netns, s.other.ID = "1", "boot-n1/1"
 			s.Node("n1").Netns = "2"
 		}, []string{"evil for a"}},
-		{"the sender's kernel found a duplicate", func(s *spoofing) { s.kernel(verdict.DADFailed, s.inside) }, nil},
-		{"the sender's kernel found a duplicate on its loopback", func(s *spoofing) {
+		{"the sender's kernel found a duplicate", func(s *spoofWorld) { s.kernel(verdict.DADFailed, s.inside) }, nil},
+		{"the sender's kernel found a duplicate on its loopback", func(s *spoofWorld) {
 			s.kernel(verdict.DADFailed, s.Interface(s.other, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
 		}, []string{"evil for a"}},
-		{"the sender has it on a private link, and speaks for others", func(s *spoofing) {
+		{"the sender has it on a private link, and speaks for others", func(s *spoofWorld) {
 			s.claim.NoOverride = true
 			s.Assigned(s.Interface(s.other, verdict.Interface{Name: "k6t", Attachment: verdict.Private}))
 		}, []string{"evil for a"}},
-		{"the sender believes it", func(s *spoofing) { s.kernel(verdict.Believed, s.inside) }, []string{"evil for a"}},
-		{"the owner's node has timed out", func(s *spoofing) {
+		{"the sender believes it", func(s *spoofWorld) { s.kernel(verdict.Believed, s.inside) }, []string{"evil for a"}},
+		{"the owner's node has timed out", func(s *spoofWorld) {
 			s.Node("n2").TimedOut = true
 			s.victim = s.Namespace("n2", 2, "202", verdicttest.Pod("a"))
 			s.own.Interface = s.Interface(s.victim, verdict.Interface{MAC: "fmacvl", Attachment: verdict.Lower, Link: s.bridge})
 		}, nil},
-		{"the owner has it on its loopback", func(s *spoofing) { s.owner.Attachment = verdict.Local }, nil},
-		{"the owner's kernel found a duplicate", func(s *spoofing) { s.own.Kind = verdict.DADFailed }, nil},
-		{"the owner is a device that announces it", func(s *spoofing) {
+		{"the owner has it on its loopback", func(s *spoofWorld) { s.owner.Attachment = verdict.Local }, nil},
+		{"the owner's kernel found a duplicate", func(s *spoofWorld) { s.own.Kind = verdict.DADFailed }, nil},
+		{"the owner is a device that announces it", func(s *spoofWorld) {
 			s.Drop(s.own)
 			s.Wire(s.Uplink("n1"), stranger).Link = s.bridge
 		}, nil},
-		{"the node has it on the sender's own port", func(s *spoofing) {
+		{"the node has it on the sender's own port", func(s *spoofWorld) {
 			s.Drop(s.claim)
 			s.Assigned(s.port)
 		}, nil},
-		{"the port leads to a namespace that is not known", func(s *spoofing) { s.port.Peer = 99 }, nil},
-		{"one virtual machine, of which this is the pod before it moved", func(s *spoofing) {
+		{"the port leads to a namespace that is not known", func(s *spoofWorld) { s.port.Peer = 99 }, nil},
+		{"one virtual machine, of which this is the pod before it moved", func(s *spoofWorld) {
 			for _, ns := range []*verdict.Namespace{s.victim, s.other} {
 				who := ns.Who.Workload()
 				who.VirtualMachine = "vm"
 				ns.Who = who.Who()
 			}
 		}, nil},
-		{"it says that a node has it, which does not host the owner", func(s *spoofing) {
+		{"it names a node that does not host the owner", func(s *spoofWorld) {
 			s.Interface(s.Host("n2"), verdict.Interface{MAC: "bbbbbb", Attachment: verdict.Own})
 		}, []string{"evil for a"}},
 	} {
@@ -104,7 +104,7 @@ func TestSpoofs(t *testing.T) {
 	}
 }
 
-// A sender whose frames are all in the name of others is no owner.
+// A sender that only sends frames with addresses of others is not an owner.
 func TestASpoofInTheNameOfAnotherNamespace(t *testing.T) {
 	s := newSpoofing("dthird")
 	s.claim.NoOverride = true
@@ -114,12 +114,12 @@ func TestASpoofInTheNameOfAnotherNamespace(t *testing.T) {
 		t.Fatalf("got %+v, want one", out.Spoofs)
 	}
 	if o := out.Spoofs[0].Owner; o.ID != s.other.ID || o.Interface != s.port || o.MAC != "dthird" || o.State != verdict.Live || len(o.Claims) != 0 {
-		t.Errorf("got owner %+v, want what is behind the port", o)
+		t.Errorf("got owner %+v, want the namespace behind the port", o)
 	}
 }
 
-// kernel enters a claim of a kernel.
-func (s *spoofing) kernel(kind verdict.Evidence, i *verdict.Interface) {
+// kernel adds a claim of a kernel.
+func (s *spoofWorld) kernel(kind verdict.Evidence, i *verdict.Interface) {
 	s.Claim(verdict.Claim{Kind: kind, Interface: i})
 }
 
@@ -167,12 +167,12 @@ func TestMerge(t *testing.T) {
 	unknown := verdict.Spoof{}
 	unknown.Merge(&verdict.Spoof{First: 70, Last: 80})
 	if unknown.First != 70 || unknown.Last != 80 {
-		t.Errorf("got first %d, want 70, as none was known before", unknown.First)
+		t.Errorf("got first %d, want 70, the first known time", unknown.First)
 	}
 }
 
-// wantClones judges once the settle time is over, and checks the clones: each is SENDER MAC VICTIM.
-func (s *spoofing) wantClones(t *testing.T, why string, want ...string) {
+// wantClones judges after the settle time and checks the clones. Each is SENDER MAC VICTIM.
+func (s *spoofWorld) wantClones(t *testing.T, why string, want ...string) {
 	t.Helper()
 	s.after(s.Policy.Settle)
 	for range 2 {
@@ -195,43 +195,43 @@ func (s *spoofing) wantClones(t *testing.T, why string, want ...string) {
 func TestClones(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		change func(s *spoofing)
+		change func(s *spoofWorld)
 		want   []string
 	}{
 		{"one frame", nil, []string{"evil baaaaa a"}},
-		{"two frames", func(s *spoofing) { s.Wire(s.port, "baaaaa").VLAN = 7 }, []string{"evil baaaaa a"}},
-		{"it has the address itself", func(s *spoofing) { s.Assigned(s.inside) }, []string{"evil baaaaa a"}},
-		{"it has the address itself, and claims it in a frame from that MAC", func(s *spoofing) {
+		{"two frames", func(s *spoofWorld) { s.Wire(s.port, "baaaaa").VLAN = 7 }, []string{"evil baaaaa a"}},
+		{"it has the address itself", func(s *spoofWorld) { s.Assigned(s.inside) }, []string{"evil baaaaa a"}},
+		{"it has the address itself, and claims it in a frame from that MAC", func(s *spoofWorld) {
 			s.Assigned(s.inside)
 			s.claim.MAC, s.claim.Source = "bbbbbb", "baaaaa"
 		}, []string{"evil baaaaa a"}},
-		{"it claims its own address with its own MAC", func(s *spoofing) {
+		{"it claims its own address with its own MAC", func(s *spoofWorld) {
 			s.Assigned(s.inside)
 			s.claim.MAC = "bbbbbb"
 		}, nil},
-		{"two MACs", func(s *spoofing) {
+		{"two MACs", func(s *spoofWorld) {
 			s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("b")), "bsecon", s.bridge)
 			s.Wire(s.port, "bsecon")
 		}, []string{"evil baaaaa a", "evil bsecon b"}},
-		{"a MAC in a frame from another one", func(s *spoofing) {
+		{"a MAC in a frame from another one", func(s *spoofWorld) {
 			s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("b")), "bsecon", s.bridge)
 			s.claim.Source = "bsecon"
 		}, []string{"evil baaaaa a", "evil bsecon b"}},
-		{"two senders", func(s *spoofing) {
+		{"two senders", func(s *spoofWorld) {
 			_, port := s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("mad")), "bmadma", s.bridge)
 			s.Wire(port, "baaaaa")
 		}, []string{"evil baaaaa a", "mad baaaaa a"}},
-		{"two have the MAC", func(s *spoofing) {
+		{"two have the MAC", func(s *spoofWorld) {
 			s.Veth(s.Namespace("n1", 5, "105", verdicttest.Pod("z")), "baaaaa", s.bridge)
 			s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("y")), "baaaaa", s.bridge)
 		}, []string{"evil baaaaa a"}},
-		{"the first that has it is the sender's other sandbox", func(s *spoofing) {
+		{"the first that has it is the sender's other sandbox", func(s *spoofWorld) {
 			s.victim.Who = verdicttest.Pod("evil").Who()
 			s.Veth(s.Namespace("n1", 4, "104", verdicttest.Pod("y")), "baaaaa", s.bridge)
 		}, []string{"evil baaaaa y"}},
-		{"the port leads to a namespace that is not known", func(s *spoofing) { s.port.Peer = 99 }, nil},
-		{"a port without a link", func(s *spoofing) { s.claim.Link = nil }, nil},
-		{"a frame of another node's port", func(s *spoofing) {
+		{"the port leads to a namespace that is not known", func(s *spoofWorld) { s.port.Peer = 99 }, nil},
+		{"a port without a link", func(s *spoofWorld) { s.claim.Link = nil }, nil},
+		{"a frame of another node's port", func(s *spoofWorld) {
 			s.claim.Interface = s.Interface(s.Host("n2"), verdict.Interface{Name: "v", Attachment: verdict.Own, Link: s.bridge, Peer: 3})
 			s.Namespace("n2", 3, "203", verdicttest.Pod("far"))
 		}, nil},
@@ -244,7 +244,7 @@ func TestClones(t *testing.T) {
 	}
 }
 
-func TestACloneIsToldAfterTheSettleTime(t *testing.T) {
+func TestACloneIsReportedAfterTheSettleTime(t *testing.T) {
 	s := newSpoofing("baaaaa")
 	s.Drop(s.own)
 	out := s.judge()

@@ -15,18 +15,18 @@ const (
 	group  = "\x01\x00\x5e\x00\x00\x01"
 )
 
-// spoofing is a pod that has 10.0.0.5 on a bridge, and a second pod whose port a claim to that
-// address enters by.
-type spoofing struct {
+// spoofWorld is a world with a pod that has 10.0.0.5 on a bridge, and a second pod through whose
+// port a claim to that address enters.
+type spoofWorld struct {
 	*world
 	bridge              *verdict.Link
-	owner, inside, port *verdict.Interface // port is the second pod's port, inside its eth0
+	owner, inside, port *verdict.Interface // port is the second pod's port, inside is its eth0
 	own, claim          *verdict.Claim
 	victim, other       *verdict.Namespace
 }
 
-func newSpoofing(mac string) *spoofing {
-	s := &spoofing{world: newWorld("10.0.0.5")}
+func newSpoofing(mac string) *spoofWorld {
+	s := &spoofWorld{world: newWorld("10.0.0.5")}
 	s.bridge = s.Link("n1", "cni0", verdict.Bridge, false)
 	s.victim, s.other = s.Namespace("n1", 2, "102", verdicttest.Pod("a")), s.Namespace("n1", 3, "103", verdicttest.Pod("evil"))
 	s.owner, _ = s.Veth(s.victim, "baaaaa", s.bridge)
@@ -36,8 +36,8 @@ func newSpoofing(mac string) *spoofing {
 	return s
 }
 
-// nest lets an agent report from inside the second pod.
-func (s *spoofing) nest() {
+// nest makes an agent report from inside the second pod.
+func (s *spoofWorld) nest() {
 	n := s.Node("n2")
 	n.Boot, n.Netns = s.Node("n1").Boot, s.other.Netns
 	s.Host("n2")
@@ -46,49 +46,51 @@ func (s *spoofing) nest() {
 func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 	for name, test := range map[string]struct {
 		mac    string
-		change func(s *spoofing)
+		change func(s *spoofWorld)
 		spoof  bool
 	}{
 		"a unicast reply with its own MAC":      {mac: "bbbbbb", spoof: true},
-		"with a MAC that it makes up":           {mac: "dddddd", change: func(s *spoofing) { s.claim.NoOverride = true }, spoof: true},
-		"without the Override flag":             {mac: "bbbbbb", change: func(s *spoofing) { s.claim.NoOverride = true }, spoof: true},
-		"in a frame from another MAC":           {mac: "dddddd", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }, spoof: true},
-		"announced in a frame from another MAC": {mac: "dddddd", change: func(s *spoofing) { s.claim.Kind, s.claim.Source = verdict.Announced, "bbbbbb" }, spoof: true},
-		"with a MAC that no host can have":      {mac: group, change: func(s *spoofing) { s.claim.Kind = verdict.Announced }, spoof: true},
+		"with a MAC that it makes up":           {mac: "dddddd", change: func(s *spoofWorld) { s.claim.NoOverride = true }, spoof: true},
+		"without the Override flag":             {mac: "bbbbbb", change: func(s *spoofWorld) { s.claim.NoOverride = true }, spoof: true},
+		"in a frame from another MAC":           {mac: "dddddd", change: func(s *spoofWorld) { s.claim.Source = "bbbbbb" }, spoof: true},
+		"announced in a frame from another MAC": {mac: "dddddd", change: func(s *spoofWorld) { s.claim.Kind, s.claim.Source = verdict.Announced, "bbbbbb" }, spoof: true},
+		"with a MAC that no host can have":      {mac: group, change: func(s *spoofWorld) { s.claim.Kind = verdict.Announced }, spoof: true},
 		"with the MAC that Calico answers with": {mac: calico, spoof: true},
-		"with that of the node's own end":       {mac: calico, change: func(s *spoofing) { s.Interface(s.Host("n1"), verdict.Interface{MAC: calico, Attachment: verdict.Own}) }, spoof: true},
-		"it has the address on its loopback": {mac: "bbbbbb", change: func(s *spoofing) {
+		"with that of the node's own end": {mac: calico, change: func(s *spoofWorld) {
+			s.Interface(s.Host("n1"), verdict.Interface{MAC: calico, Attachment: verdict.Own})
+		}, spoof: true},
+		"it has the address on its loopback": {mac: "bbbbbb", change: func(s *spoofWorld) {
 			s.Assigned(s.Interface(s.other, verdict.Interface{Name: "lo", Attachment: verdict.Local}))
 		}, spoof: true},
-		"the owner is on another node of this LAN": {mac: "bbbbbb", change: func(s *spoofing) {
+		"the owner is on another node of this LAN": {mac: "bbbbbb", change: func(s *spoofWorld) {
 			s.bridge.Domain = &verdict.Domain{Node: s.Node("n1"), Name: "cni0"}
 			s.victim = s.Namespace("n2", 2, "202", verdicttest.Pod("a"))
 			lan := s.Link("n2", "eth0", verdict.Uplink, false)
 			lan.Domain = s.bridge.Domain
 			s.own.Interface = s.Interface(s.victim, verdict.Interface{MAC: "fmacvl", Attachment: verdict.Lower, Link: lan})
 		}, spoof: true},
-		"a MAC is declared that another one has": {mac: "dddddd", change: func(s *spoofing) {
+		"a MAC is declared that another one has": {mac: "dddddd", change: func(s *spoofWorld) {
 			s.Policy.Routers = []verdict.Router{{MAC: "dddddd", Reason: "x"}}
 			s.claim.Source = "bbbbbb"
 		}, spoof: true},
-		"somebody else is declared":           {mac: "bbbbbb", change: func(s *spoofing) { s.Policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
-		"it announces: that makes it a rival": {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Kind = verdict.Announced }},
-		"it has the address itself":           {mac: "bbbbbb", change: func(s *spoofing) { s.Assigned(s.inside) }},
-		"it says what is true":                {mac: "baaaaa", change: func(s *spoofing) { s.claim.Source = "bbbbbb" }},
-		"it says that the node has it, which hosts the owner": {mac: "dnodes", change: func(s *spoofing) {
+		"another router is declared":          {mac: "bbbbbb", change: func(s *spoofWorld) { s.Policy.Routers = []verdict.Router{{Who: "default/e", Reason: "x"}} }, spoof: true},
+		"it announces: that makes it a rival": {mac: "bbbbbb", change: func(s *spoofWorld) { s.claim.Kind = verdict.Announced }},
+		"it has the address itself":           {mac: "bbbbbb", change: func(s *spoofWorld) { s.Assigned(s.inside) }},
+		"it names the MAC of the owner":       {mac: "baaaaa", change: func(s *spoofWorld) { s.claim.Source = "bbbbbb" }},
+		"it names the MAC of the node that hosts the owner": {mac: "dnodes", change: func(s *spoofWorld) {
 			s.Interface(s.Host("n1"), verdict.Interface{MAC: "dnodes", Attachment: verdict.Own})
 		}},
-		"the node routes to it": {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Routed = true }},
-		"it is declared":        {mac: "bbbbbb", change: func(s *spoofing) { s.Policy.Routers = []verdict.Router{{Who: "default/e*", Reason: "x"}} }},
-		"its MAC is declared":   {mac: "bbbbbb", change: func(s *spoofing) { s.Policy.Routers = []verdict.Router{{MAC: "bbbbbb", Reason: "x"}} }},
-		"the address is declared as shared": {mac: "bbbbbb", change: func(s *spoofing) {
+		"the node routes to it": {mac: "bbbbbb", change: func(s *spoofWorld) { s.claim.Routed = true }},
+		"it is declared":        {mac: "bbbbbb", change: func(s *spoofWorld) { s.Policy.Routers = []verdict.Router{{Who: "default/e*", Reason: "x"}} }},
+		"its MAC is declared":   {mac: "bbbbbb", change: func(s *spoofWorld) { s.Policy.Routers = []verdict.Router{{MAC: "bbbbbb", Reason: "x"}} }},
+		"the address is declared as shared": {mac: "bbbbbb", change: func(s *spoofWorld) {
 			s.Policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Reason: "x"}}
 		}},
-		"it enters by an uplink":                    {mac: "bbbbbb", change: func(s *spoofing) { s.port.Uplink = true }},
-		"it is a node of its own":                   {mac: "bbbbbb", change: func(s *spoofing) { s.nest() }},
-		"it is on another link":                     {mac: "bbbbbb", change: func(s *spoofing) { s.claim.Link = s.Link("n1", "cni1", verdict.Bridge, false) }},
-		"the holder is another sandbox of this pod": {mac: "bbbbbb", change: func(s *spoofing) { s.other.Who = verdicttest.Pod("a").Who() }},
-		"no kernel has the address":                 {mac: "bbbbbb", change: func(s *spoofing) { s.own.Kind = verdict.Believed }},
+		"it enters by an uplink":                    {mac: "bbbbbb", change: func(s *spoofWorld) { s.port.Uplink = true }},
+		"it is a node of its own":                   {mac: "bbbbbb", change: func(s *spoofWorld) { s.nest() }},
+		"it is on another link":                     {mac: "bbbbbb", change: func(s *spoofWorld) { s.claim.Link = s.Link("n1", "cni1", verdict.Bridge, false) }},
+		"the holder is another sandbox of this pod": {mac: "bbbbbb", change: func(s *spoofWorld) { s.other.Who = verdicttest.Pod("a").Who() }},
+		"no kernel has the address":                 {mac: "bbbbbb", change: func(s *spoofWorld) { s.own.Kind = verdict.Believed }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSpoofing(test.mac)
@@ -111,16 +113,16 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 	}
 }
 
-// wantAudited checks that the finding exists after the settle time, and always with one id.
-func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
+// wantAudited checks that the finding exists after the settle time, always with the same ID.
+func (s *spoofWorld) wantAudited(t *testing.T, out verdict.Judgement) {
 	t.Helper()
 	in := s.Case()
 	first := audit.Address(&s.Policy, in, &out)
 	if len(first.Findings) != 1 || !first.Findings[0].Waiting || first.Again == 0 {
-		t.Fatalf("got %+v at once, want one that waits", first.Findings)
+		t.Fatalf("got %+v at once, want a waiting finding", first.Findings)
 	}
 	in.Before, in.Now = first.Findings, first.Again
-	out.Conflicts = append(out.Conflicts, verdict.Conflict{Course: verdict.Course{Phase: verdict.Confirmed}}) // it does not hide the finding
+	out.Conflicts = append(out.Conflicts, verdict.Conflict{Course: verdict.Course{Phase: verdict.Confirmed}}) // a conflict does not hide the finding
 	after := audit.Address(&s.Policy, in, &out)
 	if len(after.Findings) != 1 || after.Findings[0].Waiting || after.Findings[0].ID != first.Findings[0].ID ||
 		after.Findings[0].Kind != verdict.FindingAddressSpoofed || after.Findings[0].Severity != verdict.Critical {
@@ -130,25 +132,25 @@ func (s *spoofing) wantAudited(t *testing.T, out verdict.Judgement) {
 
 func TestAMACByThePortOfAnotherIsCloned(t *testing.T) {
 	for name, test := range map[string]struct {
-		change func(s *spoofing)
+		change func(s *spoofWorld)
 		clone  bool
 	}{
-		"a gratuitous ARP with the holder's MAC": {change: func(s *spoofing) { s.claim.Kind = verdict.Announced }, clone: true},
+		"a gratuitous ARP with the holder's MAC": {change: func(s *spoofWorld) { s.claim.Kind = verdict.Announced }, clone: true},
 		"an answer with the holder's MAC":        {clone: true},
-		"a frame of it that claims its own":      {change: func(s *spoofing) { s.claim.MAC, s.claim.Source = "bbbbbb", "baaaaa" }, clone: true},
-		"the node's own MAC": {change: func(s *spoofing) {
+		"a frame of it that claims its own":      {change: func(s *spoofWorld) { s.claim.MAC, s.claim.Source = "bbbbbb", "baaaaa" }, clone: true},
+		"the node's own MAC": {change: func(s *spoofWorld) {
 			s.Interface(s.Host("n1"), verdict.Interface{Name: "cni0", MAC: "dnodes", Attachment: verdict.Own, Link: s.bridge})
 			s.claim.MAC = "dnodes"
 		}, clone: true},
-		"one that docker made":                    {change: func(s *spoofing) { s.owner.MAC, s.claim.MAC = "\x02\x42\x0a\x00\x00\x05", "\x02\x42\x0a\x00\x00\x05" }, clone: true},
-		"a virtual router's":                      {change: func(s *spoofing) { s.owner.MAC, s.claim.MAC = "\x00\x00\x5e\x00\x01\x07", "\x00\x00\x5e\x00\x01\x07" }},
-		"it has that MAC, too":                    {change: func(s *spoofing) { s.inside.MAC = "baaaaa" }},
-		"the holder is on another link":           {change: func(s *spoofing) { s.owner.Link = s.Link("n1", "cni1", verdict.Bridge, false) }},
-		"it enters by an uplink":                  {change: func(s *spoofing) { s.port.Uplink = true }},
-		"it is a node of its own":                 {change: func(s *spoofing) { s.nest() }},
-		"they are two sandboxes of one pod":       {change: func(s *spoofing) { s.other.Who = verdicttest.Pod("a").Who() }},
-		"a guest's that nobody else has":          {change: func(s *spoofing) { s.claim.MAC = "fguest" }},
-		"its own end of the pair has it, as here": {change: func(s *spoofing) { s.port.MAC, s.claim.MAC = "dhport", "dhport"; s.claim.Kind = verdict.Used }},
+		"a MAC made by docker":                    {change: func(s *spoofWorld) { s.owner.MAC, s.claim.MAC = "\x02\x42\x0a\x00\x00\x05", "\x02\x42\x0a\x00\x00\x05" }, clone: true},
+		"a virtual router's":                      {change: func(s *spoofWorld) { s.owner.MAC, s.claim.MAC = "\x00\x00\x5e\x00\x01\x07", "\x00\x00\x5e\x00\x01\x07" }},
+		"it has that MAC, too":                    {change: func(s *spoofWorld) { s.inside.MAC = "baaaaa" }},
+		"the holder is on another link":           {change: func(s *spoofWorld) { s.owner.Link = s.Link("n1", "cni1", verdict.Bridge, false) }},
+		"it enters by an uplink":                  {change: func(s *spoofWorld) { s.port.Uplink = true }},
+		"it is a node of its own":                 {change: func(s *spoofWorld) { s.nest() }},
+		"they are two sandboxes of one pod":       {change: func(s *spoofWorld) { s.other.Who = verdicttest.Pod("a").Who() }},
+		"an unknown MAC of a guest":               {change: func(s *spoofWorld) { s.claim.MAC = "fguest" }},
+		"its own end of the pair has it, as here": {change: func(s *spoofWorld) { s.port.MAC, s.claim.MAC = "dhport", "dhport"; s.claim.Kind = verdict.Used }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSpoofing("baaaaa")

@@ -9,8 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// audited audits the address, as an aggregator does after each judgement, and keeps what
-// is to be remembered.
+// audited audits the address after a judgement, as an aggregator does, and remembers past states.
 func (w *world) audited(vanished ...*verdict.Allocation) audit.Result {
 	out := w.judge()
 	in := w.Case()
@@ -20,7 +19,8 @@ func (w *world) audited(vanished ...*verdict.Allocation) audit.Result {
 	return a
 }
 
-// Calico #12257: booked under a wrong node, collected as leaked, given out again.
+// Calico #12257: an address is allocated for the wrong node, collected as leaked, and allocated
+// again.
 func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	p := w.Pool(verdict.Calico, "", "")
@@ -28,7 +28,7 @@ func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 	wrong := w.Calico(p, "web", "n9")
 	w.audited()
 	w.after(15 * time.Minute)
-	w.Allocations = nil // the garbage collector
+	w.Allocations = nil // the garbage collector frees the address
 	w.audited(wrong)
 	w.after(time.Minute).audited()
 	w.Calico(p, "db", "n2")
@@ -59,7 +59,7 @@ func TestStoryOfADirectoryThatWasDeleted(t *testing.T) {
 	w.after(time.Minute)
 	w.Books(p, "new")
 	b := w.Within("n1", "", "kindnet", verdicttest.Who("new"))
-	for range 3 { // that IPAM has it for the rival now is remembered of the old one, too
+	for range 3 { // it is also remembered of the old pod that IPAM has the address for its rival
 		w.audited()
 		w.after(time.Second).Read(a, b)
 	}
@@ -72,7 +72,7 @@ func TestStoryOfADirectoryThatWasDeleted(t *testing.T) {
 	}
 }
 
-// The aggregator was not there when it happened: nothing is remembered.
+// The aggregator was not running when the records were lost, so that nothing is remembered.
 func TestStoryOfADirectoryThatWasDeletedUnseen(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	a := w.Within("n1", "", "kindnet", verdicttest.Who("old"))
@@ -87,8 +87,8 @@ func TestStoryOfADirectoryThatWasDeletedUnseen(t *testing.T) {
 	}
 }
 
-// An address that was set by hand is in use and not allocated, too: that is no record
-// that was lost.
+// An address that was configured by hand is in use and not allocated either, but no record was
+// lost.
 func TestStoryOfAnAddressSetByHandFirst(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	p := w.Pool(verdict.HostLocal, "n1", "kindnet")

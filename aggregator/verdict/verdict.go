@@ -1,13 +1,14 @@
-// Package verdict is the mind of ipwitness: it decides who holds an address, in
-// which scope holders must not meet, and when two of them are a conflict.
+// Package verdict decides who holds an address, in which scope an address must be unique, and when
+// two owners are a conflict.
 //
-// It is pure. A Case with all that is known of one address comes in; owners, conflicts, reasons
-// and the time to judge again come out. It does no I/O, keeps no state and starts nothing.
-// The order of claims never matters. A judgement costs as much as the address
-// has claims, however many other addresses there are.
+// It is pure. Its input is a Case, which contains all that is known about one address. Its output
+// is a Judgement: owners, conflicts, reasons and the time to judge again. The package does no I/O,
+// keeps no state and starts no goroutine. The order of claims never matters. The cost of a
+// judgement depends on the number of claims to the address and not on the number of other
+// addresses.
 //
-// Reasons are typed: a rule or the kind of a fact, and values. No text for people is made here;
-// package explain has all of it.
+// Reasons are typed: a rule or the kind of a fact, and values. This package makes no text for
+// people; package explain does.
 package verdict
 
 import (
@@ -18,7 +19,7 @@ import (
 	"time"
 )
 
-// The rules that make a conflict.
+// The rules by which owners are in conflict.
 const (
 	RuleAssignedTwice      = "assigned-twice"
 	RuleAssignedAndWire    = "assigned-and-wire"
@@ -29,7 +30,7 @@ const (
 	RuleSplitBrain         = "split-brain"
 )
 
-// The rules that keep something from being one.
+// The rules by which owners or claims are not in conflict.
 const (
 	RuleLoopbackOrDummy = "loopback-or-dummy"
 	RulePrivateLink     = "private-link"
@@ -52,7 +53,7 @@ const (
 	RuleMACCloned       = "mac-cloned"
 )
 
-// The rules that say where an address is compared.
+// The rules that determine where an address is compared.
 const (
 	RuleInNetwork = "in-network"
 	RuleOnNode    = "on-node"
@@ -61,48 +62,46 @@ const (
 
 // The causes of conflicts.
 const (
-	// CauseUnknown is the cause of a conflict that no diagnosis names.
+	// CauseUnknown: no known cause fits.
 	CauseUnknown = "unknown"
-	// CauseSplitBrain is that of an address that several nodes of one link hold
-	// themselves for longer than it takes to hand it over.
+	// CauseSplitBrain: several nodes on one link have the address for longer than a hand-over
+	// takes.
 	CauseSplitBrain = "split-brain"
-	// CauseOrphanedSandbox is that of an address that a sandbox still has whose pod
-	// is no more.
+	// CauseOrphanedSandbox: a sandbox has the address although its pod no longer exists.
 	CauseOrphanedSandbox = "orphaned-sandbox"
-	// CauseIPAMStateLost is that of an address that IPAM gave to one and forgot, so
-	// that it gave it to another one.
+	// CauseIPAMStateLost: IPAM lost the record of an allocation and allocated the address again.
 	CauseIPAMStateLost = "ipam-state-lost"
-	// CauseIPAMBookedElsewhere is that of an address that IPAM had for another node or
-	// pod than the one that held it, and freed with that.
+	// CauseIPAMBookedElsewhere: IPAM had recorded the address for a node or pod other than the
+	// owner, and freed it together with that node or pod.
 	CauseIPAMBookedElsewhere = "ipam-booked-elsewhere"
-	// CausePodCIDROverlap is that of two nodes that give pods addresses of one range.
+	// CausePodCIDROverlap: two nodes give their pods addresses from overlapping ranges.
 	CausePodCIDROverlap = "pod-cidr-overlap"
-	// CauseOverlappingNetworks is that of two networks of one node with one range.
+	// CauseOverlappingNetworks: two networks that meet have overlapping ranges.
 	CauseOverlappingNetworks = "overlapping-networks"
-	// CauseStaticAddress is that of an address that somebody set by hand inside a
-	// network whose IPAM gave it to another one.
+	// CauseStaticAddress: the address was configured by hand, although it belongs to a network
+	// whose IPAM allocated it to another owner.
 	CauseStaticAddress = "static-address"
-	// CauseTunnelAddress is that of an address of a node's own tunnel or bridge device
-	// that a pod has, too.
+	// CauseTunnelAddress: a pod has the address of a tunnel or bridge device of a node.
 	CauseTunnelAddress = "tunnel-address"
-	// CauseExternalDevice is that of an address that a device outside has taken.
+	// CauseExternalDevice: a device outside of the cluster uses the address.
 	CauseExternalDevice = "external-device"
 )
 
 const (
-	// AlternateWithin is how soon A must come back after B to count as A-B-A.
+	// AlternateWithin is the longest time between two frames of one owner for which a frame of
+	// another owner between them counts as alternation.
 	AlternateWithin = 10 * time.Second
-	// askEvery is how often a node is asked again that has not read again.
-	askEvery = time.Second
+	// checkInterval is the interval at which a node is asked again to read an address.
+	checkInterval = time.Second
 )
 
-// ID is the id of a conflict: the same wherever and whenever it is computed.
+// ID returns the ID of a conflict. Equal arguments always give the same ID.
 func ID(cluster string, kind ScopeKind, scope string, address netip.Addr) string {
-	return hashed(cluster, kind.String(), scope, address.Unmap().String())
+	return hashID(cluster, kind.String(), scope, address.Unmap().String())
 }
 
-// hashed is an id: a hash of its parts.
-func hashed(parts ...string) string {
+// hashID returns an ID: a hash of its parts.
+func hashID(parts ...string) string {
 	h := sha256.New()
 	for _, part := range parts {
 		h.Write([]byte(part))

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Who is a Workload in one string, which takes a third of the memory: there is
-// one for each network namespace of a cluster. The first byte is the kind; then
-// each text has its length and its form before it.
+// Who is a Workload packed into one string. There is one for each network namespace of a cluster,
+// and packing reduces its memory to a third. The first byte is the kind. Each text follows with its
+// length and encoding in front.
 type Who string
 
-// The forms of a text.
+// The encodings of a text.
 const (
 	plain = iota
 	hexadecimal
-	uuid // with hyphens where Kubernetes writes them
+	uuid // with hyphens as in a Kubernetes UID
 )
 
-// shortestHex is from when on a text is looked at for being hexadecimal. The names
-// of workloads are shorter, but ids of containers are not.
+// shortestHex is the length from which a text may be packed as hexadecimal. Container IDs are
+// longer, most names of workloads are shorter.
 const shortestHex = 32
 
 // Who packs the workload.
@@ -40,15 +40,16 @@ func (w Workload) Who() Who {
 }
 
 func pack(packed []byte, text string) []byte {
-	form, raw := shorten(text)
+	form, raw := encodeText(text)
 	packed = binary.AppendUvarint(packed, uint64(len(raw)<<2|form))
 	return append(packed, raw...)
 }
 
-// Packed is a text as a Who has it, to compare it with: to unpack it takes memory.
+// Packed is a text as it is stored in a Who. It can be compared without unpacking, which would
+// allocate.
 type Packed string
 
-// Pack packs a text; an empty one is the empty one.
+// Pack packs a text. The empty text stays empty.
 func Pack(text string) Packed {
 	if text == "" {
 		return ""
@@ -56,8 +57,8 @@ func Pack(text string) Packed {
 	return Packed(pack(nil, text))
 }
 
-// shorten is the shortest form of a text.
-func shorten(text string) (form int, raw string) {
+// encodeText returns the shortest encoding of a text.
+func encodeText(text string) (form int, raw string) {
 	if len(text) < shortestHex {
 		return plain, text
 	}
@@ -71,8 +72,8 @@ func shorten(text string) (form int, raw string) {
 	return plain, text
 }
 
-// lengthen is the text that was shortened.
-func lengthen(form int, raw string) string {
+// decodeText decodes a text.
+func decodeText(form int, raw string) string {
 	if form == plain {
 		return raw
 	}
@@ -88,17 +89,17 @@ func lengthen(form int, raw string) string {
 	return string(text)
 }
 
-// next is the first text, and what comes after it.
-func (w Who) next() (text string, rest Who) {
+// nextText returns the first text and the remainder.
+func (w Who) nextText() (text string, rest Who) {
 	if w == "" {
 		return "", ""
 	}
 	length, n := uvarint(w)
 	end := n + length>>2
-	return lengthen(length&3, string(w[n:end])), w[end:]
+	return decodeText(length&3, string(w[n:end])), w[end:]
 }
 
-// packed is one of the texts as it is, by its place.
+// packed returns the text with an index without unpacking it.
 func (w Who) packed(place int) Packed {
 	if w == "" {
 		return ""
@@ -117,7 +118,7 @@ func (w Who) packed(place int) Packed {
 	}
 }
 
-// texts are all after the kind.
+// texts returns everything after the kind.
 func (w Who) texts() Who {
 	if w == "" {
 		return ""
@@ -136,7 +137,7 @@ func uvarint(w Who) (number, n int) {
 	}
 }
 
-// Kind is the workload's kind.
+// Kind returns the kind of the workload.
 func (w Who) Kind() WorkloadKind {
 	if w == "" {
 		return 0
@@ -144,23 +145,23 @@ func (w Who) Kind() WorkloadKind {
 	return WorkloadKind(w[0])
 }
 
-// Namespace is the workload's namespace.
+// Namespace returns the namespace of the workload.
 func (w Who) Namespace() string {
-	namespace, _ := w.texts().next()
+	namespace, _ := w.texts().nextText()
 	return namespace
 }
 
-// Name is the workload's name.
+// Name returns the name of the workload.
 func (w Who) Name() string {
-	_, rest := w.texts().next()
-	name, _ := rest.next()
+	_, rest := w.texts().nextText()
+	name, _ := rest.nextText()
 	return name
 }
 
-// UID is the workload's uid, packed.
+// UID returns the packed UID of the workload.
 func (w Who) UID() Packed { return w.packed(2) }
 
-// ContainerID is the workload's container id, packed.
+// ContainerID returns the packed container ID of the workload.
 func (w Who) ContainerID() Packed { return w.packed(3) }
 
 // Workload unpacks the workload.
@@ -168,7 +169,7 @@ func (w Who) Workload() (out Workload) {
 	out.Kind = w.Kind()
 	rest := w.texts()
 	for _, text := range []*string{&out.Namespace, &out.Name, &out.UID, &out.ContainerID, &out.Source, &out.Process, &out.VirtualMachine, &out.Sources} {
-		*text, rest = rest.next()
+		*text, rest = rest.nextText()
 	}
 	if rest != "" {
 		process, _ := uvarint(rest)
@@ -177,7 +178,7 @@ func (w Who) Workload() (out Workload) {
 	return out
 }
 
-// WorkloadKind is what sort of thing an owner is. The numbers are the contract's.
+// WorkloadKind is the kind of an owner. The numbers are those of the API.
 type WorkloadKind uint8
 
 // The kinds of workloads.
@@ -190,23 +191,23 @@ const (
 	Unknown
 )
 
-// Workload says who an owner is.
+// Workload identifies what runs in an owner.
 type Workload struct {
 	Kind                                      WorkloadKind
 	Namespace, Name, UID, ContainerID, Source string
-	// Process is the oldest in the namespace, as NAME (PID), or NAME (PID, ended) where
-	// it was the last one.
+	// Process is the oldest process in the namespace, as "NAME (PID)", or as "NAME (PID, ended)"
+	// for the last process of a namespace without processes.
 	Process string
-	// PID is the id of that process; 0 if it is not known. Ended is set if the process has
-	// ended and no other process runs in the namespace.
+	// PID is the ID of that process; 0 if it is not known. Ended is set if the process has ended
+	// and no other process runs in the namespace.
 	PID   uint32
 	Ended bool
-	// VirtualMachine is the one that the pod runs, in the pod's namespace.
+	// VirtualMachine is the name of the virtual machine that the pod runs, in the pod's namespace.
 	VirtualMachine string
-	// Sources are where fields are from that another source than Source gave, as
-	// FIELD=SOURCE with commas between, in order.
+	// Sources has the fields that come from a source other than Source, as FIELD=SOURCE pairs,
+	// sorted and separated by commas.
 	Sources string
 }
 
-// OnlyNetns tells whether all that is known is a name that `ip netns` gave.
+// OnlyNetns reports whether only a name given by `ip netns` is known.
 func (w Workload) OnlyNetns() bool { return w.Source == "netns" && w.Name != "" && w.Kind != Host }

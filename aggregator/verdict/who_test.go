@@ -28,7 +28,7 @@ func TestWhoIsTheWorkload(t *testing.T) {
 		}
 	}
 	if got := verdict.Who("").Workload(); got != (verdict.Workload{}) {
-		t.Errorf("got %+v, want nobody", got)
+		t.Errorf("got %+v, want an empty workload", got)
 	}
 	if id := verdict.Who("").ContainerID(); id != "" {
 		t.Errorf("got container id %q, want none", id)

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// When and by what owners are witnessed.
+// When owners were witnessed, and by which nodes.
 
-// arrivals returns the indexes of owners in the order in which they got the address. If that is
-// not known, the time of the first sighting counts.
+// arrivals returns the indexes of owners in the order in which they got the address. The first
+// sighting counts if that time is not known.
 func arrivals(owners []Owner) []uint32 {
 	order := make([]uint32, len(owners))
 	for i := range owners {
@@ -18,8 +18,8 @@ func arrivals(owners []Owner) []uint32 {
 	return order
 }
 
-// heldSince returns when an owner got the address or was first seen with it, by its node's
-// clock minus the clock's skew.
+// heldSince returns when an owner got the address or was first seen with it. Times are by the
+// node's clock, corrected by its skew.
 func (o *Owner) heldSince() Stamp {
 	since := o.AssignedAt()
 	for _, c := range o.Claims {
@@ -30,7 +30,7 @@ func (o *Owner) heldSince() Stamp {
 	return since.Add(-o.Node.Skew)
 }
 
-// Begun is when the owner was first heard of.
+// Begun returns when the owner was first reported.
 func (o *Owner) Begun() Stamp {
 	first := o.Claims[0].Begun
 	for _, c := range o.Claims {
@@ -39,21 +39,21 @@ func (o *Owner) Begun() Stamp {
 	return first
 }
 
-// readSince tells whether a kernel that is heard from had the address at a time or later.
+// readSince reports whether a connected node read the address from its kernel at a time or later.
 func (o *Owner) readSince(at Stamp) bool {
 	return o.State == Live && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.Counts() && c.Read >= at && !c.Node().Unheard
 	})
 }
 
-// claimedSince tells whether the wire showed the owner at a time or later.
+// claimedSince reports whether the owner was seen on the wire at a time or later.
 func (o *Owner) claimedSince(at Stamp) bool {
 	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
 		return c.Wire() && !c.Weak() && c.Seen >= at && !c.Node().Unheard
 	})
 }
 
-// readers adds the nodes that can read the owner's address again.
+// readers appends the connected nodes that can read the owner's address again.
 func (o *Owner) readers(nodes []*Node) []*Node {
 	for _, c := range o.Claims {
 		if n := c.Node(); c.Counts() && !n.Unheard && !slices.ContainsFunc(nodes, n.Is) {
@@ -63,7 +63,7 @@ func (o *Owner) readers(nodes []*Node) []*Node {
 	return nodes
 }
 
-// Counts tells whether the claim makes its owner an assigned one.
+// Counts reports whether the claim makes its owner an assigned one.
 func (c *Claim) Counts() bool {
 	return c.Kind == Assigned && c.Interface.Attachment != Local && c.Interface.Attachment != Private
 }
@@ -75,7 +75,7 @@ func (o *Owner) DADFailed() bool {
 	})
 }
 
-// alternate tells whether two owners were seen A-B-A within ten seconds.
+// alternate reports whether two owners alternate on the wire (A-B-A) within AlternateWithin.
 func alternate(owners []Owner) bool {
 	for i := range owners {
 		for k := range owners {
@@ -87,7 +87,7 @@ func alternate(owners []Owner) bool {
 	return false
 }
 
-// surrounds tells whether the owner was seen before and after the other one.
+// surrounds reports whether the owner was seen before and after the other one.
 func (o *Owner) surrounds(other *Owner) bool {
 	for _, a := range o.Claims {
 		if !a.Wire() || a.Weak() || a.Before == 0 || a.Seen.Sub(a.Before) > AlternateWithin {

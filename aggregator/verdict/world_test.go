@@ -9,18 +9,18 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-// world is a world with what these tests ask of it.
+// world is a World with helpers for these tests.
 type world struct{ *verdicttest.World }
 
 func newWorld(addr string) *world { return &world{verdicttest.New(addr)} }
 
-// after lets time pass.
+// after advances the time.
 func (w *world) after(d time.Duration) *world {
 	w.After(d)
 	return w
 }
 
-// judge judges, and returns the conflicts that ended just now among the others, too.
+// judge judges the address. Conflicts that have just ended are returned with the others.
 func (w *world) judge() verdict.Judgement {
 	out := w.Judge()
 	for _, e := range out.Ended {
@@ -29,7 +29,8 @@ func (w *world) judge() verdict.Judgement {
 	return out
 }
 
-// checked is judge. It also checks that a file with the case is judged the same.
+// checked judges the address. It also checks that the case is judged the same after it was written
+// to a file and read again.
 func (w *world) checked(t *testing.T) verdict.Judgement {
 	t.Helper()
 	if in := w.Case(); len(in.Claims) < manyClaims {
@@ -38,10 +39,11 @@ func (w *world) checked(t *testing.T) verdict.Judgement {
 	return w.judge()
 }
 
-// manyClaims is the number of claims from which on a file takes long, and shows nothing else.
+// manyClaims is the number of claims from which the check with a file is skipped, because it would
+// be slow and show nothing new.
 const manyClaims = 100
 
-// want judges and checks the only conflict.
+// want judges the address and checks its only conflict.
 func (w *world) want(t *testing.T, phase verdict.Phase, rule string, kind verdict.ScopeKind, scope string) verdict.Conflict {
 	t.Helper()
 	out := w.checked(t)
@@ -55,7 +57,7 @@ func (w *world) want(t *testing.T, phase verdict.Phase, rule string, kind verdic
 	return c
 }
 
-// wantNone judges and checks that all is well.
+// wantNone judges the address and checks that there is no conflict.
 func (w *world) wantNone(t *testing.T) verdict.Judgement {
 	t.Helper()
 	out := w.checked(t)
@@ -80,8 +82,8 @@ func (w *world) wantRule(t *testing.T, rule string) (steps []verdict.Step) {
 	return steps
 }
 
-// has reports whether a conflict has a fact of a kind about an owner, by its name; or about none,
-// if it is empty.
+// has reports whether a conflict has a fact of a kind about the owner with a name, or about no
+// owner if the name is empty.
 func has(c *verdict.Conflict, kind verdict.FactKind, owner string) bool {
 	return slices.ContainsFunc(c.Facts, func(f verdict.Fact) bool {
 		return f.Kind == kind && (owner == "" && len(f.Owners) == 0 || len(f.Owners) > 0 && verdicttest.Name(c, f.Owners[0]) == owner)

@@ -16,7 +16,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// acknowledgeCommand has the flags of acknowledge.
+// acknowledgeCommand contains the flags of acknowledge.
 type acknowledgeCommand struct {
 	query
 	reason   string
@@ -29,19 +29,19 @@ func newAcknowledge(sys system) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "acknowledge ID|ADDRESS --reason TEXT --for TIME [flags]",
 		Aliases: []string{"ack"},
-		Short:   "Silence a conflict that is known, for a time",
-		Long: `Silence a conflict that is known, for a time: it is still shown, marked (ack),
-but --exit-code and alerts leave it out.
+		Short:   "Silence a known conflict for a time",
+		Long: `Silence a known conflict for a time. It is still shown, marked (ack), but --exit-code
+and alerts ignore it.
 
-That ends when its time is up, when the conflict is over, when another owner
-joins, with --withdraw, and when an aggregator without --data-dir starts anew.
-Again with another --reason and --for replaces it.`,
+The acknowledgement ends when its time is up, when the conflict is resolved, when
+another owner joins, with --withdraw, and when an aggregator without --data-dir
+restarts. Acknowledging the conflict again replaces the reason and the time.`,
 		Example: `
   ipwitness acknowledge 10.244.0.7 --reason "NET-42: moves on Friday" --for 3d
   ipwitness acknowledge 6frtk3pjavxaruax --withdraw`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return fmt.Errorf("acknowledge needs the ID of a conflict, or its ADDRESS: '%s conflicts' shows them", sys.program)
+				return fmt.Errorf("acknowledge needs the ID or the ADDRESS of a conflict: '%s conflicts' lists them", sys.program)
 			}
 			if err := atMostOne("the ID or the ADDRESS of a conflict")(cmd, args); err != nil {
 				return err
@@ -76,30 +76,29 @@ Again with another --reason and --for replaces it.`,
 	}
 	c.addFlags(cmd)
 	fs := cmd.Flags()
-	fs.StringVar(&c.reason, "reason", "", "a `TEXT` that says why, for whoever finds it")
-	fs.Var(value[time.Duration]{&c.period, "TIME", parsePeriod}, "for", "for how long, like 30m, 24h or 7d; a year at most")
-	fs.Lookup("for").DefValue = "" // there is none
-	fs.BoolVar(&c.withdraw, "withdraw", false, "take the acknowledgement back")
+	fs.StringVar(&c.reason, "reason", "", "reason, as `TEXT`, shown with the conflict")
+	fs.Var(value[time.Duration]{&c.period, "TIME", parsePeriod}, "for", "duration, like 30m, 24h or 7d; at most a year")
+	fs.Lookup("for").DefValue = "" // no default
+	fs.BoolVar(&c.withdraw, "withdraw", false, "withdraw the acknowledgement")
 	return cmd
 }
 
-// request is what the server is asked for.
+// request returns the request to the server.
 func (c *acknowledgeCommand) request() (*pb.AcknowledgeConflictRequest, error) {
 	switch {
 	case c.withdraw && (c.reason != "" || c.period != 0):
-		return nil, errors.New("--withdraw takes the acknowledgement back: leave out --reason and --for, or --withdraw")
+		return nil, errors.New("--withdraw cannot be combined with --reason or --for: remove --withdraw, or both of the others")
 	case c.withdraw:
 		return &pb.AcknowledgeConflictRequest{Withdraw: true}, nil
 	case strings.TrimSpace(c.reason) == "":
-		return nil, errors.New(`--reason is missing: say why, for whoever finds it, like --reason "NET-42: moves on Friday"`)
+		return nil, errors.New(`--reason is missing: give a reason, like --reason "NET-42: moves on Friday"`)
 	case c.period == 0:
-		return nil, errors.New("--for is missing: say for how long, like --for 24h")
+		return nil, errors.New("--for is missing: give a duration, like --for 24h")
 	}
 	return &pb.AcknowledgeConflictRequest{Reason: c.reason, ExpiresAt: timestamppb.New(c.sys.now().Add(c.period))}, nil
 }
 
-// onlyConflict gives the id of the active conflict of an address, if it has one
-// and no more.
+// onlyConflict returns the id of the active conflict of an address, if there is exactly one.
 func (q *query) onlyConflict(ctx context.Context, address string) (id string, err error) {
 	var conflicts []*pb.Conflict
 	_, err = pages(ctx, q.client(), "/v1/conflicts", url.Values{"address": {address}}, (*pb.ListConflictsResponse)(nil),
@@ -108,11 +107,11 @@ func (q *query) onlyConflict(ctx context.Context, address string) (id string, er
 	case err != nil:
 		return "", err
 	case len(conflicts) == 0:
-		return "", fmt.Errorf("no conflict of %s: to see why, '%s explain %s'", address, q.sys.program, address)
+		return "", fmt.Errorf("no conflict of %s: '%s explain %s' shows why", address, q.sys.program, address)
 	case len(conflicts) == 1:
 		return conflicts[0].GetId(), nil
 	}
-	lines := []string{fmt.Sprintf("%s has %d conflicts: name one by its id:", address, len(conflicts))}
+	lines := []string{fmt.Sprintf("%s has %d conflicts: select one by its id:", address, len(conflicts))}
 	for _, c := range conflicts {
 		lines = append(lines, show.ConflictLine(c))
 	}
@@ -130,9 +129,9 @@ func parsePeriod(s string) (time.Duration, error) {
 	}
 	switch {
 	case err != nil || d <= 0:
-		return 0, fmt.Errorf("%q is not how long something lasts: write it like 30m, 24h or 7d", s)
+		return 0, fmt.Errorf("%q is not a duration: write it like 30m, 24h or 7d", s)
 	case d > year:
-		return 0, fmt.Errorf("%s is more than a year, which is the most: it can be renewed", s)
+		return 0, fmt.Errorf("%s is more than the maximum of a year: acknowledge the conflict again when it ends", s)
 	}
 	return d, nil
 }

@@ -97,19 +97,19 @@ func TestAcknowledgeSaysWhatIsMissing(t *testing.T) {
 		args string
 		want string
 	}{
-		"nothing":   {"acknowledge", "ipwitness: acknowledge needs the ID of a conflict, or its ADDRESS: 'ipwitness conflicts' shows them\n" + usage},
-		"no id":     {"acknowledge a/b", "ipwitness: \"a/b\" is neither the id of a conflict (small letters and digits) nor an address (10.244.0.7)\n" + usage},
-		"no reason": {"acknowledge abc --for 1h", "ipwitness: --reason is missing: say why, for whoever finds it, like --reason \"NET-42: moves on Friday\"\n"},
-		"no time":   {"acknowledge abc --reason x", "ipwitness: --for is missing: say for how long, like --for 24h\n"},
+		"nothing":   {"acknowledge", "ipwitness: acknowledge needs the ID or the ADDRESS of a conflict: 'ipwitness conflicts' lists them\n" + usage},
+		"no id":     {"acknowledge a/b", "ipwitness: \"a/b\" is neither the id of a conflict (lower-case letters and digits) nor an address (10.244.0.7)\n" + usage},
+		"no reason": {"acknowledge abc --for 1h", "ipwitness: --reason is missing: give a reason, like --reason \"NET-42: moves on Friday\"\n"},
+		"no time":   {"acknowledge abc --reason x", "ipwitness: --for is missing: give a duration, like --for 24h\n"},
 		"a bad time": {
 			"acknowledge abc --reason x --for tomorrow",
-			"ipwitness: --for: \"tomorrow\" is not how long something lasts: write it like 30m, 24h or 7d\n" + usage,
+			"ipwitness: --for: \"tomorrow\" is not a duration: write it like 30m, 24h or 7d\n" + usage,
 		},
-		"both":        {"acknowledge abc --withdraw --for 1h", "ipwitness: --withdraw takes the acknowledgement back: leave out --reason and --for, or --withdraw\n"},
-		"no conflict": {"acknowledge 10.0.0.9 --withdraw", "ipwitness: no conflict of 10.0.0.9: to see why, 'ipwitness explain 10.0.0.9'\n"},
+		"both":        {"acknowledge abc --withdraw --for 1h", "ipwitness: --withdraw cannot be combined with --reason or --for: remove --withdraw, or both of the others\n"},
+		"no conflict": {"acknowledge 10.0.0.9 --withdraw", "ipwitness: no conflict of 10.0.0.9: 'ipwitness explain 10.0.0.9' shows why\n"},
 		"two conflicts": {
 			"acknowledge 10.0.0.8 --reason x --for 1h",
-			"ipwitness: 10.0.0.8 has 2 conflicts: name one by its id:\n  abc  a/x | b/y\n  def  LINK n1/eth0  a/x | b/y\n",
+			"ipwitness: 10.0.0.8 has 2 conflicts: select one by its id:\n  abc  a/x | b/y\n  def  LINK n1/eth0  a/x | b/y\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestAcknowledgeSaysWhatIsMissing(t *testing.T) {
 func TestExplainSaysWhatIsMissing(t *testing.T) {
 	c, _ := acknowledging(t)
 	c.run(t, 1, "explain")
-	c.wantStderr(t, "ipwitness: explain needs an ADDRESS, or the ID of a conflict: 'ipwitness owners' and 'ipwitness conflicts' show them\n"+
+	c.wantStderr(t, "ipwitness: explain needs an ADDRESS or the ID of a conflict: 'ipwitness owners' and 'ipwitness conflicts' list them\n"+
 		"Run 'ipwitness explain --help' for usage.\n")
 }
 

@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// askAfter is how long an aggregator may be silent before its host is asked
-	// whether it is there, answerWithin how long it may take to say so. A server
-	// refuses to be asked more often than every keepaliveMin.
+	// askAfter is the time without traffic after which the agent sends a keepalive ping to an
+	// aggregator, and answerWithin is how long the answer may take. A server rejects pings that
+	// are more frequent than keepaliveMin.
 	askAfter     = keepaliveMin
 	answerWithin = 5 * time.Second
-	// connectWithin is how long one try to connect may take.
+	// connectWithin is the timeout of one attempt to connect.
 	connectWithin = 5 * time.Second
 )
 
-// agentCommand has the flags of agent.
+// agentCommand contains the flags of agent.
 type agentCommand struct {
 	sys         system
 	agent       agent.Config
@@ -45,14 +45,14 @@ func newAgent(sys system) *cobra.Command {
 	a := &agentCommand{sys: sys}
 	cmd := &cobra.Command{
 		Use:   "agent --aggregator HOST:PORT [flags]",
-		Short: "Watch this node, and report it to aggregators",
-		Long: `Watch this node, and report it to one aggregator or several. Each of them gets
-everything. While one cannot be reached the agent keeps what it witnesses, tries
-again, and then tells all of it.
+		Short: "Watch this node and report to aggregators",
+		Long: `Watch this node and report to one or more aggregators. Each of them gets everything.
+While an aggregator cannot be reached, the agent keeps its state and retries; after
+it has reconnected, it sends its complete state.
 
-There is one agent for a network namespace. It needs root, or CAP_NET_ADMIN,
-CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' says what works
-without.
+Only one agent can run in a network namespace. It needs root, or CAP_NET_ADMIN,
+CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows what works
+without them.
 
 ` + settingsHelp,
 		Example: `
@@ -63,11 +63,11 @@ without.
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
 	}
 	cmd.Flags().Var(&list[string]{to: &a.aggregators, kind: "HOST:PORT", separator: ",", parse: parseAggregator}, "aggregator",
-		"where an aggregator offers gRPC; repeatable")
+		"gRPC address of an aggregator; repeatable")
 	agentFlags(cmd, &a.agent)
-	listenFlag(cmd.Flags(), &a.listen, httpListen, ":9642", "where health and metrics are offered")
+	listenFlag(cmd.Flags(), &a.listen, httpListen, ":9642", "listen address of health and metrics")
 	clientTLSFlags(cmd.Flags(), &a.files)
-	clientCAFlag(cmd.Flags(), &a.files, "the `FILE` with who may read our metrics, in PEM: --http-listen then speaks TLS with --tls-cert")
+	clientCAFlag(cmd.Flags(), &a.files, "CA bundle `FILE` used to verify readers of metrics, in PEM; enables TLS on --http-listen")
 	a.logging.addFlags(cmd)
 	return cmd
 }
@@ -75,18 +75,18 @@ without.
 // run runs until ctx ends.
 func (c *agentCommand) run(ctx context.Context) error {
 	if len(c.aggregators) == 0 {
-		return errors.New("no aggregator is named: use --aggregator HOST:PORT, or 'ipwitness run' to have agent and aggregator in one process")
+		return errors.New("no aggregator is configured: use --aggregator HOST:PORT, or 'ipwitness run' for agent and aggregator in one process")
 	}
 	for i, at := range c.aggregators {
 		if slices.Contains(c.aggregators[:i], at) {
-			return fmt.Errorf("the aggregator %s is named twice: leave one out", at)
+			return fmt.Errorf("the aggregator %s is configured twice: remove one", at)
 		}
 	}
 	p, err := newProcess(c.sys, c.logging)
 	if err != nil {
 		return err
 	}
-	// Our own listener speaks TLS only where it is said who may ask.
+	// The agent's own listener uses TLS only if client certificates are verified.
 	var own *tls.Config
 	if c.files.ClientCA != "" {
 		if own, err = c.files.Server(p.log, "h2", "http/1.1"); err != nil {
@@ -101,7 +101,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = l.Close() }() // the server has closed it already, if it ran
+	defer func() { _ = l.Close() }() // the server has already closed it if it ran
 	p.registry.MustRegister(c.files)
 	c.agent.Version = p.build.Version
 	a, err := agent.New(c.agent, p.log, p.registry)
@@ -114,7 +114,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = conn.Close() }() // nothing is under way any more
+		defer func() { _ = conn.Close() }() // no call is in progress any more
 		to = append(to, agent.Aggregator{Name: at, Conn: conn})
 	}
 
@@ -139,7 +139,7 @@ func (c *agentCommand) run(ctx context.Context) error {
 	return err
 }
 
-// credentials are what we show an aggregator, and what we want it to show.
+// credentials returns the agent's credentials for an aggregator, and how to verify the aggregator.
 func (c *agentCommand) credentials(log *slog.Logger) ([]grpc.DialOption, error) {
 	tls, err := c.files.ClientCredentials(log)
 	switch {
@@ -156,8 +156,8 @@ func (c *agentCommand) credentials(log *slog.Logger) ([]grpc.DialOption, error) 
 	return []grpc.DialOption{grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(secure.Token(c.files.Token))}, nil
 }
 
-// dial makes a connection to the aggregator at HOST:PORT, which is kept up from
-// its first use on.
+// dial returns a connection to the aggregator at HOST:PORT. It connects at its first use and
+// reconnects by itself.
 func dial(at string, creds []grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("dns:///"+at, append(creds,
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: askAfter, Timeout: answerWithin}),

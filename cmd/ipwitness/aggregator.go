@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
-// aggregatorCommand has the flags of aggregator.
+// aggregatorCommand contains the flags of aggregator.
 type aggregatorCommand struct {
 	sys        system
 	aggregator aggregator.Config
@@ -24,15 +24,16 @@ func newAggregator(sys system) *cobra.Command {
 	a := &aggregatorCommand{sys: sys}
 	cmd := &cobra.Command{
 		Use:   "aggregator [flags]",
-		Short: "Join what all agents report, and find the conflicts",
-		Long: `Join what the agents of all nodes report, and find the addresses that two owners
-hold at once. The agents come by gRPC; the other commands and Prometheus by HTTP.
+		Short: "Combine the reports of all agents and detect conflicts",
+		Long: `Combine the reports of the agents of all nodes, and detect addresses that two owners
+hold at the same time. Agents connect by gRPC; the other commands and Prometheus use
+HTTP.
 
-It needs no privilege. After a restart the agents tell everything again; with
---data-dir it keeps what they cannot know: acknowledgements.
+It needs no privileges. After a restart, the agents send their complete state again;
+with --data-dir, acknowledgements survive restarts, too.
 
-A network is a set of addresses of which each may be held once in the whole
-cluster, whatever node and wire it is on: declare it with --network.
+A network is a set of addresses that must be unique in the whole cluster, on any node
+and link. Declare it with --network.
 
 ` + settingsHelp,
 		Example: `
@@ -71,8 +72,8 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	return err
 }
 
-// openAggregator makes an aggregator and the server that offers it, which has
-// taken its addresses. It starts nothing.
+// openAggregator returns an aggregator and its server, which has opened its listeners. It starts
+// nothing.
 func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, files secure.Files, p process) (*aggregator.Aggregator, *server, error) {
 	tls, err := files.Server(p.log, "h2", "http/1.1")
 	if err != nil {
@@ -80,7 +81,7 @@ func openAggregator(ctx context.Context, cfg aggregator.Config, at addresses, fi
 	}
 	if (cfg.Access.Tokens != "" || cfg.Access.TokenReview) && tls == nil &&
 		(!onlyHere(at.grpc) || !onlyHere(at.http) || at.metrics != "" && !onlyHere(at.metrics)) {
-		return nil, nil, errors.New("tokens would be sent in the clear: offer TLS with --tls-cert and --tls-key, or listen on 127.0.0.1 only")
+		return nil, nil, errors.New("tokens would be sent unencrypted: configure TLS with --tls-cert and --tls-key, or listen only on 127.0.0.1")
 	}
 	l, err := listen(ctx, at)
 	if err != nil {

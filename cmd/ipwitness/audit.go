@@ -17,7 +17,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// auditCommand has the flags of audit.
+// auditCommand contains the flags of audit.
 type auditCommand struct {
 	query
 	narrowing
@@ -29,18 +29,19 @@ func newAudit(sys system) *cobra.Command {
 	c := &auditCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
 		Use:   "audit [ID|ADDRESS|NODE] [flags]",
-		Short: "Compare what IPAM believes with who holds what",
-		Long: `Compare what IPAM believes with who holds what: the duplicates of tomorrow.
+		Short: "Compare IPAM records with the real owners of addresses",
+		Long: `Compare IPAM records with the real owners of addresses, to find future duplicates.
 
-IPAM is host-local, whereabouts, Calico and Cilium. CRITICAL is an address in use
-that IPAM will give to somebody else; WARNING is what hurts in time: addresses that
-leaked, a pool that runs dry. With an ID or an ADDRESS, say all that is known: the
-evidence, what to do, and the commands. With the name of a NODE, list what is there.
+Supported IPAMs are host-local, whereabouts, Calico and Cilium. A CRITICAL finding is
+an address in use that IPAM will allocate again. A WARNING is a problem that grows,
+such as leaked addresses or a pool that runs out. With an ID or an ADDRESS, show all
+details: the evidence, the steps to take and their commands. With the name of a NODE,
+list the findings of that node.
 
---fix-plan prints a shell script that would put IPAM right. ipwitness changes nothing.
-Where not all nodes are seen, the script may lack steps: the exit code is 3 then.
+--fix-plan prints a shell script that repairs IPAM; ipwitness itself changes nothing.
+If not all nodes are seen, the script may lack steps, and the exit code is 3.
 
-Nodes that are not seen are named on stderr, and with -o json under "coverage".`,
+Nodes that are not seen are listed on stderr, and with -o json under "coverage".`,
 		Example: `
   ipwitness audit
   ipwitness audit 10.244.0.7
@@ -55,9 +56,9 @@ Nodes that are not seen are named on stderr, and with -o json under "coverage".`
 			case err != nil:
 				return err
 			case c.watch && c.exitCode:
-				return errors.New("--exit-code needs an end, and --watch has none: leave out one of them")
+				return errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
 			case c.fixPlan && (c.watch || c.format != show.FormatTable):
-				return errors.New("--fix-plan prints a shell script: leave out --watch and --output, or --fix-plan")
+				return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
 			case c.watch:
 				return c.follow(cmd.Context(), about)
 			}
@@ -68,31 +69,30 @@ Nodes that are not seen are named on stderr, and with -o json under "coverage".`
 	c.narrowing.addFlags(cmd, "findings", "cidr", "mac", "workload")
 	watchFlag(cmd, &c.watch)
 	kinds := verdict.FindingKinds()
-	cmd.Flags().Var(value[string]{&c.kind, "KIND", parseKind}, "kind", "findings of one kind only, like "+verdict.FindingLeaked)
+	cmd.Flags().Var(value[string]{&c.kind, "KIND", parseKind}, "kind", "findings of this kind, like "+verdict.FindingLeaked)
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag was added above
 	}
-	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that would put IPAM right")
+	cmd.Flags().BoolVar(&c.fixPlan, "fix-plan", false, "print a shell script that repairs IPAM")
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a finding above INFO"))
 	return cmd
 }
 
-// parseKind accepts the kinds of findings.
+// parseKind accepts a kind of finding.
 func parseKind(s string) (string, error) {
 	if kinds := verdict.FindingKinds(); !slices.Contains(kinds, s) {
-		return "", fmt.Errorf("%q is no kind of finding: there are %s", s, strings.Join(kinds, ", "))
+		return "", fmt.Errorf("%q is not a kind of finding: use one of %s", s, strings.Join(kinds, ", "))
 	}
 	return s, nil
 }
 
-// about says which findings are asked for: those of an address, or those that have a
-// name as their id or node.
+// about selects findings by address, or by a name that is an id or a node.
 type about struct{ address, name string }
 
-// nodeName is what names of nodes look like, and ids of findings.
+// nodeName matches names of nodes and ids of findings.
 var nodeName = regexp.MustCompile(`^[A-Za-z0-9][-_.@A-Za-z0-9]*$`)
 
-// parseAbout recognises the argument of audit.
+// parseAbout parses the argument of audit.
 func parseAbout(arg string) (about, error) {
 	if arg == "" {
 		return about{}, nil
@@ -101,15 +101,15 @@ func parseAbout(arg string) (about, error) {
 		return about{address: addr.String()}, nil
 	}
 	if !nodeName.MatchString(arg) {
-		return about{}, fmt.Errorf("%q is neither the id of a finding, an address (10.244.0.7) nor the name of a node", arg)
+		return about{}, fmt.Errorf("%q is not the id of a finding, an address (10.244.0.7) or the name of a node", arg)
 	}
 	return about{name: arg}, nil
 }
 
-// id tells whether the finding is the one that has the name as its id.
+// id reports whether a finding has the name as its id.
 func (a about) id(f *pb.Finding) bool { return a.name != "" && f.GetId() == a.name }
 
-// keep tells whether a finding is asked for.
+// keep reports whether a finding is selected.
 func (a about) keep(f *pb.Finding) bool {
 	switch {
 	case a.address != "":
@@ -151,14 +151,14 @@ type basis struct {
 	pools    []*pb.Pool
 	// unknown is set if the server does not list its pools.
 	unknown bool
-	// silent is the requested node, if the server does not hear from it.
+	// silent is the requested node, if it is disconnected.
 	silent string
 }
 
 // nothing reports whether no pool is audited.
 func (a *basis) nothing() bool { return len(a.pools) == 0 && !a.unknown }
 
-// basis asks the server for the data that findings are derived from.
+// basis requests the data that findings are derived from.
 func (c *auditCommand) basis(ctx context.Context, about about, coverage *pb.Coverage) (*basis, error) {
 	a := &basis{coverage: coverage}
 	_, err := pages(ctx, c.client(), "/v1/pools", nil, (*pb.ListPoolsResponse)(nil), func(page *pb.ListPoolsResponse) {
@@ -174,7 +174,7 @@ func (c *auditCommand) basis(ctx context.Context, about about, coverage *pb.Cove
 	return a, err
 }
 
-// list shows findings: as tables or, in full, those of one address, or that of an id.
+// list shows findings as tables, or the details of the findings of one address or id.
 func (c *auditCommand) list(ctx context.Context, about about) error {
 	findings, known, coverage, err := c.findings(ctx, about)
 	if err != nil {
@@ -204,8 +204,8 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 	return errors.Join(err, c.found(findings, a))
 }
 
-// silent looks up a node by name. It returns the name if the server does not hear from
-// the node, and an error if there is no such node.
+// silent looks up a node by name. It returns the name if the node is disconnected, and an error if
+// there is no such node.
 func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Coverage) (string, error) {
 	var nodes pb.ListNodesResponse
 	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
@@ -225,13 +225,13 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 	case known:
 		return name, nil
 	case c.exitCode && coverage.GetIncomplete():
-		c.tell("No finding has the id %[1]s, and no node %[1]s is known so far.", name)
+		c.tell("No finding with the id %[1]s and no node %[1]s is known so far.", name)
 		return "", exitCannotTell // an unseen node or finding may have this name
 	}
-	return "", fmt.Errorf("no finding has the id %[1]q, and there is no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' the nodes", name, c.sys.program)
+	return "", fmt.Errorf("there is no finding with the id %[1]q and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes", name, c.sys.program)
 }
 
-// inFull shows one finding after the other.
+// inFull shows the details of findings, one after the other.
 func (c *auditCommand) inFull(findings []*pb.Finding) error {
 	for i, f := range findings {
 		if i > 0 {
@@ -246,7 +246,7 @@ func (c *auditCommand) inFull(findings []*pb.Finding) error {
 	return nil
 }
 
-// tables shows findings and what is audited, or says that there are none.
+// tables shows findings and the audited pools, or prints that there are no findings.
 func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about, a *basis) error {
 	if len(findings) == 0 {
 		if err := c.tellNone(ctx, about, a); err != nil {
@@ -264,14 +264,14 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 	return show.Pools(c.sys.stdout, a.pools, c.wide())
 }
 
-// tellNone says that nothing was found, and what was looked at.
+// tellNone prints that nothing was found, and what was audited.
 func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) error {
 	what := ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
 	}
 	if c.narrowing != (narrowing{}) {
-		what += " that matches"
+		what += " that matches the filters"
 	}
 	switch {
 	case about.address != "":
@@ -281,13 +281,13 @@ func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) erro
 	}
 	switch {
 	case a.silent != "":
-		c.tell("Cannot tell: no finding%s is known, and node %s is not heard from.", what, a.silent)
+		c.tell("Cannot tell: no finding%s is known, and node %s is disconnected.", what, a.silent)
 	case a.unknown:
-		c.tell("No finding%s. This server does not tell what it audits.", what)
+		c.tell("No finding%s. This server does not report what it audits.", what)
 	case len(a.pools) > 0:
 		c.tell("No finding%s. Audited: %s.", what, show.Audited(a.pools))
 	case about.name != "":
-		c.tell("No finding%s. Nothing is audited there: no pool of addresses is known.", what)
+		c.tell("No finding%s. Nothing is audited there, because no address pool is known.", what)
 	default:
 		why, err := c.notAudited(ctx)
 		if err != nil {
@@ -298,7 +298,7 @@ func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) erro
 	return nil
 }
 
-// notAudited asks the server why nothing is audited.
+// notAudited asks the server for the reason why nothing is audited.
 func (c *auditCommand) notAudited(ctx context.Context) (string, error) {
 	var nodes pb.ListNodesResponse
 	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
@@ -307,7 +307,7 @@ func (c *auditCommand) notAudited(ctx context.Context) (string, error) {
 	return notAudited(&nodes, c.sys.program), nil
 }
 
-// notAudited says why nothing is audited.
+// notAudited returns the reason why nothing is audited.
 func notAudited(nodes *pb.ListNodesResponse, program string) string {
 	why := "no agent has found records of host-local"
 	if len(nodes.GetNodes()) == 0 {
@@ -315,17 +315,16 @@ func notAudited(nodes *pb.ListNodesResponse, program string) string {
 	}
 	switch nodes.GetKubernetes().GetState() {
 	case pb.Kubernetes_LIVE, pb.Kubernetes_STALE:
-		return why + ", and the Kubernetes API has none of whereabouts, Calico or Cilium"
+		return why + ", and the Kubernetes API has no records of whereabouts, Calico or Cilium"
 	case pb.Kubernetes_SYNCING:
-		return why + ", and the Kubernetes API is not read yet: see '" + program + " nodes'"
+		return why + ", and the Kubernetes API has not been read yet: see '" + program + " nodes'"
 	default:
-		return why + ", and no Kubernetes API is asked for those of whereabouts, Calico and Cilium (--kubeconfig)"
+		return why + ", and no Kubernetes API is configured to read the records of whereabouts, Calico and Cilium (--kubeconfig)"
 	}
 }
 
-// found returns the exit code for findings. Findings that are merely informational do
-// not count. Finding nothing is a result only if something is audited and everything is
-// seen.
+// found returns the exit code for findings. Informational findings do not count. Finding nothing is
+// a result only if something is audited and everything is seen.
 func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
 	if !c.exitCode && !c.fixPlan {
 		return nil
@@ -346,12 +345,12 @@ func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
 // why returns why the result is inconclusive, although every expected node is seen.
 func (a *basis) why() string {
 	if a.silent != "" {
-		return "node " + a.silent + " is not heard from"
+		return "node " + a.silent + " is disconnected"
 	}
-	return "nothing is audited, as no pool of addresses is known"
+	return "nothing is audited, because no address pool is known"
 }
 
-// plan prints the script that would put IPAM right.
+// plan prints the script that repairs IPAM.
 func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding, a *basis) error {
 	var nodes pb.ListNodesResponse
 	if err := c.client().get(ctx, "/v1/nodes", nil, &nodes); err != nil {
@@ -362,7 +361,7 @@ func (c *auditCommand) plan(ctx context.Context, findings []*pb.Finding, a *basi
 	})
 }
 
-// follow shows findings as they come, change and go.
+// follow shows findings as they appear, change and end.
 func (c *auditCommand) follow(ctx context.Context, about about) error {
 	ask := url.Values{}
 	if c.kind != "" {
@@ -420,25 +419,25 @@ func (c *auditCommand) tellWatched(ctx context.Context, about about) error {
 		case err != nil:
 			return err
 		case silent != "":
-			c.tell("Node %s is not heard from: what happens there is not seen.", silent)
+			c.tell("Node %s is disconnected: ipwitness does not see what happens there.", silent)
 		}
 	}
 	if a, err := c.basis(ctx, about, coverage); err == nil && a.nothing() {
 		if why, err := c.notAudited(ctx); err == nil {
-			c.tell("Nothing is audited: %s. Findings show up here once something is.", why)
+			c.tell("Nothing is audited: %s. Findings appear here as soon as something is audited.", why)
 		}
 	}
 	return nil
 }
 
-// completeFindings offers the ids of findings, with what they are about.
+// completeFindings completes the ids of findings, with a description of each.
 func (c *auditCommand) completeFindings(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 || applySettings(cmd, c.sys.getenv) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
-	// Without a server there is nothing to offer, and nobody to tell.
+	// Without a server, there are no completions, and errors cannot be shown.
 	findings, _, _, _ := c.findings(ctx, about{})
 	show.SortFindings(findings)
 	var out []cobra.Completion

@@ -136,11 +136,11 @@ func TestAuditWithoutFindingsSaysWhatItLookedAt(t *testing.T) {
 		{audited(), "audit --kind leaked", "No finding of kind leaked. " + one},
 		{audited(), "audit 10.0.0.7", "No finding about 10.0.0.7. " + one},
 		{audited(), "audit node-1", "No finding about node-1. " + one},
-		{audited(), "audit node-2", "Cannot tell: no finding about node-2 is known, and node node-2 is not heard from.\n"},
+		{audited(), "audit node-2", "Cannot tell: no finding about node-2 is known, and node node-2 is disconnected.\n"},
 		{audited(), "audit -o json", ""},
-		{old, "audit", "No finding. This server does not tell what it audits.\n"},
-		{nothing, "audit", "No finding, because nothing is audited: no agent has found records of host-local, and no Kubernetes API is asked for those of whereabouts, Calico and Cilium (--kubeconfig).\n"},
-		{alone, "audit", "No finding, because nothing is audited: no agent has connected yet, and the Kubernetes API has none of whereabouts, Calico or Cilium.\n"},
+		{old, "audit", "No finding. This server does not report what it audits.\n"},
+		{nothing, "audit", "No finding, because nothing is audited: no agent has found records of host-local, and no Kubernetes API is configured to read the records of whereabouts, Calico and Cilium (--kubeconfig).\n"},
+		{alone, "audit", "No finding, because nothing is audited: no agent has connected yet, and the Kubernetes API has no records of whereabouts, Calico or Cilium.\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {
@@ -177,7 +177,7 @@ func TestFixPlanIsAScript(t *testing.T) {
 	c := serve(t, audited(finding("abc", "in-use-unallocated", "10.0.0.7", pb.Finding_CRITICAL)))
 	c.run(t, 0, "audit", "--fix-plan")
 	out, err := exec.Command("sh", "-c", c.stdout.String(), "plan.sh").CombinedOutput()
-	if want := "By this script, in this order:\n  sh plan.sh node node-1    (1 step, on that node, as root)\n      Reserve 10.0.0.7.\n"; err != nil || string(out) != want {
+	if want := "Run this script for the rest, in this order:\n  sh plan.sh node node-1    (1 step, on that node, as root)\n      Reserve 10.0.0.7.\n"; err != nil || string(out) != want {
 		t.Errorf("got %q, %v, want %q", out, err, want)
 	}
 }

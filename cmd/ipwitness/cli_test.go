@@ -173,12 +173,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"no server": {
 			[]string{"owners", "--server", refused.URL},
 			nil,
-			"ipwitness: cannot reach " + refused.URL + ": connection refused: start it with 'ipwitness run', or name another server with --server or IPWITNESS_SERVER\n",
+			"ipwitness: cannot reach " + refused.URL + ": connection refused: start it with 'ipwitness run', or select another server with --server or IPWITNESS_SERVER\n",
 		},
 		"no server to watch": {
 			[]string{"owners", "-w", "--server", refused.URL},
 			nil,
-			"ipwitness: cannot reach " + refused.URL + ": connection refused: start it with 'ipwitness run', or name another server with --server or IPWITNESS_SERVER\n",
+			"ipwitness: cannot reach " + refused.URL + ": connection refused: start it with 'ipwitness run', or select another server with --server or IPWITNESS_SERVER\n",
 		},
 		"bad server": {
 			[]string{"owners", "--server", "ftp://x"},
@@ -193,32 +193,32 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"negative": {
 			[]string{"run", "--settle", "-1s"},
 			nil,
-			"ipwitness: --settle: \"-1s\" is not more than 0\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --settle: \"-1s\" is not greater than 0\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"bad glob": {
 			[]string{"run", "--interfaces", "eth0,[a"},
 			nil,
-			"ipwitness: --interfaces: \"[a\" is not a pattern: * stands for any letters, ? for one, [a-c] for one of a set\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --interfaces: \"[a\" is not a pattern: * matches any characters, ? matches one, [a-c] matches one of a set\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"bad wire": {
 			[]string{"run", "--wire", "xdp"},
 			nil,
-			"ipwitness: --wire: \"xdp\" is none of auto, tcx, clsact, off\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --wire: \"xdp\" is not one of auto, tcx, clsact, off\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"shared without a reason": {
 			[]string{"run", "--shared", "10.9.0.0/24"},
 			nil,
-			"ipwitness: --shared: \"10.9.0.0/24\" does not say why it is shared: write CIDR=REASON, like 10.9.0.0/24=anycast\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --shared: \"10.9.0.0/24\" has no reason: write CIDR=REASON, like 10.9.0.0/24=anycast\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"router without a reason": {
 			[]string{"run", "--router", "kube-system/vpn-*"},
 			nil,
-			"ipwitness: --router: \"kube-system/vpn-*\" does not say why it answers for others: write WHO=REASON, like kube-system/vpn-*=gateway\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --router: \"kube-system/vpn-*\" has no reason: write WHO=REASON, like kube-system/vpn-*=gateway\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"router without a name": {
 			[]string{"run", "--router", "=gateway"},
 			nil,
-			"ipwitness: --router: \"=gateway\" does not name the router: write WHO=REASON, like kube-system/vpn-*=gateway\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: --router: \"=gateway\" has no workload: write WHO=REASON, like kube-system/vpn-*=gateway\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"shared with a long address": {
 			[]string{"run", "--shared", "10.9.0.5/24=anycast"},
@@ -233,7 +233,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"agent without an aggregator": {
 			[]string{"agent"},
 			nil,
-			"ipwitness: no aggregator is named: use --aggregator HOST:PORT, or 'ipwitness run' to have agent and aggregator in one process\n",
+			"ipwitness: no aggregator is configured: use --aggregator HOST:PORT, or 'ipwitness run' for agent and aggregator in one process\n",
 		},
 		"aggregator as a URL": {
 			[]string{"agent", "--aggregator", "http://agg:9640"},
@@ -253,12 +253,12 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"aggregator twice": {
 			[]string{"agent", "--aggregator", "agg:9640", "--aggregator", "agg:9640"},
 			nil,
-			"ipwitness: the aggregator agg:9640 is named twice: leave one out\n",
+			"ipwitness: the aggregator agg:9640 is configured twice: remove one\n",
 		},
 		"network without addresses": {
 			[]string{"aggregator", "--network", "pods"},
 			nil,
-			"ipwitness: --network: \"pods\" does not say which addresses the network has: write NAME=CIDR, like pods=10.244.0.0/16\nRun 'ipwitness aggregator --help' for usage.\n",
+			"ipwitness: --network: \"pods\" has no CIDR: write NAME=CIDR, like pods=10.244.0.0/16\nRun 'ipwitness aggregator --help' for usage.\n",
 		},
 		"network without a name": {
 			[]string{"aggregator", "--network", "=10.244.0.0/16"},
@@ -268,7 +268,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"node with a name without end": {
 			[]string{"agent", "--aggregator", "agg:9640", "--node", strings.Repeat("n", 254)},
 			nil,
-			"ipwitness: --node: the name has 254 bytes: 253 are possible\nRun 'ipwitness agent --help' for usage.\n",
+			"ipwitness: --node: the name has 254 bytes, but the limit is 253\nRun 'ipwitness agent --help' for usage.\n",
 		},
 		"network that is none": {
 			[]string{"run", "--network", "pods=10.244.0.0/16,10.245.0.1/16"},
@@ -293,7 +293,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"key of the file": {
 			[]string{"run", "--config", unknownKey},
 			nil,
-			"ipwitness: " + unknownKey + ", line 2: \"http_listen\" is not the name of a flag: keys are flag names without the dashes, like http-listen\nRun 'ipwitness run --help' for usage.\n",
+			"ipwitness: " + unknownKey + ", line 2: \"http_listen\" is not a flag name: keys are flag names without dashes, like http-listen\nRun 'ipwitness run --help' for usage.\n",
 		},
 		"list in the file": {
 			[]string{"run", "--config", listForOne},
@@ -335,12 +335,12 @@ func TestServerErrorsAreShownAsTheServerWordsThem(t *testing.T) {
 func TestAnotherServerIsNamedAsSuch(t *testing.T) {
 	c := serve(t, handler{"/v1/nodes": func(*http.Request) (int, string) { return 200, "<html>" }})
 	c.run(t, 1, "owners")
-	if got, want := c.stderr.String(), "answered 404 Not Found, and not as ipwitness does: is --server right?"; !strings.Contains(got, want) {
+	if got, want := c.stderr.String(), "answered 404 Not Found, but not as an ipwitness server does: check --server"; !strings.Contains(got, want) {
 		t.Errorf("got %q, want it to have %q", got, want)
 	}
 	c.stderr.Reset()
 	c.run(t, 1, "nodes")
-	if got, want := c.stderr.String(), "is not of ipwitness: is --server right?"; !strings.Contains(got, want) {
+	if got, want := c.stderr.String(), "did not answer /v1/nodes as an ipwitness server does: check --server"; !strings.Contains(got, want) {
 		t.Errorf("got %q, want it to have %q", got, want)
 	}
 }
@@ -374,12 +374,12 @@ func TestEmptyListsSaySoOnStderr(t *testing.T) {
 		"/v1/nodes":     ok(&pb.ListNodesResponse{}),
 	}
 	tests := []struct{ args, stdout, stderr string }{
-		{"owners", "", "No owners: no agent has reported an address yet. See the agents with 'ipwitness nodes'.\n"},
-		{"owners 10.0.0.1", "", "No owner of the address 10.0.0.1.\n"},
+		{"owners", "", "No owners: no agent has reported an address yet. 'ipwitness nodes' lists the agents.\n"},
+		{"owners 10.0.0.1", "", "No owner of address 10.0.0.1.\n"},
 		{"owners default/web", "", "No owner is pod web of namespace default.\n"},
 		{"owners -o json", "{\n  \"owners\": []\n}\n", ""},
 		{"conflicts", "", "No conflicts.\n"},
-		{"conflicts 10.0.0.1", "", "No conflict of 10.0.0.1. To see why: ipwitness explain 10.0.0.1\n"},
+		{"conflicts 10.0.0.1", "", "No conflict of 10.0.0.1. 'ipwitness explain 10.0.0.1' shows why.\n"},
 		{"conflicts -o yaml", "conflicts: []\n", ""},
 		{"nodes", "", "No nodes: no agent has connected yet.\n"},
 		{"nodes -o json", "{\n  \"nodes\": [],\n  \"problems\": []\n}\n", ""},

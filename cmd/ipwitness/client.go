@@ -25,17 +25,17 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// answerTimeout is how long a list may take, and a watch to begin.
+// answerTimeout is the timeout of a list, and of the beginning of a watch.
 const answerTimeout = 30 * time.Second
 
-// client asks the REST API of one server.
+// client queries the REST API of one server.
 type client struct {
 	base    string // http://HOST:PORT, without a slash at the end
-	program string // for advice
+	program string // used in advice
 	http    http.Client
 }
 
-// newTransport makes the transport of a client that is no stranger to slow servers.
+// newTransport returns the transport of a client, with timeouts that suit slow servers.
 func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DialContext = (&net.Dialer{Timeout: 5 * time.Second}).DialContext
@@ -56,17 +56,17 @@ func parseServer(s string) (string, error) {
 	return strings.TrimRight(u.String(), "/"), nil
 }
 
-// serverError is what the server answers instead of what it was asked for.
+// serverError is an error that the server returned.
 type serverError struct {
 	code    codes.Code
 	message string
-	// resume is what a watch goes on with that was cut off because we did not read.
+	// resume is the token to resume a watch that was disconnected because this client did not read.
 	resume string
 }
 
 func (e *serverError) Error() string { return e.message }
 
-// lasting tells whether asking again will give the same answer.
+// lasting reports whether a retry would fail in the same way.
 func (e *serverError) lasting() bool {
 	switch e.code {
 	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated,
@@ -77,12 +77,12 @@ func (e *serverError) lasting() bool {
 	}
 }
 
-// get asks for one thing.
+// get requests one message.
 func (c *client) get(ctx context.Context, path string, query url.Values, into proto.Message) error {
 	return c.call(ctx, into, path, func(ctx context.Context) (io.ReadCloser, error) { return c.open(ctx, path, query) })
 }
 
-// post changes one thing, and gives what it is then.
+// post sends a change and reads the result.
 func (c *client) post(ctx context.Context, path string, ask, into proto.Message) error {
 	raw, err := protojson.Marshal(ask)
 	if err != nil {
@@ -101,13 +101,13 @@ func (c *client) call(ctx context.Context, into proto.Message, path string, requ
 	if err != nil {
 		return err
 	}
-	defer func() { _ = body.Close() }() // only read
+	defer func() { _ = body.Close() }() // opened for reading only
 	raw, err := io.ReadAll(body)
 	if err != nil {
 		return c.unreachable(ctx, err)
 	}
 	if err := decode(raw, into); err != nil {
-		return fmt.Errorf("%s gave an answer to %s that is not of ipwitness: is --server right? (%w)", c.base, path, err)
+		return fmt.Errorf("%s did not answer %s as an ipwitness server does: check --server (%w)", c.base, path, err)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func pages[P paged](ctx context.Context, c *client, path string, query url.Value
 	}
 }
 
-// open asks, and gives the body of an answer that is no error.
+// open sends a GET request and returns the body of a successful response.
 func (c *client) open(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	target := c.base + path
 	if len(query) > 0 {
@@ -149,7 +149,7 @@ func (c *client) open(ctx context.Context, path string, query url.Values) (io.Re
 	return c.do(ctx, http.MethodGet, target, nil)
 }
 
-// do sends a request and gives the body of an answer that is no error.
+// do sends a request and returns the body of a successful response.
 func (c *client) do(ctx context.Context, method, target string, ask io.Reader) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, method, target, ask)
 	if err != nil {
@@ -166,27 +166,27 @@ func (c *client) do(ctx context.Context, method, target string, ask io.Reader) (
 	if res.StatusCode == http.StatusOK {
 		return res.Body, nil
 	}
-	defer func() { _ = res.Body.Close() }() // only read
+	defer func() { _ = res.Body.Close() }() // opened for reading only
 	raw, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
 	if err := decodeStatus(raw); err != nil {
 		return nil, err
 	}
 	if strings.Contains(string(raw), "HTTP request to an HTTPS server") { // net/http
-		return nil, secure.NewProblem(fmt.Errorf("%s speaks TLS: write https:// in --server, and name who signed its certificate with --tls-ca", c.base))
+		return nil, secure.NewProblem(fmt.Errorf("%s uses TLS: use https:// in --server, and set --tls-ca to the CA of its certificate", c.base))
 	}
 	code := codes.Unavailable
 	if res.StatusCode < http.StatusInternalServerError {
 		code = codes.InvalidArgument
 	}
-	return nil, &serverError{code: code, message: fmt.Sprintf("%s answered %s, and not as ipwitness does: is --server right?", target, res.Status)}
+	return nil, &serverError{code: code, message: fmt.Sprintf("%s answered %s, but not as an ipwitness server does: check --server", target, res.Status)}
 }
 
-// decode reads a message and skips what a newer server adds.
+// decode parses a message and ignores fields that a newer server adds.
 func decode(raw []byte, into proto.Message) error {
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw, into)
 }
 
-// decodeStatus gives the error in the body of an answer, or nil if it has none.
+// decodeStatus returns the error in the body of a response, or nil if there is none.
 func decodeStatus(raw []byte) error {
 	var status struct {
 		Code    uint32 `json:"code"` // codes.Code refuses numbers that it does not know
@@ -207,14 +207,14 @@ func decodeStatus(raw []byte) error {
 	return e
 }
 
-// unreachableError says that there was no server, or that it went away.
+// unreachableError is the error that a server could not be reached or closed the connection.
 type unreachableError struct {
 	base, program string
 	reason        error
 }
 
 func (e *unreachableError) Error() string {
-	return fmt.Sprintf("cannot reach %s: %s: start it with '%s run', or name another server with --server or IPWITNESS_SERVER",
+	return fmt.Sprintf("cannot reach %s: %s: start it with '%s run', or select another server with --server or IPWITNESS_SERVER",
 		e.base, e.reason, e.program)
 }
 
@@ -225,15 +225,15 @@ func (c *client) unreachable(ctx context.Context, err error) error {
 		return problem
 	}
 	if bad, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return secure.NewProblem(fmt.Errorf("cannot believe %s: %w: name who signed its certificate with --tls-ca, and the server by a name that is in it", c.base, bad.Err))
+		return secure.NewProblem(fmt.Errorf("cannot verify the certificate of %s: %w: set --tls-ca to its CA, and use a server name that is in the certificate", c.base, bad.Err))
 	}
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		return secure.NewProblem(fmt.Errorf("%s speaks no TLS: write http:// in --server", c.base))
+		return secure.NewProblem(fmt.Errorf("%s does not use TLS: use http:// in --server", c.base))
 	}
 	return &unreachableError{c.base, c.program, reason(ctx, err)}
 }
 
-// reason takes from an error of net/http what the user knows already.
+// reason removes from an error of net/http the parts that the user already knows.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -249,7 +249,7 @@ func reason(ctx context.Context, err error) error {
 	case errors.As(err, &asked):
 		return asked.Err
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the server ended it")
+		return errors.New("the server closed the connection")
 	default:
 		return err
 	}

@@ -24,16 +24,16 @@ func newConflicts(sys system) *cobra.Command {
 	c := &conflictsCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
 		Use:   "conflicts [ID|ADDRESS] [flags]",
-		Short: "Show the addresses that more than one owner holds",
-		Long: `Show the addresses that more than one owner holds at once.
+		Short: "List the addresses that more than one owner holds",
+		Long: `List the addresses that more than one owner holds at the same time.
 
-A conflict is SUSPECTED when it is seen, CONFIRMED when both owners are still
-there after the settle time, RESOLVED when it is over; (ack) marks one that
-somebody has acknowledged. With an ID or an ADDRESS, say all that is known: who,
-since when, why it is one, and what to do. Of an ADDRESS without an active conflict,
-those that were resolved in the last day are shown.
+A conflict is SUSPECTED when it is detected, CONFIRMED when both owners still hold
+the address after the settle time, and RESOLVED when it has ended; (ack) marks an
+acknowledged conflict. With an ID or an ADDRESS, show all details: the owners, the
+timeline, the cause and the steps to take. For an ADDRESS without an active conflict,
+show the conflicts that were resolved in the last day.
 
-Nodes that are not seen are named on stderr, and with -o json under "coverage".`,
+Nodes that are not seen are listed on stderr, and with -o json under "coverage".`,
 		Example: `
   ipwitness conflicts
   ipwitness conflicts 10.244.0.7
@@ -43,7 +43,7 @@ Nodes that are not seen are named on stderr, and with -o json under "coverage".`
 		ValidArgsFunction: c.completeConflicts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.watch && c.exitCode {
-				return errors.New("--exit-code needs an end, and --watch has none: leave out one of them")
+				return errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
 			}
 			var id, address string
 			if len(args) > 0 {
@@ -66,12 +66,12 @@ Nodes that are not seen are named on stderr, and with -o json under "coverage".`
 	c.narrowing.addFlags(cmd, "conflicts", "node", "cidr", "mac", "workload", "cause")
 	c.conflictState(cmd)
 	watchFlag(cmd, &c.watch)
-	cmd.Flags().BoolVar(&c.all, "all", false, "resolved ones, too")
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed conflict without (ack)"))
+	cmd.Flags().BoolVar(&c.all, "all", false, "include resolved conflicts")
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed, unacknowledged conflict"))
 	return cmd
 }
 
-// one shows one conflict in full.
+// one shows the details of one conflict.
 func (c *conflictsCommand) one(ctx context.Context, id string) error {
 	conflict, err := c.get(ctx, id)
 	if err != nil {
@@ -90,13 +90,13 @@ func (c *conflictsCommand) one(ctx context.Context, id string) error {
 	return errors.Join(err, c.found(coverage, conflict))
 }
 
-// get asks for one conflict.
+// get requests one conflict.
 func (q *query) get(ctx context.Context, id string) (*pb.Conflict, error) {
 	conflict := &pb.Conflict{}
 	return conflict, q.client().get(ctx, "/v1/conflicts/"+url.PathEscape(id), nil, conflict)
 }
 
-// list shows a table of all conflicts or, in full, those of one address.
+// list shows a table of all conflicts, or the details of the conflicts of one address.
 func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	ask := url.Values{}
 	if address != "" {
@@ -121,7 +121,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	case c.format.ForPrograms():
 		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, coverage)
 	case len(conflicts) == 0 && address != "":
-		c.tell("No conflict of %s. To see why: %s explain %s", address, c.sys.program, address)
+		c.tell("No conflict of %s. '%s explain %s' shows why.", address, c.sys.program, address)
 	case len(conflicts) == 0 && coverage.GetIncomplete():
 		c.tell("No conflicts are known.")
 	case len(conflicts) == 0 && c.narrowing != (narrowing{}):
@@ -139,7 +139,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 // active reports whether a conflict is not resolved.
 func active(c *pb.Conflict) bool { return c.GetState() != pb.Conflict_RESOLVED }
 
-// inFull shows one conflict after the other.
+// inFull shows the details of conflicts, one after the other.
 func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
 	for i, conflict := range conflicts {
 		if i > 0 {
@@ -154,8 +154,8 @@ func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
 	return nil
 }
 
-// found gives the exit code for conflicts: those count that are confirmed and
-// not acknowledged.
+// found returns the exit code for conflicts. A conflict counts if it is confirmed and not
+// acknowledged.
 func (c *conflictsCommand) found(coverage *pb.Coverage, conflicts ...*pb.Conflict) error {
 	if !c.exitCode {
 		return nil
@@ -165,7 +165,7 @@ func (c *conflictsCommand) found(coverage *pb.Coverage, conflicts ...*pb.Conflic
 	}), coverage)
 }
 
-// follow shows conflicts as they come, change and go.
+// follow shows conflicts as they appear, change and end.
 func (c *conflictsCommand) follow(ctx context.Context, id, address string) error {
 	ask := url.Values{}
 	if id != "" {

@@ -93,7 +93,7 @@ func TestExitCodesWhereNotEverythingIsSeen(t *testing.T) {
 }
 
 func TestEveryListSaysWhatIsNotSeen(t *testing.T) {
-	const warning = "Warning: 1 of 3 nodes is not heard from (node-3): what happens there is not seen.\n"
+	const warning = "Warning: 1 of 3 nodes is disconnected (node-3), so ipwitness does not see what happens there.\n"
 	for _, args := range []string{"owners", "conflicts", "conflicts 10.0.0.7", "conflicts old", "explain 10.0.0.7", "audit", "audit --fix-plan", "nodes"} {
 		for _, found := range []bool{false, true} {
 			c := serve(t, covered(oneSilent, found))
@@ -128,11 +128,11 @@ func TestAFixPlanSaysWhatIsNotSeen(t *testing.T) {
 	for _, found := range []bool{false, true} {
 		c := serve(t, covered(oneSilent, found))
 		c.run(t, 3, "audit", "--fix-plan")
-		if !strings.Contains(c.stdout.String(), "\n# NOT SEEN: 1 of 3 nodes is not heard from (node-3)") {
+		if !strings.Contains(c.stdout.String(), "\n# NOT SEEN: 1 of 3 nodes is disconnected (node-3)") {
 			t.Errorf("got\n%s\nwant what is not seen at its head", &c.stdout)
 		}
 		out, err := exec.Command("sh", "-c", c.stdout.String(), "plan.sh").CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "1 of 3 nodes is not heard from (node-3)") || strings.Contains(string(out), "There is nothing to put right") {
+		if err != nil || !strings.Contains(string(out), "1 of 3 nodes is disconnected (node-3)") || strings.Contains(string(out), "There is nothing to put right") {
 			t.Errorf("got %q, %v from the script, want it to say what is not seen", out, err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestUnknownIDsAndNodesAreErrors(t *testing.T) {
 	for _, args := range []string{"audit typo", "audit typo --exit-code", "audit typo -o json", "audit typo --fix-plan"} {
 		c := serve(t, covered(everything, true))
 		c.run(t, 1, strings.Fields(args)...)
-		c.wantStderr(t, "ipwitness: no finding has the id \"typo\", and there is no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' the nodes\n")
+		c.wantStderr(t, "ipwitness: there is no finding with the id \"typo\" and no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' lists the nodes\n")
 		if c.stdout.Len() > 0 {
 			t.Errorf("%s: got %q on stdout, want nothing", args, &c.stdout)
 		}
@@ -181,7 +181,7 @@ func marked(c *pb.Coverage) string {
 }
 
 func TestWatchesSayWhatIsNotSeen(t *testing.T) {
-	const silent = "Warning: 1 of 3 nodes is not heard from (node-3): what happens there is not seen.\n"
+	const silent = "Warning: 1 of 3 nodes is disconnected (node-3), so ipwitness does not see what happens there.\n"
 	unaudited := covered(everything, false)
 	unaudited["/v1/pools"] = ok(&pb.ListPoolsResponse{Coverage: everything})
 	all := &pb.Coverage{Expected: 3, Heard: 3}
@@ -193,18 +193,18 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 		code           int
 	}{
 		{args: "conflicts -w", events: marked(everything)},
-		{args: "conflicts -w", events: marked(oneSilent) + marked(oneSilent) + marked(all), stderr: silent + "All is seen now: 3 nodes.\n"},
+		{args: "conflicts -w", events: marked(oneSilent) + marked(oneSilent) + marked(all), stderr: silent + "Everything is seen now: 3 nodes.\n"},
 		{args: "owners -w", events: marked(all) + marked(oneSilent), stderr: silent},
 		{args: "nodes -w", events: marked(oneSilent), stderr: silent},
 		{args: "audit -w", events: marked(oneSilent), stderr: silent},
 		{args: "conflicts -w -o json", events: marked(oneSilent), stdout: `{"type":"BOOKMARK","coverage":{"expected":3,"heard":2,`},
 		{
 			args: "audit -w", server: unaudited, events: marked(everything),
-			stderr: "Nothing is audited: no agent has found records of host-local, and no Kubernetes API is asked for those of whereabouts, Calico and Cilium (--kubeconfig). Findings show up here once something is.\n",
+			stderr: "Nothing is audited: no agent has found records of host-local, and no Kubernetes API is configured to read the records of whereabouts, Calico and Cilium (--kubeconfig). Findings appear here as soon as something is audited.\n",
 		},
 		{
 			args: "audit -w typo", events: marked(everything), code: 1,
-			stderr: "ipwitness: no finding has the id \"typo\", and there is no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' the nodes\n",
+			stderr: "ipwitness: there is no finding with the id \"typo\" and no node of that name: 'ipwitness audit' lists the findings, 'ipwitness nodes' lists the nodes\n",
 		},
 	} {
 		t.Run(test.args, func(t *testing.T) {

@@ -18,16 +18,16 @@ import (
 )
 
 const (
-	// maxClients and maxAgents are how many connections of HTTP and of gRPC are open at
-	// once, and connectionsOfOne how many of HTTP of one address: who opens many and says
-	// nothing on them takes no more than its share. All agents may come from one address,
-	// that of a load balancer.
+	// maxClients and maxAgents are the maximum numbers of open HTTP and gRPC connections.
+	// connectionsOfOne is the maximum number of HTTP connections per address, so that a client with
+	// many idle connections cannot use up all of them. It does not apply to gRPC, because all agents
+	// may come from the address of one load balancer.
 	maxClients       = 1024
 	maxAgents        = 25_000
 	connectionsOfOne = 256
-	// maxPreauth is how many connections of gRPC are open that are unauthenticated, as no
-	// call on them was let in yet, and preauthGrace how long one may be when others wait:
-	// each takes some 70 kB of memory.
+	// maxPreauth is the maximum number of unauthenticated gRPC connections, on which no call has been
+	// accepted yet. preauthGrace is how long such a connection may stay open while others wait. Each
+	// takes about 70 kB of memory.
 	maxPreauth   = 1024
 	preauthGrace = 10 * time.Second
 	// maxProbes is the maximum number of open connections to a listener that serves only health
@@ -49,7 +49,7 @@ func bufferLess(c net.Conn) {
 	}
 }
 
-// crowd is a listener that hangs up on an address that has too many connections.
+// crowd is a listener that closes new connections from an address that has too many.
 type crowd struct {
 	net.Listener
 	mu    sync.Mutex
@@ -60,7 +60,7 @@ func newCrowd(l net.Listener) net.Listener {
 	return netutil.LimitListener(&crowd{Listener: l, share: map[netip.Addr]int{}}, maxClients)
 }
 
-// Accept is for net.Listener.
+// Accept implements net.Listener.
 func (c *crowd) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
@@ -72,7 +72,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 		if c.join(of.Addr()) {
 			return &one{Conn: conn, leave: sync.OnceFunc(func() { c.leave(of.Addr()) })}, nil
 		}
-		_ = conn.Close() // it sees that
+		_ = conn.Close() // the client sees the close
 	}
 }
 
@@ -94,13 +94,13 @@ func (c *crowd) leave(a netip.Addr) {
 	}
 }
 
-// one is one connection of many.
+// one is one of the connections of a crowd.
 type one struct {
 	net.Conn
 	leave func()
 }
 
-// Close is for net.Conn.
+// Close implements net.Conn.
 func (o *one) Close() error {
 	defer o.leave()
 	return o.Conn.Close()
@@ -152,18 +152,18 @@ func (c *evictable) Close() error {
 	return c.Conn.Close()
 }
 
-// preauth is a listener that has few unauthenticated connections open: with more, others
-// wait, and those that had their time are hung up. Who is authenticated stays, whoever else
-// comes.
+// preauth is a listener that limits the number of unauthenticated connections. If there are more,
+// new connections wait, and the oldest unauthenticated one is closed after its grace period.
+// Authenticated connections stay open.
 type preauth struct {
 	net.Listener
 	patience time.Duration
-	room     chan struct{} // takes one for each
+	room     chan struct{} // one element per unauthenticated connection
 	closed   chan struct{}
 	close    func() error
 
-	mu    sync.Mutex
-	those []*preauthConn // by when they came
+	mu   sync.Mutex
+	open []*preauthConn // unauthenticated connections, oldest first
 	// callers counts the authenticated connections of each caller.
 	callers map[string]int
 }
@@ -177,7 +177,7 @@ func newPreauth(l net.Listener, most int, patience time.Duration) *preauth {
 	return s
 }
 
-// Accept is for net.Listener.
+// Accept implements net.Listener.
 func (s *preauth) Accept() (net.Conn, error) {
 	if err := s.makeRoom(); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (s *preauth) Accept() (net.Conn, error) {
 	c := &preauthConn{Conn: conn, among: s, came: time.Now()}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.those = append(s.those, c)
+	s.open = append(s.open, c)
 	return c, nil
 }
 
@@ -215,37 +215,37 @@ func (s *preauth) makeRoom() error {
 			return net.ErrClosed
 		case <-late:
 			if s.leave(first) {
-				_ = first.Conn.Close() // it sees that
+				_ = first.Conn.Close() // the client sees the close
 			}
 		}
 	}
 }
 
-// first is the one that waits the longest, nil for none.
+// first returns the oldest unauthenticated connection, or nil.
 func (s *preauth) first() *preauthConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.those) == 0 {
+	if len(s.open) == 0 {
 		return nil
 	}
-	return s.those[0]
+	return s.open[0]
 }
 
-// leave makes room, and tells whether a connection was unauthenticated until then.
+// leave makes room, and reports whether the connection was unauthenticated until then.
 func (s *preauth) leave(c *preauthConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := slices.Index(s.those, c)
+	at := slices.Index(s.open, c)
 	if at < 0 {
 		return false
 	}
-	s.those = slices.Delete(s.those, at, at+1)
+	s.open = slices.Delete(s.open, at, at+1)
 	<-s.room
 	return true
 }
 
-// letIn records that a call of a caller was let in on a connection, which counts as
-// authenticated from then on. It returns false if the caller has too many connections.
+// letIn records that a call of a caller was accepted on a connection, which then counts as
+// authenticated. It returns false if the caller has too many connections.
 func (s *preauth) letIn(c *preauthConn, caller string) bool {
 	s.mu.Lock()
 	ok := c.caller != "" || caller == "" || s.callers[caller] < connectionsOfCaller
@@ -274,26 +274,26 @@ func (s *preauth) end(c *preauthConn) {
 	c.caller = ""
 }
 
-// Close is for net.Listener.
+// Close implements net.Listener.
 func (s *preauth) Close() error { return s.close() }
 
-// preauthConn is a connection on which no call was let in, and later one that is
-// authenticated.
+// preauthConn is a connection of a preauth listener. It is unauthenticated until a call is accepted
+// on it.
 type preauthConn struct {
 	net.Conn
 	among *preauth
 	came  time.Time
-	// caller is the account of the caller, once the connection is authenticated; empty if callers
-	// have no names.
+	// caller is the account of the caller of an authenticated connection; empty if callers have no
+	// names.
 	caller string
 	closed bool
 }
 
-// RemoteAddr is for net.Conn. It has the connection with it, by which who looks after
-// its calls finds it.
+// RemoteAddr implements net.Conn. The address contains the connection, so that the interceptors of
+// calls can find it.
 func (c *preauthConn) RemoteAddr() net.Addr { return preauthAddr{c.Conn.RemoteAddr(), c} }
 
-// Close is for net.Conn.
+// Close implements net.Conn.
 func (c *preauthConn) Close() error {
 	defer c.among.end(c)
 	return c.Conn.Close()
@@ -307,7 +307,8 @@ type preauthAddr struct {
 // HangUp implements access.Connection.
 func (a preauthAddr) HangUp() { _ = a.of.Close() } // its server sees the close
 
-// authenticated are the options of a server behind preauth, after those of the guard.
+// authenticated returns the options of a server behind a preauth listener. They must follow the
+// options of the guard.
 func authenticated() []grpc.ServerOption {
 	letIn := func(ctx context.Context) error {
 		caller := access.Of(ctx)
@@ -316,7 +317,7 @@ func authenticated() []grpc.ServerOption {
 		}
 		if p, ok := peer.FromContext(ctx); ok {
 			if addr, ok := p.Addr.(preauthAddr); ok && !addr.of.among.letIn(addr.of, caller.Account()) {
-				return status.Errorf(codes.ResourceExhausted, "too many connections: %d are the most for %s; close some, one is enough for many calls", connectionsOfCaller, caller.Account())
+				return status.Errorf(codes.ResourceExhausted, "too many connections: the limit is %d for %s; close some, because one connection can carry many calls", connectionsOfCaller, caller.Account())
 			}
 		}
 		return nil

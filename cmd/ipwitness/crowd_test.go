@@ -132,7 +132,7 @@ func TestWhoMayCallIsAuthenticated(t *testing.T) {
 	unauthenticated := func() int {
 		g.preauth.mu.Lock()
 		defer g.preauth.mu.Unlock()
-		return len(g.preauth.those)
+		return len(g.preauth.open)
 	}
 	as := func(token string) *grpc.ClientConn {
 		return g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})

@@ -17,12 +17,12 @@ func newDoctor(sys system) *cobra.Command {
 	var format show.Format
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Say whether this host can run the agent, and how",
-		Long: `Say whether this host can run the agent, and how: for every kernel feature and
-capability whether it is there, what is used instead, what is lost, and what to do.
+		Short: "Check whether this host can run the agent",
+		Long: `Check whether this host can run the agent. For every kernel feature and capability that
+is missing, show what is used instead, what is lost, and what to do.
 
-Run it as the agent will run: the same user, container and capabilities. It exits
-with 1 only where the agent cannot work at all.`,
+Run this command in the same way as the agent: with the same user, container and
+capabilities. It exits with 1 only if the agent cannot work at all.`,
 		Example: `
   ipwitness doctor
   ipwitness doctor -o json`,
@@ -59,7 +59,7 @@ with 1 only where the agent cannot work at all.`,
 	return cmd
 }
 
-// lacks says of each check that is not ok what follows from it.
+// lacks describes the consequences of each check that is not ok.
 func lacks(checks []doctor.Check) string {
 	var b strings.Builder
 	for _, c := range checks {
@@ -76,7 +76,7 @@ func lacks(checks []doctor.Check) string {
 	return b.String()
 }
 
-// ways says in short by which ways the agent would witness.
+// ways summarizes the methods that the agent would use.
 func ways(cfg agent.Config, checks []doctor.Check) string {
 	found := map[string]doctor.Check{}
 	for _, c := range checks {
@@ -84,21 +84,21 @@ func ways(cfg agent.Config, checks []doctor.Check) string {
 	}
 	ok := func(feature string) bool { return found[feature].Status == doctor.StatusOK }
 
-	wire := "wire by clsact"
+	wire := "frames with clsact"
 	switch {
 	case cfg.Wire == agent.WireOff:
-		wire = "wire not watched (--wire off)"
+		wire = "no frames (--wire off)"
 	case !ok("observer"):
-		wire = "wire not seen"
+		wire = "no frames"
 	case cfg.Wire != agent.WireClsact && ok("TCX"):
-		wire = "wire by TCX"
+		wire = "frames with TCX"
 	}
-	addresses := "addresses by netlink"
+	addresses := "addresses with netlink"
 	switch {
 	case !ok("namespaces"):
 		addresses = "addresses of the host only"
 	case !ok("events of all namespaces"):
-		addresses += ", by " + found["events of all namespaces"].Used
+		addresses += " (" + found["events of all namespaces"].Used + ")"
 	}
 	return wire + ", " + addresses
 }

@@ -25,22 +25,23 @@ func newExplain(sys system) *cobra.Command {
 	c := &explainCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
 		Use:   "explain ID|ADDRESS [flags]",
-		Short: "Say why an address is, or is not, in conflict",
-		Long: `Say why an address is, or is not, in conflict: who holds it and how that was
-witnessed, which rules applied, and which did not and why.
+		Short: "Explain why an address is, or is not, in conflict",
+		Long: `Explain why an address is, or is not, in conflict: its owners and the evidence for
+them, the rules that applied, and the reasons why other rules did not apply.
 
-With -o case, write everything that the address was judged by, as a file for
-'` + sys.program + ` judge' or a bug report. With --pseudonyms, the file has pseudonyms
-instead of the names of nodes, pods, namespaces, workloads, processes, interfaces
-and networks, of MAC addresses, UIDs and ids. IP addresses stay, but for MAC
-addresses in them, as do the inodes of network namespaces, process ids and times.`,
+With -o case, write all data that the address was judged by, as a file for
+'` + sys.program + ` judge' or a bug report. With --pseudonyms, the file contains
+pseudonyms instead of MAC addresses, UIDs, ids, and the names of nodes, pods,
+namespaces, workloads, processes, interfaces and networks. It still contains the
+inodes of network namespaces, process ids, times, and IP addresses (MAC addresses in
+them are replaced).`,
 		Example: `
   ipwitness explain 10.244.0.7
   ipwitness explain fd00:10::7 -o yaml
   ipwitness explain 10.244.0.7 -o case --pseudonyms > case.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return fmt.Errorf("explain needs an ADDRESS, or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' show them", sys.program)
+				return fmt.Errorf("explain needs an ADDRESS or the ID of a conflict: '%[1]s owners' and '%[1]s conflicts' list them", sys.program)
 			}
 			if err := atMostOne("an ADDRESS or the ID of a conflict")(cmd, args); err != nil {
 				return err
@@ -51,17 +52,17 @@ addresses in them, as do the inodes of network namespaces, process ids and times
 		ValidArgsFunction: c.completeConflicts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.pseudonyms && c.format != formatCase {
-				return errors.New("--pseudonyms needs -o case: other formats have the names as they are")
+				return errors.New("--pseudonyms needs -o case: other formats contain the real names")
 			}
 			return c.explain(cmd.Context(), args[0])
 		},
 	}
 	c.addFlags(cmd, formatCase)
-	cmd.Flags().BoolVar(&c.pseudonyms, "pseudonyms", false, "with -o case: replace names, MAC addresses, UIDs and ids by pseudonyms")
+	cmd.Flags().BoolVar(&c.pseudonyms, "pseudonyms", false, "with -o case: replace names, MAC addresses, UIDs and ids with pseudonyms")
 	return cmd
 }
 
-// explain explains an address, or that of the conflict with an id.
+// explain explains an address, or the address of the conflict with an id.
 func (c *explainCommand) explain(ctx context.Context, what string) error {
 	id, address, err := idOrAddress(what)
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 // writeCase writes the case of an explanation as a file.
 func (c *explainCommand) writeCase(explained *pb.ExplainResponse) error {
 	if explained.GetCase() == nil {
-		return errors.New("the server has no cases: it is older than this program; upgrade the aggregator")
+		return errors.New("the server does not support cases, because it is older than this program: upgrade the aggregator")
 	}
 	raw, err := explained.GetCase().MarshalJSON()
 	if err != nil {

@@ -16,14 +16,14 @@ const (
 	// if it is refused, or reset before the server looks at it (CVE-2023-44487).
 	callsOfConnection       = 1000
 	callsOfConnectionAtOnce = 4000
-	// resetsOfConnection and resetsAtOnce are the corresponding limits of resets, which
-	// clients seldom send.
+	// resetsOfConnection and resetsAtOnce are the corresponding limits for resets, which clients
+	// rarely send.
 	resetsOfConnection = 100
 	resetsAtOnce       = 1000
 )
 
 // errTooManyCalls is the error that ends a connection over its limit.
-var errTooManyCalls = errors.New("too many calls, or too many that were reset, on one connection")
+var errTooManyCalls = errors.New("too many calls or too many reset calls on one connection")
 
 // framed are transport credentials of a server that inspects the HTTP/2 frames of each
 // connection. A listener cannot do so, because TLS hides the frames from it.

@@ -24,14 +24,14 @@ func newJudge(sys system) *cobra.Command {
 	c := &judgeCommand{query: query{sys: sys}}
 	cmd := &cobra.Command{
 		Use:   "judge FILE|- [flags]",
-		Short: "Judge a case again that explain -o case wrote",
-		Long: `Judge a case again that '` + sys.program + ` explain ADDRESS -o case' wrote, and show the
-answer as explain does. FILE is a file, or - for standard input. This needs no
-aggregator, no agent and no privileges.
+		Short: "Judge a case file again",
+		Long: `Judge a case file again that '` + sys.program + ` explain ADDRESS -o case' wrote, and show the
+result in the same form as explain. FILE is a file, or - for standard input. This
+needs no aggregator, no agent and no privileges.
 
-The rules are those of this program: another version may judge otherwise. Ages are
-counted from the time of the case. What only an aggregator knows is left out:
-acknowledgements, and what Kubernetes says besides the case.`,
+The rules of this program apply: another version may judge differently. Ages are
+relative to the time of the case. The result lacks information that only an
+aggregator has: acknowledgements, and Kubernetes objects that are not in the case.`,
 		Example: `
   ipwitness judge case.json
   ipwitness explain 10.244.0.7 -o case | ipwitness judge -`,
@@ -63,7 +63,7 @@ func readCase(name string, stdin io.Reader) (*casefile.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = file.Close() }() // only read
+	defer func() { _ = file.Close() }() // opened for reading only
 	f, err := casefile.Read(file)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -71,7 +71,7 @@ func readCase(name string, stdin io.Reader) (*casefile.File, error) {
 	return f, nil
 }
 
-// judge judges a case and shows the answer.
+// judge judges a case and shows the result.
 func (c *judgeCommand) judge(f *casefile.File) error {
 	explained := api.Judge(f)
 	incomplete := explained.GetCoverage().GetIncomplete()
@@ -80,7 +80,7 @@ func (c *judgeCommand) judge(f *casefile.File) error {
 		err = show.Message(c.sys.stdout, c.format, explained)
 	} else {
 		if incomplete {
-			c.tell("Warning: not all nodes were seen when the case was made.")
+			c.tell("Warning: not all nodes were seen when the case was written.")
 		}
 		err = show.Explain(c.sys.stdout, explained, f.Case.Now.Time())
 	}

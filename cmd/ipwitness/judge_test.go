@@ -72,10 +72,10 @@ func TestExplainWithoutACase(t *testing.T) {
 	old := handler{"/v1/explain": ok(&pb.ExplainResponse{Summary: "Because."})}
 	c := serve(t, old)
 	c.run(t, 1, "explain", "10.0.0.1", "-o", "case")
-	c.wantStderr(t, "ipwitness: the server has no cases: it is older than this program; upgrade the aggregator\n")
+	c.wantStderr(t, "ipwitness: the server does not support cases, because it is older than this program: upgrade the aggregator\n")
 	c = serve(t, old)
 	c.run(t, 1, "explain", "10.0.0.1", "--pseudonyms")
-	c.wantStderr(t, "ipwitness: --pseudonyms needs -o case: other formats have the names as they are\n")
+	c.wantStderr(t, "ipwitness: --pseudonyms needs -o case: other formats contain the real names\n")
 }
 
 func TestJudge(t *testing.T) {
@@ -105,11 +105,11 @@ func TestJudge(t *testing.T) {
 		{caseFile("T1") + " --exit-code -o json", 2, `"state": "CONFIRMED"`, ""},
 		{caseFile("T1") + " -o yaml", 0, "state: CONFIRMED", ""},
 		{caseFile("L1") + " --exit-code", 0, "No conflict", ""},
-		{incomplete + " --exit-code", 3, "No conflict", "Warning: not all nodes were seen when the case was made."},
+		{incomplete + " --exit-code", 3, "No conflict", "Warning: not all nodes were seen when the case was written."},
 		{incomplete + " --exit-code -o json", 3, `"incomplete": true`, ""},
 		{caseFile("T7-externals") + " --exit-code", 0, "Suspected conflict", ""},
-		{edited("T1", `"ipwitnessCase": 1`, `"ipwitnessCase": 7`), 1, "", "read case: its format is 7, and this program reads format 1"},
-		{edited("T1", `"claims": ["c1"`, `"claims": ["c9"`), 1, "", `read case: case.claims[0]: claims has no "c9": was the file changed or cut?`},
+		{edited("T1", `"ipwitnessCase": 1`, `"ipwitnessCase": 7`), 1, "", "read case: format 7 is not supported, only format 1 is"},
+		{edited("T1", `"claims": ["c1"`, `"claims": ["c9"`), 1, "", `read case: case.claims[0]: claims has no "c9": the file may have been edited or truncated`},
 		{"nowhere.json", 1, "", "open nowhere.json: no such file or directory"},
 		{"", 1, "", "judge needs a FILE that 'ipwitness explain ADDRESS -o case' wrote, or - for standard input"},
 		{"a b", 1, "", "judge takes one argument, a FILE or -, not 2: a b"},
@@ -138,5 +138,5 @@ func TestJudgeReadsStandardInput(t *testing.T) {
 	c = newConsole()
 	c.stdin = strings.NewReader(protojson.Format(&pb.ExplainResponse{}))
 	c.run(t, 1, "judge", "-")
-	c.wantStderr(t, "ipwitness: read case: it has no \"ipwitnessCase\", so it is no case: `ipwitness explain ADDRESS -o case` writes one\n")
+	c.wantStderr(t, "ipwitness: read case: no \"ipwitnessCase\": this is not a case file; write one with `ipwitness explain ADDRESS -o case`\n")
 }

@@ -36,7 +36,7 @@ func listen(ctx context.Context, at addresses) (listeners, error) {
 	return l, nil
 }
 
-// listenOn takes one address; flag is how to choose another.
+// listenOn listens on one address, which was set with flag.
 func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	var c net.ListenConfig
 	l, err := c.Listen(ctx, "tcp", address)
@@ -57,7 +57,7 @@ func listenOn(ctx context.Context, address, flag string) (net.Listener, error) {
 	}
 }
 
-// onlyHere tells whether an address can be reached from this host only.
+// onlyHere reports whether an address can be reached only from this host.
 func onlyHere(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && (host == "localhost" || net.ParseIP(host).IsLoopback())
@@ -69,7 +69,7 @@ func warnOpen(log *slog.Logger, l net.Listener, name, may string, encrypted bool
 	if l == nil || onlyHere(l.Addr().String()) {
 		return
 	}
-	log.Warn("anybody who can reach this listener may use it: no authentication is configured",
+	log.Warn("no authentication is configured: anyone who can reach this listener may use it",
 		"listener", name, "address", l.Addr(), "anybody_may", may, "encrypted", encrypted, "remedy", remedy+": docs/security.md")
 }
 
@@ -86,7 +86,7 @@ func (l listeners) logged() []any {
 func (l listeners) close() {
 	for _, one := range []net.Listener{l.grpc, l.http, l.metrics} {
 		if one != nil {
-			_ = one.Close() // the server that used it has closed it already
+			_ = one.Close() // the server that used it may have closed it already
 		}
 	}
 }

@@ -1,7 +1,6 @@
-// Command ipwitness says who really holds each address of a network, and
-// whether anybody else does. This package has its subcommands, their flags and
-// the wiring; what is shown is in package show, what is known in agent and
-// aggregator.
+// Command ipwitness shows the real holder of each address of a network and detects addresses with
+// more than one holder. This package contains its subcommands, their flags and the wiring. Package
+// show renders the output; packages agent and aggregator collect and judge the data.
 package main
 
 import (
@@ -15,24 +14,24 @@ import (
 	"syscall"
 	"time"
 
-	// The roots of --tls-ca system where the system has none, as in the image.
+	// The fallback roots for --tls-ca system if the system has none, as in the container image.
 	_ "golang.org/x/crypto/x509roots/fallback"
 	"golang.org/x/term"
 )
 
-// What the build sets, with -ldflags "-X main.version=… -X main.commit=…".
+// version and commit are set by the build with -ldflags "-X main.version=… -X main.commit=…".
 var version, commit string
 
-// system is the world that a command runs in; tests bring their own.
+// system is the environment that a command runs in. Tests provide their own.
 type system struct {
-	program        string // how the user calls us: ipwitness, or kubectl ipwitness
+	program        string // how the user invokes this program: ipwitness, or kubectl ipwitness
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	terminal       bool // stdout is a terminal
-	oneTerminal    bool // whether stderr is a terminal, too
+	oneTerminal    bool // stdout and stderr are terminals
 	getenv         func(string) string
 	now            func() time.Time
-	transport      http.RoundTripper // of the client commands
+	transport      http.RoundTripper // used by the client commands
 }
 
 func main() {
@@ -57,8 +56,8 @@ func main() {
 	os.Exit(execute(ctx, sys, os.Args[1:]))
 }
 
-// programName is how the user calls a program with this first argument: a
-// kubectl plugin is called through kubectl.
+// programName returns how the user invokes a program with this first argument. A kubectl plugin is
+// invoked through kubectl.
 func programName(arg0 string) string {
 	if plugin, ok := strings.CutPrefix(filepath.Base(arg0), "kubectl-"); ok {
 		return "kubectl " + strings.ReplaceAll(plugin, "_", "-")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -18,9 +17,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/tests/golden"
 )
-
-var update = flag.Bool("update", false, "write docs/metrics.md anew")
 
 // registered is a registry that remembers what it was given.
 type registered struct {
@@ -183,31 +181,20 @@ An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ip
 		}
 	}
 	page.WriteString(bounds)
-	if *update {
-		if err := os.WriteFile(reference, []byte(page.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(reference)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != page.String() {
-		t.Errorf("%s is not what the program has: make it with go test ./cmd/ipwitness -run MetricsReference -update", reference)
-	}
+	golden.Compare(t, reference, page.String(), "make generate-observability writes it")
 }
 
 const bounds = `
 ## How many series
 
-Nothing has a series for each pod or address. What has one for each of something is capped, and shows the same ones at each scrape:
+No metric has a series for each pod or address. Metrics with a series for each item have a limit, and return the same items at each scrape:
 
 | Of each | At most | Which |
 |---|---|---|
-| conflict that is not acknowledged | 1000, with 2 series each | the confirmed ones first |
-| finding | 1000 | the critical ones first |
-| pool | 1000, with 3 series each | those that are full first, then by 90 % and by half; by name |
-| node | 5000, with 2 series each | those that are not heard from first |
+| conflict that is not acknowledged | 1000, with 2 series each | confirmed ones first |
+| finding | 1000 | critical ones first |
+| pool | 1000, with 3 series each | full pools first, then pools that are 90 % and 50 % full; by name |
+| node | 5000, with 2 series each | disconnected nodes first |
 
-An agent has some 30 series of its own, whatever happens on its node, and an aggregator some 65; what Go's client tells of any program are some 45 more of each. ` + "`TestSeriesAreBounded`" + ` (aggregator, agent) has 10,000 pods come and go, with conflicts and findings.
+An agent has about 30 series of its own, regardless of the events on its node, and an aggregator about 65. Go's client library adds about 45 to each. ` + "`TestSeriesAreBounded`" + ` (aggregator, agent) starts and stops 10,000 pods, with conflicts and findings.
 `

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// narrowing has the flags that select what a server lists or sends, beside the argument.
+// narrowing contains the flags that filter what a server lists or sends, in addition to the argument.
 type narrowing struct {
 	node, cidr, mac, workload, state, cause string
 }
@@ -23,15 +23,15 @@ func (n *narrowing) addFlags(cmd *cobra.Command, of string, names ...string) {
 	for _, name := range names {
 		switch name {
 		case "node":
-			cmd.Flags().StringVar(&n.node, "node", "", of+" on one node: its `NAME`")
+			cmd.Flags().StringVar(&n.node, "node", "", of+" on the node with this `NAME`")
 		case "cidr":
-			cmd.Flags().Var(value[string]{&n.cidr, "CIDR", parseCIDR}, "cidr", of+" with an address inside a prefix")
+			cmd.Flags().Var(value[string]{&n.cidr, "CIDR", parseCIDR}, "cidr", of+" with an address in this prefix")
 		case "mac":
-			cmd.Flags().Var(value[string]{&n.mac, "MAC", parseMAC}, "mac", of+" with a MAC")
+			cmd.Flags().Var(value[string]{&n.mac, "MAC", parseMAC}, "mac", of+" with this MAC")
 		case "workload":
-			cmd.Flags().Var(value[string]{&n.workload, "NAMESPACE[/NAME]", parseWorkload}, "workload", of+" of a Kubernetes namespace, or of one workload in it")
+			cmd.Flags().Var(value[string]{&n.workload, "NAMESPACE[/NAME]", parseWorkload}, "workload", of+" of a Kubernetes namespace or of one workload in it")
 		case "cause":
-			cmd.Flags().StringVar(&n.cause, "cause", "", of+" with one `CAUSE`, like split-brain")
+			cmd.Flags().StringVar(&n.cause, "cause", "", of+" with this `CAUSE`, like split-brain")
 		}
 	}
 }
@@ -47,17 +47,17 @@ func (n *narrowing) stateFlag(cmd *cobra.Command, of string, states map[string]i
 	slices.Sort(words)
 	parse := func(s string) (string, error) {
 		if s = strings.ToLower(s); !slices.Contains(words, s) {
-			return "", fmt.Errorf("%q is no state: there are %s", s, strings.Join(words, ", "))
+			return "", fmt.Errorf("%q is not a state: use one of %s", s, strings.Join(words, ", "))
 		}
 		return s, nil
 	}
-	cmd.Flags().Var(value[string]{&n.state, "STATE", parse}, "state", of+" in one state: "+strings.Join(words, ", "))
+	cmd.Flags().Var(value[string]{&n.state, "STATE", parse}, "state", of+" in this state: "+strings.Join(words, ", "))
 	if err := cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag was added above
 	}
 }
 
-// ask adds the selection to the parameters of a request.
+// ask adds the filters to the parameters of a request.
 func (n *narrowing) ask(to url.Values) {
 	namespace, name, _ := strings.Cut(n.workload, "/")
 	for parameter, text := range map[string]string{
@@ -72,7 +72,7 @@ func (n *narrowing) ask(to url.Values) {
 func parseCIDR(s string) (string, error) {
 	prefix, err := netip.ParsePrefix(s)
 	if err != nil {
-		return "", fmt.Errorf("%q is no CIDR: want one like 10.244.0.0/16 or fd00::/64", s)
+		return "", fmt.Errorf("%q is not a CIDR: write it like 10.244.0.0/16 or fd00::/64", s)
 	}
 	return prefix.Masked().String(), nil
 }
@@ -80,7 +80,7 @@ func parseCIDR(s string) (string, error) {
 func parseMAC(s string) (string, error) {
 	mac, err := net.ParseMAC(s)
 	if err != nil {
-		return "", fmt.Errorf("%q is no MAC: want one like 02:42:ac:11:00:02", s)
+		return "", fmt.Errorf("%q is not a MAC: write it like 02:42:ac:11:00:02", s)
 	}
 	return mac.String(), nil
 }
@@ -93,7 +93,7 @@ func parseWorkload(s string) (string, error) {
 	return s, nil
 }
 
-// ownerState adds --state of owners, conflictState that of conflicts.
+// ownerState adds --state for owners; conflictState adds it for conflicts.
 func (n *narrowing) ownerState(cmd *cobra.Command) {
 	n.stateFlag(cmd, "owners", pb.Owner_State_value, pb.Owner_UNSPECIFIED.String(), pb.Owner_GONE.String())
 }

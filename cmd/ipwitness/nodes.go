@@ -18,16 +18,17 @@ func newNodes(sys system) *cobra.Command {
 	var watch bool
 	cmd := &cobra.Command{
 		Use:   "nodes [flags]",
-		Short: "Show the agents and their health",
-		Long: `Show the agents and their health, and whether the server hears the Kubernetes API.
+		Short: "List the nodes and the health of their agents",
+		Long: `List the nodes and the health of their agents, and the state of the server's connection
+to the Kubernetes API.
 
-LAG is how far the server is behind the agent, SKEW how much the node's clock is
-ahead of the server's: it is shown, and decides nothing. LOST counts events that
-were lost in the kernel; they are listed again where that is possible.
+LAG is the delay between agent and server. SKEW is how far the node's clock is ahead
+of the server's clock; it is for information only. LOST counts events that were lost
+in the kernel; the agent lists the affected state again where possible.
 
-With --watch, a node that comes, falls silent or is heard again is shown at once,
-what else changes there (how it watches, what it lost, what does not work) within
-15 seconds. So are problems of the server itself: on stderr, or with -o json as
+With --watch, a node that connects, disconnects or reconnects is shown immediately.
+Other changes (such as the watching method, lost events and problems) are shown
+within 15 seconds. Problems of the server are shown on stderr, or with -o json as
 {"type":"BOOKMARK","problems":[…]}.`,
 		Example: `
   ipwitness nodes
@@ -60,13 +61,13 @@ what else changes there (how it watches, what it lost, what does not work) withi
 	return cmd
 }
 
-// watchNodes follows the nodes. The watch of conflicts tells of each that comes,
-// falls silent or is heard again; at its bookmarks all are listed, as no watch tells
-// of the rest.
+// watchNodes follows the nodes. The watch of conflicts has an event for each node that connects,
+// disconnects or reconnects. No watch has the other changes, so watchNodes lists all nodes at each
+// bookmark.
 func (q *query) watchNodes(ctx context.Context) error {
 	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.wide())
 	seen := coverageWatch{query: q}
-	var problems []string // of the aggregator
+	var problems []string // problems of the aggregator
 	tell := func(kind pb.Watch_Type, n *pb.Node) error {
 		if q.format.ForPrograms() {
 			return show.Event(q.sys.stdout, q.format, kind.String(), "node", n)
@@ -90,7 +91,7 @@ func (q *query) watchNodes(ctx context.Context) error {
 			if refused, ok := errors.AsType[*serverError](err); ok && refused.lasting() {
 				return err
 			}
-			return nil // the watch is cut, too, or the next bookmark comes
+			return nil // the watch fails, too, or the next bookmark retries
 		}
 		known.Begin()
 		for _, n := range nodes.GetNodes() {
@@ -122,7 +123,7 @@ func (q *query) watchNodes(ctx context.Context) error {
 			q.tell("Problem of the aggregator: %s", problem)
 		}
 		if len(problems) == 0 {
-			q.tell("The aggregator has no problems any more.")
+			q.tell("The aggregator no longer has problems.")
 		}
 		return nil
 	}
@@ -130,7 +131,7 @@ func (q *query) watchNodes(ctx context.Context) error {
 		client: client,
 		notice: q.sys.stderr,
 		path:   "/v1/conflicts:watch",
-		begin:  func() {}, // a bookmark follows
+		begin:  func() {}, // the list at the first bookmark has the whole state
 		event: func(e *pb.WatchConflictsResponse) error {
 			if err := seen.follow(e); err != nil {
 				return err
@@ -148,7 +149,7 @@ func (q *query) watchNodes(ctx context.Context) error {
 	return w.run(ctx)
 }
 
-// steady is a node without what changes all the time.
+// steady returns a node without the fields that change all the time.
 func steady(n *pb.Node) *pb.Node {
 	n = proto.CloneOf(n)
 	n.LastHeard, n.Lag, n.Skew = nil, nil, nil

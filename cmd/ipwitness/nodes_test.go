@@ -91,9 +91,9 @@ func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
 func TestNodeWatchEndsWhenTheServerRefuses(t *testing.T) {
 	code, _, c := watchNodes(t, []try{
 		{status: 200, body: bookmark, hang: true},
-		{status: 403, body: `{"code":7,"message":"you may not list nodes"}`},
+		{status: 403, body: `{"code":7,"message":"cannot list nodes"}`},
 	})
-	if code != 1 || c.stderr.String() != "ipwitness: you may not list nodes\n" {
+	if code != 1 || c.stderr.String() != "ipwitness: cannot list nodes\n" {
 		t.Errorf("got exit code %d and %q, want 1 and the server's words", code, &c.stderr)
 	}
 }
@@ -106,7 +106,7 @@ func TestNodeWatchTellsProblemsOfTheAggregator(t *testing.T) {
 		return []try{{status: 200, body: strings.Repeat(bookmark, 4)}, listed(node1), ill, ill, listed(node1)}
 	}
 	_, lines, c := watchNodes(t, tries())
-	if got, want := c.stderr.String(), "Problem of the aggregator: "+full+"\nThe aggregator has no problems any more.\n"; !strings.HasPrefix(got, want) || len(lines) != 2 {
+	if got, want := c.stderr.String(), "Problem of the aggregator: "+full+"\nThe aggregator no longer has problems.\n"; !strings.HasPrefix(got, want) || len(lines) != 2 {
 		t.Errorf("got %q and %q, want %q first and one node", got, lines, want)
 	}
 	_, lines, _ = watchNodes(t, tries(), "-o", "json")

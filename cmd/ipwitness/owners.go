@@ -17,10 +17,11 @@ func newOwners(sys system) *cobra.Command {
 	var narrow narrowing
 	cmd := &cobra.Command{
 		Use:   "owners [ADDRESS|CIDR|NAMESPACE/POD|MAC] [flags]",
-		Short: "Show who holds which address",
-		Long: `Show who holds which address now, as the kernels and the wire show it.
+		Short: "List the owners of addresses",
+		Long: `List the current owners of addresses, as seen in the kernels and on the wire.
 
-The name of a workload as the table shows it (container/NAME, host/NODE) selects, too.`,
+Owners can also be selected by the name in the WORKLOAD column (container/NAME,
+host/NODE).`,
 		Example: `
   ipwitness owners
   ipwitness owners 10.244.0.7 -o wide
@@ -53,7 +54,7 @@ The name of a workload as the table shows it (container/NAME, host/NODE) selects
 
 // watchFlag adds -w.
 func watchFlag(cmd *cobra.Command, to *bool) {
-	cmd.Flags().BoolVarP(to, "watch", "w", false, "go on with every change, until Ctrl-C")
+	cmd.Flags().BoolVarP(to, "watch", "w", false, "continue with every change until Ctrl-C")
 }
 
 func (q *query) owners(ctx context.Context, sel selector) error {
@@ -79,7 +80,7 @@ func (q *query) owners(ctx context.Context, sel selector) error {
 		q.tell("No owner matches.")
 		return nil
 	case len(owners) == 0:
-		q.tell("No owners: no agent has reported an address yet. See the agents with '%s nodes'.", q.sys.program)
+		q.tell("No owners: no agent has reported an address yet. '%s nodes' lists the agents.", q.sys.program)
 		return nil
 	}
 	return show.Owners(q.sys.stdout, owners, q.wide(), q.sys.now())

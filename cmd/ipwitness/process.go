@@ -9,17 +9,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// process is what the commands that watch have in common.
+// process contains what the commands that run an agent or an aggregator have in common.
 type process struct {
 	build    build
 	log      *slog.Logger
 	registry *prometheus.Registry
 }
 
-// newProcess makes the log and the metrics of a command that watches.
+// newProcess creates the log and the metrics of such a command.
 func newProcess(sys system, l logging) (process, error) {
-	// Somebody who reads our output and goes away must not kill us: the agent
-	// has to detach from the interfaces.
+	// If the reader of the output exits, SIGPIPE must not kill this process, because the agent has to
+	// detach from the interfaces.
 	signal.Ignore(syscall.SIGPIPE)
 
 	log, err := l.logger(sys.stderr)
@@ -30,11 +30,11 @@ func newProcess(sys system, l logging) (process, error) {
 	return process{build: b, log: log, registry: newRegistry(b)}, nil
 }
 
-// newRegistry makes the registry of all metrics of this process.
+// newRegistry returns the registry of all metrics of this process.
 func newRegistry(b build) *prometheus.Registry {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "ipwitness_build_info",
-		Help:        "Always 1; the labels say which build this is.",
+		Help:        "Always 1; the labels describe the build.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "revision": b.Commit, "goversion": b.Go},
 	})
 	info.Set(1)

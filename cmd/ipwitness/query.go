@@ -18,70 +18,70 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// defaultServer is where ipwitness run listens unless it is told otherwise.
+// defaultServer is the default address of ipwitness run.
 const defaultServer = "http://127.0.0.1:9641"
 
-// query has what all commands that ask a server share.
+// query contains the flags and state that all commands that query a server share.
 type query struct {
 	sys    system
 	server string
 	files  secure.Files
 	format show.Format
-	// by is how the server is reached, once it is asked.
+	// by is the transport to the server; nil until the first request.
 	by http.RoundTripper
 
 	portForward bool
 	forward     forward.Config
 }
 
-// addFlags adds the flags that all such commands have. formats are those that only this one
-// has.
+// addFlags adds the flags that all such commands have. The additional formats are specific to this
+// command.
 func (q *query) addFlags(cmd *cobra.Command, formats ...show.Format) {
 	q.server = defaultServer
 	fs := cmd.Flags()
-	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "the server to ask")
-	fs.BoolVarP(&q.portForward, portForward, "P", false, "ask the aggregator in Kubernetes, by a port-forward; the kubeconfig is that of kubectl")
-	fs.StringVar(&q.forward.Context, "context", "", "with -P: the `NAME` of the kubeconfig's context (default the current one)")
-	fs.StringVarP(&q.forward.Namespace, "namespace", "n", "", "with -P: the `NAME` of the aggregator's namespace (default wherever it is)")
+	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "URL of the server")
+	fs.BoolVarP(&q.portForward, portForward, "P", false, "query the aggregator in Kubernetes through a port-forward, with the kubeconfig of kubectl")
+	fs.StringVar(&q.forward.Context, "context", "", "with -P: `NAME` of the kubeconfig context (default: the current context)")
+	fs.StringVarP(&q.forward.Namespace, "namespace", "n", "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
 	clientTLSFlags(fs, &q.files)
 	outputFlag(cmd, &q.format, formats...)
 }
 
-// outputFlag adds -o, with more formats than the usual ones.
+// outputFlag adds -o with the usual formats and additional ones.
 func outputFlag(cmd *cobra.Command, to *show.Format, more ...show.Format) {
-	choiceFlag(cmd, to, "output", "o", "how to show it",
+	choiceFlag(cmd, to, "output", "o", "output format",
 		append([]show.Format{show.FormatTable, show.FormatWide, show.FormatJSON, show.FormatYAML}, more...)...)
 }
 
-// wide tells whether tables have all columns.
+// wide reports whether tables have all columns.
 func (q *query) wide() bool { return q.format == show.FormatWide }
 
-// portForward is the flag that excludes --server.
+// portForward is the name of the flag that cannot be combined with --server.
 const portForward = "port-forward"
 
-// placed reads the flags that say where the server is by settle, and refuses those
-// of the command line that go together with nothing.
+// placed calls settle, which reads the flags from all sources, and rejects invalid combinations of
+// the flags that select the server.
 func placed(cmd *cobra.Command, settle func() error) error {
 	fs := cmd.Flags()
 	if fs.Changed("server") && fs.Changed(portForward) {
-		return errors.New("--server and --port-forward exclude each other: leave out one of them")
+		return errors.New("--server and --port-forward cannot be combined: remove one of them")
 	}
 	var without error
 	for _, name := range []string{"context", "namespace"} {
 		if fs.Changed(name) {
-			without = fmt.Errorf("--%s says where the aggregator is in Kubernetes, and needs -P", name)
+			without = fmt.Errorf("--%s selects the aggregator in Kubernetes and needs -P", name)
 		}
 	}
 	if err := settle(); err != nil {
 		return err
 	}
 	if on, err := fs.GetBool(portForward); err != nil || on {
-		return nil // a command that asks no server has no such flag
+		return nil // a command that queries no server has no such flag
 	}
 	return without
 }
 
-// client makes the client for the server that was named.
+// client returns the client of the selected server.
 func (q *query) client() *client {
 	if q.by == nil {
 		q.by = q.transport()
@@ -93,17 +93,17 @@ func (q *query) client() *client {
 	return c
 }
 
-// stay goes nowhere else: our token is for the server that was named.
+// stay rejects redirects, because the token must only be sent to the selected server.
 func stay(r *http.Request, _ []*http.Request) error {
-	return secure.NewProblem(fmt.Errorf("the server sends us to %s: if that is ipwitness, name it with --server", r.URL))
+	return secure.NewProblem(fmt.Errorf("the server redirects to %s: if that is an ipwitness server, use it with --server", r.URL))
 }
 
-// transport is how a server is reached by what the flags say.
+// transport returns the transport to the server that the flags select.
 func (q *query) transport() http.RoundTripper {
 	t := q.sys.transport
 	config, err := q.files.Client()
 	for _, name := range q.files.Exposed() {
-		q.tell("Warning: every user of this host can read %s: take that away with 'chmod o= %s'.", name, name)
+		q.tell("Warning: every user of this host can read %s. Restrict it with 'chmod o= %s'.", name, name)
 	}
 	switch {
 	case err != nil:
@@ -131,8 +131,8 @@ func (q *query) tell(format string, args ...any) {
 	fmt.Fprintln(q.sys.stderr, form.VisibleLines(fmt.Sprintf(format, args...)))
 }
 
-// warn prints what an answer could not take into account, unless the output is for
-// programs: they find that in the answer.
+// warn prints what an answer does not cover, unless the output is for programs, which find it in
+// the answer itself.
 func (q *query) warn(c *pb.Coverage) {
 	if !q.format.ForPrograms() {
 		q.tellUnseen(c)
@@ -152,33 +152,32 @@ func (q *query) conclude(found bool, c *pb.Coverage) error {
 	case found:
 		return exitFound
 	case c == nil:
-		q.tell("Cannot tell whether there is more: this server does not say which nodes it hears from.")
+		q.tell("Cannot tell whether the result is complete: this server does not report which nodes are connected.")
 		return exitCannotTell
 	case c.GetIncomplete():
 		if q.format.ForPrograms() {
-			q.tellUnseen(c) // otherwise warn has printed it
+			q.tellUnseen(c) // otherwise warn has printed it already
 		}
 		return exitCannotTell
 	}
 	return nil
 }
 
-// coverage asks the server for its coverage.
+// coverage requests the coverage of the server.
 func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
 	var list pb.ListConflictsResponse
 	err := q.client().get(ctx, "/v1/conflicts", url.Values{"page_size": {"1"}}, &list)
 	return list.GetCoverage(), err
 }
 
-// event is what the events of all watches have.
+// event contains the methods that the events of all watches have.
 type event interface {
 	GetType() pb.Watch_Type
 	GetLost() uint32
 	GetCoverage() *pb.Coverage
 }
 
-// coverageWatch prints during a watch what the server does not see, whenever that
-// changes.
+// coverageWatch prints during a watch what the server does not see, each time that it changes.
 type coverageWatch struct {
 	*query
 	last *pb.Coverage
@@ -197,12 +196,12 @@ func (w *coverageWatch) follow(e event) error {
 	}
 	w.tellUnseen(c)
 	if !first && len(show.Unseen(c)) == 0 {
-		w.tell("All is seen now: %s.", show.Count(int(c.GetHeard()), "node", "nodes"))
+		w.tell("Everything is seen now: %s.", show.Count(int(c.GetHeard()), "node", "nodes"))
 	}
 	return nil
 }
 
-// encodeEvent writes an event that says something of its item, or that events were lost.
+// encodeEvent writes an event about an item, or an event that reports lost events.
 func (q *query) encodeEvent(e event, name string, item proto.Message) error {
 	switch e.GetType() {
 	case pb.Watch_ADDED, pb.Watch_UPDATED, pb.Watch_REMOVED:
@@ -214,21 +213,21 @@ func (q *query) encodeEvent(e event, name string, item proto.Message) error {
 	}
 }
 
-// tellLost says that a watch left out events.
+// tellLost prints that a watch lost events.
 func (q *query) tellLost(e event) {
 	switch {
 	case e.GetType() != pb.Watch_LOST:
 	case e.GetLost() == 0:
-		q.tell("Changes are left out that are not known any more; what is there now follows.")
+		q.tell("Some events have expired; the current state follows.")
 	default:
-		q.tell("%d changes came too fast and are left out; what is there now follows.", e.GetLost())
+		q.tell("%d events came too fast and were dropped; the current state follows.", e.GetLost())
 	}
 }
 
-// completeTimeout keeps the shell responsive where there is no server.
+// completeTimeout keeps the shell responsive if there is no server.
 const completeTimeout = time.Second
 
-// completeConflicts offers the ids of active conflicts, with what they are about.
+// completeConflicts completes the ids of active conflicts, with a description of each.
 func (q *query) completeConflicts(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 || applySettings(cmd, q.sys.getenv) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -236,7 +235,7 @@ func (q *query) completeConflicts(cmd *cobra.Command, args []string, _ string) (
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
 	var out []cobra.Completion
-	// Without a server there is nothing to offer, and nobody to tell.
+	// Without a server, there are no completions, and errors cannot be shown.
 	_, _ = pages(ctx, q.client(), "/v1/conflicts", nil, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
 		for _, c := range page.GetConflicts() {
 			about := fmt.Sprintf("%s %s: %s", show.ConflictState(c), c.GetAddress(), show.ConflictNames(c))

@@ -13,8 +13,8 @@ import (
 )
 
 func TestWhereTheServerIs(t *testing.T) {
-	const forwarded = "ipwitness: there is no kubeconfig to find the cluster by: -P needs what kubectl needs, " +
-		"KUBECONFIG or ~/.kube/config; without Kubernetes leave out -P, and use --server\n"
+	const forwarded = "ipwitness: no kubeconfig found: -P needs KUBECONFIG or ~/.kube/config, like kubectl; " +
+		"without Kubernetes, use --server instead of -P\n"
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // nor is this a pod
 	asked := handler{"/v1/owners": func(*http.Request) (int, string) { return ok(&pb.ListOwnersResponse{})(nil) }}
@@ -26,11 +26,11 @@ func TestWhereTheServerIs(t *testing.T) {
 		{args: "-Pn net", want: forwarded},
 		{args: "-P --context c", want: "ipwitness: read the kubeconfig: context \"c\" does not exist\n"},
 		{args: "", env: "PORT_FORWARD=true", want: forwarded},
-		{args: "-P --server http://127.0.0.1:1", want: "ipwitness: --server and --port-forward exclude each other: leave out one of them\nRun 'ipwitness owners --help' for usage.\n"},
+		{args: "-P --server http://127.0.0.1:1", want: "ipwitness: --server and --port-forward cannot be combined: remove one of them\nRun 'ipwitness owners --help' for usage.\n"},
 		{args: "--server SERVER", env: "PORT_FORWARD=true", want: "No owners: "},
 		{args: "", env: "NAMESPACE=net", want: "No owners: "},
-		{args: "--namespace net", want: "ipwitness: --namespace says where the aggregator is in Kubernetes, and needs -P\nRun 'ipwitness owners --help' for usage.\n"},
-		{args: "--context c", want: "ipwitness: --context says where the aggregator is in Kubernetes, and needs -P\nRun 'ipwitness owners --help' for usage.\n"},
+		{args: "--namespace net", want: "ipwitness: --namespace selects the aggregator in Kubernetes and needs -P\nRun 'ipwitness owners --help' for usage.\n"},
+		{args: "--context c", want: "ipwitness: --context selects the aggregator in Kubernetes and needs -P\nRun 'ipwitness owners --help' for usage.\n"},
 		{args: "--namespace net", env: "PORT_FORWARD=true", want: forwarded},
 	} {
 		t.Run(test.env+" "+test.args, func(t *testing.T) {
@@ -63,9 +63,9 @@ func TestWhoSpeaksTLSAndWhoDoesNotIsTold(t *testing.T) {
 	}
 	host := func(s *httptest.Server) string { return s.Listener.Addr().String() }
 	for _, test := range []struct{ server, want string }{
-		{"http://" + host(secured), "speaks TLS: write https:// in --server, and name who signed its certificate with --tls-ca\n"},
-		{"https://" + host(plain), "speaks no TLS: write http:// in --server\n"},
-		{"https://" + host(secured), "signed by unknown authority: name who signed its certificate with --tls-ca, and the server by a name that is in it\n"},
+		{"http://" + host(secured), "uses TLS: use https:// in --server, and set --tls-ca to the CA of its certificate\n"},
+		{"https://" + host(plain), "does not use TLS: use http:// in --server\n"},
+		{"https://" + host(secured), "signed by unknown authority: set --tls-ca to its CA, and use a server name that is in the certificate\n"},
 	} {
 		c := newConsole()
 		c.run(t, 1, "nodes", "--server", test.server, "--tls-ca", other.File)

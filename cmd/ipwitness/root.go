@@ -12,24 +12,23 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
-// exitCode ends the program with a code of its own and without a message.
+// exitCode is an error that ends the program with a specific code and without a message.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit with code %d", int(e)) }
 
-// exitFound says that --exit-code found what it was asked for.
+// exitFound is the exit code if a command with --exit-code found something.
 const exitFound exitCode = 2
 
-// exitCannotTell is the exit code if nothing was found but not everything was
-// seen.
+// exitCannotTell is the exit code if nothing was found but not everything was seen.
 const exitCannotTell exitCode = 3
 
-// exitInterrupted is what a shell gives a command that Ctrl-C ended.
+// exitInterrupted is the exit code that shells report for a command ended by Ctrl-C.
 const exitInterrupted = 130
 
-// execute runs one command line and gives its exit code.
+// execute runs one command line and returns its exit code.
 func execute(ctx context.Context, sys system, args []string) int {
-	started := false // errors before are about the command line
+	started := false // earlier errors are about the command line
 	root := newRoot(sys, func() { started = true })
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -49,19 +48,19 @@ func execute(ctx context.Context, sys system, args []string) int {
 	return 1
 }
 
-// newRoot makes the tree of commands. It calls started when one begins to run.
+// newRoot returns the tree of commands. It calls started when a command begins to run.
 func newRoot(sys system, started func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "ipwitness",
-		Short: "Who really holds this address, right now, and does anybody else?",
-		Long: `Who really holds this address, right now, and does anybody else?
+		Short: "Find the real holder of each IP address, and detect duplicates",
+		Long: `Find the real holder of each IP address, and detect duplicates.
 
-ipwitness believes what the kernel and the wire show: it follows the addresses
-of every network namespace and the ARP and NDP on every port, and reports each
-address that two owners hold at once.
+ipwitness trusts the kernel and the wire: it follows the addresses of every
+network namespace and the ARP and NDP frames on every port, and reports each
+address that two owners hold at the same time.
 
-Begin with '` + sys.program + ` run' on a host with containers, then ask it from
-another terminal.`,
+To begin, start '` + sys.program + ` run' on a host with containers, and query it
+from another terminal.`,
 		Version:       readBuild(version).Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -71,7 +70,7 @@ another terminal.`,
 	root.SetOut(sys.stdout)
 	root.SetErr(sys.stderr)
 	root.SetFlagErrorFunc(flagError)
-	root.PersistentFlags().String("config", "", "read flags from a YAML `FILE` of flag names and values")
+	root.PersistentFlags().String("config", "", "YAML `FILE` of flag names and values")
 
 	root.AddGroup(
 		&cobra.Group{ID: "serve", Title: "Watch:"},
@@ -103,7 +102,7 @@ another terminal.`,
 	return root
 }
 
-// atMostOne refuses more than one argument, and says what the one can be.
+// atMostOne returns a check that rejects more than one argument; what describes the argument.
 func atMostOne(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 1 {
@@ -113,15 +112,15 @@ func atMostOne(what string) cobra.PositionalArgs {
 	}
 }
 
-// noArgs refuses arguments.
+// noArgs rejects arguments.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("%s takes no argument, but has %q", cmd.Name(), args[0])
+		return fmt.Errorf("%s takes no arguments, but got %q", cmd.Name(), args[0])
 	}
 	return nil
 }
 
-// flagError makes sentences of pflag's errors.
+// flagError makes pflag's errors readable.
 func flagError(cmd *cobra.Command, err error) error {
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return valueError("--"+invalid.GetFlag().Name, invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap())
@@ -135,8 +134,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// similarFlags asks whether one of the command's flags was meant. It lets cobra
-// compare the names, as it does for commands.
+// similarFlags suggests flags with a similar name. It uses cobra's comparison of command names.
 func similarFlags(cmd *cobra.Command, name string) string {
 	flags := &cobra.Command{SuggestionsMinimumDistance: 2}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -149,7 +147,7 @@ func similarFlags(cmd *cobra.Command, name string) string {
 	return ": did you mean --" + strings.Join(similar, " or --") + "?"
 }
 
-// valueError says what is wrong with a value; source says where it is from.
+// valueError returns an error about an invalid value from a source, such as a flag or a variable.
 func valueError(source string, f *pflag.Flag, value string, err error) error {
 	if f.Value.Type() == "bool" {
 		return fmt.Errorf("%s: %q is neither true nor false", source, value)

@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
-// runCommand has the flags of run: those of an agent and those of an aggregator.
+// runCommand contains the flags of run: the flags of an agent and of an aggregator.
 type runCommand struct {
 	sys        system
 	agent      agent.Config
@@ -22,7 +22,7 @@ type runCommand struct {
 	files      secure.Files
 	logging    logging
 	live       bool
-	account    *show.Live // nil unless live
+	account    *show.Live // nil unless live is set
 }
 
 func newRun(sys system) *cobra.Command {
@@ -32,10 +32,11 @@ func newRun(sys system) *cobra.Command {
 		Short: "Watch this host: agent and aggregator in one process",
 		Long: `Watch this host: agent and aggregator in one process.
 
-In a terminal, tell who comes and goes and report every conflict, with what the log
-says of problems. Otherwise, log to stderr. Either way the API listens for the other commands. Needs root, or
-CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor'
-says what works without.
+In a terminal, print a line for each owner that appears or disappears, the details
+of each conflict, and warnings and errors from the log. Otherwise, log to stderr. In
+both cases, the API serves the other commands. This command needs root, or
+CAP_NET_ADMIN, CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows
+what works without them.
 
 ` + settingsHelp,
 		Example: `
@@ -55,7 +56,7 @@ says what works without.
 				r.account = show.NewLive(sys.stdout, r.color(), sys.program)
 			}
 			if sys.oneTerminal && !cmd.Flags().Changed("log-format") {
-				r.logging.live = r.account // otherwise its lines would mix with those of the log
+				r.logging.live = r.account // otherwise its lines would mix with the log's lines
 			}
 			return r.run(cmd.Context())
 		},
@@ -65,7 +66,7 @@ says what works without.
 	accessFlags(cmd, &r.files, &r.aggregator.Access)
 	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
 	r.logging.addFlags(cmd)
-	cmd.Flags().BoolVar(&r.live, "live", false, "tell what happens, for a person to read (default: in a terminal)")
+	cmd.Flags().BoolVar(&r.live, "live", false, "human-readable live output (default: only in a terminal)")
 	return cmd
 }
 
@@ -91,7 +92,7 @@ func (r *runCommand) run(ctx context.Context) error {
 	p.log.With(s.listeners.logged()...).Info("starting", "version", p.build.Version, "node", r.agent.Node, "wire", r.agent.Wire,
 		"cluster", r.aggregator.Cluster)
 	g, ctx := errgroup.WithContext(ctx)
-	// The aggregator ends first: that its own agent leaves is no news then.
+	// The aggregator stops first, so that it does not report its own agent as disconnected.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
 		defer stop()
@@ -104,7 +105,7 @@ func (r *runCommand) run(ctx context.Context) error {
 	}
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {
-		err = nil // it was asked to stop
+		err = nil // a normal stop
 	}
 	p.log.Info("stopped")
 	return err

@@ -231,7 +231,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 			t.Errorf("the agent of %s, whose boot id another one has: %v", name, err)
 		}
 	}
-	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "one of them is not what it says") != 4 {
+	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "which cannot both be true") != 4 {
 		t.Errorf("got %d %s, want it told of all four", code, nodes)
 	}
 
@@ -239,7 +239,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	for n := 0; err == nil && n < 100; n++ {
 		err = say(g.agent(with("other-token-0123456789")), hello("node2", fmt.Sprint("boot", 10+n), 1))
 	}
-	wantRefused(t, err, codes.ResourceExhausted, "16 boot ids")
+	wantRefused(t, err, codes.ResourceExhausted, "16 different boot IDs")
 }
 
 func TestAgentsAreKnownByCertificates(t *testing.T) {
@@ -631,11 +631,11 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"aggregator", "--tokens", tokens}, "in the clear"},
-		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "in the clear"},
+		{[]string{"aggregator", "--tokens", tokens}, "unencrypted"},
+		{[]string{"aggregator", "--tokens", tokens, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--metrics-listen", ":0"}, "unencrypted"},
 		{[]string{"aggregator", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"run", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
-		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "can be read by all"},
+		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "every user of this host can access"},
 		{[]string{"aggregator", "--token-review", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "needs the Kubernetes API"},
 		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
 		{[]string{"aggregator", "--tls-cert", "x"}, "--tls-key"},

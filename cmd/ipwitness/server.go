@@ -22,26 +22,26 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator"
 )
 
-// stopGrace is how long open calls may take to end when the server stops.
+// stopGrace is the time that open calls have to end when the server stops.
 const stopGrace = time.Second
 
 const (
-	// keepaliveAfter is how long a client may be silent before it is asked
-	// whether it is there, keepaliveTimeout how long it may take to say so.
+	// keepaliveAfter is the time without traffic after which the server sends a keepalive ping,
+	// and keepaliveTimeout is how long the answer may take.
 	keepaliveAfter   = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
-	// keepaliveMin is how often a client may ask us the same.
+	// keepaliveMin is the shortest interval at which a client may send keepalive pings.
 	keepaliveMin = 10 * time.Second
 )
 
 const (
-	// connectionWithin is how long a client may take to begin to speak gRPC.
+	// connectionWithin is the timeout of a gRPC handshake.
 	connectionWithin = 10 * time.Second
-	// idleWithin is how long a connection may have no call.
+	// idleWithin is how long a connection may be without a call.
 	idleWithin = 5 * time.Minute
-	// maxStreams is how many calls of one connection are under way.
+	// maxStreams is the maximum number of concurrent calls of one connection.
 	maxStreams = 128
-	// maxHeader is how many bytes the header of a request has at most.
+	// maxHeader is the maximum size of a request header in bytes.
 	maxHeader = 64 << 10
 )
 
@@ -63,23 +63,23 @@ const (
 // calls, so no connection keeps a table of their headers (RFC 7541, section 4.2).
 const connWindow, readBuffer, headerTable = 256 << 10, 512, 0
 
-// pipeBuffer is how many bytes may be under way in process.
+// pipeBuffer is the buffer size in bytes of the in-process connection.
 const pipeBuffer = 1 << 20
 
-// server offers one aggregator by gRPC and by REST, and by a pipe in process.
+// server serves one aggregator by gRPC, by REST, and by an in-process pipe.
 type server struct {
 	listeners listeners
-	preauth   *preauth // at the listener of gRPC
+	preauth   *preauth // wraps the gRPC listener
 	pipe      *bufconn.Listener
-	conn      *grpc.ClientConn // through the pipe
+	conn      *grpc.ClientConn // uses the pipe
 	grpc      *grpc.Server
-	inside    *grpc.Server // at the pipe
+	inside    *grpc.Server // serves the pipe
 	http      *http.Server
-	probes    *http.Server // health and metrics on a listener of their own; nil without one
+	probes    *http.Server // health and metrics on a separate listener; nil if there is none
 }
 
-// newServer makes a server, which speaks TLS where there is any. It takes over the
-// listeners, and starts nothing.
+// newServer returns a server, which uses TLS if tls is set. It takes ownership of the listeners and
+// starts nothing.
 func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gatherer prometheus.Gatherer, log *slog.Logger) (*server, error) {
 	pipe := bufconn.Listen(pipeBuffer)
 	conn, err := grpc.NewClient("passthrough:///in-process",
@@ -90,10 +90,10 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	}
 	rest, probes, err := agg.Handlers(gatherer)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make the REST API: %w", err), conn.Close())
+		return nil, errors.Join(fmt.Errorf("create the REST API: %w", err), conn.Close())
 	}
 	options := append(agg.Guarded(),
-		// A node that died sends no end of its stream.
+		// A node that crashes does not end its stream.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepaliveAfter, Timeout: keepaliveTimeout, MaxConnectionIdle: idleWithin}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMin, PermitWithoutStream: true}),
 		grpc.ConnectionTimeout(connectionWithin),
@@ -126,9 +126,9 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	return s, nil
 }
 
-// run serves until ctx ends, and gives nil then.
+// run serves until ctx ends, and then returns nil.
 func (s *server) run(ctx context.Context) error {
-	defer func() { _ = s.conn.Close() }() // nothing is under way any more
+	defer func() { _ = s.conn.Close() }() // no call is in progress any more
 	g, ctx := errgroup.WithContext(ctx)
 	serveGRPC := func(s *grpc.Server, l net.Listener) error {
 		if err := s.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
@@ -150,7 +150,7 @@ func (s *server) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// stop ends all calls: at once, if they can, or else after stopGrace.
+// stop ends all calls: immediately if possible, and otherwise after stopGrace.
 func (s *server) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
 	defer cancel()
@@ -201,7 +201,7 @@ func bodyDeadline(next http.Handler) http.Handler {
 	})
 }
 
-// serveHTTP serves until the server is shut down, and gives nil then.
+// serveHTTP serves until the server is shut down, and then returns nil.
 func serveHTTP(s *http.Server, l net.Listener) error {
 	serve := s.Serve
 	if s.TLSConfig != nil {
@@ -213,9 +213,9 @@ func serveHTTP(s *http.Server, l net.Listener) error {
 	return nil
 }
 
-// stopHTTP ends a server: at once, if its requests can end, or else with ctx.
+// stopHTTP stops a server: immediately if its requests end, and otherwise when ctx ends.
 func stopHTTP(ctx context.Context, s *http.Server) {
 	if s.Shutdown(ctx) != nil {
-		_ = s.Close() // what is left is cut off
+		_ = s.Close() // disconnects the remaining clients
 	}
 }

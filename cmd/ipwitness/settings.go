@@ -13,17 +13,15 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// settingsHelp says where else flags come from.
+// settingsHelp describes the other sources of flags.
 const settingsHelp = `Flags can also be set by IPWITNESS_* variables (IPWITNESS_HTTP_LISTEN) and by a
-file (--config); the command line comes first, then the variable, then the file.`
+file (--config). The command line takes precedence over variables, and variables over the file.`
 
-// applySettings gives the flags that are not on the command line the values of
-// the environment (IPWITNESS_HTTP_LISTEN for --http-listen) or else of the file
-// that --config names.
+// applySettings sets the flags that are not on the command line from the environment
+// (IPWITNESS_HTTP_LISTEN for --http-listen) or, if there is no variable, from the file of --config.
 func applySettings(cmd *cobra.Command, getenv func(string) string) error {
-	// A variable that is empty counts as not set. Variables that name no flag
-	// are left alone: Kubernetes sets IPWITNESS_SERVICE_HOST and the like for
-	// a service of that name.
+	// An empty variable counts as not set. Variables without a flag of that name are ignored:
+	// Kubernetes sets variables such as IPWITNESS_SERVICE_HOST for a service named ipwitness.
 	config := cmd.Flags().Lookup("config")
 	if env := getenv(envName(config.Name)); env != "" && !config.Changed {
 		if err := config.Value.Set(env); err != nil {
@@ -39,7 +37,7 @@ func applySettings(cmd *cobra.Command, getenv func(string) string) error {
 		if f.Changed || !settable(f) {
 			return
 		}
-		if f.Name == portForward && cmd.Flags().Changed("server") { // on the command line: flags come in order
+		if f.Name == portForward && cmd.Flags().Changed("server") { // the command line takes precedence
 			return
 		}
 		name := envName(f.Name)
@@ -56,17 +54,17 @@ func applySettings(cmd *cobra.Command, getenv func(string) string) error {
 	return errors.Join(errs...)
 }
 
-// envName is the variable that sets a flag.
+// envName returns the name of the variable that sets a flag.
 func envName(flag string) string {
 	return "IPWITNESS_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// settable tells whether a flag has a meaning off the command line.
+// settable reports whether a flag can be set outside the command line.
 func settable(f *pflag.Flag) bool {
 	return f.Name != "help" && f.Name != "version" && f.Name != "config"
 }
 
-// knownFlags gives the flags of all commands, so that one file serves them all.
+// knownFlags returns the flags of all commands, so that one file can serve all of them.
 func knownFlags(root *cobra.Command) map[string]bool {
 	known := map[string]bool{}
 	for _, c := range root.Commands() {
@@ -79,7 +77,7 @@ func knownFlags(root *cobra.Command) map[string]bool {
 	return known
 }
 
-// readSettings reads a file of flag names and values; no name, no settings.
+// readSettings reads a file of flag names and values. It returns no settings if the name is empty.
 func readSettings(name string, known map[string]bool) (map[string]*yaml.Node, error) {
 	if name == "" {
 		return nil, nil
@@ -107,17 +105,17 @@ func readSettings(name string, known map[string]bool) (map[string]*yaml.Node, er
 	for pair := range slices.Chunk(top.Content, 2) {
 		key := pair[0].Value
 		if !known[key] {
-			return nil, fmt.Errorf("%s, line %d: %q is not the name of a flag: keys are flag names without the dashes, like http-listen", name, pair[0].Line, key)
+			return nil, fmt.Errorf("%s, line %d: %q is not a flag name: keys are flag names without dashes, like http-listen", name, pair[0].Line, key)
 		}
 		if settings[key] != nil {
-			return nil, fmt.Errorf("%s, line %d: %q is there twice", name, pair[0].Line, key)
+			return nil, fmt.Errorf("%s, line %d: %q is set twice", name, pair[0].Line, key)
 		}
 		settings[key] = pair[1]
 	}
 	return settings, nil
 }
 
-// setFromFile sets a flag to a value or, if it can have several, to a list.
+// setFromFile sets a flag to a value or, if it accepts several, to a list.
 func setFromFile(f *pflag.Flag, node *yaml.Node) error {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias

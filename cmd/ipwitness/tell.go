@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// firstLook is how often the agent's start is looked at until it stands still,
-	// and firstLooks how many times at most.
+	// firstLook is the interval at which the agent's counts are polled after its start until they
+	// are stable, and firstLooks is the maximum number of polls.
 	firstLook  = 100 * time.Millisecond
 	firstLooks = 30
-	// tellEvery is how often bursts are summed up.
+	// tellEvery is the interval at which bursts are summarized.
 	tellEvery = time.Second / 4
 )
 
-// tell gives the live account until ctx ends.
+// tell prints the live output until ctx ends.
 func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
 	client := pb.NewWitnessServiceClient(s.conn)
 	live := r.account
@@ -62,7 +62,7 @@ func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
 			case e := <-owners:
 				live.Owner(e, r.sys.now())
 				if e.GetType() == pb.Watch_BOOKMARK {
-					begun = conflicts // who is there comes first
+					begun = conflicts // the current owners come first
 				}
 			case e := <-begun:
 				live.Conflict(e, r.sys.now())
@@ -70,15 +70,15 @@ func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
 				live.Tick(r.sys.now())
 			}
 			if err := live.Err(); err != nil {
-				return fmt.Errorf("tell what happens: %w", err)
+				return fmt.Errorf("write live output: %w", err)
 			}
 		}
 	})
 	return ended(ctx, g.Wait())
 }
 
-// started waits until the agent has reported and stands still, so that the
-// account begins with what there was and not with a flood.
+// started waits until the agent has reported and its counts are stable, so that the live output
+// begins with a summary of the existing owners instead of a line for each.
 func (r *runCommand) started(ctx context.Context, client pb.WitnessServiceClient) (*pb.Node, error) {
 	tick := time.NewTicker(firstLook)
 	defer tick.Stop()
@@ -102,12 +102,12 @@ func (r *runCommand) started(ctx context.Context, client pb.WitnessServiceClient
 		}
 	}
 	if before.GetName() == "" {
-		before.Name = r.agent.Node // nothing was heard, but it may yet come
+		before.Name = r.agent.Node // the agent has not reported yet
 	}
 	return before, nil
 }
 
-// reachable gives the address of a listener as somebody on this host asks it.
+// reachable returns the address of a listener for clients on this host.
 func reachable(a net.Addr) string {
 	at, err := netip.ParseAddrPort(a.String())
 	if err == nil && at.Addr().IsUnspecified() {
@@ -116,13 +116,13 @@ func reachable(a net.Addr) string {
 	return a.String()
 }
 
-// color tells whether the terminal wants colours (https://no-color.org).
+// color reports whether to use colours (https://no-color.org).
 func (r *runCommand) color() bool {
 	return r.sys.terminal && r.sys.getenv("NO_COLOR") == "" && r.sys.getenv("TERM") != "dumb"
 }
 
-// passOn sends the events of a watch to a channel until the watch ends. One that
-// was cut off, because the terminal stood still, goes on where it was.
+// passOn sends the events of a watch to a channel until the watch ends. It resumes a watch that was
+// disconnected because the terminal did not read.
 func passOn[T any](ctx context.Context, to chan<- *T, watch func(token string) (grpc.ServerStreamingClient[T], error)) error {
 	events, err := watch("")
 	for {
@@ -145,7 +145,7 @@ func passOn[T any](ctx context.Context, to chan<- *T, watch func(token string) (
 	}
 }
 
-// ended gives nil for an error that only says that ctx has ended.
+// ended returns nil for an error that only reports the end of ctx.
 func ended(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// value is a flag with one value. It refuses a bad one when it is set, so that
-// the error can say where it was: command line, environment or file.
+// value is a flag with one value. It rejects an invalid value when it is set, so that the error can
+// name the source: command line, environment or file.
 type value[T any] struct {
 	to    *T
 	kind  string
@@ -29,7 +29,7 @@ type value[T any] struct {
 func (v value[T]) Type() string { return v.kind }
 
 func (v value[T]) String() string {
-	if v.to == nil { // pflag asks a zero value for its string
+	if v.to == nil { // pflag calls String on a zero value
 		return ""
 	}
 	return fmt.Sprint(*v.to)
@@ -44,14 +44,14 @@ func (v value[T]) Set(s string) error {
 	return nil
 }
 
-// list is a flag with several values: it is repeatable, and one string can have
-// several, with the separator between them.
+// list is a flag with several values. It is repeatable, and one string can contain several values
+// with the separator between them.
 type list[T any] struct {
 	to        *[]T
 	kind      string
 	separator string
 	parse     func(string) (T, error)
-	// text keeps the values as they were given.
+	// text contains the values as they were entered.
 	text []string
 }
 
@@ -90,7 +90,7 @@ func (v *list[T]) Replace(all []string) error {
 	return nil
 }
 
-// durationFlag adds a flag for a time that is more than nothing.
+// durationFlag adds a flag for a positive duration.
 func durationFlag(fs *pflag.FlagSet, to *time.Duration, name string, byDefault time.Duration, usage string) {
 	*to = byDefault
 	fs.Var(value[time.Duration]{to, "duration", parseDuration}, name, usage)
@@ -102,13 +102,13 @@ func parseDuration(s string) (time.Duration, error) {
 	case err != nil:
 		return 0, fmt.Errorf("%q is not a duration: write it like 500ms, 10s or 5m", s)
 	case d <= 0:
-		return 0, fmt.Errorf("%q is not more than 0", s)
+		return 0, fmt.Errorf("%q is not greater than 0", s)
 	}
 	return d, nil
 }
 
-// choiceFlag adds a flag with a fixed set of values, the first of which is the
-// default, and completes them.
+// choiceFlag adds a flag with a fixed set of values and their completion. The first value is the
+// default.
 func choiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string, choices ...T) {
 	var names []string
 	for _, c := range choices {
@@ -117,7 +117,7 @@ func choiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string,
 	*to = choices[0]
 	cmd.Flags().VarP(value[T]{to, strings.Join(names, "|"), func(s string) (T, error) {
 		if !slices.Contains(choices, T(s)) {
-			return "", fmt.Errorf("%q is none of %s", s, strings.Join(names, ", "))
+			return "", fmt.Errorf("%q is not one of %s", s, strings.Join(names, ", "))
 		}
 		return T(s), nil
 	}}, name, short, usage)
@@ -151,7 +151,7 @@ func globsFlag(fs *pflag.FlagSet, to *[]string, name, usage string) {
 
 func parseGlob(s string) (string, error) {
 	if _, err := path.Match(s, ""); err != nil {
-		return "", fmt.Errorf("%q is not a pattern: * stands for any letters, ? for one, [a-c] for one of a set", s)
+		return "", fmt.Errorf("%q is not a pattern: * matches any characters, ? matches one, [a-c] matches one of a set", s)
 	}
 	return s, nil
 }
@@ -165,21 +165,21 @@ func parseShared(s string) (verdict.Shared, error) {
 		return verdict.Shared{}, err
 	}
 	if reason == "" {
-		return verdict.Shared{}, fmt.Errorf("%q does not say why it is shared: write CIDR=REASON, like 10.9.0.0/24=anycast", s)
+		return verdict.Shared{}, fmt.Errorf("%q has no reason: write CIDR=REASON, like 10.9.0.0/24=anycast", s)
 	}
 	return verdict.Shared{Prefix: prefix, Reason: reason}, nil
 }
 
-// parseRouter parses WHO=REASON, where WHO is a MAC, a pattern of NAMESPACE/POD, or a
-// pattern of the name of a workload without a namespace.
+// parseRouter parses WHO=REASON. WHO is a MAC, a pattern of NAMESPACE/POD, or a pattern of the name
+// of a workload without a namespace.
 func parseRouter(s string) (verdict.Router, error) {
 	who, reason, _ := strings.Cut(s, "=")
 	who, reason = strings.TrimSpace(who), strings.TrimSpace(reason)
 	switch {
 	case who == "":
-		return verdict.Router{}, fmt.Errorf("%q does not name the router: write WHO=REASON, like kube-system/vpn-*=gateway", s)
+		return verdict.Router{}, fmt.Errorf("%q has no workload: write WHO=REASON, like kube-system/vpn-*=gateway", s)
 	case reason == "":
-		return verdict.Router{}, fmt.Errorf("%q does not say why it answers for others: write WHO=REASON, like kube-system/vpn-*=gateway", s)
+		return verdict.Router{}, fmt.Errorf("%q has no reason: write WHO=REASON, like kube-system/vpn-*=gateway", s)
 	}
 	if mac, err := net.ParseMAC(who); err == nil && len(mac) == 6 {
 		return verdict.Router{MAC: verdict.MAC(mac), Reason: reason}, nil
@@ -198,7 +198,7 @@ func parseNetwork(s string) (verdict.Network, error) {
 		return verdict.Network{}, err
 	}
 	if strings.TrimSpace(cidrs) == "" {
-		return verdict.Network{}, fmt.Errorf("%q does not say which addresses the network has: write NAME=CIDR, like pods=10.244.0.0/16", s)
+		return verdict.Network{}, fmt.Errorf("%q has no CIDR: write NAME=CIDR, like pods=10.244.0.0/16", s)
 	}
 	n := verdict.Network{Name: name}
 	for cidr := range strings.SplitSeq(cidrs, ",") {
@@ -211,7 +211,7 @@ func parseNetwork(s string) (verdict.Network, error) {
 	return n, nil
 }
 
-// parseAggregator parses the HOST:PORT of somebody else.
+// parseAggregator parses the HOST:PORT of an aggregator to connect to.
 func parseAggregator(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || host == "" || strings.ContainsAny(host, "/@ ") {
@@ -223,7 +223,7 @@ func parseAggregator(s string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// parsePrefix parses a CIDR, or an address, which is a CIDR of one.
+// parsePrefix parses a CIDR or a single address.
 func parsePrefix(s string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(s); err == nil {
 		return addr.WithZone("").Prefix(addr.BitLen())
@@ -244,21 +244,21 @@ func parseNode(s string) (string, error) {
 	if s, err := parseName(s); err != nil || form.Node.Has(s) {
 		return s, err
 	}
-	return "", fmt.Errorf("%q cannot be the name of a node: use letters, digits, -, _ and ., and begin with a letter or digit", s)
+	return "", fmt.Errorf("%q is not a valid node name: use letters, digits, -, _ and ., and begin with a letter or digit", s)
 }
 
-// parseName accepts a name that is there and fits on a line, as those of hosts do
-// and those of Kubernetes.
+// parseName accepts a name that is not empty and fits on a line, such as a host name or a name in
+// Kubernetes.
 func parseName(s string) (string, error) {
 	const most = 253
 	if len(s) > most {
-		return "", fmt.Errorf("the name has %d bytes: %d are possible", len(s), most)
+		return "", fmt.Errorf("the name has %d bytes, but the limit is %d", len(s), most)
 	}
 	if strings.TrimSpace(s) == "" {
 		return "", errors.New("the name is empty")
 	}
 	if strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == '/' || r == 0x7f }) {
-		return "", fmt.Errorf("%q has a space, a slash or a control character in it", s)
+		return "", fmt.Errorf("%q contains a space, a slash or a control character", s)
 	}
 	return s, nil
 }

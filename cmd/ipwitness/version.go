@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
 
-// build says which build this is.
+// build describes the build of this program.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`
@@ -19,16 +19,15 @@ type build struct {
 	Platform string `json:"platform"`
 }
 
-// readBuild takes the version that the linker set, if it did, and the rest from
-// what the Go toolchain wrote into the binary.
+// readBuild returns the build with the version set by the linker, if any, and otherwise the
+// information that the Go toolchain wrote into the binary.
 func readBuild(linked string) build {
 	info, _ := debug.ReadBuildInfo()
 	return describeBuild(linked, commit, info)
 }
 
-// describeBuild describes a build by what the linker set and, where that is
-// nothing, by what Go wrote: the version of the module that `go install` took, or
-// the commit of the checkout.
+// describeBuild describes a build by the values that the linker set or, if they are empty, by Go's
+// build information: the module version of `go install`, or the commit of the checkout.
 func describeBuild(linked, commit string, info *debug.BuildInfo) build {
 	b := build{Version: linked, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info != nil {
@@ -42,7 +41,7 @@ func describeBuild(linked, commit string, info *debug.BuildInfo) build {
 	return b
 }
 
-// vcsCommit is the commit that was built, if that is known.
+// vcsCommit returns the commit that was built, if it is known.
 func vcsCommit(settings []debug.BuildSetting) string {
 	var revision, dirty string
 	for _, s := range settings {

@@ -17,36 +17,36 @@ import (
 )
 
 const (
-	// silence is how long a watch may say nothing: three bookmarks.
+	// silence is how long a watch may be without an event: three bookmarks.
 	silence = 45 * time.Second
-	// A watch that was cut is tried again after firstWait, then after twice
-	// as long each time, up to lastWait.
+	// A disconnected watch is retried after firstWait, and then after twice the previous time, up to
+	// lastWait.
 	firstWait = 500 * time.Millisecond
 	lastWait  = 10 * time.Second
 )
 
-// watcher follows a watch, and begins again when it is cut.
+// watcher follows a watch and reconnects when it is disconnected.
 type watcher[T proto.Message] struct {
 	client *client
-	notice io.Writer // told when the watch is cut, and when it goes on
+	notice io.Writer // for messages about disconnects and reconnects
 	path   string
 	query  url.Values
-	// begin is called before the first event of each stream that has the whole
-	// state, so of all but those that go on where one was cut off.
+	// begin is called before the first event of each stream that sends the whole state, which a
+	// resumed stream does not.
 	begin func()
 	event func(T) error
-	// resume is what the next stream goes on with; empty to begin anew.
+	// resume is the token that the next stream resumes with; empty to start from the beginning.
 	resume string
 }
 
-// run follows the watch until ctx is done. It gives an error only if the first
-// try fails, if the server refuses, or if event does.
+// run follows the watch until ctx is done. It returns an error only if the first attempt fails, if
+// the server rejects the watch, or if event fails.
 func (w *watcher[T]) run(ctx context.Context) error {
 	connected, wait := false, firstWait
 	for {
 		err := w.stream(ctx, func() {
 			if connected && wait > firstWait {
-				fmt.Fprintln(w.notice, "The watch goes on.")
+				fmt.Fprintln(w.notice, "The watch continues.")
 			}
 			connected, wait = true, firstWait
 			if w.resume == "" {
@@ -63,12 +63,12 @@ func (w *watcher[T]) run(ctx context.Context) error {
 			return nil
 		case errors.As(err, &refused) && refused.resume != "":
 			w.resume = refused.resume
-			continue // we were slow, and nothing is lost: no news
+			continue // this client was slow, but nothing is lost
 		case errors.As(err, &refused) && refused.lasting(), !connected:
 			return err
 		}
 		if wait == firstWait {
-			fmt.Fprintf(w.notice, "The watch of %s was cut (%s). Trying again; Ctrl-C ends it.\n", w.client.base, form.Visible(why(err).Error()))
+			fmt.Fprintf(w.notice, "The watch of %s was disconnected (%s). Reconnecting; stop with Ctrl-C.\n", w.client.base, form.Visible(why(err).Error()))
 		}
 		select {
 		case <-ctx.Done():
@@ -79,7 +79,7 @@ func (w *watcher[T]) run(ctx context.Context) error {
 	}
 }
 
-// why gives the reason without the advice.
+// why returns the reason of an error without the advice.
 func why(err error) error {
 	if unreachable, ok := errors.AsType[*unreachableError](err); ok {
 		return unreachable.reason
@@ -87,17 +87,17 @@ func why(err error) error {
 	return err
 }
 
-// eventError is an error of the one who reads the events.
+// eventError is an error of the function that handles events.
 type eventError struct{ err error }
 
 func (e *eventError) Error() string { return e.err.Error() }
 
-// stream follows one stream to its end, which is always an error.
+// stream follows one stream to its end. It always returns an error.
 func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	quiet := time.AfterFunc(silence, func() {
-		cancel(fmt.Errorf("nothing heard for %s", silence))
+		cancel(fmt.Errorf("no event for %s", silence))
 	})
 	defer quiet.Stop()
 
@@ -110,7 +110,7 @@ func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = body.Close() }() // only read
+	defer func() { _ = body.Close() }() // opened for reading only
 	lines := bufio.NewReader(body)
 	for first := true; ; first = false {
 		line, err := lines.ReadBytes('\n')
@@ -136,14 +136,14 @@ func (w *watcher[T]) decode(line []byte) (T, error) {
 	var event T
 	var envelope struct{ Result, Error json.RawMessage }
 	if err := json.Unmarshal(line, &envelope); err != nil {
-		return event, fmt.Errorf("%s sent a line that is not of ipwitness: is --server right? (%w)", w.client.base, err)
+		return event, fmt.Errorf("%s sent a line that is not from an ipwitness server: check --server (%w)", w.client.base, err)
 	}
 	if err := decodeStatus(envelope.Error); err != nil {
 		return event, err
 	}
 	event = event.ProtoReflect().Type().New().Interface().(T)
 	if err := decode(envelope.Result, event); err != nil {
-		return event, fmt.Errorf("%s sent an event that is not of ipwitness: is --server right? (%w)", w.client.base, err)
+		return event, fmt.Errorf("%s sent an event that is not from an ipwitness server: check --server (%w)", w.client.base, err)
 	}
 	return event, nil
 }

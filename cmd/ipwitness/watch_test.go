@@ -102,7 +102,7 @@ func TestWatchBeginsAgainWhenItIsCut(t *testing.T) {
 				break
 			}
 		}
-		wantNotices := []string{"was cut (the server ended it)", "goes on", "was cut (the server ended it)", "goes on", "was cut (nothing heard for 45s)"}
+		wantNotices := []string{"was disconnected (the server closed the connection)", "continues", "was disconnected (the server closed the connection)", "continues", "was disconnected (no event for 45s)"}
 		notices := strings.Split(strings.TrimSpace(c.stderr.String()), "\n")
 		for i, want := range wantNotices {
 			if len(notices) != len(wantNotices) || !strings.Contains(notices[i], want) {
@@ -138,7 +138,7 @@ func TestWatchGoesOnWhereItWasCutOff(t *testing.T) {
 		if s.at[2] != 0 {
 			t.Errorf("got requests at %v, want the watch to go on at once", s.at)
 		}
-		if got := c.stderr.String(); !strings.HasPrefix(got, "Changes are left out") || strings.Count(got, "\n") != 2 {
+		if got := c.stderr.String(); !strings.HasPrefix(got, "Some events have expired") || strings.Count(got, "\n") != 2 {
 			t.Errorf("got notices %q, want one of what is left out, and one of the end", got)
 		}
 		var events []string

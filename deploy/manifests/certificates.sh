@@ -1,14 +1,14 @@
 #!/bin/sh
-# Makes an authority and the aggregator's certificate with openssl, and puts them into
-# the cluster with kubectl: Secret ipwitness-tls, and ConfigMap ipwitness-ca, by which
-# agents and people verify it. The authority's key is thrown away. Run it again before
-# the end to have new ones (agents and aggregator read them without a restart).
+# Creates a CA and the aggregator's certificate with openssl, and stores them in the cluster with
+# kubectl: Secret ipwitness-tls, and ConfigMap ipwitness-ca, with which agents and users verify the
+# certificate. The CA's key is deleted. Run it again to renew the certificates before they expire
+# (agents and aggregator load them without a restart).
 #
 #   deploy/manifests/certificates.sh [DAYS] [NAME…]
 #
-# DAYS is how long they are valid, 1095 by default; NAMEs are more names that people
-# call the aggregator by. With MUTUAL=1 in the environment it makes Secret
-# ipwitness-agent-tls, too, which agents show (the chart's tls.mutual).
+# DAYS is their validity (default 1095); NAMEs are additional DNS names of the aggregator. With
+# MUTUAL=1 in the environment, it also creates Secret ipwitness-agent-tls, the client certificate of
+# the agents (the chart's tls.mutual).
 set -eu
 days=${1:-1095}
 [ $# = 0 ] || shift
@@ -31,7 +31,7 @@ sign() { # FILE SUBJECT EXTENSIONS
 sign tls "/CN=$name" "extendedKeyUsage=serverAuth\nsubjectAltName=$names"
 [ -z "${MUTUAL-}" ] || sign agent "/CN=$name-agent" extendedKeyUsage=clientAuth
 
-# Who has the old authority only is told of the new one before the certificate changes.
+# Clients get the new CA before the certificate changes, so that none knows only the old one.
 old=$(kubectl --namespace "$namespace" get configmap "$name-ca" --ignore-not-found --output 'jsonpath={.data.ca\.crt}' |
 	awk '/BEGIN/ { n++ } n == 1') # the newest one
 { cat ca.crt; [ -z "$old" ] || printf '%s\n' "$old"; } >bundle.crt

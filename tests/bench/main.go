@@ -115,6 +115,7 @@ var parts = []part{
 	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
 	{"flood", "a flood of ever new bindings, and duplicates meanwhile", floodRows},
 	{"pods", "0, 50 and 250 pods that do nothing", podRows},
+	{"churn", fmt.Sprintf("%d pods that come and go with one address", warmPods+churnedPods), churnRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
 	{"scale", fmt.Sprintf("memory in clusters of up to %d nodes with %d owners each", largest, scaleOwners), scaleRows},

@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -48,6 +50,47 @@ func podRows(ctx context.Context, bin string) (rows []row, err error) {
 		rows = append(rows, memory, idle)
 	}
 	return rows, nil
+}
+
+// Pods of the churn: caches and heaps are warm after the first ones.
+const warmPods, churnedPods = 100, 400
+
+// churnRows measures what is left in memory of pods that came and went, each with the
+// address of the one before it.
+func churnRows(ctx context.Context, bin string) (rows []row, err error) {
+	// What is kept is measured, and not garbage.
+	if err := os.Setenv("GOGC", "25"); err != nil { // this process has already read its own
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.Unsetenv("GOGC")) }()
+	s, err := newSite(ctx, bin)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	var rss [2]float64
+	have := 0
+	for i, pods := range []int{warmPods, churnedPods} {
+		for end := have + pods; have < end; have++ {
+			name := fmt.Sprintf("c%d", have)
+			for _, line := range append(podLines(name, "10.9.0.1/32"), "ip netns del "+name) {
+				if _, err := s.Run("%s", line); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if err := s.settled(ctx, 0); err != nil {
+			return nil, err
+		}
+		if rss[i], err = s.settledRSS(ctx); err != nil {
+			return nil, err
+		}
+	}
+	grown := rss[1] - rss[0]
+	return []row{{
+		fmt.Sprintf("RSS of agent and aggregator: growth by %d pods that came and went", churnedPods),
+		fmt.Sprintf("%.1f MiB", grown), "≤ 8 MiB", grown <= 8,
+	}}, nil
 }
 
 // idle is the processor time of a while in which nothing happens.

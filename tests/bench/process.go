@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -34,6 +35,30 @@ func cpuOf(pid int) (time.Duration, error) {
 
 // rss is what the program holds, in MiB.
 func (s *site) rss() (float64, error) { return s.memory("VmRSS") }
+
+// settledRSS waits until the RSS stops falling and returns it in MiB.
+func (s *site) settledRSS(ctx context.Context) (float64, error) {
+	const still, patience = 10 * time.Second, time.Minute
+	least, err := s.rss()
+	if err != nil {
+		return 0, err
+	}
+	for begin, fell := time.Now(), time.Now(); time.Since(fell) < still && time.Since(begin) < patience; {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(time.Second):
+		}
+		now, err := s.rss()
+		if err != nil {
+			return 0, err
+		}
+		if now < 0.99*least {
+			least, fell = now, time.Now()
+		}
+	}
+	return s.rss()
+}
 
 func (s *site) memory(name string) (float64, error) { return memoryOf(s.program.Cmd.Process.Pid, name) }
 

@@ -206,30 +206,6 @@ func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget
 	}, nil
 }
 
-// settledRSS waits until the RSS stops falling and returns it in MiB.
-func (c *crowd) settledRSS(ctx context.Context) (float64, error) {
-	const still, patience = 10 * time.Second, time.Minute
-	least, err := c.rss()
-	if err != nil {
-		return 0, err
-	}
-	for begin, fell := time.Now(), time.Now(); time.Since(fell) < still && time.Since(begin) < patience; {
-		select {
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		case <-time.After(time.Second):
-		}
-		now, err := c.rss()
-		if err != nil {
-			return 0, err
-		}
-		if now < 0.99*least {
-			least, fell = now, time.Now()
-		}
-	}
-	return c.rss()
-}
-
 // rest measures the aggregator's CPU while nothing happens.
 func (c *crowd) rest(ctx context.Context) ([]row, error) {
 	used, err := c.idle(ctx)

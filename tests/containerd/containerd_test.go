@@ -14,6 +14,7 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 const patience = 2 * time.Minute
@@ -164,18 +165,8 @@ func TestNothingOutlivesAProcessThatIsKilled(t *testing.T) {
 	if err != nil || !strings.HasPrefix(cgroup, "/ipwitness-") {
 		t.Fatalf("cgroup of a pod: got %q, %v", cgroup, err)
 	}
-	deadline := time.NewTimer(patience)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	wait.Until(t, "nothing to be left behind", func() bool {
 		dirs, processes := living(strings.TrimSpace(cgroup))
-		if len(dirs)+len(processes) == 0 {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("left behind: %v, processes %v", dirs, processes)
-		case <-tick.C:
-		}
-	}
+		return len(dirs)+len(processes) == 0
+	})
 }

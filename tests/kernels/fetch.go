@@ -116,7 +116,7 @@ func moduleName(name string) string { return strings.ReplaceAll(name, "-", "_") 
 
 // load calls add with a module and before it with those that it needs. What
 // there is no file of is taken to be built in: a test says if it is missing.
-func (k *kernel) load(name string, seen map[string]bool, add func(name string, data []byte)) error {
+func (k *kernel) load(name string, seen map[string]bool, add func(name string, data []byte) error) error {
 	name = moduleName(name)
 	file, ok := k.modules[name]
 	if !ok || seen[name] {
@@ -151,6 +151,5 @@ func (k *kernel) load(name string, seen map[string]bool, add func(name string, d
 			}
 		}
 	}
-	add(name, data)
-	return nil
+	return add(name, data)
 }

@@ -42,11 +42,12 @@ func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []s
 	}
 	defer func() { _ = os.Remove(initramfs) }()
 
+	// On a busy machine the guest's timer may be late, and the kernel's check of it would panic.
 	// One thread for both processors: with two, a kernel that patches its own code
 	// sometimes runs into the int3 that the other one has just put there.
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "1024",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", k.image, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1")
+		"-kernel", k.image, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 no_timer_check")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stderr = os.Stderr
 	cmd.WaitDelay = 5 * time.Second
@@ -123,30 +124,33 @@ func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 
 // pack writes an initramfs.
 func pack(file string, k *kernel, dir, cni, ipwitness string, suites []suite) error {
-	var a archive
-	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "var/lib", "usr/sbin"} {
-		a.add(d, fs.ModeDir|0o755, nil)
+	temp, err := os.MkdirTemp(dir, "initramfs-")
+	if err != nil {
+		return err
 	}
-	a.add("init", 0o755, initScript)
+	defer func() { _ = os.RemoveAll(temp) }()
+	t := tree{temp}
+	var faults []error
+	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "var/lib", "usr/sbin", home} {
+		faults = append(faults, t.add(d, fs.ModeDir, nil))
+	}
+	faults = append(faults, t.add("init", 0o755, initScript))
 
 	var order strings.Builder
 	seen := map[string]bool{}
 	for _, m := range modules {
-		err := k.load(m, seen, func(name string, data []byte) {
-			a.add("modules/"+name+".ko", 0o644, data)
+		faults = append(faults, k.load(m, seen, func(name string, data []byte) error {
 			order.WriteString(name + ".ko\n")
-		})
-		if err != nil {
-			return err
-		}
+			return t.add("modules/"+name+".ko", 0o644, data)
+		}))
 	}
-	a.add("modules/order", 0o644, []byte(order.String()))
+	faults = append(faults, t.add("modules/order", 0o644, []byte(order.String())))
 
 	var list strings.Builder
 	for _, s := range suites {
 		list.WriteString(s.name + " " + s.command + "\n")
 	}
-	a.add("suites", 0o644, []byte(list.String()))
+	faults = append(faults, t.add("suites", 0o644, []byte(list.String())))
 
 	programs := map[string]string{"bin/busybox": "busybox", "bin/ipwitness": ipwitness}
 	for _, name := range []string{"ip", "tc", "bridge", "unshare", "nsenter"} {
@@ -165,22 +169,19 @@ func pack(file string, k *kernel, dir, cni, ipwitness string, suites []suite) er
 			programs[to+filepath.Base(f)] = f
 		}
 	}
-	a.add(home, fs.ModeDir|0o755, nil)
 	golden, _ := filepath.Glob("tests/testdata/*/*")
 	for _, f := range golden {
-		if err := a.file(home+strings.TrimPrefix(f, "tests"), f); err != nil {
-			return err
-		}
+		faults = append(faults, t.file(home+strings.TrimPrefix(f, "tests"), f))
 	}
 	for as, name := range programs {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			return err
 		}
-		if err := a.program(as, path); err != nil {
-			return err
-		}
+		faults = append(faults, t.program(as, path))
 	}
-	a.add(trailer, 0, nil)
-	return os.WriteFile(file, a.Bytes(), 0o600)
+	if err := errors.Join(faults...); err != nil {
+		return err
+	}
+	return t.pack(file)
 }

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	_ "embed"
 	"flag"
@@ -12,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -66,9 +66,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 
-	summary := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(summary, "\nKERNEL\tSUITE\tPASSED\tFAILED\tSKIPPED\tSECONDS\tRESULT")
-	code := 0
+	var runs []*kernelRun
 	for _, k := range kernels {
 		if *only != "" && *only != k.series {
 			continue
@@ -77,32 +75,65 @@ func main() {
 		if *run != "" {
 			suites = []suite{scenarios(*run, k.without)}
 		}
-		release, results, err := test(ctx, k.series, suites, *dir, *cni, *program, *timeout)
-		for _, r := range results {
-			if r.verdict != "ok" {
+		r := &kernelRun{series: k.series, suites: suites}
+		r.kernel, r.err = unpacked(*dir, k.series)
+		runs = append(runs, r)
+	}
+	// A guest uses one processor.
+	var guests sync.WaitGroup
+	for _, r := range runs {
+		if r.err == nil {
+			guests.Go(func() { r.test(ctx, *dir, *cni, *program, *timeout) })
+		}
+	}
+	guests.Wait()
+
+	summary := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(summary, "\nKERNEL\tSUITE\tPASSED\tFAILED\tSKIPPED\tSECONDS\tRESULT")
+	code := 0
+	for _, r := range runs {
+		release := r.series
+		if r.kernel != nil {
+			release = r.kernel.release
+		}
+		for _, s := range r.results {
+			if s.verdict != "ok" {
 				code = 1
 			}
-			_, _ = fmt.Fprintf(summary, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", release, r.suite, r.passed, r.failed, r.skipped, r.seconds, r.verdict)
+			_, _ = fmt.Fprintf(summary, "%s\t%s\t%d\t%d\t%d\t%s\t%s\n", release, s.suite, s.passed, s.failed, s.skipped, s.seconds, s.verdict)
 		}
-		if err != nil {
+		if r.err != nil {
 			code = 1
-			_, _ = fmt.Fprintf(summary, "%s\t\t\t\t\t\tFAILED, see above\n", cmp.Or(release, k.series))
-			fmt.Fprintf(os.Stderr, "kernel %s: %v\n", k.series, err)
+			_, _ = fmt.Fprintf(summary, "%s\t\t\t\t\t\tFAILED, see above\n", release)
+			fmt.Fprintf(os.Stderr, "kernel %s: %v\n", r.series, r.err)
 		}
 	}
 	_ = summary.Flush()
 	os.Exit(code)
 }
 
-// test runs the suites in the kernel of a series.
-func test(ctx context.Context, series string, suites []suite, dir, cni, program string, timeout time.Duration) (string, []result, error) {
+// kernelRun is the run of suites in the kernel of a series.
+type kernelRun struct {
+	series  string
+	suites  []suite
+	kernel  *kernel
+	results []result
+	err     error
+}
+
+// test runs the suites.
+func (r *kernelRun) test(ctx context.Context, dir, cni, program string, timeout time.Duration) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took longer than %s", timeout))
 	defer cancel()
-	k, err := unpacked(dir, series)
-	if err != nil {
-		return "", nil, err
-	}
-	fmt.Printf("\nLinux %s\n", k.release)
-	results, err := boot(ctx, k, dir, cni, program, suites, os.Stdout)
-	return k.release, results, err
+	r.results, r.err = boot(ctx, r.kernel, dir, cni, program, r.suites, labelled(r.series))
+}
+
+// labelled is standard output for the console of the kernel of a series, which is written line
+// by line.
+type labelled string
+
+// Write implements io.Writer.
+func (l labelled) Write(line []byte) (int, error) {
+	_, err := os.Stdout.WriteString(string(l) + "  " + string(line))
+	return len(line), err
 }

@@ -129,7 +129,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 	p := l.deployAggregator("", ", --kubeconfig=off", "HTTP")
 	first := l.readyAggregator("")
 	p.needs(seeServices, seePods, reachPods)
-	if out, err := p.ask("nodes"); err == nil || !strings.Contains(err.Error(), "list services in namespace ipwitness is missing") {
+	if out, err := p.ask("nodes"); err == nil || !strings.Contains(err.Error(), "you lack the permission to list services in namespace ipwitness") {
 		t.Errorf("without a namespace: got %q and %v, want what is missing in the usual one", out, err)
 	}
 

@@ -34,6 +34,7 @@ func main() {
 	flag.IntVar(&s.n, "n", 40, "number of changes; 0 for all possible ones")
 	flag.Uint64Var(&s.seed, "seed", 0, "seed of the random choice (default: another one each time)")
 	flag.StringVar(&s.files, "files", ".", "regular expression for the names of the files to change")
+	flag.StringVar(&s.exec, "exec", "", "shell words before the test program, as in 'sudo -E'")
 	want := flag.Int("want", 0, "percentage of changes that the tests must notice, or the command fails")
 	flag.Parse()
 	if s.seed == 0 {
@@ -58,6 +59,7 @@ type sampling struct {
 	n     int
 	seed  uint64
 	files string
+	exec  string
 	grace time.Duration // for tests, beside ten times what they need without a change
 	out   io.Writer
 
@@ -236,7 +238,7 @@ func (s *sampling) try(ctx context.Context, mutants []mutant) []bool {
 func (s *sampling) test(ctx context.Context, number int) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout+s.grace) // a program without memory may hang
 	defer cancel()
-	cmd := s.command(ctx, "sh", "-c", `ulimit -v "$1" && shift && exec "$@"`, "sh", strconv.Itoa(maxMemory),
+	cmd := s.command(ctx, "sh", "-c", `ulimit -v "$1" && shift && exec `+s.exec+` "$@"`, "sh", strconv.Itoa(maxMemory),
 		s.program(), "-test.failfast", "-test.timeout", s.timeout.String())
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), "MUTANT="+strconv.Itoa(number))

@@ -46,6 +46,17 @@ func TestChangesThatNoTestNoticesArePrinted(t *testing.T) {
 	}
 }
 
+func TestTestsAreRunByAnotherProgram(t *testing.T) {
+	s := sampling{pkg: sample, n: 1, seed: 1, files: ".", exec: `env "PATH=$PATH"`, grace: time.Second, out: &bytes.Buffer{}}
+	if _, err := s.run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	s.exec = "false"
+	if _, err := s.run(t.Context()); err == nil || !strings.Contains(err.Error(), "fail without a change") {
+		t.Errorf("got %v, want an error of the program that runs the tests", err)
+	}
+}
+
 func TestASeedGivesTheSameSample(t *testing.T) {
 	sampled := func(seed uint64) string {
 		var out bytes.Buffer

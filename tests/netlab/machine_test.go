@@ -8,7 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // held has the test program be the one that is killed.
@@ -118,20 +119,7 @@ func TestMachineEndsWithWhoMadeIt(t *testing.T) {
 	if err != nil || len(before) < 2 || before[0] != "daemon" {
 		t.Fatalf("before the end: got %v, %q, %v, want a daemon and cgroups", before, cgroup, err)
 	}
-	deadline := time.NewTimer(time.Minute)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		got := left(t, strings.TrimSpace(cgroup))
-		if got == nil {
-			return
-		}
-		select {
-		case <-deadline.C:
-			t.Fatalf("left behind: %v", got)
-		case <-tick.C:
-		}
-	}
+	wait.Until(t, "nothing to be left behind", func() bool { return left(t, strings.TrimSpace(cgroup)) == nil })
 }
 
 func TestNothingOfTheEnvironmentLeadsOutOfAHost(t *testing.T) {

@@ -3,7 +3,6 @@ package prometheus
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -12,9 +11,9 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
-)
 
-var update = flag.Bool("update", false, "write the dashboards anew")
+	"github.com/ipwitness/ipwitness/tests/golden"
+)
 
 // TestDashboardsAreUpToDate wants the chart to have what dashboards.go says; -update
 // writes it.
@@ -31,15 +30,7 @@ func TestDashboardsAreUpToDate(t *testing.T) {
 		if err := encode.Encode(d); err != nil {
 			t.Fatal(err)
 		}
-		file := filepath.Join(files, "dashboards", name)
-		if *update {
-			if err := os.WriteFile(file, want.Bytes(), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got, err := os.ReadFile(file); err != nil || !bytes.Equal(got, want.Bytes()) {
-			t.Errorf("%s is not what dashboards.go makes: go test ./tests/prometheus -run Dashboards -update (%v)", file, err)
-		}
+		golden.Compare(t, filepath.Join(files, "dashboards", name), want.String(), "make generate-observability writes it")
 	}
 	read, err := ReadDashboards()
 	if err != nil {
@@ -207,8 +198,8 @@ func TestDashboardsOfSeveralClusters(t *testing.T) {
 		{overview(), "Confirmed conflicts", 3, 2},
 		{overview(), "Acknowledged", 2, 1},
 		{overview(), "Findings", 5, 3},
-		{overview(), "Nodes not heard from", 2, 1},
-		{aggregator(), "Nodes live", 5, 3},
+		{overview(), "Disconnected nodes", 2, 1},
+		{aggregator(), "Connected nodes", 5, 3},
 	} {
 		one.Questions = append(one.Questions,
 			question{chosen(want.d, want.title, ".*"), "1m", []sample{{"{}", want.all}}},

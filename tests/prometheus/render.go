@@ -18,9 +18,10 @@ import (
 	"time"
 )
 
-// Grafana is not to be had where this is tested. This draws a dashboard as its JSON says,
-// with what a Prometheus answers, in Grafana's layout and much like it: for the pictures
-// of the documentation, which say that they are made so.
+// No test uses this: `make update-pictures` draws the dashboards for docs/observability.md with
+// it, and the page says so. Grafana is not in Debian, npm or the Go module proxy, and neither
+// is another program that reads its dashboards. Charting libraries would replace drawLines
+// only, not the layout, thresholds, units and tables.
 
 // colors are Grafana's, by the names in our dashboards; lines take those of palette.
 var (

@@ -1,9 +1,7 @@
-// Command image makes an OCI image archive of what the last stage of a Dockerfile
-// says, for several architectures and without a container engine. The same files
-// give the same bytes: no time is in it but the one that is given.
-//
-// It knows the instructions that need nothing to be run: ARG, COPY, LABEL, ENV,
-// USER, WORKDIR, EXPOSE and ENTRYPOINT, from scratch. Others are an error.
+// Command image makes the OCI image archive of ipwitness, for several architectures and
+// without a container engine. The same files give the same bytes: the only time in it is the
+// one that is given. The last stage of the Dockerfile says the same to an engine;
+// TestImageIsWhatTheDockerfileSays compares both.
 package main
 
 import (
@@ -15,7 +13,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strings"
 	"time"
@@ -27,40 +24,29 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"github.com/moby/buildkit/frontend/dockerfile/instructions"
-	"github.com/moby/buildkit/frontend/dockerfile/parser"
-	"github.com/moby/buildkit/frontend/dockerfile/shell"
 )
 
 // options are the flags.
 type options struct {
-	dockerfile string
-	context    string
-	stages     string            // a directory for each architecture, with one for each other stage
-	arches     []string          // GOARCH
-	args       map[string]string // of ARG
-	epoch      time.Time         // the time of everything
-	reference  string            // what the image is called
-	out        string
+	context           string // the directory of the licences
+	binaries          string // DIR/ARCH/build/out has the files of stage build of the Dockerfile
+	arches            []string
+	version, revision string
+	epoch             time.Time
+	reference         string
+	out               string
 }
 
 func main() {
-	o := options{args: map[string]string{}}
-	flag.StringVar(&o.dockerfile, "file", "Dockerfile", "the Dockerfile whose last stage is made")
-	flag.StringVar(&o.context, "context", ".", "the directory that COPY takes from")
-	flag.StringVar(&o.stages, "stages", "", "where the files of the other stages are: DIR/ARCH/STAGE/")
-	arches := flag.String("arch", "amd64,arm64", "the architectures, with commas between")
-	flag.Func("build-arg", "NAME=VALUE of an ARG; repeatable", func(s string) error {
-		k, v, ok := strings.Cut(s, "=")
-		if !ok {
-			return errors.New("want NAME=VALUE")
-		}
-		o.args[k] = v
-		return nil
-	})
-	epoch := flag.Int64("epoch", 0, "the time of everything, in seconds since 1970")
-	flag.StringVar(&o.reference, "name", "", "what the image is called, with its tag")
-	flag.StringVar(&o.out, "o", "image.tar", "the archive to write")
+	var o options
+	flag.StringVar(&o.context, "context", ".", "directory of the sources")
+	flag.StringVar(&o.binaries, "binaries", "bin/release", "directory with ARCH/build/out for each architecture")
+	arches := flag.String("arch", "amd64,arm64", "architectures, separated by commas")
+	flag.StringVar(&o.version, "version", "devel", "version in the labels")
+	flag.StringVar(&o.revision, "revision", "unknown", "commit in the labels")
+	epoch := flag.Int64("epoch", 0, "time of all files, in seconds since 1970")
+	flag.StringVar(&o.reference, "name", "", "name of the image, with its tag")
+	flag.StringVar(&o.out, "o", "image.tar", "archive to write")
 	flag.Parse()
 	o.arches, o.epoch = strings.Split(*arches, ","), time.Unix(*epoch, 0).UTC()
 	digest, err := o.run()
@@ -94,8 +80,63 @@ func (o options) run() (v1.Hash, error) {
 	return digest, o.write(index, tag)
 }
 
-// write writes an OCI archive: an image layout (image-spec, image-layout.md) in a
-// tar file. Its name is where containerd looks for it, and where others do.
+// image returns the image for one architecture.
+func (o options) image(arch string) (v1.Image, error) {
+	const label = "org.opencontainers.image."
+	config := v1.Config{
+		Entrypoint: []string{"/ipwitness"},
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as engines add
+		User:       "65532:65532",
+		WorkingDir: "/",
+		// gRPC and HTTP of the aggregator, HTTP of the agent.
+		ExposedPorts: map[string]struct{}{"9640/tcp": {}, "9641/tcp": {}, "9642/tcp": {}, "9643/tcp": {}},
+		Labels: map[string]string{
+			label + "title":         "ipwitness",
+			label + "description":   "Who really holds this IP address, right now, and does anybody else?",
+			label + "url":           "https://github.com/ipwitness/ipwitness",
+			label + "source":        "https://github.com/ipwitness/ipwitness",
+			label + "documentation": "https://github.com/ipwitness/ipwitness/blob/main/docs/reference.md",
+			label + "vendor":        "The ipwitness authors",
+			label + "licenses":      "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)",
+			label + "version":       o.version,
+			label + "revision":      o.revision,
+		},
+	}
+	built := filepath.Join(o.binaries, arch, "build/out")
+	var files bytes.Buffer
+	w := tar.NewWriter(&files)
+	err := errors.Join(
+		o.add(w, filepath.Join(built, "ipwitness"), "ipwitness"),
+		w.WriteHeader(o.header("licenses/", 0o755, 0)),
+		o.add(w, filepath.Join(o.context, "LICENSE"), "licenses/LICENSE"),
+		o.add(w, filepath.Join(o.context, "bpf/LICENSE.GPL-2.0"), "licenses/LICENSE.GPL-2.0"),
+		o.add(w, filepath.Join(o.context, "bpf/LICENSE.BSD-2-Clause"), "licenses/LICENSE.BSD-2-Clause"),
+		o.add(w, filepath.Join(built, "THIRD-PARTY-LICENSES"), "licenses/THIRD-PARTY-LICENSES"),
+		w.Close())
+	if err != nil {
+		return nil, err
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(files.Bytes())), nil
+	}, tarball.WithMediaType(types.OCILayer))
+	if err != nil {
+		return nil, err
+	}
+	created := v1.Time{Time: o.epoch}
+	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	img, err := mutate.ConfigFile(base, &v1.ConfigFile{
+		Created: created, OS: "linux", Architecture: arch, Config: config, RootFS: v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.Append(img, mutate.Addendum{
+		Layer: layer, MediaType: types.OCILayer, History: v1.History{Created: created, CreatedBy: "make image"},
+	})
+}
+
+// write writes an OCI archive: an image layout (image-spec, image-layout.md) in a tar file.
+// containerd and others read the name from the annotations.
 func (o options) write(index v1.ImageIndex, tag name.Tag) error {
 	dir, err := os.MkdirTemp("", "ipwitness-image-")
 	if err != nil {
@@ -117,155 +158,12 @@ func (o options) write(index v1.ImageIndex, tag name.Tag) error {
 		return err
 	}
 	w := tar.NewWriter(f)
-	return errors.Join(o.pack(w, dir, "."), w.Close(), f.Close())
-}
-
-// defaultPath is what engines put into every image.
-const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
-// image makes the image for one architecture.
-func (o options) image(arch string) (v1.Image, error) {
-	stage, escape, err := o.lastStage()
-	if err != nil {
-		return nil, err
-	}
-	args := map[string]string{}
-	cfg := &v1.ConfigFile{
-		Created: v1.Time{Time: o.epoch}, OS: "linux", Architecture: arch,
-		RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{Env: []string{defaultPath}, WorkingDir: "/", Labels: map[string]string{}, ExposedPorts: map[string]struct{}{}},
-	}
-	lex := shell.NewLex(escape)
-	expand := func(word string) (string, error) {
-		var env []string
-		for k, v := range args {
-			env = append(env, k+"="+v)
-		}
-		out, _, err := lex.ProcessWord(word, shell.EnvsFromSlice(append(env, cfg.Config.Env...)))
-		return out, err
-	}
-	var layers []mutate.Addendum
-	for _, command := range stage.Commands {
-		if c, ok := command.(instructions.SupportsSingleWordExpansion); ok {
-			if err := c.Expand(expand); err != nil {
-				return nil, fmt.Errorf("expand %s: %w", command, err)
-			}
-		}
-		history := v1.History{Created: cfg.Created, CreatedBy: fmt.Sprint(command), EmptyLayer: true}
-		switch c := command.(type) {
-		case *instructions.ArgCommand:
-			for _, a := range c.Args {
-				if _, ok := o.args[a.Key]; ok {
-					args[a.Key] = o.args[a.Key]
-				} else if a.Value != nil {
-					args[a.Key] = *a.Value
-				}
-			}
-			continue
-		case *instructions.CopyCommand:
-			layer, err := o.layer(c, arch)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", c, err)
-			}
-			history.EmptyLayer = false
-			layers = append(layers, mutate.Addendum{Layer: layer, History: history, MediaType: types.OCILayer})
-			continue
-		case *instructions.LabelCommand:
-			for _, l := range c.Labels {
-				cfg.Config.Labels[l.Key] = l.Value
-			}
-		case *instructions.EnvCommand:
-			for _, e := range c.Env {
-				cfg.Config.Env = append(cfg.Config.Env, e.Key+"="+e.Value)
-			}
-		case *instructions.UserCommand:
-			cfg.Config.User = c.User
-		case *instructions.WorkdirCommand:
-			cfg.Config.WorkingDir = path.Join(cfg.Config.WorkingDir, c.Path)
-		case *instructions.ExposeCommand:
-			for _, p := range c.Ports {
-				cfg.Config.ExposedPorts[p+"/tcp"] = struct{}{}
-			}
-		case *instructions.EntrypointCommand:
-			if c.PrependShell {
-				return nil, fmt.Errorf("%s: there is no shell: write a JSON list", c)
-			}
-			cfg.Config.Entrypoint = c.CmdLine
-		default:
-			return nil, fmt.Errorf("%s: cannot be done without an engine", command)
-		}
-		layers = append(layers, mutate.Addendum{History: history})
-	}
-	img, err := mutate.ConfigFile(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), cfg)
-	if err != nil {
-		return nil, err
-	}
-	return mutate.Append(img, layers...)
-}
-
-// lastStage reads the Dockerfile. It is read anew for each image, for expanding
-// its words changes it.
-func (o options) lastStage() (stage instructions.Stage, escape rune, err error) {
-	fail := func(err error) (instructions.Stage, rune, error) {
-		return instructions.Stage{}, 0, fmt.Errorf("read %s: %w", o.dockerfile, err)
-	}
-	text, err := os.ReadFile(o.dockerfile)
-	if err != nil {
-		return fail(err)
-	}
-	tree, err := parser.Parse(bytes.NewReader(text))
-	if err != nil {
-		return fail(err)
-	}
-	stages, _, err := instructions.Parse(tree.AST, nil)
-	if err != nil {
-		return fail(err)
-	}
-	last := stages[len(stages)-1]
-	if last.BaseName != "scratch" {
-		return fail(fmt.Errorf("its last stage is from %s, not from scratch", last.BaseName))
-	}
-	return last, tree.EscapeToken, nil
-}
-
-// layer makes the layer of one COPY.
-func (o options) layer(c *instructions.CopyCommand, arch string) (v1.Layer, error) {
-	if c.Chown != "" || c.Chmod != "" || c.Parents || len(c.ExcludePatterns) != 0 || len(c.SourceContents) != 0 {
-		return nil, errors.New("only --from and --link are known here")
-	}
-	from := o.context
-	if c.From != "" {
-		from = filepath.Join(o.stages, arch, c.From)
-	}
-	var b bytes.Buffer
-	w := tar.NewWriter(&b)
-	if dir, ok := strings.CutSuffix(c.DestPath, "/"); ok && dir != "" {
-		if err := w.WriteHeader(o.header(strings.TrimPrefix(dir, "/")+"/", 0o755, 0)); err != nil {
-			return nil, err
-		}
-	} else if !ok && len(c.SourcePaths) > 1 {
-		return nil, errors.New("a destination of several files ends with a slash")
-	}
-	for _, source := range c.SourcePaths {
-		to := c.DestPath
-		if strings.HasSuffix(to, "/") {
-			to += path.Base(source)
-		}
-		if err := o.add(w, filepath.Join(from, source), strings.TrimPrefix(to, "/")); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
-		return io.NopCloser(bytes.NewReader(b.Bytes())), nil
-	}, tarball.WithMediaType(types.OCILayer))
+	return errors.Join(o.pack(w, dir), w.Close(), f.Close())
 }
 
 // pack adds all files of a directory, in order.
-func (o options) pack(w *tar.Writer, dir, root string) error {
-	return fs.WalkDir(os.DirFS(dir), root, func(name string, d fs.DirEntry, err error) error {
+func (o options) pack(w *tar.Writer, dir string) error {
+	return fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == "." {
 			return err
 		}
@@ -276,8 +174,8 @@ func (o options) pack(w *tar.Writer, dir, root string) error {
 	})
 }
 
-// add adds a file. Of its mode only that it can be run matters: the rest is the
-// umask of whoever has the file.
+// add adds a file. Whether it can be executed is the only part of its mode that matters: the
+// rest depends on the umask.
 func (o options) add(w *tar.Writer, file, name string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -298,7 +196,8 @@ func (o options) add(w *tar.Writer, file, name string) error {
 	return err
 }
 
-// header is that of a file of root, or of a directory where its name ends with a slash.
+// header returns the header of a file that root owns, or of a directory if its name ends with
+// a slash.
 func (o options) header(name string, mode, size int64) *tar.Header {
 	h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode, Size: size, ModTime: o.epoch, Format: tar.FormatUSTAR}
 	if strings.HasSuffix(name, "/") {

@@ -6,21 +6,21 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Kubernetes is what the Kubernetes API says.
+// Kubernetes is the state of the Kubernetes API.
 type Kubernetes struct {
 	Pods      map[string]*verdict.PodObject
 	PodCIDR   netip.Prefix
-	PodCIDROf string        // the one node that has it; empty for all
-	Known     verdict.Stamp // until when pods are; 0 for now
-	Listed    bool          // pods that are not there are absent
+	PodCIDROf string        // the only node whose pod range has the address; empty for all nodes
+	Known     verdict.Stamp // the time until which pods are known; 0 for now
+	Listed    bool          // whether pods that were not added are absent
 }
 
-// Pod returns a pod.
+// Pod returns a pod's workload.
 func Pod(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Pod, Namespace: "default", Name: name, UID: "uid-" + name, Source: "cni-result"}
 }
 
-// podNamed is what was entered by hand, and Absent where pods are listed.
+// podNamed returns the pod that a test added, or an absent one if pods are listed.
 func (k *Kubernetes) podNamed(namespace, name string) *verdict.PodObject {
 	for _, p := range k.Pods {
 		if p.Namespace == namespace && p.Name == name {
@@ -33,7 +33,7 @@ func (k *Kubernetes) podNamed(namespace, name string) *verdict.PodObject {
 	return nil
 }
 
-// Says has the Kubernetes API say something of a pod.
+// Says adds a pod to the Kubernetes API.
 func (k *Kubernetes) Says(uid string, p verdict.PodObject) {
 	if k.Pods == nil {
 		k.Pods = map[string]*verdict.PodObject{}

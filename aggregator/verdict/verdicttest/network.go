@@ -2,7 +2,7 @@ package verdicttest
 
 import "github.com/ipwitness/ipwitness/aggregator/verdict"
 
-// A Network is a handful of nodes with their namespaces, interfaces and links.
+// A Network is a few nodes with their namespaces, interfaces and links.
 type Network struct {
 	Nodes      map[string]*verdict.Node
 	Namespaces []*verdict.Namespace
@@ -15,7 +15,7 @@ func NewNetwork() *Network {
 	return &Network{Links: map[string]*verdict.Link{}, Nodes: map[string]*verdict.Node{}}
 }
 
-// Node returns a node, which is made if there is none.
+// Node returns a node, and adds it if it does not exist.
 func (n *Network) Node(name string) *verdict.Node {
 	if n.Nodes[name] == nil {
 		n.Nodes[name] = &verdict.Node{Name: name, Boot: "boot-" + name, Netns: "1", Epoch: 1}
@@ -23,7 +23,7 @@ func (n *Network) Node(name string) *verdict.Node {
 	return n.Nodes[name]
 }
 
-// Host is the node's own namespace.
+// Host returns the node's own namespace.
 func (n *Network) Host(node string) *verdict.Namespace {
 	of := n.Node(node)
 	for _, ns := range n.Namespaces {
@@ -34,7 +34,7 @@ func (n *Network) Host(node string) *verdict.Namespace {
 	return n.Namespace(node, verdict.OwnRecord, "1", verdict.Workload{Kind: verdict.Host, Name: node})
 }
 
-// Namespace makes a network namespace.
+// Namespace adds a network namespace.
 func (n *Network) Namespace(node string, record uint32, netns string, who verdict.Workload) *verdict.Namespace {
 	ns := &verdict.Namespace{Node: n.Node(node), Record: record, Netns: netns, Who: who.Who()}
 	ns.ID = verdict.OwnerID(ns.Node, record, netns)
@@ -42,7 +42,7 @@ func (n *Network) Namespace(node string, record uint32, netns string, who verdic
 	return ns
 }
 
-// Link returns a link, which is made if there is none.
+// Link returns a link, and adds it if it does not exist.
 func (n *Network) Link(node, name string, kind verdict.LinkKind, routed bool) *verdict.Link {
 	key := node + "/" + name
 	if n.Links[key] == nil {
@@ -51,7 +51,7 @@ func (n *Network) Link(node, name string, kind verdict.LinkKind, routed bool) *v
 	return n.Links[key]
 }
 
-// Interface enters an interface with what differs from a pod's veth.
+// Interface adds an interface. Fields that are not set are those of a pod's veth.
 func (n *Network) Interface(ns *verdict.Namespace, i verdict.Interface) *verdict.Interface {
 	i.Namespace = ns
 	if i.Name == "" {
@@ -64,7 +64,7 @@ func (n *Network) Interface(ns *verdict.Namespace, i verdict.Interface) *verdict
 	return &i
 }
 
-// Veth is a pod's interface on a link, and the node's end of it.
+// Veth adds a pod's interface on a link, and the node's end of it.
 func (n *Network) Veth(ns *verdict.Namespace, mac string, l *verdict.Link) (inside, port *verdict.Interface) {
 	host := n.Host(ns.Node.Name)
 	name := "veth" + ns.Netns
@@ -75,7 +75,7 @@ func (n *Network) Veth(ns *verdict.Namespace, mac string, l *verdict.Link) (insi
 	return inside, port
 }
 
-// Uplink is the uplink of a node.
+// Uplink adds an uplink of a node.
 func (n *Network) Uplink(node string) *verdict.Interface {
 	return n.Interface(n.Host(node), verdict.Interface{
 		Name: "eth0", MAC: verdict.MAC("vplk" + node), Attachment: verdict.Own,
@@ -83,7 +83,7 @@ func (n *Network) Uplink(node string) *verdict.Interface {
 	})
 }
 
-// Child is a pod's macvlan or ipvlan device over an uplink.
+// Child adds a pod's macvlan or ipvlan device over an uplink.
 func (n *Network) Child(name, mac string, parent *verdict.Link) *verdict.Interface {
 	ns := n.Namespace("n1", uint32(len(n.Namespaces)+2), "10"+name, Pod(name))
 	return n.Interface(ns, verdict.Interface{MAC: verdict.MAC(mac), Attachment: verdict.Lower, Link: parent, HostInterface: "eth0"})

@@ -8,15 +8,15 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A Situation is how a conflict comes about, with the cause that it has and no other.
+// A Situation is a way in which a conflict arises, with its only cause.
 type Situation struct {
 	Name  string
 	Build func(w *World)
-	// Addr is the address; DefaultAddr if it is empty.
+	// Addr is the address; DefaultAddr if empty.
 	Addr  string
 	Cause string
-	// Facts are the facts that the cause follows from, RuledOut those that rule others out, as Words
-	// has them.
+	// Facts are the facts that the cause follows from. RuledOut are the facts that rule out other
+	// causes. Both are in the format of Words.
 	Facts, RuledOut []string
 }
 
@@ -36,17 +36,17 @@ const (
 	unknown   = verdict.CauseUnknown
 )
 
-// Twins are two pods of one node that one network gave the address.
+// Twins adds two pods of one node with the address, given by one network.
 func Twins(w *World) (a, b *verdict.Claim) {
 	a = w.Within("n1", "", "kindnet", Who("old"))
 	w.After(time.Minute)
 	return a, w.Within("n1", "", "kindnet", Who("new"))
 }
 
-// Situations are each cause, and what only seems to be it.
+// Situations are examples of each cause, and of conflicts that only resemble it.
 var Situations = slices.Concat(ofRecords, ofRanges, ofDevices)
 
-// Guest is a virtual machine behind a pod's port, which has the address.
+// Guest adds a virtual machine with the address behind a pod's port.
 func Guest(w *World, intended string) {
 	ns := w.Namespace("n1", 9, "109", Who("launcher"))
 	ns.Intended = intended
@@ -56,8 +56,8 @@ func Guest(w *World, intended string) {
 	w.Wire(port, "\x02\x00\x00\x00\x00\x06")
 }
 
-// Judge returns the conflict of a situation once it has lasted for a while, and its world; nil if
-// there is not exactly one.
+// Judge returns the world and the conflict after the conflict has lasted for a while; nil if there
+// is not exactly one conflict.
 func (s *Situation) Judge() (*World, *verdict.Conflict) {
 	w := New(cmp.Or(s.Addr, DefaultAddr))
 	s.Build(w)

@@ -6,7 +6,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// ofDevices are the situations whose causes are told by the device that has the address, or by its pod.
+// ofDevices are the situations whose causes depend on the device that has the address, or on its
+// pod.
 var ofDevices = []Situation{
 	{
 		Name: "T6 on the node", Cause: static,

@@ -7,7 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// ofRecords are the situations whose causes are told by the records of an IPAM.
+// ofRecords are the situations whose causes depend on the records of an IPAM.
 var ofRecords = []Situation{
 	{
 		Name: "T1 the record of the first pod is gone", Cause: lost,

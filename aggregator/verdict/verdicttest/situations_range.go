@@ -7,7 +7,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// ofRanges are the situations about the ranges that addresses are given from.
+// ofRanges are the situations whose causes depend on the ranges of pools and networks.
 var ofRanges = []Situation{
 	{
 		Name: "T5 each node's own IPAM has it for its own pod", Cause: overlap,

@@ -8,8 +8,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Words returns facts with their operands, each as KIND OPERAND=VALUE…. Owners are shown by the
-// names of their workloads.
+// Words returns facts with their operands in the form KIND OPERAND=VALUE…. Owners are named by
+// their workloads.
 func Words(c *verdict.Conflict, facts ...verdict.Fact) (words []string) {
 	for _, f := range facts {
 		words = append(words, word(c, f))
@@ -17,7 +17,7 @@ func Words(c *verdict.Conflict, facts ...verdict.Fact) (words []string) {
 	return words
 }
 
-// RuledOut returns the causes that were ruled out, each as CAUSE: FACT.
+// RuledOut returns the causes that were ruled out, in the form CAUSE: FACT.
 func RuledOut(c *verdict.Conflict) (words []string) {
 	for _, r := range c.RuledOut {
 		open := ""
@@ -29,7 +29,7 @@ func RuledOut(c *verdict.Conflict) (words []string) {
 	return words
 }
 
-// Name returns the name of an owner of a conflict: that of its workload, its node or its MAC.
+// Name returns the name of an owner of a conflict: its workload, node or hardware address.
 func Name(c *verdict.Conflict, id string) string {
 	o := c.Owner(id)
 	if o == nil {
@@ -87,7 +87,7 @@ func word(c *verdict.Conflict, f verdict.Fact) string {
 	return strings.Join(words, " ")
 }
 
-// holder returns the one that an allocation is for, as its parts with | between.
+// holder returns the parts of an allocation's holder, separated by |.
 func holder(h verdict.Holder) string {
 	return strings.Trim(strings.Join([]string{strings.ReplaceAll(h.Purpose, " ", "_"), h.Namespace, h.Pod, h.ContainerID, h.Node}, "|"), "|")
 }

@@ -1,5 +1,5 @@
-// Package verdicttest has worlds for the tests of verdict and of what is made of its judgements: a
-// handful of nodes with all that an aggregator would know of one address. It is for tests only.
+// Package verdicttest provides worlds for the tests of verdict and of its users: a few nodes with
+// everything that an aggregator knows about one address. It is for tests only.
 package verdicttest
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// Start is the time at which worlds begin.
+// Start is the initial time of a world.
 const Start = verdict.Stamp(1_700_000_000_000_000_000)
 
-// A World is a handful of nodes with their tables: what an aggregator would know.
+// A World is a few nodes with everything that an aggregator knows about one address.
 type World struct {
 	Policy verdict.Policy
 	Addr   netip.Addr
@@ -26,7 +26,7 @@ type World struct {
 	Conflicts []verdict.Conflict
 	Answers   map[verdict.MAC][2]int
 	Subnets   []verdict.Subnet
-	Uncovered []string // nodes that no agent reports for
+	Uncovered []string // nodes without an agent
 	Kubernetes
 
 	Allocations []*verdict.Allocation
@@ -45,7 +45,7 @@ func New(addr string) *World {
 	}
 }
 
-// Case returns the case as an aggregator would make it.
+// Case returns the case that an aggregator would make.
 func (w *World) Case() *verdict.Case {
 	c := &verdict.Case{
 		Address: w.Addr, Now: w.Now, Claims: w.Claims, Conflicts: w.memories(),
@@ -88,7 +88,7 @@ func (w *World) Case() *verdict.Case {
 	return c
 }
 
-// memories returns what the next judgement needs to know about the conflicts.
+// memories returns the state of the conflicts for the next judgement.
 func (w *World) memories() (all []verdict.Memory) {
 	for i := range w.Conflicts {
 		all = append(all, w.Conflicts[i].Memory())
@@ -100,7 +100,7 @@ func (w *World) covered(node string) bool {
 	return len(w.Uncovered) == 0 || !slices.Contains(w.Uncovered, node)
 }
 
-// Claim enters a claim that is made now.
+// Claim adds a claim that is made now.
 func (w *World) Claim(c verdict.Claim) *verdict.Claim {
 	c.Count, c.First, c.Last = 1, w.Now, w.Now
 	c.Begun, c.Seen, c.Read = w.Now, w.Now, w.Now
@@ -111,38 +111,38 @@ func (w *World) Claim(c verdict.Claim) *verdict.Claim {
 	return &c
 }
 
-// Assigned has a kernel have the address on an interface.
+// Assigned adds a claim of a kernel that has the address on an interface.
 func (w *World) Assigned(i *verdict.Interface) *verdict.Claim {
 	return w.Claim(verdict.Claim{Kind: verdict.Assigned, Interface: i, PrefixLength: 24})
 }
 
-// Wire has a frame enter by a port.
+// Wire adds a claim of a frame that enters through a port.
 func (w *World) Wire(port *verdict.Interface, mac string) *verdict.Claim {
 	return w.Claim(verdict.Claim{Kind: verdict.Announced, Interface: port, Frame: verdict.Frame{Link: port.Link, MAC: verdict.MAC(mac)}})
 }
 
-// Seen is the claim's next frame.
+// Seen records another frame of the claim.
 func (w *World) Seen(c *verdict.Claim) { c.Before, c.Seen = c.Seen, w.Now }
 
-// Read is the claim read again.
+// Read records that the kernel was read again and still has the claims.
 func (w *World) Read(claims ...*verdict.Claim) {
 	for _, c := range claims {
 		c.Read = w.Now
 	}
 }
 
-// Drop ends claims.
+// Drop removes claims.
 func (w *World) Drop(claims ...*verdict.Claim) {
 	w.Claims = slices.DeleteFunc(w.Claims, func(c *verdict.Claim) bool { return slices.Contains(claims, c) })
 }
 
-// After lets time pass.
+// After advances the time.
 func (w *World) After(d time.Duration) *World {
 	w.Now = w.Now.Add(d)
 	return w
 }
 
-// Judge judges the address and keeps its conflicts for the next time, as an aggregator does.
+// Judge judges the address and keeps its conflicts for the next judgement, as an aggregator does.
 func (w *World) Judge() verdict.Judgement {
 	out := w.Policy.Judge(w.Case())
 	for _, c := range out.Conflicts {
@@ -162,7 +162,7 @@ func (w *World) keep(c verdict.Conflict) {
 	w.Conflicts = append(w.Conflicts, c)
 }
 
-// Conflict returns the conflict with an id; nil if there was none.
+// Conflict returns the conflict with an ID; nil if there is none.
 func (w *World) Conflict(id string) *verdict.Conflict {
 	if i := slices.IndexFunc(w.Conflicts, func(c verdict.Conflict) bool { return c.ID == id }); i >= 0 {
 		return &w.Conflicts[i]
@@ -178,15 +178,15 @@ func Prefixes(texts ...string) (out []netip.Prefix) {
 	return out
 }
 
-// Who is a pod with a sandbox.
+// Who returns a pod's workload with a sandbox.
 func Who(name string) verdict.Workload {
 	p := Pod(name)
 	p.ContainerID = "container-" + name
 	return p
 }
 
-// Within has somebody on a node have the address: on a bridge, or by a point-to-point
-// veth where none is named; given by a CNI network, or by nobody.
+// Within gives a workload on a node the address, on a bridge, or on a point-to-point veth if bridge
+// is empty. If network is set, that CNI network gave the address.
 func (w *World) Within(node, bridge, network string, of verdict.Workload) *verdict.Claim {
 	ns := w.Namespace(node, uint32(len(w.Namespaces)+2), fmt.Sprint(100+len(w.Namespaces)), of)
 	l := w.Link(node, "veth"+ns.Netns, verdict.PointToPoint, false)
@@ -202,7 +202,7 @@ func (w *World) Within(node, bridge, network string, of verdict.Workload) *verdi
 	return c
 }
 
-// Device has a node itself have the address.
+// Device gives a node itself the address on a device.
 func (w *World) Device(node, name, kind string) *verdict.Interface {
 	linkKind := verdict.Uplink
 	if kind == "bridge" {
@@ -213,13 +213,13 @@ func (w *World) Device(node, name, kind string) *verdict.Interface {
 		Name: name, Kind: kind, MAC: verdict.MAC("dev" + name[:3]), Attachment: verdict.Own, Link: l, Uplink: kind == "",
 	})
 	if kind == "" {
-		i.Kind, i.Peer = "veth", 77 // a cable to another namespace, as in a lab
+		i.Kind, i.Peer = "veth", 77 // one end of a veth pair whose other end is in another namespace, as in a lab
 	}
 	w.Assigned(i)
 	return i
 }
 
-// Pool is one that a node has for itself, or the whole cluster where none is named.
+// Pool adds a pool of a node, or of the whole cluster if node is empty.
 func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool {
 	p := &verdict.Pool{IPAM: ipam, Name: "/var/lib/cni/networks/" + network, Served: verdict.Served{Network: network}, State: verdict.PoolKnown, Wiring: verdict.Wiring{Routed: true}}
 	if node != "" {
@@ -236,38 +236,38 @@ func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool
 	return p
 }
 
-// Books has a pool have the address for a pod's sandbox.
+// Books adds an allocation for a pod's sandbox.
 func (w *World) Books(p *verdict.Pool, name string) *verdict.Allocation {
 	al := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "container-" + name, Location: p.Name + "/" + w.Addr.String()}
 	w.Allocations = append(w.Allocations, al)
 	return al
 }
 
-// Calico has Calico have the address for a pod on a node.
+// Calico adds a Calico allocation for a pod on a node.
 func (w *World) Calico(p *verdict.Pool, name, node string) *verdict.Allocation {
 	al := &verdict.Allocation{Pool: p, Address: w.Addr, Namespace: "default", Pod: name, Node: node, ContainerID: "container-" + name}
 	w.Allocations = append(w.Allocations, al)
 	return al
 }
 
-// Was has it remembered of the first owner of a name what IPAM said.
+// Was adds a past state of the IPAM records for the owner of a claim.
 func (w *World) Was(c *verdict.Claim, kind string, al *verdict.Allocation) {
 	w.Past = append(w.Past, verdict.Past{Owner: c.Interface.Namespace.ID, Kind: kind, Allocation: al, Since: Start})
 }
 
-// Subnet gives a node an address with a prefix on an interface.
+// Subnet adds an address with a prefix to an interface of a node.
 func (w *World) Subnet(i *verdict.Interface, prefix string) {
 	w.Subnets = append(w.Subnets, verdict.Subnet{Prefix: netip.MustParsePrefix(prefix), Interface: i})
 }
 
-// Bridge is a bridge of a node with a prefix of its own.
+// Bridge adds a bridge with a prefix to a node.
 func (w *World) Bridge(node, name, prefix string) *verdict.Interface {
 	i := w.Interface(w.Host(node), verdict.Interface{Name: name, Kind: "bridge", Attachment: verdict.Own, Link: w.Link(node, name, verdict.Bridge, true)})
 	w.Subnet(i, prefix)
 	return i
 }
 
-// OnLAN gives each node an uplink and makes their links one, with proof.
+// OnLAN gives each node an uplink, and makes their links one with proof.
 func OnLAN(w *World, nodes ...string) (uplinks []*verdict.Interface) {
 	d := &verdict.Domain{}
 	for _, n := range nodes {
@@ -281,7 +281,7 @@ func OnLAN(w *World, nodes ...string) (uplinks []*verdict.Interface) {
 	return uplinks
 }
 
-// Given has an address of the network of pods on a point-to-point veth.
+// Given gives a namespace an address of the pod network on a point-to-point veth.
 func Given(w *World, ns *verdict.Namespace) *verdict.Claim {
 	inside, _ := w.Veth(ns, "\x02\x00\x00\x00\x00"+ns.Netns[:1], w.Link(ns.Node.Name, "veth"+ns.Netns, verdict.PointToPoint, false))
 	c := w.Assigned(inside)

@@ -22,25 +22,25 @@ import (
 )
 
 const (
-	// labels are those of the Service and the pods.
+	// labels are the labels of the Service and the pods.
 	labels = "app.kubernetes.io/name=ipwitness,app.kubernetes.io/component=aggregator"
-	// usual is the namespace of who may not look into all.
+	// usual is the namespace to look in if the user may not list all namespaces.
 	usual = "ipwitness"
-	// audience is that of the aggregator.
+	// audience is the token audience of the aggregator.
 	audience = "ipwitness"
-	// tokenLife is how long a token is asked for.
+	// tokenLife is the requested lifetime of a token.
 	tokenLife = time.Hour
 )
 
-// cluster is the Kubernetes API, as the user may use it. The typed client set of
-// client-go is not used: its scheme alone makes a program some 20 MB larger.
+// cluster is a client of the Kubernetes API with the user's permissions. It does not use the typed
+// client set of client-go, whose scheme makes a program about 20 MB larger.
 type cluster struct {
 	config *rest.Config
 	core   *rest.RESTClient
 }
 
-// newCluster reads the kubeconfig as kubectl does: KUBECONFIG, ~/.kube/config, or
-// the service account of the pod that we run in.
+// newCluster reads the kubeconfig like kubectl: KUBECONFIG, ~/.kube/config, or the service account of
+// the pod that this program runs in.
 func newCluster(cfg Config) (*cluster, error) {
 	where, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		clientcmd.NewDefaultClientConfigLoadingRules(),
@@ -48,7 +48,7 @@ func newCluster(cfg Config) (*cluster, error) {
 	).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, failed("there is no kubeconfig to find the cluster by: -P needs what kubectl needs, KUBECONFIG or ~/.kube/config; without Kubernetes leave out -P, and use --server")
+		return nil, failed("no kubeconfig found: -P needs KUBECONFIG or ~/.kube/config, like kubectl; without Kubernetes, use --server instead of -P")
 	case err != nil:
 		return nil, failed("read the kubeconfig: %w", err)
 	}
@@ -67,7 +67,7 @@ func newCluster(cfg Config) (*cluster, error) {
 	return &cluster{where, core}, nil
 }
 
-// refused makes an Error of what the API server answered.
+// refused returns an error that describes why the API server rejected a request.
 func (c *cluster) refused(err error, verb, resource, namespace, todo string) error {
 	var asked *url.Error
 	switch {
@@ -78,9 +78,9 @@ func (c *cluster) refused(err error, verb, resource, namespace, todo string) err
 		if namespace != "" {
 			where = "in namespace " + namespace
 		}
-		return failed("you may not %s: the right to %s %s %s is missing; the Role ipwitness-port-forward of the chart has it (%w)", todo, verb, resource, where, err)
+		return failed("cannot %s: you lack the permission to %s %s %s; the Role ipwitness-port-forward of the chart grants it (%w)", todo, verb, resource, where, err)
 	case apierrors.IsUnauthorized(err):
-		return failed("the Kubernetes API server %s does not know you: log in as for kubectl (%w)", c.config.Host, err)
+		return failed("the Kubernetes API server %s does not accept your credentials: log in as for kubectl (%w)", c.config.Host, err)
 	case errors.As(err, &asked):
 		return failed("cannot reach the Kubernetes API server %s: %w", c.config.Host, asked.Err)
 	default:
@@ -88,20 +88,20 @@ func (c *cluster) refused(err error, verb, resource, namespace, todo string) err
 	}
 }
 
-// service is that of an aggregator.
+// service is the Service of an aggregator.
 type service struct {
 	namespace, name string
 	tls             bool
-	// port is its target port: a number, or a name for each pod to have.
+	// port is the target port as a number; portName is the target port as a name.
 	port     int
 	portName string
 	selector string
 }
 
-// host is the name by which it is known in its cluster, and to its certificate.
+// host returns the DNS name of the Service in its cluster, which is also in its certificate.
 func (s service) host() string { return s.name + "." + s.namespace + ".svc" }
 
-// service finds the Service of the aggregator.
+// service looks for the Service of the aggregator.
 func (c *cluster) service(ctx context.Context, namespace string) (service, error) {
 	var list corev1.ServiceList
 	err := c.list(ctx, namespace, "services", labels, &list)
@@ -124,17 +124,17 @@ func (c *cluster) service(ctx context.Context, namespace string) (service, error
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return service{}, failed("there are %d aggregators, with the Services %s: name one with --namespace", len(found), strings.Join(names, ", "))
+		return service{}, failed("there are %d aggregators, with the Services %s: select one with --namespace", len(found), strings.Join(names, ", "))
 	}
 	where := cmp.Or(namespace, "any namespace")
 	if namespace != "" {
 		where = "namespace " + namespace
 	}
-	return service{}, failed("no Service in %s of %s has the labels %s and a port http: is ipwitness installed there? --context and --namespace name another place",
+	return service{}, failed("no Service in %s of %s has the labels %s and a port http: is ipwitness installed there? Select another place with --context and --namespace",
 		where, c.config.Host, labels)
 }
 
-// parseService reads the Service of an aggregator.
+// parseService returns the Service of an aggregator, and whether it is one.
 func parseService(s corev1.Service) (service, bool) {
 	for _, p := range s.Spec.Ports {
 		if p.Name != "http" && p.Name != "https" || len(s.Spec.Selector) == 0 {
@@ -150,13 +150,13 @@ func parseService(s corev1.Service) (service, bool) {
 	return service{}, false
 }
 
-// pod is one of an aggregator, and its port.
+// pod is a pod of an aggregator, and its port.
 type pod struct {
 	namespace, name string
 	port            int
 }
 
-// pod finds one that is ready.
+// pod looks for a pod that is ready.
 func (c *cluster) pod(ctx context.Context, s service) (pod, error) {
 	var list corev1.PodList
 	if err := c.list(ctx, s.namespace, "pods", s.selector, &list); err != nil {
@@ -171,15 +171,15 @@ func (c *cluster) pod(ctx context.Context, s service) (pod, error) {
 		return pod{p.Namespace, p.Name, s.portOf(p)}, nil
 	}
 	if len(not) == 0 {
-		return pod{}, failed("Service %s/%s has no pod (none in this namespace has the labels %s): is the Deployment scaled to 0?", s.namespace, s.name, s.selector)
+		return pod{}, failed("Service %s/%s has no pod (no pod in this namespace has the labels %s): is the Deployment scaled to 0?", s.namespace, s.name, s.selector)
 	}
-	return pod{}, failed("no pod of Service %s/%s is ready: %s; 'kubectl --namespace %[1]s describe pod' says why", s.namespace, s.name, strings.Join(not, ", "))
+	return pod{}, failed("no pod of Service %s/%s is ready: %s; 'kubectl --namespace %[1]s describe pod' shows why", s.namespace, s.name, strings.Join(not, ", "))
 }
 
-// unready says why a pod takes no requests; nothing if it does.
+// unready returns why a pod is not ready; it is empty for a ready pod.
 func unready(p corev1.Pod) string {
 	if p.DeletionTimestamp != nil {
-		return "ending"
+		return "terminating"
 	}
 	if slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -197,7 +197,7 @@ func unready(p corev1.Pod) string {
 	return string(p.Status.Phase)
 }
 
-// portOf gives the service's port on a pod.
+// portOf returns the service's port on a pod.
 func (s service) portOf(p corev1.Pod) int {
 	for _, c := range p.Spec.Containers {
 		for _, port := range c.Ports {
@@ -209,7 +209,7 @@ func (s service) portOf(p corev1.Pod) int {
 	return s.port
 }
 
-// list lists objects of one namespace, or of all.
+// list lists objects of one namespace, or of all namespaces.
 func (c *cluster) list(ctx context.Context, namespace, resource, selector string, into runtime.Object) error {
 	return c.core.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).
 		Param("labelSelector", selector).Do(ctx).Into(into)
@@ -221,14 +221,14 @@ func (c *cluster) configMap(ctx context.Context, namespace, name, key string) (s
 	err := c.core.Get().Namespace(namespace).Resource("configmaps").Name(name).Do(ctx).Into(&m)
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", failed("there is no ConfigMap %s/%s with the CA of the aggregator's certificate: name the CA with --tls-ca", namespace, name)
+		return "", failed("there is no ConfigMap %s/%s with the CA of the aggregator's certificate: set --tls-ca to the CA", namespace, name)
 	case err != nil:
-		return "", c.refused(err, "get", "configmaps", namespace, "read ConfigMap "+namespace+"/"+name+" for the CA of the aggregator (or name it with --tls-ca)")
+		return "", c.refused(err, "get", "configmaps", namespace, "read ConfigMap "+namespace+"/"+name+" for the CA of the aggregator (or set it with --tls-ca)")
 	}
 	return m.Data[key], nil
 }
 
-// token asks for a token of the account for people, which only reads.
+// token requests a token of the read-only service account for users.
 func (c *cluster) token(ctx context.Context, s service) token {
 	name := s.name + "-reader"
 	ask := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
@@ -239,9 +239,9 @@ func (c *cluster) token(ctx context.Context, s service) token {
 	var got authenticationv1.TokenRequest
 	err := c.core.Post().Namespace(s.namespace).Resource("serviceaccounts").Name(name).SubResource("token").Body(ask).Do(ctx).Into(&got)
 	if err == nil {
-		// The API server may give it a shorter life.
+		// The API server may choose a shorter lifetime.
 		return token{text: got.Status.Token, until: asked.Add(got.Status.ExpirationTimestamp.Sub(asked) * 4 / 5)}
 	}
-	todo := fmt.Sprintf("get a token of service account %s/%s (or name one with --token-file)", s.namespace, name)
+	todo := fmt.Sprintf("get a token of service account %s/%s (or set one with --token-file)", s.namespace, name)
 	return token{denied: c.refused(err, "create", "serviceaccounts/token", s.namespace, todo)}
 }

@@ -1,9 +1,8 @@
-// Package forward asks an aggregator that runs in Kubernetes through the API
-// server, as kubectl port-forward does, but without a local port: each
-// connection of HTTP is a stream to a pod.
+// Package forward queries an aggregator in Kubernetes through the API server, like kubectl
+// port-forward but without a local port: each HTTP connection is a stream to a pod.
 //
-// Only this package of the commands talks to the Kubernetes API, and only as the
-// user whom the kubeconfig names. It gives nobody the user's own credentials.
+// This is the only package of the commands that uses the Kubernetes API, and it does so as the user
+// of the kubeconfig. It does not pass on the user's own credentials.
 package forward
 
 import (
@@ -19,55 +18,55 @@ import (
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
-// Host is the host of the URLs that a Transport takes; which Service it stands
-// for is found out at the first request.
+// Host is the host in the URLs that a Transport accepts. The first request determines the Service
+// that it stands for.
 const Host = "ipwitness.svc"
 
-// Config says where the aggregator is, and how to speak to it.
+// Config selects the aggregator and how to connect to it.
 type Config struct {
-	// Context of the kubeconfig; empty: the current one.
+	// Context is the context of the kubeconfig; empty for the current one.
 	Context string
-	// Namespace of the aggregator; empty: wherever one is.
+	// Namespace is the namespace of the aggregator; empty for any namespace.
 	Namespace string
-	// UserAgent is what the API server knows us by.
+	// UserAgent is the user agent of requests to the API server.
 	UserAgent string
-	// TLS is what the user asked for, or nil.
+	// TLS is the user's TLS configuration, or nil.
 	TLS *tls.Config
-	// Verified says that TLS has who may have signed the aggregator's certificate.
-	// Otherwise its ConfigMap says who may.
+	// Verified is set if TLS contains the CA of the aggregator's certificate. Otherwise the CA is
+	// read from the aggregator's ConfigMap.
 	Verified bool
-	// Token adds the user's own token to requests. Where it is nil, and TLS has no
-	// certificate, the Kubernetes API is asked for one.
+	// Token adds the user's own token to requests. If it is nil and TLS has no certificate, a token
+	// is requested from the Kubernetes API.
 	Token func(http.RoundTripper) http.RoundTripper
 }
 
-// failed says why the aggregator cannot be reached, and what to do.
+// failed returns an error that says why the aggregator cannot be reached, and what to do.
 func failed(format string, args ...any) error {
 	return secure.NewProblem(fmt.Errorf(format, args...))
 }
 
-// Transport is an http.RoundTripper that leads all requests to the aggregator.
+// Transport is an http.RoundTripper that sends all requests to the aggregator.
 type Transport struct {
 	config Config
 
 	mu      sync.Mutex
 	cluster *cluster
-	// route leads to the aggregator as it was found last; nil before, and after a
-	// failure: it may be elsewhere then, or have another certificate.
+	// route is the last known route to the aggregator. It is nil before the first request and after
+	// a failure, because the aggregator may have moved or have another certificate.
 	route *route
 }
 
-// New makes a Transport. It finds the aggregator at the first request.
+// New returns a Transport. It looks for the aggregator at the first request.
 func New(c Config) *Transport { return &Transport{config: c} }
 
-// RoundTrip is for http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r, err := t.find(req.Context())
 	if err != nil {
 		return nil, err
 	}
 	ask := req.Clone(req.Context())
-	// A port-forward comes out at the pod's own loopback address, and asks there.
+	// A port-forward ends at the loopback address of the pod.
 	ask.URL.Scheme, ask.URL.Host, ask.Host = r.scheme(), r.service.host(), "localhost"
 	if r.token.text != "" {
 		ask.Header.Set("Authorization", "Bearer "+r.token.text)
@@ -80,14 +79,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if res.StatusCode == http.StatusUnauthorized || res.StatusCode == http.StatusForbidden {
 		t.forget(r)
 		if r.token.denied != nil {
-			_ = res.Body.Close() // it says only that there was no token
+			_ = res.Body.Close() // it only says that there was no token
 			return nil, r.token.denied
 		}
 	}
 	return res, nil
 }
 
-// find gives the way to the aggregator.
+// find returns the route to the aggregator.
 func (t *Transport) find(ctx context.Context) (*route, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,7 +108,7 @@ func (t *Transport) find(ctx context.Context) (*route, error) {
 	return r, nil
 }
 
-// forget has the next request find the aggregator anew.
+// forget makes the next request look for the aggregator again.
 func (t *Transport) forget(r *route) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,12 +118,12 @@ func (t *Transport) forget(r *route) {
 	r.http.CloseIdleConnections()
 }
 
-// route is the way to an aggregator.
+// route is the connection data of an aggregator.
 type route struct {
 	service service
 	token   token
 	http    *http.Transport
-	by      http.RoundTripper // http, with a token of the user's
+	by      http.RoundTripper // http, with the user's token if there is one
 }
 
 func (r *route) scheme() string {
@@ -134,18 +133,18 @@ func (r *route) scheme() string {
 	return "http"
 }
 
-// token proves who we are.
+// token is a bearer token for the aggregator.
 type token struct {
 	text string
-	// until is when another one is to be used.
+	// until is the time at which a new token must be requested.
 	until time.Time
-	// denied is why there is none.
+	// denied is the reason why there is no token.
 	denied error
 }
 
 func (t token) fresh() bool { return t.text == "" || time.Now().Before(t.until) }
 
-// route finds the aggregator and what it takes to speak to it.
+// route looks for the aggregator and prepares the connection to it.
 func (c *cluster) route(ctx context.Context, cfg Config) (*route, error) {
 	s, err := c.service(ctx, cfg.Namespace)
 	if err != nil {
@@ -153,7 +152,7 @@ func (c *cluster) route(ctx context.Context, cfg Config) (*route, error) {
 	}
 	r := &route{service: s, http: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx, s) },
-		// As long as a watch may say nothing.
+		// As long as a watch may be without an event.
 		ResponseHeaderTimeout: 30 * time.Second,
 	}}
 	r.by = r.http
@@ -189,7 +188,7 @@ func (c *cluster) authority(ctx context.Context, s service) (*x509.CertPool, err
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(text)) {
-		return nil, failed("ConfigMap %s/%s has no certificate in ca.crt: name the CA of the aggregator's certificate with --tls-ca", s.namespace, name)
+		return nil, failed("ConfigMap %s/%s has no certificate in ca.crt: set --tls-ca to the CA of the aggregator's certificate", s.namespace, name)
 	}
 	return pool, nil
 }

@@ -23,10 +23,10 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
-	"k8s.io/apimachinery/pkg/util/httpstream/spdy"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/tools/portforward"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
 
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/tests/pki"
@@ -260,7 +260,7 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 			objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{Data: map[string]string{"ca.crt": string(ca)}}},
 			want:    "200",
 		},
-		"no CA":        {wantErr: "there is no ConfigMap net/ipwitness-ca with the CA of the aggregator's certificate: name the CA with --tls-ca"},
+		"no CA":        {wantErr: "there is no ConfigMap net/ipwitness-ca with the CA of the aggregator's certificate: set --tls-ca to the CA"},
 		"an empty CA":  {objects: map[string]any{"configmaps/ipwitness-ca": corev1.ConfigMap{}}, wantErr: "ConfigMap net/ipwitness-ca has no certificate in ca.crt"},
 		"another CA":   {config: Config{TLS: &tls.Config{RootCAs: x509.NewCertPool()}, Verified: true}, wantErr: "certificate signed by unknown authority"},
 		"another name": {namespace: "other", config: Config{TLS: &tls.Config{RootCAs: pool}, Verified: true}, wantErr: "certificate is valid for ipwitness.net.svc, not ipwitness.other.svc"},
@@ -332,15 +332,15 @@ func TestARefusalNamesTheRightThatIsMissing(t *testing.T) {
 	}{
 		"services": {
 			denied: []string{"GET /api/v1/services", "GET /api/v1/namespaces/ipwitness/services"},
-			want:   "you may not look for the Service of ipwitness: the right to list services in namespace ipwitness is missing; the Role ipwitness-port-forward of the chart has it",
+			want:   "cannot look for the Service of ipwitness: you lack the permission to list services in namespace ipwitness; the Role ipwitness-port-forward of the chart grants it",
 		},
-		"pods": {denied: []string{"GET /api/v1/namespaces/net/pods"}, want: "the right to list pods in namespace net is missing"},
+		"pods": {denied: []string{"GET /api/v1/namespaces/net/pods"}, want: "you lack the permission to list pods in namespace net;"},
 		"port-forward": {
 			denied: []string{"GET /api/v1/namespaces/net/pods/b/portforward", "POST /api/v1/namespaces/net/pods/b/portforward"},
-			want:   "you may not reach pod net/b: the right to create pods/portforward in namespace net is missing",
+			want:   "cannot reach pod net/b: you lack the permission to create pods/portforward in namespace net;",
 		},
-		"the CA":  {denied: []string{"GET /api/v1/namespaces/net/configmaps/ipwitness-ca"}, config: Config{TLS: &tls.Config{}}, want: "the right to get configmaps in namespace net is missing"},
-		"a token": {denied: []string{"POST /api/v1/namespaces/net/serviceaccounts/ipwitness-reader/token"}, want: "(or name one with --token-file): the right to create serviceaccounts/token in namespace net is missing"},
+		"the CA":  {denied: []string{"GET /api/v1/namespaces/net/configmaps/ipwitness-ca"}, config: Config{TLS: &tls.Config{}}, want: "you lack the permission to get configmaps in namespace net;"},
+		"a token": {denied: []string{"POST /api/v1/namespaces/net/serviceaccounts/ipwitness-reader/token"}, want: "(or set one with --token-file): you lack the permission to create serviceaccounts/token in namespace net;"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAPI(t)
@@ -371,12 +371,12 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 				a.put("net", "http", aPod("net", "b", ""))
 				a.put("test", "http", aPod("test", "b", ""))
 			},
-			want: "there are 2 aggregators, with the Services net/ipwitness, test/ipwitness: name one with --namespace",
+			want: "there are 2 aggregators, with the Services net/ipwitness, test/ipwitness: select one with --namespace",
 		},
-		"no pod": {put: func(a *api) { a.put("net", "http") }, want: "Service net/ipwitness has no pod (none in this namespace has the labels a=b)"},
+		"no pod": {put: func(a *api) { a.put("net", "http") }, want: "Service net/ipwitness has no pod (no pod in this namespace has the labels a=b)"},
 		"no pod that is ready": {
 			put:  func(a *api) { a.put("net", "http", aPod("net", "b", "CrashLoopBackOff")) },
-			want: "no pod of Service net/ipwitness is ready: b is CrashLoopBackOff; 'kubectl --namespace net describe pod' says why",
+			want: "no pod of Service net/ipwitness is ready: b is CrashLoopBackOff; 'kubectl --namespace net describe pod' shows why",
 		},
 		"nobody listens": {put: func(a *api) { a.put("net", "http", aPod("net", "b", "")) }, want: "pod net/b does not answer on port 9641: container is not listening on 9641"},
 		"no context":     {put: func(*api) {}, config: Config{Context: "there"}, want: `read the kubeconfig: context "there" does not exist`},
@@ -396,7 +396,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 		t.Setenv("KUBERNETES_SERVICE_HOST", "") // nor is this a pod
 		_, err := get(t, New(Config{}))
-		if err == nil || !strings.Contains(err.Error(), "there is no kubeconfig to find the cluster by") {
+		if err == nil || !strings.Contains(err.Error(), "no kubeconfig found") {
 			t.Errorf("got %v, want that there is no kubeconfig", err)
 		}
 	})

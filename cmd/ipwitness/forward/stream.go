@@ -11,12 +11,15 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	upgraded "k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // spdy.Upgrader returns its Connection
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
+	"k8s.io/streaming/pkg/httpstream"
 )
 
-// dial connects to a pod of the service that is ready.
+// dial connects to a ready pod of the service.
 func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 	p, err := c.pod(ctx, s)
 	if err != nil {
@@ -30,7 +33,7 @@ func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 		conn *conn
 		err  error
 	}
-	// The dialers know no context.
+	// The dialers do not support contexts.
 	done := make(chan answer)
 	go func() {
 		conn, err := open(dialer, p)
@@ -38,7 +41,7 @@ func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 		case done <- answer{conn, err}:
 		case <-ctx.Done():
 			if err == nil {
-				_ = conn.Close() // nobody waits for it
+				_ = conn.Close() // the caller has given up
 			}
 		}
 	}()
@@ -53,11 +56,11 @@ func (c *cluster) dial(ctx context.Context, s service) (net.Conn, error) {
 	}
 }
 
-// dialer asks the API server for streams to a pod: by a WebSocket, and by SPDY
-// where the API server, or a proxy before it, does not know that.
+// dialer returns a dialer of streams to a pod. It uses a WebSocket, or SPDY if the API server or a
+// proxy in front of it does not support WebSockets.
 func (c *cluster) dialer(p pod) (httpstream.Dialer, error) {
 	where := c.core.Get().Namespace(p.namespace).Resource("pods").Name(p.name).SubResource("portforward").URL()
-	websocket, err := portforward.NewSPDYOverWebsocketDialer(where, c.config)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(where, c.config)
 	if err != nil {
 		return nil, err
 	}
@@ -65,13 +68,25 @@ func (c *cluster) dialer(p pod) (httpstream.Dialer, error) {
 	if err != nil {
 		return nil, err
 	}
-	old := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, where)
-	return portforward.NewFallbackDialer(websocket, old, func(err error) bool {
+	old := spdy.NewDialerForStreaming(typed{upgrader}, &http.Client{Transport: transport}, http.MethodPost, where)
+	return portforward.NewFallbackDialerForStreaming(websocket, old, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	}), nil
 }
 
-// open makes one connection to a port of a pod.
+// typed keeps the status code of a refused upgrade. client-go keeps only the text.
+type typed struct{ spdy.Upgrader }
+
+// NewConnection implements spdy.Upgrader.
+func (u typed) NewConnection(r *http.Response) (upgraded.Connection, error) {
+	conn, err := u.Upgrader.NewConnection(r)
+	if err != nil {
+		err = &apierrors.StatusError{ErrStatus: metav1.Status{Code: int32(r.StatusCode), Message: err.Error()}} //nolint:gosec // three digits
+	}
+	return conn, err
+}
+
+// open opens one connection to a port of a pod.
 func open(dialer httpstream.Dialer, p pod) (*conn, error) {
 	streams, _, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
@@ -86,7 +101,7 @@ func open(dialer httpstream.Dialer, p pod) (*conn, error) {
 		_ = streams.Close() // the error is of the stream
 		return nil, err
 	}
-	_ = faults.Close() // we write nothing to it
+	_ = faults.Close() // nothing is written to it
 	header.Set(corev1.StreamType, corev1.StreamTypeData)
 	data, err := streams.CreateStream(header)
 	if err != nil {
@@ -109,10 +124,11 @@ type conn struct {
 	pod     pod
 
 	told  chan struct{} // closed when fault is known
-	fault string        // what the kubelet says of the connection
+	fault string        // the kubelet's error message
 }
 
-// Read is for net.Conn. The end of a connection has the kubelet's reason.
+// Read implements net.Conn. At the end of a connection, it returns the kubelet's error, if there is
+// one.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
 	if !errors.Is(err, io.EOF) {
@@ -129,29 +145,29 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close is for net.Conn.
+// Close implements net.Conn.
 func (c *conn) Close() error { return c.streams.Close() }
 
-// LocalAddr is for net.Conn.
+// LocalAddr implements net.Conn.
 func (c *conn) LocalAddr() net.Addr { return address{} }
 
-// RemoteAddr is for net.Conn.
+// RemoteAddr implements net.Conn.
 func (c *conn) RemoteAddr() net.Addr { return address(c.pod) }
 
-// SetDeadline is for net.Conn. There are none: who waits has a context.
+// SetDeadline implements net.Conn. It has no effect, because callers use contexts.
 func (c *conn) SetDeadline(time.Time) error { return nil }
 
-// SetReadDeadline is for net.Conn.
+// SetReadDeadline implements net.Conn.
 func (c *conn) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline is for net.Conn.
+// SetWriteDeadline implements net.Conn.
 func (c *conn) SetWriteDeadline(time.Time) error { return nil }
 
-// address is that of an end.
+// address is the address of an end of a connection.
 type address pod
 
-// Network is for net.Addr.
+// Network implements net.Addr.
 func (address) Network() string { return "port-forward" }
 
-// String is for net.Addr.
+// String implements net.Addr.
 func (a address) String() string { return a.namespace + "/" + a.name }

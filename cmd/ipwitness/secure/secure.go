@@ -1,6 +1,6 @@
-// Package secure makes TLS and tokens of files, which may change while the program
-// runs: certificates and tokens are short-lived where they are well kept. Who may do
-// what is decided in aggregator/access; nothing here knows a role.
+// Package secure provides TLS configurations and tokens from files, which may change while
+// the program runs: well-kept certificates and tokens are short-lived. Access is decided in
+// aggregator/access; nothing here knows a role.
 package secure
 
 import (
@@ -25,23 +25,22 @@ import (
 // System is the value of --tls-ca for the certificate authorities of this host.
 const System = "system"
 
-// minVersion is the oldest TLS that is spoken: all that speak to ipwitness are of
-// this decade.
+// minVersion is the oldest TLS version: all clients and servers of ipwitness support it.
 const minVersion = tls.VersionTLS13
 
-// Files are what the --tls-* flags and --token-file name; empty for none.
+// Files are the files that the --tls-* flags and --token-file name; empty for none.
 type Files struct {
-	// Cert and Key are PEM: of a certificate, with its chain, and of its key.
+	// Cert is our certificate with its chain, Key its private key (PEM).
 	Cert, Key string
-	// CA is PEM: who may have signed a server's certificate; or System.
+	// CA is the CA bundle used to verify server certificates (PEM), or System.
 	CA string
-	// ClientCA is PEM: who may have signed a client's certificate.
+	// ClientCA is the CA bundle used to verify client certificates (PEM).
 	ClientCA string
-	// Token is where our own bearer token is.
+	// Token is the file with our own bearer token.
 	Token string
 }
 
-// Check says which file is missing beside the others.
+// Check returns an error if a file is missing that another one needs.
 func (f Files) Check() error {
 	switch {
 	case f.Cert != "" && f.Key == "":
@@ -66,9 +65,9 @@ func (f Files) Exposed() (names []string) {
 	return names
 }
 
-// Server gives the TLS of a server, which speaks protocols; nil where there is no
-// certificate. The files are read at once, and again when they change; where that
-// fails, what they were before goes on being used.
+// Server returns the TLS configuration of a server for protocols; nil without a
+// certificate. The files are read now, and again when they have changed at the next
+// handshake. If they cannot be used then, their previous contents stay in use.
 func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error) {
 	if err := f.Check(); err != nil || f.Cert == "" {
 		return nil, err
@@ -80,10 +79,10 @@ func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error
 		}
 		c := &tls.Config{
 			MinVersion: minVersion, NextProtos: protocols, Certificates: []tls.Certificate{pair},
-			SessionTicketsDisabled: true, // a client is verified anew each time
+			SessionTicketsDisabled: true, // so that every handshake verifies the client
 		}
 		if f.ClientCA != "" {
-			// Who shows none is known by its token, or not at all.
+			// Clients without a certificate may have a token.
 			c.ClientAuth = tls.VerifyClientCertIfGiven
 			c.ClientCAs, err = readCAs(f.ClientCA)
 		}
@@ -98,8 +97,8 @@ func (f Files) Server(log *slog.Logger, protocols ...string) (*tls.Config, error
 	return config, nil
 }
 
-// Verifier verifies the certificates of clients by the files that a Server has now:
-// those of a connection were verified when it was made.
+// Verifier returns a function that verifies a client's certificate by the current files of
+// a Server. The handshake has verified it by the files of that time.
 func Verifier(server *tls.Config) func(chain []*x509.Certificate) error {
 	return func(chain []*x509.Certificate) error {
 		now, err := server.GetConfigForClient(nil)
@@ -117,7 +116,8 @@ func Verifier(server *tls.Config) func(chain []*x509.Certificate) error {
 	}
 }
 
-// Client gives the TLS of a client as the files are now; nil where no CA is named.
+// Client returns the TLS configuration of a client from the current files; nil without a
+// CA and a certificate.
 func (f Files) Client() (*tls.Config, error) {
 	if err := f.Check(); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (f Files) Client() (*tls.Config, error) {
 	return c, nil
 }
 
-// pair reads our own certificate.
+// pair reads our certificate and its key.
 func (f Files) pair() (tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {
@@ -163,8 +163,8 @@ func readCAs(name string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// ClientCredentials are those of a gRPC client: each connection uses the files as
-// they are when it is made. They are nil where no CA is named.
+// ClientCredentials returns the credentials of a gRPC client; nil without a CA. Each
+// connection uses the files as they are when it is made.
 func (f Files) ClientCredentials(log *slog.Logger) (credentials.TransportCredentials, error) {
 	if f.CA == "" {
 		switch {
@@ -183,13 +183,13 @@ func (f Files) ClientCredentials(log *slog.Logger) (credentials.TransportCredent
 	return rotating{credentials.NewTLS(first), current}, nil
 }
 
-// rotating is TLS by files that change.
+// rotating are credentials from files that change.
 type rotating struct {
 	credentials.TransportCredentials
 	current *follower
 }
 
-// ClientHandshake is for credentials.TransportCredentials.
+// ClientHandshake implements credentials.TransportCredentials.
 func (r rotating) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	config, err := r.current.get()
 	if err != nil {
@@ -198,27 +198,27 @@ func (r rotating) ClientHandshake(ctx context.Context, authority string, conn ne
 	return credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
 }
 
-// Clone is for credentials.TransportCredentials.
+// Clone implements credentials.TransportCredentials.
 func (r rotating) Clone() credentials.TransportCredentials { return r }
 
-// Known wants a client certificate of who asks for some paths, where there is TLS.
+// Known requires a client certificate for some paths if there is TLS.
 func Known(next http.Handler, config *tls.Config, paths ...string) http.Handler {
 	if config == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(paths, r.URL.Path) && (r.TLS == nil || len(r.TLS.VerifiedChains) == 0) {
-			http.Error(w, "show a client certificate that is signed by the CA of --tls-client-ca", http.StatusUnauthorized)
+			http.Error(w, "this path requires a client certificate signed by the CA of --tls-client-ca", http.StatusUnauthorized)
 			return
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
-// maxToken is how many bytes a token has at most.
+// maxToken is the maximum size of a token in bytes.
 const maxToken = 64 << 10
 
-// ReadToken gives the bearer token that a file has now.
+// ReadToken returns the bearer token that a file contains now.
 func ReadToken(name string) (string, error) {
 	file, err := os.Open(name)
 	if err != nil {
@@ -236,10 +236,10 @@ func ReadToken(name string) (string, error) {
 	return token, nil
 }
 
-// Token is the bearer token of a file, read again for each call.
+// Token is a file with a bearer token, which is read for each call.
 type Token string
 
-// GetRequestMetadata is for credentials.PerRPCCredentials.
+// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (t Token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	token, err := ReadToken(string(t))
 	if err != nil {
@@ -248,10 +248,11 @@ func (t Token) GetRequestMetadata(context.Context, ...string) (map[string]string
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity is for credentials.PerRPCCredentials.
+// RequireTransportSecurity implements credentials.PerRPCCredentials.
 func (t Token) RequireTransportSecurity() bool { return true }
 
-// RoundTripper sends the token with each request, over TLS or to this host only.
+// RoundTripper returns a transport that sends the token with each request. It sends only
+// over TLS, or to this host.
 func (t Token) RoundTripper(next http.RoundTripper) http.RoundTripper { return bearer{t, next} }
 
 type bearer struct {
@@ -259,7 +260,7 @@ type bearer struct {
 	next  http.RoundTripper
 }
 
-// RoundTrip is for http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !loopback(r.URL.Hostname()) {
 		return nil, Problem{errors.New("--token-file is not sent without TLS, where all on the way could read it: use an https:// server")}
@@ -273,20 +274,25 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(r)
 }
 
-// Problem is why a request was not even sent: what is wrong is on this side.
+// Problem is an error on this side that kept a request from being sent.
 type Problem struct{ error }
 
-// RoundTrip is for http.RoundTripper: a transport that cannot be had.
+// RoundTrip implements http.RoundTripper for a transport that could not be created.
 func (p Problem) RoundTrip(*http.Request) (*http.Response, error) { return nil, p }
 
-// NewProblem makes a Problem of an error.
+// NewProblem returns an error as a Problem.
 func NewProblem(err error) Problem { return Problem{err} }
 
 func loopback(host string) bool {
 	return host == "localhost" || net.ParseIP(host).IsLoopback()
 }
 
-// follower has what files say, and reads them again when they change.
+// follower holds a configuration made from files, and makes it again when they change.
+//
+// It looks at the files at each handshake. grpc's certprovider/pemfile, which polls them
+// from a goroutine, would apply a rotation or a revoked CA later, and could neither fail
+// at startup nor report that the new files cannot be used. controller-runtime's
+// certwatcher does not follow CA bundles.
 type follower struct {
 	log     *slog.Logger
 	names   []string
@@ -294,13 +300,13 @@ type follower struct {
 	read    func() (*tls.Config, error)
 
 	mu    sync.Mutex
-	state []os.FileInfo // of the files, nil for one that is not there
+	state []os.FileInfo // of the files; nil for a missing one
 	value *tls.Config
 	valid bool
-	said  string // what was wrong with them
+	said  string // the last error that was logged
 }
 
-// unchanged tells whether a file is what it was.
+// unchanged reports whether two states of a file are the same.
 func unchanged(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
@@ -308,7 +314,7 @@ func unchanged(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// follow gives what read makes of the files, and again when one of them has changed.
+// follow returns a follower of the files, which calls read when one of them has changed.
 func (f Files) follow(log *slog.Logger, read func() (*tls.Config, error)) *follower {
 	var names []string
 	for _, name := range []string{f.Cert, f.Key, f.CA, f.ClientCA} {
@@ -319,13 +325,14 @@ func (f Files) follow(log *slog.Logger, read func() (*tls.Config, error)) *follo
 	return &follower{log: log, names: names, exposed: f.Exposed, read: read}
 }
 
-// get gives what the files say, or said when they could last be used.
+// get returns the configuration from the files as they are, or as they were when they could
+// last be used.
 func (f *follower) get() (*tls.Config, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := make([]os.FileInfo, len(f.names))
 	for i, name := range f.names {
-		now[i], _ = os.Stat(name) // read says what is wrong
+		now[i], _ = os.Stat(name) // read returns the error
 	}
 	if f.valid && slices.EqualFunc(f.state, now, unchanged) {
 		return f.value, nil
@@ -334,17 +341,17 @@ func (f *follower) get() (*tls.Config, error) {
 	switch {
 	case err == nil:
 		if f.valid {
-			f.log.Info("files of TLS have changed and are used anew", "files", f.names)
+			f.log.Info("reloaded changed TLS files", "files", f.names)
 		}
 		f.value, f.state, f.valid, f.said = value, now, true, ""
 		for _, name := range f.exposed() {
-			f.log.Warn("every user of this host can read a secret: take that away with 'chmod o=', or for a Secret in Kubernetes with defaultMode 0440", "file", name)
+			f.log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 		}
 	case !f.valid:
 		return value, err
-	case f.said != err.Error(): // one of two may be written already: it is tried again
+	case f.said != err.Error(): // tried again: perhaps only one of two files is written yet
 		f.said = err.Error()
-		f.log.Warn("files of TLS have changed and cannot be used: what they were before is used on", "error", err)
+		f.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
 	}
 	return f.value, nil
 }

@@ -16,18 +16,18 @@ var (
 		"Until when the certificate of --tls-cert is valid, as the file is now; not there without one.", nil, nil)
 )
 
-// Describe is for prometheus.Collector: how long our own certificate is valid.
+// Describe implements prometheus.Collector. The metrics are the validity of our certificate.
 func (f Files) Describe(out chan<- *prometheus.Desc) {
 	out <- notBeforeDesc
 	out <- notAfterDesc
 }
 
-// Collect is for prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (f Files) Collect(out chan<- prometheus.Metric) {
 	raw, err := os.ReadFile(f.Cert)
 	block, _ := pem.Decode(raw)
 	if err != nil || block == nil {
-		return // there is none, or the log says what is wrong with it
+		return // no certificate, or the log has the error
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {

@@ -9,23 +9,23 @@ import (
 )
 
 const (
-	// burstLines is how many events of one second have a line each; the rest are counted.
+	// burstLines is the number of events per burstWindow that have a line each. The others are
+	// counted.
 	burstLines = 20
-	// burstWindow is that second.
+	// burstWindow is the time over which events are counted.
 	burstWindow = time.Second
 )
 
-// burst decides which events have a line of their own. After a second that had
-// too many, all are counted until a second comes that has few.
+// burst decides which events have a line of their own. After a window with too many events, all
+// events are counted until a window has few events.
 type burst struct {
 	since time.Time
 	seen  int            // events in this window
-	rest  map[string]int // events in this window that had no line, by kind
-	busy  bool           // the window before had too many
+	rest  map[string]int // events in this window without a line, by kind
+	busy  bool           // the previous window had too many events
 }
 
-// take tells whether an event has a line. It ends the window before, if that
-// is over, by calling end.
+// take reports whether an event has a line. It first calls end if the previous window is over.
 func (b *burst) take(now time.Time, kind string, end func(time.Time, string)) bool {
 	b.tick(now, end)
 	if b.seen == 0 {
@@ -42,7 +42,7 @@ func (b *burst) take(now time.Time, kind string, end func(time.Time, string)) bo
 	return false
 }
 
-// tick ends the window if its second is over, and gives end what was counted.
+// tick ends the window if it is over, and passes the counts to end.
 func (b *burst) tick(now time.Time, end func(now time.Time, count string)) {
 	if now.Sub(b.since) < burstWindow {
 		return
@@ -54,7 +54,7 @@ func (b *burst) tick(now time.Time, end func(now time.Time, count string)) {
 	b.seen, b.rest = 0, nil
 }
 
-// countKinds gives 12 came, 3 left; or, where some had lines before, 12 more came.
+// countKinds formats counts: "12 came, 3 left", or "12 more came" if other events had lines.
 func countKinds(rest map[string]int, more bool) string {
 	format := "%d %s"
 	if more {

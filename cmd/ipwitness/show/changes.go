@@ -5,25 +5,25 @@ import (
 	"slices"
 )
 
-// Changes keeps the state that a watch has told of, so that a state that is
-// sent again (by a watch that was cut, or was too slow) shows only what is new.
+// Changes keeps the state that a watch has sent. If the state is sent again, because the watch was
+// disconnected or too slow, only the differences are shown.
 type Changes[T any] struct {
 	key   func(T) string
 	known map[string]T
-	// missing has what a state that is being sent has not named yet; nil
-	// where none is being sent.
+	// missing contains the items that the state being sent has not contained so far; nil if no state
+	// is being sent.
 	missing map[string]T
 }
 
-// NewChanges makes an empty one; key names what an item is about.
+// NewChanges returns an empty Changes; key returns the identity of an item.
 func NewChanges[T any](key func(T) string) *Changes[T] {
 	return &Changes[T]{key: key, known: map[string]T{}}
 }
 
-// Begin says that the whole state comes now: what it does not name is gone.
+// Begin announces that the whole state follows. Items that it does not contain are gone.
 func (c *Changes[T]) Begin() { c.missing = maps.Clone(c.known) }
 
-// Put takes an item and gives the one it takes the place of.
+// Put stores an item and returns the one that it replaces.
 func (c *Changes[T]) Put(item T) (before T, had bool) {
 	k := c.key(item)
 	before, had = c.known[k]
@@ -32,7 +32,7 @@ func (c *Changes[T]) Put(item T) (before T, had bool) {
 	return before, had
 }
 
-// Drop forgets an item and gives what was known of it.
+// Drop removes an item and returns its previous value.
 func (c *Changes[T]) Drop(item T) (before T, had bool) {
 	k := c.key(item)
 	before, had = c.known[k]
@@ -41,8 +41,8 @@ func (c *Changes[T]) Drop(item T) (before T, had bool) {
 	return before, had
 }
 
-// Complete says that the whole state was sent, and gives what is gone, in order
-// of the keys.
+// Complete announces that the whole state was sent, and returns the items that are gone, sorted by
+// key.
 func (c *Changes[T]) Complete() []T {
 	var gone []T
 	for _, k := range slices.Sorted(maps.Keys(c.missing)) {

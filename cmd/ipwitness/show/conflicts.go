@@ -12,7 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// conflictColumns is how a table shows conflicts.
+// conflictColumns returns the columns of a table of conflicts.
 func conflictColumns() []column[*pb.Conflict] {
 	return []column[*pb.Conflict]{
 		{header: "ID", room: 16, cell: func(c *pb.Conflict, _ time.Time) string { return c.GetId() }},
@@ -29,10 +29,10 @@ func conflictColumns() []column[*pb.Conflict] {
 	}
 }
 
-// ConflictNames gives the short names of the owners of a conflict.
+// ConflictNames returns the short names of the owners of a conflict.
 func ConflictNames(c *pb.Conflict) string { return strings.Join(names(c.GetOwners()), " | ") }
 
-// ConflictState gives the state of a conflict, and whether it is acknowledged.
+// ConflictState returns the state of a conflict, and whether it is acknowledged.
 func ConflictState(c *pb.Conflict) string {
 	if c.GetAcknowledgement() != nil {
 		return c.GetState().String() + " (ack)"
@@ -40,12 +40,12 @@ func ConflictState(c *pb.Conflict) string {
 	return c.GetState().String()
 }
 
-// ConflictLine tells a conflict from others of its address.
+// ConflictLine describes a conflict in a line that distinguishes it from others of its address.
 func ConflictLine(c *pb.Conflict) string {
 	return clean(join("  ", c.GetId(), scope(c.GetScope()), ConflictNames(c)))
 }
 
-// Acknowledged says whether a conflict is acknowledged.
+// Acknowledged writes whether a conflict is acknowledged.
 func Acknowledged(w io.Writer, c *pb.Conflict, now time.Time) error {
 	p := &page{now: now}
 	about := fmt.Sprintf("Conflict %s of %s (%s)", c.GetId(), c.GetAddress(), ConflictNames(c))
@@ -67,7 +67,7 @@ func until(ack *pb.Acknowledgement, layout string, now time.Time) string {
 	return fmt.Sprintf("until %s: %s", clockTo(layout, ack.GetExpiresAt(), now), strings.Join(strings.Fields(ack.GetReason()), " ")) + by
 }
 
-// ConflictChanges makes a Changes of conflicts.
+// ConflictChanges returns a Changes of conflicts.
 func ConflictChanges() *Changes[*pb.Conflict] { return NewChanges((*pb.Conflict).GetId) }
 
 // Conflicts writes conflicts as a table.
@@ -75,7 +75,7 @@ func Conflicts(w io.Writer, conflicts []*pb.Conflict, wide bool, now time.Time) 
 	return list(w, narrow(conflictColumns(), wide), conflicts, now)
 }
 
-// Conflict writes all that is known of one conflict as a page.
+// Conflict writes the details of one conflict as a page.
 func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 	p := &page{now: now}
 	p.line("%s", c.GetSummary())
@@ -104,7 +104,7 @@ func Conflict(w io.Writer, c *pb.Conflict, now time.Time) error {
 	return p.write(w)
 }
 
-// lasting says how long a conflict lasts or lasted.
+// lasting formats how long a conflict has lasted.
 func lasting(c *pb.Conflict, now time.Time) string {
 	from := c.GetDetectedAt()
 	switch {
@@ -117,7 +117,7 @@ func lasting(c *pb.Conflict, now time.Time) string {
 	}
 }
 
-// timeline writes what happened, in the order in which it did.
+// timeline adds the events of a conflict in chronological order.
 func (p *page) timeline(c *pb.Conflict) {
 	type event struct {
 		at   *timestamppb.Timestamp
@@ -131,8 +131,8 @@ func (p *page) timeline(c *pb.Conflict) {
 	}
 	owners := c.GetOwners()
 	for i, name := range names(owners) {
-		add(owners[i].GetAssignedAt(), name+" was given the address")
-		add(owners[i].GetFirstSeen(), name+" was first seen with it")
+		add(owners[i].GetAssignedAt(), name+" got the address")
+		add(owners[i].GetFirstSeen(), name+" was first seen with the address")
 	}
 	add(c.GetDetectedAt(), "suspected")
 	add(c.GetConfirmedAt(), "confirmed")
@@ -147,5 +147,5 @@ func (p *page) timeline(c *pb.Conflict) {
 	for _, e := range events {
 		t.Row("  "+clock(e.at, p.now), e.what)
 	}
-	_ = t.Flush() // a page keeps its text in memory
+	_ = t.Flush() // writing to a page cannot fail
 }

@@ -6,8 +6,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Unseen returns one sentence for each thing that an answer could not take into
-// account. It returns none if all nodes are seen, or if the server sent no coverage.
+// Unseen returns one sentence for each gap in the coverage of an answer. It returns none if all nodes
+// are seen, or if the server sent no coverage.
 func Unseen(c *pb.Coverage) (sentences []string) {
 	if c == nil {
 		return nil
@@ -18,19 +18,19 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	expected, heard := int(c.GetExpected()), int(c.GetHeard())
 	switch silent := expected - heard; {
 	case expected == 0:
-		add("No agent is heard from: nothing is seen.")
+		add("No agent is connected, so nothing is seen.")
 	case heard == 0:
-		add("None of %s is heard from (%s): nothing is seen.", Count(expected, "node", "nodes"), counted(c.GetSilentNodes(), silent))
+		add("None of %s is connected (%s), so nothing is seen.", Count(expected, "node", "nodes"), counted(c.GetSilentNodes(), silent))
 	case silent == 1:
-		add("1 of %d nodes is not heard from (%s): what happens there is not seen.", expected, counted(c.GetSilentNodes(), silent))
+		add("1 of %d nodes is disconnected (%s), so ipwitness does not see what happens there.", expected, counted(c.GetSilentNodes(), silent))
 	case silent > 1:
-		add("%d of %d nodes are not heard from (%s): what happens there is not seen.", silent, expected, counted(c.GetSilentNodes(), silent))
+		add("%d of %d nodes are disconnected (%s), so ipwitness does not see what happens there.", silent, expected, counted(c.GetSilentNodes(), silent))
 	}
 	if n := int(c.GetWithoutAddresses()); n > 0 {
 		add("On %d of %s (%s), addresses inside network namespaces are not seen.", n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutAddresses(), n))
 	}
 	if n := int(c.GetLeftOut()); n > 0 {
-		add("Of %d of %s (%s), some of what the agent reports is left out, because the aggregator has no room for it.",
+		add("For %d of %s (%s), the aggregator dropped some of the agent's reports because it lacks memory.",
 			n, Count(expected, "node", "nodes"), counted(c.GetNodesLeftOut(), n))
 	}
 	switch c.GetUnknown() {
@@ -38,18 +38,18 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	case pb.Coverage_STARTING:
 		add("The server has just started: some agents may not have reconnected yet.")
 	case pb.Coverage_KUBERNETES:
-		add("The Kubernetes API cannot be relied on now: which nodes should have an agent is not known.")
+		add("The Kubernetes API is currently unreliable, so it is not known which nodes should have an agent.")
 	default:
-		add("Which nodes should have an agent is not known.")
+		add("It is not known which nodes should have an agent.")
 	}
 	if n := int(c.GetWithoutFrames()); n > 0 {
-		add("On %d of %s (%s), not all frames are seen: a duplicate that only frames show is not found there.",
+		add("On %d of %s (%s), not all frames are seen, so a duplicate that only frames show is not detected there.",
 			n, Count(expected, "node", "nodes"), counted(c.GetNodesWithoutFrames(), n))
 	}
 	return sentences
 }
 
-// counted lists the first of n names, followed by the number of the remaining ones.
+// counted lists the first of n names, followed by the number of remaining names.
 func counted(names []string, n int) string {
 	const most = 5
 	shown := names[:min(len(names), most)]

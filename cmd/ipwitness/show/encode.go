@@ -18,7 +18,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Format is what -o asks for.
+// Format is an output format (-o).
 type Format string
 
 // The formats.
@@ -29,7 +29,7 @@ const (
 	FormatYAML  Format = "yaml"  // for programs
 )
 
-// ForPrograms tells whether the format is JSON or YAML.
+// ForPrograms reports whether the format is JSON or YAML.
 func (f Format) ForPrograms() bool { return f == FormatJSON || f == FormatYAML }
 
 // Message writes one message.
@@ -41,8 +41,8 @@ func Message(w io.Writer, f Format, m proto.Message) error {
 	return encode(w, f, raw)
 }
 
-// List writes one object that has all messages under name and, if it is known, the
-// coverage of the list.
+// List writes one object with all messages under name and, if it is known, the coverage of the
+// list.
 func List[T proto.Message](w io.Writer, f Format, name string, items []T, coverage *pb.Coverage) error {
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {
@@ -65,7 +65,7 @@ func List[T proto.Message](w io.Writer, f Format, name string, items []T, covera
 	return encode(w, f, fmt.Appendf(nil, `{%q:%s,"coverage":%s}`, name, all, rests))
 }
 
-// Value writes a value that is no message.
+// Value writes a value that is not a message.
 func Value(w io.Writer, f Format, v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -74,8 +74,8 @@ func Value(w io.Writer, f Format, v any) error {
 	return encode(w, f, raw)
 }
 
-// Event writes one event of a watch: in JSON on one line, in YAML as one
-// document. The name says what the message is.
+// Event writes one event of a watch with the message under name: in JSON on one line, in YAML as one
+// document.
 func Event(w io.Writer, f Format, kind, name string, m proto.Message) error {
 	raw, err := messageJSON(m)
 	if err != nil {
@@ -84,7 +84,7 @@ func Event(w io.Writer, f Format, kind, name string, m proto.Message) error {
 	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,%q:%s}`, kind, name, raw))
 }
 
-// Lost writes the event that says how many others were left out.
+// Lost writes the event with the number of lost events.
 func Lost(w io.Writer, f Format, kind string, lost uint32) error {
 	return writeEvent(w, f, fmt.Sprintf(`{"type":%q,"lost":%d}`, kind, lost))
 }
@@ -96,7 +96,7 @@ func writeEvent(w io.Writer, f Format, raw string) error {
 		}
 		return encode(w, f, []byte(raw))
 	}
-	var line bytes.Buffer // whole, so that a reader never finds half a line
+	var line bytes.Buffer // written at once, so that a reader never gets half a line
 	if err := json.Compact(&line, []byte(raw)); err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func writeEvent(w io.Writer, f Format, raw string) error {
 	return err
 }
 
-// messageJSON encodes as the REST API does: zeros and empty lists are there.
+// messageJSON encodes a message like the REST API: with zeros and empty lists.
 func messageJSON(m proto.Message) (json.RawMessage, error) {
 	return protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(m)
 }
@@ -164,8 +164,7 @@ func visible(n *yaml.Node) {
 	}
 }
 
-// plain takes the braces and quotes of JSON from a YAML document; empty lists
-// and maps keep theirs.
+// plain removes the braces and quotes of JSON from a YAML document, except for empty lists and maps.
 func plain(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {
 		n.Style = 0

@@ -7,8 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Explain writes why an address is, or is not, in conflict: the answer first,
-// then what it rests on.
+// Explain writes why an address is, or is not, in conflict: first the answer, then the evidence.
 func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 	p := &page{now: now}
 	p.line("%s", e.GetSummary())
@@ -29,7 +28,7 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 	for _, c := range e.GetConflicts() {
 		if c.GetState() != pb.Conflict_RESOLVED {
 			p.related("Kubernetes says:", c.GetRelated())
-			break // of all conflicts of one address it says much the same
+			break // the related objects of all conflicts of an address are nearly the same
 		}
 	}
 	for _, c := range e.GetConflicts() {
@@ -47,19 +46,19 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 		for _, c := range e.GetConflicts() {
 			t.Row("  "+c.GetId(), ConflictState(c)+lasting(c, now), scope(c.GetScope()), ConflictNames(c), prefixed("cause ", c.GetCause()))
 		}
-		_ = t.Flush() // a page keeps its text in memory
+		_ = t.Flush() // writing to a page cannot fail
 		for _, c := range e.GetConflicts() {
 			if ack := c.GetAcknowledgement(); ack != nil {
 				p.line("  %s is acknowledged %s", c.GetId(), until(ack, time.TimeOnly, now))
 			}
 		}
 		p.line("")
-		p.line("`ipwitness conflicts ID` shows one of them with its timeline and what to do.")
+		p.line("`ipwitness conflicts ID` shows one of them with its timeline and the steps to take.")
 	}
 	return p.write(w)
 }
 
-// steps adds the rules that applied, or those that did not.
+// steps adds the rules that applied, or the rules that did not.
 func (p *page) steps(title string, steps []*pb.ExplainResponse_Step, applied bool) {
 	t := NewTable(p)
 	for _, s := range steps {
@@ -71,5 +70,5 @@ func (p *page) steps(title string, steps []*pb.ExplainResponse_Step, applied boo
 		p.line("")
 		p.line("%s", title)
 	}
-	_ = t.Flush() // a page keeps its text in memory
+	_ = t.Flush() // writing to a page cannot fail
 }

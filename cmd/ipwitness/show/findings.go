@@ -15,7 +15,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// findingColumns is how a table shows findings.
+// findingColumns returns the columns of a table of findings.
 func findingColumns() []column[*pb.Finding] {
 	return []column[*pb.Finding]{
 		{header: "SEVERITY", room: 8, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSeverity().String() }},
@@ -26,7 +26,7 @@ func findingColumns() []column[*pb.Finding] {
 		{header: "POOL", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return poolName(f.GetPool()) }},
 		{header: "SINCE", ages: true, cell: func(f *pb.Finding, now time.Time) string { return ago(f.GetDetectedAt(), now) }},
 		{header: "ID", room: 16, cell: func(f *pb.Finding, _ time.Time) string { return f.GetId() }},
-		{header: "BOOKED FOR", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return bookedFor(f.GetAllocations()) }},
+		{header: "ALLOCATED TO", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return allocatedTo(f.GetAllocations()) }},
 		{header: "SUMMARY", wide: true, cell: func(f *pb.Finding, _ time.Time) string { return f.GetSummary() }},
 	}
 }
@@ -36,7 +36,7 @@ func findingColumns() []column[*pb.Finding] {
 func SortFindings(findings []*pb.Finding) {
 	rank := map[string]int{}
 	for i, kind := range verdict.FindingKinds() {
-		rank[kind] = i - len(verdict.FindingKinds()) // others come last
+		rank[kind] = i - len(verdict.FindingKinds()) // unknown kinds come last
 	}
 	address := func(f *pb.Finding) netip.Addr {
 		a, _ := netip.ParseAddr(f.GetAddress())
@@ -52,7 +52,7 @@ func SortFindings(findings []*pb.Finding) {
 	})
 }
 
-// FindingNodes are the names of the nodes that a finding is about.
+// FindingNodes returns the names of the nodes that a finding is about.
 func FindingNodes(f *pb.Finding) []string {
 	nodes := slices.Clone(f.GetNodes())
 	if node := f.GetPool().GetNode(); node != "" && !slices.Contains(nodes, node) {
@@ -61,13 +61,13 @@ func FindingNodes(f *pb.Finding) []string {
 	return nodes
 }
 
-// FindingLine tells a finding from others.
+// FindingLine describes a finding in one line.
 func FindingLine(f *pb.Finding) string {
 	about := join(" ", few(findingAddresses(f)), few(names(f.GetOwners())), poolName(f.GetPool()))
 	return clean(join(": ", f.GetSeverity().String()+" "+f.GetKind(), about))
 }
 
-// findingAddresses are the addresses, or prefixes, that a finding is about.
+// findingAddresses returns the addresses, or prefixes, that a finding is about.
 func findingAddresses(f *pb.Finding) []string {
 	if f.GetAddress() != "" {
 		return []string{f.GetAddress()}
@@ -75,10 +75,10 @@ func findingAddresses(f *pb.Finding) []string {
 	return f.GetAddresses()
 }
 
-// named is how many of many names are shown.
+// named is the number of names that few shows if there are many.
 const named = 2
 
-// few gives names with commas between; of many only the first, and a count.
+// few joins names with commas. If there are many, it shows the first ones and a count.
 func few(all []string) string {
 	if len(all) > named+1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(all[:named], ", "), len(all)-named)
@@ -86,11 +86,11 @@ func few(all []string) string {
 	return strings.Join(all, ", ")
 }
 
-// grouped is how many findings that are alike have a line each.
+// grouped is the number of similar findings that have a line each.
 const grouped = 3
 
-// Findings writes findings, which are in order, as a table. Many that are alike, of one
-// kind, pool and node, have one line together, unless wide is set.
+// Findings writes sorted findings as a table. Many findings of the same kind, pool and node share one
+// line, unless wide is set.
 func Findings(w io.Writer, findings []*pb.Finding, wide bool, now time.Time) error {
 	columns := narrow(findingColumns(), wide)
 	t := NewTable(w, headers(columns)...)
@@ -110,13 +110,13 @@ func Findings(w io.Writer, findings []*pb.Finding, wide bool, now time.Time) err
 	return t.Flush()
 }
 
-// alike tells whether two findings may have one line together.
+// alike reports whether two findings may share a line.
 func alike(a, b *pb.Finding) bool {
 	return a.GetSeverity() == b.GetSeverity() && a.GetKind() == b.GetKind() && a.GetAddress() != "" && b.GetAddress() != "" &&
 		poolKey(a.GetPool()) == poolKey(b.GetPool()) && slices.Equal(FindingNodes(a), FindingNodes(b))
 }
 
-// group makes one finding of many that are alike, for one line of a table.
+// group combines similar findings into one, for one line of a table.
 func group(findings []*pb.Finding) *pb.Finding {
 	out := &pb.Finding{
 		Severity: findings[0].GetSeverity(), Kind: fmt.Sprintf("%s (%d)", findings[0].GetKind(), len(findings)),
@@ -134,17 +134,17 @@ func group(findings []*pb.Finding) *pb.Finding {
 	return out
 }
 
-// bookedFor says whom IPAM has an address for.
-func bookedFor(allocations []*pb.Allocation) string {
+// allocatedTo lists the workloads that an address is allocated to.
+func allocatedTo(allocations []*pb.Allocation) string {
 	var out []string
 	for _, al := range allocations {
-		out = append(out, booked(al))
+		out = append(out, allocation(al))
 	}
 	return strings.Join(out, " | ")
 }
 
-// booked says whom an allocation is for.
-func booked(al *pb.Allocation) string {
+// allocation returns the workload that an allocation is for.
+func allocation(al *pb.Allocation) string {
 	who := prefixed("container/", shortID(al.GetContainerId()))
 	if al.GetPod() != "" {
 		who = al.GetNamespace() + "/" + al.GetPod()
@@ -152,7 +152,7 @@ func booked(al *pb.Allocation) string {
 	return first(join("", who, prefixed("@", al.GetNode())), "?")
 }
 
-// Finding writes all that is known of one finding as a page.
+// Finding writes the details of one finding as a page.
 func Finding(w io.Writer, f *pb.Finding, now time.Time) error {
 	p := &page{now: now}
 	p.line("%s", f.GetSummary())
@@ -181,7 +181,7 @@ func Finding(w io.Writer, f *pb.Finding, now time.Time) error {
 	return p.write(w)
 }
 
-// bullets adds facts, each on a line.
+// bullets adds facts, each on its own line.
 func (p *page) bullets(title string, facts []string) {
 	if len(facts) == 0 {
 		return
@@ -193,7 +193,7 @@ func (p *page) bullets(title string, facts []string) {
 	}
 }
 
-// rows puts several addresses on each line.
+// rows formats several addresses per line.
 func rows(addresses []string) (out []string) {
 	const width = 8
 	for chunk := range slices.Chunk(addresses, width) {
@@ -202,13 +202,13 @@ func rows(addresses []string) (out []string) {
 	return out
 }
 
-// fixes adds the commands that would put it right.
+// fixes adds the commands that repair IPAM.
 func (p *page) fixes(fixes []*pb.Fix) {
 	if len(fixes) == 0 {
 		return
 	}
 	p.line("")
-	p.line("What would put it right (ipwitness changes nothing; `ipwitness audit --fix-plan` makes one script of all):")
+	p.line("Repair commands (ipwitness changes nothing; `ipwitness audit --fix-plan` prints all of them as one script):")
 	for i, f := range fixes {
 		f = readable(f)
 		where := "where kubectl works"

@@ -14,9 +14,9 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Live is the account that ipwitness run prints in a terminal: one line for each
-// owner that comes or goes, and the details of each conflict. Each block is written
-// at once, so that no other output interrupts it.
+// Live is the output of ipwitness run in a terminal: one line for each owner that appears or
+// disappears, and the details of each conflict. Each block is written at once, so that no other
+// output interrupts it.
 type Live struct {
 	w       io.Writer
 	paint   painter
@@ -28,14 +28,14 @@ type Live struct {
 
 	owners    *Changes[*pb.Owner]
 	conflicts *Changes[*pb.Conflict]
-	opened    bool // the owners there were at the start have been told
-	looked    bool // and the conflicts
+	opened    bool // the initial owners have been summarized
+	looked    bool // the initial conflicts have been shown
 	widths    *Table
 
 	ownerBurst, conflictBurst burst
 }
 
-// NewLive makes an account on w; program is how the user calls this program.
+// NewLive returns a Live that writes to w; program is how the user invokes this program.
 func NewLive(w io.Writer, color bool, program string) *Live {
 	return &Live{
 		w:         w,
@@ -47,14 +47,14 @@ func NewLive(w io.Writer, color bool, program string) *Live {
 	}
 }
 
-// Err gives the first error of writing.
+// Err returns the first write error.
 func (l *Live) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// block begins a block of output. The function that it returns writes the block.
+// block begins a block of output. The returned function writes the block.
 func (l *Live) block() (write func()) {
 	l.mu.Lock()
 	return func() {
@@ -66,18 +66,18 @@ func (l *Live) block() (write func()) {
 	}
 }
 
-// Watching is what the account begins with.
+// Watching describes what is watched, for the first lines of the output.
 type Watching struct {
 	Node       *pb.Node // the node, as its agent reported it
 	GRPC, HTTP string   // where the servers listen
 }
 
-// Start says what is watched, and how to ask.
+// Start prints what is watched, and how to query it.
 func (l *Live) Start(version string, w Watching) {
 	defer l.block()()
 	n := w.Node
 	l.print("%s %s watches node %s (Linux %s)\n", l.paint.bold("ipwitness"), version, clean(n.GetName()), clean(n.GetKernel()))
-	l.print("  addresses   by netlink, in %s\n", Count(int(n.GetNamespaces()), "network namespace", "network namespaces"))
+	l.print("  addresses   with netlink, in %s\n", Count(int(n.GetNamespaces()), "network namespace", "network namespaces"))
 	l.print("  wire        %s\n", wire(n))
 	l.print("  API         http://%s (REST, metrics), %s (gRPC)\n", w.HTTP, w.GRPC)
 	l.print("  times       %s\n", zone)
@@ -93,19 +93,19 @@ func (l *Live) Start(version string, w Watching) {
 
 func wire(n *pb.Node) string {
 	if n.GetPorts() == 0 {
-		return clean(first(n.GetWire(), "off")) + ", no port to watch yet"
+		return clean(first(n.GetWire(), "off")) + ", no ports yet"
 	}
 	return clean(n.GetWire()) + " on " + Count(int(n.GetPorts()), "port", "ports")
 }
 
-// Begin says that the whole state comes now: after a start, and after a loss.
+// Begin announces that the whole state follows, after the start or after lost events.
 func (l *Live) Begin() {
 	defer l.block()()
 	l.owners.Begin()
 	l.conflicts.Begin()
 }
 
-// Owner takes one event of the watch of owners.
+// Owner handles one event of the watch of owners.
 func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
 	defer l.block()()
 	o := e.GetOwner()
@@ -140,14 +140,14 @@ func (l *Live) Owner(e *pb.WatchOwnersResponse, now time.Time) {
 	}
 }
 
-// quiet tells of an owner that it is no news: link-local addresses come with
-// every interface, and what is not compared concerns nobody else.
+// quiet reports whether an owner is not shown: every interface has link-local addresses, and owners
+// that are not compared cannot be in conflict.
 func quiet(o *pb.Owner) bool {
 	addr, err := netip.ParseAddr(o.GetAddress())
 	return err == nil && addr.Is6() && addr.IsLinkLocalUnicast() || o.GetExcluded() != ""
 }
 
-// summary counts what is held now.
+// summary counts the addresses and their owners.
 func (l *Live) summary() string {
 	addresses, holders := map[string]bool{}, map[string]bool{}
 	for _, o := range l.owners.known {
@@ -166,7 +166,7 @@ func (l *Live) owner(now time.Time, sign, event string, o *pb.Owner, note string
 	l.say(now, "%s\n", l.columns(sign, o.GetAddress(), Name(o), place(o), note))
 }
 
-// columns gives one aligned line; columns widen as the account goes on.
+// columns returns one aligned line. Columns become wider as needed.
 func (l *Live) columns(sign string, cells ...string) string {
 	l.widths.Row(cells...)
 	row := l.widths.rows[0]
@@ -177,7 +177,7 @@ func (l *Live) columns(sign string, cells ...string) string {
 	return sign + gap + strings.TrimRight(l.widths.line(row), " ")
 }
 
-// Conflict takes one event of the watch of conflicts.
+// Conflict handles one event of the watch of conflicts.
 func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 	defer l.block()()
 	c := e.GetConflict()
@@ -190,7 +190,7 @@ func (l *Live) Conflict(e *pb.WatchConflictsResponse, now time.Time) {
 		case before.GetAcknowledgement() == nil && c.GetAcknowledgement() != nil:
 			l.say(now, "ACK        %s: %s  id %s\n", clean(c.GetAddress()), clean(until(c.GetAcknowledgement(), time.TimeOnly, now)), clean(c.GetId()))
 		case before.GetAcknowledgement() != nil && c.GetAcknowledgement() == nil:
-			l.say(now, "ACK ENDED  %s: %s, as before  id %s\n", clean(c.GetAddress()), l.paint.red(ConflictState(c)), clean(c.GetId()))
+			l.say(now, "ACK ENDED  %s: %s again  id %s\n", clean(c.GetAddress()), l.paint.red(ConflictState(c)), clean(c.GetId()))
 		}
 	case pb.Watch_REMOVED:
 		l.conflicts.Drop(c)
@@ -231,7 +231,7 @@ func (l *Live) conflict(now time.Time, c *pb.Conflict) {
 	}
 }
 
-// Tick ends bursts whose second is over; call it every second or so.
+// Tick ends bursts whose window is over. It should be called about every second.
 func (l *Live) Tick(now time.Time) {
 	defer l.block()()
 	l.ownerBurst.tick(now, l.endOwners)
@@ -243,7 +243,7 @@ func (l *Live) endOwners(now time.Time, count string) {
 }
 
 func (l *Live) endConflicts(now time.Time, count string) {
-	l.say(now, "%s\n", l.paint.bold("…  conflicts: "+count+" (see "+l.program+" conflicts)"))
+	l.say(now, "%s\n", l.paint.bold("…  conflicts: "+count+" ("+l.program+" conflicts lists them)"))
 }
 
 // say writes a line that begins with the time.
@@ -251,18 +251,17 @@ func (l *Live) say(now time.Time, format string, args ...any) {
 	l.print("%s  "+format, append([]any{l.paint.dim(now.UTC().Format(time.TimeOnly))}, args...)...)
 }
 
-// note writes a line that belongs to the one before.
+// note writes a line that belongs to the previous one.
 func (l *Live) note(format string, args ...any) { l.print("            "+format+"\n", args...) }
 
 func (l *Live) print(format string, args ...any) { fmt.Fprintf(&l.text, format, args...) }
 
-// Logger returns a logger that writes records of a level or above as lines of the
-// account.
+// Logger returns a logger that writes records of a level or above as lines of the live output.
 func (l *Live) Logger(level slog.Leveler) *slog.Logger {
 	return slog.New(&liveHandler{live: l, level: level})
 }
 
-// liveHandler writes log records into the account.
+// liveHandler writes log records into the live output.
 type liveHandler struct {
 	live   *Live
 	level  slog.Leveler
@@ -318,7 +317,7 @@ func (h *liveHandler) WithGroup(name string) slog.Handler {
 	return &with
 }
 
-// painter adds colours, if it is true.
+// painter adds colours if it is true.
 type painter bool
 
 func (p painter) with(code, s string) string {

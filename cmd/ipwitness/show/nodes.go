@@ -10,7 +10,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// nodeColumns is how a table shows nodes.
+// nodeColumns returns the columns of a table of nodes.
 func nodeColumns() []column[*pb.Node] {
 	return []column[*pb.Node]{
 		{header: "NAME", room: 16, cell: func(n *pb.Node, _ time.Time) string { return n.GetName() }},
@@ -32,7 +32,7 @@ func nodeColumns() []column[*pb.Node] {
 	}
 }
 
-// lag gives how far the aggregator is behind an agent; nothing where that is not known.
+// lag formats the delay between an agent and the aggregator. It is empty if the delay is not known.
 func lag(d *durationpb.Duration) string {
 	if d == nil {
 		return ""
@@ -40,7 +40,7 @@ func lag(d *durationpb.Duration) string {
 	return precise(d.AsDuration())
 }
 
-// skew gives how much a clock is ahead; nothing where that is not known.
+// skew formats how far a clock is ahead. It is empty if that is not known.
 func skew(d *durationpb.Duration) string {
 	switch ahead := d.AsDuration(); {
 	case d == nil:
@@ -52,7 +52,7 @@ func skew(d *durationpb.Duration) string {
 	}
 }
 
-// precise gives a duration that may be short: 0.3ms, 25ms, 2.1s, 3m5s.
+// precise formats a duration that may be short: 0.3ms, 25ms, 2.1s, 3m5s.
 func precise(d time.Duration) string {
 	switch {
 	case d < 10*time.Millisecond:
@@ -66,8 +66,7 @@ func precise(d time.Duration) string {
 	}
 }
 
-// Nodes writes nodes as a table, and below it how the Kubernetes API is and what
-// does not work.
+// Nodes writes nodes as a table, followed by their problems and the state of the Kubernetes API.
 func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, wide bool, now time.Time) error {
 	if err := list(w, narrow(nodeColumns(), wide), nodes, now); err != nil {
 		return err
@@ -88,8 +87,8 @@ func Nodes(w io.Writer, nodes []*pb.Node, k *pb.Kubernetes, wide bool, now time.
 	return Kubernetes(w, k, now)
 }
 
-// Kubernetes writes how the Kubernetes API is, and what does not work there; nothing
-// where it is not asked.
+// Kubernetes writes the state and the problems of the Kubernetes API. It writes nothing if no API is
+// configured.
 func Kubernetes(w io.Writer, k *pb.Kubernetes, now time.Time) error {
 	if k.GetState() <= pb.Kubernetes_OFF {
 		return nil
@@ -116,15 +115,15 @@ func Aggregator(w io.Writer, problems []string) error {
 	return p.write(w)
 }
 
-// kubernetes says how the Kubernetes API is.
+// kubernetes describes the state of the Kubernetes API.
 func kubernetes(k *pb.Kubernetes, now time.Time) string {
 	known := Count(int(k.GetPods()), "pod", "pods") + " and " + Count(int(k.GetNodes()), "node", "nodes")
 	switch k.GetState() {
 	case pb.Kubernetes_LIVE:
 		return join(", ", "LIVE", k.GetServer(), known, prefixed("last heard ", ago(k.GetLastHeard(), now)))
 	case pb.Kubernetes_STALE:
-		return join(", ", "STALE", k.GetServer(), prefixed("not heard from since ", clockTo("15:04:05.000 "+zone, k.GetLastHeard(), now)),
-			prefixed("", ago(k.GetLastHeard(), now))) + ": what is known of " + known + " may be old"
+		return join(", ", "STALE", k.GetServer(), prefixed("disconnected since ", clockTo("15:04:05.000 "+zone, k.GetLastHeard(), now)),
+			prefixed("", ago(k.GetLastHeard(), now))) + ": the data of " + known + " may be outdated"
 	default:
 		return join(", ", k.GetState().String(), k.GetServer())
 	}

@@ -7,7 +7,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ownerColumns is how a table shows owners.
+// ownerColumns returns the columns of a table of owners.
 func ownerColumns() []column[*pb.Owner] {
 	return []column[*pb.Owner]{
 		{header: "ADDRESS", room: 15, cell: func(o *pb.Owner, _ time.Time) string { return o.GetAddress() }},
@@ -36,14 +36,14 @@ func Owners(w io.Writer, owners []*pb.Owner, wide bool, now time.Time) error {
 	return list(w, narrow(ownerColumns(), wide), owners, now)
 }
 
-// OwnerChanges makes a Changes of owners.
+// OwnerChanges returns a Changes of owners.
 func OwnerChanges() *Changes[*pb.Owner] { return NewChanges(ownerKey) }
 
-// ownerKey is the same for all that a watch says of one owner of an address.
+// ownerKey returns the key of an owner of an address, which is the same in all events of a watch.
 func ownerKey(o *pb.Owner) string { return o.GetAddress() + "|" + holder(o) }
 
-// holder is the same for all addresses of one owner: its namespace or, for a
-// device outside, its MAC address on one port.
+// holder returns the key of an owner, which is the same for all of its addresses: its namespace or,
+// for an external device, its MAC address on one port.
 func holder(o *pb.Owner) string {
 	if o.GetWorkload().GetKind() == pb.Workload_EXTERNAL || o.GetNetns() == "" {
 		return o.GetNode() + "|" + o.GetInterface() + "|" + o.GetMac()

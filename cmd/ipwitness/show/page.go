@@ -9,13 +9,13 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// page is a text for a person, made in memory.
+// page is a text for people that is built in memory.
 type page struct {
 	text strings.Builder
 	now  time.Time
 }
 
-// Write adds what a table wrote.
+// Write adds the output of a table.
 func (p *page) Write(b []byte) (int, error) { return p.text.Write(b) }
 
 // line adds one line.
@@ -24,7 +24,7 @@ func (p *page) line(format string, args ...any) {
 	p.text.WriteByte('\n')
 }
 
-// fields adds names and values, and leaves out the values that are empty.
+// fields adds names and values, except empty values.
 func (p *page) fields(pairs ...string) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
@@ -33,7 +33,7 @@ func (p *page) fields(pairs ...string) {
 	}
 }
 
-// owners adds each owner with what was witnessed of it.
+// owners adds each owner with its evidence.
 func (p *page) owners(title string, owners []*pb.Owner) {
 	if len(owners) == 0 {
 		return
@@ -52,7 +52,7 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 			prefixed("MAC ", o.GetMac()), prefixed("netns ", o.GetNetns())))
 		p.workload(o.GetWorkload())
 		for _, i := range o.GetIntended() {
-			p.detail("intended", join(" ", i.GetAddress(), prefixed("on ", i.GetInterface()))+", which it does not have"+from(i.GetSource()))
+			p.detail("intended", join(" ", i.GetAddress(), prefixed("on ", i.GetInterface()))+", but not configured"+from(i.GetSource()))
 		}
 		for _, e := range o.GetEvidence() {
 			p.detail("evidence", evidence(e, p.now))
@@ -60,7 +60,7 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 	}
 }
 
-// workload adds what is known of who an owner is, besides its name.
+// workload adds what is known about the workload of an owner, in addition to its name.
 func (p *page) workload(w *pb.Workload) {
 	p.detail("named by", first(w.GetSources()["name"], w.GetSource()))
 	said := func(name, field, value string) {
@@ -76,7 +76,7 @@ func (p *page) workload(w *pb.Workload) {
 	said("phase", "phase", phase(w))
 }
 
-// from says where a field is from, if not from where the name is.
+// from returns the source of a field, if it is not the source of the name.
 func from(source string) string {
 	if source == "" {
 		return ""
@@ -84,7 +84,7 @@ func from(source string) string {
 	return " (from " + source + ")"
 }
 
-// controller gives what made a pod, as KIND/NAME.
+// controller returns the controller of a pod, as KIND/NAME.
 func controller(w *pb.Workload) string {
 	if c := w.GetController(); c != nil {
 		return c.GetKind() + "/" + c.GetName()
@@ -92,11 +92,11 @@ func controller(w *pb.Workload) string {
 	return ""
 }
 
-// phase gives how far a pod has come, as the Kubernetes API says.
+// phase returns the phase of a pod in the Kubernetes API.
 func phase(w *pb.Workload) string {
 	switch {
 	case w.GetOrphaned() && w.GetPhase() == "":
-		return "orphaned, the API has no such pod"
+		return "orphaned, the pod does not exist in the API"
 	case w.GetOrphaned():
 		return w.GetPhase() + ", orphaned"
 	case w.GetDeletionTimestamp() != nil:
@@ -105,8 +105,8 @@ func phase(w *pb.Workload) string {
 	return w.GetPhase()
 }
 
-// intended gives the addresses that an owner was meant to have and has not, each
-// with who says so.
+// intended lists the addresses that an owner should have but does not, each with the source of that
+// information.
 func intended(o *pb.Owner) string {
 	var words []string
 	for _, i := range o.GetIntended() {
@@ -115,7 +115,7 @@ func intended(o *pb.Owner) string {
 	return strings.Join(words, ", ")
 }
 
-// related adds what Kubernetes says beside a conflict.
+// related adds the Kubernetes objects related to a conflict.
 func (p *page) related(title string, list []*pb.Related) {
 	if len(list) == 0 {
 		return
@@ -134,18 +134,18 @@ func (p *page) related(title string, list []*pb.Related) {
 		}
 		t.Row("  "+r.GetKind()+" "+name, first(r.GetNode(), none), r.GetReason()+count, prefixed("last ", ago(r.GetLastSeen(), p.now)), r.GetMessage())
 	}
-	_ = t.Flush() // a page keeps its text in memory
+	_ = t.Flush() // writing to a page cannot fail
 }
 
-// detail adds one fact of an owner, if there is one.
+// detail adds one fact of an owner, if it is not empty.
 func (p *page) detail(name, value string) {
 	if value != "" {
 		p.line("    %-13s %s", name, value)
 	}
 }
 
-// evidence says how, by whom and when a holding was witnessed, in words for
-// somebody who has never read them before.
+// evidence describes how, where and when an owner was seen with an address, for readers who are new
+// to the terms.
 func evidence(e *pb.Evidence, now time.Time) string {
 	s := e.GetKind().String()
 	inside := e.GetWitness()[strings.LastIndexByte(e.GetWitness(), '/')+1:]
@@ -155,16 +155,16 @@ func evidence(e *pb.Evidence, now time.Time) string {
 		s += ": its kernel has the address on " + inside
 		when = "last read "
 	case pb.Evidence_DAD_FAILED:
-		s += ": its kernel was to have the address on " + inside + " and found somebody else using it"
+		s += ": its kernel tried to configure the address on " + inside + " and found another host using it"
 		when = "last read "
 	case pb.Evidence_ANNOUNCED:
-		s += times(e.GetCount()) + ": it told everybody so, seen on " + e.GetWitness()
+		s += times(e.GetCount()) + ": it announced the address to all neighbours, seen on " + e.GetWitness()
 	case pb.Evidence_ANSWERED:
-		s += times(e.GetCount()) + ": it said so when asked, seen on " + e.GetWitness()
+		s += times(e.GetCount()) + ": it answered requests for the address, seen on " + e.GetWitness()
 	case pb.Evidence_USED:
-		s += times(e.GetCount()) + ": it asked for other addresses with it, seen on " + e.GetWitness()
+		s += times(e.GetCount()) + ": it used the address as the sender of requests, seen on " + e.GetWitness()
 	default:
-		s += times(e.GetCount()) + join("", prefixed(", by ", e.GetWitness()))
+		s += times(e.GetCount()) + join("", prefixed(", seen on ", e.GetWitness()))
 	}
 	if e.GetNoOverride() {
 		s += " without the Override flag"
@@ -172,7 +172,7 @@ func evidence(e *pb.Evidence, now time.Time) string {
 	return join(", ", s, prefixed("MAC ", e.GetMac()), prefixed(when, clock(e.GetLastSeen(), now)))
 }
 
-// times counts what was seen more than once.
+// times formats a count of more than one.
 func times(n uint32) string {
 	if n < 2 {
 		return ""
@@ -186,7 +186,7 @@ func (p *page) write(w io.Writer) error {
 	return err
 }
 
-// prefixed puts a word before a value that is there.
+// prefixed prepends a word to a value that is not empty.
 func prefixed(word, value string) string {
 	if value == "" {
 		return ""
@@ -194,7 +194,7 @@ func prefixed(word, value string) string {
 	return word + value
 }
 
-// join joins what is not empty.
+// join joins the parts that are not empty.
 func join(sep string, parts ...string) string {
 	var out []string
 	for _, s := range parts {

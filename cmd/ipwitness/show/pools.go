@@ -11,7 +11,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// poolColumns is how a table shows pools.
+// poolColumns returns the columns of a table of pools.
 func poolColumns() []column[*pb.Pool] {
 	return []column[*pb.Pool]{
 		{header: "IPAM", cell: func(p *pb.Pool, _ time.Time) string { return p.GetIpam() }},
@@ -26,7 +26,7 @@ func poolColumns() []column[*pb.Pool] {
 	}
 }
 
-// filled says how many addresses a pool has given, of how many.
+// filled formats the number of allocated addresses of a pool and its size.
 func filled(p *pb.Pool) string {
 	if p.GetSize() == 0 {
 		return fmt.Sprint(p.GetAllocated())
@@ -34,7 +34,7 @@ func filled(p *pb.Pool) string {
 	return fmt.Sprintf("%d/%d (%d%%)", p.GetAllocated(), p.GetSize(), int(fill(p)*100))
 }
 
-// fill is how full a pool is, from 0 to 1.
+// fill returns how full a pool is, from 0 to 1.
 func fill(p *pb.Pool) float64 {
 	if p.GetSize() == 0 {
 		return 0
@@ -42,7 +42,7 @@ func fill(p *pb.Pool) float64 {
 	return float64(p.GetAllocated()) / float64(p.GetSize())
 }
 
-// fullIn says when a pool has none left.
+// fullIn formats the time until a pool is full.
 func fullIn(p *pb.Pool) string {
 	switch {
 	case p.GetSize() > 0 && p.GetAllocated() >= p.GetSize():
@@ -53,11 +53,10 @@ func fullIn(p *pb.Pool) string {
 	return Duration(p.GetExhaustedIn().AsDuration())
 }
 
-// poolKey tells pools apart.
+// poolKey returns the identity of a pool.
 func poolKey(p *pb.Pool) string { return p.GetIpam() + "|" + p.GetName() + "|" + p.GetNode() }
 
-// poolName is the short name of a pool: host-local's directories are called after
-// their network.
+// poolName returns the short name of a pool. A directory of host-local is named after its network.
 func poolName(p *pb.Pool) string {
 	name := p.GetName()
 	if strings.HasPrefix(name, "/") {
@@ -66,7 +65,7 @@ func poolName(p *pb.Pool) string {
 	return join(" ", p.GetIpam(), name)
 }
 
-// poolLine says all of a pool on one line.
+// poolLine describes a pool in one line.
 func poolLine(p *pb.Pool) string {
 	if p == nil {
 		return ""
@@ -79,11 +78,11 @@ func poolLine(p *pb.Pool) string {
 		few(p.GetRanges()), p.GetState().String(), filled(p)+" allocated", fmt.Sprintf("%d leaked", p.GetLeaked()), prefixed("full ", left))
 }
 
-// mostPools is how many pools a table has that is not wide.
+// mostPools is the maximum number of pools in a table that is not wide.
 const mostPools = 10
 
-// Pools writes pools as a table: first those that are not known, then the fullest. There
-// are only some of many, unless wide is set.
+// Pools writes pools as a table: first pools whose records are not known, then the fullest pools. It
+// limits their number unless wide is set.
 func Pools(w io.Writer, pools []*pb.Pool, wide bool) error {
 	pools = slices.Clone(pools)
 	slices.SortStableFunc(pools, func(a, b *pb.Pool) int {
@@ -103,13 +102,13 @@ func Pools(w io.Writer, pools []*pb.Pool, wide bool) error {
 		return err
 	}
 	if more := len(pools) - len(shown); more > 0 {
-		_, err := fmt.Fprintf(w, "… and %d more pools, which are less full: -o wide shows all.\n", more)
+		_, err := fmt.Fprintf(w, "… and %d more pools, which are less full. -o wide lists all.\n", more)
 		return err
 	}
 	return nil
 }
 
-// Audited says what is audited: 3 pools with 120 allocations (host-local, whereabouts).
+// Audited summarizes the audited pools: "3 pools with 120 allocations (host-local, whereabouts)".
 func Audited(pools []*pb.Pool) string {
 	var allocated uint64
 	var ipams []string

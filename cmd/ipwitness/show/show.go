@@ -1,7 +1,6 @@
-// Package show renders what ipwitness knows: tables and pages for people, JSON
-// and YAML for programs, and the live account of ipwitness run. It writes to
-// the writer it is given and is told the time; it knows no network, no terminal
-// and no clock.
+// Package show renders the output of the commands: tables and pages for people, JSON and YAML for
+// programs, and the live output of ipwitness run. The writer and the time are parameters: the
+// package uses no network, terminal or clock.
 package show
 
 import (
@@ -16,12 +15,12 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// none stands in a table for what is not known.
+// none stands for an unknown value in a table.
 const none = "-"
 
-// Name gives the short name of an owner: NAMESPACE/POD (pod-uid/UID, cut, where
-// that is all), container/NAME, vm/NAME, host/NODE, netns/NAME, process/NAME
-// (PID) or, for a device outside, external.
+// Name returns the short name of an owner: NAMESPACE/POD (pod-uid/UID, shortened, if only the uid is
+// known), container/NAME, vm/NAME, host/NODE, netns/NAME, process/NAME (PID) or, for an external
+// device, external.
 func Name(o *pb.Owner) string {
 	w := o.GetWorkload()
 	switch w.GetKind() {
@@ -32,7 +31,7 @@ func Name(o *pb.Owner) string {
 		return w.GetNamespace() + "/" + w.GetName()
 	case pb.Workload_CONTAINER:
 		if w.GetSource() == "netns" {
-			return "netns/" + w.GetName() // that is all the name says
+			return "netns/" + w.GetName() // a name of a namespace says no more
 		}
 		return "container/" + first(w.GetName(), shortID(w.GetContainerId()), o.GetNetns())
 	case pb.Workload_VM:
@@ -49,9 +48,8 @@ func Name(o *pb.Owner) string {
 	}
 }
 
-// names gives short names that tell the owners of one conflict apart: those
-// that are equal get their MAC address (external devices), their node, or their
-// network namespace where the node is one, too.
+// names returns short names that distinguish the owners of one conflict. Equal names get the MAC
+// address (external devices), the node, or the network namespace if the node is also the same.
 func names(owners []*pb.Owner) []string {
 	out := make([]string, len(owners))
 	count := map[string]int{}
@@ -76,10 +74,10 @@ func names(owners []*pb.Owner) []string {
 	return out
 }
 
-// shortID cuts a container id to the length that docker ps shows.
+// shortID shortens a container id to the length that docker ps shows.
 func shortID(id string) string { return id[:min(len(id), 12)] }
 
-// place gives where an owner holds its address: INTERFACE (HOST-INTERFACE).
+// place returns where an owner holds its address, as INTERFACE (HOST-INTERFACE).
 func place(o *pb.Owner) string {
 	if host := o.GetHostInterface(); host != "" && host != o.GetInterface() {
 		return strings.TrimSpace(o.GetInterface() + " (" + host + ")")
@@ -87,7 +85,7 @@ func place(o *pb.Owner) string {
 	return o.GetInterface()
 }
 
-// scope gives a scope as KIND NAME.
+// scope formats a scope as KIND NAME.
 func scope(s *pb.Scope) string {
 	if s.GetKind() == pb.Scope_UNSPECIFIED {
 		return ""
@@ -95,7 +93,7 @@ func scope(s *pb.Scope) string {
 	return strings.TrimSpace(s.GetKind().String() + " " + s.GetName())
 }
 
-// evidenceKinds gives the kinds of evidence, each once, strongest first.
+// evidenceKinds lists the kinds of evidence, each once, strongest first.
 func evidenceKinds(o *pb.Owner) string {
 	var kinds []pb.Evidence_Kind
 	for _, e := range o.GetEvidence() {
@@ -109,8 +107,8 @@ func evidenceKinds(o *pb.Owner) string {
 	return strings.Join(out, ",")
 }
 
-// heldSince is when the kernel was given the address or, where nobody knows,
-// when the owner was first seen with it.
+// heldSince returns when the address was configured in the kernel or, if that is not known, when the
+// owner was first seen with it.
 func heldSince(o *pb.Owner) *timestamppb.Timestamp {
 	if o.GetAssignedAt() != nil {
 		return o.GetAssignedAt()
@@ -118,7 +116,7 @@ func heldSince(o *pb.Owner) *timestamppb.Timestamp {
 	return o.GetFirstSeen()
 }
 
-// age gives the time from ts to now in at most two units: 12s, 3m5s, 4h10m, 2d3h.
+// age formats the time from ts to now in at most two units: 12s, 3m5s, 4h10m, 2d3h.
 func age(ts *timestamppb.Timestamp, now time.Time) string {
 	if ts == nil {
 		return ""
@@ -126,7 +124,7 @@ func age(ts *timestamppb.Timestamp, now time.Time) string {
 	return Duration(now.Sub(ts.AsTime()))
 }
 
-// ago is age, as a phrase.
+// ago formats the time from ts to now as a phrase.
 func ago(ts *timestamppb.Timestamp, now time.Time) string {
 	if ts == nil {
 		return ""
@@ -134,8 +132,8 @@ func ago(ts *timestamppb.Timestamp, now time.Time) string {
 	return age(ts, now) + " ago"
 }
 
-// Duration gives a duration in at most two units: 0.4s, 12s, 3m5s, 4h10m, 2d3h.
-// A negative one, which clocks of two machines can give, is 0s.
+// Duration formats a duration in at most two units: 0.4s, 12s, 3m5s, 4h10m, 2d3h. A negative
+// duration, which can result from the clocks of two machines, is 0s.
 func Duration(d time.Duration) string {
 	d = max(d, 0)
 	switch {
@@ -167,7 +165,7 @@ const zone = "UTC"
 // clock returns the time of day in UTC, with the date if it is not today's.
 func clock(ts *timestamppb.Timestamp, now time.Time) string { return clockTo("15:04:05.000", ts, now) }
 
-// clockTo is clock in another layout of the time of day.
+// clockTo is like clock with another layout of the time of day.
 func clockTo(layout string, ts *timestamppb.Timestamp, now time.Time) string {
 	if ts == nil {
 		return ""
@@ -179,7 +177,7 @@ func clockTo(layout string, ts *timestamppb.Timestamp, now time.Time) string {
 	return t.Format(layout)
 }
 
-// Count gives a number with its noun: 1 owner, 2 owners.
+// Count returns a number with its noun: 1 owner, 2 owners.
 func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -187,7 +185,7 @@ func Count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// first gives the first that is not empty.
+// first returns the first string that is not empty.
 func first(s ...string) string {
 	for _, x := range s {
 		if x != "" {
@@ -197,6 +195,6 @@ func first(s ...string) string {
 	return ""
 }
 
-// clean replaces what could steer a terminal: names come from whoever made the
-// container or the interface.
+// clean replaces characters that could control a terminal, because anyone who creates a container or
+// an interface can choose its name.
 func clean(s string) string { return form.Visible(s) }

@@ -3,10 +3,8 @@ package show
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -19,36 +17,23 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 // now is the time of all tests; at gives the time that long before it.
 var now = time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC)
 
 func at(before time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-before)) }
 
-// golden compares text with testdata/NAME.golden, and checks what holds of all output.
-func golden(t *testing.T, name, got string) {
+// wantShown compares text with testdata/NAME.golden, and checks what holds of all output.
+func wantShown(t *testing.T, name, got string) {
 	t.Helper()
 	for line := range strings.Lines(got) {
 		if strings.TrimRight(line, " \n") != strings.TrimRight(line, "\n") {
 			t.Errorf("got spaces at the end of %q, want none", line)
 		}
 	}
-	file := filepath.Join("testdata", name+".golden")
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v: make it with go test -update", err)
-	}
-	if got != string(want) {
-		t.Errorf("got\n%s\nwant (%s)\n%s", got, file, want)
-	}
+	golden.Compare(t, filepath.Join("testdata", name+".golden"), got, "write it with go test -update and read the diff")
 }
 
 func pod(namespace, name, netns string) *pb.Owner {
@@ -246,7 +231,7 @@ func TestTablesAndPages(t *testing.T) {
 			if err := show(&b); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name, b.String())
+			wantShown(t, name, b.String())
 		})
 	}
 }
@@ -394,7 +379,7 @@ func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 	event(pb.Watch_ADDED, stale)
 	event(pb.Watch_BOOKMARK, nil)
 	event(pb.Watch_REMOVED, stale)
-	golden(t, "owners-watch", b.String())
+	wantShown(t, "owners-watch", b.String())
 }
 
 func TestConflictWatchShowsEveryState(t *testing.T) {
@@ -417,7 +402,7 @@ func TestConflictWatchShowsEveryState(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	golden(t, "conflicts-watch", b.String())
+	wantShown(t, "conflicts-watch", b.String())
 }
 
 // account feeds a Live and gives what it wrote.
@@ -437,7 +422,7 @@ func conflictEvent(kind pb.Watch_Type, c *pb.Conflict) *pb.WatchConflictsRespons
 }
 
 func TestLiveTellsWhatHappens(t *testing.T) {
-	golden(t, "live", account(func(l *Live) {
+	wantShown(t, "live", account(func(l *Live) {
 		l.Start("v0.1.0", Watching{
 			Node: &pb.Node{Name: "worker-1", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12, Problems: []string{"no names: /var/lib/cni/results cannot be read"}},
 			GRPC: "127.0.0.1:9640", HTTP: "127.0.0.1:9999",
@@ -471,7 +456,7 @@ func TestLiveTellsWhatHappens(t *testing.T) {
 func TestLiveIsShortOfWhatIsAcknowledged(t *testing.T) {
 	suspected := acknowledged()
 	suspected.State = pb.Conflict_SUSPECTED
-	golden(t, "live-acknowledged", account(func(l *Live) {
+	wantShown(t, "live-acknowledged", account(func(l *Live) {
 		for i, c := range []*pb.Conflict{
 			conflict(pb.Conflict_SUSPECTED), suspected, suspected, acknowledged(),
 			conflict(pb.Conflict_CONFIRMED), // it has expired
@@ -482,7 +467,7 @@ func TestLiveIsShortOfWhatIsAcknowledged(t *testing.T) {
 }
 
 func TestLiveSumsUpBursts(t *testing.T) {
-	golden(t, "live-burst", account(func(l *Live) {
+	wantShown(t, "live-burst", account(func(l *Live) {
 		l.Owner(owner(pb.Watch_BOOKMARK, nil), now)
 		second := func(n int) time.Time { return now.Add(time.Duration(n) * time.Second) }
 		many := func(kind pb.Watch_Type, from, to int, when time.Time) {
@@ -573,7 +558,7 @@ func TestFindings(t *testing.T) {
 		if err := Findings(&b, findings(), wide, now); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name, b.String())
+		wantShown(t, name, b.String())
 	}
 }
 
@@ -586,7 +571,7 @@ func TestFindingPage(t *testing.T) {
 		if err := Finding(&b, f, now); err != nil {
 			t.Fatal(err)
 		}
-		golden(t, "finding-page-"+f.GetKind(), b.String())
+		wantShown(t, "finding-page-"+f.GetKind(), b.String())
 	}
 }
 
@@ -603,7 +588,7 @@ func TestFindingWatch(t *testing.T) {
 	event(pb.Watch_BOOKMARK, nil)
 	event(pb.Watch_ADDED, finding(3, "leaked", pb.Finding_WARNING))
 	event(pb.Watch_REMOVED, finding(2, "in-use-unallocated", pb.Finding_CRITICAL))
-	golden(t, "findings-watch", b.String())
+	wantShown(t, "findings-watch", b.String())
 }
 
 func TestPools(t *testing.T) {
@@ -615,12 +600,12 @@ func TestPools(t *testing.T) {
 	if err := Pools(&b, many, false); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "pools", b.String())
+	wantShown(t, "pools", b.String())
 	b.Reset()
 	if err := Pools(&b, pools(), true); err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "pools-wide", b.String())
+	wantShown(t, "pools-wide", b.String())
 	if got, want := Audited(pools()), "3 pools with 705 allocations (calico, host-local, whereabouts)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -636,25 +621,25 @@ func TestFixPlan(t *testing.T) {
 		return b.String()
 	}
 	whole := plan(findings())
-	golden(t, "fix-plan", whole)
-	golden(t, "fix-plan-nothing", plan(nil))
+	wantShown(t, "fix-plan", whole)
+	wantShown(t, "fix-plan-nothing", plan(nil))
 
 	run := func(script string, args ...string) (string, error) {
 		out, err := exec.Command("sh", append([]string{"-c", script, "plan.sh"}, args...)...).CombinedOutput()
 		return string(out), err
 	}
-	if out, err := run(plan(nil)); err != nil || out != "There is nothing to put right.\n" {
+	if out, err := run(plan(nil)); err != nil || out != "There is nothing to repair.\n" {
 		t.Errorf("got %q, %v of a plan without steps", out, err)
 	}
 	usage, err := run(whole)
 	if err != nil {
 		t.Errorf("got %v without an argument: %s", err, usage)
 	}
-	golden(t, "fix-plan-usage", usage)
+	wantShown(t, "fix-plan-usage", usage)
 	if out, err := run(whole, "node", "worker-1"); err == nil || !strings.HasPrefix(out, "This is not node worker-1") {
 		t.Errorf("got %q, %v on another node, want it refused", out, err)
 	}
-	if out, err := run(whole, "node", "worker-2"); err == nil || !strings.HasPrefix(out, "There is no such part") {
+	if out, err := run(whole, "node", "worker-2"); err == nil || !strings.HasPrefix(out, "This plan has no such part") {
 		t.Errorf("got %q, %v of a node without a part", out, err)
 	}
 	if _, err := exec.LookPath("kubectl"); err != nil {

@@ -7,18 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// gap is what stands between two columns.
+// gap separates two columns.
 const gap = "  "
 
-// Table lays out rows in aligned columns. Rows that come after a Flush keep the
-// columns where they are, and widen them where they must.
+// Table lays out rows in aligned columns. Rows after a Flush keep the column positions, and widen
+// columns if necessary.
 type Table struct {
 	w      io.Writer
 	rows   [][]string
 	widths []int
 }
 
-// NewTable makes a table on w. Without a header it has none.
+// NewTable returns a table that writes to w. The header is optional.
 func NewTable(w io.Writer, header ...string) *Table {
 	t := &Table{w: w}
 	if len(header) > 0 {
@@ -52,7 +52,7 @@ func (t *Table) Flush() error {
 	return err
 }
 
-// line gives one row without spaces at its end.
+// line returns one row without trailing spaces.
 func (t *Table) line(row []string) string {
 	var b strings.Builder
 	for i, c := range row {
@@ -65,16 +65,16 @@ func (t *Table) line(row []string) string {
 	return b.String()
 }
 
-// column is one column of a table of things.
+// column is one column of a table.
 type column[T any] struct {
 	header string
 	cell   func(item T, now time.Time) string
-	room   int  // how wide a watch begins it, not knowing what comes
-	wide   bool // with -o wide only
-	ages   bool // changes as time goes by: not in a watch
+	room   int  // initial width in a watch
+	wide   bool // only with -o wide
+	ages   bool // changes with time, so not shown in a watch
 }
 
-// headers gives the headers of columns.
+// headers returns the headers of columns.
 func headers[T any](columns []column[T]) []string {
 	var out []string
 	for _, c := range columns {
@@ -83,7 +83,7 @@ func headers[T any](columns []column[T]) []string {
 	return out
 }
 
-// cells gives one item's row.
+// cells returns the cells of one item.
 func cells[T any](columns []column[T], item T, now time.Time) []string {
 	var out []string
 	for _, c := range columns {
@@ -92,7 +92,7 @@ func cells[T any](columns []column[T], item T, now time.Time) []string {
 	return out
 }
 
-// narrow leaves out the columns that are for -o wide only, unless wide is set.
+// narrow removes the columns that are only for -o wide, unless wide is set.
 func narrow[T any](columns []column[T], wide bool) []column[T] {
 	var out []column[T]
 	for _, c := range columns {

@@ -8,35 +8,35 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Watch writes what a watch tells as a table that grows: the state there is,
-// then a row for each change that the table can show.
+// Watch writes the events of a watch as a growing table: the current state, then a row for each
+// change that is visible in the table.
 type Watch[T any] struct {
 	columns []column[T]
 	changes *Changes[T]
 	table   *Table
-	pending bool // the state there is has not been written yet
-	// over tells of an item that its end is no news.
+	pending bool // the current state has not been written yet
+	// over reports whether an item has already ended, so that its removal is not shown.
 	over func(T) bool
 }
 
-// NewOwnerWatch makes a Watch of owners.
+// NewOwnerWatch returns a Watch of owners.
 func NewOwnerWatch(w io.Writer, wide bool) *Watch[*pb.Owner] {
 	return newWatch(w, narrow(ownerColumns(), wide), OwnerChanges(), func(*pb.Owner) bool { return false })
 }
 
-// NewConflictWatch makes a Watch of conflicts.
+// NewConflictWatch returns a Watch of conflicts.
 func NewConflictWatch(w io.Writer, wide bool) *Watch[*pb.Conflict] {
 	return newWatch(w, narrow(conflictColumns(), wide), ConflictChanges(), func(c *pb.Conflict) bool {
 		return c.GetState() == pb.Conflict_RESOLVED
 	})
 }
 
-// NewFindingWatch makes a Watch of findings.
+// NewFindingWatch returns a Watch of findings.
 func NewFindingWatch(w io.Writer, wide bool) *Watch[*pb.Finding] {
 	return newWatch(w, narrow(findingColumns(), wide), NewChanges((*pb.Finding).GetId), func(*pb.Finding) bool { return false })
 }
 
-// NewNodeWatch makes a Watch of nodes, with what does not work there.
+// NewNodeWatch returns a Watch of nodes and their problems.
 func NewNodeWatch(w io.Writer, wide bool) *Watch[*pb.Node] {
 	columns := append(narrow(nodeColumns(), wide), column[*pb.Node]{
 		header: "PROBLEMS", cell: func(n *pb.Node, _ time.Time) string { return strings.Join(n.GetProblems(), "; ") },
@@ -44,8 +44,8 @@ func NewNodeWatch(w io.Writer, wide bool) *Watch[*pb.Node] {
 	return newWatch(w, columns, NewChanges(NodeKey), func(*pb.Node) bool { return false })
 }
 
-// NodeKey is what a node is known by. What stands behind the @ of its name can change,
-// and is no more than what else is in the key.
+// NodeKey returns the key of a node. The part of its name after @ can change, and the rest of the key
+// already contains the same information.
 func NodeKey(n *pb.Node) string {
 	name, _, _ := strings.Cut(n.GetName(), "@")
 	return n.GetBootId() + "/" + n.GetNetns() + "/" + name
@@ -71,10 +71,10 @@ func newWatch[T any](w io.Writer, columns []column[T], changes *Changes[T], over
 	}
 }
 
-// Begin says that the whole state comes now, up to a BOOKMARK.
+// Begin announces that the whole state follows, up to a BOOKMARK.
 func (t *Watch[T]) Begin() { t.changes.Begin() }
 
-// Event takes one event. The item counts for ADDED, UPDATED and REMOVED.
+// Event handles one event. The item is only used for ADDED, UPDATED and REMOVED.
 func (t *Watch[T]) Event(kind pb.Watch_Type, item T, now time.Time) error {
 	switch kind {
 	case pb.Watch_ADDED, pb.Watch_UPDATED:
@@ -113,7 +113,7 @@ func (t *Watch[T]) row(kind pb.Watch_Type, item T, now time.Time) {
 	t.table.Row(append([]string{now.UTC().Format(time.TimeOnly), kind.String()}, cells(t.columns, item, now)...)...)
 }
 
-// same tells whether two items look the same in the table.
+// same reports whether two items look the same in the table.
 func (t *Watch[T]) same(a, b T) bool {
 	row := func(item T) string { return strings.Join(cells(t.columns, item, time.Time{}), "\x00") }
 	return row(a) == row(b)

@@ -8,22 +8,22 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// causes are the causes in words.
+// causes describes each cause.
 var causes = map[string]string{
-	"ipam-state-lost":       "IPAM lost its record of an address in use, and gave it out again",
-	"ipam-booked-elsewhere": "IPAM had the address for another node or pod than the one that had it, and freed it with that",
-	"pod-cidr-overlap":      "two nodes give pods addresses of one range",
-	"overlapping-networks":  "two networks that meet give addresses of one range",
-	"static-address":        "somebody set an address of pods by hand",
-	"tunnel-address":        "a tunnel of a node has what a pod has, too",
-	"orphaned-sandbox":      "the sandbox of a pod that is no more still has the address",
-	"split-brain":           "an address that is to move from one to the other stays at both",
-	"external-device":       "a device outside of the cluster has taken the address",
-	"unknown":               "no known cause fits. Who has had the address since when:",
+	"ipam-state-lost":       "IPAM lost its record of an address in use and allocated it again",
+	"ipam-booked-elsewhere": "IPAM had allocated the address to a node or pod other than its holder, and freed it with that allocation",
+	"pod-cidr-overlap":      "two nodes assign pods addresses from the same range",
+	"overlapping-networks":  "two connected networks assign addresses from the same range",
+	"static-address":        "a pod address was set by hand",
+	"tunnel-address":        "a tunnel device of a node and a pod have the same address",
+	"orphaned-sandbox":      "the sandbox of a pod that no longer exists still has the address",
+	"split-brain":           "an address that should move between nodes stays on both",
+	"external-device":       "a device outside the cluster uses the address",
+	"unknown":               "no known cause fits. The owners got the address in this order:",
 }
 
-// why adds the cause of a conflict with what it follows from, what else was looked at,
-// and where it is explained.
+// why adds the cause of a conflict, the facts that it follows from, the excluded causes, the
+// diagnosis and the runbook.
 func (p *page) why(c *pb.Conflict) {
 	if len(c.GetBecause()) > 0 || len(c.GetExcluded()) > 0 || c.GetRunbook() != "" && c.GetState() != pb.Conflict_SUSPECTED {
 		p.heading("Why:")
@@ -51,8 +51,8 @@ func (p *page) why(c *pb.Conflict) {
 	}
 }
 
-// arrivals adds when, where and by which process each owner got the address. It shows
-// the best known data if no event recorded how the conflict arose.
+// arrivals adds when, where and by which process each owner got the address. It is the best
+// available information if the cause is not known.
 func (p *page) arrivals(c *pb.Conflict) {
 	owners := c.GetOwners()
 	called := names(owners)
@@ -65,21 +65,21 @@ func (p *page) arrivals(c *pb.Conflict) {
 		if o.GetInterface() == "" {
 			at = o.GetHostInterface()
 		}
-		since := "was first seen with it at " + clock(o.GetFirstSeen(), p.now)
+		since := "was first seen with the address at " + clock(o.GetFirstSeen(), p.now)
 		if o.GetAssignedAt() != nil {
-			since = "since " + clock(o.GetAssignedAt(), p.now)
+			since = "got the address at " + clock(o.GetAssignedAt(), p.now)
 		}
 		p.item("  - ", join(", ", called[i]+" "+since, join(" of ", prefixed("on ", at), prefixed("node ", o.GetNode())),
 			prefixed("process ", o.GetWorkload().GetProcess())))
 	}
 }
 
-// allocations adds what IPAM has of the address.
+// allocations adds the IPAM records of the address.
 func (p *page) allocations(all []*pb.Allocation) {
 	if len(all) == 0 {
 		return
 	}
-	p.heading("IPAM has it for:")
+	p.heading("Allocated by IPAM to:")
 	t := NewTable(p)
 	for _, al := range all {
 		who := al.GetPod()
@@ -89,7 +89,7 @@ func (p *page) allocations(all []*pb.Allocation) {
 		t.Row("  "+first(who, prefixed("container ", shortID(al.GetContainerId())), none), prefixed("node ", al.GetNode()),
 			prefixed("since ", clock(al.GetAllocatedAt(), p.now)), join(" ", al.GetIpam(), first(al.GetLocation(), al.GetPool())))
 	}
-	_ = t.Flush() // a page keeps its text in memory
+	_ = t.Flush() // writing to a page cannot fail
 }
 
 func (p *page) heading(title string) {
@@ -97,7 +97,7 @@ func (p *page) heading(title string) {
 	p.line("%s", title)
 }
 
-// items adds names and what is said of each.
+// items adds names, each with a text.
 func (p *page) items(title string, rows [][2]string) {
 	if len(rows) == 0 {
 		return
@@ -112,10 +112,10 @@ func (p *page) items(title string, rows [][2]string) {
 	}
 }
 
-// textWidth is how wide a text is that people read.
+// textWidth is the line width of texts.
 const textWidth = 100
 
-// item adds a text after what leads to it, in as many lines as it needs.
+// item adds a text after a lead, wrapped to textWidth.
 func (p *page) item(lead, text string) {
 	line, used := lead, utf8.RuneCountInString(lead)
 	indent := strings.Repeat(" ", used)

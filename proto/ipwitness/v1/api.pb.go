@@ -23,26 +23,26 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Type is what a watch event tells.
+// Type is the type of a watch event.
 type Watch_Type int32
 
 const (
 	// Never sent.
 	Watch_UNSPECIFIED Watch_Type = 0
-	// It is there: part of the present state, or new.
+	// The item is part of the current state, or new.
 	Watch_ADDED Watch_Type = 1
-	// It changed.
+	// The item changed.
 	Watch_UPDATED Watch_Type = 2
-	// It is gone.
+	// The item is gone or no longer matches.
 	Watch_REMOVED Watch_Type = 3
-	// The present state was sent (then every 15 s): resume here. Changes of what was sent come in
-	// between the present state, too.
+	// The current state has been sent; a watch can resume from here. Bookmarks are then sent every
+	// 15 s. Changes may also be sent while the current state is being sent.
 	Watch_BOOKMARK Watch_Type = 4
 	// The state of a node changed.
 	Watch_NODE Watch_Type = 5
-	// Events were left out, as the watcher was too slow (lost says how many) or
-	// its resume token is too old (lost is 0). The present state follows, to a
-	// BOOKMARK: it replaces all that was sent before.
+	// Events were lost because the client was too slow (lost has their number) or because its
+	// resume token is too old (lost is 0). The current state follows, up to the next BOOKMARK, and
+	// replaces everything sent before.
 	Watch_LOST Watch_Type = 6
 )
 
@@ -95,27 +95,27 @@ func (Watch_Type) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4, 0}
 }
 
-// ListOwnersRequest narrows and pages the list. All that is set must match.
+// ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
 type ListOwnersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One address.
+	// Only owners of this address.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// Addresses inside a prefix.
+	// Only owners of addresses in this prefix.
 	Cidr string `protobuf:"bytes,2,opt,name=cidr,proto3" json:"cidr,omitempty"`
-	// Node name.
+	// Only owners on the node with this name.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Kubernetes namespace of the workload.
+	// Only owners whose workload is in this Kubernetes namespace.
 	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of the workload.
+	// Only owners whose workload has this name.
 	Pod string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
-	// Hardware address.
+	// Only owners with this hardware address.
 	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
-	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
-	// next_page_token, when its items take 1 MiB.
+	// Maximum number of items: 0 means 1000, and values above 10000 mean 10000. A page ends earlier,
+	// with a next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// In one state.
+	// Only items in this state.
 	State         Owner_State `protobuf:"varint,9,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -214,14 +214,15 @@ func (x *ListOwnersRequest) GetState() Owner_State {
 	return Owner_UNSPECIFIED
 }
 
-// ListOwnersResponse is one page, ordered by address, node, namespace inode and interface.
+// ListOwnersResponse is one page of owners, ordered by address, node, namespace inode and
+// interface.
 type ListOwnersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The owners.
 	Owners []*Owner `protobuf:"bytes,1,rep,name=owners,proto3" json:"owners,omitempty"`
-	// For the next page; empty on the last.
+	// Token for the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// What the list rests on.
+	// Completeness of the observations behind the list.
 	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -278,25 +279,26 @@ func (x *ListOwnersResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// WatchOwnersRequest narrows the watch. An owner that begins to match is ADDED, one that no longer
-// matches REMOVED.
+// WatchOwnersRequest filters the watch. An owner that begins to match is ADDED; an owner that no
+// longer matches is REMOVED.
 type WatchOwnersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One address.
+	// Only owners of this address.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// Addresses inside a prefix.
+	// Only owners of addresses in this prefix.
 	Cidr string `protobuf:"bytes,2,opt,name=cidr,proto3" json:"cidr,omitempty"`
-	// Node name.
+	// Only owners on the node with this name.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Kubernetes namespace of the workload.
+	// Only owners whose workload is in this Kubernetes namespace.
 	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of the workload.
+	// Only owners whose workload has this name.
 	Pod string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
-	// Hardware address.
+	// Only owners with this hardware address.
 	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
-	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
+	// resume_token of a bookmark. Events before the bookmark are not sent again, unless the events
+	// after it have expired.
 	ResumeToken string `protobuf:"bytes,7,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// In one state.
+	// Only items in this state.
 	State         Owner_State `protobuf:"varint,8,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -388,20 +390,22 @@ func (x *WatchOwnersRequest) GetState() Owner_State {
 	return Owner_UNSPECIFIED
 }
 
-// WatchOwnersResponse is one event.
+// WatchOwnersResponse is one event of a watch of owners.
 type WatchOwnersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened.
+	// Type of the event.
 	Type Watch_Type `protobuf:"varint,1,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
 	// ADDED, UPDATED, REMOVED: the owner.
 	Owner *Owner `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
 	// NODE: the node.
 	Node *Node `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// BOOKMARK: resume here.
+	// BOOKMARK: token to resume the watch from here.
 	ResumeToken string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// LOST: how many events the watcher was too slow for. The present state follows.
+	// LOST: number of events that were lost because the client was too slow. The current state
+	// follows.
 	Lost uint32 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
-	// BOOKMARK: what the present state rests on. One is sent when this changes, too.
+	// BOOKMARK: completeness of the observations behind the current state. A bookmark is also sent
+	// when this changes.
 	Coverage      *Coverage `protobuf:"bytes,6,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -479,11 +483,10 @@ func (x *WatchOwnersResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// Watch is what all watches share. A watcher that reads nothing for 30 s, while
-// there is something to read, is cut off with RESOURCE_EXHAUSTED: its message, and
-// the metadata of its google.rpc.ErrorInfo (reason WATCH_CUT_OFF), have the
-// resume_token to go on with. Nothing is left out then, and the one event that was
-// under way may come twice.
+// Watch has the types that all watches share. A client that stops reading for 30 s while events are
+// pending is disconnected with RESOURCE_EXHAUSTED. The error message, and the metadata of the
+// error's google.rpc.ErrorInfo (reason WATCH_CUT_OFF), have a resume_token. A watch that resumes
+// from it loses no event; the event that was being sent may be received twice.
 type Watch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -520,32 +523,32 @@ func (*Watch) Descriptor() ([]byte, []int) {
 	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4}
 }
 
-// ListConflictsRequest narrows and pages the list. All that is set must match; node, namespace, pod
-// and mac match if one owner has all of them.
+// ListConflictsRequest filters and pages the list. A conflict must match all fields that are set;
+// node, namespace, pod and mac must match the same owner.
 type ListConflictsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In one state.
+	// Only items in this state.
 	State Conflict_State `protobuf:"varint,1,opt,name=state,proto3,enum=ipwitness.v1.Conflict_State" json:"state,omitempty"`
-	// Of one address.
+	// Only conflicts of this address.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	// Resolved ones, too.
+	// Also list resolved conflicts.
 	All bool `protobuf:"varint,3,opt,name=all,proto3" json:"all,omitempty"`
-	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
-	// next_page_token, when its items take 1 MiB.
+	// Maximum number of items: 0 means 1000, and values above 10000 mean 10000. A page ends earlier,
+	// with a next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Of addresses inside a prefix.
+	// Only conflicts of addresses in this prefix.
 	Cidr string `protobuf:"bytes,6,opt,name=cidr,proto3" json:"cidr,omitempty"`
-	// Node name of an owner.
+	// Only conflicts with an owner on the node with this name.
 	Node string `protobuf:"bytes,7,opt,name=node,proto3" json:"node,omitempty"`
-	// Kubernetes namespace of an owner's workload.
+	// Only conflicts with an owner whose workload is in this Kubernetes namespace.
 	Namespace string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of an owner's workload.
+	// Only conflicts with an owner whose workload has this name.
 	Pod string `protobuf:"bytes,9,opt,name=pod,proto3" json:"pod,omitempty"`
-	// Hardware address of an owner.
+	// Only conflicts with an owner with this hardware address.
 	Mac string `protobuf:"bytes,10,opt,name=mac,proto3" json:"mac,omitempty"`
-	// With one cause.
+	// Only conflicts with this cause.
 	Cause         string `protobuf:"bytes,11,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -658,14 +661,14 @@ func (x *ListConflictsRequest) GetCause() string {
 	return ""
 }
 
-// ListConflictsResponse is one page, ordered by address, then id.
+// ListConflictsResponse is one page of conflicts, ordered by address, then ID.
 type ListConflictsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The conflicts.
 	Conflicts []*Conflict `protobuf:"bytes,1,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
-	// For the next page; empty on the last.
+	// Token for the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// What the list rests on.
+	// Completeness of the observations behind the list.
 	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -725,7 +728,7 @@ func (x *ListConflictsResponse) GetCoverage() *Coverage {
 // GetConflictRequest names a conflict.
 type GetConflictRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its id.
+	// ID of the conflict.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -768,7 +771,7 @@ func (x *GetConflictRequest) GetId() string {
 	return ""
 }
 
-// GetConflictResponse has the conflict.
+// GetConflictResponse is the answer to GetConflict.
 type GetConflictResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The conflict.
@@ -814,27 +817,28 @@ func (x *GetConflictResponse) GetConflict() *Conflict {
 	return nil
 }
 
-// WatchConflictsRequest narrows the watch as ListConflictsRequest does. A conflict that begins to
-// match is ADDED, one that no longer matches REMOVED.
+// WatchConflictsRequest filters the watch as ListConflictsRequest does. A conflict that begins to
+// match is ADDED; a conflict that no longer matches is REMOVED.
 type WatchConflictsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Of one address.
+	// Only conflicts of this address.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
+	// resume_token of a bookmark. Events before the bookmark are not sent again, unless the events
+	// after it have expired.
 	ResumeToken string `protobuf:"bytes,2,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// In one state.
+	// Only items in this state.
 	State Conflict_State `protobuf:"varint,3,opt,name=state,proto3,enum=ipwitness.v1.Conflict_State" json:"state,omitempty"`
-	// Of addresses inside a prefix.
+	// Only conflicts of addresses in this prefix.
 	Cidr string `protobuf:"bytes,4,opt,name=cidr,proto3" json:"cidr,omitempty"`
-	// Node name of an owner.
+	// Only conflicts with an owner on the node with this name.
 	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
-	// Kubernetes namespace of an owner's workload.
+	// Only conflicts with an owner whose workload is in this Kubernetes namespace.
 	Namespace string `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of an owner's workload.
+	// Only conflicts with an owner whose workload has this name.
 	Pod string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
-	// Hardware address of an owner.
+	// Only conflicts with an owner with this hardware address.
 	Mac string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
-	// With one cause.
+	// Only conflicts with this cause.
 	Cause         string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -933,20 +937,22 @@ func (x *WatchConflictsRequest) GetCause() string {
 	return ""
 }
 
-// WatchConflictsResponse is one event.
+// WatchConflictsResponse is one event of a watch of conflicts.
 type WatchConflictsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened.
+	// Type of the event.
 	Type Watch_Type `protobuf:"varint,1,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
 	// ADDED, UPDATED (also when resolved), REMOVED: the conflict.
 	Conflict *Conflict `protobuf:"bytes,2,opt,name=conflict,proto3" json:"conflict,omitempty"`
 	// NODE: the node.
 	Node *Node `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// BOOKMARK: resume here.
+	// BOOKMARK: token to resume the watch from here.
 	ResumeToken string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// LOST: how many events the watcher was too slow for. The present state follows.
+	// LOST: number of events that were lost because the client was too slow. The current state
+	// follows.
 	Lost uint32 `protobuf:"varint,5,opt,name=lost,proto3" json:"lost,omitempty"`
-	// BOOKMARK: what the present state rests on. One is sent when this changes, too.
+	// BOOKMARK: completeness of the observations behind the current state. A bookmark is also sent
+	// when this changes.
 	Coverage      *Coverage `protobuf:"bytes,6,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1024,18 +1030,18 @@ func (x *WatchConflictsResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// AcknowledgeConflictRequest silences a conflict, anew where it is acknowledged
-// already. That ends when it expires, when the conflict is over, and when the
-// conflict has an owner that was not there.
+// AcknowledgeConflictRequest acknowledges a conflict, or replaces its acknowledgement. An
+// acknowledgement ends when it expires, when the conflict is resolved, and when the conflict gets a
+// new owner.
 type AcknowledgeConflictRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its id.
+	// ID of the conflict.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Why it is to be silent, in 1024 bytes at most.
+	// Reason for the acknowledgement, at most 1024 bytes.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Until when: in the future, and within a year.
+	// Time of expiry: in the future, and within a year.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Takes the acknowledgement back; without reason and expires_at.
+	// Withdraws the acknowledgement. reason and expires_at must be unset.
 	Withdraw      bool `protobuf:"varint,4,opt,name=withdraw,proto3" json:"withdraw,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1099,7 +1105,7 @@ func (x *AcknowledgeConflictRequest) GetWithdraw() bool {
 	return false
 }
 
-// AcknowledgeConflictResponse has the conflict.
+// AcknowledgeConflictResponse is the answer to AcknowledgeConflict.
 type AcknowledgeConflictResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The conflict.
@@ -1145,12 +1151,12 @@ func (x *AcknowledgeConflictResponse) GetConflict() *Conflict {
 	return nil
 }
 
-// ExplainRequest names an address.
+// ExplainRequest is the question about one address.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// Whether the answer has the case, too.
+	// True if the answer is to include the case.
 	Case          bool `protobuf:"varint,2,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1200,25 +1206,25 @@ func (x *ExplainRequest) GetCase() bool {
 	return false
 }
 
-// ExplainResponse says what is known of an address and how it was judged.
+// ExplainResponse has everything that is known of an address, and how the address was judged.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// The answer in one or two sentences.
+	// Answer in one or two sentences.
 	Summary string `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
-	// The widest scope that applies.
+	// Widest scope that applies.
 	Scope *Scope `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Who holds it, and who is seen with it but is no owner (excluded says why).
+	// Owners of the address, and other holders that do not count as owners (excluded has the reason).
 	Owners []*Owner `protobuf:"bytes,4,rep,name=owners,proto3" json:"owners,omitempty"`
-	// The rules, applied and not.
+	// Rules that were evaluated, whether they applied or not.
 	Steps []*ExplainResponse_Step `protobuf:"bytes,5,rep,name=steps,proto3" json:"steps,omitempty"`
-	// Active conflicts of it, then the latest resolved ones.
+	// Active conflicts of the address, then the most recently resolved ones.
 	Conflicts []*Conflict `protobuf:"bytes,6,rep,name=conflicts,proto3" json:"conflicts,omitempty"`
-	// What the answer rests on.
+	// Completeness of the observations behind the answer.
 	Coverage *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
-	// The case: everything that the address was judged by. `ipwitness judge` reads it. Its format
-	// has a version of its own, ipwitnessCase, and no other promise.
+	// The case: all facts that the address was judged by, which `ipwitness judge` reads. Its format
+	// has its own version, ipwitnessCase, and is not otherwise stable.
 	Case          *structpb.Struct `protobuf:"bytes,8,opt,name=case,proto3" json:"case,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1310,27 +1316,27 @@ func (x *ExplainResponse) GetCase() *structpb.Struct {
 	return nil
 }
 
-// ListFindingsRequest narrows and pages the list. All that is set must match.
+// ListFindingsRequest filters and pages the list. A finding must match all fields that are set.
 type ListFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
-	// next_page_token, when its items take 1 MiB.
+	// Maximum number of items: 0 means 1000, and values above 10000 mean 10000. A page ends earlier,
+	// with a next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// Of one kind.
+	// Only findings of this kind.
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	// About one address.
+	// Only findings about this address.
 	Address string `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
-	// About one node.
+	// Only findings about this node.
 	Node string `protobuf:"bytes,5,opt,name=node,proto3" json:"node,omitempty"`
-	// About an address inside a prefix.
+	// Only findings about an address in this prefix.
 	Cidr string `protobuf:"bytes,6,opt,name=cidr,proto3" json:"cidr,omitempty"`
-	// About an owner or an allocation of one Kubernetes namespace.
+	// Only findings with an owner or an allocation in this Kubernetes namespace.
 	Namespace string `protobuf:"bytes,7,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// About an owner or an allocation with one workload name.
+	// Only findings with an owner or an allocation whose workload has this name.
 	Pod string `protobuf:"bytes,8,opt,name=pod,proto3" json:"pod,omitempty"`
-	// About a hardware address.
+	// Only findings about this hardware address.
 	Mac           string `protobuf:"bytes,9,opt,name=mac,proto3" json:"mac,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1429,14 +1435,14 @@ func (x *ListFindingsRequest) GetMac() string {
 	return ""
 }
 
-// ListFindingsResponse is one page, ordered by kind, address and id.
+// ListFindingsResponse is one page of findings, ordered by kind, address and ID.
 type ListFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The findings.
 	Findings []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
-	// For the next page; empty on the last.
+	// Token for the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// What the list rests on.
+	// Completeness of the observations behind the list.
 	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1493,25 +1499,26 @@ func (x *ListFindingsResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// WatchFindingsRequest narrows the watch as ListFindingsRequest does. A finding that begins to match
-// is ADDED, one that no longer matches REMOVED.
+// WatchFindingsRequest filters the watch as ListFindingsRequest does. A finding that begins to
+// match is ADDED; a finding that no longer matches is REMOVED.
 type WatchFindingsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// resume_token of a bookmark: leaves out what was sent before it, where that is still known.
+	// resume_token of a bookmark. Events before the bookmark are not sent again, unless the events
+	// after it have expired.
 	ResumeToken string `protobuf:"bytes,1,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// Of one kind.
+	// Only findings of this kind.
 	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	// About one address.
+	// Only findings about this address.
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// About one node.
+	// Only findings about this node.
 	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
-	// About an address inside a prefix.
+	// Only findings about an address in this prefix.
 	Cidr string `protobuf:"bytes,5,opt,name=cidr,proto3" json:"cidr,omitempty"`
-	// About an owner or an allocation of one Kubernetes namespace.
+	// Only findings with an owner or an allocation in this Kubernetes namespace.
 	Namespace string `protobuf:"bytes,6,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// About an owner or an allocation with one workload name.
+	// Only findings with an owner or an allocation whose workload has this name.
 	Pod string `protobuf:"bytes,7,opt,name=pod,proto3" json:"pod,omitempty"`
-	// About a hardware address.
+	// Only findings about this hardware address.
 	Mac           string `protobuf:"bytes,8,opt,name=mac,proto3" json:"mac,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1603,18 +1610,20 @@ func (x *WatchFindingsRequest) GetMac() string {
 	return ""
 }
 
-// WatchFindingsResponse is one event.
+// WatchFindingsResponse is one event of a watch of findings.
 type WatchFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What happened.
+	// Type of the event.
 	Type Watch_Type `protobuf:"varint,1,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
 	// ADDED, UPDATED, REMOVED: the finding.
 	Finding *Finding `protobuf:"bytes,2,opt,name=finding,proto3" json:"finding,omitempty"`
-	// BOOKMARK: resume here.
+	// BOOKMARK: token to resume the watch from here.
 	ResumeToken string `protobuf:"bytes,3,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
-	// LOST: how many events the watcher was too slow for. The present state follows.
+	// LOST: number of events that were lost because the client was too slow. The current state
+	// follows.
 	Lost uint32 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
-	// BOOKMARK: what the present state rests on. One is sent when this changes, too.
+	// BOOKMARK: completeness of the observations behind the current state. A bookmark is also sent
+	// when this changes.
 	Coverage      *Coverage `protobuf:"bytes,5,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1688,10 +1697,10 @@ func (x *WatchFindingsResponse) GetCoverage() *Coverage {
 // ListPoolsRequest pages the list.
 type ListPoolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at most; 0 is 1000, more than 10000 is 10000. A page ends earlier, with a
-	// next_page_token, when its items take 1 MiB.
+	// Maximum number of items: 0 means 1000, and values above 10000 mean 10000. A page ends earlier,
+	// with a next_page_token, when its items take 1 MiB.
 	PageSize uint32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// next_page_token of the page before.
+	// next_page_token of the previous page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1741,14 +1750,14 @@ func (x *ListPoolsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListPoolsResponse is one page, ordered by IPAM, node and name.
+// ListPoolsResponse is one page of pools, ordered by IPAM, node and name.
 type ListPoolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The pools.
 	Pools []*Pool `protobuf:"bytes,1,rep,name=pools,proto3" json:"pools,omitempty"`
-	// For the next page; empty on the last.
+	// Token for the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// What the list rests on.
+	// Completeness of the observations behind the list.
 	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1842,16 +1851,16 @@ func (*ListNodesRequest) Descriptor() ([]byte, []int) {
 	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
 }
 
-// ListNodesResponse has all agents, by name.
+// ListNodesResponse has all nodes, ordered by name.
 type ListNodesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agents.
+	// The nodes.
 	Nodes []*Node `protobuf:"bytes,1,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// The Kubernetes API, as the aggregator sees it.
+	// State of the aggregator's connection to the Kubernetes API.
 	Kubernetes *Kubernetes `protobuf:"bytes,2,opt,name=kubernetes,proto3" json:"kubernetes,omitempty"`
-	// What does not work in the aggregator itself, in words: what is lost by it and what to do.
+	// Problems of the aggregator: what does not work, what that affects and what to do.
 	Problems []string `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`
-	// What lists and explanations rest on.
+	// Completeness of the observations behind lists and explanations.
 	Coverage      *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1915,16 +1924,16 @@ func (x *ListNodesResponse) GetCoverage() *Coverage {
 	return nil
 }
 
-// Step is one rule that was asked.
+// Step is one rule that was evaluated.
 type ExplainResponse_Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the rule.
 	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// The scope it was asked in.
+	// Scope in which the rule was evaluated.
 	Scope *Scope `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
-	// Whether it applied.
+	// True if the rule applied.
 	Applied bool `protobuf:"varint,3,opt,name=applied,proto3" json:"applied,omitempty"`
-	// Why, in words.
+	// Reason, in words.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -36,29 +36,29 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// WitnessService answers who holds an address, and whether anybody else does.
+// WitnessService answers which owners hold an address, and whether they are in conflict.
 type WitnessServiceClient interface {
-	// ListOwners lists who holds which address now, by address.
+	// ListOwners lists the owners of addresses, ordered by address.
 	ListOwners(ctx context.Context, in *ListOwnersRequest, opts ...grpc.CallOption) (*ListOwnersResponse, error)
-	// WatchOwners sends the owners there are, then every change.
+	// WatchOwners sends the current owners, then every change.
 	WatchOwners(ctx context.Context, in *WatchOwnersRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchOwnersResponse], error)
-	// ListConflicts lists the conflicts, active ones unless all is set.
+	// ListConflicts lists active conflicts or, if all is set, all known conflicts.
 	ListConflicts(ctx context.Context, in *ListConflictsRequest, opts ...grpc.CallOption) (*ListConflictsResponse, error)
-	// GetConflict gives one conflict by its id, also when it is over.
+	// GetConflict returns the conflict with an ID. The conflict may be resolved.
 	GetConflict(ctx context.Context, in *GetConflictRequest, opts ...grpc.CallOption) (*GetConflictResponse, error)
-	// WatchConflicts sends the active conflicts, then every change.
+	// WatchConflicts sends the active conflicts, then every change of a conflict.
 	WatchConflicts(ctx context.Context, in *WatchConflictsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchConflictsResponse], error)
-	// AcknowledgeConflict silences one conflict with a reason until it expires.
+	// AcknowledgeConflict silences the alerts of one conflict until the acknowledgement expires.
 	AcknowledgeConflict(ctx context.Context, in *AcknowledgeConflictRequest, opts ...grpc.CallOption) (*AcknowledgeConflictResponse, error)
-	// Explain says why an address is, or is not, in conflict.
+	// Explain explains why an address is or is not in conflict.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
-	// ListFindings lists what is wrong and not yet a conflict.
+	// ListFindings lists the current findings.
 	ListFindings(ctx context.Context, in *ListFindingsRequest, opts ...grpc.CallOption) (*ListFindingsResponse, error)
-	// WatchFindings sends the findings there are, then every change.
+	// WatchFindings sends the current findings, then every change.
 	WatchFindings(ctx context.Context, in *WatchFindingsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchFindingsResponse], error)
-	// ListPools lists what IPAM gives addresses from, and how full it is.
+	// ListPools lists the pools of IPAMs and their use.
 	ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error)
-	// ListNodes lists the agents and their health.
+	// ListNodes lists the nodes with agents, and the agents' health.
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
 }
 
@@ -211,29 +211,29 @@ func (c *witnessServiceClient) ListNodes(ctx context.Context, in *ListNodesReque
 // All implementations must embed UnimplementedWitnessServiceServer
 // for forward compatibility.
 //
-// WitnessService answers who holds an address, and whether anybody else does.
+// WitnessService answers which owners hold an address, and whether they are in conflict.
 type WitnessServiceServer interface {
-	// ListOwners lists who holds which address now, by address.
+	// ListOwners lists the owners of addresses, ordered by address.
 	ListOwners(context.Context, *ListOwnersRequest) (*ListOwnersResponse, error)
-	// WatchOwners sends the owners there are, then every change.
+	// WatchOwners sends the current owners, then every change.
 	WatchOwners(*WatchOwnersRequest, grpc.ServerStreamingServer[WatchOwnersResponse]) error
-	// ListConflicts lists the conflicts, active ones unless all is set.
+	// ListConflicts lists active conflicts or, if all is set, all known conflicts.
 	ListConflicts(context.Context, *ListConflictsRequest) (*ListConflictsResponse, error)
-	// GetConflict gives one conflict by its id, also when it is over.
+	// GetConflict returns the conflict with an ID. The conflict may be resolved.
 	GetConflict(context.Context, *GetConflictRequest) (*GetConflictResponse, error)
-	// WatchConflicts sends the active conflicts, then every change.
+	// WatchConflicts sends the active conflicts, then every change of a conflict.
 	WatchConflicts(*WatchConflictsRequest, grpc.ServerStreamingServer[WatchConflictsResponse]) error
-	// AcknowledgeConflict silences one conflict with a reason until it expires.
+	// AcknowledgeConflict silences the alerts of one conflict until the acknowledgement expires.
 	AcknowledgeConflict(context.Context, *AcknowledgeConflictRequest) (*AcknowledgeConflictResponse, error)
-	// Explain says why an address is, or is not, in conflict.
+	// Explain explains why an address is or is not in conflict.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
-	// ListFindings lists what is wrong and not yet a conflict.
+	// ListFindings lists the current findings.
 	ListFindings(context.Context, *ListFindingsRequest) (*ListFindingsResponse, error)
-	// WatchFindings sends the findings there are, then every change.
+	// WatchFindings sends the current findings, then every change.
 	WatchFindings(*WatchFindingsRequest, grpc.ServerStreamingServer[WatchFindingsResponse]) error
-	// ListPools lists what IPAM gives addresses from, and how full it is.
+	// ListPools lists the pools of IPAMs and their use.
 	ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error)
-	// ListNodes lists the agents and their health.
+	// ListNodes lists the nodes with agents, and the agents' health.
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
 	mustEmbedUnimplementedWitnessServiceServer()
 }

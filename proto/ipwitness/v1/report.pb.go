@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Kind is how the domain is made.
+// Kind is the kind of a broadcast domain.
 type LinkRecord_Kind int32
 
 const (
@@ -84,21 +84,21 @@ func (LinkRecord_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{7, 0}
 }
 
-// Attachment is how the interface is joined to the node.
+// Attachment is the way in which an interface is connected to the node.
 type InterfaceRecord_Attachment int32
 
 const (
 	// Never sent.
 	InterfaceRecord_UNSPECIFIED InterfaceRecord_Attachment = 0
-	// It is in the agent's own namespace.
+	// The interface is in the agent's own namespace.
 	InterfaceRecord_OWN InterfaceRecord_Attachment = 1
 	// Its peer (veth, netkit) is in the agent's own namespace.
 	InterfaceRecord_PEER InterfaceRecord_Attachment = 2
 	// Its lower device (macvlan, ipvlan) is in the agent's own namespace.
 	InterfaceRecord_LOWER InterfaceRecord_Attachment = 3
-	// Neither: a private link inside a namespace, never compared.
+	// None of these: a private link inside a namespace. Its addresses are not compared with others.
 	InterfaceRecord_PRIVATE InterfaceRecord_Attachment = 4
-	// A loopback or dummy device: its addresses make no owner.
+	// A loopback or dummy device. Its addresses make no owner.
 	InterfaceRecord_LOCAL InterfaceRecord_Attachment = 5
 )
 
@@ -149,19 +149,19 @@ func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
 }
 
-// ReportRequest is one batch of the agent's table. The first message of a
-// stream has hello and snapshot_begin; from there to the message with
-// snapshot_end all is one snapshot, which replaces what was known of the node.
-// Records are whole: a record replaces the one with its key; gone removes it.
+// ReportRequest is one batch of records of the agent's table. The first message of a stream has
+// hello and snapshot_begin. All messages from snapshot_begin to snapshot_end are one snapshot,
+// which replaces the aggregator's records of the node. Records are complete: a record replaces the
+// one with the same key, and a record with gone removes it.
 type ReportRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Counts the messages of this stream from 1. A gap makes the aggregator ask for a resync.
+	// Number of the message in this stream, from 1. After a gap the aggregator requests a resync.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Who reports. In the first message of a stream only.
+	// Identity of the agent; only in the first message of a stream.
 	Hello *Hello `protobuf:"bytes,2,opt,name=hello,proto3" json:"hello,omitempty"`
-	// A snapshot begins with this message.
+	// True if a snapshot begins with this message.
 	SnapshotBegin bool `protobuf:"varint,3,opt,name=snapshot_begin,json=snapshotBegin,proto3" json:"snapshot_begin,omitempty"`
-	// A snapshot ends with this message.
+	// True if a snapshot ends with this message.
 	SnapshotEnd bool `protobuf:"varint,4,opt,name=snapshot_end,json=snapshotEnd,proto3" json:"snapshot_end,omitempty"`
 	// Network namespaces.
 	Namespaces []*NamespaceRecord `protobuf:"bytes,5,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
@@ -169,18 +169,18 @@ type ReportRequest struct {
 	Links []*LinkRecord `protobuf:"bytes,6,rep,name=links,proto3" json:"links,omitempty"`
 	// Interfaces.
 	Interfaces []*InterfaceRecord `protobuf:"bytes,7,rep,name=interfaces,proto3" json:"interfaces,omitempty"`
-	// Claims, by address: the partition key.
+	// Claims. The address is the partition key.
 	Claims []*ClaimRecord `protobuf:"bytes,8,rep,name=claims,proto3" json:"claims,omitempty"`
-	// The agent's health.
+	// Health of the agent.
 	Status *StatusRecord `protobuf:"bytes,9,opt,name=status,proto3" json:"status,omitempty"`
-	// Answers the check with this id: all of its addresses were read again from
-	// the kernel, and what differed is in this message or was sent before it.
+	// IDs of checks that are done: the agent has read their addresses again, and all differences are
+	// in this message or an earlier one.
 	Checked []uint64 `protobuf:"varint,10,rep,packed,name=checked,proto3" json:"checked,omitempty"`
-	// Answers a ping.
+	// Answer to a ping.
 	Pong *Pong `protobuf:"bytes,11,opt,name=pong,proto3" json:"pong,omitempty"`
-	// What IPAM on this node gives addresses from.
+	// Pools of the IPAMs on this node.
 	Pools []*PoolRecord `protobuf:"bytes,12,rep,name=pools,proto3" json:"pools,omitempty"`
-	// What it has given.
+	// Allocations from those pools.
 	Allocations   []*AllocationRecord `protobuf:"bytes,13,rep,name=allocations,proto3" json:"allocations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -307,14 +307,13 @@ func (x *ReportRequest) GetAllocations() []*AllocationRecord {
 	return nil
 }
 
-// Pong answers a ping. All that the agent knew when the ping came was sent
-// before it, or is in the same message.
+// Pong is the answer to a ping. Every change that the agent knew of when the ping arrived is in the
+// same message or an earlier one.
 type Pong struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The ping.
+	// ID of the ping.
 	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// The agent's wall clock when it was sent: it is compared with the aggregator's
-	// and shown, and never decides anything.
+	// The agent's wall clock when the pong was sent. The aggregator computes Node.skew from it.
 	SentAt        *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=sent_at,json=sentAt,proto3" json:"sent_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -364,19 +363,19 @@ func (x *Pong) GetSentAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// ReportResponse is what the aggregator asks of the agent.
+// ReportResponse is a request from the aggregator to the agent.
 type ReportResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// All messages up to this sequence number were taken.
+	// All messages up to this sequence number have been applied.
 	Acknowledged uint64 `protobuf:"varint,1,opt,name=acknowledged,proto3" json:"acknowledged,omitempty"`
-	// Send a snapshot.
+	// True if the agent is to send a snapshot.
 	Resync bool `protobuf:"varint,2,opt,name=resync,proto3" json:"resync,omitempty"`
-	// Addresses to look at more often, or no longer.
+	// Addresses that are contested, or no longer so.
 	Contests []*Contest `protobuf:"bytes,3,rep,name=contests,proto3" json:"contests,omitempty"`
-	// Addresses to read again from the kernel, now.
+	// Addresses that the agent is to read again now.
 	Check *Check `protobuf:"bytes,4,opt,name=check,proto3" json:"check,omitempty"`
-	// Answer with a pong: counts from 1, 0 is none. An agent that is silent for
-	// long is not heard from any more, and its stream is ended.
+	// ID of a ping, from 1, which the agent answers with a pong; 0 for none. The aggregator closes
+	// the stream of an agent that does not answer in time.
 	Ping          uint64 `protobuf:"varint,5,opt,name=ping,proto3" json:"ping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -447,13 +446,13 @@ func (x *ReportResponse) GetPing() uint64 {
 	return 0
 }
 
-// Contest tells that an address is contested: the observer repeats a known
-// binding of it every second instead of every 30.
+// Contest sets whether an address is contested. For a contested address, the observer reports a
+// known binding again every second instead of every 30 seconds.
 type Contest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address: 4 or 16 bytes.
 	Address []byte `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// Whether it is contested.
+	// True if the address is contested.
 	Contested     bool `protobuf:"varint,2,opt,name=contested,proto3" json:"contested,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -503,7 +502,7 @@ func (x *Contest) GetContested() bool {
 	return false
 }
 
-// Check asks the agent to read addresses again from its sources.
+// Check requests that the agent reads addresses again from its sources.
 type Check struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Returned in ReportRequest.checked.
@@ -558,16 +557,16 @@ func (x *Check) GetAddresses() [][]byte {
 	return nil
 }
 
-// Hello says who reports.
+// Hello identifies the agent.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name of the node: a label, not its identity.
+	// Name of the node. It is a label and not the node's identity.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// /proc/sys/kernel/random/boot_id.
+	// Boot ID of the kernel, from /proc/sys/kernel/random/boot_id.
 	BootId string `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	// Inode of the agent's own network namespace.
 	Netns string `protobuf:"bytes,3,opt,name=netns,proto3" json:"netns,omitempty"`
-	// Start of the agent: a newer epoch takes over from an older one.
+	// Start of the agent. A stream with a newer epoch replaces one with an older epoch.
 	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Version of the agent.
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
@@ -652,18 +651,19 @@ func (x *Hello) GetKernel() string {
 // NamespaceRecord is one network namespace of the node.
 type NamespaceRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key: counts the agent's namespaces; never reused within an epoch. 1 is the agent's own.
+	// Key: number of the namespace at this agent, never reused within an epoch; 1 is the agent's own
+	// namespace.
 	Id uint32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Inode of the namespace in decimal; empty where it is not known.
+	// Inode of the namespace in decimal; empty if it is not known.
 	Netns string `protobuf:"bytes,2,opt,name=netns,proto3" json:"netns,omitempty"`
-	// Who lives in it, from the best source at hand.
+	// Workload in the namespace, from the best available source.
 	Workload *Workload `protobuf:"bytes,3,opt,name=workload,proto3" json:"workload,omitempty"`
-	// When the agent first saw it.
+	// Time at which the agent first observed the namespace.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// The namespace has ended, and with it all of its interfaces and claims.
+	// True if the namespace has ended, together with all its interfaces and claims.
 	Gone bool `protobuf:"varint,5,opt,name=gone,proto3" json:"gone,omitempty"`
-	// Addresses that the container runtime or CNI meant it to have, and that no
-	// interface in it has.
+	// Addresses that the namespace should have according to the container runtime or CNI, and that
+	// none of its interfaces has.
 	Intended      []*Intended `protobuf:"bytes,6,rep,name=intended,proto3" json:"intended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -746,12 +746,12 @@ type LinkRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key: IFACE[.VLAN], unique on the node.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// How it is made.
+	// Kind of the broadcast domain.
 	Kind LinkRecord_Kind `protobuf:"varint,2,opt,name=kind,proto3,enum=ipwitness.v1.LinkRecord_Kind" json:"kind,omitempty"`
-	// BRIDGE only: the bridge device has a unicast address that is not link-local,
-	// so that the node routes for its ports.
+	// BRIDGE only: true if the bridge device has a unicast address that is not link-local, so that
+	// the node routes for its ports.
 	Routed bool `protobuf:"varint,3,opt,name=routed,proto3" json:"routed,omitempty"`
-	// Gone.
+	// True if the link is gone.
 	Gone          bool `protobuf:"varint,4,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -818,30 +818,30 @@ func (x *LinkRecord) GetGone() bool {
 // InterfaceRecord is one interface of one namespace.
 type InterfaceRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key, with index: the namespace's id.
+	// Key, with index: ID of the namespace.
 	Namespace uint32 `protobuf:"varint,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Key, with namespace: the interface index.
+	// Key, with namespace: index of the interface.
 	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	// Name inside its namespace.
+	// Name of the interface inside its namespace.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Link kind as rtnetlink names it (veth, bridge, macvlan, …); empty for hardware.
 	Kind string `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Hardware address; empty where the device has none.
+	// Hardware address; empty if the device has none.
 	Mac []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
-	// How it is joined to the node.
+	// Way in which the interface is connected to the node.
 	Attachment InterfaceRecord_Attachment `protobuf:"varint,6,opt,name=attachment,proto3,enum=ipwitness.v1.InterfaceRecord_Attachment" json:"attachment,omitempty"`
-	// The LinkRecord it is on; empty for PRIVATE and LOCAL.
+	// Name of the interface's LinkRecord; empty for PRIVATE and LOCAL.
 	Link string `protobuf:"bytes,7,opt,name=link,proto3" json:"link,omitempty"`
-	// The node's end: name of the veth peer or of the lower device.
+	// Name of the node's end: the veth peer or the lower device.
 	HostInterface string `protobuf:"bytes,8,opt,name=host_interface,json=hostInterface,proto3" json:"host_interface,omitempty"`
-	// The VRF device that the interface (or its node's end) is enslaved to.
+	// VRF device that the interface, or the node's end of it, is enslaved to.
 	Vrf string `protobuf:"bytes,9,opt,name=vrf,proto3" json:"vrf,omitempty"`
-	// OWN only: frames that enter here come from outside the node, so that an
-	// unknown MAC is an external device and not a guest.
+	// OWN only: true if frames that arrive here come from outside the node, so that an unknown MAC
+	// address belongs to an external device and not to a guest.
 	Uplink bool `protobuf:"varint,10,opt,name=uplink,proto3" json:"uplink,omitempty"`
-	// OWN only: id of the namespace that has the veth peer; 0 for none.
+	// OWN only: ID of the namespace with the veth peer; 0 for none.
 	PeerNamespace uint32 `protobuf:"varint,11,opt,name=peer_namespace,json=peerNamespace,proto3" json:"peer_namespace,omitempty"`
-	// Gone, and with it the claims on it.
+	// True if the interface is gone, together with the claims on it.
 	Gone          bool `protobuf:"varint,12,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -961,59 +961,58 @@ func (x *InterfaceRecord) GetGone() bool {
 	return false
 }
 
-// ClaimRecord is one way in which one address is held. Its key is all fields
-// down to no_override, and source.
+// ClaimRecord is one observation that an address is held. Its key is source and all fields up to
+// and including no_override.
 type ClaimRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address: 4 or 16 bytes. The partition key.
 	Address []byte `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// ASSIGNED, DAD_FAILED: rtnetlink; others: the wire.
+	// Kind of the claim. ASSIGNED and DAD_FAILED come from rtnetlink, the others from the wire.
 	Kind Evidence_Kind `protobuf:"varint,2,opt,name=kind,proto3,enum=ipwitness.v1.Evidence_Kind" json:"kind,omitempty"`
-	// rtnetlink: the holder's namespace. Wire: always 1, the agent's own.
+	// rtnetlink: ID of the namespace with the address. Wire: always 1, the agent's own namespace.
 	Namespace uint32 `protobuf:"varint,3,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// rtnetlink: the interface that has the address. Wire: the port that the frame entered by.
+	// rtnetlink: index of the interface with the address. Wire: index of the port on which the frame
+	// arrived.
 	Index uint32 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
-	// Wire: the sender hardware address.
+	// Wire: sender hardware address.
 	Mac []byte `protobuf:"bytes,5,opt,name=mac,proto3" json:"mac,omitempty"`
-	// Wire: the VLAN id of the (outer) tag, 0 for none.
+	// Wire: VLAN ID of the outer tag; 0 for none.
 	Vlan uint32 `protobuf:"varint,6,opt,name=vlan,proto3" json:"vlan,omitempty"`
-	// Wire: the VLAN id of the inner tag of QinQ, 0 for none.
+	// Wire: VLAN ID of the inner tag (QinQ); 0 for none.
 	InnerVlan uint32 `protobuf:"varint,7,opt,name=inner_vlan,json=innerVlan,proto3" json:"inner_vlan,omitempty"`
-	// Wire: a neighbour advertisement without the Override flag (RFC 4861, section
-	// 4.4): proxies and holders of anycast addresses answer so, and who is still
-	// testing the address.
+	// Wire: true for a neighbour advertisement without the Override flag (RFC 4861, section 4.4).
+	// Proxies, holders of anycast addresses and hosts that still test the address answer without it.
 	NoOverride bool `protobuf:"varint,18,opt,name=no_override,json=noOverride,proto3" json:"no_override,omitempty"`
-	// Wire: the LinkRecord that the frame was seen on.
+	// Wire: name of the LinkRecord on which the frame was observed.
 	Link string `protobuf:"bytes,8,opt,name=link,proto3" json:"link,omitempty"`
-	// Wire: the Ethernet source, where it is not the sender hardware address. Such a
-	// claim is weak. Part of the key.
+	// Wire: Ethernet source address, if it is not the sender hardware address. Such a claim is weak.
+	// Part of the key.
 	Source []byte `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
 	// rtnetlink: prefix length in bits.
 	PrefixLength uint32 `protobuf:"varint,10,opt,name=prefix_length,json=prefixLength,proto3" json:"prefix_length,omitempty"`
 	// rtnetlink: IFA_F_* flags.
 	Flags uint32 `protobuf:"varint,11,opt,name=flags,proto3" json:"flags,omitempty"`
-	// First seen, by the agent's clock.
+	// First observation, by the agent's clock.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// Last seen, by the agent's clock.
+	// Last observation, by the agent's clock.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// rtnetlink: when the kernel was given the address, from IFA_CACHEINFO's cstamp.
+	// rtnetlink: time at which the address was added to the interface (cstamp of IFA_CACHEINFO).
 	AssignedAt *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=assigned_at,json=assignedAt,proto3" json:"assigned_at,omitempty"`
-	// How many events stand behind it.
+	// Number of events behind the claim.
 	Count uint32 `protobuf:"varint,15,opt,name=count,proto3" json:"count,omitempty"`
-	// How long the change was in the agent, on its monotonic clock: from the
-	// receipt of the event, or the frame's bpf_ktime, to the sending.
+	// Time that the change spent in the agent, by its monotonic clock: from the receipt of the event,
+	// or the frame's bpf_ktime, until the message was sent.
 	Residence *durationpb.Duration `protobuf:"bytes,16,opt,name=residence,proto3" json:"residence,omitempty"`
-	// The claim has ended.
+	// True if the claim has ended.
 	Gone bool `protobuf:"varint,17,opt,name=gone,proto3" json:"gone,omitempty"`
-	// How long before it was sent the claim was last seen, on the agent's monotonic
-	// clock: in a snapshot this can be long. Missing: as long as residence.
+	// Time from the last observation of the claim until the message was sent, by the agent's
+	// monotonic clock. In a snapshot this can be long. If unset, it equals residence.
 	Age *durationpb.Duration `protobuf:"bytes,19,opt,name=age,proto3" json:"age,omitempty"`
-	// rtnetlink: the network, as a CNI result names it, that gave this interface the
-	// address; cri where only the container runtime says that it has it; empty where
-	// none is known to have.
+	// rtnetlink: CNI network that assigned the address to this interface, as named by the CNI result;
+	// "cri" if only the container runtime reports the address; empty if no network is known.
 	Network string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
-	// Wire: the node itself routes the address to the namespace behind the port that
-	// the frame entered by: out of that port, or to a next hop that the namespace has.
+	// Wire: true if the node itself routes the address to the namespace behind the port on which the
+	// frame arrived, either through that port or through a next hop in the namespace.
 	Routed        bool `protobuf:"varint,21,opt,name=routed,proto3" json:"routed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1196,31 +1195,31 @@ func (x *ClaimRecord) GetRouted() bool {
 	return false
 }
 
-// StatusRecord is the agent's health.
+// StatusRecord is the health of the agent.
 type StatusRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How the wire is watched: tcx, clsact, mixed or off.
+	// Way in which frames are observed: tcx, clsact, mixed or off.
 	Wire string `protobuf:"bytes,1,opt,name=wire,proto3" json:"wire,omitempty"`
-	// Ports with the observer on them.
+	// Ports that the observer is attached to.
 	Ports []*Node_Port `protobuf:"bytes,2,rep,name=ports,proto3" json:"ports,omitempty"`
-	// Events that were lost: of netlink, and listed again from their source; and
-	// frames that found the ring full, of which the next one like it is told.
+	// Number of lost events: netlink messages, after which the state was listed again, and frames
+	// that found the ring buffer full, of which the next frame of the same binding is reported.
 	LostEvents uint32 `protobuf:"varint,3,opt,name=lost_events,json=lostEvents,proto3" json:"lost_events,omitempty"`
-	// What does not work, in words: what is lost by it and what to do.
+	// Problems: what does not work, what that affects and what to do.
 	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
-	// The container runtime: its name and version, empty where none is asked.
+	// Name and version of the container runtime that the agent queries; empty if there is none.
 	Runtime string `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"`
-	// What /var/lib/calico/nodename says: the node that Calico's plugin books
-	// addresses for; empty where there is no such file.
+	// Content of /var/lib/calico/nodename: the name of the node to which Calico's plugin allocates
+	// addresses; empty if there is no such file.
 	CalicoNodename string `protobuf:"bytes,6,opt,name=calico_nodename,json=calicoNodename,proto3" json:"calico_nodename,omitempty"`
-	// Addresses inside network namespaces are not seen: that nobody is known to hold
-	// one says nothing.
+	// True if the agent cannot read addresses inside network namespaces. That an address has no known
+	// owner then proves nothing.
 	Blind bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
-	// Ports that should be watched and are not: the observer could not be attached.
+	// Number of ports to which the observer could not be attached.
 	UnwatchedPorts uint32 `protobuf:"varint,8,opt,name=unwatched_ports,json=unwatchedPorts,proto3" json:"unwatched_ports,omitempty"`
-	// Frames that the observer did not read to the end.
+	// Counts of frames that the observer did not read to the end.
 	Unparsed *Unparsed `protobuf:"bytes,9,opt,name=unparsed,proto3" json:"unparsed,omitempty"`
-	// Ports by which more new bindings come than the agent takes.
+	// Ports that exceed the agent's limit of new bindings.
 	Flooding      []*FloodingRecord `protobuf:"bytes,10,rep,name=flooding,proto3" json:"flooding,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1326,16 +1325,15 @@ func (x *StatusRecord) GetFlooding() []*FloodingRecord {
 	return nil
 }
 
-// Unparsed counts frames since the start of the agent that the observer did not
-// read to the end, although a receiver may do so: an attacker could hide claims in
-// them.
+// Unparsed counts frames, since the start of the agent, that the observer did not read to the end
+// although a receiver may do so. An attacker could hide claims in such frames.
 type Unparsed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Claims under more than two VLANs, and frames under more VLAN tags than are read.
+	// Claims under more than two VLAN tags, and frames with more VLAN tags than the observer reads.
 	Tags uint64 `protobuf:"varint,1,opt,name=tags,proto3" json:"tags,omitempty"`
-	// Packets with more IPv6 extension headers than are read.
+	// Packets with more IPv6 extension headers than the observer reads.
 	Extensions uint64 `protobuf:"varint,2,opt,name=extensions,proto3" json:"extensions,omitempty"`
-	// NDP with more options than are read.
+	// NDP messages with more options than the observer reads.
 	Options       uint64 `protobuf:"varint,3,opt,name=options,proto3" json:"options,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1392,18 +1390,18 @@ func (x *Unparsed) GetOptions() uint64 {
 	return 0
 }
 
-// FloodingRecord is one port by which more new bindings come than the agent takes.
+// FloodingRecord is a port that exceeds the agent's limit of new bindings.
 type FloodingRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The interface record of the agent's own namespace.
+	// Index of the interface in the agent's own namespace.
 	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	// Name of the interface.
 	Interface string `protobuf:"bytes,2,opt,name=interface,proto3" json:"interface,omitempty"`
-	// How many frames and claims were left out since then.
+	// Number of frames and claims left out since the flood began.
 	LeftOut uint64 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// How many a second lately.
+	// Recent rate of frames and claims left out, per second.
 	Rate uint64 `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`
-	// Since when, by the agent's clock.
+	// Start of the flood, by the agent's clock.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1474,37 +1472,39 @@ func (x *FloodingRecord) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// PoolRecord is what one IPAM on the node gives addresses of one network from.
+// PoolRecord is a set of addresses from which an IPAM on the node allocates for one network.
 type PoolRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key, with ipam: its place. host-local: the directory of its allocations.
+	// Key, with ipam: name of the pool. host-local: the directory with the allocations.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Key, with name: host-local.
+	// Key, with name: the IPAM, which is host-local.
 	Ipam string `protobuf:"bytes,2,opt,name=ipam,proto3" json:"ipam,omitempty"`
-	// The CNI network that it is for.
+	// CNI network that the pool serves.
 	Network string `protobuf:"bytes,3,opt,name=network,proto3" json:"network,omitempty"`
-	// What it gives, without its gateways: empty where no configuration says so.
+	// Ranges of addresses in the pool; empty if no configuration names them. Gateways in the ranges
+	// are not allocated.
 	Ranges []*AddressRange `protobuf:"bytes,4,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	// The gateways of its ranges: the node's own or a router's, given to nobody.
+	// Gateways of the ranges, on the node itself or a router. They are never allocated.
 	Gateways [][]byte `protobuf:"bytes,5,rep,name=gateways,proto3" json:"gateways,omitempty"`
-	// How far its allocations are known.
+	// State of the pool.
 	State Pool_State `protobuf:"varint,6,opt,name=state,proto3,enum=ipwitness.v1.Pool_State" json:"state,omitempty"`
-	// Why they are not, in words.
+	// Reason for a state other than KNOWN, in words.
 	Problem string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
-	// When all allocations were lost at once while the agent watched, by its clock:
-	// host-local's directory went away, or was emptied.
+	// Time at which all allocations disappeared at once while the agent was running, by its clock:
+	// the directory of host-local was removed or emptied.
 	LostAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=lost_at,json=lostAt,proto3" json:"lost_at,omitempty"`
-	// How many allocations there were before that.
+	// Number of allocations before that.
 	Lost uint32 `protobuf:"varint,9,opt,name=lost,proto3" json:"lost,omitempty"`
-	// The CNI plugin that it serves: bridge, ptp, macvlan, ipvlan and others.
+	// CNI plugin that the pool serves: bridge, ptp, macvlan, ipvlan or other.
 	Plugin string `protobuf:"bytes,10,opt,name=plugin,proto3" json:"plugin,omitempty"`
-	// The bridge that the plugin's ports are on, or the master of its devices.
+	// Bridge of the plugin's ports, or master of its devices.
 	Device string `protobuf:"bytes,11,opt,name=device,proto3" json:"device,omitempty"`
-	// The node routes for what has its addresses: it gives itself an address there.
+	// True if the node routes for owners of the pool's addresses, because the plugin assigns a
+	// gateway address to the node.
 	Routed bool `protobuf:"varint,12,opt,name=routed,proto3" json:"routed,omitempty"`
-	// The file of the configuration; empty where there is none.
+	// File of the CNI configuration; empty if there is none.
 	Config string `protobuf:"bytes,13,opt,name=config,proto3" json:"config,omitempty"`
-	// Gone, and with it its allocations.
+	// True if the pool is gone, together with its allocations.
 	Gone          bool `protobuf:"varint,14,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1638,12 +1638,12 @@ func (x *PoolRecord) GetGone() bool {
 	return false
 }
 
-// AddressRange is all addresses from first to last.
+// AddressRange is the addresses from first to last, both included.
 type AddressRange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// 4 or 16 bytes.
+	// First address: 4 or 16 bytes.
 	First []byte `protobuf:"bytes,1,opt,name=first,proto3" json:"first,omitempty"`
-	// As many bytes as first, and not before it.
+	// Last address: as many bytes as first, and not before it.
 	Last          []byte `protobuf:"bytes,2,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1693,23 +1693,22 @@ func (x *AddressRange) GetLast() []byte {
 	return nil
 }
 
-// AllocationRecord is one address that an IPAM has given. Its key is ipam, pool and
-// address.
+// AllocationRecord is an IPAM's record of one address. Its key is ipam, pool and address.
 type AllocationRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The IPAM of the pool.
+	// IPAM of the pool.
 	Ipam string `protobuf:"bytes,1,opt,name=ipam,proto3" json:"ipam,omitempty"`
-	// The name of the pool.
+	// Name of the pool.
 	Pool string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
 	// The address: 4 or 16 bytes.
 	Address []byte `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// The sandbox that it was given to.
+	// Pod sandbox that the address is allocated to.
 	ContainerId string `protobuf:"bytes,4,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	// The interface that it was given for; empty where that is not said.
+	// Interface that the address is allocated to; empty if the record names none.
 	Interface string `protobuf:"bytes,5,opt,name=interface,proto3" json:"interface,omitempty"`
-	// When, by the agent's clock: host-local's file was written then.
+	// Time of the allocation, by the agent's clock: the modification time of host-local's file.
 	AllocatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=allocated_at,json=allocatedAt,proto3" json:"allocated_at,omitempty"`
-	// It was given back.
+	// True if the address was released.
 	Gone          bool `protobuf:"varint,7,opt,name=gone,proto3" json:"gone,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

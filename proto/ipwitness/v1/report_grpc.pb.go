@@ -26,9 +26,9 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ReportService is how agents tell an aggregator what they witness.
+// ReportService receives the observations of agents.
 type ReportServiceClient interface {
-	// Report carries the agent's table: a snapshot first, then changes of it.
+	// Report transfers the agent's table: first a snapshot, then changes.
 	Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ReportRequest, ReportResponse], error)
 }
 
@@ -57,9 +57,9 @@ type ReportService_ReportClient = grpc.BidiStreamingClient[ReportRequest, Report
 // All implementations must embed UnimplementedReportServiceServer
 // for forward compatibility.
 //
-// ReportService is how agents tell an aggregator what they witness.
+// ReportService receives the observations of agents.
 type ReportServiceServer interface {
-	// Report carries the agent's table: a snapshot first, then changes of it.
+	// Report transfers the agent's table: first a snapshot, then changes.
 	Report(grpc.BidiStreamingServer[ReportRequest, ReportResponse]) error
 	mustEmbedUnimplementedReportServiceServer()
 }

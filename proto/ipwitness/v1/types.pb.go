@@ -23,7 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Kind is what sort of thing holds the address.
+// Kind is the kind of a workload.
 type Workload_Kind int32
 
 const (
@@ -37,10 +37,9 @@ const (
 	Workload_VM Workload_Kind = 3
 	// The node itself: the agent's own network namespace.
 	Workload_HOST Workload_Kind = 4
-	// A device that belongs to no namespace we know.
+	// A device outside all observed network namespaces.
 	Workload_EXTERNAL Workload_Kind = 5
-	// A network namespace of which nothing says what it is. It may have the name that
-	// `ip netns` gave it.
+	// A network namespace whose workload is not known. Its name, if it has one, is from `ip netns`.
 	Workload_UNKNOWN Workload_Kind = 6
 )
 
@@ -93,23 +92,23 @@ func (Workload_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{0, 0}
 }
 
-// Kind names the way.
+// Kind is the kind of an observation.
 type Evidence_Kind int32
 
 const (
 	// Never sent.
 	Evidence_UNSPECIFIED Evidence_Kind = 0
-	// Configured on an interface (rtnetlink).
+	// The address is configured on an interface (rtnetlink).
 	Evidence_ASSIGNED Evidence_Kind = 1
-	// Gratuitous ARP, unsolicited neighbour advertisement.
+	// Gratuitous ARP or unsolicited neighbour advertisement.
 	Evidence_ANNOUNCED Evidence_Kind = 2
-	// ARP reply, solicited neighbour advertisement.
+	// ARP reply or solicited neighbour advertisement.
 	Evidence_ANSWERED Evidence_Kind = 3
-	// Sender of an ordinary ARP request, source of a neighbour solicitation.
+	// Sender of an ordinary ARP request or source of a neighbour solicitation.
 	Evidence_USED Evidence_Kind = 4
-	// The kernel's own duplicate address detection failed for it.
+	// The kernel's own duplicate address detection failed for the address.
 	Evidence_DAD_FAILED Evidence_Kind = 5
-	// A neighbour table entry: never makes an owner.
+	// Neighbour table entry. It never makes an owner.
 	Evidence_BELIEVED Evidence_Kind = 6
 )
 
@@ -162,7 +161,7 @@ func (Evidence_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{3, 0}
 }
 
-// Kind is how wide the scope is.
+// Kind is the kind of a scope, from narrow to wide.
 type Scope_Kind int32
 
 const (
@@ -170,9 +169,9 @@ const (
 	Scope_UNSPECIFIED Scope_Kind = 0
 	// One broadcast domain.
 	Scope_LINK Scope_Kind = 1
-	// One node (one VRF of it).
+	// One node, or one VRF of a node.
 	Scope_NODE Scope_Kind = 2
-	// A declared or discovered network.
+	// One declared or discovered network.
 	Scope_NETWORK Scope_Kind = 3
 )
 
@@ -219,19 +218,19 @@ func (Scope_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{4, 0}
 }
 
-// State is how sure it is that the owner is there now.
+// State is the state of an owner.
 type Owner_State int32
 
 const (
 	// Never sent.
 	Owner_UNSPECIFIED Owner_State = 0
-	// Witnessed and not ended.
+	// The owner is observed and has not ended.
 	Owner_LIVE Owner_State = 1
-	// Known from the wire only, and not seen for --stale-after.
+	// The owner is known from the wire only and was not observed for --stale-after.
 	Owner_STALE Owner_State = 2
-	// Its node has not been heard from.
+	// The node of the owner is disconnected.
 	Owner_UNHEARD Owner_State = 3
-	// Ended.
+	// The owner has ended.
 	Owner_GONE Owner_State = 4
 )
 
@@ -280,17 +279,17 @@ func (Owner_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{5, 0}
 }
 
-// State is how far the conflict has come.
+// State is the state of a conflict.
 type Conflict_State int32
 
 const (
 	// Never sent.
 	Conflict_UNSPECIFIED Conflict_State = 0
-	// Seen, and not yet confirmed.
+	// The conflict was detected and is not confirmed yet.
 	Conflict_SUSPECTED Conflict_State = 1
-	// Read again after the settle time: it is real.
+	// The conflict is real: the addresses were read again after the settle time.
 	Conflict_CONFIRMED Conflict_State = 2
-	// Over.
+	// The conflict is over.
 	Conflict_RESOLVED Conflict_State = 3
 )
 
@@ -337,16 +336,17 @@ func (Conflict_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6, 0}
 }
 
-// Kind is what shows it.
+// Kind is the kind of proof.
 type LinkProof_Kind int32
 
 const (
-	// Nothing is to be shown.
+	// No proof is needed.
 	LinkProof_UNSPECIFIED LinkProof_Kind = 0
-	// Frames of one node entered the other node's link, which anybody there can forge:
-	// such a conflict is only suspected.
+	// Frames from one node arrived on the other node's link, but not the reverse. Anybody on that
+	// link can forge such frames, so the conflict stays SUSPECTED.
 	LinkProof_ONE_WAY LinkProof_Kind = 1
-	// Frames of each entered the other one's link, or of one of them again and again.
+	// Frames from each node arrived on the other node's link, or frames from one node arrived
+	// repeatedly.
 	LinkProof_PROVEN LinkProof_Kind = 2
 )
 
@@ -391,19 +391,19 @@ func (LinkProof_Kind) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
 }
 
-// State is how far what is known can be relied on.
+// State says how far the aggregator's copy of the Kubernetes objects can be relied on.
 type Kubernetes_State int32
 
 const (
 	// Never sent.
 	Kubernetes_UNSPECIFIED Kubernetes_State = 0
-	// It is not asked: no cluster is configured.
+	// No cluster is configured.
 	Kubernetes_OFF Kubernetes_State = 1
-	// The first listing is not complete.
+	// The first list is not complete.
 	Kubernetes_SYNCING Kubernetes_State = 2
-	// All is known, and changes are heard.
+	// The copy is complete, and changes are received.
 	Kubernetes_LIVE Kubernetes_State = 3
-	// The API server is not heard from: what is known may be old.
+	// The API server does not answer. The copy may be outdated.
 	Kubernetes_STALE Kubernetes_State = 4
 )
 
@@ -452,17 +452,17 @@ func (Kubernetes_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13, 0}
 }
 
-// Severity is how much it matters.
+// Severity is the severity of a finding.
 type Finding_Severity int32
 
 const (
 	// Never sent.
 	Finding_UNSPECIFIED Finding_Severity = 0
-	// Good to know; nothing breaks.
+	// For information: nothing breaks.
 	Finding_INFO Finding_Severity = 1
-	// It will hurt in time: a pool runs dry, a name misleads.
+	// It will cause trouble in time: a pool runs out of addresses, or a node name is ambiguous.
 	Finding_WARNING Finding_Severity = 2
-	// The next duplicate: IPAM will give an address to somebody else that is in use.
+	// A duplicate is imminent: IPAM may allocate an address that is in use.
 	Finding_CRITICAL Finding_Severity = 3
 )
 
@@ -509,21 +509,21 @@ func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15, 0}
 }
 
-// State is how far its allocations are known.
+// State says how far the allocations of a pool are known.
 type Pool_State int32
 
 const (
 	// Never sent.
 	Pool_UNSPECIFIED Pool_State = 0
-	// All are known, and changes are heard.
+	// All allocations are known, and changes are received.
 	Pool_KNOWN Pool_State = 1
-	// They are being read.
+	// The allocations are being read.
 	Pool_READING Pool_State = 2
-	// Its records are gone, or were never there: it takes all for free.
+	// The records of the IPAM are gone or never existed: the IPAM considers all addresses free.
 	Pool_MISSING Pool_State = 3
-	// It cannot be read.
+	// The records of the IPAM cannot be read.
 	Pool_UNREADABLE Pool_State = 4
-	// What is known may be old: its source is not heard from.
+	// The source of the records does not answer. The known allocations may be outdated.
 	Pool_STALE Pool_State = 5
 )
 
@@ -574,7 +574,7 @@ func (Pool_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
 }
 
-// State is whether the agent is heard from.
+// State is the state of the agent's connection.
 type Node_State int32
 
 const (
@@ -582,7 +582,7 @@ const (
 	Node_UNSPECIFIED Node_State = 0
 	// The agent's stream is open.
 	Node_LIVE Node_State = 1
-	// Not heard from.
+	// The agent is disconnected or does not answer.
 	Node_UNHEARD Node_State = 2
 )
 
@@ -627,15 +627,15 @@ func (Node_State) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
 }
 
-// Unknown is why not all nodes that should report are known.
+// Unknown is the reason why the set of expected nodes may be incomplete.
 type Coverage_Unknown int32
 
 const (
-	// They are known.
+	// The set of expected nodes is complete.
 	Coverage_UNSPECIFIED Coverage_Unknown = 0
-	// The aggregator has just started: agents may not have reconnected yet.
+	// The aggregator has just started, and agents may not have reconnected yet.
 	Coverage_STARTING Coverage_Unknown = 1
-	// The Kubernetes API is configured and cannot be relied on now.
+	// The Kubernetes API is configured, but its state is not LIVE.
 	Coverage_KUBERNETES Coverage_Unknown = 2
 )
 
@@ -680,10 +680,10 @@ func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
-// Workload says who an owner is.
+// Workload identifies the workload that an owner belongs to.
 type Workload struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is.
+	// Kind of the workload.
 	Kind Workload_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=ipwitness.v1.Workload_Kind" json:"kind,omitempty"`
 	// Kubernetes namespace of a pod.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -691,32 +691,30 @@ type Workload struct {
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Kubernetes UID of a pod.
 	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
-	// Container or sandbox id as the runtime gave it to CNI, or as the cgroup says.
+	// ID of the container or pod sandbox, as passed to CNI by the runtime or as found in the cgroup.
 	ContainerId string `protobuf:"bytes,5,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	// Where the name is from: cri, cni-result, netns, docker-netns, cgroup, process, node.
+	// Source of the name: cri, cni-result, netns, docker-netns, cgroup, process, node.
 	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
-	// The oldest process in the namespace, as NAME (PID); empty where none is readable.
-	// The last one stays once it has ended, as NAME (PID, ended), if it had lived for
-	// 10 s or longer.
+	// Oldest process in the namespace, as NAME (PID); empty if no process can be read. After the last
+	// process has ended, it is still given, as NAME (PID, ended), if it ran for 10 s or longer.
 	Process string `protobuf:"bytes,7,opt,name=process,proto3" json:"process,omitempty"`
-	// Where fields are from that another source than the one above gave, by their
-	// names here: cri, cni-result, cgroup, process, kubernetes.
+	// Sources of fields that do not come from the source above, by field name: cri, cni-result,
+	// cgroup, process, kubernetes.
 	Sources map[string]string `protobuf:"bytes,8,rep,name=sources,proto3" json:"sources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// The virtual machine of a pod that runs one (KubeVirt): its name, in the pod's
-	// namespace.
+	// Name of the virtual machine that the pod runs (KubeVirt), in the pod's namespace.
 	VirtualMachine string `protobuf:"bytes,9,opt,name=virtual_machine,json=virtualMachine,proto3" json:"virtual_machine,omitempty"`
-	// What made the pod: Deployment, StatefulSet, DaemonSet, Job and others. From
-	// the Kubernetes API, as are all fields from here on.
+	// Controller of the pod: a Deployment, StatefulSet, DaemonSet, Job or other. This field and
+	// phase, deletion_timestamp and orphaned are from the Kubernetes API.
 	Controller *Controller `protobuf:"bytes,10,opt,name=controller,proto3" json:"controller,omitempty"`
-	// Pending, Running, Succeeded, Failed or Unknown.
+	// Phase of the pod: Pending, Running, Succeeded, Failed or Unknown.
 	Phase string `protobuf:"bytes,11,opt,name=phase,proto3" json:"phase,omitempty"`
-	// When the pod is to have ended, grace period and all, after somebody deleted it.
+	// Time at which a deleted pod is due to end, including its grace period.
 	DeletionTimestamp *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=deletion_timestamp,json=deletionTimestamp,proto3" json:"deletion_timestamp,omitempty"`
-	// The API has no such pod, or not any more: what is here was left behind.
+	// True if the API has no such pod (any more): the sandbox was left behind.
 	Orphaned bool `protobuf:"varint,13,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
-	// The PID of that process, as the agent sees it; 0 where it is not known.
+	// PID of the process in the agent's PID namespace; 0 if it is not known.
 	ProcessId uint32 `protobuf:"varint,14,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	// That process has ended, and no other one is in the namespace.
+	// True if the process has ended and the namespace has no other process.
 	ProcessEnded  bool `protobuf:"varint,15,opt,name=process_ended,json=processEnded,proto3" json:"process_ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -857,12 +855,12 @@ func (x *Workload) GetProcessEnded() bool {
 	return false
 }
 
-// Controller is the object that made a pod.
+// Controller is the object that created a pod.
 type Controller struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its kind. A ReplicaSet that a Deployment made is told as the Deployment.
+	// Kind of the object. For a ReplicaSet of a Deployment, this is Deployment.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Its name, in the pod's namespace.
+	// Name of the object, in the pod's namespace.
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -912,14 +910,14 @@ func (x *Controller) GetName() string {
 	return ""
 }
 
-// Intended is an address that somebody meant an owner to have.
+// Intended is an address that an owner should have according to another source.
 type Intended struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address, in its canonical text form.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// Who: cri, cni-result or kubernetes.
+	// Source of the address: cri, cni-result or kubernetes.
 	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
-	// The interface it is meant for; empty where that is not said.
+	// Interface that should have the address; empty if the source does not name it.
 	Interface     string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -976,23 +974,23 @@ func (x *Intended) GetInterface() string {
 	return ""
 }
 
-// Evidence is one way in which a holding was witnessed.
+// Evidence is one observation that an owner holds an address.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The way.
+	// Kind of the observation.
 	Kind Evidence_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=ipwitness.v1.Evidence_Kind" json:"kind,omitempty"`
-	// When the agent first saw it, by the agent's clock.
+	// First observation, by the agent's clock.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// When the agent last saw it, by the agent's clock.
+	// Last observation, by the agent's clock.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// How many times it was seen.
+	// Number of observations.
 	Count uint32 `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
-	// Who saw it: NODE/INTERFACE.
+	// Observer, as NODE/INTERFACE.
 	Witness string `protobuf:"bytes,5,opt,name=witness,proto3" json:"witness,omitempty"`
-	// The MAC address that was seen with it.
+	// MAC address that was observed with the address.
 	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
-	// ANNOUNCED, ANSWERED: a neighbour advertisement without the Override flag (RFC
-	// 4861, section 4.4), which alone makes no owner.
+	// For ANNOUNCED and ANSWERED: true if the neighbour advertisement lacks the Override flag (RFC
+	// 4861, section 4.4). Such evidence alone makes no owner.
 	NoOverride    bool `protobuf:"varint,7,opt,name=no_override,json=noOverride,proto3" json:"no_override,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1077,12 +1075,12 @@ func (x *Evidence) GetNoOverride() bool {
 	return false
 }
 
-// Scope is a set of owners within which an address must be unique.
+// Scope is the part of the network within which an address must be unique.
 type Scope struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How wide.
+	// Kind of the scope.
 	Kind Scope_Kind `protobuf:"varint,1,opt,name=kind,proto3,enum=ipwitness.v1.Scope_Kind" json:"kind,omitempty"`
-	// The network's name; the node; NODE/IFACE[.VLAN] for a link.
+	// NETWORK: name of the network. NODE: name of the node. LINK: NODE/IFACE[.VLAN].
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1137,33 +1135,35 @@ type Owner struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address, in its canonical text form.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// The widest scope that applies. Empty for an address that is never compared.
+	// Widest scope that applies; empty for an address that is not compared with others.
 	Scope *Scope `protobuf:"bytes,2,opt,name=scope,proto3" json:"scope,omitempty"`
-	// The node that has the owner (for an external device: that saw it).
+	// Node of the owner; for an external device, the node that observed it.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Interface that holds the address, inside the owner's namespace.
+	// Interface with the address, inside the owner's network namespace.
 	Interface string `protobuf:"bytes,4,opt,name=interface,proto3" json:"interface,omitempty"`
-	// The node's end of it: veth peer, or parent of a macvlan.
+	// Node's end of the interface: the veth peer, or the parent of a macvlan.
 	HostInterface string `protobuf:"bytes,5,opt,name=host_interface,json=hostInterface,proto3" json:"host_interface,omitempty"`
-	// Hardware address of the interface, or as seen on the wire.
+	// Hardware address of the interface, or the one observed on the wire.
 	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
-	// Inode of the network namespace, or how the agent knows it where the inode is unknown.
+	// Inode of the network namespace; if the inode is not known, the agent's own name for the
+	// namespace.
 	Netns string `protobuf:"bytes,7,opt,name=netns,proto3" json:"netns,omitempty"`
-	// Who it is.
+	// Workload of the owner.
 	Workload *Workload `protobuf:"bytes,8,opt,name=workload,proto3" json:"workload,omitempty"`
-	// How it was witnessed.
+	// Observations of the owner.
 	Evidence []*Evidence `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`
-	// First and last time any evidence was seen.
+	// First observation of the owner.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// Last time any evidence was seen.
+	// Last observation of the owner.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// Whether it is there now.
+	// State of the owner.
 	State Owner_State `protobuf:"varint,12,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
-	// When the kernel was given the address (IFA_CACHEINFO); tells who came second.
+	// Time at which the address was added to the interface (IFA_CACHEINFO). It shows which owner came
+	// second.
 	AssignedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=assigned_at,json=assignedAt,proto3" json:"assigned_at,omitempty"`
-	// Why the owner is not compared with others, where it is not.
+	// Reason why the owner is not compared with others; empty if it is compared.
 	Excluded string `protobuf:"bytes,14,opt,name=excluded,proto3" json:"excluded,omitempty"`
-	// Addresses that it was meant to have and does not have.
+	// Addresses that the owner should have and does not have.
 	Intended      []*Intended `protobuf:"bytes,15,rep,name=intended,proto3" json:"intended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1304,54 +1304,54 @@ func (x *Owner) GetIntended() []*Intended {
 	return nil
 }
 
-// Conflict is two or more owners alive at once for one address in one scope.
+// Conflict is one address that two or more owners hold at the same time in one scope.
 type Conflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Hash of cluster, scope and address: the same after every restart.
+	// Hash of cluster, scope and address. It is the same after a restart.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Counts recurrences under one id from 1.
+	// Number of times that this conflict occurred, counted from 1.
 	Episode uint32 `protobuf:"varint,2,opt,name=episode,proto3" json:"episode,omitempty"`
-	// The address that is held twice.
+	// Address that is in conflict.
 	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
-	// Where it must be unique.
+	// Scope within which the address must be unique.
 	Scope *Scope `protobuf:"bytes,4,opt,name=scope,proto3" json:"scope,omitempty"`
-	// How far it has come.
+	// State of the conflict.
 	State Conflict_State `protobuf:"varint,5,opt,name=state,proto3,enum=ipwitness.v1.Conflict_State" json:"state,omitempty"`
-	// The probable cause, a name of the contract's list.
+	// Probable cause: one of the causes in docs/verdicts.md.
 	Cause string `protobuf:"bytes,6,opt,name=cause,proto3" json:"cause,omitempty"`
-	// The rule that judged.
+	// Rule that found the conflict: one of the rules in docs/verdicts.md.
 	Rule string `protobuf:"bytes,7,opt,name=rule,proto3" json:"rule,omitempty"`
-	// One or two sentences for a person.
+	// Summary in one or two sentences, for people.
 	Summary string `protobuf:"bytes,8,opt,name=summary,proto3" json:"summary,omitempty"`
-	// Who holds it.
+	// Owners of the address.
 	Owners []*Owner `protobuf:"bytes,10,rep,name=owners,proto3" json:"owners,omitempty"`
-	// When it was suspected.
+	// Time at which the conflict was suspected.
 	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
-	// When it was confirmed.
+	// Time at which the conflict was confirmed.
 	ConfirmedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=confirmed_at,json=confirmedAt,proto3" json:"confirmed_at,omitempty"`
-	// When it was over.
+	// Time at which the conflict was resolved.
 	ResolvedAt *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=resolved_at,json=resolvedAt,proto3" json:"resolved_at,omitempty"`
-	// Set while somebody has acknowledged it.
+	// Acknowledgement; set while the conflict is acknowledged.
 	Acknowledgement *Acknowledgement `protobuf:"bytes,14,opt,name=acknowledgement,proto3" json:"acknowledgement,omitempty"`
-	// What Kubernetes has to say that may explain it, the most telling first.
+	// Kubernetes objects that may explain the conflict, the most significant first.
 	Related []*Related `protobuf:"bytes,15,rep,name=related,proto3" json:"related,omitempty"`
-	// The facts that the cause follows from, in words. Times in words are in UTC.
+	// Facts from which the cause follows, in words. Times are in UTC.
 	Because []string `protobuf:"bytes,16,rep,name=because,proto3" json:"because,omitempty"`
-	// What else could be the cause, and why it is not.
+	// Other causes that were considered and ruled out.
 	Excluded []*Exclusion `protobuf:"bytes,17,rep,name=excluded,proto3" json:"excluded,omitempty"`
-	// What one would look at to find the cause, and what is to be seen there.
+	// Places to look at for the cause, and what is found there.
 	Diagnosis []*DiagnosisStep `protobuf:"bytes,18,rep,name=diagnosis,proto3" json:"diagnosis,omitempty"`
-	// What IPAM says of the address.
+	// Allocations of the address, as IPAM records them.
 	Allocations []*Allocation `protobuf:"bytes,19,rep,name=allocations,proto3" json:"allocations,omitempty"`
-	// The page about its cause, a URL.
+	// URL of the runbook for the cause.
 	Runbook string `protobuf:"bytes,20,opt,name=runbook,proto3" json:"runbook,omitempty"`
-	// How the links on which the owners meet are known to be one broadcast domain;
-	// UNSPECIFIED where they meet on one link of one node, or in a wider scope.
+	// Proof that the links of the owners are one broadcast domain; UNSPECIFIED if the owners are on
+	// one link of one node, or if the scope is wider than a link.
 	LinkProof LinkProof_Kind `protobuf:"varint,21,opt,name=link_proof,json=linkProof,proto3,enum=ipwitness.v1.LinkProof_Kind" json:"link_proof,omitempty"`
-	// Indexes of owners, in the order in which they got the address or, where that is
-	// not known, were first seen with it. Clocks of nodes are compared by their skew.
+	// Indexes into owners, in the order in which the owners got the address or, if that is not known,
+	// were first observed with it. Times of different nodes are corrected by their clock skew.
 	Order []uint32 `protobuf:"varint,22,rep,packed,name=order,proto3" json:"order,omitempty"`
-	// What to do, in order.
+	// Actions to take, in this order.
 	Remedy        []*Action `protobuf:"bytes,23,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1541,7 +1541,7 @@ func (x *Conflict) GetRemedy() []*Action {
 	return nil
 }
 
-// LinkProof is how links of different nodes are known to be one broadcast domain.
+// LinkProof says how links of different nodes are known to be one broadcast domain.
 type LinkProof struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1578,16 +1578,16 @@ func (*LinkProof) Descriptor() ([]byte, []int) {
 	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
-// Action is one thing to do about a conflict or a finding.
+// Action is one step to remedy a conflict or a finding.
 type Action struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What to do, in words; where there is a choice, what decides it, and who can tell.
+	// Description of the step. If there is a choice, it says how to decide and who can.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// A command of POSIX shell that does it; empty where it must be done in another way.
+	// POSIX shell command for the step; empty if the step is not a command.
 	Command string `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
-	// The node to run the command on; empty for anywhere with kubectl or ipwitness.
+	// Node to run the command on; empty if it can run anywhere with kubectl or ipwitness.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Alternatives, of which exactly one is to be carried out; empty for a plain one.
+	// Alternatives, of which exactly one must be taken; empty if the step has none.
 	Choice        []*Alternative `protobuf:"bytes,4,rep,name=choice,proto3" json:"choice,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1651,12 +1651,12 @@ func (x *Action) GetChoice() []*Alternative {
 	return nil
 }
 
-// Alternative is one of several ways, of which exactly one is to be taken.
+// Alternative is one of several choices, of which exactly one must be taken.
 type Alternative struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When this is the one to take, as a clause: "pod shop/web keeps the address".
+	// Condition under which to take this alternative, as a clause: "pod shop/web keeps the address".
 	When string `protobuf:"bytes,1,opt,name=when,proto3" json:"when,omitempty"`
-	// What to do then, in order.
+	// Actions to take in that case, in this order.
 	Actions       []*Action `protobuf:"bytes,2,rep,name=actions,proto3" json:"actions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1706,12 +1706,12 @@ func (x *Alternative) GetActions() []*Action {
 	return nil
 }
 
-// Exclusion is a cause that was considered.
+// Exclusion is a cause that was considered and ruled out.
 type Exclusion struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A name of the contract's list.
+	// Cause: one of the causes in docs/verdicts.md.
 	Cause string `protobuf:"bytes,1,opt,name=cause,proto3" json:"cause,omitempty"`
-	// Why it is not this one.
+	// Reason why this is not the cause.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1761,12 +1761,12 @@ func (x *Exclusion) GetReason() string {
 	return ""
 }
 
-// DiagnosisStep is what one would look at by hand, and its answer.
+// DiagnosisStep is one place to look at for a cause, and what is found there.
 type DiagnosisStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is looked at: events, pods, cni-plugin, ipam, pod-cidrs, new-nodes.
+	// Place to look at: events, pods, cni-plugin, ipam, pod-cidrs, new-nodes.
 	Step string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
-	// What is to be seen there.
+	// What is found there, in words.
 	Answer        string `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1816,28 +1816,28 @@ func (x *DiagnosisStep) GetAnswer() string {
 	return ""
 }
 
-// Related is a Kubernetes object that may explain a conflict, or says more of it.
+// Related is a Kubernetes object that may explain a conflict or adds details to it.
 type Related struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Event, Pod (of the CNI plugin), Node, Service or Lease.
+	// Kind: Event, Pod (of the CNI plugin), Node, Service or Lease.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Its namespace. Of an event: that of the object it is about.
+	// Namespace of the object. For an event: of the involved object.
 	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Its name. Of an event: that of the object it is about.
+	// Name of the object. For an event: of the involved object.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// The node it is on or about; empty where it is about none.
+	// Node that the object runs on or concerns; empty if there is none.
 	Node string `protobuf:"bytes,4,opt,name=node,proto3" json:"node,omitempty"`
-	// In a word: the reason of an event, or the state of the object.
+	// Reason of the event, or state of the object, in one word.
 	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
-	// In words.
+	// Message for people.
 	Message string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
-	// Of an event: how often it came.
+	// Number of occurrences of an event.
 	Count uint32 `protobuf:"varint,7,opt,name=count,proto3" json:"count,omitempty"`
-	// When it began, by the API server's clock.
+	// First occurrence, by the API server's clock.
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
-	// When it was last so, by the API server's clock.
+	// Last occurrence, by the API server's clock.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// Whether it is as it should be: then it only rules something out.
+	// True if the object is healthy. A healthy object only rules out a cause.
 	Healthy       bool `protobuf:"varint,10,opt,name=healthy,proto3" json:"healthy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1943,22 +1943,22 @@ func (x *Related) GetHealthy() bool {
 	return false
 }
 
-// Kubernetes is what the aggregator knows of the Kubernetes API.
+// Kubernetes is the state of the aggregator's connection to the Kubernetes API.
 type Kubernetes struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How far what is known can be relied on.
+	// State of the copy.
 	State Kubernetes_State `protobuf:"varint,1,opt,name=state,proto3,enum=ipwitness.v1.Kubernetes_State" json:"state,omitempty"`
 	// Address of the API server.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// Since when the state is so.
+	// Time of the last change of state.
 	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
-	// When the API server was last heard from.
+	// Time of the last answer from the API server.
 	LastHeard *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_heard,json=lastHeard,proto3" json:"last_heard,omitempty"`
-	// Pods that are known.
+	// Number of known pods.
 	Pods uint32 `protobuf:"varint,5,opt,name=pods,proto3" json:"pods,omitempty"`
-	// Nodes that are known.
+	// Number of known nodes.
 	Nodes uint32 `protobuf:"varint,6,opt,name=nodes,proto3" json:"nodes,omitempty"`
-	// What does not work, in words: what is lost by it and what to do.
+	// Problems: what does not work, what that affects and what to do.
 	Problems      []string `protobuf:"bytes,7,rep,name=problems,proto3" json:"problems,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2043,16 +2043,16 @@ func (x *Kubernetes) GetProblems() []string {
 	return nil
 }
 
-// Acknowledgement says that a person knows of a conflict and lives with it.
+// Acknowledgement records that a person knows about a conflict and accepts it for some time.
 type Acknowledgement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why.
+	// Reason for the acknowledgement.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// When it was given.
+	// Time at which the conflict was acknowledged.
 	AcknowledgedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=acknowledged_at,json=acknowledgedAt,proto3" json:"acknowledged_at,omitempty"`
-	// When it ends; the conflict speaks up again then.
+	// Time at which the acknowledgement expires. From then on the conflict raises alerts again.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Who gave it; empty where nothing says who callers are.
+	// Caller who acknowledged the conflict; empty if callers are not authenticated.
 	AcknowledgedBy string `protobuf:"bytes,4,opt,name=acknowledged_by,json=acknowledgedBy,proto3" json:"acknowledged_by,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -2116,41 +2116,40 @@ func (x *Acknowledgement) GetAcknowledgedBy() string {
 	return ""
 }
 
-// Finding is wrong, but not yet a conflict.
+// Finding is a defect that is not a conflict, or not yet.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The kind of finding: in-use-unallocated, booked-elsewhere, leaked,
-	// pod-cidr-overlap, ranges-overlap, double-allocated, intended-not-observed,
-	// ipam-state-lost, ipam-unreadable, pool-exhaustion, shared-address-answered,
-	// duplicate-node-name, address-spoofed, mac-cloned.
+	// Kind of the finding: in-use-unallocated, booked-elsewhere, leaked, pod-cidr-overlap,
+	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
+	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Address or prefix concerned; empty where it is about none.
+	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
-	// One or two sentences for a person.
+	// Summary in one or two sentences, for people.
 	Summary string `protobuf:"bytes,3,opt,name=summary,proto3" json:"summary,omitempty"`
-	// Hash of cluster, kind and what is concerned: the same after every restart.
+	// Hash of cluster, kind and subject. It is the same after a restart.
 	Id string `protobuf:"bytes,4,opt,name=id,proto3" json:"id,omitempty"`
-	// The nodes concerned, by name.
+	// Names of the affected nodes.
 	Nodes []string `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
-	// When it was found.
+	// Time at which the defect was found.
 	DetectedAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=detected_at,json=detectedAt,proto3" json:"detected_at,omitempty"`
-	// How much it matters.
+	// Severity of the finding.
 	Severity Finding_Severity `protobuf:"varint,8,opt,name=severity,proto3,enum=ipwitness.v1.Finding_Severity" json:"severity,omitempty"`
-	// The facts that it follows from, in words. Times in words are in UTC.
+	// Facts from which the finding follows, in words. Times are in UTC.
 	Evidence []string `protobuf:"bytes,9,rep,name=evidence,proto3" json:"evidence,omitempty"`
-	// Who holds the address.
+	// Owners of the address.
 	Owners []*Owner `protobuf:"bytes,10,rep,name=owners,proto3" json:"owners,omitempty"`
-	// What IPAM says of the address.
+	// Allocations of the address, as IPAM records them.
 	Allocations []*Allocation `protobuf:"bytes,11,rep,name=allocations,proto3" json:"allocations,omitempty"`
-	// The pool concerned.
+	// Pool that is affected.
 	Pool *Pool `protobuf:"bytes,12,opt,name=pool,proto3" json:"pool,omitempty"`
-	// All addresses concerned, where they are many: 1000 at most.
+	// Addresses that are affected, if there are several: at most 1000.
 	Addresses []string `protobuf:"bytes,13,rep,name=addresses,proto3" json:"addresses,omitempty"`
-	// What would put it right, as commands: `ipwitness audit --fix-plan` prints them.
+	// Commands that repair the defect. `ipwitness audit --fix-plan` prints them.
 	Fixes []*Fix `protobuf:"bytes,14,rep,name=fixes,proto3" json:"fixes,omitempty"`
-	// The page about its kind, a URL.
+	// URL of the runbook for the kind.
 	Runbook string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
-	// What to do, in order.
+	// Actions to take, in this order.
 	Remedy        []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2291,18 +2290,18 @@ func (x *Finding) GetRemedy() []*Action {
 	return nil
 }
 
-// Fix is one step that would put IPAM right. Nothing runs it but a person.
+// Fix is one command that repairs the state of an IPAM. ipwitness never runs it.
 type Fix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The node to run it on; empty for anywhere with kubectl.
+	// Node to run the command on; empty if it can run anywhere with kubectl.
 	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
-	// What it does and why, in words.
+	// What the command does and why.
 	What string `protobuf:"bytes,2,opt,name=what,proto3" json:"what,omitempty"`
-	// A command of POSIX shell that can run twice, and does nothing where the state is
-	// not as it was found.
+	// POSIX shell command. It can run twice, and it does nothing if the state has changed since it
+	// was found.
 	Command string `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
-	// What must be done by hand, or is dangerous: such a command is printed as a
-	// comment only.
+	// True if the fix must be made by hand or is dangerous. The plan then has the command only as a
+	// comment.
 	Manual        bool `protobuf:"varint,4,opt,name=manual,proto3" json:"manual,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2366,31 +2365,31 @@ func (x *Fix) GetManual() bool {
 	return false
 }
 
-// Pool is what one IPAM gives addresses of one network from.
+// Pool is a set of addresses from which an IPAM allocates for one network.
 type Pool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// host-local, whereabouts, calico, cilium.
+	// IPAM of the pool: host-local, whereabouts, calico, cilium.
 	Ipam string `protobuf:"bytes,1,opt,name=ipam,proto3" json:"ipam,omitempty"`
-	// Its name with its IPAM: a directory, an object, a prefix.
+	// Name of the pool in its IPAM: a directory, an object or a prefix.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// The node that it is of; empty where it is the whole cluster's.
+	// Node of the pool; empty if the pool serves the whole cluster.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// The CNI network that it is for; empty where that is not known.
+	// CNI network that the pool serves; empty if it is not known.
 	Network string `protobuf:"bytes,4,opt,name=network,proto3" json:"network,omitempty"`
-	// What it gives, as FIRST-LAST or a prefix.
+	// Ranges of addresses in the pool, each as a prefix or FIRST-LAST.
 	Ranges []string `protobuf:"bytes,5,rep,name=ranges,proto3" json:"ranges,omitempty"`
-	// How far its allocations are known.
+	// State of the pool.
 	State Pool_State `protobuf:"varint,6,opt,name=state,proto3,enum=ipwitness.v1.Pool_State" json:"state,omitempty"`
-	// How many addresses it can give; 0 where that is not known. Where it gives IPv4 and
-	// IPv6, this and the rest are of the family that it has given more of, of those that
-	// it has.
+	// Number of addresses that can be allocated; 0 if it is not known. If the pool has IPv4 and IPv6
+	// ranges, this field and the following ones are about the family of which the larger share is
+	// allocated.
 	Size uint64 `protobuf:"varint,7,opt,name=size,proto3" json:"size,omitempty"`
-	// How many it has given.
+	// Number of allocated addresses.
 	Allocated uint64 `protobuf:"varint,8,opt,name=allocated,proto3" json:"allocated,omitempty"`
-	// How many of those nobody holds any more.
+	// Number of allocated addresses that no owner holds any more.
 	Leaked uint64 `protobuf:"varint,9,opt,name=leaked,proto3" json:"leaked,omitempty"`
-	// When it will have none left, at the rate of the last hour; missing where it does
-	// not grow.
+	// Time until the pool has no free address, at the rate of the last hour; unset if the number of
+	// allocations does not grow.
 	ExhaustedIn   *durationpb.Duration `protobuf:"bytes,10,opt,name=exhausted_in,json=exhaustedIn,proto3" json:"exhausted_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2496,26 +2495,26 @@ func (x *Pool) GetExhaustedIn() *durationpb.Duration {
 	return nil
 }
 
-// Allocation is what an IPAM says of one address.
+// Allocation is an IPAM's record of one address.
 type Allocation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its IPAM.
+	// IPAM of the pool.
 	Ipam string `protobuf:"bytes,1,opt,name=ipam,proto3" json:"ipam,omitempty"`
-	// The pool's name.
+	// Name of the pool.
 	Pool string `protobuf:"bytes,2,opt,name=pool,proto3" json:"pool,omitempty"`
-	// The node that it is booked for; empty where IPAM does not say.
+	// Node that the address is allocated to; empty if the record names none.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
-	// Kubernetes namespace of the pod that it is booked for.
+	// Kubernetes namespace of the pod that the address is allocated to.
 	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Name of that pod.
+	// Name of the pod that the address is allocated to.
 	Pod string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
-	// The sandbox that it is booked for.
+	// Pod sandbox that the address is allocated to.
 	ContainerId string `protobuf:"bytes,6,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	// The interface that it is booked for.
+	// Interface that the address is allocated to.
 	Interface string `protobuf:"bytes,7,opt,name=interface,proto3" json:"interface,omitempty"`
-	// Where it is written: a file, or an object and the key in it.
+	// Location of the record: a file, or an object and the key in it.
 	Location string `protobuf:"bytes,8,opt,name=location,proto3" json:"location,omitempty"`
-	// When it was made; missing where IPAM does not say.
+	// Time of the allocation; unset if the record has none.
 	AllocatedAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=allocated_at,json=allocatedAt,proto3" json:"allocated_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2614,12 +2613,12 @@ func (x *Allocation) GetAllocatedAt() *timestamppb.Timestamp {
 	return nil
 }
 
-// Node is one agent and its health.
+// Node is one node with an agent, and the agent's health.
 type Node struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the node.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Whether it is heard from.
+	// State of the agent's connection.
 	State Node_State `protobuf:"varint,2,opt,name=state,proto3,enum=ipwitness.v1.Node_State" json:"state,omitempty"`
 	// Version of the agent.
 	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
@@ -2629,37 +2628,38 @@ type Node struct {
 	BootId string `protobuf:"bytes,5,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
 	// Inode of the agent's own network namespace.
 	Netns string `protobuf:"bytes,6,opt,name=netns,proto3" json:"netns,omitempty"`
-	// How the wire is watched: tcx, clsact, mixed or off.
+	// Way in which frames are observed: tcx, clsact, mixed or off.
 	Wire string `protobuf:"bytes,7,opt,name=wire,proto3" json:"wire,omitempty"`
-	// Ports that are watched.
+	// Number of observed ports.
 	Ports uint32 `protobuf:"varint,8,opt,name=ports,proto3" json:"ports,omitempty"`
-	// Claims that the agent holds.
+	// Number of claims that the agent holds.
 	Claims uint32 `protobuf:"varint,9,opt,name=claims,proto3" json:"claims,omitempty"`
-	// Namespaces of this node that the agent follows.
+	// Number of network namespaces that the agent follows.
 	Namespaces uint32 `protobuf:"varint,10,opt,name=namespaces,proto3" json:"namespaces,omitempty"`
-	// Events that were lost: of netlink, and listed again from their source; and
-	// frames that found the ring full, of which the next one like it is told.
+	// Number of lost events: netlink messages, after which the state was listed again, and frames
+	// that found the ring buffer full, of which the next frame of the same binding is reported.
 	LostEvents uint32 `protobuf:"varint,11,opt,name=lost_events,json=lostEvents,proto3" json:"lost_events,omitempty"`
-	// When its agent connected.
+	// Time at which the agent connected.
 	ConnectedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=connected_at,json=connectedAt,proto3" json:"connected_at,omitempty"`
-	// When it was last heard from.
+	// Time of the last message from the agent.
 	LastHeard *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=last_heard,json=lastHeard,proto3" json:"last_heard,omitempty"`
-	// What does not work there, in words.
+	// Problems of the agent: what does not work, what that affects and what to do.
 	Problems []string `protobuf:"bytes,14,rep,name=problems,proto3" json:"problems,omitempty"`
-	// How far the aggregator is behind the agent: half the time that the last ping
-	// took, or the time since a ping that was not answered yet.
+	// Delay between agent and aggregator: half the round-trip time of the last ping, or the time
+	// since a ping that is not answered yet.
 	Lag *durationpb.Duration `protobuf:"bytes,15,opt,name=lag,proto3" json:"lag,omitempty"`
-	// How much the node's wall clock is ahead of the aggregator's, negative where it
-	// is behind; half the time of a ping is how wrong that can be. It decides nothing.
+	// Offset of the node's wall clock from the aggregator's; positive if the node's clock is ahead.
+	// Its error is at most half the round-trip time of a ping. It is shown, and orders owners, but
+	// decides no conflict.
 	Skew *durationpb.Duration `protobuf:"bytes,16,opt,name=skew,proto3" json:"skew,omitempty"`
-	// The container runtime that is asked there, with its version; empty where none is.
+	// Container runtime that the agent queries, with its version; empty if there is none.
 	Runtime string `protobuf:"bytes,17,opt,name=runtime,proto3" json:"runtime,omitempty"`
-	// Ports that show more new bindings than the agent takes.
+	// Ports that exceed the agent's limit of new bindings.
 	Flooding []*Node_Flooding `protobuf:"bytes,18,rep,name=flooding,proto3" json:"flooding,omitempty"`
-	// Some of what the agent reports is left out, as the aggregator has no room for it:
-	// that nothing is found on this node, or against it, does not say that nothing is there.
+	// True if the aggregator left out records of this node because its memory budget is used up. The
+	// absence of conflicts and findings then proves nothing for this node.
 	Incomplete bool `protobuf:"varint,19,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
-	// How many records are left out since the last snapshot of the agent.
+	// Number of records left out since the agent's last snapshot.
 	LeftOut       uint64 `protobuf:"varint,20,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2835,35 +2835,35 @@ func (x *Node) GetLeftOut() uint64 {
 	return 0
 }
 
-// Coverage says how much an answer rests on: what is not seen cannot be listed.
+// Coverage says how complete the observations behind an answer are.
 type Coverage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Nodes that should report: those an agent has reported for and that were not
-	// replaced or removed, and those of Kubernetes that should have an agent.
+	// Number of nodes that should report: nodes whose agent has reported and that were not replaced
+	// or removed, and Kubernetes nodes that should run an agent.
 	Expected uint32 `protobuf:"varint,1,opt,name=expected,proto3" json:"expected,omitempty"`
-	// Expected nodes that are heard from.
+	// Number of expected nodes that are connected.
 	Heard uint32 `protobuf:"varint,2,opt,name=heard,proto3" json:"heard,omitempty"`
-	// Nodes heard from that do not see all frames: the wire is off, or the observer
-	// could not be attached to a port.
+	// Number of connected nodes that do not observe all frames, because observation is off or the
+	// observer could not be attached to a port.
 	WithoutFrames uint32 `protobuf:"varint,3,opt,name=without_frames,json=withoutFrames,proto3" json:"without_frames,omitempty"`
-	// Nodes heard from that do not see addresses inside network namespaces.
+	// Number of connected nodes that cannot read addresses inside network namespaces.
 	WithoutAddresses uint32 `protobuf:"varint,4,opt,name=without_addresses,json=withoutAddresses,proto3" json:"without_addresses,omitempty"`
-	// That nothing was found proves nothing: no node is heard from, an expected node is
-	// not heard from or does not see addresses, not all expected nodes are known, or
-	// some of what nodes report is left out.
-	// Frames that are not seen do not count: they may be off on purpose.
+	// True if the absence of conflicts proves nothing: no node is connected, an expected node is
+	// disconnected or cannot read addresses, the set of expected nodes may be incomplete, or records
+	// were left out. Nodes without frames do not count, because observation of frames may be off on
+	// purpose.
 	Incomplete bool `protobuf:"varint,5,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
-	// Why not all expected nodes are known.
+	// Reason why the set of expected nodes may be incomplete.
 	Unknown Coverage_Unknown `protobuf:"varint,6,opt,name=unknown,proto3,enum=ipwitness.v1.Coverage_Unknown" json:"unknown,omitempty"`
-	// Expected nodes that are not heard from, by name: 100 at most.
+	// Names of expected nodes that are disconnected, at most 100.
 	SilentNodes []string `protobuf:"bytes,7,rep,name=silent_nodes,json=silentNodes,proto3" json:"silent_nodes,omitempty"`
-	// Nodes counted in without_frames, by name: 100 at most.
+	// Names of the nodes counted in without_frames, at most 100.
 	NodesWithoutFrames []string `protobuf:"bytes,8,rep,name=nodes_without_frames,json=nodesWithoutFrames,proto3" json:"nodes_without_frames,omitempty"`
-	// Nodes counted in without_addresses, by name: 100 at most.
+	// Names of the nodes counted in without_addresses, at most 100.
 	NodesWithoutAddresses []string `protobuf:"bytes,9,rep,name=nodes_without_addresses,json=nodesWithoutAddresses,proto3" json:"nodes_without_addresses,omitempty"`
-	// Nodes of which the aggregator has no room for some of the records.
+	// Number of nodes with records that the aggregator left out because its memory budget is used up.
 	LeftOut uint32 `protobuf:"varint,10,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// Nodes counted in left_out, by name: 100 at most.
+	// Names of the nodes counted in left_out, at most 100.
 	NodesLeftOut  []string `protobuf:"bytes,11,rep,name=nodes_left_out,json=nodesLeftOut,proto3" json:"nodes_left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2976,12 +2976,12 @@ func (x *Coverage) GetNodesLeftOut() []string {
 	return nil
 }
 
-// Port is one interface with the observer on it.
+// Port is an interface that the observer is attached to.
 type Node_Port struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the interface.
 	Interface string `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
-	// tcx or clsact.
+	// Way of attachment: tcx or clsact.
 	Mode          string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3031,20 +3031,20 @@ func (x *Node_Port) GetMode() string {
 	return ""
 }
 
-// Flooding is one interface by which more new bindings come than the agent takes.
+// Flooding is an interface that exceeds the agent's limit of new bindings.
 type Node_Flooding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the interface.
 	Interface string `protobuf:"bytes,1,opt,name=interface,proto3" json:"interface,omitempty"`
-	// Who is behind it: whose namespace has its peer. Missing where that is not
-	// known, and for an uplink.
+	// Workload whose namespace has the peer of the interface; unset if it is not known, and for an
+	// uplink.
 	Workload *Workload `protobuf:"bytes,2,opt,name=workload,proto3" json:"workload,omitempty"`
-	// How many frames and claims were left out since then. Frames repeat
-	// themselves: it is not how many bindings are not known.
+	// Number of frames and claims left out since the flood began. It is not the number of unknown
+	// bindings, because frames are repeated.
 	LeftOut uint64 `protobuf:"varint,3,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// How many a second lately.
+	// Recent rate of frames and claims left out, per second.
 	Rate uint64 `protobuf:"varint,4,opt,name=rate,proto3" json:"rate,omitempty"`
-	// Since when.
+	// Start of the flood.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

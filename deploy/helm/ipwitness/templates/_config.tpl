@@ -1,4 +1,4 @@
-{{- /* The files for --config: keys are the names of flags. */}}
+{{- /* The files for --config. Keys are flag names. */}}
 {{- define "ipwitness.config.aggregator" -}}
 {{- with .Values.witness -}}
 cluster: {{ .cluster | quote }}

@@ -1,9 +1,9 @@
-{{- /* Names, labels and what several files need. */}}
+{{- /* Names, labels and other templates that several files use. */}}
 {{- define "ipwitness.name" -}}
 {{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* 45 characters at most: the longest suffix has 18. */}}
+{{- /* At most 45 characters, because the longest suffix has 18. */}}
 {{- define "ipwitness.fullname" -}}
 {{- $name := include "ipwitness.name" . -}}
 {{- if .Values.fullnameOverride -}}
@@ -31,8 +31,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end }}
 
-{{- /* Labels of the pods of .component: nothing that changes with the chart alone, as pods
-would be replaced. Its own count more than those of all. */}}
+{{- /* Labels of the pods of .component. They do not contain the chart's version, because every
+change would replace the pods. The component's own labels take precedence over common ones. */}}
 {{- define "ipwitness.podLabels" -}}
 {{ include "ipwitness.selector" .root }}
 {{- with merge (deepCopy (index .root.Values .component).podLabels) .root.Values.commonLabels }}
@@ -40,14 +40,14 @@ would be replaced. Its own count more than those of all. */}}
 {{- end }}
 {{- end }}
 
-{{- /* The name of an authority: an X.509 commonName has 64 characters at most. */}}
+{{- /* The name of the CA: an X.509 commonName has at most 64 characters. */}}
 {{- define "ipwitness.authority" -}}
 {{ printf "ipwitness authority of %s/%s" .Release.Namespace (include "ipwitness.fullname" .) | trunc 64 }}
 {{- end }}
 
-{{- /* 90 % of the memory limit of the aggregator, as GOMEMLIMIT: empty where that is no whole
-number of Ki, Mi or Gi, as the program then reads it from its cgroup, and where extraEnv
-sets it. */}}
+{{- /* GOMEMLIMIT of the aggregator, which is 90 % of its memory limit. It is empty if extraEnv
+sets it, or if the limit is not a whole number of Ki, Mi or Gi: the program then reads the limit
+from its cgroup. */}}
 {{- define "ipwitness.gomemlimit" -}}
 {{- $limit := ((.resources).limits).memory | default "" | toString -}}
 {{- range .extraEnv }}{{ if eq .name "GOMEMLIMIT" }}{{ $limit = "" }}{{ end }}{{ end -}}
@@ -72,7 +72,7 @@ sets it. */}}
 {{ .Values.aggregator.serviceAccount.name | default (printf "%s-aggregator" (include "ipwitness.fullname" .)) }}
 {{- end }}
 
-{{- /* Whether there is TLS: "true" or nothing. */}}
+{{- /* "true" if TLS is used, otherwise empty. */}}
 {{- define "ipwitness.tls" -}}
 {{- if ne .Values.tls.mode "off" }}true{{ end }}
 {{- end }}
@@ -87,8 +87,8 @@ sets it. */}}
 {{ if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.agentSecret | default $name }}{{ else }}{{ $name }}{{ end }}
 {{- end }}
 
-{{- /* What has ca.crt, as a volume. cert-manager puts it beside a certificate: that of the
-agents, as the aggregator's key is nothing for nodes. */}}
+{{- /* The volume with ca.crt. cert-manager stores it with each certificate. Agents use the Secret
+of their own certificate, because the aggregator's key must not be on every node. */}}
 {{- define "ipwitness.volume.ca" -}}
 {{- if eq .Values.tls.mode "cert-manager" -}}
 secret:
@@ -105,12 +105,12 @@ configMap:
 {{ if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.caConfigMap | default $name }}{{ else }}{{ $name }}{{ end }}
 {{- end }}
 
-{{- /* The host that agents and Prometheus dial, which the certificate has. */}}
+{{- /* The host name that agents and Prometheus connect to, which is in the certificate. */}}
 {{- define "ipwitness.host" -}}
 {{ include "ipwitness.fullname" . }}.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{- /* The names that the aggregator's certificate is for, as JSON. */}}
+{{- /* The DNS names in the aggregator's certificate, as JSON. */}}
 {{- define "ipwitness.names" -}}
 {{- $host := include "ipwitness.host" . -}}
 {{- $full := include "ipwitness.fullname" . -}}
@@ -121,7 +121,7 @@ configMap:
 {{ concat (list "127.0.0.1" "::1") .Values.tls.extraAddresses | uniq | toJson }}
 {{- end }}
 
-{{- /* A probe of .path, with the numbers of .probe. */}}
+{{- /* A probe with the GET request .get and the settings .probe. */}}
 {{- define "ipwitness.probe" -}}
 httpGet: {{ .get | toJson }}
 {{ toYaml .probe }}
@@ -132,10 +132,10 @@ httpGet: {{ .get | toJson }}
 {{- if .strategy -}}
 {{ toYaml .strategy }}
 {{- else if or .persistence.enabled .hostNetwork -}}
-# One only can have the volume, or the node's ports.
+# Only one pod can use the volume or the node's ports.
 type: Recreate
 {{- else -}}
-# The new one is ready before the old one ends: agents tell it everything at once.
+# The new pod is ready before the old one ends; agents send it their complete state.
 type: RollingUpdate
 rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- end }}

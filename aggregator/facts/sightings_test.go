@@ -10,17 +10,16 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/topology"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// onLAN is a pod with a macvlan device over the uplink of a node.
+// onLAN returns a report of a pod with a macvlan device over the uplink of a node.
 func onLAN(record uint32, addr string) *pb.ReportRequest {
 	m := pod(record, addr)
 	m.Links, m.Interfaces = nil, m.Interfaces[:1]
 	m.Interfaces[0].Attachment, m.Interfaces[0].Link = pb.InterfaceRecord_LOWER, "eth0"
 	return m
 }
-
-func podMAC(record byte) []byte { return []byte{2, 0, 0, 0, 0, record} }
 
 // domains returns the domains of the links of the claims of an address, by sight and by proof.
 func (s *scene) domains(addr string) (all []string) {
@@ -54,20 +53,20 @@ func TestFramesShowThatLinksAreOne(t *testing.T) {
 	b.tell(seen("10.0.0.9", []byte{2, 0, 0, 0, 0, 99}, 1))
 	s.wantDomains("a stranger", "10.0.0.9", "n2 - -")
 	s.judgeAll()
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("a frame of a pod entered another node", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 	s.wantDomains("all that is on the links", "10.0.0.9", "n2 n1/eth0 -")
 	s.wantJudged("the links are one", "10.0.0.1", "10.0.0.3", "10.0.0.9")
 	if c := s.Builder().Case(key("10.0.0.1"), false); len(c.Stations) != 1 || c.Stations[0].Namespace.Record != 2 {
 		t.Errorf("got stations %+v, want the pod's interface", c.Stations)
 	}
-	a.tell(seen("10.0.0.3", podMAC(3), 1))
+	a.tell(seen("10.0.0.3", records.MAC(3), 1))
 	s.wantDomains("a frame went the other way", "10.0.0.1", "n1 n1/eth0 n1/eth0", "n2 n1/eth0 n1/eth0")
 	s.wantJudged("that is a proof", "10.0.0.1", "10.0.0.3", "10.0.0.9")
 	if c := s.Builder().Explained(key("10.0.0.1")); len(c.Stitches) != 1 || c.Stitches[0].Proof != verdict.Proven || len(c.Stitches[0].Back) == 0 {
 		t.Errorf("got stitches %+v, want one with a proof", c.Stitches)
 	}
-	macs, topology := s.Abroad()
+	macs, topology := s.SharedMACs()
 	if macs != 7 || topology.Empty() {
 		t.Errorf("got %d MACs that nodes share", macs)
 	}
@@ -89,7 +88,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 	}{
 		{"a plain frame", func(*scene, *agent, *agent, *pb.ClaimRecord) {}, true},
 		{"without the Override flag", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.NoOverride = true }, false},
-		{"sent by another one", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Source = podMAC(77) }, false},
+		{"sent by another one", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Source = records.MAC(77) }, false},
 		{"with the MAC of a router", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			c.Mac = []byte{0, 0, 0x5e, 0, 1, 7}
 			home.tell(clone(4, c.Mac))
@@ -120,7 +119,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 		{"of an address that it has on none of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m, back2(2, "10.0.0.1"))
+			home.tell(m, withdrawn(2, "10.0.0.1"))
 		}, false},
 		{"of another address, which it has on none, of one link", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Address = []byte{10, 0, 0, 55} }, true},
 		{"an answer for an address that it has on one of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
@@ -136,6 +135,12 @@ func TestFramesThatShowNothing(t *testing.T) {
 			home.tell(m)
 			by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
 		}, true},
+		{"an answer of a pod that has its MAC behind a veth, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
+			c.Kind = pb.Evidence_ANSWERED
+			m := clone(2, c.Mac)
+			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Links, m.Claims = 3, "v", []*pb.LinkRecord{{Name: "v", Kind: pb.LinkRecord_POINT_TO_POINT}}, nil
+			home.tell(m)
+		}, true},
 		{"an answer for an address of another subnet", func(_ *scene, home, by *agent, c *pb.ClaimRecord) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
@@ -146,10 +151,10 @@ func TestFramesThatShowNothing(t *testing.T) {
 	} {
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
-		frame := seen("10.0.0.1", podMAC(2), 1)
+		frame := seen("10.0.0.1", records.MAC(2), 1)
 		test.change(s, home, by, frame.Claims[0])
 		by.tell(frame)
-		_, t1 := s.Abroad()
+		_, t1 := s.SharedMACs()
 		if joins := t1.Domains(topology.BySight) > 0; joins != test.joins {
 			t.Errorf("%s: got joined %t, want %t", test.name, joins, test.joins)
 		} else if got := s.domains("10.0.0.1"); joins && !slices.Contains(got, "n1 n1/eth0 -") {
@@ -159,13 +164,13 @@ func TestFramesThatShowNothing(t *testing.T) {
 	}
 }
 
-// What a frame shows may be known only when its sender is.
+// A frame may become evidence only once its sender is known.
 func TestFramesAreLookedAtAgain(t *testing.T) {
 	for name, last := range map[string]func(home, by *agent){
 		"its sender comes": func(home, _ *agent) { home.tell(onLAN(2, "10.0.0.1")) },
 		"its sender gets its MAC": func(home, _ *agent) {
 			m := onLAN(2, "10.0.0.1")
-			m.Interfaces[0].Mac = podMAC(5)
+			m.Interfaces[0].Mac = records.MAC(5)
 			home.tell(m, onLAN(2, "10.0.0.1"))
 		},
 		"its sender comes to a link": func(home, _ *agent) {
@@ -191,7 +196,7 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 		},
 		"another one with its MAC is gone": func(home, by *agent) {
 			m := onLAN(4, "10.7.0.1")
-			m.Interfaces[0].Mac = podMAC(2)
+			m.Interfaces[0].Mac = records.MAC(2)
 			by.tell(m)
 			home.tell(onLAN(2, "10.0.0.1"))
 			by.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 4, Index: 2, Gone: true}}})
@@ -199,7 +204,7 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 	} {
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1)), s.joins("n2", "b2", 1, lan(2))
-		by.tell(seen("10.0.0.1", podMAC(2), 1))
+		by.tell(seen("10.0.0.1", records.MAC(2), 1))
 		s.wantDomains(name+": before", "10.0.0.1", "n2 - -")
 		s.judgeAll()
 		last(home, by)
@@ -211,8 +216,8 @@ func TestFramesAreLookedAtAgain(t *testing.T) {
 	}
 }
 
-// back2 ends what the kernel has on the interface of a pod.
-func back2(record uint32, addr string) *pb.ReportRequest {
+// withdrawn returns a report that the interface of a pod no longer has an address.
+func withdrawn(record uint32, addr string) *pb.ReportRequest {
 	m := assignedMessage(record, addr)
 	m.Claims[0].Gone = true
 	return m
@@ -228,7 +233,7 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 		default:
 		}
 	}
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	select {
 	case <-s.Woken():
 	default:
@@ -246,38 +251,39 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 	s.wantJudged("the links are apart", "10.0.0.1")
 	s.wantDomains("the links are apart", "10.0.0.1", "n1 - -", "n2 - -")
 	s.after(time.Second)
-	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	b.tell(seen("10.0.0.1", records.MAC(2), 2))
 	s.wantDomains("another frame", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
-// A frame keeps links one for as long as it was seen, whatever other links become one with them.
+// A frame keeps links joined only for as long as it counts, regardless of other links in their
+// domain.
 func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2))
 	s.joins("n3", "b3", 1, lan(3), onLAN(4, "10.0.0.3"))
 	c := s.joins("n4", "b4", 1, lan(4))
-	b.tell(seen("10.0.0.1", podMAC(2), 1))
-	c.tell(seen("10.0.0.3", podMAC(4), 1))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	c.tell(seen("10.0.0.3", records.MAC(4), 1))
 	s.now = s.Ring().Add(-time.Second)
-	b.tell(seen("10.0.0.1", podMAC(2), 2))
+	b.tell(seen("10.0.0.1", records.MAC(2), 2))
 	s.after(time.Second)
 	s.Ring()
 	s.after(time.Second / 2)
-	c.tell(seen("10.0.0.1", podMAC(2), 1))
+	c.tell(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("a frame joins both LANs", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -", "n4 n1/eth0 -")
 	s.now = s.Ring()
 	s.Ring()
 	s.wantDomains("only that frame was seen lately", "10.0.0.1", "n1 n1/eth0 -", "n2 - -", "n4 n1/eth0 -")
 }
 
-// A sender that only answers, for many addresses or for those of several owners, is a proxy.
-func TestWhatASenderAnswersFor(t *testing.T) {
+// A sender that only answers, for many addresses or for addresses of several owners, is a proxy.
+func TestAnswersOfASender(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	answers := func(addrs ...string) {
 		for _, addr := range addrs {
-			m := seen(addr, podMAC(99), 1)
+			m := seen(addr, records.MAC(99), 1)
 			m.Claims[0].Kind = pb.Evidence_ANSWERED
 			a.tell(m)
 		}
@@ -285,7 +291,7 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 	want := func(why string, addresses, owners int) {
 		t.Helper()
 		c := s.Builder().Case(key("10.0.0.1"), false)
-		if len(c.Answers) != 1 || c.Answers[0].Addresses != addresses || c.Answers[0].Owners != owners || c.Answers[0].Link.Name != "eth0" || string(c.Answers[0].MAC) != string(podMAC(99)) {
+		if len(c.Answers) != 1 || c.Answers[0].Addresses != addresses || c.Answers[0].Owners != owners || c.Answers[0].Link.Name != "eth0" || string(c.Answers[0].MAC) != string(records.MAC(99)) {
 			t.Errorf("%s: got answers %+v, want %d addresses of %d owners", why, c.Answers, addresses, owners)
 		}
 	}
@@ -295,14 +301,14 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 	answers("10.0.0.2")
 	want("that of a pod, too", 2, 1)
 	s.wantJudged("it answers for one more", "10.0.0.1", "10.0.0.2")
-	m := seen("10.0.0.4", podMAC(99), 1)
+	m := seen("10.0.0.4", records.MAC(99), 1)
 	a.tell(m)
 	want("one that it claims unasked", 2, 1)
 	m.Claims[0].Kind, m.Claims[0].Gone = pb.Evidence_ANSWERED, false
 	a.tell(m)
 	want("one that it claims unasked and answers for", 2, 1)
-	weak := seen("10.0.0.5", podMAC(99), 1)
-	weak.Claims[0].Kind, weak.Claims[0].Source = pb.Evidence_ANSWERED, podMAC(98)
+	weak := seen("10.0.0.5", records.MAC(99), 1)
+	weak.Claims[0].Kind, weak.Claims[0].Source = pb.Evidence_ANSWERED, records.MAC(98)
 	a.tell(weak)
 	want("one for which another one speaks", 2, 1)
 	group := seen("10.0.0.6", []byte{1, 0, 0x5e, 0, 0, 1}, 1)
@@ -313,10 +319,10 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 	answers("10.0.0.3")
 	want("those of two pods", 2, 2)
 	s.judgeAll()
-	a.tell(back2(3, "10.0.0.3"))
+	a.tell(withdrawn(3, "10.0.0.3"))
 	want("one pod's is gone", 3, 1)
 	s.wantJudged("one pod's is gone", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
-	a.tell(back2(2, "10.0.0.2"))
+	a.tell(withdrawn(2, "10.0.0.2"))
 	for i := range 20 {
 		answers(fmt.Sprint("10.1.0.", i))
 	}
@@ -325,3 +331,69 @@ func TestWhatASenderAnswersFor(t *testing.T) {
 		t.Errorf("got answers %+v of a claim that is not only an answer", c.Answers)
 	}
 }
+
+// A frame that joins no links is judged again when the link of its sender joins the domain.
+func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
+	for name, mac := range map[string][]byte{"a MAC of one interface": records.MAC(2), "a virtual MAC": {0, 0, 0x5e, 0, 1, 7}} {
+		weak := seen("10.0.0.9", mac, 1)
+		weak.Claims[0].NoOverride = true
+		silent := onLAN(2, "10.0.0.2")
+		silent.Interfaces[0].Mac, silent.Claims = mac, nil
+		s := newScene(t)
+		s.joins("n1", "b1", 1, lan(1), weak)
+		s.joins("n2", "b2", 1, lan(2), silent, onLAN(4, "10.0.0.4"))
+		a, c := s.joins("n1", "b1", 1, lan(1), weak, onLAN(6, "10.0.0.6")), s.joins("n3", "b3", 1, lan(3), onLAN(5, "10.0.0.5"))
+		a.tell(seen("10.0.0.5", records.MAC(5), 1))
+		s.wantDomains(name+": the first two", "10.0.0.9", "n1 n1/eth0 -")
+		if got := s.Builder().Case(key("10.0.0.9"), false).Stations; len(got) != 0 {
+			t.Errorf("%s: got %d stations before the link of the sender joins, want none", name, len(got))
+		}
+		s.judgeAll()
+		c.tell(seen("10.0.0.4", records.MAC(4), 1))
+		s.wantDomains(name+": the third", "10.0.0.4", "n2 n1/eth0 -", "n3 n1/eth0 -")
+		if judged := s.judgeAll(); !slices.Contains(judged, netip.MustParseAddr("10.0.0.9")) {
+			t.Errorf("%s: got %v to be judged", name, judged)
+		}
+		s.check(t, name)
+	}
+}
+
+// A link that is no longer reported leaves its domain, even if there are interfaces on it.
+func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
+	s := newScene(t)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	_, domains := s.SharedMACs()
+	s.after(domains.Generation()) // the frame no longer joins the links, but they have not separated yet
+	s.wantDomains("before", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
+	s.judgeAll()
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
+	s.wantDomains("it is gone", "10.0.0.1", "n1 - -", "n2 - -")
+	s.wantJudged("it is gone", "10.0.0.1")
+}
+
+// When interfaces with the same MAC on one link stop reaching other nodes, no index entries remain.
+func TestInterfacesOfOneMACLeaveOtherNodesTogether(t *testing.T) {
+	s := newScene(t)
+	clone := onLAN(3, "10.0.0.3")
+	clone.Interfaces[0].Mac = records.MAC(2)
+	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), clone), s.joins("n2", "b2", 1, lan(2))
+	stations := func() int { return len(s.Builder().Case(key("10.0.0.1"), false).Stations) }
+	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	if got := stations(); got != 2 {
+		t.Errorf("got %d stations on the LAN, want both", got)
+	}
+	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})
+	if got := stations(); got != 0 {
+		t.Errorf("got %d stations behind a veth, want none", got)
+	}
+	s.check(t, "their link is point-to-point")
+	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 3, Index: 2, Gone: true}}})
+	b.tell(onLAN(4, "10.0.0.4"), onLAN(2, "10.0.0.2"))
+	s.check(t, "another node has the MAC")
+	if macs := s.holders.all(podMACKey(2)); len(slices.Collect(macs)) != 1 {
+		t.Errorf("got %d nodes with the MAC, want one", len(slices.Collect(macs)))
+	}
+}
+
+func podMACKey(record uint32) [6]byte { return [6]byte(records.MAC(record)) }

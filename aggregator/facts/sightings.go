@@ -12,15 +12,15 @@ import (
 // A frame from one node may enter another one. This file finds the node that has the MAC of such a
 // frame, and reports the sighting to the topology.
 
-// sharing has the MACs that several nodes may meet.
+// sharing has the MACs whose frames may be seen by several nodes.
 type sharing struct {
 	*Facts
 	// holders has, for each MAC and node, an interface with the MAC whose frames may enter another
 	// node.
 	holders *refs[[6]byte]
-	// seen has the hardware that claims name, for MACs that identify one interface.
+	// seen has the hardware addresses named by claims, for MACs that identify one interface.
 	seen *refs[[6]byte]
-	// sightings are claims that were not looked at yet and may show that links are one.
+	// sightings are claims that may show that links are one and have not been looked at yet.
 	sightings []ref
 }
 
@@ -33,24 +33,24 @@ func newSharing(f *Facts) *sharing {
 	}
 }
 
-// apart reports whether a MAC can identify one interface.
-func (m mac) apart() bool {
+// identifiesOne reports whether a MAC can identify one interface.
+func (m mac) identifiesOne() bool {
 	return m.form == sixBytes && !verdict.MAC(m.bytes[:]).Shared()
 }
 
-// meets reports whether a frame of an interface may enter another node.
-func (f *sharing) meets(n *Node, i uint32) bool {
+// reachesOthers reports whether a frame of an interface may enter another node.
+func (f *sharing) reachesOthers(n *Node, i uint32) bool {
 	one := n.interfaces.at(i)
-	return one.link != 0 && n.links.at(one.link).kind != verdict.PointToPoint && one.mac.apart()
+	return one.link != 0 && n.links.at(one.link).kind != verdict.PointToPoint && one.mac.identifiesOne()
 }
 
-// abroadOf yields all interfaces with a MAC whose frames may enter another node.
-func (f *sharing) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
+// holdersOf yields all interfaces with a MAC whose frames may enter another node.
+func (f *sharing) holdersOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
 		for r := range f.sharing.holders.all(m) {
 			n := f.nodes[r.node()]
 			for i := n.holder(mac{m, sixBytes}); i != 0; i = n.interfaces.at(i).alike {
-				if f.meets(n, i) && !yield(n, i) {
+				if f.reachesOthers(n, i) && !yield(n, i) {
 					return
 				}
 			}
@@ -58,7 +58,7 @@ func (f *sharing) abroadOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	}
 }
 
-// seenOf yields the claims with a MAC that entered by an uplink.
+// seenOf yields the claims with a MAC that entered through an uplink.
 func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	return func(yield func(*Node, uint32) bool) {
 		for r := range f.sharing.seen.all(m) {
@@ -72,34 +72,40 @@ func (f *sharing) seenOf(m [6]byte) func(yield func(*Node, uint32) bool) {
 	}
 }
 
-// enterAbroad adds an interface, and re-examines what other nodes saw of it.
-func (f *sharing) enterAbroad(n *Node, i uint32) {
-	if !f.meets(n, i) {
+// addHolder adds an interface, and re-examines the claims of other nodes with its MAC.
+func (f *sharing) addHolder(n *Node, i uint32) {
+	if !f.reachesOthers(n, i) {
 		return
 	}
 	m := n.interfaces.at(i).mac.bytes
-	f.lookAgain(m)
+	f.reexamine(m)
 	f.sharing.holders.set(m, refOf(n.number, i))
 }
 
-// leaveAbroad removes an interface, before its record changes.
-func (f *sharing) leaveAbroad(n *Node, i uint32) {
-	if !f.meets(n, i) {
+// removeHolder removes an interface, before its record changes.
+func (f *sharing) removeHolder(n *Node, i uint32) {
+	if !f.reachesOthers(n, i) {
 		return
 	}
 	one := n.interfaces.at(i)
-	f.lookAgain(one.mac.bytes) // the MAC may have been ambiguous, and now identify one interface
-	for k := n.holder(one.mac); k != 0; k = n.interfaces.at(k).alike {
-		if k != i && f.meets(n, k) {
-			f.sharing.holders.set(one.mac.bytes, refOf(n.number, k))
+	f.reexamine(one.mac.bytes) // the MAC may have been ambiguous, and now identify one interface
+	f.replaceHolder(n, i)
+}
+
+// replaceHolder replaces an interface in the index by another one with its MAC, or removes it.
+func (f *sharing) replaceHolder(n *Node, i uint32) {
+	m := n.interfaces.at(i).mac
+	for k := n.holder(m); k != 0; k = n.interfaces.at(k).alike {
+		if k != i && f.reachesOthers(n, k) {
+			f.sharing.holders.set(m.bytes, refOf(n.number, k))
 			return
 		}
 	}
-	f.sharing.holders.remove(one.mac.bytes, n.number)
+	f.sharing.holders.remove(m.bytes, n.number)
 }
 
-// touchNeighbours touches the addresses that are claimed on the interface's domain for its hardware
-// address.
+// touchNeighbours touches the addresses that are claimed on the interface's domain with its
+// hardware address.
 func (f *sharing) touchNeighbours(n *Node, i uint32) {
 	one := n.interfaces.at(i)
 	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
@@ -108,10 +114,10 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 	f.touchOn(n.joints[one.link].Links, n, one.mac)
 }
 
-// touchOn touches the addresses that are claimed for a hardware address of a node on the nodes of
+// touchOn touches the addresses that are claimed with a hardware address of a node by the nodes of
 // links.
 func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
-	if m.apart() { // there may be thousands of links, but few nodes have claims that name it
+	if m.identifiesOne() { // there may be thousands of links, but few nodes have claims with this MAC
 		for r := range f.sharing.seen.all(m.bytes) {
 			other := f.nodes[r.node()]
 			for _, j := range other.joints {
@@ -134,7 +140,7 @@ func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
 		}
 		if hw := other.hardwareNamed(name); hw != 0 {
 			f.touchBy(other, hw)
-			f.spoke(other, 0, other.hardware.at(hw).mac)
+			f.notifySenders(other, 0, other.hardware.at(hw).mac)
 		}
 	}
 }
@@ -148,42 +154,33 @@ func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
 	return false
 }
 
-// touchAbroad touches what other nodes saw of an interface.
-func (f *sharing) touchAbroad(n *Node, i uint32) {
-	if f.meets(n, i) {
-		for by, c := range f.seenOf(n.interfaces.at(i).mac.bytes) {
-			f.touch(by.claims.at(c).addr)
-		}
-	}
-}
-
-// lookAgain re-examines the claims with a MAC that entered by an uplink.
-func (f *sharing) lookAgain(m [6]byte) {
+// reexamine re-examines the claims with a MAC that entered through an uplink.
+func (f *sharing) reexamine(m [6]byte) {
 	for by, c := range f.seenOf(m) {
 		f.touch(by.claims.at(c).addr)
-		f.sighted(refOf(by.number, c))
+		f.queueSighting(refOf(by.number, c))
 	}
 }
 
-// sighted queues a claim that may show that links are one.
-func (f *sharing) sighted(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
+// queueSighting queues a claim that may show that links are one.
+func (f *sharing) queueSighting(r ref) { f.sharing.sightings = append(f.sharing.sightings, r) }
 
-// listNamed and unlistNamed count a claim that names hardware of a node.
+// listNamed and unlistNamed add and remove a claim with a MAC from the index of seen MACs.
 func (f *sharing) listNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
-	if hw.count++; hw.count == 1 && hw.mac.apart() {
+	if hw.count++; hw.count == 1 && hw.mac.identifiesOne() {
 		f.sharing.seen.set(hw.mac.bytes, refOf(n.number, at))
 	}
 }
 
 func (f *sharing) unlistNamed(n *Node, at uint32) {
 	hw := n.hardware.at(at)
-	if hw.count--; hw.count == 0 && hw.mac.apart() {
+	if hw.count--; hw.count == 0 && hw.mac.identifiesOne() {
 		f.sharing.seen.remove(hw.mac.bytes, n.number)
 	}
 }
 
-// joint returns the link of a node in the topology, which it makes if there is none.
+// joint returns the link of a node in the topology, and adds it if necessary.
 func (n *Node) joint(l uint32) *topology.Link {
 	if j := n.joints[l]; j != nil {
 		return j
@@ -210,24 +207,22 @@ func (f *sharing) linkRenaming(j *topology.Link) {
 	}
 }
 
-// linkOf returns the link of a node that the topology knows; 0 if it no longer exists.
+// linkOf returns the node and link of a link in the topology; 0 if the link no longer exists.
 func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	n := f.byID[IDOf(j.Node)]
 	if n == nil || j.Ended {
 		return nil, 0
 	}
-	if l := n.link(j.Name); l != 0 && n.joints[l] == j {
-		return n, l
-	}
-	return nil, 0
+	return n, n.link(j.Name)
 }
 
 // linkChanging touches everything on a link before its domain changes, and the addresses that are
-// claimed for its hardware addresses on the links that it will be one with. It does not re-examine
-// old frames: no domain changes what they show, and the links would stay one for longer.
+// claimed with its hardware addresses on the links that will be in the same domain. It does not
+// re-examine old frames: a domain does not change what they show, and they would only keep the
+// links joined for longer.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	n, l := f.linkOf(j)
-	if l == 0 || n.links.at(l).users == 0 {
+	if l == 0 {
 		return
 	}
 	f.touchLink(n, l)
@@ -240,8 +235,8 @@ func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	}
 }
 
-// mergeLinks looks at some claims that may show that links are one, and reports whether there are
-// more.
+// mergeLinks looks at up to some claims that may show that links are one, and reports whether there
+// are more.
 func (f *sharing) mergeLinks(some int) (more bool) {
 	if f.topology.Due() == 0 {
 		defer func() {
@@ -258,23 +253,23 @@ func (f *sharing) mergeLinks(some int) (more bool) {
 		r := f.sharing.sightings[last]
 		f.sharing.sightings = f.sharing.sightings[:last]
 		if n := f.nodes[r.node()]; n != nil && n.claims.has(r.index()) {
-			f.look(n, r.index())
+			f.joinLinks(n, r.index())
 		}
 	}
 	f.sharing.sightings = nil
 	return false
 }
 
-// look joins the link that a claim was seen on with the link of its sender, if the hardware
-// address identifies the sender.
-func (f *sharing) look(n *Node, c uint32) {
+// joinLinks joins the link that a claim was seen on with the link of its sender, if the MAC
+// identifies the sender.
+func (f *sharing) joinLinks(n *Node, c uint32) {
 	one := n.claims.at(c)
 	if one.wire() == 0 || !n.interfaces.at(one.port).flags.has(uplink) {
 		return
 	}
 	w := n.wires.at(one.wire())
 	hw := n.hardware.at(w.hardware)
-	if w.link == 0 || w.source.form != noMAC || w.flags.has(noOverride) || !hw.mac.apart() || verdict.MAC(hw.mac.bytes[:]).Group() {
+	if w.link == 0 || w.source.form != noMAC || w.flags.has(noOverride) || !hw.mac.identifiesOne() || verdict.MAC(hw.mac.bytes[:]).Group() {
 		return
 	}
 	now := f.now()
@@ -284,13 +279,13 @@ func (f *sharing) look(n *Node, c uint32) {
 	var first *Node
 	firstID := ""
 	var nodes []*Node
-	for by, i := range f.abroadOf(hw.mac.bytes) {
+	for by, i := range f.holdersOf(hw.mac.bytes) {
 		id := by.idOf(by.interfaces.at(i).namespace)
 		if first == nil {
 			first, firstID = by, id
 		}
 		if by == n || by != first && id != firstID {
-			return // our own frame, or an ambiguous MAC
+			return // a frame of this node itself, or an ambiguous MAC
 		}
 		if !slices.Contains(nodes, by) {
 			nodes = append(nodes, by)
@@ -303,14 +298,14 @@ func (f *sharing) look(n *Node, c uint32) {
 	}
 }
 
-// homeOf returns the link of a node that the MAC of a sighting is on: the only such link, or else
-// the only one where the MAC has the address too; 0 if that is ambiguous.
+// homeOf returns the link of a node with the MAC of a sighting. If there are several, it returns
+// the only one where the interface with the MAC has the address, too; 0 if that is ambiguous.
 func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	seen := n.claims.at(c)
 	m := n.hardware.at(n.wires.at(seen.wire()).hardware).mac
 	var all, exact []uint32
 	for i := by.holder(m); i != 0; i = by.interfaces.at(i).alike {
-		if !f.meets(by, i) {
+		if !f.reachesOthers(by, i) {
 			continue
 		}
 		l := by.interfaces.at(i).link
@@ -335,11 +330,11 @@ func (f *sharing) homeOf(by, n *Node, c uint32) uint32 {
 	return 0
 }
 
-// belongs reports whether an address belongs on the link that it was seen on. Linux asks and
-// answers on every link with the addresses of all its links (arp_ignore and arp_announce are 0),
-// and VLANs have the MAC of their device, so the address may be that of another VLAN. This is ruled
-// out if it was announced there, or if the node that saw it has an address of that subnet on the
-// link.
+// belongs reports whether an address may belong to the link on which it was seen. Linux sends and
+// answers ARP requests on every link with the addresses of all its links (arp_ignore and
+// arp_announce are 0), and VLANs have the MAC of their device, so the address may be that of
+// another VLAN. This is ruled out if the address was announced there, or if the node that saw it
+// has an address of that subnet on the link.
 func (f *sharing) belongs(n *Node, c uint32) bool {
 	seen := n.claims.at(c)
 	if seen.kind == verdict.Announced {
@@ -360,8 +355,8 @@ func (f *sharing) belongs(n *Node, c uint32) bool {
 	return false
 }
 
-// Abroad returns the number of MACs that several nodes may meet and the topology. The caller holds
-// the lock.
-func (f *sharing) Abroad() (macs int, t *topology.Topology) {
+// SharedMACs returns the number of MACs whose frames may be seen by several nodes, and the
+// topology. The caller holds the lock.
+func (f *sharing) SharedMACs() (macs int, t *topology.Topology) {
 	return f.sharing.holders.len() + f.sharing.seen.len(), f.topology
 }
