@@ -187,7 +187,7 @@ test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a
 
 .PHONY: test-kernels
 test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu and run tests there; ARGS='-kernel 6.12 -run VLAN'
-	@CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o bin/kernels/ ./bpf ./agent ./tests
+	@CGO_ENABLED=0 go test -c -trimpath -ldflags '-s -w' -o bin/kernels/ ./bpf ./agent/... ./tests
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/kernels/run ./tests/kernels
 	@bin/kernels/run $(ARGS)
 

@@ -1,12 +1,11 @@
-// Package agent is the NODE: it witnesses who holds which address on this
-// node, and reports it.
+// Package agent is the NODE: it witnesses who holds which address on this node, and reports
+// it.
 //
-// What lives here: the sources (frames from the BPF observer, links, addresses
-// and namespaces from rtnetlink, names from the container runtime, files and
-// processes, and what IPAM gave by its files), the table of claims that they
-// fill, and the stream that carries the table to an aggregator.
-// What may not: any judgement. The agent does not know what a conflict is, and
-// meets the aggregator only in proto.
+// What lives here: the configuration, the health and the metrics of an agent. It creates the
+// packages below it and connects them: sources (kernel, wire, workload, allocations) fill one
+// table, and report carries the table to the aggregators.
+// What may not: any judgement. The agent does not know what a conflict is, and meets the
+// aggregator only in proto.
 package agent
 
 import (
@@ -14,141 +13,61 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"os"
-	"path"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
+	"github.com/ipwitness/ipwitness/agent/allocations"
+	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/doctor"
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/report"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/agent/wire"
+	"github.com/ipwitness/ipwitness/agent/workload"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Config is what an agent can be told.
-type Config struct {
-	// Node is the name of this node: a label. Empty: the host's name.
-	Node string
-	// Version is the version that is reported.
-	Version string
-	// Wire says how the wire is watched. Empty: auto.
-	Wire Wire
-	// Interfaces are globs (path.Match) of interface names to watch. Empty: all.
-	Interfaces []string
-	// ExcludeInterfaces are globs of interface names that are not watched.
-	ExcludeInterfaces []string
-	// NetnsDirs have a file for each named network namespace. Empty:
-	// /run/netns and /run/docker/netns.
-	NetnsDirs []string
-	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
-	CNIResults string
-	// CNIConfig are the directories of CNI's configurations. Empty: /etc/cni/net.d
-	// and k3s's.
-	CNIConfig []string
-	// IPAMDirs have a directory of host-local's for each network. Empty:
-	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
-	IPAMDirs []string
-	// CalicoNodename has the name that Calico has for this node. Empty:
-	// /var/lib/calico/nodename.
-	CalicoNodename string
-	// CRISocket is where the container runtime offers CRI: a path, which may be
-	// that of a unix:// URL, CRIAuto or CRIOff. Empty: auto.
-	CRISocket string
-}
-
-// defaults fills in what is empty, and refuses what cannot be meant.
-func (c Config) defaults() (Config, error) {
-	if c.Node == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return c, fmt.Errorf("get host name: %w: name the node with --node", err)
-		}
-		c.Node = name
-	}
-	if !utf8.ValidString(c.Node) {
-		return c, fmt.Errorf("name of the node %q is not UTF-8", c.Node)
-	}
-	if c.Wire == "" {
-		c.Wire = WireAuto
-	}
-	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
-		return c, fmt.Errorf("unknown way to watch the wire %q: use auto, tcx, clsact or off", c.Wire)
-	}
-	for _, glob := range slices.Concat(c.Interfaces, c.ExcludeInterfaces) {
-		if _, err := path.Match(glob, ""); err != nil {
-			return c, fmt.Errorf("parse interface glob %q: %w", glob, err)
-		}
-	}
-	if len(c.NetnsDirs) == 0 {
-		c.NetnsDirs = []string{"/run/netns", "/run/docker/netns"}
-	}
-	if c.CNIResults == "" {
-		c.CNIResults = "/var/lib/cni/results"
-	}
-	if len(c.CNIConfig) == 0 {
-		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
-	}
-	if len(c.IPAMDirs) == 0 {
-		c.IPAMDirs = []string{defaultDataDir, "/run/cni-ipam-state"}
-	}
-	if c.CalicoNodename == "" {
-		c.CalicoNodename = "/var/lib/calico/nodename"
-	}
-	var err error
-	c.CRISocket, err = criSocket(c.CRISocket)
-	return c, err
-}
-
-// Agent witnesses one node.
+// An Agent witnesses one node.
 type Agent struct {
 	cfg      Config
 	log      *slog.Logger
 	hello    *ipwitnessv1.Hello
-	table    *table
+	table    *table.Table
 	inode    uint64
-	runtime  *cri
-	ipam     *ipam
-	problems []string // of the start: fixed
-	blind    bool     // of the start: addresses inside pods are not seen
+	runtime  *cri.Client
+	ipam     *allocations.Reader
+	problems []string // found at startup
+	blind    bool     // found at startup: addresses inside pods are not seen
 
 	// sources has 1 for each source of evidence that the agent can use, 0 for others.
-	sources   atomic.Pointer[map[string]float64]
-	wire      atomic.Pointer[wire]
-	reporters atomic.Pointer[[]*reporter]
+	sources atomic.Pointer[map[string]float64]
+	wire    atomic.Pointer[wire.Wire]
+	// connected has a function for each aggregator, which reports whether it is connected.
+	connected atomic.Pointer[[]func() bool]
 
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
 
-	reporting  sync.Mutex
-	lostFrames rising
+	reporting sync.Mutex // held while the status is made
 }
 
-// rising is a counter of what is missing from the table, and when it last rose.
-type rising struct {
-	count uint32
-	at    time.Time
-}
-
-// recent takes the counter, and says whether what it counts may still be
-// missing: what was claimed longer ago would have been let go by now.
-func (r *rising) recent(count uint32, now time.Time) bool {
-	if count != r.count {
-		r.count, r.at = count, now
-	}
-	return count > 0 && now.Sub(r.at) < wireKept
-}
-
-// New checks cfg and reads who this node is. It starts nothing.
+// New checks cfg and reads the identity of this node. It starts nothing.
 func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error) {
 	cfg, err := cfg.defaults()
 	if err != nil {
@@ -158,54 +77,45 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	if err != nil {
 		return nil, fmt.Errorf("read boot id: %w", err)
 	}
-	inode, err := readInode("/proc/self/ns/net")
+	inode, err := files.Inode("/proc/self/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("read own network namespace: %w", err)
 	}
 	a := &Agent{
 		cfg:     cfg,
 		log:     log,
-		table:   newTable(),
+		table:   table.New(),
 		inode:   inode,
-		runtime: newCRI(log, cfg.CRISocket, "/proc"),
+		runtime: cri.New(log, cfg.CRISocket, "/proc"),
 		hello: &ipwitnessv1.Hello{
 			Node:    cfg.Node,
 			BootId:  strings.TrimSpace(string(bootID)),
 			Netns:   fmt.Sprint(inode),
 			Epoch:   uint64(time.Now().UnixNano()),
 			Version: cfg.Version,
-			Kernel:  kernelRelease(),
+			Kernel:  doctor.KernelRelease(),
 		},
 	}
-	a.ipam = newIPAM(log, a.table, cfg, hasOwnRoot("/proc"))
-	a.runtime.statusChanged, a.ipam.statusChanged = a.report, a.report
+	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: cfg.IPAMDirs, CNIConfig: cfg.CNIConfig, CalicoNodename: cfg.CalicoNodename}, files.FindRoot("/proc"))
+	a.runtime.StatusChanged, a.ipam.StatusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
 	}
 	return a, nil
 }
 
-func kernelRelease() string {
-	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
-	return unix.ByteSliceToString(u.Release[:])
-}
-
-// Aggregator is where an agent reports to.
+// An Aggregator is one that an agent reports to.
 type Aggregator struct {
-	// Name is how the log names it.
+	// Name is its name in the log.
 	Name string
-	// Conn leads to it.
+	// Conn is a connection to it.
 	Conn grpc.ClientConnInterface
 }
 
-// Run witnesses the node and reports all of it to each of the aggregators until
-// ctx ends. It gives nil then, after everything is detached. It gives an error
-// when neither netlink nor the wire can work, or when another agent runs in this
-// network namespace. Once it has begun, the whole process has only those
-// capabilities left that an agent uses.
+// Run witnesses the node and reports everything to each of the aggregators until ctx ends. It
+// then detaches the observer and returns nil. It returns an error if neither netlink nor the
+// wire can be used, or if another agent runs in this network namespace. It permanently drops
+// the capabilities of the process that are only needed at startup.
 func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	if len(to) == 0 {
 		return errors.New("no aggregator to report to: name one with --aggregator")
@@ -216,26 +126,26 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 	defer unlock()
 
-	req, err := newRTNL()
+	req, err := rtnetlink.Dial()
 	if err != nil {
 		return err
 	}
-	defer req.close()
-	ownNSID, foreignErr := ownNSID(req)
+	defer req.Close()
+	ownNSID, foreignErr := req.OwnNSID()
 	if foreignErr != nil {
 		a.blind = true
 		a.problem("addresses inside pods are not seen: only frames and the node's own addresses are", foreignErr)
 	}
-	listen, hearErr := newListener(true)
+	listen, hearErr := rtnetlink.Listen(true)
 	if hearErr != nil {
-		if listen, err = newListener(false); err != nil {
+		if listen, err = rtnetlink.Listen(false); err != nil {
 			return err
 		}
 		if foreignErr == nil {
-			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", relistEvery), hearErr)
+			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", kernel.ListEvery), hearErr)
 		}
 	}
-	defer listen.close()
+	defer listen.Close()
 
 	obs, mode, wireErr := a.startObserver()
 	if obs != nil {
@@ -247,7 +157,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	case wireErr != nil:
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
-	a.startIsOver(obs)
+	doctor.DropCapabilities(a.log, obs)
 	sources := map[string]float64{"addresses": 0}
 	if foreignErr == nil {
 		sources["addresses"] = 1
@@ -259,64 +169,58 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 	a.sources.Store(&sources)
 
-	k := newKernel(a.log, a.table, req, ownNSID, a.inode, bootTime(), a.cfg.Node)
-	n := newNames(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
-	n.mounted = a.ipam.lookAtMounts
+	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
+	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
+	n.Mounted = a.ipam.CheckMounts
 	look := func(netip.Addr, bool) {}
-	var w *wire
+	var w *wire.Wire
 	if obs != nil {
-		w = newWire(a.log, k, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
-		w.statusChanged = a.report
-		look = w.contest
+		w = wire.New(a.log, k, a.table, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
+		w.StatusChanged = a.report
+		look = w.Contest
 		a.wire.Store(w)
 	}
-	contests := newContests(a.log, look)
-	var reporters []*reporter
+	contests := report.NewContests(a.log, look)
+	var reporters []*report.Reporter
+	var connected []func() bool
 	for _, agg := range to {
-		reporters = append(reporters, &reporter{
-			log:      a.log.With("aggregator", agg.Name),
-			table:    a.table,
-			hello:    a.hello,
-			client:   ipwitnessv1.NewReportServiceClient(agg.Conn),
-			check:    k.reread,
-			contests: contests,
-		})
+		r := report.New(a.log.With("aggregator", agg.Name), a.table, a.hello, agg.Conn, k.Reread, contests)
+		reporters, connected = append(reporters, r), append(connected, r.IsConnected)
 	}
-	a.reporters.Store(&reporters)
+	a.connected.Store(&connected)
 	incomplete := make(chan struct{}, 1)
-	k.incomplete = func() { poke(incomplete) }
-	n.look(true) // names before addresses, so that the first account has both
-	if err := k.list(); err != nil {
+	k.Incomplete = func() { wake.Poke(incomplete) }
+	n.Look(true) // names before addresses, so that the first report has both
+	if err := k.List(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
-		k.incomplete()
+		k.Incomplete()
 	}
-	for _, p := range k.ports() {
-		a.removeLeftovers(p)
-	}
+	wire.RemoveLeftovers(a.log, k.Ports())
 	a.report()
 
 	g, ctx := errgroup.WithContext(ctx)
 	if w != nil {
-		g.Go(func() error { return w.run(ctx) })
+		g.Go(func() error { return w.Run(ctx) })
 	}
-	g.Go(func() error { return n.run(ctx) })
-	g.Go(func() error { return a.ipam.run(ctx) })
+	g.Go(func() error { return a.runtime.Run(ctx) })
+	g.Go(func() error { return n.Run(ctx) })
+	g.Go(func() error { return a.ipam.Run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listen) })
-	g.Go(func() error { return a.relist(ctx, k, incomplete, hearErr != nil && foreignErr == nil) })
+	g.Go(func() error { return k.ListAgain(ctx, incomplete, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
-			a.ipam.await(ctx) // so that the first account has it
-			return r.run(ctx)
+			a.ipam.Await(ctx) // so that the first report has allocations
+			return r.Run(ctx)
 		})
 	}
 	return g.Wait()
 }
 
-// aggregators counts those that take what the agent reports, and those that do not.
+// aggregators returns how many aggregators are connected, and how many are not.
 func (a *Agent) aggregators() (connected, disconnected int) {
-	if all := a.reporters.Load(); all != nil {
-		for _, r := range *all {
-			if r.connected.Load() {
+	if all := a.connected.Load(); all != nil {
+		for _, isConnected := range *all {
+			if isConnected() {
 				connected++
 			} else {
 				disconnected++
@@ -326,60 +230,23 @@ func (a *Agent) aggregators() (connected, disconnected int) {
 	return connected, disconnected
 }
 
-// relistEvery is how often everything is listed where changes are not heard.
-const relistEvery = 2 * time.Second
-
-// follow takes the changes that netlink tells, and lists everything anew when
-// some were lost.
-func (a *Agent) follow(ctx context.Context, k *kernel, listen *listener) error {
+// follow passes the changes that netlink reports to k, and has everything listed again if some
+// were lost.
+func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.Listener) error {
 	lost := func() {
 		a.lostNetlink.Add(1)
 		a.log.Warn("netlink events were lost: listing everything again")
-		if err := k.list(); err != nil {
+		if err := k.List(); err != nil {
 			a.log.Warn("cannot list after lost events, trying again", "error", err)
-			k.incomplete()
+			k.Incomplete()
 		}
 		a.report()
 	}
-	return listen.run(ctx, k.handle, lost, func() { a.malformed.Add(1) })
+	return listen.Run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
 }
 
-// relist lists everything every two seconds, or where always is not set, after
-// something could not be read.
-func (a *Agent) relist(ctx context.Context, k *kernel, wanted <-chan struct{}, always bool) error {
-	tick := time.NewTicker(relistEvery)
-	defer tick.Stop()
-	for {
-		if !always {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-wanted:
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if err := k.list(); err != nil {
-			a.log.Warn("cannot list addresses, trying again", "error", err)
-			k.incomplete()
-		}
-	}
-}
-
-// removeLeftovers removes the filters of an agent that was killed: they outlive it.
-func (a *Agent) removeLeftovers(p watched) {
-	if n, err := bpf.RemoveLeftovers(int(p.index)); err != nil && !errors.Is(err, bpf.ErrGone) {
-		a.log.Warn("cannot remove filters of an earlier run", "interface", p.name, "error", err)
-	} else if n > 0 {
-		a.log.Info("removed filters of an earlier run", "interface", p.name, "filters", n)
-	}
-}
-
-// startObserver loads the observer and chooses how it is attached. It gives
-// nil and no error where the wire is off.
+// startObserver loads the observer and chooses how it is attached. It returns neither an
+// observer nor an error if the wire is off.
 func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 	if a.cfg.Wire == WireOff {
 		return nil, 0, nil
@@ -403,28 +270,7 @@ func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 	}
 }
 
-// ownNSID gives our own id in our own table of namespaces, and proves by it
-// that other namespaces can be read.
-func ownNSID(req *rtnl) (int32, error) {
-	self, err := os.Open("/proc/self/ns/net")
-	if err != nil {
-		return elsewhere, err
-	}
-	defer func() { _ = self.Close() }()
-	id, _, err := req.nsidOf(int(self.Fd()))
-	if err == nil {
-		_, err = req.addrs(id, 0)
-	}
-	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		err = fmt.Errorf("%w: give this process CAP_NET_ADMIN", err)
-	}
-	if err != nil && id < 0 {
-		id = elsewhere
-	}
-	return id, err
-}
-
-// lockNamespace makes this the only agent of its network namespace. An abstract
+// lockNamespace makes this the only agent of its network namespace, by an abstract socket. The
 // socket belongs to the namespace, and ends with the process.
 func lockNamespace() (unlock func(), err error) {
 	l, err := net.Listen("unix", "@ipwitness-agent")
@@ -437,13 +283,13 @@ func lockNamespace() (unlock func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// problem notes what does not work, and why.
+// problem notes and logs a limitation and its cause.
 func (a *Agent) problem(what string, err error) {
 	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))
 	a.log.Warn("agent is limited", "problem", what, "error", err)
 }
 
-// report puts the agent's health into the table.
+// report puts the agent's status into the table.
 func (a *Agent) report() {
 	a.reporting.Lock()
 	defer a.reporting.Unlock()
@@ -454,27 +300,15 @@ func (a *Agent) report() {
 		Problems:   slices.Clone(a.problems),
 		Blind:      a.blind,
 	}
-	runtime, problems := a.runtime.health(now)
+	runtime, problems := a.runtime.Health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
-	problems, s.CalicoNodename = a.ipam.health()
+	problems, s.CalicoNodename = a.ipam.Health()
 	s.Problems = append(s.Problems, problems...)
 	if w := a.wire.Load(); w != nil {
-		var problems []string
-		s.Wire = w.mode.String()
-		s.Ports, problems = w.ports()
-		s.UnwatchedPorts = uint32(len(problems))
-		s.Problems = append(s.Problems, problems...)
-		s.Unparsed = w.unparsed()
-		s.Flooding = w.floods.records()
-		lost := uint32(min(w.frames(bpf.ResultLost), math.MaxUint32))
-		s.LostEvents += lost
-		if a.lostFrames.recent(lost, now) {
-			s.Problems = append(s.Problems, fmt.Sprintf(
-				"%d frames came faster than they could be told: a binding is told by its next frame, but one that has had no other since is not known", lost))
-		}
+		w.AddStatus(s, now)
 	}
 	for i, problem := range s.Problems {
-		s.Problems[i] = printable(problem) // errors name files, whose names may contain any bytes
+		s.Problems[i] = form.Printable(problem) // errors name files, whose names may contain any bytes
 	}
-	a.table.update(func() { a.table.setStatus(s) })
+	a.table.Update(func() { a.table.SetStatus(s) })
 }

@@ -15,8 +15,8 @@ const index = `ipwitness agent: witnesses who holds which address on this node
 /readyz    ok while the agent reports to an aggregator
 `
 
-// Handler serves the agent's health, and the metrics of gatherer. Who holds what
-// is asked of an aggregator.
+// Handler serves the agent's health, and the metrics of gatherer. Owners are served by
+// aggregators.
 func (a *Agent) Handler(gatherer prometheus.Gatherer) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", text(index))

@@ -30,13 +30,13 @@ func TestAgentIsHealthyBeforeItReportsAndReadyAfter(t *testing.T) {
 	check("/readyz", 503, "not reporting")
 	check("/metrics", 200, "ipwitness_agent_report_connected 0")
 	check("/v1/owners", 404, "")
-	reporters := []*reporter{{}, {}}
-	a.reporters.Store(&reporters)
-	reporters[0].connected.Store(true)
+	first, second := false, false
+	a.connected.Store(&[]func() bool{func() bool { return first }, func() bool { return second }})
+	first = true
 	check("/readyz", 200, "ok")
 	check("/metrics", 200, "ipwitness_agent_report_connected 0")
 	check("/metrics", 200, `ipwitness_agent_aggregators{state="connected"} 1`)
 	check("/metrics", 200, `ipwitness_agent_aggregators{state="disconnected"} 1`)
-	reporters[1].connected.Store(true)
+	second = true
 	check("/metrics", 200, "ipwitness_agent_report_connected 1")
 }

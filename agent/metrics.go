@@ -55,18 +55,18 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	a := c.agent
-	problems := a.table.problemsNow()
+	problems := a.table.Problems()
 	modes := map[string]float64{"tcx": 0, "clsact": 0}
 	unobserved, flooding := 0, 0
 	if w := a.wire.Load(); w != nil {
-		ports, refused := w.ports()
+		ports, refused := w.Ports()
 		unobserved = len(refused)
-		flooding = w.floods.count()
+		flooding = w.Flooding()
 		for _, p := range ports {
 			modes[p.GetMode()]++
 		}
 		var lost uint64
-		counters, err := w.obs.Counters()
+		counters, err := w.Counters()
 		if err != nil {
 			a.log.Debug("cannot read the observer's counters", "error", err)
 		}
@@ -90,14 +90,14 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.lostNetlink.Load()), "netlink")
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.malformed.Load()), "netlink_malformed")
-	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.lost.Load()), "inotify")
-	held, leftOut := a.table.claimsNow()
+	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(a.ipam.LostEvents()), "inotify")
+	held, leftOut := a.table.Size()
 	ch <- prometheus.MustNewConstMetric(claimsDesc, prometheus.GaugeValue, float64(held))
 	ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(leftOut), "port_full")
 	ch <- prometheus.MustNewConstMetric(problemsDesc, prometheus.GaugeValue, float64(problems))
-	calls, answers := a.runtime.counters()
+	calls, answers := a.runtime.Counters()
 	for c, n := range calls {
-		ch <- prometheus.MustNewConstMetric(criCallsDesc, prometheus.CounterValue, float64(n), c.method, c.result)
+		ch <- prometheus.MustNewConstMetric(criCallsDesc, prometheus.CounterValue, float64(n), c.Method, c.Result)
 	}
 	ch <- prometheus.MustNewConstMetric(criConnectedDesc, prometheus.GaugeValue, answers)
 	connected, disconnected := a.aggregators()

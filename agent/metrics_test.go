@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/ipwitness/ipwitness/agent/table"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -32,14 +33,14 @@ func TestSeriesAreBounded(t *testing.T) {
 	before := series()
 	now := time.Now()
 	for i := range 10_000 {
-		a.table.update(func() {
-			a.table.seen(claimKey{
-				addr: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), kind: ipwitnessv1.Evidence_ANNOUNCED,
-				at: interfaceKey{ownNamespace, int32(i)}, mac: fmt.Sprintf("pod%03d", i%1000),
-			}, claim{first: now, last: now}, now)
+		a.table.Update(func() {
+			a.table.Add(table.ClaimKey{
+				Address: netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}), Kind: ipwitnessv1.Evidence_ANNOUNCED,
+				At: table.InterfaceKey{Namespace: table.OwnNamespace, Index: int32(i)}, MAC: fmt.Sprintf("pod%03d", i%1000),
+			}, table.Claim{First: now, Last: now}, now)
 		})
 	}
-	if held, _ := a.table.claimsNow(); held != 10_000 {
+	if held, _ := a.table.Size(); held != 10_000 {
 		t.Fatalf("got %d claims, want 10,000", held)
 	}
 	if got := series(); got != before {

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/agent/doctor"
 	"github.com/ipwitness/ipwitness/bpf"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/situations"
@@ -251,13 +251,13 @@ func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 }
 
 // doctorWith runs doctor with only these capabilities.
-func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bool, checks []agent.Check) {
+func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bool, checks []doctor.Check) {
 	t.Helper()
 	args := without(only(capabilities...), "doctor", "-o", "json")
 	out, err := h.Command(args[0], args[1:]...).Output()
 	var said struct {
-		Usable bool          `json:"usable"`
-		Checks []agent.Check `json:"checks"`
+		Usable bool           `json:"usable"`
+		Checks []doctor.Check `json:"checks"`
 	}
 	if e := json.Unmarshal(out, &said); e != nil || said.Usable != (err == nil) {
 		t.Fatalf("doctor: %v, %v: %s", err, e, out)
@@ -292,17 +292,17 @@ func missed(t *testing.T, missing, purpose string) string {
 	if usable != (l.agent != nil) {
 		t.Errorf("doctor says usable: %v, but the agent runs: %v", usable, l.agent != nil)
 	}
-	var told agent.Check
+	var told doctor.Check
 	for _, c := range checks {
 		others := strings.HasPrefix(c.Feature, "CAP_") && c.Feature != missing
 		switch {
 		case c.Feature == missing:
 			told = c
-		case others && c.Status != agent.StatusOK:
+		case others && c.Status != doctor.StatusOK:
 			t.Errorf("doctor says of %s: %+v, want ok", c.Feature, c)
 		}
 	}
-	if told.Status == agent.StatusOK || told.Status == "" || !strings.Contains(told.Fix, missing) || !strings.Contains(told.Fix, "docs/permissions.md") {
+	if told.Status == doctor.StatusOK || told.Status == "" || !strings.Contains(told.Fix, missing) || !strings.Contains(told.Fix, "docs/permissions.md") {
 		t.Errorf("doctor says: got %+v, want what is lost and what to do", told)
 	}
 	// What doctor promises is what the agent does.

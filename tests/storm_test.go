@@ -316,7 +316,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 			l.ports(4)
 			l.awaitOwners(assigned, 1)
 
-			// Two ports show more bindings than the table can hold (agent/room.go), and continue.
+			// Two ports show more bindings than the table can hold (agent/table), and continue.
 			const all = 131072
 			stopA, stopB := l.floodAnew("alan", 0), l.floodAnew("b", 1<<22)
 			wait.Until(t, "the table to be full", func() bool { return l.metric("ipwitness_agent_claims") >= all })
@@ -378,7 +378,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 	l.pod("a")
 	l.ports(1)
 	addr := netip.MustParseAddr("10.40.0.1")
-	const claimants, most = 5000, 256 // most: agent/room.go
+	const claimants, most = 5000, 256 // most: agent/table
 	var frames [][]byte
 	for n := range claimants {
 		_, mac := binding(n)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/ipwitness/ipwitness/agent"
+	agentreport "github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 )
 
@@ -162,8 +163,8 @@ func dial(at string, creds []grpc.DialOption) (*grpc.ClientConn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: askAfter, Timeout: answerWithin}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
-				BaseDelay: agent.FirstBackoff, Multiplier: backoff.DefaultConfig.Multiplier,
-				Jitter: backoff.DefaultConfig.Jitter, MaxDelay: agent.LastBackoff,
+				BaseDelay: agentreport.FirstBackoff, Multiplier: backoff.DefaultConfig.Multiplier,
+				Jitter: backoff.DefaultConfig.Jitter, MaxDelay: agentreport.LastBackoff,
 			},
 			MinConnectTimeout: connectWithin,
 		}))...)

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/agent/doctor"
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 )
@@ -29,7 +30,7 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			checks := agent.Doctor(cfg)
-			usable := agent.Usable(checks)
+			usable := doctor.Usable(checks)
 			if format.ForPrograms() {
 				if err := show.Value(sys.stdout, format, map[string]any{"usable": usable == nil, "checks": checks}); err != nil {
 					return err
@@ -59,10 +60,10 @@ capabilities. It exits with 1 only if the agent cannot work at all.`,
 }
 
 // lacks describes the consequences of each check that is not ok.
-func lacks(checks []agent.Check) string {
+func lacks(checks []doctor.Check) string {
 	var b strings.Builder
 	for _, c := range checks {
-		if c.Status == agent.StatusOK {
+		if c.Status == doctor.StatusOK {
 			continue
 		}
 		fmt.Fprintf(&b, "\n%s is %s: %s\n", c.Feature, c.Status, c.Detail)
@@ -76,12 +77,12 @@ func lacks(checks []agent.Check) string {
 }
 
 // ways summarizes the methods that the agent would use.
-func ways(cfg agent.Config, checks []agent.Check) string {
-	found := map[string]agent.Check{}
+func ways(cfg agent.Config, checks []doctor.Check) string {
+	found := map[string]doctor.Check{}
 	for _, c := range checks {
 		found[c.Feature] = c
 	}
-	ok := func(feature string) bool { return found[feature].Status == agent.StatusOK }
+	ok := func(feature string) bool { return found[feature].Status == doctor.StatusOK }
 
 	wire := "frames with clsact"
 	switch {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ipwitness/ipwitness/agent"
+	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/form"
@@ -30,7 +31,7 @@ func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
 	choiceFlag(cmd, &cfg.Wire, "wire", "", "method to watch frames; auto is tcx if the kernel supports it (Linux 6.6)",
 		agent.WireAuto, agent.WireTCX, agent.WireClsact, agent.WireOff)
 	globsFlag(fs, &cfg.Interfaces, "interfaces", "interfaces to watch frames on, by name (default all)")
-	fs.StringVar(&cfg.CRISocket, "cri-socket", agent.CRIAuto, "CRI socket of the container runtime: auto, off or a `PATH`")
+	fs.StringVar(&cfg.CRISocket, "cri-socket", cri.Auto, "CRI socket of the container runtime: auto, off or a `PATH`")
 	globsFlag(fs, &cfg.ExcludeInterfaces, "exclude-interfaces", "interfaces not to watch frames on, by name (default none)")
 }
 

@@ -35,10 +35,17 @@ var kernels = []struct{ series, without string }{
 // than the machine.
 const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20|AgentOfRoot)"
 
-var (
-	bpf   = suite{"bpf", "bpf.test -test.v -test.timeout 15m"}
-	agent = suite{"agent", "agent.test -test.v -test.short -test.timeout 15m"}
-)
+// packages are the packages of the agent that have tests.
+var packages = strings.Fields("agent allocations cri doctor files kernel proc report rtnetlink table wire workload")
+
+// units are the suites of bpf and of the packages of the agent.
+func units() []suite {
+	out := []suite{{"bpf", "bpf.test -test.v -test.timeout 15m"}}
+	for _, p := range packages {
+		out = append(out, suite{p, p + ".test -test.v -test.short -test.timeout 15m"})
+	}
+	return out
+}
 
 // scenarios are those of tests/ whose names match the first, and not the second.
 func scenarios(names, without string) suite {
@@ -64,7 +71,7 @@ func main() {
 		if *only != "" && *only != k.series {
 			continue
 		}
-		suites := []suite{bpf, agent, scenarios(choice, k.without)}
+		suites := append(units(), scenarios(choice, k.without))
 		if *run != "" {
 			suites = []suite{scenarios(*run, k.without)}
 		}

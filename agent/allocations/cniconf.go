@@ -1,0 +1,371 @@
+package allocations
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+)
+
+// A cniNetwork is a configured network whose addresses host-local allocates.
+type cniNetwork struct {
+	name     string
+	plugin   string
+	device   string // the bridge or the master; empty if unknown
+	routed   bool
+	dir      string // where host-local keeps its allocations
+	ranges   []addrRange
+	gateways []netip.Addr
+	env      string // flannel only: the file with its ranges
+	file     string
+}
+
+// DefaultDir is host-local's default directory for allocations
+// (plugins/ipam/host-local/backend/disk of containernetworking/plugins).
+const DefaultDir = "/var/lib/cni/networks"
+
+const (
+	hostLocalName = "host-local"
+	flannel       = "flannel"
+)
+
+// cniPlugin has the used fields of the configuration of a plugin, or of a list of plugins:
+// https://www.cni.dev/docs/spec and the plugins' own pages.
+type cniPlugin struct {
+	Name    string            `json:"name"`
+	Type    string            `json:"type"`
+	Plugins []json.RawMessage `json:"plugins"` // of a list
+
+	Bridge           string `json:"bridge"` // bridge, tap
+	Master           string `json:"master"` // macvlan, ipvlan, vlan
+	Device           string `json:"device"` // host-device
+	IsGateway        *bool  `json:"isGateway"`
+	IsDefaultGateway bool   `json:"isDefaultGateway"`
+	IPMasq           bool   `json:"ipMasq"`
+
+	IPAM json.RawMessage `json:"ipam"`
+
+	Delegate   json.RawMessage   `json:"delegate"`   // flannel
+	SubnetFile string            `json:"subnetFile"` // flannel
+	Delegates  []json.RawMessage `json:"delegates"`  // multus
+}
+
+// hostLocalConf has the used fields of host-local's own configuration.
+type hostLocalConf struct {
+	Type    string `json:"type"`
+	DataDir string `json:"dataDir"`
+	hostLocalRange
+	Ranges [][]hostLocalRange `json:"ranges"`
+}
+
+const (
+	// maxConfFiles is more than any directory of configurations has.
+	maxConfFiles = 256
+	// maxConfDepth is how deep plugins may be nested: a list, a delegate, a list in it, a
+	// delegate in that.
+	maxConfDepth = 5
+)
+
+// parseConf parses the configuration of a plugin or of a list of plugins. It returns the
+// networks that it understands, and an error for the others.
+func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
+	var errs []error
+	var read func(data []byte, name string, depth int)
+	read = func(data []byte, name string, depth int) {
+		var p cniPlugin
+		err := json.Unmarshal(data, &p)
+		_, wrong := errors.AsType[*json.UnmarshalTypeError](err)
+		switch {
+		case wrong && p.Type != "" && !p.hostLocal():
+			return // another plugin may use the field differently
+		case err != nil:
+			errs = append(errs, plainJSON(err))
+			return
+		case depth == maxConfDepth:
+			errs = append(errs, errors.New("plugins are nested too deep"))
+			return
+		case p.Name == "" && p.Type == "" && p.Plugins == nil:
+			errs = append(errs, errors.New("it has neither a name nor a plugin"))
+			return
+		}
+		// The name of a list overrides the names of its plugins.
+		name = cmp.Or(name, p.Name)
+		for _, plugin := range p.Plugins {
+			read(plugin, name, depth+1)
+		}
+		for _, delegate := range p.Delegates { // each is a network of its own
+			read(delegate, "", depth+1)
+		}
+		if p.Plugins != nil {
+			return
+		}
+		n, err := p.network(name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("network %q: %w", name, err))
+		}
+		if n != nil {
+			n.file = file
+			networks = append(networks, *n)
+		}
+	}
+	read(data, "", 0)
+	return networks, errors.Join(errs...)
+}
+
+// plainJSON turns an error of package json into one that helps to correct the file.
+func plainJSON(err error) error {
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		return fmt.Errorf("%q is a %s, which CNI does not take there", wrong.Field, wrong.Value)
+	}
+	return fmt.Errorf("it is no JSON: %w", err)
+}
+
+// hostLocal reports whether host-local allocates the addresses of the plugin.
+func (p *cniPlugin) hostLocal() bool {
+	var ipam struct {
+		Type string `json:"type"`
+	}
+	if p.Type == flannel {
+		ipam.Type = hostLocalName
+	}
+	_ = json.Unmarshal(p.IPAM, &ipam) // other plugins may have anything there
+	return ipam.Type == hostLocalName
+}
+
+// delegate returns the plugin that this one calls. Flannel completes its configuration, with
+// ranges from another file (flannel_linux.go of flannel-io/cni-plugin).
+func (p *cniPlugin) delegate() (*cniPlugin, error) {
+	var d cniPlugin
+	if len(p.Delegate) > 0 {
+		if err := json.Unmarshal(p.Delegate, &d); err != nil {
+			return nil, plainJSON(err)
+		}
+	}
+	if p.Type == flannel {
+		d.IPAM = p.IPAM
+		if d.Type = cmp.Or(d.Type, "bridge"); d.Type == "bridge" && d.IsGateway == nil {
+			gateway := true
+			d.IsGateway = &gateway
+		}
+	}
+	return &d, nil
+}
+
+// network returns the network of a plugin, or nil if host-local does not allocate its addresses.
+func (p *cniPlugin) network(name string) (*cniNetwork, error) {
+	d := p
+	if p.Type == flannel || len(p.Delegate) > 0 && !p.hostLocal() {
+		var err error
+		if d, err = p.delegate(); err != nil {
+			return nil, err
+		}
+	}
+	if !p.hostLocal() && !d.hostLocal() {
+		return nil, nil
+	}
+	var ipam hostLocalConf
+	if len(d.IPAM) > 0 {
+		if err := json.Unmarshal(d.IPAM, &ipam); err != nil {
+			return nil, plainJSON(err)
+		}
+	}
+	dir := cmp.Or(ipam.DataDir, DefaultDir)
+	switch {
+	case !form.IsNetworkName(name):
+		return nil, errors.New("that is no name of a network: its allocations cannot be found")
+	case !filepath.IsAbs(dir) || len(dir) > form.MaxLength:
+		return nil, errors.New("its dataDir is no absolute path: its allocations cannot be found")
+	case len(d.Type) > form.MaxLength || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
+		return nil, errors.New("its plugin or its device has a name that cannot be")
+	}
+	n := &cniNetwork{name: name, plugin: d.Type, dir: filepath.Join(files.Clean(dir), name)}
+	n.attach(d)
+	if p.Type == flannel {
+		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > form.MaxLength {
+			return n, errors.New("its subnetFile is no absolute path: its ranges are not known")
+		}
+		n.env = files.Clean(n.env)
+		return n, nil
+	}
+	var err error
+	n.ranges, n.gateways, err = ipam.ranges()
+	return n, err
+}
+
+// attach notes how the plugin connects pods to the node.
+func (n *cniNetwork) attach(p *cniPlugin) {
+	switch n.plugin {
+	case "ptp":
+		n.routed = true
+	case "bridge":
+		n.device = cmp.Or(p.Bridge, "cni0")
+		n.routed = p.IsGateway != nil && *p.IsGateway || p.IsDefaultGateway || p.IPMasq
+	default:
+		n.device = cmp.Or(p.Master, p.Device, p.Bridge)
+	}
+}
+
+// readEnv reads the ranges that flannel has for this node. There are none before it runs.
+func (n *cniNetwork) readEnv(root files.Root) error {
+	data, _, err := files.ReadRegular(n.env, 0, files.MaxSmall)
+	if errors.Is(err, os.ErrNotExist) {
+		return root.Reach(filepath.Dir(n.env))
+	}
+	if err == nil {
+		n.ranges, n.gateways, err = flannelRanges(data)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: let flannel write that file anew", n.env, err)
+	}
+	return nil
+}
+
+// flannelRanges returns the ranges that flannel's plugin passes to host-local, from the file
+// that flanneld writes for it.
+func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
+	var c hostLocalConf
+	for line := range strings.Lines(string(env)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		if key != "FLANNEL_SUBNET" && key != "FLANNEL_IPV6_SUBNET" || value == "" {
+			continue
+		}
+		subnet, err := netip.ParsePrefix(value)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s is no subnet", key)
+		}
+		c.Ranges = append(c.Ranges, []hostLocalRange{{Subnet: subnet.Masked().String()}})
+	}
+	return c.ranges()
+}
+
+// cniConfs holds CNI configurations.
+type cniConfs struct {
+	dirs  []string
+	root  files.Root
+	files map[string][]cniNetwork // by file, as it was last understood
+	envs  []string                // files with their ranges
+}
+
+// settled is the age from which on a file that is not understood no longer counts as one that
+// is still being written.
+const settled = time.Second
+
+// read reads all configurations. Files are sorted by name, and the first one that names a
+// directory of allocations counts, as for container runtimes. If a file cannot be understood,
+// its previous content counts. If such a file may still be being written, read returns no
+// problem yet, but sets later.
+func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems []string, later bool) {
+	networks = map[string]cniNetwork{}
+	parsed := map[string][]cniNetwork{}
+	if err := c.root.ReachAny(c.dirs); errors.Is(err, files.ErrNotMounted) {
+		problems = append(problems, fmt.Sprintf("CNI's configurations in %s are not known: %s", strings.Join(c.dirs, " and "), err))
+	}
+	for _, dir := range c.dirs {
+		names, err := confFiles(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			problems = append(problems, fmt.Sprintf("CNI's configurations are not known (%s): which ranges host-local gives, and where it keeps what it has given elsewhere than in %s; let the agent's user read that directory",
+				form.Short(err), DefaultDir))
+			for file, before := range c.files {
+				if filepath.Dir(file) == dir {
+					parsed[file] = before
+				}
+			}
+		}
+		for _, name := range names {
+			file := filepath.Join(dir, name)
+			data, written, err := files.ReadRegular(file, 0, files.MaxSmall) // it may be a link, as for libcni
+			if errors.Is(err, os.ErrNotExist) {
+				continue
+			}
+			var found []cniNetwork
+			if err == nil {
+				found, err = parseConf(form.Printable(file), data)
+			}
+			if err != nil {
+				if found == nil {
+					found = c.files[file]
+				}
+				if age := now.Sub(written); 0 <= age && age < settled {
+					later = true
+				} else {
+					problems = append(problems, fmt.Sprintf("CNI's configuration %s is not understood (%s): what host-local gives by it is not known; correct or remove it",
+						form.Printable(file), form.OneLine(err)))
+				}
+			}
+			parsed[file] = found
+		}
+	}
+	c.files, c.envs = parsed, nil
+	for _, dir := range c.dirs {
+		for _, file := range slices.Sorted(maps.Keys(parsed)) {
+			if filepath.Dir(file) != dir {
+				continue
+			}
+			for _, n := range parsed[file] {
+				if n.env != "" {
+					c.envs = append(c.envs, n.env)
+					if err := n.readEnv(c.root); err != nil {
+						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known: %s", n.name, form.OneLine(err)))
+					}
+				}
+				first, known := networks[n.dir]
+				switch {
+				case !known:
+					networks[n.dir] = n
+				case first.file == n.file: // two plugins of one list
+					first.ranges = union(first.ranges, n.ranges)
+					first.gateways = union(first.gateways, n.gateways)
+					networks[n.dir] = first
+				}
+			}
+		}
+	}
+	return networks, problems, later
+}
+
+// union returns the elements that are in at least one of two lists.
+func union[T comparable](a, b []T) []T {
+	sum := slices.Clone(a)
+	for _, x := range b {
+		if !slices.Contains(sum, x) {
+			sum = append(sum, x)
+		}
+	}
+	return sum
+}
+
+// confFiles returns the sorted names of the files in a directory that libcni reads as
+// configurations (ConfFiles in libcni/conf.go).
+func confFiles(dir string) (names []string, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = d.Close() }()
+	entries, err := d.ReadDir(maxConfFiles)
+	for _, e := range entries {
+		switch filepath.Ext(e.Name()) {
+		case ".conf", ".conflist", ".json":
+			if !e.IsDir() {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	slices.Sort(names)
+	if len(entries) == 0 {
+		return nil, nil // io.EOF
+	}
+	return names, err
+}

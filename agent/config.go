@@ -1,0 +1,109 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/ipwitness/ipwitness/agent/allocations"
+	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/doctor"
+)
+
+// Wire says how the agent watches the wire.
+type Wire string
+
+// The ways to watch the wire.
+const (
+	WireAuto   Wire = "auto"   // TCX where the kernel has it, clsact otherwise
+	WireTCX    Wire = "tcx"    // TCX only (Linux 6.6)
+	WireClsact Wire = "clsact" // a filter in the clsact qdisc
+	WireOff    Wire = "off"    // netlink only
+)
+
+// Config is the configuration of an agent.
+type Config struct {
+	// Node is the name of this node: a label. Empty: the host's name.
+	Node string
+	// Version is the version that is reported.
+	Version string
+	// Wire says how the wire is watched. Empty: auto.
+	Wire Wire
+	// Interfaces are globs (path.Match) of interface names to watch. Empty: all.
+	Interfaces []string
+	// ExcludeInterfaces are globs of interface names that are not watched.
+	ExcludeInterfaces []string
+	// NetnsDirs have a file for each named network namespace. Empty:
+	// /run/netns and /run/docker/netns.
+	NetnsDirs []string
+	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
+	CNIResults string
+	// CNIConfig are the directories of CNI's configurations. Empty: /etc/cni/net.d
+	// and k3s's.
+	CNIConfig []string
+	// IPAMDirs have a directory of host-local for each network. Empty:
+	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
+	IPAMDirs []string
+	// CalicoNodename has the name that Calico has for this node. Empty:
+	// /var/lib/calico/nodename.
+	CalicoNodename string
+	// CRISocket is the socket of the container runtime: a path, a unix:// URL, cri.Auto or
+	// cri.Off. Empty: auto.
+	CRISocket string
+}
+
+// defaults fills in empty fields, and returns an error for invalid ones.
+func (c Config) defaults() (Config, error) {
+	if c.Node == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return c, fmt.Errorf("get host name: %w: name the node with --node", err)
+		}
+		c.Node = name
+	}
+	if !utf8.ValidString(c.Node) {
+		return c, fmt.Errorf("name of the node %q is not UTF-8", c.Node)
+	}
+	if c.Wire == "" {
+		c.Wire = WireAuto
+	}
+	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
+		return c, fmt.Errorf("unknown way to watch the wire %q: use auto, tcx, clsact or off", c.Wire)
+	}
+	for _, glob := range slices.Concat(c.Interfaces, c.ExcludeInterfaces) {
+		if _, err := path.Match(glob, ""); err != nil {
+			return c, fmt.Errorf("parse interface glob %q: %w", glob, err)
+		}
+	}
+	if len(c.NetnsDirs) == 0 {
+		c.NetnsDirs = []string{"/run/netns", "/run/docker/netns"}
+	}
+	if c.CNIResults == "" {
+		c.CNIResults = "/var/lib/cni/results"
+	}
+	if len(c.CNIConfig) == 0 {
+		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
+	}
+	if len(c.IPAMDirs) == 0 {
+		c.IPAMDirs = []string{allocations.DefaultDir, "/run/cni-ipam-state"}
+	}
+	if c.CalicoNodename == "" {
+		c.CalicoNodename = "/var/lib/calico/nodename"
+	}
+	var err error
+	c.CRISocket, err = cri.ParseSocket(c.CRISocket)
+	return c, err
+}
+
+// Doctor checks what this host allows an agent with that configuration to do.
+func Doctor(cfg Config) []doctor.Check {
+	cfg, err := cfg.defaults()
+	if err != nil {
+		return []doctor.Check{{Feature: "configuration", Status: doctor.StatusMissing, Detail: err.Error(), Lost: "everything", Fix: "correct the flag"}}
+	}
+	return doctor.Examine(doctor.Config{
+		NetnsDirs: cfg.NetnsDirs, CNIConfig: cfg.CNIConfig, IPAMDirs: cfg.IPAMDirs, CNIResults: cfg.CNIResults, CRISocket: cfg.CRISocket,
+	})
+}

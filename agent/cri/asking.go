@@ -1,0 +1,365 @@
+package cri
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/status"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/wake"
+)
+
+// The sandboxes are listed when there is a new namespace without one. If the runtime sends
+// events, they are followed. The status of each sandbox is asked for once.
+
+// Unnamed takes the namespaces that no sandbox is known for.
+func (c *Client) Unnamed(unnamed []uint64) {
+	if len(c.sockets) == 0 {
+		return
+	}
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
+	now, before := time.Now(), c.wanted.unnamed
+	c.wanted.unnamed = make(map[uint64]*attempt, len(unnamed))
+	for _, ns := range unnamed {
+		a := before[ns]
+		if a == nil {
+			a = &attempt{last: now}
+			defer wake.Poke(c.poked)
+		}
+		c.wanted.unnamed[ns] = a
+	}
+}
+
+// serve asks the runtime until the connection is lost.
+func (c *Client) serve(ctx context.Context, conn *grpc.ClientConn) {
+	ctx, cancel := context.WithCancel(ctx)
+	var g sync.WaitGroup
+	defer g.Wait()
+	defer cancel()
+	g.Go(func() {
+		if conn.WaitForStateChange(ctx, connectivity.Ready) {
+			cancel()
+		}
+	})
+	client := runtimev1.NewRuntimeServiceClient(conn)
+	c.begin()
+	if c.mayFollow() {
+		g.Go(func() { c.follow(ctx, client) }) // before the list, so that no change is missed between the two
+	}
+	lists := listing{next: time.Now()}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		now := time.Now()
+		if !lists.due(c.unnamedDue()).After(now) {
+			lists.done(now, c.list(ctx, client))
+		}
+		c.ask(ctx, client)
+		timer.Reset(max(0, time.Until(soonest(lists.due(c.unnamedDue()), c.unansweredDue()))))
+		select {
+		case <-ctx.Done():
+		case <-c.poked:
+		case <-timer.C:
+		}
+	}
+}
+
+// begin has everything asked again that the runtime did not know.
+func (c *Client) begin() {
+	clear(c.unanswered)
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
+	clear(c.wanted.told)
+	for _, a := range c.wanted.unnamed {
+		*a = attempt{last: time.Now()}
+	}
+}
+
+// listing schedules lists.
+type listing struct {
+	next     time.Time // without a reason
+	soonest  time.Time // with one
+	failures int
+}
+
+// due returns when to list, if there is a reason to do so at some time; zero for none.
+func (l *listing) due(reason time.Time) time.Time {
+	if reason.IsZero() || l.failures > 0 || reason.After(l.next) {
+		return l.next
+	}
+	if reason.Before(l.soonest) {
+		return l.soonest
+	}
+	return reason
+}
+
+// done notes the result of a list that was begun at a time.
+func (l *listing) done(begun time.Time, err error) {
+	now := time.Now()
+	if err != nil {
+		l.next = now.Add(min(findEvery, firstTry<<min(l.failures, 10)))
+		l.failures++
+		return
+	}
+	l.failures, l.next = 0, now.Add(listEvery)
+	l.soonest = now.Add(max(firstTry, listShare*now.Sub(begun)))
+}
+
+// soonest returns the earlier one of two times. Zero means never.
+func soonest(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// unnamedDue returns when to list for the next namespace without a sandbox, zero for never.
+func (c *Client) unnamedDue() (next time.Time) {
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
+	first := firstTry
+	if c.wanted.events {
+		first = eventsFirst
+	}
+	for _, a := range c.wanted.unnamed {
+		next = soonest(next, a.due(first))
+	}
+	return next
+}
+
+// unansweredDue returns when to ask for a sandbox again, zero for never.
+func (c *Client) unansweredDue() (next time.Time) {
+	for _, a := range c.unanswered {
+		next = soonest(next, a.due(firstTry))
+	}
+	return next
+}
+
+func readySandboxes() *runtimev1.ListPodSandboxRequest {
+	return &runtimev1.ListPodSandboxRequest{
+		Filter: &runtimev1.PodSandboxFilter{State: &runtimev1.PodSandboxStateValue{State: runtimev1.PodSandboxState_SANDBOX_READY}},
+	}
+}
+
+// list lists the sandboxes that are ready. It schedules questions for those that are not
+// known yet, and forgets those that are gone.
+func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
+	begun := time.Now()
+	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, readySandboxes())
+	if err != nil {
+		if ctx.Err() == nil {
+			c.failed(errors.New("it lists no sandboxes: " + status.Convert(err).Message()))
+		}
+		return err
+	}
+	c.answers()
+	c.wanted.mu.Lock()
+	for _, a := range c.wanted.unnamed {
+		if !a.last.After(begun) {
+			a.last = begun
+			a.tries++
+		}
+	}
+	c.wanted.mu.Unlock()
+
+	ready := make(map[string]bool, len(r.GetItems()))
+	tooMany := 0
+	for _, s := range r.GetItems() {
+		switch id := s.GetId(); {
+		case id == "" || len(id) > form.MaxLength || s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY:
+		case len(ready) < maxSandboxes:
+			ready[id] = true
+		default:
+			tooMany++
+		}
+	}
+	before := len(c.known)
+	maps.DeleteFunc(c.known, func(id string, _ *Sandbox) bool { return !ready[id] })
+	maps.DeleteFunc(c.unanswered, func(id string, _ *attempt) bool { return !ready[id] })
+	for id := range ready {
+		switch a := c.unanswered[id]; {
+		case c.known[id] != nil:
+		case a == nil:
+			c.unanswered[id] = &attempt{} // at once
+		case a.tries >= mostTries && begun.Sub(a.last) >= listEvery:
+			a.tries = mostTries - 1 // once more
+		}
+	}
+	if len(c.known) != before {
+		c.publish()
+	}
+	c.setTooMany(tooMany)
+	return nil
+}
+
+// ask asks for the sandboxes that are in lists or events of the runtime.
+func (c *Client) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+	c.wanted.mu.Lock()
+	told := c.wanted.told
+	c.wanted.told = map[string]bool{}
+	c.wanted.mu.Unlock()
+	gone := false
+	for id, there := range told {
+		switch _, known := c.known[id]; {
+		case !there:
+			delete(c.known, id)
+			delete(c.unanswered, id)
+			gone = gone || known
+		case !known && len(c.known)+len(c.unanswered) < maxSandboxes:
+			c.unanswered[id] = &attempt{}
+		}
+	}
+	if gone {
+		c.publish()
+	}
+	var ids []string
+	now := time.Now()
+	for id, a := range c.unanswered {
+		if due := a.due(firstTry); !due.IsZero() && !due.After(now) {
+			ids = append(ids, id)
+		}
+	}
+	for round := range slices.Chunk(ids, askPerRound) {
+		if !c.askRound(ctx, client, round) {
+			return
+		}
+	}
+}
+
+// askRound asks for some sandboxes, and publishes the result. It returns false if the runtime
+// takes too long.
+func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceClient, ids []string) bool {
+	type answer struct {
+		sandbox *Sandbox
+		err     error
+	}
+	answers := make([]answer, len(ids))
+	var slow atomic.Bool
+	var g errgroup.Group
+	g.SetLimit(askAtOnce)
+	for i, id := range ids {
+		g.Go(func() error {
+			if slow.Load() {
+				answers[i].err = context.DeadlineExceeded
+				return nil
+			}
+			r, err := call(ctx, c, "PodSandboxStatus", client.PodSandboxStatus, &runtimev1.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
+			if err == nil {
+				answers[i].sandbox, err = parseSandbox(r)
+			}
+			if status.Code(err) == codes.DeadlineExceeded {
+				slow.Store(true)
+			}
+			answers[i].err = err
+			return nil
+		})
+	}
+	_ = g.Wait() // they return no error
+	if ctx.Err() != nil {
+		return false
+	}
+	news := false
+	for i, id := range ids {
+		switch s, err := answers[i].sandbox, answers[i].err; {
+		case err == nil && s.ID == id:
+			if s.Process.PID != 0 {
+				s.Process, _ = c.procDir.Process(s.Process.PID)
+			}
+			c.known[id] = s
+			delete(c.unanswered, id)
+			news = true
+		case errors.Is(err, errNotReady), status.Code(err) == codes.NotFound:
+			delete(c.unanswered, id) // it has ended
+		default:
+			if err == nil {
+				err = fmt.Errorf("the answer is about sandbox %q", s.ID)
+			}
+			c.log.Debug("cannot get status of sandbox", "id", id, "error", err)
+			a := c.unanswered[id]
+			a.last = time.Now()
+			a.tries++
+		}
+	}
+	if news {
+		c.publish()
+	}
+	return !slow.Load()
+}
+
+// publish makes the known sandboxes visible to others.
+func (c *Client) publish() {
+	out := make([]*Sandbox, 0, len(c.known))
+	for _, s := range c.known {
+		if s.Workload != nil {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Sandbox) int { return cmp.Compare(a.ID, b.ID) })
+	c.published.Store(&out)
+	c.Changed()
+}
+
+// Sandboxes returns the sandboxes that the runtime has, or had when it last answered.
+func (c *Client) Sandboxes() []*Sandbox {
+	if all := c.published.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// follow follows the events of the runtime about sandboxes, if it sends any.
+func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClient) {
+	defer c.setEvents(false)
+	stream, err := client.GetContainerEvents(ctx, &runtimev1.GetEventsRequest{})
+	for err == nil {
+		var e *runtimev1.ContainerEventResponse
+		if e, err = stream.Recv(); err != nil {
+			break
+		}
+		// Some runtimes offer a stream that never has events.
+		c.setEvents(true)
+		s := e.GetPodSandboxStatus()
+		id := cmp.Or(s.GetId(), e.GetContainerId())
+		ready := s.GetState() == runtimev1.PodSandboxState_SANDBOX_READY
+		if s == nil {
+			ready = false // it has been removed; or it is no sandbox, and is not known
+		}
+		if id == "" || len(id) > form.MaxLength {
+			continue
+		}
+		c.wanted.mu.Lock()
+		if len(c.wanted.told) < maxSandboxes {
+			c.wanted.told[id] = ready
+		}
+		c.wanted.mu.Unlock()
+		wake.Poke(c.poked)
+	}
+	if ctx.Err() != nil {
+		err = nil
+	}
+	c.count("GetContainerEvents", err)
+	if err != nil {
+		c.log.Debug("the container runtime does not tell of sandboxes: they are listed when namespaces come", "error", err)
+	}
+}
+
+// setEvents notes whether the runtime sends events.
+func (c *Client) setEvents(on bool) {
+	c.wanted.mu.Lock()
+	defer c.wanted.mu.Unlock()
+	c.wanted.events = on
+}

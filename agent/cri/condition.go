@@ -1,0 +1,166 @@
+package cri
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/agent/form"
+)
+
+// A Call is a method, and the result of calls of it.
+type Call struct{ Method, Result string }
+
+// condition is what is known of the container runtime: which one it is, and whether it
+// answers.
+type condition struct {
+	log           *slog.Logger
+	StatusChanged func() // called when problems have changed; set before run
+
+	mu        sync.Mutex
+	runtime   string // name and version
+	socket    string // where it is, or was last
+	connected bool
+	away      time.Time // since when it has not answered
+	fault     error     // why
+	tooMany   int       // sandboxes that are not asked for
+	calls     map[Call]uint64
+}
+
+// mayBeIdle reports whether a runtime without sandboxes is acceptable: the last one, or any
+// if there was none.
+func (c *condition) mayBeIdle(socket string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.socket == "" || c.socket == socket
+}
+
+// socketIs notes which runtime answers, and reports whether it is another one.
+func (c *condition) socketIs(runtime, socket string) (other bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	other = c.socket != "" && c.socket != socket
+	c.runtime, c.socket = runtime, socket
+	return other
+}
+
+// isLast reports whether the runtime that answered last is at a socket.
+func (c *condition) isLast(socket string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.socket == socket
+}
+
+// count counts a call.
+func (c *condition) count(method string, err error) {
+	result := "ok"
+	switch status.Code(err) {
+	case codes.OK:
+	case codes.DeadlineExceeded:
+		result = "timeout"
+	case codes.Unimplemented:
+		result = "unimplemented"
+	default:
+		result = "error"
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls[Call{method, result}]++
+}
+
+// failed notes that the runtime does not answer.
+func (c *condition) failed(err error) {
+	c.mu.Lock()
+	first := c.away.IsZero()
+	if first {
+		c.away = time.Now()
+	}
+	other := c.fault == nil || c.fault.Error() != err.Error()
+	c.connected, c.fault = false, err
+	c.mu.Unlock()
+	if first {
+		c.log.Warn("the container runtime does not answer", "error", err)
+		time.AfterFunc(awayAfter, c.StatusChanged)
+	}
+	if other {
+		c.StatusChanged()
+	}
+}
+
+// answers notes that the runtime answers.
+func (c *condition) answers() {
+	c.mu.Lock()
+	was := c.connected
+	c.connected, c.away, c.fault = true, time.Time{}, nil
+	runtime, socket := c.runtime, c.socket
+	c.mu.Unlock()
+	if !was {
+		c.log.Info("the container runtime answers", "runtime", runtime, "socket", socket)
+		c.StatusChanged()
+	}
+}
+
+// Health returns the name of the runtime, and problems.
+func (c *condition) Health(now time.Time) (runtime string, problems []string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	const lost = "names of new pods come from CNI results and processes"
+	switch {
+	case c.fault == nil:
+	case c.runtime != "":
+		if now.Sub(c.away) >= awayAfter {
+			problems = append(problems, fmt.Sprintf("the container runtime at %s does not answer since %s: %s (%s)",
+				c.socket, c.away.UTC().Format(time.RFC3339), lost, form.Short(c.fault)))
+		}
+	case errors.Is(c.fault, os.ErrPermission):
+		problems = append(problems, fmt.Sprintf("the container runtime may not be asked (%s): %s; "+
+			"let the agent's user write to that socket, or set --cri-socket off", form.Short(c.fault), lost))
+	default:
+		problems = append(problems, fmt.Sprintf("there is no container runtime to ask (%s): %s; "+
+			"correct --cri-socket, or start the runtime: it is found when it comes", form.Short(c.fault), lost))
+	}
+	if c.tooMany > 0 {
+		problems = append(problems, fmt.Sprintf("the container runtime lists %d sandboxes more than the %d that are asked for: their names come from CNI results and processes",
+			c.tooMany, maxSandboxes))
+	}
+	return c.runtime, problems
+}
+
+// Counters returns how many calls were made, and 1 while the runtime answers.
+func (c *condition) Counters() (calls map[Call]uint64, answers float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connected {
+		answers = 1
+	}
+	return maps.Clone(c.calls), answers
+}
+
+// mayFollow reports whether following the runtime's events takes them from nobody else.
+// containerd 1.7 sends each event to only one of its clients (containerEventsChan in
+// pkg/cri). Kubelet, which waits for events with EventedPLEG, would miss those that the
+// agent gets.
+func (c *condition) mayFollow() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !strings.HasPrefix(c.runtime, "containerd 1.")
+}
+
+// setTooMany notes how many sandboxes are not asked for.
+func (c *condition) setTooMany(n int) {
+	c.mu.Lock()
+	other := c.tooMany != n
+	c.tooMany = n
+	c.mu.Unlock()
+	if other {
+		c.StatusChanged()
+	}
+}

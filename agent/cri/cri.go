@@ -1,0 +1,358 @@
+// Package cri asks the container runtime which pods it runs (Kubernetes' Container Runtime
+// Interface).
+//
+// What may not live here: any knowledge of this node's namespaces, but for their number.
+package cri
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/wake"
+)
+
+// Values of --cri-socket besides a path: search for the socket, or ask no runtime.
+const (
+	Auto = "auto"
+	Off  = "off"
+)
+
+// sockets are the sockets where container runtimes offer CRI, in the order in which
+// they are tried.
+var sockets = []string{
+	"/run/containerd/containerd.sock",
+	"/run/crio/crio.sock",
+	"/run/k3s/containerd/containerd.sock", // rke2, too
+	"/run/k0s/containerd.sock",
+	"/var/snap/microk8s/common/run/containerd.sock",
+	"/run/cri-dockerd.sock",
+}
+
+// Source is the source of names that the runtime gives.
+const Source = "cri"
+
+const (
+	// callTimeout is how long the runtime may take to answer. maxAnswer is the longest
+	// answer that kubelet accepts, too.
+	callTimeout = 2 * time.Second
+	maxAnswer   = 16 << 20
+	// maxSandboxes is more than any node has.
+	maxSandboxes = 4096
+	// askAtOnce is how many sandboxes are asked for in parallel, askPerRound how many
+	// before the results are published.
+	askAtOnce   = 4
+	askPerRound = 64
+	// listEvery is how often the sandboxes are listed without a reason, because events
+	// can be lost.
+	listEvery = time.Minute
+	// findEvery is how often the sockets are tried without a reason, findSoonest is the
+	// wait after one was created.
+	findEvery   = 15 * time.Second
+	findSoonest = 50 * time.Millisecond
+	// awayAfter is how long a runtime may be away before that is reported as a problem:
+	// it may be restarting.
+	awayAfter = 5 * time.Second
+	// A namespace appears before the runtime lists its sandbox. The list is repeated
+	// mostTries times, within 26 s. quickTries of them are in the first second: then an
+	// aggregator confirms a duplicate, and must know before whether both addresses
+	// belong to one pod. After them, each wait is twice the previous one. If the runtime
+	// sends events, the first attempt waits for them.
+	firstTry    = 200 * time.Millisecond
+	quickTries  = 5
+	mostTries   = 11
+	eventsFirst = 3 * time.Second
+	// Lists take at most 1/listShare of the time.
+	listShare = 20
+)
+
+// A Client asks the container runtime which pods it runs, at its own pace: nothing else waits
+// for the runtime.
+type Client struct {
+	condition
+	log     *slog.Logger
+	sockets []string
+	chosen  bool // the socket was configured: it is a problem if it is missing
+	procDir proc.Dir
+
+	Changed func()        // called when the sandboxes have changed; set before run
+	hurry   chan struct{} // holds one token while there may be a new socket
+	poked   chan struct{} // holds one token while there may be something to ask
+
+	// sandboxes is the latest complete list. It is never changed in place.
+	published atomic.Pointer[[]*Sandbox]
+
+	// The goroutine of run alone uses these.
+	known      map[string]*Sandbox // by id
+	unanswered map[string]*attempt // of the sandboxes whose status is not known, by id
+
+	wanted wanted
+}
+
+// wanted is what others want to know of the runtime, and what it said by itself.
+type wanted struct {
+	mu      sync.Mutex
+	unnamed map[uint64]*attempt // namespaces that no sandbox is known for
+	events  bool                // the runtime sends events about sandboxes
+	told    map[string]bool     // sandboxes in its events: whether they are ready
+}
+
+// attempt is about something that the runtime does not know yet.
+type attempt struct {
+	last  time.Time
+	tries int
+}
+
+// due returns when to try again, zero for never.
+func (a *attempt) due(first time.Duration) time.Time {
+	if a.tries >= mostTries {
+		return time.Time{}
+	}
+	return a.last.Add(max(first, firstTry<<max(0, a.tries-quickTries+1)))
+}
+
+// New returns a client of the runtime at a socket.
+func New(log *slog.Logger, socket string, procDir proc.Dir) *Client {
+	c := &Client{
+		log:        log,
+		sockets:    sockets,
+		procDir:    procDir,
+		Changed:    func() {},
+		hurry:      make(chan struct{}, 1),
+		poked:      make(chan struct{}, 1),
+		known:      map[string]*Sandbox{},
+		unanswered: map[string]*attempt{},
+		condition:  condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
+		wanted:     wanted{unnamed: map[uint64]*attempt{}, told: map[string]bool{}},
+	}
+	if socket == Off {
+		c.sockets = nil
+	} else if socket != Auto {
+		c.sockets, c.chosen = []string{socket}, true
+	}
+	return c
+}
+
+// Probe looks for the runtime once. It returns an error if there is a socket but no runtime,
+// and an empty name if there is neither.
+func (c *Client) Probe(ctx context.Context) (name, socket string, err error) {
+	conn, _ := c.find(ctx)
+	if conn == nil {
+		return "", "", c.fault
+	}
+	_ = conn.Close()
+	return c.runtime, c.socket, nil
+}
+
+// Off reports whether no runtime is to be asked.
+func (c *Client) Off() bool { return len(c.sockets) == 0 }
+
+// Run keeps asking until ctx ends.
+func (c *Client) Run(ctx context.Context) error {
+	if len(c.sockets) == 0 {
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.watchSockets(ctx) })
+	g.Go(func() error {
+		wait := time.NewTimer(0)
+		defer wait.Stop()
+		backoff := findSoonest
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-c.hurry:
+				backoff = findSoonest
+			case <-wait.C:
+			}
+			conn, found := c.find(ctx)
+			if conn != nil {
+				c.serve(ctx, conn)
+				_ = conn.Close()
+				backoff, found = findSoonest, true
+			}
+			if backoff = min(2*backoff, findEvery); !found {
+				backoff = findEvery // there is no socket: its coming is told
+			}
+			wait.Reset(backoff)
+		}
+	})
+	return g.Wait()
+}
+
+// watchSockets has the sockets tried whenever one of them is created.
+func (c *Client) watchSockets(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		c.log.Warn("cannot watch for the container runtime: it is found late", "error", err)
+		return nil
+	}
+	defer func() { _ = w.Close() }()
+	for _, s := range c.sockets {
+		files.WatchUp(w, s)
+	}
+	wake.Poke(c.hurry)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.Events:
+			if !ok {
+				return nil
+			}
+			for _, s := range c.sockets {
+				if files.Within(s, e.Name) {
+					files.WatchUp(w, s) // its directory may be another one now
+					wake.Poke(c.hurry)
+				}
+			}
+		case err := <-w.Errors:
+			c.log.Debug("events about sockets were lost", "error", err)
+			wake.Poke(c.hurry)
+		}
+	}
+}
+
+// find connects to the first runtime that has sandboxes, or else to the first one that
+// answers. On some distributions docker's containerd offers CRI besides kubelet's, and has
+// no sandboxes. While the last runtime is away, only one with sandboxes replaces it. found
+// reports whether there was a socket at all.
+func (c *Client) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
+	var fault error
+	type candidate struct {
+		conn            *grpc.ClientConn
+		runtime, socket string
+	}
+	var best candidate
+	for _, s := range c.sockets {
+		conn, runtime, err := c.connect(ctx, s)
+		if err == nil {
+			found = true
+			has := c.chosen || c.hasSandboxes(ctx, conn)
+			if has || best.conn == nil && c.mayBeIdle(s) {
+				best.conn, conn = conn, best.conn
+				best.runtime, best.socket = runtime, s
+			}
+			if conn != nil {
+				_ = conn.Close()
+			}
+			if has {
+				break
+			}
+			continue
+		}
+		if !errors.Is(err, os.ErrNotExist) {
+			found = true
+		}
+		// Stale sockets are common, and dockerd has a containerd that does not offer CRI.
+		if c.chosen || c.isLast(s) || errors.Is(err, os.ErrPermission) && fault == nil {
+			fault = fmt.Errorf("%s: %w", s, err)
+		}
+	}
+	if best.conn != nil {
+		if c.socketIs(best.runtime, best.socket) {
+			clear(c.known) // of another runtime
+			c.publish()
+		}
+		return best.conn, true
+	}
+	if ctx.Err() == nil && fault != nil {
+		c.failed(fault)
+	}
+	return nil, found
+}
+
+// hasSandboxes reports whether a runtime lists a sandbox that is ready.
+func (c *Client) hasSandboxes(ctx context.Context, conn *grpc.ClientConn) bool {
+	r, err := call(ctx, c, "ListPodSandbox", runtimev1.NewRuntimeServiceClient(conn).ListPodSandbox, readySandboxes())
+	return err == nil && len(r.GetItems()) > 0
+}
+
+// connect connects to a socket, and asks the runtime for its name and version.
+func (c *Client) connect(ctx context.Context, socket string) (conn *grpc.ClientConn, runtime string, err error) {
+	info, err := os.Stat(socket)
+	if err != nil {
+		return nil, "", err
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return nil, "", errors.New("it is not a socket")
+	}
+	var refused atomic.Pointer[error] // gRPC only returns its text
+	conn, err = grpc.NewClient("passthrough:///"+filepath.Base(socket),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if err != nil {
+				refused.Store(&err)
+			}
+			return conn, err
+		}),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
+		grpc.WithIdleTimeout(0),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	if err != nil {
+		return nil, "", err
+	}
+	v, err := call(ctx, c, "Version", runtimev1.NewRuntimeServiceClient(conn).Version, &runtimev1.VersionRequest{Version: "0.1.0"})
+	if err != nil {
+		_ = conn.Close()
+		if why := refused.Load(); why != nil {
+			return nil, "", *why
+		}
+		if status.Code(err) == codes.Unimplemented {
+			return nil, "", errors.New("whoever listens there does not offer CRI v1")
+		}
+		return nil, "", errors.New(status.Convert(err).Message())
+	}
+	name := strings.TrimSpace(v.GetRuntimeName() + " " + strings.TrimPrefix(v.GetRuntimeVersion(), "v"))
+	if len(name) > form.MaxLength {
+		name = "a runtime whose name has no end"
+	}
+	return conn, name, nil
+}
+
+// call makes one call, and counts it.
+func call[Q, A any](ctx context.Context, c *Client, method string, to func(context.Context, *Q, ...grpc.CallOption) (*A, error), q *Q) (*A, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	a, err := to(ctx, q)
+	c.count(method, err)
+	return a, err
+}
+
+// ParseSocket parses the flag. A path may be a unix:// URL.
+func ParseSocket(flag string) (string, error) {
+	path := strings.TrimPrefix(flag, "unix://")
+	switch {
+	case flag == "":
+		return Auto, nil
+	case flag == Auto, flag == Off:
+		return flag, nil
+	case !filepath.IsAbs(path):
+		return "", fmt.Errorf("socket of the container runtime %q is no absolute path: use auto, off, or a path such as %s", flag, sockets[0])
+	case len(path) >= len(unix.RawSockaddrUnix{}.Path):
+		return "", fmt.Errorf("path of the container runtime's socket has %d bytes, %d are possible", len(path), len(unix.RawSockaddrUnix{}.Path)-1)
+	}
+	return filepath.Clean(path), nil
+}

@@ -1,0 +1,364 @@
+// Package doctor checks what this host allows the agent to do, and drops the capabilities that
+// the agent only needs at startup.
+//
+// What may not live here: sources and state.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/bpf"
+)
+
+// The states of a Check.
+const (
+	StatusOK       = "ok"       // it is there
+	StatusDegraded = "degraded" // it is not, and something else is used instead
+	StatusMissing  = "missing"  // it is not, and something is lost by it
+)
+
+// A Check is one thing that the agent needs, and whether this host has it.
+type Check struct {
+	// Feature is its name.
+	Feature string `json:"feature"`
+	// Status is ok, degraded or missing.
+	Status string `json:"status"`
+	// Detail is what was found.
+	Detail string `json:"detail"`
+	// Used is what is used instead.
+	Used string `json:"used,omitempty"`
+	// Lost is what is lost by it.
+	Lost string `json:"lost,omitempty"`
+	// Fix is what to do.
+	Fix string `json:"fix,omitempty"`
+}
+
+// The names of the checks that decide whether the agent can work.
+const (
+	checkObserver   = "observer"
+	checkNamespaces = "namespaces"
+)
+
+// Config says where the agent reads. See agent.Config.
+type Config struct {
+	NetnsDirs, CNIConfig, IPAMDirs []string
+	CNIResults, CRISocket          string
+}
+
+// Examine tries everything that the agent needs on this host. It attaches
+// nothing to the host's interfaces and leaves nothing behind, but for ids of
+// network namespaces (RTM_NEWNSID), which the agent assigns as well.
+func Examine(cfg Config) []Check {
+	var out []Check
+	lacking := false
+	add := func(c Check, err error, found string) {
+		switch c.Detail = found; {
+		case errors.Is(err, os.ErrPermission) && c.Fix != "":
+			c.Detail = err.Error()
+			if c.Fix = "look for what denies it: a seccomp profile, an LSM or kernel lockdown"; lacking {
+				c.Fix = "give the process the capabilities that are missing above (or run it as root)"
+			}
+		case err != nil:
+			c.Detail = err.Error()
+		default:
+			c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
+		}
+		out = append(out, c)
+	}
+
+	add(Check{Feature: "kernel"}, nil, KernelRelease())
+	obs, loadErr := bpf.Load()
+	if loadErr == nil {
+		_ = obs.Close()
+	}
+	for _, c := range capabilities {
+		if c.value == unix.CAP_PERFMON && loadErr == nil {
+			c.used, c.lost = "nothing: this kernel does not ask for it", "nothing here; Linux 6.1 and 6.12 do not load the observer without it"
+		}
+		status := StatusMissing
+		if c.used != "" {
+			status = StatusDegraded
+		}
+		err := haveCapability(c.value)
+		lacking = lacking || err != nil
+		add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
+			err, c.purpose)
+	}
+
+	const noFrames = "frames are not seen: conflicts with devices outside this node's namespaces stay hidden"
+	add(Check{Feature: "BPF programs", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
+		features.HaveProgramType(ebpf.SchedCLS), "programs of type sched_cls load")
+	add(Check{Feature: "BPF ring buffer", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 5.8 or newer"},
+		features.HaveMapType(ebpf.RingBuf), "BPF_MAP_TYPE_RINGBUF")
+	add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
+		features.HaveMapType(ebpf.LRUHash), "BPF_MAP_TYPE_LRU_HASH")
+	tcx := bpf.HaveTCX()
+	hasTCX := Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first place in line: another program may hide frames", Fix: "Linux 6.6 or newer"}
+	if errors.Is(tcx, os.ErrPermission) {
+		hasTCX.Status, hasTCX.Used, hasTCX.Lost = StatusMissing, "netlink only", noFrames
+	}
+	add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
+	out = append(out, tryClsact(tcx))
+	add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
+		loadErr, "the observer's programs and maps load")
+
+	req, err := rtnetlink.Dial()
+	add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
+		err, "NETLINK_GET_STRICT_CHK")
+	if req != nil {
+		defer req.Close()
+		nsid, err := req.OwnNSID()
+		add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
+			err, fmt.Sprintf("interfaces and addresses are read by nsid (ours is %d)", nsid))
+	}
+	listen, err := rtnetlink.Listen(true)
+	if err == nil {
+		listen.Close()
+	}
+	add(Check{
+		Feature: "events of all namespaces", Status: StatusDegraded,
+		Used: fmt.Sprintf("a listing every %s", kernel.ListEvery), Lost: "milliseconds: a change is seen up to two seconds late",
+		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
+	}, err, "NETLINK_LISTEN_ALL_NSID")
+
+	root := files.FindRoot("/proc")
+	for _, dir := range cfg.NetnsDirs {
+		out = append(out, sourceCheck(root, "named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
+	}
+	out = append(out, sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"))
+	out = append(out,
+		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
+		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
+	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
+	return out
+}
+
+// Usable returns why the agent cannot work here, by the checks of Examine, or nil if it can use
+// the wire or netlink.
+func Usable(checks []Check) error {
+	var missing []string
+	for _, c := range checks {
+		if c.Feature == "rtnetlink strict checking" && c.Status == StatusMissing {
+			return fmt.Errorf("the agent cannot work here: %s: %s", c.Feature, c.Detail)
+		}
+		if (c.Feature == checkObserver || c.Feature == checkNamespaces) && c.Status == StatusMissing {
+			missing = append(missing, c.Detail)
+		}
+	}
+	if len(missing) == 2 {
+		return errors.New("the agent cannot work here, neither by the wire nor by netlink: " + strings.Join(missing, "; "))
+	}
+	return nil
+}
+
+// permissionsPage explains what each capability is for.
+const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
+
+// capabilities lists the four capabilities that the agent uses (capabilities(7)).
+var capabilities = []struct {
+	name    string
+	value   int
+	purpose string
+	used    string
+	lost    string
+}{
+	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
+	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "milliseconds: a change is seen up to two seconds late"},
+	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
+	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
+}
+
+// haveCapability says whether the process has a capability in effect.
+func haveCapability(value int) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return fmt.Errorf("get capabilities: %w", err)
+	}
+	if sets[value/32].Effective&(1<<(value%32)) == 0 {
+		return errors.New("not in the effective set")
+	}
+	return nil
+}
+
+// tryClsact attaches the observer by clsact in a temporary network namespace.
+func tryClsact(tcx error) Check {
+	c := Check{Feature: "clsact", Status: StatusOK}
+	err := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread and its namespace end with the goroutine
+		if e := unix.Unshare(unix.CLONE_NEWNET); e != nil {
+			c.Detail = "not tried: that needs a network namespace of its own, and CAP_SYS_ADMIN to make one"
+			err <- nil
+			return
+		}
+		obs, e := bpf.Load()
+		if e == nil {
+			var att *bpf.Attachment
+			if att, e = obs.AttachClsact(loopbackIndex); e == nil {
+				e = att.Close()
+			}
+			_ = obs.Close()
+		}
+		c.Detail = "filters attach by a clsact qdisc"
+		err <- e
+	}()
+	if e := <-err; e != nil {
+		c.Status, c.Detail = StatusDegraded, e.Error()
+		c.Used, c.Lost = "TCX", "nothing"
+		if tcx != nil {
+			c.Status, c.Used, c.Lost = StatusMissing, "netlink only", "frames"
+		}
+		c.Fix = "a kernel with CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF"
+	}
+	return c
+}
+
+// loopbackIndex is the index of lo in every network namespace (LOOPBACK_IFINDEX).
+const loopbackIndex = 1
+
+// sourceCheck checks a directory that a source reads.
+func sourceCheck(root files.Root, feature, dir, gives string) Check {
+	const mountParent = "mount its parent read-only with HostToContainer propagation"
+	c := Check{Feature: feature, Status: StatusOK, Detail: dir}
+	_, err := os.ReadDir(dir)
+	unseen := root.Reach(dir)
+	if files.Orphaned(dir) {
+		unseen = files.ErrOrphaned
+	}
+	switch {
+	case unseen != nil:
+		c.Status, c.Detail = StatusDegraded, fmt.Sprintf("%s: %v", dir, unseen)
+		c.Used, c.Lost, c.Fix = "other sources", gives, mountParent
+	case errors.Is(err, os.ErrNotExist):
+		c.Detail += " does not exist (it may come later)"
+	case err != nil:
+		c.Status, c.Detail = StatusDegraded, err.Error()
+		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, "+mountParent
+	}
+	return c
+}
+
+// sourcesCheck checks directories of one kind. One of them may be invisible as long as
+// another one is visible.
+func sourcesCheck(root files.Root, feature string, dirs []string, gives string) Check {
+	var there []string
+	for _, dir := range dirs {
+		c := sourceCheck(root, feature, dir, gives)
+		if c.Status != StatusOK && (root.Reach(dir) == nil || root.ReachAny(dirs) != nil) {
+			c.Used = "nothing"
+			return c
+		}
+		if c.Detail == dir {
+			there = append(there, dir)
+		}
+	}
+	detail := strings.Join(there, ", ")
+	if detail == "" {
+		detail = "there is none of " + strings.Join(dirs, ", ") + " (it may come later)"
+	}
+	return Check{Feature: feature, Status: StatusOK, Detail: detail}
+}
+
+// readRuntime asks the container runtime for its name.
+func readRuntime(socket string) Check {
+	c := Check{Feature: "container runtime", Status: StatusOK}
+	runtime := cri.New(slog.New(slog.DiscardHandler), socket, "/proc")
+	if runtime.Off() {
+		c.Detail = "none is asked (--cri-socket off)"
+		return c
+	}
+	name, at, err := runtime.Probe(context.Background())
+	switch {
+	case err == nil && name == "":
+		c.Detail = "none is found (it may come later)"
+		return c
+	case err == nil:
+		c.Detail = name + " at " + at
+		return c
+	}
+	c.Status, c.Detail = StatusDegraded, form.Short(err)
+	c.Used = "CNI results, cgroups and processes"
+	c.Lost = "names of pods that have no CNI result; virtual machines, and addresses that the runtime believes"
+	c.Fix = "correct --cri-socket, or start the runtime"
+	if errors.Is(err, os.ErrPermission) {
+		c.Fix = "let the process write to that socket (in a container, mount the directory that it is in)"
+	}
+	return c
+}
+
+// readProcesses checks of how many processes the namespaces can be read.
+func readProcesses(procDir proc.Dir) Check {
+	c := Check{
+		Feature: "processes", Status: StatusDegraded, Used: "veth peers, named namespaces and CNI results",
+		Lost: "namespaces that have neither a veth here nor a name; ids of containers, and processes, in names",
+		Fix:  "hostPID and CAP_SYS_PTRACE, if you want those names",
+	}
+	entries, err := os.ReadDir(string(procDir))
+	if err != nil {
+		c.Detail = err.Error()
+		return c
+	}
+	own, _ := procDir.Netns(os.Getpid())
+	read, refused, elsewhere := 0, 0, 0
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		switch inode, err := procDir.Netns(pid); {
+		case errors.Is(err, os.ErrPermission):
+			refused++
+		case err == nil:
+			read++
+			if inode != own {
+				elsewhere++
+			}
+		}
+	}
+	pidns, err := os.Readlink(filepath.Join(string(procDir), "self/ns/pid"))
+	_, hidden := os.Stat(procDir.Path(1, ""))
+	switch {
+	case refused > read:
+		c.Detail = fmt.Sprintf("/proc/PID/ns/net of %d out of %d processes cannot be read", refused, read+refused)
+	case hidden != nil:
+		c.Detail = "processes of other users are hidden (/proc is mounted with hidepid)"
+		c.Fix = "run it as root, or mount /proc without hidepid, if you want those names"
+	case elsewhere == 0 && err == nil && pidns != files.InitialPIDNamespace:
+		c.Detail = fmt.Sprintf("only processes of this PID namespace are seen (%d), and none is in another network namespace", read)
+	default:
+		c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
+		c.Detail = fmt.Sprintf("ns/net, stat and cgroup in /proc/PID: %d processes, %d of them in other network namespaces", read, elsewhere)
+		if refused > 0 {
+			c.Detail += fmt.Sprintf("; %d cannot be read", refused)
+		}
+	}
+	return c
+}
+
+// KernelRelease returns the release of the running kernel, or "" if it is unknown.
+func KernelRelease() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

@@ -1,0 +1,36 @@
+// Package form brings strings that others wrote into a form that an aggregator accepts:
+// valid UTF-8 of a bounded length.
+package form
+
+import "strings"
+
+// Printable replaces bytes that are not UTF-8: an interface or a file may have any bytes
+// in its name, and protobuf accepts only UTF-8.
+func Printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// Short returns the text of an error that may quote strings that others wrote.
+func Short(err error) string {
+	text := err.Error()
+	return Printable(text[:min(len(text), MaxLength)])
+}
+
+// OneLine returns the text of an error like short, in one line.
+func OneLine(err error) string { return strings.ReplaceAll(Short(err), "\n", "; ") }
+
+// MaxLength is longer than any name of Kubernetes or of a container runtime.
+const MaxLength = 512
+
+// IsNetworkName reports whether s is a valid name of a CNI network (ValidateNetworkName
+// in libcni's pkg/utils) of a bounded length.
+func IsNetworkName(s string) bool {
+	const most = 253
+	for i, r := range s {
+		switch {
+		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
+		case i > 0 && (r == '_' || r == '.' || r == '-'):
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= most
+}

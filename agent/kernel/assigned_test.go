@@ -1,0 +1,210 @@
+package kernel
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestOfTwoNetworksTheSameOneCountsEverywhere(t *testing.T) {
+	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
+	a, b := Networks{g: "a"}, Networks{g: "b"}
+	if got, same := a.With(b)[g], b.With(a)[g]; got != "a" || same != "a" {
+		t.Errorf("networks: got %q and %q, want a", got, same)
+	}
+	if a[g] != "a" || b[g] != "b" {
+		t.Error("what was added to has changed")
+	}
+	if got := Networks(nil).With(b)[g]; got != "b" {
+		t.Errorf("one network: got %q, want b", got)
+	}
+}
+
+func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
+	f := kerneltest.Fake{}
+	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
+	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24", "fd00::2/64", "10.0.0.9/24")
+	k := newTestKernel(t, f)
+	k.Adopt(5, 4000, true)
+	r := tabletest.Follow(k.table)
+	result := map[uint64]Networks{4000: {
+		{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods",
+		{"eth0", netip.MustParseAddr("fd00::2")}:  "pods",
+		{"eth1", netip.MustParseAddr("10.0.0.9")}: "pods",
+		{"eth0", netip.MustParseAddr("10.0.0.3")}: "pods",
+	}}
+	give := func(by map[uint64]Networks) {
+		k.SetNames(map[uint64]*ipwitnessv1.Workload{}, maps.Clone(by), map[uint64]Intended{})
+	}
+
+	give(result) // after the address
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
+	m := r.Take(time.Now())
+	if len(m.GetClaims()) != 2 || m.GetClaims()[0].GetNetwork() != "pods" || m.GetClaims()[0].GetCount() != 1 {
+		t.Errorf("told: got %v, want two claims with their network, seen once", m.GetClaims())
+	}
+	give(result)
+	if m := r.Take(time.Now()); m != nil {
+		t.Errorf("told of what did not change: got %v, want nothing", m)
+	}
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.0.0.3/24")}) // before the address
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods, 10.0.0.3 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
+
+	failed := kerneltest.Address(2, "10.0.0.3/24")
+	failed.Flags = unix.IFA_F_DADFAILED
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: failed})
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
+
+	renamed := kerneltest.PodVeth(10)
+	renamed.Name = "eth1"
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: renamed})
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
+
+	// Who is left behind has what it was given, though nobody says so any more.
+	give(map[uint64]Networks{4000: {{"eth1", netip.MustParseAddr("10.0.0.2")}: "other"}})
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
+	give(map[uint64]Networks{})
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
+}
+
+func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
+	f := kerneltest.Fake{}
+	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
+	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
+	k := newTestKernel(t, f)
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]Networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}}, nil)
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED ")
+	k.Adopt(5, 4000, true)
+	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods")
+	// The inode may be another namespace's next.
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
+	delete(f, 5)
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
+	if len(k.networks) != 0 {
+		t.Errorf("networks after the end of the namespace: got %v, want none", k.networks)
+	}
+}
+
+// intended are the addresses that a namespace is told to lack.
+func intended(k *Mirror, inode uint64) string {
+	var all []string
+	for _, i := range k.table.Namespaces.Get(k.inodes[inode].id).GetIntended() {
+		all = append(all, fmt.Sprint(i.GetAddress(), " ", i.GetInterface(), " by ", i.GetSource()))
+	}
+	return strings.Join(all, ", ")
+}
+
+func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := kerneltest.Fake{}
+		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
+		f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
+		k := newTestKernel(t, f)
+		k.Adopt(5, 4000, true)
+		g := func(ip string) InterfaceAddress { return InterfaceAddress{"eth0", netip.MustParseAddr(ip)} }
+		mean := Intended{g("10.0.0.2"): "cri", g("fd00::2"): "cni-result"}
+		say := func(m Intended) {
+			k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, nil, map[uint64]Intended{4000: m})
+		}
+		var again []time.Duration
+		k.CompareAgain = func(d time.Duration) { again = append(again, d) }
+		want := func(when, want string) {
+			t.Helper()
+			if got := intended(k, 4000); got != want {
+				t.Errorf("%s: got %q, want %q", when, got, want)
+			}
+		}
+		add := func(ip string) {
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, ip)})
+		}
+		remove := func(ip string) {
+			k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, ip)})
+		}
+		say(mean)
+		want("at once", "")
+		if len(again) != 1 || again[0] != intendedAfter {
+			t.Errorf("looks again: got %v, want one after %s", again, intendedAfter)
+		}
+		time.Sleep(intendedAfter - time.Second)
+		say(mean)
+		want("soon after", "")
+		if len(again) != 2 || again[1] != time.Second {
+			t.Errorf("looks again: got %v, want one more after the second that is left", again)
+		}
+		time.Sleep(time.Second)
+		say(mean)
+		want("later", "fd00::2 eth0 by cni-result")
+		add("fd00::2/64")
+		want("with the address", "")
+		remove("10.0.0.2/24")
+		remove("fd00::2/64") // the pod ends: its addresses go first
+		want("at the end", "")
+		time.Sleep(intendedAfter)
+		say(mean)
+		want("where it does not end", "10.0.0.2 eth0 by cri, fd00::2 eth0 by cni-result")
+		say(Intended{g("10.0.0.2"): "cri"})
+		want("when one is not meant any more", "10.0.0.2 eth0 by cri")
+		many := Intended{}
+		for i := range 1000 {
+			many[g(fmt.Sprintf("10.1.%d.%d", i/250, i%250))] = "cni-result"
+		}
+		say(many)
+		time.Sleep(intendedAfter)
+		say(many)
+		if got := strings.Count(intended(k, 4000), "by"); got != mostIntended {
+			t.Errorf("addresses without end: got %d, want %d", got, mostIntended)
+		}
+		say(nil)
+		want("when none is", "")
+	})
+}
+
+// wantNetworks compares the networks of all claims.
+func wantNetworks(t *testing.T, tab *table.Table, want string) {
+	t.Helper()
+	if got := tabletest.Networks(tab); got != want {
+		t.Errorf("networks: got %q, want %q", got, want)
+	}
+}
+
+func TestWhatWasSaidOfANamespaceThatEndedIsNotTakenForTheNext(t *testing.T) {
+	f := kerneltest.Fake{}
+	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
+	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
+	k := newTestKernel(t, f)
+	k.Adopt(5, 4000, true)
+	k.BeginNames()
+	other := kerneltest.PodVeth(10)
+	other.MAC = "others"
+	f.Put(5, other, "10.0.0.2/24")
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
+	k.Adopt(5, 4000, true) // the next one has the same inode
+	if !k.Reused()[4000] {
+		t.Error("inodes of namespaces that ended: got none, want 4000")
+	}
+	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
+	say := func() {
+		k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}})
+	}
+	say()
+	if got := tabletest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {
+		t.Errorf("the next namespace: got workload %v, networks %v, meant %v, want none", got, k.networks, k.intended)
+	}
+	k.BeginNames() // what is said from now on is about the next one
+	say()
+	if got := tabletest.Workload(k.table, 4000).GetName(); got != "web-0" || len(k.networks) != 1 {
+		t.Errorf("the next namespace, in the next search: got name %q and networks %v", got, k.networks)
+	}
+}

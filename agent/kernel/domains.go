@@ -1,0 +1,147 @@
+package kernel
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// interfaceRecord returns the record of an interface, and puts the record of its link.
+func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwitnessv1.InterfaceRecord {
+	r := &ipwitnessv1.InterfaceRecord{
+		Namespace:  ns.id,
+		Index:      uint32(l.Index),
+		Name:       l.Name,
+		Kind:       l.Kind,
+		Mac:        []byte(l.MAC),
+		Attachment: ipwitnessv1.InterfaceRecord_PRIVATE,
+	}
+	if l.Flags&unix.IFF_LOOPBACK != 0 || len(l.MAC) != 6 {
+		r.Mac = nil
+	}
+	host := l // our own interface that decides the link
+	switch {
+	case isLocal(l):
+		r.Attachment = ipwitnessv1.InterfaceRecord_LOCAL
+		return r
+	case ns == p.own:
+		r.Attachment = ipwitnessv1.InterfaceRecord_OWN
+		r.PeerNamespace = p.peerOf(l)
+		r.Uplink = p.isUplink(l, r.PeerNamespace)
+	case l.LowerNSID != p.ownNSID:
+		return r
+	default:
+		if r.Attachment = ipwitnessv1.InterfaceRecord_PEER; !isPair(l.Kind) {
+			r.Attachment = ipwitnessv1.InterfaceRecord_LOWER
+		}
+		if host = p.own.links[l.Lower]; host == nil {
+			return r // our end is not known yet: then this is published again
+		}
+		r.HostInterface = host.Name
+	}
+	d := p.domainOf(host)
+	if ns != p.own && l.Kind == "vlan" {
+		d = p.domainOf(host, l.VLAN)
+	}
+	r.Link = d.name
+	r.Vrf = p.vrfOf(host)
+	p.putDomain(d, now)
+	return r
+}
+
+// putDomain puts the record of a broadcast domain.
+func (p *publisher) putDomain(d domain, now time.Time) {
+	if old, ok := p.domains[d.name]; ok && old.base == d.base && old.kind == d.kind {
+		return
+	}
+	p.domains[d.name] = d
+	p.publishDomain(d, now)
+}
+
+// putTagged puts the records of the VLANs of our interface again, which have its kind.
+func (p *publisher) putTagged(l *link, now time.Time) {
+	for _, d := range p.domains {
+		if d.base == l && len(d.tags) > 0 {
+			p.putDomain(p.newDomain(l, d.tags), now)
+		}
+	}
+}
+
+// publishDomain puts the record of a domain, and reports whether it has changed.
+func (p *publisher) publishDomain(d domain, now time.Time) bool {
+	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d)}
+	if old := p.table.Links.Get(d.name); old != nil && proto.Equal(old, r) {
+		return false
+	}
+	p.table.Links.Put(d.name, r, now)
+	return true
+}
+
+// addressed publishes the domain of one of our own interfaces again: its addresses decide
+// whether the node routes for it, and whether its ports are uplinks.
+func (p *publisher) addressed(l *link, now time.Time) {
+	d := p.domainOf(l)
+	if lan := hasPrefix(l); lan != l.lan {
+		if l.lan = lan; isMaster(d.base) {
+			defer p.publishAttached(nil, now) // its ports may have become uplinks, or ceased to be
+		}
+	}
+	if _, ok := p.domains[d.name]; !ok {
+		return
+	}
+	p.domains[d.name] = d
+	if p.publishDomain(d, now) {
+		p.publishAttached(d.base, now)
+	}
+}
+
+// dropDomains ends the domains that a device formed.
+func (p *publisher) dropDomains(index int32, now time.Time) {
+	for _, d := range p.domains {
+		if d.base.Index == index {
+			p.dropDomain(d.name, now)
+		}
+	}
+}
+
+func (p *publisher) dropDomain(name string, now time.Time) {
+	delete(p.domains, name)
+	p.table.Links.Remove(name, now)
+}
+
+// leaveLink notes that our interface left a broadcast domain. The domain ends if the interface
+// formed it, and the wire claims of the interface end.
+func (p *publisher) leaveLink(l *link, name string, now time.Time) {
+	if d, ok := p.domains[name]; ok && d.base == l {
+		p.dropDomain(name, now)
+	} else if ok {
+		p.publishDomain(d, now) // the node's address on it may be gone
+	}
+	p.dropFrames(l.Index, now)
+}
+
+// redirected ends the wire claims of our port, or of all ports if it is nil, if a frame
+// like theirs would be on another link now.
+func (p *publisher) redirected(changed *link, now time.Time) {
+	ports := p.table.WirePorts()
+	if changed != nil {
+		ports = []int32{changed.Index}
+	}
+	for _, index := range ports {
+		stays := map[[2]uint16]string{}
+		port := p.own.links[index]
+		for key, c := range p.table.WireClaims(index) {
+			vids := [2]uint16{key.VLAN, key.InnerVLAN}
+			if _, ok := stays[vids]; !ok {
+				stays[vids] = p.domainOf(port, tagsOf(vids[0], vids[1])...).name
+			}
+			if c.Link != stays[vids] {
+				p.dropFrames(index, now)
+				break
+			}
+		}
+	}
+}

@@ -1,0 +1,127 @@
+package kernel
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+)
+
+// Port is an interface to attach the observer to.
+type Port struct {
+	Index int32
+	Gen   uint64
+	Name  string
+}
+
+// Ports lists the lowest devices of our own namespace through which frames can enter: not
+// both a bridge or a bond and its port, nor both a VLAN and its parent.
+func (k *Mirror) Ports() []Port {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var out []Port
+	for _, l := range k.own.links {
+		if isPort(l) {
+			out = append(out, Port{l.Index, l.gen, l.Name})
+		}
+	}
+	slices.SortFunc(out, func(a, b Port) int { return int(a.Index) - int(b.Index) })
+	return out
+}
+
+// isPort reports whether the observer belongs on an interface.
+func isPort(l *link) bool {
+	if l.ARPHRD != unix.ARPHRD_ETHER || isLocal(l) || isChild(l.Kind) {
+		return false
+	}
+	switch l.Kind {
+	case "bridge", "bond", "team", "vlan", "vrf", "openvswitch", "ifb":
+		return false
+	}
+	return true
+}
+
+// AddFrame adds the claim of frames that entered through one of our own interfaces and were
+// last seen at c.Last. It finds out which link they are on.
+func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.own.links[key.At.Index]
+	if l == nil {
+		return // the interface is gone, and all claims by it
+	}
+	if end, ok := k.ended[holding{key.Address, key.MAC}]; ok && c.Last.Before(end) {
+		k.ClaimEnded([]table.ClaimKey{key}) // sent before the holder gave up the address: later frames are not
+		return
+	}
+	d := k.domainOf(l, tagsOf(key.VLAN, key.InnerVLAN)...)
+	c.Link, c.Routed = d.name, k.routedTo(l, d, key.Address)
+	k.table.Update(func() {
+		took, evicted := k.table.Add(key, c, c.Last)
+		if took {
+			k.putDomain(d, c.Last)
+		}
+		k.ClaimEnded(evicted)
+	})
+}
+
+// routedTo reports whether the node itself routes an address to the namespace
+// behind its port l: out of that port, or on the port's broadcast domain d to a
+// next hop that the namespace has. Nothing inside the namespace can make the
+// node do so. The result is false for addresses that the namespace itself has,
+// except on its loopback.
+func (k *Mirror) routedTo(l *link, d domain, addr netip.Addr) bool {
+	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() || addr.IsLinkLocalUnicast() {
+		return false // a link-local address has a route through every interface
+	}
+	peer := k.byNSID[l.LowerNSID]
+	if peer == nil {
+		return false
+	}
+	for _, own := range peer.links {
+		if own.addrs[addr] != nil && !isLocal(own) {
+			return false
+		}
+	}
+	hops, err := k.req.Route(addr)
+	if err != nil {
+		k.log.Debug("cannot look up route", "address", addr, "error", err)
+		return false
+	}
+	return slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool {
+		if h.Index == l.Index {
+			return true
+		}
+		out := k.own.links[h.Index]
+		return out != nil && h.Gateway.IsValid() && peer.has(h.Gateway) && k.domainOf(out).name == d.name
+	})
+}
+
+// Expire ends the wire claims that were last seen before a time, and the links that no
+// other record refers to.
+func (k *Mirror) Expire(before time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	k.table.Update(func() {
+		k.ClaimEnded(k.table.RemoveOld(before, now))
+		used := map[string]bool{}
+		for _, r := range k.table.Interfaces.All() {
+			used[r.GetLink()] = true
+		}
+		for _, index := range k.table.WirePorts() {
+			for _, c := range k.table.WireClaims(index) {
+				used[c.Link] = true
+			}
+		}
+		for name := range k.domains {
+			if !used[name] {
+				k.dropDomain(name, now)
+			}
+		}
+	})
+}

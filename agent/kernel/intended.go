@@ -1,0 +1,72 @@
+package kernel
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// intendedAfter is how long an address may be missing before that is reported. An address is
+// usually set before a source says that it is intended, but duplicate address detection delays
+// a new IPv6 address by two seconds. A namespace that ends loses its addresses first.
+const intendedAfter = 5 * time.Second
+
+// mostIntended is how many missing addresses of a namespace are reported. It is more than any
+// pod has.
+const mostIntended = 64
+
+// compareIntended compares the addresses that a namespace is meant to have with those that it has,
+// and publishes those that have been missing for long.
+func (p *publisher) compareIntended(ns *namespace, now time.Time) {
+	intended := p.intended[ns.inode]
+	if ns == p.own || !ns.published || len(intended) == 0 && len(ns.missing) == 0 {
+		return
+	}
+	var missing []*ipwitnessv1.Intended
+	for g := range ns.missing {
+		if intended[g] == "" || ns.has(g.Addr) {
+			delete(ns.missing, g)
+		}
+	}
+	for g, source := range intended {
+		if ns.has(g.Addr) {
+			continue
+		}
+		since, ok := ns.missing[g]
+		if !ok {
+			if ns.missing == nil {
+				ns.missing = map[InterfaceAddress]time.Time{}
+			}
+			since, ns.missing[g] = now, now
+		}
+		if wait := intendedAfter - now.Sub(since); wait > 0 {
+			p.CompareAgain(wait)
+			continue
+		}
+		missing = append(missing, &ipwitnessv1.Intended{Address: g.Addr.String(), Source: source, Interface: g.Interface})
+	}
+	slices.SortFunc(missing, func(a, b *ipwitnessv1.Intended) int {
+		return cmp.Or(cmp.Compare(a.GetAddress(), b.GetAddress()), cmp.Compare(a.GetInterface(), b.GetInterface()))
+	})
+	missing = missing[:min(len(missing), mostIntended)]
+	if slices.EqualFunc(missing, ns.intended, func(a, b *ipwitnessv1.Intended) bool { return proto.Equal(a, b) }) {
+		return
+	}
+	ns.intended = missing
+	p.putNamespace(ns, now)
+}
+
+// has reports whether an interface of the namespace has an address, whatever its state.
+func (ns *namespace) has(addr netip.Addr) bool {
+	for _, l := range ns.links {
+		if l.addrs[addr] != nil {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,198 @@
+package kernel
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+)
+
+func (k *Mirror) addLink(ns *namespace, m rtnetlink.Link) *link {
+	k.nextGen++
+	l := &link{Link: m, gen: k.nextGen, addrs: addresses{}, claims: map[table.ClaimKey]rtnetlink.Address{}}
+	ns.links[m.Index] = l
+	k.join(ns, l)
+	if ns == k.own {
+		k.rewired(l)
+	}
+	return l
+}
+
+// rewired has the ports determined again, and also the domains, if domains of other interfaces
+// depend on our interface l.
+func (k *Mirror) rewired(l *link) {
+	if k.carries(l) {
+		k.wiring = nil
+	}
+	k.PortsChanged()
+}
+
+// setLink notes the current state of an interface.
+func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
+	l, known := ns.links[m.Index]
+	if !known {
+		l = k.addLink(ns, m)
+		if ns != k.own {
+			// It may have moved here with addresses, or the messages about them were lost.
+			if addrs, err := k.req.Addresses(ns.nsid, m.Index); err == nil {
+				for _, a := range addrs {
+					l.addrs.set(a)
+				}
+			}
+		}
+	} else if l.Link == m {
+		return
+	}
+	old := l.Link
+	carried := ns == k.own && k.carries(l)
+	k.part(l)
+	l.Link = m
+	k.join(ns, l)
+
+	if ns != k.own {
+		if !ns.published || old.Lower != m.Lower || old.LowerNSID != m.LowerNSID {
+			k.publishNamespace(ns, now) // it may have become one of ours, or ceased to be
+		}
+		k.publish(ns, l, now)
+		if l.Master != 0 || old.Master != 0 {
+			k.publishHostEnds(ns, now)
+		}
+		return
+	}
+
+	if known && sameWiring(old, m) {
+		k.publish(ns, l, now)
+		return
+	}
+	if carried = carried || k.carries(l); carried {
+		k.wiring = nil
+	}
+	k.PortsChanged()
+	if known && old.Name != m.Name {
+		k.dropDomains(m.Index, now)
+	}
+	if isPair(m.Kind) {
+		k.resolvePeer(l, now)
+	}
+	switch bridge := k.own.links[m.Master]; {
+	case m.Filtering: // the VLANs of all of its ports may have changed
+		k.readPVIDs()
+	case bridge != nil && bridge.Filtering && (!known || old.Master != m.Master):
+		l.pvid = bridge.DefaultPVID // set by the kernel, which reports it later
+	}
+	k.publish(ns, l, now)
+	if carried || known && old.Name != m.Name {
+		l = nil // everything
+	}
+	k.publishAttached(l, now)
+}
+
+// resolvePeer resolves the nsid of the other end of our pair.
+func (k *Mirror) resolvePeer(l *link, now time.Time) {
+	other := k.byNSID[l.LowerNSID]
+	if other == nil || other.links[l.Lower] == nil {
+		return
+	}
+	peer := other.links[l.Lower].Link
+	switch {
+	case peer.LowerNSID == k.ownNSID:
+		return
+	case isPeer(l, other, peer):
+		peer.LowerNSID = k.ownNSID
+	default: // our end moved here, and has another index now
+		var err error
+		if peer, err = k.req.Link(other.nsid, l.Lower); err != nil {
+			k.fail(other, err, now)
+			return
+		}
+	}
+	k.setLink(other, peer, now)
+}
+
+// sameWiring reports whether an interface is on the same link in two states.
+func sameWiring(a, b rtnetlink.Link) bool {
+	return a.Name == b.Name && a.Master == b.Master && a.SlaveKind == b.SlaveKind && a.Kind == b.Kind &&
+		a.Lower == b.Lower && a.LowerNSID == b.LowerNSID && a.VLAN == b.VLAN &&
+		a.Filtering == b.Filtering && a.DefaultPVID == b.DefaultPVID
+}
+
+// removeLink notes the end of an interface.
+func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
+	l, known := ns.links[index]
+	if !known {
+		return
+	}
+	delete(ns.links, index)
+	k.part(l)
+	k.unpublish(ns, l, now)
+	if ns != k.own {
+		k.publishNamespace(ns, now)
+		if host := k.own.links[l.Lower]; host != nil && l.LowerNSID == k.ownNSID {
+			k.publish(k.own, host, now) // it has lost its peer
+		}
+		if l.Master != 0 {
+			k.publishHostEnds(ns, now)
+		}
+		return
+	}
+	k.rewired(l)
+	k.dropDomains(index, now)
+	// Its wire claims end with it.
+	k.dropFrames(index, now)
+	if k.carries(l) {
+		k.publishAttached(nil, now)
+	}
+	// The other end was removed, too, or one of the two moved. A namespace that is being
+	// destroyed sends no messages, so send a request.
+	for peer, other := range maps.Clone(k.attached[index]) {
+		m, err := k.req.Link(other.nsid, peer.Index)
+		switch {
+		case err == nil:
+			k.setLink(other, m, now)
+		case errors.Is(err, unix.ENODEV):
+			k.removeLink(other, peer.Index, now)
+		default:
+			k.fail(other, err, now)
+		}
+	}
+}
+
+// setPVID notes the VLAN that a bridge, or a port of one, assigns to untagged frames.
+func (k *Mirror) setPVID(index int32, pvid uint16, now time.Time) {
+	l := k.own.links[index]
+	if l == nil || l.pvid == pvid {
+		return
+	}
+	l.pvid = pvid
+	k.wiring = nil
+	if bridge := k.own.links[l.Master]; l.Filtering || bridge != nil && bridge.Filtering {
+		k.publish(k.own, l, now)
+		k.publishAttached(nil, now)
+	}
+}
+
+// readPVIDs reads the VLANs that bridges assign to untagged frames, if any bridge filters
+// VLANs.
+func (k *Mirror) readPVIDs() {
+	filtering := false
+	for _, l := range k.own.links {
+		filtering = filtering || l.Filtering
+	}
+	if !filtering {
+		return
+	}
+	pvids, err := k.req.PVIDs()
+	if err != nil {
+		k.log.Warn("cannot read the VLANs of bridge ports", "error", err)
+		k.Incomplete()
+		return
+	}
+	for index, l := range k.own.links {
+		l.pvid = pvids[index]
+	}
+	k.wiring = nil
+}

@@ -1,0 +1,440 @@
+// Package kernel mirrors the network namespaces, interfaces and addresses of this machine,
+// and finds out which broadcast domain (link) each interface is on.
+//
+// What may not live here: sources of names, frames as the observer reports them, streams.
+package kernel
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Requests are the requests of rtnetlink that a Mirror sends. Tests have a fake.
+type Requests interface {
+	Links(nsid int32) ([]rtnetlink.Link, error)
+	Link(nsid, index int32) (rtnetlink.Link, error)
+	Addresses(nsid, index int32) ([]rtnetlink.Address, error)
+	NSIDs() ([]int32, error)
+	PVIDs() (map[int32]uint16, error)
+	Route(addr netip.Addr) ([]rtnetlink.Hop, error)
+}
+
+// A Mirror mirrors the namespaces, interfaces and addresses of this machine, as rtnetlink
+// reports them, and keeps the table equal to the mirror. It does not judge claims.
+//
+// The topology is what it knows, the publisher puts that into the table, and the Mirror
+// itself follows changes. Each of them only calls downwards.
+type Mirror struct {
+	publisher
+	log *slog.Logger
+
+	mu       sync.Mutex // protects everything, except for hooks
+	req      Requests
+	reusable map[uint64]bool // inodes of namespaces that ended since beginNames
+}
+
+// hooks are called with the kernel locked. They are set before anything else is called.
+type hooks struct {
+	PortsChanged func()                   // one of our own interfaces was added, removed or changed
+	Unnamed      func()                   // a namespace was found whose inode is not known
+	CompareAgain func(time.Duration)      // SetNames is to be called again after a while
+	Incomplete   func()                   // something could not be read, and has to be listed again
+	ClaimEnded   func(k []table.ClaimKey) // wire claims ended
+}
+
+// A publisher makes the table say what the topology says.
+type publisher struct {
+	topology
+	hooks
+	table *table.Table
+	host  *ipwitnessv1.Workload
+
+	boot       time.Time // the wall time at which IFA_CACHEINFO counts 0
+	calibrated bool      // boot was derived from an address that was seen to appear
+	networks   map[uint64]Networks
+	intended   map[uint64]Intended
+	domains    map[string]domain // those with a LinkRecord in the table, by name
+	ended      map[holding]time.Time
+	swept      time.Time // when ended was last cleaned up
+}
+
+// A topology knows the namespaces and how their interfaces are connected. It changes
+// nothing but itself.
+type topology struct {
+	ownNSID int32 // the id of our own namespace in our own table: some messages about us have it
+	own     *namespace
+	byNSID  map[int32]*namespace // all but our own
+	inodes  map[uint64]*namespace
+	names   map[uint64]*ipwitnessv1.Workload // by inode
+	nextID  uint32
+	nextGen uint64
+	// attached holds the interfaces of other namespaces by the index of our own
+	// interface that is their peer or lower device.
+	attached map[int32]map[*link]*namespace
+	wiring   *wiring // nil: to be computed
+}
+
+// namespace is one network namespace.
+type namespace struct {
+	id            uint32
+	gen           uint64 // distinguishes two namespaces with one nsid or inode
+	nsid          int32
+	inode         uint64 // 0: not known
+	first         time.Time
+	links         map[int32]*link
+	published     bool
+	missing       map[InterfaceAddress]time.Time // addresses that it is meant to have and lacks, and since when
+	intended      []*ipwitnessv1.Intended        // those of them that are published
+	awaitsNewNSID bool                           // we assigned its nsid, and RTM_NEWNSID is still to come
+}
+
+// link is one interface.
+type link struct {
+	rtnetlink.Link
+	gen       uint64 // distinguishes two interfaces with one index
+	pvid      uint16 // bridges in our own namespace and their ports: the VLAN of untagged frames, 0 for none
+	lan       bool   // interfaces of our own namespace: an address with the prefix of a LAN is published
+	addrs     addresses
+	published *ipwitnessv1.InterfaceRecord
+	claims    map[table.ClaimKey]rtnetlink.Address // published ones
+}
+
+// holding is an address and the MAC of the interface that had it.
+type holding struct {
+	addr netip.Addr
+	mac  string
+}
+
+// A frame may be reported after the end of its sender, but not as long as latestFrame after it.
+// If there are more than keptEnds ends, older ones are dropped.
+const (
+	latestFrame = 5 * time.Second
+	keptEnds    = 1024
+)
+
+// addresses are the addresses of one interface. The kernel also distinguishes them by prefix
+// length and peer.
+type addresses map[netip.Addr][]rtnetlink.Address
+
+func (a addresses) set(m rtnetlink.Address) {
+	a.remove(m)
+	a[m.Addr] = append(a[m.Addr], m)
+}
+
+func (a addresses) remove(m rtnetlink.Address) {
+	rest := slices.DeleteFunc(a[m.Addr], func(have rtnetlink.Address) bool {
+		return have.PrefixLength == m.PrefixLength && have.Peer == m.Peer
+	})
+	if a[m.Addr] = rest; len(rest) == 0 {
+		delete(a, m.Addr)
+	}
+}
+
+// New returns an empty mirror of the namespaces that req can read. ownNSID and ownInode
+// identify our own namespace, boot is when the machine booted, node its name.
+func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *Mirror {
+	own := &namespace{id: table.OwnNamespace, nsid: rtnetlink.NoNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
+	return &Mirror{
+		log:      log,
+		req:      req,
+		reusable: map[uint64]bool{},
+		publisher: publisher{
+			topology: topology{
+				ownNSID:  ownNSID,
+				own:      own,
+				byNSID:   map[int32]*namespace{},
+				inodes:   map[uint64]*namespace{ownInode: own},
+				names:    map[uint64]*ipwitnessv1.Workload{},
+				nextID:   table.OwnNamespace,
+				attached: map[int32]map[*link]*namespace{},
+			},
+			hooks: hooks{
+				PortsChanged: func() {},
+				Unnamed:      func() {},
+				CompareAgain: func(time.Duration) {},
+				Incomplete:   func() {},
+				ClaimEnded:   func([]table.ClaimKey) {},
+			},
+			table:    t,
+			boot:     boot,
+			host:     &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_HOST, Name: node, Source: "node"},
+			networks: map[uint64]Networks{},
+			intended: map[uint64]Intended{},
+			domains:  map[string]domain{},
+			ended:    map[holding]time.Time{},
+		},
+	}
+}
+
+// BootTime returns when the machine was booted, by the wall clock.
+func BootTime() time.Time {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(-time.Duration(ts.Nano()))
+}
+
+// calibrate learns from a new address how IFA_CACHEINFO counts: in jiffies, which start some
+// tenths of a second before or after the monotonic clock. The smallest delay between the two
+// is the best estimate.
+func (p *publisher) calibrate(created time.Duration, now time.Time) {
+	const atMost = 2 * time.Second // if it is off by more, the address is not new
+	boot := now.Add(-created)
+	off := boot.Sub(p.boot)
+	if p.calibrated && off >= 0 || off.Abs() > atMost {
+		return
+	}
+	p.boot, p.calibrated = boot, true
+	if off.Abs() < 20*time.Millisecond {
+		return
+	}
+	p.table.ShiftAssigned(off, now)
+}
+
+// List reads everything again: at startup, and after messages were lost.
+func (k *Mirror) List() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var err error
+	k.table.Update(func() { err = k.listLocked() })
+	return err
+}
+
+func (k *Mirror) listLocked() error {
+	now := time.Now()
+	if err := k.load(k.own, now); err != nil {
+		return err
+	}
+	ids, err := k.req.NSIDs()
+	if err != nil {
+		return err
+	}
+	living := map[int32]bool{}
+	for _, id := range ids {
+		living[id] = true
+	}
+	for id, ns := range k.byNSID {
+		if !living[id] {
+			k.end(ns, now)
+		}
+	}
+	for _, id := range ids {
+		if id == k.ownNSID {
+			continue
+		}
+		if ns, ok := k.byNSID[id]; !ok {
+			k.discover(id, now)
+		} else {
+			k.renew(ns, now)
+		}
+	}
+	return nil
+}
+
+// Handle handles one message of the listener.
+func (k *Mirror) Handle(m *rtnetlink.Message) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	k.table.Update(func() { k.apply(m, now) })
+}
+
+func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
+	if m.NSID == k.ownNSID {
+		m.NSID = rtnetlink.NoNSID
+	}
+	if m.Type == unix.RTM_NEWNSID || m.Type == unix.RTM_DELNSID {
+		if m.NSID != rtnetlink.NoNSID || m.ID < 0 || m.ID == k.ownNSID {
+			return // another namespace's table, or ourselves
+		}
+		ns, known := k.byNSID[m.ID]
+		switch {
+		case known && m.Type == unix.RTM_NEWNSID && ns.awaitsNewNSID:
+			ns.awaitsNewNSID = false
+		case known:
+			k.renew(ns, now)
+		case m.Type == unix.RTM_NEWNSID:
+			k.discover(m.ID, now)
+		}
+		return
+	}
+
+	ns := k.own
+	if m.NSID != rtnetlink.NoNSID {
+		var known bool
+		if ns, known = k.byNSID[m.NSID]; !known {
+			k.discover(m.NSID, now) // its list includes the change of the message
+			return
+		}
+	}
+	switch m.Type {
+	case rtnetlink.NewPort:
+		if ns == k.own {
+			k.setPVID(m.Link.Index, m.PVID, now)
+		}
+	case unix.RTM_NEWLINK:
+		l := m.Link
+		if ns != k.own {
+			l = k.resolve(ns, l)
+		}
+		k.setLink(ns, l, now)
+	case unix.RTM_DELLINK:
+		k.removeLink(ns, m.Link.Index, now)
+	case unix.RTM_NEWADDR:
+		l, known := ns.links[m.Address.Index]
+		if !known || l.LowerNSID == rtnetlink.Unresolved {
+			info, err := k.req.Link(ns.nsid, m.Address.Index)
+			if err != nil {
+				k.fail(ns, err, now)
+				return
+			}
+			k.setLink(ns, info, now)
+			l = ns.links[m.Address.Index]
+		}
+		if _, known := l.addrs[m.Address.Addr]; !known && m.Address.Addr.Is4() {
+			k.calibrate(m.Address.Created, now)
+		}
+		l.addrs.set(m.Address)
+		k.addressChanged(ns, l, m.Address.Addr, now)
+	case unix.RTM_DELADDR:
+		if l, known := ns.links[m.Address.Index]; known {
+			l.addrs.remove(m.Address)
+			k.addressChanged(ns, l, m.Address.Addr, now)
+		}
+	}
+}
+
+// load lists the interfaces and addresses of a namespace, and makes the mirror equal to them.
+func (k *Mirror) load(ns *namespace, now time.Time) error {
+	links, err := k.req.Links(ns.nsid)
+	if err != nil {
+		return err
+	}
+	addrs, err := k.req.Addresses(ns.nsid, 0)
+	if err != nil {
+		return err
+	}
+	living := map[int32]bool{}
+	for _, l := range links {
+		living[l.Index] = true
+	}
+	for index := range ns.links {
+		if !living[index] {
+			k.removeLink(ns, index, now)
+		}
+	}
+	for _, l := range links {
+		if _, ok := ns.links[l.Index]; !ok {
+			k.addLink(ns, l)
+			continue
+		}
+		k.setLink(ns, l, now)
+	}
+	for _, l := range ns.links {
+		clear(l.addrs)
+	}
+	for _, a := range addrs {
+		if l, ok := ns.links[a.Index]; ok {
+			l.addrs.set(a)
+		}
+	}
+	if ns == k.own {
+		k.readPVIDs()
+		k.wiring = nil
+	}
+	k.publishNamespace(ns, now)
+	if ns == k.own {
+		// The request assigned ids to peers that had none. RTM_NEWNSID reports them.
+		k.publishAttached(nil, now)
+	}
+	return nil
+}
+
+// Reread reads the addresses again from the kernel, wherever the mirror has them, so that the
+// mirror is up to date. It returns false if some could not be read.
+func (k *Mirror) Reread(addrs []netip.Addr) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	asked := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		asked[a] = true
+	}
+	type holder struct {
+		ns *namespace
+		l  *link
+	}
+	var holders []holder
+	for _, ns := range k.all() {
+		for _, l := range ns.links {
+			if slices.ContainsFunc(addrs, func(a netip.Addr) bool { return l.addrs[a] != nil }) {
+				holders = append(holders, holder{ns, l})
+			}
+		}
+	}
+	complete := true
+	k.table.Update(func() {
+		for _, h := range holders {
+			if h.ns.links[h.l.Index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
+				continue // it ended while others were read
+			}
+			found, err := k.req.Addresses(h.ns.nsid, h.l.Index)
+			if err != nil {
+				complete = complete && errors.Is(err, rtnetlink.ErrNamespaceGone)
+				k.fail(h.ns, err, now)
+				continue
+			}
+			clear(h.l.addrs)
+			for _, a := range found {
+				h.l.addrs.set(a)
+			}
+			for c := range h.l.claims {
+				if asked[c.Address] && h.l.addrs[c.Address] != nil {
+					delete(h.l.claims, c) // publish them again, which also ends those that are gone
+				}
+			}
+			k.publish(h.ns, h.l, now)
+		}
+	})
+	return complete
+}
+
+// ListEvery is how often everything is listed if changes are not received.
+const ListEvery = 2 * time.Second
+
+// ListAgain lists everything every two seconds until ctx ends: always, or only if wanted has a
+// token because something could not be read.
+func (k *Mirror) ListAgain(ctx context.Context, wanted <-chan struct{}, always bool) error {
+	tick := time.NewTicker(ListEvery)
+	defer tick.Stop()
+	for {
+		if !always {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-wanted:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := k.List(); err != nil {
+			k.log.Warn("cannot list addresses, trying again", "error", err)
+			k.Incomplete()
+		}
+	}
+}

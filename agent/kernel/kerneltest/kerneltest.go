@@ -1,0 +1,137 @@
+// Package kerneltest has a fake of rtnetlink for tests.
+package kerneltest
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+)
+
+// A Fake answers requests from its namespaces, by nsid. Interfaces and addresses are by
+// index of the interface.
+type Fake map[int32]*Namespace
+
+// A Namespace is what a Fake knows of one network namespace.
+type Namespace struct {
+	Links     map[int32]rtnetlink.Link
+	Addresses map[int32][]rtnetlink.Address
+	PVIDs     map[int32]uint16
+	// Routes holds the routes of the namespace, by destination.
+	Routes map[netip.Addr][]rtnetlink.Hop
+}
+
+func (f Fake) namespace(nsid int32) (*Namespace, error) {
+	if ns, ok := f[nsid]; ok {
+		return ns, nil
+	}
+	return nil, fmt.Errorf("nsid %d: %w", nsid, rtnetlink.ErrNamespaceGone)
+}
+
+// Links lists the interfaces of a namespace.
+func (f Fake) Links(nsid int32) (out []rtnetlink.Link, err error) {
+	ns, err := f.namespace(nsid)
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range ns.Links {
+		out = append(out, l)
+	}
+	return out, nil
+}
+
+// Link returns one interface of a namespace.
+func (f Fake) Link(nsid, index int32) (rtnetlink.Link, error) {
+	ns, err := f.namespace(nsid)
+	if err != nil {
+		return rtnetlink.Link{}, err
+	}
+	l, ok := ns.Links[index]
+	if !ok {
+		return rtnetlink.Link{}, unix.ENODEV
+	}
+	return l, nil
+}
+
+// Addresses lists the addresses of a namespace, or of one interface if index is not 0.
+func (f Fake) Addresses(nsid, index int32) (out []rtnetlink.Address, err error) {
+	ns, err := f.namespace(nsid)
+	if err != nil {
+		return nil, err
+	}
+	for i, addrs := range ns.Addresses {
+		if index == 0 || index == i {
+			out = append(out, addrs...)
+		}
+	}
+	return out, nil
+}
+
+// NSIDs lists the ids of all namespaces except for our own.
+func (f Fake) NSIDs() (out []int32, err error) {
+	for id := range f {
+		if id != rtnetlink.NoNSID {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+// PVIDs returns the VLANs of our own bridges and their ports.
+func (f Fake) PVIDs() (map[int32]uint16, error) { return f[rtnetlink.NoNSID].PVIDs, nil }
+
+// Route returns the route of our own namespace to an address.
+func (f Fake) Route(addr netip.Addr) ([]rtnetlink.Hop, error) {
+	return f[rtnetlink.NoNSID].Routes[addr], nil
+}
+
+// Put adds or replaces an interface with its addresses.
+func (f Fake) Put(nsid int32, l rtnetlink.Link, addrs ...string) {
+	if f[nsid] == nil {
+		f[nsid] = &Namespace{Links: map[int32]rtnetlink.Link{}, Addresses: map[int32][]rtnetlink.Address{}}
+	}
+	f[nsid].Links[l.Index] = l
+	f[nsid].Addresses[l.Index] = nil
+	for _, a := range addrs {
+		f[nsid].Addresses[l.Index] = append(f[nsid].Addresses[l.Index], Address(l.Index, a))
+	}
+}
+
+// Own makes sure that our own namespace exists, and that it is found by OwnNSID, too.
+func (f Fake) Own() {
+	if f[rtnetlink.NoNSID] == nil {
+		f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 1, Name: "lo", Flags: Up | unix.IFF_LOOPBACK})
+	}
+	f[OwnNSID] = f[rtnetlink.NoNSID]
+}
+
+// Address returns an address of an interface.
+func Address(index int32, prefix string) rtnetlink.Address {
+	p := netip.MustParsePrefix(prefix)
+	return rtnetlink.Address{Index: index, Addr: p.Addr(), PrefixLength: uint8(p.Bits())}
+}
+
+const (
+	// OwnNSID is our own id in our own table.
+	OwnNSID = 77
+	// Up is the flag of an interface that is up.
+	Up = unix.IFF_UP
+)
+
+// HostVeth returns our end of a pair of veths whose other end is interface 2 of a namespace.
+func HostVeth(index int32, nsid int32) rtnetlink.Link {
+	return rtnetlink.Link{
+		Index: index, Name: fmt.Sprintf("veth%d", index), Kind: "veth", MAC: fmt.Sprintf("host%02d", index),
+		ARPHRD: unix.ARPHRD_ETHER, Flags: Up, Lower: 2, LowerNSID: nsid,
+	}
+}
+
+// PodVeth returns the other end of the pair.
+func PodVeth(host int32) rtnetlink.Link {
+	return rtnetlink.Link{
+		Index: 2, Name: "eth0", Kind: "veth", MAC: fmt.Sprintf("pods%02d", host),
+		ARPHRD: unix.ARPHRD_ETHER, Flags: Up, Lower: host, LowerNSID: OwnNSID,
+	}
+}

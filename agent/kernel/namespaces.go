@@ -1,0 +1,209 @@
+package kernel
+
+import (
+	"errors"
+	"maps"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// discover adds a namespace that got an nsid.
+func (k *Mirror) discover(nsid int32, now time.Time) *namespace {
+	k.nextID++
+	k.nextGen++
+	ns := &namespace{id: k.nextID, gen: k.nextGen, nsid: nsid, first: now, links: map[int32]*link{}}
+	k.byNSID[nsid] = ns
+	if err := k.load(ns, now); err != nil {
+		k.fail(ns, err, now)
+		return nil
+	}
+	if ns.inode == 0 {
+		k.Unnamed()
+	}
+	return ns
+}
+
+// renew checks which namespace has the nsid of a mirrored one. The kernel frees an nsid before
+// it reports that (unhash_nsid in net/core/net_namespace.c): the RTM_NEWNSID of the next
+// namespace with that nsid may come before the RTM_DELNSID of the previous one, and neither
+// message identifies the namespace that has it now.
+func (k *Mirror) renew(ns *namespace, now time.Time) {
+	links, err := k.req.Links(ns.nsid)
+	if err != nil {
+		k.fail(ns, err, now)
+		return
+	}
+	for _, l := range links {
+		// Indexes of our own interfaces are not reused, so the peer of a veth identifies it.
+		if old, ok := ns.links[l.Index]; ok && l.Flags&unix.IFF_LOOPBACK == 0 &&
+			old.MAC == l.MAC && old.Kind == l.Kind && old.Lower == l.Lower && old.LowerNSID == l.LowerNSID {
+			if err := k.load(ns, now); err != nil {
+				k.fail(ns, err, now)
+			}
+			return
+		}
+	}
+	k.end(ns, now)
+	k.discover(ns.nsid, now)
+}
+
+// end notes the end of a namespace: everything in it ends, without messages.
+func (k *Mirror) end(ns *namespace, now time.Time) {
+	delete(k.byNSID, ns.nsid)
+	if ns.inode != 0 && k.inodes[ns.inode] == ns {
+		delete(k.inodes, ns.inode)
+		delete(k.names, ns.inode)
+		delete(k.networks, ns.inode)
+		delete(k.intended, ns.inode)
+		k.reusable[ns.inode] = true
+	}
+	k.retract(ns, now)
+	for _, l := range ns.links {
+		k.part(l)
+	}
+	k.Unnamed() // another namespace may have its inode
+}
+
+// fail handles an error of a request about a namespace.
+func (k *Mirror) fail(ns *namespace, err error, now time.Time) {
+	switch {
+	case ns == nil || errors.Is(err, unix.ENODEV):
+	case errors.Is(err, rtnetlink.ErrNamespaceGone):
+		if k.byNSID[ns.nsid] == ns {
+			k.end(ns, now)
+		}
+	default:
+		k.log.Warn("cannot read network namespace", "nsid", ns.nsid, "error", err)
+		k.Incomplete()
+	}
+}
+
+// Adopt notes the inode of the namespace with an nsid. assigned says that the nsid is new, so
+// that its RTM_NEWNSID is still to come.
+func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if nsid == k.ownNSID {
+		return
+	}
+	now := time.Now()
+	k.table.Update(func() {
+		ns, known := k.byNSID[nsid]
+		if known && ns.inode == inode {
+			return
+		}
+		if known && ns.inode != 0 {
+			k.end(ns, now) // the previous namespace with this nsid: its end is not reported yet
+			known = false
+		}
+		if !known {
+			if ns = k.discover(nsid, now); ns == nil {
+				return
+			}
+			ns.awaitsNewNSID = assigned
+		}
+		ns.inode = inode
+		k.inodes[inode] = ns
+		if ns.published {
+			k.putNamespace(ns, now)
+			k.publishAddresses(ns, now) // their networks are found by the inode
+		}
+	})
+}
+
+// BeginNames begins a search for names, which ends with SetNames.
+func (k *Mirror) BeginNames() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	clear(k.reusable)
+}
+
+// Reused returns the inodes of namespaces that ended since beginNames. What was found out
+// about such an inode may be about a namespace that ended, and not about the one that has
+// the inode now. The end of a namespace wakes the search for names, which finds it again.
+func (k *Mirror) Reused() map[uint64]bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return maps.Clone(k.reusable)
+}
+
+// OwnInode returns the inode of our own namespace.
+func (k *Mirror) OwnInode() uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.own.inode
+}
+
+// Known reports whether a namespace with that inode is mirrored, so that it need not be
+// opened.
+func (k *Mirror) Known(inode uint64) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_, ok := k.inodes[inode]
+	return ok
+}
+
+// Anonymous reports whether there is a namespace of ours whose inode is not known, or that
+// has no name, neither one that was set nor one that named knows.
+func (k *Mirror) Anonymous(named func(inode uint64) bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, ns := range k.byNSID {
+		if ns.published && (ns.inode == 0 || !named(ns.inode) && k.names[ns.inode] == nil) {
+			return true
+		}
+	}
+	return false
+}
+
+// OurInodes returns the namespaces of this node whose inode is known, except for our own:
+// by inode, a number that no two of them ever share, even if they share an inode.
+func (k *Mirror) OurInodes() map[uint64]uint64 {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ours := make(map[uint64]uint64, len(k.inodes))
+	for inode, ns := range k.inodes {
+		if ns.published && ns != k.own {
+			ours[inode] = ns.gen
+		}
+	}
+	return ours
+}
+
+// SetNames sets the workloads of namespaces, the networks that assigned the addresses there, and
+// the addresses that namespaces are meant to have, by inode. It keeps the maps.
+func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[uint64]Networks, intended map[uint64]Intended) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	for inode := range k.reusable { // see Reused
+		delete(names, inode)
+		delete(networks, inode)
+		delete(intended, inode)
+	}
+	old, before := k.names, k.networks
+	k.names, k.networks, k.intended = names, networks, intended
+	k.table.Update(func() {
+		for inode, ns := range k.inodes {
+			if names[inode] == nil && old[inode] != nil {
+				names[inode] = old[inode] // its file is gone, but the namespace is not: the last name is the best one
+			}
+			if ns.published && old[inode] != names[inode] && !proto.Equal(old[inode], names[inode]) {
+				k.putNamespace(ns, now)
+				k.publishHostEnds(ns, now) // a pod is not a switch
+			}
+			if kept := networks[inode].Keep(before[inode]); kept != nil {
+				networks[inode] = kept // an abandoned sandbox keeps the addresses that it was assigned
+			}
+			if ns.published && !maps.Equal(before[inode], networks[inode]) {
+				k.publishAddresses(ns, now)
+			}
+			k.compareIntended(ns, now)
+		}
+	})
+}

@@ -1,0 +1,235 @@
+package kernel
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// dropFrames ends the wire claims of our interface.
+func (p *publisher) dropFrames(index int32, now time.Time) {
+	p.ClaimEnded(p.table.RemovePort(index, now))
+}
+
+// retract removes a namespace from the table. The end of its record implies the end of
+// everything in it.
+func (p *publisher) retract(ns *namespace, now time.Time) {
+	if !ns.published {
+		return
+	}
+	ns.published = false
+	for _, l := range ns.links {
+		p.unpublish(ns, l, now)
+	}
+	p.table.RemoveNamespace(ns.id, now)
+	ns.missing, ns.intended = nil, nil
+	ns.id = 0 // a new id, so that the end of the record is sent even if the namespace is back at once
+}
+
+// publishNamespace puts a namespace into the table if it is one of ours, and retracts it if not.
+func (p *publisher) publishNamespace(ns *namespace, now time.Time) {
+	ours := p.ours(ns)
+	switch {
+	case !ours:
+		p.retract(ns, now)
+		return
+	case !ns.published:
+		if ns.published = true; ns.id == 0 {
+			p.nextID++
+			ns.id = p.nextID
+		}
+		p.putNamespace(ns, now)
+		if p.names[ns.inode] == nil {
+			p.Unnamed()
+		}
+	}
+	for _, l := range ns.links {
+		p.publish(ns, l, now)
+	}
+	p.compareIntended(ns, now)
+}
+
+func (p *publisher) putNamespace(ns *namespace, now time.Time) {
+	r := &ipwitnessv1.NamespaceRecord{Id: ns.id, FirstSeen: timestamppb.New(ns.first), Workload: p.names[ns.inode], Intended: ns.intended}
+	if ns == p.own {
+		r.Workload = p.host
+	}
+	if ns.inode != 0 {
+		r.Netns = fmt.Sprint(ns.inode)
+	}
+	p.table.Namespaces.Put(ns.id, r, now)
+}
+
+// publishAttached publishes again everything that depends on our interface changed, or
+// everything if it is nil.
+func (p *publisher) publishAttached(changed *link, now time.Time) {
+	for _, l := range p.own.links {
+		switch {
+		case l == changed:
+		case changed == nil, p.lowerOf(l) == changed, l.Master == changed.Index:
+			p.publish(p.own, l, now)
+		default:
+			continue
+		}
+		for child, ns := range p.attached[l.Index] {
+			p.publish(ns, child, now)
+		}
+	}
+	p.redirected(changed, now)
+}
+
+// publish updates an interface and its addresses in the table.
+func (p *publisher) publish(ns *namespace, l *link, now time.Time) {
+	if !ns.published {
+		return
+	}
+	p.publishRecord(ns, l, now)
+	for a := range l.addrs {
+		p.publishAddress(ns, l, a, now)
+	}
+	for c := range l.claims {
+		if l.addrs[c.Address] == nil {
+			p.endClaim(ns, l, c, now)
+		}
+	}
+}
+
+// publishRecord updates the record of an interface in the table.
+func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
+	if r := p.interfaceRecord(ns, l, now); !proto.Equal(r, l.published) {
+		if old := l.published.GetLink(); ns == p.own && old != "" && old != r.GetLink() {
+			p.leaveLink(l, old, now)
+		}
+		if ns == p.own && l.published.GetUplink() != r.GetUplink() {
+			p.putTagged(l, now)
+		}
+		l.published = r
+		p.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, r, now)
+		if ns != p.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
+			// The record of our end of the pair names the namespace.
+			if host := p.own.links[l.Lower]; host != nil {
+				p.publish(p.own, host, now)
+			}
+		}
+	}
+	if ns == p.own {
+		p.addressed(l, now)
+	}
+}
+
+// addressChanged publishes one address of an interface, and everything that depends on it.
+func (p *publisher) addressChanged(ns *namespace, l *link, addr netip.Addr, now time.Time) {
+	if !ns.published {
+		return
+	}
+	if ns == p.own {
+		p.wired().routed = nil
+		p.publishRecord(ns, l, now)
+	}
+	p.publishAddress(ns, l, addr, now)
+	p.compareIntended(ns, now)
+}
+
+// publishAddresses updates all addresses of a namespace in the table.
+func (p *publisher) publishAddresses(ns *namespace, now time.Time) {
+	for _, l := range ns.links {
+		for a := range l.addrs {
+			p.publishAddress(ns, l, a, now)
+		}
+	}
+}
+
+// publishAddress updates one address of an interface in the table.
+func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now time.Time) {
+	want := map[table.ClaimKey]rtnetlink.Address{}
+	for _, a := range l.addrs[addr] {
+		kind := ipwitnessv1.Evidence_ASSIGNED
+		switch {
+		case l.Flags&unix.IFF_UP == 0: // addresses stay listed on interfaces that are down
+			continue
+		case a.Addr.IsLoopback() || a.Addr.IsMulticast():
+			continue
+		case a.Flags&unix.IFA_F_DADFAILED != 0:
+			kind = ipwitnessv1.Evidence_DAD_FAILED
+		case a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0:
+			continue
+		}
+		c := table.ClaimKey{Address: a.Addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
+		if have, ok := want[c]; !ok || a.PrefixLength < have.PrefixLength {
+			want[c] = a
+		}
+	}
+	for _, kind := range []ipwitnessv1.Evidence_Kind{ipwitnessv1.Evidence_ASSIGNED, ipwitnessv1.Evidence_DAD_FAILED} {
+		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
+		a, wanted := want[c]
+		have, told := l.claims[c]
+		network := ""
+		if kind == ipwitnessv1.Evidence_ASSIGNED {
+			network = p.networks[ns.inode][InterfaceAddress{l.Name, addr}]
+		}
+		switch {
+		case told && !wanted:
+			p.endClaim(ns, l, c, now)
+		case wanted && told && have == a:
+			p.table.SetNetwork(c, network, now)
+		case wanted:
+			l.claims[c] = a
+			p.table.Add(c, table.Claim{
+				Network:      network,
+				PrefixLength: a.PrefixLength,
+				Flags:        a.Flags,
+				Assigned:     p.boot.Add(a.Created).Round(10 * time.Millisecond),
+				First:        now,
+				Last:         now,
+				Count:        1,
+			}, now)
+		}
+	}
+}
+
+// unpublish removes an interface and its addresses from the table.
+func (p *publisher) unpublish(ns *namespace, l *link, now time.Time) {
+	for c := range l.claims {
+		p.endClaim(ns, l, c, now)
+	}
+	if l.published != nil {
+		l.published = nil
+		p.table.Interfaces.Remove(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, now)
+	}
+}
+
+// endClaim ends the claim of an address that its holder lost, and the wire claims of the same
+// holder: a frame that was sent before must not bring them back.
+func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.Time) {
+	delete(l.claims, c)
+	p.table.RemoveClaim(c, now)
+	if len(p.ended) > keptEnds && now.Sub(p.swept) > time.Second {
+		p.swept = now
+		maps.DeleteFunc(p.ended, func(_ holding, at time.Time) bool { return now.Sub(at) > latestFrame })
+	}
+	p.ended[holding{c.Address, l.MAC}] = now
+	p.ClaimEnded(p.table.RemoveWire(c.Address, func(w table.ClaimKey) bool {
+		return w.MAC == l.MAC || (ns != p.own && l.LowerNSID == p.ownNSID && isPair(l.Kind) && w.At.Index == l.Lower)
+	}, now))
+}
+
+// publishHostEnds publishes our ends of the pairs with a namespace again, if their other ends
+// are, or were, ports of bridges there: the namespace may have become a switch, or ceased to
+// be one.
+func (p *publisher) publishHostEnds(ns *namespace, now time.Time) {
+	for _, l := range ns.links {
+		host := p.own.links[l.Lower]
+		if host != nil && l.LowerNSID == p.ownNSID && (l.Master != 0 || host.published.GetUplink()) {
+			p.publish(p.own, host, now)
+		}
+	}
+}

@@ -1,0 +1,371 @@
+package kernel
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// domain is the broadcast domain of one of our own interfaces.
+type domain struct {
+	name string
+	kind ipwitnessv1.LinkRecord_Kind
+	base *link    // the device that forms it: a bridge, an uplink, our end of a veth
+	tags []uint16 // the VLANs on it, the outermost first
+}
+
+// vlanOn is a VLAN of a device.
+type vlanOn struct {
+	index int32
+	vid   uint16
+}
+
+// wiring has indexes for domainOf. It is computed again after a change.
+type wiring struct {
+	vlans   map[vlanOn]*link // the VLAN devices
+	patched map[int32]*link  // bridges that veth pairs connect: the one that names all of them
+	routed  map[string]bool  // domains on which the node has an address; nil: to be computed
+}
+
+// wired returns the wiring.
+func (t *topology) wired() *wiring {
+	if t.wiring == nil {
+		t.wiring = &wiring{vlans: map[vlanOn]*link{}, patched: map[int32]*link{}}
+		for _, l := range t.own.links {
+			if l.Kind == "vlan" && t.lowerOf(l) != nil {
+				t.wiring.vlans[vlanOn{l.Lower, l.VLAN}] = l
+			}
+			t.patch(l)
+		}
+	}
+	return t.wiring
+}
+
+// patch joins the bridges that a veth pair connects. Bridges that filter VLANs are not joined,
+// because they may only forward some VLANs to each other.
+func (t *topology) patch(l *link) {
+	peer := t.lowerOf(l)
+	if !isPair(l.Kind) || peer == nil {
+		return
+	}
+	a, b := t.own.links[l.Master], t.own.links[peer.Master]
+	if a == nil || b == nil || a == b || a.Kind != "bridge" || b.Kind != "bridge" || a.Filtering || b.Filtering {
+		return
+	}
+	name := func(l *link) *link {
+		if first := t.wiring.patched[l.Index]; first != nil {
+			return first
+		}
+		return l
+	}
+	first, other := name(a), name(b)
+	if other.Name < first.Name {
+		first, other = other, first
+	}
+	for index, l := range t.wiring.patched {
+		if l == other {
+			t.wiring.patched[index] = first
+		}
+	}
+	t.wiring.patched[other.Index], t.wiring.patched[first.Index] = first, first
+}
+
+// lowerOf returns the lower device, or the other end of the pair, of one of our own
+// interfaces, if it is in our own namespace, too.
+func (t *topology) lowerOf(l *link) *link {
+	if l.LowerNSID != rtnetlink.NoNSID && l.LowerNSID != t.ownNSID {
+		return nil
+	}
+	return t.own.links[l.Lower]
+}
+
+// domainOf returns the broadcast domain of frames with these VLAN tags, the outermost first, at
+// one of our own interfaces. It follows them as the kernel does: a VLAN device takes the
+// frames of its VLAN off its lower device before a bridge or a bond gets them.
+func (t *topology) domainOf(l *link, tags ...uint16) domain {
+	const deepest = 8 // more than eth0 in a bond, below a VLAN in a bridge
+	for range deepest {
+		lower, master := t.lowerOf(l), t.own.links[l.Master]
+		over := t.vlanOver(l, tags)
+		switch {
+		case over != nil && isMaster(t.own.links[over.Master]):
+			l, tags = over, tags[1:]
+		case isChild(l.Kind) && lower != nil:
+			l = lower
+		case isPair(l.Kind) && lower != nil && l.Master == 0 && lower.Master != 0:
+			l = lower // its frames enter at the other end
+		case over != nil && isMaster(master):
+			return t.newDomain(l, tags)
+		case isMaster(master):
+			if master.Filtering && len(tags) == 0 {
+				if l.pvid == 0 {
+					return t.newDomain(l, nil) // the bridge lets no untagged frames in here
+				}
+				tags = []uint16{l.pvid}
+			}
+			l = master
+		case l.Kind == "vlan" && lower != nil:
+			// eth0.10 and VLAN 10 of eth0 are the same.
+			l, tags = lower, append([]uint16{l.VLAN}, tags...)
+		case l.Kind == "bridge" && l.Filtering && len(tags) == 0 && l.pvid != 0:
+			tags = []uint16{l.pvid}
+		case l.Kind == "bridge" && t.wired().patched[l.Index] != nil:
+			return t.newDomain(t.wired().patched[l.Index], tags)
+		case isPair(l.Kind) && lower != nil && lower.Name < l.Name: // both ends are ours
+			return t.newDomain(lower, tags)
+		default:
+			return t.newDomain(l, tags)
+		}
+	}
+	return t.newDomain(l, tags)
+}
+
+// newDomain returns the domain that a device forms for a VLAN.
+func (t *topology) newDomain(l *link, tags []uint16) domain {
+	d := domain{name: l.Name, kind: ipwitnessv1.LinkRecord_UPLINK, base: l, tags: tags}
+	switch {
+	case l.Kind == "bridge":
+		d.kind = ipwitnessv1.LinkRecord_BRIDGE
+	case l.Master != 0 && l.SlaveKind == "openvswitch":
+		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
+	case isPair(l.Kind) && l.SlaveKind == "bridge" && len(tags) == 0:
+		d.kind = ipwitnessv1.LinkRecord_BRIDGE // the bridge drops untagged frames here
+	case isPair(l.Kind) && !t.isUplink(l, t.peerOf(l)):
+		d.kind = ipwitnessv1.LinkRecord_POINT_TO_POINT
+	}
+	for _, vid := range tags {
+		d.name = fmt.Sprintf("%s.%d", d.name, vid)
+	}
+	return d
+}
+
+// vlanOver returns the VLAN device that takes frames with these tags off one of our own
+// interfaces, or nil if there is none.
+func (t *topology) vlanOver(l *link, tags []uint16) *link {
+	if len(tags) == 0 {
+		return nil
+	}
+	return t.wired().vlans[vlanOn{l.Index, tags[0]}]
+}
+
+// isMaster reports whether all ports of an interface are on one broadcast domain, unless it
+// filters VLANs.
+func isMaster(l *link) bool {
+	return l != nil && (l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team")
+}
+
+// isPair reports whether interfaces of a kind come in pairs.
+func isPair(kind string) bool { return kind == "veth" || kind == "netkit" }
+
+// isChild reports whether interfaces of a kind share the link of their lower device.
+func isChild(kind string) bool {
+	switch kind {
+	case "macvlan", "macvtap", "ipvlan", "ipvtap":
+		return true
+	}
+	return false
+}
+
+// isLocal reports whether addresses on an interface do not count as held.
+func isLocal(l *link) bool {
+	return l.Flags&unix.IFF_LOOPBACK != 0 || l.Kind == "dummy"
+}
+
+// vrfOf returns the name of the VRF that one of our own interfaces, or its master, is in.
+func (t *topology) vrfOf(l *link) string {
+	for range 4 {
+		if l.Kind == "vrf" {
+			return l.Name
+		}
+		if l = t.own.links[l.Master]; l == nil {
+			return ""
+		}
+	}
+	return ""
+}
+
+// peerOf returns the record id of the namespace of the other end of our veth, 0 for none.
+func (t *topology) peerOf(l *link) uint32 {
+	if !isPair(l.Kind) {
+		return 0
+	}
+	if ns := t.byNSID[l.LowerNSID]; ns != nil {
+		return ns.id
+	}
+	for _, ns := range t.attached[l.Index] { // it moved there without a message about our end
+		return ns.id
+	}
+	return 0
+}
+
+// isUplink reports whether frames that enter through our interface come from outside the node.
+// That is true of hardware. It is also true of the veth of a nested node (kind, a test lab):
+// its other end is a port of a switch, and it has an address with the prefix of a LAN here, or
+// is a port of a bridge that has one. A pod's veth has no address, or one with a host prefix.
+// A bridge inside a pod, such as that of a virtual machine, is not a switch, as far as
+// isUplink can tell.
+func (t *topology) isUplink(l *link, peer uint32) bool {
+	if !isPair(l.Kind) {
+		return isPort(l) && l.Kind != "tun"
+	}
+	if peer == 0 {
+		return false
+	}
+	for p, ns := range t.attached[l.Index] {
+		if ns.id != peer || p.Master == 0 || t.names[ns.inode].GetKind() == ipwitnessv1.Workload_POD {
+			continue
+		}
+		if hasPrefix(l) || isMaster(t.own.links[l.Master]) && isSwitch(ns, p) && t.onLAN(t.domainOf(l)) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasPrefix reports whether an interface has an address with the prefix of a LAN.
+func hasPrefix(l *link) bool {
+	for addr, entries := range l.addrs {
+		for _, a := range entries {
+			if int(a.PrefixLength) < addr.BitLen() && usable(addr) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// onLAN reports whether the node has an address with the prefix of a LAN on a domain.
+func (t *topology) onLAN(d domain) bool {
+	for _, l := range t.own.links {
+		if hasPrefix(l) && t.domainOf(l).name == d.name {
+			return true
+		}
+	}
+	return false
+}
+
+// isSwitch reports whether the bridge of a port in another namespace has another port that
+// leads out of that namespace.
+func isSwitch(ns *namespace, port *link) bool {
+	for _, l := range ns.links {
+		if l != port && l.Master == port.Master && (l.Kind == "" || isPair(l.Kind) && l.LowerNSID != rtnetlink.NoNSID) {
+			return true
+		}
+	}
+	return false
+}
+
+// routes reports whether the node routes for the ports of a bridge: it has an address on the
+// bridge, on a VLAN device over it, or behind a veth into it.
+func (t *topology) routes(d domain) bool {
+	if d.kind != ipwitnessv1.LinkRecord_BRIDGE {
+		return false
+	}
+	w := t.wired()
+	if w.routed == nil {
+		w.routed = map[string]bool{}
+		for _, l := range t.own.links {
+			if hasUnicast(l) && !isMaster(t.own.links[l.Master]) {
+				w.routed[t.domainOf(l).name] = true
+			}
+		}
+	}
+	return w.routed[d.name]
+}
+
+func tagsOf(vids ...uint16) (tags []uint16) {
+	for _, vid := range vids {
+		if vid != 0 {
+			tags = append(tags, vid)
+		}
+	}
+	return tags
+}
+
+// hasUnicast reports whether an interface has a unicast address that is not link-local. Every
+// bridge that is up has a link-local address.
+func hasUnicast(l *link) bool {
+	for addr := range l.addrs {
+		if usable(addr) {
+			return true
+		}
+	}
+	return false
+}
+
+func usable(a netip.Addr) bool {
+	return !a.IsLinkLocalUnicast() && !a.IsMulticast() && !a.IsLoopback() && !a.IsUnspecified()
+}
+
+// resolve translates the IFLA_LINK_NETNSID in a message about an interface of another
+// namespace. In a message the nsid is from the table of that namespace, in an answer from
+// ours. If it cannot be known yet, it is left unresolved until our end of the pair reports it
+// or an address depends on it. A request would have to wait for the rtnl lock, which the
+// process that creates the pod holds at that time.
+func (t *topology) resolve(ns *namespace, m rtnetlink.Link) rtnetlink.Link {
+	host, old := t.own.links[m.Lower], ns.links[m.Index]
+	switch {
+	case m.LowerNSID == rtnetlink.NoNSID: // the lower device is in its own namespace
+	case host != nil && isPeer(host, ns, m):
+		m.LowerNSID = t.ownNSID
+	case old != nil && old.Kind == m.Kind && old.Lower == m.Lower && old.LowerNSID != rtnetlink.NoNSID:
+		m.LowerNSID = old.LowerNSID // if our end had moved, there would be a message about it
+	default:
+		m.LowerNSID = rtnetlink.Unresolved
+	}
+	return m
+}
+
+// isPeer reports whether m of ns is the other end of our interface.
+func isPeer(host *link, ns *namespace, m rtnetlink.Link) bool {
+	return isPair(m.Kind) && isPair(host.Kind) && host.LowerNSID == ns.nsid && host.Lower == m.Index && m.Lower == host.Index
+}
+
+// carries reports whether the domains of other interfaces may depend on one of our own
+// interfaces. None depend on our end of a pod's veth, of which there are hundreds.
+func (t *topology) carries(l *link) bool {
+	return !isPair(l.Kind) || t.lowerOf(l) != nil
+}
+
+// join adds an interface to attached, if its peer or lower device is one of our own interfaces.
+func (t *topology) join(ns *namespace, l *link) {
+	if ns == t.own || l.LowerNSID != t.ownNSID {
+		return
+	}
+	if t.attached[l.Lower] == nil {
+		t.attached[l.Lower] = map[*link]*namespace{}
+	}
+	t.attached[l.Lower][l] = ns
+}
+
+// part removes an interface from attached.
+func (t *topology) part(l *link) {
+	if delete(t.attached[l.Lower], l); len(t.attached[l.Lower]) == 0 {
+		delete(t.attached, l.Lower)
+	}
+}
+
+// all returns every mirrored namespace.
+func (t *topology) all() []*namespace {
+	return append(slices.Collect(maps.Values(t.byNSID)), t.own)
+}
+
+// ours reports whether a namespace belongs to this node: one of its interfaces has its peer or
+// lower device in our own namespace. Other namespaces of the machine belong to others.
+func (t *topology) ours(ns *namespace) bool {
+	if ns == t.own {
+		return true
+	}
+	for _, l := range ns.links {
+		if l.LowerNSID == t.ownNSID {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,97 @@
+// Package proc reads what the kernel says of processes: /proc/PID/stat, their
+// network namespaces, and the containers that their cgroups belong to.
+//
+// What may not live here: any knowledge of workloads or of this node's namespaces.
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/form"
+)
+
+// Dir is the path of a proc file system.
+type Dir string
+
+// Process is a process, as /proc/PID/stat describes it.
+type Process struct {
+	PID, Parent int
+	Name        string
+	Start       uint64 // in clock ticks since boot: distinguishes two processes that had the same PID
+	Ended       bool   // the process has ended, but its namespace may still exist
+}
+
+// TicksPerSecond is USER_HZ, the unit of starttime in /proc/PID/stat.
+const TicksPerSecond = 100
+
+// BootTicks returns the time since boot in clock ticks, or 0 if the clock cannot be read.
+func BootTicks() uint64 {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		return 0
+	}
+	return uint64(t.Nano()) / (1e9 / TicksPerSecond)
+}
+
+// Path returns the path of a file of a process.
+func (d Dir) Path(pid int, file string) string {
+	return filepath.Join(string(d), strconv.Itoa(pid), file)
+}
+
+// Netns returns the inode of the network namespace that a process is in.
+func (d Dir) Netns(pid int) (uint64, error) {
+	var link [64]byte
+	size, err := unix.Readlink(string(d)+"/"+strconv.Itoa(pid)+"/ns/net", link[:]) // net:[4026531840]
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(string(link[:size]), "net:["), "]"), 10, 64)
+}
+
+// Process reads the status of a process.
+func (d Dir) Process(pid int) (Process, error) {
+	data, err := os.ReadFile(d.Path(pid, "stat"))
+	if err != nil {
+		return Process{}, err
+	}
+	return parseStat(string(data))
+}
+
+// Container returns the container that the cgroup of a process belongs to, or the
+// zero value if there is none or it cannot be read.
+func (d Dir) Container(pid int) Container {
+	data, err := os.ReadFile(d.Path(pid, "cgroup"))
+	if err != nil {
+		return Container{}
+	}
+	return parseCgroup(string(data))
+}
+
+var errNoStat = errors.New("not the status of a process")
+
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)). The name of a process may
+// contain any bytes, including blanks and parentheses.
+func parseStat(data string) (Process, error) {
+	begin, end := strings.IndexByte(data, '('), strings.LastIndexByte(data, ')')
+	if begin < 1 || end < begin {
+		return Process{}, errNoStat
+	}
+	fields := strings.Fields(data[end+1:]) // from the third one on
+	if len(fields) < 20 {
+		return Process{}, errNoStat
+	}
+	pid, e1 := strconv.Atoi(strings.TrimSpace(data[:begin]))
+	parent, e2 := strconv.Atoi(fields[1])
+	start, e3 := strconv.ParseUint(fields[19], 10, 64)
+	if err := errors.Join(e1, e2, e3); err != nil {
+		return Process{}, fmt.Errorf("%w: %w", errNoStat, err)
+	}
+	return Process{PID: pid, Parent: parent, Name: form.Printable(data[begin+1 : end]), Start: start, Ended: fields[0] == "Z" || fields[0] == "X"}, nil
+}

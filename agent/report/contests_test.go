@@ -1,0 +1,61 @@
+package report
+
+import (
+	"log/slog"
+	"net/netip"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
+)
+
+func TestAddressIsContestedAsLongAsOneAggregatorSaysSo(t *testing.T) {
+	looked := map[netip.Addr]bool{}
+	all := NewContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
+		if looked[addr] == on {
+			t.Errorf("contest of %s: was set to %v twice", addr, on)
+		}
+		looked[addr] = on
+	})
+	addr := netip.MustParseAddr("10.0.0.1")
+	want := func(on bool) {
+		t.Helper()
+		if looked[addr] != on {
+			t.Errorf("contested: got %v, want %v", looked[addr], on)
+		}
+	}
+	one, two := all.of(), all.of()
+	one.set(addr, false)
+	want(false)
+	one.set(addr, true)
+	one.set(addr, true)
+	two.set(addr, true)
+	want(true)
+	one.set(addr, false)
+	one.set(addr, false)
+	want(true)
+	one.set(addr, true)
+	two.end()
+	want(true)
+	one.end()
+	want(false)
+	if len(all.by) != 0 {
+		t.Errorf("contests after all ended: got %v, want none", all.by)
+	}
+}
+
+func TestContestsAreNoMoreThanTheObserverTakes(t *testing.T) {
+	looked := 0
+	all := NewContests(slog.New(slog.DiscardHandler), func(netip.Addr, bool) { looked++ })
+	one := all.of()
+	for i := range maxContests + 10 {
+		one.set(tabletest.Claim(i).Address, true)
+	}
+	if looked != maxContests || len(one.held) != maxContests {
+		t.Errorf("contests: got %d, %d held, want %d", looked, len(one.held), maxContests)
+	}
+	one.set(tabletest.Claim(0).Address, false)
+	one.set(tabletest.Claim(maxContests).Address, true)
+	if _, held := one.held[tabletest.Claim(maxContests).Address]; !held {
+		t.Error("an address was refused when there was room again")
+	}
+}

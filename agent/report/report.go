@@ -1,0 +1,200 @@
+// Package report sends the table to the aggregators: for each of them a stream that begins
+// with a snapshot and goes on with changes.
+//
+// What may not live here: sources of claims.
+package report
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ipwitness/ipwitness/agent/table"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A Reporter sends the table to one aggregator.
+type Reporter struct {
+	log       *slog.Logger
+	table     *table.Table
+	hello     *ipwitnessv1.Hello
+	client    ipwitnessv1.ReportServiceClient
+	check     func([]netip.Addr) bool // see newReporter
+	contests  *Contests
+	connected atomic.Bool // the aggregator has answered on the stream
+}
+
+// New returns a reporter to the aggregator that conn leads to. check reads addresses
+// again from their sources, and reports whether it could.
+func New(log *slog.Logger, t *table.Table, hello *ipwitnessv1.Hello, conn grpc.ClientConnInterface,
+	check func([]netip.Addr) bool, contests *Contests,
+) *Reporter {
+	return &Reporter{
+		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, contests: contests,
+	}
+}
+
+// IsConnected reports whether the aggregator has answered on the current stream.
+func (r *Reporter) IsConnected() bool { return r.connected.Load() }
+
+// The first and the longest wait between two attempts to connect, and between two streams
+// that end early.
+const (
+	FirstBackoff = 100 * time.Millisecond
+	LastBackoff  = 3 * time.Second
+)
+
+// takenOverBackoff is the wait after another stream to the same aggregator took over.
+// Without it, two streams would take over from each other all the time, each with a
+// snapshot.
+const takenOverBackoff = time.Minute
+
+// silentFor is how long an aggregator that pings may be silent. It pings every few seconds.
+const silentFor = 30 * time.Second
+
+var (
+	errEnded  = errors.New("the aggregator ended the stream")
+	errSilent = fmt.Errorf("the aggregator has said nothing for %s", silentFor)
+)
+
+// Run keeps a stream until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	backoff := FirstBackoff
+	said := "" // the last logged reason, so that it is logged once
+	for {
+		lasted, err := r.stream(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if lasted > LastBackoff {
+			backoff, said = FirstBackoff, ""
+		}
+		reason := status.Convert(err).Message()
+		if status.Code(err) == codes.Aborted {
+			// Not by our own next stream, which begins after the end of this one.
+			backoff = takenOverBackoff
+			reason += ": is this the same aggregator as that of another --aggregator, or was this machine cloned while it ran?"
+		}
+		wait := backoff/2 + rand.N(backoff/2)
+		level := slog.LevelDebug
+		if reason != said {
+			level, said = slog.LevelWarn, reason
+		}
+		r.log.Log(ctx, level, "report to the aggregator ended, trying again", "error", reason, "wait", wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		backoff = min(backoff*2, LastBackoff)
+	}
+}
+
+// stream opens one stream, serves it until it ends, and returns how long it lasted.
+func (r *Reporter) stream(ctx context.Context) (lasted time.Duration, err error) {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	g, ctx := errgroup.WithContext(ctx)
+	stream, err := r.client.Report(ctx)
+	if status.Code(err) == codes.Unavailable && ctx.Err() == nil {
+		r.log.Warn("cannot reach the aggregator: what is witnessed is kept, and reported once it can be reached",
+			"error", status.Convert(err).Message())
+		// The connection retries with a backoff of its own.
+		stream, err = r.client.Report(ctx, grpc.WaitForReady(true))
+	}
+	if err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	reader := r.table.Attach()
+	defer reader.Detach()
+	contests := r.contests.of()
+	defer contests.end()
+	defer r.connected.Store(false)
+	g.Go(func() error { return r.receive(stream, reader, contests, end) })
+	g.Go(func() error {
+		err := r.send(ctx, stream, reader)
+		if errors.Is(err, io.EOF) {
+			return nil // the stream has ended, and receive gets the reason
+		}
+		return err
+	})
+	_ = g.Wait() // the cause is more specific
+	return time.Since(begin), context.Cause(ctx)
+}
+
+// send sends the table and its changes.
+func (r *Reporter) send(ctx context.Context, stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader) error {
+	hello := r.hello
+	for sequence := uint64(1); ; sequence++ {
+		m := reader.Take(time.Now())
+		for ; m == nil; m = reader.Take(time.Now()) {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-reader.Wake():
+			}
+		}
+		m.Sequence, m.Hello, hello = sequence, hello, nil
+		if err := stream.Send(m); err != nil {
+			return err
+		}
+	}
+}
+
+// receive serves the requests of the aggregator. If an aggregator that pings falls silent,
+// receive ends the stream.
+func (r *Reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader *table.Reader, contests *contestsOf, end func(error)) error {
+	silence := time.AfterFunc(silentFor, func() { end(errSilent) })
+	silence.Stop() // until the first ping: older aggregators do not ping
+	defer silence.Stop()
+	pings := false
+	for {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return errEnded
+		case err != nil:
+			return err
+		}
+		if pings = pings || m.GetPing() != 0; pings {
+			silence.Reset(silentFor)
+		}
+		if !r.connected.Swap(true) {
+			r.log.Info("reporting to the aggregator")
+		}
+		for _, c := range m.GetContests() {
+			if addr, ok := netip.AddrFromSlice(c.GetAddress()); ok {
+				contests.set(addr.Unmap(), c.GetContested())
+			}
+		}
+		if c := m.GetCheck(); c != nil {
+			var addrs []netip.Addr
+			for _, b := range c.GetAddresses() {
+				if addr, ok := netip.AddrFromSlice(b); ok {
+					addrs = append(addrs, addr.Unmap())
+				}
+			}
+			if r.check(addrs) { // otherwise the aggregator repeats the check
+				reader.Answer(table.Questions{Checks: []uint64{c.GetId()}})
+			}
+		}
+		if id := m.GetPing(); id != 0 {
+			reader.Answer(table.Questions{Ping: id})
+		}
+		if m.GetResync() {
+			reader.Resync()
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package report
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// fakeAggregator hands the streams that it gets to a test.
+type fakeAggregator struct {
+	ipwitnessv1.UnimplementedReportServiceServer
+	streams chan *fakeStream
+}
+
+type fakeStream struct {
+	ipwitnessv1.ReportService_ReportServer
+	t   *testing.T
+	end chan error
+}
+
+func (f *fakeAggregator) Report(s ipwitnessv1.ReportService_ReportServer) error {
+	fs := &fakeStream{ReportService_ReportServer: s, end: make(chan error)}
+	f.streams <- fs
+	select {
+	case err := <-fs.end:
+		return err
+	case <-s.Context().Done():
+		return nil
+	}
+}
+
+func (s *fakeStream) next() *ipwitnessv1.ReportRequest {
+	s.t.Helper()
+	m, err := s.Recv()
+	if err != nil {
+		s.t.Fatal("receive report: ", err)
+	}
+	return m
+}
+
+// startReporter runs a reporter against a fake aggregator until the test ends.
+func startReporter(t *testing.T, r *Reporter) func() *fakeStream {
+	t.Helper()
+	listener := bufconn.Listen(1 << 20)
+	server := grpc.NewServer()
+	agg := &fakeAggregator{streams: make(chan *fakeStream)}
+	ipwitnessv1.RegisterReportServiceServer(server, agg)
+	go func() { _ = server.Serve(listener) }()
+	conn, err := grpc.NewClient("passthrough:///bufconn",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.log = slog.New(slog.DiscardHandler)
+	if r.contests == nil {
+		r.contests = NewContests(r.log, func(netip.Addr, bool) {})
+	}
+	r.client = ipwitnessv1.NewReportServiceClient(conn)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("reporter: got %v after cancel, want nil", err)
+		}
+		_ = conn.Close()
+		server.Stop()
+	})
+	return func() *fakeStream {
+		s := <-agg.streams
+		s.t = t
+		return s
+	}
+}
+
+func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
+	tab := table.New()
+	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
+	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
+	s := startReporter(t, r)()
+
+	m := s.next()
+	if m.GetSequence() != 1 || m.GetHello().GetNode() != "node1" || !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 1 {
+		t.Fatalf("first message: got %v, want hello and a whole snapshot", m)
+	}
+	tab.Update(func() { tab.Add(tabletest.Claim(2), table.Claim{Count: 1}, time.Now()) })
+	if m = s.next(); m.GetSequence() != 2 || m.GetHello() != nil || m.GetSnapshotBegin() || len(m.GetClaims()) != 1 {
+		t.Fatalf("second message: got %v, want one change", m)
+	}
+
+	if err := s.Send(&ipwitnessv1.ReportResponse{Resync: true}); err != nil {
+		t.Fatal(err)
+	}
+	if m = s.next(); m.GetSequence() != 3 || !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 2 {
+		t.Fatalf("answer to resync: got %v, want a snapshot of two claims", m)
+	}
+}
+
+func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
+	tab := table.New()
+	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
+	next := startReporter(t, r)
+	first := next()
+	if m := first.next(); !m.GetSnapshotEnd() {
+		t.Fatalf("snapshot of an empty table: got %v", m)
+	}
+	first.end <- context.Canceled
+	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
+	second := next()
+	if m := second.next(); m.GetSequence() != 1 || m.GetHello() == nil || len(m.GetClaims()) != 1 {
+		t.Fatalf("first message of the second stream: got %v, want hello and the claim", m)
+	}
+}
+
+func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
+	tab := table.New()
+	asked := make(chan []netip.Addr, 1)
+	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{}}
+	readable := false
+	r.check = func(addrs []netip.Addr) bool {
+		if !readable {
+			readable = true
+			return false
+		}
+		tab.Update(func() { tab.Add(tabletest.Claim(9), table.Claim{Count: 1}, time.Now()) })
+		asked <- addrs
+		return true
+	}
+	contested := make(chan netip.Addr, 1)
+	r.contests = NewContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
+		if on {
+			contested <- addr
+		}
+	})
+	s := startReporter(t, r)()
+	s.next()
+	addr := netip.MustParseAddr("10.0.0.9")
+	// The first time it cannot be read: that is no answer.
+	if err := s.Send(&ipwitnessv1.ReportResponse{Check: &ipwitnessv1.Check{Id: 41, Addresses: [][]byte{addr.AsSlice()}}}); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Send(&ipwitnessv1.ReportResponse{
+		Check:    &ipwitnessv1.Check{Id: 42, Addresses: [][]byte{addr.AsSlice(), {1, 2, 3}}},
+		Contests: []*ipwitnessv1.Contest{{Address: addr.AsSlice(), Contested: true}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for {
+		m := s.next()
+		found = found || len(m.GetClaims()) == 1
+		if len(m.GetChecked()) == 0 {
+			continue
+		}
+		if m.GetChecked()[0] != 42 || !found {
+			t.Errorf("answer: got %v, claim sent before %v, want check 42 after its claim", m.GetChecked(), found)
+		}
+		break
+	}
+	if got := <-asked; len(got) != 1 || got[0] != addr {
+		t.Errorf("addresses that were read again: got %v, want %v", got, addr)
+	}
+	if got := <-contested; got != addr {
+		t.Errorf("contested address: got %v, want %v", got, addr)
+	}
+}

@@ -1,0 +1,339 @@
+package rtnetlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/form"
+)
+
+// Link is what the agent uses of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
+type Link struct {
+	Index     int32
+	Name      string
+	Kind      string // IFLA_INFO_KIND: veth, bridge, …; empty for hardware
+	SlaveKind string // IFLA_INFO_SLAVE_KIND, the kind of its master: bridge, bond, openvswitch, vrf
+	MAC       string // raw bytes
+	ARPHRD    uint16
+	Flags     uint32
+	Lower     int32 // IFLA_LINK: veth peer, or lower device; 0 for none
+	LowerNSID int32 // IFLA_LINK_NETNSID; NoNSID if the lower device is in the same namespace
+	Master    int32
+	VLAN      uint16 // VLAN devices only
+	Filtering bool   // bridges only: by VLAN
+	// defaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
+	DefaultPVID uint16
+}
+
+// Address is what the agent uses of RTM_NEWADDR and RTM_DELADDR.
+type Address struct {
+	Index        int32
+	Addr         netip.Addr // IFA_LOCAL
+	Peer         netip.Addr // IFA_ADDRESS: the peer, if the address is a point-to-point address
+	PrefixLength uint8
+	Flags        uint32
+	Created      time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
+}
+
+// A Hop is one path of a route: an interface and, if the route has one, the gateway.
+type Hop struct {
+	Index   int32
+	Gateway netip.Addr
+}
+
+// A Message is one message of the route family, with the namespace that it is about.
+type Message struct {
+	Type    uint16
+	NSID    int32 // noNSID: our own
+	Link    Link
+	Address Address
+	ID      int32  // RTM_NEWNSID, RTM_DELNSID
+	PVID    uint16 // rtmNewPort
+}
+
+// NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which are about
+// a bridge or a port of one. The number is not used by netlink.
+const NewPort uint16 = 0xffff
+
+// parse parses one message of the listener, and reports whether its type is a known one.
+func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
+	*m = Message{Type: typ, NSID: nsid}
+	switch typ {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+		if len(data) > 0 && data[0] != unix.AF_UNSPEC {
+			if data[0] != unix.AF_BRIDGE || typ != unix.RTM_NEWLINK {
+				return false, nil // a port left its bridge: not the end of an interface
+			}
+			m.Type = NewPort
+			m.Link.Index, m.PVID, err = parsePort(data)
+			return true, err
+		}
+		m.Link, err = parseLink(data)
+	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		m.Address, err = parseAddr(data)
+	case unix.RTM_NEWNSID, unix.RTM_DELNSID:
+		m.ID, err = parseNSID(data)
+	default:
+		return false, nil
+	}
+	return true, err
+}
+
+// controlNSID returns the nsid of the namespace that a message came from, noNSID for our
+// own.
+func controlNSID(oob []byte) int32 {
+	for len(oob) >= unix.SizeofCmsghdr {
+		h, data, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			break
+		}
+		if h.Level == unix.SOL_NETLINK && h.Type == unix.NETLINK_LISTEN_ALL_NSID && len(data) >= 4 {
+			return int32(binary.NativeEndian.Uint32(data))
+		}
+		oob = rest
+	}
+	return NoNSID
+}
+
+// header is struct nlmsghdr without its length.
+type header struct {
+	typ, flags uint16
+	seq        uint32
+}
+
+// messages yields the messages of one datagram, up to the first one that does not fit.
+func messages(b []byte) func(yield func(header, []byte) bool) {
+	return func(yield func(header, []byte) bool) {
+		for len(b) >= unix.SizeofNlMsghdr {
+			n := int(binary.NativeEndian.Uint32(b))
+			if n < unix.SizeofNlMsghdr || n > len(b) {
+				return
+			}
+			h := header{
+				typ:   binary.NativeEndian.Uint16(b[4:]),
+				flags: binary.NativeEndian.Uint16(b[6:]),
+				seq:   binary.NativeEndian.Uint32(b[8:]),
+			}
+			if !yield(h, b[unix.SizeofNlMsghdr:n]) {
+				return
+			}
+			b = b[min(align4(n), len(b)):]
+		}
+	}
+}
+
+// attributes yields the attributes (struct nlattr) in b, up to the first one that does not
+// fit. Flag bits of the type are removed.
+func attributes(b []byte) func(yield func(uint16, []byte) bool) {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofNlAttr {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < unix.SizeofNlAttr || n > len(b) {
+				return
+			}
+			if !yield(binary.NativeEndian.Uint16(b[2:])&nlaTypeMask, b[unix.SizeofNlAttr:n]) {
+				return
+			}
+			b = b[min(align4(n), len(b)):]
+		}
+	}
+}
+
+func align4(n int) int { return (n + 3) &^ 3 }
+
+// appendAttr appends an attribute of four bytes.
+func appendAttr(b []byte, typ uint16, val uint32) []byte {
+	b = binary.NativeEndian.AppendUint16(b, unix.SizeofNlAttr+4)
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	return binary.NativeEndian.AppendUint32(b, val)
+}
+
+// u32 returns the value of an attribute of four bytes, or 0 if it has another length.
+func u32(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}
+
+// errShort is returned for a message that ends within its header.
+var errShort = errors.New("message is too short")
+
+// parseLink parses struct ifinfomsg and its attributes.
+func parseLink(b []byte) (Link, error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return Link{}, fmt.Errorf("parse link: %w", errShort)
+	}
+	l := Link{
+		ARPHRD:    binary.NativeEndian.Uint16(b[2:]),
+		Index:     int32(binary.NativeEndian.Uint32(b[4:])),
+		Flags:     binary.NativeEndian.Uint32(b[8:]),
+		LowerNSID: NoNSID,
+	}
+	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
+		switch typ {
+		case unix.IFLA_IFNAME:
+			l.Name = form.Printable(unix.ByteSliceToString(val))
+		case unix.IFLA_ADDRESS:
+			l.MAC = string(val)
+		case unix.IFLA_LINK:
+			l.Lower = int32(u32(val))
+		case unix.IFLA_LINK_NETNSID:
+			if l.LowerNSID = int32(u32(val)); l.LowerNSID < 0 {
+				l.LowerNSID = Elsewhere
+			}
+		case unix.IFLA_MASTER:
+			l.Master = int32(u32(val))
+		case unix.IFLA_LINKINFO:
+			var data []byte
+			for typ, val := range attributes(val) {
+				switch typ {
+				case unix.IFLA_INFO_KIND:
+					l.Kind = form.Printable(unix.ByteSliceToString(val))
+				case unix.IFLA_INFO_SLAVE_KIND:
+					l.SlaveKind = form.Printable(unix.ByteSliceToString(val))
+				case unix.IFLA_INFO_DATA:
+					data = val
+				}
+			}
+			for typ, val := range attributes(data) {
+				switch {
+				case l.Kind == "vlan" && typ == iflaVLANID && len(val) == 2:
+					l.VLAN = binary.NativeEndian.Uint16(val)
+				case l.Kind == "bridge" && typ == iflaBridgeFiltering && len(val) == 1:
+					l.Filtering = val[0] != 0
+				case l.Kind == "bridge" && typ == iflaBridgeDefaultPVID && len(val) == 2:
+					l.DefaultPVID = binary.NativeEndian.Uint16(val)
+				}
+			}
+		}
+	}
+	return l, nil
+}
+
+// parsePort returns the interface that a message of the family AF_BRIDGE is about, and the
+// VLAN that it assigns to untagged frames, 0 for none. The index is 0 if a network card
+// describes its embedded switch, which does not tell about the bridge that the card may be
+// a port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
+func parsePort(b []byte) (index int32, pvid uint16, err error) {
+	if len(b) < unix.SizeofIfInfomsg {
+		return 0, 0, fmt.Errorf("parse bridge port: %w", errShort)
+	}
+	index = int32(binary.NativeEndian.Uint32(b[4:]))
+	for typ, val := range attributes(b[unix.SizeofIfInfomsg:]) {
+		if typ != unix.IFLA_AF_SPEC {
+			continue
+		}
+		for typ, val := range attributes(val) {
+			if typ == iflaBridgeFlags && len(val) == 2 && binary.NativeEndian.Uint16(val)&bridgeFlagsSelf != 0 {
+				return 0, 0, nil
+			}
+			// struct bridge_vlan_info: flags, vid.
+			if typ == iflaBridgeVLANInfo && len(val) == 4 && binary.NativeEndian.Uint16(val)&bridgeVLANPVID != 0 {
+				pvid = binary.NativeEndian.Uint16(val[2:])
+			}
+		}
+	}
+	return index, pvid, nil
+}
+
+// parseAddr parses struct ifaddrmsg and its attributes.
+func parseAddr(b []byte) (Address, error) {
+	if len(b) < unix.SizeofIfAddrmsg {
+		return Address{}, fmt.Errorf("parse address: %w", errShort)
+	}
+	a := Address{
+		PrefixLength: b[1],
+		Flags:        uint32(b[2]),
+		Index:        int32(binary.NativeEndian.Uint32(b[4:])),
+	}
+	var address, local netip.Addr
+	for typ, val := range attributes(b[unix.SizeofIfAddrmsg:]) {
+		switch typ {
+		case unix.IFA_ADDRESS:
+			address, _ = netip.AddrFromSlice(val)
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(val)
+		case unix.IFA_FLAGS:
+			a.Flags = u32(val)
+		case unix.IFA_CACHEINFO: // two lifetimes, then cstamp and tstamp
+			if len(val) >= 16 {
+				a.Created = time.Duration(binary.NativeEndian.Uint32(val[8:])) * 10 * time.Millisecond
+			}
+		}
+	}
+	a.Peer = address
+	if a.Addr = local; !local.IsValid() {
+		a.Addr = address
+	}
+	if !a.Addr.IsValid() {
+		return a, errors.New("parse address: no IFA_LOCAL and no IFA_ADDRESS")
+	}
+	return a, nil
+}
+
+// parseRoute returns the hops in a struct rtmsg and its attributes. It returns none for a
+// route that is not unicast, such as the route of a local address.
+func parseRoute(b []byte) ([]Hop, error) {
+	if len(b) < unix.SizeofRtMsg {
+		return nil, fmt.Errorf("parse route: %w", errShort)
+	}
+	if b[7] != unix.RTN_UNICAST {
+		return nil, nil
+	}
+	var one Hop
+	var out []Hop
+	for typ, val := range attributes(b[unix.SizeofRtMsg:]) {
+		switch typ {
+		case unix.RTA_OIF:
+			one.Index = int32(u32(val))
+		case unix.RTA_MULTIPATH:
+			// Each struct rtnexthop has attributes of its own.
+			for len(val) >= unix.SizeofRtNexthop {
+				n := int(binary.NativeEndian.Uint16(val))
+				if n < unix.SizeofRtNexthop || n > len(val) {
+					break
+				}
+				h := Hop{Index: int32(binary.NativeEndian.Uint32(val[4:]))}
+				for typ, val := range attributes(val[unix.SizeofRtNexthop:n]) {
+					h.setGateway(typ, val)
+				}
+				out = append(out, h)
+				val = val[min(align4(n), len(val)):]
+			}
+		default:
+			one.setGateway(typ, val)
+		}
+	}
+	if one.Index != 0 {
+		out = append(out, one)
+	}
+	return out, nil
+}
+
+func (h *Hop) setGateway(typ uint16, val []byte) {
+	switch {
+	case typ == unix.RTA_GATEWAY:
+		h.Gateway, _ = netip.AddrFromSlice(val)
+	case typ == unix.RTA_VIA && len(val) > 2: // struct rtvia: a family, and an address of that family
+		h.Gateway, _ = netip.AddrFromSlice(val[2:])
+	}
+}
+
+// parseNSID parses struct rtgenmsg and NETNSA_NSID.
+func parseNSID(b []byte) (int32, error) {
+	if len(b) < 4 {
+		return NoNSID, fmt.Errorf("parse namespace id: %w", errShort)
+	}
+	for typ, val := range attributes(b[4:]) {
+		if typ == netnsaNSID {
+			return int32(u32(val)), nil
+		}
+	}
+	return NoNSID, nil
+}

@@ -1,0 +1,459 @@
+// Package rtnetlink asks the kernel for links, addresses, routes and ids of network
+// namespaces, and listens for their changes (rtnetlink(7)).
+//
+// What may not live here: state. Package kernel keeps what messages say.
+package rtnetlink
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// NoNSID is the nsid of a namespace that has none in our table, such as our own
+// (NETNSA_NSID_NOT_ASSIGNED in include/uapi/linux/net_namespace.h).
+const NoNSID int32 = -1
+
+// Elsewhere stands for the nsid of another namespace that has none because it is being
+// destroyed.
+const Elsewhere int32 = -2
+
+// Unresolved stands for the nsid of a namespace of which only the nsid in the table of a
+// third namespace is known.
+const Unresolved int32 = -3
+
+// Attributes that golang.org/x/sys does not name.
+const (
+	netnsaNSID = 1 // NETNSA_NSID
+	netnsaFD   = 3 // NETNSA_FD
+
+	iflaVLANID            = 1  // IFLA_VLAN_ID, in IFLA_INFO_DATA of a VLAN device
+	iflaBridgeFiltering   = 7  // IFLA_BR_VLAN_FILTERING, in IFLA_INFO_DATA of a bridge
+	iflaBridgeDefaultPVID = 39 // IFLA_BR_VLAN_DEFAULT_PVID, likewise
+	iflaBridgeFlags       = 0  // IFLA_BRIDGE_FLAGS, in IFLA_AF_SPEC of the family AF_BRIDGE
+	bridgeFlagsSelf       = 2  // BRIDGE_FLAGS_SELF
+	iflaBridgeVLANInfo    = 2  // IFLA_BRIDGE_VLAN_INFO, likewise
+	bridgeVLANPVID        = 2  // BRIDGE_VLAN_INFO_PVID
+
+	nlaTypeMask   = 0x3fff // NLA_TYPE_MASK: without the flags NESTED and NET_BYTEORDER
+	rtextSkipStat = 1 << 3 // RTEXT_FILTER_SKIP_STATS: leaves 200 bytes of counters out
+	rtextVLANs    = 1 << 2 // RTEXT_FILTER_BRVLAN_COMPRESSED: ranges of VLANs, not each
+)
+
+// ErrNamespaceGone is returned for an nsid that names no existing namespace.
+var ErrNamespaceGone = errors.New("network namespace is gone")
+
+// An Conn sends requests in the network namespace of the thread that created it. It is not
+// safe for concurrent use.
+type Conn struct {
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+// Dial opens a socket for requests. It fails if the kernel has no strict checking,
+// because the kernel would then ignore IFA_TARGET_NETNSID and answer with our own
+// addresses.
+func Dial() (*Conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	r := &Conn{fd: fd, buf: make([]byte, 64<<10)}
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("set NETLINK_GET_STRICT_CHK (needs Linux 4.20): %w", err)
+	}
+	// Extended acknowledgements only make errors readable.
+	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1)
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10})
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("bind rtnetlink socket: %w", err)
+	}
+	return r, nil
+}
+
+// Close closes the socket.
+func (r *Conn) Close() { _ = unix.Close(r.fd) }
+
+// do sends one request and calls fn with each message of the answer.
+func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byte) error) error {
+	r.seq++
+	req := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(body))
+	binary.NativeEndian.PutUint32(req[0:], uint32(unix.SizeofNlMsghdr+len(body)))
+	binary.NativeEndian.PutUint16(req[4:], typ)
+	binary.NativeEndian.PutUint16(req[6:], flags|unix.NLM_F_REQUEST)
+	binary.NativeEndian.PutUint32(req[8:], r.seq)
+	if err := unix.Sendto(r.fd, append(req, body...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+
+	var fault error // the first error of fn: the rest of the answer must still be read
+	interrupted := false
+	for {
+		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return fmt.Errorf("receive: %w", err)
+		}
+		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
+			continue // only the kernel may answer
+		}
+		for h, data := range messages(r.buf[:n]) {
+			if h.seq != r.seq {
+				continue // left over from a request that was given up
+			}
+			interrupted = interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
+			switch h.typ {
+			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+				// A dump's error hides in the payload of NLMSG_DONE.
+				if len(data) >= 4 {
+					if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
+						return ackError(h, data, unix.Errno(-errno))
+					}
+				}
+				if fault == nil && interrupted {
+					return errDumpInterrupted
+				}
+				return fault
+			case unix.NLMSG_NOOP:
+			default:
+				if fault == nil && fn != nil {
+					fault = fn(h.typ, data)
+				}
+				if flags&(unix.NLM_F_DUMP|unix.NLM_F_ACK) == 0 {
+					return fault
+				}
+			}
+		}
+	}
+}
+
+// errDumpInterrupted is returned if the list changed while it was read (NLM_F_DUMP_INTR).
+var errDumpInterrupted = errors.New("dump was interrupted by a change")
+
+// ackError adds the kernel's explanation (NLMSGERR_ATTR_MSG) to its errno.
+func ackError(h header, data []byte, errno unix.Errno) error {
+	off := 4
+	if h.typ == unix.NLMSG_ERROR {
+		off = unix.SizeofNlMsgerr
+		if h.flags&unix.NLM_F_CAPPED == 0 && len(data) >= unix.SizeofNlMsgerr {
+			if inner := int(binary.NativeEndian.Uint32(data[4:])); inner > unix.SizeofNlMsghdr {
+				off += inner - unix.SizeofNlMsghdr
+			}
+		}
+	}
+	if h.flags&unix.NLM_F_ACK_TLVS != 0 && off <= len(data) {
+		for typ, val := range attributes(data[off:]) {
+			if typ == unix.NLMSGERR_ATTR_MSG {
+				return fmt.Errorf("%w (%s)", errno, unix.ByteSliceToString(val))
+			}
+		}
+	}
+	return errno
+}
+
+// dump repeats a dump that a change interrupted. Each attempt calls reset, and then fn for
+// each message.
+func (r *Conn) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, data []byte) error) error {
+	var err error
+	for range 16 {
+		reset()
+		if err = r.do(typ, unix.NLM_F_DUMP, body, fn); !errors.Is(err, errDumpInterrupted) {
+			return err
+		}
+	}
+	return err
+}
+
+// target appends the attribute that sends a request to another namespace.
+func target(body []byte, attr uint16, nsid int32) []byte {
+	if nsid == NoNSID {
+		return body
+	}
+	return appendAttr(body, attr, uint32(nsid))
+}
+
+// Links lists the interfaces of a namespace.
+func (r *Conn) Links(nsid int32) ([]Link, error) {
+	var out []Link
+	body := make([]byte, unix.SizeofIfInfomsg)
+	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
+	err := r.dump(unix.RTM_GETLINK, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
+		l, err := parseLink(data)
+		out = append(out, l)
+		return err
+	})
+	return out, namespaceError("list links", nsid, err)
+}
+
+// Link returns one interface of a namespace, or unix.ENODEV if there is none.
+func (r *Conn) Link(nsid, index int32) (Link, error) {
+	var out Link
+	body := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(body[4:], uint32(index))
+	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
+	err := r.do(unix.RTM_GETLINK, 0, body, func(_ uint16, data []byte) (err error) {
+		out, err = parseLink(data)
+		return err
+	})
+	return out, namespaceError("get link", nsid, err)
+}
+
+// Addresses lists the IPv4 and IPv6 addresses of a namespace, or of one of its interfaces if
+// index is not 0.
+func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
+	var out []Address
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		begin := len(out)
+		body := make([]byte, unix.SizeofIfAddrmsg)
+		body[0] = family
+		binary.NativeEndian.PutUint32(body[4:], uint32(index))
+		body = target(body, unix.IFA_TARGET_NETNSID, nsid)
+		err := r.dump(unix.RTM_GETADDR, body, func() { out = out[:begin] }, func(typ uint16, data []byte) error {
+			if typ != unix.RTM_NEWADDR {
+				return nil // without IPv6 the kernel answers AF_INET6 with other families' messages
+			}
+			a, err := parseAddr(data)
+			if err == nil && (index == 0 || a.Index == index) {
+				out = append(out, a)
+			}
+			return err
+		})
+		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
+			break // a kernel without IPv6
+		}
+		if errors.Is(err, unix.ENODEV) {
+			return nil, nil // the interface is gone, and its addresses with it
+		}
+		if err != nil {
+			return nil, namespaceError("list addresses", nsid, err)
+		}
+	}
+	return out, nil
+}
+
+// PVIDs returns the VLAN that each bridge in our own namespace, and each port of one,
+// assigns to untagged frames.
+func (r *Conn) PVIDs() (map[int32]uint16, error) {
+	out := map[int32]uint16{}
+	body := make([]byte, unix.SizeofIfInfomsg)
+	body[0] = unix.AF_BRIDGE
+	body = appendAttr(body, unix.IFLA_EXT_MASK, rtextVLANs)
+	err := r.dump(unix.RTM_GETLINK, body, func() { clear(out) }, func(_ uint16, data []byte) error {
+		index, pvid, err := parsePort(data)
+		out[index] = pvid
+		return err
+	})
+	return out, namespaceError("list VLANs of bridge ports", NoNSID, err)
+}
+
+// Route returns the hops to which the node's own routing tables send an address, or none
+// if there is no route.
+func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
+	body := make([]byte, unix.SizeofRtMsg)
+	raw := addr.AsSlice()
+	body[0], body[1] = unix.AF_INET, uint8(addr.BitLen())
+	if addr.Is6() {
+		body[0] = unix.AF_INET6
+	}
+	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // the matching route itself, not the result of the lookup
+	body = binary.NativeEndian.AppendUint16(body, uint16(unix.SizeofRtAttr+len(raw)))
+	body = binary.NativeEndian.AppendUint16(body, unix.RTA_DST)
+	err = r.do(unix.RTM_GETROUTE, 0, append(body, raw...), func(_ uint16, data []byte) (err error) {
+		hops, err = parseRoute(data)
+		return err
+	})
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EAFNOSUPPORT) {
+		return nil, nil
+	}
+	return hops, namespaceError("look up route", NoNSID, err)
+}
+
+// NSIDs lists the ids of all namespaces in our table.
+func (r *Conn) NSIDs() ([]int32, error) {
+	var out []int32
+	body := make([]byte, 4) // struct rtgenmsg, padded
+	err := r.dump(unix.RTM_GETNSID, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
+		id, err := parseNSID(data)
+		if id >= 0 {
+			out = append(out, id)
+		}
+		return err
+	})
+	return out, namespaceError("list namespace ids", NoNSID, err)
+}
+
+// NSIDOf returns the nsid of an open namespace in our table. If it has none, nsidOf assigns
+// one and returns true.
+func (r *Conn) NSIDOf(fd int) (nsid int32, assigned bool, err error) {
+	get := func() (int32, error) {
+		id := NoNSID
+		err := r.do(unix.RTM_GETNSID, 0, appendAttr(make([]byte, 4), netnsaFD, uint32(fd)), func(_ uint16, data []byte) (err error) {
+			id, err = parseNSID(data)
+			return err
+		})
+		return id, err
+	}
+	if id, err := get(); err != nil || id >= 0 {
+		return id, false, namespaceError("get namespace id", NoNSID, err)
+	}
+	body := appendAttr(make([]byte, 4), netnsaFD, uint32(fd))
+	auto := NoNSID // any free id
+	body = appendAttr(body, netnsaNSID, uint32(auto))
+	// EEXIST: another process has assigned one in the meantime.
+	err = r.do(unix.RTM_NEWNSID, unix.NLM_F_ACK, body, nil)
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return NoNSID, false, namespaceError("assign namespace id", NoNSID, err)
+	}
+	assigned = err == nil
+	nsid, err = get()
+	return nsid, assigned, namespaceError("get namespace id", NoNSID, err)
+}
+
+// namespaceError adds what was requested, and recognises the answer for an nsid that no
+// longer names a namespace.
+func namespaceError(what string, nsid int32, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case nsid != NoNSID && errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("%s of nsid %d: %w", what, nsid, ErrNamespaceGone)
+	case nsid != NoNSID:
+		return fmt.Errorf("%s of nsid %d: %w", what, nsid, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// A Listener receives the changes of links, addresses and namespace ids in every namespace
+// that has an nsid in our table.
+type Listener struct {
+	file *os.File
+	rc   syscall.RawConn
+	buf  []byte
+	oob  []byte
+}
+
+// Listen subscribes to all namespaces, which needs CAP_NET_BROADCAST, or only to our
+// own.
+func Listen(everywhere bool) (*Listener, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	fail := func(what string, err error) (*Listener, error) {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	if everywhere {
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1); err != nil {
+			return fail("set NETLINK_LISTEN_ALL_NSID (needs CAP_NET_BROADCAST)", err)
+		}
+	}
+	// The buffer must hold a burst of thousands of changes. If it overflows, ENOBUFS is
+	// received and everything is listed again.
+	const room = 16 << 20
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fail("bind rtnetlink socket", err)
+	}
+	for _, group := range []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NSID} {
+		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, group); err != nil {
+			return fail(fmt.Sprintf("join rtnetlink group %d", group), err)
+		}
+	}
+	file := os.NewFile(uintptr(fd), "rtnetlink")
+	rc, err := file.SyscallConn()
+	if err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("watch rtnetlink socket: %w", err)
+	}
+	return &Listener{file: file, rc: rc, buf: make([]byte, 64<<10), oob: make([]byte, 256)}, nil
+}
+
+// Close closes the socket.
+func (l *Listener) Close() { _ = l.file.Close() }
+
+// Run calls fn with every message until ctx ends, lost after messages were lost (ENOBUFS),
+// and malformed for each message that cannot be parsed.
+func (l *Listener) Run(ctx context.Context, fn func(*Message), lost, malformed func()) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var msg Message
+	// After ENOBUFS the socket accepts nothing new until its content was read. That content
+	// is older than the list to come, and must be read before the list.
+	draining := false
+	for {
+		var n, oobn int
+		var from unix.Sockaddr
+		var errno error
+		err := l.rc.Read(func(fd uintptr) bool {
+			// recvmsg: the nsid comes as a control message, which recvfrom drops.
+			n, oobn, _, from, errno = unix.Recvmsg(int(fd), l.buf, l.oob, 0)
+			return draining || !errors.Is(errno, unix.EAGAIN) && !errors.Is(errno, unix.EINTR)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return fmt.Errorf("receive from rtnetlink: %w", err)
+		case errors.Is(errno, unix.ENOBUFS):
+			draining = true
+			continue
+		case draining && errors.Is(errno, unix.EAGAIN):
+			draining = false
+			lost()
+			continue
+		case draining && (errno == nil || errors.Is(errno, unix.EINTR)):
+			continue
+		case errno != nil:
+			return fmt.Errorf("receive from rtnetlink: %w", errno)
+		}
+		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
+			continue
+		}
+		nsid := controlNSID(l.oob[:oobn])
+		for h, data := range messages(l.buf[:n]) {
+			known, err := msg.parse(h.typ, nsid, data)
+			switch {
+			case err != nil:
+				malformed()
+			case known:
+				fn(&msg)
+			}
+		}
+	}
+}
+
+// OwnNSID returns the nsid of our own namespace in our own table, and an error if other
+// namespaces cannot be read by their nsid.
+func (r *Conn) OwnNSID() (int32, error) {
+	self, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return Elsewhere, err
+	}
+	defer func() { _ = self.Close() }()
+	id, _, err := r.NSIDOf(int(self.Fd()))
+	if err == nil {
+		_, err = r.Addresses(id, 0)
+	}
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		err = fmt.Errorf("%w: give this process CAP_NET_ADMIN", err)
+	}
+	if err != nil && id < 0 {
+		id = Elsewhere
+	}
+	return id, err
+}

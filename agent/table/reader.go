@@ -1,0 +1,387 @@
+package table
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/agent/wake"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A Reader holds what has not been sent to one aggregator yet. It is not a log:
+// changes of one record coalesce until they are taken, so that memory is bounded by
+// the number of records and no final state is lost. A reader lives as long as a
+// stream. The snapshot that the next stream begins with has what changed in between.
+//
+// Claims are taken in batches: what changed before a question is answered is
+// then sent within a bounded number of messages, however much changes meanwhile. Claims to
+// important addresses come first, so that in a flood a duplicate does not wait behind the
+// flood's claims: at the head of a batch, and, if they change later, in the next message.
+type Reader struct {
+	table *Table
+	wake  chan struct{} // holds one token while there may be something to take
+
+	// The lock of the table protects the rest.
+	namespaces changes[uint32]
+	links      changes[string]
+	interfaces changes[InterfaceKey]
+	pools      changes[PoolKey]
+	allocated  changes[AllocationKey]
+	claims     changes[ClaimKey]
+	urgent     changes[ClaimKey] // claims to important addresses
+	status     bool              // the status was not sent
+	resync     bool              // a snapshot is to begin
+	inside     bool              // a snapshot has begun
+
+	batch   []claimChange // claims that are being sent: the next is the last
+	answers Questions     // to be answered with the end of the batch, or of the snapshot
+	asked   Questions     // and with that of the next
+}
+
+// claimChange is one claim of a batch.
+type claimChange struct {
+	key      ClaimKey
+	received time.Time
+}
+
+// Questions are what an aggregator wants to have answered.
+type Questions struct {
+	Checks []uint64
+	Ping   uint64 // 0: none
+}
+
+// maxChecks is how many checks may wait for their answers. Beyond it, the oldest check is
+// dropped, and the aggregator repeats it.
+const maxChecks = 1024
+
+// add adds later questions.
+func (q *Questions) add(later Questions) {
+	q.Checks = append(q.Checks, later.Checks...)
+	if n := len(q.Checks); n > maxChecks {
+		q.Checks = slices.Delete(q.Checks, 0, n-maxChecks)
+	}
+	if later.Ping != 0 {
+		q.Ping = later.Ping
+	}
+}
+
+func (q *Questions) none() bool { return len(q.Checks) == 0 && q.Ping == 0 }
+
+// changes holds the keys of records of one kind that changed since they were taken, each
+// with the time when its oldest change was received.
+type changes[K comparable] struct {
+	dirty map[K]time.Time
+	grown bool // dirty was large: a map does not shrink, and iterating over it stays slow
+	lost  bool // there were too many: a snapshot is due
+}
+
+const (
+	// large is the number of keys from which on a map of changes is not reused.
+	large = 256
+	// spareChanges is how many keys of removed records may wait in addition to the
+	// keys of all live records. Beyond it, a snapshot is cheaper.
+	spareChanges = 65536
+)
+
+// mark notes a change. Beyond most changes, a snapshot is due instead.
+func (c *changes[K]) mark(k K, received time.Time, most int) {
+	if _, ok := c.dirty[k]; ok || c.lost {
+		return
+	}
+	if len(c.dirty) >= most {
+		c.reset()
+		c.lost = true
+		return
+	}
+	c.dirty[k] = received
+	c.grown = c.grown || len(c.dirty) > large
+}
+
+func (c *changes[K]) reset() {
+	c.dirty, c.grown, c.lost = map[K]time.Time{}, false, false
+}
+
+// emptied is called when all changes were taken.
+func (c *changes[K]) emptied() {
+	if c.grown {
+		c.reset()
+	}
+}
+
+// take yields changed keys and removes them, as long as there is room.
+func (c *changes[K]) take(room *int) func(yield func(K) bool) {
+	return func(yield func(K) bool) {
+		for k := range c.dirty {
+			if *room <= 0 {
+				return
+			}
+			*room--
+			delete(c.dirty, k)
+			if !yield(k) {
+				return
+			}
+		}
+		c.emptied()
+	}
+}
+
+// Attach returns a new reader, which begins with a snapshot.
+func (t *Table) Attach() *Reader {
+	r := &Reader{table: t, wake: make(chan struct{}, 1), resync: true}
+	r.namespaces.reset()
+	r.links.reset()
+	r.interfaces.reset()
+	r.pools.reset()
+	r.allocated.reset()
+	r.claims.reset()
+	r.urgent.reset()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.readers = append(slices.Clone(t.readers), r)
+	t.Namespaces.changes = append(t.Namespaces.changes, &r.namespaces)
+	t.Links.changes = append(t.Links.changes, &r.links)
+	t.Interfaces.changes = append(t.Interfaces.changes, &r.interfaces)
+	t.Pools.changes = append(t.Pools.changes, &r.pools)
+	t.Allocations.changes = append(t.Allocations.changes, &r.allocated)
+	t.claims.changes = append(t.claims.changes, &r.claims)
+	t.claims.urgent = append(t.claims.urgent, &r.urgent)
+	return r
+}
+
+// Detach ends the reader: the table keeps no more changes for it.
+func (r *Reader) Detach() {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.readers = without(slices.Clone(t.readers), r)
+	t.Namespaces.changes = without(t.Namespaces.changes, &r.namespaces)
+	t.Links.changes = without(t.Links.changes, &r.links)
+	t.Interfaces.changes = without(t.Interfaces.changes, &r.interfaces)
+	t.Pools.changes = without(t.Pools.changes, &r.pools)
+	t.Allocations.changes = without(t.Allocations.changes, &r.allocated)
+	t.claims.changes = without(t.claims.changes, &r.claims)
+	t.claims.urgent = without(t.claims.urgent, &r.urgent)
+}
+
+func without[T comparable](list []T, one T) []T {
+	return slices.DeleteFunc(list, func(x T) bool { return x == one })
+}
+
+// Wake returns a channel that holds one token while there may be something to take.
+func (r *Reader) Wake() <-chan struct{} { return r.wake }
+
+// Resync requests a snapshot, which begins once the present one is complete.
+func (r *Reader) Resync() {
+	r.table.mu.Lock()
+	r.resync = true
+	r.table.mu.Unlock()
+	wake.Poke(r.wake)
+}
+
+// Answer requests answers, which are sent after everything that changed before.
+func (r *Reader) Answer(q Questions) {
+	r.table.mu.Lock()
+	r.asked.add(q)
+	r.table.mu.Unlock()
+	wake.Poke(r.wake)
+}
+
+// maxRecords bounds one message, so that it stays far below gRPC's 4 MiB.
+const maxRecords = 4096
+
+// urgentShare is the largest part (1/urgentShare) of a message for claims to important
+// addresses that changed while a batch is sent.
+const urgentShare = 8
+
+// Take returns the next message, with at most maxRecords records: what changed since the
+// last one, and answers. It returns nil if there is nothing to send.
+func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
+	t := r.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	m := &ipwitnessv1.ReportRequest{}
+	lost := r.namespaces.lost || r.links.lost || r.interfaces.lost || r.pools.lost || r.allocated.lost || r.claims.lost || r.urgent.lost
+	if lost || r.resync && !r.inside {
+		m.SnapshotBegin = true
+		r.begin(now)
+	}
+	room := maxRecords
+
+	// A record is sent after, or together with, the records that it refers to.
+	for k := range r.namespaces.take(&room) {
+		if v, ok := t.Namespaces.live[k]; ok {
+			m.Namespaces = append(m.Namespaces, v)
+		} else {
+			m.Namespaces = append(m.Namespaces, &ipwitnessv1.NamespaceRecord{Id: k, Gone: true})
+		}
+	}
+	for k := range r.links.take(&room) {
+		if v, ok := t.Links.live[k]; ok {
+			m.Links = append(m.Links, v)
+		} else {
+			m.Links = append(m.Links, &ipwitnessv1.LinkRecord{Name: k, Gone: true})
+		}
+	}
+	for k := range r.interfaces.take(&room) {
+		if v, ok := t.Interfaces.live[k]; ok {
+			m.Interfaces = append(m.Interfaces, v)
+		} else {
+			m.Interfaces = append(m.Interfaces, &ipwitnessv1.InterfaceRecord{Namespace: k.Namespace, Index: uint32(k.Index), Gone: true})
+		}
+	}
+	for k := range r.pools.take(&room) {
+		if v, ok := t.Pools.live[k]; ok {
+			m.Pools = append(m.Pools, v)
+		} else {
+			m.Pools = append(m.Pools, &ipwitnessv1.PoolRecord{Ipam: k.IPAM, Name: k.Name, Gone: true})
+			r.forgetPool(k)
+		}
+	}
+	for k := range r.allocated.take(&room) {
+		if v, ok := t.Allocations.live[k]; ok {
+			m.Allocations = append(m.Allocations, v)
+		} else {
+			m.Allocations = append(m.Allocations, &ipwitnessv1.AllocationRecord{Ipam: k.Pool.IPAM, Pool: k.Pool.Name, Address: k.Address.AsSlice(), Gone: true})
+		}
+	}
+	r.takeClaims(m, room, now)
+	if r.status {
+		m.Status, r.status = t.status, false
+	}
+	if len(m.Namespaces)+len(m.Links)+len(m.Interfaces)+len(m.Pools)+len(m.Allocations)+len(m.Claims)+len(m.Checked) == 0 &&
+		m.Status == nil && m.Pong == nil && !m.SnapshotBegin && !m.SnapshotEnd {
+		return nil
+	}
+	return m
+}
+
+// takeClaims adds claims to a message that has room for so many, and the answers that are
+// due. If there is no room, records that claims refer to may still be waiting.
+func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Time) {
+	if len(r.batch) > 0 { // else they are the next batch
+		room -= r.takeUrgent(m, room/urgentShare, now) // most is for the batch: answers wait for it
+	}
+	for ; room > 0; room-- {
+		if len(r.batch) == 0 {
+			if r.inside {
+				m.SnapshotEnd, r.inside, r.batch = true, false, nil
+				r.answer(m, now)
+				return
+			}
+			r.answer(m, now)
+			if !r.next() {
+				return
+			}
+			if len(r.batch) == 0 {
+				r.answer(m, now)
+				return
+			}
+		}
+		c := r.batch[len(r.batch)-1]
+		r.batch = r.batch[:len(r.batch)-1]
+		held := r.table.claims.live[c.key]
+		if held == nil && r.inside {
+			continue // a snapshot does not list removed claims; later changes are sent after it
+		}
+		delete(r.claims.dirty, c.key) // this message has its current state
+		delete(r.urgent.dirty, c.key)
+		m.Claims = append(m.Claims, claimRecord(c.key, held, now, c.received))
+	}
+}
+
+// takeUrgent adds claims to important addresses that changed since the batch was made, as
+// many as there is room for, and returns how many.
+func (r *Reader) takeUrgent(m *ipwitnessv1.ReportRequest, room int, now time.Time) (taken int) {
+	for k, received := range r.urgent.dirty {
+		if taken == room {
+			return taken
+		}
+		delete(r.urgent.dirty, k)
+		m.Claims = append(m.Claims, claimRecord(k, r.table.claims.live[k], now, received))
+		taken++
+	}
+	r.urgent.emptied()
+	return taken
+}
+
+// answer answers what was asked before the batch, or the snapshot, that has been sent.
+func (r *Reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
+	m.Checked = append(m.Checked, r.answers.Checks...)
+	if r.answers.Ping != 0 {
+		m.Pong = &ipwitnessv1.Pong{Id: r.answers.Ping, SentAt: timestamppb.New(now)}
+	}
+	r.answers = Questions{}
+}
+
+// next makes a batch of everything that changed, and reports whether there was anything.
+func (r *Reader) next() bool {
+	if len(r.claims.dirty)+len(r.urgent.dirty) == 0 && r.asked.none() {
+		return false
+	}
+	r.answers, r.asked = r.asked, Questions{}
+	if cap(r.batch) > large {
+		r.batch = nil
+	}
+	for _, c := range []*changes[ClaimKey]{&r.claims, &r.urgent} { // the last one is sent first
+		for k, received := range c.dirty {
+			r.batch = append(r.batch, claimChange{k, received})
+		}
+		clear(c.dirty)
+		c.emptied()
+	}
+	return true
+}
+
+// begin starts a snapshot: all live records are to be sent.
+func (r *Reader) begin(now time.Time) {
+	t := r.table
+	r.resync, r.inside = false, true
+	markAll(&r.namespaces, t.Namespaces.live, now)
+	markAll(&r.links, t.Links.live, now)
+	markAll(&r.interfaces, t.Interfaces.live, now)
+	markAll(&r.pools, t.Pools.live, now)
+	markAll(&r.allocated, t.Allocations.live, now)
+	r.claims.reset()
+	r.urgent.reset()
+	r.batch = make([]claimChange, 0, len(t.claims.live))
+	for _, important := range []bool{false, true} { // the last one is sent first
+		for k := range t.claims.live {
+			if t.isImportant(k) == important {
+				r.batch = append(r.batch, claimChange{k, now})
+			}
+		}
+	}
+	r.status = t.status != nil
+	// The snapshot answers the questions of the batch that it replaces, and the waiting ones.
+	r.answers.add(r.asked)
+	r.asked = Questions{}
+}
+
+// markAll marks all live records. It forgets removed records, which a snapshot does not
+// list.
+func markAll[K comparable, V any](c *changes[K], live map[K]V, now time.Time) {
+	c.reset()
+	for k := range live {
+		c.mark(k, now, len(live))
+	}
+}
+
+// forget drops unsent changes in a namespace that has ended: the end of the namespace
+// implies them.
+func (r *Reader) forget(namespace uint32) {
+	maps.DeleteFunc(r.interfaces.dirty, func(k InterfaceKey, _ time.Time) bool { return k.Namespace == namespace })
+	for _, c := range []*changes[ClaimKey]{&r.claims, &r.urgent} {
+		maps.DeleteFunc(c.dirty, func(k ClaimKey, _ time.Time) bool { return k.At.Namespace == namespace })
+	}
+	r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return c.key.At.Namespace == namespace })
+}
+
+// forgetPool drops unsent changes of the allocations of a pool whose end is being sent:
+// it implies them. This must not happen earlier: if the pool is back by then, it is sent
+// as changed, and each end of an allocation counts.
+func (r *Reader) forgetPool(k PoolKey) {
+	maps.DeleteFunc(r.allocated.dirty, func(a AllocationKey, _ time.Time) bool { return a.Pool == k })
+}

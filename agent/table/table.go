@@ -1,0 +1,342 @@
+// Package table holds what the agent knows: records of namespaces, links, interfaces,
+// pools, allocations and claims, and for each aggregator what it has not been sent of them.
+//
+// What may not live here: any knowledge of where records come from, or of streams.
+package table
+
+import (
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/agent/wake"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// OwnNamespace is the record id of the agent's own namespace.
+const OwnNamespace uint32 = 1
+
+// InterfaceKey is the key of an interface record.
+type InterfaceKey struct {
+	Namespace uint32
+	Index     int32
+}
+
+// ClaimKey is the key of a claim record.
+type ClaimKey struct {
+	Address         netip.Addr
+	Kind            ipwitnessv1.Evidence_Kind
+	At              InterfaceKey
+	MAC             string // raw bytes; wire only
+	VLAN, InnerVLAN uint16 // wire only
+	NoOverride      bool   // wire only
+	Source          string // wire only: the Ethernet source if it differs from MAC
+}
+
+// PoolKey is the key of a pool record.
+type PoolKey struct{ IPAM, Name string }
+
+// AllocationKey is the key of an allocation record.
+type AllocationKey struct {
+	Pool    PoolKey
+	Address netip.Addr
+}
+
+// Claim is the content of a claim record, without its key.
+type Claim struct {
+	Link         string // wire only
+	Network      string // rtnetlink only: the network, as a CNI result names it, that gave the address
+	Routed       bool   // wire only: the node itself routes to the sender for the address
+	PrefixLength uint8
+	Flags        uint32
+	Assigned     time.Time
+	First        time.Time
+	Last         time.Time
+	Count        uint32
+}
+
+// entry is a claim in the table. All of its own fields are for claims of the wire only.
+type entry struct {
+	Claim
+	key       ClaimKey
+	atAddr    int    // its index in table.byAddr
+	older     *entry // its neighbours in a queue of its port
+	newer     *entry
+	inQueue   queueIndex
+	seenAgain bool // it was reported more than once
+}
+
+// Table is the agent's current state, and its readers.
+type Table struct {
+	mu          sync.Mutex
+	Namespaces  Records[uint32, *ipwitnessv1.NamespaceRecord]
+	Links       Records[string, *ipwitnessv1.LinkRecord]
+	Interfaces  Records[InterfaceKey, *ipwitnessv1.InterfaceRecord]
+	Pools       Records[PoolKey, *ipwitnessv1.PoolRecord]
+	Allocations Records[AllocationKey, *ipwitnessv1.AllocationRecord]
+	claims      Records[ClaimKey, *entry]
+	byAddr      map[netip.Addr][]*entry // of the wire
+	byPort      map[int32]*portClaims   // wire claims, by port
+	wire        int                     // claims of the wire
+	leftOut     uint64                  // wire claims that found no room, or evicted another claim
+	important   importance
+	status      *ipwitnessv1.StatusRecord
+	readers     []*Reader // never changed in place
+}
+
+// Records are the records of one kind, and their changes that readers have not taken yet.
+type Records[K comparable, V any] struct {
+	live    map[K]V
+	changes []*changes[K]
+
+	// urgent takes the changes of important keys. It is nil if no key can be important.
+	urgent    []*changes[K]
+	important func(K) bool
+
+	// begun and ended are called with keys that come and go. They may be nil.
+	begun, ended func(K)
+}
+
+// mark notes that a record changed.
+func (r *Records[K, V]) mark(k K, received time.Time) {
+	readers := r.changes
+	if r.important != nil && r.important(k) {
+		readers = r.urgent
+	}
+	for _, c := range readers {
+		c.mark(k, received, len(r.live)+spareChanges)
+	}
+}
+
+// Put adds or replaces a record. The caller holds the lock of the table.
+func (r *Records[K, V]) Put(k K, v V, received time.Time) {
+	if _, had := r.live[k]; !had && r.begun != nil {
+		r.begun(k)
+	}
+	r.live[k] = v
+	r.mark(k, received)
+}
+
+// Remove removes a record, if there is one. The caller holds the lock of the table.
+func (r *Records[K, V]) Remove(k K, received time.Time) {
+	if _, ok := r.live[k]; ok {
+		delete(r.live, k)
+		r.mark(k, received)
+		if r.ended != nil {
+			r.ended(k)
+		}
+	}
+}
+
+// Get returns the record with a key, or the zero value if there is none.
+func (r *Records[K, V]) Get(k K) V { return r.live[k] }
+
+// All yields all records.
+func (r *Records[K, V]) All() iter.Seq2[K, V] { return maps.All(r.live) }
+
+func newRecords[K comparable, V any]() Records[K, V] {
+	return Records[K, V]{live: map[K]V{}}
+}
+
+// New returns an empty table.
+func New() *Table {
+	t := &Table{
+		Namespaces:  newRecords[uint32, *ipwitnessv1.NamespaceRecord](),
+		Links:       newRecords[string, *ipwitnessv1.LinkRecord](),
+		Interfaces:  newRecords[InterfaceKey, *ipwitnessv1.InterfaceRecord](),
+		Pools:       newRecords[PoolKey, *ipwitnessv1.PoolRecord](),
+		Allocations: newRecords[AllocationKey, *ipwitnessv1.AllocationRecord](),
+		claims:      newRecords[ClaimKey, *entry](),
+		byAddr:      map[netip.Addr][]*entry{},
+		byPort:      map[int32]*portClaims{},
+		important:   importance{holders: map[netip.Addr]int{}},
+	}
+	t.claims.important = t.isImportant
+	t.claims.begun, t.claims.ended = ofKernelClaims(t.holdImportant), ofKernelClaims(t.releaseImportant)
+	t.Allocations.begun = func(k AllocationKey) { t.holdImportant(k.Address) }
+	t.Allocations.ended = func(k AllocationKey) { t.releaseImportant(k.Address) }
+	return t
+}
+
+// Update runs fn with the table locked, and then wakes the readers.
+func (t *Table) Update(fn func()) {
+	t.mu.Lock()
+	fn()
+	readers := t.readers
+	t.mu.Unlock()
+	for _, r := range readers {
+		wake.Poke(r.wake)
+	}
+}
+
+// Add adds a claim, or counts it again if it is known. Claims with the same
+// key and content merge. It returns false if a wire claim finds no room, and
+// the key of the claim that was evicted for it, if any. The caller holds the
+// lock.
+func (t *Table) Add(k ClaimKey, c Claim, received time.Time) (took bool, evicted []ClaimKey) {
+	wire := IsWire(k.Kind)
+	if old, ok := t.claims.live[k]; ok {
+		c.First = old.First
+		c.Count += old.Count
+		old.Claim = c
+		if wire {
+			old.seenAgain = true
+			t.enqueue(old)
+		}
+		t.claims.mark(k, received)
+		return true, nil
+	}
+	if wire {
+		if took, evicted = t.makeRoom(k, received); !took {
+			return false, nil
+		}
+	}
+	held := &entry{Claim: c}
+	if wire {
+		held.key, held.atAddr = k, len(t.byAddr[k.Address])
+		t.byAddr[k.Address] = append(t.byAddr[k.Address], held)
+		t.wire++
+		t.enqueue(held)
+	}
+	t.claims.Put(k, held, received)
+	return true, evicted
+}
+
+// SetNetwork sets the network that gave the address of a known claim. The claim does not
+// count as seen again. The caller holds the lock.
+func (t *Table) SetNetwork(k ClaimKey, network string, received time.Time) {
+	if c := t.claims.live[k]; c != nil && c.Network != network {
+		c.Network = network
+		t.claims.mark(k, received)
+	}
+}
+
+// RemoveClaim removes a claim that did not come from the wire. The caller holds the lock.
+func (t *Table) RemoveClaim(k ClaimKey, received time.Time) { t.claims.Remove(k, received) }
+
+// Claims yields all claims. The caller holds the lock.
+func (t *Table) Claims() iter.Seq2[ClaimKey, *Claim] {
+	return func(yield func(ClaimKey, *Claim) bool) {
+		for k, c := range t.claims.live {
+			if !yield(k, &c.Claim) {
+				return
+			}
+		}
+	}
+}
+
+// ShiftAssigned moves the times at which addresses were assigned. The caller holds the lock.
+func (t *Table) ShiftAssigned(by time.Duration, received time.Time) {
+	for k, c := range t.claims.live {
+		if !c.Assigned.IsZero() {
+			c.Assigned = c.Assigned.Add(by)
+			t.claims.mark(k, received)
+		}
+	}
+}
+
+// RemoveWire removes the matching wire claims to an address, and returns their keys. The
+// caller holds the lock.
+func (t *Table) RemoveWire(addr netip.Addr, match func(ClaimKey) bool, received time.Time) (dropped []ClaimKey) {
+	for _, c := range slices.Backward(t.byAddr[addr]) { // dropFrame moves the last claim, which was checked before, to the place of c
+		if match(c.key) {
+			dropped = append(dropped, c.key)
+			t.dropFrame(c, received)
+		}
+	}
+	return dropped
+}
+
+// RemoveNamespace removes the record of a namespace whose interfaces and claims were
+// removed before. Its end implies theirs, so they are not sent. The caller holds the
+// lock.
+func (t *Table) RemoveNamespace(id uint32, received time.Time) {
+	t.Namespaces.Remove(id, received)
+	for _, r := range t.readers {
+		r.forget(id)
+	}
+}
+
+// Attached returns how many readers are attached.
+func (t *Table) Attached() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.readers)
+}
+
+// Size returns how many claims the table holds, and how many wire claims
+// were left out.
+func (t *Table) Size() (held int, leftOut uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.claims.live), t.leftOut
+}
+
+// SetStatus puts the agent's health. The caller holds the lock.
+func (t *Table) SetStatus(s *ipwitnessv1.StatusRecord) {
+	t.status = s
+	for _, r := range t.readers {
+		r.status = true
+	}
+}
+
+// claimRecord returns the message of a claim that changed at the time received. A nil
+// claim is gone.
+func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.ClaimRecord {
+	r := &ipwitnessv1.ClaimRecord{
+		Address:   k.Address.AsSlice(),
+		Kind:      k.Kind,
+		Namespace: k.At.Namespace,
+		Index:     uint32(k.At.Index),
+		Mac:       []byte(k.MAC),
+		Vlan:      uint32(k.VLAN),
+		InnerVlan: uint32(k.InnerVLAN),
+
+		NoOverride: k.NoOverride,
+		Source:     []byte(k.Source),
+		Residence:  durationpb.New(max(now.Sub(received), 0)),
+		Gone:       c == nil,
+	}
+	if c == nil {
+		return r
+	}
+	r.Link = c.Link
+	r.Network = c.Network
+	r.Routed = c.Routed
+	r.PrefixLength = uint32(c.PrefixLength)
+	r.Flags = c.Flags
+	r.FirstSeen = timestamppb.New(c.First)
+	r.LastSeen = timestamppb.New(c.Last)
+	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock: both have its reading
+	r.Count = c.Count
+	if !c.Assigned.IsZero() {
+		r.AssignedAt = timestamppb.New(c.Assigned)
+	}
+	return r
+}
+
+// Problems returns the number of current problems.
+func (t *Table) Problems() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.status.GetProblems()) + len(t.status.GetFlooding())
+	if u := t.status.GetUnparsed(); u.GetTags()+u.GetExtensions()+u.GetOptions() > 0 {
+		n++
+	}
+	return n
+}
+
+// IsWire reports whether claims of a kind come from the wire.
+func IsWire(kind ipwitnessv1.Evidence_Kind) bool {
+	switch kind {
+	case ipwitnessv1.Evidence_ANNOUNCED, ipwitnessv1.Evidence_ANSWERED, ipwitnessv1.Evidence_USED:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,278 @@
+package table
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func testClaim(i int) ClaimKey {
+	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+	return ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: InterfaceKey{2, 2}}
+}
+
+// took makes the table see a claim once more, and fails the test if the table refuses it.
+// It returns the key of the evicted claim, if any.
+func (t *Table) took(tb testing.TB, k ClaimKey, at time.Time) (evicted ClaimKey) {
+	tb.Helper()
+	took, gone := t.Add(k, Claim{Last: at, Count: 1}, at)
+	if !took {
+		tb.Fatalf("claim %v was refused", k)
+	}
+	for _, evicted = range gone {
+		if t.claims.live[evicted] != nil {
+			tb.Fatalf("claim %v made room, and is still there", evicted)
+		}
+	}
+	return evicted
+}
+
+// wireClaim returns the key of a claim by a MAC to an address, seen on a port.
+func wireClaim(port, addr, mac int) ClaimKey {
+	k := testClaim(addr)
+	k.Kind, k.At, k.MAC = ipwitnessv1.Evidence_USED, InterfaceKey{OwnNamespace, int32(port)}, fmt.Sprintf("%06d", mac)
+	return k
+}
+
+var none ClaimKey
+
+func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
+	tab := New()
+	now := time.Now()
+	for i := range maxPerPort {
+		tab.took(t, wireClaim(7, i, 1), now)
+	}
+	tab.took(t, wireClaim(7, 0, 1), now)
+	for i := range 10 {
+		if got, want := tab.took(t, wireClaim(7, maxPerPort+i, 1), now), wireClaim(7, 1+i, 1); got != want {
+			t.Fatalf("made room for new claim %d: got %v, want the oldest that was seen once, %v", i, got, want)
+		}
+	}
+	if got := tab.took(t, wireClaim(8, 1, 1), now); got != none {
+		t.Errorf("a claim by another port: got %v to make room, want none", got)
+	}
+	if held, leftOut := tab.Size(); held != maxPerPort+1 || leftOut != 10 {
+		t.Errorf("claims: got %d held and %d left out, want %d and 10", held, leftOut, maxPerPort+1)
+	}
+	if got := tab.LeftOut(); len(got) != 1 || got[7] != 10 {
+		t.Errorf("left out by port: got %v, want 10 of port 7", got)
+	}
+
+	// If all claims were seen again, the one that was last seen longest ago is evicted.
+	for _, c := range slices.Collect(tab.byPort[7].all()) {
+		tab.took(t, c.key, now)
+	}
+	tab.took(t, wireClaim(7, 0, 1), now)
+	oldest := tab.byPort[7].queues[seenAgain].oldest.key
+	if got := tab.took(t, wireClaim(7, maxPerPort+10, 1), now); got != oldest || got == wireClaim(7, 0, 1) {
+		t.Errorf("made room: got %v, want the one that was seen last the longest ago, %v", got, oldest)
+	}
+
+	if got := len(tab.RemovePort(7, now)); got != maxPerPort {
+		t.Errorf("claims that ended with their port: got %d, want %d", got, maxPerPort)
+	}
+	if got := len(tab.RemoveOld(now.Add(time.Second), now)); got != 1 || len(tab.byAddr)+tab.wire+tab.byPort[8].count(seenOnce, importantAgain) != 0 {
+		t.Errorf("old claims: got %d, want 1, and nothing left of %v, %d", got, tab.byAddr, tab.wire)
+	}
+}
+
+func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
+	const important = maxPerPort + 1
+	for name, hold := range map[string]func(*Table, bool){
+		"a kernel has it": func(tab *Table, on bool) {
+			if k := testClaim(important); on {
+				tab.Add(k, Claim{Count: 1}, time.Now())
+			} else {
+				tab.claims.Remove(k, time.Now())
+			}
+		},
+		"an allocation has it": func(tab *Table, on bool) {
+			if k := (AllocationKey{PoolKey{"host-local", "/pods"}, testClaim(important).Address}); on {
+				tab.Allocations.Put(k, &ipwitnessv1.AllocationRecord{}, time.Now())
+				tab.Allocations.Put(k, &ipwitnessv1.AllocationRecord{}, time.Now()) // the address changed
+			} else {
+				tab.Allocations.Remove(k, time.Now())
+				tab.Allocations.Remove(k, time.Now())
+			}
+		},
+		"it is contested": func(tab *Table, on bool) { tab.Contest(testClaim(important).Address, on) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tab := New()
+			woken := 0
+			tab.FollowImportance(func() { woken++ })
+			now := time.Now()
+			hold(tab, true)
+			if got := tab.TakeImportance(); len(got) != 1 || !got[testClaim(important).Address] || woken != 1 {
+				t.Errorf("importance that changed: got %v and %d calls, want the address once", got, woken)
+			}
+			tab.took(t, wireClaim(7, important, 1), now)
+			// A flood that is seen again and again cannot evict a claim that was seen once.
+			for range 2 {
+				for i := range maxPerPort {
+					tab.took(t, wireClaim(7, i, 1), now)
+				}
+			}
+			if tab.claims.live[wireClaim(7, important, 1)] == nil {
+				t.Fatal("the claim to an important address made room for others")
+			}
+			if got := tab.took(t, wireClaim(7, important, 2), now); got == none || got.Address == testClaim(important).Address {
+				t.Errorf("made room for another claim to it: got %v, want one to another address", got)
+			}
+
+			hold(tab, false)
+			if got := tab.TakeImportance(); len(got) != 1 || got[testClaim(important).Address] {
+				t.Errorf("importance that changed: got %v, want that the address lost it", got)
+			}
+			if len(tab.important.holders) != 0 {
+				t.Errorf("important addresses: got %v, want none", tab.important.holders)
+			}
+			for i := range maxPerPort {
+				tab.took(t, wireClaim(7, maxPerPort+10+i, 1), now)
+			}
+			if tab.claims.live[wireClaim(7, important, 1)] != nil {
+				t.Error("a claim that was seen once stayed when its address was important no more")
+			}
+		})
+	}
+}
+
+func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
+	tab := New()
+	now := time.Now()
+	const addresses = 2 * maxImportantPerPort / maxPerAddress
+	for i := range addresses {
+		tab.Contest(testClaim(i).Address, true)
+	}
+	tab.took(t, wireClaim(7, maxPerPort, 1), now)
+	for i := range addresses {
+		for mac := range maxPerAddress {
+			tab.took(t, wireClaim(7, i, mac), now)
+		}
+	}
+	if got := tab.byPort[7].count(importantOnce, importantAgain); got != maxImportantPerPort {
+		t.Errorf("claims to important addresses by one port: got %d, want %d", got, maxImportantPerPort)
+	}
+	if tab.claims.live[wireClaim(7, maxPerPort, 1)] == nil {
+		t.Error("they drove out a claim to another address")
+	}
+}
+
+func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
+	tab := New()
+	now := time.Now()
+	// One quiet port has claims that were seen once, one of many has claims that were seen
+	// again.
+	for i := range portShare {
+		tab.took(t, wireClaim(3, i, 1), now)
+	}
+	for range 2 {
+		for i := range maxPerPort / 2 {
+			tab.took(t, wireClaim(4, i, 1), now)
+		}
+	}
+	for i := range 2 * maxWire {
+		if got := tab.took(t, wireClaim(1+i%2, maxWire+i, 1), now); got != none && got.At.Index > 2 {
+			t.Fatalf("made room for a flood: got %v, of a port that does not flood", got)
+		}
+	}
+	if tab.wire != maxWire {
+		t.Errorf("claims of the wire: got %d, want %d", tab.wire, maxWire)
+	}
+	for port, want := range map[int32]int{3: portShare, 4: maxPerPort / 2} {
+		if got := tab.byPort[port].count(seenOnce, importantAgain); got != want {
+			t.Errorf("claims of port %d: got %d, want %d", port, got, want)
+		}
+	}
+	// Another quiet port finds room, though the addresses in its claims are not known.
+	for i := range portShare {
+		if got := tab.took(t, wireClaim(5, i, 1), now); got.At.Index != 1 && got.At.Index != 2 {
+			t.Fatalf("made room for a quiet port: got %v, want one of those that flood", got)
+		}
+	}
+	got := tab.LeftOut()
+	if got[1]+got[2] != tab.leftOut || len(got) != 2 {
+		t.Errorf("left out by port: got %v, want all %d of those that flood", got, tab.leftOut)
+	}
+	if got := tab.took(t, testClaim(1), now); got != none {
+		t.Errorf("an assigned address: got %v to make room, want none", got)
+	}
+}
+
+func TestOneAddressIsNotWorthMoreThanAFewClaimants(t *testing.T) {
+	tab := New()
+	now := time.Now()
+	for i := range maxPerAddress + 1 {
+		if took, _ := tab.Add(wireClaim(i%3, 7, i), Claim{Last: now}, now); took != (i < maxPerAddress) {
+			want := i < maxPerAddress
+			t.Fatalf("claimant %d: got taken %v, want %v", i, took, want)
+		}
+	}
+	tab.took(t, wireClaim(1, 8, 1), now) // another address
+	for i := range addressShare + 1 {
+		if took, _ := tab.Add(wireClaim(9, 7, i), Claim{Last: now}, now); took != (i < addressShare) {
+			want := i < addressShare
+			t.Fatalf("claimant %d by another port, which may be another tenant's: got taken %v, want %v", i, took, want)
+		}
+	}
+}
+
+func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
+	tab := New()
+	now := time.Now()
+	random := rand.New(rand.NewPCG(1, 2))
+	want := map[ClaimKey]bool{}
+	took := func(dropped []ClaimKey) {
+		for _, k := range dropped {
+			if !want[k] {
+				t.Fatalf("dropped %v, which was not there", k)
+			}
+			delete(want, k)
+		}
+	}
+	for range 20_000 {
+		k := wireClaim(random.IntN(5), random.IntN(20), random.IntN(20))
+		switch random.IntN(32) {
+		case 30, 31:
+			tab.Contest(k.Address, tab.important.holders[k.Address] == 0)
+		case 0:
+			took(tab.RemovePort(k.At.Index, now))
+		case 1:
+			took(tab.RemoveWire(k.Address, func(c ClaimKey) bool { return c.MAC == k.MAC }, now))
+		case 2:
+			took(tab.RemoveOld(now.Add(time.Duration(random.IntN(10))), now))
+		default:
+			tab.Add(k, Claim{Last: now.Add(time.Duration(random.IntN(100)))}, now)
+			want[k] = true
+		}
+		byPort, byAddr := 0, 0
+		for _, p := range tab.byPort {
+			listed := 0
+			for c := range p.all() {
+				if listed++; tab.claims.live[c.key] != c || (tab.important.holders[c.key.Address] > 0) != (c.inQueue >= importantOnce) {
+					t.Fatalf("claim %v is not in its queue", c.key)
+				}
+			}
+			if got := p.count(seenOnce, importantAgain); got != listed {
+				t.Fatalf("claims in queues: got %d, counted %d", listed, got)
+			}
+			byPort += listed
+		}
+		for _, list := range tab.byAddr {
+			byAddr += len(list)
+		}
+		if n := len(want); len(tab.claims.live) != n || byPort != n || byAddr != n || tab.wire != n {
+			t.Fatalf("claims: got %d, %d by port, %d by address, counted %d, want %d", len(tab.claims.live), byPort, byAddr, tab.wire, n)
+		}
+	}
+	for k := range want {
+		if c := tab.claims.live[k]; c == nil || tab.byAddr[k.Address][c.atAddr] != c {
+			t.Fatalf("claim %v is not in its place", k)
+		}
+	}
+}

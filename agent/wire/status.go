@@ -1,0 +1,87 @@
+package wire
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// AddStatus adds what the wire contributes to the agent's status.
+func (w *Wire) AddStatus(s *ipwitnessv1.StatusRecord, now time.Time) {
+	var problems []string
+	s.Wire = w.mode.String()
+	s.Ports, problems = w.Ports()
+	s.UnwatchedPorts = uint32(len(problems))
+	s.Problems = append(s.Problems, problems...)
+	s.Unparsed = &ipwitnessv1.Unparsed{
+		Tags:       w.frames(bpf.ResultUnparsedTags),
+		Extensions: w.frames(bpf.ResultUnparsedExtensions),
+		Options:    w.frames(bpf.ResultUnparsedOptions),
+	}
+	s.Flooding = w.floods.records()
+	lost := uint32(min(w.frames(bpf.ResultLost), math.MaxUint32))
+	s.LostEvents += lost
+	if w.lostFrames.recent(lost, now) {
+		s.Problems = append(s.Problems, fmt.Sprintf(
+			"%d frames came faster than they could be told: a binding is told by its next frame, but one that has had no other since is not known", lost))
+	}
+}
+
+// Ports returns the interfaces that the observer is attached to, by name, and
+// one problem for each interface that could not be watched.
+func (w *Wire) Ports() (out []*ipwitnessv1.Node_Port, problems []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.attached {
+		if p.err != nil {
+			problems = append(problems, fmt.Sprintf("frames on %s are not seen: %v", p.name, p.err))
+			continue
+		}
+		out = append(out, &ipwitnessv1.Node_Port{Interface: p.name, Mode: p.att.Mode().String()})
+	}
+	slices.SortFunc(out, func(a, b *ipwitnessv1.Node_Port) int {
+		return cmp.Compare(a.GetInterface(), b.GetInterface())
+	})
+	slices.Sort(problems)
+	return out, problems
+}
+
+// frames returns how many frames ended with a result.
+func (w *Wire) frames(result bpf.Result) (frames uint64) {
+	counters, err := w.obs.Counters()
+	if err != nil {
+		w.log.Debug("cannot read the observer's counters", "error", err)
+	}
+	for _, c := range counters {
+		if c.Result == result.String() {
+			frames += c.Frames
+		}
+	}
+	return frames
+}
+
+// rising is a counter of frames that are missing from the table, and when it last rose.
+type rising struct {
+	count uint32
+	at    time.Time
+}
+
+// recent takes the counter, and reports whether claims may still be missing: a claim of an
+// older frame would have expired by now.
+func (r *rising) recent(count uint32, now time.Time) bool {
+	if count != r.count {
+		r.count, r.at = count, now
+	}
+	return count > 0 && now.Sub(r.at) < kept
+}
+
+// Flooding returns how many ports are flooding.
+func (w *Wire) Flooding() int { return w.floods.count() }
+
+// Counters returns the observer's counters of frames.
+func (w *Wire) Counters() ([]bpf.Counter, error) { return w.obs.Counters() }

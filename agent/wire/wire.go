@@ -1,0 +1,337 @@
+// Package wire watches the wire: it keeps the BPF observer on the ports of the node, makes
+// claims of what the observer reports, and notices ports that flood the agent.
+//
+// What may not live here: what rtnetlink says (package kernel), and streams.
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// kept is how long a wire claim is kept after it was last seen. The observer reports a
+// known binding again every 30 s while it is used.
+const kept = 10 * time.Minute
+
+// A Wire keeps the observer on the ports of the node, and makes claims of the frames that
+// it reports.
+type Wire struct {
+	log           *slog.Logger
+	kernel        *kernel.Mirror
+	table         *table.Table
+	obs           *bpf.Observer
+	mode          bpf.Mode
+	watch         globs
+	changed       chan struct{} // holds one token while ports may have changed
+	StatusChanged func()        // called when the status has changed; set before run
+
+	mu       sync.Mutex
+	attached map[int32]*port
+
+	ended      endings
+	floods     floods
+	lostFrames rising     // used by addStatus only
+	clock      frameClock // used by read only
+}
+
+// endings holds bindings that the observer is to forget. Each costs a system call, and there
+// can be thousands, so another goroutine makes them, without the locks that are held when
+// claims end. If it is late, the observer merely reports a binding once more.
+type endings struct {
+	mu   sync.Mutex
+	keys []table.ClaimKey
+	wake chan struct{} // holds one token while there are keys, or the importance of an address has changed
+}
+
+// globs choose interfaces by their names.
+type globs struct{ include, exclude []string }
+
+// match reports whether an interface is to be watched.
+func (g globs) match(name string) bool {
+	matches := func(globs []string) bool {
+		return slices.ContainsFunc(globs, func(glob string) bool {
+			ok, _ := path.Match(glob, name) // the patterns were checked before
+			return ok
+		})
+	}
+	return (len(g.include) == 0 || matches(g.include)) && !matches(g.exclude)
+}
+
+// port is an interface with the observer attached to it, or the reason why it is not.
+type port struct {
+	name string
+	gen  uint64
+	att  *bpf.Attachment
+	err  error
+}
+
+// New returns a wire that keeps obs on the ports of k whose names match a glob of include,
+// or any if there is none, and none of exclude.
+func New(log *slog.Logger, k *kernel.Mirror, t *table.Table, obs *bpf.Observer, mode bpf.Mode, include, exclude []string) *Wire {
+	w := &Wire{
+		log:           log,
+		kernel:        k,
+		table:         t,
+		obs:           obs,
+		mode:          mode,
+		watch:         globs{include, exclude},
+		changed:       make(chan struct{}, 1),
+		StatusChanged: func() {},
+		attached:      map[int32]*port{},
+		ended:         endings{wake: make(chan struct{}, 1)},
+		floods:        floods{log: log},
+	}
+	k.PortsChanged = func() { wake.Poke(w.changed) }
+	k.ClaimEnded = w.letGo
+	t.FollowImportance(func() { wake.Poke(w.ended.wake) })
+	return w
+}
+
+// Run attaches the observer, reads frames and ends old claims until ctx ends. It detaches
+// the observer before it returns.
+func (w *Wire) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(ctx, w.obs.Interrupt)
+	defer stop()
+	g.Go(func() error { return w.read(ctx) })
+	g.Go(func() error { w.keep(ctx); return nil })
+	g.Go(func() error { w.forget(ctx); return nil })
+	g.Go(func() error { w.lookForFloods(ctx); return nil })
+	return g.Wait()
+}
+
+// letGo makes the observer forget bindings, so that it reports their next frames.
+func (w *Wire) letGo(keys []table.ClaimKey) {
+	if len(keys) == 0 {
+		return
+	}
+	w.ended.mu.Lock()
+	w.ended.keys = append(w.ended.keys, keys...)
+	w.ended.mu.Unlock()
+	wake.Poke(w.ended.wake)
+}
+
+// forget deletes ended bindings from the observer and tells it which addresses
+// are important, until ctx ends.
+func (w *Wire) forget(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.ended.wake:
+		}
+		w.ended.mu.Lock()
+		ended := w.ended.keys
+		w.ended.keys = nil
+		w.ended.mu.Unlock()
+		for _, c := range ended {
+			var mac bpf.MAC
+			copy(mac[:], c.MAC)
+			source := mac
+			copy(source[:], c.Source)
+			if err := w.obs.Forget(uint32(c.At.Index), c.VLAN, c.InnerVLAN, c.Address, mac, source); err != nil {
+				w.log.Debug("cannot forget binding", "address", c.Address, "error", err)
+			}
+		}
+		for addr, important := range w.table.TakeImportance() {
+			if err := w.obs.SetImportant(addr, important); err != nil {
+				w.log.Debug("cannot have the observer prefer an address", "address", addr, "error", err)
+			}
+		}
+	}
+}
+
+// read makes claims of frames until ctx ends.
+func (w *Wire) read(ctx context.Context) error {
+	var ev bpf.Event
+	for {
+		err := w.obs.Read(&ev)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, os.ErrClosed):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read frames from the observer: %w", err)
+		}
+		w.frame(&ev)
+	}
+}
+
+// frame makes a claim of one event of the observer.
+func (w *Wire) frame(ev *bpf.Event) {
+	seen := w.clock.at(ev.Ktime)
+	key := table.ClaimKey{
+		Address:   ev.Addr,
+		Kind:      evidenceOf[ev.Kind],
+		At:        table.InterfaceKey{Namespace: table.OwnNamespace, Index: int32(ev.Ifindex)},
+		MAC:       string(ev.SHA[:]),
+		VLAN:      ev.VLAN,
+		InnerVLAN: ev.InnerVLAN,
+
+		NoOverride: ev.NoOverride,
+	}
+	if ev.Source != ev.SHA {
+		key.Source = string(ev.Source[:])
+	}
+	w.kernel.AddFrame(key, table.Claim{First: seen, Last: seen, Count: ev.Frames})
+}
+
+// keep attaches the observer to new ports, and detaches it from others, until ctx ends.
+func (w *Wire) keep(ctx context.Context) {
+	defer w.detachAll()
+	// The ticks retry ports that the observer could not be attached to, and end old claims.
+	tick := time.NewTicker(30 * time.Second)
+	defer tick.Stop()
+	for {
+		w.attach(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.changed:
+		case <-tick.C:
+			w.check()
+			w.kernel.Expire(time.Now().Add(-kept))
+			w.StatusChanged()
+		}
+	}
+}
+
+// attach brings the attachments up to date.
+func (w *Wire) attach(ctx context.Context) {
+	want := w.kernel.Ports()
+	living := map[int32]uint64{}
+	for _, p := range want {
+		if w.watch.match(p.Name) {
+			living[p.Index] = p.Gen
+		}
+	}
+	changed := false
+	w.mu.Lock()
+	var ended []*port
+	for index, p := range w.attached {
+		if gen, ok := living[index]; !ok || gen != p.gen {
+			delete(w.attached, index)
+			ended = append(ended, p)
+		}
+	}
+	w.mu.Unlock()
+	for _, p := range ended {
+		changed = true
+		w.detach(p)
+	}
+	for _, l := range want {
+		if _, ok := living[l.Index]; !ok || ctx.Err() != nil {
+			continue
+		}
+		w.mu.Lock()
+		old := w.attached[l.Index]
+		if old != nil {
+			changed = changed || old.name != l.Name
+			old.name = l.Name
+		}
+		w.mu.Unlock()
+		if old != nil {
+			continue
+		}
+		p := &port{name: l.Name, gen: l.Gen}
+		p.att, p.err = w.attachOne(int(l.Index))
+		if errors.Is(p.err, bpf.ErrGone) {
+			continue // netlink reports its end
+		}
+		if p.err != nil {
+			w.log.Warn("cannot watch interface", "interface", l.Name, "error", p.err)
+		}
+		w.mu.Lock()
+		w.attached[l.Index] = p
+		w.mu.Unlock()
+		changed = true
+	}
+	if changed {
+		w.StatusChanged()
+	}
+}
+
+func (w *Wire) attachOne(index int) (*bpf.Attachment, error) {
+	if w.mode == bpf.Clsact {
+		return w.obs.AttachClsact(index)
+	}
+	return w.obs.AttachTCX(index)
+}
+
+func (w *Wire) detach(p *port) {
+	if p.att == nil {
+		return
+	}
+	if err := p.att.Close(); err != nil {
+		w.log.Warn("cannot detach from interface", "interface", p.name, "error", err)
+	}
+}
+
+// check forgets the ports that the observer could not be attached to, and those from which
+// it was removed by others, so that they are tried again.
+func (w *Wire) check() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for index, p := range w.attached {
+		switch {
+		case p.err != nil:
+			delete(w.attached, index)
+		case !p.att.There():
+			w.log.Warn("somebody removed the observer: attaching it again", "interface", p.name)
+			w.detach(p)
+			delete(w.attached, index)
+		}
+	}
+	wake.Poke(w.changed)
+}
+
+func (w *Wire) detachAll() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	// One after another, because the kernel holds the rtnl lock for each.
+	for _, p := range w.attached {
+		w.detach(p)
+	}
+	clear(w.attached)
+}
+
+// Contest makes the observer report known bindings of an address every second, and reserves
+// room for new ones.
+func (w *Wire) Contest(addr netip.Addr, on bool) {
+	w.table.Contest(addr, on)
+	if err := w.obs.Contest(addr, on); err != nil {
+		w.log.Warn("cannot watch contested address more often", "address", addr, "error", err)
+	}
+}
+
+var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
+	bpf.Announced: ipwitnessv1.Evidence_ANNOUNCED,
+	bpf.Answered:  ipwitnessv1.Evidence_ANSWERED,
+	bpf.Used:      ipwitnessv1.Evidence_USED,
+}
+
+// RemoveLeftovers removes the filters of an agent that was killed, which outlive it.
+func RemoveLeftovers(log *slog.Logger, ports []kernel.Port) {
+	for _, p := range ports {
+		if n, err := bpf.RemoveLeftovers(int(p.Index)); err != nil && !errors.Is(err, bpf.ErrGone) {
+			log.Warn("cannot remove filters of an earlier run", "interface", p.Name, "error", err)
+		} else if n > 0 {
+			log.Info("removed filters of an earlier run", "interface", p.Name, "filters", n)
+		}
+	}
+}

@@ -1,0 +1,285 @@
+package workload
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A cniCache holds what the result caches of libcni and of Multus say.
+type cniCache struct {
+	log     *slog.Logger
+	dir     string             // of libcni's cache
+	changed func()             // called when results may have changed
+	results map[string]cniFile // by file name: see ofMultus
+
+	mu    sync.Mutex
+	stale map[string]bool // names of results to read again
+	all   bool            // read all results again
+}
+
+func newCNICache(log *slog.Logger, dir string, changed func()) *cniCache {
+	return &cniCache{log: log, dir: dir, changed: changed, results: map[string]cniFile{}, stale: map[string]bool{}, all: true}
+}
+
+// cniFile is a parsed file of libcni's result cache.
+type cniFile struct {
+	version  files.Version // of the file
+	netns    []string      // paths of the sandbox
+	workload *ipwitnessv1.Workload
+	networks map[string]kernel.Networks // by path of the sandbox: what a pod was given there
+}
+
+// ofMultus is the prefix of the names of Multus' results. Multus has a cache of its own, with
+// the result of each plugin that it calls. The container runtime's result of Multus only has
+// the first interface, and Multus' own name of the network.
+const ofMultus = "multus/"
+
+// multusDir returns the directory of that cache: "cniDir" of Multus, and libcni's directory in it.
+func (c *cniCache) multusDir() string {
+	return filepath.Join(filepath.Dir(c.dir), "multus", "results")
+}
+
+// path returns the path of a result by its name.
+func (c *cniCache) path(name string) string {
+	if rest, ok := strings.CutPrefix(name, ofMultus); ok {
+		return filepath.Join(c.multusDir(), rest)
+	}
+	return filepath.Join(c.dir, name)
+}
+
+// watch calls changed whenever a CNI result is created, written or removed. The parents of
+// missing directories are watched.
+func (c *cniCache) watch(ctx context.Context) error {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		c.log.Warn("cannot watch CNI results: pods get their names late", "error", err)
+		return nil
+	}
+	defer func() { _ = w.Close() }()
+	dirs := map[string]string{c.dir: "", c.multusDir(): ofMultus}
+	watch := func() {
+		for results := range dirs {
+			for dir := results; ; dir = filepath.Dir(dir) {
+				if err := w.Add(dir); err == nil && dir != results {
+					break // the deepest parent that exists, which has events about its child
+				}
+				if dir == filepath.Dir(dir) {
+					break
+				}
+			}
+		}
+	}
+	watch()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-w.Events:
+			if !ok {
+				return nil
+			}
+			onTheWay := false
+			for results := range dirs {
+				onTheWay = onTheWay || files.Within(results, e.Name)
+			}
+			if onTheWay {
+				watch()
+			}
+			prefix, isResult := dirs[filepath.Dir(e.Name)]
+			switch {
+			case isResult:
+				c.mu.Lock()
+				c.stale[prefix+filepath.Base(e.Name)] = true
+				c.mu.Unlock()
+			case onTheWay:
+				c.forget()
+			default:
+				continue
+			}
+			c.changed()
+		case err := <-w.Errors:
+			c.log.Debug("events about CNI results were lost", "error", err)
+			c.forget()
+			c.changed()
+		}
+	}
+}
+
+// forget has all results read again.
+func (c *cniCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = true
+}
+
+// read reads the results that have changed. A missing cache is not an error.
+func (c *cniCache) read() {
+	c.mu.Lock()
+	stale, all := c.stale, c.all
+	c.stale, c.all = map[string]bool{}, false
+	c.mu.Unlock()
+	if all {
+		there := map[string]bool{}
+		for dir, prefix := range map[string]string{c.dir: "", c.multusDir(): ofMultus} {
+			entries, _ := files.ReadDir(dir)
+			for name := range entries {
+				there[prefix+name] = true
+			}
+		}
+		maps.DeleteFunc(c.results, func(name string, _ cniFile) bool { return !there[name] })
+		for name := range there {
+			if old, ok := c.results[name]; !ok || files.VersionOf(c.path(name)) != old.version {
+				stale[name] = true
+			}
+		}
+	}
+	for name := range stale {
+		delete(c.results, name)
+		path := c.path(name)
+		v := files.VersionOf(path) // before its content, which may be a newer one
+		data, err := files.ReadSmall(path)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		var f cniFile
+		if err == nil {
+			f, err = parseResult(data)
+		}
+		if err != nil {
+			// It may be half written. Another event follows then.
+			c.log.Debug("cannot read CNI result", "file", name, "error", err)
+			continue
+		}
+		f.version = v
+		c.results[name] = f
+	}
+}
+
+// cniResult is a file of libcni's cache (cniCacheV1, libcni/api.go of
+// github.com/containernetworking/cni), with a result of any version.
+type cniResult struct {
+	ContainerID string      `json:"containerId"`
+	IfName      string      `json:"ifName"`
+	NetworkName string      `json:"networkName"`
+	NetNS       string      `json:"netns"`
+	CNIArgs     [][2]string `json:"cniArgs"`
+	Result      struct {
+		Interfaces []struct {
+			Name    string `json:"name"`
+			Sandbox string `json:"sandbox"`
+		} `json:"interfaces"`
+		IPs []struct {
+			Interface *int   `json:"interface"`
+			Address   string `json:"address"`
+		} `json:"ips"`
+		// Until 0.2.0.
+		IP4 struct {
+			IP string `json:"ip"`
+		} `json:"ip4"`
+		IP6 struct {
+			IP string `json:"ip"`
+		} `json:"ip6"`
+	} `json:"result"`
+}
+
+// parseResult parses one file of libcni's cache.
+func parseResult(data []byte) (cniFile, error) {
+	var c cniResult
+	if err := json.Unmarshal(data, &c); err != nil {
+		return cniFile{}, fmt.Errorf("parse CNI result: %w", err)
+	}
+	w := &ipwitnessv1.Workload{
+		Kind:        ipwitnessv1.Workload_CONTAINER,
+		Name:        c.ContainerID,
+		ContainerId: c.ContainerID,
+		Source:      "cni-result",
+	}
+	for _, arg := range c.CNIArgs {
+		switch arg[0] {
+		case "K8S_POD_NAMESPACE":
+			w.Namespace = arg[1]
+		case "K8S_POD_NAME":
+			w.Kind, w.Name = ipwitnessv1.Workload_POD, arg[1]
+		case "K8S_POD_UID":
+			w.Uid = arg[1]
+		}
+	}
+	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
+		// An aggregator would refuse the whole message.
+		if len(text) > form.MaxLength {
+			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), form.MaxLength)
+		}
+	}
+	f := cniFile{workload: w}
+	add := func(path string) {
+		if path != "" {
+			f.netns = append(f.netns, files.Clean(path))
+		}
+	}
+	add(c.NetNS)
+	for _, i := range c.Result.Interfaces {
+		add(i.Sandbox)
+	}
+	if w.Kind == ipwitnessv1.Workload_POD && c.isPodNetwork() {
+		f.networks = c.networks()
+	}
+	return f, nil
+}
+
+// isPodNetwork reports whether the network may be a network of pods. Podman has such results,
+// too, but its bridges are separate networks on each host.
+func (c *cniResult) isPodNetwork() bool {
+	if c.NetworkName == "podman" || !form.IsNetworkName(c.NetworkName) {
+		return false
+	}
+	for _, i := range c.Result.Interfaces {
+		if i.Sandbox == "" && strings.HasPrefix(i.Name, "cni-podman") {
+			return false
+		}
+	}
+	return true
+}
+
+// networks returns the addresses of the result, by sandbox.
+func (c *cniResult) networks() map[string]kernel.Networks {
+	all := map[string]kernel.Networks{}
+	add := func(sandbox, iface, address string) {
+		prefix, err := netip.ParsePrefix(address)
+		if err != nil || prefix.Addr().IsLoopback() || sandbox == "" || iface == "" || len(iface) >= unix.IFNAMSIZ {
+			return
+		}
+		path := files.Clean(sandbox)
+		if all[path] == nil {
+			all[path] = kernel.Networks{}
+		}
+		all[path][kernel.InterfaceAddress{Interface: iface, Addr: prefix.Addr().Unmap()}] = c.NetworkName
+	}
+	add(c.NetNS, c.IfName, c.Result.IP4.IP)
+	add(c.NetNS, c.IfName, c.Result.IP6.IP)
+	for _, ip := range c.Result.IPs {
+		switch i := ip.Interface; {
+		case i == nil: // the requested interface
+			add(c.NetNS, c.IfName, ip.Address)
+		case *i >= 0 && *i < len(c.Result.Interfaces): // interfaces of the host have no sandbox
+			add(c.Result.Interfaces[*i].Sandbox, c.Result.Interfaces[*i].Name, ip.Address)
+		}
+	}
+	return all
+}

@@ -1,0 +1,288 @@
+package workload
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
+	for name, c := range map[string]struct {
+		file  string
+		want  *ipwitnessv1.Workload
+		netns []string
+	}{
+		"Kubernetes": {
+			`{"kind":"cniCacheV1","containerId":"abc","ifName":"eth0","networkName":"kindnet","netns":"/var/run/netns/cni-1",
+			  "cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","web-0"],["K8S_POD_UID","u1"]],
+			  "result":{"interfaces":[{"name":"veth1"},{"name":"eth0","sandbox":"/var/run/netns/cni-1"}]}}`,
+			&ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "web-0", Uid: "u1", ContainerId: "abc", Source: "cni-result"},
+			[]string{"/run/netns/cni-1"},
+		},
+		"podman": {
+			`{"kind":"cniCacheV1","containerId":"abc","result":{"interfaces":[{"name":"eth0","sandbox":"/run/netns/cni-2"}]}}`,
+			&ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "abc", ContainerId: "abc", Source: "cni-result"},
+			[]string{"/run/netns/cni-2"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parseResult([]byte(c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.workload.String() != c.want.String() {
+				t.Errorf("workload: got %v, want %v", f.workload, c.want)
+			}
+			if got := slices.Compact(f.netns); !slices.Equal(got, c.netns) {
+				t.Errorf("namespaces: got %v, want %v", got, c.netns)
+			}
+		})
+	}
+	for _, junk := range []string{"", "null", "[]", `{"cniArgs":[["a"]]}`, `{"result":7}`} {
+		if f, err := parseResult([]byte(junk)); err == nil && len(f.netns) != 0 {
+			t.Errorf("result %q: got namespaces %v", junk, f.netns)
+		}
+	}
+}
+
+func TestCNIResultWithANameWithoutEndIsNotTaken(t *testing.T) {
+	long := strings.Repeat("x", 2000)
+	for _, file := range []string{
+		`{"containerId":"` + long + `"}`, `{"cniArgs":[["K8S_POD_NAMESPACE","` + long + `"]]}`,
+		`{"cniArgs":[["K8S_POD_NAME","` + long + `"]]}`, `{"cniArgs":[["K8S_POD_UID","` + long + `"]]}`,
+	} {
+		if f, err := parseResult([]byte(file)); err == nil {
+			t.Errorf("%.40s…: got %.60v, want an error: the aggregator would refuse all of the node for it", file, f.workload)
+		}
+	}
+}
+
+// results are embedded, as the tests also run where the sources are not.
+//
+//go:embed testdata/cni
+var results embed.FS
+
+// realResult is what libcni kept of a pod that the real bridge plugin made.
+func realResult(t *testing.T, version string) string {
+	t.Helper()
+	data, err := results.ReadFile("testdata/cni/" + version + ".json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
+	real := func(version string) string { return realResult(t, version) }
+	// pod has the file that libcni would keep of a pod with that result.
+	pod := func(network, result string) string {
+		return `{"kind":"cniCacheV1","containerId":"abc","ifName":"eth0","networkName":"` + network + `","netns":"/var/run/netns/cni-1",
+			"cniArgs":[["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","web-0"]],"result":` + result + `}`
+	}
+	const eth0 = `{"interfaces":[{"name":"cbr0"},{"name":"eth0","sandbox":"/var/run/netns/cni-1"}],"ips":[{"interface":1,"address":"10.0.0.2/24"}]}`
+	for name, c := range map[string]struct{ file, want string }{
+		"version 0.2.0": {real("0.2.0"), "/run/netns/cni-0.2.0 eth0 10.242.0.2 pods-0.2.0"},
+		"version 0.3.1": {real("0.3.1"), "/run/netns/cni-0.3.1 eth0 10.243.0.2 pods-0.3.1, /run/netns/cni-0.3.1 eth0 fd00:243::2 pods-0.3.1"},
+		"version 0.4.0": {real("0.4.0"), "/run/netns/cni-0.4.0 eth0 10.244.0.2 pods-0.4.0, /run/netns/cni-0.4.0 eth0 fd00:244::2 pods-0.4.0"},
+		"version 1.0.0": {real("1.0.0"), "/run/netns/cni-1.0.0 eth0 10.240.0.2 pods-1.0.0, /run/netns/cni-1.0.0 eth0 fd00:240::2 pods-1.0.0"},
+		"version 1.1.0": {real("1.1.0"), "/run/netns/cni-1.1.0 eth0 10.241.0.2 pods-1.1.0, /run/netns/cni-1.1.0 eth0 fd00:241::2 pods-1.1.0"},
+		"no pod": {
+			strings.ReplaceAll(real("1.0.0"), "K8S_POD_NAME\"", "OTHER\""),
+			"",
+		},
+		"version 0.2.0, IPv6": {pod("net", `{"ip6":{"ip":"fd00::2/64"}}`), "/run/netns/cni-1 eth0 fd00::2 net"},
+		"no index of an interface": {
+			pod("net", `{"interfaces":[{"name":"x","sandbox":"/run/netns/cni-1"}],"ips":[{"address":"10.0.0.2/24"}]}`),
+			"/run/netns/cni-1 eth0 10.0.0.2 net",
+		},
+		"interfaces in two sandboxes": {
+			pod("net", `{"interfaces":[{"name":"net1","sandbox":"/run/netns/a"},{"name":"net2","sandbox":"/var/run/netns/b"}],
+				"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":1,"address":"10.0.0.3/24"}]}`),
+			"/run/netns/a net1 10.0.0.2 net, /run/netns/b net2 10.0.0.3 net",
+		},
+		"address of the host's end": {pod("net", `{"interfaces":[{"name":"veth0"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
+		"index that is none":        {pod("net", `{"interfaces":[],"ips":[{"interface":0,"address":"10.0.0.2/24"},{"interface":-1,"address":"10.0.0.3/24"}]}`), ""},
+		"interface that is none":    {pod("net", `{"interfaces":[{"name":"`+strings.Repeat("x", 16)+`","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"10.0.0.2/24"}]}`), ""},
+		"address that is none":      {pod("net", `{"ips":[{"address":"10.0.0.2"},{"address":""}]}`), ""},
+		"a pod of Kubernetes":       {pod("kindnet", eth0), "/run/netns/cni-1 eth0 10.0.0.2 kindnet"},
+		"podman's own network":      {pod("podman", eth0), ""},
+		"another one of podman":     {pod("net", strings.Replace(eth0, "cbr0", "cni-podman1", 1)), ""},
+		"loopback":                  {pod("cni-loopback", `{"interfaces":[{"name":"lo","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"127.0.0.1/8"},{"interface":0,"address":"::1/128"}]}`), ""},
+		"no name":                   {pod("", eth0), ""},
+		"no name of a network":      {pod("a/b", eth0), ""},
+		"name without an end":       {pod(strings.Repeat("a", 300), eth0), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parseResult([]byte(c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for path, addrs := range f.networks {
+				for g, network := range addrs {
+					got = append(got, fmt.Sprint(path, " ", g.Interface, " ", g.Addr, " ", network))
+				}
+			}
+			slices.Sort(got)
+			if text := strings.Join(got, ", "); text != c.want {
+				t.Errorf("networks: got %q, want %q", text, c.want)
+			}
+		})
+	}
+}
+
+func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
+	dir := t.TempDir()
+	sandbox := filepath.Join(dir, "cni-1.0.0")
+	if err := os.WriteFile(sandbox, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("/proc/self/ns/net", sandbox, "", unix.MS_BIND, ""); err != nil {
+		t.Fatal("mount a namespace, which needs root: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(sandbox, unix.MNT_DETACH) })
+	inode, err := namespaceInode(sandbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, _ := newTestNames(t, inode)
+	n.netnsDirs = []string{dir}
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.240.0.2/24")})
+	if err := os.Mkdir(n.cni.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(n.cni.dir, "pods-1.0.0-x-eth0")
+	if err := os.WriteFile(file, []byte(strings.ReplaceAll(realResult(t, "1.0.0"), "/run/netns/cni-1.0.0", sandbox)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.Look(true)
+	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	n.Look(true) // the namespace is there, and was given it
+	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
+}
+
+func TestResultsOfMultusAreRead(t *testing.T) {
+	n, _ := newTestNames(t)
+	write := func(dir, pod string) {
+		t.Helper()
+		for _, err := range []error{
+			os.MkdirAll(dir, 0o700),
+			os.WriteFile(filepath.Join(dir, "pods-x-eth0"), []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+pod+`"]]}`), 0o600),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func() (names []string) {
+		n.cni.read()
+		for name, f := range n.cni.results {
+			names = append(names, name+" "+f.workload.GetName())
+		}
+		slices.Sort(names)
+		return names
+	}
+	write(n.cni.multusDir(), "one")
+	if got, want := read(), []string{"multus/pods-x-eth0 one"}; !slices.Equal(got, want) {
+		t.Errorf("without the runtime's cache: got %q, want %q", got, want)
+	}
+	write(n.cni.dir, "two")
+	write(n.cni.multusDir(), "three")
+	n.cni.stale["multus/pods-x-eth0"] = true // as an event has it
+	if got, want := read(), []string{"multus/pods-x-eth0 three"}; !slices.Equal(got, want) {
+		t.Errorf("one changed: got %q, want %q", got, want)
+	}
+	n.cni.forget()
+	if got, want := read(), []string{"multus/pods-x-eth0 three", "pods-x-eth0 two"}; !slices.Equal(got, want) {
+		t.Errorf("all anew: got %q, want %q", got, want)
+	}
+	if err := os.RemoveAll(n.cni.multusDir()); err != nil {
+		t.Fatal(err)
+	}
+	n.cni.forget()
+	if got, want := read(), []string{"pods-x-eth0 two"}; !slices.Equal(got, want) {
+		t.Errorf("Multus is gone: got %q, want %q", got, want)
+	}
+}
+
+// Multus may be installed while the agent runs.
+func TestResultsOfMultusAreHeard(t *testing.T) {
+	n, _ := newTestNames(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan error)
+	go func() { over <- n.cni.watch(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.MkdirAll(n.cni.multusDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	again := time.NewTicker(10 * time.Millisecond) // it is not known when it is watched
+	defer again.Stop()
+	for _, name := range []string{"one", "another"} {
+		for n.cni.results[ofMultus+"pods-x-eth0"].workload.GetName() != name {
+			if err := os.WriteFile(filepath.Join(n.cni.multusDir(), "pods-x-eth0"), []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-n.changed:
+				n.cni.read()
+			case <-again.C:
+			}
+		}
+	}
+}
+
+func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
+	n, _ := newTestNames(t)
+	file := filepath.Join(n.cni.dir, "pods-x-eth0")
+	write := func(name string) {
+		t.Helper()
+		for _, err := range []error{
+			os.MkdirAll(n.cni.dir, 0o700),
+			os.WriteFile(file, []byte(`{"netns":"/run/netns/a","cniArgs":[["K8S_POD_NAME","`+name+`"]]}`), 0o600),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	read := func() *ipwitnessv1.Workload {
+		n.cni.forget()
+		n.cni.read()
+		return n.cni.results["pods-x-eth0"].workload
+	}
+	write("web-0")
+	first := read()
+	if again := read(); again != first || first.GetName() != "web-0" {
+		t.Errorf("result that is the same: got %v and then %v, want one that is read once", first, again)
+	}
+	write("web-10")
+	if got := read(); got.GetName() != "web-10" {
+		t.Errorf("result that is another one: got %v, want web-10", got)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(); got != nil {
+		t.Errorf("result that is gone: got %v, want none", got)
+	}
+}

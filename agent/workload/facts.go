@@ -1,0 +1,154 @@
+package workload
+
+import (
+	"fmt"
+	"regexp"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// madeUp matches the names that container runtimes generate for files of namespaces:
+// containerd, CRI-O and podman in /run/netns, docker in /run/docker/netns.
+var madeUp = map[string]*regexp.Regexp{
+	"netns":        regexp.MustCompile(`^(?:cni-|netns-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
+	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
+}
+
+// isMadeUp reports whether a container runtime generated the name of a file.
+func isMadeUp(file *ipwitnessv1.Workload) bool {
+	re := madeUp[file.GetSource()]
+	return re != nil && re.MatchString(file.GetName())
+}
+
+// A tenant is the workload of a namespace of this node. What a source said stays known if
+// the source disappears before the namespace does.
+type tenant struct {
+	facts
+	namespace uint64                // see kernel.OurInodes: the inode may belong to another one by now
+	merged    *ipwitnessv1.Workload // what follows from the facts in from
+	from      facts
+	settled   bool // the process had lived for settledAfter when it was last seen
+	forgotten bool // a short-lived process named the namespace
+}
+
+// name returns the workload that follows from the facts. It is computed again only if they
+// change.
+func (t *tenant) name() *ipwitnessv1.Workload {
+	if t.merged == nil || t.from != t.facts {
+		t.merged, t.from = t.workload(), t.facts
+	}
+	if t.merged == nil && t.forgotten {
+		return &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN} // replaces the previous name
+	}
+	return t.merged
+}
+
+// facts are what the sources say of the workload of a namespace.
+type facts struct {
+	sandbox   *cri.Sandbox          // of the container runtime
+	result    *ipwitnessv1.Workload // of a CNI result
+	file      *ipwitnessv1.Workload // the name of its file
+	process   proc.Process          // the oldest one: pause, or the process that created the namespace
+	container proc.Container        // the container of that process's cgroup
+}
+
+// with returns the facts, updated by what is said now. Nothing that was said before is
+// forgotten.
+func (f facts) with(now facts) facts {
+	if now.sandbox != nil {
+		f.sandbox = now.sandbox
+	}
+	if now.result != nil {
+		f.result = now.result
+	}
+	if now.file != nil {
+		f.file = now.file
+	}
+	return f
+}
+
+// workload returns the workload that uses the namespace, or nil if nothing is known.
+// The best source sets kind and name; every other fact comes from the best source
+// that has it. A namespace with a name is a container if a runtime has a container
+// in it.
+func (f facts) workload() *ipwitnessv1.Workload {
+	var w *ipwitnessv1.Workload
+	for _, from := range f.sources() {
+		if w == nil {
+			w = proto.CloneOf(from)
+			continue
+		}
+		fill := func(field string, to *string, value string) {
+			if *to != "" || value == "" {
+				return
+			}
+			*to = value
+			if w.Sources == nil {
+				w.Sources = map[string]string{}
+			}
+			w.Sources[field] = from.GetSource()
+		}
+		if w.GetKind() == ipwitnessv1.Workload_UNKNOWN && from.GetKind() != ipwitnessv1.Workload_UNKNOWN {
+			w.Kind = ipwitnessv1.Workload_CONTAINER // a runtime knows the container under another name
+		}
+		fill("uid", &w.Uid, from.GetUid())
+		fill("containerId", &w.ContainerId, from.GetContainerId())
+		if w.GetProcess() == "" {
+			w.ProcessId, w.ProcessEnded = from.GetProcessId(), from.GetProcessEnded()
+		}
+		fill("process", &w.Process, from.GetProcess())
+		fill("virtualMachine", &w.VirtualMachine, from.GetVirtualMachine())
+	}
+	return w
+}
+
+// sources returns what each source says, the best one first. A file name that a person chose
+// is better than a cgroup, a generated one is not.
+func (f facts) sources() (all []*ipwitnessv1.Workload) {
+	add := func(w *ipwitnessv1.Workload, there bool) {
+		if there {
+			all = append(all, w)
+		}
+	}
+	if f.sandbox != nil {
+		add(f.sandbox.Workload, true)
+	}
+	add(f.result, f.result != nil)
+	add(f.file, f.file != nil && !isMadeUp(f.file))
+	add(containerWorkload(f.container), f.container != proc.Container{})
+	add(f.file, f.file != nil && isMadeUp(f.file))
+	add(processWorkload(f.process), f.process.PID != 0)
+	return all
+}
+
+// containerWorkload returns the workload of a namespace as far as its cgroup identifies it.
+func containerWorkload(c proc.Container) *ipwitnessv1.Workload {
+	w := &ipwitnessv1.Workload{
+		Kind:        ipwitnessv1.Workload_CONTAINER,
+		Name:        form.Printable(c.Name),
+		Uid:         c.Pod,
+		ContainerId: c.ID,
+		Source:      "cgroup",
+	}
+	if c.Pod != "" {
+		w.Kind = ipwitnessv1.Workload_POD
+	}
+	return w
+}
+
+// processWorkload returns the workload of a namespace that only a process identifies.
+func processWorkload(p proc.Process) *ipwitnessv1.Workload {
+	ended := ""
+	if p.Ended {
+		ended = ", ended"
+	}
+	return &ipwitnessv1.Workload{
+		Kind: ipwitnessv1.Workload_UNKNOWN, Process: fmt.Sprintf("%s (%d%s)", p.Name, p.PID, ended), Source: "process",
+		ProcessId: uint32(p.PID), ProcessEnded: p.Ended,
+	}
+}

@@ -1,0 +1,424 @@
+// Package workload finds the network namespaces of the machine, and names what uses them:
+// from the container runtime, CNI results, names of namespaces, cgroups and processes.
+//
+// What may not live here: links and claims (package kernel).
+package workload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/wake"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Names finds the network namespaces of the machine by their files and by processes, makes
+// sure that each has an nsid so that netlink reports it, and names the workload that uses
+// it. It holds no namespace open, because that would keep dead ones alive.
+type Names struct {
+	log       *slog.Logger
+	kernel    *kernel.Mirror
+	netnsDirs []string
+	procDir   proc.Dir
+	ticks     func() uint64         // clock ticks since boot
+	sandboxes func() []*cri.Sandbox // of the container runtime
+	unnamed   func([]uint64)        // gives the container runtime the namespaces that it has no sandbox for
+	changed   chan struct{}         // holds one token while there may be something new
+	Mounted   func()                // called when a mount was added or removed; set before run
+
+	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
+	cni     *cniCache
+	walked  time.Time          // when all processes were last read
+	later   bool               // a timer will wake the search, to read them again
+	waking  atomic.Bool        // a timer of wakeAfter is running
+	tenants map[uint64]*tenant // of the namespaces of this node, by inode
+}
+
+// netnsFile is a file in a directory of named namespaces. A file that is created again is
+// another one.
+type netnsFile struct {
+	path string
+	file uint64 // inode of the file, not of the namespace that is mounted over it
+}
+
+// namedNetns is the namespace that such a file names.
+type namedNetns struct {
+	inode uint64 // of the namespace
+	name  *ipwitnessv1.Workload
+}
+
+// New returns a search for the workloads of the namespaces of k. netnsDirs have files
+// of named namespaces, cniResults is libcni's result cache.
+func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client) *Names {
+	n := &Names{
+		log:       log,
+		kernel:    k,
+		netnsDirs: netnsDirs,
+		procDir:   procDir,
+		ticks:     proc.BootTicks,
+		sandboxes: runtime.Sandboxes,
+		unnamed:   runtime.Unnamed,
+		changed:   make(chan struct{}, 1),
+		Mounted:   func() {},
+		files:     map[netnsFile]namedNetns{},
+		tenants:   map[uint64]*tenant{},
+	}
+	n.cni = newCNICache(log, cniResults, n.wake)
+	k.Unnamed, runtime.Changed = n.wake, n.wake
+	k.CompareAgain = n.wakeAfter
+	return n
+}
+
+// wake wakes the search.
+func (n *Names) wake() {
+	wake.Poke(n.changed)
+}
+
+// wakeAfter wakes the search after a while, unless a timer for that is already running.
+func (n *Names) wakeAfter(wait time.Duration) {
+	if n.waking.CompareAndSwap(false, true) {
+		time.AfterFunc(wait, func() {
+			n.waking.Store(false)
+			n.wake()
+		})
+	}
+}
+
+// everythingEvery is how often everything is read again: processes, which may be in
+// namespaces without a file or a veth, and everything of which an event may have been lost.
+const everythingEvery = 15 * time.Second
+
+// The cost of a search depends on what exists, not on what is new, and a pod that starts
+// wakes it a dozen times. So after each search follows a rest of restShare times its
+// duration.
+const (
+	restShare   = 4
+	longestRest = 100 * time.Millisecond
+)
+
+// Run searches whenever something may be new, until ctx ends.
+func (n *Names) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.watchMounts(ctx) })
+	g.Go(func() error { return n.cni.watch(ctx) })
+	g.Go(func() error {
+		tick := time.NewTicker(everythingEvery)
+		defer tick.Stop()
+		everything := false
+		for {
+			begin := time.Now()
+			n.Look(everything)
+			rest := time.NewTimer(min(longestRest, restShare*time.Since(begin)))
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-rest.C:
+			}
+			everything = false
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-n.changed:
+			case <-tick.C:
+				everything = true
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// Look searches once. everything makes it read again what is known.
+func (n *Names) Look(everything bool) {
+	if everything {
+		n.cni.forget()
+	}
+	n.kernel.BeginNames()
+	byPath, said := n.lookFiles(everything)
+	n.cni.read()
+	for name, f := range n.cni.results {
+		for _, path := range f.netns {
+			// A result may outlive its sandbox.
+			if inode, ok := byPath[path]; ok && !strings.HasPrefix(name, ofMultus) {
+				said[inode] = said[inode].with(facts{result: f.workload})
+			}
+		}
+	}
+	for _, s := range n.sandboxes() {
+		if inode := n.sandboxInode(s, byPath); inode != 0 {
+			said[inode] = said[inode].with(facts{sandbox: s})
+		}
+	}
+	if everything || n.kernel.Anonymous(func(inode uint64) bool { _, ok := said[inode]; return ok }) {
+		n.walk(everything)
+	}
+	names, unnamed := n.moveTenants(said)
+	gave, meant := n.given(byPath, said)
+	n.kernel.SetNames(names, gave, meant)
+	n.unnamed(unnamed)
+}
+
+// lookFiles finds the named namespaces. It returns their inodes by path, and by inode what
+// their files say of them. It only looks at known ones again if it is asked to.
+func (n *Names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
+	byPath, said = map[string]uint64{}, map[uint64]facts{}
+	found := make(map[netnsFile]namedNetns, len(n.files))
+	for _, dir := range n.netnsDirs {
+		source := "netns"
+		if filepath.Base(filepath.Dir(dir)) == "docker" {
+			source = "docker-netns"
+		}
+		entries, err := files.ReadDir(dir)
+		if err != nil {
+			continue // no such source here
+		}
+		for _, name := range slices.Sorted(maps.Keys(entries)) { // one namespace may have two names
+			f := netnsFile{filepath.Join(dir, name), entries[name]}
+			ns, ok := n.files[f]
+			if !ok || again {
+				if ns.inode, err = namespaceInode(f.path); err != nil {
+					continue // being made, or gone
+				}
+			}
+			if !ok {
+				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: form.Printable(name), Source: source}
+				if source == "netns" && !isMadeUp(ns.name) {
+					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // a file named the namespace, but does not say what uses it
+				}
+			}
+			found[f] = ns
+			byPath[f.path] = ns.inode
+			if said[ns.inode].file == nil {
+				said[ns.inode] = facts{file: ns.name}
+			}
+			n.adopt(f.path, ns.inode)
+		}
+	}
+	n.files = found
+	return byPath, said
+}
+
+// sandboxInode returns the network namespace of a sandbox, or 0 if it is not known.
+func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
+	if inode, ok := byPath[s.Path]; ok {
+		return inode
+	}
+	switch {
+	case strings.HasPrefix(s.Path, "/run/"): // in another directory; paths outside of /run may block
+		if inode, err := namespaceInode(s.Path); err == nil {
+			n.adopt(s.Path, inode)
+			return inode
+		}
+	case s.Process.PID != 0:
+		// The PID may belong to another process by now.
+		if p, err := n.procDir.Process(s.Process.PID); err == nil && p.Start == s.Process.Start {
+			if inode, err := n.procDir.Netns(p.PID); err == nil && inode != n.kernel.OwnInode() {
+				return inode
+			}
+		}
+	}
+	return 0
+}
+
+// moveTenants adds what is said of each namespace now to what is known of it. It returns their
+// names, and the namespaces of this node for which the runtime has no sandbox.
+func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
+	ours := n.kernel.OurInodes()
+	for inode := range n.kernel.Reused() { // after OurInodes: a namespace may have ended since
+		delete(said, inode)
+	}
+	for inode, t := range n.tenants {
+		if ours[inode] != t.namespace {
+			delete(n.tenants, inode)
+		}
+	}
+	byID := map[string]*cri.Sandbox{}
+	for _, s := range n.sandboxes() {
+		byID[s.ID] = s
+	}
+	names = make(map[uint64]*ipwitnessv1.Workload, len(said))
+	for inode, ns := range ours {
+		t := n.tenantOf(inode, ns)
+		t.facts = t.with(said[inode])
+		if s := byID[t.container.ID]; s != nil && t.sandbox == nil {
+			t.sandbox = s // the runtime returned no path, but the cgroup identifies the sandbox
+		}
+		if t.sandbox == nil {
+			unnamed = append(unnamed, ns)
+		}
+		if said[inode] = t.facts; t.name() != nil {
+			names[inode] = t.name()
+		}
+	}
+	for inode, f := range said {
+		if _, ok := ours[inode]; !ok {
+			names[inode] = f.workload() // it may become ours
+		}
+	}
+	return names, unnamed
+}
+
+// given returns the addresses that namespaces are meant to have, by inode: the names of their
+// networks, and the sources that say so.
+func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]kernel.Networks, map[uint64]kernel.Intended) {
+	gave, all := map[uint64]kernel.Networks{}, map[uint64]kernel.Intended{}
+	mean := func(inode uint64, g kernel.InterfaceAddress, source string) {
+		if all[inode] == nil {
+			all[inode] = kernel.Intended{}
+		}
+		all[inode][g] = source
+	}
+	runtime := map[uint64]kernel.Networks{}
+	for name, f := range n.cni.results {
+		for path, addrs := range f.networks {
+			inode, ok := byPath[path]
+			switch {
+			case !ok:
+			case strings.HasPrefix(name, ofMultus):
+				// It may be a user-space device, whose address no kernel has. So the result
+				// names the network, but the address is not expected.
+				gave[inode] = gave[inode].With(addrs)
+			default:
+				runtime[inode] = runtime[inode].With(addrs)
+				for g := range addrs {
+					mean(inode, g, f.workload.GetSource())
+				}
+			}
+		}
+	}
+	for inode, addrs := range runtime {
+		gave[inode] = gave[inode].Keep(addrs) // for addresses that Multus does not name
+	}
+	there := map[*cri.Sandbox]bool{}
+	for _, s := range n.sandboxes() {
+		there[s] = true
+	}
+	for inode, f := range said {
+		if !there[f.sandbox] {
+			continue // the runtime has stopped it, and removes its addresses
+		}
+		only := kernel.Networks{}
+		for _, ip := range f.sandbox.IPs {
+			g := kernel.InterfaceAddress{Interface: cri.PodInterface, Addr: ip}
+			if _, ok := gave[inode][g]; !ok {
+				only[g] = cri.Source
+			}
+			mean(inode, g, cri.Source)
+		}
+		if len(only) > 0 {
+			gave[inode] = gave[inode].With(only)
+		}
+	}
+	return gave, all
+}
+
+// walk reads all processes, at most once a second: a namespace that stays without a name must
+// not make every mount that expensive.
+func (n *Names) walk(now bool) {
+	if wait := time.Second - time.Since(n.walked); !now && wait > 0 {
+		if !n.later {
+			n.later = true
+			time.AfterFunc(wait, n.wake)
+		}
+		return
+	}
+	n.walked, n.later = time.Now(), false
+	n.processes()
+}
+
+// errNotNamespace is returned for a file that is not (yet) a namespace: `ip netns add`
+// creates the file first and mounts the namespace over it later.
+var errNotNamespace = errors.New("not a network namespace")
+
+// namespaceInode returns the inode of the namespace that is mounted at path.
+func namespaceInode(path string) (uint64, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	if fs.Type != unix.NSFS_MAGIC {
+		return 0, errNotNamespace
+	}
+	return files.Inode(path)
+}
+
+// adopt makes sure that the namespace at path has an nsid, unless it is known.
+func (n *Names) adopt(path string, inode uint64) {
+	if n.kernel.Known(inode) {
+		return
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return // removed, or not readable
+	}
+	// It stays open until the mirror has it, so that neither its inode nor its nsid can be
+	// reused before, and no longer.
+	defer func() { _ = unix.Close(fd) }()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Ino != inode {
+		return // replaced between the two: the next look finds it
+	}
+	req, err := rtnetlink.Dial()
+	if err != nil {
+		n.log.Warn("cannot ask for namespace id", "error", err)
+		return
+	}
+	defer req.Close()
+	nsid, assigned, err := req.NSIDOf(fd)
+	if err != nil {
+		n.log.Debug("cannot give namespace an id", "path", path, "error", err)
+		return
+	}
+	n.kernel.Adopt(nsid, inode, assigned)
+}
+
+// watchMounts wakes the search whenever a mount is added or removed: a named namespace is a
+// mount. The kernel reports that by poll(2) on mountinfo.
+func (n *Names) watchMounts(ctx context.Context) error {
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		n.log.Warn("cannot watch mounts: named namespaces without a veth are found late", "error", err)
+		return nil
+	}
+	defer func() { _ = mounts.Close() }()
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make pipe: %w", err)
+	}
+	defer func() { _ = r.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = w.Close() })
+	defer stop()
+	fds := []unix.PollFd{
+		{Fd: int32(mounts.Fd()), Events: unix.POLLPRI},
+		{Fd: int32(r.Fd()), Events: unix.POLLIN},
+	}
+	for {
+		_, err := unix.Poll(fds, -1)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("poll mountinfo: %w", err)
+		case err == nil && fds[0].Revents != 0:
+			n.wake()
+			n.Mounted()
+		}
+	}
+}

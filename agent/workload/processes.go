@@ -1,0 +1,134 @@
+package workload
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/ipwitness/ipwitness/agent/proc"
+)
+
+// settledAfter is how long a process must have lived, in clock ticks, to be reported as
+// the last process of a namespace after it has ended. A shell or `ip` that somebody ran
+// there briefly does not identify the workload.
+const settledAfter = 10 * proc.TicksPerSecond
+
+// mostRead is how many processes of one namespace are read to find the oldest one: those with
+// the lowest PIDs.
+const mostRead = 256
+
+// processes finds namespaces by the processes in them, and the processes that identify the
+// workloads of this node. It skips processes that it may not read. A process in our own
+// namespace costs one readlink.
+func (n *Names) processes() {
+	dir, err := os.Open(string(n.procDir))
+	if err != nil {
+		return
+	}
+	defer func() { _ = dir.Close() }()
+	entries, _ := dir.Readdirnames(-1)
+	found := map[uint64][]int{}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry)
+		if err != nil {
+			continue
+		}
+		inode, err := n.procDir.Netns(pid)
+		if err != nil || inode == n.kernel.OwnInode() {
+			continue
+		}
+		if found[inode] == nil {
+			n.adopt(n.procDir.Path(pid, "ns/net"), inode)
+		}
+		found[inode] = append(found[inode], pid)
+	}
+	for inode, ns := range n.kernel.OurInodes() {
+		t := n.tenantOf(inode, ns)
+		if pids := found[inode]; pids != nil {
+			n.moveIn(t, inode, pids)
+		} else if t.process.PID != 0 && !t.process.Ended && n.ended(t.process) {
+			t.lastEnded()
+		}
+	}
+}
+
+// lastEnded records that the last process of the namespace has ended. A process that was
+// there only briefly is forgotten, together with the container in its cgroup.
+func (t *tenant) lastEnded() {
+	if t.process.Ended = t.settled; !t.settled {
+		t.process, t.container, t.forgotten = proc.Process{}, proc.Container{}, true
+	}
+}
+
+// ended reports whether a process has ended. One that may not be read, or moved to another
+// namespace, has not.
+func (n *Names) ended(p proc.Process) bool {
+	now, err := n.procDir.Process(p.PID)
+	return errors.Is(err, os.ErrNotExist) || err == nil && (now.Ended || now.Start != p.Start)
+}
+
+// tenantOf returns the tenant of a namespace: a new one if the inode belonged to another
+// namespace before.
+func (n *Names) tenantOf(inode uint64, ns uint64) *tenant {
+	t := n.tenants[inode]
+	if t == nil || t.namespace != ns {
+		t = &tenant{namespace: ns}
+		n.tenants[inode] = t
+	}
+	return t
+}
+
+// moveIn finds the oldest of the processes in a namespace, and its container.
+func (n *Names) moveIn(t *tenant, inode uint64, pids []int) {
+	p, same := n.oldest(t.process, pids)
+	if p.PID == 0 {
+		return // none of them is readable
+	}
+	c := t.container
+	if !same || c == (proc.Container{}) { // a process moves to its cgroup once, when it starts
+		c = n.containerIn(p, inode)
+	}
+	// The PID may have belonged to another process all along.
+	if now, err := n.procDir.Netns(p.PID); err != nil || now != inode {
+		return
+	}
+	now := n.ticks()
+	settled := now >= p.Start && now-p.Start >= settledAfter
+	if !settled && !same && t.settled && (t.process.Ended || n.ended(t.process)) {
+		t.process.Ended = true // still the best name known
+		return
+	}
+	t.process, t.container, t.settled = p, c, settled
+}
+
+// oldest returns the oldest of some processes, and whether it is last, the previous result.
+// If last is still there, it is the oldest, because new processes are younger.
+func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same bool) {
+	slices.Sort(pids)
+	if _, in := slices.BinarySearch(pids, last.PID); in {
+		if p, err := n.procDir.Process(last.PID); err == nil && p.Start == last.Start {
+			return p, true // with its current name, which exec changes
+		}
+	}
+	for _, pid := range pids[:min(len(pids), mostRead)] {
+		if p, err := n.procDir.Process(pid); err == nil && (oldest.PID == 0 || p.Start < oldest.Start) {
+			oldest = p
+		}
+	}
+	return oldest, false
+}
+
+// containerIn returns the container that a namespace belongs to, by its oldest process. A
+// process that a container moved to an additional namespace is in the container's cgroup as
+// well. Its parent is in that cgroup, too, but in another namespace.
+func (n *Names) containerIn(p proc.Process, inode uint64) proc.Container {
+	c := n.procDir.Container(p.PID)
+	if c == (proc.Container{}) || p.Parent == 0 {
+		return c
+	}
+	if elsewhere, err := n.procDir.Netns(p.Parent); err == nil && elsewhere != inode && n.procDir.Container(p.Parent) == c {
+		return proc.Container{}
+	}
+	return c
+}

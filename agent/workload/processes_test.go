@@ -1,0 +1,345 @@
+package workload
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// testNames is a search for names on a node with a fake rtnetlink.
+type testNames struct {
+	*Names
+	table *table.Table
+	fake  kerneltest.Fake
+}
+
+// newTestNames has a node with namespaces of these inodes; the first one has nsid 1.
+func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
+	t.Helper()
+	f := kerneltest.Fake{}
+	f.Own()
+	for i := range inodes {
+		nsid := int32(i + 1)
+		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10+nsid, nsid))
+		f.Put(nsid, kerneltest.PodVeth(10+nsid))
+	}
+	tab := table.New()
+	k := kernel.New(slog.New(slog.DiscardHandler), tab, f, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+	if err := k.List(); err != nil {
+		t.Fatal("list: ", err)
+	}
+	p := proctest.New(t)
+	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)))
+	for i, inode := range inodes {
+		k.Adopt(int32(i+1), inode, false)
+	}
+	return &testNames{n, tab, f}, p
+}
+
+// reuse ends the namespace with nsid 1, whose nsid and inode another one gets at once.
+func (n *testNames) reuse(inode uint64) {
+	other := kerneltest.PodVeth(11)
+	other.MAC = "others"
+	n.fake.Put(1, other)
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 1})
+	n.kernel.Adopt(1, inode, false)
+}
+
+// wantNetworks compares the networks of all claims.
+func wantNetworks(t *testing.T, tab *table.Table, want string) {
+	t.Helper()
+	if got := tabletest.Networks(tab); got != want {
+		t.Errorf("networks: got %q, want %q", got, want)
+	}
+}
+
+// named has a look with names that files or CNI results gave, and returns the name of a
+// namespace after it.
+func (n *testNames) named(inode uint64, by map[uint64]facts) string {
+	said := maps.Clone(by)
+	if said == nil {
+		said = map[uint64]facts{}
+	}
+	n.processes()
+	names, _ := n.moveTenants(said)
+	n.kernel.SetNames(names, nil, nil)
+	w := tabletest.Workload(n.table, inode)
+	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
+		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
+}
+
+// saidBy has the source of a name say it.
+func saidBy(w *ipwitnessv1.Workload) facts {
+	if w.GetSource() == "cni-result" {
+		return facts{result: w}
+	}
+	return facts{file: w}
+}
+
+func wantNamed(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("name: got  %q\n          want %q", got, want)
+	}
+}
+
+func TestOldestProcessAndItsContainerNameANamespace(t *testing.T) {
+	const pod = "/kubepods/burstable/pod" + proctest.PodUID + "/"
+	n, p := newTestNames(t, 100, 200)
+	p.Put(30, 2, "nginx", 700, 100, pod+proctest.OuterID)
+	p.Put(40, 2, "pause", 600, 100, pod+proctest.InnerID) // PIDs went round
+	p.Put(41, 1, "sshd", 5, 1, "/system.slice/sshd.service")
+	p.Put(50, 1, "my (odd) name", 800, 200, "/user.slice/session-3.scope")
+	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=pause (40) by cgroup")
+	wantNamed(t, n.named(200, nil), "UNKNOWN / uid= id= process=my (odd) name (50) by process")
+
+	// The oldest ends, and the next one in age takes its place; once there is
+	// none, the last one known stays, as one that has ended.
+	p.End(40)
+	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30) by cgroup")
+	p.End(30)
+	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
+
+	// The PID is used again elsewhere; exec and a cgroup that is given late are followed.
+	p.Put(30, 1, "other", 900, 1, "/")
+	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
+	p.Put(50, 1, "sleep", 800, 200, "/docker/"+proctest.InnerID)
+	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
+	// One that goes elsewhere has not ended.
+	p.Put(50, 1, "sleep", 800, 1, "/docker/"+proctest.InnerID)
+	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
+	// And it is used again in the same place.
+	p.Put(50, 1, "late", 950, 200, "/lxc/web")
+	wantNamed(t, n.named(200, nil), "CONTAINER /web uid= id= process=late (50) by cgroup")
+}
+
+func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
+	const pod = "/kubepods/burstable/pod" + proctest.PodUID + "/"
+	n, p := newTestNames(t, 100)
+	var now uint64 = 100_000
+	n.ticks = func() uint64 { return now }
+	moment := func(pid int, name string) {
+		p.Put(pid, 2, name, int(now)-proc.TicksPerSecond, 100, pod+proctest.InnerID)
+	}
+	moment(30, "sh")
+	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sh (30) by cgroup")
+	p.End(30)
+	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process= by ")
+
+	// A process that lives on counts as settled when it is seen again.
+	moment(31, "sleep")
+	n.named(100, nil)
+	now += settledAfter
+	n.named(100, nil)
+	p.End(31)
+	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
+
+	// A process that is there briefly does not replace the ended one; a process that stays
+	// does.
+	p.Put(32, 2, "ip", int(now)-1, 100, "/docker/"+proctest.OuterID)
+	for range 2 {
+		wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
+	}
+	p.End(32)
+	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
+	p.Put(33, 2, "nginx", int(now)-1, 100, "/docker/"+proctest.OuterID)
+	now += settledAfter
+	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33) by cgroup")
+
+	// The previous process may end between two looks, when another process is already there.
+	p.End(33)
+	moment(34, "sh")
+	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33, ended) by cgroup")
+}
+
+func TestBetterNamesAreFilledInAndStay(t *testing.T) {
+	pod := "/kubepods/pod" + proctest.PodUID + "/" + proctest.InnerID
+	file := func(source, name string) *ipwitnessv1.Workload {
+		kind := ipwitnessv1.Workload_CONTAINER
+		if source == "netns" && name == "blue" {
+			kind = ipwitnessv1.Workload_UNKNOWN
+		}
+		return &ipwitnessv1.Workload{Kind: kind, Name: name, Source: source}
+	}
+	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: "web-0", ContainerId: proctest.OuterID, Source: "cni-result"}
+	for name, c := range map[string]struct {
+		cgroup string
+		named  *ipwitnessv1.Workload
+		want   string
+	}{
+		"CNI result":                          {pod, result, "POD shop/web-0 uid=" + proctest.PodUID + " id=8195 process=pause (40) by cni-result"},
+		"named by a person":                   {"/docker/" + proctest.InnerID, file("netns", "blue"), "CONTAINER /blue uid= id=ee4b process=pause (40) by netns"},
+		"named by a person, outside":          {"/", file("netns", "blue"), "UNKNOWN /blue uid= id= process=pause (40) by netns"},
+		"named by docker":                     {"/docker/" + proctest.InnerID, file("docker-netns", "3f2a91c04b5d"), "CONTAINER / uid= id=ee4b process=pause (40) by cgroup"},
+		"named by docker, outside":            {"/", file("docker-netns", "3f2a91c04b5d"), "CONTAINER /3f2a91c04b5d uid= id= process=pause (40) by docker-netns"},
+		"docker's own":                        {"/docker/" + proctest.InnerID, file("docker-netns", "lb_3f2a91c04"), "CONTAINER /lb_3f2a91c04 uid= id=ee4b process=pause (40) by docker-netns"},
+		"named by containerd":                 {pod, file("netns", "cni-"+proctest.PodUID), "POD / uid=" + proctest.PodUID + " id=ee4b process=pause (40) by cgroup"},
+		"named by CRI-O":                      {pod, file("netns", proctest.PodUID), "POD / uid=" + proctest.PodUID + " id=ee4b process=pause (40) by cgroup"},
+		"named by podman":                     {"/machine.slice/libpod-" + proctest.InnerID + ".scope", file("netns", "netns-"+proctest.PodUID), "CONTAINER / uid= id=ee4b process=pause (40) by cgroup"},
+		"named by podman, known to the world": {"/", file("netns", "netns-"+proctest.PodUID), "CONTAINER /netns-" + proctest.PodUID + " uid= id= process=pause (40) by netns"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, p := newTestNames(t, 100)
+			p.Put(40, 2, "pause", 600, 100, c.cgroup)
+			before := c.named.String()
+			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want)
+			wantNamed(t, n.named(100, nil), c.want) // the file is gone, and its namespace is not
+			p.End(40)
+			gone := strings.Replace(c.want, "pause (40)", "pause (40, ended)", 1)
+			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), gone) // the process is gone
+			if c.named.String() != before {
+				t.Errorf("what others hold as well was changed: got %s, want %s", c.named, before)
+			}
+		})
+	}
+}
+
+func TestNamespaceThatAContainerMadeIsNotThatContainers(t *testing.T) {
+	n, p := newTestNames(t, 100, 200)
+	p.Put(20, 2, "neutron-agent", 500, 1, "/docker/"+proctest.InnerID) // in our own namespace
+	p.Put(30, 20, "dnsmasq", 600, 100, "/docker/"+proctest.InnerID)
+	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=dnsmasq (30) by process")
+	// Whoever started a container is in another cgroup.
+	p.Put(40, 2, "containerd-shim", 500, 1, "/docker/"+proctest.OuterID+"/system.slice/containerd.service")
+	p.Put(50, 40, "pause", 700, 200, "/docker/"+proctest.OuterID+"/kubelet/kubepods/pod"+proctest.PodUID+"/"+proctest.InnerID)
+	wantNamed(t, n.named(200, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=pause (50) by cgroup")
+}
+
+func TestNamespaceWithTheInodeOfADeadOneHasNoneOfItsNames(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	p.Put(40, 2, "pause", 600, 100, "/docker/"+proctest.InnerID)
+	n.named(100, nil)
+	p.End(40)
+	n.reuse(100)
+	wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
+}
+
+func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
+	web := sandboxNamed("web-0", proc.Process{})
+	for _, when := range []string{"before tenants move", "before names are set"} {
+		t.Run(when, func(t *testing.T) {
+			n, _ := newTestNames(t, 100)
+			k := n.kernel
+			published := func() string { return tabletest.Workload(n.table, 100).GetName() }
+
+			k.BeginNames()
+			said := map[uint64]facts{100: {sandbox: web}}
+			if when == "before tenants move" {
+				n.reuse(100)
+			}
+			names, _ := n.moveTenants(said)
+			if when == "before names are set" {
+				n.reuse(100)
+			}
+			k.SetNames(names, map[uint64]kernel.Networks{100: {}}, map[uint64]kernel.Intended{100: {}})
+			if got := published(); got != "" {
+				t.Errorf("the next namespace: got name %q, want none", got)
+			}
+			wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
+
+			// It is named as soon as it is looked for.
+			if len(n.changed) != 1 {
+				t.Error("end of a namespace: got no look")
+			}
+			k.BeginNames()
+			n.named(100, map[uint64]facts{100: {sandbox: sandboxNamed("web-1", proc.Process{})}})
+			if got := published(); got != "web-1" {
+				t.Errorf("the next namespace, said what it is: got %q, want web-1", got)
+			}
+		})
+	}
+}
+
+func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	p.Put(20, 1, "sshd", 5, 1, "/")           // ours alone
+	p.Put(30, 1, "stranger", 5, 300, "/")     // of another node on this machine
+	p.Put(40, 1, "first", 600, 100, "/")      // the oldest
+	p.Put(41, 40, "second", 700, 100, "/")    // and one more
+	p.Put(42, 40, "unreadable", 50, 100, "/") // hidden from us
+	if err := os.Remove(filepath.Join(p.Dir, "42/ns/net")); err != nil {
+		t.Fatal(err)
+	}
+	// Whoever reads one of these waits for ever.
+	trap := func(files ...string) {
+		t.Helper()
+		for _, file := range files {
+			path := filepath.Join(p.Dir, file)
+			for _, err := range []error{os.Remove(path), unix.Mkfifo(path, 0o600)} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	trap("20/stat", "20/cgroup", "30/stat", "30/cgroup", "41/cgroup", "42/stat", "42/cgroup")
+	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
+	trap("41/stat") // no other one is read once the oldest is known
+	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
+	n.procDir = proc.Dir(filepath.Join(p.Dir, "missing"))
+	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
+}
+
+func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
+	n, p := newTestNames(t)
+	k, unknown := n.kernel, func(uint64) bool { return false }
+	n.fake.Put(1, rtnetlink.Link{Index: 1, Name: "lo", Flags: kerneltest.Up | unix.IFF_LOOPBACK})
+	k.Adopt(1, 100, false)
+	p.Put(40, 1, "sleep", 600, 100, "/")
+	n.Look(true)
+	if k.Anonymous(unknown) || len(k.OurInodes()) != 0 {
+		t.Errorf("namespaces of ours: got %v, want none", k.OurInodes())
+	}
+	for len(n.changed) > 0 {
+		<-n.changed
+	}
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(11, 1)})
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: kerneltest.PodVeth(11)})
+	if len(n.changed) == 0 {
+		t.Error("a namespace of ours without a name: got no look")
+	}
+	if k.Anonymous(func(inode uint64) bool { return inode == 100 }) {
+		t.Error("a namespace of ours whose file is found in the same look: got that it needs a look at processes")
+	}
+	n.Look(false) // too soon after the last walk: later
+	n.walked = time.Time{}
+	n.Look(false)
+	if got := tabletest.Workload(n.table, 100).GetProcess(); got != "sleep (40)" {
+		t.Errorf("process: got %q, want sleep (40)", got)
+	}
+	if k.Anonymous(unknown) {
+		t.Error("a namespace of ours that has a name: got that it needs a look at processes")
+	}
+}
+
+func TestOldestOfManyProcessesIsLookedForWithinBounds(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	var pids []int
+	for i := range 2 * mostRead {
+		p.Put(1000+i, 1, "worker", 5000-i, 100, "/")
+		pids = append(pids, 1000+i)
+	}
+	slices.Reverse(pids)
+	got, same := n.oldest(proc.Process{}, pids)
+	if want := 1000 + mostRead - 1; got.PID != want || same {
+		t.Errorf("oldest of the first %d: got %d and %v, want %d", mostRead, got.PID, same, want)
+	}
+}
