@@ -107,7 +107,7 @@ func Pod(i int) *corev1.Pod {
 		fields := `{"f:metadata":{"f:generateName":{},"f:labels":{".":{}},"f:ownerReferences":{".":{}}},"f:spec":{` +
 			strings.Repeat(`"f:containers":{"k:{\"name\":\"main\"}":{".":{},"f:env":{".":{}},"f:image":{},"f:resources":{}}},`, 8) + `"f:volumes":{}}}`
 		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{
-			Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &now, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)},
+			Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &now, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields),
 		})
 	}
 	return pod
