@@ -45,23 +45,28 @@ func newGuarded(t *testing.T, tokens string, certificates bool) *secured {
 	if err := os.WriteFile(file, []byte(tokens), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	raw, err := os.ReadFile(s.servers.File)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(raw)
 	h := newHost(t)
-	h.Secure = &netlab.Secure{TLS: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, Token: aliceToken}
+	h.Secure = &netlab.Secure{TLS: &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS13}, Token: aliceToken}
 	s.cluster = &cluster{
 		lab:   &lab{Host: h, service: &service{at: h}, t: t},
 		flags: []string{"--tls-cert", pair.Cert, "--tls-key", pair.Key, "--tokens", file},
 	}
+	s.trust()
 	if certificates {
 		s.flags = append(s.flags, "--tls-client-ca", s.clients.File)
 	}
 	s.serve()
 	return s
+}
+
+// trust adds the CA of the server certificates to those that the clients of the test trust.
+func (s *secured) trust() {
+	s.t.Helper()
+	raw, err := os.ReadFile(s.servers.File)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.Secure.TLS.RootCAs.AppendCertsFromPEM(raw)
 }
 
 func authority(t *testing.T, dir, name string) *pki.CA {
@@ -128,6 +133,7 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 	s.servers, s.clients = authority(t, s.dir, "servers"), authority(t, s.dir, "clients")
 	s.serverPair(t)
 	s.pair("node1", "node1")
+	s.trust() // a client of the test may have to connect again, too
 	one.cut()
 	s.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
 	one.mend()
