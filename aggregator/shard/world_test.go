@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
@@ -314,14 +316,16 @@ func (n *node) snapshot(messages ...*pb.ReportRequest) {
 	synctest.Wait()
 }
 
-// tell sends changes that took 5 ms to be received and read.
+// tell sends changes in one message, which took 5 ms to be received and read.
 func (n *node) tell(messages ...*pb.ReportRequest) {
 	n.w.Helper()
 	n.w.know(messages...)
+	all := &pb.ReportRequest{}
 	for _, m := range messages {
-		if _, err := n.w.facts.Delta(n.stream, n.rec, m, clock().Add(-5*time.Millisecond), n.asked); err != nil {
-			n.w.Fatal(err)
-		}
+		proto.Merge(all, m)
+	}
+	if _, err := n.w.facts.Delta(n.stream, n.rec, all, clock().Add(-5*time.Millisecond), n.asked); err != nil {
+		n.w.Fatal(err)
 	}
 	synctest.Wait()
 }
