@@ -367,7 +367,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 				}
 			}
 			wantAttack(t, "flood-bindings", "the agent's table is full, and it leaves claims out",
-				"the duplicates, and a problem of the node: "+masked(said[0], `\d+ frames`, `since .* UTC`, `\d+ a second`))
+				"the duplicates, and a problem of the node: "+masked(said[0], `\d+ frames`, `since .* UTC`, `\d+ per second`))
 		})
 	}
 }
