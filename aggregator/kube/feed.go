@@ -119,8 +119,7 @@ func pause(ctx context.Context, d time.Duration, back <-chan struct{}) {
 	}
 }
 
-// attempt makes a request again and again until it succeeds or the reflector has to
-// do something else.
+// attempt repeats a request until it succeeds or the reflector has to take another action.
 func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(*rest.Request) error) error {
 	options.FieldSelector = f.fields
 	delay := newBackoff()
@@ -242,8 +241,8 @@ func (s store) Bookmark(string) error {
 	return nil
 }
 
-// Transformer implements cache.TransformingStore: the objects of a streamed listing are
-// reduced one by one.
+// Transformer implements cache.TransformingStore. It reduces the objects of a streamed listing
+// one by one.
 func (s store) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		s.hear()
@@ -251,8 +250,8 @@ func (s store) Transformer() cache.TransformFunc {
 	}
 }
 
-// unreachable reports whether an error means that the API server is away, rather than
-// that it refuses the request.
+// unreachable reports whether an error means that the API server cannot be reached, rather
+// than that it refuses the request.
 func unreachable(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {

@@ -22,7 +22,7 @@ func correct(of form.Form, fields ...*string) {
 var (
 	// word is a name as the API uses for kinds, phases and reasons.
 	word = form.Word(64)
-	// poolName is at most KIND NAMESPACE/NAME.
+	// poolName is long enough for KIND NAMESPACE/NAME.
 	poolName = form.Text(640)
 )
 

@@ -19,8 +19,8 @@ type mirror[R any] struct {
 	read func(runtime.Object) (key, *R)
 	// same reports whether two records are equal.
 	same func(a, b *R) bool
-	// changed is called under the lock with the record of an object before and after a
-	// change: nil if there was or is none.
+	// changed is called under the lock with the records of an object before and after a
+	// change. A record is nil if there was or is none.
 	changed func(at key, before, after *R)
 	// settled is called under the lock after one change or a whole listing.
 	settled func()
@@ -72,7 +72,7 @@ func (m *mirror[R]) settle() {
 	}
 }
 
-// reduced makes a record a runtime.Object, which the items of a list must be.
+// reduced implements runtime.Object, which the items of a list must do.
 type reduced struct{}
 
 // GetObjectKind implements runtime.Object.
@@ -95,7 +95,8 @@ func (m *mirror[R]) reduce(o runtime.Object) runtime.Object {
 	return e
 }
 
-// hold is for how many records the lock is held at a time: the aggregator waits for it.
+// hold is the number of records after which the lock is released, because the aggregator waits
+// for it.
 const hold = 512
 
 // replace implements sink.
@@ -135,7 +136,7 @@ type pending struct {
 	changes Changes
 	// related are the nodes of changes.Related.
 	related map[string]struct{}
-	// compact is at how many pods intermediate changes are removed.
+	// compact is the number of pods at which intermediate changes are removed.
 	compact int
 	// compactIPAM is the same for changes of IPAMs.
 	compactIPAM int
