@@ -191,8 +191,8 @@ func locationOf(at string) (n int) {
 	return n
 }
 
-// The removal of a resource that is forbidden is noticed, although listing it reports no
-// removal.
+// The removal of a forbidden resource is noticed, although the API server answers requests for
+// it as before.
 func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools, calicoBlocks)
