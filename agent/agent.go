@@ -3,8 +3,7 @@
 // The package has the configuration, the health and the metrics of an agent. It creates the
 // packages below it and connects them: sources (kernel, wire, workload, allocations) fill one
 // table, and report carries the table to the aggregators. It judges nothing: the agent does
-// not know what a conflict is, and shares nothing with the aggregator but proto and ipam.
-// aggregator only in proto.
+// not know what a conflict is, and shares only proto with the aggregator.
 package agent
 
 import (
