@@ -13,9 +13,9 @@ import (
 )
 
 // lasting has the capabilities that the agent needs for as long as it runs. All others are
-// needed only at startup: the kernel checks CAP_BPF and CAP_PERFMON when the observer is
-// loaded, not when it is attached (kernel/bpf/tcx.c), and it checks CAP_NET_BROADCAST when the
-// socket is opened (do_one_broadcast in net/netlink/af_netlink.c).
+// needed only at startup. The kernel checks CAP_BPF and CAP_PERFMON when the observer is
+// loaded, not when it is attached (kernel/bpf/tcx.c). It checks CAP_NET_BROADCAST against the
+// credentials with which the socket was opened (do_one_broadcast in net/netlink/af_netlink.c).
 var lasting = []cap.Value{
 	cap.NET_ADMIN,       // clsact, and all requests about another namespace
 	cap.SYS_PTRACE,      // names: the namespaces of processes with more capabilities

@@ -8,8 +8,8 @@ import "strings"
 // bytes, but protobuf accepts only UTF-8.
 func Printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// Short returns the text of an error, which may quote strings from other programs, in that
-// form.
+// Short returns the text of an error, truncated and as valid UTF-8, because it may quote
+// strings from other programs.
 func Short(err error) string {
 	text := err.Error()
 	return Printable(text[:min(len(text), MaxLength)])
