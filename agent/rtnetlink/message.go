@@ -26,7 +26,7 @@ type Link struct {
 	Master    int32
 	VLAN      uint16 // VLAN devices only
 	Filtering bool   // bridges only: by VLAN
-	// defaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
+	// DefaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
 	DefaultPVID uint16
 }
 
