@@ -281,7 +281,7 @@ func lockNamespace() (unlock func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// problem notes and logs a limitation and its cause.
+// problem records and logs a limitation and its cause.
 func (a *Agent) problem(what string, err error) {
 	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))
 	a.log.Warn("agent is limited", "problem", what, "error", err)

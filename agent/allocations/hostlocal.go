@@ -108,7 +108,7 @@ func isMark(name string) bool {
 	return name == "lock" || strings.HasPrefix(name, "last_reserved_ip.")
 }
 
-// event notes that a file of the directory has changed.
+// event records that a file of the directory has changed.
 func (h *hostLocal) event(name string, removed bool) {
 	if !isMark(name) {
 		if _, ok := addressOf(name); ok {

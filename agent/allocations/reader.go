@@ -78,14 +78,14 @@ type watching struct {
 
 // due says what to read next.
 type due struct {
-	all     bool // everything, if it may have changed
-	allAnew bool // everything, because events were lost
-	soon    bool // everything, after a short wait
+	all     bool // read everything that may have changed
+	allAnew bool // read everything, because events were lost
+	soon    bool // read everything, after a short wait
 }
 
 const (
 	// checkEvery is how often everything is checked: a mount or a link may have changed
-	// what is at a path without an event.
+	// the directory at a path without an event.
 	checkEvery = 15 * time.Second
 	// waitingEvents limits the queued events. A thousand pods that end cause about as many.
 	waitingEvents = 1024
@@ -109,7 +109,7 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader 
 	}
 }
 
-// CheckMounts makes the Reader check whether a mount has changed what is at its paths.
+// CheckMounts makes the Reader check whether a mount has changed the directories at its paths.
 func (i *Reader) CheckMounts() { wake.Poke(i.mounted) }
 
 // Await waits until everything has been read once, but for at most a second, because a file

@@ -268,7 +268,7 @@ func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceCl
 			return nil
 		})
 	}
-	_ = g.Wait() // they return no error
+	_ = g.Wait() // the functions return no errors
 	if ctx.Err() != nil {
 		return false
 	}

@@ -109,7 +109,7 @@ type Client struct {
 	wanted wanted
 }
 
-// wanted is what other goroutines want to know from the runtime, and what its events said.
+// wanted has the questions of other goroutines, and the contents of the runtime's events.
 type wanted struct {
 	mu      sync.Mutex
 	unnamed map[uint64]*attempt // namespaces that no sandbox is known for

@@ -39,7 +39,7 @@ var kubeVirtLabels = []string{"vm.kubevirt.io/name", "kubevirt.io/domain"}
 // errNotReady is returned for a sandbox that has ended or is not ready yet.
 var errNotReady = errors.New("the sandbox is not ready")
 
-// parseSandbox parses the answer to PodSandboxStatus, asked to be verbose.
+// parseSandbox parses the answer to a verbose PodSandboxStatus.
 func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 	s := r.GetStatus()
 	if s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY {

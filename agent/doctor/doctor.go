@@ -169,7 +169,7 @@ func Usable(checks []Check) error {
 	return nil
 }
 
-// permissionsPage explains what each capability is for.
+// permissionsPage explains the purpose of each capability.
 const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
 
 // capabilities lists the four capabilities that the agent uses (capabilities(7)).

@@ -58,8 +58,8 @@ func ReadSmall(path string) ([]byte, error) {
 	return data, err
 }
 
-// ReadRegular reads a regular file of at most the given number of bytes, opened with
-// additional flags, and returns when it was last written.
+// ReadRegular reads a regular file that has no more than the given number of bytes. It opens
+// the file with additional flags, and returns when it was last written.
 func ReadRegular(path string, flags int, most int64) (data []byte, written time.Time, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {

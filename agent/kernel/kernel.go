@@ -20,7 +20,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Requests are the requests of rtnetlink that a Mirror sends. Tests have a fake.
+// Requests sends the rtnetlink requests of a Mirror. Tests use a fake.
 type Requests interface {
 	Links(nsid int32) ([]rtnetlink.Link, error)
 	Link(nsid, index int32) (rtnetlink.Link, error)
@@ -107,7 +107,7 @@ type link struct {
 	lan       bool   // interfaces of our own namespace: an address with a LAN prefix is published
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
-	claims    map[table.ClaimKey]rtnetlink.Address // the published ones
+	claims    map[table.ClaimKey]rtnetlink.Address // published claims
 }
 
 // holding is an address and the MAC of the interface that had the address.

@@ -68,7 +68,7 @@ var (
 	errSilent = fmt.Errorf("the aggregator has said nothing for %s", silentFor)
 )
 
-// Run keeps a stream until ctx ends.
+// Run keeps a stream open until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	backoff := FirstBackoff
 	said := "" // the last logged reason, which is not logged again

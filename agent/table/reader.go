@@ -54,7 +54,7 @@ type Questions struct {
 	Ping   uint64 // 0 if none
 }
 
-// maxChecks is how many checks may wait for their answers. Beyond it, the oldest check is
+// maxChecks limits the checks that wait for their answers. Beyond it, the oldest check is
 // dropped, and the aggregator repeats it.
 const maxChecks = 1024
 

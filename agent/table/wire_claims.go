@@ -19,7 +19,7 @@ const (
 	// maxImportantPerPort limits claims to important addresses. It keeps a port that makes up
 	// MACs for other hosts' addresses from filling all the reserved room.
 	maxImportantPerPort = 4096
-	// portShare is how many claims a port may always have, however many other ports have.
+	// portShare is the number of claims that a port may always have, however many others have.
 	portShare = 256
 	// maxPerAddress is enough claims to show that an address is in dispute. Further claims to
 	// the address are refused.

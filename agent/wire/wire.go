@@ -25,7 +25,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// kept is how long a wire claim is kept after it was last seen. The observer reports a
+// kept is the lifetime of a wire claim after its last sighting. The observer reports a
 // known binding again every 30 s while it is used.
 const kept = 10 * time.Minute
 

@@ -203,7 +203,7 @@ func TestResultsOfMultusAreRead(t *testing.T) {
 	}
 	write(n.cni.dir, "two")
 	write(n.cni.multusDir(), "three")
-	n.cni.stale["multus/pods-x-eth0"] = true // as an event does
+	n.cni.stale["multus/pods-x-eth0"] = true // an event has the same effect
 	if got, want := read(), []string{"multus/pods-x-eth0 three"}; !slices.Equal(got, want) {
 		t.Errorf("one changed: got %q, want %q", got, want)
 	}

@@ -325,7 +325,7 @@ func (c *Caller) Account() string {
 	return c.name
 }
 
-// authorize returns an error unless the caller may do what.
+// authorize returns an error unless the caller may perform the action.
 func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
 	case what.open:

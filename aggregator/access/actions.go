@@ -22,7 +22,7 @@ type Action struct {
 	open bool
 }
 
-// changes reports whether the action changes anything.
+// changes reports whether the action modifies anything.
 func (a Action) changes() bool { return a.Verb == "create" }
 
 func (a Action) String() string {

@@ -46,13 +46,13 @@ const (
 	eventPause            = 10 * time.Second
 	// maxQueue is the maximum number of queued announcements. They wait no longer than lately.
 	maxQueue = 1000
-	// maxSaidConflicts is how many conflicts and findings are remembered.
+	// maxSaidConflicts is the maximum number of conflicts and findings that are remembered.
 	maxSaidConflicts = 20000
 	// maxFindingTargets is the number of pods and nodes that get events about one finding.
 	maxFindingTargets = 32
 	// rightsAgain is the time after which a forbidden request is tried again.
 	rightsAgain = 10 * time.Minute
-	// writeWithin is how long writing one event may take.
+	// writeWithin is the timeout of writing one event.
 	writeWithin = 10 * time.Second
 )
 
@@ -90,7 +90,7 @@ type announcement struct {
 	// again means that it is another episode of a conflict that was announced before.
 	again   bool
 	since   time.Time // when it was queued
-	due     time.Time // when it is to be written; zero for immediately
+	due     time.Time // when to write it; zero for immediately
 	summary string
 	first   string // the first step of the remedy
 	runbook string
@@ -121,7 +121,7 @@ type announcer struct {
 	queue []*announcement
 }
 
-// saidOf is what was announced about one conflict or finding.
+// saidOf is the record of the announcements about one conflict or finding.
 type saidOf struct {
 	detected time.Time
 	again    bool
@@ -187,7 +187,7 @@ func podOf(o *pb.Owner) target {
 	return target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
 }
 
-// say queues what is new in an announcement.
+// say queues the new parts of an announcement.
 func (a *announcer) say(n *announcement, about []target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -442,7 +442,7 @@ func (a *announcer) problem(text string) {
 	a.cluster.mu.Unlock()
 }
 
-// remember notes when an event was written.
+// remember records that an event was written now.
 func (a *announcer) remember(name string) {
 	now := time.Now()
 	if len(a.written) >= maxQueue {

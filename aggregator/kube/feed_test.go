@@ -132,7 +132,7 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// A server that answers with errors counts as not heard from. The mirror keeps its contents.
+// A server that answers with errors counts as unavailable. The mirror keeps its contents.
 func TestAServerThatIsNotWell(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(testPod("one", "n1", "10.0.0.1"))

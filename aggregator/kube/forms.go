@@ -12,7 +12,7 @@ import (
 // resource, an Event or the references of a pod chooses the strings in it. The forms below are
 // applied before other code sees the strings.
 
-// correct corrects the given strings to a form.
+// correct brings the given strings into a form.
 func correct(of form.Form, fields ...*string) {
 	for _, at := range fields {
 		*at = of.Correct(*at)

@@ -294,7 +294,7 @@ func (m *mirrored) named(name, node string) *verdict.PodObject {
 }
 
 // there reports whether the API has a pod, and gone whether it does not. While the API server
-// is not heard from, both return false.
+// is unavailable, both return false.
 func there(p *verdict.PodObject) bool { return p != nil && !p.Absent }
 func gone(p *verdict.PodObject) bool  { return p != nil && p.Absent }
 

@@ -127,7 +127,7 @@ func readPlugin(name string, pod *corev1.Pod) *pluginState {
 	return s
 }
 
-// lately is how long an event may explain a later conflict.
+// lately is the maximum age of an event that may explain a conflict.
 const lately = time.Hour
 
 // healthy reports whether the pod runs, is ready and was not restarted lately.

@@ -153,7 +153,7 @@ func TestStaticPods(t *testing.T) {
 	}
 }
 
-// A change of fields that are not kept is not reported.
+// A change of fields that records do not have is not reported.
 func TestWhatDoesNotChange(t *testing.T) {
 	one := testPod("one", "n1", "10.0.0.1")
 	c := knowing(t, func(c *Cluster) { c.pods.put(one) })

@@ -32,7 +32,7 @@ const sourceMisses = 3
 // source is a custom resource that an IPAM is read from. The cluster's mu guards the
 // fields that change.
 type source struct {
-	// kind is what is read: origin, or its native kind if the cluster serves that instead.
+	// kind is the kind to read: origin, or its native kind if the cluster serves that instead.
 	kind, origin kind
 	feed         *feed
 	ipam         *ipam
@@ -135,7 +135,7 @@ func (s *source) gone(err error) bool {
 	return apierrors.IsNotFound(err) || c.discovery.blind && apierrors.IsForbidden(err)
 }
 
-// vanished notes that the resource is no longer served.
+// vanished records that the resource is no longer served.
 func (s *source) vanished() {
 	c := s.feed.cluster
 	c.mu.Lock()
@@ -149,13 +149,13 @@ func (s *source) vanished() {
 	}
 }
 
-// worked notes that the resource was listed or is followed again. The caller holds mu.
+// worked records that the resource was listed or is followed again. The caller holds mu.
 func (s *source) worked() {
 	s.failures = 0
 	s.set(followed, "")
 }
 
-// failed notes that an attempt to list or watch failed, and why. The caller holds mu.
+// failed records a failed attempt to list or watch. The caller holds mu.
 func (s *source) failed(err error, problem string) {
 	if s.failures++; !answered(err) {
 		s.failures = 0
@@ -226,7 +226,7 @@ func (d *discovery) run(ctx context.Context) {
 		case apierrors.IsForbidden(err) && d.refusedLong():
 			d.try()
 			wait = rightsAgain
-		default: // the feeds report what is wrong with the server
+		default: // the feeds report problems with the server
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
 		}
 		timer := time.NewTimer(wait)

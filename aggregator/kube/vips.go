@@ -107,7 +107,7 @@ func (s *services) changed(before, after *serviceRecord) {
 	}
 }
 
-// leaseRecord is what is kept of a lease.
+// leaseRecord is the record of a lease.
 type leaseRecord struct {
 	namespace, name, holder string
 	acquired, renewed       verdict.Stamp
