@@ -27,7 +27,7 @@ const (
 type Config struct {
 	// Node is the name of this node. It is only a label. Empty: the host's name.
 	Node string
-	// Version is the version that is reported.
+	// Version is the version of the agent, which it reports.
 	Version string
 	// Wire is how the wire is watched. Empty: auto.
 	Wire Wire

@@ -366,7 +366,7 @@ func confFiles(dir string) (names []string, err error) {
 	}
 	slices.Sort(names)
 	if len(entries) == 0 {
-		return nil, nil // io.EOF
+		return nil, nil // the error is io.EOF: the directory is empty
 	}
 	return names, err
 }

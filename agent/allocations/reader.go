@@ -76,7 +76,7 @@ type watching struct {
 	places    map[string]fileID // all directories to look at; zero for those that do not exist
 }
 
-// due says what to read next.
+// due has the pending reads.
 type due struct {
 	all     bool // read everything that may have changed
 	allAnew bool // read everything, because events were lost
@@ -199,7 +199,7 @@ func (i *Reader) event(e fsnotify.Event) {
 // LostEvents returns the number of times that events were lost.
 func (i *Reader) LostEvents() uint32 { return i.lost.Load() }
 
-// lostEvents makes everything be read again.
+// lostEvents counts lost events and schedules everything to be read again.
 func (i *Reader) lostEvents(err error) {
 	i.lost.Add(1)
 	i.log.Debug("events about IPAM were lost", "error", err)

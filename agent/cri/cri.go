@@ -66,7 +66,7 @@ const (
 	// listEvery is how often the sandboxes are listed without a reason, because events
 	// can be lost.
 	listEvery = time.Minute
-	// findEvery is how often the sockets are tried without a reason, findSoonest is the
+	// findEvery is how often the sockets are tried without a reason. findSoonest is the
 	// wait after one was created.
 	findEvery   = 15 * time.Second
 	findSoonest = 50 * time.Millisecond

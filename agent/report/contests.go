@@ -10,7 +10,7 @@ import (
 // has no room for more.
 const maxContests = 16384
 
-// Contests has the addresses that the observer reports more often. Each address stays in it
+// Contests has the addresses that the observer is asked to report more often. Each stays in it
 // for as long as at least one aggregator wants it.
 type Contests struct {
 	log  *slog.Logger

@@ -123,7 +123,7 @@ func (c *cniCache) watch(ctx context.Context) error {
 	}
 }
 
-// forget makes all results be read again.
+// forget schedules all results to be read again.
 func (c *cniCache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -159,7 +159,7 @@ func TestStatesOfPools(t *testing.T) {
 	live(t, c)
 	l.await("it is back", pool("known")+tunnel)
 
-	// A right is revoked, and one resource fails.
+	// A right is revoked, and after that one resource fails.
 	f.set(func() { f.forbidden[calicoBlocks.String()] = true })
 	f.cut()
 	const missing = "may not list and watch ipamblocks.crd.projectcalico.org: what Calico has given is not known; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"

@@ -65,8 +65,8 @@ var tellingReasons = map[string]bool{
 	"AcquireAddressFailed": true, "ReleaseAddressFailed": true, "IPAMError": true,
 }
 
-// tellingWords has words in the message of a warning by which it may explain a conflict,
-// whatever its reason.
+// tellingWords has words by which a warning may explain a conflict, if tellingReasons does not
+// have its reason.
 var tellingWords = []string{"cni", "ipam", "ip address", "podcidr", "duplicate address"}
 
 // dull has the reasons of frequent events that never explain a conflict. The API server is

@@ -92,8 +92,8 @@ func newBackoff() wait.DelayFunc {
 	return wait.Backoff{Duration: firstBackoff, Cap: maxBackoff, Steps: 10, Factor: 2, Jitter: 0.5}.DelayWithReset(clock.RealClock{}, 2*maxBackoff)
 }
 
-// reflect follows the resource until ctx ends, or the server serves it no longer or
-// otherwise.
+// reflect follows the resource until ctx ends, or until the server stops serving it or serves
+// another kind of it.
 func (f *feed) reflect(ctx context.Context) {
 	ctx, f.stop = context.WithCancel(ctx)
 	defer f.stop()

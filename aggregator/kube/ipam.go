@@ -226,7 +226,7 @@ func lastOfEach(changes []IPAMChange) []IPAMChange {
 		case !wanted, change.Allocation != nil && at != i:
 			continue
 		case change.Pool != nil:
-			delete(last, change.key()) // keep the pool once only
+			delete(last, change.key()) // keep only one change of the pool
 			if at != i {
 				change = changes[at]
 			}
