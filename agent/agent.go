@@ -1,11 +1,9 @@
-// Package agent is the NODE: it witnesses who holds which address on this node, and reports
-// it.
+// Package agent observes who holds which address on this node, and reports it.
 //
-// What lives here: the configuration, the health and the metrics of an agent. It creates the
+// The package has the configuration, the health and the metrics of an agent. It creates the
 // packages below it and connects them: sources (kernel, wire, workload, allocations) fill one
-// table, and report carries the table to the aggregators.
-// What may not: any judgement. The agent does not know what a conflict is, and meets the
-// aggregator only in proto.
+// table, and report carries the table to the aggregators. It judges nothing: the agent does
+// not know what a conflict is, and shares only proto with the aggregator.
 package agent
 
 import (
@@ -43,7 +41,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// An Agent witnesses one node.
+// An Agent observes one node.
 type Agent struct {
 	cfg      Config
 	log      *slog.Logger
@@ -64,7 +62,7 @@ type Agent struct {
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
 
-	reporting sync.Mutex // held while the status is made
+	reporting sync.Mutex // held while the status is assembled
 }
 
 // New checks cfg and reads the identity of this node. It starts nothing.
@@ -104,15 +102,15 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	return a, nil
 }
 
-// An Aggregator is one that an agent reports to.
+// An Aggregator is an aggregator that an agent reports to.
 type Aggregator struct {
-	// Name is its name in the log.
+	// Name is the aggregator's name in the log.
 	Name string
 	// Conn is a connection to it.
 	Conn grpc.ClientConnInterface
 }
 
-// Run witnesses the node and reports everything to each of the aggregators until ctx ends. It
+// Run observes the node and reports everything to each of the aggregators until ctx ends. It
 // then detaches the observer and returns nil. It returns an error if neither netlink nor the
 // wire can be used, or if another agent runs in this network namespace. It permanently drops
 // the capabilities of the process that are only needed at startup.
@@ -216,7 +214,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	return g.Wait()
 }
 
-// aggregators returns how many aggregators are connected, and how many are not.
+// aggregators returns the number of connected and of disconnected aggregators.
 func (a *Agent) aggregators() (connected, disconnected int) {
 	if all := a.connected.Load(); all != nil {
 		for _, isConnected := range *all {
@@ -230,8 +228,8 @@ func (a *Agent) aggregators() (connected, disconnected int) {
 	return connected, disconnected
 }
 
-// follow passes the changes that netlink reports to k, and has everything listed again if some
-// were lost.
+// follow passes the changes that netlink reports to k. If changes were lost, k lists
+// everything again.
 func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.Listener) error {
 	lost := func() {
 		a.lostNetlink.Add(1)
@@ -245,7 +243,7 @@ func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.
 	return listen.Run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
 }
 
-// startObserver loads the observer and chooses how it is attached. It returns neither an
+// startObserver loads the observer and chooses how to attach it. It returns neither an
 // observer nor an error if the wire is off.
 func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 	if a.cfg.Wire == WireOff {
@@ -270,8 +268,8 @@ func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 	}
 }
 
-// lockNamespace makes this the only agent of its network namespace, by an abstract socket. The
-// socket belongs to the namespace, and ends with the process.
+// lockNamespace makes this the only agent of its network namespace. It binds an abstract
+// socket, which belongs to the namespace and ends with the process.
 func lockNamespace() (unlock func(), err error) {
 	l, err := net.Listen("unix", "@ipwitness-agent")
 	if errors.Is(err, unix.EADDRINUSE) {
@@ -283,7 +281,7 @@ func lockNamespace() (unlock func(), err error) {
 	return func() { _ = l.Close() }, nil
 }
 
-// problem notes and logs a limitation and its cause.
+// problem records and logs a limitation and its cause.
 func (a *Agent) problem(what string, err error) {
 	a.problems = append(a.problems, fmt.Sprintf("%s: %v", what, err))
 	a.log.Warn("agent is limited", "problem", what, "error", err)
@@ -308,7 +306,7 @@ func (a *Agent) report() {
 		w.AddStatus(s, now)
 	}
 	for i, problem := range s.Problems {
-		s.Problems[i] = form.Printable(problem) // errors name files, whose names may contain any bytes
+		s.Problems[i] = form.Printable(problem) // errors may contain names of files, which may have any bytes
 	}
 	a.table.Update(func() { a.table.SetStatus(s) })
 }

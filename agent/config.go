@@ -12,10 +12,10 @@ import (
 	"github.com/ipwitness/ipwitness/agent/doctor"
 )
 
-// Wire says how the agent watches the wire.
+// Wire is the way in which the agent watches the wire.
 type Wire string
 
-// The ways to watch the wire.
+// Values of Wire.
 const (
 	WireAuto   Wire = "auto"   // TCX where the kernel has it, clsact otherwise
 	WireTCX    Wire = "tcx"    // TCX only (Linux 6.6)
@@ -25,28 +25,28 @@ const (
 
 // Config is the configuration of an agent.
 type Config struct {
-	// Node is the name of this node: a label. Empty: the host's name.
+	// Node is the name of this node. It is only a label. Empty: the host's name.
 	Node string
-	// Version is the version that is reported.
+	// Version is the version of the agent, which it reports.
 	Version string
-	// Wire says how the wire is watched. Empty: auto.
+	// Wire is how the wire is watched. Empty: auto.
 	Wire Wire
 	// Interfaces are globs (path.Match) of interface names to watch. Empty: all.
 	Interfaces []string
 	// ExcludeInterfaces are globs of interface names that are not watched.
 	ExcludeInterfaces []string
-	// NetnsDirs have a file for each named network namespace. Empty:
+	// NetnsDirs are directories with a file for each named network namespace. Empty:
 	// /run/netns and /run/docker/netns.
 	NetnsDirs []string
 	// CNIResults is libcni's result cache. Empty: /var/lib/cni/results.
 	CNIResults string
-	// CNIConfig are the directories of CNI's configurations. Empty: /etc/cni/net.d
-	// and k3s's.
+	// CNIConfig are the directories of CNI configurations. Empty: /etc/cni/net.d and k3s's
+	// directory.
 	CNIConfig []string
-	// IPAMDirs have a directory of host-local for each network. Empty:
+	// IPAMDirs are directories with a host-local directory for each network. Empty:
 	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
 	IPAMDirs []string
-	// CalicoNodename has the name that Calico has for this node. Empty:
+	// CalicoNodename is the file that has Calico's name for this node. Empty:
 	// /var/lib/calico/nodename.
 	CalicoNodename string
 	// CRISocket is the socket of the container runtime: a path, a unix:// URL, cri.Auto or
@@ -97,7 +97,7 @@ func (c Config) defaults() (Config, error) {
 	return c, err
 }
 
-// Doctor checks what this host allows an agent with that configuration to do.
+// Doctor checks what this host allows an agent with the given configuration to do.
 func Doctor(cfg Config) []doctor.Check {
 	cfg, err := cfg.defaults()
 	if err != nil {

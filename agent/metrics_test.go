@@ -13,7 +13,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// TestSeriesAreBounded has the addresses of 10,000 pods come.
+// TestSeriesAreBounded adds the addresses of 10,000 pods.
 func TestSeriesAreBounded(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	a, err := New(Config{Node: "node1"}, slog.New(slog.DiscardHandler), registry)

@@ -19,7 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/form"
 )
 
-// A cniNetwork is a configured network whose addresses host-local allocates.
+// A cniNetwork is a configured network that uses host-local as its IPAM.
 type cniNetwork struct {
 	name     string
 	plugin   string
@@ -28,7 +28,7 @@ type cniNetwork struct {
 	dir      string // where host-local keeps its allocations
 	ranges   []addrRange
 	gateways []netip.Addr
-	env      string // flannel only: the file with its ranges
+	env      string // flannel only: the file that has its ranges
 	file     string
 }
 
@@ -41,12 +41,12 @@ const (
 	flannel       = "flannel"
 )
 
-// cniPlugin has the used fields of the configuration of a plugin, or of a list of plugins:
-// https://www.cni.dev/docs/spec and the plugins' own pages.
+// cniPlugin has the fields in use of the configuration of a plugin, or of a list of plugins.
+// They are specified in https://www.cni.dev/docs/spec and by each plugin.
 type cniPlugin struct {
 	Name    string            `json:"name"`
 	Type    string            `json:"type"`
-	Plugins []json.RawMessage `json:"plugins"` // of a list
+	Plugins []json.RawMessage `json:"plugins"` // if this is a list
 
 	Bridge           string `json:"bridge"` // bridge, tap
 	Master           string `json:"master"` // macvlan, ipvlan, vlan
@@ -62,7 +62,7 @@ type cniPlugin struct {
 	Delegates  []json.RawMessage `json:"delegates"`  // multus
 }
 
-// hostLocalConf has the used fields of host-local's own configuration.
+// hostLocalConf has the fields in use of host-local's own configuration.
 type hostLocalConf struct {
 	Type    string `json:"type"`
 	DataDir string `json:"dataDir"`
@@ -71,15 +71,15 @@ type hostLocalConf struct {
 }
 
 const (
-	// maxConfFiles is more than any directory of configurations has.
+	// maxConfFiles is larger than the number of files in any configuration directory.
 	maxConfFiles = 256
-	// maxConfDepth is how deep plugins may be nested: a list, a delegate, a list in it, a
-	// delegate in that.
+	// maxConfDepth limits how deep plugins may be nested. A list, a delegate, a list in it and
+	// a delegate in that list need less.
 	maxConfDepth = 5
 )
 
 // parseConf parses the configuration of a plugin or of a list of plugins. It returns the
-// networks that it understands, and an error for the others.
+// networks that it can parse, and an error for the others.
 func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 	var errs []error
 	var read func(data []byte, name string, depth int)
@@ -89,7 +89,7 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 		_, wrong := errors.AsType[*json.UnmarshalTypeError](err)
 		switch {
 		case wrong && p.Type != "" && !p.hostLocal():
-			return // another plugin may use the field differently
+			return // another plugin may use the field for something else
 		case err != nil:
 			errs = append(errs, plainJSON(err))
 			return
@@ -105,7 +105,7 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 		for _, plugin := range p.Plugins {
 			read(plugin, name, depth+1)
 		}
-		for _, delegate := range p.Delegates { // each is a network of its own
+		for _, delegate := range p.Delegates { // each delegate is a network of its own
 			read(delegate, "", depth+1)
 		}
 		if p.Plugins != nil {
@@ -124,7 +124,7 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 	return networks, errors.Join(errs...)
 }
 
-// plainJSON turns an error of package json into one that helps to correct the file.
+// plainJSON makes an error of package json more helpful for correcting the file.
 func plainJSON(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%q is a %s, which CNI does not take there", wrong.Field, wrong.Value)
@@ -140,7 +140,7 @@ func (p *cniPlugin) hostLocal() bool {
 	if p.Type == flannel {
 		ipam.Type = hostLocalName
 	}
-	_ = json.Unmarshal(p.IPAM, &ipam) // other plugins may have anything there
+	_ = json.Unmarshal(p.IPAM, &ipam) // the IPAM section of other plugins may have any form
 	return ipam.Type == hostLocalName
 }
 
@@ -163,7 +163,7 @@ func (p *cniPlugin) delegate() (*cniPlugin, error) {
 	return &d, nil
 }
 
-// network returns the network of a plugin, or nil if host-local does not allocate its addresses.
+// network returns the network of a plugin, or nil if its IPAM is not host-local.
 func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	d := p
 	if p.Type == flannel || len(p.Delegate) > 0 && !p.hostLocal() {
@@ -204,7 +204,7 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	return n, err
 }
 
-// attach notes how the plugin connects pods to the node.
+// attach sets how the plugin connects pods to the node.
 func (n *cniNetwork) attach(p *cniPlugin) {
 	switch n.plugin {
 	case "ptp":
@@ -217,7 +217,8 @@ func (n *cniNetwork) attach(p *cniPlugin) {
 	}
 }
 
-// readEnv reads the ranges that flannel has for this node. There are none before it runs.
+// readEnv reads the ranges that flannel has for this node. Before flannel runs, there are
+// none.
 func (n *cniNetwork) readEnv(root files.Root) error {
 	data, _, err := files.ReadRegular(n.env, 0, files.MaxSmall)
 	if errors.Is(err, os.ErrNotExist) {
@@ -254,18 +255,18 @@ func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
 type cniConfs struct {
 	dirs  []string
 	root  files.Root
-	files map[string][]cniNetwork // by file, as it was last understood
-	envs  []string                // files with their ranges
+	files map[string][]cniNetwork // by file; the last version that could be parsed
+	envs  []string                // files that have the ranges of flannel networks
 }
 
-// settled is the age from which on a file that is not understood no longer counts as one that
-// is still being written.
+// settled is the minimum age of a file that counts as complete. Younger files that cannot be
+// parsed may still be being written.
 const settled = time.Second
 
 // read reads all configurations. Files are sorted by name, and the first one that names a
-// directory of allocations counts, as for container runtimes. If a file cannot be understood,
-// its previous content counts. If such a file may still be being written, read returns no
-// problem yet, but sets later.
+// directory of allocations counts, as for container runtimes. If a file cannot be parsed, its
+// previous content counts. If such a file may still be being written, read returns no problem
+// yet, but sets later.
 func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems []string, later bool) {
 	networks = map[string]cniNetwork{}
 	parsed := map[string][]cniNetwork{}
@@ -285,7 +286,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 		}
 		for _, name := range names {
 			file := filepath.Join(dir, name)
-			data, written, err := files.ReadRegular(file, 0, files.MaxSmall) // it may be a link, as for libcni
+			data, written, err := files.ReadRegular(file, 0, files.MaxSmall) // like libcni, follow symbolic links
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
@@ -324,7 +325,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				switch {
 				case !known:
 					networks[n.dir] = n
-				case first.file == n.file: // two plugins of one list
+				case first.file == n.file: // two plugins of the same list
 					first.ranges = union(first.ranges, n.ranges)
 					first.gateways = union(first.gateways, n.gateways)
 					networks[n.dir] = first
@@ -365,7 +366,7 @@ func confFiles(dir string) (names []string, err error) {
 	}
 	slices.Sort(names)
 	if len(entries) == 0 {
-		return nil, nil // io.EOF
+		return nil, nil // the error is io.EOF: the directory is empty
 	}
 	return names, err
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/form"
 )
 
-// networkText is what a configuration says of a network, in short.
+// networkText returns a short description of a network.
 func networkText(n cniNetwork) string {
 	ranges := make([]string, 0, len(n.ranges))
 	for _, r := range n.ranges {
@@ -27,7 +27,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 	for name, c := range map[string]struct {
 		conf string
 		want []string // networks
-		err  string   // part of it
+		err  string   // a part of the error
 	}{
 		"kindnet": {
 			`{"cniVersion":"0.3.1","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state",
@@ -238,7 +238,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	l.must(os.Remove(filepath.Join(l.conf, "15-pods.conflist")))
 	l.await("the second file", func() bool { return first() == "10.2.0.2" })
 
-	// What is not understood costs nothing that is known.
+	// A file that cannot be parsed does not affect what is known.
 	l.configure("20-pods.conf", `{"name":`)
 	old := time.Now().Add(-time.Hour)
 	l.must(os.Chtimes(filepath.Join(l.conf, "20-pods.conf"), old, old))

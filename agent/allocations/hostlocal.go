@@ -19,9 +19,9 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A hostLocal is one directory in which host-local keeps its allocations: a file for each
-// address (plugins/ipam/host-local/backend/disk/backend.go of containernetworking/plugins).
-// An event only says where to look. What counts is what is there then.
+// A hostLocal is a directory in which host-local keeps its allocations, with a file for each
+// address (plugins/ipam/host-local/backend/disk/backend.go of containernetworking/plugins). An
+// event only says where to look. The state of the directory at that time counts.
 type hostLocal struct {
 	path    string
 	root    files.Root
@@ -30,35 +30,36 @@ type hostLocal struct {
 	state   ipwitnessv1.Pool_State
 	problem string
 
-	id      fileID // of the directory that was read; zero if none was
-	heard   fileID // of the directory just before it was watched; zero if none was
-	unheard error  // why its changes are not heard
-	stale   bool   // it is to be read again
+	id      fileID // the directory that was read; zero if none was
+	heard   fileID // the directory just before it was watched; zero if none was
+	unheard error  // why its changes are not received
+	stale   bool   // it must be read again
 	given   map[netip.Addr]*givenAddr
-	unread  int             // files of addresses that cannot be read
+	unread  int             // number of address files that cannot be read
 	touched map[string]bool // files that have changed
 
 	losses
 	pending
 }
 
-// pending is what is not in the table yet.
+// pending has the changes that are not in the table yet.
 type pending struct {
 	told    *ipwitnessv1.PoolRecord                      // the record in the table
 	changes map[netip.Addr]*ipwitnessv1.AllocationRecord // nil: released
 }
 
-// losses follows what is removed from a directory.
+// losses tracks removals from a directory.
 type losses struct {
 	marked   bool // host-local has used the directory: its lock or last address exists
 	unmarked bool // the lock or the last address was removed
 	loss     loss
 	lostAt   time.Time
 	lost     int
-	back     map[netip.Addr]string // what was lost and is not back: containers by address
+	back     map[netip.Addr]string // lost allocations that are not restored yet: containers by address
 }
 
-// fileID distinguishes directories, even if one has the inode of another one that was removed.
+// fileID identifies a directory. A directory that reuses the inode of a removed one has
+// another ID.
 type fileID struct {
 	major, minor uint32
 	inode        uint64
@@ -72,23 +73,23 @@ type givenAddr struct {
 	since  time.Time // when it was first seen with this container
 }
 
-// loss is a run of removals. All allocations were lost at once if a run removes everything that
-// was there before the lock or the last address was removed, which host-local itself never
-// removes.
+// loss is a run of removals. Host-local itself never removes the lock or the last address. If
+// one of them is removed, and the run removes everything that existed before that, then all
+// allocations were lost at once.
 type loss struct {
-	last          time.Time // when anything was removed
+	last          time.Time // time of the last removal
 	removed       map[netip.Addr]*givenAddr
 	first, latest time.Time // when the lock or the last address was removed
 }
 
-// sameRun is how long after one removal another one still belongs to the same run. rm is
-// faster than that, and releases of one pod after another are seldom as fast.
+// sameRun is the maximum time between two removals of the same run. rm is faster than that,
+// and the releases of individual pods are seldom that fast.
 const sameRun = 500 * time.Millisecond
 
 const (
-	// maxHostLocal is how many directories are read, and maxGiven how many addresses in
-	// each: all of an IPv4 /16. maxGivenAll is how many in all of them, and maxGivenFile
-	// how long each file may be.
+	// maxHostLocal limits the directories that are read, and maxGiven the addresses in each:
+	// all of an IPv4 /16. maxGivenAll limits the addresses in all directories, and
+	// maxGivenFile the size of each file.
 	maxHostLocal = 256
 	maxGiven     = 65536
 	maxGivenAll  = 2 * maxGiven
@@ -107,7 +108,7 @@ func isMark(name string) bool {
 	return name == "lock" || strings.HasPrefix(name, "last_reserved_ip.")
 }
 
-// event notes that a file of the directory has changed.
+// event records that a file of the directory has changed.
 func (h *hostLocal) event(name string, removed bool) {
 	if !isMark(name) {
 		if _, ok := addressOf(name); ok {
@@ -118,8 +119,8 @@ func (h *hostLocal) event(name string, removed bool) {
 	h.unmarked = h.unmarked || removed
 }
 
-// addressOf returns the address that a file is named after. Host-local only uses one form of
-// each address.
+// addressOf returns the address that a file is named after. Host-local has only one way to
+// write each address.
 func addressOf(name string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(name)
 	return a, err == nil && a.Zone() == "" && !a.Is4In6() && a.String() == name
@@ -165,7 +166,7 @@ func (h *hostLocal) read(room int, now time.Time) {
 		return
 	}
 	if h.id != (fileID{}) && h.id != id {
-		h.vanish(now) // it is another one
+		h.vanish(now) // another directory is at the path now
 	}
 	all := map[netip.Addr]*givenAddr{}
 	marked, full := false, false
@@ -200,7 +201,7 @@ func (h *hostLocal) read(room int, now time.Time) {
 		h.put(a, g, now)
 	}
 	h.id, h.marked = id, marked
-	h.stale = id != h.heard // created since: changes before it is watched have no events
+	h.stale = id != h.heard // the directory was created since then: changes before it was watched had no events
 	h.state, h.problem = ipwitnessv1.Pool_KNOWN, ""
 	switch {
 	case full:
@@ -214,7 +215,8 @@ func (h *hostLocal) read(room int, now time.Time) {
 	}
 }
 
-// identify returns which directory is at a path, or open as fd if the path is empty.
+// identify returns the ID of the directory at a path, or of the one open as fd if the path is
+// empty.
 func identify(fd int, path string) (fileID, error) {
 	flags := 0
 	if path == "" {
@@ -237,7 +239,7 @@ func (h *hostLocal) same() bool {
 	return err == nil && id == h.id
 }
 
-// fail notes that the directory cannot be read.
+// fail records that the directory cannot be read.
 func (h *hostLocal) fail(err error, now time.Time) {
 	if errors.Is(err, os.ErrNotExist) && !files.Orphaned(h.path) {
 		h.vanish(now)
@@ -257,7 +259,7 @@ func (h *hostLocal) fail(err error, now time.Time) {
 	}
 }
 
-// vanish notes that the directory was removed with everything in it.
+// vanish records that the directory was removed with everything in it.
 func (h *hostLocal) vanish(now time.Time) {
 	if h.id == (fileID{}) {
 		return
@@ -278,7 +280,7 @@ func (h *hostLocal) forget() {
 	h.id, h.marked, h.loss = fileID{}, false, loss{}
 }
 
-// put notes what the file of an address says.
+// put records the content of an address file.
 func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 	g.record.Ipam, g.record.Pool, g.record.Address = hostLocalName, h.path, a.AsSlice()
 	g.since = now
@@ -301,14 +303,14 @@ func (h *hostLocal) put(a netip.Addr, g *givenAddr, now time.Time) {
 	h.changes[a] = g.record
 	if was, lost := h.back[a]; lost && (was == container || was == "") {
 		// The file was restored, or rebuilt from the addresses of pods. If it was lost before
-		// it could be read, any container counts.
+		// it could be read, any container counts as the previous one.
 		if delete(h.back, a); len(h.back) == 0 {
 			h.lostAt, h.lost, h.back = time.Time{}, 0, nil
 		}
 	}
 }
 
-// remove notes that an address was released, or that its file was lost.
+// remove records that an address was released, or that its file was lost.
 func (h *hostLocal) remove(a netip.Addr, now time.Time) {
 	if g := h.given[a]; g != nil {
 		h.begin(now)
@@ -326,7 +328,7 @@ func (h *hostLocal) drop(a netip.Addr) {
 	h.changes[a] = nil
 }
 
-// begin starts a run of removals, or continues the present one.
+// begin starts a run of removals, or continues the current one.
 func (h *hostLocal) begin(now time.Time) {
 	if h.loss.removed == nil || now.Sub(h.loss.last) > sameRun {
 		h.loss = loss{removed: map[netip.Addr]*givenAddr{}}
@@ -334,7 +336,7 @@ func (h *hostLocal) begin(now time.Time) {
 	h.loss.last = now
 }
 
-// judgeLoss decides whether the present run of removals took everything.
+// judgeLoss decides whether the current run of removals removed everything.
 func (h *hostLocal) judgeLoss(now time.Time) {
 	if h.unmarked {
 		h.begin(now)
@@ -352,8 +354,8 @@ func (h *hostLocal) judgeLoss(now time.Time) {
 			oldest = g.since
 		}
 	}
-	// The latest mark counts if allocations since the last loss are lost as well, the first
-	// one if a pod starts while everything is being removed.
+	// The latest mark counts if allocations since the last loss were lost as well. The first
+	// mark counts if a pod started while everything was being removed.
 	for _, mark := range []time.Time{h.loss.latest, h.loss.first} {
 		lost := map[netip.Addr]string{}
 		for a, g := range h.loss.removed {
@@ -389,8 +391,8 @@ func (h *hostLocal) record() *ipwitnessv1.PoolRecord {
 	return r
 }
 
-// readGiven reads the file of an address. It returns an error only if there is none: as long as
-// anything with that name exists, host-local does not allocate the address again.
+// readGiven reads the file of an address. It returns an error only if there is no file. As
+// long as any file has that name, host-local does not allocate the address again.
 func readGiven(path string) (*givenAddr, error) {
 	g := &givenAddr{record: &ipwitnessv1.AllocationRecord{}}
 	data, written, err := files.ReadRegular(path, unix.O_NOFOLLOW, maxGivenFile)
@@ -410,14 +412,14 @@ func readGiven(path string) (*givenAddr, error) {
 	return g, nil
 }
 
-// parseGiven parses the file of an address: the container's id and, since version 0.7 of the
-// plugins, the interface in a second line.
+// parseGiven parses the file of an address. It has the container's ID and, since version 0.7
+// of the plugins, the interface on a second line.
 func parseGiven(data []byte) (container, iface string) {
 	container, iface, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
 	iface, _, _ = strings.Cut(iface, "\n")
 	container, iface = form.Printable(strings.TrimSpace(container)), form.Printable(strings.TrimSpace(iface))
 	if len(container) > form.MaxLength {
-		container = "" // an aggregator would refuse the whole message
+		container = "" // an aggregator would reject the whole message
 	}
 	if len(iface) >= unix.IFNAMSIZ {
 		iface = ""

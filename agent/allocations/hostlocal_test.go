@@ -23,13 +23,13 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ipamLab is a node with directories of its own for IPAM, what an aggregator is
-// told of them, and its reader.
+// ipamLab is a node with its own directories for IPAM, the reader of these directories, and
+// the state that the reader reports to an aggregator.
 type ipamLab struct {
 	t    *testing.T
 	root string
-	conf string // directory of CNI's configurations
-	dir  string // of host-local's directories
+	conf string // the directory of CNI configurations
+	dir  string // the parent of host-local's directories
 	ipam *Reader
 
 	reader      *table.Reader
@@ -39,10 +39,10 @@ type ipamLab struct {
 	status      chan struct{} // holds one token while the status may have changed
 }
 
-// patience is how long a test waits for something that does not come.
+// patience is the maximum time to wait for a condition.
 const patience = 2 * time.Minute
 
-// newIPAMLab makes a lab whose reader does not run yet.
+// newIPAMLab returns a lab whose reader does not run yet.
 func newIPAMLab(t *testing.T) *ipamLab {
 	t.Helper()
 	root := t.TempDir()
@@ -60,7 +60,7 @@ func newIPAMLab(t *testing.T) *ipamLab {
 	return l
 }
 
-// startIPAM makes a lab whose reader runs until the test ends.
+// startIPAM returns a lab whose reader runs until the test ends.
 func startIPAM(t *testing.T, prepare ...func(l *ipamLab)) *ipamLab {
 	t.Helper()
 	l := newIPAMLab(t)
@@ -80,7 +80,7 @@ func startIPAM(t *testing.T, prepare ...func(l *ipamLab)) *ipamLab {
 	return l
 }
 
-// take takes up what is told.
+// take applies the reported changes.
 func (l *ipamLab) take() {
 	for m := l.reader.Take(time.Now()); m != nil; m = l.reader.Take(time.Now()) {
 		if m.GetSnapshotBegin() {
@@ -117,7 +117,7 @@ func (l *ipamLab) take() {
 	}
 }
 
-// await waits until a condition holds for what is told.
+// await waits until a condition holds for the reported state.
 func (l *ipamLab) await(what string, cond func() bool) {
 	l.t.Helper()
 	timeout := time.NewTimer(patience)
@@ -133,7 +133,7 @@ func (l *ipamLab) await(what string, cond func() bool) {
 	}
 }
 
-// path is that of a network's directory.
+// path returns the path of a network's directory.
 func (l *ipamLab) path(network string) string { return filepath.Join(l.dir, network) }
 
 // must fails the test on an error.
@@ -152,7 +152,7 @@ func (l *ipamLab) configure(file, conf string) {
 	l.must(os.MkdirAll(l.conf, 0o755), os.WriteFile(filepath.Join(l.conf, file), []byte(conf), 0o644))
 }
 
-// give does what host-local does to give an address.
+// give allocates an address in the same way as host-local.
 func (l *ipamLab) give(network, addr, container string) {
 	l.t.Helper()
 	l.must(giveTo(l.path(network), addr, container))
@@ -170,7 +170,7 @@ func giveTo(dir, addr, container string) error {
 	return nil
 }
 
-// giveMany gives 10.1.0.1 and so on.
+// giveMany allocates n addresses, starting with 10.1.0.1.
 func (l *ipamLab) giveMany(network string, n int) {
 	l.t.Helper()
 	for i := range n {
@@ -178,7 +178,7 @@ func (l *ipamLab) giveMany(network string, n int) {
 	}
 }
 
-// awaitGiven waits until a pool has so many allocations and is in a state.
+// awaitGiven waits until a pool has n allocations and the given state.
 func (l *ipamLab) awaitGiven(network string, n int, state ipwitnessv1.Pool_State) *ipwitnessv1.PoolRecord {
 	l.t.Helper()
 	path := l.path(network)
@@ -199,7 +199,7 @@ func TestAllocationsOfHostLocalAreTold(t *testing.T) {
 	before := time.Now().Add(-time.Second)
 	l.give("pods", "10.1.0.2", "c2")
 	l.give("pods", "fd00::2", "c2")
-	l.must(os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.9"), []byte("old"), 0o600)) // before the interface was written
+	l.must(os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.9"), []byte("old"), 0o600)) // like host-local before it recorded the interface
 	p := l.awaitGiven("pods", 3, known)
 	if p.GetNetwork() != "pods" || p.GetProblem() != "" || p.GetLostAt() != nil || len(p.GetRanges()) != 0 {
 		t.Errorf("pool without configuration: got %v", p)
@@ -251,12 +251,12 @@ func TestLossOfAllAllocationsIsTold(t *testing.T) {
 			if p.GetLost() != 250 || p.GetLostAt().AsTime().Before(before) || (p.GetProblem() == "") != (c.state == known) {
 				t.Errorf("pool: got %v, want 250 lost", p)
 			}
-			// Who comes next takes an address that others have: the loss stays.
+			// The next pod takes an address that other pods still use: the loss remains.
 			l.give("pods", "10.1.0.1", "next")
 			if p := l.awaitGiven("pods", 1, known); p.GetLost() != 250 {
 				t.Errorf("pool after the next pod: got %v, want 250 lost", p)
 			}
-			// Once all that was lost is written anew, nothing is.
+			// Once all lost files are restored, there is no loss.
 			l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.1")))
 			l.giveMany("pods", 250)
 			l.awaitGiven("pods", 250, known)
@@ -314,12 +314,12 @@ func TestAddressesThatWereGivenBackAreNoLoss(t *testing.T) {
 	}
 
 	h := pool(3)
-	for i := range 3 { // all pods of a drained node, at once
+	for i := range 3 { // all pods of a drained node end at once
 		giveBack(h, fmt.Sprint("10.1.0.", i+1))
 	}
 	wantLost(h, 0)
 	now = now.Add(time.Minute)
-	end(h) // by whoever resets the node then
+	end(h) // then the node is reset
 	wantLost(h, 0)
 	if h.state != missing {
 		t.Errorf("directory that was removed: got %s", h.state)
@@ -331,7 +331,7 @@ func TestAddressesThatWereGivenBackAreNoLoss(t *testing.T) {
 	end(h)
 	wantLost(h, 2)
 
-	// The lock goes first, in the order of the directory, and one address is given
+	// The lock is removed first, in the order of the directory, and one address is allocated
 	// in between.
 	h = pool(3)
 	now = now.Add(time.Minute)
@@ -347,7 +347,7 @@ func TestAddressesThatWereGivenBackAreNoLoss(t *testing.T) {
 		t.Errorf("removal with a pod that starts meanwhile: got %d lost, %d left, want 3 and 1", h.lost, len(h.given))
 	}
 
-	// All is lost twice, and who gave back an address in between lost nothing.
+	// Everything is lost twice. An address that was released in between is not lost.
 	h = pool(3)
 	now = now.Add(time.Minute)
 	end(h)
@@ -362,7 +362,7 @@ func TestAddressesThatWereGivenBackAreNoLoss(t *testing.T) {
 		end(h)
 		wantLost(h, 1)
 	}
-	for range 2 { // but one that comes and goes then is no loss
+	for range 2 { // but an address that comes and goes after that is not lost
 		if err := giveTo(h.path, "10.1.0.7", "newer"); err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +376,7 @@ func TestAddressesThatWereGivenBackAreNoLoss(t *testing.T) {
 		}
 	}
 
-	// Only the lock, and a while later the pods.
+	// The lock is removed, and the pods end a while later.
 	h = pool(2)
 	now = now.Add(time.Minute)
 	h.event("lock", true)
@@ -412,10 +412,10 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 			l.must(os.Remove(filepath.Join(l.path("pods"), e.Name())))
 		}
 	})
-	if p := l.awaitGiven("pods", 0, known); p.GetLost() < 5 { // and perhaps that which was given back just before
+	if p := l.awaitGiven("pods", 0, known); p.GetLost() < 5 { // maybe including the one that was released just before
 		t.Errorf("directory that was emptied unheard: got %v, want 5 lost", p)
 	}
-	l.give("pods", "10.1.0.1", "heard") // it is watched again
+	l.give("pods", "10.1.0.1", "heard") // the directory is watched again
 	l.awaitGiven("pods", 1, known)
 }
 
@@ -426,13 +426,13 @@ func TestDirectoryThatIsMadeBetweenWatchingAndReadingIsReadAgain(t *testing.T) {
 	defer func() { _ = w.Close() }()
 	l.ipam.watcher = w
 	l.configure("10-pods.conf", fmt.Sprintf(`{"name":"pods","type":"ptp","ipam":{"type":"host-local","dataDir":%q,"subnet":"10.1.0.0/24"}}`, l.dir))
-	for _, made := range []string{"first", "anew"} { // with all above it
+	for _, made := range []string{"first", "anew"} { // including all parent directories
 		l.ipam.all = true
 		l.ipam.look(time.Now())
 		l.must(os.RemoveAll(filepath.Join(l.root, "var")), os.MkdirAll(l.path("pods"), 0o755))
 		l.ipam.hostLocal[l.path("pods")].read(maxGivenAll, time.Now())
 		l.give("pods", "10.1.0.2", "unheard")
-		l.ipam.all = true // a directory above it was made: that is heard
+		l.ipam.all = true // the creation of a parent directory has an event
 		l.ipam.look(time.Now())
 		l.take()
 		if a := l.allocations[l.path("pods")]; len(a) != 1 {
@@ -478,7 +478,7 @@ func TestWhatIsNoFileIsReservedForNobodyKnown(t *testing.T) {
 		os.Symlink(secret, filepath.Join(dir, "10.1.0.3")),
 		unix.Mkfifo(filepath.Join(dir, "10.1.0.4"), 0o600),
 		os.Mkdir(filepath.Join(dir, "10.1.0.5"), 0o700),
-		os.WriteFile(filepath.Join(dir, "10.1.0.6"), nil, 0o600), // by one that was killed
+		os.WriteFile(filepath.Join(dir, "10.1.0.6"), nil, 0o600), // left by a plugin that was killed
 		os.WriteFile(filepath.Join(dir, "10.1.0.7"), []byte(strings.Repeat("x", maxGivenFile+1)), 0o600),
 		os.WriteFile(filepath.Join(dir, "10.1.0.008"), []byte("no address"), 0o600),
 		os.WriteFile(filepath.Join(dir, "::ffff:10.1.0.9"), []byte("not its name"), 0o600),
@@ -498,7 +498,7 @@ func TestWhatIsNoFileIsReservedForNobodyKnown(t *testing.T) {
 	l.awaitGiven("pods", 2, known)
 }
 
-// unprivileged runs fn on a thread that may not do what root may with files.
+// unprivileged runs fn on a thread without root's rights to files.
 func unprivileged(t *testing.T, fn func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -546,7 +546,7 @@ func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
 	if p := l.pools[l.path("secret")]; p.GetState() != unreadable || !strings.Contains(p.GetProblem(), "permission denied: let the agent's user read it") {
 		t.Errorf("directory that may not be read: got %v", p)
 	}
-	if os.Geteuid() == 0 { // the files are root's
+	if os.Geteuid() == 0 { // the files belong to root
 		for addr, a := range l.allocations[l.path("pods")] {
 			if a.GetContainerId() != "" || a.GetAllocatedAt() == nil {
 				t.Errorf("%s, whose file may not be read: got %v", addr, a)

@@ -21,8 +21,8 @@ type hostLocalRange struct {
 	Gateway    string `json:"gateway"`
 }
 
-// maxRanges is how many ranges of one configuration are reported: two for each that contains
-// its gateway.
+// maxRanges limits the reported ranges of one configuration. A range that contains its gateway
+// is reported as two.
 const maxRanges = 256
 
 // errGiven is returned for a range that is not in the configuration, such as kubelet's pod CIDR.
@@ -74,7 +74,7 @@ func (c *hostLocalConf) ranges() (ranges []addrRange, gateways []netip.Addr, err
 
 // addresses returns the range, including its gateway, and the gateway.
 func (c hostLocalRange) addresses() (r addrRange, gateway netip.Addr, err error) {
-	if strings.HasPrefix(strings.ToLower(c.Subnet), "usepodcidr") { // Calico replaces it
+	if strings.HasPrefix(strings.ToLower(c.Subnet), "usepodcidr") { // Calico replaces this with the pod CIDR
 		return r, gateway, errGiven
 	}
 	subnet, err := netip.ParsePrefix(c.Subnet)

@@ -1,7 +1,7 @@
-// Package allocations reads what IPAM says on this node: CNI configurations, the files in
-// which host-local keeps its allocations, and the name that Calico has for the node.
+// Package allocations reads the IPAM state on this node: CNI configurations, the files in
+// which host-local keeps its allocations, and Calico's name for the node.
 //
-// What may not live here: any judgement of allocations, and the objects of Kubernetes.
+// It does not judge allocations and does not read Kubernetes objects.
 package allocations
 
 import (
@@ -34,14 +34,13 @@ import (
 
 // Config says where to read. See agent.Config.
 type Config struct {
-	Dirs           []string // the directories in them are host-local's
+	Dirs           []string // the parents of host-local's directories
 	CNIConfig      []string
 	CalicoNodename string
 }
 
 // Reader reads CNI configurations, the directories in which host-local keeps its allocations,
-// and the name that Calico has for the node. It hears of changes by inotify. Nothing waits
-// for it.
+// and Calico's name for the node. Inotify reports their changes. Nothing waits for a Reader.
 type Reader struct {
 	log           *slog.Logger
 	table         *table.Table
@@ -49,52 +48,52 @@ type Reader struct {
 	root          files.Root
 	StatusChanged func()        // called when problems or the name have changed; set before run
 	mounted       chan struct{} // holds one token while a mount may have been added or removed
-	ready         chan struct{} // closed once everything was read once
-	lost          atomic.Uint32 // how often events were lost
+	ready         chan struct{} // closed once everything has been read once
+	lost          atomic.Uint32 // number of times that events were lost
 	status        status
 
-	// The goroutine of run alone uses these.
+	// Only the goroutine of Run uses these.
 	watching
 	due
 	confs     cniConfs
 	hostLocal map[string]*hostLocal // by path
-	says      []string              // problems of configurations, and of the directories around
-	calico    string                // the name that Calico has for the node
+	says      []string              // problems of configurations and of the parent directories
+	calico    string                // Calico's name for the node
 }
 
-// status is what others may read of an ipam.
+// status is the state that other goroutines may read.
 type status struct {
 	mu       sync.Mutex
 	problems []string
 	nodename string
 }
 
-// watching is what is watched by inotify.
+// watching has the directories that inotify watches.
 type watching struct {
 	watcher   *fsnotify.Watcher
 	noWatcher error             // why there is no watcher
 	unwatched error             // why not everything is watched
-	places    map[string]fileID // all directories to look at; zero if there was none
+	places    map[string]fileID // all directories to look at; zero for those that do not exist
 }
 
-// due is what to read next.
+// due has the pending reads.
 type due struct {
-	all     bool // everything, if it may have changed
-	allAnew bool // everything, because events were lost
-	soon    bool // everything, in a moment
+	all     bool // read everything that may have changed
+	allAnew bool // read everything, because events were lost
+	soon    bool // read everything, after a short wait
 }
 
 const (
 	// checkEvery is how often everything is checked: a mount or a link may have changed
-	// what is at a path without an event.
+	// the directory at a path without an event.
 	checkEvery = 15 * time.Second
-	// waitingEvents is how many events may wait, such as those of a thousand pods that end.
+	// waitingEvents limits the queued events. A thousand pods that end cause about as many.
 	waitingEvents = 1024
-	// maxProblems is how many problems are reported.
+	// maxProblems limits the reported problems.
 	maxProblems = 16
 )
 
-// New returns an ipam that puts what it reads into t. root says whether this process sees
+// New returns a Reader that puts the allocations into t. root says whether this process sees
 // the node's files.
 func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader {
 	return &Reader{
@@ -110,11 +109,11 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader 
 	}
 }
 
-// CheckMounts has it check whether a mount has changed what is at its paths.
+// CheckMounts makes the Reader check whether a mount has changed the directories at its paths.
 func (i *Reader) CheckMounts() { wake.Poke(i.mounted) }
 
-// Await waits until everything was read once, but for a second at most: a file system may not
-// answer.
+// Await waits until everything has been read once, but for at most a second, because a file
+// system may not answer.
 func (i *Reader) Await(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -175,7 +174,7 @@ func (i *Reader) Run(ctx context.Context) error {
 	}
 }
 
-// event notes what to read because of an event.
+// event records what an event requires to be read.
 func (i *Reader) event(e fsnotify.Event) {
 	gone := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
 	dir, name := filepath.Split(e.Name)
@@ -197,17 +196,17 @@ func (i *Reader) event(e fsnotify.Event) {
 	}
 }
 
-// LostEvents returns how often events were lost.
+// LostEvents returns the number of times that events were lost.
 func (i *Reader) LostEvents() uint32 { return i.lost.Load() }
 
-// lostEvents has everything read again.
+// lostEvents counts lost events and schedules everything to be read again.
 func (i *Reader) lostEvents(err error) {
 	i.lost.Add(1)
 	i.log.Debug("events about IPAM were lost", "error", err)
 	i.all, i.allAnew = true, true
 }
 
-// look reads what is due, and puts it into the table.
+// look reads everything that is due, and puts it into the table.
 func (i *Reader) look(now time.Time) {
 	if i.all {
 		i.lookForPlaces(now)
@@ -236,7 +235,7 @@ func (i *Reader) look(now time.Time) {
 	i.tellStatus()
 }
 
-// lookForPlaces reads the configurations, finds the directories, and watches all of them.
+// lookForPlaces reads the configurations, finds the directories and watches them.
 func (i *Reader) lookForPlaces(now time.Time) {
 	i.watch() // before anything is read, so that later changes have events
 	networks, problems, later := i.confs.read(now)
@@ -282,8 +281,8 @@ func (i *Reader) lookForPlaces(now time.Time) {
 	i.watch()
 }
 
-// forgetLost forgets the missing directory that was lost first, of those that no configuration
-// names. It reports whether there was one.
+// forgetLost forgets a missing directory that no configuration names: the one that was lost
+// first. It reports whether there was one.
 func (i *Reader) forgetLost(networks map[string]cniNetwork, now time.Time) bool {
 	var first *hostLocal
 	for dir, h := range i.hostLocal {
@@ -299,8 +298,8 @@ func (i *Reader) forgetLost(networks map[string]cniNetwork, now time.Time) bool 
 	return true
 }
 
-// watch watches all places and their parents, so that there is an event when a missing one is
-// created. It stops watching everything else.
+// watch watches all places and their parents, so that the creation of a missing place has an
+// event. It stops watching everything else.
 func (i *Reader) watch() {
 	places := append(slices.Concat(i.confs.dirs, i.cfg.Dirs), filepath.Dir(i.cfg.CalicoNodename))
 	places = slices.AppendSeq(places, maps.Keys(i.hostLocal))
@@ -315,7 +314,7 @@ func (i *Reader) watch() {
 			watched[dir] = true
 			way = append(way, dir)
 		}
-		for _, dir := range slices.Backward(way) { // parents first, so that there are events of what is created meanwhile
+		for _, dir := range slices.Backward(way) { // parents first, so that the creation of children has events
 			h := i.hostLocal[dir]
 			if h != nil {
 				h.heard, _ = identify(unix.AT_FDCWD, dir)
@@ -360,8 +359,8 @@ func (i *Reader) moved() bool {
 	return false
 }
 
-// networkDirs returns the directories in a directory whose names are valid names of networks. A
-// missing directory has none.
+// networkDirs returns the subdirectories whose names are valid network names. A missing
+// directory has none.
 func networkDirs(path string) (names []string, err error) {
 	const most = 4096
 	d, err := os.Open(path)
@@ -433,8 +432,7 @@ func (i *Reader) end(h *hostLocal, now time.Time) {
 	})
 }
 
-// tellStatus calls statusChanged if there are other problems, or Calico has another name for
-// the node.
+// tellStatus calls StatusChanged if the problems or Calico's name for the node have changed.
 func (i *Reader) tellStatus() {
 	problems := slices.Clone(i.says)
 	if i.unwatched != nil {
@@ -462,7 +460,7 @@ func (i *Reader) tellStatus() {
 	}
 }
 
-// readNodename reads the name that Calico has for the node.
+// readNodename reads Calico's name for the node.
 func (i *Reader) readNodename() (name, problem string) {
 	const most = 253
 	data, _, err := files.ReadRegular(i.cfg.CalicoNodename, 0, files.MaxSmall)
@@ -477,7 +475,7 @@ func (i *Reader) readNodename() (name, problem string) {
 	return name, ""
 }
 
-// Health returns problems, and Calico's name for the node.
+// Health returns the problems, and Calico's name for the node.
 func (i *Reader) Health() (problems []string, nodename string) {
 	i.status.mu.Lock()
 	defer i.status.mu.Unlock()

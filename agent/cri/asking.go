@@ -23,7 +23,7 @@ import (
 )
 
 // The sandboxes are listed when there is a new namespace without one. If the runtime sends
-// events, they are followed. The status of each sandbox is asked for once.
+// events, the client follows them. The status of each sandbox is requested once.
 
 // Unnamed takes the namespaces that no sandbox is known for.
 func (c *Client) Unnamed(unnamed []uint64) {
@@ -44,7 +44,7 @@ func (c *Client) Unnamed(unnamed []uint64) {
 	}
 }
 
-// serve asks the runtime until the connection is lost.
+// serve sends requests to the runtime until the connection is lost.
 func (c *Client) serve(ctx context.Context, conn *grpc.ClientConn) {
 	ctx, cancel := context.WithCancel(ctx)
 	var g sync.WaitGroup
@@ -78,7 +78,7 @@ func (c *Client) serve(ctx context.Context, conn *grpc.ClientConn) {
 	}
 }
 
-// begin has everything asked again that the runtime did not know.
+// begin schedules a new request for everything that the runtime did not know.
 func (c *Client) begin() {
 	clear(c.unanswered)
 	c.wanted.mu.Lock()
@@ -91,12 +91,12 @@ func (c *Client) begin() {
 
 // listing schedules lists.
 type listing struct {
-	next     time.Time // without a reason
-	soonest  time.Time // with one
+	next     time.Time // the next list without a reason
+	soonest  time.Time // the earliest next list with a reason
 	failures int
 }
 
-// due returns when to list, if there is a reason to do so at some time; zero for none.
+// due returns when to list. reason is the time of a reason to list, or zero.
 func (l *listing) due(reason time.Time) time.Time {
 	if reason.IsZero() || l.failures > 0 || reason.After(l.next) {
 		return l.next
@@ -107,7 +107,7 @@ func (l *listing) due(reason time.Time) time.Time {
 	return reason
 }
 
-// done notes the result of a list that was begun at a time.
+// done records the result of a list that began at the given time.
 func (l *listing) done(begun time.Time, err error) {
 	now := time.Now()
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *Client) unnamedDue() (next time.Time) {
 	return next
 }
 
-// unansweredDue returns when to ask for a sandbox again, zero for never.
+// unansweredDue returns when to request the status of a sandbox again, zero for never.
 func (c *Client) unansweredDue() (next time.Time) {
 	for _, a := range c.unanswered {
 		next = soonest(next, a.due(firstTry))
@@ -155,8 +155,8 @@ func readySandboxes() *runtimev1.ListPodSandboxRequest {
 	}
 }
 
-// list lists the sandboxes that are ready. It schedules questions for those that are not
-// known yet, and forgets those that are gone.
+// list lists the sandboxes that are ready. It schedules status requests for new ones, and
+// forgets those that are gone.
 func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient) error {
 	begun := time.Now()
 	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, readySandboxes())
@@ -196,7 +196,7 @@ func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient
 		case a == nil:
 			c.unanswered[id] = &attempt{} // at once
 		case a.tries >= mostTries && begun.Sub(a.last) >= listEvery:
-			a.tries = mostTries - 1 // once more
+			a.tries = mostTries - 1 // one more attempt
 		}
 	}
 	if len(c.known) != before {
@@ -206,7 +206,7 @@ func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient
 	return nil
 }
 
-// ask asks for the sandboxes that are in lists or events of the runtime.
+// ask requests the status of the sandboxes that are in lists or events of the runtime.
 func (c *Client) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
 	c.wanted.mu.Lock()
 	told := c.wanted.told
@@ -240,8 +240,8 @@ func (c *Client) ask(ctx context.Context, client runtimev1.RuntimeServiceClient)
 	}
 }
 
-// askRound asks for some sandboxes, and publishes the result. It returns false if the runtime
-// takes too long.
+// askRound requests the status of some sandboxes and publishes the result. It returns false if
+// the runtime takes too long.
 func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceClient, ids []string) bool {
 	type answer struct {
 		sandbox *Sandbox
@@ -268,7 +268,7 @@ func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceCl
 			return nil
 		})
 	}
-	_ = g.Wait() // they return no error
+	_ = g.Wait() // the functions return no errors
 	if ctx.Err() != nil {
 		return false
 	}
@@ -300,7 +300,7 @@ func (c *Client) askRound(ctx context.Context, client runtimev1.RuntimeServiceCl
 	return !slow.Load()
 }
 
-// publish makes the known sandboxes visible to others.
+// publish makes the known sandboxes visible to other goroutines.
 func (c *Client) publish() {
 	out := make([]*Sandbox, 0, len(c.known))
 	for _, s := range c.known {
@@ -336,7 +336,7 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 		id := cmp.Or(s.GetId(), e.GetContainerId())
 		ready := s.GetState() == runtimev1.PodSandboxState_SANDBOX_READY
 		if s == nil {
-			ready = false // it has been removed; or it is no sandbox, and is not known
+			ready = false // it has been removed, or it is an unknown ID that is not a sandbox's
 		}
 		if id == "" || len(id) > form.MaxLength {
 			continue
@@ -357,7 +357,7 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 	}
 }
 
-// setEvents notes whether the runtime sends events.
+// setEvents records whether the runtime sends events.
 func (c *Client) setEvents(on bool) {
 	c.wanted.mu.Lock()
 	defer c.wanted.mu.Unlock()

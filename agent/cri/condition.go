@@ -16,34 +16,33 @@ import (
 	"github.com/ipwitness/ipwitness/agent/form"
 )
 
-// A Call is a method, and the result of calls of it.
+// A Call is a method and the result of a call of it.
 type Call struct{ Method, Result string }
 
-// condition is what is known of the container runtime: which one it is, and whether it
-// answers.
+// condition is the state of the container runtime: which one it is, and whether it answers.
 type condition struct {
 	log           *slog.Logger
 	StatusChanged func() // called when problems have changed; set before run
 
 	mu        sync.Mutex
 	runtime   string // name and version
-	socket    string // where it is, or was last
+	socket    string // the current or last socket
 	connected bool
 	away      time.Time // since when it has not answered
-	fault     error     // why
-	tooMany   int       // sandboxes that are not asked for
+	fault     error     // why it does not answer
+	tooMany   int       // number of sandboxes beyond the limit
 	calls     map[Call]uint64
 }
 
-// mayBeIdle reports whether a runtime without sandboxes is acceptable: the last one, or any
-// if there was none.
+// mayBeIdle reports whether a runtime without sandboxes is acceptable at a socket. It is if
+// the last runtime was there, or if there was no runtime before.
 func (c *condition) mayBeIdle(socket string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.socket == "" || c.socket == socket
 }
 
-// socketIs notes which runtime answers, and reports whether it is another one.
+// socketIs records which runtime answers, and reports whether it is another one than before.
 func (c *condition) socketIs(runtime, socket string) (other bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +51,7 @@ func (c *condition) socketIs(runtime, socket string) (other bool) {
 	return other
 }
 
-// isLast reports whether the runtime that answered last is at a socket.
+// isLast reports whether the last runtime that answered was at the given socket.
 func (c *condition) isLast(socket string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +75,7 @@ func (c *condition) count(method string, err error) {
 	c.calls[Call{method, result}]++
 }
 
-// failed notes that the runtime does not answer.
+// failed records that the runtime does not answer.
 func (c *condition) failed(err error) {
 	c.mu.Lock()
 	first := c.away.IsZero()
@@ -95,7 +94,7 @@ func (c *condition) failed(err error) {
 	}
 }
 
-// answers notes that the runtime answers.
+// answers records that the runtime answers.
 func (c *condition) answers() {
 	c.mu.Lock()
 	was := c.connected
@@ -108,7 +107,7 @@ func (c *condition) answers() {
 	}
 }
 
-// Health returns the name of the runtime, and problems.
+// Health returns the name of the runtime, and its problems.
 func (c *condition) Health(now time.Time) (runtime string, problems []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -134,7 +133,7 @@ func (c *condition) Health(now time.Time) (runtime string, problems []string) {
 	return c.runtime, problems
 }
 
-// Counters returns how many calls were made, and 1 while the runtime answers.
+// Counters returns the number of calls, and 1 while the runtime answers.
 func (c *condition) Counters() (calls map[Call]uint64, answers float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,17 +143,16 @@ func (c *condition) Counters() (calls map[Call]uint64, answers float64) {
 	return maps.Clone(c.calls), answers
 }
 
-// mayFollow reports whether following the runtime's events takes them from nobody else.
-// containerd 1.7 sends each event to only one of its clients (containerEventsChan in
-// pkg/cri). Kubelet, which waits for events with EventedPLEG, would miss those that the
-// agent gets.
+// mayFollow reports whether the agent can follow the runtime's events without taking them from
+// another client. containerd 1.7 sends each event to only one client (containerEventsChan in
+// pkg/cri), so kubelet with EventedPLEG would miss the events that the agent receives.
 func (c *condition) mayFollow() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !strings.HasPrefix(c.runtime, "containerd 1.")
 }
 
-// setTooMany notes how many sandboxes are not asked for.
+// setTooMany records the number of sandboxes beyond the limit.
 func (c *condition) setTooMany(n int) {
 	c.mu.Lock()
 	other := c.tooMany != n

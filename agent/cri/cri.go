@@ -1,7 +1,7 @@
-// Package cri asks the container runtime which pods it runs (Kubernetes' Container Runtime
-// Interface).
+// Package cri asks the container runtime which pods it runs, through Kubernetes' Container
+// Runtime Interface.
 //
-// What may not live here: any knowledge of this node's namespaces, but for their number.
+// It knows nothing about this node's namespaces but their numbers.
 package cri
 
 import (
@@ -38,12 +38,12 @@ const (
 	Off  = "off"
 )
 
-// sockets are the sockets where container runtimes offer CRI, in the order in which
-// they are tried.
+// sockets are the usual CRI sockets of container runtimes, in the order in which they are
+// tried.
 var sockets = []string{
 	"/run/containerd/containerd.sock",
 	"/run/crio/crio.sock",
-	"/run/k3s/containerd/containerd.sock", // rke2, too
+	"/run/k3s/containerd/containerd.sock", // also used by rke2
 	"/run/k0s/containerd.sock",
 	"/var/snap/microk8s/common/run/containerd.sock",
 	"/run/cri-dockerd.sock",
@@ -53,31 +53,31 @@ var sockets = []string{
 const Source = "cri"
 
 const (
-	// callTimeout is how long the runtime may take to answer. maxAnswer is the longest
-	// answer that kubelet accepts, too.
+	// callTimeout is how long the runtime may take to answer. maxAnswer is the size limit of
+	// an answer, which is the same as kubelet's.
 	callTimeout = 2 * time.Second
 	maxAnswer   = 16 << 20
 	// maxSandboxes is more than any node has.
 	maxSandboxes = 4096
-	// askAtOnce is how many sandboxes are asked for in parallel, askPerRound how many
-	// before the results are published.
+	// askAtOnce is the number of concurrent status requests, and askPerRound the number of
+	// requests after which the results are published.
 	askAtOnce   = 4
 	askPerRound = 64
 	// listEvery is how often the sandboxes are listed without a reason, because events
 	// can be lost.
 	listEvery = time.Minute
-	// findEvery is how often the sockets are tried without a reason, findSoonest is the
+	// findEvery is how often the sockets are tried without a reason. findSoonest is the
 	// wait after one was created.
 	findEvery   = 15 * time.Second
 	findSoonest = 50 * time.Millisecond
-	// awayAfter is how long a runtime may be away before that is reported as a problem:
-	// it may be restarting.
+	// awayAfter is how long a runtime may be unavailable before that is reported as a problem.
+	// It may be restarting.
 	awayAfter = 5 * time.Second
-	// A namespace appears before the runtime lists its sandbox. The list is repeated
-	// mostTries times, within 26 s. quickTries of them are in the first second: then an
-	// aggregator confirms a duplicate, and must know before whether both addresses
-	// belong to one pod. After them, each wait is twice the previous one. If the runtime
-	// sends events, the first attempt waits for them.
+	// A namespace appears before the runtime lists its sandbox. The list is repeated mostTries
+	// times, within 26 s. quickTries of them are in the first second, because an aggregator
+	// confirms a duplicate after that time, and must know by then whether both addresses
+	// belong to one pod. After them, each wait is twice the previous one. If the runtime sends
+	// events, the first attempt waits for them.
 	firstTry    = 200 * time.Millisecond
 	quickTries  = 5
 	mostTries   = 11
@@ -102,22 +102,22 @@ type Client struct {
 	// sandboxes is the latest complete list. It is never changed in place.
 	published atomic.Pointer[[]*Sandbox]
 
-	// The goroutine of run alone uses these.
+	// Only the goroutine of Run uses these.
 	known      map[string]*Sandbox // by id
-	unanswered map[string]*attempt // of the sandboxes whose status is not known, by id
+	unanswered map[string]*attempt // sandboxes whose status is not known, by id
 
 	wanted wanted
 }
 
-// wanted is what others want to know of the runtime, and what it said by itself.
+// wanted has the questions of other goroutines, and the contents of the runtime's events.
 type wanted struct {
 	mu      sync.Mutex
 	unnamed map[uint64]*attempt // namespaces that no sandbox is known for
 	events  bool                // the runtime sends events about sandboxes
-	told    map[string]bool     // sandboxes in its events: whether they are ready
+	told    map[string]bool     // sandboxes in the runtime's events, and whether they are ready
 }
 
-// attempt is about something that the runtime does not know yet.
+// attempt counts the attempts to learn something that the runtime does not know yet.
 type attempt struct {
 	last  time.Time
 	tries int
@@ -164,10 +164,10 @@ func (c *Client) Probe(ctx context.Context) (name, socket string, err error) {
 	return c.runtime, c.socket, nil
 }
 
-// Off reports whether no runtime is to be asked.
+// Off reports whether the client is turned off.
 func (c *Client) Off() bool { return len(c.sockets) == 0 }
 
-// Run keeps asking until ctx ends.
+// Run keeps the list of sandboxes up to date until ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	if len(c.sockets) == 0 {
 		return nil
@@ -193,7 +193,7 @@ func (c *Client) Run(ctx context.Context) error {
 				backoff, found = findSoonest, true
 			}
 			if backoff = min(2*backoff, findEvery); !found {
-				backoff = findEvery // there is no socket: its coming is told
+				backoff = findEvery // there is no socket, and inotify reports when there is one
 			}
 			wait.Reset(backoff)
 		}
@@ -201,7 +201,7 @@ func (c *Client) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// watchSockets has the sockets tried whenever one of them is created.
+// watchSockets triggers an attempt to connect whenever one of the sockets is created.
 func (c *Client) watchSockets(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -223,7 +223,7 @@ func (c *Client) watchSockets(ctx context.Context) error {
 			}
 			for _, s := range c.sockets {
 				if files.Within(s, e.Name) {
-					files.WatchUp(w, s) // its directory may be another one now
+					files.WatchUp(w, s) // its directory may have been replaced
 					wake.Poke(c.hurry)
 				}
 			}
@@ -234,10 +234,10 @@ func (c *Client) watchSockets(ctx context.Context) error {
 	}
 }
 
-// find connects to the first runtime that has sandboxes, or else to the first one that
-// answers. On some distributions docker's containerd offers CRI besides kubelet's, and has
-// no sandboxes. While the last runtime is away, only one with sandboxes replaces it. found
-// reports whether there was a socket at all.
+// find connects to the first runtime that has sandboxes. If none has, it connects to the first
+// one that answers. On some distributions docker's containerd also offers CRI, and has no
+// sandboxes. While the last runtime is unavailable, only a runtime with sandboxes replaces it.
+// found reports whether there was a socket at all.
 func (c *Client) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 	var fault error
 	type candidate struct {
@@ -272,7 +272,7 @@ func (c *Client) find(ctx context.Context) (conn *grpc.ClientConn, found bool) {
 	}
 	if best.conn != nil {
 		if c.socketIs(best.runtime, best.socket) {
-			clear(c.known) // of another runtime
+			clear(c.known) // they belong to another runtime
 			c.publish()
 		}
 		return best.conn, true

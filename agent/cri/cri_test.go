@@ -28,24 +28,24 @@ import (
 	"github.com/ipwitness/ipwitness/agent/wake"
 )
 
-// longest is how long a condition may take: machines are shared.
+// longest is the maximum time to wait for a condition. It is long because machines are shared.
 const longest = 2 * time.Minute
 
-// fakeRuntime is a container runtime of which a test says what it answers.
+// fakeRuntime is a container runtime whose answers a test sets.
 type fakeRuntime struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 
 	mu     sync.Mutex
-	name   string                                         // fake, where it is empty
+	name   string                                         // "fake" if empty
 	pods   map[string]*runtimev1.PodSandboxStatusResponse // by id
 	asked  map[string]int                                 // status calls by id
 	lists  int
 	hangs  map[string]bool // methods that never answer
 	fails  map[string]error
-	events chan *runtimev1.ContainerEventResponse // nil: it has no stream
-	most   int                                    // status calls side by side
+	events chan *runtimev1.ContainerEventResponse // nil if it has no stream
+	most   int                                    // maximum number of concurrent status calls
 	now    int
-	hold   chan struct{} // status calls wait for it
+	hold   chan struct{} // status calls wait until it is closed
 }
 
 func (f *fakeRuntime) does(ctx context.Context, method string) error {
@@ -131,7 +131,7 @@ func (f *fakeRuntime) set(change func()) {
 	change()
 }
 
-// sandboxAnswer is what a runtime says of a pod that is ready.
+// sandboxAnswer returns the status of a pod that is ready.
 func sandboxAnswer(id, name, path string, ips ...string) *runtimev1.PodSandboxStatusResponse {
 	n := &runtimev1.PodSandboxNetworkStatus{}
 	for i, ip := range ips {
@@ -157,8 +157,8 @@ func sandboxAnswer(id, name, path string, ips ...string) *runtimev1.PodSandboxSt
 	}
 }
 
-// socketDir is a directory whose path is short, wherever TMPDIR is: that of a socket has
-// at most 107 bytes.
+// socketDir returns a directory with a short path, whatever TMPDIR is. The path of a socket
+// has at most 107 bytes.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "ipwitness-")
@@ -169,7 +169,7 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
-// serve offers CRI at a socket until stop.
+// serve offers CRI at a socket until stop is called.
 func (f *fakeRuntime) serve(t *testing.T, socket string) (stop func()) {
 	t.Helper()
 	l, err := net.Listen("unix", socket)
@@ -188,14 +188,14 @@ func (f *fakeRuntime) serve(t *testing.T, socket string) (stop func()) {
 	return stop
 }
 
-// asking is a cri that runs.
+// asking is a running Client.
 type asking struct {
 	*Client
 	t    *testing.T
 	news chan struct{}
 }
 
-// ask starts a cri of a socket.
+// ask starts a Client with the given sockets.
 func ask(t *testing.T, sockets ...string) *asking {
 	t.Helper()
 	a := &asking{New(slog.New(slog.DiscardHandler), sockets[0], proc.Dir(t.TempDir())), t, make(chan struct{}, 1)}
@@ -234,7 +234,7 @@ func (a *asking) await(what string, cond func() bool) {
 	}
 }
 
-// names are the names of the sandboxes that are published.
+// names returns the names of the published sandboxes.
 func (a *asking) names() string {
 	var all []string
 	for _, s := range a.Sandboxes() {
@@ -249,7 +249,7 @@ func (a *asking) awaitNames(want string) {
 	a.await(want, func() bool { return a.names() == want })
 }
 
-// problem is what will be a problem if it lasts.
+// problem returns the problem that will be reported if it lasts.
 func (a *asking) problem() string {
 	_, problems := a.Health(time.Now().Add(awayAfter))
 	return strings.Join(problems, "; ")
@@ -263,9 +263,9 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.SetUnlinkOnClose(false) // a runtime that is not there any more has left it
+	l.SetUnlinkOnClose(false) // left behind by a runtime that no longer runs
 	_ = l.Close()
-	other := grpc.NewServer() // a containerd that offers no CRI
+	other := grpc.NewServer() // a containerd without CRI
 	plain, err := net.Listen("unix", filepath.Join(dir, "plain.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 	a := ask(t, filepath.Join(dir, "docker.sock"), filepath.Join(dir, "kubelet.sock"))
 	a.awaitNames("web-0")
 
-	// While it is started anew, the other one does not take its place.
+	// While the runtime restarts, the other one does not replace it.
 	stop()
 	tried := func() int {
 		calls, _ := a.Counters()
@@ -322,7 +322,7 @@ func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 		t.Errorf("runtime: got %q, want kubelet's", got)
 	}
 
-	// It does once it has sandboxes, and the last one is gone.
+	// The other runtime replaces it once it has sandboxes and the last one is gone.
 	docker.set(func() { docker.pods["3"] = sandboxAnswer("3", "web-2", "/run/netns/c") })
 	stop()
 	a.awaitNames("web-2")
@@ -381,7 +381,7 @@ func TestEverySandboxIsAskedForOnce(t *testing.T) {
 	close(f.hold)
 	a.await("all sandboxes", func() bool { return len(a.Sandboxes()) == pods })
 
-	// The runtime is started anew: they are listed, and known already.
+	// After a restart of the runtime, the sandboxes are listed, and their status is known.
 	stop()
 	f.set(func() {
 		f.lists = 0
@@ -447,7 +447,7 @@ func TestNamespaceWithoutASandboxHasThemListedAFewTimes(t *testing.T) {
 	f.serve(t, socket)
 	a := ask(t, socket)
 	a.await("a list", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists == 1 })
-	// CNI has made the namespaces, and the sandboxes come later.
+	// CNI has created the namespaces, and the sandboxes appear later.
 	var burst []uint64
 	for range 50 {
 		burst = append(burst, uint64(len(burst)+1))
@@ -522,14 +522,14 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 	f.set(func() { f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a") })
 	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
 	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
-	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in it
+	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in the sandbox
 	a.awaitNames("web-0")
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
-	a.Unnamed([]uint64{1}) // its namespace, which is given time
+	a.Unnamed([]uint64{1}) // its namespace; the runtime gets time to report the sandbox
 	tell("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	a.awaitNames("web-0 web-1")
-	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // it restarts
-	tell("9", "c9", runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT) // of a pod that is gone
+	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // the container restarts
+	tell("9", "c9", runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT) // a container of a deleted pod
 	ended := sandboxAnswer("1", "web-0", "/run/netns/a")
 	ended.Status.State = runtimev1.PodSandboxState_SANDBOX_NOTREADY
 	f.set(func() { f.pods["1"] = ended })
@@ -552,7 +552,7 @@ func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
 	f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
 	f.serve(t, socket)
 	a := ask(t, socket)
-	a.awaitNames("web-0") // who listens does so before
+	a.awaitNames("web-0") // a client that follows events has started to do so by now
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
 	a.Unnamed([]uint64{1})
 	a.awaitNames("web-0 web-1")
@@ -600,7 +600,7 @@ func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
 		want   string // name, path, pid, addresses; or an error
 	}{
 		"as it is":         {func(*runtimev1.PodSandboxStatusResponse) {}, "web-0 /run/netns/a 0 [10.0.0.2 fd00::2]"},
-		"nothing":          {func(r *runtimev1.PodSandboxStatusResponse) { r.Status = nil }, "not taken"}, // READY is 0
+		"nothing":          {func(r *runtimev1.PodSandboxStatusResponse) { r.Status = nil }, "not taken"}, // the zero state is READY
 		"not ready":        {func(r *runtimev1.PodSandboxStatusResponse) { r.Status.State = ready + 1 }, "not taken"},
 		"no name":          {func(r *runtimev1.PodSandboxStatusResponse) { r.Status.Metadata = nil }, "not taken"},
 		"name without end": {func(r *runtimev1.PodSandboxStatusResponse) { r.Status.Metadata.Name = long }, "not taken"},
@@ -664,7 +664,7 @@ func TestJunkFromASocketStopsNothing(t *testing.T) {
 	a.await("a problem", func() bool { return a.problem() != "" })
 	_ = l.Close()
 	f := newFakeRuntime()
-	f.pods["odd"] = sandboxAnswer("even", "web-1", "/run/netns/b") // speaks of another one
+	f.pods["odd"] = sandboxAnswer("even", "web-1", "/run/netns/b") // the answer is about another sandbox
 	f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
 	f.serve(t, socket)
 	a.awaitNames("web-0")

@@ -18,7 +18,7 @@ import (
 // A Sandbox is a pod, as the container runtime describes it. It is never changed.
 type Sandbox struct {
 	ID       string
-	Path     string                // of its network namespace, see files.Clean; empty if unknown
+	Path     string                // of its network namespace, normalized by files.Clean; empty if unknown
 	Process  proc.Process          // its first process, if the path is unknown
 	Workload *ipwitnessv1.Workload // nil if the sandbox is in the node's own network
 	IPs      []netip.Addr          // its addresses, as far as the runtime knows
@@ -39,7 +39,7 @@ var kubeVirtLabels = []string{"vm.kubevirt.io/name", "kubevirt.io/domain"}
 // errNotReady is returned for a sandbox that has ended or is not ready yet.
 var errNotReady = errors.New("the sandbox is not ready")
 
-// parseSandbox parses the answer to PodSandboxStatus, asked to be verbose.
+// parseSandbox parses the answer to a verbose PodSandboxStatus.
 func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 	s := r.GetStatus()
 	if s.GetState() != runtimev1.PodSandboxState_SANDBOX_READY {
@@ -63,7 +63,7 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 		return nil, errors.New("parse sandbox: it has no name or no id")
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine()} {
-		// An aggregator would refuse the whole message.
+		// An aggregator would reject the whole message.
 		if len(text) > form.MaxLength {
 			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, %d are possible", len(text), form.MaxLength)
 		}

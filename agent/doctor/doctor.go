@@ -1,7 +1,7 @@
 // Package doctor checks what this host allows the agent to do, and drops the capabilities that
 // the agent only needs at startup.
 //
-// What may not live here: sources and state.
+// It has no sources of evidence and keeps no state.
 package doctor
 
 import (
@@ -28,44 +28,44 @@ import (
 	"github.com/ipwitness/ipwitness/bpf"
 )
 
-// The states of a Check.
+// Values of Check.Status.
 const (
-	StatusOK       = "ok"       // it is there
-	StatusDegraded = "degraded" // it is not, and something else is used instead
-	StatusMissing  = "missing"  // it is not, and something is lost by it
+	StatusOK       = "ok"       // available
+	StatusDegraded = "degraded" // not available, but there is a substitute
+	StatusMissing  = "missing"  // not available, and something is lost
 )
 
-// A Check is one thing that the agent needs, and whether this host has it.
+// A Check is the result of checking one feature that the agent needs.
 type Check struct {
-	// Feature is its name.
+	// Feature is the name of the feature.
 	Feature string `json:"feature"`
 	// Status is ok, degraded or missing.
 	Status string `json:"status"`
-	// Detail is what was found.
+	// Detail describes the finding.
 	Detail string `json:"detail"`
-	// Used is what is used instead.
+	// Used is the substitute that is used instead.
 	Used string `json:"used,omitempty"`
-	// Lost is what is lost by it.
+	// Lost is what does not work without the feature.
 	Lost string `json:"lost,omitempty"`
-	// Fix is what to do.
+	// Fix is how to make the feature available.
 	Fix string `json:"fix,omitempty"`
 }
 
-// The names of the checks that decide whether the agent can work.
+// Names of the checks that decide whether the agent can work.
 const (
 	checkObserver   = "observer"
 	checkNamespaces = "namespaces"
 )
 
-// Config says where the agent reads. See agent.Config.
+// Config is the part of the agent's configuration that is checked. See agent.Config.
 type Config struct {
 	NetnsDirs, CNIConfig, IPAMDirs []string
 	CNIResults, CRISocket          string
 }
 
-// Examine tries everything that the agent needs on this host. It attaches
-// nothing to the host's interfaces and leaves nothing behind, but for ids of
-// network namespaces (RTM_NEWNSID), which the agent assigns as well.
+// Examine tries everything that the agent needs on this host. It attaches nothing to the
+// host's interfaces, and leaves nothing behind except ids of network namespaces (RTM_NEWNSID),
+// which the agent assigns as well.
 func Examine(cfg Config) []Check {
 	var out []Check
 	lacking := false
@@ -151,8 +151,8 @@ func Examine(cfg Config) []Check {
 	return out
 }
 
-// Usable returns why the agent cannot work here, by the checks of Examine, or nil if it can use
-// the wire or netlink.
+// Usable returns nil if the agent can use the wire or netlink, according to the checks of
+// Examine. Otherwise the error says why it can use neither.
 func Usable(checks []Check) error {
 	var missing []string
 	for _, c := range checks {
@@ -169,7 +169,7 @@ func Usable(checks []Check) error {
 	return nil
 }
 
-// permissionsPage explains what each capability is for.
+// permissionsPage explains the purpose of each capability.
 const permissionsPage = "https://github.com/ipwitness/ipwitness/blob/main/docs/permissions.md"
 
 // capabilities lists the four capabilities that the agent uses (capabilities(7)).
@@ -186,7 +186,7 @@ var capabilities = []struct {
 	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 }
 
-// haveCapability says whether the process has a capability in effect.
+// haveCapability returns nil if a capability is in the effective set of the process.
 func haveCapability(value int) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -305,7 +305,7 @@ func readRuntime(socket string) Check {
 	return c
 }
 
-// readProcesses checks of how many processes the namespaces can be read.
+// readProcesses checks whether the namespaces of processes can be read.
 func readProcesses(procDir proc.Dir) Check {
 	c := Check{
 		Feature: "processes", Status: StatusDegraded, Used: "veth peers, named namespaces and CNI results",

@@ -12,19 +12,18 @@ import (
 	"github.com/ipwitness/ipwitness/bpf"
 )
 
-// lasting are the capabilities that the agent needs for as long as it runs. All
-// others are needed only at startup: the kernel checks CAP_BPF and CAP_PERFMON when
-// the observer is loaded, not when it is attached (kernel/bpf/tcx.c), and
-// CAP_NET_BROADCAST on the opener of the socket (do_one_broadcast in
-// net/netlink/af_netlink.c).
+// lasting has the capabilities that the agent needs for as long as it runs. All others are
+// needed only at startup. The kernel checks CAP_BPF and CAP_PERFMON when the observer is
+// loaded, not when it is attached (kernel/bpf/tcx.c). It checks CAP_NET_BROADCAST against the
+// credentials with which the socket was opened (do_one_broadcast in net/netlink/af_netlink.c).
 var lasting = []cap.Value{
-	cap.NET_ADMIN,       // clsact, and every request about another namespace
+	cap.NET_ADMIN,       // clsact, and all requests about another namespace
 	cap.SYS_PTRACE,      // names: the namespaces of processes with more capabilities
-	cap.DAC_READ_SEARCH, // names, IPAM: files whose mode denies access
+	cap.DAC_READ_SEARCH, // names and IPAM: files whose mode denies access
 }
 
-// DropCapabilities drops the capabilities that are needed only at startup. obs is nil without an
-// observer.
+// DropCapabilities drops the capabilities that are needed only at startup. obs is nil if there
+// is no observer.
 func DropCapabilities(log *slog.Logger, obs *bpf.Observer) {
 	keep := lasting
 	if obs != nil {
@@ -41,9 +40,9 @@ func DropCapabilities(log *slog.Logger, obs *bpf.Observer) {
 	log.Info("dropped capabilities that only the start needs", "dropped", dropped, "kept", kept)
 }
 
-// dropPrivileges permanently drops all other capabilities of all threads of this process. A
-// program that it executes could not regain them. It returns the names of the dropped and
-// of the kept ones.
+// dropPrivileges permanently drops all other capabilities from all threads of this process. A
+// program that it executes cannot regain them. It returns the names of the dropped and of the
+// kept capabilities.
 func dropPrivileges(keep []cap.Value) (dropped, kept string, err error) {
 	if _, err := cap.Prctlw(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return "", "", fmt.Errorf("set no_new_privs: %w", err)
@@ -51,7 +50,7 @@ func dropPrivileges(keep []cap.Value) (dropped, kept string, err error) {
 	now, then := cap.GetProc(), cap.NewSet()
 	var without, with []string
 	for v := range cap.MaxBits() {
-		// Capabilities that the kernel has return no error.
+		// The call returns no error for capabilities that the kernel knows.
 		if had, _ := now.GetFlag(cap.Permitted, v); !had {
 			continue
 		}

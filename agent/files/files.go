@@ -1,6 +1,6 @@
-// Package files reads files that others write, such as container runtimes and CNI
-// plugins: bounded, and without being blocked or misled by their owners. It also tells
-// whether a path leads to the node's files or to those of the agent's own container.
+// Package files reads files that other programs write, such as container runtimes and CNI
+// plugins. It limits their size, and their owners cannot block or mislead it. The package also
+// finds out whether a path leads to the node's files or to those of the agent's own container.
 package files
 
 import (
@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Within reports whether path is dir, or below it.
+// Within reports whether path is dir or below it.
 func Within(path, dir string) bool {
 	rest, ok := strings.CutPrefix(path, dir)
 	return ok && (rest == "" || rest[0] == '/')
@@ -58,8 +58,8 @@ func ReadSmall(path string) ([]byte, error) {
 	return data, err
 }
 
-// ReadRegular reads a regular file of at most the given number of bytes, opened with
-// additional flags, and returns when it was last written.
+// ReadRegular reads a regular file that has no more than the given number of bytes. It opens
+// the file with additional flags, and returns when it was last written.
 func ReadRegular(path string, flags int, most int64) (data []byte, written time.Time, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
@@ -77,8 +77,8 @@ func ReadRegular(path string, flags int, most int64) (data []byte, written time.
 	return data, info.ModTime(), err
 }
 
-// Clean returns path in the one form in which paths are compared: clean, and below
-// /run instead of /var/run, which is a link to it.
+// Clean returns path in the form in which paths are compared: cleaned, and with /run instead
+// of /var/run, which is a link to it.
 func Clean(path string) string {
 	path = filepath.Clean(path)
 	if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {

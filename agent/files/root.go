@@ -21,9 +21,9 @@ type Root bool
 // (PROC_PID_INIT_INO, include/linux/proc_ns.h).
 const InitialPIDNamespace = "pid:[4026531836]"
 
-// FindRoot reports whether the first process has another root directory, or is
-// ipwitness itself, as in a container. If the node is a container (kind, LXC), neither
-// is true of its first process.
+// FindRoot reports whether this process runs in a container: the first process has another
+// root directory, or is ipwitness itself. If the node is a container (kind, LXC), its first
+// process is neither.
 func FindRoot(procDir proc.Dir) Root {
 	var ours, first unix.Stat_t
 	if unix.Stat("/", &ours) == nil && unix.Stat(procDir.Path(1, "root")+"/", &first) == nil && (ours.Dev != first.Dev || ours.Ino != first.Ino) {
@@ -37,14 +37,14 @@ func FindRoot(procDir proc.Dir) Root {
 	return Root(err == nil && err1 == nil && p.Name == one.Name)
 }
 
-// Reach returns an error if the node's directory at a path, whether it exists or not, is
-// not visible to this process. The error says what to mount.
+// Reach returns an error if a directory of the node, whether it exists or not, is not visible
+// to this process. The error says what to mount.
 func (own Root) Reach(dir string) error {
 	root, ok := mountOf("/")
 	if !bool(own) || !ok {
 		return nil
 	}
-	// Find the deepest directory on the way that exists. Links may be dangling.
+	// Find the deepest directory on the path that exists. Links may be dangling.
 	const mostLinks = 40 // MAXSYMLINKS
 	at, rest := dir, ""
 	for links := 0; ; {
@@ -68,13 +68,13 @@ func (own Root) Reach(dir string) error {
 	}
 	mount := filepath.Join(at, rest)
 	if parent := filepath.Dir(mount); parent != "/" {
-		mount = parent // survives the removal of the directory
+		mount = parent // still valid after the directory is removed
 	}
 	return fmt.Errorf("%w: mount %s of the node at the same path, read-only with HostToContainer propagation", ErrNotMounted, mount)
 }
 
-// ReachAny returns an error if none of the directories is visible: that of the first one,
-// which is the default.
+// ReachAny returns an error if none of the directories is visible. It is the error for the
+// first directory, which is the default.
 func (own Root) ReachAny(dirs []string) (first error) {
 	for _, dir := range dirs {
 		err := own.Reach(dir)
@@ -91,8 +91,8 @@ func (own Root) ReachAny(dirs []string) (first error) {
 // ErrNotMounted is returned for paths that lead to the container's own files.
 var ErrNotMounted = errors.New("it is not mounted into the agent's container")
 
-// ErrOrphaned is returned for mounted directories that were removed: what others create
-// in their place is not visible here.
+// ErrOrphaned is returned for mounted directories that were removed. A directory that is
+// created in their place is not visible here.
 var ErrOrphaned = errors.New("the directory that was mounted here was removed: mount its parent instead, and start the agent again")
 
 // mountOf returns the id of the mount that a path is on. ok is false if the path does not
@@ -116,8 +116,8 @@ func Orphaned(path string) bool {
 	}
 }
 
-// removed reports whether the file at a path has no name any more. The link count does not
-// tell, because overlayfs invents it.
+// removed reports whether the file at a path has no name any more. It does not rely on the
+// link count, which overlayfs makes up.
 func removed(path string) bool {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {

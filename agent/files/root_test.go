@@ -53,7 +53,7 @@ func TestWhatIsOnTheOwnRootCannotBeReached(t *testing.T) {
 	}
 	for dir, want := range map[string]string{
 		"/no-such/ipam/state": "mount /no-such/ipam of the node",
-		"/no-such":            "mount /no-such of the node", // not its parent: that is the root
+		"/no-such":            "mount /no-such of the node", // not its parent, which is the root
 		"/proc/no-such/dir":   "",
 	} {
 		err := Root(true).Reach(dir)
@@ -64,5 +64,5 @@ func TestWhatIsOnTheOwnRootCannotBeReached(t *testing.T) {
 			t.Errorf("%s on a host: got %v, want none", dir, err)
 		}
 	}
-	_ = Root(true).Reach(loop) // ends
+	_ = Root(true).Reach(loop) // must return in spite of the loop
 }

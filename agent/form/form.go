@@ -1,27 +1,28 @@
-// Package form brings strings that others wrote into a form that an aggregator accepts:
-// valid UTF-8 of a bounded length.
+// Package form converts strings from other programs into a form that an aggregator accepts:
+// valid UTF-8 of limited length.
 package form
 
 import "strings"
 
-// Printable replaces bytes that are not UTF-8: an interface or a file may have any bytes
-// in its name, and protobuf accepts only UTF-8.
+// Printable replaces bytes that are not UTF-8. Names of interfaces and files may have any
+// bytes, but protobuf accepts only UTF-8.
 func Printable(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// Short returns the text of an error that may quote strings that others wrote.
+// Short returns the text of an error, truncated and as valid UTF-8, because it may quote
+// strings from other programs.
 func Short(err error) string {
 	text := err.Error()
 	return Printable(text[:min(len(text), MaxLength)])
 }
 
-// OneLine returns the text of an error like short, in one line.
+// OneLine is like Short, but returns a single line.
 func OneLine(err error) string { return strings.ReplaceAll(Short(err), "\n", "; ") }
 
 // MaxLength is longer than any name of Kubernetes or of a container runtime.
 const MaxLength = 512
 
-// IsNetworkName reports whether s is a valid name of a CNI network (ValidateNetworkName
-// in libcni's pkg/utils) of a bounded length.
+// IsNetworkName reports whether s is a valid name of a CNI network (ValidateNetworkName in
+// libcni's pkg/utils) and not too long.
 func IsNetworkName(s string) bool {
 	const most = 253
 	for i, r := range s {

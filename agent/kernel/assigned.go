@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// Networks holds the names of the networks that assigned the addresses of one namespace. It
-// is never changed in place.
+// Networks maps the addresses of one namespace to the names of the networks that assigned
+// them. It is never changed in place.
 type Networks map[InterfaceAddress]string
 
 // InterfaceAddress is an address of an interface inside a namespace.
@@ -15,8 +15,8 @@ type InterfaceAddress struct {
 	Addr      netip.Addr
 }
 
-// With returns the union of two sets. If two networks assigned the same address, the name
-// that sorts first counts: any choice will do that all nodes make alike.
+// With returns the union of two sets. If two networks assigned the same address, the name that
+// sorts first counts. Any rule will do, as long as it is the same on all nodes.
 func (n Networks) With(others Networks) Networks {
 	if n == nil {
 		return others
@@ -30,7 +30,7 @@ func (n Networks) With(others Networks) Networks {
 	return sum
 }
 
-// Keep returns the networks, and those of before for addresses that have none now.
+// Keep returns the networks, and the previous ones for addresses that have none now.
 func (n Networks) Keep(before Networks) Networks {
 	copied := false
 	for g, name := range before {
@@ -47,6 +47,5 @@ func (n Networks) Keep(before Networks) Networks {
 	return n
 }
 
-// Intended holds the addresses that a namespace is meant to have, each with the source that
-// says so.
+// Intended maps the addresses that a namespace is meant to have to the source that says so.
 type Intended map[InterfaceAddress]string

@@ -72,7 +72,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: renamed})
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED , 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 
-	// Who is left behind has what it was given, though nobody says so any more.
+	// A namespace keeps its networks even if no source names them any more.
 	give(map[uint64]Networks{4000: {{"eth1", netip.MustParseAddr("10.0.0.2")}: "other"}})
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 	give(map[uint64]Networks{})
@@ -88,7 +88,7 @@ func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED ")
 	k.Adopt(5, 4000, true)
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods")
-	// The inode may be another namespace's next.
+	// Another namespace may get the inode next.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
 	delete(f, 5)
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
@@ -97,7 +97,7 @@ func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
 	}
 }
 
-// intended are the addresses that a namespace is told to lack.
+// intended returns the addresses that a namespace is reported to lack.
 func intended(k *Mirror, inode uint64) string {
 	var all []string
 	for _, i := range k.table.Namespaces.Get(k.inodes[inode].id).GetIntended() {
@@ -149,7 +149,7 @@ func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
 		add("fd00::2/64")
 		want("with the address", "")
 		remove("10.0.0.2/24")
-		remove("fd00::2/64") // the pod ends: its addresses go first
+		remove("fd00::2/64") // the pod ends, and its addresses are removed first
 		want("at the end", "")
 		time.Sleep(intendedAfter)
 		say(mean)
@@ -190,7 +190,7 @@ func TestWhatWasSaidOfANamespaceThatEndedIsNotTakenForTheNext(t *testing.T) {
 	other.MAC = "others"
 	f.Put(5, other, "10.0.0.2/24")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 5})
-	k.Adopt(5, 4000, true) // the next one has the same inode
+	k.Adopt(5, 4000, true) // the next namespace has the same inode
 	if !k.Reused()[4000] {
 		t.Error("inodes of namespaces that ended: got none, want 4000")
 	}
@@ -202,7 +202,7 @@ func TestWhatWasSaidOfANamespaceThatEndedIsNotTakenForTheNext(t *testing.T) {
 	if got := tabletest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {
 		t.Errorf("the next namespace: got workload %v, networks %v, meant %v, want none", got, k.networks, k.intended)
 	}
-	k.BeginNames() // what is said from now on is about the next one
+	k.BeginNames() // from now on, names are about the next namespace
 	say()
 	if got := tabletest.Workload(k.table, 4000).GetName(); got != "web-0" || len(k.networks) != 1 {
 		t.Errorf("the next namespace, in the next search: got name %q and networks %v", got, k.networks)

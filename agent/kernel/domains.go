@@ -22,7 +22,7 @@ func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwi
 	if l.Flags&unix.IFF_LOOPBACK != 0 || len(l.MAC) != 6 {
 		r.Mac = nil
 	}
-	host := l // our own interface that decides the link
+	host := l // the interface of our own namespace that determines the link
 	switch {
 	case isLocal(l):
 		r.Attachment = ipwitnessv1.InterfaceRecord_LOCAL
@@ -38,7 +38,7 @@ func (p *publisher) interfaceRecord(ns *namespace, l *link, now time.Time) *ipwi
 			r.Attachment = ipwitnessv1.InterfaceRecord_LOWER
 		}
 		if host = p.own.links[l.Lower]; host == nil {
-			return r // our end is not known yet: then this is published again
+			return r // our end is not known yet; the record is published again once it is
 		}
 		r.HostInterface = host.Name
 	}
@@ -61,7 +61,7 @@ func (p *publisher) putDomain(d domain, now time.Time) {
 	p.publishDomain(d, now)
 }
 
-// putTagged puts the records of the VLANs of our interface again, which have its kind.
+// putTagged puts the records of the VLANs of our interface again, because they have its kind.
 func (p *publisher) putTagged(l *link, now time.Time) {
 	for _, d := range p.domains {
 		if d.base == l && len(d.tags) > 0 {
@@ -80,8 +80,8 @@ func (p *publisher) publishDomain(d domain, now time.Time) bool {
 	return true
 }
 
-// addressed publishes the domain of one of our own interfaces again: its addresses decide
-// whether the node routes for it, and whether its ports are uplinks.
+// addressed publishes the domain of one of our own interfaces again, because its addresses
+// determine whether the node routes for the domain, and whether its ports are uplinks.
 func (p *publisher) addressed(l *link, now time.Time) {
 	d := p.domainOf(l)
 	if lan := hasPrefix(l); lan != l.lan {
@@ -112,8 +112,8 @@ func (p *publisher) dropDomain(name string, now time.Time) {
 	p.table.Links.Remove(name, now)
 }
 
-// leaveLink notes that our interface left a broadcast domain. The domain ends if the interface
-// formed it, and the wire claims of the interface end.
+// leaveLink records that our interface left a broadcast domain. The domain ends if the
+// interface formed it, and the wire claims of the interface end.
 func (p *publisher) leaveLink(l *link, name string, now time.Time) {
 	if d, ok := p.domains[name]; ok && d.base == l {
 		p.dropDomain(name, now)
@@ -123,8 +123,8 @@ func (p *publisher) leaveLink(l *link, name string, now time.Time) {
 	p.dropFrames(l.Index, now)
 }
 
-// redirected ends the wire claims of our port, or of all ports if it is nil, if a frame
-// like theirs would be on another link now.
+// redirected ends the wire claims of our port, or of all ports if changed is nil, if their
+// frames would be on another link now.
 func (p *publisher) redirected(changed *link, now time.Time) {
 	ports := p.table.WirePorts()
 	if changed != nil {

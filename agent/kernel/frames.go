@@ -18,8 +18,8 @@ type Port struct {
 	Name  string
 }
 
-// Ports lists the lowest devices of our own namespace through which frames can enter: not
-// both a bridge or a bond and its port, nor both a VLAN and its parent.
+// Ports returns the lowest devices of our own namespace through which frames can enter:
+// neither both a bridge or bond and its port, nor both a VLAN and its parent.
 func (k *Mirror) Ports() []Port {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -33,7 +33,7 @@ func (k *Mirror) Ports() []Port {
 	return out
 }
 
-// isPort reports whether the observer belongs on an interface.
+// isPort reports whether the observer is to be attached to an interface.
 func isPort(l *link) bool {
 	if l.ARPHRD != unix.ARPHRD_ETHER || isLocal(l) || isChild(l.Kind) {
 		return false
@@ -46,16 +46,16 @@ func isPort(l *link) bool {
 }
 
 // AddFrame adds the claim of frames that entered through one of our own interfaces and were
-// last seen at c.Last. It finds out which link they are on.
+// last seen at c.Last. It determines their link.
 func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.own.links[key.At.Index]
 	if l == nil {
-		return // the interface is gone, and all claims by it
+		return // the interface is gone, with all its claims
 	}
 	if end, ok := k.ended[holding{key.Address, key.MAC}]; ok && c.Last.Before(end) {
-		k.ClaimEnded([]table.ClaimKey{key}) // sent before the holder gave up the address: later frames are not
+		k.ClaimEnded([]table.ClaimKey{key}) // older than the end of its holder: the observer forgets it, so that it reports later frames
 		return
 	}
 	d := k.domainOf(l, tagsOf(key.VLAN, key.InnerVLAN)...)
@@ -69,11 +69,10 @@ func (k *Mirror) AddFrame(key table.ClaimKey, c table.Claim) {
 	})
 }
 
-// routedTo reports whether the node itself routes an address to the namespace
-// behind its port l: out of that port, or on the port's broadcast domain d to a
-// next hop that the namespace has. Nothing inside the namespace can make the
-// node do so. The result is false for addresses that the namespace itself has,
-// except on its loopback.
+// routedTo reports whether the node itself routes an address to the namespace behind its port
+// l: either through that port, or on the port's broadcast domain d to a next hop in the
+// namespace. Nothing inside the namespace can cause such a route. The result is false for
+// addresses that the namespace itself has, except on its loopback.
 func (k *Mirror) routedTo(l *link, d domain, addr netip.Addr) bool {
 	if l.published.GetPeerNamespace() == 0 || l.published.GetUplink() || addr.IsLinkLocalUnicast() {
 		return false // a link-local address has a route through every interface
@@ -101,7 +100,7 @@ func (k *Mirror) routedTo(l *link, d domain, addr netip.Addr) bool {
 	})
 }
 
-// Expire ends the wire claims that were last seen before a time, and the links that no
+// Expire ends the wire claims that were last seen before the given time, and the links that no
 // other record refers to.
 func (k *Mirror) Expire(before time.Time) {
 	k.mu.Lock()

@@ -11,17 +11,17 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// intendedAfter is how long an address may be missing before that is reported. An address is
-// usually set before a source says that it is intended, but duplicate address detection delays
-// a new IPv6 address by two seconds. A namespace that ends loses its addresses first.
+// intendedAfter is how long an address must be missing before that is reported. Usually an
+// address is set before a source reports it as intended, but duplicate address detection
+// delays a new IPv6 address by two seconds. A namespace that ends loses its addresses first.
 const intendedAfter = 5 * time.Second
 
-// mostIntended is how many missing addresses of a namespace are reported. It is more than any
-// pod has.
+// mostIntended limits the missing addresses that are reported for a namespace. It is more than
+// any pod has.
 const mostIntended = 64
 
-// compareIntended compares the addresses that a namespace is meant to have with those that it has,
-// and publishes those that have been missing for long.
+// compareIntended compares the intended addresses of a namespace with the actual ones, and
+// publishes those that have been missing for long enough.
 func (p *publisher) compareIntended(ns *namespace, now time.Time) {
 	intended := p.intended[ns.inode]
 	if ns == p.own || !ns.published || len(intended) == 0 && len(ns.missing) == 0 {

@@ -22,8 +22,8 @@ func (k *Mirror) addLink(ns *namespace, m rtnetlink.Link) *link {
 	return l
 }
 
-// rewired has the ports determined again, and also the domains, if domains of other interfaces
-// depend on our interface l.
+// rewired has the ports determined again. If domains of other interfaces depend on our
+// interface l, the domains are determined again, too.
 func (k *Mirror) rewired(l *link) {
 	if k.carries(l) {
 		k.wiring = nil
@@ -31,13 +31,13 @@ func (k *Mirror) rewired(l *link) {
 	k.PortsChanged()
 }
 
-// setLink notes the current state of an interface.
+// setLink records the current state of an interface.
 func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 	l, known := ns.links[m.Index]
 	if !known {
 		l = k.addLink(ns, m)
 		if ns != k.own {
-			// It may have moved here with addresses, or the messages about them were lost.
+			// It may have moved here with its addresses, or the messages about them were lost.
 			if addrs, err := k.req.Addresses(ns.nsid, m.Index); err == nil {
 				for _, a := range addrs {
 					l.addrs.set(a)
@@ -55,7 +55,7 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 
 	if ns != k.own {
 		if !ns.published || old.Lower != m.Lower || old.LowerNSID != m.LowerNSID {
-			k.publishNamespace(ns, now) // it may have become one of ours, or ceased to be
+			k.publishNamespace(ns, now) // the namespace may have become one of ours, or ceased to be
 		}
 		k.publish(ns, l, now)
 		if l.Master != 0 || old.Master != 0 {
@@ -79,14 +79,14 @@ func (k *Mirror) setLink(ns *namespace, m rtnetlink.Link, now time.Time) {
 		k.resolvePeer(l, now)
 	}
 	switch bridge := k.own.links[m.Master]; {
-	case m.Filtering: // the VLANs of all of its ports may have changed
+	case m.Filtering: // the VLANs of all ports may have changed
 		k.readPVIDs()
 	case bridge != nil && bridge.Filtering && (!known || old.Master != m.Master):
-		l.pvid = bridge.DefaultPVID // set by the kernel, which reports it later
+		l.pvid = bridge.DefaultPVID // set by the kernel; its message about that comes later
 	}
 	k.publish(ns, l, now)
 	if carried || known && old.Name != m.Name {
-		l = nil // everything
+		l = nil // publish everything
 	}
 	k.publishAttached(l, now)
 }
@@ -120,7 +120,7 @@ func sameWiring(a, b rtnetlink.Link) bool {
 		a.Filtering == b.Filtering && a.DefaultPVID == b.DefaultPVID
 }
 
-// removeLink notes the end of an interface.
+// removeLink records the end of an interface.
 func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 	l, known := ns.links[index]
 	if !known {
@@ -146,7 +146,7 @@ func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 	if k.carries(l) {
 		k.publishAttached(nil, now)
 	}
-	// The other end was removed, too, or one of the two moved. A namespace that is being
+	// The other end was removed as well, or one of the two moved. A namespace that is being
 	// destroyed sends no messages, so send a request.
 	for peer, other := range maps.Clone(k.attached[index]) {
 		m, err := k.req.Link(other.nsid, peer.Index)
@@ -161,7 +161,7 @@ func (k *Mirror) removeLink(ns *namespace, index int32, now time.Time) {
 	}
 }
 
-// setPVID notes the VLAN that a bridge, or a port of one, assigns to untagged frames.
+// setPVID records the VLAN that a bridge, or a port of one, assigns to untagged frames.
 func (k *Mirror) setPVID(index int32, pvid uint16, now time.Time) {
 	l := k.own.links[index]
 	if l == nil || l.pvid == pvid {

@@ -1,7 +1,7 @@
-// Package kernel mirrors the network namespaces, interfaces and addresses of this machine,
-// and finds out which broadcast domain (link) each interface is on.
+// Package kernel mirrors the network namespaces, interfaces and addresses of this machine, and
+// determines which broadcast domain (link) each interface is on.
 //
-// What may not live here: sources of names, frames as the observer reports them, streams.
+// It does not contain sources of names, the decoding of observed frames, or streams.
 package kernel
 
 import (
@@ -20,7 +20,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Requests are the requests of rtnetlink that a Mirror sends. Tests have a fake.
+// Requests sends the rtnetlink requests of a Mirror. Tests use a fake.
 type Requests interface {
 	Links(nsid int32) ([]rtnetlink.Link, error)
 	Link(nsid, index int32) (rtnetlink.Link, error)
@@ -30,38 +30,38 @@ type Requests interface {
 	Route(addr netip.Addr) ([]rtnetlink.Hop, error)
 }
 
-// A Mirror mirrors the namespaces, interfaces and addresses of this machine, as rtnetlink
-// reports them, and keeps the table equal to the mirror. It does not judge claims.
+// A Mirror mirrors the namespaces, interfaces and addresses of this machine, as reported by
+// rtnetlink, and keeps the table equal to the mirror. It does not judge claims.
 //
-// The topology is what it knows, the publisher puts that into the table, and the Mirror
-// itself follows changes. Each of them only calls downwards.
+// It has three layers, each of which only calls the ones below: the topology has the state,
+// the publisher writes it to the table, and the Mirror itself follows changes.
 type Mirror struct {
 	publisher
 	log *slog.Logger
 
-	mu       sync.Mutex // protects everything, except for hooks
+	mu       sync.Mutex // protects everything except for hooks
 	req      Requests
-	reusable map[uint64]bool // inodes of namespaces that ended since beginNames
+	reusable map[uint64]bool // inodes of namespaces that ended since BeginNames
 }
 
-// hooks are called with the kernel locked. They are set before anything else is called.
+// hooks are called with the kernel locked. They are set before any method is called.
 type hooks struct {
 	PortsChanged func()                   // one of our own interfaces was added, removed or changed
-	Unnamed      func()                   // a namespace was found whose inode is not known
-	CompareAgain func(time.Duration)      // SetNames is to be called again after a while
+	Unnamed      func()                   // a namespace with an unknown inode was found
+	CompareAgain func(time.Duration)      // SetNames is to be called again after the given time
 	Incomplete   func()                   // something could not be read, and has to be listed again
 	ClaimEnded   func(k []table.ClaimKey) // wire claims ended
 }
 
-// A publisher makes the table say what the topology says.
+// A publisher writes the topology to the table.
 type publisher struct {
 	topology
 	hooks
 	table *table.Table
 	host  *ipwitnessv1.Workload
 
-	boot       time.Time // the wall time at which IFA_CACHEINFO counts 0
-	calibrated bool      // boot was derived from an address that was seen to appear
+	boot       time.Time // the wall time at which the clock of IFA_CACHEINFO was 0
+	calibrated bool      // boot was derived from an address that was observed to appear
 	networks   map[uint64]Networks
 	intended   map[uint64]Intended
 	domains    map[string]domain // those with a LinkRecord in the table, by name
@@ -69,12 +69,12 @@ type publisher struct {
 	swept      time.Time // when ended was last cleaned up
 }
 
-// A topology knows the namespaces and how their interfaces are connected. It changes
+// A topology has the namespaces and the connections between their interfaces. It changes
 // nothing but itself.
 type topology struct {
-	ownNSID int32 // the id of our own namespace in our own table: some messages about us have it
+	ownNSID int32 // the id of our own namespace in our own table, which some messages about us have
 	own     *namespace
-	byNSID  map[int32]*namespace // all but our own
+	byNSID  map[int32]*namespace // without our own
 	inodes  map[uint64]*namespace
 	names   map[uint64]*ipwitnessv1.Workload // by inode
 	nextID  uint32
@@ -82,7 +82,7 @@ type topology struct {
 	// attached holds the interfaces of other namespaces by the index of our own
 	// interface that is their peer or lower device.
 	attached map[int32]map[*link]*namespace
-	wiring   *wiring // nil: to be computed
+	wiring   *wiring // nil if it must be computed
 }
 
 // namespace is one network namespace.
@@ -90,40 +90,40 @@ type namespace struct {
 	id            uint32
 	gen           uint64 // distinguishes two namespaces with one nsid or inode
 	nsid          int32
-	inode         uint64 // 0: not known
+	inode         uint64 // 0 if unknown
 	first         time.Time
 	links         map[int32]*link
 	published     bool
-	missing       map[InterfaceAddress]time.Time // addresses that it is meant to have and lacks, and since when
-	intended      []*ipwitnessv1.Intended        // those of them that are published
-	awaitsNewNSID bool                           // we assigned its nsid, and RTM_NEWNSID is still to come
+	missing       map[InterfaceAddress]time.Time // intended addresses that it lacks, and since when
+	intended      []*ipwitnessv1.Intended        // those missing addresses that are published
+	awaitsNewNSID bool                           // we assigned its nsid, and RTM_NEWNSID is still expected
 }
 
 // link is one interface.
 type link struct {
 	rtnetlink.Link
 	gen       uint64 // distinguishes two interfaces with one index
-	pvid      uint16 // bridges in our own namespace and their ports: the VLAN of untagged frames, 0 for none
-	lan       bool   // interfaces of our own namespace: an address with the prefix of a LAN is published
+	pvid      uint16 // bridges of our own namespace and their ports: the VLAN of untagged frames, or 0
+	lan       bool   // interfaces of our own namespace: an address with a LAN prefix is published
 	addrs     addresses
 	published *ipwitnessv1.InterfaceRecord
-	claims    map[table.ClaimKey]rtnetlink.Address // published ones
+	claims    map[table.ClaimKey]rtnetlink.Address // published claims
 }
 
-// holding is an address and the MAC of the interface that had it.
+// holding is an address and the MAC of the interface that had the address.
 type holding struct {
 	addr netip.Addr
 	mac  string
 }
 
-// A frame may be reported after the end of its sender, but not as long as latestFrame after it.
-// If there are more than keptEnds ends, older ones are dropped.
+// A frame may be reported after the end of its sender, but less than latestFrame later. If
+// there are more than keptEnds ends, older ones are dropped.
 const (
 	latestFrame = 5 * time.Second
 	keptEnds    = 1024
 )
 
-// addresses are the addresses of one interface. The kernel also distinguishes them by prefix
+// addresses has the addresses of one interface. The kernel also distinguishes them by prefix
 // length and peer.
 type addresses map[netip.Addr][]rtnetlink.Address
 
@@ -142,7 +142,7 @@ func (a addresses) remove(m rtnetlink.Address) {
 }
 
 // New returns an empty mirror of the namespaces that req can read. ownNSID and ownInode
-// identify our own namespace, boot is when the machine booted, node its name.
+// identify our own namespace, boot is when the machine booted, and node is its name.
 func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *Mirror {
 	own := &namespace{id: table.OwnNamespace, nsid: rtnetlink.NoNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
 	return &Mirror{
@@ -177,7 +177,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 	}
 }
 
-// BootTime returns when the machine was booted, by the wall clock.
+// BootTime returns when the machine booted, by the wall clock.
 func BootTime() time.Time {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
@@ -186,11 +186,11 @@ func BootTime() time.Time {
 	return time.Now().Add(-time.Duration(ts.Nano()))
 }
 
-// calibrate learns from a new address how IFA_CACHEINFO counts: in jiffies, which start some
-// tenths of a second before or after the monotonic clock. The smallest delay between the two
-// is the best estimate.
+// calibrate uses a new address to find the offset of IFA_CACHEINFO. Its clock counts jiffies,
+// which start some tenths of a second before or after the monotonic clock. The smallest
+// observed delay between the two is the best estimate.
 func (p *publisher) calibrate(created time.Duration, now time.Time) {
-	const atMost = 2 * time.Second // if it is off by more, the address is not new
+	const atMost = 2 * time.Second // the address is not new if it is off by more
 	boot := now.Add(-created)
 	off := boot.Sub(p.boot)
 	if p.calibrated && off >= 0 || off.Abs() > atMost {
@@ -257,7 +257,7 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	}
 	if m.Type == unix.RTM_NEWNSID || m.Type == unix.RTM_DELNSID {
 		if m.NSID != rtnetlink.NoNSID || m.ID < 0 || m.ID == k.ownNSID {
-			return // another namespace's table, or ourselves
+			return // a message about another namespace's table, or about our own namespace
 		}
 		ns, known := k.byNSID[m.ID]
 		switch {
@@ -275,7 +275,7 @@ func (k *Mirror) apply(m *rtnetlink.Message, now time.Time) {
 	if m.NSID != rtnetlink.NoNSID {
 		var known bool
 		if ns, known = k.byNSID[m.NSID]; !known {
-			k.discover(m.NSID, now) // its list includes the change of the message
+			k.discover(m.NSID, now) // the list that this requests includes the change
 			return
 		}
 	}
@@ -356,14 +356,14 @@ func (k *Mirror) load(ns *namespace, now time.Time) error {
 	}
 	k.publishNamespace(ns, now)
 	if ns == k.own {
-		// The request assigned ids to peers that had none. RTM_NEWNSID reports them.
+		// The requests have assigned ids to peers that had none. RTM_NEWNSID reports them.
 		k.publishAttached(nil, now)
 	}
 	return nil
 }
 
-// Reread reads the addresses again from the kernel, wherever the mirror has them, so that the
-// mirror is up to date. It returns false if some could not be read.
+// Reread reads the given addresses from the kernel again, for each interface on which the
+// mirror has them. It returns false if some could not be read.
 func (k *Mirror) Reread(addrs []netip.Addr) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -388,7 +388,7 @@ func (k *Mirror) Reread(addrs []netip.Addr) bool {
 	k.table.Update(func() {
 		for _, h := range holders {
 			if h.ns.links[h.l.Index] != h.l || (h.ns != k.own && k.byNSID[h.ns.nsid] != h.ns) {
-				continue // it ended while others were read
+				continue // the namespace ended meanwhile
 			}
 			found, err := k.req.Addresses(h.ns.nsid, h.l.Index)
 			if err != nil {
@@ -414,8 +414,8 @@ func (k *Mirror) Reread(addrs []netip.Addr) bool {
 // ListEvery is how often everything is listed if changes are not received.
 const ListEvery = 2 * time.Second
 
-// ListAgain lists everything every two seconds until ctx ends: always, or only if wanted has a
-// token because something could not be read.
+// ListAgain lists everything every two seconds until ctx ends. Unless always is set, it lists
+// only if wanted has a token, because something could not be read.
 func (k *Mirror) ListAgain(ctx context.Context, wanted <-chan struct{}, always bool) error {
 	tick := time.NewTicker(ListEvery)
 	defer tick.Stop()

@@ -36,13 +36,13 @@ func wireKey(index int32, kind ipwitnessv1.Evidence_Kind, addr, mac string) tabl
 	}
 }
 
-// seenNow is a claim by one frame that was seen now.
+// seenNow returns a claim by one frame that was seen now.
 func seenNow() table.Claim {
 	now := time.Now()
 	return table.Claim{First: now, Last: now, Count: 1}
 }
 
-// claims says what the table claims: "address kind namespace/interface".
+// claims returns the claims in the table: "address kind namespace/interface".
 func claims(k *Mirror) string {
 	var out []string
 	for c := range k.table.Claims() {
@@ -122,7 +122,7 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 5))
 	f.Put(5, kerneltest.PodVeth(11), "10.244.0.3/24")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
-	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2") // of the new one, already
+	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2") // already of the new namespace
 	if k.Known(4026532000) {
 		t.Error("the inode of a dead namespace is still known")
 	}
@@ -147,7 +147,7 @@ func TestEndOfANamespaceToldAfterItsIDWasReusedDoesNotEndTheNewOne(t *testing.T)
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 
-	// The file of a third one is found before anything is told of it.
+	// The file of a third namespace is found before there is a message about that namespace.
 	k.Adopt(5, 4026532000, true)
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(12, 5))
 	f.Put(5, kerneltest.PodVeth(12), "10.244.0.4/24")
@@ -160,7 +160,7 @@ func TestNamespaceIDsOfOtherTablesAreIgnored(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
-	// The pod's own table lost its id 5: that is not our id 5.
+	// The pod's own table lost its id 5, which is not our id 5.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: 5, ID: 5})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 }
@@ -177,7 +177,7 @@ func TestMessagesWithOurOwnIDAreAboutUs(t *testing.T) {
 func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	f := kerneltest.Fake{}
 	stranger := kerneltest.PodVeth(10)
-	stranger.LowerNSID = 6 // its peer is on another node of this machine
+	stranger.LowerNSID = 6 // its peer belongs to another node on this machine
 	f.Put(5, stranger, "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	wantClaims(t, k, "")
@@ -186,7 +186,7 @@ func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
 	numbered := kerneltest.PodVeth(10)
-	numbered.LowerNSID = 1 // by the pod's own table
+	numbered.LowerNSID = 1 // as numbered in the pod's own table
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: numbered})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 
@@ -266,7 +266,7 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	r := tabletest.Follow(k.table)
-	// CNI DEL and ADD in one sandbox, before the reporter takes anything.
+	// CNI DEL and ADD in one sandbox, before the reporter takes any change.
 	delete(f[rtnetlink.NoNSID].Links, 10)
 	delete(f[5].Links, 2)
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
@@ -370,7 +370,7 @@ func TestFrameOfAPortThatEndedIsDropped(t *testing.T) {
 
 func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testing.T) {
 	foreign := kerneltest.PodVeth(10)
-	foreign.LowerNSID = 0 // ours, in the numbering of the pod
+	foreign.LowerNSID = 0 // our own namespace, as numbered in the pod's table
 	for name, resolve := range map[string]func(*Mirror){
 		"our end tells": func(k *Mirror) {
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
@@ -386,7 +386,7 @@ func TestPeerThatOnlyAnotherTableNumbersIsResolvedByOurEndOrByAnAddress(t *testi
 			k := newTestKernel(t, f)
 
 			alone := kerneltest.HostVeth(10, rtnetlink.NoNSID)
-			alone.Lower = 0 // as it is told before the pair is complete
+			alone.Lower = 0 // as reported before the pair is complete
 			k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: alone})
 			f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 			f.Put(5, kerneltest.PodVeth(10))

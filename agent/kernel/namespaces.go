@@ -12,7 +12,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// discover adds a namespace that got an nsid.
+// discover adds a namespace that was assigned an nsid.
 func (k *Mirror) discover(nsid int32, now time.Time) *namespace {
 	k.nextID++
 	k.nextGen++
@@ -28,10 +28,10 @@ func (k *Mirror) discover(nsid int32, now time.Time) *namespace {
 	return ns
 }
 
-// renew checks which namespace has the nsid of a mirrored one. The kernel frees an nsid before
-// it reports that (unhash_nsid in net/core/net_namespace.c): the RTM_NEWNSID of the next
-// namespace with that nsid may come before the RTM_DELNSID of the previous one, and neither
-// message identifies the namespace that has it now.
+// renew checks which namespace has the nsid of a mirrored one now. The kernel frees an nsid
+// before it reports that (unhash_nsid in net/core/net_namespace.c). So the RTM_NEWNSID of the
+// next namespace with that nsid may come before the RTM_DELNSID of the previous one, and
+// neither message identifies the namespace that has it now.
 func (k *Mirror) renew(ns *namespace, now time.Time) {
 	links, err := k.req.Links(ns.nsid)
 	if err != nil {
@@ -39,7 +39,7 @@ func (k *Mirror) renew(ns *namespace, now time.Time) {
 		return
 	}
 	for _, l := range links {
-		// Indexes of our own interfaces are not reused, so the peer of a veth identifies it.
+		// Indexes of our own interfaces are not reused, so its peer identifies a veth.
 		if old, ok := ns.links[l.Index]; ok && l.Flags&unix.IFF_LOOPBACK == 0 &&
 			old.MAC == l.MAC && old.Kind == l.Kind && old.Lower == l.Lower && old.LowerNSID == l.LowerNSID {
 			if err := k.load(ns, now); err != nil {
@@ -52,7 +52,7 @@ func (k *Mirror) renew(ns *namespace, now time.Time) {
 	k.discover(ns.nsid, now)
 }
 
-// end notes the end of a namespace: everything in it ends, without messages.
+// end records the end of a namespace. Everything in it ends without messages.
 func (k *Mirror) end(ns *namespace, now time.Time) {
 	delete(k.byNSID, ns.nsid)
 	if ns.inode != 0 && k.inodes[ns.inode] == ns {
@@ -83,8 +83,8 @@ func (k *Mirror) fail(ns *namespace, err error, now time.Time) {
 	}
 }
 
-// Adopt notes the inode of the namespace with an nsid. assigned says that the nsid is new, so
-// that its RTM_NEWNSID is still to come.
+// Adopt records the inode of the namespace with an nsid. assigned means that the nsid is new,
+// so that its RTM_NEWNSID is still expected.
 func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -98,7 +98,7 @@ func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 			return
 		}
 		if known && ns.inode != 0 {
-			k.end(ns, now) // the previous namespace with this nsid: its end is not reported yet
+			k.end(ns, now) // the end of the previous namespace with this nsid has not been reported yet
 			known = false
 		}
 		if !known {
@@ -111,7 +111,7 @@ func (k *Mirror) Adopt(nsid int32, inode uint64, assigned bool) {
 		k.inodes[inode] = ns
 		if ns.published {
 			k.putNamespace(ns, now)
-			k.publishAddresses(ns, now) // their networks are found by the inode
+			k.publishAddresses(ns, now) // the inode determines their networks
 		}
 	})
 }
@@ -123,9 +123,9 @@ func (k *Mirror) BeginNames() {
 	clear(k.reusable)
 }
 
-// Reused returns the inodes of namespaces that ended since beginNames. What was found out
-// about such an inode may be about a namespace that ended, and not about the one that has
-// the inode now. The end of a namespace wakes the search for names, which finds it again.
+// Reused returns the inodes of namespaces that ended since BeginNames. Information about such
+// an inode may be about the namespace that ended, and not about the one that has the inode
+// now. The end of a namespace wakes the search for names, which looks again.
 func (k *Mirror) Reused() map[uint64]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -139,7 +139,7 @@ func (k *Mirror) OwnInode() uint64 {
 	return k.own.inode
 }
 
-// Known reports whether a namespace with that inode is mirrored, so that it need not be
+// Known reports whether a namespace with the given inode is mirrored. If so, it need not be
 // opened.
 func (k *Mirror) Known(inode uint64) bool {
 	k.mu.Lock()
@@ -148,8 +148,8 @@ func (k *Mirror) Known(inode uint64) bool {
 	return ok
 }
 
-// Anonymous reports whether there is a namespace of ours whose inode is not known, or that
-// has no name, neither one that was set nor one that named knows.
+// Anonymous reports whether a namespace of ours has no known inode, or no name, either by
+// SetNames or according to named.
 func (k *Mirror) Anonymous(named func(inode uint64) bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,8 +161,8 @@ func (k *Mirror) Anonymous(named func(inode uint64) bool) bool {
 	return false
 }
 
-// OurInodes returns the namespaces of this node whose inode is known, except for our own:
-// by inode, a number that no two of them ever share, even if they share an inode.
+// OurInodes returns the namespaces of this node with a known inode, except for our own. It
+// maps each inode to a number that no other namespace ever has, even if inodes are reused.
 func (k *Mirror) OurInodes() map[uint64]uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -175,8 +175,8 @@ func (k *Mirror) OurInodes() map[uint64]uint64 {
 	return ours
 }
 
-// SetNames sets the workloads of namespaces, the networks that assigned the addresses there, and
-// the addresses that namespaces are meant to have, by inode. It keeps the maps.
+// SetNames sets the workloads of namespaces, the networks that assigned their addresses, and
+// their intended addresses, by inode. It keeps the maps.
 func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[uint64]Networks, intended map[uint64]Intended) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -191,14 +191,14 @@ func (k *Mirror) SetNames(names map[uint64]*ipwitnessv1.Workload, networks map[u
 	k.table.Update(func() {
 		for inode, ns := range k.inodes {
 			if names[inode] == nil && old[inode] != nil {
-				names[inode] = old[inode] // its file is gone, but the namespace is not: the last name is the best one
+				names[inode] = old[inode] // its file is gone but the namespace is not, so the last name is the best one
 			}
 			if ns.published && old[inode] != names[inode] && !proto.Equal(old[inode], names[inode]) {
 				k.putNamespace(ns, now)
-				k.publishHostEnds(ns, now) // a pod is not a switch
+				k.publishHostEnds(ns, now) // because a pod is not a switch
 			}
 			if kept := networks[inode].Keep(before[inode]); kept != nil {
-				networks[inode] = kept // an abandoned sandbox keeps the addresses that it was assigned
+				networks[inode] = kept // an abandoned sandbox keeps its assigned addresses
 			}
 			if ns.published && !maps.Equal(before[inode], networks[inode]) {
 				k.publishAddresses(ns, now)

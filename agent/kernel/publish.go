@@ -32,10 +32,11 @@ func (p *publisher) retract(ns *namespace, now time.Time) {
 	}
 	p.table.RemoveNamespace(ns.id, now)
 	ns.missing, ns.intended = nil, nil
-	ns.id = 0 // a new id, so that the end of the record is sent even if the namespace is back at once
+	ns.id = 0 // a new id, so that the end of the record is sent even if the namespace comes back at once
 }
 
-// publishNamespace puts a namespace into the table if it is one of ours, and retracts it if not.
+// publishNamespace puts a namespace into the table if it is one of ours, and retracts it
+// otherwise.
 func (p *publisher) publishNamespace(ns *namespace, now time.Time) {
 	ours := p.ours(ns)
 	switch {
@@ -69,8 +70,8 @@ func (p *publisher) putNamespace(ns *namespace, now time.Time) {
 	p.table.Namespaces.Put(ns.id, r, now)
 }
 
-// publishAttached publishes again everything that depends on our interface changed, or
-// everything if it is nil.
+// publishAttached publishes everything again that depends on our interface changed, or
+// everything if changed is nil.
 func (p *publisher) publishAttached(changed *link, now time.Time) {
 	for _, l := range p.own.links {
 		switch {
@@ -115,7 +116,7 @@ func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 		l.published = r
 		p.table.Interfaces.Put(table.InterfaceKey{Namespace: ns.id, Index: l.Index}, r, now)
 		if ns != p.own && r.Attachment == ipwitnessv1.InterfaceRecord_PEER {
-			// The record of our end of the pair names the namespace.
+			// The record of our end of the pair has the name of the namespace.
 			if host := p.own.links[l.Lower]; host != nil {
 				p.publish(p.own, host, now)
 			}
@@ -154,7 +155,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 	for _, a := range l.addrs[addr] {
 		kind := ipwitnessv1.Evidence_ASSIGNED
 		switch {
-		case l.Flags&unix.IFF_UP == 0: // addresses stay listed on interfaces that are down
+		case l.Flags&unix.IFF_UP == 0: // interfaces that are down still have their addresses in lists
 			continue
 		case a.Addr.IsLoopback() || a.Addr.IsMulticast():
 			continue
@@ -207,8 +208,8 @@ func (p *publisher) unpublish(ns *namespace, l *link, now time.Time) {
 	}
 }
 
-// endClaim ends the claim of an address that its holder lost, and the wire claims of the same
-// holder: a frame that was sent before must not bring them back.
+// endClaim ends the claim of an address that its holder lost, and the holder's wire claims to
+// it. A frame that was sent before must not bring them back.
 func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.Time) {
 	delete(l.claims, c)
 	p.table.RemoveClaim(c, now)
@@ -222,9 +223,9 @@ func (p *publisher) endClaim(ns *namespace, l *link, c table.ClaimKey, now time.
 	}, now))
 }
 
-// publishHostEnds publishes our ends of the pairs with a namespace again, if their other ends
-// are, or were, ports of bridges there: the namespace may have become a switch, or ceased to
-// be one.
+// publishHostEnds publishes our ends of the pairs with a namespace again if their other ends
+// are, or were, bridge ports there. The namespace may have become a switch, or ceased to be
+// one.
 func (p *publisher) publishHostEnds(ns *namespace, now time.Time) {
 	for _, l := range ns.links {
 		host := p.own.links[l.Lower]

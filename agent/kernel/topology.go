@@ -16,8 +16,8 @@ import (
 type domain struct {
 	name string
 	kind ipwitnessv1.LinkRecord_Kind
-	base *link    // the device that forms it: a bridge, an uplink, our end of a veth
-	tags []uint16 // the VLANs on it, the outermost first
+	base *link    // the device that forms the domain: a bridge, an uplink, our end of a veth
+	tags []uint16 // VLAN tags on that device, the outermost first
 }
 
 // vlanOn is a VLAN of a device.
@@ -26,14 +26,14 @@ type vlanOn struct {
 	vid   uint16
 }
 
-// wiring has indexes for domainOf. It is computed again after a change.
+// wiring has indexes for domainOf. It is recomputed after a change.
 type wiring struct {
 	vlans   map[vlanOn]*link // the VLAN devices
-	patched map[int32]*link  // bridges that veth pairs connect: the one that names all of them
-	routed  map[string]bool  // domains on which the node has an address; nil: to be computed
+	patched map[int32]*link  // bridges that veth pairs connect, each with the bridge that names their domain
+	routed  map[string]bool  // domains on which the node has an address; nil if it must be computed
 }
 
-// wired returns the wiring.
+// wired returns the wiring, which it computes if necessary.
 func (t *topology) wired() *wiring {
 	if t.wiring == nil {
 		t.wiring = &wiring{vlans: map[vlanOn]*link{}, patched: map[int32]*link{}}
@@ -47,8 +47,8 @@ func (t *topology) wired() *wiring {
 	return t.wiring
 }
 
-// patch joins the bridges that a veth pair connects. Bridges that filter VLANs are not joined,
-// because they may only forward some VLANs to each other.
+// patch connects the bridges at both ends of a veth pair. It leaves out bridges that filter
+// VLANs, because they may forward only some VLANs to each other.
 func (t *topology) patch(l *link) {
 	peer := t.lowerOf(l)
 	if !isPair(l.Kind) || peer == nil {
@@ -76,8 +76,8 @@ func (t *topology) patch(l *link) {
 	t.wiring.patched[other.Index], t.wiring.patched[first.Index] = first, first
 }
 
-// lowerOf returns the lower device, or the other end of the pair, of one of our own
-// interfaces, if it is in our own namespace, too.
+// lowerOf returns the lower device, or the other end of the pair, of one of our own interfaces
+// if that is also in our own namespace.
 func (t *topology) lowerOf(l *link) *link {
 	if l.LowerNSID != rtnetlink.NoNSID && l.LowerNSID != t.ownNSID {
 		return nil
@@ -85,11 +85,11 @@ func (t *topology) lowerOf(l *link) *link {
 	return t.own.links[l.Lower]
 }
 
-// domainOf returns the broadcast domain of frames with these VLAN tags, the outermost first, at
-// one of our own interfaces. It follows them as the kernel does: a VLAN device takes the
-// frames of its VLAN off its lower device before a bridge or a bond gets them.
+// domainOf returns the broadcast domain of frames that enter one of our own interfaces with
+// the given VLAN tags, the outermost first. It follows them as the kernel does: a VLAN device
+// takes the frames of its VLAN from its lower device before a bridge or bond receives them.
 func (t *topology) domainOf(l *link, tags ...uint16) domain {
-	const deepest = 8 // more than eth0 in a bond, below a VLAN in a bridge
+	const deepest = 8 // eth0 in a bond, below a VLAN in a bridge, needs fewer levels
 	for range deepest {
 		lower, master := t.lowerOf(l), t.own.links[l.Master]
 		over := t.vlanOver(l, tags)
@@ -99,13 +99,13 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 		case isChild(l.Kind) && lower != nil:
 			l = lower
 		case isPair(l.Kind) && lower != nil && l.Master == 0 && lower.Master != 0:
-			l = lower // its frames enter at the other end
+			l = lower // frames of one end enter at the other end
 		case over != nil && isMaster(master):
 			return t.newDomain(l, tags)
 		case isMaster(master):
 			if master.Filtering && len(tags) == 0 {
 				if l.pvid == 0 {
-					return t.newDomain(l, nil) // the bridge lets no untagged frames in here
+					return t.newDomain(l, nil) // the bridge drops untagged frames at this port
 				}
 				tags = []uint16{l.pvid}
 			}
@@ -117,7 +117,7 @@ func (t *topology) domainOf(l *link, tags ...uint16) domain {
 			tags = []uint16{l.pvid}
 		case l.Kind == "bridge" && t.wired().patched[l.Index] != nil:
 			return t.newDomain(t.wired().patched[l.Index], tags)
-		case isPair(l.Kind) && lower != nil && lower.Name < l.Name: // both ends are ours
+		case isPair(l.Kind) && lower != nil && lower.Name < l.Name: // both ends are ours; the domain has the name that sorts first
 			return t.newDomain(lower, tags)
 		default:
 			return t.newDomain(l, tags)
@@ -145,7 +145,7 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 	return d
 }
 
-// vlanOver returns the VLAN device that takes frames with these tags off one of our own
+// vlanOver returns the VLAN device that takes frames with the given tags from one of our own
 // interfaces, or nil if there is none.
 func (t *topology) vlanOver(l *link, tags []uint16) *link {
 	if len(tags) == 0 {
@@ -172,7 +172,7 @@ func isChild(kind string) bool {
 	return false
 }
 
-// isLocal reports whether addresses on an interface do not count as held.
+// isLocal reports whether the addresses of an interface do not count as held.
 func isLocal(l *link) bool {
 	return l.Flags&unix.IFF_LOOPBACK != 0 || l.Kind == "dummy"
 }
@@ -190,7 +190,8 @@ func (t *topology) vrfOf(l *link) string {
 	return ""
 }
 
-// peerOf returns the record id of the namespace of the other end of our veth, 0 for none.
+// peerOf returns the record id of the namespace at the other end of our veth, or 0 if there is
+// none.
 func (t *topology) peerOf(l *link) uint32 {
 	if !isPair(l.Kind) {
 		return 0
@@ -205,11 +206,10 @@ func (t *topology) peerOf(l *link) uint32 {
 }
 
 // isUplink reports whether frames that enter through our interface come from outside the node.
-// That is true of hardware. It is also true of the veth of a nested node (kind, a test lab):
-// its other end is a port of a switch, and it has an address with the prefix of a LAN here, or
-// is a port of a bridge that has one. A pod's veth has no address, or one with a host prefix.
-// A bridge inside a pod, such as that of a virtual machine, is not a switch, as far as
-// isUplink can tell.
+// That is true for hardware. It is also true for the veth of a nested node (kind, a test lab):
+// its other end is a switch port, and it has an address with a LAN prefix here, or is a port
+// of a bridge that has one. A pod's veth has no address, or one with a host prefix. A bridge
+// inside a pod, such as that of a virtual machine, does not count as a switch.
 func (t *topology) isUplink(l *link, peer uint32) bool {
 	if !isPair(l.Kind) {
 		return isPort(l) && l.Kind != "tun"
@@ -228,7 +228,7 @@ func (t *topology) isUplink(l *link, peer uint32) bool {
 	return false
 }
 
-// hasPrefix reports whether an interface has an address with the prefix of a LAN.
+// hasPrefix reports whether an interface has an address with a LAN prefix.
 func hasPrefix(l *link) bool {
 	for addr, entries := range l.addrs {
 		for _, a := range entries {
@@ -240,7 +240,7 @@ func hasPrefix(l *link) bool {
 	return false
 }
 
-// onLAN reports whether the node has an address with the prefix of a LAN on a domain.
+// onLAN reports whether the node has an address with a LAN prefix on a domain.
 func (t *topology) onLAN(d domain) bool {
 	for _, l := range t.own.links {
 		if hasPrefix(l) && t.domainOf(l).name == d.name {
@@ -288,8 +288,8 @@ func tagsOf(vids ...uint16) (tags []uint16) {
 	return tags
 }
 
-// hasUnicast reports whether an interface has a unicast address that is not link-local. Every
-// bridge that is up has a link-local address.
+// hasUnicast reports whether an interface has a unicast address other than a link-local one,
+// which all bridges have when they are up.
 func hasUnicast(l *link) bool {
 	for addr := range l.addrs {
 		if usable(addr) {
@@ -304,14 +304,14 @@ func usable(a netip.Addr) bool {
 }
 
 // resolve translates the IFLA_LINK_NETNSID in a message about an interface of another
-// namespace. In a message the nsid is from the table of that namespace, in an answer from
-// ours. If it cannot be known yet, it is left unresolved until our end of the pair reports it
-// or an address depends on it. A request would have to wait for the rtnl lock, which the
-// process that creates the pod holds at that time.
+// namespace. In a notification, the nsid is from the table of that namespace, and in an answer
+// it is from ours. If the namespace cannot be known yet, it stays unresolved until our end of
+// the pair reports it or an address depends on it. A request would have to wait for the rtnl
+// lock, which the process that creates the pod holds at that time.
 func (t *topology) resolve(ns *namespace, m rtnetlink.Link) rtnetlink.Link {
 	host, old := t.own.links[m.Lower], ns.links[m.Index]
 	switch {
-	case m.LowerNSID == rtnetlink.NoNSID: // the lower device is in its own namespace
+	case m.LowerNSID == rtnetlink.NoNSID: // the lower device is in the same namespace
 	case host != nil && isPeer(host, ns, m):
 		m.LowerNSID = t.ownNSID
 	case old != nil && old.Kind == m.Kind && old.Lower == m.Lower && old.LowerNSID != rtnetlink.NoNSID:
@@ -322,18 +322,18 @@ func (t *topology) resolve(ns *namespace, m rtnetlink.Link) rtnetlink.Link {
 	return m
 }
 
-// isPeer reports whether m of ns is the other end of our interface.
+// isPeer reports whether interface m of ns is the other end of our interface.
 func isPeer(host *link, ns *namespace, m rtnetlink.Link) bool {
 	return isPair(m.Kind) && isPair(host.Kind) && host.LowerNSID == ns.nsid && host.Lower == m.Index && m.Lower == host.Index
 }
 
 // carries reports whether the domains of other interfaces may depend on one of our own
-// interfaces. None depend on our end of a pod's veth, of which there are hundreds.
+// interfaces. No other domain depends on our end of a pod's veth, of which there are hundreds.
 func (t *topology) carries(l *link) bool {
 	return !isPair(l.Kind) || t.lowerOf(l) != nil
 }
 
-// join adds an interface to attached, if its peer or lower device is one of our own interfaces.
+// join adds an interface to attached if its peer or lower device is one of our own interfaces.
 func (t *topology) join(ns *namespace, l *link) {
 	if ns == t.own || l.LowerNSID != t.ownNSID {
 		return
@@ -356,8 +356,9 @@ func (t *topology) all() []*namespace {
 	return append(slices.Collect(maps.Values(t.byNSID)), t.own)
 }
 
-// ours reports whether a namespace belongs to this node: one of its interfaces has its peer or
-// lower device in our own namespace. Other namespaces of the machine belong to others.
+// ours reports whether a namespace belongs to this node, that is, whether the peer or lower
+// device of one of its interfaces is in our own namespace. The machine may have namespaces of
+// other nodes.
 func (t *topology) ours(ns *namespace) bool {
 	if ns == t.own {
 		return true

@@ -16,8 +16,8 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// TestLinksAreThoseOfAFreshListing changes the wiring of a host at random, and
-// compares after each step with what a listing of it gives.
+// TestLinksAreThoseOfAFreshListing changes the wiring of a host at random. After each step, it
+// compares the links with those of a fresh listing.
 func TestLinksAreThoseOfAFreshListing(t *testing.T) {
 	seeds := uint64(200)
 	if testing.Short() {
@@ -66,7 +66,7 @@ func newWirings(t *testing.T, seed uint64) *wirings {
 
 func (w *wirings) own() map[int32]rtnetlink.Link { return w.f[rtnetlink.NoNSID].Links }
 
-// name gives one that no interface has; one may have had it.
+// name returns a name that no interface has. A former interface may have had it.
 func (w *wirings) name(kind string) string {
 	for {
 		name := fmt.Sprintf("%s%d", kind, w.r.IntN(100))
@@ -76,7 +76,7 @@ func (w *wirings) name(kind string) string {
 	}
 }
 
-// set makes an interface, or changes it.
+// set creates or changes an interface.
 func (w *wirings) set(l rtnetlink.Link) {
 	w.log = append(w.log, fmt.Sprintf("new link %d %s %q: master %d, lower %d/%d, VLAN %d, filtering %v",
 		l.Index, l.Name, l.Kind, l.Master, l.Lower, l.LowerNSID, l.VLAN, l.Filtering))
@@ -93,8 +93,8 @@ func (w *wirings) setPVID(index int32, pvid uint16) {
 	w.k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: index}, PVID: pvid})
 }
 
-// remove deletes an interface as the kernel does: what is over it goes first, and
-// its ports are let go.
+// remove deletes an interface as the kernel does: interfaces above it are deleted first, and
+// its ports are released.
 func (w *wirings) remove(index int32) {
 	l, ok := w.own()[index]
 	if !ok {
@@ -137,7 +137,7 @@ func (w *wirings) sorted() (out []rtnetlink.Link) {
 	return out
 }
 
-// pick gives one of the interfaces of some kinds; none has index 0.
+// pick returns an interface of one of the given kinds, with index 0 if there is none.
 func (w *wirings) pick(kinds ...string) (l rtnetlink.Link) {
 	some := slices.DeleteFunc(w.sorted(), func(l rtnetlink.Link) bool { return l.Name == "lo" || !slices.Contains(kinds, l.Kind) })
 	if len(some) > 0 {
@@ -159,7 +159,7 @@ func (w *wirings) enslave(l rtnetlink.Link, master int32) {
 	}
 }
 
-// over says whether an interface is, at some distance, made over another one.
+// over reports whether an interface is stacked, directly or indirectly, on another one.
 func (w *wirings) over(l rtnetlink.Link, index int32) bool {
 	for l.Kind == "vlan" {
 		if l = w.own()[l.Lower]; l.Index == index || l.Master == index {
@@ -169,7 +169,7 @@ func (w *wirings) over(l rtnetlink.Link, index int32) bool {
 	return false
 }
 
-// step is one change.
+// step makes one change.
 func (w *wirings) step() {
 	w.next += 2
 	i := w.next
@@ -206,7 +206,7 @@ func (w *wirings) step() {
 		if l := w.pick("", "bond", "vlan"); l.Index != 0 {
 			w.set(device(i, w.name("macvlan"), "macvlan", func(m *rtnetlink.Link) { m.Lower = l.Index }))
 		}
-	case 8: // the peer is told first, before its other end is there
+	case 8: // the peer is reported first, before its other end exists
 		w.f.Put(rtnetlink.NoNSID, device(i, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i + 1 }))
 		w.set(device(i+1, w.name("in"), "veth", func(l *rtnetlink.Link) { l.Lower = i }))
 		w.set(w.own()[i])
@@ -245,10 +245,10 @@ func (w *wirings) step() {
 	}
 }
 
-// inodeOf is the inode of another namespace.
+// inodeOf returns the inode of another namespace.
 func inodeOf(nsid int32) uint64 { return uint64(10000 + nsid) }
 
-// other gives one of the other namespaces; 0 for none.
+// other returns one of the other namespaces; 0 if there is none.
 func (w *wirings) other() int32 {
 	var all []int32
 	for nsid := range w.f {
@@ -263,8 +263,8 @@ func (w *wirings) other() int32 {
 	return all[w.r.IntN(len(all))]
 }
 
-// inside changes what the other end of a pair is a port of: with a bridge, and
-// hardware or another pair in that, it is a switch.
+// inside changes the master of a pair's other end. A namespace with a bridge that also has
+// hardware or another pair as port is a switch.
 func (w *wirings) inside(nsid, i int32) {
 	const bridge = 9
 	ns := w.f[nsid]
@@ -290,12 +290,12 @@ func (w *wirings) inside(nsid, i int32) {
 	w.log = append(w.log, fmt.Sprintf("link %d %q of nsid %d: master %d", l.Index, l.Kind, nsid, l.Master))
 	ns.Links[l.Index] = l
 	if l.Index == 2 {
-		l.LowerNSID = 0 // by the numbers of that namespace
+		l.LowerNSID = 0 // as numbered in that namespace
 	}
 	w.k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: nsid, Link: l})
 }
 
-// address gives an interface an address, or takes it away.
+// address adds an address to an interface, or removes it.
 func (w *wirings) address(l rtnetlink.Link, prefix string) {
 	if l.Index == 0 {
 		return
@@ -310,7 +310,7 @@ func (w *wirings) address(l rtnetlink.Link, prefix string) {
 	w.k.Handle(&rtnetlink.Message{Type: typ, NSID: rtnetlink.NoNSID, Address: a})
 }
 
-// frame has a stranger announce an address by an interface.
+// frame lets an external device announce an address through an interface.
 func (w *wirings) frame(index int32, vlan, inner uint16) {
 	w.frames++
 	w.log = append(w.log, fmt.Sprintf("frame by %d with VLANs %d and %d", index, vlan, inner))
@@ -319,7 +319,7 @@ func (w *wirings) frame(index int32, vlan, inner uint16) {
 	w.k.AddFrame(key, seenNow())
 }
 
-// compare checks that what was followed is what a listing gives.
+// compare checks that the followed state equals a fresh listing.
 func (w *wirings) compare() {
 	w.t.Helper()
 	fresh := newTestKernel(w.t, w.f)

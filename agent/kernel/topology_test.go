@@ -41,7 +41,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		pod(nsid, kerneltest.PodVeth(host))
 	}
 	switchPort := kerneltest.PodVeth(24)
-	switchPort.Master = 3 // a bridge over there
+	switchPort.Master = 3 // a bridge in the other namespace
 	pod(9, switchPort)
 	pod(10, rtnetlink.Link{Index: 2, Name: "net1", Kind: "macvlan", MAC: "maclan", Flags: kerneltest.Up, Lower: 2, LowerNSID: kerneltest.OwnNSID})
 	pod(10, rtnetlink.Link{Index: 3, Name: "net2", Kind: "vlan", VLAN: 30, MAC: "vlan30", Flags: kerneltest.Up, Lower: 2, LowerNSID: kerneltest.OwnNSID})
@@ -109,12 +109,12 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		t.Errorf("ports: got %s, want %s", got, want)
 	}
 
-	// The bridge gets an address: the node routes for its ports from now on.
+	// The bridge gets an address, so the node routes for its ports from now on.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(5, "10.9.0.1/24")})
 	if !k.table.Links.Get("br-iso").GetRouted() {
 		t.Error("bridge with a unicast address: got not routed")
 	}
-	// A port leaves its bridge: its pod is on a link of its own.
+	// A port leaves its bridge, so its pod is on a link of its own.
 	left := f[rtnetlink.NoNSID].Links[20]
 	left.Master, left.SlaveKind = 0, ""
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: left})
@@ -125,7 +125,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	}
 }
 
-// device is an interface of our own, as a test needs it.
+// device returns an interface of our own namespace with usual properties.
 func device(index int32, name, kind string, more func(*rtnetlink.Link)) rtnetlink.Link {
 	l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
 	if more != nil {
@@ -149,7 +149,7 @@ func wantLinks(t *testing.T, k *Mirror, want map[string]string) {
 	}
 }
 
-// wantFrame checks on which link a frame is that enters by an interface.
+// wantFrame checks the link of a frame that enters through an interface.
 func wantFrame(t *testing.T, k *Mirror, index int32, want string, tags ...uint16) {
 	t.Helper()
 	if got := k.domainOf(k.own.links[index], tags...).name; got != want {
@@ -192,12 +192,12 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		}
 	}
 
-	// No frame gets from a port without a VLAN to the node.
+	// No frame reaches the node from a port without a VLAN.
 	if got := k.table.Links.Get("veth22"); got.GetKind() != ipwitnessv1.LinkRecord_BRIDGE || got.GetRouted() {
 		t.Errorf("link of a port without a VLAN: got %v, want a bridge that is not routed", got)
 	}
 
-	// The node has an address on VLAN 10, and routes for that one alone.
+	// The node has an address on VLAN 10, and routes for that VLAN only.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(6, "10.0.0.1/24")})
 	for name, want := range map[string]bool{"br0.10": true, "br0.20": false, "br0.1": false} {
 		if got := k.table.Links.Get(name); got == nil || got.GetRouted() != want {
@@ -205,8 +205,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		}
 	}
 
-	// A port is given another VLAN for its untagged frames: what it showed before
-	// was on another link.
+	// A port gets another VLAN for untagged frames. Its previous frames were on another link.
 	k.AddFrame(wireKey(21, ipwitnessv1.Evidence_ANNOUNCED, "10.0.0.9", "others"), seenNow())
 	k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 21}, PVID: 10})
 	wantLinks(t, k, map[string]string{"veth21": "br0.10"})
@@ -217,7 +216,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		t.Errorf("claims: got %s, want none of the frame on VLAN 20", claims(k))
 	}
 
-	// The node's leg in the bridge is moved to another VLAN.
+	// The node's veth into the bridge moves to another VLAN.
 	leg := device(31, "leg", "veth", func(l *rtnetlink.Link) { l.Lower = 32 })
 	port := device(32, "legport", "veth", func(l *rtnetlink.Link) { l.Lower, l.Master, l.SlaveKind = 31, 4, "bridge" })
 	for _, l := range []rtnetlink.Link{leg, port} {
@@ -227,7 +226,7 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(31, "10.9.0.1/24")})
 	for _, vid := range []uint16{1, 20} {
 		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 32}, PVID: vid})
-		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 22}, PVID: 20}) // somebody else is there
+		k.Handle(&rtnetlink.Message{Type: rtnetlink.NewPort, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: 22}, PVID: 20}) // another port is on that VLAN
 		for name, want := range map[string]bool{"br0.1": vid == 1, "br0.20": vid == 20} {
 			if got := k.table.Links.Get(name); got.GetRouted() != want {
 				t.Errorf("link %s with the node's leg in VLAN %d: got %v, want routed %v", name, vid, got, want)
@@ -238,15 +237,15 @@ func TestBridgeThatFiltersVLANsIsOneLinkForEachVLAN(t *testing.T) {
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: rtnetlink.Link{Index: index}})
 	}
 
-	// The bridge ceases to filter: all are on one link.
+	// The bridge stops filtering, so all its ports are on one link.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(4, "br0", "bridge", nil)})
 	wantLinks(t, k, map[string]string{"br0": "br0", "eth0": "br0", "br0.10": "br0.10", "veth20": "br0", "veth22": "br0"})
 
-	// And filters again: VLANs are read again, as nobody tells them.
+	// It filters again. The VLANs are read again, because no messages report them.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(4, "br0", "bridge", filtering)})
 	wantLinks(t, k, map[string]string{"br0": "br0.1", "veth20": "br0.10"})
 
-	// A port that joins has the bridge's default, until more is told.
+	// A new port has the bridge's default VLAN until a message reports another one.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: device(30, "eth1", "", inBridge(4))})
 	wantLinks(t, k, map[string]string{"eth1": "br0.1"})
 }
@@ -277,7 +276,8 @@ func TestVLANDeviceInABridgeTakesItsVLANThere(t *testing.T) {
 	wantFrame(t, k, 7, "bond0")
 	wantFrame(t, k, 7, "br50", 50)
 
-	// It leaves the bridge, and what it showed there is on a link of its own.
+	// eth0.30 leaves its bridge. The claims of its earlier frames end, because they were on
+	// another link.
 	key := wireKey(2, ipwitnessv1.Evidence_ANNOUNCED, "10.0.0.9", "others")
 	key.VLAN = 30
 	k.AddFrame(key, seenNow())
@@ -304,7 +304,7 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 	}
 	pair(10, 11, 0, 0)
 	pair(12, 13, 2, 0) // the node's address is behind a veth into br-a
-	pair(14, 15, 3, 4) // br-b and br-c are patched together
+	pair(14, 15, 3, 4) // br-b and br-c are connected
 	k := newTestKernel(t, f)
 	wantLinks(t, k, map[string]string{
 		"in10": "in10", "in11": "in10", "in12": "br-a", "in13": "br-a", "br-a": "br-a",
@@ -320,7 +320,7 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 		}
 	}
 
-	// Another pair joins br-d to them; then the first one goes.
+	// Another pair connects br-d to them, and then the first one is removed.
 	pair(16, 17, 4, 5)
 	for _, index := range []int32{16, 17} {
 		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: f[rtnetlink.NoNSID].Links[index]})
@@ -340,10 +340,11 @@ func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 		l.Master, l.SlaveKind = 4, "bridge"
 		f.Put(rtnetlink.NoNSID, l)
 		inside := kerneltest.PodVeth(host)
-		inside.Master = 9 // a bridge over there
+		inside.Master = 9 // a bridge in the other namespace
 		f.Put(nsid, inside)
 	}
-	// In one it is a switch; in the other a virtual machine's, as KubeVirt makes it.
+	// In one namespace the bridge is a switch. In the other it belongs to a virtual machine,
+	// as KubeVirt sets it up.
 	f.Put(5, rtnetlink.Link{Index: 3, Name: "port2", Kind: "veth", MAC: "switch", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: 9, Lower: 2, LowerNSID: 8})
 	f.Put(6, rtnetlink.Link{Index: 3, Name: "tap0", Kind: "tun", MAC: "taptap", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: 9, LowerNSID: rtnetlink.NoNSID})
 	k := newTestKernel(t, f)
@@ -359,11 +360,11 @@ func TestUplinkThatIsAPortOfABridge(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(4, "192.0.2.1/24")})
 	want("with an address on the bridge", true, false)
 
-	// The machine becomes a switch: another port of its bridge leads out.
+	// The virtual machine's bridge becomes a switch: another of its ports leads out.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 6, Link: rtnetlink.Link{Index: 4, Name: "eth1", MAC: "nicnic", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Master: 9, LowerNSID: rtnetlink.NoNSID}})
 	want("with hardware on the other bridge", true, true)
 
-	// It is told that it is a pod.
+	// The namespace is named as a pod.
 	k.Adopt(6, 4000, true)
 	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Kind: ipwitnessv1.Workload_POD, Name: "launcher"}}, nil, nil)
 	want("named as a pod", true, false)

@@ -7,9 +7,9 @@ import (
 	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 )
 
-// Ids and paths of tests: real layouts, with the ids of containers made equal.
+// IDs and paths for the tests. The layouts are real; the IDs of containers are replaced.
 const (
-	// As kubelet writes it in the name of a slice.
+	// In the form that kubelet uses in names of slices.
 	sliceUID = "0125ec2f_b64a_4868_8f5b_94b56cbab864"
 	hashUID  = "89f4f2cb511c3b0b7e5272cff5ec37bf" // of a static pod
 )
@@ -37,7 +37,8 @@ func TestCgroupSaysWhichContainerAProcessIsOf(t *testing.T) {
 		},
 		{"pod without a container: the shim", "0::/kubepods/burstable/pod" + proctest.PodUID, Container{Pod: proctest.PodUID}},
 		{
-			// open-telemetry/opentelemetry-java#4507: containerd's driver is not kubelet's.
+			// open-telemetry/opentelemetry-java#4507: containerd and kubelet use different
+			// cgroup drivers.
 			"runc that takes a systemd path for its own",
 			"11:perf_event:/kubepods-besteffort-pod" + sliceUID + ".slice:cri-containerd:" + proctest.InnerID + "\n" +
 				"10:blkio:/system.slice/containerd.service/kubepods-besteffort-pod" + sliceUID + ".slice:cri-containerd:" + proctest.InnerID,

@@ -1,7 +1,7 @@
-// Package proc reads what the kernel says of processes: /proc/PID/stat, their
-// network namespaces, and the containers that their cgroups belong to.
+// Package proc reads the kernel's information about processes: /proc/PID/stat, their network
+// namespaces, and the containers that their cgroups belong to.
 //
-// What may not live here: any knowledge of workloads or of this node's namespaces.
+// It knows nothing about workloads or about this node's namespaces.
 package proc
 
 import (
@@ -24,7 +24,7 @@ type Dir string
 type Process struct {
 	PID, Parent int
 	Name        string
-	Start       uint64 // in clock ticks since boot: distinguishes two processes that had the same PID
+	Start       uint64 // in clock ticks since boot: distinguishes two processes with the same PID
 	Ended       bool   // the process has ended, but its namespace may still exist
 }
 
@@ -83,7 +83,7 @@ func parseStat(data string) (Process, error) {
 	if begin < 1 || end < begin {
 		return Process{}, errNoStat
 	}
-	fields := strings.Fields(data[end+1:]) // from the third one on
+	fields := strings.Fields(data[end+1:]) // starting with the third field
 	if len(fields) < 20 {
 		return Process{}, errNoStat
 	}

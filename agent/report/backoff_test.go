@@ -26,14 +26,14 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// fakeClient makes streams without gRPC, so that their time can be a test's.
+// fakeClient creates streams without gRPC, so that tests can control their time.
 type fakeClient func(ctx context.Context, opts ...grpc.CallOption) (ipwitnessv1.ReportService_ReportClient, error)
 
 func (f fakeClient) Report(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ipwitnessv1.ReportRequest, ipwitnessv1.ReportResponse], error) {
 	return f(ctx, opts...)
 }
 
-// fakeCall is the agent's end of such a stream, and the test's.
+// fakeCall is such a stream, for both the agent and the test.
 type fakeCall struct {
 	grpc.ClientStream
 	ctx     context.Context
@@ -69,7 +69,7 @@ func (c *fakeCall) Recv() (*ipwitnessv1.ReportResponse, error) {
 	}
 }
 
-// logged is what a log has.
+// logged has the lines of a log.
 type logged struct {
 	mu    sync.Mutex
 	lines bytes.Buffer
@@ -89,7 +89,7 @@ func (l *logged) count(text string) int {
 	return strings.Count(l.lines.String(), text)
 }
 
-// newTestReporter makes a reporter with a log of its own.
+// newTestReporter returns a reporter with its own log.
 func newTestReporter(tab *table.Table, client ipwitnessv1.ReportServiceClient) (*Reporter, *logged) {
 	l := &logged{more: make(chan struct{}, 1)}
 	log := slog.New(slog.NewTextHandler(l, nil))
@@ -100,7 +100,7 @@ func newTestReporter(tab *table.Table, client ipwitnessv1.ReportServiceClient) (
 	}, l
 }
 
-// start runs a reporter, and gives what ends it.
+// start runs a reporter, and returns a function that stops it.
 func start(t *testing.T, r *Reporter) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +115,7 @@ func start(t *testing.T, r *Reporter) (stop func()) {
 	}
 }
 
-// callsOf gives a client that hands the streams that it makes to a test.
+// callsOf returns a client that passes its streams to a test.
 func callsOf() (fakeClient, <-chan *fakeCall) {
 	calls := make(chan *fakeCall, 1)
 	return func(ctx context.Context, _ ...grpc.CallOption) (ipwitnessv1.ReportService_ReportClient, error) {
@@ -147,7 +147,7 @@ func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 			t.Errorf("lines of the log: got %d, want 1 for one reason", n)
 		}
 
-		// This one is good, and ends: the server was stopped, and will be back.
+		// This stream works and then ends: the server was stopped and will be back.
 		time.Sleep(LastBackoff + time.Second)
 		c.ended <- status.Error(codes.Unavailable, "stopping")
 		ended := time.Now()
@@ -203,7 +203,7 @@ func TestAggregatorThatPingsNoMoreIsLeft(t *testing.T) {
 		first := <-calls
 		<-first.sent // the snapshot
 		first.answers <- &ipwitnessv1.ReportResponse{Acknowledged: 1}
-		time.Sleep(time.Hour) // one that has never pinged may be silent
+		time.Sleep(time.Hour) // an aggregator that has never pinged may be silent
 		for range 20 {
 			first.answers <- &ipwitnessv1.ReportResponse{Ping: 1}
 			time.Sleep(silentFor - time.Second)
@@ -236,7 +236,7 @@ func TestPingIsAnsweredAfterAllThatWasKnown(t *testing.T) {
 		if m := <-c.sent; !m.GetSnapshotEnd() {
 			t.Fatalf("first message: got %v, want a snapshot", m)
 		}
-		// The aggregator does not read: the sender is blocked by the first change.
+		// The aggregator does not read, so the sender is blocked by the first change.
 		change := func(i int) { tab.Update(func() { tab.Add(tabletest.Claim(i), table.Claim{Count: 1}, time.Now()) }) }
 		change(1)
 		synctest.Wait()
@@ -280,11 +280,11 @@ func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
 				t.Fatalf("change %d: got %d claims, want one", i, len(m.GetClaims()))
 			}
 			if i%100 == 0 {
-				stuck.answers <- &ipwitnessv1.ReportResponse{Resync: true} // it cannot be had yet
+				stuck.answers <- &ipwitnessv1.ReportResponse{Resync: true} // the snapshot cannot be sent yet
 			}
 		}
 		synctest.Wait()
-		<-stuck.sent // the snapshot that it began with
+		<-stuck.sent // the initial snapshot
 		if m := <-stuck.sent; !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 10 || m.GetClaims()[0].GetCount() != 1000 {
 			t.Errorf("after the aggregator reads again: got %v, want one snapshot for all that it asked for", m)
 		}
@@ -313,7 +313,7 @@ func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 			wake.Poke(tried)
 			return nil, errors.New("connection refused")
 		}),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}), // and no backoff to speak of
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: time.Second}), // and hardly any backoff
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

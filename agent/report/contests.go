@@ -6,29 +6,29 @@ import (
 	"sync"
 )
 
-// maxContests is how many addresses can be contested at a time: the observer has no room
-// for more.
+// maxContests limits the addresses that are contested at the same time, because the observer
+// has no room for more.
 const maxContests = 16384
 
-// Contests are the addresses that the observer reports more often, each as long as at least
-// one aggregator wants it.
+// Contests has the addresses that the observer is asked to report more often. Each stays in it
+// for as long as at least one aggregator wants it.
 type Contests struct {
 	log  *slog.Logger
 	look func(addr netip.Addr, on bool)
 
 	mu   sync.Mutex
-	by   map[netip.Addr]int // the number of streams that want it
+	by   map[netip.Addr]int // the number of streams that want the address
 	full bool               // the lack of room was logged
 }
 
-// contestsOf are the contests of one stream. They are not safe for concurrent use.
+// contestsOf has the contests of one stream. It is not safe for concurrent use.
 type contestsOf struct {
 	all  *Contests
 	held map[netip.Addr]struct{}
 }
 
-// NewContests returns contests that call look when the first stream wants an address, and when
-// the last one no longer does.
+// NewContests returns an empty set of contests. It calls look when the first stream wants an
+// address, and when the last one no longer does.
 func NewContests(log *slog.Logger, look func(addr netip.Addr, on bool)) *Contests {
 	return &Contests{log: log, look: look, by: map[netip.Addr]int{}}
 }

@@ -1,7 +1,7 @@
-// Package report sends the table to the aggregators: for each of them a stream that begins
-// with a snapshot and goes on with changes.
+// Package report sends the table to the aggregators. Each of them gets a stream that begins
+// with a snapshot and continues with changes.
 //
-// What may not live here: sources of claims.
+// It contains no sources of claims.
 package report
 
 import (
@@ -30,7 +30,7 @@ type Reporter struct {
 	table     *table.Table
 	hello     *ipwitnessv1.Hello
 	client    ipwitnessv1.ReportServiceClient
-	check     func([]netip.Addr) bool // see newReporter
+	check     func([]netip.Addr) bool // see New
 	contests  *Contests
 	connected atomic.Bool // the aggregator has answered on the stream
 }
@@ -56,11 +56,11 @@ const (
 )
 
 // takenOverBackoff is the wait after another stream to the same aggregator took over.
-// Without it, two streams would take over from each other all the time, each with a
-// snapshot.
+// Otherwise two streams would take over from each other again and again, each with a snapshot.
 const takenOverBackoff = time.Minute
 
-// silentFor is how long an aggregator that pings may be silent. It pings every few seconds.
+// silentFor is how long an aggregator that pings may be silent. Aggregators ping every few
+// seconds.
 const silentFor = 30 * time.Second
 
 var (
@@ -68,10 +68,10 @@ var (
 	errSilent = fmt.Errorf("the aggregator has said nothing for %s", silentFor)
 )
 
-// Run keeps a stream until ctx ends.
+// Run keeps a stream open until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	backoff := FirstBackoff
-	said := "" // the last logged reason, so that it is logged once
+	said := "" // the last logged reason, which is not logged again
 	for {
 		lasted, err := r.stream(ctx)
 		if ctx.Err() != nil {
@@ -82,7 +82,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		}
 		reason := status.Convert(err).Message()
 		if status.Code(err) == codes.Aborted {
-			// Not by our own next stream, which begins after the end of this one.
+			// Our own next stream cannot be the cause: it begins after the end of this one.
 			backoff = takenOverBackoff
 			reason += ": is this the same aggregator as that of another --aggregator, or was this machine cloned while it ran?"
 		}

@@ -17,7 +17,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// fakeAggregator hands the streams that it gets to a test.
+// fakeAggregator passes its streams to a test.
 type fakeAggregator struct {
 	ipwitnessv1.UnimplementedReportServiceServer
 	streams chan *fakeStream
@@ -148,7 +148,7 @@ func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
 	s := startReporter(t, r)()
 	s.next()
 	addr := netip.MustParseAddr("10.0.0.9")
-	// The first time it cannot be read: that is no answer.
+	// The address cannot be read the first time, so there is no answer.
 	if err := s.Send(&ipwitnessv1.ReportResponse{Check: &ipwitnessv1.Check{Id: 41, Addresses: [][]byte{addr.AsSlice()}}}); err != nil {
 		t.Fatal(err)
 	}

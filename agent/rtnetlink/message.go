@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/form"
 )
 
-// Link is what the agent uses of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
+// Link has the fields in use of RTM_NEWLINK and RTM_DELLINK (rtnetlink(7)).
 type Link struct {
 	Index     int32
 	Name      string
@@ -21,23 +21,23 @@ type Link struct {
 	MAC       string // raw bytes
 	ARPHRD    uint16
 	Flags     uint32
-	Lower     int32 // IFLA_LINK: veth peer, or lower device; 0 for none
+	Lower     int32 // IFLA_LINK: veth peer, or lower device; 0 if there is none
 	LowerNSID int32 // IFLA_LINK_NETNSID; NoNSID if the lower device is in the same namespace
 	Master    int32
 	VLAN      uint16 // VLAN devices only
 	Filtering bool   // bridges only: by VLAN
-	// defaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
+	// DefaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
 	DefaultPVID uint16
 }
 
-// Address is what the agent uses of RTM_NEWADDR and RTM_DELADDR.
+// Address has the fields in use of RTM_NEWADDR and RTM_DELADDR.
 type Address struct {
 	Index        int32
 	Addr         netip.Addr // IFA_LOCAL
 	Peer         netip.Addr // IFA_ADDRESS: the peer, if the address is a point-to-point address
 	PrefixLength uint8
 	Flags        uint32
-	Created      time.Duration // IFA_CACHEINFO's cstamp: since boot, in steps of 10 ms
+	Created      time.Duration // IFA_CACHEINFO's cstamp: time since boot, in steps of 10 ms
 }
 
 // A Hop is one path of a route: an interface and, if the route has one, the gateway.
@@ -46,28 +46,28 @@ type Hop struct {
 	Gateway netip.Addr
 }
 
-// A Message is one message of the route family, with the namespace that it is about.
+// A Message is one message of the route family, with the namespace that it concerns.
 type Message struct {
 	Type    uint16
-	NSID    int32 // noNSID: our own
+	NSID    int32 // NoNSID for our own
 	Link    Link
 	Address Address
 	ID      int32  // RTM_NEWNSID, RTM_DELNSID
-	PVID    uint16 // rtmNewPort
+	PVID    uint16 // NewPort
 }
 
-// NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which are about
-// a bridge or a port of one. The number is not used by netlink.
+// NewPort is the type of RTM_NEWLINK messages of the family AF_BRIDGE, which concern a bridge
+// or a port of one. Netlink does not use the number.
 const NewPort uint16 = 0xffff
 
-// parse parses one message of the listener, and reports whether its type is a known one.
+// parse parses one message of the listener, and reports whether its type is known.
 func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err error) {
 	*m = Message{Type: typ, NSID: nsid}
 	switch typ {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(data) > 0 && data[0] != unix.AF_UNSPEC {
 			if data[0] != unix.AF_BRIDGE || typ != unix.RTM_NEWLINK {
-				return false, nil // a port left its bridge: not the end of an interface
+				return false, nil // a port left its bridge, which is not the end of the interface
 			}
 			m.Type = NewPort
 			m.Link.Index, m.PVID, err = parsePort(data)
@@ -84,7 +84,7 @@ func (m *Message) parse(typ uint16, nsid int32, data []byte) (known bool, err er
 	return true, err
 }
 
-// controlNSID returns the nsid of the namespace that a message came from, noNSID for our
+// controlNSID returns the nsid of the namespace that a message came from, or NoNSID for our
 // own.
 func controlNSID(oob []byte) int32 {
 	for len(oob) >= unix.SizeofCmsghdr {
@@ -216,10 +216,10 @@ func parseLink(b []byte) (Link, error) {
 	return l, nil
 }
 
-// parsePort returns the interface that a message of the family AF_BRIDGE is about, and the
-// VLAN that it assigns to untagged frames, 0 for none. The index is 0 if a network card
-// describes its embedded switch, which does not tell about the bridge that the card may be
-// a port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
+// parsePort returns the interface that a message of the family AF_BRIDGE concerns, and the
+// VLAN that it assigns to untagged frames, or 0 if there is none. The index is 0 if a network
+// card describes its embedded switch, which says nothing about a bridge that the card is a
+// port of (ndo_dflt_bridge_getlink in net/core/rtnetlink.c).
 func parsePort(b []byte) (index int32, pvid uint16, err error) {
 	if len(b) < unix.SizeofIfInfomsg {
 		return 0, 0, fmt.Errorf("parse bridge port: %w", errShort)
@@ -277,8 +277,8 @@ func parseAddr(b []byte) (Address, error) {
 	return a, nil
 }
 
-// parseRoute returns the hops in a struct rtmsg and its attributes. It returns none for a
-// route that is not unicast, such as the route of a local address.
+// parseRoute returns the hops in a struct rtmsg and its attributes. It returns none if the
+// route is not unicast, such as the route of a local address.
 func parseRoute(b []byte) ([]Hop, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("parse route: %w", errShort)

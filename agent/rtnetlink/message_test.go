@@ -10,8 +10,8 @@ import (
 )
 
 func TestBridgePortTellsItsPVID(t *testing.T) {
-	// struct ifinfomsg of family AF_BRIDGE, then IFLA_AF_SPEC with a range of
-	// VLANs and the one for untagged frames.
+	// struct ifinfomsg of the family AF_BRIDGE, then IFLA_AF_SPEC with a range of VLANs and
+	// the VLAN for untagged frames.
 	data := make([]byte, unix.SizeofIfInfomsg)
 	data[0], data[4] = unix.AF_BRIDGE, 21
 	spec := []byte{
@@ -30,8 +30,8 @@ func TestBridgePortTellsItsPVID(t *testing.T) {
 		t.Error("parse of a message cut off: got no error")
 	}
 
-	// A network card that is a port of the bridge tells of the switch in itself:
-	// that does not take its VLAN.
+	// A network card that is a port of the bridge describes its embedded switch. That does not
+	// change the card's VLAN.
 	data = data[:unix.SizeofIfInfomsg]
 	data = append(data, 4+8, 0, unix.IFLA_AF_SPEC, 0x80, 6, 0, iflaBridgeFlags, 0, bridgeFlagsSelf, 0, 0, 0)
 	if known, err := m.parse(unix.RTM_NEWLINK, NoNSID, data); err != nil || !known || m.Link.Index != 0 {

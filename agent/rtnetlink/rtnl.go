@@ -1,7 +1,7 @@
-// Package rtnetlink asks the kernel for links, addresses, routes and ids of network
-// namespaces, and listens for their changes (rtnetlink(7)).
+// Package rtnetlink requests links, addresses, routes and ids of network namespaces from the
+// kernel, and receives their changes (rtnetlink(7)).
 //
-// What may not live here: state. Package kernel keeps what messages say.
+// It has no state. Package kernel has the state that follows from messages.
 package rtnetlink
 
 import (
@@ -25,8 +25,8 @@ const NoNSID int32 = -1
 // destroyed.
 const Elsewhere int32 = -2
 
-// Unresolved stands for the nsid of a namespace of which only the nsid in the table of a
-// third namespace is known.
+// Unresolved stands for the nsid of a namespace that is only known by its nsid in the table of
+// a third namespace.
 const Unresolved int32 = -3
 
 // Attributes that golang.org/x/sys does not name.
@@ -43,24 +43,23 @@ const (
 	bridgeVLANPVID        = 2  // BRIDGE_VLAN_INFO_PVID
 
 	nlaTypeMask   = 0x3fff // NLA_TYPE_MASK: without the flags NESTED and NET_BYTEORDER
-	rtextSkipStat = 1 << 3 // RTEXT_FILTER_SKIP_STATS: leaves 200 bytes of counters out
-	rtextVLANs    = 1 << 2 // RTEXT_FILTER_BRVLAN_COMPRESSED: ranges of VLANs, not each
+	rtextSkipStat = 1 << 3 // RTEXT_FILTER_SKIP_STATS: omit 200 bytes of counters
+	rtextVLANs    = 1 << 2 // RTEXT_FILTER_BRVLAN_COMPRESSED: ranges of VLANs instead of each VLAN
 )
 
-// ErrNamespaceGone is returned for an nsid that names no existing namespace.
+// ErrNamespaceGone is returned for an nsid of a namespace that does not exist.
 var ErrNamespaceGone = errors.New("network namespace is gone")
 
-// An Conn sends requests in the network namespace of the thread that created it. It is not
-// safe for concurrent use.
+// A Conn sends requests in the network namespace of the thread that created it. It is not safe
+// for concurrent use.
 type Conn struct {
 	fd  int
 	seq uint32
 	buf []byte
 }
 
-// Dial opens a socket for requests. It fails if the kernel has no strict checking,
-// because the kernel would then ignore IFA_TARGET_NETNSID and answer with our own
-// addresses.
+// Dial opens a socket for requests. It fails if the kernel does not support strict checking.
+// Such a kernel would ignore IFA_TARGET_NETNSID and answer with our own addresses.
 func Dial() (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -111,12 +110,12 @@ func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byt
 		}
 		for h, data := range messages(r.buf[:n]) {
 			if h.seq != r.seq {
-				continue // left over from a request that was given up
+				continue // an answer to a request that was given up
 			}
 			interrupted = interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
 			switch h.typ {
 			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				// A dump's error hides in the payload of NLMSG_DONE.
+				// The error of a dump is in the payload of NLMSG_DONE.
 				if len(data) >= 4 {
 					if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
 						return ackError(h, data, unix.Errno(-errno))
@@ -163,8 +162,8 @@ func ackError(h header, data []byte, errno unix.Errno) error {
 	return errno
 }
 
-// dump repeats a dump that a change interrupted. Each attempt calls reset, and then fn for
-// each message.
+// dump repeats a dump that a change interrupted. Each attempt calls reset first, and then fn
+// for each message.
 func (r *Conn) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, data []byte) error) error {
 	var err error
 	for range 16 {
@@ -176,7 +175,7 @@ func (r *Conn) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, d
 	return err
 }
 
-// target appends the attribute that sends a request to another namespace.
+// target appends the attribute that directs a request to another namespace.
 func target(body []byte, attr uint16, nsid int32) []byte {
 	if nsid == NoNSID {
 		return body
@@ -222,7 +221,7 @@ func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
 		body = target(body, unix.IFA_TARGET_NETNSID, nsid)
 		err := r.dump(unix.RTM_GETADDR, body, func() { out = out[:begin] }, func(typ uint16, data []byte) error {
 			if typ != unix.RTM_NEWADDR {
-				return nil // without IPv6 the kernel answers AF_INET6 with other families' messages
+				return nil // without IPv6, the kernel answers AF_INET6 with messages of other families
 			}
 			a, err := parseAddr(data)
 			if err == nil && (index == 0 || a.Index == index) {
@@ -267,7 +266,7 @@ func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
 	if addr.Is6() {
 		body[0] = unix.AF_INET6
 	}
-	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // the matching route itself, not the result of the lookup
+	binary.NativeEndian.PutUint32(body[8:], unix.RTM_F_FIB_MATCH) // return the matching route itself, not the result of the lookup
 	body = binary.NativeEndian.AppendUint16(body, uint16(unix.SizeofRtAttr+len(raw)))
 	body = binary.NativeEndian.AppendUint16(body, unix.RTA_DST)
 	err = r.do(unix.RTM_GETROUTE, 0, append(body, raw...), func(_ uint16, data []byte) (err error) {
@@ -294,7 +293,7 @@ func (r *Conn) NSIDs() ([]int32, error) {
 	return out, namespaceError("list namespace ids", NoNSID, err)
 }
 
-// NSIDOf returns the nsid of an open namespace in our table. If it has none, nsidOf assigns
+// NSIDOf returns the nsid of an open namespace in our table. If it has none, NSIDOf assigns
 // one and returns true.
 func (r *Conn) NSIDOf(fd int) (nsid int32, assigned bool, err error) {
 	get := func() (int32, error) {
@@ -321,8 +320,8 @@ func (r *Conn) NSIDOf(fd int) (nsid int32, assigned bool, err error) {
 	return nsid, assigned, namespaceError("get namespace id", NoNSID, err)
 }
 
-// namespaceError adds what was requested, and recognises the answer for an nsid that no
-// longer names a namespace.
+// namespaceError adds the request to an error. It returns ErrNamespaceGone if the nsid no
+// longer refers to a namespace.
 func namespaceError(what string, nsid int32, err error) error {
 	switch {
 	case err == nil:
@@ -344,8 +343,7 @@ type Listener struct {
 	oob  []byte
 }
 
-// Listen subscribes to all namespaces, which needs CAP_NET_BROADCAST, or only to our
-// own.
+// Listen subscribes to all namespaces, which needs CAP_NET_BROADCAST, or only to our own.
 func Listen(everywhere bool) (*Listener, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -360,8 +358,8 @@ func Listen(everywhere bool) (*Listener, error) {
 			return fail("set NETLINK_LISTEN_ALL_NSID (needs CAP_NET_BROADCAST)", err)
 		}
 	}
-	// The buffer must hold a burst of thousands of changes. If it overflows, ENOBUFS is
-	// received and everything is listed again.
+	// The buffer must hold a burst of thousands of changes. If it overflows, the socket
+	// returns ENOBUFS and everything is listed again.
 	const room = 16 << 20
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, room)
@@ -386,21 +384,21 @@ func Listen(everywhere bool) (*Listener, error) {
 // Close closes the socket.
 func (l *Listener) Close() { _ = l.file.Close() }
 
-// Run calls fn with every message until ctx ends, lost after messages were lost (ENOBUFS),
-// and malformed for each message that cannot be parsed.
+// Run calls fn with every message until ctx ends. It calls lost after messages were lost
+// (ENOBUFS), and malformed for each message that cannot be parsed.
 func (l *Listener) Run(ctx context.Context, fn func(*Message), lost, malformed func()) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var msg Message
-	// After ENOBUFS the socket accepts nothing new until its content was read. That content
-	// is older than the list to come, and must be read before the list.
+	// After ENOBUFS, the socket accepts no new messages until its buffer is empty. The
+	// buffered messages are older than the next list, so they must be read before it.
 	draining := false
 	for {
 		var n, oobn int
 		var from unix.Sockaddr
 		var errno error
 		err := l.rc.Read(func(fd uintptr) bool {
-			// recvmsg: the nsid comes as a control message, which recvfrom drops.
+			// Use recvmsg, because the nsid is in a control message, which recvfrom drops.
 			n, oobn, _, from, errno = unix.Recvmsg(int(fd), l.buf, l.oob, 0)
 			return draining || !errors.Is(errno, unix.EAGAIN) && !errors.Is(errno, unix.EINTR)
 		})

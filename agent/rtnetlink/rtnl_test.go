@@ -26,7 +26,7 @@ func requireRoot(t *testing.T) {
 	}
 }
 
-// inNamespace runs fn on a thread of its own in a network namespace of its own.
+// inNamespace runs fn on its own thread in its own network namespace.
 func inNamespace(t *testing.T, fn func() error) {
 	t.Helper()
 	requireRoot(t)
@@ -170,8 +170,8 @@ func TestNamespaceOfAMessageComesAsControlMessage(t *testing.T) {
 	}
 }
 
-// FuzzMessage feeds junk to everything that reads netlink bytes: it must
-// neither crash nor read beyond them.
+// FuzzMessage passes random bytes to all parsers of netlink messages. They must neither crash
+// nor read beyond the end.
 func FuzzMessage(f *testing.F) {
 	link := make([]byte, unix.SizeofIfInfomsg)
 	link = append(link, 8, 0, unix.IFLA_LINK, 0, 1, 0, 0, 0)

@@ -11,15 +11,16 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A Reader holds what has not been sent to one aggregator yet. It is not a log:
-// changes of one record coalesce until they are taken, so that memory is bounded by
-// the number of records and no final state is lost. A reader lives as long as a
-// stream. The snapshot that the next stream begins with has what changed in between.
+// A Reader has the changes that were not sent to one aggregator yet. It is not a log: changes
+// of one record coalesce until they are taken, so that memory is bounded by the number of
+// records and no final state is lost. A reader lives as long as its stream. The next stream
+// begins with a snapshot, which includes everything that changed in between.
 //
-// Claims are taken in batches: what changed before a question is answered is
-// then sent within a bounded number of messages, however much changes meanwhile. Claims to
-// important addresses come first, so that in a flood a duplicate does not wait behind the
-// flood's claims: at the head of a batch, and, if they change later, in the next message.
+// Claims are taken in batches. Everything that changed before a question is therefore sent
+// within a bounded number of messages, and the answer follows, even if much changes meanwhile.
+// Claims to important addresses come first, so that a duplicate does not wait behind the
+// claims of a flood. They are at the head of a batch, and if they change later, they are in
+// the next message.
 type Reader struct {
 	table *Table
 	wake  chan struct{} // holds one token while there may be something to take
@@ -32,13 +33,13 @@ type Reader struct {
 	allocated  changes[AllocationKey]
 	claims     changes[ClaimKey]
 	urgent     changes[ClaimKey] // claims to important addresses
-	status     bool              // the status was not sent
-	resync     bool              // a snapshot is to begin
+	status     bool              // the status must be sent
+	resync     bool              // a snapshot must begin
 	inside     bool              // a snapshot has begun
 
-	batch   []claimChange // claims that are being sent: the next is the last
-	answers Questions     // to be answered with the end of the batch, or of the snapshot
-	asked   Questions     // and with that of the next
+	batch   []claimChange // claims that are being sent; the last one is next
+	answers Questions     // answered at the end of the current batch or snapshot
+	asked   Questions     // answered at the end of the next one
 }
 
 // claimChange is one claim of a batch.
@@ -47,13 +48,13 @@ type claimChange struct {
 	received time.Time
 }
 
-// Questions are what an aggregator wants to have answered.
+// Questions are the questions of an aggregator that wait for an answer.
 type Questions struct {
 	Checks []uint64
-	Ping   uint64 // 0: none
+	Ping   uint64 // 0 if none
 }
 
-// maxChecks is how many checks may wait for their answers. Beyond it, the oldest check is
+// maxChecks limits the checks that wait for their answers. Beyond it, the oldest check is
 // dropped, and the aggregator repeats it.
 const maxChecks = 1024
 
@@ -70,23 +71,23 @@ func (q *Questions) add(later Questions) {
 
 func (q *Questions) none() bool { return len(q.Checks) == 0 && q.Ping == 0 }
 
-// changes holds the keys of records of one kind that changed since they were taken, each
-// with the time when its oldest change was received.
+// changes has the keys of changed records of one kind, each with the time of the oldest change
+// that was not taken yet.
 type changes[K comparable] struct {
 	dirty map[K]time.Time
-	grown bool // dirty was large: a map does not shrink, and iterating over it stays slow
-	lost  bool // there were too many: a snapshot is due
+	grown bool // dirty was large; maps do not shrink, and iterating over a large one stays slow
+	lost  bool // there were too many changes, so a snapshot must be sent
 }
 
 const (
-	// large is the number of keys from which on a map of changes is not reused.
+	// large is the number of keys above which a map of changes is not reused.
 	large = 256
-	// spareChanges is how many keys of removed records may wait in addition to the
-	// keys of all live records. Beyond it, a snapshot is cheaper.
+	// spareChanges limits the keys of removed records, in addition to the keys of all live
+	// records. Beyond that, a snapshot is cheaper.
 	spareChanges = 65536
 )
 
-// mark notes a change. Beyond most changes, a snapshot is due instead.
+// mark records a change. If there are more than most changes, a snapshot must be sent instead.
 func (c *changes[K]) mark(k K, received time.Time, most int) {
 	if _, ok := c.dirty[k]; ok || c.lost {
 		return
@@ -104,14 +105,14 @@ func (c *changes[K]) reset() {
 	c.dirty, c.grown, c.lost = map[K]time.Time{}, false, false
 }
 
-// emptied is called when all changes were taken.
+// emptied is called after all changes were taken.
 func (c *changes[K]) emptied() {
 	if c.grown {
 		c.reset()
 	}
 }
 
-// take yields changed keys and removes them, as long as there is room.
+// take yields changed keys and removes them, while there is room.
 func (c *changes[K]) take(room *int) func(yield func(K) bool) {
 	return func(yield func(K) bool) {
 		for k := range c.dirty {
@@ -128,7 +129,7 @@ func (c *changes[K]) take(room *int) func(yield func(K) bool) {
 	}
 }
 
-// Attach returns a new reader, which begins with a snapshot.
+// Attach returns a new reader, which starts with a snapshot.
 func (t *Table) Attach() *Reader {
 	r := &Reader{table: t, wake: make(chan struct{}, 1), resync: true}
 	r.namespaces.reset()
@@ -151,7 +152,7 @@ func (t *Table) Attach() *Reader {
 	return r
 }
 
-// Detach ends the reader: the table keeps no more changes for it.
+// Detach ends the reader. The table collects no more changes for it.
 func (r *Reader) Detach() {
 	t := r.table
 	t.mu.Lock()
@@ -173,7 +174,7 @@ func without[T comparable](list []T, one T) []T {
 // Wake returns a channel that holds one token while there may be something to take.
 func (r *Reader) Wake() <-chan struct{} { return r.wake }
 
-// Resync requests a snapshot, which begins once the present one is complete.
+// Resync requests a snapshot, which begins after the current one is complete.
 func (r *Reader) Resync() {
 	r.table.mu.Lock()
 	r.resync = true
@@ -181,7 +182,7 @@ func (r *Reader) Resync() {
 	wake.Poke(r.wake)
 }
 
-// Answer requests answers, which are sent after everything that changed before.
+// Answer requests answers. They are sent after everything that changed before.
 func (r *Reader) Answer(q Questions) {
 	r.table.mu.Lock()
 	r.asked.add(q)
@@ -192,12 +193,12 @@ func (r *Reader) Answer(q Questions) {
 // maxRecords bounds one message, so that it stays far below gRPC's 4 MiB.
 const maxRecords = 4096
 
-// urgentShare is the largest part (1/urgentShare) of a message for claims to important
-// addresses that changed while a batch is sent.
+// urgentShare is the part (1/urgentShare) of a message that claims to important addresses may
+// use if they change while a batch is being sent.
 const urgentShare = 8
 
-// Take returns the next message, with at most maxRecords records: what changed since the
-// last one, and answers. It returns nil if there is nothing to send.
+// Take returns the next message, with at most maxRecords records: the changes since the
+// previous message, and answers. It returns nil if there is nothing to send.
 func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	t := r.table
 	t.mu.Lock()
@@ -210,7 +211,7 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	}
 	room := maxRecords
 
-	// A record is sent after, or together with, the records that it refers to.
+	// A record is sent after the records that it refers to, or together with them.
 	for k := range r.namespaces.take(&room) {
 		if v, ok := t.Namespaces.live[k]; ok {
 			m.Namespaces = append(m.Namespaces, v)
@@ -258,11 +259,11 @@ func (r *Reader) Take(now time.Time) *ipwitnessv1.ReportRequest {
 	return m
 }
 
-// takeClaims adds claims to a message that has room for so many, and the answers that are
-// due. If there is no room, records that claims refer to may still be waiting.
+// takeClaims adds claims to a message with the given room, and the answers that are due. It
+// adds nothing if there is no room, because records that claims refer to may be unsent.
 func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Time) {
-	if len(r.batch) > 0 { // else they are the next batch
-		room -= r.takeUrgent(m, room/urgentShare, now) // most is for the batch: answers wait for it
+	if len(r.batch) > 0 { // otherwise they are in the next batch
+		room -= r.takeUrgent(m, room/urgentShare, now) // most room is for the batch, because answers wait for it
 	}
 	for ; room > 0; room-- {
 		if len(r.batch) == 0 {
@@ -284,7 +285,7 @@ func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 		r.batch = r.batch[:len(r.batch)-1]
 		held := r.table.claims.live[c.key]
 		if held == nil && r.inside {
-			continue // a snapshot does not list removed claims; later changes are sent after it
+			continue // a snapshot does not list removed claims; later changes follow it
 		}
 		delete(r.claims.dirty, c.key) // this message has its current state
 		delete(r.urgent.dirty, c.key)
@@ -292,8 +293,8 @@ func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 	}
 }
 
-// takeUrgent adds claims to important addresses that changed since the batch was made, as
-// many as there is room for, and returns how many.
+// takeUrgent adds claims to important addresses that changed since the batch was made, while
+// there is room. It returns their number.
 func (r *Reader) takeUrgent(m *ipwitnessv1.ReportRequest, room int, now time.Time) (taken int) {
 	for k, received := range r.urgent.dirty {
 		if taken == room {
@@ -307,7 +308,7 @@ func (r *Reader) takeUrgent(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 	return taken
 }
 
-// answer answers what was asked before the batch, or the snapshot, that has been sent.
+// answer answers the questions from before the batch or snapshot that has just been sent.
 func (r *Reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
 	m.Checked = append(m.Checked, r.answers.Checks...)
 	if r.answers.Ping != 0 {
@@ -316,7 +317,7 @@ func (r *Reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
 	r.answers = Questions{}
 }
 
-// next makes a batch of everything that changed, and reports whether there was anything.
+// next makes a batch of all changed claims, and reports whether there is anything to send.
 func (r *Reader) next() bool {
 	if len(r.claims.dirty)+len(r.urgent.dirty) == 0 && r.asked.none() {
 		return false
@@ -335,7 +336,7 @@ func (r *Reader) next() bool {
 	return true
 }
 
-// begin starts a snapshot: all live records are to be sent.
+// begin begins a snapshot, which contains all live records.
 func (r *Reader) begin(now time.Time) {
 	t := r.table
 	r.resync, r.inside = false, true
@@ -360,8 +361,8 @@ func (r *Reader) begin(now time.Time) {
 	r.asked = Questions{}
 }
 
-// markAll marks all live records. It forgets removed records, which a snapshot does not
-// list.
+// markAll marks all live records. It forgets removed records, because a snapshot does not list
+// them.
 func markAll[K comparable, V any](c *changes[K], live map[K]V, now time.Time) {
 	c.reset()
 	for k := range live {
@@ -369,7 +370,7 @@ func markAll[K comparable, V any](c *changes[K], live map[K]V, now time.Time) {
 	}
 }
 
-// forget drops unsent changes in a namespace that has ended: the end of the namespace
+// forget drops unsent changes in a namespace that has ended, because the end of the namespace
 // implies them.
 func (r *Reader) forget(namespace uint32) {
 	maps.DeleteFunc(r.interfaces.dirty, func(k InterfaceKey, _ time.Time) bool { return k.Namespace == namespace })
@@ -379,9 +380,9 @@ func (r *Reader) forget(namespace uint32) {
 	r.batch = slices.DeleteFunc(r.batch, func(c claimChange) bool { return c.key.At.Namespace == namespace })
 }
 
-// forgetPool drops unsent changes of the allocations of a pool whose end is being sent:
-// it implies them. This must not happen earlier: if the pool is back by then, it is sent
-// as changed, and each end of an allocation counts.
+// forgetPool drops unsent changes of allocations when the end of their pool is sent, which
+// implies them. It must not be called earlier: if the pool comes back before that, the pool is
+// sent as changed and the end of each allocation must be sent.
 func (r *Reader) forgetPool(k PoolKey) {
 	maps.DeleteFunc(r.allocated.dirty, func(a AllocationKey, _ time.Time) bool { return a.Pool == k })
 }

@@ -12,14 +12,14 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// follow gives a reader of a table that has taken all that there is.
+// follow returns a reader that has taken everything in the table.
 func follow(t *Table) *Reader {
 	r := t.Attach()
 	drain(r)
 	return r
 }
 
-// drain takes all messages that are due.
+// drain takes all pending messages.
 func drain(r *Reader) (all []*ipwitnessv1.ReportRequest) {
 	for m := r.Take(time.Now()); m != nil; m = r.Take(time.Now()) {
 		all = append(all, m)
@@ -136,8 +136,8 @@ func TestEachReaderTakesEveryChangeInItsOwnTime(t *testing.T) {
 	}
 }
 
-// byAnotherWall is the same moment by a wall clock that was set by some seconds
-// since. It relies on how package time keeps a time that has both clocks.
+// byAnotherWall returns the same moment as read after the wall clock was set by some seconds.
+// It relies on how package time represents a time with both clocks.
 func byAnotherWall(t *testing.T, at time.Time, seconds int) time.Time {
 	t.Helper()
 	set := at
@@ -208,7 +208,7 @@ func TestReaderThatIsLeftBehindBeginsASnapshot(t *testing.T) {
 		t.Fatalf("after too many changes: got %d claims, begin %v, end %v, want a snapshot of one", len(m.GetClaims()), m.GetSnapshotBegin(), m.GetSnapshotEnd())
 	}
 
-	// Again, while a snapshot is under way.
+	// Again, during a snapshot.
 	tab.Update(func() {
 		for i := range maxRecords + 1 {
 			tab.Add(testClaim(1<<20+i), Claim{Count: 1}, now)
@@ -248,8 +248,8 @@ func TestSnapshotIsCompletedBeforeTheNextThatIsAskedFor(t *testing.T) {
 	}
 }
 
-// In a flood, claims to an address that a kernel has do not wait behind those of the flood:
-// neither one that is in the same batch or snapshot, nor one that comes while it is sent.
+// In a flood, claims to an address of a kernel do not wait behind the flood's claims, whether
+// they are in the same batch or snapshot or change while it is being sent.
 func TestClaimsToImportantAddressesAreSentFirst(t *testing.T) {
 	const flood = 5 * maxRecords
 	now := time.Now()
@@ -304,13 +304,13 @@ func TestAnswersComeWhileTheTableKeepsChanging(t *testing.T) {
 		})
 	}
 	change(0, before)
-	r.Take(time.Now()) // a batch is under way
+	r.Take(time.Now()) // a batch has begun
 	change(0, before)
 	r.Answer(Questions{Checks: []uint64{5}, Ping: 1})
 	r.Answer(Questions{Checks: []uint64{6}, Ping: 2})
 	sent := map[string]bool{}
 	for i := range 10 {
-		change(before, before+4*maxRecords) // more than fits, every time
+		change(before, before+4*maxRecords) // more than fits into a message
 		m := r.Take(time.Now())
 		for _, c := range m.GetClaims() {
 			sent[string(c.GetAddress())] = true
@@ -334,8 +334,7 @@ func TestAnswersComeWhileTheTableKeepsChanging(t *testing.T) {
 	t.Error("no answer in 10 messages")
 }
 
-// A snapshot that is asked for again and again does not keep a question without
-// an answer.
+// Repeated requests for snapshots do not prevent a question from being answered.
 func TestAnswersComeWhileSnapshotsAreAskedForWithoutEnd(t *testing.T) {
 	tab := New()
 	for i := range 10 {
@@ -367,7 +366,7 @@ func TestChecksThatAreNotAnsweredDoNotPileUp(t *testing.T) {
 	}
 }
 
-// replica is what an aggregator knows by the messages that it got.
+// replica is the state of an aggregator according to the messages it received.
 type replica struct {
 	inside     bool
 	namespaces map[uint32]bool
@@ -377,7 +376,7 @@ type replica struct {
 
 func replicaKey(addr, mac []byte) string { return fmt.Sprintf("%x %s", addr, mac) }
 
-// apply takes a message, and refuses one that refers to what is not known.
+// apply applies a message. It returns an error for references to unknown records.
 func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
 	if m.GetSnapshotBegin() {
 		*p = replica{true, map[uint32]bool{}, map[InterfaceKey]bool{}, map[InterfaceKey]map[string]uint32{}}
@@ -421,7 +420,7 @@ func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
 	return nil
 }
 
-// check compares with the table.
+// check compares the replica with the table.
 func (p *replica) check(t *Table) error {
 	claims := 0
 	for _, on := range p.claims {
@@ -453,7 +452,7 @@ func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
 		}
 		for range random.IntN(300) {
 			k := testClaim(random.IntN(2000))
-			if random.IntN(2) == 0 { // to an address that a kernel may have, or not
+			if random.IntN(2) == 0 { // the address may or may not be a kernel's
 				k = wireClaim(1, random.IntN(2000), 1)
 			}
 			k.At = at
@@ -472,7 +471,7 @@ func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
 		}
 		tab.Interfaces.Remove(at, now)
 	}
-	ids, last := [20]uint32{}, uint32(0) // a namespace that ended is never there again
+	ids, last := [20]uint32{}, uint32(0) // ids of ended namespaces are never used again
 	for range 400 {
 		now := time.Now()
 		which := random.IntN(len(ids))
@@ -525,7 +524,7 @@ func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
 	}
 }
 
-// BenchmarkChange is one change of a claim, put and taken, as the table grows.
+// BenchmarkChange adds and takes one change of a claim, in tables of different sizes.
 func BenchmarkChange(b *testing.B) {
 	for _, size := range []int{1_000, 100_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
@@ -544,7 +543,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// poolOf gives a pool's record and its key; allocationOf an allocation's of it.
+// poolOf returns the key and record of a pool, and allocationOf those of an allocation.
 func poolOf(name string) (PoolKey, *ipwitnessv1.PoolRecord) {
 	return PoolKey{"host-local", name}, &ipwitnessv1.PoolRecord{Ipam: "host-local", Name: name}
 }
@@ -616,7 +615,7 @@ func TestEndOfAPoolIsTheEndOfItsAllocations(t *testing.T) {
 	if len(m.GetPools()) != 1 || !m.GetPools()[0].GetGone() || m.GetPools()[0].GetName() != "a" || len(m.GetAllocations()) != 0 {
 		t.Errorf("told: got %v, want only the end of the pool", m)
 	}
-	// One that is back before its end was told: what is gone of it must be told.
+	// If a pool comes back before its end was sent, the ends of its allocations must be sent.
 	tab.Update(func() { end("b", 3); put("b", 1) })
 	m = r.Take(now)
 	gone := 0

@@ -1,7 +1,7 @@
-// Package table holds what the agent knows: records of namespaces, links, interfaces,
-// pools, allocations and claims, and for each aggregator what it has not been sent of them.
+// Package table has everything that the agent knows: records of namespaces, links, interfaces,
+// pools, allocations and claims, and the changes that each aggregator was not sent yet.
 //
-// What may not live here: any knowledge of where records come from, or of streams.
+// It does not know where records come from, and contains no streams.
 package table
 
 import (
@@ -51,8 +51,8 @@ type AllocationKey struct {
 // Claim is the content of a claim record, without its key.
 type Claim struct {
 	Link         string // wire only
-	Network      string // rtnetlink only: the network, as a CNI result names it, that gave the address
-	Routed       bool   // wire only: the node itself routes to the sender for the address
+	Network      string // rtnetlink only: the network that assigned the address, by its name in a CNI result
+	Routed       bool   // wire only: the node itself routes the address to the sender
 	PrefixLength uint8
 	Flags        uint32
 	Assigned     time.Time
@@ -61,15 +61,15 @@ type Claim struct {
 	Count        uint32
 }
 
-// entry is a claim in the table. All of its own fields are for claims of the wire only.
+// entry is a claim in the table. Its own fields are used for wire claims only.
 type entry struct {
 	Claim
 	key       ClaimKey
 	atAddr    int    // its index in table.byAddr
-	older     *entry // its neighbours in a queue of its port
+	older     *entry // neighbours in a queue of its port
 	newer     *entry
 	inQueue   queueIndex
-	seenAgain bool // it was reported more than once
+	seenAgain bool // the claim was reported more than once
 }
 
 // Table is the agent's current state, and its readers.
@@ -81,29 +81,29 @@ type Table struct {
 	Pools       Records[PoolKey, *ipwitnessv1.PoolRecord]
 	Allocations Records[AllocationKey, *ipwitnessv1.AllocationRecord]
 	claims      Records[ClaimKey, *entry]
-	byAddr      map[netip.Addr][]*entry // of the wire
+	byAddr      map[netip.Addr][]*entry // wire claims only
 	byPort      map[int32]*portClaims   // wire claims, by port
-	wire        int                     // claims of the wire
-	leftOut     uint64                  // wire claims that found no room, or evicted another claim
+	wire        int                     // number of wire claims
+	leftOut     uint64                  // wire claims that were refused or evicted
 	important   importance
 	status      *ipwitnessv1.StatusRecord
 	readers     []*Reader // never changed in place
 }
 
-// Records are the records of one kind, and their changes that readers have not taken yet.
+// Records has the records of one kind, and their changes that readers have not taken yet.
 type Records[K comparable, V any] struct {
 	live    map[K]V
 	changes []*changes[K]
 
-	// urgent takes the changes of important keys. It is nil if no key can be important.
+	// urgent receives the changes of important keys. It is nil if no key can be important.
 	urgent    []*changes[K]
 	important func(K) bool
 
-	// begun and ended are called with keys that come and go. They may be nil.
+	// begun and ended are called with added and removed keys. They may be nil.
 	begun, ended func(K)
 }
 
-// mark notes that a record changed.
+// mark records that a record changed.
 func (r *Records[K, V]) mark(k K, received time.Time) {
 	readers := r.changes
 	if r.important != nil && r.important(k) {
@@ -175,10 +175,9 @@ func (t *Table) Update(fn func()) {
 	}
 }
 
-// Add adds a claim, or counts it again if it is known. Claims with the same
-// key and content merge. It returns false if a wire claim finds no room, and
-// the key of the claim that was evicted for it, if any. The caller holds the
-// lock.
+// Add adds a claim, or increases its count if it is known. Claims with the same key and
+// content are merged. took is false if there is no room for a wire claim. evicted has the key
+// of the claim that was evicted for it, if any. The caller holds the lock.
 func (t *Table) Add(k ClaimKey, c Claim, received time.Time) (took bool, evicted []ClaimKey) {
 	wire := IsWire(k.Kind)
 	if old, ok := t.claims.live[k]; ok {
@@ -208,7 +207,7 @@ func (t *Table) Add(k ClaimKey, c Claim, received time.Time) (took bool, evicted
 	return true, evicted
 }
 
-// SetNetwork sets the network that gave the address of a known claim. The claim does not
+// SetNetwork sets the network that assigned the address of a known claim. The claim does not
 // count as seen again. The caller holds the lock.
 func (t *Table) SetNetwork(k ClaimKey, network string, received time.Time) {
 	if c := t.claims.live[k]; c != nil && c.Network != network {
@@ -241,10 +240,10 @@ func (t *Table) ShiftAssigned(by time.Duration, received time.Time) {
 	}
 }
 
-// RemoveWire removes the matching wire claims to an address, and returns their keys. The
-// caller holds the lock.
+// RemoveWire removes matching wire claims to an address, and returns their keys. The caller
+// holds the lock.
 func (t *Table) RemoveWire(addr netip.Addr, match func(ClaimKey) bool, received time.Time) (dropped []ClaimKey) {
-	for _, c := range slices.Backward(t.byAddr[addr]) { // dropFrame moves the last claim, which was checked before, to the place of c
+	for _, c := range slices.Backward(t.byAddr[addr]) { // backwards, because dropFrame moves the last claim to the place of c
 		if match(c.key) {
 			dropped = append(dropped, c.key)
 			t.dropFrame(c, received)
@@ -253,9 +252,8 @@ func (t *Table) RemoveWire(addr netip.Addr, match func(ClaimKey) bool, received 
 	return dropped
 }
 
-// RemoveNamespace removes the record of a namespace whose interfaces and claims were
-// removed before. Its end implies theirs, so they are not sent. The caller holds the
-// lock.
+// RemoveNamespace removes the record of a namespace whose interfaces and claims were already
+// removed. Its end implies theirs, so they are not sent. The caller holds the lock.
 func (t *Table) RemoveNamespace(id uint32, received time.Time) {
 	t.Namespaces.Remove(id, received)
 	for _, r := range t.readers {
@@ -263,22 +261,21 @@ func (t *Table) RemoveNamespace(id uint32, received time.Time) {
 	}
 }
 
-// Attached returns how many readers are attached.
+// Attached returns the number of attached readers.
 func (t *Table) Attached() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.readers)
 }
 
-// Size returns how many claims the table holds, and how many wire claims
-// were left out.
+// Size returns the number of claims in the table, and of wire claims that were left out.
 func (t *Table) Size() (held int, leftOut uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.claims.live), t.leftOut
 }
 
-// SetStatus puts the agent's health. The caller holds the lock.
+// SetStatus sets the agent's health. The caller holds the lock.
 func (t *Table) SetStatus(s *ipwitnessv1.StatusRecord) {
 	t.status = s
 	for _, r := range t.readers {
@@ -286,8 +283,8 @@ func (t *Table) SetStatus(s *ipwitnessv1.StatusRecord) {
 	}
 }
 
-// claimRecord returns the message of a claim that changed at the time received. A nil
-// claim is gone.
+// claimRecord returns the message for a claim whose change was received at the given time. A
+// nil claim was removed.
 func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.ClaimRecord {
 	r := &ipwitnessv1.ClaimRecord{
 		Address:   k.Address.AsSlice(),
@@ -313,7 +310,7 @@ func claimRecord(k ClaimKey, c *entry, now, received time.Time) *ipwitnessv1.Cla
 	r.Flags = c.Flags
 	r.FirstSeen = timestamppb.New(c.First)
 	r.LastSeen = timestamppb.New(c.Last)
-	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock: both have its reading
+	r.Age = durationpb.New(max(now.Sub(c.Last), 0)) // by the monotonic clock, because both times have its reading
 	r.Count = c.Count
 	if !c.Assigned.IsZero() {
 		r.AssignedAt = timestamppb.New(c.Assigned)

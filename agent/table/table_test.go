@@ -16,8 +16,8 @@ func testClaim(i int) ClaimKey {
 	return ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: InterfaceKey{2, 2}}
 }
 
-// took makes the table see a claim once more, and fails the test if the table refuses it.
-// It returns the key of the evicted claim, if any.
+// took adds a claim or one more sighting of it, and fails the test if the table refuses it. It
+// returns the key of the evicted claim, if any.
 func (t *Table) took(tb testing.TB, k ClaimKey, at time.Time) (evicted ClaimKey) {
 	tb.Helper()
 	took, gone := t.Add(k, Claim{Last: at, Count: 1}, at)
@@ -63,7 +63,7 @@ func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
 		t.Errorf("left out by port: got %v, want 10 of port 7", got)
 	}
 
-	// If all claims were seen again, the one that was last seen longest ago is evicted.
+	// If all claims were seen again, the claim whose last sighting is the oldest is evicted.
 	for _, c := range slices.Collect(tab.byPort[7].all()) {
 		tab.took(t, c.key, now)
 	}
@@ -112,7 +112,8 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 				t.Errorf("importance that changed: got %v and %d calls, want the address once", got, woken)
 			}
 			tab.took(t, wireClaim(7, important, 1), now)
-			// A flood that is seen again and again cannot evict a claim that was seen once.
+			// Claims of a flood that are seen again and again cannot evict a claim that was
+			// seen once.
 			for range 2 {
 				for i := range maxPerPort {
 					tab.took(t, wireClaim(7, i, 1), now)
@@ -166,8 +167,8 @@ func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
 func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 	tab := New()
 	now := time.Now()
-	// One quiet port has claims that were seen once, one of many has claims that were seen
-	// again.
+	// One quiet port has claims that were seen once, and one of many ports has claims that
+	// were seen again.
 	for i := range portShare {
 		tab.took(t, wireClaim(3, i, 1), now)
 	}
@@ -189,7 +190,7 @@ func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 			t.Errorf("claims of port %d: got %d, want %d", port, got, want)
 		}
 	}
-	// Another quiet port finds room, though the addresses in its claims are not known.
+	// Another quiet port gets room, although the addresses in its claims are not known.
 	for i := range portShare {
 		if got := tab.took(t, wireClaim(5, i, 1), now); got.At.Index != 1 && got.At.Index != 2 {
 			t.Fatalf("made room for a quiet port: got %v, want one of those that flood", got)
@@ -213,7 +214,7 @@ func TestOneAddressIsNotWorthMoreThanAFewClaimants(t *testing.T) {
 			t.Fatalf("claimant %d: got taken %v, want %v", i, took, want)
 		}
 	}
-	tab.took(t, wireClaim(1, 8, 1), now) // another address
+	tab.took(t, wireClaim(1, 8, 1), now) // a claim to another address is accepted
 	for i := range addressShare + 1 {
 		if took, _ := tab.Add(wireClaim(9, 7, i), Claim{Last: now}, now); took != (i < addressShare) {
 			want := i < addressShare

@@ -8,26 +8,24 @@ import (
 	"time"
 )
 
-// Limits of claims from the wire in the table. The wire is the only source that
-// anybody can fill. When there is no room for a new claim, the port with the most
-// claims gives up an older one. Refused and evicted claims are both counted.
+// Limits of wire claims in the table. The wire is the only source that anyone can fill. When
+// there is no room for a new claim, the port with the most claims gives up an older one. Both
+// refused and evicted claims are counted.
 const (
 	// maxWire is the number of bindings that the observer remembers.
 	maxWire = 131072
 	// maxPerPort is enough for the largest LAN behind an uplink.
 	maxPerPort = 65536
-	// maxImportantPerPort keeps a port that makes up MACs for the addresses of
-	// others from filling all the room that is reserved for important addresses.
+	// maxImportantPerPort limits claims to important addresses. It keeps a port that makes up
+	// MACs for other hosts' addresses from filling all the reserved room.
 	maxImportantPerPort = 4096
-	// portShare is how many claims a port may always have, however full the others
-	// are.
+	// portShare is the number of claims that a port may always have, however many others have.
 	portShare = 256
-	// maxPerAddress is enough claims to show that an address is in dispute. Beyond
-	// it, a new claim to the address is refused.
+	// maxPerAddress is enough claims to show that an address is in dispute. Further claims to
+	// the address are refused.
 	maxPerAddress = 256
-	// addressShare is how many claims a port may always have to an address. Another
-	// link, such as that of another tenant, may have filled the same address with
-	// claims.
+	// addressShare is how many claims to an address a port may always have. Without it,
+	// another link, such as that of another tenant, could use up the limit of the address.
 	addressShare = 8
 )
 
@@ -44,13 +42,13 @@ const (
 	queues
 )
 
-// portClaims holds the wire claims of one port.
+// portClaims has the wire claims of one port.
 type portClaims struct {
 	queues  [queues]queue
-	leftOut uint64 // claims that found no room, or evicted another claim
+	leftOut uint64 // claims that were refused or evicted
 }
 
-// A queue holds claims in the order in which they were last seen.
+// A queue has claims in the order of their last sightings.
 type queue struct {
 	oldest, newest *entry
 	len            int
@@ -126,7 +124,7 @@ func (t *Table) port(index int32) *portClaims {
 	return p
 }
 
-// enqueue puts a wire claim behind all claims that were seen before it.
+// enqueue puts a wire claim behind all claims with an earlier sighting.
 func (t *Table) enqueue(c *entry) {
 	p := t.port(c.key.At.Index)
 	if c.older != nil || c.newer != nil || p.queues[c.inQueue].oldest == c {
@@ -145,8 +143,8 @@ func (t *Table) enqueue(c *entry) {
 	p.queues[c.inQueue].add(c)
 }
 
-// makeRoom reports whether the table accepts one more wire claim, and returns the
-// key of the claim that it evicted for it, if any.
+// makeRoom reports whether the table accepts another wire claim. It returns the key of the
+// claim that was evicted for it, if any.
 func (t *Table) makeRoom(k ClaimKey, received time.Time) (room bool, evicted []ClaimKey) {
 	p := t.port(k.At.Index)
 	if !t.addressHasRoom(k) {
@@ -184,11 +182,10 @@ func (t *Table) makeRoom(k ClaimKey, received time.Time) (room bool, evicted []C
 	return true, []ClaimKey{victim.key}
 }
 
-// largest returns the port with the most claims in the first queue, or in the
-// last queue if no port has claims in the first. It skips ports that have no more
-// than their share, and returns nil if all do. A linear scan will do: there are
-// few ports, and largest runs at most once per new binding that the observer
-// reports.
+// largest returns the port with the most claims in the first queue, or in the last queue if no
+// port has claims in the first. It skips ports with no more claims than their share, and
+// returns nil if no port is left. A linear scan is fast enough: there are few ports, and
+// largest runs at most once per new binding that the observer reports.
 func largest(ports map[int32]*portClaims, first, last queueIndex) (largest *portClaims) {
 	most := [2]int{-1, -1}
 	for _, p := range ports {
@@ -245,7 +242,7 @@ func (t *Table) RemovePort(index int32, received time.Time) (dropped []ClaimKey)
 	return dropped
 }
 
-// RemoveOld removes the wire claims that were last seen before a time. The caller
+// RemoveOld removes the wire claims that were last seen before the given time. The caller
 // holds the lock.
 func (t *Table) RemoveOld(before, received time.Time) (dropped []ClaimKey) {
 	for _, p := range t.byPort {
@@ -259,7 +256,7 @@ func (t *Table) RemoveOld(before, received time.Time) (dropped []ClaimKey) {
 	return dropped
 }
 
-// WirePorts returns the ports that have, or had, wire claims. The caller holds the lock.
+// WirePorts returns the ports that have or had wire claims. The caller holds the lock.
 func (t *Table) WirePorts() []int32 { return slices.Collect(maps.Keys(t.byPort)) }
 
 // WireClaims yields the wire claims of a port. They may be removed during the iteration.
@@ -278,7 +275,7 @@ func (t *Table) WireClaims(index int32) iter.Seq2[ClaimKey, *Claim] {
 	}
 }
 
-// LeftOut returns how many wire claims were left out, by port.
+// LeftOut returns the number of wire claims that were left out, by port.
 func (t *Table) LeftOut() map[int32]uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -291,20 +288,19 @@ func (t *Table) LeftOut() map[int32]uint64 {
 	return out
 }
 
-// importance records which addresses are important: those that a kernel or an
-// allocation on this node has, and contested addresses. The table and the
-// observer reserve room for claims to them.
+// importance tracks the important addresses: addresses of a kernel or an allocation on this
+// node, and contested addresses. The table and the observer reserve room for claims to them.
 type importance struct {
 	holders map[netip.Addr]int
-	changed map[netip.Addr]struct{} // nil: no reader
+	changed map[netip.Addr]struct{} // nil if there is no reader
 	wake    func()                  // called when an address is added to changed
 }
 
 // isImportant reports whether a claim is to an important address.
 func (t *Table) isImportant(k ClaimKey) bool { return t.important.holders[k.Address] > 0 }
 
-// ofKernelClaims returns a function that calls fn with the addresses of claims that did
-// not come from the wire.
+// ofKernelClaims returns a function that calls fn with the address of a claim unless it is a
+// wire claim.
 func ofKernelClaims(fn func(netip.Addr)) func(ClaimKey) {
 	return func(k ClaimKey) {
 		if !IsWire(k.Kind) {

@@ -1,5 +1,5 @@
-// Package wake wakes goroutines by channels that hold one token: several calls before the
-// receiver looks count as one.
+// Package wake wakes goroutines through channels that hold one token. Several calls count as
+// one until the receiver takes the token.
 package wake
 
 // Poke puts a token into a channel of capacity one, unless it already holds one.

@@ -12,11 +12,11 @@ type frameClock struct {
 	monotonic time.Duration
 }
 
-// at returns the time of a frame. The two clocks are compared once a second, and not for
-// each frame, which would be a system call.
+// at returns the time of a frame. It compares the two clocks once a second, because comparing
+// them for each frame would cost a system call per frame.
 func (c *frameClock) at(ktime time.Duration) time.Time {
 	if c.now.IsZero() || (ktime-c.monotonic).Abs() > time.Second {
-		for range 4 { // until both were read without an interruption
+		for range 4 { // until both were read without an interruption in between
 			begin := time.Now()
 			var ts unix.Timespec
 			if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {

@@ -17,15 +17,14 @@ import (
 const (
 	// lookForFloodsEvery is how often the observer's counters are read.
 	lookForFloodsEvery = time.Second
-	// floodOver is how long a port must leave out nothing for its flood to count as
-	// over. By then the observer has reported every binding that is still in use.
+	// floodOver is how long a port must leave out nothing before its flood counts as over. By
+	// then the observer has reported every binding that is still in use.
 	floodOver = 30 * time.Second
-	// maxFloods is how many flooding ports are reported at a time.
+	// maxFloods limits the flooding ports that are reported at the same time.
 	maxFloods = 64
 )
 
-// floods holds the ports on which more new bindings arrive than the agent
-// accepts.
+// floods has the ports on which more new bindings arrive than the agent accepts.
 type floods struct {
 	log  *slog.Logger
 	mu   sync.Mutex
@@ -33,20 +32,19 @@ type floods struct {
 	by   map[int32]*flood
 }
 
-// A flood is the state of one port and of what was left out of it: frames that
-// the observer did not report, and claims that found no room in the table or
-// evicted another claim.
+// A flood is the state of one port and the counts of what was left out: frames that the
+// observer did not report, and claims that the table refused or evicted.
 type flood struct {
 	name    string
 	gen     uint64
 	limited uint64 // the observer's counter at the last look
 	leftOut uint64 // the table's counter at the last look
 
-	since, until time.Time // the first and the last time that a counter rose; zero: never
+	since, until time.Time // the first and last time that a counter rose; zero if it never did
 	total, rate  uint64
 }
 
-// counted is one port and its counters.
+// counted is a port with its counters.
 type counted struct {
 	index            int32
 	gen              uint64
@@ -89,8 +87,8 @@ func (w *Wire) leftOut() (out []counted) {
 	return out
 }
 
-// look takes the counters of all ports, and reports whether the record of any
-// flooding port changed.
+// look processes the counters of all ports, and reports whether the record of any flooding
+// port changed.
 func (f *floods) look(ports []counted, now time.Time) (news bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +131,7 @@ func (f *floods) look(ports []counted, now time.Time) (news bool) {
 	return news
 }
 
-// risen returns by how much a counter rose. A counter that fell was reset.
+// risen returns the increase of a counter. A counter that fell was reset.
 func risen(was, is uint64) uint64 {
 	if is < was {
 		return is
@@ -141,7 +139,7 @@ func risen(was, is uint64) uint64 {
 	return is - was
 }
 
-// count returns how many ports are flooding.
+// count returns the number of flooding ports.
 func (f *floods) count() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,8 +151,7 @@ func (f *floods) count() (n int) {
 	return n
 }
 
-// records returns the flooding ports. The port with the most left out comes
-// first.
+// records returns the flooding ports, ordered by what was left out, the most first.
 func (f *floods) records() (out []*ipwitnessv1.FloodingRecord) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

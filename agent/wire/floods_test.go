@@ -11,7 +11,7 @@ func TestFloodIsNamedFromItsBeginningToItsEnd(t *testing.T) {
 	begin := time.Now()
 	type want struct {
 		news          bool
-		leftOut, rate uint64 // 0 left out: no flood
+		leftOut, rate uint64 // no flood if leftOut is 0
 		since         int
 	}
 	for _, step := range []struct {
@@ -25,7 +25,7 @@ func TestFloodIsNamedFromItsBeginningToItsEnd(t *testing.T) {
 		{4, []counted{{index: 7, name: "va", limited: 300, leftOut: 20}}, want{true, 320, 100, 2}},
 		{5, []counted{{index: 7, name: "va", limited: 300, leftOut: 20}}, want{true, 320, 0, 2}},
 		{6, []counted{{index: 7, name: "va", limited: 300, leftOut: 20}}, want{false, 320, 0, 2}},
-		// The observer was attached again, and the claims of the port ended.
+		// The observer was attached again, and the port's claims ended.
 		{33, []counted{{index: 7, name: "va", limited: 5, leftOut: 1}}, want{true, 326, 0, 2}},
 		{62, []counted{{index: 7, name: "va", limited: 5, leftOut: 1}}, want{false, 326, 0, 2}},
 		{63, []counted{{index: 7, name: "va", limited: 5, leftOut: 1}}, want{news: true}},

@@ -11,7 +11,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// AddStatus adds what the wire contributes to the agent's status.
+// AddStatus adds the state of the wire to the agent's status.
 func (w *Wire) AddStatus(s *ipwitnessv1.StatusRecord, now time.Time) {
 	var problems []string
 	s.Wire = w.mode.String()
@@ -51,7 +51,7 @@ func (w *Wire) Ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 	return out, problems
 }
 
-// frames returns how many frames ended with a result.
+// frames returns the number of frames with a result.
 func (w *Wire) frames(result bpf.Result) (frames uint64) {
 	counters, err := w.obs.Counters()
 	if err != nil {
@@ -71,8 +71,8 @@ type rising struct {
 	at    time.Time
 }
 
-// recent takes the counter, and reports whether claims may still be missing: a claim of an
-// older frame would have expired by now.
+// recent updates the counter, and reports whether claims may still be missing. Claims of older
+// frames would have expired by now.
 func (r *rising) recent(count uint32, now time.Time) bool {
 	if count != r.count {
 		r.count, r.at = count, now
@@ -80,7 +80,7 @@ func (r *rising) recent(count uint32, now time.Time) bool {
 	return count > 0 && now.Sub(r.at) < kept
 }
 
-// Flooding returns how many ports are flooding.
+// Flooding returns the number of flooding ports.
 func (w *Wire) Flooding() int { return w.floods.count() }
 
 // Counters returns the observer's counters of frames.

@@ -1,7 +1,7 @@
-// Package wire watches the wire: it keeps the BPF observer on the ports of the node, makes
-// claims of what the observer reports, and notices ports that flood the agent.
+// Package wire watches the wire: it keeps the BPF observer attached to the ports of the node,
+// turns the observer's events into claims, and detects ports that flood the agent.
 //
-// What may not live here: what rtnetlink says (package kernel), and streams.
+// It contains neither rtnetlink's state (package kernel) nor streams.
 package wire
 
 import (
@@ -25,12 +25,12 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// kept is how long a wire claim is kept after it was last seen. The observer reports a
+// kept is the lifetime of a wire claim after its last sighting. The observer reports a
 // known binding again every 30 s while it is used.
 const kept = 10 * time.Minute
 
-// A Wire keeps the observer on the ports of the node, and makes claims of the frames that
-// it reports.
+// A Wire keeps the observer attached to the ports of the node, and turns the frames that it
+// reports into claims.
 type Wire struct {
 	log           *slog.Logger
 	kernel        *kernel.Mirror
@@ -46,12 +46,12 @@ type Wire struct {
 
 	ended      endings
 	floods     floods
-	lostFrames rising     // used by addStatus only
+	lostFrames rising     // used by AddStatus only
 	clock      frameClock // used by read only
 }
 
-// endings holds bindings that the observer is to forget. Each costs a system call, and there
-// can be thousands, so another goroutine makes them, without the locks that are held when
+// endings has the bindings that the observer must forget. Each costs a system call, and there
+// can be thousands. So another goroutine makes the calls, without the locks that are held when
 // claims end. If it is late, the observer merely reports a binding once more.
 type endings struct {
 	mu   sync.Mutex
@@ -59,14 +59,14 @@ type endings struct {
 	wake chan struct{} // holds one token while there are keys, or the importance of an address has changed
 }
 
-// globs choose interfaces by their names.
+// globs select interfaces by name.
 type globs struct{ include, exclude []string }
 
 // match reports whether an interface is to be watched.
 func (g globs) match(name string) bool {
 	matches := func(globs []string) bool {
 		return slices.ContainsFunc(globs, func(glob string) bool {
-			ok, _ := path.Match(glob, name) // the patterns were checked before
+			ok, _ := path.Match(glob, name) // the agent's configuration has only valid patterns
 			return ok
 		})
 	}
@@ -81,8 +81,8 @@ type port struct {
 	err  error
 }
 
-// New returns a wire that keeps obs on the ports of k whose names match a glob of include,
-// or any if there is none, and none of exclude.
+// New returns a Wire that keeps obs attached to the ports of k whose names match a glob of
+// include, or any name if include is empty, and no glob of exclude.
 func New(log *slog.Logger, k *kernel.Mirror, t *table.Table, obs *bpf.Observer, mode bpf.Mode, include, exclude []string) *Wire {
 	w := &Wire{
 		log:           log,
@@ -157,7 +157,7 @@ func (w *Wire) forget(ctx context.Context) {
 	}
 }
 
-// read makes claims of frames until ctx ends.
+// read turns frames into claims until ctx ends.
 func (w *Wire) read(ctx context.Context) error {
 	var ev bpf.Event
 	for {
@@ -172,7 +172,7 @@ func (w *Wire) read(ctx context.Context) error {
 	}
 }
 
-// frame makes a claim of one event of the observer.
+// frame turns one event of the observer into a claim.
 func (w *Wire) frame(ev *bpf.Event) {
 	seen := w.clock.at(ev.Ktime)
 	key := table.ClaimKey{
@@ -191,7 +191,7 @@ func (w *Wire) frame(ev *bpf.Event) {
 	w.kernel.AddFrame(key, table.Claim{First: seen, Last: seen, Count: ev.Frames})
 }
 
-// keep attaches the observer to new ports, and detaches it from others, until ctx ends.
+// keep attaches the observer to new ports and detaches it from former ones until ctx ends.
 func (w *Wire) keep(ctx context.Context) {
 	defer w.detachAll()
 	// The ticks retry ports that the observer could not be attached to, and end old claims.
@@ -211,7 +211,7 @@ func (w *Wire) keep(ctx context.Context) {
 	}
 }
 
-// attach brings the attachments up to date.
+// attach attaches and detaches the observer as the current ports require.
 func (w *Wire) attach(ctx context.Context) {
 	want := w.kernel.Ports()
 	living := map[int32]uint64{}
@@ -251,7 +251,7 @@ func (w *Wire) attach(ctx context.Context) {
 		p := &port{name: l.Name, gen: l.Gen}
 		p.att, p.err = w.attachOne(int(l.Index))
 		if errors.Is(p.err, bpf.ErrGone) {
-			continue // netlink reports its end
+			continue // the interface is gone, and netlink reports its end
 		}
 		if p.err != nil {
 			w.log.Warn("cannot watch interface", "interface", l.Name, "error", p.err)
@@ -283,7 +283,7 @@ func (w *Wire) detach(p *port) {
 }
 
 // check forgets the ports that the observer could not be attached to, and those from which
-// it was removed by others, so that they are tried again.
+// another program removed it, so that both are tried again.
 func (w *Wire) check() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -303,7 +303,7 @@ func (w *Wire) check() {
 func (w *Wire) detachAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// One after another, because the kernel holds the rtnl lock for each.
+	// One at a time, because the kernel holds the rtnl lock for each.
 	for _, p := range w.attached {
 		w.detach(p)
 	}
@@ -325,7 +325,7 @@ var evidenceOf = map[bpf.Kind]ipwitnessv1.Evidence_Kind{
 	bpf.Used:      ipwitnessv1.Evidence_USED,
 }
 
-// RemoveLeftovers removes the filters of an agent that was killed, which outlive it.
+// RemoveLeftovers removes the filters of a killed agent, which remain after its end.
 func RemoveLeftovers(log *slog.Logger, ports []kernel.Port) {
 	for _, p := range ports {
 		if n, err := bpf.RemoveLeftovers(int(p.Index)); err != nil && !errors.Is(err, bpf.ErrGone) {

@@ -26,7 +26,7 @@ func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
 	if got := c.at(at + 3*time.Millisecond).Sub(first); got != 3*time.Millisecond {
 		t.Errorf("time between two frames: got %v, want 3ms", got)
 	}
-	// Long after the two clocks were compared, they are compared again.
+	// Long after the last comparison, the two clocks are compared again.
 	c.now = c.now.Add(-time.Hour)
 	c.monotonic -= 2 * time.Second
 	if got := c.at(at).Sub(first); got.Abs() > time.Minute {
@@ -45,19 +45,19 @@ func TestAgeOfAFrameIsFromWhenTheKernelSawIt(t *testing.T) {
 	ev := bpf.Event{Ktime: monotonic(t) - ago, Ifindex: 10, Kind: bpf.Used, Frames: 1, Addr: tabletest.Claim(1).Address}
 	(&Wire{kernel: k}).frame(&ev)
 	c := tab.Attach().Take(time.Now()).GetClaims()[0]
-	// Twice: on a busy machine the two clocks may be read far apart.
+	// Allow twice the time, because the two clocks may be read far apart on a busy machine.
 	if got, most := c.GetAge().AsDuration(), ago+2*time.Since(begin)+time.Millisecond; got < ago-time.Millisecond || got > most {
 		t.Errorf("age of a frame of %s ago: got %s, want %s at most", ago, got, most)
 	}
 }
 
-// BenchmarkFrame is one frame that is told: of a binding that is new, of one
-// that is known, and of one for which there is no room.
+// BenchmarkFrame processes one reported frame: of a new binding, of a known one, and of one
+// without room.
 func BenchmarkFrame(b *testing.B) {
-	const full = 65536 // claims, the most that one port may have
+	const full = 65536 // the maximum number of claims of one port
 	for _, c := range []struct {
 		name        string
-		begin, most int // bindings before, and at most
+		begin, most int // bindings at the start, and at most
 	}{{"new", 0, full}, {"known", 1000, 1000}, {"no room", full, 1 << 24}} {
 		b.Run(c.name, func(b *testing.B) {
 			f := kerneltest.Fake{}
@@ -105,7 +105,7 @@ func monotonic(t testing.TB) time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// testKernel mirrors a fake.
+// testKernel returns a Mirror of a fake.
 func testKernel(t testing.TB, f kerneltest.Fake, tab *table.Table) *kernel.Mirror {
 	t.Helper()
 	f.Own()

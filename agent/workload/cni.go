@@ -22,10 +22,10 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A cniCache holds what the result caches of libcni and of Multus say.
+// A cniCache has the parsed contents of the result caches of libcni and Multus.
 type cniCache struct {
 	log     *slog.Logger
-	dir     string             // of libcni's cache
+	dir     string             // directory of libcni's cache
 	changed func()             // called when results may have changed
 	results map[string]cniFile // by file name: see ofMultus
 
@@ -40,23 +40,24 @@ func newCNICache(log *slog.Logger, dir string, changed func()) *cniCache {
 
 // cniFile is a parsed file of libcni's result cache.
 type cniFile struct {
-	version  files.Version // of the file
+	version  files.Version // of the file that was parsed
 	netns    []string      // paths of the sandbox
 	workload *ipwitnessv1.Workload
-	networks map[string]kernel.Networks // by path of the sandbox: what a pod was given there
+	networks map[string]kernel.Networks // networks of the pod's addresses, by path of the sandbox
 }
 
-// ofMultus is the prefix of the names of Multus' results. Multus has a cache of its own, with
-// the result of each plugin that it calls. The container runtime's result of Multus only has
+// ofMultus is the prefix of the names of Multus' results. Multus has its own cache, with the
+// result of each plugin that it calls. Its result in the container runtime's cache only has
 // the first interface, and Multus' own name of the network.
 const ofMultus = "multus/"
 
-// multusDir returns the directory of that cache: "cniDir" of Multus, and libcni's directory in it.
+// multusDir returns the directory of that cache: Multus' "cniDir", and libcni's directory in
+// it.
 func (c *cniCache) multusDir() string {
 	return filepath.Join(filepath.Dir(c.dir), "multus", "results")
 }
 
-// path returns the path of a result by its name.
+// path returns the path of the result with the given name.
 func (c *cniCache) path(name string) string {
 	if rest, ok := strings.CutPrefix(name, ofMultus); ok {
 		return filepath.Join(c.multusDir(), rest)
@@ -64,8 +65,8 @@ func (c *cniCache) path(name string) string {
 	return filepath.Join(c.dir, name)
 }
 
-// watch calls changed whenever a CNI result is created, written or removed. The parents of
-// missing directories are watched.
+// watch calls changed whenever a CNI result is created, written or removed. If a directory is
+// missing, it watches the parents.
 func (c *cniCache) watch(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -78,7 +79,7 @@ func (c *cniCache) watch(ctx context.Context) error {
 		for results := range dirs {
 			for dir := results; ; dir = filepath.Dir(dir) {
 				if err := w.Add(dir); err == nil && dir != results {
-					break // the deepest parent that exists, which has events about its child
+					break // the deepest existing parent, which has events about its child
 				}
 				if dir == filepath.Dir(dir) {
 					break
@@ -122,7 +123,7 @@ func (c *cniCache) watch(ctx context.Context) error {
 	}
 }
 
-// forget has all results read again.
+// forget schedules all results to be read again.
 func (c *cniCache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,7 +154,7 @@ func (c *cniCache) read() {
 	for name := range stale {
 		delete(c.results, name)
 		path := c.path(name)
-		v := files.VersionOf(path) // before its content, which may be a newer one
+		v := files.VersionOf(path) // before the content, which may then be newer but not older
 		data, err := files.ReadSmall(path)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
@@ -163,7 +164,7 @@ func (c *cniCache) read() {
 			f, err = parseResult(data)
 		}
 		if err != nil {
-			// It may be half written. Another event follows then.
+			// The file may be incomplete. In that case another event follows.
 			c.log.Debug("cannot read CNI result", "file", name, "error", err)
 			continue
 		}
@@ -189,7 +190,7 @@ type cniResult struct {
 			Interface *int   `json:"interface"`
 			Address   string `json:"address"`
 		} `json:"ips"`
-		// Until 0.2.0.
+		// Format until version 0.2.0.
 		IP4 struct {
 			IP string `json:"ip"`
 		} `json:"ip4"`
@@ -222,7 +223,7 @@ func parseResult(data []byte) (cniFile, error) {
 		}
 	}
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
-		// An aggregator would refuse the whole message.
+		// An aggregator would reject the whole message.
 		if len(text) > form.MaxLength {
 			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), form.MaxLength)
 		}
@@ -243,8 +244,8 @@ func parseResult(data []byte) (cniFile, error) {
 	return f, nil
 }
 
-// isPodNetwork reports whether the network may be a network of pods. Podman has such results,
-// too, but its bridges are separate networks on each host.
+// isPodNetwork reports whether the network may be a network of pods. Podman also leaves such
+// results, but its bridges are separate networks on each host.
 func (c *cniResult) isPodNetwork() bool {
 	if c.NetworkName == "podman" || !form.IsNetworkName(c.NetworkName) {
 		return false

@@ -69,12 +69,12 @@ func TestCNIResultWithANameWithoutEndIsNotTaken(t *testing.T) {
 	}
 }
 
-// results are embedded, as the tests also run where the sources are not.
+// The results are embedded because the tests also run without the source tree.
 //
 //go:embed testdata/cni
 var results embed.FS
 
-// realResult is what libcni kept of a pod that the real bridge plugin made.
+// realResult returns libcni's cached result of a pod that the real bridge plugin set up.
 func realResult(t *testing.T, version string) string {
 	t.Helper()
 	data, err := results.ReadFile("testdata/cni/" + version + ".json")
@@ -86,7 +86,7 @@ func realResult(t *testing.T, version string) string {
 
 func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
 	real := func(version string) string { return realResult(t, version) }
-	// pod has the file that libcni would keep of a pod with that result.
+	// pod returns the file that libcni would write for a pod with the given result.
 	pod := func(network, result string) string {
 		return `{"kind":"cniCacheV1","containerId":"abc","ifName":"eth0","networkName":"` + network + `","netns":"/var/run/netns/cni-1",
 			"cniArgs":[["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","web-0"]],"result":` + result + `}`
@@ -172,7 +172,7 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	n.Look(true) // the namespace is there, and was given it
+	n.Look(true) // the namespace exists, and the result assigns its address
 	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
 }
 
@@ -203,7 +203,7 @@ func TestResultsOfMultusAreRead(t *testing.T) {
 	}
 	write(n.cni.dir, "two")
 	write(n.cni.multusDir(), "three")
-	n.cni.stale["multus/pods-x-eth0"] = true // as an event has it
+	n.cni.stale["multus/pods-x-eth0"] = true // an event has the same effect
 	if got, want := read(), []string{"multus/pods-x-eth0 three"}; !slices.Equal(got, want) {
 		t.Errorf("one changed: got %q, want %q", got, want)
 	}
@@ -220,7 +220,7 @@ func TestResultsOfMultusAreRead(t *testing.T) {
 	}
 }
 
-// Multus may be installed while the agent runs.
+// Multus may be installed after the agent has started.
 func TestResultsOfMultusAreHeard(t *testing.T) {
 	n, _ := newTestNames(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -235,7 +235,7 @@ func TestResultsOfMultusAreHeard(t *testing.T) {
 	if err := os.MkdirAll(n.cni.multusDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	again := time.NewTicker(10 * time.Millisecond) // it is not known when it is watched
+	again := time.NewTicker(10 * time.Millisecond) // repeat, because the test cannot see when the directory is watched
 	defer again.Stop()
 	for _, name := range []string{"one", "another"} {
 		for n.cni.results[ofMultus+"pods-x-eth0"].workload.GetName() != name {

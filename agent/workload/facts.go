@@ -25,12 +25,12 @@ func isMadeUp(file *ipwitnessv1.Workload) bool {
 	return re != nil && re.MatchString(file.GetName())
 }
 
-// A tenant is the workload of a namespace of this node. What a source said stays known if
-// the source disappears before the namespace does.
+// A tenant is the workload of a namespace of this node. Facts stay known if their source
+// disappears before the namespace does.
 type tenant struct {
 	facts
-	namespace uint64                // see kernel.OurInodes: the inode may belong to another one by now
-	merged    *ipwitnessv1.Workload // what follows from the facts in from
+	namespace uint64                // see kernel.OurInodes: the inode may belong to another namespace by now
+	merged    *ipwitnessv1.Workload // the workload that follows from the facts in from
 	from      facts
 	settled   bool // the process had lived for settledAfter when it was last seen
 	forgotten bool // a short-lived process named the namespace
@@ -48,17 +48,16 @@ func (t *tenant) name() *ipwitnessv1.Workload {
 	return t.merged
 }
 
-// facts are what the sources say of the workload of a namespace.
+// facts are the information of all sources about the workload of a namespace.
 type facts struct {
 	sandbox   *cri.Sandbox          // of the container runtime
 	result    *ipwitnessv1.Workload // of a CNI result
-	file      *ipwitnessv1.Workload // the name of its file
-	process   proc.Process          // the oldest one: pause, or the process that created the namespace
-	container proc.Container        // the container of that process's cgroup
+	file      *ipwitnessv1.Workload // from the name of its file
+	process   proc.Process          // the oldest process: pause, or the process that created the namespace
+	container proc.Container        // the container that this process's cgroup belongs to
 }
 
-// with returns the facts, updated by what is said now. Nothing that was said before is
-// forgotten.
+// with returns the facts, updated with new ones. Facts that the new ones lack are kept.
 func (f facts) with(now facts) facts {
 	if now.sandbox != nil {
 		f.sandbox = now.sandbox
@@ -107,8 +106,8 @@ func (f facts) workload() *ipwitnessv1.Workload {
 	return w
 }
 
-// sources returns what each source says, the best one first. A file name that a person chose
-// is better than a cgroup, a generated one is not.
+// sources returns the workload according to each source, the best one first. A file name that
+// a person chose is better than a cgroup, but a generated one is not.
 func (f facts) sources() (all []*ipwitnessv1.Workload) {
 	add := func(w *ipwitnessv1.Workload, there bool) {
 		if there {
@@ -126,7 +125,7 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 	return all
 }
 
-// containerWorkload returns the workload of a namespace as far as its cgroup identifies it.
+// containerWorkload returns the workload of a namespace according to its cgroup.
 func containerWorkload(c proc.Container) *ipwitnessv1.Workload {
 	w := &ipwitnessv1.Workload{
 		Kind:        ipwitnessv1.Workload_CONTAINER,
@@ -141,7 +140,7 @@ func containerWorkload(c proc.Container) *ipwitnessv1.Workload {
 	return w
 }
 
-// processWorkload returns the workload of a namespace that only a process identifies.
+// processWorkload returns the workload of a namespace that is identified by a process only.
 func processWorkload(p proc.Process) *ipwitnessv1.Workload {
 	ended := ""
 	if p.Ended {

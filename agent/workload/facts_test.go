@@ -76,10 +76,10 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 	}
 }
 
-// say has a runtime that does not run say something.
+// say sets the sandboxes that the container runtime reports.
 func say(n *Names, all ...*cri.Sandbox) { n.sandboxes = func() []*cri.Sandbox { return all } }
 
-// sandboxNamed is a sandbox whose first process is that one.
+// sandboxNamed returns a sandbox with the given first process.
 func sandboxNamed(name string, p proc.Process, ips ...string) *cri.Sandbox {
 	s := &cri.Sandbox{ID: "id-" + name, Process: p, Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "shop", Name: name, Source: "cri"}}
 	for _, ip := range ips {
@@ -88,7 +88,7 @@ func sandboxNamed(name string, p proc.Process, ips ...string) *cri.Sandbox {
 	return s
 }
 
-// name is how a namespace is called.
+// name returns the name of a namespace and its source.
 func (n *testNames) name(inode uint64) string {
 	w := tabletest.Workload(n.table, inode)
 	return fmt.Sprint(w.GetName(), " by ", w.GetSource())
@@ -121,14 +121,14 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 			t.Errorf("namespace %d: got %q, want %q", inode, got, want)
 		}
 	}
-	// The PID is another process's.
+	// The PID belongs to another process now.
 	p.Put(40, 2, "other", 900, 300, "/")
 	say(n.Names, byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))
 	n.Look(true)
 	if got := n.name(300); got != " by process" {
 		t.Errorf("namespace of another process: got %q, want no name", got)
 	}
-	// What the runtime forgets stays the name of what lives.
+	// If the runtime forgets a sandbox whose namespace still exists, the name remains.
 	say(n.Names)
 	n.Look(true)
 	if got := n.name(100); got != "by-process by cri" {
@@ -168,7 +168,7 @@ func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 	say(n.Names, sandboxNamed("web-0", proc.Process{PID: 40, Start: 600}, "10.0.0.2", "10.0.0.3"))
 	n.Look(true)
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
-	say(n.Names) // a sandbox that the runtime forgot was given it
+	say(n.Names) // the addresses of a forgotten sandbox remain
 	n.Look(true)
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
 }
@@ -193,7 +193,8 @@ func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 	}
 }
 
-// The container runtime calls Multus only, which calls what gives a pod its addresses.
+// The container runtime calls Multus only, which calls the plugins that assign addresses to a
+// pod.
 func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 	n := &Names{cni: newCNICache(nil, "", nil)}
 	say(n)
@@ -210,7 +211,7 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
 		t.Errorf("networks: got %v, want %v", gave[100], want)
 	}
-	// A device in user space has the address of net1, perhaps.
+	// net1 may be a user-space device, so its address is not expected.
 	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cni-result", g("eth0", "fd00::2"): "cni-result"}); !maps.Equal(mean[100], want) {
 		t.Errorf("meant: got %v, want %v", mean[100], want)
 	}

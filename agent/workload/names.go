@@ -1,7 +1,8 @@
-// Package workload finds the network namespaces of the machine, and names what uses them:
-// from the container runtime, CNI results, names of namespaces, cgroups and processes.
+// Package workload finds the network namespaces of the machine and names the workloads in
+// them. Its sources are the container runtime, CNI results, names of namespaces, cgroups and
+// processes.
 //
-// What may not live here: links and claims (package kernel).
+// Links and claims belong in package kernel instead.
 package workload
 
 import (
@@ -30,9 +31,9 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Names finds the network namespaces of the machine by their files and by processes, makes
-// sure that each has an nsid so that netlink reports it, and names the workload that uses
-// it. It holds no namespace open, because that would keep dead ones alive.
+// Names finds the network namespaces of the machine by their files and processes, makes sure
+// that each has an nsid so that netlink reports it, and names the workload that uses it. It
+// keeps no namespace open, because that would keep dead namespaces alive.
 type Names struct {
 	log       *slog.Logger
 	kernel    *kernel.Mirror
@@ -40,33 +41,33 @@ type Names struct {
 	procDir   proc.Dir
 	ticks     func() uint64         // clock ticks since boot
 	sandboxes func() []*cri.Sandbox // of the container runtime
-	unnamed   func([]uint64)        // gives the container runtime the namespaces that it has no sandbox for
-	changed   chan struct{}         // holds one token while there may be something new
+	unnamed   func([]uint64)        // passes the namespaces without a sandbox to the container runtime's client
+	changed   chan struct{}         // holds one token while a search is needed
 	Mounted   func()                // called when a mount was added or removed; set before run
 
-	files   map[netnsFile]namedNetns // the namespaces that were found, by their files
+	files   map[netnsFile]namedNetns // the namespaces that were found by their files
 	cni     *cniCache
 	walked  time.Time          // when all processes were last read
-	later   bool               // a timer will wake the search, to read them again
+	later   bool               // a timer will wake the search to read the processes again
 	waking  atomic.Bool        // a timer of wakeAfter is running
 	tenants map[uint64]*tenant // of the namespaces of this node, by inode
 }
 
-// netnsFile is a file in a directory of named namespaces. A file that is created again is
-// another one.
+// netnsFile identifies a file in a directory of named namespaces. A file that is removed and
+// created again is a different one.
 type netnsFile struct {
 	path string
 	file uint64 // inode of the file, not of the namespace that is mounted over it
 }
 
-// namedNetns is the namespace that such a file names.
+// namedNetns is the namespace that a netnsFile names.
 type namedNetns struct {
 	inode uint64 // of the namespace
 	name  *ipwitnessv1.Workload
 }
 
-// New returns a search for the workloads of the namespaces of k. netnsDirs have files
-// of named namespaces, cniResults is libcni's result cache.
+// New returns a search for the workloads of the namespaces of k. netnsDirs are directories
+// with files of named namespaces, and cniResults is libcni's result cache.
 func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client) *Names {
 	n := &Names{
 		log:       log,
@@ -92,7 +93,7 @@ func (n *Names) wake() {
 	wake.Poke(n.changed)
 }
 
-// wakeAfter wakes the search after a while, unless a timer for that is already running.
+// wakeAfter wakes the search after a while, unless its timer is already running.
 func (n *Names) wakeAfter(wait time.Duration) {
 	if n.waking.CompareAndSwap(false, true) {
 		time.AfterFunc(wait, func() {
@@ -102,19 +103,19 @@ func (n *Names) wakeAfter(wait time.Duration) {
 	}
 }
 
-// everythingEvery is how often everything is read again: processes, which may be in
-// namespaces without a file or a veth, and everything of which an event may have been lost.
+// everythingEvery is how often everything is read again: processes, because they may be in
+// namespaces without a file or a veth, and everything else, because events may have been lost.
 const everythingEvery = 15 * time.Second
 
-// The cost of a search depends on what exists, not on what is new, and a pod that starts
-// wakes it a dozen times. So after each search follows a rest of restShare times its
-// duration.
+// The cost of a search depends on everything that exists, not on what is new, and a pod that
+// starts wakes the search a dozen times. So each search is followed by a pause of restShare
+// times its duration.
 const (
 	restShare   = 4
 	longestRest = 100 * time.Millisecond
 )
 
-// Run searches whenever something may be new, until ctx ends.
+// Run searches whenever there may be something new, until ctx ends.
 func (n *Names) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watchMounts(ctx) })
@@ -145,7 +146,7 @@ func (n *Names) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Look searches once. everything makes it read again what is known.
+// Look searches once. If everything is set, it also reads again what it knows.
 func (n *Names) Look(everything bool) {
 	if everything {
 		n.cni.forget()
@@ -175,8 +176,8 @@ func (n *Names) Look(everything bool) {
 	n.unnamed(unnamed)
 }
 
-// lookFiles finds the named namespaces. It returns their inodes by path, and by inode what
-// their files say of them. It only looks at known ones again if it is asked to.
+// lookFiles finds the named namespaces. It returns their inodes by path, and the facts from
+// their files by inode. It reads known files again only if again is set.
 func (n *Names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
 	byPath, said = map[string]uint64{}, map[uint64]facts{}
 	found := make(map[netnsFile]namedNetns, len(n.files))
@@ -187,20 +188,20 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 		}
 		entries, err := files.ReadDir(dir)
 		if err != nil {
-			continue // no such source here
+			continue // the node does not have this directory
 		}
 		for _, name := range slices.Sorted(maps.Keys(entries)) { // one namespace may have two names
 			f := netnsFile{filepath.Join(dir, name), entries[name]}
 			ns, ok := n.files[f]
 			if !ok || again {
 				if ns.inode, err = namespaceInode(f.path); err != nil {
-					continue // being made, or gone
+					continue // not mounted yet, or removed
 				}
 			}
 			if !ok {
 				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: form.Printable(name), Source: source}
 				if source == "netns" && !isMadeUp(ns.name) {
-					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // a file named the namespace, but does not say what uses it
+					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // a file names the namespace, but does not say what uses it
 				}
 			}
 			found[f] = ns
@@ -221,7 +222,7 @@ func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
 		return inode
 	}
 	switch {
-	case strings.HasPrefix(s.Path, "/run/"): // in another directory; paths outside of /run may block
+	case strings.HasPrefix(s.Path, "/run/"): // in a directory that is not watched; paths outside /run may block
 		if inode, err := namespaceInode(s.Path); err == nil {
 			n.adopt(s.Path, inode)
 			return inode
@@ -237,8 +238,8 @@ func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
 	return 0
 }
 
-// moveTenants adds what is said of each namespace now to what is known of it. It returns their
-// names, and the namespaces of this node for which the runtime has no sandbox.
+// moveTenants adds the current facts about each namespace to the known ones. It returns the
+// names of all namespaces, and the namespaces of this node without a sandbox.
 func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
 	ours := n.kernel.OurInodes()
 	for inode := range n.kernel.Reused() { // after OurInodes: a namespace may have ended since
@@ -269,14 +270,14 @@ func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 	}
 	for inode, f := range said {
 		if _, ok := ours[inode]; !ok {
-			names[inode] = f.workload() // it may become ours
+			names[inode] = f.workload() // the namespace may become one of this node
 		}
 	}
 	return names, unnamed
 }
 
-// given returns the addresses that namespaces are meant to have, by inode: the names of their
-// networks, and the sources that say so.
+// given returns the networks that assigned the addresses of namespaces, and their intended
+// addresses with the sources that report them, by inode.
 func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]kernel.Networks, map[uint64]kernel.Intended) {
 	gave, all := map[uint64]kernel.Networks{}, map[uint64]kernel.Intended{}
 	mean := func(inode uint64, g kernel.InterfaceAddress, source string) {
@@ -292,8 +293,8 @@ func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 			switch {
 			case !ok:
 			case strings.HasPrefix(name, ofMultus):
-				// It may be a user-space device, whose address no kernel has. So the result
-				// names the network, but the address is not expected.
+				// The interface may be a user-space device, whose address no kernel has. So
+				// the result names the network, but the address is not expected.
 				gave[inode] = gave[inode].With(addrs)
 			default:
 				runtime[inode] = runtime[inode].With(addrs)
@@ -304,7 +305,7 @@ func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		}
 	}
 	for inode, addrs := range runtime {
-		gave[inode] = gave[inode].Keep(addrs) // for addresses that Multus does not name
+		gave[inode] = gave[inode].Keep(addrs) // only for addresses that Multus does not name
 	}
 	there := map[*cri.Sandbox]bool{}
 	for _, s := range n.sandboxes() {
@@ -312,7 +313,7 @@ func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 	}
 	for inode, f := range said {
 		if !there[f.sandbox] {
-			continue // the runtime has stopped it, and removes its addresses
+			continue // the runtime has stopped the sandbox and removes its addresses
 		}
 		only := kernel.Networks{}
 		for _, ip := range f.sandbox.IPs {
@@ -329,8 +330,8 @@ func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 	return gave, all
 }
 
-// walk reads all processes, at most once a second: a namespace that stays without a name must
-// not make every mount that expensive.
+// walk reads all processes, at most once a second. Otherwise a namespace that stays without a
+// name would make each mount expensive.
 func (n *Names) walk(now bool) {
 	if wait := time.Second - time.Since(n.walked); !now && wait > 0 {
 		if !n.later {
@@ -366,14 +367,14 @@ func (n *Names) adopt(path string, inode uint64) {
 	}
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return // removed, or not readable
+		return // removed or not readable
 	}
-	// It stays open until the mirror has it, so that neither its inode nor its nsid can be
-	// reused before, and no longer.
+	// The namespace stays open until the mirror has it, and no longer. Until then, neither its
+	// inode nor its nsid can be reused.
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Ino != inode {
-		return // replaced between the two: the next look finds it
+		return // replaced in between; the next search finds it
 	}
 	req, err := rtnetlink.Dial()
 	if err != nil {
@@ -389,8 +390,8 @@ func (n *Names) adopt(path string, inode uint64) {
 	n.kernel.Adopt(nsid, inode, assigned)
 }
 
-// watchMounts wakes the search whenever a mount is added or removed: a named namespace is a
-// mount. The kernel reports that by poll(2) on mountinfo.
+// watchMounts wakes the search whenever a mount is added or removed, because a named namespace
+// is a mount. The kernel reports mounts by poll(2) on mountinfo.
 func (n *Names) watchMounts(ctx context.Context) error {
 	mounts, err := os.Open("/proc/self/mountinfo")
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"github.com/ipwitness/ipwitness/agent/proc"
 )
 
-// settledAfter is how long a process must have lived, in clock ticks, to be reported as
-// the last process of a namespace after it has ended. A shell or `ip` that somebody ran
-// there briefly does not identify the workload.
+// settledAfter is the minimum lifetime of a process, in clock ticks, to be reported as the
+// last process of a namespace after it has ended. A shell or `ip` that ran there briefly does
+// not identify the workload.
 const settledAfter = 10 * proc.TicksPerSecond
 
-// mostRead is how many processes of one namespace are read to find the oldest one: those with
-// the lowest PIDs.
+// mostRead limits the processes that are read to find the oldest one of a namespace. Those
+// with the lowest PIDs are read.
 const mostRead = 256
 
-// processes finds namespaces by the processes in them, and the processes that identify the
-// workloads of this node. It skips processes that it may not read. A process in our own
-// namespace costs one readlink.
+// processes finds namespaces by their processes, and the processes that identify the workloads
+// of this node. It skips processes that it may not read. A process in our own namespace costs
+// one readlink.
 func (n *Names) processes() {
 	dir, err := os.Open(string(n.procDir))
 	if err != nil {
@@ -53,23 +53,23 @@ func (n *Names) processes() {
 	}
 }
 
-// lastEnded records that the last process of the namespace has ended. A process that was
-// there only briefly is forgotten, together with the container in its cgroup.
+// lastEnded records that the last process of the namespace has ended. A process that was there
+// only briefly is forgotten, together with its cgroup's container.
 func (t *tenant) lastEnded() {
 	if t.process.Ended = t.settled; !t.settled {
 		t.process, t.container, t.forgotten = proc.Process{}, proc.Container{}, true
 	}
 }
 
-// ended reports whether a process has ended. One that may not be read, or moved to another
-// namespace, has not.
+// ended reports whether a process has ended. A process that may not be read, or that moved to
+// another namespace, has not.
 func (n *Names) ended(p proc.Process) bool {
 	now, err := n.procDir.Process(p.PID)
 	return errors.Is(err, os.ErrNotExist) || err == nil && (now.Ended || now.Start != p.Start)
 }
 
-// tenantOf returns the tenant of a namespace: a new one if the inode belonged to another
-// namespace before.
+// tenantOf returns the tenant of a namespace. It creates a new one if the inode belonged to
+// another namespace before.
 func (n *Names) tenantOf(inode uint64, ns uint64) *tenant {
 	t := n.tenants[inode]
 	if t == nil || t.namespace != ns {
@@ -79,31 +79,31 @@ func (n *Names) tenantOf(inode uint64, ns uint64) *tenant {
 	return t
 }
 
-// moveIn finds the oldest of the processes in a namespace, and its container.
+// moveIn finds the oldest of the namespace's processes, and its container.
 func (n *Names) moveIn(t *tenant, inode uint64, pids []int) {
 	p, same := n.oldest(t.process, pids)
 	if p.PID == 0 {
 		return // none of them is readable
 	}
 	c := t.container
-	if !same || c == (proc.Container{}) { // a process moves to its cgroup once, when it starts
+	if !same || c == (proc.Container{}) { // a process moves to its cgroup only once, when it starts
 		c = n.containerIn(p, inode)
 	}
-	// The PID may have belonged to another process all along.
+	// The PID may have belonged to another process in the meantime.
 	if now, err := n.procDir.Netns(p.PID); err != nil || now != inode {
 		return
 	}
 	now := n.ticks()
 	settled := now >= p.Start && now-p.Start >= settledAfter
 	if !settled && !same && t.settled && (t.process.Ended || n.ended(t.process)) {
-		t.process.Ended = true // still the best name known
+		t.process.Ended = true // the ended process is still the best name
 		return
 	}
 	t.process, t.container, t.settled = p, c, settled
 }
 
-// oldest returns the oldest of some processes, and whether it is last, the previous result.
-// If last is still there, it is the oldest, because new processes are younger.
+// oldest returns the oldest of the given processes, and whether it is last, the previous
+// result. If last still exists, it is the oldest, because new processes are younger.
 func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same bool) {
 	slices.Sort(pids)
 	if _, in := slices.BinarySearch(pids, last.PID); in {
@@ -119,9 +119,10 @@ func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same
 	return oldest, false
 }
 
-// containerIn returns the container that a namespace belongs to, by its oldest process. A
-// process that a container moved to an additional namespace is in the container's cgroup as
-// well. Its parent is in that cgroup, too, but in another namespace.
+// containerIn returns the container that a namespace belongs to, based on its oldest process.
+// If a container created the namespace in addition to its own, the process is in the
+// container's cgroup, too. In that case its parent is in the same cgroup, but in another
+// namespace.
 func (n *Names) containerIn(p proc.Process, inode uint64) proc.Container {
 	c := n.procDir.Container(p.PID)
 	if c == (proc.Container{}) || p.Parent == 0 {

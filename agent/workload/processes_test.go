@@ -31,7 +31,8 @@ type testNames struct {
 	fake  kerneltest.Fake
 }
 
-// newTestNames has a node with namespaces of these inodes; the first one has nsid 1.
+// newTestNames returns the search of a node that has namespaces with the given inodes. The
+// first one has nsid 1.
 func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
 	t.Helper()
 	f := kerneltest.Fake{}
@@ -54,7 +55,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
 	return &testNames{n, tab, f}, p
 }
 
-// reuse ends the namespace with nsid 1, whose nsid and inode another one gets at once.
+// reuse ends the namespace with nsid 1. Another namespace gets its nsid and inode at once.
 func (n *testNames) reuse(inode uint64) {
 	other := kerneltest.PodVeth(11)
 	other.MAC = "others"
@@ -71,8 +72,8 @@ func wantNetworks(t *testing.T, tab *table.Table, want string) {
 	}
 }
 
-// named has a look with names that files or CNI results gave, and returns the name of a
-// namespace after it.
+// named searches once with additional facts from files or CNI results, and returns the
+// resulting name of a namespace.
 func (n *testNames) named(inode uint64, by map[uint64]facts) string {
 	said := maps.Clone(by)
 	if said == nil {
@@ -86,7 +87,7 @@ func (n *testNames) named(inode uint64, by map[uint64]facts) string {
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
 }
 
-// saidBy has the source of a name say it.
+// saidBy returns w as a fact from its source.
 func saidBy(w *ipwitnessv1.Workload) facts {
 	if w.GetSource() == "cni-result" {
 		return facts{result: w}
@@ -105,28 +106,28 @@ func TestOldestProcessAndItsContainerNameANamespace(t *testing.T) {
 	const pod = "/kubepods/burstable/pod" + proctest.PodUID + "/"
 	n, p := newTestNames(t, 100, 200)
 	p.Put(30, 2, "nginx", 700, 100, pod+proctest.OuterID)
-	p.Put(40, 2, "pause", 600, 100, pod+proctest.InnerID) // PIDs went round
+	p.Put(40, 2, "pause", 600, 100, pod+proctest.InnerID) // PIDs have wrapped around
 	p.Put(41, 1, "sshd", 5, 1, "/system.slice/sshd.service")
 	p.Put(50, 1, "my (odd) name", 800, 200, "/user.slice/session-3.scope")
 	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=pause (40) by cgroup")
 	wantNamed(t, n.named(200, nil), "UNKNOWN / uid= id= process=my (odd) name (50) by process")
 
-	// The oldest ends, and the next one in age takes its place; once there is
-	// none, the last one known stays, as one that has ended.
+	// If the oldest process ends, the next oldest replaces it. If there is none, the last one
+	// known stays, as one that has ended.
 	p.End(40)
 	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30) by cgroup")
 	p.End(30)
 	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
 
-	// The PID is used again elsewhere; exec and a cgroup that is given late are followed.
+	// The PID is used again elsewhere. Changes by exec and a late cgroup are noticed.
 	p.Put(30, 1, "other", 900, 1, "/")
 	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=8195 process=nginx (30, ended) by cgroup")
 	p.Put(50, 1, "sleep", 800, 200, "/docker/"+proctest.InnerID)
 	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
-	// One that goes elsewhere has not ended.
+	// A process that moves to another namespace has not ended.
 	p.Put(50, 1, "sleep", 800, 1, "/docker/"+proctest.InnerID)
 	wantNamed(t, n.named(200, nil), "CONTAINER / uid= id=ee4b process=sleep (50) by cgroup")
-	// And it is used again in the same place.
+	// Then its PID is used again in the same namespace.
 	p.Put(50, 1, "late", 950, 200, "/lxc/web")
 	wantNamed(t, n.named(200, nil), "CONTAINER /web uid= id= process=late (50) by cgroup")
 }
@@ -144,7 +145,7 @@ func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
 	p.End(30)
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process= by ")
 
-	// A process that lives on counts as settled when it is seen again.
+	// A process counts as settled when a later search finds it again.
 	moment(31, "sleep")
 	n.named(100, nil)
 	now += settledAfter
@@ -152,8 +153,8 @@ func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
 	p.End(31)
 	wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
 
-	// A process that is there briefly does not replace the ended one; a process that stays
-	// does.
+	// A process that exists only briefly does not replace the ended one, but a process that
+	// stays does.
 	p.Put(32, 2, "ip", int(now)-1, 100, "/docker/"+proctest.OuterID)
 	for range 2 {
 		wantNamed(t, n.named(100, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=sleep (31, ended) by cgroup")
@@ -164,7 +165,7 @@ func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
 	now += settledAfter
 	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33) by cgroup")
 
-	// The previous process may end between two looks, when another process is already there.
+	// The previous process may end between two searches, when another process already exists.
 	p.End(33)
 	moment(34, "sh")
 	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=8195 process=nginx (33, ended) by cgroup")
@@ -201,7 +202,7 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 			p.Put(40, 2, "pause", 600, 100, c.cgroup)
 			before := c.named.String()
 			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want)
-			wantNamed(t, n.named(100, nil), c.want) // the file is gone, and its namespace is not
+			wantNamed(t, n.named(100, nil), c.want) // the file is gone, but its namespace is not
 			p.End(40)
 			gone := strings.Replace(c.want, "pause (40)", "pause (40, ended)", 1)
 			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), gone) // the process is gone
@@ -217,7 +218,7 @@ func TestNamespaceThatAContainerMadeIsNotThatContainers(t *testing.T) {
 	p.Put(20, 2, "neutron-agent", 500, 1, "/docker/"+proctest.InnerID) // in our own namespace
 	p.Put(30, 20, "dnsmasq", 600, 100, "/docker/"+proctest.InnerID)
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=dnsmasq (30) by process")
-	// Whoever started a container is in another cgroup.
+	// The process that started a container is in another cgroup.
 	p.Put(40, 2, "containerd-shim", 500, 1, "/docker/"+proctest.OuterID+"/system.slice/containerd.service")
 	p.Put(50, 40, "pause", 700, 200, "/docker/"+proctest.OuterID+"/kubelet/kubepods/pod"+proctest.PodUID+"/"+proctest.InnerID)
 	wantNamed(t, n.named(200, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=pause (50) by cgroup")
@@ -255,7 +256,7 @@ func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
 			}
 			wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
 
-			// It is named as soon as it is looked for.
+			// The end of a namespace wakes the search.
 			if len(n.changed) != 1 {
 				t.Error("end of a namespace: got no look")
 			}
@@ -270,15 +271,15 @@ func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
 
 func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
 	n, p := newTestNames(t, 100)
-	p.Put(20, 1, "sshd", 5, 1, "/")           // ours alone
+	p.Put(20, 1, "sshd", 5, 1, "/")           // only in our own namespace
 	p.Put(30, 1, "stranger", 5, 300, "/")     // of another node on this machine
 	p.Put(40, 1, "first", 600, 100, "/")      // the oldest
-	p.Put(41, 40, "second", 700, 100, "/")    // and one more
-	p.Put(42, 40, "unreadable", 50, 100, "/") // hidden from us
+	p.Put(41, 40, "second", 700, 100, "/")    // a younger process
+	p.Put(42, 40, "unreadable", 50, 100, "/") // may not be read
 	if err := os.Remove(filepath.Join(p.Dir, "42/ns/net")); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever reads one of these waits for ever.
+	// Reading one of these files blocks forever.
 	trap := func(files ...string) {
 		t.Helper()
 		for _, file := range files {
@@ -292,7 +293,7 @@ func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {
 	}
 	trap("20/stat", "20/cgroup", "30/stat", "30/cgroup", "41/cgroup", "42/stat", "42/cgroup")
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
-	trap("41/stat") // no other one is read once the oldest is known
+	trap("41/stat") // no other process is read once the oldest is known
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
 	n.procDir = proc.Dir(filepath.Join(p.Dir, "missing"))
 	wantNamed(t, n.named(100, nil), "UNKNOWN / uid= id= process=first (40) by process")
@@ -319,7 +320,7 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	if k.Anonymous(func(inode uint64) bool { return inode == 100 }) {
 		t.Error("a namespace of ours whose file is found in the same look: got that it needs a look at processes")
 	}
-	n.Look(false) // too soon after the last walk: later
+	n.Look(false) // too soon after the last walk, which is postponed
 	n.walked = time.Time{}
 	n.Look(false)
 	if got := tabletest.Workload(n.table, 100).GetProcess(); got != "sleep (40)" {

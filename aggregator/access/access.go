@@ -1,10 +1,10 @@
-// Package access says who calls an aggregator, and what that caller may do: an agent
-// may report for its own node, people may read, and who may acknowledge needs more.
+// Package access authenticates callers of the aggregator and decides what they may do. An
+// agent may report for its own node, readers may read, and only operators may acknowledge.
 //
-// A caller is known by a bearer token (one of a file, or of Kubernetes) or by a
-// client certificate. All calls, of gRPC and of REST, pass one table of actions
-// (actions.go); a method that is not in it is refused. Nothing here knows of
-// addresses, and no secret is logged or kept longer than its caller.
+// A caller authenticates with a bearer token (from a file or from Kubernetes) or a client
+// certificate. All calls, both gRPC and REST, are checked against one table of actions
+// (actions.go). Methods that are not in the table are refused. This package knows nothing
+// about addresses. It never logs a secret, and keeps a secret no longer than its caller.
 package access
 
 import (
@@ -26,35 +26,37 @@ import (
 
 // Values of Config.Anonymous.
 const (
-	// AnonymousAuto lets who names nobody read, unless the Config knows anybody.
+	// AnonymousAuto lets unauthenticated callers read, unless the Config has a way to
+	// authenticate callers.
 	AnonymousAuto = "auto"
-	// AnonymousNone refuses who names nobody.
+	// AnonymousNone refuses unauthenticated callers.
 	AnonymousNone = "none"
-	// AnonymousRead lets who names nobody read.
+	// AnonymousRead lets unauthenticated callers read.
 	AnonymousRead = "read"
 )
 
-// DefaultAudience is what a token of Kubernetes must be meant for.
+// DefaultAudience is the default audience of Kubernetes tokens.
 const DefaultAudience = "ipwitness"
 
-// The organizations (O) of a client certificate's subject that have a meaning.
+// Organizations (O) in the subject of a client certificate that grant rights.
 const (
 	AgentsGroup    = "ipwitness:agents"
 	ReadersGroup   = "ipwitness:readers"
 	OperatorsGroup = "ipwitness:operators"
 )
 
-// Config says by what callers are known. With none of it there is no access control:
-// all may report and read, and who is on this host may acknowledge.
+// Config is the configuration of a Guard. Without any way to authenticate callers there is no
+// access control: all callers may report and read, and callers on this host may acknowledge.
 type Config struct {
-	// Tokens is a file of bearer tokens, a line each: TOKEN ROLE NAME.
+	// Tokens is the path of a file of bearer tokens, one per line: TOKEN ROLE NAME.
 	Tokens string
-	// Certificates verifies a client certificate, with its chain, by whom is believed now;
-	// nil where none is. With it, an agent must show one.
+	// Certificates verifies the chain of a client certificate against the current CAs. It is
+	// nil if client certificates are not used. If it is set, agents must present a
+	// certificate.
 	Certificates func(chain []*x509.Certificate) error
-	// TokenReview has tokens reviewed by Kubernetes.
+	// TokenReview enables token reviews by Kubernetes.
 	TokenReview bool
-	// Audience is what a token must be meant for.
+	// Audience is the audience that Kubernetes tokens must have.
 	Audience string
 	// AgentAccounts are the service accounts of agents, as NAMESPACE/NAME.
 	AgentAccounts []string
@@ -64,76 +66,78 @@ type Config struct {
 	Required bool
 }
 
-// known tells whether callers are known by anything.
+// known reports whether there is any way to authenticate callers.
 func (c Config) known() bool { return c.Tokens != "" || c.Certificates != nil || c.TokenReview }
 
-// Subject is whom Kubernetes says that a token is of.
+// Subject is the user that a Kubernetes token belongs to.
 type Subject struct {
 	Name, UID string
 	Groups    []string
 	Extra     map[string][]string
 }
 
-// nodeName is where Kubernetes says on which node the pod of a token is, from 1.30 on.
+// nodeName is the key of the node of a token's pod. Kubernetes sets it since version 1.30.
 const nodeName = "authentication.kubernetes.io/node-name"
 
-// Reviewer is the Kubernetes API that tokens and rights are asked of.
+// Reviewer reviews tokens and rights. The Kubernetes API implements it.
 type Reviewer interface {
-	// ReviewToken gives whom a token is of that is meant for an audience; empty for that
-	// of the API server. ErrRefused is in the error where the token is no good.
+	// ReviewToken returns the subject of a token for an audience. An empty audience is the API
+	// server's own. The error wraps ErrRefused if the token is not valid.
 	ReviewToken(ctx context.Context, token, audience string) (Subject, error)
-	// ReviewAccess tells whether a subject may do something.
+	// ReviewAccess reports whether a subject may do something.
 	ReviewAccess(ctx context.Context, who Subject, what Action) (bool, error)
 }
 
-// ErrRefused tells that Kubernetes has looked at a token and does not take it.
+// ErrRefused means that Kubernetes reviewed a token and rejected it.
 var ErrRefused = errors.New("not accepted")
 
-// Caller is who calls.
+// Caller is the caller of a method and its rights.
 type Caller struct {
-	// name is who it is; empty for nobody.
+	// name is empty for unauthenticated callers.
 	name string
-	// agent tells that it may report, for the node of this name; where that is empty, for any.
+	// agent means that the caller may report for the given node, or for any node if that is
+	// empty.
 	agent bool
 	node  string
-	// reader and operator say what else it may do; or subject, whose rights Kubernetes knows.
+	// reader and operator are the caller's other rights. If subject is set, Kubernetes decides
+	// instead.
 	reader, operator bool
 	subject          *Subject
-	// from is by what it is asked again whether it still is who it was.
+	// from is the credential that is checked again during a stream.
 	from credential
-	// revoked is closed when it is not any more.
+	// revoked is closed when the credential is no longer valid.
 	revoked chan struct{}
 }
 
-// credential is what a caller shows.
+// credential is what a caller presents to authenticate, and where the call came from.
 type credential struct {
 	token       string
-	certificate *x509.Certificate // verified when the connection was made
+	certificate *x509.Certificate // verified when the connection was established
 	chain       []*x509.Certificate
 	remote      netip.Addr
-	// host is what a browser thinks that it speaks to.
+	// host is the server's name according to the client (the Host header).
 	host string
 }
 
-// Guard knows callers and their rights. Use New.
+// Guard authenticates callers and checks their rights. Use New.
 type Guard struct {
 	cfg      Config
 	log      *slog.Logger
 	tokens   *tokens
 	reviews  *reviews
-	accounts []string // of agents, by the names that Kubernetes gives them
+	accounts []string // service accounts of agents, as Kubernetes user names
 	limits   limits
 	hostname string
 	refused  *prometheus.CounterVec
 }
 
-// New makes a guard. reviewer is needed for reviews only.
+// New returns a guard. It needs reviewer only for token reviews.
 func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registerer) (*Guard, error) {
 	g := &Guard{cfg: cfg, log: log, limits: newLimits(), refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "ipwitness_requests_refused_total",
 		Help: "Requests and report streams that were refused: unauthenticated, forbidden, or too many.",
 	}, []string{"reason"})}
-	g.hostname, _ = os.Hostname() // without one it has no name of its own
+	g.hostname, _ = os.Hostname() // empty if unknown
 	for _, reason := range []string{unauthenticated, forbidden, tooMany} {
 		g.refused.WithLabelValues(reason)
 	}
@@ -181,13 +185,13 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 	return g, reg.Register(g.refused)
 }
 
-// Open tells that nothing says who callers are.
+// Open reports whether there is no way to authenticate callers.
 func (g *Guard) Open() bool { return !g.cfg.known() }
 
-// authenticate says who shows a credential. reports tells that it comes to report:
-// its token must be meant for us.
+// authenticate returns the caller that presents a credential. reports means that it wants to
+// report: then its token must have our audience.
 func (g *Guard) authenticate(ctx context.Context, by credential, reports bool) (*Caller, error) {
-	if by.certificate != nil && g.cfg.Certificates != nil { // a connection outlives certificates, and those who sign them
+	if by.certificate != nil && g.cfg.Certificates != nil { // check again: the certificate may have expired, or its CA been removed
 		if err := g.cfg.Certificates(by.chain); err != nil {
 			return nil, status.Errorf(codes.Unauthenticated, "the client certificate is not good any more: %s", err)
 		}
@@ -215,9 +219,9 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 	}
 	audiences := []string{g.cfg.Audience}
 	if !reports {
-		audiences = append(audiences, "") // what people and Prometheus show the API server
+		audiences = append(audiences, "") // users and Prometheus present tokens for the API server
 	}
-	// Each new token is a question to the API server: nobody is to ask many by us.
+	// Each new token causes a request to the API server, so limit them.
 	who, err := g.reviews.token(ctx, by.token, audiences,
 		func() error { return g.limits.try(by.remote) }, func() { g.limits.failed(by.remote) })
 	switch {
@@ -247,7 +251,7 @@ func first(values []string) string {
 	return values[0]
 }
 
-// certified is whom a certificate is of.
+// certified returns the caller that a certificate identifies.
 func certified(cert *x509.Certificate) (*Caller, error) {
 	is := func(group string) bool { return slices.Contains(cert.Subject.Organization, group) }
 	c := &Caller{name: cert.Subject.CommonName, agent: is(AgentsGroup), operator: is(OperatorsGroup)}
@@ -255,16 +259,16 @@ func certified(cert *x509.Certificate) (*Caller, error) {
 	if c.name == "" {
 		c.name = first(cert.DNSNames)
 	}
-	if c.name == "" { // an agent of no node would be one of all
+	if c.name == "" { // an agent without a name could report for all nodes
 		return nil, status.Error(codes.Unauthenticated, "the client certificate names nobody: it must have a common name (CN) or a DNS name")
 	}
 	c.node = c.name
 	return c, nil
 }
 
-// misled tells whether a caller on this host asks for a name that is not this host's: it
-// may be a page of another site that has its browser think that we are of that site
-// (DNS rebinding).
+// misled reports whether a caller on this host uses a host name that is not this host's. Such
+// a request may come from a page of another site that uses DNS rebinding in the user's
+// browser.
 func (g *Guard) misled(by credential) bool {
 	host := by.host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -277,10 +281,10 @@ func (g *Guard) misled(by credential) bool {
 	return err != nil
 }
 
-// Reports says whether a caller may report for a node.
+// Reports returns an error unless the caller may report for the node.
 func (c *Caller) Reports(node string) error {
 	if c == nil || c.agent && c.node == "" {
-		return nil // in process, or there is no access control
+		return nil // a call within this process, or no access control
 	}
 	if c.agent && c.node == node {
 		return nil
@@ -295,7 +299,8 @@ func (c *Caller) Reports(node string) error {
 		c.name, c.node, node)
 }
 
-// Vouched is the node that the caller is known to be of; empty where nothing says so.
+// Vouched returns the node if the caller's credential proves that it belongs to that node, and
+// the empty string otherwise.
 func (c *Caller) Vouched(node string) string {
 	if c == nil || c.node == "" {
 		return ""
@@ -303,7 +308,7 @@ func (c *Caller) Vouched(node string) string {
 	return node
 }
 
-// Name is who the caller is; empty for nobody.
+// Name returns the name of the caller. It is empty for unauthenticated callers.
 func (c *Caller) Name() string {
 	if c == nil {
 		return ""
@@ -312,7 +317,7 @@ func (c *Caller) Name() string {
 }
 
 // Account returns the name that the caller's connections are counted under. For an agent this
-// is its node, because agents may share a name. It is empty if callers are not authenticated.
+// is its node, because agents may share a name. It is empty for unauthenticated callers.
 func (c *Caller) Account() string {
 	if c.agent && c.node != "" {
 		return "node " + c.node
@@ -320,7 +325,7 @@ func (c *Caller) Account() string {
 	return c.name
 }
 
-// authorize says whether a caller may do something.
+// authorize returns an error unless the caller may perform the action.
 func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
 	case what.open:
@@ -368,14 +373,14 @@ func (g *Guard) mayReport(c *Caller) error {
 	return status.Errorf(codes.PermissionDenied, "%s may not report: it is no agent (--agent-account, --tokens)", c.name)
 }
 
-// Reasons for which callers are refused.
+// Reasons for refusals, as in the metric.
 const (
 	unauthenticated = "unauthenticated"
 	forbidden       = "forbidden"
 	tooMany         = "too_many"
 )
 
-// refuse counts a refusal and gives it back.
+// refuse counts a refusal and returns its error.
 func (g *Guard) refuse(ctx context.Context, err error, by credential, what string) error {
 	reason := map[codes.Code]string{
 		codes.Unauthenticated: unauthenticated, codes.PermissionDenied: forbidden, codes.ResourceExhausted: tooMany,

@@ -37,7 +37,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// fakeAPI is a Kubernetes API server. A token is USER[@NODE][ AUDIENCE].
+// fakeAPI is a fake Kubernetes API server. A token has the form USER[@NODE][ AUDIENCE].
 type fakeAPI struct {
 	mu      sync.Mutex
 	away    bool
@@ -104,7 +104,7 @@ func reviewed(t *testing.T) (*Guard, *fakeAPI) {
 	return g, api
 }
 
-// from is the context of a call with a token.
+// from returns the context of a call with a token.
 func from(ctx context.Context, token string) context.Context {
 	ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1}})
 	if token != "" {
@@ -144,7 +144,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}
 }
 
-// Each method of the API is an action: one that is forgotten is open to nobody.
+// Each method of the API has an action. A method without an action is refused for all callers.
 func TestAllMethodsAreActions(t *testing.T) {
 	for _, service := range []grpc.ServiceDesc{pb.WitnessService_ServiceDesc, pb.ReportService_ServiceDesc} {
 		var names []string
@@ -213,7 +213,7 @@ func TestAStreamEndsWhenItsTokenDoes(t *testing.T) {
 				return false
 			}
 		}
-		// While the API server is away, nothing says that it is not good any more.
+		// While the API server is unavailable, the credential stays valid.
 		api.change(func() { api.away = true })
 		time.Sleep(10 * recheckEvery)
 		synctest.Wait()
@@ -286,7 +286,7 @@ func TestWrongTokensAskTheAPIServerFewTimes(t *testing.T) {
 }
 
 func TestCallsOfOneAreLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // where no time passes but that of the test
+	synctest.Test(t, func(t *testing.T) { // synthetic time: only the test makes time pass
 		const other = "system:serviceaccount:shop:dashboard"
 		g, api := reviewed(t)
 		api.may[other+" list owners"] = true
@@ -356,8 +356,8 @@ func TestWatchesAreLimited(t *testing.T) {
 	}
 }
 
-// One agent's token is not good for as many streams as there are connections; that of
-// another node's is not counted with it, nor is who may report for any node.
+// One agent's token cannot open an unlimited number of streams. The streams of another node's
+// agent are counted separately, and those of an agent of any node are not limited.
 func TestReportStreamsAreLimited(t *testing.T) {
 	g, _ := reviewed(t)
 	registry := prometheus.NewRegistry()
@@ -467,7 +467,7 @@ func TestAddressesOfCallers(t *testing.T) {
 	}
 }
 
-// An agent whose certificate names no node would be one of all nodes.
+// A certificate of an agent without a name would be valid for all nodes.
 func TestACertificateWithoutANameIsOfNobody(t *testing.T) {
 	c, err := certified(&x509.Certificate{Subject: pkix.Name{Organization: []string{AgentsGroup}}})
 	if status.Code(err) != codes.Unauthenticated {
@@ -475,7 +475,7 @@ func TestACertificateWithoutANameIsOfNobody(t *testing.T) {
 	}
 }
 
-// Whoever is called so is somebody.
+// A certificate with the name "anonymous" is an authenticated caller.
 func TestSomebodyMayBeCalledAnonymous(t *testing.T) {
 	c, err := certified(&x509.Certificate{Subject: pkix.Name{CommonName: "anonymous", Organization: []string{OperatorsGroup}}})
 	if err != nil || c.Name() != "anonymous" {
@@ -522,7 +522,7 @@ func TestAStreamEndsWhenItsCertificateDoes(t *testing.T) {
 	})
 }
 
-// slowAPI takes its time.
+// slowAPI is a fake API server that answers slowly.
 type slowAPI struct {
 	*fakeAPI
 	takes time.Duration
@@ -577,8 +577,8 @@ func TestWithoutTheAPIServerItsOwnTokensAreGoodForAWhile(t *testing.T) {
 	})
 }
 
-// Who says nothing more after it has begun to call must not fill the memory: neither by
-// calls that anybody may make, nor by a token that is not known yet.
+// A client that starts a call and sends nothing more must not use up memory, neither with
+// calls that need no authentication nor with an unknown token.
 func TestCallsThatDoNotComeAreFewAndEnd(t *testing.T) {
 	for _, c := range []struct{ token, method string }{
 		{"wrong", pb.WitnessService_ListOwners_FullMethodName},
@@ -663,7 +663,7 @@ func TestAWatchOfRESTIsToldThatItsTokenIsOver(t *testing.T) {
 	})
 }
 
-// connect serves, and connects to it.
+// connect serves s and returns a connection to it.
 func connect(t *testing.T, s *grpc.Server) *grpc.ClientConn {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)

@@ -9,20 +9,20 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Group is the API group by which Kubernetes' RBAC knows our resources.
+// Group is the API group of our resources in Kubernetes RBAC.
 const Group = "ipwitness.io"
 
-// Action is what a caller wants to do, as RBAC says it: a verb, and a resource of
-// Group or else a path.
+// Action is what a caller wants to do, in terms of RBAC: a verb, and either a resource of
+// Group or a path.
 type Action struct {
 	Verb, Resource, Subresource, Path string
-	// report tells that it is an agent's.
+	// report means that only agents may do it.
 	report bool
-	// open tells that anybody may do it.
+	// open means that all callers may do it.
 	open bool
 }
 
-// changes tells whether it changes anything.
+// changes reports whether the action modifies anything.
 func (a Action) changes() bool { return a.Verb == "create" }
 
 func (a Action) String() string {
@@ -37,10 +37,10 @@ func (a Action) String() string {
 	return a.Verb + " " + a.Resource
 }
 
-// metrics is what Prometheus does.
+// metrics is the action of a scrape by Prometheus.
 var metrics = Action{Verb: "get", Path: "/metrics"}
 
-// actions are what the methods of gRPC do. A call of REST is one of them.
+// actions has the action of each gRPC method. REST calls are calls of these methods.
 var actions = map[string]Action{
 	pb.ReportService_Report_FullMethodName:               {report: true},
 	pb.WitnessService_ListOwners_FullMethodName:          {Verb: "list", Resource: "owners"},
@@ -56,8 +56,8 @@ var actions = map[string]Action{
 	pb.WitnessService_ListNodes_FullMethodName:           {Verb: "list", Resource: "nodes"},
 }
 
-// action is what a method does. What the API is, is no secret; whether the server is
-// well, probes ask that show nothing.
+// action returns the action of a method. Reflection is open, because the API's definition is
+// public. Health checks are open, because probes have no credentials.
 func action(method string) (Action, error) {
 	if a, ok := actions[method]; ok {
 		return a, nil

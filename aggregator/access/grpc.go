@@ -17,20 +17,19 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// recheckEvery is how often the caller of a stream is asked again whether it still
-// is who it was.
+// recheckEvery is how often the credential of a stream is checked again.
 const recheckEvery = time.Minute
 
-// callerKey is where a context has its *Caller.
+// callerKey is the key of the *Caller in a context.
 type callerKey struct{}
 
-// Of gives who calls; nil for what comes from this process itself.
+// Of returns the caller of a method. It is nil for calls within this process.
 func Of(ctx context.Context) *Caller {
 	c, _ := ctx.Value(callerKey{}).(*Caller)
 	return c
 }
 
-// Revoked is closed when the caller of a stream is not any more who it was.
+// Revoked returns a channel that is closed when the credential of a stream is no longer valid.
 func Revoked(ctx context.Context) <-chan struct{} {
 	if c := Of(ctx); c != nil {
 		return c.revoked
@@ -38,7 +37,7 @@ func Revoked(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
-// ErrRevoked ends the streams of a caller that is not any more who it was.
+// ErrRevoked ends a stream whose credential is no longer valid.
 var ErrRevoked = status.Error(codes.Unauthenticated, "the token or certificate by which this stream was opened is not good any more: come again with a new one")
 
 // Outside returns the options of a server that is reachable from the network: the guard checks
@@ -49,21 +48,21 @@ func (g *Guard) Outside(codec encoding.CodecV2) []grpc.ServerOption {
 	}
 }
 
-// tap refuses who shows no token and may not call, before anything of the call is read.
-// gRPC reads the whole message of a call before it asks unary, and those of calls that
-// are open to anybody: few of one address may be under way, and not for long. It is
-// called with a lock of the connection held: it asks nobody.
+// tap refuses calls before any message is read. It checks the rights of callers without a
+// token. gRPC reads the whole message of a unary call before the interceptor runs, so tap also
+// limits the number and duration of such calls per address. It makes no requests, because it
+// is called with a lock of the connection held.
 func (g *Guard) tap(ctx context.Context, info *tap.Info) (tapped context.Context, err error) {
 	aside(func() { tapped, err = g.receiveCall(ctx, info) })
 	return tapped, err
 }
 
-// receiveCall is tap.
+// receiveCall implements tap.
 func (g *Guard) receiveCall(ctx context.Context, info *tap.Info) (context.Context, error) {
 	by := shownBy(ctx, info.Header)
 	what, err := action(info.FullMethodName)
 	if err != nil {
-		return ctx, nil // of what there is not, gRPC itself says so
+		return ctx, nil // gRPC reports unknown methods itself
 	}
 	if by.token == "" {
 		_, err = g.admit(ctx, by, what)
@@ -74,9 +73,9 @@ func (g *Guard) receiveCall(ctx context.Context, info *tap.Info) (context.Contex
 	return ctx, g.refuse(ctx, err, by, what.String())
 }
 
-// aside calls a function in a goroutine of its own and waits until it returns. A connection keeps the
-// goroutines of its transport and of its streams, and their stacks hardly ever shrink: checking a
-// caller there would double both.
+// aside calls a function in a goroutine of its own and waits until it returns. The goroutines
+// of a connection's transport and streams live as long as the connection, and their stacks
+// hardly ever shrink. Checking a caller there would double the size of both.
 func aside(call func()) {
 	done := make(chan struct{})
 	go func() {
@@ -86,7 +85,7 @@ func aside(call func()) {
 	<-done
 }
 
-// unary has a server's calls pass the guard.
+// unary is the interceptor of unary calls.
 func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	ctx, end, err := g.enter(ctx, info.FullMethod, false)
 	if err != nil {
@@ -100,7 +99,7 @@ func (g *Guard) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, 
 	return newReply(ctx, message, end), nil
 }
 
-// stream has a server's streams pass the guard.
+// stream is the interceptor of streams.
 func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	var entered context.Context
 	var end func()
@@ -113,16 +112,16 @@ func (g *Guard) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	return next(srv, guarded{stream, entered})
 }
 
-// guarded is a stream whose context knows the caller.
+// guarded is a stream whose context has the caller.
 type guarded struct {
 	grpc.ServerStream
 	ctx context.Context
 }
 
-// Context is for grpc.ServerStream.
+// Context implements grpc.ServerStream.
 func (s guarded) Context() context.Context { return s.ctx }
 
-// enter lets a call of gRPC in, or says why not.
+// enter admits a gRPC call, or returns why it is refused.
 func (g *Guard) enter(ctx context.Context, method string, stream bool) (context.Context, func(), error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	by := shownBy(ctx, md)
@@ -137,7 +136,7 @@ func (g *Guard) enter(ctx context.Context, method string, stream bool) (context.
 	return ctx, func() {}, g.refuse(ctx, err, by, method)
 }
 
-// shownBy is what a call of gRPC shows.
+// shownBy returns the credential of a gRPC call.
 func shownBy(ctx context.Context, md metadata.MD) (by credential) {
 	if p, ok := peer.FromContext(ctx); ok {
 		by.remote = address(p.Addr.String())
@@ -150,7 +149,7 @@ func shownBy(ctx context.Context, md metadata.MD) (by credential) {
 	return by
 }
 
-// admit says who wants to do something, if it may.
+// admit authenticates and authorizes a caller.
 func (g *Guard) admit(ctx context.Context, by credential, what Action) (*Caller, error) {
 	c, err := g.authenticate(ctx, by, what.report)
 	if err != nil {
@@ -159,7 +158,8 @@ func (g *Guard) admit(ctx context.Context, by credential, what Action) (*Caller,
 	return c, g.authorize(ctx, c, what)
 }
 
-// begin counts what a caller does, and looks after the caller of a stream until it ends.
+// begin applies the limits to a call. For a stream, it also checks the credential again at
+// intervals. The caller calls end when the call is over.
 func (g *Guard) begin(ctx context.Context, c *Caller, what Action, stream bool) (context.Context, func(), error) {
 	if !what.report {
 		if err := g.limits.call(c); err != nil {
@@ -187,8 +187,9 @@ func (g *Guard) begin(ctx context.Context, c *Caller, what Action, stream bool) 
 	return context.WithValue(ctx, callerKey{}, c), end, nil
 }
 
-// recheck closes revoked once the caller may not do any more what it does, until stop is called.
-// While nobody can say so, it may. A timer runs the checks: a stream needs no goroutine for them.
+// recheck checks the credential at intervals until stop is called, and closes revoked once the
+// caller may no longer do what it does. If the check is impossible, the caller keeps its
+// rights. A timer runs the checks, so that a stream needs no goroutine for them.
 func (g *Guard) recheck(ctx context.Context, c *Caller, what Action) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var mu sync.Mutex // guards timer
@@ -217,7 +218,7 @@ func (g *Guard) recheck(ctx context.Context, c *Caller, what Action) (stop func(
 	}
 }
 
-// bearer is the token of an Authorization header; empty for another kind.
+// bearer returns the token of an Authorization header, or the empty string for other schemes.
 func bearer(header string) string {
 	scheme, token, ok := strings.Cut(header, " ")
 	if !ok || !strings.EqualFold(scheme, "bearer") {
@@ -226,7 +227,7 @@ func bearer(header string) string {
 	return strings.TrimSpace(token)
 }
 
-// address is the IP address of HOST:PORT.
+// address returns the IP address of HOST:PORT.
 func address(hostport string) netip.Addr {
 	a, _ := netip.ParseAddrPort(hostport)
 	return a.Addr().Unmap().WithZone("")

@@ -8,11 +8,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Refusal answers a request of HTTP with an error.
+// Refusal answers an HTTP request with an error.
 type Refusal func(w http.ResponseWriter, r *http.Request, err error)
 
-// REST finds out who sends requests of the API. What they may do is decided by the
-// method of gRPC that they become: see EnterREST.
+// REST authenticates the callers of REST requests. EnterREST authorizes them later, once the
+// gRPC method of the request is known.
 func (g *Guard) REST(next http.Handler, refuse Refusal) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by := shown(r)
@@ -26,7 +26,7 @@ func (g *Guard) REST(next http.Handler, refuse Refusal) http.Handler {
 	})
 }
 
-// Metrics lets through who may read metrics.
+// Metrics admits requests of callers that may read metrics.
 func (g *Guard) Metrics(next http.Handler, refuse Refusal) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by := shown(r)
@@ -43,14 +43,14 @@ func (g *Guard) Metrics(next http.Handler, refuse Refusal) http.Handler {
 	})
 }
 
-// answer401 says by what a caller can say who it is (RFC 9110, section 11.6.1).
+// answer401 sets the header that names the authentication scheme (RFC 9110, section 11.6.1).
 func answer401(w http.ResponseWriter, err error) {
 	if status.Code(err) == codes.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="ipwitness"`)
 	}
 }
 
-// shown is what a request shows.
+// shown returns the credential of a request.
 func shown(r *http.Request) credential {
 	by := credential{token: bearer(r.Header.Get("Authorization")), remote: address(r.RemoteAddr), host: r.Host}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
@@ -60,8 +60,9 @@ func shown(r *http.Request) credential {
 	return by
 }
 
-// EnterREST lets a call of gRPC in that a request has become, or returns why not. ctx is that of the
-// request, which has passed REST. The caller calls end when the call is over.
+// EnterREST admits the gRPC call that a REST request has become, or returns why it is refused.
+// ctx is the context of the request, which has passed REST. The caller calls end when the call
+// is over.
 func (g *Guard) EnterREST(ctx context.Context, method string, stream bool) (_ context.Context, end func(), err error) {
 	c := Of(ctx)
 	if c == nil {

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// callsPerSecond is how many calls one caller may make in the long run, and
-	// callsAtOnce how many at once. A watch is one.
+	// callsPerSecond limits the average rate of one caller's calls, and callsAtOnce a burst. A
+	// watch counts as one call.
 	callsPerSecond, callsAtOnce = 500, 1000
-	// failuresPerSecond is how many tokens of one address may be wrong.
+	// failuresPerSecond and failuresAtOnce limit the rejected tokens from one address.
 	failuresPerSecond, failuresAtOnce = 5, 50
 	// maxWatches limits the open watches of all callers, watchesOfOne those of one caller. A
 	// watch whose client does not read takes up to half a megabyte until it is disconnected.
@@ -24,8 +24,8 @@ const (
 	// reportsOfOne limits the open report streams of one node's agent. An agent needs one
 	// stream; half-open ones end within seconds. Each stream may hold a message of 4 MiB.
 	reportsOfOne = 20
-	// incoming is how many calls of gRPC, but for streams of those who may, of one
-	// address are under way, and callWithin how long one may take.
+	// incoming limits the concurrent gRPC calls from one address, and callWithin limits the
+	// time of each. Streams of authorized callers are not counted.
 	incoming, callWithin = 64, 30 * time.Second
 	// maxAnswers limits the unary calls of all callers that are in progress, answersOfOne those
 	// of one caller. A call is in progress until its answer has been read. Further calls wait
@@ -36,11 +36,11 @@ const (
 	// takenWithin is the time that a gRPC client has to read an answer before its connection is
 	// closed. For REST, the HTTP server sets its own limit.
 	takenWithin = time.Minute
-	// maxCallers is how many callers are remembered.
+	// maxCallers is the number of callers that are remembered.
 	maxCallers = 10_000
 )
 
-// limits keep one caller from taking what is there for all.
+// limits keeps one caller from using up shared resources.
 type limits struct {
 	mu       *sync.Mutex
 	calls    map[string]*rate.Limiter
@@ -49,7 +49,7 @@ type limits struct {
 	reports  map[string]int
 	incoming map[netip.Addr]int
 	answers  map[string]*answers
-	answered *semaphore.Weighted // of all callers
+	answered *semaphore.Weighted // for all callers together
 	open     *int
 	log      *rate.Limiter
 }
@@ -68,7 +68,7 @@ func newLimits() limits {
 	}
 }
 
-// limiter gives the limiter of a key; one that is forgotten is as good as new.
+// limiter returns the limiter of a key. A forgotten key starts again with a full limiter.
 func limiter[K comparable](of map[K]*rate.Limiter, key K, perSecond, burst int) *rate.Limiter {
 	l := of[key]
 	if l == nil {
@@ -81,7 +81,7 @@ func limiter[K comparable](of map[K]*rate.Limiter, key K, perSecond, burst int) 
 	return l
 }
 
-// key is by what a caller is counted.
+// key returns the name that a caller's calls are counted under.
 func (c *Caller) key() string {
 	if c.name == "" {
 		return c.from.remote.String()
@@ -139,7 +139,7 @@ func (l *limits) answer(ctx context.Context, c *Caller) (end func(), err error) 
 		"too many calls at once: %d are the most for one caller, and %d for all, until their answers are read; try again", answersOfOne, maxAnswers)
 }
 
-// watch counts a watch, until it is ended.
+// watch counts a watch until end is called.
 func (l *limits) watch(c *Caller) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,7 +159,8 @@ func (l *limits) watch(c *Caller) (end func(), err error) {
 	}, nil
 }
 
-// report counts a report stream, until it is ended; none of who may report for any node.
+// report counts a report stream until end is called. It does not count callers that may report
+// for any node.
 func (l *limits) report(c *Caller) (end func(), err error) {
 	if c.node == "" {
 		return func() {}, nil
@@ -180,7 +181,7 @@ func (l *limits) report(c *Caller) (end func(), err error) {
 	}, nil
 }
 
-// come counts a call of an address until it ends, which it does in time.
+// come counts a call from an address until its context ends, which callWithin limits.
 func (l *limits) come(ctx context.Context, a netip.Addr) (context.Context, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -200,7 +201,7 @@ func (l *limits) come(ctx context.Context, a netip.Addr) (context.Context, error
 	return ctx, nil
 }
 
-// try refuses another token of an address, if many were wrong.
+// try returns an error if too many tokens from an address were rejected.
 func (l *limits) try(a netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,5 +217,6 @@ func (l *limits) failed(a netip.Addr) {
 	limiter(l.failures, a, failuresPerSecond, failuresAtOnce).Allow()
 }
 
-// mayLog keeps refusals from filling the log.
+// mayLog reports whether a refusal may be logged now. This keeps refusals from flooding the
+// log.
 func (l *limits) mayLog() bool { return l.log.Allow() }

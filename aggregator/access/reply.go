@@ -9,9 +9,9 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// gRPC encodes the whole answer of a unary call into memory and ends the call before the client
-// has read the answer. Therefore a call stays in progress here until the buffer of its answer
-// is released. A client that does not read the answer is disconnected.
+// gRPC encodes the whole answer of a unary call into memory and ends the call before the
+// client has read the answer. To bound that memory, a call here stays in progress until the
+// buffer of its answer is released. A client that does not read the answer is disconnected.
 
 // A Connection is a peer's address (net.Addr) whose connection can be closed.
 type Connection interface{ HangUp() }
@@ -59,7 +59,7 @@ func (c answering) Marshal(v any) (mem.BufferSlice, error) {
 	defer encoded.Free()
 	raw := encoded.Materialize()
 	if mem.IsBelowBufferPoolingThreshold(cap(raw)) {
-		a.taken() // so small a buffer is not pooled
+		a.taken() // gRPC does not pool small buffers, so Put is not called for them
 	}
 	return mem.BufferSlice{mem.NewBuffer(&raw, a)}, nil
 }

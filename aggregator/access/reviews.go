@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// believed is how long a positive answer is used, denied how long a negative one:
-	// new rights take effect soon.
+	// believed is how long a positive answer is valid, and denied how long a negative one. The
+	// latter is short so that new rights take effect soon.
 	believed = time.Minute
 	denied   = 5 * time.Second
-	// withoutAPI is how long a positive answer is used while the API server is away.
+	// withoutAPI is how long a positive answer is valid while the API server is unavailable.
 	withoutAPI = 15 * time.Minute
-	// reviewWithin limits the time of a review, atOnce the number of reviews in progress.
+	// reviewWithin limits the duration of a review, and atOnce the number of concurrent
+	// reviews.
 	reviewWithin = 10 * time.Second
 	atOnce       = 64
-	// maxReviews is the maximum number of answers that are kept.
+	// maxReviews limits the number of stored answers.
 	maxReviews = 20_000
 )
 
 // reviews asks Kubernetes about tokens and rights, and keeps the answers for a while.
 //
-// It does not use the delegating authenticator and authorizer of k8s.io/apiserver. Those
-// cannot use an answer for longer while the API server is away, nor limit the reviews
-// that wrong tokens cause, and they need 24 MB of program and 15 MB of memory, in each
-// agent too.
+// It does not use the delegating authenticator and authorizer of k8s.io/apiserver. They cannot
+// use an answer for longer while the API server is unavailable, and they cannot limit the
+// reviews that wrong tokens cause. They would also add 24 MB to the program and 15 MB to the
+// memory of the aggregator and of each agent.
 type reviews struct {
 	ask   Reviewer
 	slots chan struct{}

@@ -14,8 +14,8 @@ import (
 // shortestToken is the minimum length of a token, so that it cannot be guessed.
 const shortestToken = 16
 
-// tokens are the bearer tokens of a file, which is read again when it changes. Only their
-// hashes are kept.
+// tokens has the bearer tokens of a file, which is read again when it changes. Only their
+// hashes are stored.
 type tokens struct {
 	name string
 	log  *slog.Logger
@@ -44,7 +44,7 @@ func (t *tokens) find(token string) *Caller {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refresh()
-	// The time to look up a hash does not reveal how much of a token is right.
+	// A lookup by hash does not leak through its timing how much of a token is right.
 	c, ok := t.callers[sha256.Sum256([]byte(token))]
 	if !ok {
 		return nil

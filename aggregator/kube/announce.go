@@ -44,15 +44,15 @@ const (
 	// Events per second and in a burst; an event of one name is written once per eventPause.
 	eventRate, eventBurst = 10, 50
 	eventPause            = 10 * time.Second
-	// maxQueue is how many announcements wait at most. They wait no longer than lately.
+	// maxQueue is the maximum number of queued announcements. They wait no longer than lately.
 	maxQueue = 1000
-	// maxSaidConflicts is how many conflicts and findings are remembered.
+	// maxSaidConflicts is the maximum number of conflicts and findings that are remembered.
 	maxSaidConflicts = 20000
 	// maxFindingTargets is the number of pods and nodes that get events about one finding.
 	maxFindingTargets = 32
 	// rightsAgain is the time after which a forbidden request is tried again.
 	rightsAgain = 10 * time.Minute
-	// writeWithin is how long writing one event may take.
+	// writeWithin is the timeout of writing one event.
 	writeWithin = 10 * time.Second
 )
 
@@ -81,8 +81,8 @@ type target struct{ namespace, name, uid, node string }
 // announcement is a conflict or finding to write events about.
 type announcement struct {
 	id, address string
-	// reason is the reason of the event while the conflict lasts, over the reason once it
-	// has ended. mark is the annotation that holds the id.
+	// reason is the event's reason while the conflict lasts, and over its reason once the
+	// conflict has ended. mark is the annotation that has the id.
 	reason, over, mark string
 	finding            bool
 	resolved           bool
@@ -90,7 +90,7 @@ type announcement struct {
 	// again means that it is another episode of a conflict that was announced before.
 	again   bool
 	since   time.Time // when it was queued
-	due     time.Time // when it is to be written; zero for immediately
+	due     time.Time // when to write it; zero for immediately
 	summary string
 	first   string // the first step of the remedy
 	runbook string
@@ -112,8 +112,8 @@ type announcer struct {
 	limiter flowcontrol.RateLimiter
 	bell    chan struct{}
 	pause   time.Duration // eventPause
-	// written is when an event of each name was last written, refused until when nothing
-	// is written into a namespace because it is forbidden. Only run uses them.
+	// written is when an event of each name was last written. refused is the time until which
+	// nothing is written to a namespace that forbids it. Only run uses them.
 	written, refused map[string]time.Time
 
 	mu    sync.Mutex
@@ -121,7 +121,7 @@ type announcer struct {
 	queue []*announcement
 }
 
-// saidOf is what was announced about one conflict or finding.
+// saidOf is the record of the announcements about one conflict or finding.
 type saidOf struct {
 	detected time.Time
 	again    bool
@@ -187,7 +187,7 @@ func podOf(o *pb.Owner) target {
 	return target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
 }
 
-// say queues what is new in an announcement.
+// say queues the new parts of an announcement.
 func (a *announcer) say(n *announcement, about []target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -329,7 +329,7 @@ func (a *announcer) done(n *announcement) {
 // run writes queued announcements until ctx ends.
 func (a *announcer) run(ctx context.Context) {
 	backoff := firstBackoff
-	var next time.Time // when to continue; zero for at the next announcement
+	var next time.Time // when to continue; zero to wait for the next announcement
 	deaf := false      // nothing can be written until next
 	for {
 		bell, timer := a.bell, (<-chan time.Time)(nil)
@@ -442,7 +442,7 @@ func (a *announcer) problem(text string) {
 	a.cluster.mu.Unlock()
 }
 
-// remember notes when an event was written.
+// remember records that an event was written now.
 func (a *announcer) remember(name string) {
 	now := time.Now()
 	if len(a.written) >= maxQueue {
@@ -484,8 +484,8 @@ func (a *announcer) event(n *announcement, t target) *corev1.Event {
 	}
 }
 
-// eventName returns the name of an event. All replicas use the same name, also after a
-// restart, so that no event is written twice.
+// eventName returns the name of an event. All replicas derive the same name, even after a
+// restart, so no event is written twice.
 func eventName(object, id, reason, uid string) string {
 	sum := sha256.Sum256([]byte(id + "\x00" + reason + "\x00" + uid))
 	const longest = 253 // of a DNS name: RFC 1123
@@ -530,10 +530,10 @@ func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Even
 		return failed, fmt.Errorf("read event %s/%s: %w", event.Namespace, event.Name, err)
 	}
 	if before.Annotations[detectedNote] == event.Annotations[detectedNote] {
-		return known, nil // another replica wrote it, or this one before a restart
+		return known, nil // written by another replica, or by this one before a restart
 	}
 	if !before.LastTimestamp.Time.Before(n.detected.Truncate(time.Second)) {
-		return known, nil // a replica wrote it that detected the conflict at another time
+		return known, nil // another replica wrote it, which detected the conflict at another time
 	}
 	if !n.again {
 		over, err := a.over(ctx, n, &before)
@@ -555,8 +555,8 @@ func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Even
 	return repeated, err
 }
 
-// over reports whether the episode of an event has ended: the event with the opposite
-// reason was written after it.
+// over reports whether the episode of an event has ended, that is, whether the event with the
+// opposite reason was written after it.
 func (a *announcer) over(ctx context.Context, n *announcement, before *corev1.Event) (bool, error) {
 	opposite := n.over
 	if n.resolved {

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// conflictOf is a conflict of pods, by NAME@NODE, or of nodes, by @NODE.
+// conflictOf returns a conflict of pods (NAME@NODE) or nodes (@NODE).
 func conflictOf(namespace, address string, state pb.Conflict_State, owners ...string) *pb.Conflict {
 	c := &pb.Conflict{
 		Id: namespace + strings.ReplaceAll(address, ".", ""), Address: address, State: state,
@@ -34,7 +34,7 @@ func conflictOf(namespace, address string, state pb.Conflict_State, owners ...st
 	return c
 }
 
-// events are those about an object, as TYPE REASON COUNT.
+// events returns the events about an object, as TYPE REASON COUNT.
 func (l *lab) events(kind, name string) []string {
 	l.Helper()
 	namespace := l.namespace
@@ -48,7 +48,7 @@ func (l *lab) events(kind, name string) []string {
 	return lines
 }
 
-// counted is how often something became of an event.
+// counted returns the number of events with a result.
 func (m *mirrored) counted(r result) uint64 { return m.announcer.counts[r].Load() }
 
 func TestEventsOfAConflict(t *testing.T) {
@@ -88,7 +88,7 @@ func TestEventsOfAConflict(t *testing.T) {
 		t.Errorf("kubectl describe node:\n%s", described)
 	}
 
-	// Another replica, or we anew: they find the same conflict at another time.
+	// Another replica, or this one after a restart, detects the same conflict at another time.
 	m.stop()
 	again := l.mirror(rich)
 	again.awaitState(pb.Kubernetes_LIVE)
@@ -100,7 +100,7 @@ func TestEventsOfAConflict(t *testing.T) {
 		t.Errorf("after a restart: got %q, want %q", got, want)
 	}
 
-	// It is over, also for a pod that is no owner any more.
+	// The conflict is over. This is also announced for a former owner.
 	over := proto.CloneOf(conflict)
 	over.State, over.Owners = pb.Conflict_RESOLVED, over.Owners[1:]
 	for range 2 {
@@ -115,7 +115,7 @@ func TestEventsOfAConflict(t *testing.T) {
 		}
 	}
 
-	// Another episode counts on, whoever finds it.
+	// Another episode increases the count, even if another replica detects it.
 	again.stop()
 	third := l.mirror(rich)
 	third.awaitState(pb.Kubernetes_LIVE)
@@ -131,7 +131,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	}
 }
 
-// Events wait for the API server.
+// Events wait until the API server is back.
 func TestEventsOfAConflictWhileTheAPIServerIsAway(t *testing.T) {
 	l := newLab(t)
 	l.node("away-node", "10.99.6.0/24")
@@ -146,7 +146,7 @@ func TestEventsOfAConflictWhileTheAPIServerIsAway(t *testing.T) {
 	m.until("the events are written", func() bool { return m.counted(written) == 2 })
 }
 
-// Of a conflict that comes and goes, the last word is how it is.
+// If a conflict comes and goes, the last event is about its last state.
 func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 	l := newLab(t)
 	l.node("flap-node", "10.99.9.0/24")
@@ -167,8 +167,9 @@ func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 	}
 	conflict.State, conflict.DetectedAt = pb.Conflict_CONFIRMED, timestamppb.New(time.Now().Add(time.Minute))
 	m.Announce(conflict)
-	// Of the pod and the node, the first of each are written, and all others wait: three
-	// episodes, and the beginning of the last. However long that took, an hour goes by now.
+	// The first conflict and the first resolved event of the pod and the node are written. All
+	// later ones wait: three episodes and the start of a fourth. Pretend that an hour has
+	// passed.
 	m.until("all others wait", func() bool { return m.counted(limited) == 2*(2*3+1) })
 	a.mu.Lock()
 	for _, n := range a.queue {
@@ -185,7 +186,7 @@ func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 	when := func(reason string) string {
 		return l.kube("get", "events", "--namespace", l.namespace, "--field-selector", "reason="+reason, "--output", "jsonpath={.items[0].lastTimestamp}")
 	}
-	if over, is := when(resolvedReason), when(conflictReason); over > is { // to the second
+	if over, is := when(resolvedReason), when(conflictReason); over > is { // timestamps have a resolution of one second
 		t.Errorf("the last word is that it is over, at %s, and it came again at %s", over, is)
 	}
 }
@@ -217,7 +218,7 @@ func TestMissingRights(t *testing.T) {
 	m.Announce(conflictOf(l.namespace, "10.99.7.7", pb.Conflict_CONFIRMED, "one@poor-node"))
 	m.until("it is said that events are forbidden", func() bool { return problems("may not write Events: ") == 1 })
 
-	// What is granted works, without a restart.
+	// Newly granted rights take effect without a restart.
 	l.apply(`
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -231,7 +232,7 @@ subjects: [{kind: ServiceAccount, name: poor, namespace: outside}]
 	})
 }
 
-// What explains a conflict.
+// Related returns the facts that explain a conflict.
 func TestRelatedOfARealAPI(t *testing.T) {
 	l := newLab(t)
 	l.node("related-node1", "10.99.8.0/24")
@@ -315,7 +316,7 @@ func TestEventsOfAFinding(t *testing.T) {
 	m.until("it is written", func() bool { return m.counted(written) == 2 })
 	check("Warning AddressBookedElsewhere 1")
 
-	// Another replica finds the same, and then sees that it is over.
+	// Another replica finds the same conflict, and then that it is over.
 	other := l.mirror(rich)
 	other.awaitState(pb.Kubernetes_LIVE)
 	other.AnnounceFinding(finding, false)

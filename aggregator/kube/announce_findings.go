@@ -41,9 +41,9 @@ func findingReason(kind string) string {
 	return b.String()
 }
 
-// AnnounceFinding queues Events about a finding of at least WARNING, or about its end: on
-// the pods that hold the address and the nodes concerned, at most maxFindingTargets.
-// Repeating it for the same state has no effect.
+// AnnounceFinding queues Events about a finding of at least WARNING, or about its end. The
+// Events are about the pods that hold the address and the nodes concerned, at most
+// maxFindingTargets. Repeating it for the same state has no effect.
 func (c *Cluster) AnnounceFinding(finding *pb.Finding, over bool) {
 	if c == nil || finding.GetSeverity() < pb.Finding_WARNING && !over {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// queued are what waits to be written, a word for each.
+// queued returns the queued announcements, one word for each.
 func queued(c *Cluster) string {
 	a := &c.announcer
 	a.mu.Lock()
@@ -66,7 +66,7 @@ func TestWhatIsAnnounced(t *testing.T) {
 	announce("one that was acknowledged to its end", "")
 }
 
-// What waits for the API server is bounded, and the newest of it is kept.
+// The queue for an unreachable API server is bounded and keeps the newest announcements.
 func TestAnnouncementsAreBounded(t *testing.T) {
 	c := knowing(t, func(*Cluster) {})
 	for i := range maxQueue + 7 {
@@ -116,7 +116,7 @@ func TestTextOfAnEvent(t *testing.T) {
 	}
 }
 
-// Where one namespace takes no event (a quota, an admission webhook), the others do.
+// If one namespace rejects events (by a quota or an admission webhook), others still get them.
 func TestOneNamespaceThatTakesNoEvents(t *testing.T) {
 	f := newFakeAPI(t)
 	f.quota = "full"
@@ -170,7 +170,8 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	queued(c)
 	announce("over again", true, "")
 
-	// Of one that concerns hundreds, some are told; and a conflict before it.
+	// A finding that concerns hundreds of pods is announced for some of them. Conflicts come
+	// first.
 	finding = &pb.Finding{Kind: "some-thing", Id: "many", Address: "10.0.0.0/16", Severity: pb.Finding_WARNING, DetectedAt: timestamppb.Now()}
 	for i := range 500 {
 		finding.Owners = append(finding.Owners, conflictOf("default", "", pb.Conflict_CONFIRMED, fmt.Sprintf("p%d@n1", i)).Owners...)

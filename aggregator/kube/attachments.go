@@ -11,10 +11,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// attachment is what is kept of a NetworkAttachmentDefinition whose addresses
-// whereabouts gives.
+// attachment is the part of a NetworkAttachmentDefinition that ipwitness uses. Only
+// definitions with whereabouts as their IPAM have one.
 type attachment struct {
-	// name is that of the CNI network, plugin and device are its type and what it is on.
+	// name is the name of the CNI network, plugin is the plugin's type, and device is the
+	// master interface or bridge.
 	name, plugin, device string
 	// network is whereabouts' network_name.
 	network  string
@@ -22,13 +23,13 @@ type attachment struct {
 	ranges   []attachedRange
 }
 
-// attachedRange is one of the ranges that a network has addresses of.
+// attachedRange is an address range of a network.
 type attachedRange struct {
 	prefix netip.Prefix
-	// first and last narrow it, where they are set.
+	// first and last narrow the prefix if they are valid.
 	first, last netip.Addr
 	exclude     []netip.Prefix
-	// slice is how long the prefix is that each node has of it; 0 where it is not divided.
+	// slice is the prefix length of each node's slice; 0 if the range is not divided.
 	slice int
 }
 
@@ -46,7 +47,8 @@ func sameAttachment(a, b *attachment) bool {
 		})
 }
 
-// cniConfig is what is used of a CNI configuration: of one plugin, or of a list.
+// cniConfig has the fields that ipwitness uses of a CNI configuration, which is either a
+// single plugin or a list of plugins.
 type cniConfig struct {
 	Name    string       `json:"name"`
 	Type    string       `json:"type"`
@@ -63,7 +65,7 @@ type cniConfig struct {
 	} `json:"ipam"`
 }
 
-// cniRange is a range of addresses in a configuration of whereabouts.
+// cniRange is an address range in a whereabouts configuration.
 type cniRange struct {
 	Range   string   `json:"range"`
 	First   string   `json:"range_start"`
@@ -71,8 +73,8 @@ type cniRange struct {
 	Exclude []string `json:"exclude"`
 }
 
-// readAttachment keeps of a NetworkAttachmentDefinition what is used; nothing of one
-// that whereabouts does not serve, or whose configuration is on the nodes.
+// readAttachment returns the record of a NetworkAttachmentDefinition. The record is nil if
+// whereabouts does not serve the network, or if its configuration is on the nodes.
 func readAttachment(o runtime.Object) (key, *attachment) {
 	definition, ok := o.(*object)
 	if !ok {
@@ -95,7 +97,7 @@ func readAttachment(o runtime.Object) (key, *attachment) {
 	}
 	a := &attachment{name: strings.Clone(config.Name), plugin: strings.Clone(plugin.Type), device: strings.Clone(plugin.Master), network: strings.Clone(plugin.IPAM.Network)}
 	if a.name == "" {
-		a.name = definition.Name // as Multus has it
+		a.name = definition.Name // Multus does the same
 	}
 	if plugin.Bridge != "" {
 		a.device = strings.Clone(plugin.Bridge)
@@ -115,7 +117,7 @@ func readAttachment(o runtime.Object) (key, *attachment) {
 	return at, a
 }
 
-// read reads a range: CIDR, or FIRST-LAST/LENGTH.
+// read parses a range in the form CIDR or FIRST-LAST/LENGTH.
 func (r *cniRange) read() (read attachedRange, ok bool) {
 	text := r.Range
 	first, last := r.First, r.Last
@@ -144,7 +146,8 @@ func (r *cniRange) read() (read attachedRange, ok bool) {
 	return read, true
 }
 
-// sliceOf is how long the prefix of a node's slice is, as in "/26"; 0 for none.
+// sliceOf parses the prefix length of a node's slice, such as "/26". It returns 0 if there is
+// none.
 func sliceOf(text string) (bits int) {
 	for _, digit := range strings.TrimPrefix(text, "/") {
 		if digit < '0' || digit > '9' || bits > 128 {
@@ -155,8 +158,8 @@ func sliceOf(text string) (bits int) {
 	return bits
 }
 
-// serves tells whether the addresses of a range are kept in the IPPool of a name and
-// prefix: [NETWORK-][NODE-]RANGE.
+// serves reports whether an IPPool with this name and prefix has the addresses of a range. The
+// name has the form [NETWORK-][NODE-]RANGE.
 func (r *attachedRange) serves(a *attachment, pool string, prefix netip.Prefix) bool {
 	if r.slice == 0 {
 		if prefix != r.prefix {
@@ -178,14 +181,14 @@ func (r *attachedRange) serves(a *attachment, pool string, prefix netip.Prefix) 
 	return ok && rest != ""
 }
 
-// given are the addresses that whereabouts gives of a range: of a node's slice all but
-// the first and the last.
+// given returns the addresses of a range that whereabouts allocates. In a node's slice, these
+// are all but the first and the last address.
 func (r *attachedRange) given(prefix netip.Prefix) []verdict.Range {
 	all := usable(prefix)
 	if r.slice != 0 {
 		return []verdict.Range{all}
 	}
-	// What is out of the range is ignored.
+	// Like whereabouts, ignore limits that are outside the range.
 	if all.Contains(r.first) {
 		all.First = r.first
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// BenchmarkMirror lists 10,000 pods of a server in this process, which sends what it
-// has encoded before: all that lives afterwards is the mirror's. In pages the server
-// makes each page of parts, so that what is allocated then is for the most part its.
+// BenchmarkMirror lists 10,000 pods from a server in the same process. The server sends
+// pre-encoded objects, so all memory that is alive afterwards belongs to the mirror. With
+// paging, the server assembles each page, so most allocations are the server's.
 func BenchmarkMirror(b *testing.B) {
 	const pods = 10_000
 	f := newFakeAPI(b)
@@ -90,7 +90,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkPod asks for pods, as the aggregator does for each judgement.
+// BenchmarkPod looks up pods, as the aggregator does for each judgement.
 func BenchmarkPod(b *testing.B) {
 	c := newFakeAPI(b).open()
 	for i := range 10_000 {
@@ -112,7 +112,7 @@ func BenchmarkPod(b *testing.B) {
 	}
 }
 
-// BenchmarkInPodCIDR asks for addresses of a cluster of 5,000 nodes.
+// BenchmarkInPodCIDR looks up addresses in a cluster of 5,000 nodes.
 func BenchmarkInPodCIDR(b *testing.B) {
 	c := newFakeAPI(b).open()
 	const nodes = 5000
@@ -132,9 +132,8 @@ func BenchmarkInPodCIDR(b *testing.B) {
 	}
 }
 
-// BenchmarkRelated asks what there is to say beside a conflict of two nodes, as the
-// aggregator does, under its lock, for each conflict that it tells of. All room for
-// events is taken.
+// BenchmarkRelated explains a conflict between two nodes while the event logs are full. The
+// aggregator does this under its lock for each conflict that it reports.
 func BenchmarkRelated(b *testing.B) {
 	c := newFakeAPI(b).open()
 	for _, node := range []string{"n1", "n2"} {

@@ -15,11 +15,11 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// calico divides the ranges of its IPPools into blocks (IPAMBlock), which nodes take
-// one by one (BlockAffinity). A block has a list of its addresses with the number of
-// the attributes that say who has it, and an IPAMHandle counts the addresses of each
-// who has some. An IPReservation has ranges that are given to nobody who does not ask
-// for an address of them. All is of the whole cluster.
+// calico reads Calico's IPAM. Calico divides the ranges of its IPPools into blocks
+// (IPAMBlock), which nodes claim one by one (BlockAffinity). A block lists its addresses, each
+// with an index into the block's list of owner attributes. An IPAMHandle counts the addresses
+// that one owner has in each block. Addresses in the ranges of an IPReservation are only
+// allocated on request. All these objects are cluster-scoped.
 type calico struct {
 	*ipam
 	pools        mirror[calicoPool]
@@ -29,42 +29,43 @@ type calico struct {
 	handles      calicoHandleCounts
 
 	pooling, reserving *source
-	// in are the pools that blocks were told in; odd are blocks of each pool that are.
+	// in maps each published block to the pool it was published in. odd has the problems of
+	// inconsistent blocks, by pool and block.
 	in  map[key]string
 	odd map[string]map[key]string
-	// regroup says that blocks may be of other pools than they were.
+	// regroup means that blocks may have moved to other pools.
 	regroup bool
-	// lasting is what checks have found twice, by pool.
+	// lasting has the inconsistencies that two consecutive checks found, by pool.
 	lasting map[string]string
 	checks  calicoChecks
-	// names are strings that occur often. Only the feed of blocks uses it.
+	// names interns strings that occur often. Only the feed of blocks uses it.
 	names interned
 }
 
-// calicoPool is what is kept of an IPPool.
+// calicoPool is the record of an IPPool.
 type calicoPool struct {
 	prefix   netip.Prefix
 	disabled bool
-	// asked says that it gives addresses to pods that ask for it by its name only.
+	// asked means that only pods that request the pool by name get addresses from it.
 	asked bool
-	odd   string // it cannot be read because of that
+	odd   string // why the pool cannot be read
 }
 
-// calicoBlock is what is kept of an IPAMBlock.
+// calicoBlock is the record of an IPAMBlock.
 type calicoBlock struct {
 	prefix   netip.Prefix
 	bookings []calicoBooking // by ordinal
-	// odd says what is odd about it, bad that it cannot be read because of that.
+	// odd describes an inconsistency; bad means that the block cannot be read because of it.
 	odd string
 	bad bool
 }
 
-// calicoBooking is who has an address of a block.
+// calicoBooking is an allocated address of a block and its owner.
 type calicoBooking struct {
 	ordinal                                  int32
 	at                                       verdict.Stamp
 	node, namespace, pod, container, purpose string
-	// handle is a hash of whose it is and of the block; 0 for nobody's.
+	// handle is a hash of the handle and the block; 0 if the allocation has no handle.
 	handle uint64
 }
 
@@ -106,7 +107,7 @@ func newCalico(c *Cluster) *ipam {
 	return k.ipam
 }
 
-// readCalicoPool keeps of an IPPool what is used.
+// readCalicoPool returns the record of an IPPool.
 func readCalicoPool(o runtime.Object) (key, *calicoPool) {
 	pool, ok := o.(*object)
 	if !ok {
@@ -130,10 +131,10 @@ func readCalicoPool(o runtime.Object) (key, *calicoPool) {
 	return at, &calicoPool{prefix: prefix.Masked(), disabled: spec.Disabled, asked: asked}
 }
 
-// calicoReservation is what is kept of an IPReservation.
+// calicoReservation is the record of an IPReservation.
 type calicoReservation struct{ prefixes []netip.Prefix }
 
-// readCalicoReservation keeps of an IPReservation what is used: its ranges and addresses.
+// readCalicoReservation returns the record of an IPReservation: its ranges and addresses.
 func readCalicoReservation(o runtime.Object) (key, *calicoReservation) {
 	reservation, ok := o.(*object)
 	if !ok {
@@ -157,10 +158,10 @@ func readCalicoReservation(o runtime.Object) (key, *calicoReservation) {
 	return at, r
 }
 
-// decided tells whether it is known what there is to give.
+// decided reports whether the set of pools and reservations is known, or cannot be known.
 func (k *calico) decided() bool { return k.pooling.decided() && k.reserving.decided() }
 
-// readBlock keeps of an IPAMBlock what is used.
+// readBlock returns the record of an IPAMBlock.
 func (k *calico) readBlock(o runtime.Object) (key, *calicoBlock) {
 	block, ok := o.(*object)
 	if !ok {
@@ -179,7 +180,7 @@ func (k *calico) readBlock(o runtime.Object) (key, *calicoBlock) {
 		return at, r
 	}
 	if spec.Deleted {
-		return at, nil // Calico marks it so before it deletes it
+		return at, nil // Calico marks a block as deleted before it deletes the object
 	}
 	prefix, err := netip.ParsePrefix(spec.CIDR)
 	if err != nil {
@@ -213,19 +214,19 @@ func (k *calico) readBlock(o runtime.Object) (key, *calicoBlock) {
 	return at, r
 }
 
-// calicoAttribute says who has an address.
+// calicoAttribute describes the owner of an address.
 type calicoAttribute struct {
 	Handle    string            `json:"handle_id"`
 	Owner     map[string]string `json:"secondary"`
 	Alternate map[string]string `json:"alternate"`
 }
 
-// oddBlock says what is odd about a block.
+// oddBlock returns the description of an inconsistent block.
 func oddBlock(at key, what string) string {
 	return fmt.Sprintf("the IPAMBlock %s of Calico is odd: %s; `calicoctl ipam check` may tell more", at.name, shorten(what))
 }
 
-// prefixOfBlock is the range of a block by its name, as 10-244-0-64-26.
+// prefixOfBlock returns the range of a block, parsed from a name such as 10-244-0-64-26.
 func prefixOfBlock(name string) netip.Prefix {
 	i := strings.LastIndexByte(name, '-')
 	if i < 0 {
@@ -239,18 +240,20 @@ func prefixOfBlock(name string) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// What Calico keeps addresses for that are no pod's, by the attribute type.
+// calicoPurposes describes addresses that Calico allocates for other purposes than pods, by
+// attribute type.
 var calicoPurposes = map[string]string{
 	"ipipTunnelAddress": "IP-in-IP tunnel", "vxlanTunnelAddress": "VXLAN tunnel", "vxlanV6TunnelAddress": "VXLAN tunnel",
 	"wireguardTunnelAddress": "WireGuard tunnel", "wireguardV6TunnelAddress": "WireGuard tunnel",
 }
 
-// calicoReserved is the handle of addresses that Windows needs for itself.
+// calicoReserved is the handle of the addresses that Windows reserves.
 const calicoReserved = "windows-reserved-ipam-handle"
 
-// own notes who has an address; false for nobody who could.
+// own sets the owner of an address. It returns false if the address is reserved and cannot
+// have an owner.
 func (k *calico) own(b *calicoBooking, a *calicoAttribute, block netip.Prefix) bool {
-	handle, _, _ := strings.Cut(a.Handle, "\r") // as some were written, once
+	handle, _, _ := strings.Cut(a.Handle, "\r") // some Calico releases wrote more after a carriage return
 	if strings.EqualFold(handle, calicoReserved) {
 		return false
 	}
@@ -262,9 +265,9 @@ func (k *calico) own(b *calicoBooking, a *calicoAttribute, block netip.Prefix) b
 	case a.Owner["pod"] != "":
 		b.namespace = k.names.of(a.Owner["namespace"])
 		if b.pod = a.Owner["pod"]; len(a.Alternate) > 0 {
-			b.pod, b.node = "", "" // a virtual machine that moves is two pods on two nodes
+			b.pod, b.node = "", "" // during a live migration, two pods on two nodes have the address
 		}
-		// A virtual machine's handle has its name instead.
+		// The handle of a virtual machine ends with its name, not with a container ID.
 		if id := handle[strings.LastIndexByte(handle, '.')+1:]; isHex(id) {
 			b.container = strings.Clone(id)
 		}
@@ -279,12 +282,12 @@ func (k *calico) own(b *calicoBooking, a *calicoAttribute, block netip.Prefix) b
 	return true
 }
 
-// isHex tells whether a text can be the id of a container.
+// isHex reports whether a text can be a container ID.
 func isHex(id string) bool {
 	return len(id) >= 12 && strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// calicoTime reads when an address was given, as Go prints it.
+// calicoTime parses an allocation time in the format of Go's time.Time.String.
 func calicoTime(text string) verdict.Stamp {
 	text, _, _ = strings.Cut(text, " m=")
 	at, err := time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text)
@@ -294,7 +297,8 @@ func calicoTime(text string) verdict.Stamp {
 	return verdict.At(at)
 }
 
-// poolOf is the pool that a block is of: the IPPool that has it, or itself.
+// poolOf returns the pool of a block: the most specific IPPool that contains it, or the block
+// itself if no pool does.
 func (k *calico) poolOf(at key, block netip.Prefix) string {
 	if !block.IsValid() {
 		return at.name
@@ -311,15 +315,16 @@ func (k *calico) poolOf(at key, block netip.Prefix) string {
 	return name
 }
 
-// blockChanged tells what is new of a block: of one whose pools are not known yet
-// later. It is called under mu.
+// blockChanged publishes the changes of a block. Blocks wait until the pools are known. The
+// caller holds mu.
 func (k *calico) blockChanged(at key, before, after *calicoBlock) {
 	pool, told := k.in[at]
 	if !told && !k.decided() {
 		return
 	}
 	if told && after != nil && after.bad {
-		// What it had stays told: it is not known to be gone.
+		// Keep the published allocations: an unreadable block does not prove that they are
+		// gone.
 		after.prefix, after.bookings = before.prefix, before.bookings
 	}
 	if after != nil && (!told || before.prefix != after.prefix) {
@@ -355,7 +360,7 @@ func (k *calico) blockChanged(at key, before, after *calicoBlock) {
 	}
 }
 
-// enter tells of a block, and of its pool before that.
+// enter publishes a block. Its pool is published first.
 func (k *calico) enter(at key, block *calicoBlock) {
 	k.use()
 	pool := k.poolOf(at, block.prefix)
@@ -369,7 +374,7 @@ func (k *calico) enter(at key, block *calicoBlock) {
 	}
 }
 
-// takeBlockBack tells that all is gone that a block had given.
+// takeBlockBack withdraws all allocations of a block.
 func (k *calico) takeBlockBack(at key, block *calicoBlock) {
 	pool := k.in[at]
 	delete(k.in, at)
@@ -379,14 +384,14 @@ func (k *calico) takeBlockBack(at key, block *calicoBlock) {
 	k.note(pool, at, nil)
 }
 
-// endEmpty has a pool go that is no IPPool, with its block.
+// endEmpty drops the pool of a deleted block if that pool is not an IPPool.
 func (k *calico) endEmpty(pool string) {
 	if k.pools.records[key{name: pool}] == nil {
 		k.drop(pool)
 	}
 }
 
-// note notes what is odd about a block of a pool; with no block, nothing any more.
+// note records or clears the inconsistency of a block. A nil block clears it.
 func (k *calico) note(pool string, at key, block *calicoBlock) {
 	before, was := k.odd[pool][at]
 	if block == nil || block.odd == "" {
@@ -409,7 +414,7 @@ func (k *calico) note(pool string, at key, block *calicoBlock) {
 	k.tellPool(pool)
 }
 
-// tellPool tells what is new of a pool.
+// tellPool publishes the current state of a pool.
 func (k *calico) tellPool(name string) {
 	next := verdict.Pool{Name: name, Wiring: verdict.Wiring{Plugin: "calico", Routed: true}, Config: "ippools " + name}
 	odd, bad := k.lasting[name], false
@@ -421,7 +426,7 @@ func (k *calico) tellPool(name string) {
 		if p := k.ipam.pools[name]; p != nil {
 			next = *p.told
 		}
-	case !r.disabled: // one that is disabled gives nothing
+	case !r.disabled: // a disabled pool has nothing to allocate
 		next.Ranges, next.Asked = []verdict.Range{verdict.RangeOf(r.prefix)}, r.asked
 		for _, reservation := range k.reservations.records {
 			for _, p := range reservation.prefixes {
@@ -438,7 +443,7 @@ func (k *calico) tellPool(name string) {
 	k.put(next, odd, bad)
 }
 
-// settle brings blocks to their pools, where those changed. It is called under mu.
+// settle moves blocks to other pools after the pools changed. The caller holds mu.
 func (k *calico) settle() {
 	if !k.regroup || !k.decided() {
 		return
@@ -468,7 +473,7 @@ func (k *calico) settle() {
 	}
 }
 
-// allocation is what is told of an address of a block.
+// allocation returns the allocation to publish for an address of a block.
 func (b *calicoBooking) allocation(at key, block netip.Prefix) verdict.Allocation {
 	addr, _ := plus(block.Addr(), uint64(b.ordinal)) //nolint:gosec // not negative
 	return verdict.Allocation{

@@ -11,14 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// calicoAffinity is what is kept of a BlockAffinity: the node that a block is bound to.
+// calicoAffinity is the record of a BlockAffinity: the node that a block is bound to.
 type calicoAffinity struct {
 	node   string
 	prefix netip.Prefix
 }
 
-// readCalicoAffinity returns what is kept of a BlockAffinity: nothing unless it is a
-// node's.
+// readCalicoAffinity returns the record of a BlockAffinity. The record is nil unless the block
+// is bound to a node.
 func readCalicoAffinity(o runtime.Object) (key, *calicoAffinity) {
 	affinity, ok := o.(*object)
 	if !ok {
@@ -41,13 +41,13 @@ func readCalicoAffinity(o runtime.Object) (key, *calicoAffinity) {
 	return at, &calicoAffinity{node: spec.Node, prefix: prefix.Masked()}
 }
 
-// calicoHandleCounts are the blocks that IPAMHandles name. Because there is one handle
-// per pod, only hashes are kept. The cluster's mu guards it.
+// calicoHandleCounts has the blocks that IPAMHandles name. It stores hashes only, because
+// there is one handle per pod. The cluster's mu guards it.
 type calicoHandleCounts struct {
 	cluster *Cluster
 	seed    maphash.Seed
-	// blocks has, by the hash of a handle's name, the hashes of the handle with the first
-	// two blocks that it names.
+	// blocks maps the hash of a handle's name to the hashes of (handle, block) for the first
+	// two blocks that the handle names.
 	blocks map[uint64][2]uint64
 }
 
@@ -60,7 +60,7 @@ func (h *calicoHandleCounts) hash(handle, block string) uint64 {
 	return maphash.String(h.seed, strings.ToLower(handle)+" "+block) | 1
 }
 
-// read returns the hash of an IPAMHandle's name, and of what it names.
+// read returns the hash of an IPAMHandle's name, and the hashes for the blocks that it names.
 func (h *calicoHandleCounts) read(o runtime.Object) (uint64, [2]uint64) {
 	var named [2]uint64
 	handle, ok := o.(*object)
@@ -100,7 +100,7 @@ func (h *calicoHandleCounts) drop(o runtime.Object) {
 	delete(h.blocks, at)
 }
 
-// calicoHandle is what a listing keeps of an IPAMHandle.
+// calicoHandle is the reduced form of an IPAMHandle in a listing.
 type calicoHandle struct {
 	reduced
 	at    uint64
@@ -127,14 +127,15 @@ func (h *calicoHandleCounts) replace(handles []any) {
 	h.blocks = blocks
 }
 
-// calicoChecks are the results of the last check. What the next check finds again is reported.
+// calicoChecks has the results of the last check. An inconsistency is reported when the next
+// check finds it again.
 type calicoChecks struct {
 	handles map[uint64]bool
 	bound   map[key]bool
 }
 
-// check looks for inconsistencies. They count only if they last, because Calico writes
-// handles, blocks and affinities one after the other. The caller holds mu.
+// check looks for inconsistencies. An inconsistency counts only if it lasts, because Calico
+// writes handles, blocks and affinities one after the other. The caller holds mu.
 func (k *calico) check() {
 	found := calicoChecks{handles: k.lostHandles(), bound: k.boundToNobody()}
 	lasting := make(map[string]string)
@@ -192,7 +193,7 @@ func (k *calico) lostHandles() map[uint64]bool {
 	return lost
 }
 
-// boundToNobody returns the affinities of nodes that do not exist.
+// boundToNobody returns the affinities whose node does not exist.
 func (k *calico) boundToNobody() map[key]bool {
 	if !k.listed() || !k.cluster.health.placed || len(k.cluster.nodes.records) == 0 {
 		return nil
@@ -206,7 +207,7 @@ func (k *calico) boundToNobody() map[key]bool {
 	return bound
 }
 
-// listed reports whether all resources that are compared here are followed.
+// listed reports whether all resources that the checks compare are followed.
 func (k *calico) listed() bool {
 	return !slices.ContainsFunc(k.sources, func(s *source) bool { return s != k.reserving && s.state != followed })
 }

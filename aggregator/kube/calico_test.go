@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// calicoPoolText is an IPPool as Calico writes it.
+// calicoPoolText is an IPPool in Calico's format.
 const calicoPoolText = `
 metadata:
   annotations: {projectcalico.org/metadata: '{"uid":"ea36eb56","creationTimestamp":"2022-07-23T12:04:44Z"}'}
@@ -27,8 +27,8 @@ spec:
   vxlanMode: CrossSubnet
 `
 
-// calicoBlockText is a block as Calico writes it: of 64 addresses, and those that are
-// given come first here.
+// calicoBlockText returns a block of 64 addresses in Calico's format. The given allocations
+// come first.
 func calicoBlockText(name, cidr string, given ...string) string {
 	text := `
 metadata:
@@ -92,13 +92,13 @@ func TestCalico(t *testing.T) {
 	}
 	l.told()
 
-	// What changes of a block is told, and no more; though the numbers of attributes do.
+	// Only changed allocations are published, even if the attribute indexes change.
 	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
 	l.await("who has one changes, two are freed", pool+"\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
 	if n := l.told(); n != 3 {
 		t.Errorf("%d changes are told, want 3", n)
 	}
-	// A listing that says the same is no news.
+	// A listing without differences publishes nothing.
 	f.set(func() { f.expired = true })
 	f.cut()
 	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calicoBlocks] > 1 })
@@ -108,7 +108,7 @@ func TestCalico(t *testing.T) {
 		t.Errorf("%d changes are told, want none", n)
 	}
 
-	// A block of no IPPool is its own pool, until there is one.
+	// A block without an IPPool is its own pool until there is an IPPool for it.
 	f.apply(calicoBlocks, calicoBlockText("10-0-0-0-26", "10.0.0.0/26", podOfCalico("other", "node1", "abcdef012345")))
 	two := pool + "\n" + tunnel + "\n" + strings.Replace(nginx, "node1", "node2", 1)
 	l.await("a block has no pool", "calico 10.0.0.0/26 known\n"+pool+"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0\n"+
@@ -120,12 +120,13 @@ func TestCalico(t *testing.T) {
 	f.remove(calicoBlocks, key{name: "10-0-0-0-26"})
 	l.await("both are gone", two)
 
-	// Marked as deleted is gone.
+	// A block that is marked as deleted counts as deleted.
 	f.apply(calicoBlocks, strings.Replace(calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico), "deleted: false", "deleted: true", 1))
 	l.await("the block is gone", pool)
 }
 
-// What has one API server after the other, and what is heard in between.
+// Pools go through these states as API servers come and go, and as rights and resources
+// change.
 func TestStatesOfPools(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools, calicoBlocks)
@@ -136,7 +137,7 @@ func TestStatesOfPools(t *testing.T) {
 	pool := func(state string) string {
 		return "calico default-ipv4-ippool " + state[:strings.IndexByte(state+":", ':')] + " 192.168.0.0-192.168.255.255" + strings.TrimPrefix(state, state[:strings.IndexByte(state+":", ':')])
 	}
-	again := func() { // nobody waits
+	again := func() { // skips the wait between attempts
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		close(c.health.returned)
@@ -158,7 +159,7 @@ func TestStatesOfPools(t *testing.T) {
 	live(t, c)
 	l.await("it is back", pool("known")+tunnel)
 
-	// A right that is taken away, and one resource that does not work.
+	// A right is revoked, and after that one resource fails.
 	f.set(func() { f.forbidden[calicoBlocks.String()] = true })
 	f.cut()
 	const missing = "may not list and watch ipamblocks.crd.projectcalico.org: what Calico has given is not known; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"
@@ -190,7 +191,8 @@ func TestStatesOfPools(t *testing.T) {
 	soon("Calico is back", pool("known")+tunnel)
 }
 
-// Nothing is said of what is not there, though no right for it is there either.
+// IPAMs that are not installed are not reported, even if the rights to read them are missing,
+// too.
 func TestNoIPAM(t *testing.T) {
 	f := newFakeAPI(t)
 	for _, k := range customKinds {
@@ -212,7 +214,7 @@ func TestNoIPAM(t *testing.T) {
 	l.await("it may", "calico default-ipv4-ippool reading 192.168.0.0-192.168.255.255")
 }
 
-// Where nobody may ask what there is, all is tried.
+// If discovery is forbidden, each resource is tried.
 func TestDiscoveryThatIsForbidden(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools, calicoBlocks)
@@ -230,8 +232,7 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	}
 }
 
-// An IPReservation keeps addresses back: they are given to nobody who does not ask for
-// one of them.
+// An IPReservation excludes addresses from a pool. They are allocated only on request.
 func TestReservationsOfCalico(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools, calicoBlocks, calicoReservations)
@@ -246,7 +247,7 @@ func TestReservationsOfCalico(t *testing.T) {
 	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {}")
 	f.remove(calicoReservations, key{name: "middle"})
 	l.await("none is", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
-	// Without the right the pool is known all the same.
+	// Without the right to list reservations, the pool is still known.
 	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24]}")
 	l.await("some are again", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.255"+asked)
 	f.set(func() { f.forbidden[calicoReservations.String()] = true })
@@ -258,7 +259,7 @@ func TestReservationsOfCalico(t *testing.T) {
 	wait.Until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
 }
 
-// While a virtual machine moves, its address is that of either of two pods.
+// During a live migration, an address belongs to either of two pods.
 func TestCalicoOfAMachineThatMoves(t *testing.T) {
 	k, _ := newFakeAPI(t).open().ipams[1].sources[1].feed.into.(*mirror[calicoBlock])
 	_, block := k.read(&object{Spec: []byte(`{"cidr":"10.0.0.0/30","allocations":[null,0,1,2],"attributes":[
@@ -274,8 +275,8 @@ func TestCalicoOfAMachineThatMoves(t *testing.T) {
 	}
 }
 
-// Some IPPools are only for pods that name them: that of a network's nodes, say, so that
-// nothing of them is masqueraded.
+// Some IPPools are only for pods that name them, for example for a node's network, so that
+// their traffic is not masqueraded.
 func TestPoolsOfCalicoThatMustBeAskedFor(t *testing.T) {
 	for spec, want := range map[string]bool{
 		`{"cidr":"10.250.0.0/16","nodeSelector":"!all()"}`: true, `{"cidr":"10.250.0.0/16","nodeSelector":"! all( )"}`: true,
@@ -288,8 +289,7 @@ func TestPoolsOfCalicoThatMustBeAskedFor(t *testing.T) {
 	}
 }
 
-// Newer versions of Calico keep their objects in another group, where the API server
-// has no longer the one that all others do.
+// Newer versions of Calico use another API group if the API server does not serve the old one.
 func TestCalicoOfTheNativeGroup(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools.native(), calicoBlocks.native(), calicoAffinities.native(), calicoHandles.native(), calicoReservations.native())
@@ -306,7 +306,7 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
-	// A right that is missing is named as it is here.
+	// A missing right is reported with the name of the served resource.
 	f.set(func() { f.forbidden[calicoBlocks.native().String()] = true })
 	f.cut()
 	wait.Until(t, "a right is missing", func() bool {
@@ -322,8 +322,8 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 	})
 }
 
-// Calico's own API server serves its newer group of the objects that it keeps in the
-// other one, and may be away.
+// Calico's own API server serves the newer group from objects of the old group, and may be
+// unavailable.
 func TestCalicoBehindItsAPIServer(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools, calicoBlocks, calicoPools.native())
@@ -338,7 +338,7 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	if asked != 0 {
 		t.Errorf("Calico's API server is asked %d times", asked)
 	}
-	// Where Calico keeps its objects in etcd, there is nothing else, and nothing is said.
+	// If Calico keeps its objects in etcd, no resource is served and nothing is reported.
 	other := newFakeAPI(t)
 	other.install(calicoPools.native(), whereaboutsPools)
 	other.apply(whereaboutsPools, whereaboutsPool)
@@ -356,7 +356,7 @@ func TestOddCalico(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools, calicoBlocks, calicoAffinities, calicoHandles)
 	f.apply(calicoPools, "metadata: {name: odd}\nspec: {cidr: 10.0.0.0/8}")
-	// Attributes that there are not, and more allocations than addresses.
+	// Indexes of missing attributes, and more allocations than addresses.
 	f.apply(calicoBlocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [], allocations: [null, 7, null, null]}")
 	l := keep(t, f.open())
 	const one = "\n10.0.0.1 at ipamblocks 10-0-0-0-30 /spec/allocations/1"
@@ -365,7 +365,7 @@ func TestOddCalico(t *testing.T) {
 	f.apply(calicoBlocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{}], allocations: [null, 0, null, null, 0]}")
 	l.await("more allocations than addresses", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
 		"it has 4 addresses, and /spec/allocations has 5; `calicoctl ipam check` may tell more"+one)
-	// What cannot be read at all: what was known stays, and is not relied on.
+	// If an object cannot be read, the previous state remains but counts as unreliable.
 	f.apply(calicoBlocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, allocations: {}}")
 	l.await("another kind of list", "calico odd unreadable 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
 		"its spec is not as we know it: /allocations is a JSON object; `calicoctl ipam check` may tell more"+one)
@@ -379,7 +379,7 @@ func TestOddCalico(t *testing.T) {
 	l.await("it is gone", "calico odd known 10.0.0.0-10.255.255.255"+one)
 }
 
-// BenchmarkCalico lists 100,000 addresses in blocks of 64, as they are kept.
+// BenchmarkCalico lists 100,000 addresses in blocks of 64.
 func BenchmarkCalico(b *testing.B) {
 	const blocks = 1563
 	f := newFakeAPI(b)

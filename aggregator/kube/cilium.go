@@ -13,42 +13,44 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// cilium gives each node ranges or single addresses (CiliumNode), from which its agent
-// gives addresses to pods. Which it gave it says by an object for each pod
-// (CiliumEndpoint), and where the addresses are single ones also in the CiliumNode.
+// cilium reads Cilium's IPAM. Cilium gives each node ranges or single addresses (CiliumNode),
+// and the agent on the node allocates pod addresses from them. The agent records an allocation
+// in an object for each pod (CiliumEndpoint). Allocations of single addresses are also in the
+// CiliumNode.
 type cilium struct {
 	*ipam
 	nodes     mirror[ciliumNode]
 	endpoints mirror[ciliumEndpoint]
-	// dirty are nodes as they were told, that may say something new.
+	// dirty has nodes that changed, each with its last published record.
 	dirty map[string]*ciliumNode
-	// index finds nodes as they were when endpoints were told.
+	// index finds the node of an address, as of the last publication of endpoints.
 	index ciliumIndex
-	// names are strings that occur often. Only the feed of endpoints uses it.
+	// names interns strings that occur often. Only the feed of endpoints uses it.
 	names interned
 }
 
-// ciliumNode is what is kept of a CiliumNode.
+// ciliumNode is the record of a CiliumNode.
 type ciliumNode struct {
 	prefixes []netip.Prefix
-	// single are the addresses that it has one by one, used those that it has given.
+	// single are the addresses that the node has one by one, and used are those it has
+	// allocated.
 	single []netip.Addr
 	used   []ciliumUse
-	// grows tells that the operator gives it more as soon as it has few left.
+	// grows means that the operator gives the node more addresses when few are left.
 	grows bool
-	// own are addresses of the node itself in its ranges, internal those by which
-	// endpoints name it.
+	// own are the node's own addresses in its ranges. internal are the addresses by which
+	// endpoints refer to the node.
 	own, internal []netip.Addr
-	odd           string // it cannot be read because of that
+	odd           string // why the node cannot be read
 }
 
-// ciliumUse is an address that a CiliumNode says is given.
+// ciliumUse is an allocated address in the status of a CiliumNode.
 type ciliumUse struct {
 	addr  netip.Addr
 	owner string
 }
 
-// ciliumEndpoint is what is kept of a CiliumEndpoint.
+// ciliumEndpoint is the record of a CiliumEndpoint.
 type ciliumEndpoint struct {
 	addrs     []netip.Addr
 	node      netip.Addr
@@ -56,10 +58,10 @@ type ciliumEndpoint struct {
 	at        verdict.Stamp
 }
 
-// ciliumIndex finds nodes.
+// ciliumIndex finds the node that an address belongs to.
 type ciliumIndex struct {
 	byPrefix map[netip.Prefix]string
-	lengths  map[int]bool // of IPv4 and IPv6 prefixes, those as negative numbers
+	lengths  map[int]bool // prefix lengths in use; negative for IPv6
 	byIP     map[netip.Addr]string
 }
 
@@ -88,7 +90,7 @@ func newCilium(c *Cluster) *ipam {
 	return k.ipam
 }
 
-// readCiliumNode keeps of a CiliumNode what is used.
+// readCiliumNode returns the record of a CiliumNode.
 func readCiliumNode(o runtime.Object) (key, *ciliumNode) {
 	node, ok := o.(*object)
 	if !ok {
@@ -179,8 +181,8 @@ func sameCiliumNode(a, b *ciliumNode) bool {
 		slices.Equal(a.own, b.own) && slices.Equal(a.internal, b.internal)
 }
 
-// readEndpoint keeps of a CiliumEndpoint what is used; nothing of one that has no
-// address.
+// readEndpoint returns the record of a CiliumEndpoint. The record is nil if the endpoint has
+// no address.
 func (k *cilium) readEndpoint(o runtime.Object) (key, *ciliumEndpoint) {
 	endpoint, ok := o.(*object)
 	if !ok {
@@ -220,12 +222,12 @@ func (k *cilium) readEndpoint(o runtime.Object) (key, *ciliumEndpoint) {
 	return at, r
 }
 
-// newIndex makes the index of the nodes as they are.
+// newIndex returns an index of the current nodes.
 func (k *cilium) newIndex() ciliumIndex {
 	x := ciliumIndex{byPrefix: make(map[netip.Prefix]string), lengths: make(map[int]bool), byIP: make(map[netip.Addr]string)}
 	for at, n := range k.nodes.records {
 		for _, p := range n.prefixes {
-			if other, known := x.byPrefix[p]; !known || at.name < other { // of two with one range always the same
+			if other, known := x.byPrefix[p]; !known || at.name < other { // if two nodes have the same range, always choose the same one
 				x.byPrefix[p] = at.name
 			}
 			if p.Addr().Is4() {
@@ -241,8 +243,8 @@ func (k *cilium) newIndex() ciliumIndex {
 	return x
 }
 
-// of is the node whose range has an address: where that is unknown, the one that the
-// endpoint is on. Empty for none.
+// of returns the node whose range contains an address. If no range does, it returns the node
+// that the endpoint is on, or the empty string.
 func (x *ciliumIndex) of(a, node netip.Addr) string {
 	name, longest := "", -1
 	for length := range x.lengths {
@@ -260,13 +262,13 @@ func (x *ciliumIndex) of(a, node netip.Addr) string {
 	return cmp.Or(name, x.byIP[node])
 }
 
-// settle tells what is new of nodes. It is called under mu.
+// settle publishes the changes of nodes. The caller holds mu.
 func (k *cilium) settle() {
 	if len(k.dirty) == 0 {
 		return
 	}
-	// Only endpoints in ranges that moved, and of nodes whose own addresses did, can be
-	// of other nodes now: there are many more of them than of nodes that change.
+	// There are many more endpoints than changed nodes. An endpoint can have moved to another
+	// node only if it is in a range that changed, or on a node whose own addresses changed.
 	moved := false
 	var prefixes []netip.Prefix
 	nodes := make(map[netip.Addr]bool)
@@ -307,7 +309,7 @@ func (k *cilium) settle() {
 	clear(k.dirty)
 }
 
-// tellNode tells what is new of a node.
+// tellNode publishes the current state of a node's pool.
 func (k *cilium) tellNode(name string, was, is *ciliumNode) {
 	next := verdict.Pool{Name: name, Wiring: verdict.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Config: "ciliumnodes " + name}
 	if is.odd != "" {
@@ -315,7 +317,7 @@ func (k *cilium) tellNode(name string, was, is *ciliumNode) {
 			next = *p.told
 		}
 		if was != nil {
-			is.used = was.used // it is not known to be gone
+			is.used = was.used // keep the published allocations: they may still exist
 		}
 		k.put(next, is.odd, true)
 		return
@@ -339,7 +341,7 @@ func (k *cilium) tellNode(name string, was, is *ciliumNode) {
 	k.tellUses(name, was, is)
 }
 
-// tellUses tells which addresses a node says are given, where that differs.
+// tellUses publishes the differences between the allocations in two records of a node.
 func (k *cilium) tellUses(name string, before, after *ciliumNode) {
 	if before == nil {
 		return
@@ -363,10 +365,10 @@ func (k *cilium) tellUses(name string, before, after *ciliumNode) {
 	}
 }
 
-// allocation is what is told of an address that a node says is given.
+// allocation returns the allocation to publish for an address in a node's status.
 func (u *ciliumUse) allocation(node string) verdict.Allocation {
 	al := verdict.Allocation{Address: u.addr, Node: node, Location: "ciliumnodes " + node + " /status/ipam/used/" + u.addr.String()}
-	owner, _ := strings.CutSuffix(u.owner, " [restored]") // what its agent knew before a restart
+	owner, _ := strings.CutSuffix(u.owner, " [restored]") // the Cilium agent restored it after a restart
 	owner, iface, _ := strings.Cut(owner, ":")
 	if namespace, pod, ok := strings.Cut(owner, "/"); ok {
 		al.Namespace, al.Pod, al.Interface = namespace, pod, iface
@@ -376,7 +378,7 @@ func (u *ciliumUse) allocation(node string) verdict.Allocation {
 	return al
 }
 
-// endpointChanged tells what is new of an endpoint. It is called under mu.
+// endpointChanged publishes the changes of an endpoint. The caller holds mu.
 func (k *cilium) endpointChanged(at key, before, after *ciliumEndpoint) {
 	k.use()
 	if after != nil {
@@ -399,7 +401,7 @@ func (k *cilium) endpointChanged(at key, before, after *ciliumEndpoint) {
 	}
 }
 
-// move tells of an endpoint whose pools are others than they were.
+// move publishes an endpoint again if its addresses belong to other pools than before.
 func (k *cilium) move(at key, e *ciliumEndpoint, was *ciliumIndex) {
 	for i, a := range e.addrs {
 		before, after := was.of(a, e.node), k.index.of(a, e.node)
@@ -413,7 +415,7 @@ func (k *cilium) move(at key, e *ciliumEndpoint, was *ciliumIndex) {
 	}
 }
 
-// allocation is what is told of an address of an endpoint.
+// allocation returns the allocation to publish for the address of an endpoint.
 func (k *cilium) allocation(at key, e *ciliumEndpoint, i int, pool string, x *ciliumIndex) verdict.Allocation {
 	return verdict.Allocation{
 		Address: e.addrs[i], Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.namespace, Pod: at.name, ContainerID: e.container, AllocatedAt: e.at,

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// ciliumNodeText is a CiliumNode as Cilium's operator and agent write it.
+// ciliumNodeText returns a CiliumNode in the format of Cilium's operator and agent.
 func ciliumNodeText(name, ip, cidrs, router, more string) string {
 	return `
 metadata: {name: ` + name + `, labels: {kubernetes.io/hostname: ` + name + `}}
@@ -29,7 +29,7 @@ spec:
 ` + more
 }
 
-// ciliumEndpointText is a CiliumEndpoint as Cilium's agent writes it.
+// ciliumEndpointText returns a CiliumEndpoint in the format of Cilium's agent.
 func ciliumEndpointText(namespace, pod, id, ip, node string) string {
 	return `
 metadata: {name: ` + pod + `, namespace: ` + namespace + `, creationTimestamp: "2023-01-08T03:17:22Z"}
@@ -63,7 +63,7 @@ func TestCilium(t *testing.T) {
 	if p := l.pools["cilium n1"]; !p.Routed || p.Node != nil || !slices.Equal(p.Gateways, addresses("10.0.2.236", "10.0.2.46")) {
 		t.Errorf("got %+v", p)
 	}
-	// One of a node that is not known yet is told when it is.
+	// An endpoint of an unknown node is published once the node is known.
 	f.apply(ciliumEndpoints, ciliumEndpointText("default", "db", "2e4101a4e7b1", "10.0.3.9", "172.18.0.3"))
 	f.apply(ciliumEndpoints, ciliumEndpointText("default", "eni", "3e4101a4e7b1", "192.168.1.2", "172.18.0.4"))
 	f.apply(ciliumNodes, ciliumNodeText("n2", "172.18.0.3", "10.0.3.0/24, 'fd00::200/120'", "10.0.3.1", ""))
@@ -71,7 +71,7 @@ func TestCilium(t *testing.T) {
 	const db = "\n10.0.3.9 default/db 2e4101a4e7b1 n2 at ciliumendpoints default/db /status/networking/addressing"
 	l.await("another node", n1+n2+web+db)
 
-	// Single addresses, of which the node says which are used.
+	// Single addresses. The node's status lists those in use.
 	f.apply(ciliumNodes, ciliumNodeText("n3", "172.18.0.4", "", "192.168.1.1", `
     pool: {192.168.1.1: {resource: eni-1}, 192.168.1.2: {resource: eni-1}, 192.168.1.4: {resource: eni-1}}
 status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resource: eni-1}, 192.168.1.2: {owner: 'default/eni [restored]', resource: eni-1}}}}
@@ -86,7 +86,7 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 		t.Errorf("got sizes %d and %d, want 252, and none of the one that gets more", n1.Size(), n3.Size())
 	}
 
-	// A range that goes to another node, with what was given of it.
+	// A range moves to another node together with its allocations.
 	l.told()
 	f.apply(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.3.0/24", "10.0.2.236", ""))
 	l.await("an endpoint is in the range of its node no more, and in that by name", strings.Replace(n1, "10.0.2.1-10.0.2.254", "10.0.3.1-10.0.3.254", 1)+n2+n3+
@@ -101,7 +101,7 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 cilium n2 unreadable 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe: the CiliumNode n2 is odd: "nowhere" is no range of addresses`+web)
 }
 
-// BenchmarkCiliumNodeComes has one node more, of 5,000 with 100,000 endpoints.
+// BenchmarkCiliumNodeComes adds a node to a cluster with 5,000 nodes and 100,000 endpoints.
 func BenchmarkCiliumNodeComes(b *testing.B) {
 	const nodes, endpoints = 5000, 100_000
 	c := newFakeAPI(b).open()

@@ -21,18 +21,19 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// clients are how the API server is asked. The whole typed client set of client-go
-// is not used: its scheme alone makes a program some 20 MB larger.
+// clients has the REST clients for the API server. It does not use the typed clientset of
+// client-go, whose scheme alone makes the program about 20 MB larger.
 type clients struct {
 	server             string
 	core, coordination *rest.RESTClient
-	// authentication and authorization are asked about callers, as often as these come.
+	// authentication and authorization send reviews of callers, at the rate at which callers
+	// arrive.
 	authentication, authorization *rest.RESTClient
-	// custom are for the custom resources of each group and version.
+	// custom has a client for each group and version of custom resources.
 	custom map[schema.GroupVersion]*rest.RESTClient
 }
 
-// configure finds the cluster; nil where there is none.
+// configure returns the configuration of the cluster's clients; nil if there is no cluster.
 func configure(cfg Config, log *slog.Logger) (*rest.Config, error) {
 	switch cfg.Kubeconfig {
 	case Off:
@@ -57,13 +58,13 @@ func configure(cfg Config, log *slog.Logger) (*rest.Config, error) {
 	return where, nil
 }
 
-// newClients makes the clients. They connect when they are used.
+// newClients returns the clients. They connect on first use.
 func newClients(where *rest.Config, log *slog.Logger, version string) (clients, error) {
 	logOfClientGo(log)
 	where = rest.CopyConfig(where)
 	where.UserAgent = "ipwitness/" + version
 	where.WarningHandlerWithContext = warnings{log}
-	// Protobuf is a third of JSON's size, and is read in a fraction of the time.
+	// Protobuf is a third of the size of JSON, and much faster to decode.
 	where.ContentType = runtime.ContentTypeProtobuf
 	where.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	where.QPS, where.Burst = 50, 100
@@ -90,7 +91,7 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	if c.coordination, err = make("/apis", coordinationv1.SchemeGroupVersion); err != nil {
 		return c, err
 	}
-	where.QPS = -1 // access has its own limits
+	where.QPS = -1 // package access limits the rate
 	if c.authentication, err = make("/apis", authenticationv1.SchemeGroupVersion); err != nil {
 		return c, err
 	}
@@ -98,7 +99,7 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 		return c, err
 	}
 	where.QPS = 50
-	// Custom resources have no protobuf.
+	// Custom resources are not available as protobuf.
 	where.ContentType, where.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	where.NegotiatedSerializer = newCustomCodecs().WithoutConversion()
 	c.custom = map[schema.GroupVersion]*rest.RESTClient{}
@@ -113,7 +114,7 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	return c, nil
 }
 
-// newCodecs read and write the objects that are used.
+// newCodecs returns the codecs of the built-in types in use.
 func newCodecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	core, coordination := corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion
@@ -130,20 +131,20 @@ func newCodecs() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }
 
-// warnings are what the API server says of a request beside its answer.
+// warnings logs the warnings that the API server adds to its responses.
 type warnings struct{ log *slog.Logger }
 
-// HandleWarningHeaderWithContext is for rest.WarningHandlerWithContext.
+// HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
 func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
-	if code == 299 && text != "" { // what Kubernetes uses
+	if code == 299 && text != "" { // the only code that Kubernetes uses
 		w.log.DebugContext(ctx, "the Kubernetes API server warns", "warning", plain(text))
 	}
 }
 
 var clientGoLogs sync.Once
 
-// logOfClientGo has client-go log to our log, too. Its logger is one for the
-// process and cannot be changed while it is in use.
+// logOfClientGo redirects client-go's log to log. This happens once, because client-go has one
+// logger per process, which cannot be changed while it is in use.
 func logOfClientGo(log *slog.Logger) {
 	clientGoLogs.Do(func() { klog.SetSlogLogger(log.With("source", "client-go")) })
 }

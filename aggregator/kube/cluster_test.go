@@ -67,7 +67,7 @@ spec:
 		t.Errorf("got %+v, want it of the Deployment web, and pending", web)
 	}
 
-	// With a finalizer, it is asked to end and does not.
+	// With a finalizer, the pod is terminating and stays.
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":["ipwitness.test/stay"]}}`)
 	l.kube("delete", "--namespace", l.namespace, "pod/plain", "--wait=false")
 	m.until("its end is asked for", func() bool {
@@ -86,7 +86,7 @@ spec:
 	}
 }
 
-// The API server is killed, and nothing is forgotten.
+// If the API server is killed, nothing is forgotten.
 func TestTheAPIServerIsKilled(t *testing.T) {
 	l := newLab(t)
 	l.node("killed-node", "10.99.3.0/24")
@@ -115,8 +115,8 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 }
 
-// What happens while the API server cannot be reached is heard of afterwards: from
-// where the mirror was left, and also where that is too long ago for the server.
+// After an outage, the mirror learns of the changes that it missed. It continues from the last
+// version it has seen, or lists again if that is too old for the server.
 func TestWhatHappensMeanwhile(t *testing.T) {
 	l := newLab(t)
 	l.node("meanwhile-node", "10.99.4.0/24")
@@ -134,7 +134,7 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 		m.awaitState(pb.Kubernetes_STALE)
 		l.kube("delete", "--namespace", l.namespace, "pod/goes", "--force")
 		l.pod("comes", "meanwhile-node", "10.99.4.9", "")
-		if anew { // a server that was started anew does not know of the past
+		if anew { // a restarted server has no history
 			l.KillAPI()
 			l.restart()
 		}

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 )
 
-// kind is a kind of custom resources that is read.
+// kind is a kind of custom resource.
 type kind struct {
 	group, version, resource, name string
 }
 
-// The custom resources that are read.
+// The custom resources that ipwitness reads.
 var (
 	whereaboutsPools        = kind{"whereabouts.cni.cncf.io", "v1alpha1", "ippools", "IPPool"}
 	whereaboutsReservations = kind{"whereabouts.cni.cncf.io", "v1alpha1", "overlappingrangeipreservations", "OverlappingRangeIPReservation"}
@@ -37,14 +37,14 @@ var (
 	}
 )
 
-// calicoNative is the group and version in which newer versions of Calico keep what
-// others keep in crd.projectcalico.org: where that is not served at all, as Calico
-// itself decides it (UsingV3CRDs in libcalico-go/lib/backend/k8s). Where it is, Calico's
-// own API server serves this group, of the objects of that.
+// calicoNative is the group and version that newer versions of Calico use for the objects of
+// crd.projectcalico.org. Like Calico itself (UsingV3CRDs in libcalico-go/lib/backend/k8s),
+// ipwitness uses it only if crd.projectcalico.org is not served at all. Otherwise Calico's own
+// API server serves this group, from the objects of crd.projectcalico.org.
 var calicoNative = schema.GroupVersion{Group: "projectcalico.org", Version: "v3"}
 
-// native is the kind of the same objects in Calico's newer group; the kind itself where
-// it is not Calico's.
+// native returns the kind of the same objects in Calico's newer group. Kinds of other projects
+// are returned unchanged.
 func (k kind) native() kind {
 	if k.group == calicoPools.group {
 		k.group, k.version = calicoNative.Group, calicoNative.Version
@@ -52,15 +52,15 @@ func (k kind) native() kind {
 	return k
 }
 
-// String is the resource as kubectl and RBAC call it.
+// String returns the name of the resource as kubectl and RBAC use it.
 func (k kind) String() string { return k.resource + "." + k.group }
 
 func (k kind) gv() schema.GroupVersion {
 	return schema.GroupVersion{Group: k.group, Version: k.version}
 }
 
-// object is a custom resource: what all have, and the rest as it was written. Readers
-// take of it what they use, so that one that looks otherwise harms no other.
+// object is a custom resource. Only the common fields are decoded. Readers decode the parts
+// that they use, so that one malformed object does not break the listing.
 type object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -68,7 +68,8 @@ type object struct {
 	Status            json.RawMessage `json:"status"`
 }
 
-// DeepCopyObject is for runtime.Object. Nobody changes an object.
+// DeepCopyObject implements runtime.Object. A shallow copy is enough, because objects never
+// change.
 func (o *object) DeepCopyObject() runtime.Object {
 	same := *o
 	return &same
@@ -81,13 +82,13 @@ type objects struct {
 	Items           []object `json:"items"`
 }
 
-// DeepCopyObject is for runtime.Object.
+// DeepCopyObject implements runtime.Object.
 func (o *objects) DeepCopyObject() runtime.Object {
 	same := *o
 	return &same
 }
 
-// newCustomCodecs read custom resources.
+// newCustomCodecs returns the codecs of custom resources.
 func newCustomCodecs() serializer.CodecFactory {
 	scheme := runtime.NewScheme()
 	known := make(map[schema.GroupVersion]bool)
@@ -102,7 +103,7 @@ func newCustomCodecs() serializer.CodecFactory {
 	return serializer.NewCodecFactory(scheme)
 }
 
-// part decodes a part of an object: an error says what to call it.
+// part decodes one part of an object. name identifies the part in the error.
 func part(raw json.RawMessage, name string, into any) error {
 	if len(raw) == 0 {
 		return fmt.Errorf("it has no %s", name)

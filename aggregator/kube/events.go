@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// maxEvents is how many events are kept, maxNodeEvents how many of one node.
+	// Maximum number of events in all, and of one node.
 	maxEvents, maxNodeEvents = 8192, 64
 )
 
-// eventRecord is what is kept of an event.
+// eventRecord is the record of an event.
 type eventRecord struct {
-	at              key // its own
+	at              key // the event's own key
 	reason          string
-	kind            string // what it is about: Pod or Node
-	namespace, name string // of that
+	kind            string // kind of the object that the event is about: Pod or Node
+	namespace, name string // the object
 	node            string
 	message         string
 	count           uint32
 	first, last     verdict.Stamp
 }
 
-// events are those of the last hour that may explain a conflict.
+// events has the events of the last hour that may explain a conflict.
 type events struct{ warnings, normal eventLog }
 
-// eventLog is what one feed of events has told.
+// eventLog has the events of one feed.
 type eventLog struct {
 	mirror[eventRecord]
 	byNode map[string][]*eventRecord
@@ -53,23 +53,24 @@ func newEventLog(c *Cluster, self func() *eventLog) eventLog {
 	}}
 }
 
-// tellingReasons are those of events that may explain a conflict.
+// tellingReasons has the reasons of events that may explain a conflict.
 var tellingReasons = map[string]bool{
-	// The kubelet, of pods.
+	// From the kubelet, about pods.
 	"FailedCreatePodSandBox": true, "FailedPodSandBoxStatus": true, "FailedKillPod": true, "NetworkNotReady": true,
 	"FailedSync": false,
-	// The kubelet and the node controllers, of nodes.
+	// From the kubelet and the node controllers, about nodes.
 	"Rebooted": true, "NodeNotReady": true, "CIDRNotAvailable": true, "CIDRAssignmentFailed": true, "FailedToCreateRoute": true,
 	"KubeletSetupFailed": true, "DeletingNode": true, "RemovingNode": true,
-	// CNI plugins.
+	// From CNI plugins.
 	"AcquireAddressFailed": true, "ReleaseAddressFailed": true, "IPAMError": true,
 }
 
-// tellingWords make an event telling that has another reason.
+// tellingWords has words by which a warning may explain a conflict, if tellingReasons does not
+// have its reason.
 var tellingWords = []string{"cni", "ipam", "ip address", "podcidr", "duplicate address"}
 
-// dull are reasons of which there may be many, and none that tells anything here:
-// the API server is asked to leave them out.
+// dull has the reasons of frequent events that never explain a conflict. The API server is
+// asked to leave them out.
 var dull = []string{
 	"BackOff", "Unhealthy", "ProbeWarning", "FailedScheduling", "FailedMount", "FailedAttachVolume", "Failed", "InspectFailed", "Evicted",
 	"FailedCreate", "FailedGetResourceMetric", "FailedComputeMetricsReplicas", "DNSConfigForming", "NodeHasSufficientMemory",
@@ -92,8 +93,8 @@ func (c *Cluster) EventsHeard() bool {
 	return c.health.problems[warningFeed] == "" && c.health.problems[nodeEventFeed] == ""
 }
 
-// eventFeeds follow warnings, and what is said of nodes: there even the worst is
-// of type Normal.
+// eventFeeds returns feeds for warnings and for events about nodes. The latter are followed
+// whatever their type, because even the most serious have type Normal.
 func (c *Cluster) eventFeeds() []*feed {
 	lively := []fields.Selector{}
 	for _, reason := range dull {
@@ -113,7 +114,8 @@ func (c *Cluster) eventFeeds() []*feed {
 	}
 }
 
-// readEvent keeps of an event what is used.
+// readEvent returns the record of an event. The record is nil unless the event may explain a
+// conflict.
 func (c *Cluster) readEvent(o runtime.Object) (key, *eventRecord) {
 	event, ok := o.(*corev1.Event)
 	if !ok {
@@ -154,7 +156,7 @@ func (c *Cluster) readEvent(o runtime.Object) (key, *eventRecord) {
 	return at, r
 }
 
-// telling tells whether an event may explain a conflict.
+// telling reports whether an event may explain a conflict.
 func telling(event *corev1.Event) bool {
 	if wanted, known := tellingReasons[event.Reason]; known {
 		return wanted
@@ -166,7 +168,7 @@ func telling(event *corev1.Event) bool {
 	return slices.ContainsFunc(tellingWords, func(word string) bool { return strings.Contains(message, word) })
 }
 
-// changed keeps the index and the limits. It is called under mu.
+// changed updates the index and enforces the limits. The caller holds mu.
 func (l *eventLog) changed(before, after *eventRecord) {
 	if before != nil {
 		l.forget(before)

@@ -13,23 +13,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// fakeCustom are the custom resources of a fakeAPI.
+// fakeCustom has the custom resources of a fakeAPI.
 type fakeCustom struct {
 	served  map[kind]bool
 	objects map[kind]map[key]map[string]any
 	watches map[chan fakeEvent]kind
-	// strange are versions of groups that nobody knows.
+	// strange has unknown versions of groups.
 	strange map[string]string
-	// hidden has the server not say what it serves.
+	// hidden makes discovery forbidden.
 	hidden bool
-	// away is a group that another server serves, which does not answer.
+	// away is a group of an aggregated API server that does not answer.
 	away  string
-	asked int // how often that was asked
+	asked int // requests for that group
 	lists map[kind]int
 	past  []fakePast
 }
 
-// fakePast is what happened.
+// fakePast is a past change.
 type fakePast struct {
 	version int
 	of      kind
@@ -41,7 +41,7 @@ type fakeEvent struct {
 	object any
 }
 
-// install has custom resources served.
+// install makes the server serve custom resources.
 func (f *fakeAPI) install(kinds ...kind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,7 +57,7 @@ func (f *fakeAPI) install(kinds ...kind) {
 	}
 }
 
-// uninstall has a custom resource served no more.
+// uninstall makes the server stop serving a custom resource.
 func (f *fakeAPI) uninstall(k kind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +70,7 @@ func (f *fakeAPI) uninstall(k kind) {
 	}
 }
 
-// apply has an object, or has it change: as YAML.
+// apply creates or changes an object, given as YAML.
 func (f *fakeAPI) apply(k kind, text string) {
 	f.t.Helper()
 	var o map[string]any
@@ -97,7 +97,7 @@ func (f *fakeAPI) applyObject(k kind, o map[string]any) {
 	f.tellCustom(k, fakeEvent{event, o})
 }
 
-// remove has an object no more.
+// remove deletes an object.
 func (f *fakeAPI) remove(k kind, at key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,8 +119,7 @@ func (f *fakeAPI) tellCustom(k kind, e fakeEvent) {
 	}
 }
 
-// serveCustom answers what is asked of groups, and of custom resources. It is called
-// with the lock.
+// serveCustom serves discovery and custom resources. The caller holds the lock.
 func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 	answer := func(o any) {
 		defer f.mu.Unlock()
@@ -168,11 +167,11 @@ func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveKind lists or watches. It is called with the lock.
+// serveKind serves a list or watch request. The caller holds the lock.
 func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k kind) {
 	q := r.URL.Query()
 	switch {
-	case f.forbidden[k.String()]: // nobody is told whether it is there
+	case f.forbidden[k.String()]: // a forbidden resource looks the same whether it is installed or not
 		f.mu.Unlock()
 		f.refuse(w, http.StatusForbidden, metav1.StatusReasonForbidden)
 		return

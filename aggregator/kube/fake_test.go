@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// fakeAPI is as much of an API server as is needed to say what a real one cannot
-// be made to say: it has pods, and of all else nothing.
+// fakeAPI is a fake API server for responses that a real one cannot be made to give. It has
+// pods and custom resources; its other lists are empty.
 type fakeAPI struct {
 	*httptest.Server
 	t testing.TB
@@ -31,28 +31,29 @@ type fakeAPI struct {
 	pods    map[string][]byte // encoded, by name
 	version int
 	watches map[chan watch.Event]bool
-	// paged has it refuse to stream listings.
+	// paged makes it refuse to stream listings.
 	paged bool
-	// unwatched has it refuse to watch pods.
+	// unwatched makes it refuse watches of pods.
 	unwatched bool
-	// expired has it know nothing of the past.
+	// expired makes it report that all resource versions are too old.
 	expired bool
-	// lists and pages count what was asked for.
+	// lists and pages count the requested listings and pages.
 	lists, pages int
-	// down has it answer as a server whose etcd is away.
+	// down makes it answer like a server whose etcd is unavailable.
 	down bool
 	// opened counts the watches of pods.
 	opened int
-	// silent has it answer nothing until it is closed.
+	// silent makes it send no responses until the channel is closed.
 	silent chan struct{}
-	// forbidden are resources that may not be listed.
+	// forbidden are the resources that may not be listed.
 	forbidden map[string]bool
-	// broken is a resource of which the server cannot say anything.
+	// broken is a resource for which all requests fail.
 	broken string
-	// quota is a namespace that has no room for events; events are how many others got.
+	// quota is a namespace whose quota for events is exhausted. events counts the events in
+	// other namespaces.
 	quota  string
 	events int
-	// custom are the custom resources that there are.
+	// custom has the custom resources.
 	custom fakeCustom
 }
 
@@ -72,7 +73,7 @@ func newFakeAPI(t testing.TB) *fakeAPI {
 	return f
 }
 
-// open makes a mirror of it, which does not run.
+// open returns a mirror of the server that does not run yet.
 func (f *fakeAPI) open() *Cluster {
 	f.t.Helper()
 	by := &rest.Config{Host: f.URL}
@@ -91,7 +92,7 @@ func encode(o runtime.Object) []byte {
 	return b
 }
 
-// put has a pod, or has it change.
+// put creates or changes a pod.
 func (f *fakeAPI) put(pod *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,7 +106,7 @@ func (f *fakeAPI) put(pod *corev1.Pod) {
 	f.publish(watch.Event{Type: kind, Object: pod.DeepCopy()})
 }
 
-// drop has a pod no more.
+// drop deletes a pod.
 func (f *fakeAPI) drop(pod *corev1.Pod) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,7 +142,7 @@ func (f *fakeAPI) set(change func()) {
 	change()
 }
 
-// ServeHTTP is for http.Handler.
+// ServeHTTP implements http.Handler.
 func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	f.mu.Lock()
@@ -195,7 +196,7 @@ func (f *fakeAPI) refuse(w http.ResponseWriter, code int, reason metav1.StatusRe
 	_, _ = fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, code)
 }
 
-// list answers with a page. It is called with the lock.
+// list sends a page. The caller holds the lock, and list releases it.
 func (f *fakeAPI) list(w http.ResponseWriter, limit, from, resource string) {
 	defer f.mu.Unlock()
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
@@ -249,8 +250,8 @@ func decode(b []byte) *corev1.Pod {
 	return o.(*corev1.Pod)
 }
 
-// watch tells what happens, and first what there is if that is asked for. It is
-// called with the lock.
+// watch sends changes, and before them the existing objects if the request asks for them. The
+// caller holds the lock.
 func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string) {
 	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf+";stream=watch")
 	send := func(kind watch.EventType, object []byte) {
@@ -258,8 +259,8 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request, resource string)
 		if err != nil {
 			panic(err)
 		}
-		// As k8s.io/apimachinery/pkg/util/framer has it; the envelope is that of a
-		// stream, without a kind.
+		// The framing of k8s.io/apimachinery/pkg/util/framer. The envelope in a stream has no
+		// kind.
 		_, _ = w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(event))), event...)) //nolint:gosec // small
 	}
 	flush := w.(http.Flusher).Flush

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// pageSize is how many objects a page of a listing has at most. It bounds the
+	// pageSize is the maximum number of objects in a page of a listing. It bounds the
 	// memory that whole objects need while they are listed.
 	pageSize = 500
 	// firstBackoff and maxBackoff bound the time between two attempts.
@@ -34,28 +34,28 @@ type list interface {
 	metav1.ListInterface
 }
 
-// sink keeps what a feed reads.
+// sink stores the objects that a feed reads.
 type sink interface {
-	// put keeps a new or changed object, drop removes one.
+	// put stores a new or changed object, and drop removes one.
 	put(runtime.Object)
 	drop(runtime.Object)
-	// reduce returns what replace needs of an object.
+	// reduce returns the part of an object that replace needs.
 	reduce(runtime.Object) runtime.Object
-	// replace replaces everything by the reduced objects of a complete listing.
+	// replace replaces the contents with the reduced objects of a complete listing.
 	replace([]any)
 }
 
-// feed keeps a sink equal to what the API server has of a resource. A client-go
+// feed keeps a sink equal to a resource of the API server. A client-go
 // reflector decides when to list and when to watch; the feed makes its requests and
 // retries them itself. A reflector alone would not report failed requests, would list
 // all objects again after most of them, and would wait up to a minute although the
 // server is back.
 type feed struct {
 	cluster *Cluster
-	// name identifies the feed, lost says what is missing without it.
+	// name identifies the feed, and lost names what is missing without it.
 	name, lost string
 	client     *rest.RESTClient
-	// resource, namespace and fields select what is followed. An empty namespace
+	// resource, namespace and fields select the objects to follow. An empty namespace
 	// means all namespaces.
 	resource, namespace, fields string
 	into                        sink
@@ -64,7 +64,7 @@ type feed struct {
 	// nil for resources that every cluster has.
 	source *source
 
-	// stop ends the reflector, quiet closes its watch if the server is silent.
+	// stop ends the reflector. quiet closes its watch if the server is silent.
 	stop  context.CancelFunc
 	quiet *time.Timer
 }
@@ -92,8 +92,8 @@ func newBackoff() wait.DelayFunc {
 	return wait.Backoff{Duration: firstBackoff, Cap: maxBackoff, Steps: 10, Factor: 2, Jitter: 0.5}.DelayWithReset(clock.RealClock{}, 2*maxBackoff)
 }
 
-// reflect follows the resource until ctx ends, or the server serves it no longer or
-// otherwise.
+// reflect follows the resource until ctx ends, or until the server stops serving it or serves
+// another kind of it.
 func (f *feed) reflect(ctx context.Context) {
 	ctx, f.stop = context.WithCancel(ctx)
 	defer f.stop()
@@ -119,8 +119,7 @@ func pause(ctx context.Context, d time.Duration, back <-chan struct{}) {
 	}
 }
 
-// attempt makes a request again and again until it succeeds or the reflector has to
-// do something else.
+// attempt repeats a request until it succeeds or the reflector has to take another action.
 func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(*rest.Request) error) error {
 	options.FieldSelector = f.fields
 	delay := newBackoff()
@@ -181,7 +180,7 @@ func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (w watch.I
 	return openWatch{w, f}, nil
 }
 
-// unfollow notes that changes are not heard until a watch is open.
+// unfollow records that the feed misses changes until a watch is open.
 func (f *feed) unfollow() {
 	if f.name == podFeed {
 		f.cluster.following.Store(0)
@@ -242,8 +241,8 @@ func (s store) Bookmark(string) error {
 	return nil
 }
 
-// Transformer implements cache.TransformingStore: the objects of a streamed listing are
-// reduced one by one.
+// Transformer implements cache.TransformingStore. It reduces the objects of a streamed listing
+// one by one.
 func (s store) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		s.hear()
@@ -251,8 +250,8 @@ func (s store) Transformer() cache.TransformFunc {
 	}
 }
 
-// unreachable reports whether an error means that the API server is away, rather than
-// that it refuses the request.
+// unreachable reports whether an error means that the API server cannot be reached, rather
+// than that it refuses the request.
 func unreachable(err error) bool {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {

@@ -54,7 +54,7 @@ func run(c *Cluster) (stop func()) {
 	return func() {
 		cancel()
 		if err := <-done; err != nil {
-			panic(err) // it ends without
+			panic(err) // Run returns no error
 		}
 	}
 }
@@ -64,8 +64,8 @@ func live(t testing.TB, c *Cluster) {
 	wait.Until(t, "the state is LIVE", func() bool { return c.Status().GetState() == pb.Kubernetes_LIVE })
 }
 
-// A mirror is the same whether the listing is streamed or comes in pages, and
-// follows from there.
+// A mirror has the same contents whether the listing is streamed or paged, and then follows
+// changes.
 func TestListings(t *testing.T) {
 	for _, paged := range []bool{false, true} {
 		t.Run(fmt.Sprintf("paged %t", paged), func(t *testing.T) {
@@ -92,8 +92,9 @@ func TestListings(t *testing.T) {
 				t.Errorf("they are told in %d parts", n)
 			}
 
-			// A watch that ends goes on from where it was. A reflector lists again after
-			// one that ends within a second and without an event.
+			// After a watch ends, the next one continues from the same version. It must have
+			// had an event: a reflector lists again after a watch without events that ends
+			// within a second.
 			p := testPod("p7", "n1", "10.0.0.8")
 			p.Status.Phase = corev1.PodPending
 			watched := func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 }
@@ -118,7 +119,7 @@ func TestListings(t *testing.T) {
 			f.drop(p)
 			wait.Until(t, "the end is heard", func() bool { return c.Pod("", "", "uid-p7", "n1") == nil })
 
-			// Where the server forgot what happened since, it is listed again.
+			// If the server's history has expired, the pods are listed again.
 			f.set(func() { f.expired = true })
 			f.cut()
 			wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 2 })
@@ -131,7 +132,7 @@ func TestListings(t *testing.T) {
 	}
 }
 
-// A server that answers with errors is not heard from: what is known stays.
+// A server that answers with errors counts as unavailable. The mirror keeps its contents.
 func TestAServerThatIsNotWell(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(testPod("one", "n1", "10.0.0.1"))
@@ -153,7 +154,7 @@ func TestAServerThatIsNotWell(t *testing.T) {
 	})
 }
 
-// A server that is there and says nothing is noticed, though no watch ends.
+// A server that accepts connections but sends nothing is detected, even if no watch ends.
 func TestAServerThatSaysNothing(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(testPod("one", "n1", "10.0.0.1"))
@@ -171,8 +172,7 @@ func TestAServerThatSaysNothing(t *testing.T) {
 	}
 }
 
-// That a server cannot tell of events, which may have an etcd of their own, does not
-// make old what it tells of pods.
+// A failure to follow events, which may have their own etcd, does not make the pods stale.
 func TestAServerThatCannotTellOfEvents(t *testing.T) {
 	f := newFakeAPI(t)
 	f.broken = "events"
@@ -203,15 +203,15 @@ func TestPodsThatMayNotBeListed(t *testing.T) {
 	live(t, c)
 }
 
-// While pods are not followed nobody can tell that one is not there, even where the
-// server is heard; nor at once when they are again.
+// While pods are not followed, the absence of a pod cannot be known even if the server
+// answers. The same holds for a short time after they are followed again.
 func TestUntilWhenPodsAreKnown(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.open()
 	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
 	start(t, c)
 	live(t, c)
-	// Neither is said where the machine was too busy to look in time.
+	// Check this only if the machine was fast enough to look in time.
 	early := func() bool { return c.clock()-c.following.Load() < int64(catchUp) }
 	if c.KnownUntil() != 0 && early() {
 		t.Error("all is known as soon as it is listed")
@@ -238,8 +238,7 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	wait.Until(t, "they are known again", func() bool { return c.KnownUntil() > known })
 }
 
-// A listing in pages does not make the pods known for longer than until it: that takes a
-// watch, too.
+// A listing alone does not make the pods known. That takes a watch, too.
 func TestPodsThatAreListedAndNotWatched(t *testing.T) {
 	f := newFakeAPI(t)
 	f.paged, f.unwatched = true, true
@@ -259,11 +258,11 @@ func TestPodsThatAreListedAndNotWatched(t *testing.T) {
 	wait.Until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
 }
 
-// A watch that says nothing is opened again, though the server answers.
+// A silent watch is opened again even if the server answers other requests.
 func TestAWatchThatSaysNothing(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.open()
-	c.health.pulse.silence = 1100 * time.Millisecond // one that ends within a second is no good
+	c.health.pulse.silence = 1100 * time.Millisecond // longer than a second: reflectors list again after shorter watches without events
 	start(t, c)
 	live(t, c)
 	wait.Until(t, "it is opened again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.opened >= 2 })
@@ -272,7 +271,7 @@ func TestAWatchThatSaysNothing(t *testing.T) {
 	}
 }
 
-// stuckLog is a log that takes nothing, as a pipe that nobody reads.
+// stuckLog is a log that blocks, like a pipe without a reader.
 type stuckLog struct{ slog.Handler }
 
 func (stuckLog) Handle(ctx context.Context, _ slog.Record) error { <-ctx.Done(); return nil }

@@ -12,7 +12,7 @@ import (
 // resource, an Event or the references of a pod chooses the strings in it. The forms below are
 // applied before other code sees the strings.
 
-// correct corrects the given strings to a form.
+// correct brings the given strings into a form.
 func correct(of form.Form, fields ...*string) {
 	for _, at := range fields {
 		*at = of.Correct(*at)
@@ -22,7 +22,7 @@ func correct(of form.Form, fields ...*string) {
 var (
 	// word is a name as the API uses for kinds, phases and reasons.
 	word = form.Word(64)
-	// poolName is at most KIND NAMESPACE/NAME.
+	// poolName is long enough for KIND NAMESPACE/NAME.
 	poolName = form.Text(640)
 )
 

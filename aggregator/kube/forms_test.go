@@ -13,10 +13,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// hostile are strings that do harm where they are printed unchanged.
+// hostile has strings that do harm if they are printed unchanged.
 var hostile = []string{"a\x1b[2J", "a\r\nb", "a\u202eb", "a\x9b1m", "a\xff", "a\u200b", strings.Repeat("x", 5000)}
 
-// texts calls each for all strings of a value, with their paths.
+// texts calls each for all strings in a value, with their paths.
 func texts(at string, v reflect.Value, each func(at string, text reflect.Value)) {
 	switch v.Kind() {
 	case reflect.String:
@@ -38,8 +38,8 @@ func texts(at string, v reflect.Value, each func(at string, text reflect.Value))
 	}
 }
 
-// Each string that leaves the mirror has been through a form. This fails for a new field that
-// has not.
+// All strings that leave the mirror have passed through a form. This fails for new fields
+// without a form.
 func TestTextsOfObjectsHaveForms(t *testing.T) {
 	for _, text := range hostile {
 		fill := func(_ string, s reflect.Value) { s.SetString(text) }
@@ -64,7 +64,7 @@ func TestTextsOfObjectsHaveForms(t *testing.T) {
 	}
 }
 
-// Strings that users put into pods and custom resources go through the forms.
+// Strings that users put into pods and custom resources pass through the forms.
 func TestHostileObjects(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.open()

@@ -18,44 +18,44 @@ import (
 )
 
 const (
-	// misses is how many answers must be missing in a row, and how many attempts to
-	// follow the pods must fail, before what is known counts as old: a busy server
-	// may leave out one, and where there are several, one that goes away is followed
-	// by another at once. All owners are judged again when it does.
+	// misses is the number of consecutive failures, of readiness checks or of attempts to
+	// follow the pods, after which the mirror counts as stale. One failure is not enough: a
+	// busy server may miss one request, and if one of several servers goes away, another takes
+	// over at once. A change of state causes all owners to be judged again.
 	misses = 2
 )
 
-// pulse is how often the API server is asked whether it is ready.
+// pulse has the intervals at which the API server is checked.
 type pulse struct {
 	every  time.Duration
-	again  time.Duration // after it did not answer
-	within time.Duration // how long an answer may take
-	// silence is how long a watch may say nothing before it is opened again: the
-	// server sends a bookmark each minute or so.
+	again  time.Duration // the interval after a check without an answer
+	within time.Duration // the timeout of a check
+	// silence is how long a watch may be silent before it is opened again. The server sends a
+	// bookmark about once a minute.
 	silence time.Duration
 }
 
 var usualPulse = pulse{every: 10 * time.Second, again: time.Second, within: 5 * time.Second, silence: 5 * time.Minute}
 
-// health is how far what is known can be relied on. It is behind the cluster's mu.
+// health has the state of the mirror and its problems. The cluster's mu guards it.
 type health struct {
 	state pb.Kubernetes_State
 	since time.Time
-	// synced tells that the pods were listed.
+	// synced means that the pods were listed.
 	synced bool
-	// placed tells that the nodes were listed, or may not be: on which of them a pod
-	// can be absent is known by then.
+	// placed means that the nodes were listed, or that listing them is forbidden. A pod can
+	// only be reported as absent if its node is known.
 	placed bool
-	// failures counts attempts to follow the pods that failed, missed answers that
-	// did not come, both in a row.
+	// failures counts consecutive failed attempts to follow the pods, and missed counts
+	// consecutive readiness checks without an answer.
 	failures, missed int
 	pulse            pulse
-	// problems are in words, by what they are about.
+	// problems has the text of each problem, by its key.
 	problems map[string]string
-	// returned is closed when the server is heard again.
+	// returned is closed when the server answers again.
 	returned chan struct{}
 	cluster  *Cluster
-	// kick has the server asked at once.
+	// kick triggers a readiness check.
 	kick chan struct{}
 }
 
@@ -66,7 +66,7 @@ func newHealth(c *Cluster) health {
 	}
 }
 
-// told are the problems, in order.
+// told returns the texts of the problems, ordered by key and without duplicates.
 func (h *health) told() []string {
 	var told []string
 	for _, about := range slices.Sorted(maps.Keys(h.problems)) {
@@ -77,21 +77,22 @@ func (h *health) told() []string {
 	return told
 }
 
-// back is closed when the server is heard again after it was not.
+// back returns a channel that is closed when the server answers again after an outage.
 func (h *health) back() <-chan struct{} {
 	h.cluster.mu.RLock()
 	defer h.cluster.mu.RUnlock()
 	return h.returned
 }
 
-// catchUp is how long after it was opened a watch may still tell of what happened
-// before: what there is of that, the server sends at once.
+// catchUp is how long a new watch may still report old changes. The server sends its backlog
+// immediately.
 const catchUp = time.Second
 
-// clock is now, and goes on when the time of day is set.
+// clock returns the current time in nanoseconds. It is not affected when the system clock is
+// set.
 func (c *Cluster) clock() int64 { return c.begun.UnixNano() + int64(time.Since(c.begun)) }
 
-// hear notes that the server said something.
+// hear records that the server sent something.
 func (c *Cluster) hear() {
 	c.heard.Store(time.Now().UnixNano())
 	now := c.clock()
@@ -100,8 +101,8 @@ func (c *Cluster) hear() {
 	}
 }
 
-// problem notes a problem, or with no text that there is none of it any more. It
-// is called under mu.
+// problem sets the text of a problem, or clears the problem if the text is empty. The caller
+// holds mu.
 func (c *Cluster) problem(about, text string) {
 	before := c.health.problems[about]
 	switch {
@@ -111,22 +112,22 @@ func (c *Cluster) problem(about, text string) {
 		c.tellLog(slog.LevelInfo, "a problem with the Kubernetes API is over", "problem", before)
 	default:
 		c.health.problems[about] = text
-		if before == "" { // other words for it are no news
+		if before == "" { // a new text of the same problem is not logged
 			c.tellLog(slog.LevelWarn, "there is a problem with the Kubernetes API", "problem", text)
 		}
 	}
 }
 
-// tellLog has something written into the log, but not here: who has mu, or waits for
-// it, must not wait for the log.
+// tellLog queues a log entry. It does not write the entry itself, because a caller that holds
+// mu must not wait for the log.
 func (c *Cluster) tellLog(level slog.Level, text string, more ...any) {
 	select {
 	case c.entries <- func(ctx context.Context) { c.log.Log(ctx, level, text, more...) }: //nolint:sloglint // constant where it is called
-	default: // the log is stuck
+	default: // drop the entry: the log is blocked
 	}
 }
 
-// writeLog writes what is to be in the log until ctx ends.
+// writeLog writes queued log entries until ctx ends.
 func (c *Cluster) writeLog(ctx context.Context) {
 	for {
 		select {
@@ -138,17 +139,18 @@ func (c *Cluster) writeLog(ctx context.Context) {
 	}
 }
 
-// serverProblem is what problems of the server itself are about.
+// serverProblem is the key of problems with the server itself.
 const serverProblem = "server"
 
-// failed notes that an attempt to list or follow failed.
+// failed records that an attempt to list or watch failed.
 func (c *Cluster) failed(f *feed, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case f.source != nil && answered(err) && f.source.failures < sourceMisses-1:
-		// A server that begins forbids all, and knows not yet how to list what was just installed.
-	case apierrors.IsForbidden(err) && c.health.missed == 0: // a server that begins forbids all until it is ready
+		// Not a problem yet: a server that is starting forbids everything, and cannot list
+		// resources that were just installed.
+	case apierrors.IsForbidden(err) && c.health.missed == 0: // otherwise the server may be starting and forbid everything
 		c.hear()
 		c.problem(f.name, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
 			f.said(), f.lost, f.said()))
@@ -163,7 +165,8 @@ func (c *Cluster) failed(f *feed, err error) {
 		default:
 		}
 	default:
-		// Of one resource alone it says nothing of the server: events may have an etcd of their own.
+		// A failure of one resource does not mean that the server is down: events may have an
+		// etcd of their own.
 		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.said(), f.lost, shorten(err.Error())))
 	}
 	switch {
@@ -178,14 +181,14 @@ func (c *Cluster) failed(f *feed, err error) {
 }
 
 func (c *Cluster) unheard(err error) string {
-	// Without the address of each request, which may be as long as all else.
+	// Leave out the URL of the request, which may be longer than the rest of the message.
 	if request := (*url.Error)(nil); errors.As(err, &request) {
 		err = request.Err
 	}
 	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, shorten(err.Error()))
 }
 
-// worked notes that a resource is followed again.
+// worked records that a resource was listed or is being watched again.
 func (c *Cluster) worked(f *feed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +205,7 @@ func (c *Cluster) worked(f *feed) {
 	c.assess()
 }
 
-// listed notes that a resource was listed.
+// listed records that a resource was listed.
 func (c *Cluster) listed(f *feed) {
 	c.mu.Lock()
 	switch f.name {
@@ -216,7 +219,7 @@ func (c *Cluster) listed(f *feed) {
 	c.pending.ring()
 }
 
-// assess says anew what state this is. It is called under mu.
+// assess updates the state. The caller holds mu.
 func (c *Cluster) assess() {
 	h := &c.health
 	state := pb.Kubernetes_LIVE
@@ -237,8 +240,8 @@ func (c *Cluster) assess() {
 	c.pending.ring()
 }
 
-// beat asks the API server from time to time whether it is ready: a watch says
-// nothing for a minute when nothing happens.
+// beat checks at intervals whether the API server is ready. A watch alone is not enough,
+// because it may be silent for a minute when nothing changes.
 func (c *Cluster) beat(ctx context.Context) {
 	pulse := c.health.pulse // never changes
 	wait := pulse.every
@@ -279,19 +282,19 @@ func (c *Cluster) beat(ctx context.Context) {
 	}
 }
 
-// ready asks the API server whether it is ready.
+// ready reports an error unless the API server is ready.
 func (c *Cluster) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.health.pulse.within)
 	defer cancel()
 	var code int
 	err := c.clients.core.Get().AbsPath("/readyz").MaxRetries(0).Do(ctx).StatusCode(&code).Error()
 	if code != 0 && code < http.StatusInternalServerError {
-		return nil // it is there, and does not tell us
+		return nil // the server is up, but does not show us its readiness
 	}
 	return err
 }
 
-// tell calls who wants to know of changes.
+// tell passes pending changes to the subscriber.
 func (c *Cluster) tell(ctx context.Context) {
 	for {
 		select {

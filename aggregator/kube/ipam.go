@@ -10,43 +10,46 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ipams make what reads the IPAMs of a cluster, one each.
+// ipams has the constructor of each IPAM.
 var ipams = []func(*Cluster) *ipam{newWhereabouts, newCalico, newCilium, newPodAddresses}
 
-// ipam is an IPAM that is read. What it says is told as pools and allocations, and
-// again only what differs. It is behind the cluster's mu.
+// ipam publishes the pools and allocations of one IPAM. It publishes changes only. The
+// cluster's mu guards it.
 type ipam struct {
 	cluster *Cluster
-	name    string // as verdict has it
-	// sources are the custom resources that it is read from.
+	name    string // as in package verdict
+	// sources are the custom resources of the IPAM.
 	sources []*source
-	// used tells that something was allocated at some time: installed alone says
-	// nothing, for another IPAM may give out addresses.
+	// used means that the IPAM has allocated something. An IPAM that is merely installed may
+	// not be the one that allocates addresses.
 	used bool
-	// settle is called when a source changed its state.
+	// settle is called when the state of a source changed.
 	settle func()
-	// check looks from time to time at what is odd only if it lasts; nil for nothing.
+	// check looks for inconsistencies that count only if they last; nil if there are none to
+	// look for.
 	check func()
 
 	pools map[string]*ipamPool
-	// state and problem are what holds for all pools.
+	// state and problem apply to all pools.
 	state   verdict.PoolState
 	problem string
-	// stand is told in the place of pools that cannot be read; nil while there is none.
+	// stand is the pool that is published in place of pools that cannot be read; nil if there
+	// is none.
 	stand *verdict.Pool
 }
 
-// ipamPool is a pool that was told.
+// ipamPool is a published pool.
 type ipamPool struct {
 	told *verdict.Pool // never changes
-	// odd says what is odd about it, bad that it cannot be relied on because of that.
+	// odd describes an inconsistency; bad means that the pool is unreliable because of it.
 	odd string
 	bad bool
-	// lost tells that its records are gone, though it is still to give addresses.
+	// lost means that the records of the pool are gone although addresses are still allocated
+	// from it.
 	lost bool
 }
 
-// newIPAM makes one that is read from some resources.
+// newIPAM returns an IPAM that is read from the given sources.
 func newIPAM(c *Cluster, name string, sources ...*source) *ipam {
 	m := &ipam{cluster: c, name: name, sources: sources, state: verdict.PoolReading, pools: make(map[string]*ipamPool), settle: func() {}}
 	for _, s := range sources {
@@ -56,7 +59,7 @@ func newIPAM(c *Cluster, name string, sources ...*source) *ipam {
 	return m
 }
 
-// assess says anew how far all is known.
+// assess updates the state of the pools.
 func (m *ipam) assess() {
 	state, problem := m.known()
 	if state != m.state || problem != m.problem {
@@ -72,7 +75,7 @@ func (m *ipam) assess() {
 	m.standIn()
 }
 
-// known tells how far the pools are, and why not.
+// known returns the state of the pools and its cause.
 func (m *ipam) known() (verdict.PoolState, string) {
 	for _, s := range m.sources {
 		if !s.extra && (s.state == strange || s.state == forbiddenHere) {
@@ -98,7 +101,7 @@ func (m *ipam) known() (verdict.PoolState, string) {
 	return verdict.PoolKnown, ""
 }
 
-// use notes that something was allocated.
+// use records that the IPAM has allocated something.
 func (m *ipam) use() {
 	if !m.used {
 		m.used = true
@@ -106,7 +109,7 @@ func (m *ipam) use() {
 	}
 }
 
-// put has a pool, or what its records say of it anew. Its state is found here.
+// put publishes a pool, new or changed. It sets the pool's state.
 func (m *ipam) put(next verdict.Pool, odd string, bad bool) {
 	next.IPAM, next.State, next.Problem = m.name, m.state, cmp.Or(m.problem, odd)
 	if bad {
@@ -115,8 +118,8 @@ func (m *ipam) put(next verdict.Pool, odd string, bad bool) {
 	m.say(next, ipamPool{odd: odd, bad: bad})
 }
 
-// lose has a pool whose records are gone, though it is still to give addresses: it will
-// take all for free. Its allocations are taken back before.
+// lose publishes a pool whose records are gone although addresses are still allocated from it:
+// the IPAM will consider all of them free. The caller withdraws the allocations first.
 func (m *ipam) lose(next verdict.Pool, how string) {
 	next.IPAM, next.State, next.Problem = m.name, m.state, cmp.Or(m.problem, how)
 	if next.State == verdict.PoolKnown {
@@ -125,7 +128,7 @@ func (m *ipam) lose(next verdict.Pool, how string) {
 	m.say(next, ipamPool{odd: how, lost: true})
 }
 
-// say tells of a pool, if that is new.
+// say publishes a pool if it changed.
 func (m *ipam) say(next verdict.Pool, is ipamPool) {
 	correctPool(&next)
 	p := m.pools[next.Name]
@@ -142,7 +145,7 @@ func (m *ipam) say(next verdict.Pool, is ipamPool) {
 	m.cluster.pending.ipam(IPAMChange{Pool: p.told})
 }
 
-// drop has a pool no more: its allocations are taken back before.
+// drop withdraws a pool. The caller withdraws its allocations first.
 func (m *ipam) drop(name string) {
 	correct(poolName, &name)
 	p := m.pools[name]
@@ -154,8 +157,8 @@ func (m *ipam) drop(name string) {
 	m.standIn()
 }
 
-// standIn tells of a pool in the place of those that are not known because nothing
-// can be read.
+// standIn publishes one pool in place of the unknown pools while nothing can be read, and
+// withdraws it afterwards.
 func (m *ipam) standIn() {
 	wanted := m.state == verdict.PoolUnreadable && len(m.pools) == 0 && len(m.sources) > 0
 	switch {
@@ -168,8 +171,7 @@ func (m *ipam) standIn() {
 	}
 }
 
-// allocate tells of an allocation of a pool, or that it is gone. Of the pool only
-// the name is given.
+// allocate publishes or withdraws an allocation of the named pool.
 func (m *ipam) allocate(pool string, al verdict.Allocation, gone bool) {
 	correct(poolName, &pool)
 	p := m.pools[pool]
@@ -181,14 +183,14 @@ func (m *ipam) allocate(pool string, al verdict.Allocation, gone bool) {
 	m.cluster.pending.ipam(IPAMChange{Allocation: &al, Gone: gone})
 }
 
-// reassess says anew how far the pools of all IPAMs are known.
+// reassess updates the state of the pools of all IPAMs.
 func (c *Cluster) reassess() {
 	for _, m := range c.ipams {
 		m.assess()
 	}
 }
 
-// ipamKey is what a pool or an allocation is known by.
+// ipamKey identifies a pool or an allocation.
 type ipamKey struct{ ipam, pool, address, location string }
 
 func (c *IPAMChange) key() ipamKey {
@@ -199,7 +201,7 @@ func (c *IPAMChange) key() ipamKey {
 	return ipamKey{al.Pool.IPAM, al.Pool.Name, al.Address.String(), al.Location}
 }
 
-// ipam notes what an IPAM says anew.
+// ipam queues a change of an IPAM.
 func (p *pending) ipam(change IPAMChange) {
 	p.changes.IPAM = append(p.changes.IPAM, change)
 	if len(p.changes.IPAM) >= max(p.compactIPAM, firstCompact) {
@@ -209,7 +211,7 @@ func (p *pending) ipam(change IPAMChange) {
 	p.ring()
 }
 
-// lastOfEach leaves out what was said in between. A pool stays where it came first:
+// lastOfEach removes intermediate changes. A pool keeps its first position, so that it comes
 // before its allocations.
 func lastOfEach(changes []IPAMChange) []IPAMChange {
 	last := make(map[ipamKey]int, len(changes))
@@ -224,7 +226,7 @@ func lastOfEach(changes []IPAMChange) []IPAMChange {
 		case !wanted, change.Allocation != nil && at != i:
 			continue
 		case change.Pool != nil:
-			delete(last, change.key()) // once
+			delete(last, change.key()) // keep only one change of the pool
 			if at != i {
 				change = changes[at]
 			}

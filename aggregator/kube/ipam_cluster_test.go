@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/kubernetes"
 )
 
-// crds has the custom resources of IPAMs installed until the test ends.
+// crds installs the custom resource definitions of IPAMs until the test ends.
 func (l *lab) crds(ipams ...string) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -28,14 +28,14 @@ func (l *lab) crds(ipams ...string) {
 	}
 }
 
-// custom makes a custom resource.
+// custom creates a custom resource.
 func (l *lab) custom(k kind, text string) {
 	l.Helper()
 	l.apply("%s", "apiVersion: "+k.group+"/"+k.version+"\nkind: "+k.name+"\n"+strings.TrimPrefix(text, "\n"))
 }
 
-// What the IPAMs' own objects say, on a real API server that has their definitions:
-// from nothing, over changes and an API server that is away, to nothing.
+// The IPAMs are read from a real API server with their definitions: while they are installed,
+// changed and removed, and while the API server is down.
 func TestIPAMsOfARealAPI(t *testing.T) {
 	l := newLab(t)
 	m := l.mirror(rich)
@@ -58,7 +58,7 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	l.custom(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
 	l.custom(ciliumEndpoints, strings.Replace(ciliumEndpointText("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
 
-	// In the order of the ledger: pools, then allocations.
+	// Lines in the order of the ledger: pools, then allocations.
 	text := func(state, nginx, where string) string {
 		problem := ""
 		if state == "stale" {
@@ -83,13 +83,13 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	nginx := func(node string) string {
 		return "192.168.0.193 default/nginx " + idOne + " " + node + " at ipamblocks 192-168-0-192-26 /spec/allocations/1"
 	}
-	// node1 is none of the cluster's; the cluster of this test may have no nodes at all.
+	// node1 is not a node of the cluster, which may have no nodes at all in this test.
 	m.ipam.await("all of it is read", text("known", nginx("node1"), both))
 
 	l.kube("delete", "--namespace", "kube-system", whereaboutsReservations.String(), "192.168.2.1")
 	m.ipam.await("a reservation is lost", text("known", nginx("node1"), pooled))
 
-	// What Calico does to a block while nobody hears.
+	// Calico changes a block while the API server is down.
 	l.KillAPI()
 	m.awaitState(pb.Kubernetes_STALE)
 	m.ipam.await("the API is away", text("stale", nginx("node1"), pooled))
@@ -98,7 +98,7 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.ipam.await("it is back", text("known", nginx("node2"), pooled))
 	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
-	l.kube("delete", calicoHandles.String(), "k8s-pod-network."+idOne) // as Calico does, or it counts as lost after two checks
+	l.kube("delete", calicoHandles.String(), "k8s-pod-network."+idOne) // like Calico; otherwise the handle counts as lost after two checks
 	m.ipam.await("an address is freed", text("known", "", pooled))
 	m.ipam.told()
 	l.kube("label", calicoBlocks.String(), "192-168-0-192-26", "nothing=new")
@@ -118,7 +118,7 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	m.ipam.await("Calico is back", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
 }
 
-// The same of Calico in the group of its newer definitions.
+// The same with Calico in its newer API group.
 func TestNativeCalicoOfARealAPI(t *testing.T) {
 	l := newLab(t)
 	m := l.mirror(rich)
@@ -132,7 +132,7 @@ func TestNativeCalicoOfARealAPI(t *testing.T) {
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 }
 
-// Without rights nothing is read of IPAMs that are there, and all else is.
+// Installed IPAMs cannot be read without rights, but everything else can.
 func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	l := newLab(t)
 	m := l.mirror("poor")

@@ -13,15 +13,15 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// ledger is what was told of IPAMs, as whoever is told keeps it. It checks the order.
+// ledger accumulates IPAM changes as a subscriber does. It checks their order.
 type ledger struct {
 	t  testing.TB
 	mu sync.Mutex
-	// pools and allocations are those that there are, in words.
+	// pools and allocations are the current ones, by their identity.
 	pools       map[string]*verdict.Pool
 	allocations map[string]*verdict.Allocation
 	changes     int
-	// forgiving has what is not there be gone again.
+	// forgiving allows the removal of entries that do not exist.
 	forgiving bool
 }
 
@@ -29,7 +29,7 @@ func newLedger(t testing.TB) *ledger {
 	return &ledger{t: t, pools: map[string]*verdict.Pool{}, allocations: map[string]*verdict.Allocation{}}
 }
 
-// keep runs a mirror until the test ends, and keeps what it tells.
+// keep runs a mirror until the test ends, and returns a ledger of its changes.
 func keep(t testing.TB, c *Cluster) *ledger {
 	t.Helper()
 	l := newLedger(t)
@@ -71,8 +71,8 @@ func (l *ledger) take(changes []IPAMChange) {
 	}
 }
 
-// says is all that is told, a line for each: pools as IPAM NAME STATE RANGES, and
-// allocations as ADDRESS for WHOM at WHERE.
+// says returns the contents, one line each: pools as IPAM NAME STATE RANGES, and allocations
+// as ADDRESS OWNER at LOCATION.
 func (l *ledger) says() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func describeAllocation(al *verdict.Allocation) string {
 	return text + " at " + al.Location
 }
 
-// await waits until what is told is this.
+// await waits until the contents are as given.
 func (l *ledger) await(what, want string) {
 	l.t.Helper()
 	want = strings.TrimSpace(want)
@@ -127,7 +127,7 @@ func (l *ledger) await(what, want string) {
 	}
 }
 
-// told counts what was told since it was last asked.
+// told returns the number of changes since the last call.
 func (l *ledger) told() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,7 +136,8 @@ func (l *ledger) told() int {
 	return n
 }
 
-// What waits for whoever is told is bounded by what there is, and says the same.
+// Pending changes are bounded by the number of pools and allocations, and lead to the same
+// state.
 func TestWhatIPAMsSayIsBounded(t *testing.T) {
 	p := newPending()
 	l, all := newLedger(t), newLedger(t)
@@ -153,7 +154,7 @@ func TestWhatIPAMsSayIsBounded(t *testing.T) {
 		all.take([]IPAMChange{change})
 	}
 	most := 0
-	for i := range 2000 { // pools that come and go with all that they have
+	for i := range 2000 { // pools come and go with all their allocations
 		pool(i, false)
 		for n := range 5 {
 			allocation(i, i+n, false)
@@ -184,13 +185,14 @@ func TestWhatIPAMsSayIsBounded(t *testing.T) {
 	}
 }
 
-// locationOf is the number at the end of what an allocation is known by.
+// locationOf returns the number at the end of an allocation's key.
 func locationOf(at string) (n int) {
 	_, _ = fmt.Sscan(at[strings.LastIndexByte(at, ' ')+1:], &n)
 	return n
 }
 
-// Who may not list it is not told that it was removed.
+// The removal of a forbidden resource is noticed, although the API server answers requests for
+// it as before.
 func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calicoPools, calicoBlocks)
@@ -205,7 +207,7 @@ func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
 	f.uninstall(calicoBlocks)
 	f.uninstall(calicoPools)
 	wait.Until(t, "Calico is no more", func() bool {
-		c.mu.Lock() // nobody waits
+		c.mu.Lock() // skips the wait between attempts
 		close(c.health.returned)
 		c.health.returned = make(chan struct{})
 		c.mu.Unlock()

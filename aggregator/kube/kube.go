@@ -1,12 +1,11 @@
-// Package kube is the aggregator's eyes on the Kubernetes API: it keeps a small
-// mirror of what names owners and explains conflicts (pods, nodes, load balancers'
-// addresses, events, the health of the CNI plugin), and writes Events about them.
+// Package kube mirrors the parts of the Kubernetes API that name owners and explain conflicts:
+// pods, nodes, load balancer addresses, events and the health of the CNI plugin. It also reads
+// the IPAMs that keep their state in the API, and writes Events about conflicts and findings.
 //
-// It is the only package that knows client-go. It judges nothing: it says what the
-// API says, and how far that can be relied on. Of each object only what is used is
-// kept, in records that never change; a feed for each resource lists and follows it
-// (feed.go), a mirror holds its records (mirror.go), and the rest of the files say
-// what is read of one kind of object each.
+// It is the only package that knows client-go. It judges nothing: it returns what the API
+// says, and whether that is current. For each resource, a feed lists and watches the objects
+// (feed.go) and a mirror holds their records (mirror.go). Records have only the fields in use
+// and never change. The other files each read one kind of object.
 package kube
 
 import (
@@ -28,74 +27,77 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Values of Config.Kubeconfig that are no files.
+// Special values of Config.Kubeconfig.
 const (
-	Auto = "auto" // the cluster that we run in, if we are a pod with a service account
-	Off  = "off"  // ask no cluster
+	Auto = "auto" // the cluster of our own pod, if we run as a pod with a service account
+	Off  = "off"  // no cluster
 )
 
-// Config is what Open needs.
+// Config is the configuration of a Cluster.
 type Config struct {
-	// Kubeconfig is Auto, Off, or a file as kubectl uses it.
+	// Kubeconfig is Auto, Off, or the path of a kubeconfig file.
 	Kubeconfig string
 	Log        *slog.Logger
-	// Metrics is where the metrics are registered; nil for nowhere.
+	// Metrics is where the metrics are registered; nil if they are not.
 	Metrics prometheus.Registerer
-	// Version is what the API server's audit log says of us.
+	// Version is the program's version for the user agent, which the API server's audit log
+	// shows.
 	Version string
-	// AgentAccounts are the service accounts of agents, as NAMESPACE/NAME: where their
-	// pods are, or are to be, a node is meant to have an agent.
+	// AgentAccounts are the service accounts of agents, as NAMESPACE/NAME. A node on which
+	// such a pod runs or is about to run is expected to have an agent.
 	AgentAccounts []string
 }
 
-// Changes are what a mirror has heard since it last told.
+// Changes are the changes of a mirror since the last notification.
 type Changes struct {
-	// Pods are new, changed or gone, as they are or last were: both where a pod
-	// was known by another content before. Static pods come twice, the second time by
-	// the uid that the runtime knows, and with no more than that.
+	// Pods are new, changed or deleted pods in their current or last state. A changed pod is
+	// listed both as it was and as it is. A static pod is listed a second time under the UID
+	// that the container runtime knows, with its name and nothing else.
 	Pods []*verdict.PodObject
-	// Networks are ranges of pods that came or went: what InPodCIDR says.
+	// Networks are pod CIDRs that were added or removed, which changes the result of
+	// InPodCIDR.
 	Networks []netip.Prefix
-	// State tells that Status().State changed: what Pod says of unknown pods did.
+	// State means that Status().State changed, which changes what Pod returns for unknown
+	// pods.
 	State bool
-	// Nodes came or went: what Pod says of unknown pods of theirs changed.
+	// Nodes are nodes that were added or removed, which changes what Pod returns for their
+	// unknown pods.
 	Nodes []string
-	// Related are the nodes of which Related may say something new.
+	// Related are the nodes for which Related may return something new.
 	Related []string
-	// IPAM is what the cluster's IPAMs say anew, in order.
+	// IPAM are the changes of the cluster's IPAMs, in order.
 	IPAM []IPAMChange
 }
 
-// IPAMChange is one thing that an IPAM says anew. Either Pool or Allocation is set.
+// IPAMChange is a change of an IPAM. Either Pool or Allocation is set.
 type IPAMChange struct {
-	// Pool is as it is now, or last was. It is known by IPAM and Name, never changes,
-	// and comes before its allocations; with it go all that it has.
+	// Pool is the pool in its current or last state. IPAM and Name identify it. The value
+	// never changes. A pool comes before its allocations, and its removal removes them, too.
 	Pool *verdict.Pool
-	// Allocation is known by IPAM and Name of its pool, and its address.
+	// Allocation is identified by the IPAM and Name of its pool, its address and its location.
 	Allocation *verdict.Allocation
-	// Gone tells that it is no more.
+	// Gone means that the pool or allocation was removed.
 	Gone bool
 }
 
-// maxEntries is how many entries wait for a log that is slow.
+// maxEntries is the maximum number of entries that wait for a slow log.
 const maxEntries = 64
 
-// Cluster is the mirror of one Kubernetes cluster. Its methods can be called at
-// any time from anywhere, and on nil, which is where there is no cluster.
+// Cluster is the mirror of one Kubernetes cluster. Its methods are safe for concurrent use. A
+// nil Cluster is valid and stands for no cluster.
 type Cluster struct {
 	log     *slog.Logger
 	clients clients
 	notify  func(Changes)
-	// entries are to be written into the log, which may be slow.
+	// entries are queued for the log, because writing to it may block.
 	entries chan func(context.Context)
 
-	// cidrs are the ranges of all nodes.
+	// cidrs has the pod CIDRs of all nodes.
 	cidrs atomic.Pointer[ranges]
-	// heard is when the API server last said something, in nanoseconds since the
-	// Unix epoch.
+	// heard is when the API server last sent something, in nanoseconds since the Unix epoch.
 	heard atomic.Int64
-	// begun is from when clock counts; following since when the pods are followed
-	// without a break, 0 where they are not; complete is KnownUntil.
+	// begun is the origin of clock. following is since when the pods have been followed
+	// without a break, or 0 if they are not. complete is the value of KnownUntil.
 	begun               time.Time
 	following, complete atomic.Int64
 
@@ -108,18 +110,18 @@ type Cluster struct {
 	health   health
 	pending  pending
 	ipams    []*ipam
-	shared   *podAddresses // one of them
+	shared   *podAddresses // also in ipams
 
 	announcer announcer
 	discovery discovery
 	feeds     []*feed
 }
 
-// Open makes a mirror, which asks nothing before Run. It is nil, without an error,
-// where there is no cluster to ask.
+// Open returns a mirror that sends no requests before Run. It returns nil without an error if
+// there is no cluster.
 func Open(cfg Config) (*Cluster, error) { return open(cfg, func(*rest.Config) {}) }
 
-// open is Open for a test, which has another way to the API server.
+// open is Open with a hook that lets tests change the client configuration.
 func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 	log := cfg.Log
 	if log == nil {
@@ -133,7 +135,7 @@ func open(cfg Config, by func(*rest.Config)) (*Cluster, error) {
 	return openAt(where, log, cfg)
 }
 
-// openAt makes the mirror of a cluster that was found.
+// openAt returns the mirror of the cluster with the given configuration.
 func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err error) {
 	c = &Cluster{log: log, begun: time.Now(), entries: make(chan func(context.Context), maxEntries)}
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
@@ -162,7 +164,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	return c, nil
 }
 
-// newFeeds are what is followed.
+// newFeeds returns the feeds of the mirror.
 func (c *Cluster) newFeeds() []*feed {
 	feeds := []*feed{
 		{
@@ -191,16 +193,16 @@ func (c *Cluster) newFeeds() []*feed {
 	return feeds
 }
 
-// Notify has f called after changes, from one goroutine and never under a lock. It
-// is called before Run, once.
+// Notify registers f to be called after changes. It is called from one goroutine and never
+// under a lock. Call Notify at most once, before Run.
 func (c *Cluster) Notify(f func(Changes)) {
 	if c != nil {
 		c.notify = f
 	}
 }
 
-// Run mirrors the cluster until ctx ends. That the API server is not there, or
-// refuses, does not end it: Status says so.
+// Run mirrors the cluster until ctx ends. It goes on if the API server is unreachable or
+// refuses requests; Status reports that.
 func (c *Cluster) Run(ctx context.Context) error {
 	if c == nil {
 		<-ctx.Done()
@@ -218,14 +220,14 @@ func (c *Cluster) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// absent is what is said of a pod that the API does not have.
+// absent is the state of a pod that the API does not have.
 var absent = &verdict.PodObject{Absent: true}
 
-// Pod is what the API says of a pod: by its uid if that is given (for a static pod
-// the one that the runtime knows will do), otherwise by namespace and name, and
-// then only if it is bound to the node or to none. It is Absent where the API has
-// no such pod but has the node, and nil where it cannot be told: what runs on
-// another machine is none of this cluster's.
+// Pod returns what the API says about a pod. If uid is given, Pod looks the pod up by its UID,
+// or for a static pod by the UID that the container runtime knows. Otherwise it looks the pod
+// up by namespace and name, and the pod must be bound to the node or to none. The result is
+// Absent if the API has the node but no such pod. It is nil if that cannot be decided:
+// workloads on other machines do not belong to this cluster.
 func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	if c == nil || uid == "" && (namespace == "" || name == "") {
 		return nil
@@ -241,8 +243,8 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	return nil
 }
 
-// PodNamed is what the API says of the pod of a name, wherever it is: Absent where it has
-// none, and nil where it is not heard from.
+// PodNamed returns what the API says about the named pod, on any node. The result is Absent if
+// there is no such pod, and nil if the mirror is not live.
 func (c *Cluster) PodNamed(namespace, name string) *verdict.PodObject {
 	if c == nil || namespace == "" || name == "" {
 		return nil
@@ -258,8 +260,9 @@ func (c *Cluster) PodNamed(namespace, name string) *verdict.PodObject {
 	return nil
 }
 
-// KnownUntil is until when what Pod says is complete: a pod that was there by then, and
-// is not known, is no more. What is heard again after a break may lack the newest.
+// KnownUntil returns the time until which the results of Pod are complete: a pod that existed
+// by then and is not known has been deleted. After a break, the mirror may lack the newest
+// changes.
 func (c *Cluster) KnownUntil() verdict.Stamp {
 	if c == nil {
 		return 0
@@ -267,7 +270,7 @@ func (c *Cluster) KnownUntil() verdict.Stamp {
 	return verdict.Stamp(c.complete.Load())
 }
 
-// InPodCIDROf tells whether an address is in the range of pods of a node.
+// InPodCIDROf reports whether an address is in a pod CIDR of the node.
 func (c *Cluster) InPodCIDROf(node string, a netip.Addr) bool {
 	if !c.InPodCIDR(a) {
 		return false
@@ -278,12 +281,12 @@ func (c *Cluster) InPodCIDROf(node string, a netip.Addr) bool {
 	return n != nil && slices.ContainsFunc(n.cidrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// InPodCIDR tells whether an address is in the range of pods of some node.
+// InPodCIDR reports whether an address is in the pod CIDR of any node.
 func (c *Cluster) InPodCIDR(a netip.Addr) bool {
 	return c != nil && c.cidrs.Load().contain(a)
 }
 
-// Status is what is known of the API, and how far it can be relied on.
+// Status returns the state of the mirror.
 func (c *Cluster) Status() *pb.Kubernetes {
 	if c == nil {
 		return &pb.Kubernetes{State: pb.Kubernetes_OFF}

@@ -24,23 +24,23 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// gate is set where there is a Kubernetes to test with: make test-cluster.
+// gate is the environment variable that enables tests with a real Kubernetes: make
+// test-cluster.
 const gate = "IPWITNESS_CLUSTER_TESTS"
 
-// patience is how long anything may take that is waited for.
+// patience is the maximum time to wait for a condition.
 const patience = 2 * time.Minute
 
-// shared is the control plane that all tests share. It has no nodes but those that
-// tests make up.
+// shared is the control plane that all tests share. It has only the nodes that tests create.
 var shared struct {
 	once    sync.Once
 	cluster *kubernetes.Cluster
 	err     error
-	labs    int // that there were
+	labs    int // number of labs so far
 }
 
 func TestMain(m *testing.M) {
-	logOfClientGo(slog.New(slog.DiscardHandler)) // or it would log to the first test after its end
+	logOfClientGo(slog.New(slog.DiscardHandler)) // otherwise it would log to the first test after that test has ended
 	code := m.Run()
 	if shared.cluster != nil {
 		shared.cluster.Close()
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// lab is a namespace on the real control plane, and a mirror of it.
+// lab is a namespace on the real control plane, with a mirror of it.
 type lab struct {
 	*kubernetes.Cluster
 	testing.TB
@@ -77,8 +77,8 @@ func newLab(t testing.TB) *lab {
 	name := strings.ToLower(t.Name())
 	l := &lab{Cluster: shared.cluster, TB: t, namespace: fmt.Sprintf("%s-%d", name[:min(len(name), 50)], shared.labs)}
 	l.kube("create", "namespace", l.namespace)
-	// Without it no pod can be made; whoever makes it may have lost the API server
-	// in the test before.
+	// Pods cannot be created without the service account. Its controller may have lost the API
+	// server in the previous test.
 	l.kube("wait", "--for=create", "serviceaccount/default", "--namespace", l.namespace, "--timeout=2m")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -92,7 +92,7 @@ func newLab(t testing.TB) *lab {
 // rich is the service account with all rights of an aggregator.
 const rich = kubernetes.Outside + "-aggregator"
 
-// poor is one without all of them.
+// poor is a service account that lacks some of the rights.
 const poor = `
 apiVersion: v1
 kind: ServiceAccount
@@ -123,7 +123,7 @@ func (l *lab) kube(args ...string) string {
 	return out
 }
 
-// apply makes what a manifest describes, in the test's namespace.
+// apply applies a manifest in the test's namespace.
 func (l *lab) apply(format string, args ...any) {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -134,13 +134,13 @@ func (l *lab) apply(format string, args ...any) {
 	}
 }
 
-// status has the status of an object say something.
+// status patches the status of an object.
 func (l *lab) status(object, patch string) {
 	l.Helper()
 	l.kube("patch", "--namespace", l.namespace, object, "--subresource=status", "--type=merge", "--patch", patch)
 }
 
-// pod makes a pod that is bound to a node which nobody is at.
+// pod creates a pod that is bound to a node without a kubelet.
 func (l *lab) pod(name, node, ip, more string) {
 	l.Helper()
 	l.apply(`
@@ -160,7 +160,7 @@ spec:
 	l.status("pod/"+name, fmt.Sprintf(`{"status":{"phase":"Running","podIP":%q,"podIPs":[{"ip":%[1]q}]}}`, ip))
 }
 
-// node makes a node that nobody is at.
+// node creates a node without a kubelet.
 func (l *lab) node(name, cidr string) {
 	l.Helper()
 	l.apply(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q},"spec":{"podCIDR":%q,"podCIDRs":[%[2]q]}}`, name, cidr)
@@ -170,12 +170,12 @@ func (l *lab) node(name, cidr string) {
 	})
 }
 
-// mirrored is a mirror that runs, and what it tells.
+// mirrored is a running mirror with its reported changes.
 type mirrored struct {
 	*Cluster
 	lab  *lab
 	stop func()
-	// ipam is what it tells of IPAMs.
+	// ipam has the reported changes of IPAMs.
 	ipam *ledger
 
 	mu      sync.Mutex
@@ -184,7 +184,7 @@ type mirrored struct {
 	away    bool
 }
 
-// mirror starts one as a service account.
+// mirror starts a mirror that uses a service account.
 func (l *lab) mirror(account string) *mirrored {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -193,7 +193,8 @@ func (l *lab) mirror(account string) *mirrored {
 	if err != nil {
 		l.Fatal(err)
 	}
-	// As a program reads it that is not on that machine.
+	// The mirror runs outside the control plane's mount namespace, so adjust the path of the
+	// CA.
 	config, err := os.ReadFile(l.Path(path))
 	if err != nil {
 		l.Fatal(err)
@@ -230,7 +231,7 @@ func (l *lab) mirror(account string) *mirrored {
 	return m
 }
 
-// dial connects from the control plane's machine.
+// dial connects from the control plane's network namespace.
 func (m *mirrored) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -238,7 +239,7 @@ func (m *mirrored) dial(ctx context.Context, network, address string) (conn net.
 		return nil, errors.New("the test lets nobody through")
 	}
 	err = m.lab.Do(func() error {
-		// A literal address: nothing is looked up, so that all is done on this thread.
+		// With a literal address there is no lookup, so everything happens on this thread.
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return err
 	})
@@ -248,7 +249,7 @@ func (m *mirrored) dial(ctx context.Context, network, address string) (conn net.
 	return conn, err
 }
 
-// cut has the mirror not reach the API server, or reach it again.
+// cut disconnects the mirror from the API server, or connects it again.
 func (m *mirrored) cut(away bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -259,7 +260,7 @@ func (m *mirrored) cut(away bool) {
 	m.conns = nil
 }
 
-// restart starts the API server anew.
+// restart restarts the API server.
 func (l *lab) restart() {
 	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -269,7 +270,7 @@ func (l *lab) restart() {
 	}
 }
 
-// until waits for something.
+// until waits for a condition.
 func (m *mirrored) until(what string, is func() bool) {
 	m.lab.Helper()
 	wait.Until(m.lab, what, is)
@@ -280,24 +281,24 @@ func (m *mirrored) awaitState(want pb.Kubernetes_State) {
 	m.until("the state is "+want.String(), func() bool { return m.Status().GetState() == want })
 }
 
-// told tells whether a change was told that is such.
+// told reports whether a matching change was reported.
 func (m *mirrored) told(such func(Changes) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.ContainsFunc(m.changes, such)
 }
 
-// named is a pod as it is known by its name.
+// named looks a pod up by its name.
 func (m *mirrored) named(name, node string) *verdict.PodObject {
 	return m.Pod(m.lab.namespace, name, "", node)
 }
 
-// there tells whether the API has a pod, gone that it has not. While it is not heard from
-// neither is known.
+// there reports whether the API has a pod, and gone whether it does not. While the API server
+// is unavailable, both return false.
 func there(p *verdict.PodObject) bool { return p != nil && !p.Absent }
 func gone(p *verdict.PodObject) bool  { return p != nil && p.Absent }
 
-// addresses parses.
+// addresses parses addresses.
 func addresses(texts ...string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range texts {

@@ -6,7 +6,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// collector has the metrics, which are read when they are asked for.
+// collector exports the metrics. Their values are read at each scrape.
 type collector struct{ *Cluster }
 
 var (
@@ -23,14 +23,14 @@ var (
 		[]string{"result"}, nil)
 )
 
-// Describe is for prometheus.Collector.
+// Describe implements prometheus.Collector.
 func (collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descObjects, descUp, descHeard, descProblems, descWritten} {
 		out <- d
 	}
 }
 
-// Collect is for prometheus.Collector.
+// Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)

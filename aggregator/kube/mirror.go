@@ -14,17 +14,17 @@ type key struct{ namespace, name string }
 // cluster's mu guards it, and only one feed writes it.
 type mirror[R any] struct {
 	cluster *Cluster
-	// read returns what is kept of an object, or nil for an object of no interest. It is
+	// read returns the record of an object, or nil for an object of no interest. It is
 	// called without the lock.
 	read func(runtime.Object) (key, *R)
 	// same reports whether two records are equal.
 	same func(a, b *R) bool
-	// changed is called under the lock with the record of an object before and after a
-	// change: nil if there was or is none.
+	// changed is called under the lock with the records of an object before and after a
+	// change. A record is nil if there was or is none.
 	changed func(at key, before, after *R)
 	// settled is called under the lock after one change or a whole listing.
 	settled func()
-	// limit is how many records of a listing are kept; 0 for all.
+	// limit is the maximum number of records of a listing; 0 for no limit.
 	limit   int
 	records map[key]*R
 }
@@ -59,7 +59,7 @@ func (m *mirror[R]) set(at key, after *R) {
 		delete(m.records, at)
 	default:
 		if before != nil {
-			delete(m.records, at) // otherwise the key keeps the strings of the first record alive
+			delete(m.records, at) // otherwise the map's key would keep the strings of the first record alive
 		}
 		m.records[at] = after
 	}
@@ -72,13 +72,13 @@ func (m *mirror[R]) settle() {
 	}
 }
 
-// reduced makes a record a runtime.Object, which the items of a list must be.
+// reduced implements runtime.Object, which the items of a list must do.
 type reduced struct{}
 
 // GetObjectKind implements runtime.Object.
 func (reduced) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject implements runtime.Object. Nobody changes a record.
+// DeepCopyObject implements runtime.Object. Records never change.
 func (r reduced) DeepCopyObject() runtime.Object { return r }
 
 // entry is a record of a listing.
@@ -95,7 +95,8 @@ func (m *mirror[R]) reduce(o runtime.Object) runtime.Object {
 	return e
 }
 
-// hold is for how many records the lock is held at a time: the aggregator waits for it.
+// hold is the number of records after which the lock is released, because the aggregator waits
+// for it.
 const hold = 512
 
 // replace implements sink.
@@ -135,7 +136,7 @@ type pending struct {
 	changes Changes
 	// related are the nodes of changes.Related.
 	related map[string]struct{}
-	// compact is at how many pods intermediate changes are removed.
+	// compact is the number of pods at which intermediate changes are removed.
 	compact int
 	// compactIPAM is the same for changes of IPAMs.
 	compactIPAM int
@@ -156,7 +157,7 @@ func (p *pending) ring() {
 	}
 }
 
-// pod notes a pod as it was or is.
+// pod queues the previous or current state of a pod.
 func (p *pending) pod(o *verdict.PodObject) {
 	p.changes.Pods = append(p.changes.Pods, o)
 	if len(p.changes.Pods) >= p.compact {
@@ -183,10 +184,10 @@ func firstAndLast(pods []*verdict.PodObject) []*verdict.PodObject {
 	return kept
 }
 
-// maxRelated is how many nodes Changes.Related has at most.
+// maxRelated is the maximum number of nodes in Changes.Related.
 const maxRelated = 4096
 
-// relate notes that Related may return something new for a node.
+// relate queues a node for which Related may return something new.
 func (p *pending) relate(node string) {
 	if node != "" && len(p.related) < maxRelated {
 		p.related[node] = struct{}{}

@@ -13,28 +13,29 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// nodeFeed is the feed that says which nodes are of the cluster.
+// nodeFeed is the name of the feed of nodes.
 const nodeFeed = "nodes"
 
-// nodeRecord is what is kept of a node.
+// nodeRecord is the record of a node.
 type nodeRecord struct {
 	name  string
 	uid   string
 	cidrs []netip.Prefix
 	added verdict.Stamp
-	// other is set where the node has another operating system, or is no machine, and so
-	// has no agent.
+	// other means that agents cannot run on the node: it has another operating system, or it
+	// is a virtual node.
 	other bool
 	ready corev1.ConditionStatus
-	// reason and said are why it is not ready, since is since when.
+	// reason and said are the reason and message of the Ready condition, and since is its last
+	// change.
 	reason, said string
 	since        verdict.Stamp
 }
 
-// nodes are the nodes of the cluster.
+// nodes has the nodes of the cluster.
 type nodes struct {
 	mirror[nodeRecord]
-	// moved are the ranges by which what InPodCIDR says is not what the nodes say.
+	// moved has the pod CIDRs for which the result of InPodCIDR is outdated.
 	moved []netip.Prefix
 }
 
@@ -48,10 +49,10 @@ func newNodes(c *Cluster) nodes {
 	}}
 }
 
-// of is the node of a name; nil for none.
+// of returns the node with the given name; nil if there is none.
 func (n *nodes) of(name string) *nodeRecord { return n.records[key{name: name}] }
 
-// readNode keeps of a node what is used.
+// readNode returns the record of a node.
 func readNode(o runtime.Object) (key, *nodeRecord) {
 	node, ok := o.(*corev1.Node)
 	if !ok {
@@ -80,8 +81,8 @@ func readNode(o runtime.Object) (key, *nodeRecord) {
 	return key{name: node.Name}, r
 }
 
-// virtual tells by its labels whether a node is no machine: a provider of virtual-kubelet
-// (AKS has virtual nodes of it), or EKS' Fargate. No DaemonSet has a pod there.
+// virtual reports whether the labels are those of a virtual node, that is, of virtual-kubelet
+// (such as the virtual nodes of AKS) or of Fargate on EKS. DaemonSets have no pods there.
 func virtual(labels map[string]string) bool {
 	return labels["type"] == "virtual-kubelet" || labels["eks.amazonaws.com/compute-type"] == "fargate"
 }
@@ -91,7 +92,7 @@ func sameNode(a, b *nodeRecord) bool {
 		slices.Equal(a.cidrs, b.cidrs)
 }
 
-// changed keeps the ranges, and notes what to tell. It is called under mu.
+// changed collects the changed pod CIDRs and queues notifications. The caller holds mu.
 func (n *nodes) changed(before, after *nodeRecord) {
 	var was, is nodeRecord
 	if before != nil {
@@ -112,16 +113,16 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	}
 }
 
-// ranges are sets of addresses that do not touch, in order.
+// ranges is a sorted set of disjoint address ranges.
 type ranges struct{ first, last []netip.Addr }
 
-// newRanges are the addresses of prefixes, which may overlap.
+// newRanges returns the addresses of prefixes, which may overlap.
 func newRanges(prefixes []netip.Prefix) *ranges {
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	r := &ranges{}
 	for _, p := range prefixes {
 		first, last := p.Addr(), verdict.RangeOf(p).Last
-		if n := len(r.last); n > 0 && first.Compare(r.last[n-1]) <= 0 { // IPv4 comes before IPv6
+		if n := len(r.last); n > 0 && first.Compare(r.last[n-1]) <= 0 { // IPv4 addresses sort before IPv6 addresses
 			if last.Compare(r.last[n-1]) > 0 {
 				r.last[n-1] = last
 			}
@@ -132,15 +133,15 @@ func newRanges(prefixes []netip.Prefix) *ranges {
 	return r
 }
 
-// contain tells whether an address is in one of them.
+// contain reports whether an address is in one of the ranges.
 func (r *ranges) contain(a netip.Addr) bool {
 	a = a.Unmap().WithZone("")
 	i, found := slices.BinarySearchFunc(r.first, a, netip.Addr.Compare)
 	return found || i > 0 && a.Compare(r.last[i-1]) <= 0
 }
 
-// keepRanges has InPodCIDR say what the nodes say: once for many that changed. It
-// is called under mu.
+// keepRanges updates the ranges of InPodCIDR, once for all nodes that changed together. The
+// caller holds mu.
 func (n *nodes) keepRanges() {
 	if len(n.moved) == 0 {
 		return
@@ -154,14 +155,15 @@ func (n *nodes) keepRanges() {
 	changes.Networks, n.moved = append(changes.Networks, n.moved...), nil
 }
 
-// NodeRange is a range of pods of a node (Node.spec.podCIDRs).
+// NodeRange is a pod CIDR of a node (Node.spec.podCIDRs).
 type NodeRange struct {
 	Node   string
 	Prefix netip.Prefix
 }
 
-// NodeRanges are the ranges of all nodes, in the order of their addresses: of two that
-// overlap, the larger comes first. They change when Changes.Networks says so.
+// NodeRanges returns the pod CIDRs of all nodes, ordered by address. Of two overlapping ranges
+// with the same first address, the larger comes first. Changes.Networks reports when they
+// change.
 func (c *Cluster) NodeRanges() (all []NodeRange) {
 	if c == nil {
 		return nil
@@ -179,9 +181,8 @@ func (c *Cluster) NodeRanges() (all []NodeRange) {
 	return all
 }
 
-// NodesCovered tells whether an agent reports for each node of the cluster: known says
-// that there is a cluster to ask. Where the API is not heard from, or has no nodes to
-// tell of, not all nodes are covered.
+// NodesCovered reports whether an agent reports for each node of the cluster. known is false
+// if there is no cluster. all is false if the mirror is not live or has no nodes.
 func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool) {
 	if c == nil {
 		return false, false
@@ -199,15 +200,15 @@ func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool)
 	return true, true
 }
 
-// NodeNames are the nodes of the cluster; known says that there is one, which is heard
-// from and has told of its nodes.
+// NodeNames returns the names of the cluster's nodes. known is false if there is no cluster,
+// or if the mirror is not live or has no nodes.
 func (c *Cluster) NodeNames() (names []string, known bool) {
 	return c.namesOf(func(*nodeRecord) bool { return true })
 }
 
-// AgentNodes are the nodes of the cluster that are meant to have an agent: those that a pod
-// of agents is on, or is made for, and, where no such pod is known, all that one can be on.
-// known is as of NodeNames.
+// AgentNodes returns the nodes that are expected to have an agent: those that a pod of the
+// agents runs on or was created for. If no such pod is known, it returns all nodes that an
+// agent can run on. known has the same meaning as for NodeNames.
 func (c *Cluster) AgentNodes() (names []string, known bool) {
 	return c.namesOf(func(r *nodeRecord) bool {
 		return c.pods.agents[r.name] > 0 || !r.other && len(c.pods.agents) == 0
@@ -231,10 +232,10 @@ func (c *Cluster) namesOf(which func(*nodeRecord) bool) (names []string, known b
 	return names, true
 }
 
-// addedLately tells whether the node is new.
+// addedLately reports whether the node was added recently.
 func (r *nodeRecord) addedLately(now verdict.Stamp) bool {
 	return r.added != 0 && now.Sub(r.added) < lately
 }
 
-// stampNow is the time by our clock.
+// stampNow returns the current time of the system clock.
 func stampNow() verdict.Stamp { return verdict.At(time.Now()) }

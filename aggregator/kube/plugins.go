@@ -13,8 +13,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// pluginSets are the DaemonSets by which CNI plugins run on the nodes: their names
-// as the projects' own manifests and charts have them.
+// pluginSets maps the names of the DaemonSets in the manifests and charts of CNI plugins to
+// the plugins.
 var pluginSets = map[string]string{
 	"calico-node": "Calico", "canal": "Canal", "rke2-canal": "Canal",
 	"cilium": "Cilium", "cilium-envoy": "Cilium",
@@ -32,8 +32,8 @@ var pluginSets = map[string]string{
 	"tigera-operator": "Calico", "nsx-ncp-bootstrap": "NSX-T", "nsx-node-agent": "NSX-T",
 }
 
-// pluginApps are labels (k8s-app, app, app.kubernetes.io/name) of their pods, for
-// those that are installed under another name.
+// pluginApps maps pod labels (k8s-app, app, app.kubernetes.io/name) to CNI plugins, for
+// plugins whose DaemonSet has another name.
 var pluginApps = map[string]string{
 	"calico-node": "Calico", "canal": "Canal", "cilium": "Cilium", "flannel": "Flannel", "kindnet": "kindnet",
 	"weave-net": "Weave Net", "antrea": "Antrea", "ovnkube-node": "OVN-Kubernetes", "kube-ovn-cni": "Kube-OVN",
@@ -41,9 +41,9 @@ var pluginApps = map[string]string{
 	"whereabouts": "whereabouts", "spiderpool-agent": "spiderpool",
 }
 
-// pluginOf is the CNI plugin that a pod of a DaemonSet is of; empty for none.
-// Anybody may call a DaemonSet so, but not in the namespaces where these run, and
-// not in the node's network.
+// pluginOf returns the CNI plugin that a DaemonSet's pod belongs to, or the empty string. The
+// names alone prove nothing, because any user may choose them. So the pod must also be in a
+// system namespace or use the host network.
 func pluginOf(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil || owner.Kind != "DaemonSet" || !pod.Spec.HostNetwork && !systemNamespace(pod.Namespace) {
@@ -64,7 +64,7 @@ func pluginOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// systemNamespace tells whether a namespace is one that a cluster's network runs in.
+// systemNamespace reports whether a namespace usually holds a cluster's network components.
 func systemNamespace(name string) bool {
 	switch name {
 	case "kube-system", "kube-flannel", "calico-system", "cilium", "cilium-system", "antrea-system", "ovn-kubernetes",
@@ -74,21 +74,21 @@ func systemNamespace(name string) bool {
 	return false
 }
 
-// pluginState is how a pod of a CNI plugin is.
+// pluginState is the state of a CNI plugin's pod.
 type pluginState struct {
 	name string
-	// word is one for it: Running, or what keeps it from being.
+	// word is a short form of the state: Running, or the reason why the pod is not running.
 	word string
-	// said is what the kubelet says of that.
+	// said is the kubelet's message about the state.
 	said     string
 	ready    bool
 	restarts int32
-	// restarted and begun are when a container of it ended last, and when the pod
-	// was started.
+	// restarted is when one of the containers last terminated, and begun is when the pod
+	// started.
 	restarted, begun verdict.Stamp
 }
 
-// readPlugin reads how a pod of a CNI plugin is.
+// readPlugin returns the state of a CNI plugin's pod.
 func readPlugin(name string, pod *corev1.Pod) *pluginState {
 	s := &pluginState{name: name, word: string(pod.Status.Phase), said: shorten(pod.Status.Message)}
 	if pod.Status.Reason != "" {
@@ -127,15 +127,15 @@ func readPlugin(name string, pod *corev1.Pod) *pluginState {
 	return s
 }
 
-// lately is how long ago something may be that explains what happens now.
+// lately is the maximum age of an event that may explain a conflict.
 const lately = time.Hour
 
-// healthy tells whether there is nothing to say against it.
+// healthy reports whether the pod runs, is ready and was not restarted lately.
 func (s *pluginState) healthy(now verdict.Stamp) bool {
 	return s.ready && s.word == string(corev1.PodRunning) && (s.restarted == 0 || now.Sub(s.restarted) >= lately)
 }
 
-// pluginNews is of a CNI plugin's pod what is worth telling when it changes.
+// pluginNews has the parts of a CNI plugin pod's state whose changes are reported.
 type pluginNews struct {
 	word     string
 	ready    bool
@@ -144,7 +144,7 @@ type pluginNews struct {
 
 func (s *pluginState) told() pluginNews { return pluginNews{s.word, s.ready, s.restarts} }
 
-// keptVIP is the address that a kube-vip pod keeps for the control plane.
+// keptVIP returns the control plane address that a kube-vip pod manages.
 func keptVIP(pod *corev1.Pod) netip.Addr {
 	if pod.Namespace != "kube-system" || !strings.HasPrefix(pod.Name, "kube-vip") {
 		return netip.Addr{}
@@ -160,7 +160,7 @@ func keptVIP(pod *corev1.Pod) netip.Addr {
 	return netip.Addr{}
 }
 
-// counted says how often the pod's containers were restarted.
+// counted returns the number of container restarts as text.
 func (s *pluginState) counted() string {
 	if s.restarts == 1 {
 		return "1 restart"

@@ -13,16 +13,16 @@ import (
 // podIPsPool is the name of the pool of addresses that several pods have.
 const podIPsPool = "pods"
 
-// podAddresses are the addresses that the API says pods have: told of are those that
-// several have that run, in a network of their own. It is behind the cluster's mu.
+// podAddresses has the addresses of running pods according to the API, except pods in the host
+// network. It publishes only addresses that several pods have. The cluster's mu guards it.
 type podAddresses struct {
 	*ipam
-	// one has the pod of each address, by a hash of that: there are many. several has
-	// those of one that several have.
+	// one has the pod of each address with one pod, by a hash of the address to save memory.
+	// several has the pods of each address with several pods.
 	one     map[uint64]*podRecord
 	seed    maphash.Seed
 	several map[netip.Addr][]*podRecord
-	told    int // how many addresses
+	told    int // number of published addresses
 }
 
 func newPodAddresses(c *Cluster) *ipam {
@@ -34,7 +34,7 @@ func newPodAddresses(c *Cluster) *ipam {
 	return c.shared.ipam
 }
 
-// counted are the addresses of a pod that nobody else may have.
+// counted returns the addresses of a pod that no other pod may have.
 func (r *podRecord) counted() []netip.Addr {
 	if r == nil || r.HostNetwork || r.Phase != string(corev1.PodRunning) || r.DeletionTimestamp != 0 {
 		return nil
@@ -42,7 +42,7 @@ func (r *podRecord) counted() []netip.Addr {
 	return r.IPs
 }
 
-// changed notes who has addresses, and tells of those that several have.
+// changed updates the pods of each address, and publishes addresses that several pods have.
 func (s *podAddresses) changed(before, after *podRecord) {
 	had, has := before.counted(), after.counted()
 	for _, a := range has {
@@ -55,7 +55,7 @@ func (s *podAddresses) changed(before, after *podRecord) {
 	}
 }
 
-// enter notes that a pod has an address: in the place of what it was before.
+// enter records that a pod has an address. It replaces the previous record of the pod.
 func (s *podAddresses) enter(a netip.Addr, before, after *podRecord) {
 	at, several := maphash.Comparable(s.seed, a), s.several[a]
 	switch one := s.one[at]; {
@@ -63,7 +63,7 @@ func (s *podAddresses) enter(a netip.Addr, before, after *podRecord) {
 	case len(several) > 0:
 		rest := slices.DeleteFunc(slices.Clone(several), func(r *podRecord) bool { return r == before })
 		s.share(a, several, append(rest, after))
-	case one == nil, one == before, one == after, !slices.Contains(one.IPs, a): // or another address of that hash
+	case one == nil, one == before, one == after, !slices.Contains(one.IPs, a): // one of another address with the same hash is replaced
 		s.one[at] = after
 	default:
 		delete(s.one, at)
@@ -71,7 +71,7 @@ func (s *podAddresses) enter(a netip.Addr, before, after *podRecord) {
 	}
 }
 
-// leave notes that a pod has an address no more.
+// leave records that a pod no longer has an address.
 func (s *podAddresses) leave(a netip.Addr, before *podRecord) {
 	at, several := maphash.Comparable(s.seed, a), s.several[a]
 	if len(several) == 0 {
@@ -88,7 +88,7 @@ func (s *podAddresses) leave(a netip.Addr, before *podRecord) {
 	}
 }
 
-// share notes who shares an address, and tells what differs.
+// share sets the pods that share an address and publishes the differences.
 func (s *podAddresses) share(a netip.Addr, before, after []*podRecord) {
 	s.several[a] = after
 	was, is := rivals(before), rivals(after)
@@ -114,13 +114,13 @@ func (s *podAddresses) share(a netip.Addr, before, after []*podRecord) {
 	}
 }
 
-// named tells whether another is of the same name.
+// named reports whether both records are of a pod with the same name.
 func (r *podRecord) named(other *podRecord) bool {
 	return r.Name == other.Name && r.Namespace == other.Namespace
 }
 
-// rivals are those who share an address, if that are several: a virtual machine that
-// moves is two pods.
+// rivals returns the pods that share an address, or nil if there is no conflict among them.
+// The two pods of a migrating virtual machine are no conflict.
 func rivals(all []*podRecord) []*podRecord {
 	same := func(r *podRecord) bool {
 		first := all[0]
@@ -132,7 +132,7 @@ func rivals(all []*podRecord) []*podRecord {
 	return all
 }
 
-// allocation is what is told of an address of a pod.
+// allocation returns the allocation to publish for an address of a pod.
 func (r *podRecord) allocation(a netip.Addr) verdict.Allocation {
 	return verdict.Allocation{
 		Address: a, Node: r.Node, Namespace: r.Namespace, Pod: r.Name, Location: "pods " + r.Namespace + "/" + r.Name + " /status/podIPs",

@@ -40,14 +40,14 @@ func TestAddressesOfSeveralPods(t *testing.T) {
 	l.await("three have", said("one", "three", "two"))
 	l.told()
 	two.Labels = map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm"}
-	f.put(two) // another record, of which nothing is told
+	f.put(two) // a changed record with nothing to publish
 	one.Status.Phase = corev1.PodFailed
 	f.put(one)
 	l.await("one is over", said("three", "two"))
 	if n := l.told(); n != 1 {
 		t.Errorf("%d changes are told, want 1", n)
 	}
-	three.Labels = two.Labels // a virtual machine that moves
+	three.Labels = two.Labels // now the two pods are of one migrating virtual machine
 	f.put(three)
 	f.put(testPod("four", "n4", "10.0.0.4"))
 	one.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.0.0.4"}, {IP: "fd00::4"}}}

@@ -13,41 +13,42 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// podFeed is the feed on which it depends how far all can be relied on.
+// podFeed is the name of the feed of pods, which decides whether the mirror is live.
 const podFeed = "pods"
 
-// podRecord is what is kept of a pod.
+// podRecord is the record of a pod.
 type podRecord struct {
 	verdict.PodObject
-	// more is of the few pods that have more to keep.
+	// more has fields that few pods have; nil for the others.
 	more *podMore
 }
 
-// podMore is what only some pods have.
+// podMore has the fields of a record that only some pods have.
 type podMore struct {
-	// alias is the uid by which the container runtime knows a static pod.
+	// alias is the UID by which the container runtime knows a static pod.
 	alias string
-	// plugin is of the pods of CNI plugins.
+	// plugin is the state of a CNI plugin's pod; nil for other pods.
 	plugin *pluginState
-	// vip is the address that a kube-vip pod keeps for the control plane.
+	// vip is the control plane address that a kube-vip pod manages.
 	vip netip.Addr
-	// agentOn is the node that an agent's pod is on, or is meant for.
+	// agentOn is the node that an agent's pod runs on or was created for.
 	agentOn string
 }
 
-// pods are the pods of all namespaces.
+// pods has the pods of all namespaces.
 type pods struct {
 	mirror[podRecord]
 	byUID   map[string]*podRecord
 	aliases map[string]*podRecord
-	// plugins are the CNI plugins' pods of each node.
+	// plugins has the pods of CNI plugins, by node.
 	plugins map[string][]*podRecord
-	// vips are the addresses that kube-vip keeps for control planes.
+	// vips counts the kube-vip pods of each control plane address.
 	vips map[netip.Addr]int
-	// agentAccounts are Config.AgentAccounts; agents counts their pods of each node.
+	// agentAccounts is Config.AgentAccounts. agents counts the pods of these accounts on each
+	// node.
 	agentAccounts []string
 	agents        map[string]int
-	// names are the strings that many pods have, each once. Only the feed uses it.
+	// names interns strings that many pods have. Only the feed uses it.
 	names interned
 }
 
@@ -65,7 +66,7 @@ func newPods(c *Cluster) pods {
 	return p
 }
 
-// find is the pod that Pod is asked for.
+// find returns the pod that Pod looks up; nil if there is none.
 func (p *pods) find(namespace, name, uid, node string) *podRecord {
 	if uid != "" {
 		if r := p.byUID[uid]; r != nil {
@@ -80,7 +81,7 @@ func (p *pods) find(namespace, name, uid, node string) *podRecord {
 	return r
 }
 
-// read keeps of a pod what is used.
+// read returns the record of a pod.
 func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -111,8 +112,9 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	return key{namespace, pod.Name}, r
 }
 
-// agentOn is the node that an agent's pod is on, or that the controller of its DaemonSet
-// made it for, which it says by an affinity; empty for other pods.
+// agentOn returns the node that an agent's pod runs on, or that the DaemonSet controller
+// created it for, which is in the pod's node affinity. It returns the empty string for other
+// pods.
 func (p *pods) agentOn(pod *corev1.Pod) string {
 	if !slices.Contains(p.agentAccounts, pod.Namespace+"/"+pod.Spec.ServiceAccountName) {
 		return ""
@@ -129,7 +131,7 @@ func (p *pods) agentOn(pod *corev1.Pod) string {
 	return pod.Spec.NodeName
 }
 
-// podIPs are the addresses that the API says the pod has.
+// podIPs returns the pod's addresses according to the API.
 func podIPs(pod *corev1.Pod) []netip.Addr {
 	n := len(pod.Status.PodIPs)
 	if n == 0 {
@@ -147,9 +149,9 @@ func podIPs(pod *corev1.Pod) []netip.Addr {
 	return ips
 }
 
-// controller is what made a pod. A ReplicaSet's name is its Deployment's, a dash
-// and the hash that is also the pod's label pod-template-hash: so the ReplicaSets
-// need not be followed.
+// controller returns the workload that created a pod. For a ReplicaSet, this is its
+// Deployment: the ReplicaSet's name is the Deployment's name, a dash and the pod's label
+// pod-template-hash. So there is no need to follow ReplicaSets.
 func controller(pod *corev1.Pod) (kind, name string) {
 	owner := metav1.GetControllerOfNoCopy(pod)
 	if owner == nil {
@@ -163,8 +165,8 @@ func controller(pod *corev1.Pod) (kind, name string) {
 	return owner.Kind, owner.Name
 }
 
-// virtualMachine is the name of the virtual machine that a pod runs (KubeVirt);
-// empty for none.
+// virtualMachine returns the name of the KubeVirt virtual machine that a pod runs, or the
+// empty string.
 func virtualMachine(pod *corev1.Pod) string {
 	if pod.Labels["kubevirt.io"] != "virt-launcher" {
 		return ""
@@ -180,7 +182,7 @@ func virtualMachine(pod *corev1.Pod) string {
 	return pod.Labels["kubevirt.io/domain"]
 }
 
-// samePod tells whether two records of a pod say the same.
+// samePod reports whether two records of a pod are equal.
 func samePod(a, b *podRecord) bool {
 	return sameObject(&a.PodObject, &b.PodObject) && sameMore(a.more, b.more)
 }
@@ -197,7 +199,7 @@ func sameMore(a, b *podMore) bool {
 	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
 }
 
-// changed keeps the indexes, and notes what to tell. It is called under mu.
+// changed updates the indexes and queues notifications. The caller holds mu.
 func (p *pods) changed(before, after *podRecord) {
 	pending := &p.cluster.pending
 	told := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject)
@@ -209,7 +211,7 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	if after != nil {
-		// Nobody has seen the record before the lock is given up.
+		// Readers cannot see the record before mu is released.
 		after.Heard = verdict.Stamp(p.cluster.clock())
 		if before != nil && !told {
 			after.Heard = before.Heard
@@ -224,8 +226,8 @@ func (p *pods) changed(before, after *podRecord) {
 	p.cluster.shared.changed(before, after)
 }
 
-// tellAlias notes a static pod also by the uid by which its node knows it: who has it
-// is found by that.
+// tellAlias queues a static pod also under the UID that its node uses, because its owners are
+// found by that UID.
 func (r *podRecord) tellAlias(p *pending) {
 	if r.more != nil && r.more.alias != "" {
 		p.pod(&verdict.PodObject{Namespace: r.Namespace, Name: r.Name, UID: r.more.alias})
@@ -252,8 +254,8 @@ func (p *pods) index(r *podRecord) {
 }
 
 func (p *pods) unindex(r *podRecord) {
-	// A pod of the same uid under another name would be a mistake of the API, and
-	// one of the same alias is the static pod anew.
+	// Another record may have replaced this one: a static pod that was created again has the
+	// same alias.
 	if p.byUID[r.UID] == r {
 		delete(p.byUID, r.UID)
 	}
@@ -281,7 +283,7 @@ func (p *pods) unindex(r *podRecord) {
 	}
 }
 
-// relate notes that the health of a node's CNI plugin changed.
+// relate queues a notification if the health of a node's CNI plugin changed.
 func (p *pods) relate(before, after *podRecord) {
 	var was, is *pluginState
 	var node string
@@ -297,14 +299,14 @@ func (p *pods) relate(before, after *podRecord) {
 	p.cluster.pending.relate(node)
 }
 
-// interned holds strings that occur often, so that each is in memory once.
+// interned deduplicates strings that occur often.
 type interned map[string]string
 
-// maxInterned is how many strings are remembered: those that are forgotten are
-// only held twice from then on.
+// maxInterned is the maximum number of strings that interned remembers. Forgetting a string
+// only means that it is stored twice from then on.
 const maxInterned = 1 << 16
 
-// of is the string as it was first given.
+// of returns the stored copy of a string.
 func (i *interned) of(s string) string {
 	if s == "" {
 		return ""

@@ -106,7 +106,7 @@ func TestWhatIsReadOfAPod(t *testing.T) {
 	}
 }
 
-// knowing makes a mirror that knows objects, and is LIVE.
+// knowing returns a mirror with the given objects, in state LIVE.
 func knowing(t testing.TB, fill func(c *Cluster)) *Cluster {
 	c := newFakeAPI(t).open()
 	c.health.state, c.health.synced = pb.Kubernetes_LIVE, true
@@ -121,7 +121,7 @@ func testNode(name, cidr string) *corev1.Node {
 	return n
 }
 
-// The runtime knows a static pod by another uid than the API does.
+// The container runtime uses another UID for a static pod than the API does.
 func TestStaticPods(t *testing.T) {
 	static := testPod("static-n1", "n1", "10.0.0.1")
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
@@ -132,7 +132,7 @@ func TestStaticPods(t *testing.T) {
 	if p := c.Pod("default", "static-n1", "hash", "n1"); p == nil || p.Absent || p.UID != "uid-static-n1" {
 		t.Errorf("got %+v", p)
 	}
-	// Its object is made anew.
+	// The mirror pod object is created again.
 	anew := static.DeepCopy()
 	anew.UID = "another"
 	c.pods.put(anew)
@@ -153,7 +153,7 @@ func TestStaticPods(t *testing.T) {
 	}
 }
 
-// A change that is none of what is kept is none.
+// A change of fields that records do not have is not reported.
 func TestWhatDoesNotChange(t *testing.T) {
 	one := testPod("one", "n1", "10.0.0.1")
 	c := knowing(t, func(c *Cluster) { c.pods.put(one) })
@@ -167,7 +167,7 @@ func TestWhatDoesNotChange(t *testing.T) {
 	}
 }
 
-// What is told late tells the first and the last of each pod.
+// Changes that are collected late have only the first and the last state of each pod.
 func TestChangesAreNotKeptForEver(t *testing.T) {
 	c := knowing(t, func(*Cluster) {})
 	one := testPod("one", "n1", "10.0.0.1")

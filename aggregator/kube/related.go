@@ -17,38 +17,39 @@ import (
 )
 
 const (
-	// MostRelated is how much Related says: there may be more then.
+	// MostRelated is the maximum number of results of Related. With that many, there may be
+	// more.
 	MostRelated = 12
-	// maxSaidNodes is of how many nodes.
+	// maxSaidNodes is the maximum number of nodes that Related covers.
 	maxSaidNodes = 16
 )
 
-// rank is how telling something is: less is more.
+// rank is the relevance of a result. Lower ranks are more relevant.
 type rank int
 
 const (
-	ofAddress    rank = iota // what the address is for
+	ofAddress    rank = iota // the purpose of the address
 	ofOwner                  // an event about one of the owners
-	ofNode                   // what is wrong with a node or its CNI plugin
-	ofNeighbours             // an event about a node, or another pod of it
+	ofNode                   // a problem of a node or its CNI plugin
+	ofNeighbours             // an event about a node, or about another pod on it
 	newNode                  // a node was added
-	nothing                  // what is in order, and so is not the cause
+	nothing                  // something in order, which is not the cause
 )
 
-// said is one thing to say.
+// said is a result with its rank.
 type said struct {
 	rank rank
 	*pb.Related
 }
 
-// subject is what a conflict is about.
+// subject is the address, pods and nodes of a conflict.
 type subject struct {
 	address netip.Addr
 	pods    map[key]bool
 	nodes   []string
 }
 
-// subjectOf finds what a conflict is about. It is called under mu.
+// subjectOf returns the subject of a conflict. The caller holds mu.
 func (c *Cluster) subjectOf(conflict *pb.Conflict) subject {
 	s := subject{pods: make(map[key]bool)}
 	s.address, _ = netip.ParseAddr(conflict.GetAddress())
@@ -68,14 +69,13 @@ func (c *Cluster) subjectOf(conflict *pb.Conflict) subject {
 		}
 		if p := c.pods.find(w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()); p != nil {
 			s.pods[key{p.Namespace, p.Name}] = true
-			node(p.Node) // where the agent's name for it is another
+			node(p.Node) // the agent may use another name for the node
 		}
 	}
 	return s
 }
 
-// Related is what Kubernetes has to say that may explain a conflict, the most
-// telling first.
+// Related returns what Kubernetes knows that may explain a conflict, the most relevant first.
 func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	if c == nil {
 		return nil
@@ -94,7 +94,7 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	return related
 }
 
-// sayAddress says what the address is for.
+// sayAddress returns the purpose of the address.
 func (c *Cluster) sayAddress(about subject) []said {
 	var all []said
 	for _, s := range c.services.byAddress[about.address] {
@@ -119,7 +119,7 @@ func (c *Cluster) sayAddress(about subject) []said {
 	return all
 }
 
-// sayLease says who holds the lease on addresses.
+// sayLease returns the holder of a lease on addresses.
 func (c *Cluster) sayLease(name, of string) []said {
 	l := c.leases.records[key{leaseNamespace, name}]
 	if l == nil {
@@ -139,7 +139,7 @@ func (c *Cluster) sayLease(name, of string) []said {
 	}}}
 }
 
-// sayEvents says what happened to the owners, and on their nodes.
+// sayEvents returns the events about the owners and their nodes.
 func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 	type group struct {
 		node, reason string
@@ -176,7 +176,7 @@ func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 			}
 		}
 	}
-	for _, r := range c.events.warnings.byNode[""] { // their node is not known
+	for _, r := range c.events.warnings.byNode[""] { // events whose node is unknown
 		if about.pods[key{r.namespace, r.name}] {
 			note(r)
 		}
@@ -198,7 +198,7 @@ func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 	return all
 }
 
-// sayNodes says what is particular about the owners' nodes.
+// sayNodes returns the unusual conditions of the owners' nodes.
 func (c *Cluster) sayNodes(about subject, now verdict.Stamp) []said {
 	var all []said
 	for _, name := range about.nodes {
@@ -224,7 +224,7 @@ func (c *Cluster) sayNodes(about subject, now verdict.Stamp) []said {
 	return all
 }
 
-// sayPlugins says how the CNI plugin is on the owners' nodes.
+// sayPlugins returns the state of the CNI plugin on the owners' nodes.
 func (c *Cluster) sayPlugins(about subject, now verdict.Stamp) []said {
 	var all []said
 	for _, name := range about.nodes {
@@ -243,7 +243,7 @@ func (c *Cluster) sayPlugins(about subject, now verdict.Stamp) []said {
 	return all
 }
 
-// pluginNames are the CNI plugins that run somewhere.
+// pluginNames returns the names of the CNI plugins that run on any node.
 func (c *Cluster) pluginNames() string {
 	names := make(map[string]bool)
 	for _, of := range c.pods.plugins {
@@ -254,7 +254,7 @@ func (c *Cluster) pluginNames() string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
-// sayPlugin says how a pod of a CNI plugin is.
+// sayPlugin returns the state of a CNI plugin's pod.
 func sayPlugin(p *podRecord, now verdict.Stamp) said {
 	s := p.more.plugin
 	r := &pb.Related{

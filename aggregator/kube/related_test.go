@@ -16,7 +16,7 @@ import (
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(time.Now().Add(-d)) }
 
-// pluginPod is a pod of a CNI plugin that is well.
+// pluginPod returns a healthy pod of a CNI plugin.
 func pluginPod(set, node string) *corev1.Pod {
 	p := testPod(set+"-"+node, node, "192.0.2.1")
 	p.Namespace, p.OwnerReferences, p.Spec.HostNetwork = "kube-system", ownedBy("DaemonSet", set), true
@@ -58,7 +58,7 @@ func TestWhichPodsAreOfCNIPlugins(t *testing.T) {
 	}
 }
 
-// saidOfConflict is what Related says, a line each.
+// saidOfConflict returns the results of Related, one per line.
 func saidOfConflict(c *Cluster, conflict *pb.Conflict) []string {
 	var lines []string
 	for _, r := range c.Related(conflict) {
@@ -195,7 +195,7 @@ func TestTheMostTellingComesFirst(t *testing.T) {
 	}
 }
 
-// Of events, only so many are kept: a broken CNI plugin makes one for each pod.
+// The number of stored events is bounded: a broken CNI plugin causes one for each pod.
 func TestEventsAreBounded(t *testing.T) {
 	c := knowing(t, func(*Cluster) {})
 	for i := range 2 * maxEvents {
@@ -217,7 +217,7 @@ func TestEventsAreBounded(t *testing.T) {
 	if n := len(changes.Related); n > maxEvents/16+1 {
 		t.Errorf("%d nodes are told", n)
 	}
-	// A repetition is no news.
+	// A repeated event is not reported again.
 	c.events.warnings.put(testEvent("one7", "p7", "one", "FailedKillPod", 2, 0))
 	if changes, any := c.take(); any {
 		t.Errorf("got %+v", changes)

@@ -29,7 +29,7 @@ func (c *Cluster) ReviewToken(ctx context.Context, token, audience string) (acce
 		}
 		return access.Subject{}, fmt.Errorf("%w: %s", access.ErrRefused, reason)
 	case audience != "" && !slices.Contains(got.Status.Audiences, audience):
-		// An API server that does not know audiences returns none.
+		// API servers without support for audiences return none.
 		return access.Subject{}, fmt.Errorf("%w: the token is not for audience %s", access.ErrRefused, audience)
 	}
 	who := access.Subject{Name: got.Status.User.Username, UID: got.Status.User.UID, Groups: got.Status.User.Groups}

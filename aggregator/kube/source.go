@@ -32,7 +32,7 @@ const sourceMisses = 3
 // source is a custom resource that an IPAM is read from. The cluster's mu guards the
 // fields that change.
 type source struct {
-	// kind is what is read: origin, or its native kind if the cluster serves that instead.
+	// kind is the kind to read: origin, or its native kind if the cluster serves that instead.
 	kind, origin kind
 	feed         *feed
 	ipam         *ipam
@@ -43,11 +43,11 @@ type source struct {
 	state    sourceState
 	problem  string // why it is not read
 	failures int    // consecutive
-	// bell rings when the server was found to serve the resource.
+	// bell rings when discovery finds that the server serves the resource.
 	bell chan struct{}
 }
 
-// newSource returns a source. lost says what is missing without it.
+// newSource returns a source. lost names what is unknown without it.
 func newSource(c *Cluster, k kind, into sink, lost string) *source {
 	return &source{
 		kind: k, origin: k, bell: make(chan struct{}, 1),
@@ -58,7 +58,7 @@ func newSource(c *Cluster, k kind, into sink, lost string) *source {
 	}
 }
 
-// decided reports whether everything of it is known, or cannot be known.
+// decided reports whether the contents of the resource are known, or cannot be known.
 func (s *source) decided() bool { return s.state != undiscovered && s.state != reading }
 
 // set changes the state. The caller holds mu.
@@ -102,8 +102,8 @@ func (s *source) reads(client *rest.RESTClient) bool {
 	return s.state > strange && c.clients.custom[s.kind.gv()] == client
 }
 
-// discovered notes whether the resource is served, and as which kind. A problem says
-// that only unknown versions are served. The caller holds mu.
+// discovered records whether the resource is served, and as which kind. problem is set if only
+// unknown versions are served. The caller holds mu.
 func (s *source) discovered(as kind, served bool, problem string) {
 	waits := s.state <= strange
 	switch {
@@ -135,7 +135,7 @@ func (s *source) gone(err error) bool {
 	return apierrors.IsNotFound(err) || c.discovery.blind && apierrors.IsForbidden(err)
 }
 
-// vanished notes that the resource is no longer served.
+// vanished records that the resource is no longer served.
 func (s *source) vanished() {
 	c := s.feed.cluster
 	c.mu.Lock()
@@ -149,20 +149,20 @@ func (s *source) vanished() {
 	}
 }
 
-// worked notes that the resource was listed or is followed again. The caller holds mu.
+// worked records that the resource was listed or is followed again. The caller holds mu.
 func (s *source) worked() {
 	s.failures = 0
 	s.set(followed, "")
 }
 
-// failed notes that an attempt to list or watch failed, and why. The caller holds mu.
+// failed records a failed attempt to list or watch. The caller holds mu.
 func (s *source) failed(err error, problem string) {
 	if s.failures++; !answered(err) {
 		s.failures = 0
 	}
 	switch {
 	case problem == "":
-		// The cause is the server, or may be over soon.
+		// Keep the state: the problem is with the server, or may be over soon.
 	case apierrors.IsForbidden(err):
 		s.set(forbiddenHere, problem)
 	case s.state >= followed:
@@ -176,13 +176,13 @@ type discovery struct {
 	cluster *Cluster
 	every   time.Duration
 	bell    chan struct{}
-	// check is the interval of checkOdd, checked the time of the last one.
+	// check is the interval of checkOdd, and checked is the time of the last check.
 	check   time.Duration
 	checked time.Time
-	// blind means that discovery is forbidden: then each resource is tried.
+	// blind means that discovery is forbidden. In that case each resource is tried.
 	blind bool
-	// refused is since when discovery has been forbidden, believe for how long that must
-	// last: an API server that is starting forbids everything.
+	// refused is since when discovery has been forbidden. It is believed only after the time
+	// in believe, because an API server that is starting forbids everything.
 	refused time.Time
 	believe time.Duration
 }
@@ -226,7 +226,7 @@ func (d *discovery) run(ctx context.Context) {
 		case apierrors.IsForbidden(err) && d.refusedLong():
 			d.try()
 			wait = rightsAgain
-		default: // the feeds report what is wrong with the server
+		default: // the feeds report problems with the server
 			wait, backoff = backoff, min(2*backoff, maxBackoff)
 		}
 		timer := time.NewTimer(wait)
@@ -249,7 +249,7 @@ func (d *discovery) refusedLong() bool {
 	return time.Since(d.refused) >= d.believe
 }
 
-// pause waits until a resource that was just removed is gone from the discovery API, too.
+// pause waits until a resource that was just removed has left the discovery API as well.
 func (d *discovery) pause(ctx context.Context) {
 	timer := time.NewTimer(min(time.Second, d.every))
 	defer timer.Stop()
@@ -271,7 +271,7 @@ func (d *discovery) ask(ctx context.Context) error {
 			served[g.Name] = append(served[g.Name], v.Version)
 		}
 	}
-	resources := make(map[kind]bool) // without a name
+	resources := make(map[kind]bool) // by kind without the name
 	for _, k := range customKinds {
 		at := kind{group: k.group, version: k.version}
 		native := k.gv() == calicoNative
@@ -309,7 +309,7 @@ func (d *discovery) ask(ctx context.Context) error {
 	return nil
 }
 
-// try has each resource tried, because discovery is forbidden.
+// try makes the feeds try each resource, because discovery is forbidden.
 func (d *discovery) try() {
 	c := d.cluster
 	c.mu.Lock()
@@ -324,7 +324,7 @@ func (d *discovery) try() {
 	}
 }
 
-// readsNative reports whether anything of Calico's newer group is read.
+// readsNative reports whether any resource is read from Calico's newer group.
 func (c *Cluster) readsNative() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// usable is a prefix without its first and its last address, where it has more.
+// usable returns a prefix without its first and last address, unless it has only these.
 func usable(p netip.Prefix) verdict.Range {
 	r := verdict.RangeOf(p)
 	if p.Addr().BitLen()-p.Bits() > 1 {
@@ -20,7 +20,7 @@ func usable(p netip.Prefix) verdict.Range {
 	return r
 }
 
-// without are the ranges less one.
+// without returns the ranges without the addresses of less.
 func without(ranges []verdict.Range, less verdict.Range) (rest []verdict.Range) {
 	for _, r := range ranges {
 		if !r.Overlaps(less) {
@@ -37,7 +37,7 @@ func without(ranges []verdict.Range, less verdict.Range) (rest []verdict.Range) 
 	return rest
 }
 
-// union are the addresses of all ranges, in order, and each once.
+// union returns the addresses of all ranges, sorted and without overlaps.
 func union(ranges []verdict.Range) []verdict.Range {
 	slices.SortFunc(ranges, func(a, b verdict.Range) int { return a.First.Compare(b.First) })
 	var all []verdict.Range
@@ -53,7 +53,7 @@ func union(ranges []verdict.Range) []verdict.Range {
 	return all
 }
 
-// plus is the address so many after another; false where there is none.
+// plus returns the address at an offset; false if the result is not an address.
 func plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
 	if a.Is4() {
 		b := a.As4()
@@ -77,13 +77,13 @@ func plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
 	return netip.AddrFrom16(b), true
 }
 
-// offsetFrom is plus for an offset as it is written, which may be longer than a number
-// of 64 bits where the range is IPv6.
+// offsetFrom is plus for an offset in text form. Offsets in IPv6 ranges may need more than 64
+// bits.
 func offsetFrom(a netip.Addr, offset string) (netip.Addr, bool) {
 	if n, err := strconv.ParseUint(offset, 10, 64); err == nil {
 		return plus(a, n)
 	}
-	const most = 39 // digits of 128 bits
+	const most = 39 // digits of a 128-bit number
 	if offset == "" || len(offset) > most || strings.Trim(offset, "0123456789") != "" {
 		return netip.Addr{}, false
 	}

@@ -6,17 +6,17 @@ import (
 	"unicode/utf8"
 )
 
-// maxMessage is how many bytes of a message are kept.
+// maxMessage is the maximum number of bytes of a message.
 const maxMessage = 300
 
-// plain is a text with nothing in it that a terminal would obey, in one line.
+// plain returns a text as a single line without control characters for terminals.
 func plain(s string) string {
 	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "\uFFFD"), func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}), " ")
 }
 
-// cut is a text of at most size bytes; what is missing is an ellipsis.
+// cut returns at most size bytes of a text. An ellipsis marks that something is missing.
 func cut(s string, size int) string {
 	const ellipsis = "…"
 	if len(s) <= size {
@@ -29,12 +29,12 @@ func cut(s string, size int) string {
 	return strings.TrimRight(s[:size], " ") + ellipsis
 }
 
-// shorten is what is kept of a message.
+// shorten returns the part of a message that is stored.
 func shorten(s string) string {
-	const enough = 4 * maxMessage // not all of it is plain
+	const enough = 4 * maxMessage // plain may shorten the text
 	if len(s) > enough {
 		s = cut(s, enough)
 	}
-	// A copy: the rest of the text need not be kept for it.
+	// Clone, so that the rest of the text is not kept alive.
 	return strings.Clone(cut(plain(s), maxMessage))
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// serviceRecord is what is kept of a service with addresses that nodes hold in turn, or
-// route to.
+// serviceRecord is the record of a service with addresses that move between nodes or that
+// several nodes route to.
 type serviceRecord struct {
 	namespace, name string
 	addresses       []serviceAddress
@@ -36,7 +36,7 @@ const (
 	asExternal = "an external address (spec.externalIPs)"
 )
 
-// services are the services with addresses that explain something.
+// services has the services whose addresses explain conflicts.
 type services struct {
 	mirror[serviceRecord]
 	byAddress map[netip.Addr][]*serviceRecord
@@ -56,7 +56,8 @@ func newServices(c *Cluster) services {
 	}
 }
 
-// readService returns what is kept of a service: the addresses that outsiders use.
+// readService returns the record of a service: the addresses that clients outside the cluster
+// use.
 func readService(o runtime.Object) (key, *serviceRecord) {
 	service, ok := o.(*corev1.Service)
 	if !ok {
@@ -106,24 +107,24 @@ func (s *services) changed(before, after *serviceRecord) {
 	}
 }
 
-// leaseRecord is what is kept of a lease.
+// leaseRecord is the record of a lease.
 type leaseRecord struct {
 	namespace, name, holder string
 	acquired, renewed       verdict.Stamp
 	transitions             int32
 }
 
-// The leases by which kube-vip elects the holder of an address: one for the control
-// plane, and one for all services. (A lease per service, which kube-vip can have instead,
-// says no more than the service's annotation kube-vip.io/vipHost.) MetalLB has none.
+// kube-vip uses these leases to elect the holder of an address: one for the control plane, and
+// one for all services. kube-vip can also use one lease per service, but its holder is also in
+// the service's annotation kube-vip.io/vipHost. MetalLB has no leases.
 const (
 	leaseNamespace    = "kube-system"
 	controlPlaneLease = "plndr-cp-lock"
 	servicesLease     = "plndr-svcs-lock"
 )
 
-// leases are the leases of kube-vip. Each is followed by its name, because other leases,
-// above all the nodes' heartbeats, are renewed every few seconds.
+// leases has the leases of kube-vip. Each is followed by name, because other leases, above all
+// the node heartbeats, change every few seconds.
 type leases struct{ mirror[leaseRecord] }
 
 func newLeases(c *Cluster) leases {
@@ -157,13 +158,13 @@ func readLease(o runtime.Object) (key, *leaseRecord) {
 	return at, r
 }
 
-// one is the part of a mirror that the feed of a single object writes.
+// one is a sink that writes a single object into a shared mirror.
 type one[R any] struct {
 	*mirror[R]
 	at key
 }
 
-// replace implements sink: an object that is not listed is gone, but no other is.
+// replace implements sink. It removes only the feed's own object if that is not listed.
 func (o one[R]) replace(entries []any) {
 	var after *R
 	if len(entries) > 0 {

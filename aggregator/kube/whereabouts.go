@@ -13,14 +13,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// whereabouts keeps one object for each range (IPPool), with what it has given by the
-// offset from the range's address, and one for each address that it has given
-// (OverlappingRangeIPReservation), so that ranges may overlap. Both are of one
-// namespace. What an address comes from is configured in NetworkAttachmentDefinitions.
+// whereabouts reads the IPAM of the same name. Whereabouts has one IPPool for each range,
+// which lists allocations by their offset from the range's address, and, because ranges may
+// overlap, one OverlappingRangeIPReservation for each allocated address. Both are in one
+// namespace. NetworkAttachmentDefinitions configure the ranges.
 //
-// An address that is only reserved is not given to anybody either: it is an allocation
-// as those of the pool are. One that the pool and a reservation have for the same pod
-// is one allocation, which is written in both.
+// An address with only a reservation is not available either, so it is an allocation like
+// those in the pool. If a pool and a reservation have an address for the same pod, that is one
+// allocation with two locations.
 type whereabouts struct {
 	*ipam
 	pools        mirror[wherePool]
@@ -28,56 +28,56 @@ type whereabouts struct {
 	networks     mirror[attachment]
 
 	reserving, attaching *source
-	// books are what was told of each pool, index finds them.
+	// books has the published state of each pool, and index finds the books of a network.
 	books map[key]*whereBook
 	index map[whereNetwork]*whereRanges
-	// lost are the ranges of pools that are gone, though networks have them.
+	// lost has the ranges of deleted pools that networks still use.
 	lost map[key]netip.Prefix
-	// dirty are the pools that may say something new; regroup says that all may, as
-	// networks do.
+	// dirty has the pools to publish again. regroup means that all pools must be published
+	// again, because the networks changed.
 	dirty   map[key]bool
 	regroup bool
-	// interfaces are strings that occur often. Only the feed of pools uses it.
+	// interfaces interns interface names. Only the feed of pools uses it.
 	interfaces interned
 }
 
-// wherePool is what is kept of an IPPool.
+// wherePool is the record of an IPPool.
 type wherePool struct {
-	// base is what offsets count from: the address of the range as it is written.
+	// base is the origin of the offsets: the address of the range as written.
 	base     netip.Addr
 	prefix   netip.Prefix
 	bookings []whereBooking // by address
-	// odd says what is odd about it, bad that it cannot be read because of that.
+	// odd describes an inconsistency; bad means that the pool cannot be read because of it.
 	odd string
 	bad bool
 }
 
-// whereBooking is what a pool has given.
+// whereBooking is an allocation in a pool.
 type whereBooking struct {
 	addr                  netip.Addr
-	pod, container, iface string // the pod as NAMESPACE/NAME
+	pod, container, iface string // pod is NAMESPACE/NAME
 }
 
-// whereReservation is what is kept of an OverlappingRangeIPReservation.
+// whereReservation is the record of an OverlappingRangeIPReservation.
 type whereReservation struct{ pod, container, iface string }
 
-// whereBook is what was told of a pool.
+// whereBook is the published state of a pool.
 type whereBook struct {
-	name string // of the pool
+	name string // the pool's name
 	base netip.Addr
-	// network is the network_name of its addresses.
+	// network is the pool's network_name.
 	network string
 	prefix  netip.Prefix
 	entries []whereEntry // in order
-	// reserved are the names of the reservations of its addresses, with those.
+	// reserved maps the names of reservations in the pool to their addresses.
 	reserved map[string]netip.Addr
 }
 
-// whereEntry is one allocation that was told.
+// whereEntry is a published allocation.
 type whereEntry struct {
 	addr netip.Addr
-	// pooled tells that it is in the pool; reservation is the name of the one that
-	// it has, empty for none.
+	// pooled means that the pool lists the allocation. reservation is the name of its
+	// reservation, if it has one.
 	pooled                bool
 	reservation           string
 	pod, container, iface string
@@ -113,7 +113,7 @@ func newWhereabouts(c *Cluster) *ipam {
 	return w.ipam
 }
 
-// readPool keeps of an IPPool what is used.
+// readPool returns the record of an IPPool.
 func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
 	pool, ok := o.(*object)
 	if !ok {
@@ -150,7 +150,7 @@ func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
 		}
 		b := whereBooking{addr: addr, pod: a.PodRef, container: a.ID, iface: w.interfaces.of(a.IfName)}
 		if a.Claim != "" {
-			// An IPAMClaim keeps the address when its pod ends, for the next one.
+			// An IPAMClaim keeps the address after its pod ends, for the next pod.
 			b = whereBooking{addr: addr}
 		}
 		r.bookings = append(r.bookings, b)
@@ -159,12 +159,12 @@ func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
 	return at, r
 }
 
-// oddPool says what is odd about a pool.
+// oddPool returns the description of an inconsistent pool.
 func (w *whereabouts) oddPool(at key, what string) string {
 	return fmt.Sprintf("the IPPool %s/%s of whereabouts is odd: %s", at.namespace, at.name, shorten(what))
 }
 
-// readReservation keeps of an OverlappingRangeIPReservation what is used.
+// readReservation returns the record of an OverlappingRangeIPReservation.
 func (w *whereabouts) readReservation(o runtime.Object) (key, *whereReservation) {
 	reservation, ok := o.(*object)
 	if !ok {
@@ -177,12 +177,12 @@ func (w *whereabouts) readReservation(o runtime.Object) (key, *whereReservation)
 	}
 	at := key{reservation.Namespace, reservation.Name}
 	if part(reservation.Spec, "spec", &spec) != nil {
-		return at, &whereReservation{} // it keeps its address from being given all the same
+		return at, &whereReservation{} // it reserves its address even if it cannot be read
 	}
 	return at, &whereReservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}
 }
 
-// reservationChanged notes the pool that a reservation is of. It is called under mu.
+// reservationChanged marks the pools of a reservation as dirty. The caller holds mu.
 func (w *whereabouts) reservationChanged(at key, before, after *whereReservation) {
 	for pool, addr := range w.poolsOf(at) {
 		if after == nil {
@@ -194,8 +194,8 @@ func (w *whereabouts) reservationChanged(at key, before, after *whereReservation
 	}
 }
 
-// whereNetwork is a network_name in a namespace, whereRanges are its pools by their
-// ranges, and how long the prefixes of those are.
+// whereNetwork identifies a network by namespace and network_name. whereRanges has its pools
+// by prefix, and the lengths of these prefixes.
 type whereNetwork struct{ namespace, name string }
 
 type whereRanges struct {
@@ -203,8 +203,8 @@ type whereRanges struct {
 	bits  map[int]bool
 }
 
-// poolsOf gives the pools that a reservation may be of, with the address that it is
-// for. Its name is the network's, a dash and the address, and both may have dashes.
+// poolsOf returns the pools that a reservation may belong to, each with the reserved address.
+// The name of a reservation is NETWORK-ADDRESS, and both parts may contain dashes.
 func (w *whereabouts) poolsOf(reservation key) iter.Seq2[key, netip.Addr] {
 	return func(yield func(key, netip.Addr) bool) {
 		for end := 0; ; end++ {
@@ -231,7 +231,7 @@ func (w *whereabouts) poolsOf(reservation key) iter.Seq2[key, netip.Addr] {
 	}
 }
 
-// reservedAddress reads an address as it is in names of reservations.
+// reservedAddress parses an address in the name of a reservation.
 func reservedAddress(text string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -240,7 +240,7 @@ func reservedAddress(text string) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
-// normalized is how whereabouts writes an address or a range in names.
+// normalized returns an address or range in the form that whereabouts uses in names.
 func normalized(text string) string {
 	if strings.HasSuffix(text, ":") {
 		text += "0"
@@ -248,10 +248,10 @@ func normalized(text string) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(text)
 }
 
-// settle tells what is new. It is called under mu.
+// settle publishes the dirty pools. The caller holds mu.
 func (w *whereabouts) settle() {
 	if !w.reserving.decided() || !w.attaching.decided() {
-		return // or all would be told twice
+		return // publish only once everything is listed
 	}
 	if w.regroup {
 		w.regroup = false
@@ -269,8 +269,7 @@ func (w *whereabouts) settle() {
 	}
 }
 
-// group finds anew of which network the pools are, and which reservations are of those
-// that were of another one, or of none.
+// group assigns pools to networks again, and reservations to the pools whose network changed.
 func (w *whereabouts) group() {
 	moved := false
 	for at, r := range w.pools.records {
@@ -301,7 +300,7 @@ func (w *whereabouts) group() {
 	}
 }
 
-// reindex makes the index of the pools as they are.
+// reindex rebuilds the index of the pools.
 func (w *whereabouts) reindex() {
 	w.index = make(map[whereNetwork]*whereRanges)
 	for at, b := range w.books {
@@ -316,8 +315,9 @@ func (w *whereabouts) reindex() {
 	}
 }
 
-// networkOf is the network_name of a pool: its name begins with that, and with the
-// name of the node where each has a slice of the range.
+// networkOf returns the network_name of a pool. If no network has the pool's range, it is
+// derived from the pool's name, and then includes the node's name if each node has a slice of
+// the range.
 func (w *whereabouts) networkOf(at key, r *wherePool) string {
 	for _, a := range w.networks.records {
 		for _, s := range a.ranges {
@@ -330,7 +330,7 @@ func (w *whereabouts) networkOf(at key, r *wherePool) string {
 	return strings.TrimSuffix(rest, "-")
 }
 
-// tell tells what is new of a pool. It is called under mu.
+// tell publishes the changes of a pool. The caller holds mu.
 func (w *whereabouts) tell(at key) {
 	r, b := w.pools.records[at], w.books[at]
 	name := at.namespace + "/" + at.name
@@ -349,7 +349,8 @@ func (w *whereabouts) tell(at key) {
 	}
 	delete(w.lost, at)
 	if r.bad {
-		// What it had stays told: it is not known to be gone.
+		// Keep the published allocations: an unreadable pool does not prove that they are
+		// gone.
 		next := verdict.Pool{Name: name, Config: "ippools " + name}
 		if p := w.ipam.pools[name]; p != nil {
 			next = *p.told
@@ -381,12 +382,12 @@ func (w *whereabouts) tell(at key) {
 			was, next = was[1:], next[1:]
 		}
 	}
-	for i := range gone { // last: what is only written elsewhere now was never free
+	for i := range gone { // after the additions: an address whose allocation only moved was never free
 		w.allocate(name, b.allocation(&gone[i]), true)
 	}
 }
 
-// serves tells whether a network has the range of a pool that is gone.
+// serves reports whether a network has the range of a deleted pool.
 func (w *whereabouts) serves(at key) bool {
 	prefix, known := w.lost[at]
 	for _, a := range w.networks.records {
@@ -399,7 +400,7 @@ func (w *whereabouts) serves(at key) bool {
 	return false
 }
 
-// takeBack tells that all that a pool had given is gone.
+// takeBack withdraws all allocations of a pool.
 func (w *whereabouts) takeBack(at key, b *whereBook) {
 	for i := range b.entries {
 		w.allocate(b.name, b.allocation(&b.entries[i]), true)
@@ -407,10 +408,10 @@ func (w *whereabouts) takeBack(at key, b *whereBook) {
 	delete(w.books, at)
 }
 
-// entries are the allocations of a pool as they are now, in order.
+// entries returns the current allocations of a pool, sorted.
 func (w *whereabouts) entries(at key, r *wherePool, b *whereBook) []whereEntry {
 	all := make([]whereEntry, 0, len(r.bookings))
-	names := make(map[netip.Addr][]string, len(b.reserved)) // of reservations: they differ from version to version
+	names := make(map[netip.Addr][]string, len(b.reserved)) // names of reservations; their form depends on the version of whereabouts
 	for name, addr := range b.reserved {
 		names[addr] = append(names[addr], name)
 	}
@@ -438,7 +439,7 @@ func (w *whereabouts) entries(at key, r *wherePool, b *whereBook) []whereEntry {
 	return all
 }
 
-// compare orders by what an allocation is known by: where it is written.
+// compare orders allocations by the location that identifies them.
 func (e *whereEntry) compare(other *whereEntry) int {
 	pooled := func(e *whereEntry) int {
 		if e.pooled {
@@ -449,7 +450,7 @@ func (e *whereEntry) compare(other *whereEntry) int {
 	return cmp.Or(e.addr.Compare(other.addr), cmp.Compare(pooled(e), pooled(other)), cmp.Compare(e.reservation, other.reservation))
 }
 
-// allocation is what is told.
+// allocation returns the allocation to publish for an entry.
 func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
 	al := verdict.Allocation{Address: e.addr, ContainerID: e.container, Interface: e.iface}
 	al.Namespace, al.Pod, _ = strings.Cut(e.pod, "/")
@@ -457,7 +458,7 @@ func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
 		al.Namespace = ""
 	}
 	if e.pooled {
-		offset, _ := verdict.OffsetOf(b.base, e.addr) // it was read as one
+		offset, _ := verdict.OffsetOf(b.base, e.addr) // the address was parsed from an offset
 		al.Location = "ippools " + b.name + " /spec/allocations/" + offset
 	}
 	if e.reservation != "" {
@@ -470,7 +471,7 @@ func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
 	return al
 }
 
-// pool is what its records say of a pool.
+// pool returns the pool to publish for a record.
 func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
 	name := at.namespace + "/" + at.name
 	next := verdict.Pool{Name: name, Base: r.base, Config: "ippools " + name, Served: verdict.Served{Realm: w.networkOf(at, r)}}
@@ -483,8 +484,8 @@ func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
 		}
 	}
 	if len(serving) == 0 {
-		// Whereabouts deletes no IPPool: one that has given nothing, and that no network
-		// uses, is left over.
+		// Whereabouts never deletes an IPPool. A pool without allocations that no network uses
+		// is left over.
 		if len(r.bookings) > 0 || w.attaching.state != followed {
 			next.Ranges = []verdict.Range{usable(r.prefix)}
 		}

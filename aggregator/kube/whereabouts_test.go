@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// whereaboutsPool is an IPPool as whereabouts writes it.
+// whereaboutsPool is an IPPool in the format of whereabouts.
 const whereaboutsPool = `
 metadata: {name: 192.168.2.0-24, namespace: kube-system}
 spec:
@@ -35,7 +35,7 @@ spec: {podref: ` + pod + `, ifname: net1}
 `
 }
 
-// attachmentText is a NetworkAttachmentDefinition as its users write it.
+// attachmentText is a typical NetworkAttachmentDefinition.
 const attachmentText = `
 metadata: {name: whereabouts-conf, namespace: default}
 spec:
@@ -80,13 +80,13 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	}
 	l.told()
 
-	// A reservation that the pool does not have keeps its address, too.
+	// A reservation without an entry in the pool also allocates its address.
 	f.apply(whereaboutsReservations, reservation("192.168.2.7", "test/lost"))
 	l.await("a reservation is lone", `
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
 `+first+"\n"+second+`
 192.168.2.7 test/lost net1 at overlappingrangeipreservations kube-system/192.168.2.7`)
-	// One of another pod is no part of the allocation.
+	// A reservation for another pod is a separate allocation.
 	f.apply(whereaboutsReservations, reservation("192.168.2.2", "test/other"))
 	l.await("pool and reservation differ", `
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
@@ -104,7 +104,8 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	if n := l.told(); n != 6 {
 		t.Errorf("%d changes are told, want 6", n)
 	}
-	// The pool goes, and the network stays: whereabouts will make it anew, empty.
+	// The pool is deleted but the network remains: whereabouts will create an empty pool
+	// again.
 	f.remove(whereaboutsPools, key{"kube-system", "192.168.2.0-24"})
 	l.await("its records are lost", `
 whereabouts kube-system/192.168.2.0-24 missing 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20: IPPool kube-system/192.168.2.0-24 is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it`)
@@ -117,7 +118,8 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	l.await("the network is gone, too", "")
 }
 
-// Ranges of another network_name are given anew, by IPPools and reservations of that name.
+// Networks with different values of network_name may allocate the same range. Each has its own
+// IPPools and reservations.
 func TestRealmsOfWhereabouts(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(whereaboutsPools, whereaboutsReservations, attachmentDefinitions)
@@ -215,7 +217,7 @@ func TestRangesOfAttachments(t *testing.T) {
 	}
 }
 
-// The names of reservations have the network before the address, and no colons.
+// The name of a reservation is the network, a dash, and the address without colons.
 func TestNamesOfReservations(t *testing.T) {
 	pools := func(b *whereBook, more ...*whereBook) *whereabouts {
 		w := &whereabouts{books: make(map[key]*whereBook)}
@@ -258,7 +260,7 @@ func TestNamesOfReservations(t *testing.T) {
 		normalized("fd00::500"): "fd00::500 of  fd00::/64",
 		normalized("fd01::5"):   "",
 		"10.0.0.5":              "10.0.0.5 of  10.0.0.0/24",
-		// As later versions write it.
+		// The format of later versions.
 		"fd00-0000-0000-0001-0000-0000-0000-0005": "fd00:0:0:1::5 of  fd00:0:0:1::/64",
 		"light-blue-fd00--5":                      "fd00::5 of light-blue fd00::/64",
 		"light-fd00--5":                           "fd00::5 of light fd00::/64",
@@ -270,8 +272,8 @@ func TestNamesOfReservations(t *testing.T) {
 	}
 }
 
-// Ranges of IPv6 may have more addresses than a number of 64 bits counts; and later
-// versions of whereabouts write all of an address in the name of its reservation.
+// IPv6 ranges may have more than 2^64 addresses, and later versions of whereabouts write IPv6
+// addresses in full in the names of reservations.
 func TestWhereaboutsOfIPv6(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(whereaboutsPools, whereaboutsReservations)
@@ -292,8 +294,8 @@ fd00:0:0:1::5 n/q b net1 at ippools w/fd00---32 /spec/allocations/18446744073709
 fd00::5 n/p a net1 at ippools w/fd00---32 /spec/allocations/5; overlappingrangeipreservations w/fd00-0000-0000-0000-0000-0000-0000-0005`)
 }
 
-// It is said where whereabouts is there in another version only; and what comes later
-// is read.
+// An unknown version of whereabouts is reported. A known version that is installed later is
+// read.
 func TestVersionsOfWhereabouts(t *testing.T) {
 	f := newFakeAPI(t)
 	f.custom.strange = map[string]string{"whereabouts.cni.cncf.io": "v1beta1"}
@@ -319,8 +321,8 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	}
 }
 
-// BenchmarkWhereabouts has 10,000 addresses of a network that is divided among 1,000
-// nodes; then one node more.
+// BenchmarkWhereabouts reads 10,000 addresses of a network that is divided among 1,000 nodes,
+// and then adds a node.
 func BenchmarkWhereabouts(b *testing.B) {
 	const nodes, pods = 1000, 10
 	f := newFakeAPI(b)

@@ -10,11 +10,11 @@ import (
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 )
 
-// A Fake answers requests from its namespaces, by nsid. Interfaces and addresses are by
-// index of the interface.
+// A Fake answers rtnetlink requests from the namespaces in it, by nsid.
 type Fake map[int32]*Namespace
 
-// A Namespace is what a Fake knows of one network namespace.
+// A Namespace is a network namespace of a Fake. Interfaces and addresses are by index of the
+// interface.
 type Namespace struct {
 	Links     map[int32]rtnetlink.Link
 	Addresses map[int32][]rtnetlink.Address
@@ -99,7 +99,7 @@ func (f Fake) Put(nsid int32, l rtnetlink.Link, addrs ...string) {
 	}
 }
 
-// Own makes sure that our own namespace exists, and that it is found by OwnNSID, too.
+// Own makes sure that our own namespace exists and that OwnNSID also finds it.
 func (f Fake) Own() {
 	if f[rtnetlink.NoNSID] == nil {
 		f.Put(rtnetlink.NoNSID, rtnetlink.Link{Index: 1, Name: "lo", Flags: Up | unix.IFF_LOOPBACK})

@@ -1,4 +1,4 @@
-// Package proctest makes /proc directories for tests.
+// Package proctest creates /proc directories for tests.
 package proctest
 
 import (
@@ -29,7 +29,7 @@ func New(t testing.TB) Tree {
 	return Tree{t, t.TempDir()}
 }
 
-// Put replaces a process.
+// Put adds or replaces a process.
 func (p Tree) Put(pid, parent int, name string, start int, inode uint64, cgroup string) {
 	p.t.Helper()
 	dir := filepath.Join(p.Dir, strconv.Itoa(pid))

@@ -1,4 +1,4 @@
-// Package tabletest has what tests of other packages need of a table.
+// Package tabletest has helpers for tests of other packages that use a table.
 package tabletest
 
 import (
@@ -12,7 +12,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Claim returns the key of claim i. Each number has an address of its own.
+// Claim returns the key of claim i. Each claim has a different address.
 func Claim(i int) table.ClaimKey {
 	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 	return table.ClaimKey{Address: addr, Kind: ipwitnessv1.Evidence_ASSIGNED, At: table.InterfaceKey{Namespace: 2, Index: 2}}
@@ -38,7 +38,7 @@ func Networks(t *table.Table) string {
 	return strings.Join(all, ", ")
 }
 
-// Workload returns what uses the namespace with an inode, or nil if the table does not say.
+// Workload returns the workload of the namespace with an inode, or nil if the table has none.
 func Workload(t *table.Table, inode uint64) (w *ipwitnessv1.Workload) {
 	t.Update(func() {
 		for _, r := range t.Namespaces.All() {
