@@ -439,8 +439,8 @@ func first(words ...string) string {
 	return ""
 }
 
-// carriedOut builds a scene for each path through its remedy, and carries the path out. The
-// first one tells how many there are.
+// carriedOut builds a scene for each path through its remedy, and carries out that path. The first
+// scene determines the number of paths.
 func carriedOut(t *testing.T, build func(t *testing.T, b block) *scene) {
 	t.Helper()
 	for n, of := 0, 1; n < of; n++ {
