@@ -79,7 +79,7 @@ func main() {
 		r.kernel, r.err = unpacked(*dir, k.series)
 		runs = append(runs, r)
 	}
-	// Run as many guests as there are processors, because a guest uses one.
+	// Run all guests in parallel, because each uses only one processor.
 	var guests sync.WaitGroup
 	for _, r := range runs {
 		if r.err == nil {
