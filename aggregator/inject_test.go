@@ -40,8 +40,8 @@ func textFields() map[string]protoreflect.FieldDescriptor {
 	return found
 }
 
-// poison puts a payload in place of the nth string or bytes field of a message. It returns the
-// key of that field; empty if the message has fewer of them.
+// poison replaces the nth string or bytes field of a message with a payload. It returns the key of
+// that field, or an empty string if the message has fewer of them.
 func poison(m protoreflect.Message, n int, payload string) (key string) {
 	left := n
 	set := func(f protoreflect.FieldDescriptor) (protoreflect.Value, bool) {
