@@ -1,6 +1,6 @@
-// Command image makes the OCI image archive of ipwitness, for several architectures and
-// without a container engine. The same files give the same bytes: the only time in it is the
-// one that is given. The last stage of the Dockerfile says the same to an engine;
+// Command image creates the OCI image archive of ipwitness, for several architectures and without a
+// container engine. The same files result in the same bytes, because the only time in the archive
+// is a flag. The last stage of the Dockerfile describes the same image for container engines;
 // TestImageIsWhatTheDockerfileSays compares both.
 package main
 
@@ -85,10 +85,10 @@ func (o options) image(arch string) (v1.Image, error) {
 	const label = "org.opencontainers.image."
 	config := v1.Config{
 		Entrypoint: []string{"/ipwitness"},
-		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as engines add
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as container engines set it
 		User:       "65532:65532",
 		WorkingDir: "/",
-		// gRPC and HTTP of the aggregator, HTTP of the agent.
+		// The gRPC and HTTP ports of the aggregator, and the HTTP ports of the agent.
 		ExposedPorts: map[string]struct{}{"9640/tcp": {}, "9641/tcp": {}, "9642/tcp": {}, "9643/tcp": {}},
 		Labels: map[string]string{
 			label + "title":         "ipwitness",
@@ -174,8 +174,8 @@ func (o options) pack(w *tar.Writer, dir string) error {
 	})
 }
 
-// add adds a file. Whether it can be executed is the only part of its mode that matters: the
-// rest depends on the umask.
+// add adds a file. Only the executable bit of its mode is kept, because the rest depends on the
+// umask.
 func (o options) add(w *tar.Writer, file, name string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
