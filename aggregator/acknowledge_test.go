@@ -79,7 +79,7 @@ func (l *lab) watchConflicts() *conflictWatch {
 	return &conflictWatch{l.TB, stream}
 }
 
-// next reads up to the next event with a conflict, which must have the type.
+// next reads up to the next event with a conflict, and checks its type.
 func (w *conflictWatch) next(typ pb.Watch_Type) *pb.Conflict {
 	w.Helper()
 	for {

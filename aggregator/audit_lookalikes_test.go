@@ -296,7 +296,7 @@ func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
 }
 
 // A guest behind KubeVirt's bridge binding has the pod's address, and a gVisor sandbox has a
-// network stack that the kernel does not know.
+// network stack that is not the kernel's.
 func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})

@@ -429,8 +429,8 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 	}
 }
 
-// heapAndCharge returns by how many bytes a snapshot makes the heap of a new core grow, and the
-// node's charge.
+// heapAndCharge returns the growth of a new core's heap by a snapshot, in bytes, and the charge of
+// the node.
 func heapAndCharge(t *testing.T, snapshot []byte) (took, cost int64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

@@ -279,7 +279,7 @@ func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
 		agents := l.onLAN(2, onlyOn(2, macvlan(2, "web", addr, mac)))
 		time.Sleep(time.Second)
 		agents[0].mute.Store(true)
-		time.Sleep(7 * time.Second) // the last ping, sent 2 s ago, is unanswered
+		time.Sleep(7 * time.Second) // a ping has been unanswered since second 5
 		agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
 		time.Sleep(time.Second)
 		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()

@@ -86,7 +86,7 @@ func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
 			d.sequence++
 			d.deliver(&pb.ReportRequest{Sequence: d.sequence})
 		}
-		for _, c := range d.model.claims { // expired claims are removed, as after all changes
+		for _, c := range d.model.claims { // report sightings again that ended with their owner
 			if !s.hasClaim(c) {
 				d.sequence++
 				d.deliver(&pb.ReportRequest{Sequence: d.sequence, Claims: []*pb.ClaimRecord{c}})

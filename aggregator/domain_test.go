@@ -41,7 +41,7 @@ func entered(kind pb.Evidence_Kind, addr string, mac []byte) *pb.ClaimRecord {
 	}
 }
 
-// ownAddress is an address of the node itself, on its eth0.
+// ownAddress returns an address of the node itself, on its eth0.
 func ownAddress(addr string) *pb.ReportRequest { return records.Claims(assigned(1, addr)) }
 
 // onLAN connects nodes n1, n2, … whose uplinks have the MACs of nodeMAC.

@@ -178,7 +178,7 @@ func TestAnAcknowledgementKnowsADeviceOutsideByItsMAC(t *testing.T) {
 	})
 }
 
-// opened tries to make an aggregator.
+// opened tries to create an aggregator.
 func opened(cfg Config) error {
 	a, err := New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err == nil {

@@ -156,7 +156,7 @@ func (l *lab) allocations() int {
 	return l.core.facts.Allocations()
 }
 
-// past returns what is remembered of the allocations of an address.
+// past returns the remembered allocations of an address.
 func (l *lab) past(addr string) []verdict.Past {
 	past, _ := l.core.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
 	return past
@@ -353,7 +353,7 @@ func (l *lab) conflicts() []*pb.Conflict {
 	return out.GetConflicts()
 }
 
-// conflict returns the only conflict, which must have the state.
+// conflict returns the only conflict, and checks its state.
 func (l *lab) conflict(state pb.Conflict_State) *pb.Conflict {
 	l.Helper()
 	all := l.conflicts()

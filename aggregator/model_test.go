@@ -151,8 +151,8 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 				session.must(t, proto.CloneOf(c))
 			}
 		}
-		// Sightings end when their owner ends on its own node, but an agent still has them in its
-		// table.
+		// The aggregator ends sightings when their owner ends on its own node, but an agent keeps
+		// them in its table. Report them again.
 		for _, c := range m.claims {
 			if !changed.hasClaim(c) {
 				session.must(t, &pb.ReportRequest{Claims: []*pb.ClaimRecord{proto.CloneOf(c)}})

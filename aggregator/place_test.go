@@ -143,7 +143,7 @@ func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
 				if got := l.nodeStates(); got != test.want {
 					t.Errorf("got %s, want %s", got, test.want)
 				}
-				time.Sleep(DefaultNodeTimeout + DefaultSettle) // in synctest
+				time.Sleep(DefaultNodeTimeout + DefaultSettle) // on the synctest clock
 				if got := l.conflicts(); len(got) != 0 {
 					t.Errorf("got %v, want no conflict", got)
 				}

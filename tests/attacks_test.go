@@ -222,7 +222,7 @@ func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T)
 		situations.WantApplied(t, l.explain(addr), rule)
 	}
 
-	// The conflict ends with the address, because nobody is deceived any more.
+	// The conflict ends when the address is removed, because no host is deceived any more.
 	l.sh("ip -n holder addr del 10.244.0.18/24 dev eth0")
 	l.awaitFindings("address-spoofed 10.244.0.7", "address-spoofed fd00:10:244::7")
 	// When the pod stops, the conflict ends with the pod's port.

@@ -35,8 +35,8 @@ type scene struct {
 	// about is the address in question. kind is the kind of the finding; empty for a
 	// conflict.
 	about, kind string
-	// keeper is the workload or MAC that must have the address in the end. It is "-" if the
-	// address must be free, and empty if the finding is about no address.
+	// keeper is the workload or MAC that must have the address in the end. It is "-" if the address
+	// must be free, and empty if the finding is not about an address.
 	keeper string
 	// ways maps a part of an alternative's label to the keeper in that alternative.
 	ways map[string]string

@@ -25,7 +25,7 @@ type filter struct {
 	state                verdict.State
 }
 
-// filtering is a request that has the fields of a filter.
+// filtering is a request with the fields of a filter.
 type filtering interface {
 	GetAddress() string
 	GetCidr() string

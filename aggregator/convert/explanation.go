@@ -33,8 +33,8 @@ func CaseOwner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.
 	return out
 }
 
-// missing returns the intended addresses that an owner lacks, as far as a case shows them. The case
-// does not tell whether the owner has the other addresses of its pod.
+// missing returns the intended addresses that an owner lacks, as far as a case shows them. Whether
+// the owner has the other addresses of its pod is unknown.
 func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
 	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {

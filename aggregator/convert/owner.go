@@ -126,7 +126,7 @@ func (m *maker) scopeOf(s verdict.Scope) *pb.Scope {
 	return m.scope
 }
 
-// sourcesOf unpacks what sources packed.
+// sourcesOf unpacks sources that were packed for an owner.
 func (m *maker) sourcesOf(packed string) map[string]string {
 	if m.packed != packed {
 		m.packed, m.sources = packed, sourcesProto(packed)

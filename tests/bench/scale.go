@@ -178,8 +178,8 @@ func (s spent) row() row {
 	return row{"  CPU of the aggregator until then, and of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", s.aggregator.Seconds(), s.agents.Seconds()), "", true}
 }
 
-// perOwner measures the memory for each owner, after the aggregator has returned to the
-// system what it needed only while agents reported.
+// perOwner measures the memory for each owner, after the aggregator has returned the memory that it
+// needed only while agents reported.
 func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget float64) ([]row, error) {
 	rss, err := c.settledRSS(ctx)
 	if err != nil {

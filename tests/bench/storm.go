@@ -20,7 +20,7 @@ import (
 
 const (
 	stormBindings = 50_000
-	// stormTime is a third of the interval at which the agent reports a binding again. In a longer
+	// stormTime is a third of the interval at which the observer reports a binding again. In a longer
 	// storm the listeners would need as much CPU per second, and ipwitness less.
 	stormTime = 10 * time.Second
 	// stormPause results in 1,000,000 frames a second.

@@ -662,7 +662,7 @@ func TestSettingsAreFlags(t *testing.T) {
 					t.Errorf("%s has no flag --%s (%s)", command, name, values)
 				}
 			}
-			// The program reads the file, and stops at the invalid flag on the command line.
+			// The program accepts the file, and fails only because of the invalid flag.
 			file := filepath.Join(dir, "config.yaml")
 			if err := os.WriteFile(file, []byte(m.Data["config.yaml"]), 0o600); err != nil {
 				t.Fatal(err)

@@ -231,7 +231,7 @@ func (i *installed) reach() {
 	})
 }
 
-// live waits until both nodes report without problems.
+// live waits until both nodes report without problems, with frames and container runtime observed.
 func (i *installed) live() {
 	i.t.Helper()
 	i.until("both nodes to be live", func() error {

@@ -99,8 +99,8 @@ func scrubFinding(f *pb.Finding) {
 	}
 }
 
-// differ compares two lists, after scrub has removed from those of the aggregator what is not
-// compared.
+// differ compares two lists. Before that, scrub removes the parts of the aggregator's messages that
+// are not compared.
 func differ[M proto.Message](what string, got, want []M, scrub func(M)) string {
 	for i := range max(len(got), len(want)) {
 		switch {

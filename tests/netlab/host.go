@@ -53,7 +53,7 @@ const ready = "ready\n"
 // New creates a host that has only a loopback interface. Its /etc is an overlay, so that /etc/cni
 // need not be created in the /etc of the machine. A kernel without overlays is one booted for the
 // tests, whose /etc may be changed. A mount at the machine's /run/netns, which ip(8) creates, is
-// removed, because runtimes would find it in the list of mounts.
+// removed from the copied mount namespace, because runtimes would find it in the list of mounts.
 func New() (*Host, error) {
 	unix.Umask(umask)
 	return hold(exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-euc", `
@@ -111,7 +111,7 @@ func hold(cmd *exec.Cmd) (*Host, error) {
 	return h, nil
 }
 
-// settle opens the namespaces of a process as those of the host.
+// settle makes the namespaces of a process those of the host.
 func (h *Host) settle(pid int, namespaces ...string) (err error) {
 	h.pid = pid
 	h.enter = append(append([]string{"nsenter", "--target", strconv.Itoa(pid)}, namespaces...), "--")

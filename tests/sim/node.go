@@ -26,7 +26,7 @@ const (
 	uplink, inside = 2, 2
 	// firstPort is the index of the node's end of the first veth.
 	firstPort = 100
-	// chatty means that one in so many pods is seen on the wire.
+	// chatty is the interval of pods that are seen on the wire: one in chatty.
 	chatty = 10
 )
 

@@ -1,10 +1,9 @@
-// Package situations compares what ipwitness says about a situation with
-// docs/situations.md. For each row, tests/testdata/situations has two files. ROW.json is
-// the verdict as values, which a test must reach (row.Row). ROW.txt is the text that
-// `ipwitness explain` printed, for the page. tests/catalogue reads the names and values
-// at its head. Differences in wording, times and processes do not fail a test.
-// aggregator/verdict/testdata/cases has the case of each row, which the tests of verdict
-// judge again.
+// Package situations compares the output of ipwitness about a situation with docs/situations.md.
+// For each row, tests/testdata/situations has two files. ROW.json contains the verdict as values,
+// which a test must reach (row.Row). ROW.txt contains the output of `ipwitness explain` for the
+// page, and tests/catalogue reads the names and values at its beginning. Differences in wording,
+// times and processes do not fail a test. aggregator/verdict/testdata/cases contains the case of
+// each row, which the tests of verdict judge again.
 package situations
 
 import (

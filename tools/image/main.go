@@ -29,7 +29,7 @@ import (
 // options are the flags.
 type options struct {
 	context           string // the directory of the licences
-	binaries          string // DIR/ARCH/build/out has the files of stage build of the Dockerfile
+	binaries          string // DIR/ARCH/build/out contains the files of the Dockerfile's build stage
 	arches            []string
 	version, revision string
 	epoch             time.Time
@@ -88,7 +88,8 @@ func (o options) image(arch string) (v1.Image, error) {
 		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as container engines set it
 		User:       "65532:65532",
 		WorkingDir: "/",
-		// The gRPC and HTTP ports of the aggregator, and the HTTP ports of the agent.
+		// The aggregator's gRPC, REST and metrics ports (9640, 9641, 9643) and the agent's HTTP
+		// port (9642).
 		ExposedPorts: map[string]struct{}{"9640/tcp": {}, "9641/tcp": {}, "9642/tcp": {}, "9643/tcp": {}},
 		Labels: map[string]string{
 			label + "title":         "ipwitness",
