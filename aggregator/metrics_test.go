@@ -47,7 +47,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			come := &pb.ReportRequest{}
 			flush := func() { a.send(come).sync(); come = &pb.ReportRequest{} }
 			for i := range 2*pairs + singles {
-				n := i // each address belongs to two pods, and then to one
+				n := i // the first addresses belong to two pods each, the others to one
 				if i >= pairs {
 					n = i - pairs
 				}

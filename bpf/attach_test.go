@@ -331,7 +331,7 @@ func TestClosingAfterTheInterfaceMovedAwayIsNoError(t *testing.T) {
 			t.Errorf("got %v, want no error", err)
 		}
 
-		// In the other namespace nothing has changed.
+		// The moved interface is as it was before the observer was attached.
 		if err := netns.Set(other); err != nil {
 			t.Fatal(err)
 		}
@@ -407,7 +407,7 @@ func TestClosingLeavesTheFiltersOfOthers(t *testing.T) {
 				}
 				addFilter(t, c.ifindex, ingress, 1, other)
 			},
-			// The kernel has a single list, and returns it for both directions.
+			// An ingress qdisc has a single list of filters, and returns it for both directions.
 			qdiscs: "ingress", ingressAfter: "bpf:somebody_else", egressAfter: "bpf:somebody_else",
 		},
 		{

@@ -228,7 +228,7 @@ func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 	c.wantNone("169.254.169.2", "fe80::1")
 	c.row("L9-nodes", "169.254.169.2", "link-local")
 
-	// Frames are evidence of use: now one of the nodes does use the address on the LAN.
+	// Frames are evidence of use: one of the nodes now uses the address on the LAN.
 	wait.Until(t, "169.254.169.2 to be confirmed", func() bool {
 		c.nodes[1].announce("/br-ex", "169.254.169.2")
 		return inState("169.254.169.2", confirmed)(c.watch.all())

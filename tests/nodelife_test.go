@@ -362,7 +362,7 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 	id := c.duplicate()
 	n := c.nodes[0]
 	// The node loses its network and its agent. The aggregator's end of the connection stays open,
-	// and would time out after some seconds. All other data is available.
+	// but would time out after some seconds, so prepare everything else first.
 	n.pod("p3")
 	n.pod("p4")
 	at := n.managed(c)

@@ -503,7 +503,7 @@ func TestSlowlorisIsHungUpOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, slog.New(slog.DiscardHandler))
-	s.ReadHeaderTimeout = 2 * time.Second // shorter than for others
+	s.ReadHeaderTimeout = 2 * time.Second // shorter than the default
 	ended := make(chan error, 1)
 	go func() { ended <- serveHTTP(s, newCrowd(l)) }()
 	defer func() {

@@ -593,7 +593,7 @@ func (l *link) used() bool {
 		slices.ContainsFunc(l.node.claims, func(c *claim) bool { return c.link == l })
 }
 
-// dropLink forgets a link that has ended and is no longer used.
+// dropLink forgets a link that is not known or has ended, once it is unused.
 func (r *reference) dropLink(l *link) {
 	if l != nil && !l.known && !l.used() && l.node.links[l.name] == l {
 		delete(l.node.links, l.name)
