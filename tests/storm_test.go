@@ -61,7 +61,7 @@ func (l *lab) flood(pod string, frames [][]byte, more func(sent int) int) {
 	}
 }
 
-// metric reads one number of the /metrics of the host's agent.
+// metric returns the value of one series in /metrics of the host's agent.
 func (l *lab) metric(series string) float64 { l.t.Helper(); return l.metricOf(l.agent, series) }
 
 // metricOf returns the value of one series in a program's /metrics.

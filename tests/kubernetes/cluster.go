@@ -153,7 +153,8 @@ const (
 	tokens  = etcDir + "/tokens.csv"
 )
 
-// The token of each user is the user's name, because the cluster is not reachable from outside.
+// writeTokens writes the token file. The token of each user is the user's name, because the cluster
+// is not reachable from outside.
 func (c *Cluster) writeTokens() error {
 	lines := []string{"admin,admin,admin,system:masters"}
 	for i := range c.options.Nodes {

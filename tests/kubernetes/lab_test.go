@@ -34,7 +34,7 @@ var binary = os.Getenv("IPWITNESS_BIN")
 var one struct {
 	once    sync.Once
 	cluster *Cluster
-	// kubeconfig has the rights of an aggregator.
+	// kubeconfig is a kubeconfig with the rights of an aggregator.
 	kubeconfig string
 	took       time.Duration
 	err        error
