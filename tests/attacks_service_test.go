@@ -284,8 +284,8 @@ func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 	return m
 }
 
-// The commands that a person runs after an attack was reported: all output about the report
-// of a stolen token, and the plan made from it, run in a real shell.
+// A stolen token reports names that contain commands. All commands that ipwitness then prints, and
+// the plan that it makes, are run in a real shell and must not execute them.
 func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)

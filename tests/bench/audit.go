@@ -61,7 +61,7 @@ func auditOf(ctx context.Context, bin string, ipam bool, without float64) (rows 
 	if err != nil {
 		return nil, 0, err
 	}
-	if _, err := s.idle(ctx); err != nil { // until memory that was needed only for the start is returned
+	if _, err := s.idle(ctx); err != nil { // wait until memory that was needed only for the start is released
 		return nil, 0, err
 	}
 	if rss, err = s.rss(); err != nil {
