@@ -1,10 +1,10 @@
-# The image of ipwitness: one for the agent (which runs as root, with five
-# capabilities) and for the aggregator (which needs no privilege, and is the default).
+# The image of ipwitness, for both the agent and the aggregator. The agent runs as root
+# with four capabilities; the aggregator needs no privileges and is the default.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --build-arg VERSION=v1.2.3 .
 #
-# make image makes the same without an engine: make does what the first stage does, and
-# tools/image what the last one does. A test builds both and compares them.
+# make image builds the same image without a container engine: make takes the part of the
+# first stage, and tools/image that of the last stage. A test builds and compares both.
 ARG GO_VERSION=1.26.8
 
 FROM --platform=$BUILDPLATFORM docker.io/library/golang:$GO_VERSION AS build
@@ -22,7 +22,7 @@ RUN GOOS=$TARGETOS GOARCH=$TARGETARCH deploy/licenses.sh >/out/THIRD-PARTY-LICEN
 
 FROM scratch
 COPY --from=build /out/ipwitness /ipwitness
-# Of the program, of the BPF object in it (two to choose from), of what else is in it.
+# The licences of the program, of the BPF object (a choice of two) and of the dependencies.
 COPY LICENSE bpf/LICENSE.GPL-2.0 bpf/LICENSE.BSD-2-Clause /licenses/
 COPY --from=build /out/THIRD-PARTY-LICENSES /licenses/
 ARG VERSION=devel
@@ -38,6 +38,6 @@ LABEL org.opencontainers.image.title="ipwitness" \
       org.opencontainers.image.revision="$REVISION"
 USER 65532:65532
 WORKDIR /
-# gRPC and HTTP of the aggregator, HTTP of the agent.
+# The aggregator's gRPC, REST and metrics ports (9640, 9641, 9643) and the agent's HTTP port (9642).
 EXPOSE 9640 9641 9642 9643
 ENTRYPOINT ["/ipwitness"]

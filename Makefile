@@ -1,9 +1,9 @@
-# Everything a developer or CI does; .ci/run runs `make lint check-generate`,
-# `make test-all`, `make model` and `make demo`.
+# The targets for developers and CI. .ci/run runs `make lint check-generate test-all`,
+# `make model` and `make demo`.
 #
-# build, run and clean need Go alone. The other targets build the tools that
-# they need from pinned Go modules (tools/*/go.mod) into bin/, once, and, run as
-# root where there is apt, install the Debian packages that are missing.
+# build, run and clean need only Go. The other targets build their tools once from
+# pinned Go modules (tools/*/go.mod) into bin/. If they run as root and apt is
+# available, they also install missing Debian packages.
 MAKEFLAGS += --warn-undefined-variables
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,16 +11,16 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
-# A tag of git may have letters that are none of an image's tag, nor of a file's name.
+# Replace characters that are valid in git tags but not in image tags or file names.
 VERSION := $(shell { git describe --tags --always --dirty 2>/dev/null || echo devel; } | tr -c 'A-Za-z0-9._\n-' -)
 REVISION := $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)
-# The time of all files in image and package: that of the commit.
+# The time of all files in images and packages is the time of the commit.
 EPOCH := $(shell git log -1 --no-show-signature --format=%ct 2>/dev/null || echo 0)
 
-# These are set as in: make image IMAGE=registry.example/ipwitness:1. What the environment
-# has by such a name is somebody else's.
+# Set these variables on the command line: make image IMAGE=registry.example/ipwitness:1.
+# Environment variables with the same names are ignored.
 
-# How the image is called, and which architectures it and the packages are for.
+# The name of the image, and the architectures of the image and the packages.
 IMAGE := ghcr.io/ipwitness/ipwitness:$(VERSION)
 ARCHES := amd64 arm64
 
@@ -30,31 +30,31 @@ ARGS :=
 TESTFLAGS :=
 # The packages to test. ./tests takes longest, so it starts first.
 PKGS := ./tests ./...
-# Those of make test-cluster.
+# The packages that make test-cluster tests.
 CLUSTER_PKGS := ./aggregator/kube ./tests/kubernetes
-# For make mutate: the package to change, the number of changes, the seed of their choice
-# (0: another one each time), which files to change, and the percentage of changes that the
-# package's own tests must notice.
+# For make mutate: the package to change, the number of changes, the random seed
+# (0: a new one each time), the files to change, and the percentage of changes that the
+# package's own tests must detect.
 PACKAGE := ./aggregator/verdict
 N := 40
 SEED := 0
 FILES := .
 WANT := 90
 
-# A workspace of Go that this is in knows nothing of tools/*.
+# An enclosing Go workspace would not include tools/*.
 export GOWORK := off
 
-# Where Debian has tc and others, which who is not root does not see there.
+# Debian has tc and other programs here, and only root has these directories in PATH.
 export PATH := $(PATH):/usr/sbin:/sbin
 
-# Another clang writes other bytes into bpf/*.o, so the version is fixed.
+# The version is fixed because other versions of clang produce different bytes in bpf/*.o.
 export BPF2GO_CC := clang-19
 export BPF2GO_STRIP := llvm-strip-19
 export BPF2GO_CFLAGS := -O2 -g -Wall -Wextra -Werror -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
 CLANG_FORMAT := clang-format-19
 
-# Where tests, demo and benchmarks find the real CNI plugins, a containerd that is
-# newer than Debian's, and Kubernetes.
+# The directories in which tests, demo and benchmarks find the real CNI plugins, a
+# containerd newer than Debian's, and Kubernetes.
 export IPWITNESS_CNI_BIN := $(CURDIR)/bin/cni
 export IPWITNESS_CONTAINERD_BIN := $(CURDIR)/bin/containerd
 export IPWITNESS_KUBERNETES_BIN := $(CURDIR)/bin/kubernetes
@@ -76,7 +76,7 @@ C_FILES := $(wildcard bpf/*.c bpf/*.h)
 comma := ,
 space := $(subst ,, )
 
-# What must be there: a command or a file, and the Debian package that has it.
+# Required commands or files, each with the Debian package that contains it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
@@ -89,7 +89,7 @@ FORMAT_NEEDS := $(CLANG_FORMAT):clang-format-19
 BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
 	/usr/include/bpf/bpf_helpers.h:libbpf-dev /usr/include/linux/bpf.h:linux-libc-dev
 
-# Prefix of a command that must run as root: nothing for root, sudo for others.
+# The prefix of commands that must run as root: empty for root, sudo for other users.
 # go test builds as the caller, and only the test programs run as root.
 AS_ROOT = $(if $(NEED_SUDO),sudo -E env "PATH=$$PATH")
 EXEC_AS_ROOT = $(if $(NEED_SUDO),-exec "sudo -E env 'PATH=$$PATH'")
@@ -107,13 +107,13 @@ help: ## Show this help
 build: ## Build bin/ipwitness, a static binary; needs only Go
 	$(GO_BUILD) -o bin/ipwitness ./cmd/ipwitness
 
-# The same line is in the Dockerfile. The commit is linked in, and not what Go finds
-# out about the checkout itself: the same sources give the same bytes.
+# The Dockerfile contains the same command. It links the commit explicitly instead of
+# using Go's VCS stamping, so that the same sources result in the same bytes.
 GO_BUILD := CGO_ENABLED=0 go build -trimpath -buildvcs=false \
 	-ldflags "-s -w -X main.version=$(VERSION) -X main.commit=$(REVISION)"
 
-# For a release: bin/release/ARCH/build/out has what stage build of the Dockerfile has
-# in /out.
+# For a release: bin/release/ARCH/build/out has the same contents as /out in the build
+# stage of the Dockerfile.
 .PHONY: release-binaries
 release-binaries:
 	@for a in $(ARCHES); do \
@@ -149,28 +149,28 @@ run: build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
 
 .PHONY: demo
-demo: deps-test build cni-plugins ## Show a real IPAM accident and what ipwitness says of it
+demo: deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
 
 ##@ Check
 
 .PHONY: check
-check: lint check-generate build test ## All that must hold at every commit; .ci/run runs the rest
+check: lint check-generate build test ## Run the checks that must pass at every commit; .ci/run runs the rest
 
-# Most tests of a host wait for timers of the program: more of them than there are
-# processors run at once.
+# Most tests of a host wait for timers of the program, so more tests run in parallel than
+# there are processors.
 PARALLEL := -parallel 8
 
 .PHONY: test
-test: deps-test build cni-plugins containerd helm ## Test all packages and a host, as root, without what is slow (five minutes)
+test: deps-test build cni-plugins containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
 	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
-# ./tests runs the program itself, which is built without the race detector, so the
-# detector would check only the tests' own code there. make test-cluster runs ./aggregator/kube.
+# ./tests runs the program, which is built without the race detector: there the detector
+# would check only the code of the tests. make test-cluster runs ./aggregator/kube.
 RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
 .PHONY: test-all
-test-all: deps-test build cni-plugins containerd image package helm ## Run all tests, as root: slow ones, with the race detector, on a cluster, on other kernels
+test-all: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
 	go -C tools/image test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests
@@ -181,7 +181,7 @@ model: ## Run a minute of random histories in the aggregator and in the referenc
 	GODEBUG=madvdontneed=0 go test -count=1 -timeout 0 -v -run '^TestRandomHistories$$' ./tests/model -args $(or $(ARGS),-seed 0 -steps 0 -for 1m)
 
 .PHONY: test-cluster
-test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes of two nodes, as root; the first time builds it (minutes)
+test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes with two nodes, as root; the first run builds it (minutes)
 	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \
 		$(EXEC_AS_ROOT) $(TESTFLAGS) $(CLUSTER_PKGS)
 
@@ -191,21 +191,21 @@ test-kernels: deps-kernels build cni-plugins ## Boot Linux 6.1 and 6.12 in qemu 
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/kernels/run ./tests/kernels
 	@bin/kernels/run $(ARGS)
 
-# What the parts that are named need to be built; all of it where none is named.
+# The prerequisites of the selected benchmarks, or of all if none is selected.
 BENCH_BUILDS := $(if $(strip $(ARGS)),$(if $(findstring runtime,$(ARGS)),containerd) \
 	$(if $(findstring kubernetes,$(ARGS)),kubernetes),containerd kubernetes)
 .PHONY: bench
-bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design (ARGS=storm: only that part)
+bench: deps-test deps-bench build cni-plugins $(BENCH_BUILDS) ## Measure the budgets of the design; ARGS=storm selects one part
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/bench ./tests/bench
 	@$(AS_ROOT) bin/bench $(ARGS)
 
 .PHONY: mutate
-mutate: ## Change PACKAGE at random in N places, and print the changes that its tests do not notice (minutes)
+mutate: ## Change PACKAGE at random in N places, and print the changes that its tests do not detect (minutes)
 	@IPWITNESS_ROOT_TESTS=1 go run ./tests/mutate -exec '$(if $(filter 0,$(shell id -u)),,$(if $(shell type -P sudo),sudo -E env "PATH=$$PATH"))' \
 		-package '$(PACKAGE)' -n $(N) -seed $(SEED) -files '$(FILES)' -want $(WANT)
 
 .PHONY: lint
-lint: lint-go lint-proto lint-c ## Check style and walls, find mistakes
+lint: lint-go lint-proto lint-c ## Check style, imports between packages, and common mistakes
 
 .PHONY: fmt
 fmt: $(GOLANGCI) $(BUF) deps-format ## Format all sources
@@ -226,9 +226,9 @@ lint-go: $(GOLANGCI)
 lint-c: deps-format
 	$(if $(C_FILES),$(CLANG_FORMAT) --dry-run -Werror $(C_FILES))
 
-# The API may grow, but what programs read may not change: compare it with the
-# last commit and the one before it, where they are there. A break that is meant
-# is written down in buf.yaml, under breaking.ignore_only.
+# The API may be extended, but existing parts must not change. Compare it with the last
+# commit and the one before, as far as they exist. List intended breaking changes in
+# buf.yaml, under breaking.ignore_only.
 .PHONY: lint-proto
 lint-proto: $(BUF)
 	$(BUF) lint
@@ -244,44 +244,44 @@ lint-proto: $(BUF)
 ##@ Generate
 
 .PHONY: generate
-generate: generate-bpf generate-proto generate-situations generate-observability generate-deploy ## Remake all generated files
+generate: generate-bpf generate-proto generate-situations generate-observability generate-deploy ## Regenerate all generated files
 
 .PHONY: generate-bpf
-generate-bpf: deps-bpf ## Remake bpf/*.o and their Go
+generate-bpf: deps-bpf ## Regenerate bpf/*.o and their Go code
 	go generate ./bpf
 
 .PHONY: generate-proto
-generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Remake proto/**: Go, gateway, OpenAPI
+generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, OpenAPI
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Remake docs/situations.md and the attacks of docs/security.md from what the tests wrote
+generate-situations: ## Regenerate docs/situations.md and the attacks in docs/security.md from the files of the tests
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
-generate-observability: ## Remake docs/metrics.md and the dashboards from what the program says
+generate-observability: ## Regenerate docs/metrics.md and the dashboards from the code
 	@go test -count=1 -run '^TestMetricsReferenceIsUpToDate$$' ./cmd/ipwitness -args -update
 	@go test -count=1 -run '^TestDashboardsAreUpToDate$$' ./tests/prometheus -args -update
 
 .PHONY: update-pictures
-update-pictures: deps-test deps-pictures cni-plugins ## Draw the dashboards of docs/images anew, as root (minutes)
+update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in docs/images again, as root (minutes)
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: generate-deploy
-generate-deploy: $(HELM) ## Remake deploy/manifests and the list of values from the chart
+generate-deploy: $(HELM) ## Regenerate deploy/manifests and the list of values from the chart
 	go run ./tests/chart
 
 .PHONY: update-situations
-update-situations: deps-test cni-plugins containerd kubernetes ## Have the tests write their texts anew, and remake docs/situations.md
+update-situations: deps-test cni-plugins containerd kubernetes ## Make the tests write their texts again, and regenerate docs/situations.md
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack|AFloodHides|AForgedFrame)' ./tests -args -update
 	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations
 
-# Sums before and after, not git diff: work that is not committed is no fault.
+# Compare checksums, not git diff, because uncommitted changes are allowed.
 GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/security\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
-check-generate: ## Fail if a generated file is not what its source gives
+check-generate: ## Fail if a generated file does not match its source
 	@mkdir -p bin && $(GENERATED_SUMS) >bin/generated-before
 	@$(MAKE) --no-print-directory generate
 	@$(GENERATED_SUMS) | diff bin/generated-before - || { \
@@ -299,10 +299,10 @@ cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo us
 kubernetes: $(KUBERNETES) $(ETCD) $(HELM) $(CALICO_CRDS) $(OPERATOR_CRDS) ## Build the real Kubernetes that the cluster's tests use
 
 .PHONY: helm
-helm: $(HELM) ## Build Helm, which makes the manifests of the chart
+helm: $(HELM) ## Build Helm, which renders the manifests of the chart
 
 .PHONY: containerd
-containerd: $(CONTAINERD) ## Build the newest containerd, which tests use beside Debian's
+containerd: $(CONTAINERD) ## Build the newest containerd, which tests use in addition to Debian's
 
 .PHONY: tools
 tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generation tools
@@ -311,11 +311,12 @@ tools: $(BUF) $(GOLANGCI) $(PROTOC_PLUGINS) ## Build the pinned lint and generat
 deps: deps-test deps-bench deps-kernels deps-format deps-bpf deps-pictures ## Install the Debian packages that all targets need
 
 .PHONY: clean
-clean: ## Remove all that was built (bin/)
+clean: ## Remove all build results (bin/)
 	rm -rf bin
 
-# One module each, so that no tool's versions bend another's or the product's.
-# touch: go build leaves the time of a file that it finds up to date.
+# Each tool has its own module, so that its dependencies affect neither other tools nor
+# the product. touch is needed because go build does not update the time of a file that
+# is up to date.
 $(BUF): tools/buf/go.mod tools/buf/go.sum
 	CGO_ENABLED=0 go -C tools/buf build -trimpath -o '$(CURDIR)/bin/tools/' tool
 	@touch $@
@@ -339,8 +340,9 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
 
-# Kubernetes reads its own version from there. Its parts are built one by one:
-# each needs more than a gigabyte of memory, and is kept when the next one fails.
+# Kubernetes gets its own version from these variables. Its programs are built one at a
+# time: each build needs more than a gigabyte of memory, and its result is kept if a later
+# build fails.
 K8S_VERSION = $(shell go -C tools/kubernetes list -m -f '{{.Version}}' k8s.io/kubernetes)
 K8S_FLAGS = $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
 	-X $p.gitVersion=$(K8S_VERSION) -X $p.gitTreeState=clean)
@@ -357,9 +359,9 @@ $(CALICO_CRDS): tools/calico/go.mod tools/calico/go.sum
 	dir=$$(go -C tools/calico mod download -json github.com/projectcalico/calico | awk -F'"' '$$2 == "Dir" { print $$4 }'); \
 	rm -rf $@ $@.new && mkdir -p $@.new; \
 	install -m 644 "$$dir"/libcalico-go/config/crd/*.yaml $@.new/; \
-	mv $@.new $@ # whole or not at all: make deletes no directory of a target that failed
+	mv $@.new $@ # atomically, because make does not delete the directory of a failed target
 
-# By these definitions the API server judges our objects for Prometheus and cert-manager.
+# The API server validates our objects for Prometheus and cert-manager by these definitions.
 $(OPERATOR_CRDS): tools/operators/go.mod tools/operators/go.sum
 	rm -rf $@ $@.new && mkdir -p $@.new; \
 	for d in prometheus-operator/prometheus-operator:example/prometheus-operator-crd cert-manager/cert-manager:deploy/crds; do \
@@ -368,7 +370,7 @@ $(OPERATOR_CRDS): tools/operators/go.mod tools/operators/go.sum
 	done; \
 	mv $@.new $@
 
-# The version of Kubernetes is what it takes a cluster for that it does not ask.
+# Helm assumes this version of Kubernetes when it does not connect to a cluster.
 HELM_MODULE := helm.sh/helm/v3
 K8S_MINOR = $(word 2,$(subst ., ,$(K8S_VERSION)))
 $(HELM): tools/helm/go.mod tools/helm/go.sum
@@ -404,11 +406,11 @@ deps-format:
 deps-bpf:
 	@$(call need,$(BPF_NEEDS))
 
-# need COMMAND-OR-FILE:PACKAGE… installs the packages of what is missing, or says
-# what to install. The second try is for machines whose package lists are empty
-# or old, the third for a mirror that fails once. Whether all lists could be had does
-# not matter: that of some other source of packages may be out of reach. Packages of
-# daemons would start them: policy-rc.d says no meanwhile.
+# need COMMAND-OR-FILE:PACKAGE… installs the packages of missing commands and files, or
+# prints which packages to install. The second attempt is for machines with empty or
+# outdated package lists, the third for a mirror that fails temporarily. Failures to update
+# the lists are ignored, because an unrelated package source may be unreachable. Packages
+# of daemons would start them; policy-rc.d prevents this during the installation.
 define need
 want=(); \
 for n in $(1); do \

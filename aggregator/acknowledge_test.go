@@ -17,7 +17,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// acknowledge acknowledges a conflict, from now on for so long.
+// acknowledge acknowledges a conflict for the duration d.
 func (l *lab) acknowledge(id string, d time.Duration) *pb.Conflict {
 	l.Helper()
 	out, err := l.client.AcknowledgeConflict(l.ctx, &pb.AcknowledgeConflictRequest{
@@ -29,12 +29,13 @@ func (l *lab) acknowledge(id string, d time.Duration) *pb.Conflict {
 	return out.GetConflict()
 }
 
-// remembered is how many acknowledgements are kept.
+// remembered returns the number of stored acknowledgements.
 func (l *lab) remembered() int {
 	return l.core.acknowledgements.Len()
 }
 
-// wantAcknowledged checks what is said of the only conflict, wherever it is said.
+// wantAcknowledged checks that every query reports the only conflict as acknowledged, or as not
+// acknowledged.
 func (l *lab) wantAcknowledged(c *pb.Conflict, want bool) {
 	l.Helper()
 	got, err := l.client.GetConflict(l.ctx, &pb.GetConflictRequest{Id: c.GetId()})
@@ -78,7 +79,7 @@ func (l *lab) watchConflicts() *conflictWatch {
 	return &conflictWatch{l.TB, stream}
 }
 
-// next reads the next event that has a conflict.
+// next reads up to the next event with a conflict, and checks its type.
 func (w *conflictWatch) next(typ pb.Watch_Type) *pb.Conflict {
 	w.Helper()
 	for {
@@ -121,7 +122,7 @@ func TestAnAcknowledgementIsSaidAndExpires(t *testing.T) {
 		}
 		l.wantAcknowledged(confirmed, true)
 
-		ended := w.next(updated) // by itself
+		ended := w.next(updated) // expired
 		if waited := time.Since(began); waited != time.Hour || ended.GetState() != pb.Conflict_CONFIRMED {
 			t.Errorf("got %v after %s, want it CONFIRMED and no longer acknowledged after 1h", ended, waited)
 		}
@@ -164,13 +165,13 @@ func TestAnAcknowledgementIsTakenBack(t *testing.T) {
 			}
 			return out.GetConflict()
 		}
-		l.wantAcknowledged(withdraw(), false) // there is none: nothing to tell
+		l.wantAcknowledged(withdraw(), false) // there was none, so there is no event
 		l.acknowledge(id, time.Hour)
 		l.wantAcknowledged(w.next(updated), true)
 		l.wantAcknowledged(withdraw(), false)
 		l.wantAcknowledged(w.next(updated), false)
 		l.acknowledge(id, 2*time.Hour)
-		time.Sleep(time.Hour) // when the first would have ended
+		time.Sleep(time.Hour) // the first would have expired by then
 		synctest.Wait()
 		l.wantAcknowledged(w.next(updated), true)
 	})
@@ -207,11 +208,11 @@ func TestAnAcknowledgementEndsWithANodeThatIsGivenUp(t *testing.T) {
 		l.acknowledge(w.next(added).GetId(), time.Hour)
 		w.next(updated)
 		a.cancel()
-		if c := w.next(updated); c.GetAcknowledgement() == nil { // owners that are not heard from are no others
+		if c := w.next(updated); c.GetAcknowledgement() == nil { // disconnected owners are not new owners
 			t.Errorf("got %v, want it acknowledged while the node is UNHEARD", c)
 		}
 		l.wantAcknowledged(w.next(updated), false)
-		time.Sleep(2 * time.Hour) // nothing rings for what is over
+		time.Sleep(2 * time.Hour) // no timer fires for a resolved conflict
 		synctest.Wait()
 		l.wantAcknowledged(l.conflict(pb.Conflict_RESOLVED), false)
 	})
@@ -226,18 +227,18 @@ func TestAnAcknowledgementCoversOnlyTheOwnersThatWereThere(t *testing.T) {
 		l.acknowledge(id, time.Hour)
 		w.next(updated)
 
-		// One of three leaves, and comes back.
+		// One of three owners leaves and returns.
 		a.send(gone(assigned(4, addr))).sync()
 		if c := w.next(updated); len(c.GetOwners()) != 2 || c.GetAcknowledgement() == nil {
 			t.Errorf("got %v, want it acknowledged with one owner less", c)
 		}
 		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(4, addr)}}).sync()
 		l.wantAcknowledged(w.next(updated), true)
-		// One gets another name, and is the same.
+		// A renamed owner is the same owner.
 		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{podNamespace(4, "renamed")}}).sync()
 		l.wantAcknowledged(w.next(updated), true)
 
-		// One that goes again within the settle time is none to speak of.
+		// An owner that leaves again within the settle time does not count as a new one.
 		a.send(podVeth(6, "e", addr)).sync()
 		l.wantAcknowledged(w.next(updated), true)
 		a.send(gone(assigned(6, addr))).sync()
@@ -301,7 +302,7 @@ func TestAcknowledgementsThatAreRefused(t *testing.T) {
 	})
 }
 
-// post posts a body and gives what came back.
+// post posts a body and returns the status and the response.
 func post(t *testing.T, url, body string, header ...string) (code int, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -383,7 +384,7 @@ func TestAcknowledgeOverREST(t *testing.T) {
 	}
 }
 
-// Nothing is left behind, whatever meets.
+// Acknowledging at the same time as conflicts begin and end leaves nothing behind.
 func TestAcknowledgingWhileConflictsComeAndGo(t *testing.T) {
 	l := newLab(t, Config{})
 	a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
@@ -398,7 +399,7 @@ func TestAcknowledgingWhileConflictsComeAndGo(t *testing.T) {
 				q.Reason, q.ExpiresAt = "x", timestamppb.New(time.Now().Add(time.Duration(i%5+1)*time.Millisecond))
 			}
 			if _, err := l.client.AcknowledgeConflict(l.ctx, q); err != nil && status.Code(err) != codes.FailedPrecondition &&
-				status.Code(err) != codes.InvalidArgument { // over; or expired on the way
+				status.Code(err) != codes.InvalidArgument { // resolved, or expired meanwhile
 				t.Error(err)
 			}
 			select {

@@ -20,7 +20,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
-		// One message has it all: the pod has ended, and the next one has its address.
+		// A single message reports both: a pod has ended, and the next pod has its address.
 		next := records.Merge(kindPod(4, "c", "10.244.0.2"), given(allocated("10.244.0.2", "sandbox-c")))
 		next.Namespaces = append(next.Namespaces, &pb.NamespaceRecord{Id: 2, Gone: true})
 		a.send(next).sync()
@@ -90,7 +90,7 @@ func TestALeakIsFoundOnceAllNodesAreHeard(t *testing.T) {
 	})
 }
 
-// crowd is a node with as many addresses that nobody holds.
+// crowd connects a node with the given number of unused allocations.
 func crowd(l *lab, count int) {
 	var all []*pb.AllocationRecord
 	p := hostLocal("10.240.0.0/12", pb.Pool_KNOWN)
@@ -133,7 +133,7 @@ func TestFindingsArePagedWhole(t *testing.T) {
 	})
 }
 
-// One page of findings, and those of one node, among 100,000.
+// Lists one page of 100,000 findings, and the findings of one node.
 func BenchmarkListFindings(b *testing.B) {
 	l := newLab(b, Config{LeakedAfter: time.Nanosecond})
 	for i := range 5 {
@@ -185,7 +185,7 @@ func TestTheSamePoolsHaveSeries(t *testing.T) {
 			p.Routed = false
 			all = append(all, p)
 		}
-		// The last one by name has one address, and has given it.
+		// The last pool by name has one address, which is allocated.
 		full := hostLocal("10.245.0.0/30", pb.Pool_KNOWN)
 		full.Name += "999"
 		full.Routed = false
@@ -263,7 +263,8 @@ func TestNetworksInTwoVRFsMayHaveOneRange(t *testing.T) {
 	})
 }
 
-// Pods on a bridge that leads to a LAN have addresses of that LAN, as their nodes do.
+// Pods on a bridge to an external LAN have addresses of that LAN, as their nodes do. This is not an
+// overlap of pod ranges.
 func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -294,8 +295,8 @@ func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
 	})
 }
 
-// The guest of KubeVirt's bridge binding has the pod's address, and a sandbox of gVisor
-// has a network that no kernel knows.
+// A guest behind KubeVirt's bridge binding has the pod's address, and a gVisor sandbox has a
+// network stack that is not the kernel's.
 func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -322,7 +323,8 @@ func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 	})
 }
 
-// Somebody deletes all CiliumEndpoints, which Cilium makes anew, or has Cilium make none.
+// All CiliumEndpoints are deleted, either to be recreated by Cilium, or because Cilium is
+// configured to create none.
 func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for ipam, want := range map[string][]string{
@@ -340,7 +342,7 @@ func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 	})
 }
 
-// An IPPool that has given nothing yet, in whose range the nodes themselves are.
+// An IPPool without allocations, in whose range the nodes themselves have addresses.
 func TestAddressesOfNodesWereNoRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -359,8 +361,8 @@ func TestAddressesOfNodesWereNoRecords(t *testing.T) {
 	})
 }
 
-// A NetworkAttachmentDefinition with host-local gives each node's pods the same addresses,
-// on a bridge of their own.
+// A NetworkAttachmentDefinition with host-local allocates the same addresses on each node, for pods
+// on a separate bridge.
 func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -384,8 +386,8 @@ func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
 	})
 }
 
-// Cilium's operator has given two nodes one range; Kubernetes may have it for a third one,
-// of which Cilium takes no notice.
+// Cilium's operator has assigned the same range to two nodes. Kubernetes may have assigned it to a
+// third node, but Cilium ignores that.
 func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})

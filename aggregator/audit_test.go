@@ -19,7 +19,7 @@ import (
 
 const dir = "/run/cni-ipam-state/kindnet"
 
-// hostLocal is what host-local of a node gives addresses from.
+// hostLocal returns the pool of a node's host-local.
 func hostLocal(cidr string, state pb.Pool_State) *pb.PoolRecord {
 	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
 	return &pb.PoolRecord{
@@ -31,7 +31,7 @@ func hostLocal(cidr string, state pb.Pool_State) *pb.PoolRecord {
 
 func poolOf(p ...*pb.PoolRecord) *pb.ReportRequest { return &pb.ReportRequest{Pools: p} }
 
-// allocated is an address that host-local has given to a sandbox.
+// allocated returns a host-local allocation of an address to a sandbox.
 func allocated(addr, container string) *pb.AllocationRecord {
 	return &pb.AllocationRecord{
 		Ipam: verdict.HostLocal, Pool: dir, Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: container, Interface: "eth0",
@@ -43,7 +43,7 @@ func given(a ...*pb.AllocationRecord) *pb.ReportRequest { return &pb.ReportReque
 
 func freed(a *pb.AllocationRecord) *pb.ReportRequest { a.Gone = true; return given(a) }
 
-// kindPod is a pod that kindnet gave its address: with that it has been allocated.
+// kindPod returns a pod with an address that kindnet allocated.
 func kindPod(record uint32, name, addr string) *pb.ReportRequest {
 	m := podVeth(record, name, addr)
 	m.Namespaces[0].Workload.ContainerId = "sandbox-" + name
@@ -51,7 +51,7 @@ func kindPod(record uint32, name, addr string) *pb.ReportRequest {
 	return m
 }
 
-// wantFindings checks that there are findings of some kinds, and gives them.
+// wantFindings checks the kinds of the current findings, and returns the findings.
 func (l *lab) wantFindings(why string, kinds ...string) []*pb.Finding {
 	l.Helper()
 	all := l.findings()
@@ -65,7 +65,7 @@ func (l *lab) wantFindings(why string, kinds ...string) []*pb.Finding {
 	return all
 }
 
-// kindNode is a node with two pods of kindnet.
+// kindNode connects a node with two kindnet pods.
 func kindNode(l *lab) *agent {
 	return l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"),
 		poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)),
@@ -90,7 +90,8 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 			t.Errorf("got %v, want both addresses", f)
 		}
 
-		// The next pod gets the first one's address: that is no finding any more.
+		// The next pod gets the address of the first: this is now a conflict, and no longer a
+		// finding.
 		a.send(records.Merge(kindPod(4, "c", "10.244.0.2"), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)), given(allocated("10.244.0.2", "sandbox-c")))).sync()
 		time.Sleep(poolPause)
 		l.wantFindings("a conflict says more", "in-use-unallocated 10.244.0.3")
@@ -98,8 +99,8 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 	})
 }
 
-// A record that was lost with all others never comes back where its pod is gone. What is
-// in use unbooked long after that was not lost then.
+// A record that was lost with all others is not written again after its pod has ended. An address
+// that is used without an allocation long after the loss was not part of it.
 func TestALossIsNotToldAgainOfWhatCameLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -222,7 +223,8 @@ func TestAPoolThatFillsUpSaysWhen(t *testing.T) {
 	})
 }
 
-// A pod gets an address of each family: that there is plenty of IPv6 helps nobody.
+// Pods get an address of each family, so free IPv6 addresses do not help if IPv4 addresses are
+// exhausted.
 func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
@@ -359,8 +361,8 @@ func TestAnAddressThatIsNotThereIsFound(t *testing.T) {
 	})
 }
 
-// A network stack that is no kernel's, such as gVisor's, or a guest shows on the wire that
-// it has the address.
+// The wire shows that a guest, or a network stack outside the kernel such as gVisor's, has the
+// address.
 func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
 	for name, mac := range map[string][]byte{"by a stack of its own": records.MAC(2), "by a guest": {0x52, 0x54, 0, 0, 0, 7}} {
 		for _, kind := range []pb.Evidence_Kind{pb.Evidence_ANNOUNCED, pb.Evidence_USED, pb.Evidence_ANSWERED} {
@@ -391,7 +393,7 @@ func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
 	}
 }
 
-// ofCluster are changes of an IPAM of the whole cluster.
+// ofCluster applies changes of a cluster-wide IPAM.
 func (l *lab) ofCluster(changes ...kube.IPAMChange) {
 	l.core.kubernetesChanged(kube.Changes{IPAM: changes})
 }
@@ -420,7 +422,7 @@ func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {
 		l.ofCluster(kube.IPAMChange{Allocation: al, Gone: true})
 		l.wantFindings("the garbage collector has freed it", "in-use-unallocated 192.168.7.5")
 
-		// It is given out again.
+		// The address is allocated again.
 		l.dial().send(snapshot(hello("n3", 1), calicoPod(2, "second", "192.168.7.5"))).sync()
 		next := *al
 		next.Node, next.Pod, next.ContainerID = "n3", "second", "sandbox-second"
@@ -456,7 +458,7 @@ func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
 	})
 }
 
-// Cilium writes of one address in two places that it is given.
+// Cilium records the same allocation in two places.
 func TestAnAddressThatIsWrittenTwiceIsGivenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})

@@ -30,8 +30,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// filledStore has as many owners as asked, 110 on a node, as pods on ptp veths.
-// The last node is the one that a benchmark changes.
+// filledStore returns a core with the given number of owners, 110 on each node, as pods with ptp
+// veths. The last node is the one that a benchmark changes.
 func filledStore(tb testing.TB, owners int) (*core, *source) {
 	tb.Helper()
 	s := newTestCore(tb)
@@ -60,7 +60,7 @@ var sizes = []struct {
 	owners int
 }{{"10k", 10_000}, {"1M", 1_000_000}}
 
-// BenchmarkChange is one claim that ends and begins again: two changes.
+// BenchmarkChange measures the end and the new start of a claim: two changes.
 func BenchmarkChange(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(size.name, func(b *testing.B) {
@@ -82,7 +82,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkRefresh is a frame that is seen again.
+// BenchmarkRefresh measures a repeated frame.
 func BenchmarkRefresh(b *testing.B) {
 	for _, size := range sizes {
 		b.Run(size.name, func(b *testing.B) {
@@ -99,8 +99,8 @@ func BenchmarkRefresh(b *testing.B) {
 	}
 }
 
-// BenchmarkDuplicate is a duplicate that comes and goes: a conflict suspected
-// and resolved.
+// BenchmarkDuplicate measures a duplicate that comes and goes: the conflict is suspected and
+// resolved.
 func BenchmarkDuplicate(b *testing.B) {
 	_, r := filledStore(b, 10_000)
 	m := snapshot(nil, podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))
@@ -118,8 +118,8 @@ func BenchmarkDuplicate(b *testing.B) {
 	}
 }
 
-// BenchmarkDuplicateToLine is from the sending of a claim to the line that an
-// HTTP client of conflicts:watch reads.
+// BenchmarkDuplicateToLine measures from the sending of a claim until an HTTP client of
+// conflicts:watch has read the line.
 func BenchmarkDuplicateToLine(b *testing.B) {
 	l := newLab(b, Config{})
 	a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))).sync()
@@ -143,8 +143,8 @@ func BenchmarkDuplicateToLine(b *testing.B) {
 	}
 }
 
-// realPod is a pod with names as long as Kubernetes makes them; with wire, its
-// port has shown one frame of it.
+// realPod returns a pod with names of the length that Kubernetes generates. If wire is set, its
+// port has also shown one frame.
 func realPod(node, number int, wire bool) *pb.ReportRequest {
 	var a [4]byte
 	binary.BigEndian.PutUint32(a[:], 10<<24|uint32(node)<<8|uint32(number))
@@ -170,10 +170,10 @@ func realPod(node, number int, wire bool) *pb.ReportRequest {
 	return m
 }
 
-// perNode is how many owners a node has in the budget.
+// perNode is the number of owners of a node in the budget.
 const perNode = 110
 
-// realSnapshot is the snapshot of a node, as it is on the wire.
+// realSnapshot returns the encoded snapshot of a node.
 func realSnapshot(tb testing.TB, node int, wire bool) []byte {
 	tb.Helper()
 	h := hello(fmt.Sprintf("node-%d", node), 1)
@@ -191,7 +191,7 @@ func realSnapshot(tb testing.TB, node int, wire bool) []byte {
 	return raw
 }
 
-// report takes the snapshot of a node as if it were received.
+// report processes the snapshot of a node as if it had been received.
 func (c *core) report(tb testing.TB, raw []byte) {
 	tb.Helper()
 	m := new(pb.ReportRequest)
@@ -203,8 +203,8 @@ func (c *core) report(tb testing.TB, raw []byte) {
 	}
 }
 
-// BenchmarkMemory is how much heap one owner takes that a kernel tells of, and
-// one that the wire shows, too; and how long it takes to learn of them all, twice.
+// BenchmarkMemory measures the heap for each owner that is known from a kernel, and for each that
+// is also seen on the wire, and the time to receive all of them, twice.
 func BenchmarkMemory(b *testing.B) {
 	for _, wire := range []bool{false, true} {
 		b.Run(fmt.Sprintf("wire=%t", wire), func(b *testing.B) {
@@ -239,15 +239,15 @@ func BenchmarkMemory(b *testing.B) {
 func worked() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(err) // there is no reason for it
+		panic(err) // cannot happen
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkBudget is the cluster of the budget, with the garbage collector as the
-// command sets it: what the process holds of the system's memory, without the
-// connections, at its worst; and how long it takes to learn of all owners: on the
-// clock, and of the processors' time, which other work on the machine does not change.
+// BenchmarkBudget measures the cluster of the budget, with the garbage collector settings of the
+// command: the peak of the process's memory without connections, and the time to receive all
+// owners. It reports both elapsed time and CPU time, because the latter does not depend on other
+// load.
 func BenchmarkBudget(b *testing.B) {
 	const nodes = 5000
 	held := func() float64 {
@@ -277,8 +277,8 @@ func BenchmarkBudget(b *testing.B) {
 	}
 }
 
-// BenchmarkKubernetes is what the Kubernetes API may say at once of 1,000 nodes: their
-// ranges of pods, that its state changed, and that one node is new.
+// BenchmarkKubernetes measures a burst of updates from the Kubernetes API about 1,000 nodes: their
+// pod ranges, a change of the API's state, and one new node.
 func BenchmarkKubernetes(b *testing.B) {
 	const nodes = 1000
 	s := newTestCore(b)
@@ -298,11 +298,11 @@ func BenchmarkKubernetes(b *testing.B) {
 	}
 }
 
-// many is how many owners the benchmarks of lists and watches have.
+// many is the number of owners in the benchmarks of lists and watches.
 const many = 1_100_000
 
-// BenchmarkPage is a page of 500 owners from anywhere in the list: as it is made, and as a client
-// of REST reads it, with filters that match few owners, too.
+// BenchmarkPage measures a page of 500 owners at any place in the list: its creation, and its
+// reception by a REST client, also with filters that match few owners.
 func BenchmarkPage(b *testing.B) {
 	l := newLab(b, Config{})
 	fillStore(b, l.core, many)
@@ -348,8 +348,8 @@ func BenchmarkPage(b *testing.B) {
 	}
 }
 
-// BenchmarkWatch is a watch of all owners, by gRPC and by REST: when the first line is there, when
-// all are, and how much the heap grows until then.
+// BenchmarkWatch measures a watch of all owners by gRPC and by REST: the time to the first line and
+// to the last one, and the growth of the heap until then.
 func BenchmarkWatch(b *testing.B) {
 	l := newLab(b, Config{})
 	fillStore(b, l.core, many)

@@ -55,7 +55,7 @@ func (l *lab) used() int64 {
 	return l.core.used()
 }
 
-// used is what is charged.
+// used returns the total charge.
 func (c *core) used() int64 {
 	c.facts.RLock()
 	defer c.facts.RUnlock()
@@ -63,7 +63,7 @@ func (c *core) used() int64 {
 	return used
 }
 
-// flood sends that many bindings, 4096 in a message.
+// flood sends the given number of bindings, 4096 in each message.
 func (a *agent) flood(from, bindings int) *agent {
 	a.Helper()
 	for bindings > 0 {
@@ -116,7 +116,7 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 	if got := l.metric("ipwitness_aggregator_refused_records_total", "claim"); got == 0 {
 		t.Error("no refused claim is counted")
 	}
-	// Records that come later have room, too.
+	// Later records also fit.
 	honest.send(podVeth(900, "late", "10.244.0.6")).send(podVeth(901, "later", "10.244.0.6")).sync()
 	if got := len(l.conflicts()); got != 2 {
 		t.Errorf("got %d conflicts, want the second duplicate, too", got)
@@ -193,7 +193,7 @@ func TestKernelsHaveRoomBeforeTheWire(t *testing.T) {
 	})
 }
 
-// The agent is asked for the records that were left out once there is room, and not earlier.
+// The agent is asked to send the records that were left out only once there is room.
 func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget = facts.LeastBudget
@@ -238,7 +238,7 @@ func (a *agent) asks() {
 	}
 }
 
-// Every charge is released, however its record ends.
+// Every charge is released, regardless of how its record ends.
 func TestWhatIsChargedIsGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Memory: memoryFor(1 << 30)})
@@ -337,7 +337,7 @@ func TestWhatIsChargedIsGivenBack(t *testing.T) {
 	})
 }
 
-// Agents that one credential vouches for have one share together.
+// Agents with the same credential share one budget.
 func TestManyBootIDsDoNotMakeAShareLarger(t *testing.T) {
 	const budget = facts.LeastBudget
 	l := newGuardedLabWith(t, Config{Memory: memoryFor(budget)}, "bad", "good")
@@ -417,7 +417,7 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 				t.Fatal(err)
 			}
 			var took, cost int64
-			for range 3 { // a megabyte that the runtime or an earlier test kept may be freed meanwhile
+			for range 3 { // memory kept by the runtime or an earlier test may be freed meanwhile
 				if took, cost = heapAndCharge(t, raw); cost >= took && cost <= 3*took {
 					break
 				}
@@ -429,8 +429,8 @@ func TestRecordsCostWhatIsCharged(t *testing.T) {
 	}
 }
 
-// heapAndCharge returns by how many bytes a snapshot makes the heap of a new core grow, and the
-// node's charge.
+// heapAndCharge returns the growth of a new core's heap by a snapshot, in bytes, and the charge of
+// the node.
 func heapAndCharge(t *testing.T, snapshot []byte) (took, cost int64) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -446,7 +446,7 @@ func heapAndCharge(t *testing.T, snapshot []byte) (took, cost int64) {
 			r.must(t, read)
 		}()
 		time.Sleep(2 * time.Second) // conflicts are confirmed
-		synctest.Wait()             // a judgement under way would count as heap
+		synctest.Wait()             // a judgement in progress would count as heap
 		took, cost = liveHeap()-before, s.used()-charged
 		runtime.KeepAlive(s)
 		runtime.KeepAlive(snapshot)
@@ -454,8 +454,8 @@ func heapAndCharge(t *testing.T, snapshot []byte) (took, cost int64) {
 	return took, cost
 }
 
-// liveHeap collects garbage until there is no more of it: what earlier tests left is
-// freed after some rounds only.
+// liveHeap collects garbage until the heap no longer shrinks: memory of earlier tests is freed only
+// after several rounds.
 func liveHeap() int64 {
 	var m runtime.MemStats
 	for least, same := uint64(math.MaxUint64), 0; same < 3; same++ {

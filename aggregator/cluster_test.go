@@ -16,7 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// eth1 is a second uplink of a node, on the LAN of the first.
+// eth1 returns a second uplink of a node, on the same LAN as the first.
 func eth1(mac []byte) *pb.ReportRequest {
 	return &pb.ReportRequest{
 		Links: []*pb.LinkRecord{{Name: "eth1", Kind: pb.LinkRecord_UPLINK}},
@@ -79,7 +79,7 @@ func TestAMACThatOnlyOneNodeHasLeftMakesLinksOne(t *testing.T) {
 func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		// Another node comes and goes as often, but completes its snapshots.
+		// Another node connects and disconnects as often, but completes its snapshots.
 		complete := snapshot(hello("n2", 1), podVeth(2, "b", "10.244.0.6"))
 		l.dial().send(complete).sync().cancel()
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync().cancel()
@@ -148,7 +148,7 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want none", got)
 		}
-		// What n1 sees later counts.
+		// Frames that n1 sees later count.
 		time.Sleep(time.Second)
 		later := entered(pb.Evidence_ANNOUNCED, addr, mac)
 		later.Count = 2
@@ -162,8 +162,8 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		// n2 and n3 have the VLAN on their eth0, with the same MAC, and ask on eth0 with the
-		// VLAN's address (arp_announce=0). n3 has a pod on eth0, too.
+		// n2 and n3 have the VLAN on their eth0, with the same MAC, and send requests on eth0 with
+		// the VLAN's address as the source (arp_announce=0). n3 also has a pod on eth0.
 		agents := l.onLAN(3, func(node int) *pb.ReportRequest {
 			if node == 1 {
 				return samePods(1)
@@ -187,7 +187,8 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 		for node := 2; node <= 3; node++ {
 			agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, fmt.Sprint("192.0.2.", node), nodeMAC(node)))).sync()
 		}
-		// The addresses of eth0 itself make the links one, and the pods there a conflict.
+		// Frames with the addresses of eth0 itself join the links, and the pods on them are then in
+		// conflict.
 		if c := l.conflict(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 2 || c.GetOwners()[0].GetNode() != "n1" || c.GetOwners()[1].GetWorkload().GetName() != "untagged" {
 			t.Errorf("got %v, want the pods on eth0 of n1 and n3", c)
 		}
@@ -260,7 +261,7 @@ func TestAConfirmedConflictConfirmsNoneOfOtherOwners(t *testing.T) {
 		l.conflict(pb.Conflict_CONFIRMED)
 		a.cancel()
 		synctest.Wait()
-		// Another machine has the name now, and two pods overlap on it for a moment.
+		// Another machine now has the name, and two pods on it overlap for a moment.
 		h := hello("n1", 1)
 		h.BootId = "another-boot"
 		l.dial().send(snapshot(h, uplink(nodeMAC(2)), podVeth(2, "r", addr), podVeth(3, "s", addr))).sync()
@@ -278,7 +279,7 @@ func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
 		agents := l.onLAN(2, onlyOn(2, macvlan(2, "web", addr, mac)))
 		time.Sleep(time.Second)
 		agents[0].mute.Store(true)
-		time.Sleep(7 * time.Second) // a ping is under way since 5 s
+		time.Sleep(7 * time.Second) // a ping has been unanswered since second 5
 		agents[1].send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
 		time.Sleep(time.Second)
 		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()

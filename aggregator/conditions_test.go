@@ -13,8 +13,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Streams that say nothing, that only say hello, and whose snapshot never ends,
-// though they go on with it: each is ended, and nothing of it is left.
+// A stream without messages, one with only a hello, and one whose snapshot never ends are all ended
+// after a time limit, and leave nothing behind.
 func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 30
@@ -28,7 +28,7 @@ func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
 			begun.SnapshotEnd = false
 			slow = append(slow, l.dial().send(begun).sync())
 		}
-		for step := range 11 { // for less than a minute, which an agent has
+		for step := range 11 { // for less than the minute that an agent is given
 			time.Sleep(5 * time.Second)
 			for _, a := range slow {
 				a.send(podVeth(uint32(3+step), "c", addr)).sync()

@@ -63,7 +63,7 @@ func TestCoverageSaysWhatIsNotSeen(t *testing.T) {
 		two := l.dial()
 		two.send(&pb.ReportRequest{Hello: hello("n2", 1), SnapshotBegin: true})
 		synctest.Wait()
-		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}) // its snapshot is not complete
+		l.wantCoverage(&pb.Coverage{Expected: 2, Heard: 1, SilentNodes: []string{"n2"}, Incomplete: true}) // its snapshot is incomplete
 		two.send(&pb.ReportRequest{SnapshotEnd: true, Status: &pb.StatusRecord{Wire: "off"}}).sync()
 		off := &pb.Coverage{Expected: 2, Heard: 2, WithoutFrames: 1, NodesWithoutFrames: []string{"n2"}}
 		l.wantCoverage(off)
@@ -111,7 +111,7 @@ func TestCoverageExpectsTheNodesOfKubernetes(t *testing.T) {
 		silent.cancel()
 	}
 	want := &pb.Coverage{Expected: 3, Heard: 1, SilentNodes: []string{"n2", "n3"}, Incomplete: true}
-	now := func() *pb.Coverage { // from one list only: it may change between two lists
+	now := func() *pb.Coverage { // from one list only, because it may change between two lists
 		nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +184,7 @@ func TestWatchesTellHowCoverageChanges(t *testing.T) {
 				t.Errorf("%s: got coverage %v, want n1 to be silent", name, got)
 			}
 		}
-		if waited := time.Since(began); waited != 0 { // the test's clock stands still while a goroutine runs
+		if waited := time.Since(began); waited != 0 { // in synctest, the clock stands still while a goroutine runs
 			t.Errorf("owners and conflicts: told after %s, want at once", waited)
 		}
 		if got := told("findings"); !got.GetIncomplete() {

@@ -8,7 +8,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A conflict says why, and where that is explained.
+// A conflict contains its cause and a link to its documentation.
 func TestConflictSaysWhy(t *testing.T) {
 	l := newLab(t, Config{Kubeconfig: "off", Settle: 1})
 	report := podVeth(2, "web", "10.0.0.5")

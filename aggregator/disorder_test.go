@@ -10,18 +10,18 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// disorder is a way to an aggregator on which messages of changes are lost, come
-// twice, late, or after the next one. Snapshots come twice at most.
+// disorder is a connection to an aggregator on which messages with changes are lost, duplicated,
+// delayed or reordered. Snapshots are at most duplicated.
 type disorder struct {
 	testing.TB
 	*source
 	rand  *rand.Rand
 	model *model
-	// late are messages that are still under way.
+	// late are delayed messages.
 	late []*pb.ReportRequest
 }
 
-// send numbers a message and has it meet its fate.
+// send assigns a sequence number to a message and delivers it, or randomly disturbs the delivery.
 func (d *disorder) send(m *pb.ReportRequest) {
 	d.sequence++
 	m.Sequence = d.sequence
@@ -49,7 +49,7 @@ func (d *disorder) send(m *pb.ReportRequest) {
 	}
 }
 
-// deliver has a message taken, and gives a snapshot if that is asked for.
+// deliver delivers a message, and sends a snapshot if one is requested.
 func (d *disorder) deliver(m *pb.ReportRequest) {
 	d.Helper()
 	if err := d.Accept(proto.CloneOf(m), d.core.facts.Clock()); err != nil {
@@ -62,15 +62,15 @@ func (d *disorder) deliver(m *pb.ReportRequest) {
 	}
 }
 
-// snapshot sends all that there is.
+// snapshot sends the complete state.
 func (d *disorder) snapshot(h *pb.Hello) {
 	m := d.model.message()
 	m.Hello, m.SnapshotBegin, m.SnapshotEnd = h, true, true
 	d.send(m)
 }
 
-// Whatever is lost, comes twice or late on the way: as soon as one message comes
-// in its turn, what is known is what a snapshot tells.
+// Messages may be lost, duplicated or delayed: as soon as one arrives in sequence, the aggregator
+// recovers the state that a snapshot describes.
 func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -82,11 +82,11 @@ func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
 				d.send(proto.CloneOf(c))
 			}
 		}
-		for range 2 { // the first one shows what is missing
+		for range 2 { // the first one reveals the gap
 			d.sequence++
 			d.deliver(&pb.ReportRequest{Sequence: d.sequence})
 		}
-		for _, c := range d.model.claims { // as with all changes
+		for _, c := range d.model.claims { // report sightings again that ended with their owner
 			if !s.hasClaim(c) {
 				d.sequence++
 				d.deliver(&pb.ReportRequest{Sequence: d.sequence, Claims: []*pb.ClaimRecord{c}})

@@ -15,13 +15,13 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// nodeMAC is the hardware address of the n-th node's uplink.
+// nodeMAC returns the MAC of the n-th node's uplink.
 func nodeMAC(n int) []byte { return []byte{2, 2, 0, 0, byte(n >> 8), byte(n)} }
 
-// uplink is a node's eth0, the second interface of its own namespace.
+// uplink returns a node's eth0, the second interface of its own namespace.
 func uplink(mac []byte) *pb.ReportRequest { return records.Uplink(2, mac) }
 
-// macvlan is a pod with an address on a node's eth0.
+// macvlan returns a pod with an address on a node's eth0.
 func macvlan(record uint32, name, addr string, mac []byte) *pb.ReportRequest {
 	return &pb.ReportRequest{
 		Namespaces: []*pb.NamespaceRecord{podNamespace(record, name)},
@@ -33,7 +33,7 @@ func macvlan(record uint32, name, addr string, mac []byte) *pb.ReportRequest {
 	}
 }
 
-// entered is a frame that came in by a node's eth0.
+// entered returns a frame that entered by a node's eth0.
 func entered(kind pb.Evidence_Kind, addr string, mac []byte) *pb.ClaimRecord {
 	return &pb.ClaimRecord{
 		Address: netip.MustParseAddr(addr).AsSlice(), Kind: kind, Namespace: 1, Index: 2, Mac: mac, Link: "eth0",
@@ -41,7 +41,7 @@ func entered(kind pb.Evidence_Kind, addr string, mac []byte) *pb.ClaimRecord {
 	}
 }
 
-// ownAddress is an address of the node itself, on its eth0.
+// ownAddress returns an address of the node itself, on its eth0.
 func ownAddress(addr string) *pb.ReportRequest { return records.Claims(assigned(1, addr)) }
 
 // onLAN connects nodes n1, n2, … whose uplinks have the MACs of nodeMAC.
@@ -65,7 +65,7 @@ func samePods(node int) *pb.ReportRequest {
 func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 	for name, c := range map[string]struct {
 		frame *pb.ClaimRecord
-		// others are nodes that have more.
+		// more returns additional records of the nodes.
 		more func(node int) *pb.ReportRequest
 		one  bool
 	}{
@@ -137,7 +137,7 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 					if len(got) != 0 {
 						t.Errorf("got %v, want no conflict", got)
 					}
-					// A frame that only n3 can have sent makes its link one with n1's.
+					// A frame that only n3 can have sent joins its link with that of n1.
 					agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.3", nodeMAC(3)))).sync()
 					if c := l.conflict(pb.Conflict_SUSPECTED); len(c.GetOwners()) != 2 || c.GetOwners()[1].GetNode() != "n3" {
 						t.Errorf("got %v, want a conflict of n1 and n3", c)
@@ -161,7 +161,7 @@ func onlyOn(node int, part *pb.ReportRequest) func(int) *pb.ReportRequest {
 	}
 }
 
-// vlan10 is eth0.10 of node n2, which has the MAC of eth0.
+// vlan10 returns eth0.10 of node n2, which has the MAC of eth0.
 func vlan10(addr string) *pb.ReportRequest {
 	m := &pb.ReportRequest{
 		Links: []*pb.LinkRecord{{Name: "eth0.10", Kind: pb.LinkRecord_UPLINK}},
@@ -229,8 +229,8 @@ func (l *lab) wantJoined(state pb.Conflict_State, proof pb.LinkProof_Kind) *pb.C
 	return c
 }
 
-// An attacker on the LAN of n1 forges frames with the hardware address of n2, which is on
-// another LAN with the same addresses.
+// An attacker on the LAN of n1 forges frames with the MAC of n2, which is on another LAN with the
+// same addresses.
 func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 	for name, forge := range map[string]func(l *lab, a *agent, frame *pb.ClaimRecord){
 		"one frame": func(_ *lab, a *agent, frame *pb.ClaimRecord) { a.send(records.Claims(frame)).sync() },
@@ -242,7 +242,7 @@ func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 		},
 		"a burst of claims to the address of both": func(_ *lab, a *agent, frame *pb.ClaimRecord) {
 			frame.Address = netip.MustParseAddr(addr).AsSlice()
-			frame.Mac = []byte{2, 3, 0, 0, 0, 2} // the hardware address of the other pod
+			frame.Mac = []byte{2, 3, 0, 0, 0, 2} // the MAC of the other pod
 			for range 200 {
 				a.send(seenAgain(frame)).sync()
 				time.Sleep(100 * time.Millisecond)
@@ -317,7 +317,7 @@ func TestFramesInOneDirectionKeepLinksOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		agents, frame, _ := l.oneWayOrBoth()
-		for i := range 60 { // two hours
+		for i := range 60 { // for two hours
 			agents[0].send(seenAgain(frame)).sync()
 			l.read(agents, 2*time.Minute)
 			if c := l.conflicts()[0]; i > 5 && (c.GetState() != pb.Conflict_CONFIRMED || c.GetEpisode() != 1) {
@@ -327,8 +327,8 @@ func TestFramesInOneDirectionKeepLinksOne(t *testing.T) {
 	})
 }
 
-// A conflict in the pod network needs no common link. A forged frame that also makes it a
-// conflict on a link must not weaken it.
+// A conflict in the pod network needs no common link. A forged frame that also creates a conflict
+// on a link must not weaken it.
 func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -347,7 +347,7 @@ func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {
 func TestAFrameByAPodsPortMakesNoLinksOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		// The pods' ports are on the link of the uplink, as ports of one bridge are.
+		// The ports of the pods are on the same link as the uplink, like ports of one bridge.
 		agents := l.onLAN(2, samePods, func(node int) *pb.ReportRequest {
 			m := podVeth(5, "attacker", fmt.Sprintf("192.0.2.10%d", node))
 			for _, i := range m.Interfaces {
@@ -424,7 +424,7 @@ func TestAMachineThatWasBootedAnewHasNothingOfBefore(t *testing.T) {
 					old.cancel()
 					synctest.Wait()
 				}
-				old.mute.Store(true) // it is not there any more
+				old.mute.Store(true) // the agent has died
 				time.Sleep(time.Second)
 				l.dial().send(snapshot(h, uplink(nodeMAC(1)), podVeth(5, "b", addr))).sync()
 				if strings.HasPrefix(order, "the new") {
@@ -464,14 +464,14 @@ func TestLagAndSkewAreMeasured(t *testing.T) {
 		}
 		a.send(&pb.ReportRequest{Pong: &pb.Pong{Id: 1, SentAt: timestamppb.New(time.Now().Add(time.Hour))}}).sync()
 		synctest.Wait()
-		// It took five seconds, so it may be from any time of them.
+		// The answer took five seconds, so it may be from any time within them.
 		if n := node(); n.GetSkew().AsDuration() != time.Hour+2500*time.Millisecond || n.GetLag().AsDuration() != 2500*time.Millisecond {
 			t.Errorf("got %v, want the clock an hour and 2.5s ahead", n)
 		}
 	})
 }
 
-// joined reports whether links are one, or a frame may show that.
+// joined reports whether links are joined, or a frame could still join them.
 func (l *lab) joined() bool {
 	l.core.facts.RLock()
 	defer l.core.facts.RUnlock()

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// TestACaseIsExplainedAgain judges the case of a conflict anew, as `ipwitness judge` does.
+// TestACaseIsExplainedAgain judges the case of a conflict again, as `ipwitness judge` does.
 func TestACaseIsExplainedAgain(t *testing.T) {
 	l := newLab(t, Config{Version: "v1.2.3"})
 	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
@@ -65,7 +65,8 @@ func TestRESTOfACase(t *testing.T) {
 	}
 }
 
-// TestACaseTellsWhoWasInAConflictThatIsOver also has an owner that lacks an address.
+// TestACaseTellsWhoWasInAConflictThatIsOver checks the owners of a resolved conflict in a case, and
+// an owner that lacks an intended address.
 func TestACaseTellsWhoWasInAConflictThatIsOver(t *testing.T) {
 	l := newLab(t, Config{})
 	one := podVeth(2, "a", addr)

@@ -21,7 +21,7 @@ import (
 // findings lists all findings.
 func (l *lab) findings() []*pb.Finding {
 	l.Helper()
-	synctest.Wait() // for what was asked of agents
+	synctest.Wait() // for pending requests to agents
 	out, err := allPages(func(token string) (*pb.ListFindingsResponse, error) {
 		return l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{PageToken: token})
 	})
@@ -31,7 +31,7 @@ func (l *lab) findings() []*pb.Finding {
 	return out.GetFindings()
 }
 
-// finding is the only finding, of two nodes.
+// finding returns the only finding, which must be about these nodes.
 func (l *lab) finding(nodes ...string) *pb.Finding {
 	l.Helper()
 	all := l.findings()
@@ -41,7 +41,7 @@ func (l *lab) finding(nodes ...string) *pb.Finding {
 	return all[0]
 }
 
-// wantNoFinding checks that there is none.
+// wantNoFinding checks that there are no findings.
 func (l *lab) wantNoFinding(why string) {
 	l.Helper()
 	if all := l.findings(); len(all) != 0 {
@@ -49,7 +49,7 @@ func (l *lab) wantNoFinding(why string) {
 	}
 }
 
-// twin is what the agent of another machine says that calls itself the same.
+// twin returns the hello of an agent on another machine with the same node name.
 func twin(node, boot string, epoch uint64) *pb.Hello {
 	h := hello(node, epoch)
 	h.BootId = boot
@@ -142,7 +142,7 @@ func TestAMachineThatWasBootedIsNoSecondNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		before := l.dial().send(snapshot(hello("n1", 1))).sync()
-		before.mute.Store(true) // it died; its stream is still open
+		before.mute.Store(true) // the agent died, but its stream is still open
 		time.Sleep(time.Second)
 		l.dial().send(snapshot(twin("n1", "boot-2", 2))).sync()
 		for range 30 {

@@ -48,8 +48,8 @@ func get(t *testing.T, url string) (code int, contentType string, body string) {
 	return r.StatusCode, r.Header.Get("Content-Type"), string(raw)
 }
 
-// Who sends too much reads so, and that the connection ends: the server knows that the
-// rest is not read, and does not cut it off at once.
+// A client whose body is too large still receives the response, and learns that the connection will
+// be closed. The server must not close it before the client has read the response.
 func TestTheAnswerToABodyThatIsTooLargeArrives(t *testing.T) {
 	l := newLab(t, Config{})
 	r, err := http.Post(l.serve()+"/v1/conflicts/abc:acknowledge", "application/json", strings.NewReader(`{"reason":"`+strings.Repeat("x", maxBody)+`"}`))
@@ -62,7 +62,7 @@ func TestTheAnswerToABodyThatIsTooLargeArrives(t *testing.T) {
 	}
 }
 
-// compact takes out the spaces that protojson puts in at random.
+// compact removes the spaces that protojson inserts at random.
 func compact(t *testing.T, text string) string {
 	t.Helper()
 	var out strings.Builder
@@ -259,7 +259,7 @@ func TestListsArePagedInOrder(t *testing.T) {
 	}
 }
 
-// A page is full although owners leave while it is made.
+// A page is filled completely although owners leave while it is created.
 func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 	s := newTestCore(t)
 	r := s.filled(t, hello("n1", 1), podVeth(2, "a", "10.9.0.1"), podVeth(3, "b", "10.0.0.1"))
@@ -305,7 +305,7 @@ func TestHealthOfEachService(t *testing.T) {
 	client := healthpb.NewHealthClient(l.conn)
 	for _, service := range []string{"", "ipwitness.v1.WitnessService", "ipwitness.v1.ReportService"} {
 		<-l.started
-		for { // at once after the start
+		for { // it may not have started yet
 			got, err := client.Check(l.ctx, &healthpb.HealthCheckRequest{Service: service})
 			if err != nil {
 				t.Fatal(err)
@@ -362,7 +362,7 @@ func TestWatchConflictsOverHTTP(t *testing.T) {
 	next("UPDATED", "RESOLVED")
 	l.stop()
 	ended := lines.Scan()
-	for ended && strings.Contains(lines.Text(), `"type":"NODE"`) { // whose stream ends, too
+	for ended && strings.Contains(lines.Text(), `"type":"NODE"`) { // the stream of the node ends too
 		ended = lines.Scan()
 	}
 	if !ended || !strings.Contains(lines.Text(), "stopping") || lines.Scan() {

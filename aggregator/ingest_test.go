@@ -94,7 +94,7 @@ func TestNothingFlapsWhenAnAgentComesBack(t *testing.T) {
 		w.until(pb.Watch_BOOKMARK)
 		before := l.conflict(pb.Conflict_SUSPECTED)
 
-		// Half open, taken over by the same agent, then by a newer one.
+		// The stream is half open and is replaced, first by the same agent and then by a newer one.
 		for _, epoch := range []uint64{1, 2} {
 			next := l.dial().send(table(epoch)).sync()
 			if err := old.ended(); status.Code(err) != codes.Aborted {
@@ -102,7 +102,7 @@ func TestNothingFlapsWhenAnAgentComesBack(t *testing.T) {
 			}
 			old = next
 		}
-		// Gone, and back with the same table.
+		// The agent disconnects, and returns with the same table.
 		old.cancel()
 		synctest.Wait()
 		if o := l.owners(&pb.ListOwnersRequest{Address: addr}); o[0].GetState() != pb.Owner_UNHEARD {
@@ -134,7 +134,7 @@ func TestASnapshotReplacesWhatWasKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", "10.244.0.6"))).sync()
-		// The address moves from one pod to the other: never held by both.
+		// The address moves from one pod to the other, and is never held by both.
 		m := snapshot(nil, podVeth(3, "b", addr))
 		rest := &pb.ReportRequest{SnapshotEnd: true, Claims: m.Claims}
 		m.SnapshotEnd, m.Claims = false, nil
@@ -154,7 +154,7 @@ func TestAGapAsksForAResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
-		a.sequence++ // one is lost
+		a.sequence++ // one message is lost
 		a.send(podVeth(3, "b", addr)).send(podVeth(4, "c", addr))
 		for a.resyncs == 0 {
 			a.take()
@@ -177,7 +177,7 @@ func TestDuplicatedAndReorderedMessages(t *testing.T) {
 		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 		a.send(podVeth(3, "b", "10.244.0.6")).send(gone(assigned(3, "10.244.0.6"))).sync()
 		a.sequence -= 2
-		a.send(podVeth(3, "b", "10.244.0.6")) // again: taken before
+		a.send(podVeth(3, "b", "10.244.0.6")) // sent again: it was processed before
 		a.sequence++
 		a.send(podVeth(4, "c", "10.244.0.7")).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 2 {
@@ -397,7 +397,7 @@ func TestTheLoopbackAddressOfEveryNamespaceCostsNothing(t *testing.T) {
 	})
 }
 
-// The verdict has the contract's numbers, so that a conversion is a cast.
+// The values in package verdict equal those of the API, so that a conversion is a cast.
 func TestNumbersAreTheContracts(t *testing.T) {
 	for name, pair := range map[string]struct {
 		last protoreflect.EnumNumber

@@ -40,8 +40,8 @@ func textFields() map[string]protoreflect.FieldDescriptor {
 	return found
 }
 
-// poison puts a payload in place of the nth string or bytes field of a message. It returns the
-// key of that field; empty if the message has fewer of them.
+// poison replaces the nth string or bytes field of a message with a payload. It returns the key of
+// that field, or an empty string if the message has fewer of them.
 func poison(m protoreflect.Message, n int, payload string) (key string) {
 	left := n
 	set := func(f protoreflect.FieldDescriptor) (protoreflect.Value, bool) {
@@ -102,8 +102,8 @@ func mapKeys(m protoreflect.Map) (keys []protoreflect.MapKey) {
 	return keys
 }
 
-// everything returns the report of a node with many problems that fills every string field.
-// Each number gives a separate node with its own addresses.
+// everything returns the report of a node with many problems, with every string field filled. Nodes
+// with different numbers have different addresses.
 func everything(number int) *pb.ReportRequest {
 	at := func(address string) string { return fmt.Sprintf("10.%d.%s", number, address) }
 	a, b := kindPod(2, "a", at("0.5")), kindPod(3, "b", at("0.5"))
@@ -148,8 +148,8 @@ func nodeName(number int) string { return fmt.Sprintf("n%d", number) }
 
 func bootID(number int) string { return fmt.Sprintf("4203561e-1821-45b6-a68a-%012d", number) }
 
-// reported is everything that an aggregator reports through its API, and the text that the
-// command line makes of it.
+// reported is everything that an aggregator reports through its API, with the output of the command
+// line for it.
 type reported struct {
 	messages []proto.Message
 	shown    string

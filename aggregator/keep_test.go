@@ -22,7 +22,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// Files of a data directory.
+// The files of a data directory.
 const (
 	acknowledgementsFile = "acknowledgements.json"
 	temporaryFile        = acknowledgementsFile + ".tmp"
@@ -31,10 +31,10 @@ const (
 
 const (
 	maxFile        = 32 << 20         // bytes of acknowledgementsFile
-	saveAgainAfter = 10 * time.Second // it is tried to write after a failure
+	saveAgainAfter = 10 * time.Second // delay before a failed write is repeated
 )
 
-// twoPods is a node with a conflict; threePods has one owner of it more.
+// twoPods returns a node with a conflict. threePods returns the same node with one more owner.
 func twoPods() *pb.ReportRequest {
 	return snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))
 }
@@ -43,7 +43,7 @@ func threePods() *pb.ReportRequest {
 	return snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr), podVeth(4, "c", addr))
 }
 
-// killed is a data directory as SIGKILL leaves it at this moment.
+// killed returns a copy of a data directory as SIGKILL would leave it now.
 func killed(t *testing.T, dir string) string {
 	t.Helper()
 	left := t.TempDir()
@@ -53,7 +53,7 @@ func killed(t *testing.T, dir string) string {
 	return left
 }
 
-// keeps is how many acknowledgements a data directory has.
+// keeps returns the number of acknowledgements in a data directory.
 func keeps(t *testing.T, dir string) int {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(dir, acknowledgementsFile))
@@ -132,7 +132,7 @@ func TestAnAcknowledgementIsDroppedWhenItsConflictDoesNotComeBack(t *testing.T) 
 		l.acknowledge(l.conflict(pb.Conflict_SUSPECTED).GetId(), time.Hour)
 		dir = killed(t, dir)
 		a.cancel()
-		for range 3 { // it is not forgotten by an aggregator that is killed again and again
+		for range 3 { // an aggregator that is killed repeatedly does not lose it
 			newLab(t, Config{DataDir: dir})
 			time.Sleep(DefaultNodeTimeout - time.Second)
 			dir = killed(t, dir)
@@ -178,7 +178,7 @@ func TestAnAcknowledgementKnowsADeviceOutsideByItsMAC(t *testing.T) {
 	})
 }
 
-// opened tries to make an aggregator.
+// opened tries to create an aggregator.
 func opened(cfg Config) error {
 	a, err := New(cfg, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
 	if err == nil {
@@ -243,7 +243,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Nor does the temporary file of an interrupted write.
+			// The temporary file of an interrupted write does not prevent it either.
 			if err := unix.Mkfifo(filepath.Join(dir, temporaryFile), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -368,7 +368,7 @@ func TestWhatCannotBeKeptIsNotAcknowledged(t *testing.T) {
 		}
 		l.wantAcknowledged(l.conflict(pb.Conflict_SUSPECTED), true)
 
-		a.send(gone(assigned(3, addr))).sync() // that ends it, whatever the disk says
+		a.send(gone(assigned(3, addr))).sync() // resolving ends it even if the disk fails
 		synctest.Wait()
 		if !strings.Contains(log.String(), "cannot save acknowledgements") {
 			t.Errorf("got log %q, want it to say that the end could not be kept", &log)

@@ -26,8 +26,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// fakeAPI is as much of an API server as lists, follows and takes Events: what a real
-// one does is tested in tests/kubernetes.
+// fakeAPI is an API server that only lists, watches and accepts Events. tests/kubernetes tests
+// against a real one.
 type fakeAPI struct {
 	testing.TB
 	*httptest.Server
@@ -53,13 +53,13 @@ func newAPI(t testing.TB) *fakeAPI {
 	return a
 }
 
-// down ends the server, and all that follow it.
+// down closes the server and all connections of watches.
 func (a *fakeAPI) down() {
 	a.once.Do(func() { close(a.over) })
 	a.Close()
 }
 
-// kubeconfig is a file by which the server is found.
+// kubeconfig returns a kubeconfig for the server.
 func (a *fakeAPI) kubeconfig() string {
 	a.Helper()
 	file := filepath.Join(a.TempDir(), "config")
@@ -71,7 +71,7 @@ clusters: [{name: c, cluster: {server: %q}}], users: [{name: u, user: {}}]}`, a.
 	return file
 }
 
-// set has an object; typ is ADDED, MODIFIED or DELETED.
+// set changes an object; typ is ADDED, MODIFIED or DELETED.
 func (a *fakeAPI) set(typ string, object metav1.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,7 +140,7 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// take takes an Event.
+// take records an Event.
 func (a *fakeAPI) take(w http.ResponseWriter, r *http.Request) {
 	var e corev1.Event
 	if err := decodeEvent(r, &e); err != nil {
@@ -156,8 +156,8 @@ func (a *fakeAPI) take(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(e)
 }
 
-// decodeEvent reads an Event in protobuf, as client-go sends it: four bytes of
-// magic, then runtime.Unknown, whose second field is the object.
+// decodeEvent decodes an Event in protobuf, as client-go sends it: four magic bytes, then
+// runtime.Unknown, whose second field is the object.
 func decodeEvent(r *http.Request, e *corev1.Event) error {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil || len(raw) < 4 {
@@ -179,7 +179,7 @@ func kindOf(resource string) metav1.TypeMeta {
 	return metav1.TypeMeta{Kind: kind, APIVersion: version}
 }
 
-// apiPod is a pod that the lab's podVeth is of, made by Deployment web.
+// apiPod returns the API object of a pod of podVeth, created by Deployment web.
 func apiPod(name, node string, addrs ...string) *corev1.Pod {
 	yes := true
 	p := &corev1.Pod{
@@ -201,7 +201,7 @@ func apiNode(name string, cidrs ...string) *corev1.Node {
 	return &corev1.Node{TypeMeta: kindOf("nodes"), ObjectMeta: metav1.ObjectMeta{Name: name, UID: uid.UID("node-" + name)}, Spec: corev1.NodeSpec{PodCIDRs: cidrs}}
 }
 
-// owner is the owner of an address on a node.
+// owner returns the owner of an address on a node.
 func (l *lab) owner(addr, node string) *pb.Owner {
 	for _, o := range l.owners(&pb.ListOwnersRequest{Address: addr}) {
 		if o.GetNode() == node {
@@ -216,7 +216,7 @@ func TestKubernetesNamesOwners(t *testing.T) {
 	a.set("ADDED", apiNode("n1"))
 	a.set("ADDED", apiPod("web-5d9-x", "n1", "10.0.0.5"))
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
-	report := podVeth(2, "", "10.0.0.5") // the node knows the uid only, by a cgroup
+	report := podVeth(2, "", "10.0.0.5") // the node knows only the UID, from a cgroup
 	report.Namespaces[0].Workload.Uid, report.Namespaces[0].Workload.Namespace = "uid-web-5d9-x", ""
 	report.Namespaces[0].Workload.Source = "cgroup"
 	l.dial().send(snapshot(hello("n1", 1), report)).sync()
@@ -236,7 +236,7 @@ func TestKubernetesNamesOwners(t *testing.T) {
 		}
 	}
 
-	// What the API says later is brought to who has the pod, and watchers hear of it.
+	// Data that the API reports later is added to the owner, and watchers receive the change.
 	watch, err := l.client.WatchOwners(l.ctx, &pb.WatchOwnersRequest{Address: "10.0.0.5"})
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +277,7 @@ func TestKubernetesAndTheKernelDiffer(t *testing.T) {
 	}
 }
 
-// What runs a pod of a RuntimeClass may have a network stack of its own.
+// The runtime of a pod with a RuntimeClass may have its own network stack.
 func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 	a := newAPI(t)
 	a.set("ADDED", apiNode("n1"))
@@ -302,7 +302,7 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 	}
 }
 
-// The node knows a static pod by another uid than the API does.
+// The node knows a static pod by a different UID than the API.
 func TestStaticPodThatTheAPIHearsOfLate(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t)
@@ -338,7 +338,7 @@ func TestRangesOfNodesAreANetwork(t *testing.T) {
 	wait.Until(t, "the conflict to be resolved", func() bool { return l.conflicts()[0].GetState() == pb.Conflict_RESOLVED })
 }
 
-// A machine is replaced by another one, which gets its range.
+// A machine is replaced by another one, which is assigned its range.
 func TestTheRangeOfANodeThatWasRemovedIsAnotherOnes(t *testing.T) {
 	a := newAPI(t)
 	l := newLab(t, Config{Kubeconfig: a.kubeconfig()})
@@ -382,7 +382,7 @@ func TestOrphanAndItsEvents(t *testing.T) {
 	if c.GetCause() != "orphaned-sandbox" || !strings.Contains(c.GetSummary(), "Pod default/old with uid uid-old does not exist") {
 		t.Errorf("got cause %s, %q", c.GetCause(), c.GetSummary())
 	}
-	// The pod that is no more gets no event, its node does.
+	// A deleted pod gets no Event, but its node does.
 	wait.Until(t, "three Events of the conflict", func() bool { return len(a.written("AddressConflict")) == 3 })
 	if got, want := a.written("AddressConflict"), []string{"Node n1", "Node n2", "Pod new"}; !slices.Equal(got, want) {
 		t.Errorf("got events about %q, want %q", got, want)
@@ -390,7 +390,7 @@ func TestOrphanAndItsEvents(t *testing.T) {
 	left.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
 	wait.Until(t, "three Events of its end", func() bool { return len(a.written("AddressConflictResolved")) == 3 })
 
-	// The API server goes away: what it said stays, and that it may be old is said.
+	// When the API server is unreachable, its data is kept and marked as stale.
 	a.down()
 	wait.Until(t, "the state to be stale", func() bool { return l.kubernetes().GetState() == pb.Kubernetes_STALE })
 	if w := l.owner("10.244.1.5", "n2").GetWorkload(); w.GetController().GetName() != "web" || l.kubernetes().GetPods() != 1 {
@@ -398,7 +398,7 @@ func TestOrphanAndItsEvents(t *testing.T) {
 	}
 }
 
-// written names what events of a reason are about.
+// written returns the objects of the Events with a reason.
 func (a *fakeAPI) written(reason string) (about []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -47,7 +47,7 @@ func newLab(t testing.TB, cfg Config) *lab {
 	return newLoggingLab(t, cfg, slog.New(slog.DiscardHandler))
 }
 
-// newLoggingLab is newLab with a logger.
+// newLoggingLab is like newLab, with a logger.
 func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 	t.Helper()
 	l := &lab{TB: t, registry: prometheus.NewPedanticRegistry()}
@@ -66,7 +66,7 @@ func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 	l.Register(server)
 	go func() { _ = server.Serve(listener) }()
 	l.conn, err = grpc.NewClient("passthrough:///lab", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(64<<10), // one that grows would hide for how long nobody reads
+		grpc.WithStaticStreamWindowSize(64<<10), // a growing window would delay the detection of clients that do not read
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func newLoggingLab(t testing.TB, cfg Config, log *slog.Logger) *lab {
 	return l
 }
 
-// newIdleCore is a core that judges nothing yet.
+// newIdleCore returns a core that judges nothing yet.
 func newIdleCore(t testing.TB, log *slog.Logger) *core {
 	t.Helper()
 	s, err := newCore(coreConfig{policy: policyForTests, log: log, registry: prometheus.NewRegistry()})
@@ -97,7 +97,7 @@ func newIdleCore(t testing.TB, log *slog.Logger) *core {
 	return s
 }
 
-// newTestCore is a core that judges, without an aggregator around it.
+// newTestCore returns a core that judges, without an aggregator around it.
 func newTestCore(t testing.TB) *core {
 	t.Helper()
 	s := newIdleCore(t, slog.New(slog.DiscardHandler))
@@ -108,8 +108,8 @@ func newTestCore(t testing.TB) *core {
 	return s
 }
 
-// source is the stream of a node that no connection carries. What it sends is taken and judged when
-// send returns.
+// source is the stream of a node without a connection. When send returns, the message has been
+// processed and judged.
 type source struct {
 	*report.Session
 	core     *core
@@ -118,7 +118,7 @@ type source struct {
 
 func (c *core) source() *source { return &source{c.reports.Session(nil), c, 0} }
 
-// begin has the source of a node begin a snapshot.
+// begin starts the snapshot of a node.
 func (c *core) begin(t testing.TB, h *pb.Hello) *source {
 	t.Helper()
 	r := c.source()
@@ -126,7 +126,7 @@ func (c *core) begin(t testing.TB, h *pb.Hello) *source {
 	return r
 }
 
-// filled is the source of a node that has sent a snapshot.
+// filled returns the source of a node that has sent a snapshot.
 func (c *core) filled(t testing.TB, h *pb.Hello, parts ...*pb.ReportRequest) *source {
 	t.Helper()
 	r := c.source()
@@ -134,14 +134,14 @@ func (c *core) filled(t testing.TB, h *pb.Hello, parts ...*pb.ReportRequest) *so
 	return r
 }
 
-// send numbers a message and has it taken.
+// send assigns a sequence number to a message and processes it.
 func (r *source) send(m *pb.ReportRequest) error {
 	r.sequence++
 	m.Sequence = r.sequence
 	return r.Accept(m, r.core.facts.Clock())
 }
 
-// must is send of a message that is not to be refused.
+// must is like send, but the message must be accepted.
 func (r *source) must(t testing.TB, m *pb.ReportRequest) {
 	t.Helper()
 	if err := r.send(m); err != nil {
@@ -156,7 +156,7 @@ func (l *lab) allocations() int {
 	return l.core.facts.Allocations()
 }
 
-// past returns what is remembered of the allocations of an address.
+// past returns the remembered allocations of an address.
 func (l *lab) past(addr string) []verdict.Past {
 	past, _ := l.core.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
 	return past
@@ -165,16 +165,16 @@ func (l *lab) past(addr string) []verdict.Past {
 // agent speaks the Report protocol.
 type agent struct {
 	testing.TB
-	mu        sync.Mutex  // of stream.Send
+	mu        sync.Mutex  // guards stream.Send
 	mute      atomic.Bool // leaves pings unanswered
-	asked     uint64      // a ping that came before there was anything to say
+	asked     uint64      // a ping that arrived before the first message
 	stream    pb.ReportService_ReportClient
 	cancel    func()
 	sequence  uint64
 	acked     uint64
 	responses chan *pb.ReportResponse
 	end       error
-	// What was asked of the agent and is not looked at yet.
+	// Requests to the agent that the test has not looked at yet.
 	checks   []*pb.Check
 	contests map[string]bool
 	resyncs  int
@@ -182,7 +182,7 @@ type agent struct {
 
 func (l *lab) dial() *agent { return l.dialAs("") }
 
-// dialAs is dial with a token.
+// dialAs is like dial, with a token.
 func (l *lab) dialAs(token string) *agent {
 	l.Helper()
 	ctx, cancel := context.WithCancel(l.ctx)
@@ -220,7 +220,7 @@ func (l *lab) dialAs(token string) *agent {
 	return a
 }
 
-// send sends a message and numbers it.
+// send assigns a sequence number to a message and sends it.
 func (a *agent) send(m *pb.ReportRequest) *agent {
 	a.Helper()
 	a.mu.Lock()
@@ -242,7 +242,7 @@ func (a *agent) pong() {
 	a.asked = 0
 }
 
-// take takes one response; false at the end of the stream.
+// take processes one response. It returns false at the end of the stream.
 func (a *agent) take() bool {
 	m, ok := <-a.responses
 	if !ok {
@@ -262,7 +262,7 @@ func (a *agent) take() bool {
 	return true
 }
 
-// sync waits until all that was sent is taken.
+// sync waits until all sent messages have been processed.
 func (a *agent) sync() *agent {
 	a.Helper()
 	for a.acked < a.sequence {
@@ -297,7 +297,7 @@ func hello(node string, epoch uint64) *pb.Hello {
 	return &pb.Hello{Node: node, BootId: "boot-" + node, Netns: "4026531840", Epoch: epoch, Version: "v0", Kernel: "6.18"}
 }
 
-// snapshot is a whole snapshot in one message.
+// snapshot returns a complete snapshot in one message.
 func snapshot(h *pb.Hello, parts ...*pb.ReportRequest) *pb.ReportRequest {
 	m := &pb.ReportRequest{
 		Hello: h, SnapshotBegin: true, SnapshotEnd: true,
@@ -307,8 +307,7 @@ func snapshot(h *pb.Hello, parts ...*pb.ReportRequest) *pb.ReportRequest {
 	return records.Merge(m, parts...)
 }
 
-// podVeth is a ptp pod: its namespace, its veth, and its address. Record numbers
-// begin with 2.
+// podVeth returns a ptp pod: its namespace, its veth, and its address. Record numbers begin with 2.
 func podVeth(record uint32, name, addr string) *pb.ReportRequest {
 	pod := podNamespace(record, name)
 	netns, _ := strconv.Atoi(pod.Netns)
@@ -329,7 +328,7 @@ func assigned(record uint32, addr string) *pb.ClaimRecord {
 	}
 }
 
-// announced is a frame that entered by a pod's port.
+// announced returns a frame that entered by a pod's port.
 func announced(record uint32, addr string, mac []byte) *pb.ClaimRecord {
 	return &pb.ClaimRecord{
 		Address: netip.MustParseAddr(addr).AsSlice(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 100 + record,
@@ -354,7 +353,7 @@ func (l *lab) conflicts() []*pb.Conflict {
 	return out.GetConflicts()
 }
 
-// conflict is the only conflict, which must have a state.
+// conflict returns the only conflict, and checks its state.
 func (l *lab) conflict(state pb.Conflict_State) *pb.Conflict {
 	l.Helper()
 	all := l.conflicts()
@@ -404,7 +403,7 @@ const (
 	nodeChanged = pb.Watch_NODE
 )
 
-// streamOf is the stream of a watch that no connection carries.
+// streamOf is the stream of a watch without a connection.
 type streamOf[M any] struct {
 	grpc.ServerStream
 	ctx  context.Context //nolint:containedctx // a stream has one
@@ -424,7 +423,8 @@ func (c *core) page(t testing.TB, q *pb.ListOwnersRequest) *pb.ListOwnersRespons
 	return out
 }
 
-// pages returns all owners that match, in pages of a size, which must be full.
+// pages returns all matching owners. It requests pages of a size, and each but the last must be
+// full.
 func (c *core) pages(t testing.TB, q *pb.ListOwnersRequest, size int) (owners []*pb.Owner) {
 	t.Helper()
 	q = proto.CloneOf(q)
@@ -441,7 +441,7 @@ func (c *core) pages(t testing.TB, q *pb.ListOwnersRequest, size int) (owners []
 	}
 }
 
-// Limits and times of the rooms, as somebody outside sees them.
+// Limits and times of other packages, as observed from outside.
 const (
 	maxBody          = 64 << 10
 	maxPage          = 10_000

@@ -123,7 +123,7 @@ func TestTwoNodesOfOneName(t *testing.T) {
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want two nodes to be two scopes", got)
 		}
-		// Which of them has which name does not hang on who came first.
+		// The names of the nodes do not depend on the order in which they connected.
 		third := hello("n1", 1)
 		third.BootId = "a-boot"
 		l.dial().send(snapshot(third)).sync()

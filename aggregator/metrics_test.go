@@ -16,7 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// series counts what a scrape would give, by name.
+// series returns the number of series in a scrape, by name and in total.
 func (l *lab) series() (byName map[string]int, all int) {
 	l.Helper()
 	families, err := l.registry.Gather()
@@ -31,15 +31,14 @@ func (l *lab) series() (byName map[string]int, all int) {
 	return byName, all
 }
 
-// TestSeriesAreBounded has 10,000 pods come and go, with more conflicts and findings
-// than have series. What docs/metrics.md says of the number of series is what is
-// wanted here.
+// TestSeriesAreBounded starts and ends 10,000 pods, with more conflicts and findings than can have
+// series. It checks the numbers of series in docs/metrics.md.
 func TestSeriesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		lost := 0
 		a := l.dial().send(snapshot(hello("n1", 1), poolOf(hostLocal("10.244.0.0/16", pb.Pool_KNOWN)))).sync()
-		time.Sleep(time.Minute) // of synctest: the agent was asked for its clock
+		time.Sleep(time.Minute) // in synctest; the agent's clock is checked
 		_, before := l.series()
 		const rounds, pairs, singles = 2, 1300, 2400
 		record := uint32(2)
@@ -48,7 +47,7 @@ func TestSeriesAreBounded(t *testing.T) {
 			come := &pb.ReportRequest{}
 			flush := func() { a.send(come).sync(); come = &pb.ReportRequest{} }
 			for i := range 2*pairs + singles {
-				n := i // an address of two, and then of one
+				n := i // the first addresses belong to two pods each, the others to one
 				if i >= pairs {
 					n = i - pairs
 				}
@@ -59,7 +58,7 @@ func TestSeriesAreBounded(t *testing.T) {
 				}
 			}
 			flush()
-			time.Sleep(5 * time.Second) // all is settled, and told
+			time.Sleep(5 * time.Second) // everything has settled and is reported
 			conflicts, findings := l.core.shards.Conflicts.Len(), l.core.findings.Count()
 			if conflicts != pairs || findings["in-use-unallocated"] != singles {
 				t.Fatalf("got %d conflicts and findings %v, want %d and %d", conflicts, findings, pairs, singles)
@@ -73,7 +72,7 @@ func TestSeriesAreBounded(t *testing.T) {
 					t.Errorf("%s: got %d series, want %d of more", name, byName[name], most)
 				}
 			}
-			// Beside those: two for each cause of conflicts that there are.
+			// In addition, there are two series for each cause of conflicts.
 			if more := all - before - 2*maxConflictInfo - maxFindingSeries; more > 2*2 {
 				t.Errorf("got %d series more than before, want no more than those of conflicts and findings: %v", more, byName)
 			}
@@ -91,8 +90,7 @@ func TestSeriesAreBounded(t *testing.T) {
 	})
 }
 
-// sameConflicts wants two scrapes to show the same conflicts: those that are left out
-// must not take turns.
+// sameConflicts checks that two scrapes show the same conflicts: the selection must be stable.
 func (l *lab) sameConflicts() {
 	l.Helper()
 	shown := func() map[string]bool {
@@ -123,7 +121,7 @@ func (l *lab) sameConflicts() {
 	}
 }
 
-// TestNodesHaveSeries has nodes come and fall silent.
+// TestNodesHaveSeries connects nodes and lets them fall silent.
 func TestNodesHaveSeries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
@@ -147,15 +145,15 @@ func TestNodesHaveSeries(t *testing.T) {
 	})
 }
 
-// TestNodesWithoutAnAgentAreTold has Kubernetes know nodes that no agent reports for, and
-// not know one that was taken away.
+// TestNodesWithoutAnAgentAreTold adds Kubernetes nodes without an agent, and removes one from
+// Kubernetes.
 func TestNodesWithoutAnAgentAreTold(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	for _, name := range []string{"n1.example.net", "n2", "n3"} {
 		api.set("ADDED", apiNode(name))
 	}
-	windows := apiNode("n4") // no agent can be there
+	windows := apiNode("n4") // agents cannot run there
 	windows.Status.NodeInfo.OperatingSystem = "windows"
 	api.set("ADDED", windows)
 	for name, label := range map[string]string{"n5": "type=virtual-kubelet", "n6": "eks.amazonaws.com/compute-type=fargate"} {
@@ -182,8 +180,8 @@ func TestNodesWithoutAnAgentAreTold(t *testing.T) {
 	}
 }
 
-// TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed has agents' pods on some nodes only, as
-// a DaemonSet with a nodeSelector has them.
+// TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed has agent pods only on some nodes, as with a
+// DaemonSet that has a nodeSelector.
 func TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
@@ -215,7 +213,7 @@ func TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed(t *testing.T) {
 	}}}
 	api.set("ADDED", waiting)
 	other := agentOn("n3")
-	other.Namespace = "another" // anybody may call an account so
+	other.Namespace = "another" // any namespace may have an account with this name
 	api.set("ADDED", other)
 	wait.Until(t, "one absent node, and series of two", func() bool {
 		byName, _ := l.series()

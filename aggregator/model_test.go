@@ -57,7 +57,7 @@ func claimName(c *pb.ClaimRecord) string {
 	return fmt.Sprintf("%x %d %d %d %x", c.GetAddress(), c.GetKind(), c.GetNamespace(), c.GetIndex(), c.GetMac())
 }
 
-// change makes a random change of the table and the message that tells it.
+// change makes a random change of the table and returns the message that reports it.
 func (m *model) change(r *rand.Rand) *pb.ReportRequest {
 	record := pick[uint32](r, 1, 2, 3, 4)
 	switch r.IntN(8) {
@@ -133,8 +133,8 @@ func (m *model) endInterface(key ifaceKey) {
 	}
 }
 
-// Whatever changed, in whatever order: what is known in the end is what a
-// snapshot of the end tells. So nothing is missed, and no list is left wrong.
+// After any changes in any order, the state is that of a snapshot of the final table. So no change
+// is missed, and no index is wrong.
 func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -151,7 +151,8 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 				session.must(t, proto.CloneOf(c))
 			}
 		}
-		// Sightings end with their owner at home; an agent has them still.
+		// The aggregator ends sightings when their owner ends on its own node, but an agent keeps
+		// them in its table. Report them again.
 		for _, c := range m.claims {
 			if !changed.hasClaim(c) {
 				session.must(t, &pb.ReportRequest{Claims: []*pb.ClaimRecord{proto.CloneOf(c)}})
@@ -165,7 +166,7 @@ func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
 	}
 }
 
-// hasClaim tells whether a claim is in the table.
+// hasClaim reports whether a claim is known.
 func (c *core) hasClaim(rec *pb.ClaimRecord) bool {
 	c.facts.RLock()
 	defer c.facts.RUnlock()
@@ -175,7 +176,7 @@ func (c *core) hasClaim(rec *pb.ClaimRecord) bool {
 	})
 }
 
-// summary is what the owners are, without times.
+// summary describes the owners, without times.
 func (c *core) summary(t *testing.T) (lines []string) {
 	t.Helper()
 	for _, o := range c.pages(t, &pb.ListOwnersRequest{}, 1000) {
@@ -188,7 +189,7 @@ func (c *core) summary(t *testing.T) (lines []string) {
 	return append(lines, fmt.Sprint(c.shards.Counts()))
 }
 
-// last returns the message that ends a snapshot, and has all of it.
+// last returns the message that ends a snapshot and contains the whole table.
 func (m *model) last() *pb.ReportRequest {
 	out := m.message()
 	out.SnapshotEnd = true

@@ -29,7 +29,7 @@ func TestAStrangerSeenByTwoNodesIsOneOwner(t *testing.T) {
 	if len(got) != 1 || len(got[0].GetEvidence()) != 2 || got[0].GetNode() != "n1" {
 		t.Errorf("got %v, want one owner with two witnesses", got)
 	}
-	// And what n1 sees of n2's own address is n2's.
+	// Frames that n1 sees with n2's own address belong to n2.
 	got = l.owners(&pb.ListOwnersRequest{Address: "192.0.2.2"})
 	if len(got) != 1 || got[0].GetNode() != "n2" || len(got[0].GetEvidence()) != 2 {
 		t.Errorf("got %v, want n2 with a witness", got)
@@ -50,8 +50,7 @@ func TestAnOwnersEndAtHomeEndsWhatOthersSaw(t *testing.T) {
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
 			t.Fatalf("got %v, want nobody", got)
 		}
-		// A frame that was under way: as a change, and in the snapshot of an agent
-		// that comes back.
+		// A delayed frame arrives as a change, and in the snapshot of an agent that reconnects.
 		late := entered(pb.Evidence_ANNOUNCED, addr, mac)
 		late.Count, late.Age = 2, durationpb.New(500*time.Millisecond)
 		agents[0].send(records.Claims(late)).sync()

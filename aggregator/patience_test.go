@@ -23,21 +23,21 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// sendWithin is how long a watcher may let one Send wait before it is cut off.
+// sendWithin is how long a watcher may block one Send before it is disconnected.
 const sendWithin = 30 * time.Second
 
-// enough events of chatty owners fill what is between a watcher and the
-// aggregator, and are not too many for the ring.
+// enough events of chatty owners fill the buffers between the aggregator and a watcher, but not the
+// ring.
 const enough = 900
 
-// chatty is a pod whose owners take some room in an event.
+// chatty returns a pod whose owners produce large events.
 func chatty() *pb.ReportRequest {
 	p := podVeth(2, "a", addr)
 	p.Namespaces[0].Workload.Process = strings.Repeat("x", 500)
 	return p
 }
 
-// come lets so many owners come, one event each, and gives their addresses.
+// come adds n owners, with one event each, and returns their addresses.
 func (a *agent) come(subnet byte, n int) (addrs []string) {
 	a.Helper()
 	m := &pb.ReportRequest{}
@@ -50,8 +50,8 @@ func (a *agent) come(subnet byte, n int) (addrs []string) {
 	return addrs
 }
 
-// wantOnce checks that each address was read once; one that was under way may
-// have come twice.
+// wantOnce checks that each address was read once. An address whose event was in flight may have
+// been read twice.
 func wantOnce(t *testing.T, want []string, got map[string]int) {
 	t.Helper()
 	twice := 0
@@ -68,7 +68,7 @@ func wantOnce(t *testing.T, want []string, got map[string]int) {
 	}
 }
 
-// watchers checks how many watch the owners.
+// watchers checks the number of watches of owners.
 func (l *lab) watchers(want int) {
 	l.Helper()
 	if got := l.core.events.Owners.Subscribers(); got != want {
@@ -86,7 +86,7 @@ func TestAWatcherThatDoesNotReadIsCutOffAndResumes(t *testing.T) {
 
 		want := a.come(1, enough)
 		for range want {
-			quick.until(pb.Watch_ADDED) // while the other one reads nothing
+			quick.until(pb.Watch_ADDED) // while the other watcher does not read
 		}
 		synctest.Wait()
 		l.watchers(2)
@@ -164,8 +164,8 @@ func TestAWatcherThatDoesNotReadDelaysNoStop(t *testing.T) {
 	})
 }
 
-// serveInMemory is serve without a network, so that its time is the test's. What
-// is under way to a client is small.
+// serveInMemory is like serve, but without a network, so that it uses the clock of the test. Its
+// buffers are small.
 func (l *lab) serveInMemory() *http.Client {
 	l.Helper()
 	h, _, err := l.Handlers(l.registry)
@@ -177,7 +177,7 @@ func (l *lab) serveInMemory() *http.Client {
 	go func() { _ = server.Serve(listener) }()
 	l.Cleanup(func() { _ = server.Close() })
 	return &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true, // a deadline of bufconn may come late, in the next request
+		DisableKeepAlives: true, // with bufconn, a deadline may take effect late, in the next request
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return listener.DialContext(ctx) },
 	}}
 }
@@ -219,7 +219,7 @@ func (l *lab) watchREST(client *http.Client, token string) *restWatch {
 	return &restWatch{TB: l.TB, lines: bufio.NewReader(r.Body)}
 }
 
-// next reads a line; false at the end.
+// next reads a line. It returns false at the end.
 func (w *restWatch) next() (line restLine, ok bool) {
 	w.Helper()
 	raw, err := w.lines.ReadBytes('\n')

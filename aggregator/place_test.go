@@ -15,10 +15,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// tokenOf is the token of a node's agent.
+// tokenOf returns the token of a node's agent.
 func tokenOf(node string) string { return "token-of-the-agent-of-" + node }
 
-// newGuardedLab is a lab whose agents must show the tokens of their nodes.
+// newGuardedLab creates a lab whose agents must present the tokens of their nodes.
 func newGuardedLab(t *testing.T, nodes ...string) *lab {
 	t.Helper()
 	return newGuardedLabWith(t, Config{}, nodes...)
@@ -38,20 +38,22 @@ func newGuardedLabWith(t *testing.T, cfg Config, nodes ...string) *lab {
 	return newLab(t, cfg)
 }
 
-// report is a stream of a node's agent, with its snapshot.
+// report opens a stream of a node's agent and sends its snapshot.
 func (l *lab) report(h *pb.Hello, parts ...*pb.ReportRequest) *agent {
 	l.Helper()
 	return l.dialAs(tokenOf(h.GetNode())).send(snapshot(h, parts...)).sync()
 }
 
-// inPlaceOf is the hello of an agent that says that it is where another one is.
+// inPlaceOf returns the hello of an agent that reports the boot ID and network namespace of another
+// agent.
 func inPlaceOf(node, name string) *pb.Hello {
 	h := hello(node, 1)
 	h.Node = name
 	return h
 }
 
-// nodeStates are the nodes with their state, marked where they are not alone in their place.
+// nodeStates returns the nodes with their states, and marks those that share their place with
+// another node.
 func (l *lab) nodeStates() string {
 	l.Helper()
 	list, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
@@ -71,8 +73,8 @@ func (l *lab) nodeStates() string {
 	return strings.Join(said, ", ")
 }
 
-// What an agent cannot prove keeps nobody out who proves more: not before, not after,
-// and not when it comes and goes.
+// An agent with unproven claims cannot displace an agent that proves more: not if it connects
+// earlier or later, nor if it reconnects.
 func TestAnotherNodesBootIDKeepsNobodyOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newGuardedLab(t, "liar", "victim")
@@ -90,7 +92,7 @@ func TestAnotherNodesBootIDKeepsNobodyOut(t *testing.T) {
 			t.Errorf("got %v, want the pod of the victim", o)
 		}
 
-		lie.Epoch = 1 << 60 // as that of the newest agent
+		lie.Epoch = 1 << 60 // like that of the newest agent
 		again := l.report(lie)
 		if err := liar.ended(); status.Code(err) != codes.Aborted {
 			t.Errorf("the older stream of the liar: got %v, want Aborted", err)
@@ -108,7 +110,7 @@ func TestAnotherNodesBootIDKeepsNobodyOut(t *testing.T) {
 	})
 }
 
-// What looks like it, and is none.
+// Situations that resemble another node's place, but are legitimate.
 func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
 	another := func(boot, netns string, h *pb.Hello) *pb.Hello {
 		h.BootId, h.Netns = boot, netns
@@ -135,13 +137,13 @@ func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
 				}
 				var parts []*pb.ReportRequest
 				if test.then.GetBootId() == "boot-n1" && test.then.GetNetns() == "4026531840" {
-					parts = append(parts, pod) // what it was is not another owner than what it is
+					parts = append(parts, pod) // a renamed node is not a new owner
 				}
 				second := l.report(test.then, parts...)
 				if got := l.nodeStates(); got != test.want {
 					t.Errorf("got %s, want %s", got, test.want)
 				}
-				time.Sleep(DefaultNodeTimeout + DefaultSettle) // in synctest
+				time.Sleep(DefaultNodeTimeout + DefaultSettle) // on the synctest clock
 				if got := l.conflicts(); len(got) != 0 {
 					t.Errorf("got %v, want no conflict", got)
 				}

@@ -57,13 +57,13 @@ func TestWhoAnswersForTwoOwnersIsAProxy(t *testing.T) {
 	}
 	a := l.dial().send(m).sync()
 	l.conflict(pb.Conflict_SUSPECTED)
-	// The other pod is given the second address: no one device is a duplicate of both.
+	// The other pod gets the second address, so no single device is a duplicate of both.
 	second := assigned(3, "10.244.0.2")
 	a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{second}}).sync()
 	l.conflict(pb.Conflict_RESOLVED)
 	a.send(gone(second)).sync()
 	l.conflict(pb.Conflict_SUSPECTED)
-	// It announces the first one: that is no proxy's.
+	// The device announces the first address, which a proxy would not do.
 	a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(3, "10.244.0.2")}}).sync()
 	announced := answer(1)
 	announced.Kind = pb.Evidence_ANNOUNCED

@@ -32,7 +32,7 @@ func TestSpoofingIsFoundAndOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attacker := records.MAC(3)
 		ids := map[string]bool{}
-		for range 2 { // the finding has the same id after a restart of the aggregator
+		for range 2 { // the finding has the same ID after a restart of the aggregator
 			forged := byPort(pb.Evidence_ANSWERED, "10.244.0.2", attacker, nil)
 			l := newLab(t, Config{})
 			a := l.dial().send(spoofed()).sync()

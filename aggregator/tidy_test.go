@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Garbage is collected less often from the first large change until none has come for a while.
+// The garbage collector runs less often from the first large change until a while after the last.
 func TestGarbageIsCollectedLessOftenDuringLargeChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := make(chan int, 8)

@@ -22,16 +22,17 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// ownerName tells owners apart.
+// ownerName returns a name that identifies an owner.
 func ownerName(o *pb.Owner) string { return o.GetAddress() + " " + o.GetNode() + " " + o.GetNetns() }
 
-// randomNode is a node and the addresses that its pods have, by the numbers of their namespaces.
+// randomNode is a node with the addresses of its pods, by namespace record.
 type randomNode struct {
 	*source
 	held map[uint32][]netip.Addr
 }
 
-// randomStore has owners of IPv4 and IPv6 addresses on three nodes, some addresses with many.
+// randomStore returns a core with owners of IPv4 and IPv6 addresses on three nodes, where some
+// addresses have many owners.
 func randomStore(t *testing.T, random *rand.Rand) (*core, []randomNode) {
 	t.Helper()
 	s := newTestCore(t)
@@ -63,7 +64,7 @@ func randomAddress(random *rand.Rand) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// names are the names of owners.
+// names returns the names of owners.
 func names(owners []*pb.Owner) (all []string) {
 	for _, o := range owners {
 		all = append(all, ownerName(o))
@@ -116,7 +117,7 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 	}
 }
 
-// What only another node saw of an owner is found by the owner's node.
+// A filter by node finds the node's owners even if only other nodes saw them.
 func TestOwnersOfANodeAreFoundWhoeverSawThem(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, samePods)
@@ -135,9 +136,9 @@ func TestOwnersOfANodeAreFoundWhoeverSawThem(t *testing.T) {
 	}
 }
 
-// A watch of a state that changes all the time tells the present state and each change, and what
-// its client knows in the end is what there is: more changes than the ring has are made while the
-// present state is sent, before and behind what was sent.
+// A watch of a state that changes continuously sends the current state and each change, and its
+// client arrives at the actual state. While the current state is being sent, there are more changes
+// than the ring can hold, both in the part already sent and in the rest.
 func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const seed = 0
@@ -182,7 +183,7 @@ func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
 				complete = true
 			default:
 			}
-			if m.GetType() == added && !complete { // mostly for an owner of the present state
+			if m.GetType() == added && !complete { // mostly for an owner of the initial state
 				change()
 			}
 			return nil
@@ -191,7 +192,7 @@ func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
 		stream.ctx, cancel = context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- s.witness.WatchOwners(&pb.WatchOwnersRequest{}, stream) }()
-		synctest.Wait() // all events are sent
+		synctest.Wait() // all events have been sent
 		cancel()
 		if err := <-done; status.Code(err) != codes.Canceled || !complete {
 			t.Fatalf("seed %d: after %d messages: %v", seed, sent, err)
@@ -253,7 +254,8 @@ func TestAFilteredWatchSeesConflictsComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "10.244.0.5"), podVeth(3, "b", "10.244.0.6"))).sync()
-		// Each function reads the changes of a watch up to one, and returns those before it.
+		// Each returned function reads the changes of a watch up to the given one, and returns
+		// those before it.
 		watch := func(q *pb.WatchConflictsRequest) func(until string) []string {
 			stream, err := l.client.WatchConflicts(l.ctx, q)
 			if err != nil {
@@ -343,7 +345,7 @@ func TestAFilteredWatchSeesFindingsComeAndGo(t *testing.T) {
 	})
 }
 
-// waitFindings lists all findings when there are so many.
+// waitFindings waits until there are n findings, and returns them.
 func (l *lab) waitFindings(n int) (all []*pb.Finding) {
 	for range 100 {
 		if all = l.findings(); len(all) == n {

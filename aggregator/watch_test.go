@@ -153,7 +153,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 		h.Publish(one)
 		synctest.Wait()
 		for range 3 * bus.Size {
-			h.Publish(one) // never waits for the watcher
+			h.Publish(one) // does not wait for the watcher
 		}
 		close(gate)
 		synctest.Wait()
@@ -173,8 +173,8 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 	})
 }
 
-// A node that comes is told to who watches, and kept for nobody else: of thousands, each
-// would have a ring made that the next owner drops.
+// Events of new nodes are sent to watchers, but not kept without any: with thousands of nodes, each
+// would allocate a ring that the next owner discards.
 func TestNodesAreKeptForWhoWatches(t *testing.T) {
 	s := newIdleCore(t, slog.New(slog.DiscardHandler))
 	come := func(name string) {
@@ -232,7 +232,7 @@ func TestWatchesEndWhenTheAggregatorStops(t *testing.T) {
 		w.until(pb.Watch_BOOKMARK)
 		l.stop()
 		var err error
-		for err == nil { // it may yet hear of the node, whose stream ends, too
+		for err == nil { // the watch may still receive the node, whose stream ends too
 			_, err = w.stream.Recv()
 		}
 		if status.Code(err) != codes.Unavailable {

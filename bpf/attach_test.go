@@ -16,8 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forEachMode runs a test with either way to attach. The test may lock its
-// thread.
+// forEachMode runs a test with each method of attaching. The test may lock its thread.
 func forEachMode(t *testing.T, test func(t *testing.T, attach func(*Observer, int) (*Attachment, error), mode Mode)) {
 	t.Run("tcx", func(t *testing.T) {
 		requireRoot(t)
@@ -29,7 +28,8 @@ func forEachMode(t *testing.T, test func(t *testing.T, attach func(*Observer, in
 	t.Run("clsact", func(t *testing.T) { test(t, (*Observer).AttachClsact, Clsact) })
 }
 
-// attached fails unless the attachment was made, and closes it with the test.
+// attached fails the test unless the attachment succeeded. It closes the attachment when the test
+// ends.
 func attached(tb testing.TB, a *Attachment, err error) *Attachment {
 	tb.Helper()
 	if err != nil {
@@ -39,7 +39,7 @@ func attached(tb testing.TB, a *Attachment, err error) *Attachment {
 	return a
 }
 
-// counter is a program of somebody else that counts frames, and gives a verdict.
+// counter returns a foreign program that counts frames and returns a verdict.
 func counter(tb testing.TB, verdict int32) (*ebpf.Program, func() uint64) {
 	tb.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
@@ -76,7 +76,7 @@ func counter(tb testing.TB, verdict int32) (*ebpf.Program, func() uint64) {
 	}
 }
 
-// addFilter adds a filter of somebody else, at the given parent and priority.
+// addFilter adds a foreign filter with the given parent and priority.
 func addFilter(tb testing.TB, ifindex int, parent uint32, priority uint16, prog *ebpf.Program) {
 	tb.Helper()
 	if err := netlink.FilterAdd(&netlink.BpfFilter{
@@ -94,7 +94,7 @@ func addFilter(tb testing.TB, ifindex int, parent uint32, priority uint16, prog 
 	}
 }
 
-// filterNames lists the filters of one direction.
+// filterNames returns the names of the filters of one direction.
 func filterNames(tb testing.TB, ifindex int, parent uint32) string {
 	tb.Helper()
 	filters, err := listFilters(ifindex, parent)
@@ -104,14 +104,14 @@ func filterNames(tb testing.TB, ifindex int, parent uint32) string {
 	var names []string
 	for _, f := range filters {
 		if f.handle == 0 {
-			continue // the head of a priority
+			continue // the header entry of a priority
 		}
 		names = append(names, f.kind+":"+f.name)
 	}
 	return strings.Join(names, " ")
 }
 
-// qdiscKinds lists the qdiscs of an interface but the one it is born with.
+// qdiscKinds returns the kinds of the qdiscs of an interface, except its default one.
 func qdiscKinds(tb testing.TB, l netlink.Link) string {
 	tb.Helper()
 	qdiscs, err := netlink.QdiscList(l)
@@ -183,7 +183,7 @@ func TestSentFramesAreTold(t *testing.T) {
 				if got != want {
 					t.Errorf("%s: got %+v, want %+v", tt.name, got, want)
 				}
-				// As the kernel has it, with its outermost tag beside it.
+				// The kernel removes the outermost tag from the frame and stores it separately.
 				if len(tt.tags) > 0 {
 					b, result := Decode(f.bytes(tt.tags[1:]), tt.tags[0][1])
 					if result != ResultEvent || b.VLAN != got.VLAN || b.InnerVLAN != got.InnerVLAN {
@@ -194,8 +194,8 @@ func TestSentFramesAreTold(t *testing.T) {
 			}
 		}
 
-		// Three VLANs are more than a key holds. What is sent after them
-		// shows that they were seen.
+		// A key has room for two VLANs only. The frame sent afterwards shows that the first one has
+		// been processed.
 		c.send(t, arpFrame{tags: []vlanTag{{0x88a8, 1}, {0x8100, 2}, {0x8100, 3}}, op: 2, sha: macA, spa: addrA, tpa: addrB}.bytes())
 		c.send(t, request(macB, addrB, addrA))
 		if got := o.await(t); got.Addr != addrB {
@@ -331,7 +331,7 @@ func TestClosingAfterTheInterfaceMovedAwayIsNoError(t *testing.T) {
 			t.Errorf("got %v, want no error", err)
 		}
 
-		// And there it is as it was.
+		// The moved interface is as it was before the observer was attached.
 		if err := netns.Set(other); err != nil {
 			t.Fatal(err)
 		}
@@ -407,7 +407,7 @@ func TestClosingLeavesTheFiltersOfOthers(t *testing.T) {
 				}
 				addFilter(t, c.ifindex, ingress, 1, other)
 			},
-			// It has one list, and gives it for either direction.
+			// An ingress qdisc has a single list of filters, and returns it for both directions.
 			qdiscs: "ingress", ingressAfter: "bpf:somebody_else", egressAfter: "bpf:somebody_else",
 		},
 		{
@@ -450,7 +450,7 @@ func TestClosingLeavesTheFiltersOfOthers(t *testing.T) {
 	}
 }
 
-// counterOf is counter with the verdict that leaves frames alone.
+// counterOf is like counter, with the verdict that passes frames on.
 func counterOf(tb testing.TB) (*ebpf.Program, func() uint64) {
 	tb.Helper()
 	requireRoot(tb)
@@ -516,7 +516,7 @@ func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
 			if _, err := killed.AttachClsact(c.ifindex); err != nil {
 				t.Fatal(err)
 			}
-			// A killed process closes its descriptors, and nothing else.
+			// A killed process closes its descriptors without any other clean-up.
 			if err := killed.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -613,7 +613,7 @@ func TestClosingInAnotherNamespaceRemovesNothingThere(t *testing.T) {
 }
 
 func TestFiltersOfTheKernelAreRead(t *testing.T) {
-	// A u32 filter has other options, which are not read as those of a bpf filter.
+	// A u32 filter has other options, which must not be parsed as those of a bpf filter.
 	garbage := []byte{255, 255, 1, 0}
 	kind := func(name string) *nl.RtAttr { return nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated(name)) }
 	message := func(attrs ...*nl.RtAttr) (b []byte) {
@@ -703,7 +703,7 @@ func TestWhatOnlyLoadingNeedsIsNotNamedWhenAttachingFails(t *testing.T) {
 	tcx := HaveTCX()
 	keepCapabilities(t)
 	if tcx == nil && o.WorksUnprivileged() == nil {
-		a, err := o.AttachTCX(c.ifindex) // needs none at all
+		a, err := o.AttachTCX(c.ifindex) // needs no capability
 		attached(t, a, err)
 		if err := a.Close(); err != nil {
 			t.Error(err)
@@ -742,8 +742,7 @@ func loadAndClose() error {
 	return o.Close()
 }
 
-// keepCapabilities takes all others from the test's thread, which ends with the
-// test.
+// keepCapabilities drops all other capabilities of the test's thread, which ends with the test.
 func keepCapabilities(t *testing.T, keep ...int) {
 	t.Helper()
 	runtime.LockOSThread()

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// framesPerRound makes a round about 20 ms long.
+// framesPerRound results in rounds of about 20 ms.
 const framesPerRound = 1_000_000
 
-// BenchmarkNonNeighbourFrame compares a frame that is neither ARP nor NDP with an
-// empty program. The budget is 1.25 times that.
+// BenchmarkNonNeighbourFrame compares the cost of a frame that is neither ARP nor NDP with an empty
+// program. The budget is 1.25 times the latter.
 func BenchmarkNonNeighbourFrame(b *testing.B) {
 	const tcp, budget = 6, 1.25
 	ipv4 := append(request(macA, addrA, addrB)[:12], 0x08, 0x00, 0x45)
@@ -38,7 +38,7 @@ func BenchmarkNonNeighbourFrame(b *testing.B) {
 	}
 }
 
-// BenchmarkKnownBinding measures a frame that user space has been told of.
+// BenchmarkKnownBinding measures a frame whose binding has already been reported.
 func BenchmarkKnownBinding(b *testing.B) {
 	for _, tt := range []struct {
 		name  string
@@ -55,7 +55,7 @@ func BenchmarkKnownBinding(b *testing.B) {
 	}
 }
 
-// BenchmarkKnownBindingAfterASecond also looks whether the address is contested.
+// BenchmarkKnownBindingAfterASecond includes the check whether the address is contested.
 func BenchmarkKnownBindingAfterASecond(b *testing.B) {
 	o := newObserver(b, func(spec *ebpf.CollectionSpec) {
 		if err := spec.Variables[observeVarContestedRefreshNs].Set(uint64(0)); err != nil {
@@ -67,7 +67,7 @@ func BenchmarkKnownBindingAfterASecond(b *testing.B) {
 	compareWithEmpty(b, o.objects.Observe, frame)
 }
 
-// BenchmarkRead measures an event on its way out of a full ring.
+// BenchmarkRead measures reading an event from a full ring.
 func BenchmarkRead(b *testing.B) {
 	o := newObserver(b)
 	addr := netip.MustParseAddr("10.0.0.1")
@@ -93,8 +93,8 @@ func BenchmarkRead(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
-// compareWithEmpty runs prog and an empty program in turns, so that what else
-// the machine does hits both, and reports the medians and their ratio.
+// compareWithEmpty runs prog and an empty program alternately, so that other load affects both, and
+// reports the medians and their ratio.
 func compareWithEmpty(b *testing.B, prog *ebpf.Program, frame []byte) (ratio float64) {
 	b.Helper()
 	empty, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -107,7 +107,7 @@ func compareWithEmpty(b *testing.B, prog *ebpf.Program, frame []byte) (ratio flo
 	}
 	b.Cleanup(func() { _ = empty.Close() })
 
-	// Time of this thread, not of the clock: the machine may be shared.
+	// Measure the CPU time of this thread, because the machine may be shared.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	perFrame := func(p *ebpf.Program) float64 {

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// frameCase is a frame and what it means.
+// frameCase is a frame with the expected result.
 type frameCase struct {
 	name   string
 	frame  []byte
 	result Result
-	want   Binding // if it is an event
+	want   Binding // if the result is an event
 }
 
 func arpCases() []frameCase {
@@ -206,15 +206,15 @@ func TestDecodeLeavesARuntAlone(t *testing.T) {
 	}
 }
 
-// FuzzDecodeAgrees holds the two decoders together.
+// FuzzDecodeAgrees checks that the two decoders return the same.
 func FuzzDecodeAgrees(f *testing.F) {
 	for _, tt := range append(arpCases(), ndpCases()...) {
 		f.Add(tt.frame)
 	}
 	o := newObserver(f)
 	f.Fuzz(func(t *testing.T, frame []byte) {
-		// The kernel runs no program on less than a header, on IP without a
-		// header of its own, or on more than a page.
+		// The kernel does not run programs on frames that are only a header, on IP without an IP
+		// header, or on more than a page.
 		if len(frame) <= ethernetLen || len(frame) > 1514 {
 			return
 		}
@@ -229,8 +229,8 @@ func FuzzDecodeAgrees(f *testing.F) {
 	})
 }
 
-// assertAgrees runs both decoders on a frame of a binding that o does not know,
-// and forgets it again. It gives the protocol that the kernel counted it as.
+// assertAgrees runs both decoders on a frame whose binding o does not know, and removes the binding
+// again. It returns the protocol for which the kernel counted the frame.
 func assertAgrees(tb testing.TB, o *Observer, frame []byte, result Result, want Binding) Protocol {
 	tb.Helper()
 	if got, r := Decode(frame, 0); got != want || r != result {

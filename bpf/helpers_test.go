@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// requireRoot skips the test unless it runs as root. Where IPWITNESS_ROOT_TESTS
-// is set it fails instead: a test that never runs tells nothing.
+// requireRoot skips the test unless it runs as root. If IPWITNESS_ROOT_TESTS is set it fails
+// instead, because a test that never runs proves nothing.
 func requireRoot(tb testing.TB) {
 	tb.Helper()
 	switch {
@@ -52,8 +52,8 @@ func newObserver(tb testing.TB, changes ...func(*ebpf.CollectionSpec)) *Observer
 // verdictNext is TCX_NEXT, and TC_ACT_UNSPEC of a classifier.
 const verdictNext = -1
 
-// run gives the frame to the program as if it had come in on the loopback
-// interface, and checks that nothing happens to it.
+// run passes the frame to the program as if it had entered by the loopback interface, and checks
+// that the frame is not changed or dropped.
 func (o *Observer) run(tb testing.TB, frame []byte) {
 	tb.Helper()
 	out := make([]byte, len(frame)+64)
@@ -71,14 +71,15 @@ func (o *Observer) run(tb testing.TB, frame []byte) {
 	}
 }
 
-// runFor is run, and gives the result of which a counter moved.
+// runFor is like run, and returns the result whose counter was incremented.
 func (o *Observer) runFor(tb testing.TB, frame []byte) Result {
 	tb.Helper()
 	_, result := o.runCounted(tb, frame)
 	return result
 }
 
-// runCounted is run, and gives the one counter that moved.
+// runCounted is like run, and returns the protocol and the result of the counter that was
+// incremented.
 func (o *Observer) runCounted(tb testing.TB, frame []byte) (protocol Protocol, result Result) {
 	tb.Helper()
 	before := o.counts(tb)
@@ -102,10 +103,10 @@ func (o *Observer) runCounted(tb testing.TB, frame []byte) (protocol Protocol, r
 	return protocol, result
 }
 
-// tally is how many frames of each protocol came to each result.
+// tally contains the number of frames for each protocol and result.
 type tally [observeProtocolPROTOCOLS][results]uint64
 
-// counts gives the counters.
+// counts returns the counters.
 func (o *Observer) counts(tb testing.TB) (counts tally) {
 	tb.Helper()
 	counters, err := o.Counters()
@@ -124,13 +125,13 @@ func (o *Observer) counts(tb testing.TB) (counts tally) {
 	return counts
 }
 
-// waiting gives the next event if it is in the ring already.
+// waiting returns the next event if the ring contains one.
 func (o *Observer) waiting(tb testing.TB) (ev Event, ok bool) {
 	tb.Helper()
 	return o.readBy(tb, time.Unix(1, 0))
 }
 
-// await gives the next event, or fails.
+// await returns the next event, or fails the test.
 func (o *Observer) await(tb testing.TB) Event {
 	tb.Helper()
 	ev, ok := o.readBy(tb, time.Now().Add(time.Minute))
@@ -169,18 +170,18 @@ var (
 	addrNone  = netip.IPv4Unspecified()
 )
 
-// arpFrame is a frame to be sent. What it leaves out is as it should be.
+// arpFrame describes a frame. Fields that are not set have valid defaults.
 type arpFrame struct {
-	source MAC // zero: as sha
+	source MAC // defaults to sha
 	tags   []vlanTag
-	change func(arp []byte) // of its 28 bytes
+	change func(arp []byte) // changes the 28 bytes
 	op     uint16
 	sha    MAC
 	spa    netip.Addr
 	tpa    netip.Addr
 }
 
-// vlanTag is a type such as 0x8100 and the TCI.
+// vlanTag is an EtherType such as 0x8100, and the TCI.
 type vlanTag [2]uint16
 
 func (f arpFrame) bytes() []byte {

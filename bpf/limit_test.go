@@ -40,7 +40,7 @@ func newLimited(tb testing.TB) *Observer {
 	return o
 }
 
-// madeUp returns the n-th frame of a flood: each has an address and a MAC of its own.
+// madeUp returns the n-th frame of a flood. Each frame has a different address and MAC.
 func madeUp(n int) []byte {
 	return reply(MAC{2, 0, 0, byte(n >> 16), byte(n >> 8), byte(n)}, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), addrB)
 }
@@ -103,12 +103,12 @@ func TestFloodOfMadeUpAddressesIsLimitedAndCounted(t *testing.T) {
 		t.Errorf("got %d of %d new bindings told, want %d", got, flood, want)
 	}
 	o.wantLimited(t, flood-want)
-	for n := range want { // a reported binding does not use another token
+	for n := range want { // a reported binding uses no further token
 		if got := o.runFor(t, madeUp(n)); got != ResultKnown {
 			t.Errorf("binding %d again: got %s, want %s", n, got, ResultKnown)
 		}
 	}
-	// Refused bindings take no place among the known ones.
+	// Refused bindings are not stored among the known ones.
 	var told observeTold
 	key := observeBinding{Ifindex: loopback, Addr: netip.MustParseAddr("10.0.0.99").As16(), Sha: MAC{2, 0, 0, 0, 0, 99}}
 	if err := o.objects.Bindings.Lookup(&key, &told); !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -126,7 +126,7 @@ func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
 	if got := o.toldOf(t, frames(claimant, 0, 100)...); got != testPeakBurst {
 		t.Errorf("got %d of 100 claimants of an important address told, want %d", got, testPeakBurst)
 	}
-	// Nor do important bindings use tokens of the others.
+	// Important bindings do not use tokens of the others.
 	o.refill(t, 1, 1)
 	if got := o.toldOf(t, frames(madeUp, 100, 110)...); got != 1 {
 		t.Errorf("got %d made-up bindings told after one token came back, want 1", got)
@@ -152,7 +152,7 @@ func TestRepeatedBindingIsToldDuringAFlood(t *testing.T) {
 	if got := o.runFor(t, repeated); got != ResultLimited {
 		t.Fatalf("the first time: got %s, want %s", got, ResultLimited)
 	}
-	// These are more refusals than the map has room for: the earlier entries stay.
+	// There are more refusals than the map has room for, and the earlier entries stay.
 	for n := 100; n < 100_000; n++ {
 		o.run(t, madeUp(n))
 	}
@@ -170,7 +170,7 @@ func TestLimitsEndWithTime(t *testing.T) {
 	flooded := 0
 	for _, step := range []struct {
 		what            string
-		peak, sustained uint64 // tokens that were refilled
+		peak, sustained uint64 // refilled tokens
 		want            int
 	}{
 		{"at first", 0, 0, testPeakBurst - testRepeatedBurst},
@@ -231,7 +231,7 @@ func TestImportantAddressHasRoomInTheRingDuringAFlood(t *testing.T) {
 	if err := o.SetImportant(addrA, true); err != nil {
 		t.Fatal(err)
 	}
-	const most = 1 << 20 / 64 // events that fit in the ring
+	const most = 1 << 20 / 64 // number of events that fit in the ring
 	for n := range most {
 		o.run(t, madeUp(n))
 	}

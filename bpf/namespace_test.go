@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enterNamespace puts the test, until it ends, into a network namespace of its
-// own. Its thread is never unlocked, so Go ends it with the test, and the
-// namespace with it.
+// enterNamespace moves the test into its own network namespace. Its thread is never unlocked, so Go
+// ends it with the test, and the namespace with it.
 func enterNamespace(tb testing.TB) netns.NsHandle {
 	tb.Helper()
 	requireRoot(tb)
@@ -22,7 +21,7 @@ func enterNamespace(tb testing.TB) netns.NsHandle {
 	return newNamespace(tb)
 }
 
-// newNamespace makes one more, and enters it: the caller owns its thread.
+// newNamespace creates another namespace and enters it. The caller must own its thread.
 func newNamespace(tb testing.TB) netns.NsHandle {
 	tb.Helper()
 	ns, err := netns.New()
@@ -42,7 +41,7 @@ type cable struct {
 	peerAddr unix.SockaddrLinklayer
 }
 
-// connect puts the test into a new namespace with one end of a cable.
+// connect moves the test into a new namespace that has one end of a cable.
 func connect(tb testing.TB) *cable {
 	tb.Helper()
 	requireRoot(tb)
@@ -66,7 +65,7 @@ func connect(tb testing.TB) *cable {
 	c.ifindex = c.here.Attrs().Index
 	must("set eth0 up", netlink.LinkSetUp(c.here))
 
-	// The peer comes up last: it can send at once.
+	// The peer is set up last, because it can send immediately.
 	must("enter peer's namespace", netns.Set(c.peer))
 	peer, err := netlink.LinkByName("eth0")
 	must("find peer's eth0", err)
@@ -82,7 +81,7 @@ func connect(tb testing.TB) *cable {
 	return c
 }
 
-// peerLink is the peer's end, for one who is in its namespace.
+// peerLink returns the peer's end. It must be called in the peer's namespace.
 func (c *cable) peerLink(tb testing.TB) netlink.Link {
 	tb.Helper()
 	l, err := netlink.LinkByIndex(c.peerAddr.Ifindex)
@@ -109,7 +108,7 @@ func (c *cable) inPeer(tb testing.TB, f func()) {
 	}
 }
 
-// send has the peer send a frame.
+// send sends a frame from the peer.
 func (c *cable) send(tb testing.TB, frame []byte) {
 	tb.Helper()
 	if err := unix.Sendto(c.socket, frame, 0, &c.peerAddr); err != nil {
@@ -117,7 +116,7 @@ func (c *cable) send(tb testing.TB, frame []byte) {
 	}
 }
 
-// answers has the peer ask for an address of this end until it is answered.
+// answers makes the peer send requests for an address of this end until it receives an answer.
 func (c *cable) answers(tb testing.TB, spa, tpa netip.Addr) {
 	tb.Helper()
 	const tries = 300

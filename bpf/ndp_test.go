@@ -18,7 +18,7 @@ var (
 	allNodes = netip.MustParseAddr("ff02::1")
 )
 
-// ndpFrame is a frame to be sent. Its checksum is left out.
+// ndpFrame describes a frame. Its checksum is not set.
 type ndpFrame struct {
 	source   MAC // of the Ethernet frame
 	tags     []vlanTag
@@ -28,16 +28,16 @@ type ndpFrame struct {
 	flags    byte
 	target   netip.Addr
 	options  []byte
-	change   func(packet []byte) // from its IPv6 header on
+	change   func(packet []byte) // changes the packet from its IPv6 header on
 }
 
-// extension is a header before ICMPv6. What it leaves out is 6 bytes of PadN.
+// extension is an extension header before ICMPv6. Its default body is 6 bytes of PadN.
 type extension struct {
 	typ  byte
 	body []byte // from its third byte on
 }
 
-// solicitedNode is the group of an address.
+// solicitedNode returns the solicited-node multicast address of an address.
 func solicitedNode(addr netip.Addr) netip.Addr {
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
 	a := addr.As16()
@@ -45,7 +45,7 @@ func solicitedNode(addr netip.Addr) netip.Addr {
 	return netip.AddrFrom16(group)
 }
 
-// option is one whose body is filled up to the next multiple of 8.
+// option returns an option whose body is padded to a multiple of 8 bytes.
 func option(typ byte, body ...byte) []byte {
 	size := (2 + len(body) + 7) / 8
 	return append(append([]byte{typ, byte(size)}, body...), make([]byte, size*8-2-len(body))...)
@@ -86,7 +86,7 @@ func (f ndpFrame) bytes() []byte {
 	return append(b, packet...)
 }
 
-// solicitation asks for an address as a host does that has one itself.
+// solicitation returns a solicitation from a host that has an address itself.
 func solicitation(mac MAC, from, target netip.Addr) []byte {
 	return ndpFrame{
 		source: mac, from: from, to: solicitedNode(target),
@@ -94,7 +94,8 @@ func solicitation(mac MAC, from, target netip.Addr) []byte {
 	}.bytes()
 }
 
-// advertisement gives an address to whoever asked, or to all if nobody did.
+// advertisement returns an advertisement of an address. It is multicast unless the Solicited flag
+// is set.
 func advertisement(mac MAC, target netip.Addr, flags byte) []byte {
 	to := allNodes
 	if flags&ndSolicited != 0 {
@@ -168,7 +169,7 @@ func ndpCases() []frameCase {
 	}
 	cut := func(by int) []byte { b := ask.bytes(); return b[:len(b)-by] }
 	padded := func(f ndpFrame, padding ...byte) []byte { return append(f.bytes(), padding...) }
-	// As if the IPv6 header said so of a message that is there in full.
+	// The IPv6 header contains this length, but the message is complete.
 	payloadLength := func(f ndpFrame, n byte) []byte { return changed(f, 5, n) }
 	const messageLen = ndLen + ndOptionLen
 	hopByHop, destination := extension{typ: protocolHopOpts}, extension{typ: protocolDstOpts}
@@ -402,8 +403,8 @@ func TestFrameInPiecesIsRead(t *testing.T) {
 		a, err := attach(o, c.ifindex)
 		attached(t, a, err)
 
-		// A packet socket puts what is longer than a page into fragments, all
-		// but the Ethernet header.
+		// A packet socket fragments packets that are longer than a page, except for the Ethernet
+		// header.
 		long := option(253, make([]byte, 255*8-2)...)
 		f := ndpFrame{
 			source: macA, from: addr6A, to: allNodes, typ: ndAdvertisement, flags: ndOverride, target: addr6A,
@@ -439,7 +440,7 @@ func TestLinuxSpeaksNDPAsItIsRead(t *testing.T) {
 			for {
 				ev := o.await(t)
 				if ev.Addr != addr {
-					continue // such as its link-local address
+					continue // for example its link-local address
 				}
 				if ev.Kind != kind || ev.SHA != mac || ev.Source != mac || ev.NoOverride || ev.Protocol != NDP {
 					t.Errorf("got %+v, want that %s is %s by %s", ev, addr, kind, mac)
@@ -456,13 +457,14 @@ func TestLinuxSpeaksNDPAsItIsRead(t *testing.T) {
 		})
 		want(Used, addr6B)
 
-		// Another address: this end knows the first one now, and need not ask.
+		// Use another address: this end already has the first one in its neighbour table and need
+		// not resolve it.
 		other := netip.MustParseAddr("2001:db8::4")
 		c.inPeer(t, func() { add(c.peerLink(t), other, unix.IFA_F_NODAD) })
 		sendTo(t, other)
 		want(Answered, other)
 
-		// Once duplicate address detection is over, it announces.
+		// After duplicate address detection, the kernel announces the address.
 		addr := netip.MustParseAddr("2001:db8::3")
 		c.inPeer(t, func() {
 			if err := os.WriteFile("/proc/sys/net/ipv6/conf/eth0/ndisc_notify", []byte("1"), 0); err != nil {
@@ -482,7 +484,7 @@ func TestLinuxSpeaksNDPAsItIsRead(t *testing.T) {
 	})
 }
 
-// sendTo sends a byte by UDP.
+// sendTo sends one byte by UDP.
 func sendTo(tb testing.TB, addr netip.Addr) {
 	tb.Helper()
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-const loopback = 1 // the interface on which BPF_PROG_TEST_RUN has frames come in
+const loopback = 1 // the interface by which frames of BPF_PROG_TEST_RUN enter
 
 // age moves the start of a binding's period into the past.
 func (o *Observer) age(tb testing.TB, sha MAC, addr netip.Addr, by time.Duration) {
@@ -24,14 +24,14 @@ func (o *Observer) age(tb testing.TB, sha MAC, addr netip.Addr, by time.Duration
 	if err := o.objects.Bindings.Lookup(&key, &told); err != nil {
 		tb.Fatal("look up binding: ", err)
 	}
-	// A whole number of its 256 ns keeps the bits of the kinds.
+	// Subtracting a multiple of 256 ns keeps the bits of the kinds.
 	told.Period -= uint64(by) &^ 0xff
 	if err := o.objects.Bindings.Put(&key, &told); err != nil {
 		tb.Fatal("change binding: ", err)
 	}
 }
 
-// wantTold runs a frame that has to be told, and gives its event.
+// wantTold runs a frame that must be reported, and returns its event.
 func (o *Observer) wantTold(tb testing.TB, frame []byte) Event {
 	tb.Helper()
 	if got := o.runFor(tb, frame); got != ResultEvent {
@@ -44,7 +44,7 @@ func (o *Observer) wantTold(tb testing.TB, frame []byte) Event {
 	return ev
 }
 
-// wantSilent runs a frame that has to be known.
+// wantSilent runs a frame that must not be reported.
 func (o *Observer) wantSilent(tb testing.TB, frame []byte) {
 	tb.Helper()
 	if got := o.runFor(tb, frame); got != ResultKnown {
@@ -157,7 +157,7 @@ func TestBindingsDifferByAddressMACsAndVLAN(t *testing.T) {
 	for _, frame := range frames {
 		o.wantTold(t, frame)
 	}
-	for range 3 { // alternating as fast as it may
+	for range 3 { // alternating without a pause
 		for _, frame := range frames {
 			o.wantSilent(t, frame)
 		}
@@ -222,7 +222,7 @@ func TestWhatAFullRingLosesIsToldLater(t *testing.T) {
 	}
 }
 
-// wantSilentButFull is wantSilent with a ring that has events.
+// wantSilentButFull is like wantSilent, but the ring contains events.
 func (o *Observer) wantSilentButFull(tb testing.TB, frame []byte) {
 	tb.Helper()
 	if got := o.runFor(tb, frame); got != ResultKnown {
@@ -244,7 +244,7 @@ func TestCPUsThatRaceTellEachKindOnce(t *testing.T) {
 	})
 }
 
-// testRace runs frames of one binding, each of another kind, on all CPUs.
+// testRace runs frames of one binding, each of a different kind, on all CPUs.
 func testRace(t *testing.T, addr netip.Addr, frames ...[]byte) {
 	o := newObserver(t)
 	const runners, rounds = 4, 500
@@ -274,7 +274,7 @@ func testRace(t *testing.T, addr netip.Addr, frames ...[]byte) {
 		if len(told) != len(frames) || events != len(frames) {
 			t.Errorf("round %d: got events %v, want one of each of %d kinds", round, told, len(frames))
 		}
-		// A new period, and at times a new binding.
+		// Start a new period, and every second time a new binding.
 		if round%2 == 0 {
 			o.age(t, macA, addr, 30*time.Second)
 		} else if err := o.Forget(loopback, 0, 0, addr, macA, macA); err != nil {
@@ -339,7 +339,7 @@ func TestReadAllocatesNothing(t *testing.T) {
 	o := newObserver(t)
 	addr := netip.MustParseAddr("198.51.100.1")
 	const events = 100
-	for range events + 1 { // AllocsPerRun runs once more
+	for range events + 1 { // AllocsPerRun calls it once more
 		o.run(t, request(macA, addr, addrB))
 		addr = addr.Next()
 	}

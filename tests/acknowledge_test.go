@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// post posts a body to the API and wants it taken.
+// post posts a body to the API, which must accept it.
 func (l *lab) post(path, body string) {
 	l.t.Helper()
 	req, err := http.NewRequestWithContext(l.t.Context(), http.MethodPost, netlab.Server+path, strings.NewReader(body))
@@ -32,7 +32,7 @@ func (l *lab) post(path, body string) {
 	}
 }
 
-// says runs ipwitness, which must succeed, and gives what it said.
+// says runs ipwitness, which must succeed, and returns its output.
 func (l *lab) says(args ...string) string {
 	l.t.Helper()
 	said, err := l.at.Output(l.at.Command(binary, args...))
@@ -85,7 +85,7 @@ func TestAcknowledgedConflictIsSilentUntilItIsAnother(t *testing.T) {
 		t.Error("ipwitness_conflict_info: got one, want none while it is acknowledged")
 	}
 
-	l.pod("c", addr+"/32") // somebody else
+	l.pod("c", addr+"/32") // another owner
 	await("the third owner to end it", confirmed(3, false))
 	refused(t, l.Host, 2, "conflicts", "--exit-code")
 
@@ -104,7 +104,7 @@ func TestAcknowledgedConflictIsSilentUntilItIsAnother(t *testing.T) {
 	if ack := l.only(addr).GetAcknowledgement(); ack != nil {
 		t.Errorf("acknowledgement of what is over: got %v, want none", ack)
 	}
-	l.assign("b", addr+"/32") // it was there, but in another episode
+	l.assign("b", addr+"/32") // part of an earlier episode
 	if c := await("the recurrence to be confirmed", confirmed(2, false)); c.GetEpisode() != 2 {
 		t.Errorf("episode: got %d, want 2", c.GetEpisode())
 	}

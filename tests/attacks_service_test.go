@@ -173,7 +173,7 @@ func (l *liar) send(m *ipwitnessv1.ReportRequest) uint64 {
 	return l.last
 }
 
-// answer sends what the aggregator asked for, but nothing before the hello.
+// answer sends an answer to the aggregator, but nothing before the hello.
 func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
 	l.mu.Lock()
 	begun := l.last > 0
@@ -183,7 +183,7 @@ func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
 	}
 }
 
-// say sends a message and returns the aggregator's verdict on it.
+// say sends a message and returns the aggregator's response to it.
 func (l *liar) say(m *ipwitnessv1.ReportRequest) error {
 	n := l.send(m)
 	for {
@@ -284,8 +284,8 @@ func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 	return m
 }
 
-// The commands that a person runs after an attack was reported: all output about the report
-// of a stolen token, and the plan made from it, run in a real shell.
+// A stolen token reports names that contain commands. All commands that ipwitness then prints, and
+// the plan that it makes, are run in a real shell and must not execute them.
 func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
@@ -548,7 +548,7 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 	defer fleet.Stop()
 	c.wantFleet(fleet)
 	before := c.peak()
-	// With a window that grows, the client may take the whole state though nobody reads it.
+	// With a growing window, the client could receive the complete state without reading it.
 	client := ipwitnessv1.NewWitnessServiceClient(dialGRPC(t, c.Host, grpcServer, grpc.WithStaticStreamWindowSize(64<<10)))
 	var refused error
 	var open []ipwitnessv1.WitnessService_WatchOwnersClient

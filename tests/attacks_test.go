@@ -101,7 +101,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 				}
 				effect := "its entry of the victim becomes the attacker's choice"
 				if a.incomplete {
-					// Isolated ports keep the victim from answering in time.
+					// Port isolation keeps the victim from answering in time.
 					l.sh("ip link set vvictim type bridge_slave isolated on", "ip link set vasker type bridge_slave isolated on")
 					effect = "asks, and believes who answers first"
 				}
@@ -127,7 +127,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 			}
 			l.wantOnlyPlanted()
 
-			// The bridge now sends the attacker the frames that are for the victim.
+			// The bridge now forwards frames for the victim to the attacker.
 			l.sh("ip -n asker neigh flush all")
 			l.arp("attacker", 1, victimMAC.String(), "10.244.0.7", "10.244.0.7")
 			wait.Until(t, "the bridge to take the attacker's port for the victim's", func() bool {
@@ -222,7 +222,7 @@ func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T)
 		situations.WantApplied(t, l.explain(addr), rule)
 	}
 
-	// The conflict ends with the address, because nobody is deceived any more.
+	// The conflict ends when the address is removed, because no host is deceived any more.
 	l.sh("ip -n holder addr del 10.244.0.18/24 dev eth0")
 	l.awaitFindings("address-spoofed 10.244.0.7", "address-spoofed fd00:10:244::7")
 	// When the pod stops, the conflict ends with the pod's port.

@@ -14,7 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// findings lists findings, by the query of the REST path.
+// findings lists the findings that match a query string of the REST API.
 func (l *lab) findings(query string) []*ipwitnessv1.Finding {
 	l.t.Helper()
 	var m ipwitnessv1.ListFindingsResponse
@@ -24,7 +24,7 @@ func (l *lab) findings(query string) []*ipwitnessv1.Finding {
 	return m.GetFindings()
 }
 
-// awaitFindings waits until there are exactly these findings, each KIND ADDRESS.
+// awaitFindings waits until the findings are exactly these, each given as KIND ADDRESS.
 func (l *lab) awaitFindings(want ...string) []*ipwitnessv1.Finding {
 	l.t.Helper()
 	slices.Sort(want)
@@ -46,7 +46,7 @@ func (l *lab) awaitFindings(want ...string) []*ipwitnessv1.Finding {
 	return got
 }
 
-// found follows findings:watch and keeps what was ever found.
+// found follows findings:watch and keeps every finding that it received.
 type found struct {
 	mu    sync.Mutex
 	kinds []string
@@ -78,8 +78,8 @@ func (f *found) all() []string {
 	return slices.Clone(f.kinds)
 }
 
-// small is a network of kindnet's kind with room for five pods. A plan looks into all
-// namespaces with processes: no other test may have its range.
+// small is a kindnet network with room for five pods. A plan covers all namespaces that have
+// processes, so no other test may use this range.
 const small = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"mtu":1500,
 	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"198.18.78.0/29"}]]}}]}`
 
@@ -123,7 +123,7 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 				}
 			}
 			l.awaitFindings(want...)
-			// The finding about the pool is made anew a few times a second at most.
+			// The finding about the pool is updated only a few times a second.
 			wait.Until(t, "the loss to have all addresses at risk", func() bool {
 				lost := l.findings("?kind=ipam-state-lost")
 				return len(lost) == 1 && len(lost[0].GetAddresses()) == pods
@@ -137,8 +137,8 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 				t.Errorf("conflicts: got %v, want none yet", got)
 			}
 
-			// The plan, as a person would run it; then nothing is wrong any more, and
-			// the next pods have addresses of their own.
+			// Run the plan as an operator would. Afterwards there are no findings, and new pods get
+			// addresses of their own.
 			plan, err := l.Stdout(l.Command(binary, "audit", "--fix-plan"))
 			if err != nil {
 				t.Fatal(err)
@@ -147,7 +147,7 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 			if err := os.WriteFile(script, []byte(plan), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // it can run twice
+			for range 2 { // the plan is idempotent
 				if out, err := l.Output(l.Command("sh", "/run/plan.sh", "node", "node1")); err != nil {
 					t.Fatalf("%v\n%s\n%s", err, out, plan)
 				}
@@ -168,13 +168,13 @@ func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
 	}
 }
 
-// emptied deletes all that is in a directory.
+// emptied deletes the contents of a directory.
 func emptied(l *lab, dir string) error {
 	_, err := l.Output(l.Command("sh", "-c", "rm -rf "+dir+"/*"))
 	return err
 }
 
-// replaced puts an empty directory in the place of one, as a restore does.
+// replaced replaces a directory with an empty one, as a restore does.
 func replaced(dir string) error {
 	if err := os.Mkdir(dir+".new", 0o755); err != nil {
 		return err
@@ -182,12 +182,12 @@ func replaced(dir string) error {
 	if err := os.Rename(dir, dir+".old"); err != nil {
 		return err
 	}
-	// Out of the way: all that is beside it is a network's, too.
+	// Remove the old directory: every directory beside it counts as a network.
 	defer func() { _ = os.RemoveAll(dir + ".old") }()
 	return os.Rename(dir+".new", dir)
 }
 
-// awaitAllocations waits until so many allocations are known.
+// awaitAllocations waits until the aggregator knows n allocations.
 func (l *lab) awaitAllocations(n uint64) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("%d allocations", n), func() bool {
@@ -222,7 +222,7 @@ func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 				}
 			}
 			l.awaitAllocations(5)
-			l.plant() // a settle time later
+			l.plant() // takes as long as the settle time
 			if got := found.all(); len(got) != 0 {
 				t.Errorf("findings: got %q, want none ever", got)
 			}
@@ -246,10 +246,10 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 		}
 	}
 	l.awaitFindings("pool-exhaustion")
-	// Three pods end as in a crash: nobody tells CNI.
+	// Three pods end as in a crash, without a CNI DEL.
 	l.sh("ip netns del p0", "ip netns del p1", "ip netns del p2")
 	l.awaitFindings("leaked 198.18.78.2", "leaked 198.18.78.3", "leaked 198.18.78.4", "pool-exhaustion")
-	// The finding about the pool is made anew a few times a second at most.
+	// The finding about the pool is updated only a few times a second.
 	wait.Until(t, "all findings to say that 5 of 5 are given, 3 of them leaked", func() bool {
 		return !slices.ContainsFunc(l.findings(""), func(f *ipwitnessv1.Finding) bool {
 			p := f.GetPool()

@@ -12,8 +12,8 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// TestACaseIsJudgedWithoutAnAggregator runs the commands of docs/troubleshooting.md that make a
-// bug report, and judges the case in the root namespace, where nothing of the lab is.
+// TestACaseIsJudgedWithoutAnAggregator runs the commands of docs/troubleshooting.md that collect a
+// bug report, and judges the case in the root namespace, outside the lab.
 func TestACaseIsJudgedWithoutAnAggregator(t *testing.T) {
 	t.Parallel()
 	const addr = "10.244.0.7"

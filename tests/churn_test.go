@@ -13,16 +13,16 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// usage is what a process holds.
+// usage is the resources that a process uses.
 type usage struct {
-	descriptors int    // an open namespace would be one of them
-	namespaces  uint32 // that the agent follows
+	descriptors int    // including those of open namespaces
+	namespaces  uint32 // followed by the agent
 }
 
 func (l *lab) usage() usage {
 	l.t.Helper()
 	var u usage
-	// nsenter became the program.
+	// nsenter replaced itself by the agent, so this is the agent's process.
 	dir := fmt.Sprintf("/proc/%d", l.agent.Cmd.Process.Pid)
 	fds, err := os.ReadDir(dir + "/fd")
 	if err != nil {
@@ -33,15 +33,15 @@ func (l *lab) usage() usage {
 	return u
 }
 
-// awaitDescriptors waits until the agent has no more open files than it may have. Files that
-// are open for a moment are closed; a leak is not.
+// awaitDescriptors waits until the agent has at most the given number of open files. Files that are
+// open only briefly may exceed it for a moment; a leak exceeds it forever.
 func (l *lab) awaitDescriptors(most int) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("the agent to have at most %d open files", most), func() bool { return l.usage().descriptors <= most })
 }
 
-// churn makes and deletes pods by netlink, as fast as that goes. Each reuses
-// the address of the one before it at once.
+// churn creates and deletes pods by netlink as fast as possible. Each pod reuses the address of the
+// previous one immediately.
 func (l *lab) churn(from, to int) {
 	l.t.Helper()
 	for i := from; i < to; i++ {
@@ -62,7 +62,7 @@ func TestFiveHundredPodsComeAndGoWithImmediateReuse(t *testing.T) {
 	l.ports(0)
 	before := l.usage()
 
-	// True duplicates among them, one in each hundred.
+	// In each round, one pod in a hundred is a true duplicate.
 	for round := 1; round <= 4; round++ {
 		a, b := fmt.Sprintf("dup%da", round), fmt.Sprintf("dup%db", round)
 		addr := fmt.Sprintf("10.244.8.%d", round)
@@ -92,8 +92,9 @@ func TestAThousandLinksComeAndGo(t *testing.T) {
 			l.churn(0, 3)
 			l.ports(0)
 			before := l.usage()
-			// Pairs of which both ends stay on the host: two ports each. Half are
-			// renamed, half move to another namespace before they go.
+			// Both ends of these veth pairs stay on the host, so each pair has two ports. Half of
+			// the pairs are renamed, and half are moved to another namespace before they are
+			// deleted.
 			l.sh("ip netns add away")
 			away, err := l.Pod("away")
 			if err != nil {
@@ -128,7 +129,7 @@ func TestAThousandLinksComeAndGo(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// 20 pairs are left, of which ten have one end away.
+			// 20 pairs are left, and ten of them have one end in the other namespace.
 			l.ports(30)
 			l.sh("ip netns del away")
 			l.ports(20)
@@ -152,7 +153,7 @@ func TestAThousandLinksComeAndGo(t *testing.T) {
 	}
 }
 
-// wantNoFilters fails where a filter or clsact qdisc is left on the host.
+// wantNoFilters fails if a filter or clsact qdisc is left on the host.
 func (l *lab) wantNoFilters() {
 	l.t.Helper()
 	if out, err := l.Run("tc qdisc show"); err != nil || strings.Contains(out, "clsact") {
@@ -172,8 +173,8 @@ func TestTwoAgentsWithOneRunNetnsDoNotSeeEachOthersPods(t *testing.T) {
 	for name, l := range map[string]*lab{"one": first, "two": second} {
 		l.pod(name, "10.244.0.7/24")
 	}
-	// One address on two nodes that share no link is none of their business; each
-	// sees the pod of its own, and only that.
+	// The nodes share no link, so one address on both is not a conflict. Each node sees only its
+	// own pod.
 	for name, l := range map[string]*lab{"one": first, "two": second} {
 		l.awaitOwner("10.244.0.7", name)
 		l.plantAs("plant" + name)
@@ -204,7 +205,7 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	// change adds (+) and deletes (-) addresses, so many times.
+	// change adds (+) and deletes (-) addresses the given number of times.
 	change := func(times int, changes ...string) {
 		t.Helper()
 		err := a.Do(func() error {
@@ -235,15 +236,15 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 	}
 
 	l.signal(syscall.SIGSTOP)
-	change(1, "+10.50.0.1/32")                       // is heard
+	change(1, "+10.50.0.1/32")                       // the agent receives this change
 	change(30_000, "+10.60.0.1/32", "-10.60.0.1/32") // fills the socket
-	change(1, "-10.50.0.1/32")                       // is lost
+	change(1, "-10.50.0.1/32")                       // the agent misses this change
 	l.sh("ip link del vb", "ip link add vb type veth peer name eth0 netns b", "ip link set vb up", "ip -n b link set eth0 up")
 	l.assign("b", "10.40.0.2/24")
-	l.sh("ip netns del c") // and what a whole namespace says, and that of the next one
+	l.sh("ip netns del c") // the agent also misses the changes of a whole namespace, and of the next one
 	l.pod("d", "10.40.0.3/24")
 	l.signal(syscall.SIGCONT)
-	for i := range 8 { // while the backlog is read
+	for i := range 8 { // while the agent reads the backlog
 		change(1, fmt.Sprintf("+10.51.0.%d/32", i+1))
 	}
 

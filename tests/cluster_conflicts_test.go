@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// The pods of a cluster: one name everywhere, as on real nodes.
+// The networks of the pods. They have the same name on all nodes, as on real nodes.
 var (
 	podsByPTP    = strings.Replace(netlab.PTP, "kindnet", "pods", 1)
 	podsByBridge = strings.Replace(netlab.Bridge, "cbr0", "pods", 1)
@@ -23,15 +23,15 @@ const confirmed = ipwitnessv1.Conflict_CONFIRMED
 func TestT3PodsOfTwoNodesWithOneAddress(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
-	// Each node's IPAM believes that the address is its own to give. No wire
-	// joins the nodes, and no frame tells.
+	// The IPAM of each node allocates the address. No link joins the nodes, so no frame shows the
+	// conflict.
 	addr := podAddress(1)
 	add(t, c.nodes[0].cni(podsByPTP), "web")
 	c.awaitOwners(addr, 1)
 	add(t, c.nodes[1].cni(podsByPTP), "db")
 	c.wantConflict(addr, confirmed, "assigned-twice", "default/db | default/web", "NETWORK pods",
 		"pod default/web", "pod default/db", "node node1", "node node2")
-	// The gateway address stands on both nodes, but it is no pod's.
+	// Both nodes also have the gateway address, but it belongs to no pod.
 	c.wantHolders(map[string][]string{
 		addr:         {"node1/default/web", "node2/default/db"},
 		"10.244.0.1": {"node1/node1", "node2/node2"},
@@ -56,7 +56,7 @@ func TestT3DeclaredNetwork(t *testing.T) {
 			"network namespace p1", "network namespace p2", "node node1", "node node2")
 	}
 	c.plant()
-	c.wantNone("10.245.0.7") // in no network: another address on each node
+	c.wantNone("10.245.0.7") // in no declared network: each node has a different address
 	c.wantActive("10.244.3.7 CONFIRMED", "fd00:10:244::7 CONFIRMED")
 	c.row("T3-declared", "10.244.3.7", "assigned-twice")
 }
@@ -66,7 +66,7 @@ func TestT4MacvlanPodsOfTwoNodesOnOneLAN(t *testing.T) {
 	c := newCluster(t, 2)
 	c.shared()
 	const addr = "192.0.2.100"
-	// Where the reservation is lost, each node gives the first address.
+	// Without the reservation, each node allocates the first address.
 	for i, n := range c.nodes {
 		add(t, n.macvlan(), fmt.Sprintf("p%d", i+1))
 	}
@@ -78,7 +78,7 @@ func TestT4MacvlanPodsOfTwoNodesOnOneLAN(t *testing.T) {
 		c.evidence(addr, pod, "ASSIGNED "+n.name+"/net1", "ANNOUNCED "+c.nodes[1-i].name+"/eth0")
 	}
 	c.plant()
-	c.wantActive(addr + " CONFIRMED") // one for the LAN, not one for each end of it
+	c.wantActive(addr + " CONFIRMED") // one conflict for the LAN, not one for each node
 	c.row("T4-nodes", addr, "assigned-twice")
 
 	c.nodes[0].sh("ip netns del p1")
@@ -89,7 +89,7 @@ func TestT4MacvlanPodsOfTwoNodesOnOneLAN(t *testing.T) {
 func TestT5TwoNodesWithOneRangeOfPodAddresses(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
-	// As containerd's 10-containerd-net.conflist has it on every node.
+	// The same configuration as containerd's 10-containerd-net.conflist, on every node.
 	for i, n := range c.nodes {
 		add(t, n.cni(podsByBridge), fmt.Sprintf("web%d", i+1), fmt.Sprintf("db%d", i+1))
 	}
@@ -99,7 +99,7 @@ func TestT5TwoNodesWithOneRangeOfPodAddresses(t *testing.T) {
 	for i, n := range c.nodes {
 		pod := fmt.Sprintf("web%d", i+1)
 		n.ports(2)
-		n.announce(pod, podAddress(1)) // the plugin may have been too soon for the observer
+		n.announce(pod, podAddress(1)) // the plugin's own announcement may have preceded the observer
 		c.evidence(podAddress(1), pod, "ASSIGNED eth0", "ANNOUNCED")
 	}
 	c.plant()
@@ -121,8 +121,8 @@ func TestT5GatewayAddressInADeclaredNetwork(t *testing.T) {
 	c.row("T5-gateway", "10.244.0.1", "split-brain")
 }
 
-// wantGrace fails where the conflict of an address was not told as suspected
-// first, or was confirmed sooner after its detection than that.
+// wantGrace fails if the conflict of an address was not reported as suspected first, or was
+// confirmed before the grace period had passed.
 func (l *lab) wantGrace(addr string, grace time.Duration) {
 	l.t.Helper()
 	c := l.only(addr)
@@ -142,7 +142,8 @@ func (l *lab) wantCause(addr, cause string) {
 	}
 }
 
-// apart keeps two ports of the switch from each other; all others hear both.
+// apart isolates two ports of the switch from each other. All other ports receive the frames of
+// both.
 func (n *lan) apart(ports ...string) {
 	n.t.Helper()
 	for _, port := range ports {
@@ -157,8 +158,8 @@ func TestT7MachineOutsideThatOnlyAnotherNodeSees(t *testing.T) {
 	add(t, c.nodes[0].macvlan(), "web")
 	const addr = "192.0.2.100"
 	c.awaitOwners(addr, 1)
-	// The switch keeps the machine's frames from node1: storm control, a private
-	// VLAN, or one cable that is broken.
+	// The switch does not forward the machine's frames to node1, as with storm control, a private
+	// VLAN or a broken cable.
 	out.machine("thief", "02:00:00:00:00:99")
 	out.apart("port1", "vthief")
 	out.assign("thief", addr+"/24")
@@ -194,7 +195,8 @@ func TestT8VirtualAddressStaysOnTwoNodes(t *testing.T) {
 	c := newCluster(t, 2, "--handover-grace", "2s")
 	c.shared()
 	const vip = "192.0.2.50"
-	// keepalived that does not hear its peer: it has the address, and says so.
+	// keepalived that does not receive its peer's advertisements takes the address and announces
+	// it.
 	for _, n := range c.nodes {
 		n.sh("ip addr add " + vip + "/32 dev eth0")
 		n.announce("/eth0", vip)
@@ -217,7 +219,7 @@ func TestT8TwoSpeakersAnnounceOneAddress(t *testing.T) {
 	c := newCluster(t, 2, "--handover-grace", "2s")
 	c.shared()
 	const vip = "192.0.2.50"
-	// MetalLB: no interface has the address, a process answers for it.
+	// MetalLB: no interface has the address, but a process answers for it.
 	wait.Until(t, vip+" to be confirmed", func() bool {
 		for _, n := range c.nodes {
 			n.announce("/eth0", vip)

@@ -29,7 +29,7 @@ func TestL2PodMovesToAnotherNode(t *testing.T) {
 		}
 		add(t, two, "web-0")
 	}
-	// As fast as it goes: its end here may be heard after its beginning there.
+	// Without a pause, so that the end on one node may be reported after the start on the other.
 	for n := range 3 {
 		move(podAddress(n+1), false)
 		if err := two.Delete("web-0"); err != nil {
@@ -55,13 +55,14 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 	add(t, two.cni(podsByPTP), "web-1")
 	c.wantConflict(addr, ipwitnessv1.Conflict_SUSPECTED, "assigned-twice", "default/web-0 | default/web-1", "NETWORK pods",
 		"which is disconnected")
-	// Nobody can read again what it has: silence neither confirms nor resolves.
+	// The node is disconnected, so its state cannot be read again: silence neither confirms nor
+	// resolves a conflict.
 	two.plantNext()
 	c.wantActive(addr + " SUSPECTED")
 	c.wantConfirmed()
 	c.row("L2-unheard", addr, "node-unheard")
 
-	// It is heard again, and the pod is gone.
+	// The node reports again, without the pod.
 	one.sh("ip netns del web-0")
 	one.witness(one.args...)
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
@@ -71,7 +72,7 @@ func TestL2PodMovesAwayFromANodeThatIsSilent(t *testing.T) {
 
 func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2, "--node-timeout", "20s") // longer than a pod takes on a busy machine
+	c := newCluster(t, 2, "--node-timeout", "20s") // longer than a pod takes to start on a busy machine
 	one, two := c.nodes[0], c.nodes[1]
 	addr := podAddress(1)
 	add(t, one.cni(podsByPTP), "web-0")
@@ -87,22 +88,23 @@ func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 // vrrp is the MAC of the VRRP router 51 (RFC 9568, section 7.3).
 const vrrp = "00:00:5e:00:01:33"
 
-// router makes the interface that keepalived makes with use_vmac: a macvlan with
-// the virtual router's MAC, in the pod, or on the host itself where none is named.
+// router creates the interface that keepalived creates with use_vmac: a macvlan with the MAC of the
+// virtual router, in the pod, or on the host if pod is empty.
 func (l *lab) router(pod string) {
 	l.t.Helper()
 	in := ""
 	if pod != "" {
 		in = " -n " + pod
 	}
-	// Without a link-local address (RFC 9568, section 7.4): both would make the same.
+	// Without link-local addresses (RFC 9568, section 7.4), because both routers would generate the
+	// same one.
 	l.sh(fmt.Sprintf("ip%s link add vrrp.51 link eth0 address %s type macvlan mode private", in, vrrp),
 		fmt.Sprintf("ip%s link set vrrp.51 addrgenmode none", in), fmt.Sprintf("ip%s link set vrrp.51 up", in))
 }
 
 func TestL6VirtualRouterOnTwoNodesChangesHands(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2, "--handover-grace", "1h") // however busy the machine is
+	c := newCluster(t, 2, "--handover-grace", "1h") // longer than the test takes on a busy machine
 	c.shared()
 	const vip = "192.0.2.50"
 	one, two := c.nodes[0], c.nodes[1]
@@ -116,7 +118,7 @@ func TestL6VirtualRouterOnTwoNodesChangesHands(t *testing.T) {
 		c.seen(vip, other.name+"/eth0")
 	}
 	take(one, two)
-	// The backup did not hear an advertisement in time: for a moment both are master.
+	// The backup missed advertisements: for a moment both routers are master.
 	take(two, one)
 	one.announce("/vrrp.51", vip)
 	one.sh("ip addr del " + vip + "/32 dev vrrp.51")
@@ -150,7 +152,7 @@ func TestL6VirtualRouterOutsideChangesHands(t *testing.T) {
 
 func TestL7VirtualAddressChangesHands(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 2, "--handover-grace", "1h") // however busy the machine is
+	c := newCluster(t, 2, "--handover-grace", "1h") // longer than the test takes on a busy machine
 	c.shared()
 	const vip = "192.0.2.50"
 	one, two := c.nodes[0], c.nodes[1]
@@ -160,12 +162,12 @@ func TestL7VirtualAddressChangesHands(t *testing.T) {
 		n.announce("/eth0", vip)
 		c.evidence(vip, n.name, "ASSIGNED eth0", "ANNOUNCED "+other.name+"/eth0")
 	}
-	// kube-vip: the new leader takes the address before the old one lets it go.
+	// kube-vip: the new leader takes the address before the old leader releases it.
 	take(one, two)
 	take(two, one)
 	c.watch.await("it to be suspected", inState(vip, ipwitnessv1.Conflict_SUSPECTED))
 	one.announce("/eth0", vip)
-	c.plant() // a settle time makes no conflict of it
+	c.plant() // the handover is no conflict after the settle time
 	if got := c.only(vip).GetState(); got != ipwitnessv1.Conflict_SUSPECTED {
 		t.Errorf("state within the grace: got %s, want SUSPECTED", got)
 	}
@@ -182,10 +184,10 @@ func TestL7AnnouncedAddressChangesHands(t *testing.T) {
 	c.shared()
 	const vip = "192.0.2.50"
 	one, two := c.nodes[0], c.nodes[1]
-	// MetalLB: nobody has the address, one speaker announces it.
+	// MetalLB: no interface has the address, and one speaker announces it.
 	one.announce("/eth0", vip)
 	c.evidence(vip, "node1", "ANNOUNCED node2/eth0")
-	// The new one does, too, before the old one stops.
+	// The new speaker announces it before the old one stops.
 	wait.Until(t, vip+" to be suspected", func() bool {
 		two.announce("/eth0", vip)
 		one.announce("/eth0", vip)
@@ -226,7 +228,7 @@ func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 	c.wantNone("169.254.169.2", "fe80::1")
 	c.row("L9-nodes", "169.254.169.2", "link-local")
 
-	// What a wire shows is there: now one of them does use it on the LAN.
+	// Frames are evidence of use: one of the nodes now uses the address on the LAN.
 	wait.Until(t, "169.254.169.2 to be confirmed", func() bool {
 		c.nodes[1].announce("/br-ex", "169.254.169.2")
 		return inState("169.254.169.2", confirmed)(c.watch.all())
@@ -239,10 +241,10 @@ func TestL9LinkLocalAddressThatEveryNodeHas(t *testing.T) {
 
 const (
 	dockerAddress = "172.17.0.2"
-	dockerMAC     = "02:42:ac:11:00:02" // of that address, on every node
+	dockerMAC     = "02:42:ac:11:00:02" // derived from dockerAddress, and the same on every node
 )
 
-// docker has every node run a container, as docker does.
+// docker makes every node run a container, as docker does.
 func (c *cluster) docker() {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -272,7 +274,8 @@ func TestL10FrameOfAContainerGetsOutOfItsNode(t *testing.T) {
 	c := newCluster(t, 2)
 	c.shared()
 	c.docker()
-	// It enters another node, where a container has that MAC and that address, too.
+	// A frame with this MAC and address reaches another node, which has a container with the same
+	// ones.
 	sha, _ := net.ParseMAC(dockerMAC)
 	a := netip.MustParseAddr(dockerAddress)
 	for i, n := range c.nodes {
@@ -292,8 +295,8 @@ func TestL17OneAddressOnTwoLANs(t *testing.T) {
 		out.join(n, "192.0.2.1/24")
 		n.ports(1)
 		add(t, n.macvlan(), fmt.Sprintf("p%d", i+1))
-		// Everywhere there is a router with this MAC, and a container with that one,
-		// which the other node has, too.
+		// Both LANs have a router with the virtual router's MAC, and a device with the MAC of a
+		// container that the other node has, too.
 		out.machine("router", vrrp, "192.0.2.254/24")
 		out.announce("router", "192.0.2.254")
 		c.seen("192.0.2.254", n.name+"/eth0")
@@ -374,8 +377,8 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 
 func TestL18TwoClustersOnOneLAN(t *testing.T) {
 	t.Parallel()
-	// Two kind clusters of one machine: each with an aggregator, a node, and the
-	// same addresses for its pods.
+	// Two kind clusters on one machine. Each has an aggregator and a node, and their pods use the
+	// same addresses.
 	const addr = "10.244.0.7"
 	out := newLAN(t)
 	var all []*cluster
@@ -409,7 +412,7 @@ func TestL18TwoClustersOnOneLAN(t *testing.T) {
 
 func TestL18TwoNodesOfOneMachine(t *testing.T) {
 	t.Parallel()
-	// Two kind nodes: one kernel, and one /run/netns that both agents read.
+	// Two kind nodes that share a kernel and /run/netns, which both agents read.
 	c := newAggregator(t, "--network", "pods=10.244.0.0/16")
 	one := newHost(t)
 	two, err := one.Beside()
@@ -430,7 +433,7 @@ func TestL18TwoNodesOfOneMachine(t *testing.T) {
 	c.wantHolders(map[string][]string{
 		"10.244.1.2": {"worker1/p1"}, "10.244.2.2": {"worker2/p2"}, "192.0.2.1": {"worker1/worker1"}, "192.0.2.2": {"worker2/worker2"},
 	})
-	// What is held twice there is held twice.
+	// An address that two pods really have is reported as a duplicate.
 	c.nodes[1].pod("p3", "10.244.1.2/32")
 	c.wantConflict("10.244.1.2", confirmed, "assigned-twice", "p1 | p3", "NETWORK pods", "node worker1", "node worker2")
 }
@@ -464,8 +467,8 @@ func TestL20MachineThatMovesBetweenNodes(t *testing.T) {
 	out.announce("vm", addr)
 	c.evidence(addr, "", "ANNOUNCED node1/eth0", "ANNOUNCED node2/eth0")
 	want("node1/" + mac)
-	// From a host that has no agent to one that has, and on to the next: it keeps
-	// its MAC and its address, and announces itself at once.
+	// The virtual machine migrates from a host without an agent to one that has an agent, and on to
+	// the next. It keeps its MAC and its address, and announces itself immediately.
 	out.sh("ip netns del vm")
 	for i, n := range c.nodes {
 		if err := n.Namespace("vm"); err != nil {
@@ -478,7 +481,7 @@ func TestL20MachineThatMovesBetweenNodes(t *testing.T) {
 		want(n.name + "/vm")
 		if i == 0 {
 			n.sh("ip netns del vm")
-			c.awaitOwners(addr, 0) // on a busy machine its end is heard late
+			c.awaitOwners(addr, 0) // on a busy machine the end is reported late
 		}
 	}
 	c.wantOnlyPlanted()

@@ -14,17 +14,17 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// cluster is an aggregator on a machine of its own, and nodes that report to it.
-// Its own lab is the aggregator's machine, where queries are made.
+// cluster is an aggregator on its own machine, and nodes that report to it. The embedded lab is the
+// aggregator's machine, where queries run.
 type cluster struct {
 	*lab
 	nodes  []*lab
-	flags  []string // of the aggregator
-	cables int      // to nodes
+	flags  []string // flags of the aggregator
+	cables int      // number of cables to nodes
 }
 
-// newCluster starts an aggregator and so many nodes, called node1 and so on,
-// each with its agent, and waits until they are heard from.
+// newCluster starts an aggregator and the given number of nodes, called node1 and so on, each with
+// its agent, and waits until they are connected.
 func newCluster(t *testing.T, nodes int, args ...string) *cluster {
 	t.Helper()
 	c := newAggregator(t, args...)
@@ -35,7 +35,7 @@ func newCluster(t *testing.T, nodes int, args ...string) *cluster {
 	return c
 }
 
-// newAggregator starts an aggregator that no agent reports to yet.
+// newAggregator starts an aggregator without agents.
 func newAggregator(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	h := newHost(t)
@@ -54,11 +54,11 @@ func (c *cluster) serve() {
 		c.t.Fatal(err)
 	}
 	killed(c.t, "the aggregator", p)
-	// All nodes ask the new one from now on.
+	// The labs of all nodes query the new aggregator from now on.
 	c.program, c.watch = p, watchConflicts(c.t, p)
 }
 
-// addNode makes a node, joins it to the aggregator and starts its agent.
+// addNode creates a node, connects it to the aggregator and starts its agent.
 func (c *cluster) addNode(name string) *lab {
 	c.t.Helper()
 	n := c.addMachine(newHost(c.t), name, len(c.nodes)+1)
@@ -67,7 +67,7 @@ func (c *cluster) addNode(name string) *lab {
 	return n
 }
 
-// addMachine makes a node of a host, without an agent.
+// addMachine makes a host a node without an agent.
 func (c *cluster) addMachine(h *netlab.Host, name string, number int) *lab {
 	h.InOrder = true
 	n := &lab{Host: h, service: c.service, t: c.t, name: name, number: number}
@@ -75,7 +75,7 @@ func (c *cluster) addMachine(h *netlab.Host, name string, number int) *lab {
 	return n
 }
 
-// boot makes the node a machine of its own: without it, all are on one kernel.
+// boot gives the node a boot ID of its own. Otherwise all nodes have that of the one kernel.
 func (l *lab) boot(id int) {
 	l.t.Helper()
 	if err := l.Boot(bootID(id)); err != nil {
@@ -85,9 +85,8 @@ func (l *lab) boot(id int) {
 
 func bootID(id int) string { return fmt.Sprintf("b007%04d-0000-4000-8000-000000000000", id) }
 
-// report starts the agent of a node, which is joined to each of the aggregators
-// by a cable of its own: their common network is point to point, so that it joins
-// no links.
+// report starts the agent of a node. The node has a point-to-point cable to each aggregator, so
+// that the management network does not join links.
 func (l *lab) report(to ...*cluster) {
 	l.t.Helper()
 	var args []string
@@ -97,7 +96,7 @@ func (l *lab) report(to ...*cluster) {
 	l.witness(args...)
 }
 
-// witness starts the agent of a node, and remembers how.
+// witness starts the agent of a node, and keeps its arguments for a restart.
 func (l *lab) witness(args ...string) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
@@ -111,14 +110,15 @@ func (l *lab) witness(args ...string) {
 	l.agent = p
 }
 
-// managed lays a cable to an aggregator, and gives the address that it has there.
+// managed connects a node to an aggregator, and returns the aggregator's address on that cable.
 func (l *lab) managed(c *cluster) string {
 	l.t.Helper()
 	near, far := fmt.Sprintf("mgmt%d", len(l.lines)+1), fmt.Sprintf("node%d", c.cables+1)
 	if err := l.Cable(near, c.Host, far); err != nil {
 		l.t.Fatal(err)
 	}
-	// Two nodes of one aggregator must differ, and two aggregators of one node.
+	// The addresses must differ between the nodes of one aggregator and between the aggregators of
+	// one node.
 	server := netip.AddrFrom4([4]byte{198, 18, byte(len(l.lines)), byte(2 * c.cables)})
 	client := server.Next()
 	c.cables++
@@ -128,14 +128,14 @@ func (l *lab) managed(c *cluster) string {
 	return server.String()
 }
 
-// line is the management cable of a node, at its far end.
+// line is the far end of a node's management cable.
 type line struct {
 	to     *cluster
 	ifname string
 }
 
-// cut takes a node's management cables out at the far end: nothing passes any
-// more, and the node is not told. mend plugs them in again.
+// cut disconnects a node's management cables at the far end: no frames pass, and the node does not
+// notice. mend connects them again.
 func (l *lab) cut()  { l.t.Helper(); l.plugged("down") }
 func (l *lab) mend() { l.t.Helper(); l.plugged("up") }
 
@@ -146,7 +146,7 @@ func (l *lab) plugged(state string) {
 	}
 }
 
-// awaitNodes waits until the agents of nodes are heard from.
+// awaitNodes waits until the agents of nodes are connected.
 func (c *cluster) awaitNodes(nodes ...*lab) {
 	c.t.Helper()
 	for _, n := range nodes {
@@ -174,8 +174,8 @@ func (c *cluster) allNodes() []*ipwitnessv1.Node {
 	return nodes
 }
 
-// plant plants a duplicate on every node: whatever each of them had told a
-// settle time before has been judged, too.
+// plant plants a duplicate on every node. Once it is confirmed, everything that the nodes reported
+// a settle time earlier has been judged, too.
 func (c *cluster) plant() {
 	c.t.Helper()
 	var seeds []string
@@ -187,16 +187,16 @@ func (c *cluster) plant() {
 	}
 }
 
-// wantOnlyPlanted plants, and fails where a conflict is, or ever was, confirmed,
-// but for the planted ones and those of the addresses given.
+// wantOnlyPlanted plants duplicates, and fails if any other conflict is or was confirmed, except
+// for the given addresses.
 func (c *cluster) wantOnlyPlanted(addrs ...string) {
 	c.t.Helper()
 	c.plant()
 	c.wantConfirmed(addrs...)
 }
 
-// join lays a cable from a node's eth0 to the switch, and gives it an address,
-// and a MAC by which the node is known in texts.
+// join connects a node's eth0 to the switch and gives it an address, and a MAC that identifies the
+// node in texts.
 func (n *lan) join(node *lab, addr string) (port string) {
 	n.t.Helper()
 	port = n.cable(node, "eth0")
@@ -204,8 +204,8 @@ func (n *lan) join(node *lab, addr string) (port string) {
 	return port
 }
 
-// shared makes a LAN outside, 192.0.2.0/24, that all nodes are on: node1 has
-// 192.0.2.1, and so on. Each node hears the others, and so tells that it is one.
+// shared creates an external LAN, 192.0.2.0/24, and connects all nodes to it: node1 has 192.0.2.1,
+// and so on. The nodes receive each other's frames, and so the aggregator knows that it is one LAN.
 func (c *cluster) shared() *lan {
 	c.t.Helper()
 	out := newLAN(c.t)
@@ -217,7 +217,7 @@ func (c *cluster) shared() *lan {
 	return out
 }
 
-// meet has the nodes hear each other on their eth0, in 192.0.2.0/24.
+// meet makes the nodes receive each other's frames on eth0, in 192.0.2.0/24.
 func (c *cluster) meet() {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -231,7 +231,7 @@ func (c *cluster) meet() {
 	}
 }
 
-// seen waits until an address was witnessed on the wire by a port: NODE/IFACE.
+// seen waits until an address was seen on the wire at a port, given as NODE/IFACE.
 func (c *cluster) seen(addr, witness string) {
 	c.t.Helper()
 	wait.Until(c.t, fmt.Sprintf("%s to be seen by %s", addr, witness), func() bool {
@@ -243,7 +243,7 @@ func (c *cluster) seen(addr, witness string) {
 	})
 }
 
-// add has a plugin make a pod.
+// add creates pods by a plugin.
 func add(t *testing.T, network *netlab.CNI, pods ...string) {
 	t.Helper()
 	for _, pod := range pods {
@@ -253,11 +253,10 @@ func add(t *testing.T, network *netlab.CNI, pods ...string) {
 	}
 }
 
-// wantHolders waits until the aggregator says that exactly these owners hold
-// these addresses, each NODE/NAME, where NAME is that of the workload, with its
-// namespace, or the MAC of a device outside. An address without owners is one
-// that nobody holds. What the lab itself needs is left out: management cables,
-// planted duplicates, link-local addresses.
+// wantHolders waits until the aggregator reports exactly these owners of these addresses, each as
+// NODE/NAME. NAME is the workload with its namespace, or the MAC of an external device. An empty
+// list means that nobody holds the address. Addresses that the lab itself needs are ignored:
+// management cables, planted duplicates and link-local addresses.
 func (c *cluster) wantHolders(want map[string][]string) {
 	c.t.Helper()
 	text := func(holders map[string][]string) string {
@@ -290,10 +289,10 @@ func (c *cluster) wantHolders(want map[string][]string) {
 	})
 }
 
-// management is where the cables to aggregators are.
+// management contains the addresses of the cables to aggregators.
 var management = netip.MustParsePrefix("198.18.0.0/15")
 
-// nameOf is what a test calls an owner.
+// nameOf returns the name that tests use for an owner.
 func nameOf(o *ipwitnessv1.Owner) string {
 	w := o.GetWorkload()
 	switch {
@@ -320,8 +319,8 @@ func (c *cluster) everyOwner() (all []*ipwitnessv1.Owner) {
 	}
 }
 
-// wantActive waits until the conflicts that are not over, but for planted ones,
-// are exactly these: each ADDRESS STATE.
+// wantActive waits until the active conflicts, except for planted ones, are exactly these, each
+// given as ADDRESS STATE.
 func (c *cluster) wantActive(want ...string) {
 	c.t.Helper()
 	var got []string
@@ -350,7 +349,7 @@ func (c *cluster) wantActive(want ...string) {
 	})
 }
 
-// again ends the agent of a node by SIGTERM, and starts it as before.
+// again stops the agent of a node by SIGTERM, and starts it with the same arguments.
 func (l *lab) again() {
 	l.t.Helper()
 	if _, err := l.agent.Stop(); err != nil {
@@ -359,6 +358,6 @@ func (l *lab) again() {
 	l.witness(l.args...)
 }
 
-// pause stops the agent of a node where it stands, goOn lets it go on.
+// pause suspends the agent of a node, and goOn resumes it.
 func (l *lab) pause() { l.t.Helper(); l.signal(syscall.SIGSTOP) }
 func (l *lab) goOn()  { l.t.Helper(); l.signal(syscall.SIGCONT) }

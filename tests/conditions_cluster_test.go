@@ -19,7 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// grpcServer is where an aggregator offers gRPC, inside of its host.
+// grpcServer is the gRPC address of an aggregator inside its host.
 const grpcServer = "127.0.0.1:9640"
 
 // dialTCP opens a connection inside a host.
@@ -36,7 +36,7 @@ func dialTCP(t *testing.T, h *netlab.Host, address string) net.Conn {
 	return conn
 }
 
-// dialGRPC makes a client inside a host, which ends with the test.
+// dialGRPC creates a client connection inside a host. It is closed when the test ends.
 func dialGRPC(t *testing.T, h *netlab.Host, address string, more ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
 	conn, err := sim.Dial(h, address, more...)
@@ -47,14 +47,14 @@ func dialGRPC(t *testing.T, h *netlab.Host, address string, more ...grpc.DialOpt
 	return conn
 }
 
-// rawCodec sends and takes bytes as they are, in place of messages.
+// rawCodec sends and receives raw bytes in place of messages.
 type rawCodec struct{}
 
 func (rawCodec) Marshal(v any) ([]byte, error)     { return v.([]byte), nil }
 func (rawCodec) Unmarshal(raw []byte, v any) error { *v.(*[]byte) = raw; return nil }
 func (rawCodec) Name() string                      { return "proto" }
 
-// noise is bytes that mean nothing, the same each time.
+// noise returns random bytes, which are the same each time.
 func noise(n int) []byte {
 	var seed [32]byte
 	bytes := make([]byte, n)
@@ -62,7 +62,7 @@ func noise(n int) []byte {
 	return bytes
 }
 
-// descriptors is how many files a program has open.
+// descriptors returns the number of open files of a program.
 func descriptors(t *testing.T, p *netlab.Program) int {
 	t.Helper()
 	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Cmd.Process.Pid))
@@ -85,13 +85,13 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 			preface[:10],
 			preface,
 			preface + string(noise(1000)),
-			// A frame of SETTINGS of the greatest length, which does not come.
+			// The header of a SETTINGS frame of the greatest length, without the frame itself.
 			preface + "\xff\xff\xff\x04\x00\x00\x00\x00\x00",
 			string(noise(1000)),
 		} {
 			conn := dialTCP(t, c.Host, grpcServer)
 			open = append(open, conn)
-			_, _ = conn.Write([]byte(junk)) // it may be cut off already
+			_, _ = conn.Write([]byte(junk)) // the connection may be closed already
 		}
 		conn := dialTCP(t, c.Host, grpcServer)
 		open = append(open, conn)
@@ -141,7 +141,7 @@ func TestAnAgentThatClaimsAMillionAddressesIsRefused(t *testing.T) {
 	c.wantFleet(fleet)
 
 	client := ipwitnessv1.NewReportServiceClient(dialGRPC(t, c.Host, grpcServer))
-	for range 5 { // it comes back, as agents do
+	for range 5 { // it reconnects, as agents do
 		stream, err := client.Report(t.Context(), grpc.WaitForReady(true))
 		if err != nil {
 			t.Fatal(err)
@@ -163,7 +163,7 @@ func TestAnAgentThatClaimsAMillionAddressesIsRefused(t *testing.T) {
 	}
 }
 
-// greedy is one message of a snapshot in which a node claims addresses without end.
+// greedy returns one message of a snapshot in which a node claims many addresses.
 func greedy(from, claims int, last bool) *ipwitnessv1.ReportRequest {
 	m := &ipwitnessv1.ReportRequest{Sequence: uint64(from/claims) + 1, SnapshotEnd: last}
 	if from == 0 {
@@ -181,7 +181,7 @@ func greedy(from, claims int, last bool) *ipwitnessv1.ReportRequest {
 	return m
 }
 
-// peak is the most memory that the aggregator ever had, in MiB.
+// peak returns the greatest amount of memory that the aggregator has used, in MiB.
 func (c *cluster) peak() (mib int) {
 	c.t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.program.Cmd.Process.Pid))

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// refused runs ipwitness inside the host, and gives what it said when it gave up.
+// refused runs ipwitness inside the host, wants the exit code, and returns the output.
 func refused(t *testing.T, h *netlab.Host, code int, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -29,7 +29,7 @@ func refused(t *testing.T, h *netlab.Host, code int, args ...string) string {
 	return string(out)
 }
 
-// wantSaid fails where one of the words is missing.
+// wantSaid fails if one of the words is missing from the output.
 func wantSaid(t *testing.T, said string, words ...string) {
 	t.Helper()
 	for _, w := range words {
@@ -67,7 +67,7 @@ func TestUnreachableServerSaysWhatToDo(t *testing.T) {
 	wantSaid(t, refused(t, h, 1, "owners"), "127.0.0.1:9641", "ipwitness run", "--server")
 }
 
-// without makes a command line run with capabilities taken away.
+// without returns a command line that runs args without the given capabilities.
 func without(capabilities string, args ...string) []string {
 	return append([]string{"setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities, "--ambient-caps", "-all", binary}, args...)
 }
@@ -99,9 +99,9 @@ func TestGlobsChooseWhichPortsAreWatched(t *testing.T) {
 		l.pod(pod)
 	}
 	l.ports(2)
-	l.sh("ip link set vc name vx") // a rename takes it out
+	l.sh("ip link set vc name vx") // the new name no longer matches
 	l.ports(1)
-	l.sh("ip link set vb name vd") // and another one in
+	l.sh("ip link set vb name vd") // the new name matches
 	l.ports(2)
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// wipe plays the accident: pods, the IPAM directory deleted, as many pods more. What was
-// lost can be told where it was known before.
+// wipe simulates an accident: pods are created, the IPAM directory is deleted, and as many pods are
+// created again. ipwitness can name what was lost only if it had read it before.
 func wipe(t *testing.T, l *lab, cni *netlab.CNI, pods int) {
 	t.Helper()
 	for _, generation := range []string{"old", "new"} {
@@ -29,7 +29,7 @@ func wipe(t *testing.T, l *lab, cni *netlab.CNI, pods int) {
 	}
 }
 
-// wantWiped checks what must be said of each duplicate after a wipe.
+// wantWiped checks what is reported of each duplicate after a wipe.
 func wantWiped(t *testing.T, l *lab, pods int) {
 	t.Helper()
 	for i := range pods {
@@ -97,8 +97,8 @@ func TestT2BridgeWithTheIPAMDirectoryWiped(t *testing.T) {
 	wipe(t, l, cni, pods)
 	wantWiped(t, l, pods)
 
-	// The plugin has a pod announce its address when it comes, which may be too
-	// soon for the observer: once more. And both answer whoever asks.
+	// The plugin announces the address of a new pod, perhaps before the observer is attached, so
+	// announce it again. Both pods also answer ARP requests.
 	l.ports(2 * pods)
 	addr := podAddress(1)
 	for _, pod := range []string{"old1", "new1"} {
@@ -133,7 +133,7 @@ func TestT9DuplicatesWithOneMACDerivedFromTheAddress(t *testing.T) {
 		if o.GetMac() != "0a:58:0a:f4:00:07" {
 			t.Errorf("MAC of %s: got %s", o.GetWorkload().GetName(), o.GetMac())
 		}
-		if kind := o.GetWorkload().GetKind(); kind != ipwitnessv1.Workload_UNKNOWN { // the namespace has a name, but no runtime knows it
+		if kind := o.GetWorkload().GetKind(); kind != ipwitnessv1.Workload_UNKNOWN { // the namespace has a name, but no runtime has a workload for it
 			t.Errorf("kind of network namespace %s: got %s, want UNKNOWN", o.GetWorkload().GetName(), kind)
 		}
 	}
@@ -146,7 +146,7 @@ func TestT13IPv6DuplicateThatNoFrameShows(t *testing.T) {
 	l.sh("ip link add cni0 type bridge", "ip link set cni0 up", "ip addr add fd00:10:244::1/64 dev cni0 nodad")
 	for _, pod := range []string{"a", "b"} {
 		l.pod(pod)
-		// As the CNI bridge plugin does: without duplicate address detection.
+		// Without duplicate address detection, as the CNI bridge plugin sets it.
 		off := l.Command("ip", "netns", "exec", pod, "sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad")
 		if _, err := l.Output(off); err != nil {
 			t.Fatal(err)
@@ -171,7 +171,7 @@ func TestT6AddressSetByHandInsideThePodNetwork(t *testing.T) {
 	}
 	addr := podAddress(1)
 	l.awaitOwners(addr, 1)
-	// Somebody on the node, or a process of a hostNetwork pod.
+	// A user of the node adds the address, or a process of a hostNetwork pod.
 	l.sh("ip addr add " + addr + "/32 dev eth0")
 	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/web | node1", "NODE node1",
 		"node node1 itself", "pod default/web")
@@ -191,8 +191,8 @@ func TestT6GuestInsideThePodNetwork(t *testing.T) {
 	l.ports(2)
 	l.announce("web", addr)
 	l.evidence(addr, "web", "ASSIGNED eth0", "ANNOUNCED")
-	// A virtual machine: bridged behind the launcher's port, with a MAC and a
-	// kernel of its own. Somebody gave it an address that the pod has.
+	// A virtual machine, bridged behind the launcher's port, with its own MAC and kernel. It has
+	// been given an address that the pod has.
 	l.sh("ip -n launcher link add br0 type bridge", "ip -n launcher link set br0 up", "ip -n launcher addr flush dev eth0",
 		"ip -n launcher link set eth0 master br0",
 		"ip netns add guest", "ip -n launcher link add tap0 type veth peer name eth0 netns guest", "ip -n launcher link set tap0 master br0",
@@ -260,8 +260,8 @@ func TestT12IPv6DuplicateThatTheKernelDetects(t *testing.T) {
 	})
 	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "dad-failed", "a | b", "NODE node1",
 		"network namespace a", "network namespace b")
-	// Who asks whether an address is free is answered by a word to everybody
-	// (RFC 4861, section 7.2.4).
+	// A request during duplicate address detection is answered to all nodes (RFC 4861, section
+	// 7.2.4).
 	l.evidence(addr, "a", "ASSIGNED", "ANNOUNCED va")
 	l.evidence(addr, "b", "DAD_FAILED")
 	l.row("T12", addr, "dad-failed")

@@ -16,24 +16,23 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// containerLab is a host whose agent runs in a container as a DaemonSet has it, and
-// whose aggregator runs beside.
+// containerLab is a host whose agent runs in a container, as in a DaemonSet, beside an aggregator.
 type containerLab struct {
 	*runtimeLab
-	container string // its id
+	container string // ID
 }
 
 // contained is how the agent's container differs from that of a DaemonSet.
 type contained struct {
-	dirs    []string // of the host, mounted at the same paths
-	seccomp string   // a profile; empty: the runtime's default
+	dirs    []string // directories of the host, mounted at the same paths
+	seccomp string   // profile; empty means the runtime's default
 }
 
 // parents are the directories of the node that a DaemonSet mounts.
 var parents = []string{"/run", "/var/lib", "/etc/cni"}
 
-// startContained starts the agent in a container: root with the four capabilities, the
-// runtime's default seccomp profile, a read-only root and the node's network.
+// startContained starts the agent in a container: as root with the four capabilities, with the
+// runtime's default seccomp profile, a read-only root file system and the node's network.
 func startContained(t *testing.T, v containerd.Version, o contained) *containerLab {
 	t.Helper()
 	if os.Getenv("IPWITNESS_BIN") != "" {
@@ -108,7 +107,7 @@ func startContained(t *testing.T, v containerd.Version, o contained) *containerL
 	return l
 }
 
-// onContainers runs a test with an agent in a container of each containerd that is here.
+// onContainers runs a test with an agent in a container of each available containerd.
 func onContainers(t *testing.T, o contained, test func(t *testing.T, l *containerLab)) {
 	t.Parallel()
 	for _, v := range containerd.Versions() {
@@ -119,8 +118,8 @@ func onContainers(t *testing.T, o contained, test func(t *testing.T, l *containe
 	}
 }
 
-// configure writes a network of the host's whose allocations are in a directory of
-// their own.
+// configure writes the configuration of a host network that keeps its allocations in a directory of
+// its own.
 func (l *containerLab) configure(name, dataDir string) {
 	l.t.Helper()
 	conf := strings.NewReplacer(`"kindnet"`, `"`+name+`"`, "/run/cni-ipam-state", dataDir, "10.244.", "10.245.").Replace(netlab.PTP)
@@ -129,7 +128,7 @@ func (l *containerLab) configure(name, dataDir string) {
 	}
 }
 
-// doctor runs it in the agent's container.
+// doctor runs ipwitness doctor in the agent's container.
 func (l *containerLab) doctor() string {
 	l.t.Helper()
 	r, err := l.runtime.Runtime().ExecSync(l.t.Context(), &runtimev1.ExecSyncRequest{
@@ -141,7 +140,7 @@ func (l *containerLab) doctor() string {
 	return string(r.GetStdout()) + string(r.GetStderr())
 }
 
-// awaitSaid waits until a text has all of these words.
+// awaitSaid waits until a text contains all of the words.
 func awaitSaid(t *testing.T, what string, text func() string, words ...string) {
 	t.Helper()
 	var said string
@@ -156,7 +155,8 @@ func awaitSaid(t *testing.T, what string, text func() string, words ...string) {
 	})
 }
 
-// unreadable waits for the one finding that a pool cannot be read, and that says why.
+// unreadable waits until the only finding is that a pool cannot be read, and its text contains the
+// reasons.
 func (l *containerLab) unreadable(pool string, why ...string) {
 	l.t.Helper()
 	awaitSaid(l.t, pool+" to be found unreadable", func() string {
@@ -167,7 +167,7 @@ func (l *containerLab) unreadable(pool string, why ...string) {
 	}, append(why, pool)...)
 }
 
-// problems waits until the node tells of problems in these words.
+// problems waits until the problems of the node contain the words.
 func (l *containerLab) problems(words ...string) {
 	l.t.Helper()
 	awaitSaid(l.t, "problems of the node", func() string { return strings.Join(l.node().GetProblems(), "\n") }, words...)
@@ -177,7 +177,7 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 	onContainers(t, contained{dirs: parents}, func(t *testing.T, l *containerLab) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1)})
 		l.awaitPod(podAddress(1), "web")
-		// The pod may have been named by its CNI result.
+		// The name of the pod may come from its CNI result, so wait for the runtime too.
 		wait.Until(t, "the runtime to be known", func() bool { return strings.HasPrefix(l.node().GetRuntime(), "containerd") })
 		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 {
 			t.Errorf("node: got %v, want frames, addresses and names, and no problem", n)
@@ -190,8 +190,8 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 			t.Errorf("doctor said:\n%s", said)
 		}
 
-		// A namespace that ends really does: its veth goes with it, and nobody removes
-		// that for it.
+		// The agent must not keep the namespace alive: the veth disappears only when the namespace
+		// really ends, because nobody deletes it.
 		l.pod("short", "10.99.0.7/24")
 		l.awaitOwners("10.99.0.7", 1)
 		l.sh("ip netns del short")
@@ -201,7 +201,7 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 			return err != nil
 		})
 
-		// The accident of the blog post, in either place.
+		// The accident of the blog post, once in each directory.
 		l.awaitAllocations(1)
 		l.forget()
 		l.awaitFindings("in-use-unallocated "+podAddress(1), "ipam-state-lost")
@@ -231,7 +231,7 @@ func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
 		l.unreadable("/data/ipam/far", "not mounted into the agent's container", "mount /data of the node", "HostToContainer")
 		l.problems("/data/ipam/far", "mount /data of the node")
 
-		// A link out of what is mounted, too.
+		// A symbolic link that points outside the mounted directories.
 		l.sh("rm /etc/cni/net.d/20-far.conflist")
 		wait.Until(t, "no finding", func() bool { return len(l.findings("?kind=ipam-unreadable")) == 0 })
 		l.sh("rm -rf /var/lib/cni", "ln -s /data/cni /var/lib/cni")
@@ -251,7 +251,7 @@ func TestContainerWithLessMountedLosesWhatThePageSays(t *testing.T) {
 	less := []string{"/run/netns", "/run/cni-ipam-state", "/var/lib/cni", "/etc/cni"}
 	onContainers(t, contained{dirs: less}, func(t *testing.T, l *containerLab) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1)})
-		l.awaitPod(podAddress(1), "web") // by its CNI result
+		l.awaitPod(podAddress(1), "web") // from its CNI result
 		l.awaitAllocations(1)
 		l.pod("short", "10.99.0.7/24")
 		l.awaitOwners("10.99.0.7", 1)

@@ -70,7 +70,7 @@ func TestDeviceOpenVSwitchPortsAreLinksOfTheirOwn(t *testing.T) {
 		}
 		l.assign(pod, "10.0.0.5/24")
 	}
-	// Flows decide what passes between them: the agent cannot know.
+	// Only flows decide which frames pass between the ports, and the agent cannot know them.
 	l.awaitScopes("10.0.0.5", "LINK node1/va", "LINK node1/vb")
 	l.ports(2)
 	l.shout("a", "eth0", "10.0.0.5")
@@ -90,9 +90,8 @@ func (ovsHeader) Len() int { return 4 }
 // Serialize implements nl.NetlinkRequestData.
 func (h ovsHeader) Serialize() []byte { return nl.Uint32Attr(uint32(h)) }
 
-// openvswitch makes a datapath of the kernel's Open vSwitch, or adds interfaces
-// to it, in the calling thread's namespace, as ovs-vswitchd would
-// (include/uapi/linux/openvswitch.h).
+// openvswitch creates a datapath of the kernel's Open vSwitch, or adds interfaces to it, in the
+// calling thread's namespace, as ovs-vswitchd does (include/uapi/linux/openvswitch.h).
 func openvswitch(datapath string, ports ...string) error {
 	const (
 		newOne          = 1 // OVS_DP_CMD_NEW, OVS_VPORT_CMD_NEW
@@ -104,7 +103,7 @@ func openvswitch(datapath string, ports ...string) error {
 		portTypeNetdev  = 1 // OVS_VPORT_TYPE_NETDEV
 		dpVersion       = 2 // OVS_DATAPATH_VERSION
 		portVersion     = 1 // OVS_VPORT_VERSION
-		nobodyGetsMiss  = 0 // upcall port id: drop what no flow takes
+		nobodyGetsMiss  = 0 // upcall port ID: drop frames that match no flow
 		noDatapathIndex = 0
 	)
 	request := func(family string, version uint8, dp int, attrs ...*nl.RtAttr) error {
@@ -160,7 +159,7 @@ func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
 	if !strings.Contains(c.GetSummary(), stranger.String()) {
 		t.Errorf("summary does not name the machine's MAC: %q", c.GetSummary())
 	}
-	// The machine is turned off, and its port goes.
+	// When the machine is turned off, its port disappears.
 	if err := machine.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -168,8 +167,8 @@ func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
 	l.awaitOwners("10.0.0.6", 0)
 }
 
-// tap makes a tap device of the host and gives its other end: what a virtual
-// machine is connected to. The device lives as long as this is open.
+// tap creates a tap device on the host and returns its other end, which a virtual machine would
+// use. The device exists until that is closed.
 func (l *lab) tap(name string) *os.File {
 	l.t.Helper()
 	var f *os.File

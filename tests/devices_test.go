@@ -15,11 +15,12 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// The tests called TestDevice… need devices that not every kernel has. Where one is
-// missing a test is skipped, but never under `make test-kernels`, which boots a
-// kernel that has them all.
+// The tests called TestDevice… need devices that not every kernel has. A test is skipped if its
+// device is missing, but never under `make test-kernels`, which boots a kernel that has all of
+// them.
 
-// probes make a device of each kind, called probe, over one that is called lower.
+// probes are the commands that create a device of each kind, called probe, on a device called
+// lower.
 var probes = map[string][]string{
 	"bond":   {"ip link add name probe type bond"},
 	"dummy":  {"ip link add name probe type dummy"},
@@ -33,7 +34,7 @@ var probes = map[string][]string{
 	},
 }
 
-// newDeviceLab is newLab on a kernel that has devices of these kinds.
+// newDeviceLab is like newLab, but skips the test if the kernel lacks one of the kinds of devices.
 func newDeviceLab(t *testing.T, kinds ...string) *lab {
 	t.Helper()
 	h := newHost(t)
@@ -50,7 +51,7 @@ func newDeviceLab(t *testing.T, kinds ...string) *lab {
 	return startLab(t, h)
 }
 
-// lacks ends a test: the kernel has no device of a kind.
+// lacks skips or fails a test because the kernel lacks a kind of device.
 func lacks(t *testing.T, kind string, err error) {
 	t.Helper()
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
@@ -61,8 +62,8 @@ func lacks(t *testing.T, kind string, err error) {
 	t.Skip(said)
 }
 
-// outside is a switch, with a cable from each of its ports to the host's
-// interface of the same name.
+// outside creates a switch, with a cable from each of its ports to the host's interface of the same
+// name.
 func (l *lab) outside(cables ...string) *lab {
 	l.t.Helper()
 	out := &lab{Host: newHost(l.t), t: l.t}
@@ -76,10 +77,10 @@ func (l *lab) outside(cables ...string) *lab {
 	return out
 }
 
-// stranger is the MAC of a machine that is no part of a host.
+// stranger is the MAC of a machine outside the host.
 var stranger = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
 
-// claim is the stranger's gratuitous ARP, with VLAN tags from the outside in.
+// claim returns a gratuitous ARP frame of the stranger, with VLAN tags in order from the outermost.
 func claim(addr string, vlans ...uint16) []byte {
 	a := netip.MustParseAddr(addr)
 	f := netlab.ARP(1, stranger, a, a)
@@ -89,7 +90,7 @@ func claim(addr string, vlans ...uint16) []byte {
 	return f
 }
 
-// from sends frames by an interface of a host.
+// from sends frames on an interface of a host.
 func (l *lab) from(ifname string, frames ...[]byte) {
 	l.t.Helper()
 	if err := l.Do(func() error { return netlab.Send(ifname, frames...) }); err != nil {
@@ -97,8 +98,8 @@ func (l *lab) from(ifname string, frames ...[]byte) {
 	}
 }
 
-// awaitScopes waits until the owners of an address are compared in these scopes,
-// each KIND NAME, in order.
+// awaitScopes waits until the owners of an address have exactly these scopes, each given as KIND
+// NAME, in order.
 func (l *lab) awaitScopes(addr string, want ...string) {
 	l.t.Helper()
 	var got []string
@@ -119,8 +120,8 @@ func (l *lab) awaitScopes(addr string, want ...string) {
 	})
 }
 
-// awaitConflict waits until a conflict is confirmed in a scope, KIND NAME, while
-// again does whatever keeps it up.
+// awaitConflict waits until a conflict is confirmed in a scope, given as KIND NAME. It calls again
+// repeatedly to keep the conflict alive.
 func (l *lab) awaitConflict(addr, scope, rule string, again func()) *ipwitnessv1.Conflict {
 	l.t.Helper()
 	var found *ipwitnessv1.Conflict
@@ -156,7 +157,7 @@ func (l *lab) awaitNoConflict(addr string) {
 	})
 }
 
-// evidenceBy waits until an interface of the node has witnessed an address in a way.
+// evidenceBy waits until there is evidence of a kind for an address on an interface of the node.
 func (l *lab) evidenceBy(addr string, kind ipwitnessv1.Evidence_Kind, ifname string) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("%s to be witnessed as %s by %s", addr, kind, ifname), func() bool {
@@ -184,7 +185,7 @@ func TestDeviceBridgeWithVLANsIsALinkForEachVLAN(t *testing.T) {
 	}
 	situations.WantApplied(t, l.explain("10.0.0.5"), "different-links")
 
-	// One of them is moved to the other's VLAN, and back.
+	// One of the ports is moved to the other's VLAN, and back.
 	l.sh("bridge vlan add dev vb vid 10 pvid untagged")
 	c := l.awaitConflict("10.0.0.5", "LINK node1/br0.10", "assigned-twice", nil)
 	if got, want := ownerNames(c), "a | b"; got != want {
@@ -194,13 +195,13 @@ func TestDeviceBridgeWithVLANsIsALinkForEachVLAN(t *testing.T) {
 	l.awaitNoConflict("10.0.0.5")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
 
-	// A port that has no VLAN for untagged frames lets none in.
+	// A port without a VLAN for untagged frames drops them.
 	l.sh("bridge vlan del dev vb vid 20")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/vb")
 	l.sh("bridge vlan add dev vb vid 20 pvid untagged")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
 
-	// The node has a leg in VLAN 10, and so routes for that one.
+	// The node has an interface in VLAN 10, and so routes for that VLAN.
 	l.sh("ip link add br0.10 link br0 type vlan id 10", "bridge vlan add dev br0 vid 10 self", "ip link set br0.10 up",
 		"ip addr add 10.0.0.1/24 dev br0.10")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.20", "NODE node1")
@@ -208,8 +209,8 @@ func TestDeviceBridgeWithVLANsIsALinkForEachVLAN(t *testing.T) {
 	l.sh("ip link del br0.10")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
 
-	// The same with the bridge's own address, and with a veth into the bridge,
-	// which go from one VLAN to another.
+	// The same with an address of the bridge itself, and with a veth into the bridge; both are
+	// moved between VLANs.
 	l.sh("ip addr add 10.0.0.1/24 dev br0", "bridge vlan add dev br0 vid 10 pvid untagged self")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.20", "NODE node1")
 	l.sh("bridge vlan add dev br0 vid 20 pvid untagged self")
@@ -223,7 +224,7 @@ func TestDeviceBridgeWithVLANsIsALinkForEachVLAN(t *testing.T) {
 	l.sh("ip link del leg")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.10", "LINK node1/br0.20")
 
-	// The bridge ceases to filter, and filters again.
+	// VLAN filtering is turned off, and on again.
 	l.sh("ip link set br0 type bridge vlan_filtering 0")
 	l.awaitConflict("10.0.0.5", "LINK node1/br0", "assigned-twice", nil)
 	l.sh("ip link set br0 type bridge vlan_filtering 1")
@@ -245,13 +246,13 @@ func TestDeviceBridgeGivesItsPortsAnotherDefaultVLAN(t *testing.T) {
 	l.awaitNoConflict("10.0.0.5")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.1", "LINK node1/br0.30")
 
-	// Ports that have the default follow it: to another VLAN, and to none.
+	// Ports with the default VLAN follow changes of the default, also to no VLAN.
 	l.sh("ip link set br0 type bridge vlan_default_pvid 40")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.30", "LINK node1/br0.40")
 	l.sh("ip link set br0 type bridge vlan_default_pvid 0")
 	l.awaitScopes("10.0.0.5", "LINK node1/br0.30", "LINK node1/va")
 
-	// Without a default a new port has none, and once there is one all have it.
+	// Without a default, a new port has no VLAN. Setting a default gives one to all ports.
 	l.pod("c")
 	l.sh("ip link set vc master br0")
 	l.assign("c", "10.0.0.5/24")
@@ -263,7 +264,7 @@ func TestDeviceBridgeGivesItsPortsAnotherDefaultVLAN(t *testing.T) {
 	l.sh("ip netns del c")
 	l.awaitNoConflict("10.0.0.5")
 
-	// What enters tagged is on the link of its tag.
+	// Tagged frames belong to the link of their VLAN.
 	l.assign("b", "10.0.0.7/24")
 	l.sh("bridge vlan add dev va vid 30")
 	p, err := l.Pod("a")
@@ -287,7 +288,7 @@ func TestDeviceVLANOfTheUplink(t *testing.T) {
 	l.ports(1)
 	l.awaitScopes("203.0.113.1", "NODE node1")
 
-	// On another VLAN it is another address.
+	// The same address on another VLAN is a different one.
 	out.from("eth0", claim("203.0.113.1"), claim("203.0.113.1", 20), claim("203.0.113.1", 10, 10))
 	l.evidenceBy("203.0.113.1", ipwitnessv1.Evidence_ANNOUNCED, "eth0")
 	l.wantOnlyPlanted()
@@ -297,13 +298,13 @@ func TestDeviceVLANOfTheUplink(t *testing.T) {
 	situations.WantApplied(t, l.explain("203.0.113.1"), "different-links")
 	l.awaitConflict("203.0.113.1", "LINK node1/eth0.10", "assigned-and-wire", func() { out.from("eth0", claim("203.0.113.1", 10)) })
 
-	// A pod has a VLAN of the node's uplink.
+	// A pod has a VLAN device on the node's uplink.
 	l.sh("ip netns add web", "ip link add net1 link eth0 netns web type vlan id 30", "ip -n web link set net1 up",
 		"ip -n web addr add 10.30.0.5/24 dev net1")
 	l.awaitScopes("10.30.0.5", "LINK node1/eth0.30")
 	l.awaitConflict("10.30.0.5", "LINK node1/eth0.30", "assigned-and-wire", func() { out.from("eth0", claim("10.30.0.5", 30)) })
 
-	// And another one is on a VLAN device of the node.
+	// Another pod has a macvlan on a VLAN device of the node.
 	l.sh("ip netns add db", "ip link add net1 link eth0.10 netns db type macvlan mode bridge", "ip -n db link set net1 up",
 		"ip -n db addr add 203.0.113.5/24 dev net1")
 	l.awaitScopes("203.0.113.5", "LINK node1/eth0.10")
@@ -330,7 +331,7 @@ func TestDeviceVLANInABridgeJoinsPodsWithMachinesOutside(t *testing.T) {
 	}
 	l.awaitConflict("10.30.0.5", "LINK node1/br30", "assigned-and-wire", func() { out.from("eth0", claim("10.30.0.5", 30)) })
 
-	// The VLAN leaves the bridge, and what it showed is no rival of the pod any more.
+	// The VLAN device leaves the bridge, and frames seen on it no longer conflict with the pod.
 	l.sh("ip link set eth0.30 nomaster")
 	l.awaitNoConflict("10.30.0.5")
 }
@@ -339,13 +340,14 @@ func TestDeviceBondFailsOver(t *testing.T) {
 	t.Parallel()
 	l := newDeviceLab(t, "bond", "vlan")
 	out := l.outside("eth0", "eth1")
-	// Each port keeps its MAC, and the bond takes that of the active one.
+	// Each port keeps its MAC, and the bond takes the MAC of the active port.
 	l.sh("ip link add bond0 type bond mode active-backup fail_over_mac active miimon 100",
-		"ip link set eth0 down", "ip link set eth1 down", // a bond takes no port that is up
+		"ip link set eth0 down", "ip link set eth1 down", // a bond accepts only ports that are down
 		"ip link set eth0 master bond0", "ip link set eth1 master bond0", "ip link set bond0 up", "ip addr add 192.0.2.1/24 dev bond0")
 	l.ports(2)
 	l.awaitScopes("192.0.2.1", "NODE node1")
-	// The port that takes over announces the address, and the other one hears it.
+	// After a failover the new active port announces the address, and the other port receives the
+	// announcement.
 	for _, port := range [][2]string{{"eth1", "eth0"}, {"eth0", "eth1"}} {
 		wait.Until(t, "the bond to fail over to "+port[0], func() bool {
 			l.sh("ip link set bond0 type bond active_slave " + port[0])
@@ -360,7 +362,7 @@ func TestDeviceBondFailsOver(t *testing.T) {
 	}
 	l.awaitOwners("192.0.2.1", 1)
 	l.awaitConflict("192.0.2.1", "LINK node1/bond0", "assigned-and-wire", func() { out.from("eth1", claim("192.0.2.1")) })
-	// A pod is on the bond, and one on a VLAN of it.
+	// One pod is on the bond, and another one is on a VLAN of the bond.
 	l.sh("ip link add bond0.40 link bond0 type vlan id 40", "ip link set bond0.40 up")
 	for pod, on := range map[string]string{"a": "bond0", "b": "bond0.40"} {
 		l.sh("ip netns add "+pod, fmt.Sprintf("ip link add net1 link %s netns %s type macvlan mode bridge", on, pod),
@@ -403,12 +405,13 @@ func TestDeviceIPVLANPodsOfOneUplink(t *testing.T) {
 			for i := range 3 {
 				l.awaitScopes(fmt.Sprintf("192.0.2.%d", 101+i), "LINK node1/eth0")
 			}
-			// The kernel guards the children of one parent against each other.
+			// The kernel prevents duplicates between the children of one parent.
 			if said, err := l.Run("ip -n b addr add 192.0.2.101/24 dev net1"); err == nil {
 				t.Errorf("a second child with one address: the kernel took it: %s", said)
 			}
 			if mode == "l2" {
-				// Three addresses on one MAC are announced, and heard by the other cable.
+				// Three addresses with one MAC are announced, and the announcements come back by
+				// the other cable.
 				for i, pod := range []string{"a", "b", "c"} {
 					l.shout(pod, "net1", fmt.Sprintf("192.0.2.%d", 101+i))
 					l.evidenceBy(fmt.Sprintf("192.0.2.%d", 101+i), ipwitnessv1.Evidence_ANNOUNCED, "eth1")
@@ -422,7 +425,8 @@ func TestDeviceIPVLANPodsOfOneUplink(t *testing.T) {
 				}
 				l.awaitOwners(addr, 1)
 			}
-			// But not against the parent, nor against a machine outside.
+			// The kernel does not prevent duplicates of the parent's address or of a machine
+			// outside.
 			l.sh("ip -n b addr add 192.0.2.1/24 dev net1")
 			l.awaitConflict("192.0.2.1", "LINK node1/eth0", "assigned-twice", nil)
 			l.awaitConflict("192.0.2.101", "LINK node1/eth0", "assigned-and-wire", func() { out.from("eth0", claim("192.0.2.101")) })
@@ -430,7 +434,7 @@ func TestDeviceIPVLANPodsOfOneUplink(t *testing.T) {
 	}
 }
 
-// shout announces an address by an interface of a pod, with its MAC.
+// shout announces an address on an interface of a pod, with the MAC of that interface.
 func (l *lab) shout(pod, ifname, addr string) {
 	l.t.Helper()
 	p, err := l.Pod(pod)
@@ -470,7 +474,7 @@ func TestDeviceVRFsAreNodesOfTheirOwn(t *testing.T) {
 	if got, want := ownerNames(c), "inblue | inred"; got != want {
 		t.Errorf("owners: got %s, want %s", got, want)
 	}
-	// The node's own address in a VRF, and on a bridge in one.
+	// The node's own address in a VRF, and on a bridge in a VRF.
 	l.sh("ip link add br0 type bridge", "ip link set br0 master blue", "ip link set br0 up", "ip addr add 10.1.0.1/24 dev br0")
 	l.awaitScopes("10.1.0.1", "NODE node1/blue")
 	l.pod("c")

@@ -22,21 +22,21 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// planned is a host with the real host-local, pods of which the audit would know who
-// they are, and the plans that are made of what it would find.
+// planned is a host with the real host-local and pods that the audit can identify. Tests make plans
+// from findings that the audit would report there.
 type planned struct {
 	t    *testing.T
 	host *netlab.Host
 	cni  *netlab.CNI
 	node *verdict.Node
 	pool *verdict.Pool
-	dir  string // host-local's, as this process finds it
+	dir  string // directory of host-local, as a path of this process
 }
 
 func newPlanned(t *testing.T) *planned {
 	t.Helper()
 	host := newHost(t)
-	// The plan looks into all namespaces with processes: no other test may have its range.
+	// A plan covers all namespaces that have processes, so no other test may use this range.
 	cni, err := host.CNI(strings.ReplaceAll(netlab.Bridge, "10.244.0.0/16", "198.18.77.0/24"))
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func (p *planned) run(format string, args ...any) string {
 	return out
 }
 
-// start makes a pod and gives its address.
+// start creates a pod and returns its address.
 func (p *planned) start(pod string) string {
 	p.t.Helper()
 	if err := p.cni.Add(pod); err != nil {
@@ -70,7 +70,7 @@ func (p *planned) start(pod string) string {
 	return p.address(pod)
 }
 
-// address is what a pod's kernel has.
+// address returns the address in a pod's kernel.
 func (p *planned) address(pod string) string {
 	p.t.Helper()
 	fields := strings.Fields(p.run("ip -n %s -4 -o addr show dev eth0", pod))
@@ -78,7 +78,7 @@ func (p *planned) address(pod string) string {
 	return address
 }
 
-// file is what host-local has of an address: the id of a container, and an interface.
+// file returns the lines of host-local's file for an address: a container ID and an interface.
 func (p *planned) file(address string) []string {
 	p.t.Helper()
 	raw, err := os.ReadFile(filepath.Join(p.dir, address))
@@ -88,7 +88,7 @@ func (p *planned) file(address string) []string {
 	return strings.Split(string(raw), "\r\n")
 }
 
-// holder is a pod as the audit knows it.
+// holder returns a pod as the audit knows it.
 func (p *planned) holder(pod, container string) verdict.Owner {
 	p.t.Helper()
 	open, err := p.host.Pod(pod)
@@ -109,7 +109,7 @@ func (p *planned) holder(pod, container string) verdict.Owner {
 	}
 }
 
-// unallocated is the finding that a pod's address has no file.
+// unallocated returns the finding that a pod's address has no file.
 func (p *planned) unallocated(pod, container string) verdict.Finding {
 	return verdict.Finding{
 		Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: netip.MustParseAddr(p.address(pod)), Pool: p.pool,
@@ -117,7 +117,7 @@ func (p *planned) unallocated(pod, container string) verdict.Finding {
 	}
 }
 
-// booked is a finding of an address that host-local has for a container.
+// booked returns a finding about an address that host-local has allocated to a container.
 func (p *planned) booked(kind, address, container string, owners ...verdict.Owner) verdict.Finding {
 	return verdict.Finding{
 		Kind: kind, Severity: verdict.Critical, Address: netip.MustParseAddr(address), Pool: p.pool, Owners: owners,
@@ -125,7 +125,7 @@ func (p *planned) booked(kind, address, container string, owners ...verdict.Owne
 	}
 }
 
-// plan makes the script that puts findings right.
+// plan returns the script that corrects findings.
 func (p *planned) plan(findings ...verdict.Finding) string {
 	p.t.Helper()
 	var list []*ipwitnessv1.Finding
@@ -147,7 +147,7 @@ func (p *planned) plan(findings ...verdict.Finding) string {
 	return script.String()
 }
 
-// apply runs a plan on the host with a shell, and gives what it printed.
+// apply runs a plan on the host with a shell, and returns its output.
 func (p *planned) apply(shell []string, plan string) string {
 	p.t.Helper()
 	out, err := p.try(shell, plan)
@@ -162,7 +162,7 @@ func (p *planned) try(shell []string, plan string) (string, error) {
 	return p.host.Output(p.host.Command(shell[0], args...))
 }
 
-// shells are those that a plan must run with.
+// shells are the shells in which a plan must work.
 var shells = map[string][]string{"dash": {"dash"}, "bash": {"bash", "--posix"}, "busybox": {"busybox", "sh"}}
 
 func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
@@ -189,7 +189,7 @@ func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
 				findings = append(findings, p.unallocated(pod, taken[p.address(pod)][0]))
 			}
 			plan := p.plan(findings...)
-			for round := range 2 { // it can run twice
+			for round := range 2 { // the plan is idempotent
 				out := p.apply(shell, plan)
 				if got := strings.Count(out, "nothing to do"); got != 3*round {
 					t.Errorf("round %d: got %q", round, out)
@@ -208,7 +208,7 @@ func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
 					t.Errorf("host-local gave %s to %s, which is taken", address, pod)
 				}
 			}
-			// When a pod ends, host-local frees what the plan wrote.
+			// When a pod ends, host-local frees the allocation that the plan wrote.
 			first := p.address("web-1")
 			if err := p.cni.Delete("web-1"); err != nil {
 				t.Fatal(err)
@@ -244,22 +244,22 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 		}
 	}
 
-	// It has somebody else's name by now: a reservation is left alone, and so is one
-	// that a rewriting plan was made for another name of.
+	// The file now has another owner: neither an allocating plan nor a plan made for a different
+	// owner changes it.
 	write("other\r\neth0")
 	want("other\r\neth0", p.apply(shell, p.plan(p.unallocated("web-1", own[0]))))
 	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "third", p.holder("web-1", own[0])))))
 	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "third"))))
-	// Somebody has the address: it is not freed.
+	// The address is in use, so it is not freed.
 	out := p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "other")))
 	want("other\r\neth0", out)
 	if !strings.Contains(out, "it is in use") {
 		t.Errorf("got %q, want it said that somebody has the address", out)
 	}
-	// It has the name that the plan was made for: it becomes the holder's.
+	// The file still has the owner that the plan was made for, so it is rewritten for the holder.
 	want(strings.Join(own, "\r\n"), p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))))
 
-	// On another node, or after a reboot, it does not run at all.
+	// On another node, or after a reboot, the plan refuses to run.
 	for _, other := range []verdict.Node{{Boot: "another", Netns: p.node.Netns}, {Boot: p.node.Boot, Netns: "1"}} {
 		was := *p.node
 		plan := p.plan(p.booked(verdict.FindingLeaked, address, own[0]))
@@ -269,7 +269,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 		}
 	}
 
-	// The holder is gone since: nothing is reserved for it.
+	// The holder has ended in the meantime, so nothing is allocated to it.
 	stale := p.plan(p.unallocated("web-1", own[0]), p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))
 	if err := p.cni.Delete("web-1"); err != nil {
 		t.Fatal(err)
@@ -277,10 +277,10 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	gone(p.apply(shell, stale))
 	write("other\r\neth0")
 	want("other\r\neth0", p.apply(shell, stale))
-	// Now nobody has it: it is freed; also where the file has an id alone, as old
-	// versions of host-local wrote it.
+	// The address is unused, so it is freed. This includes files with only an ID, as old versions
+	// of host-local wrote them.
 	free := p.plan(p.booked(verdict.FindingLeaked, address, "other"))
-	// But not where there are more processes than a command line has room for.
+	// But it is not freed if there are more processes than a command line can list.
 	want("other\r\neth0", p.apply(shell, "ls() { return 126; }\n"+free))
 	gone(p.apply(shell, free))
 	write("other")
@@ -289,7 +289,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	if err := p.cni.Forget(); err != nil {
 		t.Fatal(err)
 	}
-	gone(p.apply(shell, free)) // the directory is missing, and stays so
+	gone(p.apply(shell, free)) // the directory stays absent
 	if _, err := os.Stat(p.dir); !os.IsNotExist(err) {
 		t.Errorf("got %v, want no directory", err)
 	}
@@ -299,15 +299,15 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	p := newPlanned(t)
 	l := &lab{Host: p.host, t: t}
 	l.start("--node", "node-1", "--leaked-after", "1ms")
-	// start makes a pod, and waits until all is known of it.
+	// start creates a pod, and waits until the aggregator knows it completely.
 	start := func(pod string) (address string) {
 		t.Helper()
 		address = p.start(pod)
 		l.awaitPod(address, pod)
-		l.awaitFindings() // an address is given before the pod has it
+		l.awaitFindings() // an address is allocated before the pod has it
 		return address
 	}
-	// audit runs the command and gives what it printed and its exit code.
+	// audit runs the command and returns its output and its exit code.
 	audit := func(args ...string) (string, int) {
 		t.Helper()
 		out, err := p.host.Command(binary, append([]string{"audit"}, args...)...).Output()
@@ -319,7 +319,7 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 		}
 		return string(out), 0
 	}
-	// put right what is wrong, and see that nothing is left.
+	// mend applies the plan and wants no findings afterwards.
 	mend := func() {
 		t.Helper()
 		if out, code := audit("--exit-code"); code != 2 {

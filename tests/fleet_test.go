@@ -27,8 +27,8 @@ func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
 	}
 }
 
-// wantFleet waits until exactly the owners are known that a fleet reports, and
-// fails where there is, or was, a conflict.
+// wantFleet waits until the owners are exactly those that a fleet reports, and fails if there is or
+// was a conflict.
 func (c *cluster) wantFleet(fleet *sim.Fleet) {
 	c.t.Helper()
 	want := fleet.Holders()

@@ -27,10 +27,10 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// imageArchive is what make image makes.
+// imageArchive is the output of make image.
 const imageArchive = "../bin/ipwitness-image.tar"
 
-// descriptor is one of an OCI image (image-spec, descriptor.md).
+// descriptor is an OCI content descriptor (image-spec, descriptor.md).
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -46,17 +46,17 @@ type imageIndex struct {
 	Manifests []descriptor `json:"manifests"`
 }
 
-// image is what an image is for who runs it.
+// image is the part of an image that matters when it runs.
 type image struct {
 	Created      time.Time `json:"created"`
 	OS           string    `json:"os"`
 	Architecture string    `json:"architecture"`
-	// Config is what containers of it begin with.
+	// Config is the configuration of the image's containers.
 	Config map[string]any `json:"config"`
 	Files  map[string]imageFile
 }
 
-// imageFile is a file, or a directory, of an image.
+// imageFile is a file or a directory of an image.
 type imageFile struct {
 	Mode     int64
 	UID, GID int
@@ -64,8 +64,8 @@ type imageFile struct {
 	Data     string
 }
 
-// readArchive reads an OCI archive: the name that containerd gives to what is in
-// it, and an image for each architecture.
+// readArchive reads an OCI archive. It returns the name that containerd gives to the contents, and
+// an image for each architecture.
 func readArchive(t *testing.T, file string) (name string, images map[string]image) {
 	t.Helper()
 	blobs, err := readTar(file)
@@ -143,7 +143,7 @@ func untar(r io.Reader, zipped bool) (map[string]imageFile, error) {
 	}
 }
 
-// builtImage reads what make image made.
+// builtImage reads the archive built by make image.
 func builtImage(t *testing.T) (name string, images map[string]image) {
 	t.Helper()
 	if _, err := os.Stat(imageArchive); err != nil {
@@ -152,8 +152,8 @@ func builtImage(t *testing.T) (name string, images map[string]image) {
 	return readArchive(t, imageArchive)
 }
 
-// golang stands for the image of that name, and only here: what it has of a Linux
-// is busybox; Go and its caches are those of this machine.
+// golang replaces the image of that name in this test: its only userland is busybox, and it uses Go
+// and the caches of this machine.
 const golang = `FROM scratch
 COPY sh /bin/sh
 COPY empty /tmp/
@@ -161,9 +161,9 @@ ENV PATH=/usr/local/go/bin:/bin GOPATH=/go GOTOOLCHAIN=local
 WORKDIR /go
 `
 
-// TestImageIsWhatTheDockerfileSays builds the Dockerfile, both of its stages, with
-// buildah and without a network, and compares with make image: same files, to the
-// byte, and same configuration.
+// TestImageIsWhatTheDockerfileSays builds both stages of the Dockerfile with buildah and without a
+// network. The result must have the same configuration and, byte for byte, the same files as that
+// of make image.
 func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -182,9 +182,9 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	output(t, exec.Command("go", "-C", repository, "mod", "download")) // there is no network below
+	output(t, exec.Command("go", "-C", repository, "mod", "download")) // the build has no network
 
-	// All that buildah keeps is on a tmpfs of the host's own.
+	// buildah keeps all its data on a tmpfs of the host.
 	dir := "/run/buildah"
 	buildah := func(args ...string) {
 		t.Helper()
@@ -223,7 +223,8 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 			t.Errorf("%s: the Dockerfile gives\n%s %v %v, make image\n%s %v %v", arch, got.OS, got.Created, got.Config, want.OS, want.Created, want.Config)
 		}
 		for name, f := range got.Files {
-			// As make image has it: the rest of a mode is the umask of whoever has the sources.
+			// Normalize the mode as make image does: the other bits depend on the umask of the
+			// checkout.
 			if f.Mode&0o100 != 0 {
 				f.Mode = 0o755
 			} else {
@@ -240,7 +241,7 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 	}
 }
 
-// goVersion is what follows a prefix on its line of a file.
+// goVersion returns the text that follows a prefix on a line of a file.
 func goVersion(t *testing.T, file, prefix string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -252,7 +253,7 @@ func goVersion(t *testing.T, file, prefix string) string {
 	return version
 }
 
-// output runs a command and gives what it printed.
+// output runs a command and returns its output.
 func output(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var fault bytes.Buffer
@@ -264,9 +265,9 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// TestImageRunsAgentAndAggregator imports the image as it is into each containerd. The
-// image's user runs the aggregator; the agent is root, with four capabilities. Both
-// have a read-only file system.
+// TestImageRunsAgentAndAggregator imports the image unchanged into each containerd. The aggregator
+// runs as the image's user, and the agent as root with four capabilities. Both have a read-only
+// file system.
 func TestImageRunsAgentAndAggregator(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -275,7 +276,7 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 		t.Run("containerd "+v.Name, func(t *testing.T) {
 			t.Parallel()
 			l := newRuntimeLab(t, v)
-			for _, dir := range []string{"/var/lib", "/etc/cni"} { // as all is on a node
+			for _, dir := range []string{"/var/lib", "/etc/cni"} { // as on a real node
 				output(t, l.runtime.Command("mount", "--make-shared", dir))
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -332,8 +333,8 @@ func TestImageRunsAgentAndAggregator(t *testing.T) {
 	}
 }
 
-// container starts the image in a pod, as kubelet would for these security
-// settings, and gives its process as it is seen here.
+// container starts the image in a pod, as kubelet would with these security settings, and returns
+// its PID in the namespace of the test.
 func (l *runtimeLab) container(ctx context.Context, sandbox string, p containerd.Pod, image string,
 	security *runtimev1.LinuxContainerSecurityContext, mounts []*runtimev1.Mount, args ...string,
 ) (pid string) {
@@ -364,10 +365,10 @@ func (l *runtimeLab) container(ctx context.Context, sandbox string, p containerd
 	return pid
 }
 
-// wantProcess checks what the kernel lets a process do.
+// wantProcess checks the privileges of a process.
 func wantProcess(t *testing.T, pid, uid, capabilities string) {
 	t.Helper()
-	wait.Until(t, "the program to run in process "+pid, func() bool { // runc is that process before
+	wait.Until(t, "the program to run in process "+pid, func() bool { // until then, the process is runc
 		comm, _ := os.ReadFile("/proc/" + pid + "/comm")
 		return string(comm) == "ipwitness\n"
 	})

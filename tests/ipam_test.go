@@ -17,7 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// listener is an aggregator that only keeps what an agent tells of IPAM.
+// listener is an aggregator that only stores the IPAM records of an agent.
 type listener struct {
 	ipwitnessv1.UnimplementedReportServiceServer
 	t *testing.T
@@ -61,7 +61,7 @@ func (l *listener) take(m *ipwitnessv1.ReportRequest) {
 	l.changed = make(chan struct{})
 }
 
-// await waits until a condition holds for what was told.
+// await waits until a condition holds for the stored records.
 func (l *listener) await(what string, cond func() bool) {
 	l.t.Helper()
 	deadline := time.NewTimer(patience)
@@ -83,7 +83,7 @@ func (l *listener) await(what string, cond func() bool) {
 	}
 }
 
-// newListener makes a host with an agent that reports to a listener.
+// newListener creates a host with an agent that reports to a listener.
 func newListener(t *testing.T) (*lab, *listener) {
 	t.Helper()
 	h := newHost(t)
@@ -113,7 +113,7 @@ func newListener(t *testing.T) (*lab, *listener) {
 	return &lab{Host: h, t: t, agent: p}, l
 }
 
-// awaitPool waits until a pool is in a state and has so many allocations.
+// awaitPool waits until a pool has a state and a number of allocations.
 func (l *listener) awaitPool(name string, state ipwitnessv1.Pool_State, allocations int) *ipwitnessv1.PoolRecord {
 	l.t.Helper()
 	l.await(name+" to be "+state.String(), func() bool {
@@ -180,10 +180,11 @@ func TestAgentSeesWhatIsMountedOverHostLocal(t *testing.T) {
 		t.Errorf("pool that is there again: got %v, want no loss", p)
 	}
 
-	// As in a container that has the directory itself, and not its parent.
+	// As in a container where the directory itself is mounted, and not its parent.
 	l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
 	told.await("the directory that is mounted", func() bool { return told.pools[dir].GetLostAt() == nil && len(told.allocations[dir]) == 2 })
-	// At once: file by file, it is many removals to an agent that gets little CPU.
+	// Remove it by one rename: an agent with little CPU time would see a removal file by file as
+	// many removals.
 	l.sh("mv /var/lib/kept/networks/cbr0 /var/lib/kept/cbr0", "rmdir /var/lib/kept/networks")
 	p := told.awaitPool(dir, ipwitnessv1.Pool_UNREADABLE, 0)
 	if p.GetLost() != 2 || !strings.Contains(p.GetProblem(), "mount its parent") {

@@ -1,5 +1,5 @@
-// Package tests proves whole paths: real kernels, real CNI plugins, real
-// servers. Every test builds a host out of namespaces of its own.
+// Package tests tests complete paths with real kernels, real CNI plugins and real servers. Every
+// test builds its hosts from network namespaces of its own.
 package tests
 
 import (
@@ -20,10 +20,11 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// patience is how long a condition may take.
+// patience is the longest time that a test waits for a condition.
 var patience = wait.Patience()
 
-// binary is ipwitness: IPWITNESS_BIN (a race build, say), or built once for all tests.
+// binary is the path of ipwitness: IPWITNESS_BIN (for example a race build), or one built once for
+// all tests.
 var binary = os.Getenv("IPWITNESS_BIN")
 
 func TestMain(m *testing.M) {
@@ -47,8 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// slow skips a test in short mode, which is that of make test. Such a test floods, waits for
-// minutes, or needs an image, a package or a Prometheus; make test-all runs it.
+// slow skips a test in short mode, which make test uses. A slow test floods, waits for minutes, or
+// needs an image, a package or a Prometheus. make test-all runs slow tests.
 func slow(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -56,29 +57,29 @@ func slow(t *testing.T) {
 	}
 }
 
-// lab is one host, and the ipwitness that witnesses it.
+// lab is a host and the ipwitness that runs on it.
 type lab struct {
 	*netlab.Host
 	*service
 	t     *testing.T
 	agent *netlab.Program // `ipwitness run`, or `ipwitness agent`
 
-	// Where there are several nodes: what it is called, and which one it is, from 1.
+	// With several nodes: the name and the number of the node, from 1.
 	name   string
 	number int
-	args   []string // of its agent
-	lines  []line   // to its aggregators
+	args   []string // arguments of the agent
+	lines  []line   // cables to the aggregators
 }
 
-// service is the ipwitness that is asked: that of the host, or an aggregator
-// that hosts share.
+// service is the ipwitness that answers queries: that of the host, or an aggregator that several
+// hosts share.
 type service struct {
-	at      *netlab.Host // its machine
+	at      *netlab.Host // host on which it runs
 	program *netlab.Program
 	watch   *watch
 }
 
-// newHost makes a host that is gone when the test ends.
+// newHost creates a host that is deleted when the test ends.
 func newHost(t *testing.T) *netlab.Host {
 	t.Helper()
 	if err := netlab.Possible(); err != nil {
@@ -95,7 +96,7 @@ func newHost(t *testing.T) *netlab.Host {
 	return h
 }
 
-// newLab makes a host and starts ipwitness on it.
+// newLab creates a host and starts ipwitness on it.
 func newLab(t *testing.T, args ...string) *lab {
 	t.Helper()
 	return startLab(t, newHost(t), args...)
@@ -114,7 +115,7 @@ func (l *lab) start(args ...string) {
 	l.launch(l.Command(binary, append([]string{"run"}, args...)...))
 }
 
-// launch starts a command that ends up as `ipwitness run`.
+// launch starts a command that finally executes `ipwitness run`.
 func (l *lab) launch(cmd *exec.Cmd) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
@@ -127,11 +128,11 @@ func (l *lab) launch(cmd *exec.Cmd) {
 	l.agent, l.service = p, &service{at: l.Host, program: p, watch: watchConflicts(l.t, p)}
 }
 
-// spoofers are the names of the tests in which a workload answers for another one.
+// spoofers contains the names of the tests in which a workload answers for another one.
 var spoofers sync.Map
 
-// killed kills a program when the test ends, and logs its last output if the test
-// failed. Only the tests in spoofers may have it report a spoofer.
+// killed kills a program when the test ends, and logs its last output if the test failed. Only in
+// the tests in spoofers may the program report a spoofer.
 func killed(t *testing.T, name string, p *netlab.Program) {
 	t.Cleanup(func() {
 		test, _, _ := strings.Cut(t.Name(), "/")
@@ -160,7 +161,7 @@ func (l *lab) sh(lines ...string) {
 	}
 }
 
-// cni configures a network of real plugins.
+// cni configures a network that uses real plugins.
 func (l *lab) cni(conflist string) *netlab.CNI {
 	l.t.Helper()
 	c, err := l.CNI(conflist)
@@ -170,8 +171,8 @@ func (l *lab) cni(conflist string) *netlab.CNI {
 	return c
 }
 
-// pod makes a named namespace with a veth to the host. The end in the pod has
-// the addresses; the host's end is called vNAME.
+// pod creates a named namespace with a veth to the host. The end in the pod has the addresses, and
+// the host's end is called vNAME.
 func (l *lab) pod(name string, addrs ...string) {
 	l.t.Helper()
 	if err := l.Namespace(name); err != nil {
@@ -196,29 +197,29 @@ func (l *lab) assign(name string, addrs ...string) {
 	}
 }
 
-// plantations is where the duplicates are that plant makes.
+// plantations contains the addresses of the duplicates that plant creates.
 var plantations = netip.MustParsePrefix("198.51.100.0/24")
 
-// planted is the first one of a host without a number.
+// planted is the first planted duplicate of a host without a number.
 const planted = "198.51.100.1"
 
-// plant makes a true duplicate on the host, waits until it is confirmed, and so
-// proves that whatever was there a settle time before has been judged, too.
+// plant creates a true duplicate on the host and waits until it is confirmed. This proves that
+// everything that was reported a settle time earlier has been judged, too.
 func (l *lab) plant() { l.t.Helper(); l.plantAs("plant") }
 
 func (l *lab) plantAs(name string) { l.t.Helper(); l.seed(name, l.seedbed(1)); l.grown(l.seedbed(1)) }
 
-// plantNext plants the one after the last: what was claimed once more since
-// then has been judged, too.
+// plantNext plants another duplicate. Its confirmation proves that claims repeated since the
+// previous one have been judged, too.
 func (l *lab) plantNext() {
 	l.t.Helper()
 	l.grown(l.seedNext())
 }
 
-// seedbed is the address of the n-th duplicate that is planted on the host.
+// seedbed returns the address of the n-th planted duplicate of the host.
 func (l *lab) seedbed(n int) string { return fmt.Sprintf("198.51.100.%d", 10*l.number+n) }
 
-// seedNext makes the next duplicate, and gives its address.
+// seedNext creates the next duplicate and returns its address, without waiting for the conflict.
 func (l *lab) seedNext() string {
 	l.t.Helper()
 	n := 1
@@ -240,16 +241,16 @@ func (l *lab) grown(addr string) {
 	l.watch.await("the planted duplicate to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
 }
 
-// wantOnlyPlanted plants, and fails where a conflict is, or ever was, confirmed,
-// but for the planted ones and those of the addresses given.
+// wantOnlyPlanted plants a duplicate, and fails if any other conflict is or was confirmed, except
+// for the given addresses.
 func (l *lab) wantOnlyPlanted(addrs ...string) {
 	l.t.Helper()
 	l.plant()
 	l.wantConfirmed(addrs...)
 }
 
-// wantConfirmed fails where a conflict is, or ever was, confirmed, but for the
-// planted ones and those of the addresses given.
+// wantConfirmed fails if a conflict is or was confirmed, except for planted duplicates and the
+// given addresses.
 func (l *lab) wantConfirmed(addrs ...string) {
 	l.t.Helper()
 	for _, c := range l.watch.all() {
@@ -263,7 +264,7 @@ func isPlanted(c *ipwitnessv1.Conflict) bool {
 	return plantations.Contains(netip.MustParseAddr(c.GetAddress()))
 }
 
-// owners lists who holds what, by the query of the REST path.
+// owners lists the owners that match a query string of the REST API.
 func (l *lab) owners(query string) []*ipwitnessv1.Owner {
 	l.t.Helper()
 	var m ipwitnessv1.ListOwnersResponse
@@ -273,7 +274,7 @@ func (l *lab) owners(query string) []*ipwitnessv1.Owner {
 	return m.GetOwners()
 }
 
-// node gives the health of the host's agent.
+// node returns the state of the host's agent.
 func (l *lab) node() *ipwitnessv1.Node {
 	l.t.Helper()
 	nodes, err := l.program.Nodes(l.t.Context())
@@ -289,7 +290,7 @@ func (l *lab) node() *ipwitnessv1.Node {
 	return nodes[0]
 }
 
-// explain asks why.
+// explain returns the explanation for an address.
 func (l *lab) explain(addr string) *ipwitnessv1.ExplainResponse {
 	l.t.Helper()
 	var m ipwitnessv1.ExplainResponse
@@ -299,8 +300,8 @@ func (l *lab) explain(addr string) *ipwitnessv1.ExplainResponse {
 	return &m
 }
 
-// awaitOwner waits until an address has one owner, with a name: that may come later
-// than the address.
+// awaitOwner waits until an address has exactly one owner with the given name. The name may be
+// known later than the address.
 func (l *lab) awaitOwner(addr, name string) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("%s to be the owner of %s", name, addr), func() bool {
@@ -309,8 +310,8 @@ func (l *lab) awaitOwner(addr, name string) {
 	})
 }
 
-// awaitPod waits until an address has one owner, which is known as a pod: the name
-// alone may be that of its namespace's file, before the CNI result says what it is.
+// awaitPod waits until an address has exactly one owner, which is known to be a pod. The name alone
+// may come from the namespace's file, before the CNI result is known.
 func (l *lab) awaitPod(addr, name string) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("pod %s to be the owner of %s", name, addr), func() bool {
@@ -319,7 +320,7 @@ func (l *lab) awaitPod(addr, name string) {
 	})
 }
 
-// awaitOwners waits until so many owners hold an address.
+// awaitOwners waits until an address has n owners.
 func (l *lab) awaitOwners(addr string, n int) []*ipwitnessv1.Owner {
 	l.t.Helper()
 	var got []*ipwitnessv1.Owner
@@ -330,7 +331,7 @@ func (l *lab) awaitOwners(addr string, n int) []*ipwitnessv1.Owner {
 	return got
 }
 
-// watch folds the lines of conflicts:watch.
+// watch collects the conflicts from conflicts:watch.
 type watch struct {
 	t       *testing.T
 	mu      sync.Mutex
@@ -373,7 +374,7 @@ func (w *watch) wake() {
 	}
 }
 
-// all gives every conflict that was ever told.
+// all returns every conflict that was reported.
 func (w *watch) all() []*ipwitnessv1.Conflict {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -384,7 +385,7 @@ func (w *watch) all() []*ipwitnessv1.Conflict {
 	return out
 }
 
-// await waits until a condition holds for the conflicts that were told.
+// await waits until a condition holds for the reported conflicts.
 func (w *watch) await(what string, cond func([]*ipwitnessv1.Conflict) bool) {
 	w.t.Helper()
 	deadline := time.NewTimer(patience)
@@ -408,7 +409,7 @@ func (w *watch) await(what string, cond func([]*ipwitnessv1.Conflict) bool) {
 	}
 }
 
-// find gives the conflicts of an address.
+// find returns the conflicts of an address.
 func (w *watch) find(addr string) (out []*ipwitnessv1.Conflict) {
 	for _, c := range w.all() {
 		if c.GetAddress() == addr {
@@ -418,7 +419,7 @@ func (w *watch) find(addr string) (out []*ipwitnessv1.Conflict) {
 	return out
 }
 
-// told gives the states in which the conflicts of an address were told, in order.
+// told returns the states in which the conflicts of an address were reported, in order.
 func (w *watch) told(addr string) (states []ipwitnessv1.Conflict_State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -430,7 +431,7 @@ func (w *watch) told(addr string) (states []ipwitnessv1.Conflict_State) {
 	return states
 }
 
-// inState is the condition that an address has a conflict in that state.
+// inState returns the condition that an address has a conflict in the state.
 func inState(addr string, state ipwitnessv1.Conflict_State) func([]*ipwitnessv1.Conflict) bool {
 	return func(all []*ipwitnessv1.Conflict) bool {
 		return slices.ContainsFunc(all, func(c *ipwitnessv1.Conflict) bool {
@@ -439,10 +440,9 @@ func inState(addr string, state ipwitnessv1.Conflict_State) func([]*ipwitnessv1.
 	}
 }
 
-// between is the condition that an address has a conflict in that state, and that
-// its owners are called so. A pod is known as one when its plugin has ended, and
-// whoever started that has written the result: on a busy machine later than the
-// conflict is confirmed.
+// between returns the condition that an address has a conflict in the state, and that its owners
+// have these names. A pod is known as a pod only when its plugin has ended and the caller has
+// written the result, which on a busy machine is after the conflict is confirmed.
 func between(addr string, state ipwitnessv1.Conflict_State, owners string) func([]*ipwitnessv1.Conflict) bool {
 	return func(all []*ipwitnessv1.Conflict) bool {
 		return slices.ContainsFunc(all, func(c *ipwitnessv1.Conflict) bool {
@@ -451,7 +451,7 @@ func between(addr string, state ipwitnessv1.Conflict_State, owners string) func(
 	}
 }
 
-// ownerNames names the workloads of a conflict, in order.
+// ownerNames returns the sorted names of a conflict's workloads.
 func ownerNames(c *ipwitnessv1.Conflict) string {
 	var out []string
 	for _, o := range c.GetOwners() {
@@ -465,7 +465,7 @@ func ownerNames(c *ipwitnessv1.Conflict) string {
 	return strings.Join(out, " | ")
 }
 
-// only gives the one conflict of an address.
+// only returns the only conflict of an address.
 func (l *lab) only(addr string) *ipwitnessv1.Conflict {
 	l.t.Helper()
 	all := l.watch.find(addr)
@@ -475,7 +475,7 @@ func (l *lab) only(addr string) *ipwitnessv1.Conflict {
 	return all[0]
 }
 
-// podAddress is the n-th address that host-local gives out of 10.244.0.0/16.
+// podAddress returns the n-th address that host-local allocates from 10.244.0.0/16.
 func podAddress(n int) string {
 	a := netip.MustParseAddr("10.244.0.1")
 	for range n {
@@ -484,8 +484,8 @@ func podAddress(n int) string {
 	return a.String()
 }
 
-// sysctl sets variables of a pod, or of the host itself where none is named,
-// each written net/…=VALUE.
+// sysctl sets kernel variables in a pod, or on the host itself if pod is empty. Each is written
+// net/…=VALUE.
 func (l *lab) sysctl(pod string, settings ...string) {
 	l.t.Helper()
 	for _, s := range settings {
@@ -500,7 +500,7 @@ func (l *lab) sysctl(pod string, settings ...string) {
 	}
 }
 
-// in runs fn in the namespace of a pod, or of the host itself where none is named.
+// in runs fn in the namespace of a pod, or of the host itself if pod is empty.
 func (l *lab) in(pod string, fn func() error) {
 	l.t.Helper()
 	do := l.Do
@@ -517,8 +517,8 @@ func (l *lab) in(pod string, fn func() error) {
 	}
 }
 
-// ask has the kernel of a pod (of the host, where none is named) ask for an
-// address that nobody has, with a source of its own: it sends a datagram.
+// ask sends a datagram, so that the kernel of a pod (or of the host, if pod is empty) sends an ARP
+// request with the given source for an address that nobody has.
 func (l *lab) ask(pod, source, addr string) {
 	l.t.Helper()
 	l.in(pod, func() error {
@@ -532,9 +532,9 @@ func (l *lab) ask(pod, source, addr string) {
 	})
 }
 
-// resolve has the kernel of a pod (of the host, where none is named) ask who has
-// an address on one of its interfaces, as it does before it sends. It sends
-// nothing: what is sent may be answered, and whoever answers asks in turn.
+// resolve makes the kernel of a pod (or of the host, if pod is empty) resolve an address on an
+// interface, as before sending. It sends no datagram: a datagram may be answered, and the answering
+// host would resolve in turn.
 func (l *lab) resolve(pod, dev, addr string) {
 	l.t.Helper()
 	in := ""
@@ -544,14 +544,14 @@ func (l *lab) resolve(pod, dev, addr string) {
 	l.sh(fmt.Sprintf("ip%s neigh flush to %s dev %s", in, addr, dev), fmt.Sprintf("ip%s neigh replace %s dev %s use", in, addr, dev))
 }
 
-// knows waits until the neighbour table of a pod (of the host, where none is
-// named) has a MAC for an address: the kernel's question was answered.
+// knows waits until the neighbour table of a pod (or of the host, if pod is empty) has a MAC for an
+// address, because a request of the kernel was answered.
 func (l *lab) knows(pod, addr, mac string) {
 	l.t.Helper()
 	l.knowsAfter(func() {}, pod, addr, mac)
 }
 
-// knowsAfter is knows, and repeats something that makes it so.
+// knowsAfter is like knows, but repeats the action that leads to it.
 func (l *lab) knowsAfter(do func(), pod, addr, mac string) {
 	l.t.Helper()
 	in := ""
@@ -565,9 +565,9 @@ func (l *lab) knowsAfter(do func(), pod, addr, mac string) {
 	})
 }
 
-// wantConflict waits until an address has a conflict in a state between owners, for
-// their names may come later, and checks where and why it is, and that the summary
-// names the owners so.
+// wantConflict waits until an address has a conflict in the state between these owners, whose names
+// may be known later. It checks the scope and the rule of the conflict, and that the summary
+// contains the names.
 func (l *lab) wantConflict(addr string, state ipwitnessv1.Conflict_State, rule, owners, scope string, named ...string) {
 	l.t.Helper()
 	l.watch.await(fmt.Sprintf("%s to be %s between %s", addr, state, owners), between(addr, state, owners))
@@ -584,7 +584,7 @@ func (l *lab) wantConflict(addr string, state ipwitnessv1.Conflict_State, rule, 
 	}
 }
 
-// wantNone fails where an address has, or ever had, a conflict.
+// wantNone fails if an address has or had a conflict.
 func (l *lab) wantNone(addrs ...string) {
 	l.t.Helper()
 	for _, addr := range addrs {

@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// lan is a switch outside, and the machines on it. It has no agent.
+// lan is an external switch with the machines connected to it. It has no agent.
 type lan struct {
 	*lab
 	cables int
@@ -26,7 +26,7 @@ func newLAN(t *testing.T) *lan {
 	return n
 }
 
-// lan makes a network outside and lays a cable to it: eth0, with an address.
+// lan creates an external network and connects the node's eth0 to it, with an address.
 func (l *lab) lan(addr string) *lan {
 	l.t.Helper()
 	n := newLAN(l.t)
@@ -35,7 +35,7 @@ func (l *lab) lan(addr string) *lan {
 	return n
 }
 
-// cable joins an interface of the node to the switch, and gives the port.
+// cable connects an interface of the node to the switch, and returns the port.
 func (n *lan) cable(node *lab, ifname string) (port string) {
 	n.t.Helper()
 	n.cables++
@@ -47,7 +47,7 @@ func (n *lan) cable(node *lab, ifname string) (port string) {
 	return port
 }
 
-// machine makes a machine on the switch, with a MAC and addresses.
+// machine connects a machine to the switch, with a MAC and addresses.
 func (n *lan) machine(name, mac string, addrs ...string) {
 	n.t.Helper()
 	n.pod(name)
@@ -55,8 +55,8 @@ func (n *lan) machine(name, mac string, addrs ...string) {
 	n.assign(name, addrs...)
 }
 
-// macvlan is a network of the macvlan plugin on the node's uplink, a further one
-// of its pods as Multus gives it: net1.
+// macvlan is a network of the macvlan plugin on the node's uplink. Its pods get an additional
+// interface, net1, as from Multus.
 func (l *lab) macvlan() *netlab.CNI {
 	l.t.Helper()
 	c := l.cni(macvlan)
@@ -72,7 +72,7 @@ func TestT4MacvlanPodsOfOneParentWithTheIPAMDirectoryWiped(t *testing.T) {
 	l := newRow(t)
 	l.lan("192.0.2.1/24")
 	cni := l.macvlan()
-	// Frames between the two never enter a port of the node: netlink alone shows it.
+	// Frames between the two never enter a port of the node, so only netlink shows the conflict.
 	wipe(t, l, cni, 1)
 	l.wantConflict("192.0.2.100", ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/new1 | default/old1", "LINK node1/eth0",
 		"pod default/old1", "pod default/new1")
@@ -85,8 +85,8 @@ func TestT4MacvlanPodsOfOneParentWithTheIPAMDirectoryWiped(t *testing.T) {
 	l.awaitOwners("192.0.2.100", 1)
 }
 
-// takes has a machine outside claim an address until its conflict is confirmed:
-// its kernel asks for a neighbour, with the address that it was given.
+// takes makes an external machine claim an address until the conflict is confirmed: the machine's
+// kernel sends requests for a neighbour with the address as their source.
 func (l *lab) takes(out *lan, machine, addr, neighbour string) {
 	l.t.Helper()
 	wait.Until(l.t, addr+" to be confirmed", func() bool {
@@ -96,9 +96,9 @@ func (l *lab) takes(out *lan, machine, addr, neighbour string) {
 	})
 }
 
-// isOutside waits until the node knows that a machine is outside of it: a switch of the
-// lab is one from its second port on, and until the agent has heard of that, what
-// enters is taken for something inside the namespace that the switch is in.
+// isOutside waits until the node knows that a machine is external. A port leads to a switch only
+// once the switch has a second port, and until the agent learns this, it attributes frames to the
+// namespace that contains the switch.
 func (l *lab) isOutside(out *lan, machine, addr string) {
 	l.t.Helper()
 	wait.Until(l.t, machine+" to be outside", func() bool {
@@ -136,7 +136,7 @@ func TestT7MachineOutsideTakesAPodsAddress(t *testing.T) {
 	out.machine("thief", "02:00:00:00:00:99", "192.0.2.100/24")
 	out.announce("thief", "192.0.2.100")
 	l.evidence("192.0.2.100", "", "ANNOUNCED eth0")
-	l.plant() // one frame confirms nothing, however long ago it was
+	l.plant() // a single frame confirms nothing, even after the settle time
 	if c := l.only("192.0.2.100"); c.GetState() != ipwitnessv1.Conflict_SUSPECTED {
 		t.Errorf("state after one frame: got %s, want SUSPECTED", c.GetState())
 	}
@@ -151,8 +151,8 @@ func TestT7MachineOutsideAndAnUplinkInABridge(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
-	// As libvirt, OVN and Multus have it: the uplink is a port, and the bridge
-	// has the node's address.
+	// As with libvirt, OVN and Multus: the uplink is a bridge port, and the bridge has the node's
+	// address.
 	l.sh("ip link add br-ext type bridge", "ip link set br-ext up", "ip addr del 192.0.2.1/24 dev eth0",
 		"ip link set eth0 master br-ext", "ip addr add 192.0.2.1/24 dev br-ext")
 	l.ports(1)
@@ -171,7 +171,7 @@ func TestT7MachineOutsideTakesTheNodesIPv6Address(t *testing.T) {
 	l.sh("ip addr add fd00:2::1/64 dev eth0 nodad")
 	l.ports(1)
 	l.awaitOwners("fd00:2::1", 1)
-	out.machine("thief", "02:00:00:00:00:99", "fd00:2::1/64") // without a question before
+	out.machine("thief", "02:00:00:00:00:99", "fd00:2::1/64") // without having sent a solicitation
 	l.takes(out, "thief", "fd00:2::1", "fd00:2::77")
 	l.wantConflict("fd00:2::1", ipwitnessv1.Conflict_CONFIRMED, "assigned-and-wire", " | node1", "LINK node1/eth0",
 		"node node1 itself", "02:00:00:00:00:99")
@@ -186,13 +186,13 @@ func TestT7TwoMachinesOutsideTakeTurns(t *testing.T) {
 	l.ports(1)
 	out.machine("one", "02:00:00:00:00:91", "192.0.2.50/24")
 	out.machine("two", "02:00:00:00:00:92", "192.0.2.50/24")
-	// Each claims it again and again: what is heard once is one change of MAC only.
+	// Both machines claim the address repeatedly, because a single frame is only a change of MAC.
 	wait.Until(t, "192.0.2.50 to be suspected", func() bool {
 		out.announce("one", "192.0.2.50")
 		out.announce("two", "192.0.2.50")
 		return inState("192.0.2.50", ipwitnessv1.Conflict_SUSPECTED)(l.watch.all())
 	})
-	l.wantOnlyPlanted() // no agent sees either of them, so it stays a suspicion
+	l.wantOnlyPlanted() // no agent can confirm either machine, so the conflict stays suspected
 	l.wantConflict("192.0.2.50", ipwitnessv1.Conflict_SUSPECTED, "externals-alternate", " | ", "LINK node1/eth0",
 		"02:00:00:00:00:91", "02:00:00:00:00:92")
 	l.row("T7-externals", "192.0.2.50", "externals-alternate")
@@ -208,8 +208,8 @@ func TestL12RouterOutsideAnswersForMany(t *testing.T) {
 	}
 	l.ports(1)
 	l.awaitOwners("192.0.2.100", 1)
-	// A router with proxy ARP answers for all that it believes to be behind it,
-	// also for the pod, which the node itself does not reach by this link.
+	// A router with proxy ARP answers for all addresses that it routes elsewhere. This includes the
+	// pod, which the node does not reach by this link.
 	out.machine("router", "02:00:00:00:00:fe", "192.0.2.254/24")
 	out.sh("ip -n router link add in0 type veth peer name in1", "ip -n router link set in0 up", "ip -n router link set in1 up",
 		"ip -n router route add 192.0.2.96/27 dev in0")
@@ -221,7 +221,7 @@ func TestL12RouterOutsideAnswersForMany(t *testing.T) {
 		l.knows("", addr, "02:00:00:00:00:fe")
 		l.evidence(addr, "", "ANSWERED eth0")
 	}
-	for range 2 { // once more after the settle time, so that it is no single event
+	for range 2 { // again after the settle time, so that it is more than one event
 		l.resolve("", "eth0", "192.0.2.100")
 		l.knows("", "192.0.2.100", "02:00:00:00:00:fe")
 		l.evidence("192.0.2.100", "", "ANSWERED eth0")
@@ -237,8 +237,8 @@ func TestL12NodeWithProxyARPOnItsUplink(t *testing.T) {
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
 	l.sysctl("", "net/ipv4/ip_forward=1", "net/ipv4/conf/eth0/proxy_arp=1", "net/ipv4/neigh/eth0/proxy_delay=0")
-	// A pod with an address of the LAN, which the node answers for. A second
-	// cable to the LAN shows the node its own answers.
+	// A pod has an address of the LAN, and the node answers for it. The node receives its own
+	// answers by a second cable to the LAN.
 	l.pod("web", "192.0.2.100/32")
 	l.sh("ip route add 192.0.2.100/32 dev vweb", "ip link set eth0 address 02:00:00:00:00:10")
 	out.cable(l, "eth1")
@@ -247,8 +247,8 @@ func TestL12NodeWithProxyARPOnItsUplink(t *testing.T) {
 	out.machine("asker", "02:00:00:00:00:20", "192.0.2.20/24")
 	out.resolve("asker", "eth0", "192.0.2.100")
 	out.knows("asker", "192.0.2.100", "02:00:00:00:00:10")
-	// The answer goes to the asker alone. Said to everybody, as a kernel with
-	// arp_notify or a proxy that announces does, it comes back by the other cable.
+	// An answer is sent only to the asker. A broadcast answer, as from a kernel with arp_notify or
+	// an announcing proxy, comes back by the other cable.
 	mac, _ := net.ParseMAC("02:00:00:00:00:10")
 	l.in("", func() error {
 		return netlab.Send("eth0", netlab.ARP(2, mac, netip.MustParseAddr("192.0.2.100"), netip.MustParseAddr("192.0.2.20")))
@@ -270,8 +270,8 @@ func TestL13ResponderAnswersWithTheOwnersMAC(t *testing.T) {
 	l.assign("a", "192.0.2.7/24")
 	l.bridged(2)
 	l.awaitOwners("192.0.2.7", 1)
-	// EVPN and OVN answer from what the control plane knows: for the owner, with
-	// the owner's MAC, from anywhere.
+	// EVPN and OVN answer from the data of the control plane: for the owner, with the owner's MAC,
+	// from any device.
 	out.machine("vtep", "02:00:00:00:00:0e")
 	out.arp("vtep", 2, "02:00:00:00:00:0a", "192.0.2.7", "192.0.2.9")
 	l.evidence("192.0.2.7", "a", "ANSWERED eth0")
@@ -286,7 +286,7 @@ func TestL13AntreasResponderMAC(t *testing.T) {
 	out := l.lan("192.0.2.1/24")
 	l.ports(1)
 	l.awaitOwners("192.0.2.1", 1)
-	// Antrea's flows answer every ARP request with this MAC, for whomever.
+	// Antrea's flows answer every ARP request with this MAC, for any address.
 	out.machine("responder", "02:00:00:00:00:0e")
 	for range 2 {
 		out.arp("responder", 2, "aa:bb:cc:dd:ee:ff", "192.0.2.1", "192.0.2.9")
@@ -306,8 +306,8 @@ func TestL14HostWithTwoCablesToOneLAN(t *testing.T) {
 	l.sh("ip link set eth0 address 02:00:00:00:00:e0", "ip link set eth1 address 02:00:00:00:00:e1", "ip addr add 192.0.2.2/24 dev eth1")
 	l.ports(2)
 	l.awaitOwners("192.0.2.1", 1)
-	// ARP flux: Linux asks by one interface with the address of another, and
-	// answers for both by each. What it asks comes back by the other cable.
+	// ARP flux: Linux sends requests by one interface with the address of another, and answers for
+	// both addresses by each. Its requests come back by the other cable.
 	out.machine("asker", "02:00:00:00:00:20", "192.0.2.20/24")
 	out.resolve("asker", "eth0", "192.0.2.1")
 	wait.Until(t, "an answer of the node", func() bool {

@@ -20,14 +20,14 @@ func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 		pod := fmt.Sprintf("p%d", i)
 		l.pod(pod, "10.244.0.9/24")
 		l.awaitOwners("10.244.0.9", 1)
-		// Its death sends no RTM_DELADDR.
+		// When a namespace ends, the kernel sends no RTM_DELADDR.
 		l.sh("ip netns del " + pod)
 	}
 	l.wantOnlyPlanted()
 	l.awaitOwners("10.244.0.9", 0)
 
-	// Where the first end was heard before the second beginning, not even the
-	// history has an overlap.
+	// If the end of the first was reported before the start of the second, not even the history has
+	// an overlap.
 	l.pod("before", "10.244.0.8/24")
 	l.awaitOwners("10.244.0.8", 1)
 	l.sh("ip netns del before")
@@ -39,12 +39,12 @@ func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 
 func TestL3SandboxOfOnePodMadeAgain(t *testing.T) {
 	t.Parallel()
-	// What the second sandbox is is known when its plugin has ended: on a machine that is
-	// busy, later than the settle time that users have.
+	// The second sandbox is identified when its plugin has ended. On a busy machine this takes
+	// longer than the default settle time.
 	l := newRow(t, "--handover-grace", "1h", "--settle", "10s")
 	cni := l.cni(netlab.PTP)
-	// kubelet makes a new sandbox for the same pod, while the old one still ends:
-	// another namespace, the same pod in the CNI arguments.
+	// kubelet creates a new sandbox for the same pod while the old one is still ending: in another
+	// namespace, with the same pod in the CNI arguments.
 	for _, sandbox := range []string{"sandbox1", "sandbox2"} {
 		if err := cni.AddAs(sandbox, "web-0"); err != nil {
 			t.Fatal(err)
@@ -70,7 +70,7 @@ func TestL5HostNetworkPodsShareTheNodesAddress(t *testing.T) {
 	l := newRow(t)
 	l.pod("p1")
 	l.sh("ip addr add 192.0.2.1/24 dev vp1")
-	// Processes of hostNetwork pods are in the node's own namespace.
+	// Processes of hostNetwork pods run in the node's own namespace.
 	for range 3 {
 		cmd := l.Command("sleep", "infinity")
 		if err := l.Start(cmd); err != nil {
@@ -140,7 +140,8 @@ func TestL17EqualRangesOnIsolatedBridges(t *testing.T) {
 	}
 	l.row("L17", "10.0.0.5", "different-links")
 
-	// The same two on one bridge are a conflict, even where the node has no part in it.
+	// On one bridge the same two addresses are a conflict, even if the bridge has no address of the
+	// node.
 	l.pod("green")
 	l.sh("ip link set vgreen master br-red")
 	l.assign("green", "10.0.0.5/24")
@@ -155,8 +156,7 @@ func TestL17EqualRangesOnIsolatedBridges(t *testing.T) {
 	}
 }
 
-// arp sends an ARP packet out of a pod: by its eth0, or by what is named after a
-// slash.
+// arp sends an ARP packet from a pod, on eth0 or on the interface named after a slash.
 func (l *lab) arp(pod string, op uint16, sha, spa, tpa string) {
 	l.t.Helper()
 	mac, err := net.ParseMAC(sha)
@@ -169,7 +169,7 @@ func (l *lab) arp(pod string, op uint16, sha, spa, tpa string) {
 	})
 }
 
-// port splits POD/INTERFACE; the interface is eth0 where none is named.
+// port splits POD/INTERFACE. The interface defaults to eth0.
 func port(pod string) (name, ifname string) {
 	name, ifname, named := strings.Cut(pod, "/")
 	if !named {
@@ -178,14 +178,14 @@ func port(pod string) (name, ifname string) {
 	return name, ifname
 }
 
-// announce has the kernel's own MAC of a pod, or of the host where none is named,
-// announce an address (RFC 5227, section 3: gratuitous ARP).
+// announce sends a gratuitous ARP for an address (RFC 5227, section 3) with the MAC of a pod, or of
+// the host if the name is empty.
 func (l *lab) announce(pod, addr string) {
 	l.t.Helper()
 	l.arp(pod, 1, l.mac(pod), addr, addr)
 }
 
-// mac is the hardware address of a pod's eth0, or of what is named after a slash.
+// mac returns the MAC of a pod's eth0, or of the interface named after a slash.
 func (l *lab) mac(pod string) string {
 	l.t.Helper()
 	pod, ifname := port(pod)
@@ -197,15 +197,16 @@ func (l *lab) mac(pod string) string {
 	return i.HardwareAddr.String()
 }
 
-// ports waits until the observer is on so many ports.
+// ports waits until the observer is attached to n ports.
 func (l *lab) ports(n uint32) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("%d ports", n), func() bool { return l.node().GetPorts() == n })
 }
 
-// bridged waits until the observer is on so many ports, and the agent knows on which
-// links they are: it has heard of a pair that came after all that was done to them. What
-// it hears by a port before it hears that the port has gone to a bridge, it forgets.
+// bridged waits until the observer is attached to the given number of ports and the agent knows
+// their links. To prove the latter, it creates a pair of ports after all other changes and waits
+// until the agent knows it. Frames that arrive before the agent knows that a port has joined a
+// bridge would be forgotten.
 func (l *lab) bridged(ports uint32) {
 	l.t.Helper()
 	l.ports(ports)
@@ -215,7 +216,7 @@ func (l *lab) bridged(ports uint32) {
 	l.ports(ports)
 }
 
-// frames waits until the observer counted so many ARP frames with a result.
+// frames waits until the observer has counted n ARP frames with a result.
 func (l *lab) frames(result string, n int) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("%d frames with result %s", n, result), func() bool { return l.result(result) == float64(n) })
@@ -247,7 +248,8 @@ func TestL19DuplicateAddressDetectionOwnsNothing(t *testing.T) {
 	l.pod("prober")
 	l.ports(2)
 	l.awaitOwners(addr, 1)
-	// The kernels' own questions, for their link-local addresses, are over.
+	// Wait until the kernels have finished duplicate address detection for their link-local
+	// addresses.
 	for _, pod := range []string{"holder", "prober"} {
 		wait.Until(t, "the addresses of "+pod+" to be proven", func() bool {
 			out, err := l.Run("ip -n %s -6 addr show dev eth0 scope link", pod)
@@ -275,8 +277,8 @@ func TestL20OneHolderSeenOnTheWireIsOneOwner(t *testing.T) {
 	l.assign("a", "10.244.0.7/24")
 	l.bridged(2)
 	out.machine("loop", "02:00:00:00:00:0e")
-	// The pod's own announcement, request and answer arrive on its own port. One frame then
-	// arrives again on another port, as a loop in the wiring outside would return it.
+	// The pod's own announcement, request and answer arrive on its own port. One frame then also
+	// arrives on another port, as after a loop in the external wiring.
 	l.arp("a", 1, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.7")
 	l.arp("a", 1, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.1")
 	l.arp("a", 2, "02:00:00:00:00:0a", "10.244.0.7", "10.244.0.1")
@@ -310,7 +312,7 @@ func TestL8ServiceAddressOnLoopback(t *testing.T) {
 	l.pod("c", "10.244.0.4/24")
 	l.sh("ip link set vc master cni0", "ip -n c route add "+service+"/32 dev eth0")
 	l.bridged(3)
-	// Linux asks with it, and answers for it, on any interface.
+	// Linux uses the address in requests on any interface, and answers for it.
 	for _, pod := range []string{"a", "b"} {
 		l.ask(pod, service, "10.244.0.1")
 		l.evidence(service, pod, "ASSIGNED lo", "USED v"+pod)
@@ -322,7 +324,7 @@ func TestL8ServiceAddressOnLoopback(t *testing.T) {
 	l.wantOnlyPlanted()
 	l.wantNone(service)
 	l.awaitOwners(service, 0)
-	// It is no conflict, and not well either: who asks gets any one of them.
+	// It is not a conflict, but it is a problem: a client reaches an arbitrary one of them.
 	l.awaitFindings("shared-address-answered " + service)
 	l.row("L8", service, "loopback-or-dummy")
 }
@@ -399,12 +401,12 @@ func TestL14PodWithTwoInterfacesOnOneBridge(t *testing.T) {
 	l.sh("ip link set va master cni0", "ip -n a link set eth0 address 02:00:00:00:00:a0",
 		"ip link add va1 type veth peer name eth1 netns a", "ip link set va1 master cni0", "ip link set va1 up",
 		"ip -n a link set eth1 address 02:00:00:00:00:a1", "ip -n a link set eth1 up", "ip -n a addr add 10.244.0.8/24 dev eth1")
-	for _, dev := range []string{"all", "eth0", "eth1"} { // a namespace has what the machine has set for IPv4
+	for _, dev := range []string{"all", "eth0", "eth1"} { // a new namespace inherits the machine's IPv4 settings
 		l.sysctl("a", "net/ipv4/conf/"+dev+"/rp_filter=0", "net/ipv4/conf/"+dev+"/arp_ignore=0", "net/ipv4/conf/"+dev+"/arp_filter=0")
 	}
 	l.bridged(2)
 	l.awaitOwners("10.244.0.7", 1)
-	// The node asks everybody, and the pod answers by both with both MACs.
+	// The node broadcasts a request, and the pod answers on both interfaces, each with its own MAC.
 	l.resolve("", "cni0", "10.244.0.7")
 	l.evidence("10.244.0.7", "a", "ANSWERED va", "ANSWERED va1")
 	l.wantOnlyPlanted()

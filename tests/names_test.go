@@ -17,11 +17,11 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// containerID is what the cgroup of a test says that its processes are of.
+// containerID is the container ID in the path of a test's cgroup.
 const containerID = "5eed00000000000000000000000000000000000000000000000000000000c0de"
 
-// containerCgroup makes a cgroup as a container runtime would. It is empty
-// where none can be made here.
+// containerCgroup creates a cgroup like that of a container runtime and returns its path, or an
+// empty string if this machine does not allow it.
 func containerCgroup(t *testing.T) string {
 	t.Helper()
 	mounts, err := os.Open("/proc/self/mountinfo")
@@ -37,7 +37,7 @@ func containerCgroup(t *testing.T) string {
 		case strings.HasPrefix(kind, "cgroup2 "):
 			root = fields[4]
 		case strings.HasPrefix(kind, "cgroup ") && strings.Contains(kind, "freezer") && root == "":
-			root = fields[4] // any hierarchy of version 1 in which a cgroup needs no settings
+			root = fields[4] // any version 1 hierarchy in which a new cgroup needs no settings
 		}
 	}
 	if root == "" {
@@ -60,8 +60,8 @@ func containerCgroup(t *testing.T) string {
 	return dir
 }
 
-// sleeper starts a process in a network namespace of its own that has no file,
-// in a cgroup where one is given, and gives its PID.
+// sleeper starts a process in an unnamed network namespace of its own, in a cgroup unless that is
+// empty, and returns its PID.
 func (l *lab) sleeper(cgroup string) int {
 	l.t.Helper()
 	cmd := l.Command("unshare", "--net", "sleep", "infinity")
@@ -85,7 +85,7 @@ func (l *lab) sleeper(cgroup string) int {
 	return pid
 }
 
-// plug gives the namespace of a process a veth to the host, with an address.
+// plug connects the namespace of a process to the host by a veth, with an address.
 func (l *lab) plug(pid int, name, addr string) {
 	l.t.Helper()
 	l.sh(fmt.Sprintf("ip link add v%s type veth peer name eth0%s", name, name),
@@ -100,7 +100,7 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 	const addr = "10.244.0.7"
 	l := newLab(t)
 	cgroup := containerCgroup(t)
-	before := l.sleeper(cgroup) // known to no one when it becomes this node's
+	before := l.sleeper(cgroup) // has no known owner when it joins this node's namespace
 	after := l.sleeper("")
 	began := time.Now()
 	l.plug(before, "a", addr)
@@ -136,8 +136,8 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 	}
 	wantSaid(t, wide, "PROCESS", fmt.Sprintf("sleep (%d)", before), fmt.Sprintf("process/sleep (%d)", after))
 
-	// A process is reported after its end only if it lived for 10 s. Once the agent has found
-	// another process, it has looked at this one since.
+	// A process that has ended is reported only if it lived for at least 10 s. When the agent
+	// reports a later process, it has also looked at this one again.
 	wait.Until(t, "the process to have lived for 10 s", func() bool { return time.Since(began) > 10*time.Second })
 	const later = "10.244.0.8"
 	marker := l.sleeper("")
@@ -148,8 +148,8 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 		})
 	})
 
-	// The namespace outlives its process by an open descriptor; its name stays, and
-	// says so.
+	// An open descriptor keeps the namespace after its process. Its name remains and says that the
+	// process has ended.
 	held, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", after))
 	if err != nil {
 		t.Fatal(err)

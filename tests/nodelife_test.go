@@ -20,23 +20,23 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// turmoil changes who holds which address on nodes, all the time, and knows it.
+// turmoil continuously moves addresses between pods on all nodes, and records the result.
 type turmoil struct {
 	t       *testing.T
 	done    chan struct{}
 	workers sync.WaitGroup
-	changes []*atomic.Int64 // of each node
+	changes []*atomic.Int64 // count, per node
 	mu      sync.Mutex
-	holders map[string][]string // once it is over: each NODE/POD
+	holders map[string][]string // set at the end; each NODE/POD
 	err     error
 }
 
-// turmoil begins on all nodes: pods come and go, and take addresses of
-// 10.244.7.0/27 from each other.
+// turmoil starts on all nodes: pods come and go, and take addresses of 10.244.7.0/27 from each
+// other.
 func (c *cluster) turmoil() *turmoil {
 	u := &turmoil{t: c.t, done: make(chan struct{}), holders: map[string][]string{}}
 	for _, n := range c.nodes {
-		n.InOrder = false // would take longer with every pod
+		n.InOrder = false // creating pods in inode order would take longer with every pod
 		changes := &atomic.Int64{}
 		u.changes = append(u.changes, changes)
 		u.workers.Go(func() {
@@ -67,7 +67,7 @@ func (u *turmoil) end() {
 	u.workers.Wait()
 }
 
-// goOn waits until every node has seen so many changes more.
+// goOn waits until every node has made the given number of further changes.
 func (u *turmoil) goOn(changes int64) {
 	u.t.Helper()
 	for _, n := range u.changes {
@@ -85,7 +85,7 @@ func (u *turmoil) await(cond func() bool) {
 	})
 }
 
-// stop ends it, and gives who holds which address then, each NODE/POD.
+// stop ends the turmoil and returns the holders of each address, each as NODE/POD.
 func (u *turmoil) stop() map[string][]string {
 	u.t.Helper()
 	u.end()
@@ -95,7 +95,7 @@ func (u *turmoil) stop() map[string][]string {
 	return maps.Clone(u.holders)
 }
 
-// stirred is a pod in turmoil.
+// stirred is a pod that takes part in a turmoil.
 type stirred struct {
 	name   string
 	pod    *netlab.Pod
@@ -109,7 +109,7 @@ func (p *stirred) close() {
 	p.pod.Close()
 }
 
-// stir changes the pods of one node until done, as a seed has it.
+// stir changes the pods of one node at random, from a fixed seed, until done is closed.
 func stir(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*stirred, err error) {
 	const most, addresses = 5, 24
 	r := rand.New(rand.NewPCG(7, uint64(l.number)))
@@ -172,7 +172,7 @@ func newStirred(l *lab, name string) (*stirred, error) {
 	return p, nil
 }
 
-// toggle takes an address, or gives it up.
+// toggle adds the address, or removes it if the pod has it.
 func (p *stirred) toggle(addr string) error {
 	a, err := netlink.ParseAddr(addr + "/32")
 	if err != nil {
@@ -186,8 +186,8 @@ func (p *stirred) toggle(addr string) error {
 	return p.handle.AddrAdd(p.link, a)
 }
 
-// wantExactly waits until the aggregator knows exactly these holders, and a
-// confirmed conflict of each address that has two, and no others.
+// wantExactly waits until the aggregator knows exactly these holders, and exactly one confirmed
+// conflict for each address with two holders.
 func (c *cluster) wantExactly(holders map[string][]string) {
 	c.t.Helper()
 	c.wantHolders(holders)
@@ -202,8 +202,7 @@ func (c *cluster) wantExactly(holders map[string][]string) {
 
 const twiceHeld = "10.244.9.9"
 
-// duplicate makes one that lasts, between node1 and node2, and gives the id of
-// its conflict.
+// duplicate creates a lasting duplicate on node1 and node2, and returns the ID of its conflict.
 func (c *cluster) duplicate() (id string) {
 	c.t.Helper()
 	for i, n := range c.nodes[:2] {
@@ -213,8 +212,7 @@ func (c *cluster) duplicate() (id string) {
 	return c.only(twiceHeld).GetId()
 }
 
-// wantSame checks that the conflict of the duplicate is what it was, and was
-// never over.
+// wantSame checks that the conflict of the duplicate has the same ID and was never resolved.
 func (c *cluster) wantSame(id string) {
 	c.t.Helper()
 	c.watch.await("the duplicate to be confirmed", inState(twiceHeld, confirmed))
@@ -226,17 +224,17 @@ func (c *cluster) wantSame(id string) {
 	}
 }
 
-// lasting are the holders of what duplicate made.
+// lasting returns the holders of the address of duplicate, and more.
 func lasting(more map[string][]string) map[string][]string {
 	all := map[string][]string{twiceHeld: {"node1/p1", "node2/p2"}}
 	maps.Copy(all, more)
 	return all
 }
 
-// pods declares the network of the pods.
+// pods declares the pod network.
 const pods = "pods=10.244.0.0/16"
 
-// unheard waits until a node, and all that it has told, is not heard from any more.
+// unheard waits until a node and all its owners are disconnected.
 func (c *cluster) unheard(n *lab) {
 	c.t.Helper()
 	c.awaitNode(n.name, ipwitnessv1.Node_UNHEARD)
@@ -247,7 +245,7 @@ func (c *cluster) unheard(n *lab) {
 	})
 }
 
-// leaves counts how often a node was told to be not heard from.
+// leaves counts how often a node was reported as disconnected.
 func (w *watch) leaves(name string) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -302,7 +300,7 @@ func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
 	n := c.nodes[0]
 	n.cut()
 	c.unheard(n)
-	// Neither end of the connection is left: it has to be made anew.
+	// Both ends have closed the connection, so the agent must connect again.
 	wait.Until(t, "the agent to give the connection up", func() bool {
 		return strings.Contains(n.agent.Log.String(), "cannot reach the aggregator")
 	})
@@ -320,7 +318,7 @@ func TestAgentPausedInTurmoil(t *testing.T) {
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
 	u := c.turmoil()
-	for range 5 { // for so short that nobody notices
+	for range 5 { // each interruption is too short to be noticed
 		c.nodes[0].pause()
 		u.goOn(30)
 		c.nodes[0].goOn()
@@ -363,9 +361,8 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
 	n := c.nodes[0]
-	// The node loses its network and its agent; nobody tells the aggregator, whose
-	// end of the connection stays open. All else is at hand: in some seconds it would
-	// hear that nobody answers.
+	// The node loses its network and its agent. The aggregator's end of the connection stays open,
+	// but would time out after some seconds, so prepare everything else first.
 	n.pod("p3")
 	n.pod("p4")
 	at := n.managed(c)
@@ -387,7 +384,7 @@ func TestNodeBootedAnew(t *testing.T) {
 	c := newCluster(t, 2, "--network", pods)
 	one, two := c.nodes[0], c.nodes[1]
 	out := newLAN(t)
-	out.join(one, "192.0.2.1/24") // its network card is what tells that it is the same machine
+	out.join(one, "192.0.2.1/24") // the network card identifies the machine
 	one.ports(1)
 	one.pod("old", "10.244.0.2/32")
 	c.wantHolders(map[string][]string{"10.244.0.2": {"node1/old"}, "192.0.2.1": {"node1/node1"}})
@@ -401,7 +398,7 @@ func TestNodeBootedAnew(t *testing.T) {
 	one.report(c)
 	c.awaitNode("node1", ipwitnessv1.Node_LIVE)
 	one.pod("new", "10.244.0.3/32")
-	two.pod("other", "10.244.0.2/32") // the address of the pod that is gone
+	two.pod("other", "10.244.0.2/32") // the address of the pod that has ended
 	c.wantHolders(map[string][]string{"10.244.0.2": {"node2/other"}, "10.244.0.3": {"node1/new"}, "192.0.2.1": {"node1/node1"}})
 	c.wantActive()
 	c.wantOnlyPlanted()
@@ -438,7 +435,7 @@ func TestTwoNodesWithOneName(t *testing.T) {
 	c.wantExactly(map[string][]string{"10.244.0.2": {"node1/p1", long + "/p2"}})
 	wantSaid(t, c.only("10.244.0.2").GetSummary(), "node node1", "node "+long)
 
-	// The other one goes on alone.
+	// The other twin continues alone.
 	twin.agent.Kill()
 	c.awaitNode(long, ipwitnessv1.Node_UNHEARD)
 	c.awaitNode("node1", ipwitnessv1.Node_LIVE)
@@ -486,7 +483,7 @@ func TestAgentWithTwoAggregators(t *testing.T) {
 	id := a.duplicate()
 	a.wantExactly(lasting(nil))
 	b.wantExactly(lasting(nil))
-	b.wantSame(id) // both call it the same
+	b.wantSame(id) // both aggregators give the conflict the same ID
 
 	a.program.Kill()
 	a.nodes[0].pod("p3", "10.244.0.3/32")
@@ -525,7 +522,7 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 		_ = watch.Process.Kill()
 		_ = watch.Wait()
 	})
-	rows := func(want ...string) func() bool { // of node2, in this order
+	rows := func(want ...string) func() bool { // rows of node2, in this order
 		return func() bool {
 			var got []string
 			for line := range strings.Lines(told.String()) {

@@ -24,13 +24,13 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// The scrape jobs, by the names that rules and dashboards know.
+// The scrape jobs, with the names that rules and dashboards use.
 const (
 	aggregatorJob = "ipwitness-aggregator"
 	agentJob      = "ipwitness-agent"
 )
 
-// scraping is how often the tests' Prometheus scrapes, and evaluates its rules.
+// scraping is the interval at which the tests' Prometheus scrapes and evaluates its rules.
 const scraping = 200 * time.Millisecond
 
 // watchedBy starts a Prometheus on a host.
@@ -46,7 +46,7 @@ func watchedBy(t *testing.T, h *netlab.Host, interval time.Duration, jobs ...pro
 	return s
 }
 
-// scraped are the jobs of a cluster: its aggregator, and its agents.
+// scraped returns the scrape jobs of a cluster: its aggregator and its agents.
 func (c *cluster) scraped() []prometheus.Job {
 	agents := prometheus.Job{Name: agentJob}
 	for _, n := range c.nodes {
@@ -58,7 +58,7 @@ func (c *cluster) scraped() []prometheus.Job {
 	return []prometheus.Job{{Name: aggregatorJob, Targets: []prometheus.Target{{Address: "127.0.0.1:9641"}}}, agents}
 }
 
-// alerted waits until Alertmanager has so many alerts of a name.
+// alerted waits until Alertmanager has n alerts of a name.
 func alerted(t *testing.T, s *prometheus.Server, name string, n int) []prometheus.Alert {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -70,7 +70,7 @@ func alerted(t *testing.T, s *prometheus.Server, name string, n int) []prometheu
 	return alerts
 }
 
-// nowhere is a kubeconfig of an API server that does not answer.
+// nowhere returns a kubeconfig for an API server that does not answer.
 func nowhere(t *testing.T) string {
 	t.Helper()
 	file := t.TempDir() + "/kubeconfig"
@@ -81,10 +81,9 @@ func nowhere(t *testing.T) string {
 	return file
 }
 
-// TestADuplicateBecomesAnAlert has a real Prometheus scrape agents and an aggregator,
-// and a real Alertmanager take its alerts, while an accident happens: a conflict and
-// findings alert, an acknowledged conflict and one that is over do not. Each panel of
-// the dashboards has data of it.
+// TestADuplicateBecomesAnAlert runs a real Prometheus that scrapes agents and an aggregator, and a
+// real Alertmanager, during an accident. Active conflicts and findings alert; acknowledged and
+// resolved conflicts do not. Each panel of the dashboards has data.
 func TestADuplicateBecomesAnAlert(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -113,8 +112,8 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	if err := cni.Add("new1"); err != nil {
 		t.Fatal(err)
 	}
-	// That new1 is a pod is known when its plugin has ended, which on a busy machine is
-	// later than the conflict is confirmed: it is another alert, then.
+	// new1 is known to be a pod only when its plugin has ended. On a busy machine that is after the
+	// conflict is confirmed, and changes the alert's labels.
 	var conflict prometheus.Alert
 	wait.Until(t, "the alert to have the cause", func() bool {
 		conflict = alerted(t, s, "IpwitnessAddressConflict", 1)[0]
@@ -142,7 +141,8 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 
 	wantPanels(t, s)
 
-	// Who knows of it is not told again; a second one shows that alerts still come.
+	// An acknowledged conflict no longer alerts. A second conflict shows that alerts are still
+	// delivered.
 	c.acknowledge(id)
 	alerted(t, s, "IpwitnessAddressConflict", 0)
 	if err := cni.Add("new2"); err != nil {
@@ -162,7 +162,7 @@ func TestADuplicateBecomesAnAlert(t *testing.T) {
 	checkMetrics(t, c.program, node.agent)
 }
 
-// wantPanels wants each query of the dashboards to have data.
+// wantPanels fails if a query of the dashboards has no data.
 func wantPanels(t *testing.T, s *prometheus.Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -176,7 +176,7 @@ func wantPanels(t *testing.T, s *prometheus.Server) {
 	}
 }
 
-// acknowledge silences a conflict.
+// acknowledge acknowledges a conflict.
 func (c *cluster) acknowledge(id string) {
 	c.t.Helper()
 	if out, err := c.Output(c.Command(binary, "acknowledge", id, "--reason", "a test", "--for", "1h")); err != nil {
@@ -184,7 +184,7 @@ func (c *cluster) acknowledge(id string) {
 	}
 }
 
-// TestRunIsScraped has the same of agent and aggregator in one process, and wants no other
+// TestRunIsScraped tests the same with agent and aggregator in one process, and allows no other
 // alert.
 func TestRunIsScraped(t *testing.T) {
 	slow(t)
@@ -197,11 +197,12 @@ func TestRunIsScraped(t *testing.T) {
 		t.Errorf("alert: got %v %v, want one of %s with the page of its cause", got.Labels, got.Annotations, planted)
 	}
 	l.watch.await("it to be confirmed", inState(planted, ipwitnessv1.Conflict_CONFIRMED))
-	// All rules are evaluated several times while the next one settles: no other is even pending.
+	// All rules are evaluated several times while the next conflict settles, and no other rule
+	// becomes even pending.
 	l.seedNext()
 	alerted(t, s, "IpwitnessAddressConflict", 2)
-	// On a busy machine a scrape may take longer than its time, and a verdict too: the first
-	// is over with the next scrape, the second is what IpwitnessDetectionSlow is there for.
+	// On a busy machine a scrape or a verdict may take too long. A scrape error ends with the next
+	// scrape, and a late verdict is what IpwitnessDetectionSlow reports.
 	var others []prometheus.Series
 	defer func() {
 		if t.Failed() {
@@ -216,8 +217,8 @@ func TestRunIsScraped(t *testing.T) {
 	checkMetrics(t, l.program)
 }
 
-// checkMetrics has promtool look at what programs tell, and wants docs/metrics.md to
-// have it: name, type, labels, and values of labels.
+// checkMetrics checks the programs' metrics with promtool, and that docs/metrics.md lists them with
+// name, type, labels and label values.
 func checkMetrics(t *testing.T, programs ...*netlab.Program) {
 	t.Helper()
 	raw, err := os.ReadFile("../docs/metrics.md")
@@ -271,8 +272,8 @@ func checkMetrics(t *testing.T, programs ...*netlab.Program) {
 
 var pictures = flag.String("pictures", "", "draw the dashboards into this directory, which takes some minutes")
 
-// TestDashboardsAreDrawn makes the pictures of docs/observability.md, by chromium, of a
-// cluster on which the accident happens. It is run by make update-pictures alone.
+// TestDashboardsAreDrawn renders the pictures of docs/observability.md with chromium, from a
+// cluster on which the accident happens. Only make update-pictures runs it.
 func TestDashboardsAreDrawn(t *testing.T) {
 	if *pictures == "" {
 		t.Skip("no -pictures: make update-pictures")
@@ -305,7 +306,7 @@ func TestDashboardsAreDrawn(t *testing.T) {
 		case i == 42:
 			start(c.nodes[0], "api-1", "api-2", "api-3")
 		case i == 44:
-			// What leaks: namespaces that end without their plugin.
+			// Leaks: namespaces end without a CNI DEL.
 			c.nodes[1].sh("ip netns del web-1", "ip netns del web-4", "ip netns del web-7")
 		case i > 44 && i%3 == 2:
 			start(n, fmt.Sprintf("job-%d", i))
@@ -340,9 +341,9 @@ func TestDashboardsAreDrawn(t *testing.T) {
 	}
 }
 
-// TestPrometheusIsKnownByTokenAndCertificate has a Prometheus that is configured as
-// docs/observability.md says scrape an aggregator that wants a token and an agent that
-// wants a certificate; one without either is refused.
+// TestPrometheusIsKnownByTokenAndCertificate configures a Prometheus as in docs/observability.md.
+// It scrapes an aggregator that requires a token and an agent that requires a certificate. A
+// Prometheus without them is refused.
 func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
 	slow(t)
 	t.Parallel()
@@ -391,7 +392,7 @@ func TestPrometheusIsKnownByTokenAndCertificate(t *testing.T) {
 	})
 }
 
-// clientTLS is that of a client with a certificate.
+// clientTLS returns the TLS configuration of a client with a certificate.
 func clientTLS(t *testing.T, ca string, own pki.Pair) *tls.Config {
 	t.Helper()
 	c, err := secure.Files{CA: ca, Cert: own.Cert, Key: own.Key}.Client()

@@ -19,17 +19,17 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// systemdHost is a machine whose first process, in a PID namespace of its own, is
-// a real systemd, with nothing to do but to write a journal.
+// systemdHost is a machine whose first process, in its own PID namespace, is a real systemd that
+// only runs a journal.
 type systemdHost struct {
 	*lab
 	pid int    // of systemd
-	env string // of the scripts
+	env string // for scripts
 }
 
-// bootSystemd is what there is before systemd. Its control groups are all of the
-// one that the machine has; its units only those that every unit refers to. On a machine
-// without an id it would boot for the first time, and enable them.
+// bootSystemd prepares the machine for systemd. Its control groups are below the current one, and
+// its units are only those that every unit depends on. It sets a machine ID, because systemd would
+// otherwise treat this as the first boot and enable all units.
 const bootSystemd = `
 	mount --make-rprivate /proc
 	mount -t proc proc /proc
@@ -48,8 +48,8 @@ const bootSystemd = `
 	export container=ipwitness-test SYSTEMD_UNIT_PATH=/etc/systemd/system:/usr/local/lib/systemd/system:/run/units
 	exec /lib/systemd/systemd --system --unit=multi-user.target`
 
-// newSystemdHost boots one. Its /usr/local is empty but for the directory that every
-// machine has.
+// newSystemdHost boots a systemdHost. Its /usr/local contains only the directory that every machine
+// has.
 func newSystemdHost(t *testing.T, name string) *systemdHost {
 	t.Helper()
 	possible(t)
@@ -81,7 +81,7 @@ func newSystemdHost(t *testing.T, name string) *systemdHost {
 		out, _ := l.in("systemctl is-system-running").Output()
 		return l.pid != 0 && string(out) == "running\n"
 	})
-	t.Cleanup(func() { // or what a unit has for itself of the machine's /tmp and /var/tmp stays
+	t.Cleanup(func() { // units with private directories in the machine's /tmp and /var/tmp remove them only when they stop
 		if out, err := l.in("systemctl stop 'ipwitness*'").CombinedOutput(); err != nil {
 			t.Errorf("stop the units: %v: %s", err, out)
 		}
@@ -89,22 +89,22 @@ func newSystemdHost(t *testing.T, name string) *systemdHost {
 	return l
 }
 
-// child gives the child of a process, 0 where it has none.
+// child returns the PID of a child of a process, or 0.
 func child(pid int) int {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	pid, _ = strconv.Atoi(strings.TrimSpace(string(data)))
 	return pid
 }
 
-// in is a script that will run beside systemd, of somebody whose files nobody else may
-// read as long as nothing else is said.
+// in returns a command that runs a script beside systemd, with a umask that makes new files private
+// by default.
 func (l *systemdHost) in(script string) *exec.Cmd {
 	cmd := exec.Command("nsenter", "--target", strconv.Itoa(l.pid), "--all", "--wd=/", "--", "sh", "-euxc", "umask 077\n"+l.env+script)
 	cmd.Env = append(netlab.Environment(), "PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root")
 	return cmd
 }
 
-// do runs a script, and gives what it printed.
+// do runs a script and returns its output.
 func (l *systemdHost) do(script string) string {
 	l.t.Helper()
 	cmd := l.in(script)
@@ -118,7 +118,7 @@ func (l *systemdHost) do(script string) string {
 	return string(out)
 }
 
-// prints waits until a script prints what matches.
+// prints waits until the output of a script matches a pattern.
 func (l *systemdHost) prints(script, pattern string) {
 	l.t.Helper()
 	re := regexp.MustCompile(pattern)
@@ -134,7 +134,7 @@ func (l *systemdHost) prints(script, pattern string) {
 	})
 }
 
-// privileges are what the kernel lets a unit's process do.
+// privileges returns the kernel's view of the privileges of a unit's process.
 func (l *systemdHost) privileges(unit string) string {
 	l.t.Helper()
 	return l.do(`
@@ -153,7 +153,7 @@ func privileges(uid, capabilities string) string {
 	return fmt.Sprintf("Uid: %s\nCapBnd: %s\nNoNewPrivs: 1\nSeccomp: 2\nro\n", uid, capabilities)
 }
 
-// pages gives the commands of docs/install-linux.md, by the heading before them.
+// pages returns the commands of docs/install-linux.md, keyed by the heading above them.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/install-linux.md")
@@ -174,12 +174,12 @@ func pages(t *testing.T) map[string]string {
 	return commands
 }
 
-// exports are the variables that commands of the page set.
+// exports returns the variables that commands of the page set.
 func exports(commands string) string {
 	return strings.Join(regexp.MustCompile(`(?m)^export .*\n`).FindAllString(commands, -1), "")
 }
 
-// unpackable is the directory of the package of make package, as the machine sees it.
+// unpackable returns the directory with the output of make package, as a path on the machine.
 func unpackable(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../bin")
@@ -193,7 +193,7 @@ func unpackable(t *testing.T) string {
 	return dir
 }
 
-// missing skips, or fails where nothing may be skipped.
+// missing skips the test, or fails it if skipping is not allowed.
 func missing(t *testing.T, reason error) {
 	t.Helper()
 	if os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
@@ -202,7 +202,7 @@ func missing(t *testing.T, reason error) {
 	t.Skip(reason, ": run make test")
 }
 
-// possible skips, or fails, where there can be no hosts.
+// possible skips the test, or fails it, if hosts cannot be created here.
 func possible(t *testing.T) {
 	t.Helper()
 	_, err := exec.LookPath("/lib/systemd/systemd")
@@ -227,7 +227,8 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	if got, want := l.privileges("ipwitness-agent"), privileges("0", fourCapabilities); got != want {
 		t.Errorf("agent: got\n%s, want\n%s", got, want)
 	}
-	// What only its start needs it gives away: no list of system calls forbids that.
+	// The agent drops the capabilities that only its start needs, and its system call filter still
+	// permits that.
 	l.prints("grep CapEff /proc/$(systemctl show --property=MainPID --value ipwitness-agent)/status", `0000000000001000`)
 	if got, want := l.privileges("ipwitness-aggregator"), privileges(uid, noCapability); got != want {
 		t.Errorf("aggregator: got\n%s, want\n%s", got, want)
@@ -237,7 +238,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 		t.Errorf("the agent, or the aggregator, has problems: %s", out)
 	}
 
-	// A pod of a container runtime, which came after the agent, too.
+	// A pod of a container runtime, which also starts after the agent.
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	c, err := containerd.Start(ctx, l.Host, containerd.Options{Network: netlab.PTP})
@@ -250,7 +251,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	}
 	l.prints("ipwitness owners "+podAddress(1), ` default/web `)
 
-	// Named by /run/netns: it is seen there although it came later, and can go.
+	// A namespace in /run/netns is visible although it was created later, and can be deleted.
 	l.pod("web", "10.9.0.5/24")
 	l.prints("ipwitness owners 10.9.0.4", `netns/before `)
 	l.prints("ipwitness owners 10.9.0.5", `netns/web `)
@@ -295,7 +296,8 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	}
 }
 
-// The aggregator and its agent on one host, an agent on another one: known by tokens.
+// The aggregator and an agent share one host, and another agent runs on a second host. They
+// authenticate with tokens.
 func TestPackageOnTwoHostsWithTokens(t *testing.T) {
 	slow(t)
 	t.Parallel()

@@ -27,7 +27,7 @@ import (
 // four are the capabilities of the agent.
 var four = []string{"CAP_NET_ADMIN", "CAP_NET_BROADCAST", "CAP_BPF", "CAP_PERFMON"}
 
-// only is the set of these capabilities, as setpriv has it.
+// only returns a set of capabilities in the syntax of setpriv.
 func only(capabilities ...string) string {
 	set := "-all"
 	for _, c := range capabilities {
@@ -36,8 +36,8 @@ func only(capabilities ...string) string {
 	return set
 }
 
-// startWith starts an aggregator on a host, and an agent that has only these
-// capabilities. Where the agent ends, it gives what that said last.
+// startWith starts an aggregator on a host, and an agent that has only these capabilities. If the
+// agent exits, startWith returns its last output.
 func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
 	t.Helper()
 	l = &lab{Host: newHost(t), t: t}
@@ -51,7 +51,7 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
 	l.service = &service{at: l.Host, program: p, watch: watchConflicts(t, p)}
 	args := without(only(capabilities...), "agent", "--node", "node1", "--aggregator", "127.0.0.1:9640")
 	a, err := l.LaunchAgent(ctx, l.Command(args[0], args[1:]...))
-	if err != nil { // it ended before it served its metrics
+	if err != nil { // the agent exited before it served metrics
 		_, said, _ = strings.Cut(err.Error(), "ipwitness: ")
 		return l, said
 	}
@@ -74,9 +74,9 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
 	return l, ""
 }
 
-// lasting waits until the problems of the node are about one capability only, or until there
-// are none where that is empty, and returns them: others, such as that of a port that went
-// while it was attached to, pass.
+// lasting waits until all problems of the node are about one capability, or until there are none if
+// capability is empty, and returns them. Other problems are temporary, for example a port that
+// disappeared while the agent attached to it.
 func (l *lab) lasting(capability string) string {
 	l.t.Helper()
 	var got []string
@@ -87,7 +87,7 @@ func (l *lab) lasting(capability string) string {
 	return strings.Join(got, "; ")
 }
 
-// witnesses says what an agent sees of a pod that comes after its start.
+// witnesses returns what an agent sees of a pod that is created after its start.
 func (l *lab) witnesses() (frames bool, addresses string) {
 	l.t.Helper()
 	l.pod("a", "10.244.0.7/24")
@@ -97,7 +97,7 @@ func (l *lab) witnesses() (frames bool, addresses string) {
 		addresses = "every 2 s"
 	}
 	if l.node().GetWire() != "off" {
-		l.ports(1) // its addresses may be known before that
+		l.ports(1) // its addresses may be known before its port
 	}
 	claimed := netip.MustParseAddr("10.244.0.99")
 	l.in("a", func() error {
@@ -107,7 +107,7 @@ func (l *lab) witnesses() (frames bool, addresses string) {
 		l.awaitOwners(claimed.String(), 1)
 		return true, addresses
 	}
-	// Whatever that frame would have told was told before the next duplicate.
+	// The result of the frame would have been reported before the next duplicate.
 	l.plant()
 	if got := l.owners("?address=" + claimed.String()); len(got) != 0 {
 		l.t.Errorf("wire %s: got %v of a frame of %v, want nothing", l.node().GetWire(), got, owner)
@@ -115,8 +115,8 @@ func (l *lab) witnesses() (frames bool, addresses string) {
 	return false, addresses
 }
 
-// privileges gives the capabilities that each thread of the agent has, and fails where they
-// differ, or where a thread could gain some.
+// privileges returns the capabilities of the agent's threads. It fails if the threads differ, or if
+// a thread could gain capabilities.
 func (l *lab) privileges() (permitted string) {
 	l.t.Helper()
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", l.agent.Cmd.Process.Pid))
@@ -147,7 +147,7 @@ func (l *lab) privileges() (permitted string) {
 	return permitted
 }
 
-// mask is a set of capabilities as /proc/PID/status has it.
+// mask formats a set of capabilities as in /proc/PID/status.
 func mask(capabilities ...int) string {
 	var set uint64
 	for _, c := range capabilities {
@@ -169,7 +169,7 @@ func TestAgentOfRootKeepsWhatItUses(t *testing.T) {
 			if got, want := l.privileges(), mask(unix.CAP_NET_ADMIN, unix.CAP_SYS_PTRACE, unix.CAP_DAC_READ_SEARCH); got != want {
 				t.Errorf("capabilities after the start: got %s, want %s", got, want)
 			}
-			l.pod("a", "10.244.0.7/24") // its port is attached to, and left, without the others
+			l.pod("a", "10.244.0.7/24") // attaching to its port, and detaching, needs no further capability
 			l.ports(1)
 			l.plant()
 			l.sh("ip link del va")
@@ -184,7 +184,7 @@ func TestAgentOfRootKeepsWhatItUses(t *testing.T) {
 	}
 }
 
-// permissionsPage has the table that this test makes.
+// permissionsPage contains the table that this test generates.
 const permissionsPage = "../docs/permissions.md"
 
 func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
@@ -305,7 +305,7 @@ func missed(t *testing.T, missing, purpose string) string {
 	if told.Status == doctor.StatusOK || told.Status == "" || !strings.Contains(told.Fix, missing) || !strings.Contains(told.Fix, "docs/permissions.md") {
 		t.Errorf("doctor says: got %+v, want what is lost and what to do", told)
 	}
-	// What doctor promises is what the agent does.
+	// The promises of doctor agree with the behaviour of the agent.
 	for promise, want := range map[string]bool{
 		"frames":              !strings.HasPrefix(seen, "all"),
 		"everything":          seen == "none, none",

@@ -435,7 +435,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		if err := os.MkdirAll(l.Path("/run/cni-ipam-state/other"), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		// A record that was copied from another node: its container is not here.
+		// A record that was copied from another node: its container does not exist on this one.
 		record := l.Path("/run/cni-ipam-state/other/" + b.first())
 		write(t, record, "restored\r\neth0")
 		s.place(l, second, "db")

@@ -35,8 +35,8 @@ type scene struct {
 	// about is the address in question. kind is the kind of the finding; empty for a
 	// conflict.
 	about, kind string
-	// keeper is the workload or MAC that must have the address in the end. It is "-" if the
-	// address must be free, and empty if the finding is about no address.
+	// keeper is the workload or MAC that must have the address in the end. It is "-" if the address
+	// must be free, and empty if the finding is not about an address.
 	keeper string
 	// ways maps a part of an alternative's label to the keeper in that alternative.
 	ways map[string]string
@@ -439,8 +439,8 @@ func first(words ...string) string {
 	return ""
 }
 
-// carriedOut builds a scene for each path through its remedy, and carries the path out. The
-// first one tells how many there are.
+// carriedOut builds a scene for each path through its remedy, and carries out that path. The first
+// scene determines the number of paths.
 func carriedOut(t *testing.T, build func(t *testing.T, b block) *scene) {
 	t.Helper()
 	for n, of := 0, 1; n < of; n++ {

@@ -22,7 +22,7 @@ type runtimeLab struct {
 	runtime *containerd.Containerd
 }
 
-// newRuntimeLab makes a host with a containerd. No agent runs there yet.
+// newRuntimeLab creates a host with a containerd, without an agent.
 func newRuntimeLab(t *testing.T, v containerd.Version) *runtimeLab {
 	t.Helper()
 	if v.Missing != nil && os.Getenv("IPWITNESS_ROOT_TESTS") != "" {
@@ -49,9 +49,9 @@ func newRuntimeLab(t *testing.T, v containerd.Version) *runtimeLab {
 	return &runtimeLab{l, c}
 }
 
-// onRuntimes runs a test with each containerd that is here, one without events
-// and one with them, once the agent has found it. Where alone is set, the agent
-// sees no CNI results, which containerd goes on to keep.
+// onRuntimes runs a test with each available containerd, one without events and one with events,
+// once the agent has found it. If alone is set, the agent cannot see the CNI results that
+// containerd keeps.
 func onRuntimes(t *testing.T, alone bool, test func(t *testing.T, l *runtimeLab), args ...string) {
 	t.Parallel()
 	for _, v := range containerd.Versions() {
@@ -80,7 +80,7 @@ func (l *runtimeLab) run(p containerd.Pod) (id string) {
 	return id
 }
 
-// remove ends a sandbox.
+// remove removes a sandbox.
 func (l *runtimeLab) remove(id string) {
 	l.t.Helper()
 	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
@@ -90,7 +90,7 @@ func (l *runtimeLab) remove(id string) {
 	}
 }
 
-// forget deletes what host-local knows: the accident of the blog post.
+// forget deletes the state of host-local, as in the accident of the blog post.
 func (l *runtimeLab) forget() {
 	l.t.Helper()
 	if err := os.RemoveAll(l.Path("/run/cni-ipam-state")); err != nil {
@@ -107,15 +107,15 @@ func (l *runtimeLab) awaitMetric(name string, value float64) {
 	})
 }
 
-// uid is a UID of a pod.
+// uid returns the n-th pod UID.
 func uid(n int) string { return fmt.Sprintf("0ddba110-0000-4000-8000-%012d", n) }
 
-// named says who an owner is, in short.
+// named returns a short name of a workload.
 func named(w *ipwitnessv1.Workload) string {
 	return fmt.Sprintf("%s %s/%s %s %s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetSource())
 }
 
-// wantNamed waits until the owners of an address are called so.
+// wantNamed waits until the owners of an address have these names.
 func (l *runtimeLab) wantNamed(addr string, want ...string) {
 	l.t.Helper()
 	slices.Sort(want)
@@ -186,7 +186,7 @@ func TestRuntimeThatIsKilledTakesNoNameAlong(t *testing.T) {
 			return err == nil && strings.Contains(out, "the container runtime at "+containerd.Socket+" "+away)
 		})
 		l.awaitMetric("ipwitness_agent_cri_connected", 0)
-		l.plant() // whatever would have been lost is lost by now
+		l.plant() // any lost event would have been lost by now
 		l.wantNamed(podAddress(1), byCRI("old", uid(1), old))
 
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -215,8 +215,8 @@ func TestL3SandboxThatTheRuntimeMakesAgain(t *testing.T) {
 		}
 		l.remove(first)
 		l.watch.await("the suspicion to be resolved", inState(podAddress(1), ipwitnessv1.Conflict_RESOLVED))
-		// Only the runtime names them here, and it lists a sandbox once that runs: on a
-		// machine that is busy, later than the settle time that users have.
+		// Only the runtime names the pods here, and it lists a sandbox only when that runs. On a
+		// busy machine this takes longer than the default settle time.
 	}, "--handover-grace", "1h", "--settle", "10s")
 }
 
@@ -231,7 +231,7 @@ func TestL5PodOfTheRuntimeInTheNodesNetwork(t *testing.T) {
 	})
 }
 
-// intended says which addresses an owner lacks.
+// intended returns the intended addresses that an owner lacks.
 func intended(o *ipwitnessv1.Owner) string {
 	var all []string
 	for _, i := range o.GetIntended() {
@@ -262,7 +262,7 @@ func TestAddressThatTheRuntimeBelievesAndThePodHasNotIsShown(t *testing.T) {
 		if got := intended(l.awaitOwners(podAddress(2), 1)[0]); got != "" {
 			t.Errorf("intended addresses of a pod that has its own: got %q, want none", got)
 		}
-		// A stack that is no kernel's has it, with the MAC of eth0, as gVisor's.
+		// A user-space network stack, such as gVisor's, has the address with the MAC of eth0.
 		l.announce(filepath.Base(strings.TrimSpace(path)), podAddress(1))
 		wait.Until(t, "the wire to show it", func() bool { return intended(l.owners("?address=10.99.0.1")[0]) == "" })
 		l.sh(in + " ip addr add " + podAddress(1) + "/16 dev eth0")
@@ -287,7 +287,7 @@ func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
 	if err := os.Chmod(l.runtime.Socket(), 0); err != nil {
 		t.Fatal(err)
 	}
-	// Without CAP_DAC_OVERRIDE even root minds who may write to a file.
+	// Without CAP_DAC_OVERRIDE, file permissions also apply to root.
 	const four = "-all,+net_admin,+net_broadcast,+bpf,+perfmon"
 	args := without(four, "run", "--node", "node1")
 	l.launch(l.Command(args[0], args[1:]...))

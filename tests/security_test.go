@@ -20,7 +20,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// secured is a cluster whose aggregator wants agents to show certificates, and people tokens.
+// secured is a cluster whose aggregator requires certificates of agents and tokens of users.
 type secured struct {
 	*cluster
 	dir              string
@@ -34,7 +34,7 @@ func newSecured(t *testing.T) *secured {
 	return newGuarded(t, aliceToken+" operator alice\n", true)
 }
 
-// newGuarded starts an aggregator with TLS and a file of tokens that contains alice's. If
+// newGuarded starts an aggregator with TLS and a token file that contains alice's token. If
 // certificates is set, agents need a client certificate, too.
 func newGuarded(t *testing.T, tokens string, certificates bool) *secured {
 	t.Helper()
@@ -78,7 +78,7 @@ func authority(t *testing.T, dir, name string) *pki.CA {
 	return ca
 }
 
-// serverPair is the aggregator's certificate, for all addresses that its nodes know it by.
+// serverPair writes the aggregator's certificate, with all addresses by which its nodes reach it.
 func (s *secured) serverPair(t *testing.T) pki.Pair {
 	t.Helper()
 	pair, err := s.servers.Issue(pki.Want{
@@ -90,7 +90,8 @@ func (s *secured) serverPair(t *testing.T) pki.Pair {
 	return pair
 }
 
-// pair is the certificate of a node's agent; two with one name of files replace each other.
+// pair writes the certificate of a node's agent. A second one with the same file name replaces the
+// first.
 func (s *secured) pair(file, node string) pki.Pair {
 	s.t.Helper()
 	p, err := s.clients.Issue(pki.Want{File: file, CommonName: node, Organization: "ipwitness:agents"})
@@ -100,7 +101,7 @@ func (s *secured) pair(file, node string) pki.Pair {
 	return p
 }
 
-// node makes a node whose agent shows the certificate of a node of some name.
+// node creates a node whose agent presents the certificate of the given node name.
 func (s *secured) node(name, certified string) *lab {
 	s.t.Helper()
 	n := s.addMachine(newHost(s.t), name, len(s.nodes)+1)
@@ -128,12 +129,12 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 		t.Errorf("acknowledged by: got %v, want alice", got)
 	}
 
-	// All who sign and all that is signed is replaced, while all run: a connection that is
-	// made from now on uses the new ones.
+	// Both CAs and all certificates are replaced while the programs run. New connections use the
+	// new certificates.
 	s.servers, s.clients = authority(t, s.dir, "servers"), authority(t, s.dir, "clients")
 	s.serverPair(t)
 	s.pair("node1", "node1")
-	s.trust() // a client of the test may have to connect again, too
+	s.trust() // clients of the test may also have to reconnect
 	one.cut()
 	s.awaitNode("node1", ipwitnessv1.Node_UNHEARD)
 	one.mend()

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// newRow is newLab for a test whose explanations stand in docs/situations.md:
-// owners are listed in the order in which their namespaces were made.
+// newRow is newLab for a test whose explanation appears in docs/situations.md. Owners are listed in
+// the order in which their namespaces were created.
 func newRow(t *testing.T, args ...string) *lab {
 	t.Helper()
 	h := newHost(t)
@@ -19,14 +19,13 @@ func newRow(t *testing.T, args ...string) *lab {
 	return startLab(t, h, args...)
 }
 
-// row proves what ipwitness says of a row of docs/situations.md: that the rule
-// decided on the address, and that `ipwitness explain` prints the text of
-// testdata/situations. The caller has waited for the evidence that the text
-// tells; what comes by other ways, as names do, is waited for there.
+// row checks a row of docs/situations.md: that the rule decided about the address, and that
+// `ipwitness explain` prints the text in testdata/situations. The caller has waited for the
+// evidence in the text. Data from other sources, such as names, is awaited here.
 func (l *lab) row(id, addr, rule string) {
 	l.t.Helper()
 	if l.t.Failed() {
-		return // what is wrong must not become the text
+		return // a wrong result must not update the text
 	}
 	situations.Check(l.t, "testdata/situations", id, addr, rule, func() situations.Said {
 		ask := func(args ...string) string {
@@ -40,8 +39,8 @@ func (l *lab) row(id, addr, rule string) {
 	})
 }
 
-// evidence waits until an owner of an address has been witnessed in these ways,
-// each written KIND, KIND PORT or KIND NODE/PORT.
+// evidence waits until an owner of an address has these kinds of evidence, each written KIND, KIND
+// PORT or KIND NODE/PORT.
 func (l *lab) evidence(addr, name string, ways ...string) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("%s of %s to be witnessed by %v", addr, name, ways), func() bool {

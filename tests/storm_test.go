@@ -21,14 +21,14 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// binding is the n-th of a storm: an address and the MAC that claims it.
+// binding returns the n-th binding of a storm: an address and the MAC that claims it.
 func binding(n int) (netip.Addr, net.HardwareAddr) {
 	n += 256
 	a := [4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}
 	return netip.AddrFrom4(a), append(net.HardwareAddr{2, 0}, a[:]...)
 }
 
-// answers are ARP replies to a station that is not there, one for each binding.
+// answers returns ARP replies to a nonexistent station, one for each binding.
 func answers(from, to int) (frames [][]byte) {
 	for n := from; n < to; n++ {
 		addr, mac := binding(n)
@@ -43,7 +43,7 @@ func answer(addr netip.Addr, mac net.HardwareAddr) []byte {
 	return f
 }
 
-// flood sends frames by a pod's eth0 as long as more says so.
+// flood sends frames on a pod's eth0 while more returns true.
 func (l *lab) flood(pod string, frames [][]byte, more func(sent int) int) {
 	l.t.Helper()
 	p, err := l.Pod(pod)
@@ -61,7 +61,7 @@ func (l *lab) flood(pod string, frames [][]byte, more func(sent int) int) {
 	}
 }
 
-// metric reads one number of the /metrics of the host's agent.
+// metric returns the value of one series in /metrics of the host's agent.
 func (l *lab) metric(series string) float64 { l.t.Helper(); return l.metricOf(l.agent, series) }
 
 // metricOf returns the value of one series in a program's /metrics.
@@ -83,13 +83,13 @@ func (l *lab) metricOf(p *netlab.Program, series string) float64 {
 // ownersOfNode counts the owners whose address must be unique on the node.
 const ownersOfNode = `ipwitness_owners{scope_kind="node"}`
 
-// result is how many ARP frames came to a result.
+// result returns the number of ARP frames with a result.
 func (l *lab) result(result string) float64 {
 	l.t.Helper()
 	return l.metric(fmt.Sprintf("ipwitness_agent_frames_total{protocol=\"arp\",result=%q}", result))
 }
 
-// counted waits until the observer has seen so many frames that claim an address.
+// counted waits until the observer has seen the given number of frames that claim an address.
 func (l *lab) counted(frames int) {
 	l.t.Helper()
 	wait.Until(l.t, fmt.Sprintf("%d frames to be counted", frames), func() bool {
@@ -102,8 +102,8 @@ func (l *lab) lost(source string) float64 {
 	return l.metric(fmt.Sprintf("ipwitness_agent_lost_events_total{source=%q}", source))
 }
 
-// held is how many addresses the list of owners has of a prefix, and how many
-// owners in all. It follows the pages.
+// held returns the addresses of a prefix in the list of owners, and the number of owners. It
+// follows the pages.
 func (l *lab) held(prefix string) (addresses map[string]bool, owners int) {
 	l.t.Helper()
 	addresses = map[string]bool{}
@@ -112,7 +112,7 @@ func (l *lab) held(prefix string) (addresses map[string]bool, owners int) {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		var page struct { // protojson takes ten times as long
+		var page struct { // protojson would take ten times as long
 			Owners        []struct{ Address string }
 			NextPageToken string
 		}
@@ -129,7 +129,8 @@ func (l *lab) held(prefix string) (addresses map[string]bool, owners int) {
 	}
 }
 
-// wantHeld fails unless each address of the bindings has one owner, and no other has.
+// wantHeld fails unless each address of the bindings has one owner, and no other address has an
+// owner.
 func (l *lab) wantHeld(prefix string, from, to int) {
 	l.t.Helper()
 	got, owners := l.held(prefix)
@@ -144,8 +145,8 @@ func (l *lab) wantHeld(prefix string, from, to int) {
 	}
 }
 
-// wantProblem waits until the node names a problem. A port that comes has the
-// agent say how it is, which else it does twice a minute.
+// wantProblem waits until the node reports a problem. It adds a port because that makes the agent
+// report its state, which it otherwise does only twice a minute.
 func (l *lab) wantProblem(words string) {
 	l.t.Helper()
 	l.pod("news")
@@ -171,7 +172,7 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
 			l.pod("lan")
-			if owners == 2 { // a switch at the other end, and an address of a LAN at ours
+			if owners == 2 { // a switch at the far end, and a LAN address at the near end
 				l.sh("ip -n lan link add br0 type bridge", "ip -n lan link set br0 up",
 					"ip -n lan link set eth0 master br0", "ip addr add 192.0.2.1/24 dev vlan")
 				l.awaitOwners("192.0.2.1", 1)
@@ -198,7 +199,8 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 			<-done
 			l.counted(sent + 20_000)
 
-			// One event of each MAC, and one a second while the address is contested.
+			// The observer sends one event for each MAC, and one a second while the address is
+			// contested.
 			if got := l.result("event"); got > 1000 {
 				t.Errorf("events of %d frames: got %v, want a few", sent, got)
 			}
@@ -219,7 +221,7 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 			case owners == 2 && l.only(addr.String()).GetRule() != "externals-alternate":
 				t.Errorf("rule: got %s, want externals-alternate", l.only(addr.String()).GetRule())
 			}
-			l.wantOnlyPlanted() // whom no agent can read is never confirmed
+			l.wantOnlyPlanted() // an external machine is never confirmed
 		})
 	}
 }
@@ -239,8 +241,8 @@ func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
 	if got := l.lost("port_full"); got != 0 {
 		t.Errorf("claims that were refused: got %v, want none", got)
 	}
-	l.plant() // and a duplicate among them is found
-	// They end with their port, and nothing of them is left.
+	l.plant() // and a duplicate among them is detected
+	// The owners end with their port, and leave nothing behind.
 	l.sh("ip netns del a", "ip netns del plant1", "ip netns del plant2")
 	wait.Until(t, "all owners to be gone", func() bool { return l.metric(ownersOfNode) == 0 })
 	if got := l.metric("ipwitness_agent_claims"); got > 100 {
@@ -421,7 +423,7 @@ func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 	if got := l.lost("ringbuf"); got != lost {
 		t.Errorf("lost events: got %v, want the %v frames that were lost", got, lost)
 	}
-	// What was told is all that is known; what was lost is said to be.
+	// All reported bindings are known, and the lost ones are reported as a problem.
 	wait.Until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= told })
 	if got := l.metric(ownersOfNode); got != told {
 		t.Errorf("owners: got %v, want the %v that were told", got, told)
@@ -467,14 +469,14 @@ func TestAThousandAddressesOnOneInterface(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // and once more, when they were all gone
+	for range 2 { // again, after all of them were removed
 		each(netlink.AddrAdd)
 		wait.Until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
 		l.wantHeld("10.0.0.0/8", 0, addresses)
 		each(netlink.AddrDel)
 		wait.Until(t, "no address to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == 0 })
 	}
-	// And all at once, with the interface.
+	// All at once, by removing the interface.
 	each(netlink.AddrAdd)
 	wait.Until(t, "all addresses to be held", func() bool { _, n := l.held("10.0.0.0/8"); return n == addresses })
 	l.sh("ip link del va")
@@ -537,7 +539,7 @@ func TestLinksThatFlapAndMoveBetweenBridges(t *testing.T) {
 				return len(owners) == 1 && owners[0].GetWorkload().GetName() == "a" && owners[0].GetScope().GetName() == "node1/br0"
 			})
 			l.bridged(2)
-			// Its frames are heard: the observer is still on it.
+			// The observer is still attached: a frame of the pod is reported.
 			_, mac := binding(1)
 			l.arp("a", 2, mac.String(), "10.40.0.9", "10.40.0.1")
 			l.awaitOwners("10.40.0.9", 1)

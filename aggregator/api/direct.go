@@ -24,7 +24,7 @@ func call[Q, R any](ctx context.Context, d direct, method string, q *Q, do func(
 	if err != nil {
 		return nil, err
 	}
-	context.AfterFunc(ctx, end) // when the request ends: the answer stays in memory until then
+	context.AfterFunc(ctx, end) // like that of a request: the response stays in memory until then
 	return do(ctx, q)
 }
 

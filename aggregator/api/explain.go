@@ -19,7 +19,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Explain says why an address is, or is not, in conflict.
+// Explain explains why an address is, or is not, in conflict.
 func (s *Service) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
 	addr, err := parseAddress(q.GetAddress())
 	if err != nil {
@@ -39,8 +39,8 @@ func (s *Service) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainR
 	return out, nil
 }
 
-// explain says why an address is, or is not, in conflict. If withCase is set, it also returns a copy
-// of the case: encoding it takes too long to hold the facts.
+// explain explains why an address is, or is not, in conflict. If withCase is set, it also returns a
+// copy of the case, because encoding the case itself would hold the lock of the facts for too long.
 func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainResponse, copied *verdict.Case) {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()
@@ -64,9 +64,9 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 	return out, copied
 }
 
-// Judge judges a case from a file and explains the judgement like Explain. The result lacks data that
-// only an aggregator has: acknowledgements, Kubernetes objects that are not in the case, and all but
-// the course and the owners of conflicts that were over before.
+// Judge judges a case from a file and explains the judgement like Explain. The result lacks data
+// that only an aggregator has: acknowledgements, and Kubernetes objects that are not in the case.
+// Of conflicts that were resolved before, it has only the course and the owners.
 func Judge(f *casefile.File) *pb.ExplainResponse {
 	owner := func(a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 		return convert.CaseOwner(f.Policy, a, o, all)
@@ -101,7 +101,8 @@ func Judge(f *casefile.File) *pb.ExplainResponse {
 	return out
 }
 
-// latestFirst returns the active conflicts, then the others by when they were resolved.
+// latestFirst returns the active conflicts, followed by the resolved ones in order of their
+// resolution, latest first.
 func latestFirst(conflicts []verdict.Conflict) []verdict.Conflict {
 	latest := func(c *verdict.Conflict) verdict.Stamp {
 		if c.Active() {

@@ -25,7 +25,7 @@ type filter struct {
 	state                verdict.State
 }
 
-// filtering is a request that has the fields of a filter.
+// filtering is a request with the fields of a filter.
 type filtering interface {
 	GetAddress() string
 	GetCidr() string
@@ -186,8 +186,8 @@ func Unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// parseMAC reads a hardware address in any usual notation:
-// 02:42:ac:11:00:02, 02-42-AC-11-00-02, 0242.ac11.0002, 0242ac110002.
+// parseMAC parses a MAC in any usual notation: 02:42:ac:11:00:02, 02-42-AC-11-00-02,
+// 0242.ac11.0002, 0242ac110002.
 func parseMAC(text string) (verdict.MAC, bool) {
 	raw, err := hex.DecodeString(strings.NewReplacer(":", "", "-", "", ".", "").Replace(text))
 	return verdict.MAC(raw), err == nil && len(raw) >= 6 && len(raw) <= 32

@@ -31,7 +31,7 @@ func parseFindingPlace(token string) (p findings.Place, err error) {
 	return findings.Place{Kind: parts[0], Address: parts[1], ID: parts[2]}, nil
 }
 
-// walkFindings returns a walk of the findings that match and come after a place.
+// walkFindings returns a walk of the matching findings after a place.
 func (s *Service) walkFindings(f *findingFilter, from findings.Place) *walk[*findings.Found, *pb.Finding] {
 	if start := (findings.Place{Kind: f.kind}); from.Compare(start) < 0 {
 		from = start
@@ -50,7 +50,7 @@ func (s *Service) walkFindings(f *findingFilter, from findings.Place) *walk[*fin
 	}
 }
 
-// ListFindings lists problems that are not, or not yet, conflicts.
+// ListFindings lists problems that are not conflicts, or have not become conflicts yet.
 func (s *Service) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
 	from, err := parseFindingPlace(q.GetPageToken())
 	if err != nil {

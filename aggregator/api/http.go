@@ -129,8 +129,8 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 	})
 	probeMux.Handle("GET /metrics", guard.Metrics(promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}), refuse))
 
-	// A page of another site must not change anything through the browser of a user that can
-	// reach this server.
+	// A page of another site must not change anything through the browser of a user who can reach
+	// this server.
 	foreign := http.NewCrossOriginProtection()
 	foreign.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, r, errForeign) }))
 	mux := http.NewServeMux()
@@ -157,20 +157,21 @@ func Handlers(service *Service, gatherer prometheus.Gatherer, guard *access.Guar
 func none(string) (string, bool) { return "", false }
 
 const (
-	// readWithin is how long a client may take to read a part of an answer. It is longer than a
-	// watch waits, so that a client that reads again in time learns why it was disconnected.
+	// readWithin is how long a client may take to read a part of a response. It is longer than the
+	// limit of a watch, so that a client that resumes reading in time learns why it was
+	// disconnected.
 	readWithin = 2 * sendWithin
 	// answerPart is the size of such a part in bytes.
 	answerPart = 64 << 10
-	// answerWithin is the time in which a client must read an answer that is not a stream:
-	// until then it takes memory and counts as a call of its caller.
+	// answerWithin is how long a client may take to read a response that is not a stream. Until
+	// then the response uses memory and counts as a call of the client's caller.
 	answerWithin = 5 * time.Minute
 )
 
-// impatient disconnects a client that does not read.
+// impatient is an http.ResponseWriter that disconnects clients that do not read.
 type impatient struct {
 	http.ResponseWriter
-	until  time.Time // deadline for reading an answer that is not a stream
+	until  time.Time // deadline for reading a response that is not a stream
 	stream bool
 }
 
@@ -205,8 +206,8 @@ func text(body string) http.HandlerFunc {
 	}
 }
 
-// plainQuery parses the parameters that are not strings, before the gateway would report errors in
-// the words of its parser. States may be in lower case.
+// plainQuery parses the parameters that are not strings, because the gateway would report errors in
+// the terms of its parser. States may be in lower case.
 func plainQuery(gateway *runtime.ServeMux) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()

@@ -12,17 +12,18 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/apijson"
 )
 
-// A linesWriter is the answer to a request. If the answer is a stream, it collects lines until they
-// are flushed or fill a part. Anything else passes through.
+// A linesWriter writes the response to a request. If the response is a stream, it collects lines
+// until they are flushed or fill a part. Other responses are passed through.
 type linesWriter struct {
 	*impatient
 
-	// turn is filled while a goroutine uses the fields below. A write may block for as long as impatient
-	// allows; a channel lets tests see that as waiting.
+	// turn is a lock for the fields below: it contains an element while a goroutine uses them. A
+	// write may block for as long as impatient allows. A channel, unlike a mutex, lets synctest
+	// recognize waiting.
 	turn  chan struct{}
 	lines []byte
-	// ended is set when the service sends no more messages, or a write has failed. After a failed
-	// write the connection may still read lines.
+	// ended is set when the service sends no more messages, or after a failed write, because the
+	// connection may still accept later lines.
 	ended error
 }
 
@@ -77,7 +78,7 @@ func (w *linesWriter) send(m proto.Message) (err error) {
 	return w.write()
 }
 
-// write writes the lines that are collected. The caller holds the lock.
+// write writes the collected lines. The caller holds the lock.
 func (w *linesWriter) write() error {
 	if len(w.lines) == 0 {
 		return nil
@@ -93,7 +94,7 @@ func (w *linesWriter) write() error {
 	return err
 }
 
-// flush writes the lines that are collected.
+// flush writes the collected lines.
 func (w *linesWriter) flush() error {
 	w.lock()
 	defer w.unlock()
@@ -103,7 +104,7 @@ func (w *linesWriter) flush() error {
 	return w.write()
 }
 
-// end ends the stream: nothing but an error follows. It waits for a write in progress.
+// end ends the stream: only an error may follow. It waits for a write in progress.
 func (w *linesWriter) end() {
 	w.lock()
 	defer w.unlock()
@@ -119,8 +120,7 @@ func (w *linesWriter) finish() {
 	_ = w.write()
 }
 
-// lineServer is the service's end of a stream. It has no other methods than those that a watch
-// calls.
+// lineServer is the service's end of a stream. It has only the methods that a watch calls.
 type lineServer[M any] struct {
 	grpc.ServerStream
 	ctx   context.Context // of the call
@@ -130,14 +130,14 @@ type lineServer[M any] struct {
 // Context implements grpc.ServerStream.
 func (s lineServer[M]) Context() context.Context { return s.ctx }
 
-// Send implements grpc.ServerStreamingServer. The line is written with later ones, or by Flush.
+// Send implements grpc.ServerStreamingServer. The line is written together with later ones, or by
+// Flush.
 func (s lineServer[M]) Send(m *M) error { return s.lines.send(any(m).(proto.Message)) }
 
-// Flush is for flusher.
+// Flush implements flusher.
 func (s lineServer[M]) Flush() error { return s.lines.flush() }
 
-// lineClient is the gateway's end of a stream. It has no other methods than those that the gateway
-// calls.
+// lineClient is the gateway's end of a stream. It has only the methods that the gateway calls.
 type lineClient[M any] struct {
 	grpc.ClientStream
 	serve  func(grpc.ServerStreamingServer[M]) error
@@ -147,9 +147,9 @@ type lineClient[M any] struct {
 // Header implements grpc.ClientStream.
 func (lineClient[M]) Header() (metadata.MD, error) { return nil, nil }
 
-// Recv implements grpc.ServerStreamingClient. It serves the whole stream and returns how it ended: the
-// gateway gets no messages, because the service writes them itself. So no other goroutine has to
-// wake up for a message.
+// Recv implements grpc.ServerStreamingClient. It serves the whole stream and returns the error that
+// ended it. The gateway receives no messages, because the service writes them itself, so no other
+// goroutine has to wake up for each message.
 func (c lineClient[M]) Recv() (*M, error) {
 	err := c.serve(c.server)
 	c.server.lines.end()

@@ -26,7 +26,7 @@ const (
 )
 
 // A page holds the items of one page of a list: at most size items, and fewer if they reach
-// maxPageBytes. The client then gets the rest with the next page.
+// maxPageBytes. The client requests the rest with the next page.
 type page[T proto.Message] struct {
 	items []T
 	size  int
@@ -95,7 +95,7 @@ func (s *Service) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.Li
 	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// walkOwners returns a walk of the owners that match, from a place on. Its keys are addresses, as
+// walkOwners returns a walk of the matching owners from a place on. Its keys are addresses, because
 // one address may have many owners.
 func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Owner] {
 	span := f.span()
@@ -144,7 +144,7 @@ func (s *Service) walkOwners(f *filter, from place) *walk[index.Address, *pb.Own
 	}
 }
 
-// addressesFrom yields the addresses that have owners, from one on.
+// addressesFrom yields the addresses with owners, starting at first.
 func (s *Service) addressesFrom(first index.Address) iter.Seq[index.Address] {
 	return func(yield func(index.Address) bool) {
 		for p := range s.Shards.Places().From(shard.From(first)) {
@@ -172,7 +172,7 @@ func (s *Service) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (
 	return &pb.ListConflictsResponse{Conflicts: conflicts.items, NextPageToken: next, Coverage: coverage}, nil
 }
 
-// walkConflicts returns a walk of the conflicts that match and come after a place.
+// walkConflicts returns a walk of the matching conflicts after a place.
 func (s *Service) walkConflicts(f *conflictFilter, from place) *walk[place, *pb.Conflict] {
 	span := f.span()
 	start := place{addr: span.First}
@@ -205,7 +205,7 @@ func comparePlaces(a, b place) int {
 	return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.id, b.id))
 }
 
-// GetConflict returns a conflict by its id.
+// GetConflict returns a conflict by its ID.
 func (s *Service) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.GetConflictResponse, error) {
 	s.Facts.RLock()
 	defer s.Facts.RUnlock()

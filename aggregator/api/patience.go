@@ -17,12 +17,12 @@ const sendWithin = 30 * time.Second
 type patience struct {
 	// late fires if one Send takes too long.
 	late *time.Timer
-	// from is the revision to resume from: the watcher has all events before it.
+	// from is the revision to resume from: the watcher has received all earlier events.
 	from atomic.Uint64
 }
 
-// anew is a revision before the first: a watcher that resumes from it gets LOST with 0, and the
-// current state.
+// anew is a revision before the first one: a watcher that resumes from it receives LOST with 0, and
+// the current state.
 const anew = 0
 
 func newPatience() *patience {
@@ -31,7 +31,7 @@ func newPatience() *patience {
 	return p
 }
 
-// limit does something that p limits the duration of.
+// limit runs do with the time limit of p.
 func (p *patience) limit(do func() error) error {
 	p.late.Reset(sendWithin)
 	defer p.late.Stop()
@@ -39,14 +39,14 @@ func (p *patience) limit(do func() error) error {
 }
 
 const (
-	// cutOffReason and errorDomain name the error for programs (google.rpc.ErrorInfo).
+	// cutOffReason and errorDomain identify the error for programs (google.rpc.ErrorInfo).
 	cutOffReason = "WATCH_CUT_OFF"
 	errorDomain  = "ipwitness"
 	// resumeTokenKey is the key of the token in the metadata of the ErrorInfo.
 	resumeTokenKey = "resume_token"
 )
 
-// errCutOff ends a watch whose watcher does not read.
+// errCutOff returns the error that ends a watch whose watcher does not read.
 func errCutOff(token string) error {
 	s := status.Newf(codes.ResourceExhausted,
 		"the watch was disconnected because the client read nothing for %s; watch again with resume_token=%s: no event is lost, "+

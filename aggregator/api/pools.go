@@ -30,7 +30,7 @@ func parsePoolPlace(token string) (p findings.PoolPlace, err error) {
 	return findings.PoolPlace{IPAM: parts[0], Node: parts[1], Name: parts[2]}, nil
 }
 
-// walkPools returns a walk of the pools that come after a place.
+// walkPools returns a walk of the pools after a place.
 func (s *Service) walkPools(from findings.PoolPlace) *walk[findings.PoolPlace, *pb.Pool] {
 	return &walk[findings.PoolPlace, *pb.Pool]{
 		facts: s.Facts, less: findings.PoolPlace.Less, last: &from,
@@ -46,7 +46,7 @@ func (s *Service) walkPools(from findings.PoolPlace) *walk[findings.PoolPlace, *
 	}
 }
 
-// ListPools lists the pools from which IPAM allocates addresses, and how full they are.
+// ListPools lists the pools from which IPAM allocates addresses, with their usage.
 func (s *Service) ListPools(_ context.Context, q *pb.ListPoolsRequest) (*pb.ListPoolsResponse, error) {
 	from, err := parsePoolPlace(q.GetPageToken())
 	if err != nil {

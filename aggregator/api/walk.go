@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// listedKeys is the number of keys that a walk takes from an index at a time and keeps in memory.
-	// listedAddresses is the same for addresses. It is larger, because addresses are small and each
-	// time requires a search in all partitions.
+	// listedKeys is the number of keys that a walk takes from an index at a time and keeps in
+	// memory. listedAddresses is the same for addresses. It is larger because addresses are small,
+	// and each time requires a search in all partitions.
 	listedKeys      = 1024
 	listedAddresses = 4 * listedKeys
 	// lookedAt is the number of keys that a walk inspects while it holds the lock.
@@ -25,27 +25,28 @@ const (
 )
 
 // A walk reads items of the store a few at a time in the order of their keys. It takes keys from a
-// snapshot of an index without the lock, and holds the lock for a few items only. Each time it takes
-// keys, it continues after the last one in a new snapshot, so that it needs little memory regardless
-// of the number of items and the duration of the walk.
+// snapshot of an index without the lock, and holds the lock for a few items only. Each time it
+// takes keys, it continues after the last one in a new snapshot. It therefore needs little memory,
+// regardless of the number of items and the duration of the walk.
 type walk[K, T any] struct {
 	facts *facts.Facts
-	// events is the bus of the events that change the items; nil if there is none.
+	// events is the bus of the events that change the items, or nil if there is none.
 	events *events.Bus
 	// keys yields the keys from a key on, or all keys if from is nil. It may yield from again.
 	keys func(from *K) iter.Seq[K]
 	less func(a, b K) bool
-	// read appends the items of a key, at most room of them. It reports whether there are more:
-	// the next call continues with them. It is called with the facts locked.
+	// read appends the items of a key, at most room of them. It reports whether there are more,
+	// with which the next call continues. It is called with the facts locked.
 	read func(key K, room int, into []item[T]) (items []item[T], more bool)
 
-	// atOnce is the number of keys that are taken at a time; 0 for listedKeys. first, unless it is 0,
-	// is less than that for the next time.
+	// atOnce is the number of keys that are taken at a time; 0 means listedKeys. first, unless it
+	// is 0, is a smaller number for the next time.
 	atOnce, first int
-	// rest are the keys of listed that are not read yet, last is the last one listed.
+	// rest contains the keys in listed that have not been read yet, and last is the last listed
+	// key.
 	listed, rest []K
 	last         *K
-	// bound is the last key up to which all changes must be sent; nil if there is none.
+	// bound is the last key up to which all changes must be sent, or nil if there is none.
 	bound *K
 	items []item[T]
 }
@@ -65,7 +66,7 @@ type part[T any] struct {
 	done     bool
 }
 
-// step reads at most room items. It may read none although there are more.
+// step reads at most room items. It may read none even if there are more.
 func (w *walk[K, T]) step(room int) (p part[T]) {
 	w.bound = w.last
 	if len(w.rest) == 0 {
@@ -130,7 +131,7 @@ func (w *walk[K, T]) passed(key K) bool { return w.bound != nil && !w.less(*w.bo
 // fill fills a page with the items of a walk and returns the token of the next page.
 func fill[K any, T proto.Message](p *page[T], w *walk[K, T]) (next string) {
 	var last interface{ token() string }
-	w.first = p.size + 1 // nearly every address has one owner
+	w.first = p.size + 1 // nearly every address has only one owner
 	for {
 		part := w.step(min(pageStep, p.size-len(p.items)+1))
 		for _, one := range part.items {

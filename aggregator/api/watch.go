@@ -26,12 +26,12 @@ const bookmarkEvery = 15 * time.Second
 type watch[K, T, M any] struct {
 	events *events.Bus
 	send   func(*M) error
-	// flush is called when there is nothing more to send for the moment.
+	// flush is called when there is nothing more to send for now.
 	flush func() error
-	// walk returns a walk of the current state; add returns the message for one of its items.
+	// walk returns a walk of the current state. add returns the message for one of its items.
 	walk func() *walk[K, T]
 	add  func(T) *M
-	// key returns the key of the item that an event is about; event returns its message, or nil to
+	// key returns the key of the item that an event is about. event returns its message, or nil to
 	// skip the event.
 	key   func(*events.Event) K
 	event func(*events.Event) *M
@@ -43,7 +43,7 @@ type watch[K, T, M any] struct {
 	coverage func() *pb.Coverage
 	patience *patience
 
-	// covered is the coverage that was sent; doubtful is set if a node has changed since.
+	// covered is the coverage that was sent last. doubtful is set if a node has changed since.
 	covered  *pb.Coverage
 	doubtful bool
 	some     []events.Event
@@ -160,7 +160,7 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 	switch {
 	case resumed:
 		err = w.mark(next)
-	case token != "": // the state that follows replaces everything that the watcher has
+	case token != "": // the following state replaces everything that the watcher has
 		if err = w.send(w.lost(0)); err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: r
 
 var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start from the current state")
 
-// mark sends a bookmark: the subscriber has all events before a revision.
+// mark sends a bookmark: the subscriber has received all events before the revision.
 func (w *watch[K, T, M]) mark(next uint64) error {
 	return w.markWith(next, w.coverage())
 }
@@ -238,7 +238,8 @@ func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, e
 }
 
 // present sends the current state and a bookmark, and returns the revision of that state. It reads
-// the state in parts, and sends the changes of the parts that it has sent before each further part.
+// the state in parts. Before each further part, it sends the changes of the parts that it has
+// already sent.
 func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 	coverage := w.coverage()
 	next = w.events.Revision()
@@ -261,7 +262,7 @@ func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 		if part.done {
 			break
 		}
-		if len(part.items) == 0 { // the next item may be far away
+		if len(part.items) == 0 { // the next matching item may be far away
 			if err := w.flush(); err != nil {
 				return next, err
 			}

@@ -1,6 +1,6 @@
 // Package convert creates the messages of the API from facts and judgements: owners, conflicts,
-// findings, nodes, pools. Package explain provides the texts. The opposite direction, from the
-// messages of agents to facts, is in package facts.
+// findings, nodes, pools. Package explain provides the texts. Package facts contains the opposite
+// direction, from the messages of agents to facts.
 package convert
 
 import (
@@ -29,7 +29,7 @@ type Converter struct {
 	Acknowledgements *acknowledge.Acknowledgements
 }
 
-// timestamp returns a time in the format of the API; nil for none.
+// timestamp returns a time in the format of the API, or nil if there is none.
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	if s <= 0 {
 		return nil
@@ -37,7 +37,7 @@ func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	return &timestamppb.Timestamp{Seconds: int64(s) / 1e9, Nanos: int32(int64(s) % 1e9)}
 }
 
-// Scope returns a scope in the format of the API; nil for none.
+// Scope returns a scope in the format of the API, or nil if there is none.
 func Scope(kind verdict.ScopeKind, name string) *pb.Scope {
 	if kind == 0 {
 		return nil

@@ -25,16 +25,16 @@ func Explanation(p *verdict.Policy, why verdict.Explanation, owner func(netip.Ad
 	return out
 }
 
-// CaseOwner returns an owner of a case in the format of the API, with its intended addresses as far
-// as the case has them. all are the owners of the address.
+// CaseOwner returns an owner of a case in the format of the API, with its missing intended
+// addresses as far as the case contains them. all are the owners of the address.
 func CaseOwner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []verdict.Owner) *pb.Owner {
 	out := Owner(p, a, o, all)
 	out.Intended = intendedProto(missing(a, o))
 	return out
 }
 
-// missing returns the addresses that are intended for an owner but that it lacks, as far as a case
-// shows them: whether it has the other addresses of its pod is not known.
+// missing returns the intended addresses that an owner lacks, as far as a case shows them. Whether
+// the owner has the other addresses of its pod is unknown.
 func missing(a netip.Addr, o *verdict.Owner) []audit.Meant {
 	speaks := slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && !c.Weak() })
 	return slices.DeleteFunc(audit.Intended(o), func(m audit.Meant) bool {

@@ -61,7 +61,7 @@ func adviceProto(actions []explain.Action) []*pb.Action {
 	return out
 }
 
-// Pool returns a pool in the format of the API, with how full it is.
+// Pool returns a pool in the format of the API, with its usage.
 func Pool(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
 	out := &pb.Pool{
 		Ipam: p.IPAM, Name: p.Name, Network: p.Network, State: pb.Pool_State(p.State),

@@ -52,7 +52,7 @@ type maker struct {
 	atOnce int
 	free   []parts
 	times  timestamps
-	// Values of earlier owners, which later owners often have, too.
+	// Values of the previous owner, which the next owner often has, too.
 	scope   *pb.Scope
 	packed  string
 	sources map[string]string
@@ -86,7 +86,7 @@ func (m *maker) owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []v
 	if i := o.Interface; o.Namespace != nil && i.Namespace.ID == o.ID {
 		out.Interface, out.HostInterface = i.Name, i.HostInterface
 	} else {
-		out.HostInterface = i.Name // the port that its frames enter through
+		out.HostInterface = i.Name // the port by which its frames enter
 	}
 	out.Evidence = one.list[:0]
 	if len(o.Claims) > 1 {
@@ -126,7 +126,7 @@ func (m *maker) scopeOf(s verdict.Scope) *pb.Scope {
 	return m.scope
 }
 
-// sourcesOf unpacks what sources packed.
+// sourcesOf unpacks sources that were packed for an owner.
 func (m *maker) sourcesOf(packed string) map[string]string {
 	if m.packed != packed {
 		m.packed, m.sources = packed, sourcesProto(packed)
@@ -175,7 +175,8 @@ func Owners(a netip.Addr, owners []verdict.Owner, proto func(netip.Addr, *verdic
 	return out
 }
 
-// addressText returns an address in the format of the API; empty for an invalid address.
+// addressText returns an address in the format of the API, or an empty string for an invalid
+// address.
 func addressText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

@@ -5,7 +5,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 )
 
-// nameProblem describes that a node shares its name; empty for other nodes.
+// nameProblem describes that a node shares its name. It returns nil for other nodes.
 func (s *Converter) nameProblem(n *facts.Node) []string {
 	if !s.Findings.Names.Shared(n) {
 		return nil
@@ -14,8 +14,8 @@ func (s *Converter) nameProblem(n *facts.Node) []string {
 	return []string{explain.SharedName(n.Name, others, id)}
 }
 
-// placeProblem describes that another node reports the same boot id and network namespace as a
-// node; empty for other nodes.
+// placeProblem describes that another node reports the same boot ID and network namespace. It
+// returns nil for other nodes.
 func (s *Converter) placeProblem(n *facts.Node) []string {
 	if others := s.Facts.InOnePlace(n); others != nil {
 		return []string{explain.SharedPlace(others)}

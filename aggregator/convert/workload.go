@@ -9,7 +9,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// sourcesProto unpacks what sources packed.
+// sourcesProto unpacks packed sources.
 func sourcesProto(packed string) map[string]string {
 	if packed == "" {
 		return nil

@@ -64,7 +64,7 @@ func situated(t *testing.T, name string) (*verdicttest.World, *verdict.Conflict)
 func TestRemedies(t *testing.T) {
 	tests := []struct {
 		situation string
-		want      []string // in this order
+		want      []string // in order
 	}{
 		{"T1 the record of the first pod is gone", []string{
 			"Restart nothing yet", "ipwitness audit --fix-plan > plan.sh", "Leave pod default/new",
@@ -118,7 +118,7 @@ func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
 	}
 }
 
-// The name of a pod or an interface must not make a command do anything else, such as delete
+// The name of a pod or an interface must not change the meaning of a command, for example to delete
 // other pods.
 func TestCommandsQuoteNames(t *testing.T) {
 	const evil = `x'; touch /tmp/owned; $(reboot) "`
@@ -184,11 +184,11 @@ func paths(actions []explain.Action) [][]explain.Action {
 	return all
 }
 
-// takes matches the commands that remove an address from an owner; its group is the owner's name.
+// takes matches the commands that remove an address from an owner. Its group is the owner's name.
 var takes = regexp.MustCompile(`^kubectl delete pod -n \S+ (?:-- )?(\S+)$|^ip -n (\S+) addr del|^(ip) addr del|^crictl stopp (\S+) `)
 
-// Whichever alternative is chosen, one owner keeps the address. It is the rightful owner if that
-// owner is known and no person has to decide.
+// With every alternative, one owner keeps the address. It is the rightful owner if that is known
+// and no decision of a person is needed.
 func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
 	for _, s := range verdicttest.Situations {
 		t.Run(s.Name, func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestAStaticPodIsNotDeleted(t *testing.T) {
 	}
 }
 
-// No name makes a command of a remedy run anything else, whatever field the name is in.
+// No name in any field makes a command of a remedy run anything else.
 func TestNoNameRunsACommandOfAConflict(t *testing.T) {
 	cage := canary.New(t)
 	for _, payload := range []string{"$(:>c)", "';:>c;'", "x\n:>c\n", "--evil=1", "x\x1b[2J"} {

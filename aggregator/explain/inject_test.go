@@ -11,8 +11,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
-// No name makes a command run anything else, whatever field the name is in. The names in this test
-// were not validated.
+// No name in any field makes a command run anything else. The names in this test were not
+// validated.
 func TestNoNameRunsACommand(t *testing.T) {
 	cage := canary.New(t)
 	tell := func(told explain.Told) {
@@ -63,8 +63,8 @@ func check(cage *canary.Cage, remedy []explain.Action) {
 	}
 }
 
-// poison replaces the nth string that can be reached from a value with a payload. It returns false
-// if there are fewer strings.
+// poison replaces the nth string that is reachable from a value with a payload. It returns false if
+// there are fewer strings.
 func poison(of any, n int, payload string) bool {
 	p := &poisoner{left: n, payload: payload, been: map[uintptr]bool{}}
 	p.walk(reflect.ValueOf(of))

@@ -26,7 +26,7 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 	leak := map[string]string{podref: "shop/cam-1", id: otherID}
 	tests := []struct {
 		name, finding string
-		// answers are what is printed, by a part of the command line; "!" fails.
+		// answers maps parts of command lines to outputs; "!" makes the command fail.
 		answers map[string]string
 		// changes are parts of the commands that change something, in order.
 		changes []string
@@ -126,7 +126,7 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 	}
 }
 
-// host-local never frees a reservation for another container, and with a slightly wrong node name
+// host-local never frees an allocation of another container, and with a slightly wrong node name
 // Calico allocates addresses for a node that does not exist.
 func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 	all := findings()

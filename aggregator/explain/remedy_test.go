@@ -231,7 +231,7 @@ func TestToldOfNamesakes(t *testing.T) {
 	wantTold(t, "duplicate-node-name of one machine", two("b1"))
 }
 
-// Each problem of a node has a sentence.
+// Each problem of a node has a text.
 func TestProblemsOfNodes(t *testing.T) {
 	ns := verdicttest.NewNetwork().Namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
 	told := explain.Told{Summary: "The problems of nodes.", Evidence: []string{

@@ -53,7 +53,7 @@ func TestEachCauseFindingAndAlertHasAPage(t *testing.T) {
 	for _, name := range slices.Concat(named(t, "Cause"), named(t, "Finding"), alerted(t)) {
 		url := explain.Runbook(name)
 		if slices.Contains(pages, url[strings.LastIndexByte(url, '/')+1:]) {
-			continue // a cause, or a kind of finding, that there are alerts on
+			continue // an alert refers to a cause or a kind of finding
 		}
 		page := url[strings.LastIndexByte(url, '/')+1:]
 		pages = append(pages, page)

@@ -15,7 +15,7 @@ func twoPods(w *verdicttest.World, links ...string) (a, b *verdict.Claim) {
 	return w.Assigned(one), w.Assigned(two)
 }
 
-// scenes are addresses whose explanations contain steps that no situation has.
+// scenes are addresses whose explanations contain steps that occur in no situation.
 var scenes = []verdicttest.Situation{
 	{Name: "nobody", Build: func(*verdicttest.World) {}},
 	{Name: "one pod", Build: func(w *verdicttest.World) { w.Within("n1", "", "net0", verdicttest.Who("web")) }},

@@ -145,8 +145,7 @@ func TestFacts(t *testing.T) {
 	compare(t, "facts.txt", b)
 }
 
-// TestRecords compares the text of the records that a pool has of an address with
-// testdata/records.txt.
+// TestRecords compares the texts of a pool's records of an address with testdata/records.txt.
 func TestRecords(t *testing.T) {
 	var b []byte
 	w, c := disputed(t)

@@ -55,7 +55,7 @@ func (m *counters) Dropped(record string, n int) { m.records.WithLabelValues(rec
 // Refused counts a record that did not fit into memory.
 func (m *counters) Refused(record string) { m.refused.WithLabelValues(record).Inc() }
 
-// Panicked counts an address that could not be judged.
+// Panicked counts an address whose judgement panicked.
 func (m *counters) Panicked() { m.failed.Inc() }
 
 func (m *counters) describe(out chan<- *prometheus.Desc) {

@@ -46,8 +46,8 @@ var poolStates = map[verdict.PoolState]string{
 	verdict.PoolUnreadable: "unreadable", verdict.PoolStale: "stale",
 }
 
-// filled returns how full a pool is in a few steps that rarely change: less than half, half, nearly
-// full (90 %), and full.
+// filled returns the usage of a pool as one of a few steps that rarely change: less than half,
+// half, nearly full (90 %), and full.
 func filled(size, allocated float64) (step int) {
 	for _, part := range []float64{0.5, 0.9, 1} {
 		if size > 0 && allocated >= part*size {
@@ -75,8 +75,8 @@ func (m *ipamMetrics) collect(known *facts.Facts, found *findings.Pools, out cha
 		series = append(series, one{findings.PoolPlaceOf(p), p.Rec.Network, float64(use.Size), float64(use.Allocated), float64(use.Leaked)})
 	}
 	known.RUnlock()
-	// The order makes each scrape return the same pools. The fullest ones come first, because alerts
-	// are about them.
+	// The order makes each scrape return the same pools. The fullest ones come first, because they
+	// are the ones that alerts need.
 	slices.SortFunc(series, func(a, b one) int {
 		return cmp.Or(cmp.Compare(filled(b.size, b.allocated), filled(a.size, a.allocated)), a.at.Compare(b.at))
 	})

@@ -1,5 +1,5 @@
 // Package metrics exports the Prometheus metrics of the aggregator. It reads the state of the other
-// rooms when it is scraped, and counts what they report.
+// rooms when it is scraped, and counts the events that they report.
 package metrics
 
 import (
@@ -58,7 +58,7 @@ type descriptions struct {
 	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget *prometheus.Desc
 }
 
-// New returns metrics that are not registered yet.
+// New returns unregistered metrics.
 func New(cfg Config) *Metrics {
 	return &Metrics{Config: cfg, counters: newCounters(), ipam: newIPAMMetrics(), descriptions: descriptions{
 		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Open watches of clients.", []string{"of"}, nil),
@@ -230,7 +230,7 @@ func (m *Metrics) collectFindings(out chan<- prometheus.Metric) {
 	}
 }
 
-// who returns the nodes and the holders that a finding is about, and its pool.
+// who returns the nodes, the holders and the pool that a finding is about.
 func who(f *findings.Found) (nodes, holders []string, pool string) {
 	for i := range f.Owners {
 		holders = append(holders, explain.OwnerName(&f.Owners[i]))
@@ -251,8 +251,8 @@ func several(names []string, between string) string {
 
 func seconds(at verdict.Stamp) float64 { return float64(at.Time().UnixMilli()) / 1000 }
 
-// collectNodes sends which nodes are connected. Of several nodes with the same name, one connected
-// node is enough.
+// collectNodes sends the state of nodes. If several nodes have the same name, it counts as
+// connected when one of them is.
 func (m *Metrics) collectNodes(out chan<- prometheus.Metric) {
 	m.Facts.RLock()
 	a := m.Coverage.Attend()

@@ -13,7 +13,7 @@ import (
 
 const (
 	// linesPerSecond is the average rate of log lines about one node's conflicts, findings and
-	// state; linesAtOnce is the largest burst.
+	// state. linesAtOnce is the largest burst.
 	linesPerSecond, linesAtOnce = 10, 1000
 	// quotasKept limits the nodes whose quotas are remembered.
 	quotasKept = 20_000
@@ -69,7 +69,7 @@ func (q *logQuota) allows(now time.Time, nodes ...string) bool {
 	return false
 }
 
-// of returns the quota of a node or of several nodes together; part divides it.
+// of returns the quota of a node, or of several nodes together. part divides it.
 func (q *logQuota) of(nodes string, part int) *nodeQuota {
 	of := q.nodes[nodes]
 	if of == nil {

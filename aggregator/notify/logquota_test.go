@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A node that others attack keeps lines of its own.
+// A node that other nodes attack keeps its own log quota.
 func TestAnAttackedNodeKeepsItsLines(t *testing.T) {
 	q := newLogQuota(slog.New(slog.DiscardHandler))
 	now := time.Now()

@@ -1,5 +1,5 @@
 // Package notify writes changes to the log, and to Kubernetes as Events. It is a subscriber like
-// any other: a log that is slow or stuck delays no verdict.
+// any other: a slow or blocked log delays no verdict.
 package notify
 
 import (
@@ -15,20 +15,20 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Notifier passes events on. All fields are needed, but Kubernetes is nil if no Events are to be
-// made.
+// Notifier reports events. All fields are required, except that Kubernetes is nil if no Events are
+// to be created.
 type Notifier struct {
 	Log    *slog.Logger
 	Clock  func() verdict.Stamp
 	Events *events.Events
-	// Kubernetes is where Events are made.
+	// Kubernetes is the cluster in which Events are created.
 	Kubernetes *kube.Cluster
 	// NodeTimeout is logged when a node disconnects, as the time after which its owners count as
 	// gone.
 	NodeTimeout time.Duration
 }
 
-// Run passes events on until ctx ends.
+// Run reports events until ctx ends.
 func (s *Notifier) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	group.Go(func() { s.account(ctx) })
@@ -40,14 +40,14 @@ func (s *Notifier) Run(ctx context.Context) {
 	group.Wait()
 }
 
-// account logs what happens to conflicts and nodes until ctx ends.
+// account logs changes of conflicts and nodes until ctx ends.
 func (s *Notifier) account(ctx context.Context) {
-	said := map[string]toldState{} // of the active conflicts
+	said := map[string]toldState{} // the last logged state of each active conflict
 	quota := newLogQuota(s.Log)
 	s.accountOf(ctx, "log", s.Events.Conflicts, func(e *events.Event) { s.enter(e, said, quota) })
 }
 
-// accountFindings does the same for findings.
+// accountFindings logs changes of findings until ctx ends.
 func (s *Notifier) accountFindings(ctx context.Context) {
 	quota := newLogQuota(s.Log)
 	s.accountOf(ctx, "log", s.Events.Findings, func(e *events.Event) {
@@ -88,13 +88,13 @@ func (s *Notifier) accountOf(ctx context.Context, where string, from *events.Bus
 	}
 }
 
-// toldState is what was last logged about a conflict.
+// toldState is the last logged state of a conflict.
 type toldState struct {
 	state           pb.Conflict_State
 	acknowledgement *pb.Acknowledgement
 }
 
-// enter logs an event, unless it repeats what was logged.
+// enter logs an event, unless its state has already been logged.
 func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQuota) {
 	now, nodes := s.Clock().Time(), nodesOfEvent(e)
 	if n := e.Node; n != nil {
@@ -128,7 +128,7 @@ func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQ
 	}
 }
 
-// enterFinding logs that a finding began or is over. The API has the details.
+// enterFinding logs that a finding began or ended. The API has the details.
 func (s *Notifier) enterFinding(e *events.Event) {
 	f := e.Finding
 	switch e.Type {
@@ -140,7 +140,7 @@ func (s *Notifier) enterFinding(e *events.Event) {
 	}
 }
 
-// announce makes Kubernetes Events of conflicts until ctx ends.
+// announce creates Kubernetes Events about conflicts until ctx ends.
 func (s *Notifier) announce(ctx context.Context) {
 	s.accountOf(ctx, "Kubernetes Events", s.Events.Conflicts, func(e *events.Event) {
 		if e.Conflict != nil {
@@ -149,7 +149,7 @@ func (s *Notifier) announce(ctx context.Context) {
 	})
 }
 
-// announceFindings makes Kubernetes Events of findings until ctx ends.
+// announceFindings creates Kubernetes Events about findings until ctx ends.
 func (s *Notifier) announceFindings(ctx context.Context) {
 	s.accountOf(ctx, "Kubernetes Events", s.Events.Findings, func(e *events.Event) {
 		if e.Finding != nil {

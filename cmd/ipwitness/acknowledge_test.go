@@ -14,8 +14,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// acknowledging is a server with one conflict of 10.0.0.7 and two of 10.0.0.8,
-// and what it was asked for.
+// acknowledging returns a server with one conflict of 10.0.0.7 and two of 10.0.0.8, and the last
+// request that it received.
 func acknowledging(t *testing.T) (*console, *pb.AcknowledgeConflictRequest) {
 	t.Helper()
 	asked := &pb.AcknowledgeConflictRequest{}

@@ -24,7 +24,7 @@ func finding(id, kind, address string, severity pb.Finding_Severity) *pb.Finding
 	}
 }
 
-// audited is a server that has findings and one pool.
+// audited returns a server with findings and one pool.
 func audited(findings ...*pb.Finding) handler {
 	return handler{
 		"/v1/findings": func(r *http.Request) (int, string) {

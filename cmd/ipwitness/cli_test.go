@@ -21,7 +21,7 @@ import (
 
 var now = time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC)
 
-// console is a system for one command line, and what it wrote.
+// console is the system on which a command line runs, with its output.
 type console struct {
 	system
 	env            map[string]string
@@ -49,7 +49,7 @@ func (c *console) run(t *testing.T, wantCode int, args ...string) {
 	}
 }
 
-// wantStderr checks what was said on stderr.
+// wantStderr checks the output on stderr.
 func (c *console) wantStderr(t *testing.T, want string) {
 	t.Helper()
 	if got := c.stderr.String(); got != want {
@@ -57,7 +57,7 @@ func (c *console) wantStderr(t *testing.T, want string) {
 	}
 }
 
-// handler answers as a server does.
+// handler maps requests to the answers of a server.
 type handler map[string]func(r *http.Request) (status int, body string)
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -71,7 +71,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, body)
 }
 
-// serve starts a server and gives a console that asks it.
+// serve starts a server and returns a console that queries it.
 func serve(t *testing.T, h handler) *console {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -81,7 +81,7 @@ func serve(t *testing.T, h handler) *console {
 	return c
 }
 
-// ok answers with a message.
+// ok returns a handler that answers with a message.
 func ok(m proto.Message) func(*http.Request) (int, string) {
 	return func(*http.Request) (int, string) { return http.StatusOK, protojson.Format(m) }
 }

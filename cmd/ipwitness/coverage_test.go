@@ -16,8 +16,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// everything is the coverage of a server that sees all nodes. The others are coverages
-// of servers that miss some.
+// everything is the coverage of a server with all nodes connected. The others are coverages of
+// servers with missing nodes.
 var (
 	everything = &pb.Coverage{Expected: 1, Heard: 1}
 	noAgent    = &pb.Coverage{Incomplete: true}
@@ -218,7 +218,7 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 				c := newConsole()
 				c.transport = routes{&script{cancel: cancel, begin: time.Now(), tries: []try{{status: 200, body: test.events}}}, server}
 				code := execute(ctx, c.system, strings.Fields(test.args))
-				said, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // the watch is cut off, and then the command ends
+				said, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // the watch is interrupted, and then the command ends
 				if code != test.code || said != test.stderr {
 					t.Errorf("got exit code %d and on stderr\n%s\nwant %d and\n%s", code, said, test.code, test.stderr)
 				}

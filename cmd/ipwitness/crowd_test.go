@@ -15,7 +15,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// callers is a listener of unauthenticated connections with those that called it.
+// callers is a listener of unauthenticated connections, with the clients that connected to it.
 type callers struct {
 	*preauth
 	t        *testing.T
@@ -39,14 +39,15 @@ func newCallers(t *testing.T, most int) *callers {
 	return c
 }
 
-// call connects, and gives the server's end once it is accepted, nil if it is not.
+// call connects a client. It returns the server's end once the connection is accepted, or nil if it
+// is not.
 func (c *callers) call() (server net.Conn) {
 	c.t.Helper()
 	go func() { _, _ = c.calls.Dial() }()
 	return c.next()
 }
 
-// next is one that waited, nil if none is accepted.
+// next returns a connection that was waiting, or nil if none is accepted.
 func (c *callers) next() net.Conn {
 	synctest.Wait()
 	select {
@@ -110,7 +111,7 @@ func TestPreauthConnectionsAreFew(t *testing.T) {
 	})
 }
 
-// The end of a listener ends who waits for room.
+// Closing a listener also ends connections that wait for a slot.
 func TestPreauthListenerEndsWhileOneWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallers(t, 1)
@@ -125,8 +126,8 @@ func TestPreauthListenerEndsWhileOneWaits(t *testing.T) {
 	})
 }
 
-// Who shows a token that is good is known; who shows a wrong one, or asks for what is
-// open to anybody, is not.
+// A caller with a valid token counts as authenticated. A caller with a wrong token, or one that
+// requests a public page, does not.
 func TestWhoMayCallIsAuthenticated(t *testing.T) {
 	g := newGuarded(t, false)
 	unauthenticated := func() int {

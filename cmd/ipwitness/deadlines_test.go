@@ -128,7 +128,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 			c := l.dial()
 			read := make(chan []byte, 1)
 			go func() {
-				raw, _ := io.ReadAll(c) // until the server hangs up
+				raw, _ := io.ReadAll(c) // until the server closes the connection
 				read <- raw
 			}()
 			if took := drip(c, header, part); took > within+2*time.Second {
@@ -142,7 +142,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 		for _, path := range paths {
 			t.Run(name+" "+path, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					within := time.Duration(0) // a request without a body is answered at once
+					within := time.Duration(0) // a request without a body is answered immediately
 					if strings.HasPrefix(path, "POST") {
 						within = bodyWithin
 					}
@@ -156,7 +156,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 	}
 }
 
-// A client that does not read the answer to its request is disconnected.
+// A client that does not read the response to its request is disconnected.
 func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	for name, paths := range map[string][]string{
 		"rest": {"/healthz", "/metrics", "/openapi.json", "/v1/owners"}, "probes": {"/healthz", "/metrics"}, "agent": {"/healthz", "/metrics"},
@@ -223,7 +223,7 @@ func TestConnectionsOfHTTP2EndToo(t *testing.T) {
 					}
 					l := newPipes()
 					l.serve(t, s(t, config))
-					c := tls.Client(l.dial(), &tls.Config{NextProtos: []string{"h2"}, InsecureSkipVerify: true}) // the certificate is not valid on the synctest clock
+					c := tls.Client(l.dial(), &tls.Config{NextProtos: []string{"h2"}, InsecureSkipVerify: true}) // the certificate is not valid at the time of the synctest clock
 					if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
 						t.Fatal(err)
 					}
@@ -295,7 +295,7 @@ var slow = []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}
 
 func TestProbesAnswerWhileRESTIsFull(t *testing.T) {
 	s, _ := startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0", metrics: "127.0.0.1:0"}, func(s *server) {
-		s.http.ReadHeaderTimeout = time.Hour // the REST listener stays full
+		s.http.ReadHeaderTimeout = time.Hour // slots of the REST listener stay occupied
 	})
 	hangUp := hold(t, s.listeners.http.Addr(), maxClients/len(slow), slow...)
 	rest := make(chan error, 1)

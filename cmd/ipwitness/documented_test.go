@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestDocumentedCommandsAreTaken parses each command of ours that the documentation or an
-// alert names: people copy them when it is urgent.
+// TestDocumentedCommandsAreTaken parses each ipwitness command in the documentation and in alerts,
+// because users copy them in urgent situations.
 func TestDocumentedCommandsAreTaken(t *testing.T) {
 	var files []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "docs/runbooks/*.md", "deploy/*/README.md", "deploy/helm/ipwitness/README.md", "deploy/helm/ipwitness/files/rules.yaml"} {
@@ -24,7 +24,7 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 	inline := regexp.MustCompile("`(?:kubectl )?ipwitness +([^`\n]* [^`\n]*)`") // a single word may be a name
 	quoted := regexp.MustCompile(`"[^"]*"`)
 	ends := regexp.MustCompile(`(^|\s)(#|\||[12]?>|<|&|;)|\)`)
-	// What a person puts there.
+	// Replace placeholders by values that a user would insert.
 	filled := strings.NewReplacer("NAMESPACE/POD", "default/web-1", "ADDRESS", "10.0.0.1", "RANGE", "10.0.0.0/24", "MAC", "02:00:00:00:00:01",
 		"{{ $labels.id }}", "6frtk3pjavxaruax", "{{ $labels.address }}", "10.0.0.1")
 	parsed := 0
@@ -45,7 +45,7 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 				command = command[:end[0]]
 			}
 			if strings.ContainsAny(command, "…[") {
-				continue // not the whole of it
+				continue // an incomplete command
 			}
 			parsed++
 			args := strings.Fields(command)

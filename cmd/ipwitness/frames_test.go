@@ -108,7 +108,7 @@ func TestConnectionsWithVeryManyCallsAreHungUp(t *testing.T) {
 				t.Errorf("%d calls on one connection, and it is not hung up", calls)
 			}
 			other := pb.NewWitnessServiceClient(g.connect(secure.Files{CA: g.ca.File, Token: g.file(readerToken)}))
-			for err = errTooManyCalls; err != nil; { // until the calls under way from this address have ended
+			for err = errTooManyCalls; err != nil; { // until the running calls from this address have ended
 				if _, err = other.ListNodes(t.Context(), &pb.ListNodesRequest{}); status.Code(err) != codes.ResourceExhausted && err != nil {
 					t.Fatalf("another one: %v", err)
 				}

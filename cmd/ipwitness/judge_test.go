@@ -14,12 +14,12 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// caseFile is the recorded case of a row of docs/situations.md.
+// caseFile returns the path of the recorded case of a row of docs/situations.md.
 func caseFile(row string) string {
 	return filepath.Join("../../aggregator/verdict/testdata/cases", row+".json")
 }
 
-// explaining is a server that explains each address with the case of a row.
+// explaining returns a server that explains each address with the case of a row.
 func explaining(t *testing.T, row string) handler {
 	t.Helper()
 	raw, err := os.ReadFile(caseFile(row))
@@ -122,7 +122,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestJudgeReadsStandardInput also counts ages from the time of the case, and not from now.
+// TestJudgeReadsStandardInput also checks that ages are relative to the time of the case, and not
+// to the current time.
 func TestJudgeReadsStandardInput(t *testing.T) {
 	file, err := os.Open(caseFile("T1"))
 	if err != nil {

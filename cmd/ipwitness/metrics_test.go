@@ -20,7 +20,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-// registered is a registry that remembers what it was given.
+// registered is a registry that records the collectors that were registered.
 type registered struct {
 	*prometheus.Registry
 	descs []string
@@ -43,8 +43,8 @@ func (r *registered) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// values are what a label may have: a list, or in words what it says. A label is named
-// alone, or where it differs with its metric.
+// values describes the values of labels: a list, or a description. A key is a label, or a metric
+// with a label if that label differs there.
 var values = map[string]string{
 	"address": "the address, or range of addresses", "id": "the id of the conflict or finding", "node": "the node's name",
 	"scope":  "the name of the scope: the network's, the node's, or NODE/IFACE[.VLAN]",
@@ -78,7 +78,7 @@ var values = map[string]string{
 
 func oneOf(all ...string) string { return "`" + strings.Join(all, "`, `") + "`" }
 
-// metric is one of ours.
+// metric is a metric of ipwitness.
 type metric struct {
 	name, kind, help string
 	labels           []string
@@ -86,7 +86,7 @@ type metric struct {
 
 const reference = "../../docs/metrics.md"
 
-// allMetrics are those that agent and aggregator register, by name.
+// allMetrics returns the metrics that agent and aggregator register, by name.
 func allMetrics(t *testing.T) []metric {
 	t.Helper()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
@@ -130,7 +130,7 @@ func allMetrics(t *testing.T) []metric {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		m := all[name]
 		m.name = name
-		if m.kind == "" { // none is there yet
+		if m.kind == "" { // no series yet
 			m.kind = "gauge"
 			if strings.HasSuffix(name, "_total") {
 				m.kind = "counter"
@@ -141,8 +141,7 @@ func allMetrics(t *testing.T) []metric {
 	return out
 }
 
-// TestMetricsReferenceIsUpToDate wants docs/metrics.md to have all metrics; -update
-// writes it.
+// TestMetricsReferenceIsUpToDate checks that docs/metrics.md lists all metrics. -update writes it.
 func TestMetricsReferenceIsUpToDate(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// watchNodes runs 'nodes -w' on a server with these answers, and gives the lines of
-// stdout.
+// watchNodes runs 'nodes -w' on a server with these answers, and returns the lines of stdout.
 func watchNodes(t *testing.T, tries []try, args ...string) (code int, lines []string, c *console) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -42,9 +41,9 @@ func TestNodeWatch(t *testing.T) {
 	tries := []try{
 		{status: 200, body: `{"result":{"type":"ADDED","conflict":{"id":"x"}}}` + "\n" + bookmark + nodeEvent(node2Off) + nodeEvent(node2) + bookmark + bookmark},
 		listed(node1, node2),                     // at the first bookmark
-		listed(node1Lag, node2),                  // nothing that a table shows
-		{status: 500, body: "not now"},           // a list that fails is not the end
-		{status: 200, body: bookmark + bookmark}, // the watch was cut
+		listed(node1Lag, node2),                  // no change in the table
+		{status: 500, body: "not now"},           // a list that fails does not end the watch
+		{status: 200, body: bookmark + bookmark}, // the watch is interrupted
 		listed(node1Ill, node2),
 		listed(node1Ill),
 	}
@@ -72,7 +71,7 @@ func TestNodeWatchAsJSONHasOneObjectALine(t *testing.T) {
 		{status: 200, body: bookmark + nodeEvent(node2Off) + bookmark + bookmark},
 		listed(node1, node2),
 		listed(node1Lag),
-		listed(strings.Replace(node1Lag, "0.002s", "0.003s", 1)), // nothing that is told
+		listed(strings.Replace(node1Lag, "0.002s", "0.003s", 1)), // no reportable change
 	}, "-o", "json")
 	want := []string{
 		`{"type":"ADDED","node":{"name":"one",`, `{"type":"ADDED","node":{"name":"two",`,
@@ -98,7 +97,7 @@ func TestNodeWatchEndsWhenTheServerRefuses(t *testing.T) {
 	}
 }
 
-// What does not work in the aggregator itself is told when it changes.
+// Changes of the aggregator's own problems are printed.
 func TestNodeWatchTellsProblemsOfTheAggregator(t *testing.T) {
 	const full = "acknowledgements cannot be written: no space left on device"
 	ill := try{status: 200, body: `{"nodes":[` + node1 + `],"problems":["` + full + `"]}`}

@@ -16,7 +16,7 @@ func TestWhereTheServerIs(t *testing.T) {
 	const forwarded = "ipwitness: no kubeconfig found: -P needs KUBECONFIG or ~/.kube/config, like kubectl; " +
 		"without Kubernetes, use --server instead of -P\n"
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-	t.Setenv("KUBERNETES_SERVICE_HOST", "") // nor is this a pod
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 	asked := handler{"/v1/owners": func(*http.Request) (int, string) { return ok(&pb.ListOwnersResponse{})(nil) }}
 	for _, test := range []struct {
 		args, env string

@@ -34,7 +34,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-// guarded is an aggregator with access control, and who may sign what.
+// guarded is an aggregator with access control, and the CAs of its certificates.
 type guarded struct {
 	*server
 	t       *testing.T
@@ -51,7 +51,7 @@ const (
 	operatorToken = "operator-token-0123456789"
 )
 
-// newGuarded starts it: with tokens, and with client certificates if they are wanted.
+// newGuarded starts an aggregator with tokens, and with client certificates if certificates is set.
 func newGuarded(t *testing.T, certificates bool) *guarded {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,7 +106,7 @@ func issue(t *testing.T, ca *pki.CA, want pki.Want) pki.Pair {
 	return p
 }
 
-// write replaces the file of tokens.
+// write replaces the token file.
 func (g *guarded) write(tokens string) {
 	g.t.Helper()
 	if err := os.WriteFile(g.tokens+".new", []byte(tokens), 0o600); err != nil {
@@ -117,7 +117,7 @@ func (g *guarded) write(tokens string) {
 	}
 }
 
-// file makes a file with a token.
+// file creates a file that contains a token.
 func (g *guarded) file(token string) string {
 	g.t.Helper()
 	name := filepath.Join(g.t.TempDir(), "token")
@@ -127,7 +127,7 @@ func (g *guarded) file(token string) string {
 	return name
 }
 
-// connect connects by gRPC as an agent of these files does.
+// connect opens a gRPC connection like an agent with these files.
 func (g *guarded) connect(files secure.Files) *grpc.ClientConn {
 	g.t.Helper()
 	creds, err := (&agentCommand{files: files}).credentials(slog.New(slog.DiscardHandler))
@@ -142,7 +142,7 @@ func (g *guarded) connect(files secure.Files) *grpc.ClientConn {
 	return conn
 }
 
-// agent makes a stream as an agent of these files does.
+// agent opens a stream like an agent with these files.
 func (g *guarded) agent(files secure.Files) pb.ReportService_ReportClient {
 	g.t.Helper()
 	stream, err := pb.NewReportServiceClient(g.connect(files)).Report(g.t.Context())
@@ -152,7 +152,7 @@ func (g *guarded) agent(files secure.Files) pb.ReportService_ReportClient {
 	return stream
 }
 
-// failed is a stream that did not begin.
+// failed is a stream that could not be opened.
 type failed struct {
 	pb.ReportService_ReportClient
 	err error
@@ -167,9 +167,9 @@ func hello(node, boot string, epoch uint64) *pb.ReportRequest {
 	}
 }
 
-// say sends a message and gives what the aggregator says of it.
+// say sends a message and returns the aggregator's response to it.
 func say(stream pb.ReportService_ReportClient, m *pb.ReportRequest) error {
-	_ = stream.Send(m) // Recv says why
+	_ = stream.Send(m) // Recv returns the reason
 	for {
 		got, err := stream.Recv()
 		if err != nil {
@@ -181,7 +181,7 @@ func say(stream pb.ReportService_ReportClient, m *pb.ReportRequest) error {
 	}
 }
 
-// wantRefused wants an error of a code, which says these words.
+// wantRefused checks that an error has the code and contains the words.
 func wantRefused(t *testing.T, err error, code codes.Code, words ...string) {
 	t.Helper()
 	if status.Code(err) != code {
@@ -207,8 +207,8 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	wantRefused(t, say(g.agent(secure.Files{CA: g.clients.File}), hello("node1", "boot1", 1)), codes.Unavailable, "unknown authority")
 	wantRefused(t, say(g.agent(secure.Files{}), hello("node1", "boot1", 1)), codes.Unavailable)
 
-	// Another node's agent cannot take its table away by saying that it is that machine,
-	// nor that of the agent in this process: it is one more node.
+	// An agent that reports the boot ID of another node, or of the agent in this process, cannot
+	// take over that node's table. It is an additional node.
 	g.write(agentToken + " agent node1\n" + "other-token-0123456789 agent node2\n" + readerToken + " reader bob\n")
 	victim := g.agent(with(agentToken))
 	if err := say(victim, hello("node1", "boot1", 1)); err != nil {
@@ -235,7 +235,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 		t.Errorf("got %d %s, want it told of all four", code, nodes)
 	}
 
-	// Nor can it be many.
+	// It cannot be many nodes either.
 	for n := 0; err == nil && n < 100; n++ {
 		err = say(g.agent(with("other-token-0123456789")), hello("node2", fmt.Sprint("boot", 10+n), 1))
 	}
@@ -259,7 +259,7 @@ func TestAgentsAreKnownByCertificates(t *testing.T) {
 	}
 	wantRefused(t, say(g.agent(with(mine)), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only")
 	wantRefused(t, say(g.agent(with(pki.Want{CommonName: "node1"})), hello("node1", "boot1", 1)), codes.PermissionDenied, access.AgentsGroup)
-	// One that agents share says no node: a token does.
+	// A certificate that agents share does not identify a node, but a token does.
 	shared := with(pki.Want{CommonName: "ipwitness-agent"})
 	wantRefused(t, say(g.agent(shared), hello("ipwitness-agent", "boot1", 1)), codes.PermissionDenied, "by its certificate alone")
 	shared.Token = g.file(agentToken)
@@ -269,7 +269,7 @@ func TestAgentsAreKnownByCertificates(t *testing.T) {
 	wantRefused(t, say(g.agent(shared), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only")
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), hello("node1", "boot1", 1)), codes.Unauthenticated, "client certificate")
 
-	// Of another authority, or over: the handshake fails.
+	// With a certificate of another CA, or an expired one, the handshake fails.
 	stranger := issue(t, newCA(t, t.TempDir(), "clients"), pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Cert: stranger.Cert, Key: stranger.Key}), hello("node1", "boot1", 1)), codes.Unavailable)
 	old := mine
@@ -298,7 +298,7 @@ func (g *guarded) askAt(l net.Listener, method, path, token, body string) (int, 
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
-	// What only the gateway may say.
+	// Metadata that only the gateway may set.
 	req.Header.Set("Grpc-Metadata-Ipwitness-Caller", "mallory")
 	res, err := client.Do(req)
 	if err != nil {
@@ -347,8 +347,8 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 		t.Errorf("refusals are not counted: %s", body)
 	}
 
-	// A token that is taken out of the file is not accepted any more; a file that cannot
-	// be read changes nothing.
+	// A token that is removed from the file is no longer accepted. A file that cannot be read
+	// changes nothing.
 	g.write("short agent node1\n")
 	if code, _ := g.ask("GET", "/v1/owners", readerToken, ""); code != 200 {
 		t.Errorf("with a damaged file: got %d, want what was before", code)
@@ -405,25 +405,25 @@ func TestGRPCNeedsTheSameAsREST(t *testing.T) {
 
 func TestTooMuchIsRefused(t *testing.T) {
 	g := newGuarded(t, false)
-	// A message that is larger than any agent's.
+	// A message larger than that of any agent.
 	stream := g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)})
 	big := hello("node1", "boot1", 1)
 	big.Claims = []*pb.ClaimRecord{{Network: strings.Repeat("x", 5<<20)}}
 	wantRefused(t, say(stream, big), codes.ResourceExhausted, "larger than max")
-	// One that is small, and would not be when it is read.
+	// A small message that becomes large when it is decoded.
 	many := hello("node1", "boot1", 1)
 	for range 250_000 {
 		many.Links = append(many.Links, &pb.LinkRecord{})
 	}
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), many), codes.Internal, "more than 200000 parts")
-	// A body that is larger than any request's.
+	// A body larger than that of any request.
 	if code, body := g.ask("POST", "/v1/conflicts/abc:acknowledge", operatorToken, `{"reason":"`+strings.Repeat("x", 64<<10)+`"}`); code != 400 || !strings.Contains(body, "too large") {
 		t.Errorf("a large body: got %d %s, want 400 too large", code, body)
 	}
 }
 
-// The clock stands still in here while anybody waits for the network: how fast the machine
-// is does not matter.
+// Under synctest the clock stands still while a goroutine waits for the network, so the speed of
+// the machine does not matter.
 func TestWhoCallsTooOftenIsToldWhatToDo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, false)
@@ -470,7 +470,7 @@ func TestWhoCallsTooOftenIsToldWhatToDo(t *testing.T) {
 			_, err := pb.NewWitnessServiceClient(conn).ListNodes(t.Context(), &pb.ListNodesRequest{})
 			return err
 		}
-		for n := range atOnce { // another caller has its own
+		for n := range atOnce { // another caller has its own quota
 			if err := list(); err != nil {
 				t.Fatalf("gRPC, call %d of %d: %v", n+1, atOnce, err)
 			}
@@ -496,14 +496,14 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return r.body.Write(p)
 }
 
-// Who opens many connections and says nothing on them has its share, and no more.
+// A client that opens many idle connections is limited to its share of them.
 func TestSlowlorisIsHungUpOn(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, slog.New(slog.DiscardHandler))
-	s.ReadHeaderTimeout = 2 * time.Second // shorter than for others
+	s.ReadHeaderTimeout = 2 * time.Second // shorter than the default
 	ended := make(chan error, 1)
 	go func() { ended <- serveHTTP(s, newCrowd(l)) }()
 	defer func() {
@@ -526,7 +526,8 @@ func TestSlowlorisIsHungUpOn(t *testing.T) {
 		slow = append(slow, c)
 		fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
 	}
-	// One more of the same address is hung up on at once, by a reset or an end.
+	// One more connection from the same address is closed immediately, with a reset or an end of
+	// file.
 	more, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -544,7 +545,7 @@ func TestSlowlorisIsHungUpOn(t *testing.T) {
 		t.Fatalf("another address while one is slow: %v", err)
 	}
 	_ = res.Body.Close()
-	// And in the end the slow ones are hung up on, too.
+	// The slow connections are finally closed, too.
 	for _, c := range slow {
 		if _, err := io.Copy(io.Discard, c); err != nil && !errors.Is(err, net.ErrClosed) && !strings.Contains(err.Error(), "reset") {
 			t.Fatal(err)
@@ -573,7 +574,7 @@ func TestCertificatesRotateWithoutARestart(t *testing.T) {
 	if before == after {
 		t.Errorf("the certificate is still that of serial %s after it was replaced", before)
 	}
-	// A damaged one is not used.
+	// A damaged certificate is not used.
 	if err := os.WriteFile(g.pair.Cert, []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -617,14 +618,14 @@ func TestTheCLIShowsItsToken(t *testing.T) {
 }
 
 func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
-	t.Setenv("KUBERNETES_SERVICE_HOST", "") // this is no pod
+	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 	dir := t.TempDir()
 	tokens := filepath.Join(dir, "tokens")
 	if err := os.WriteFile(tokens, []byte(readerToken+" reader bob\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	open := filepath.Join(dir, "open")
-	if err := errors.Join(os.WriteFile(open, []byte(readerToken+" reader bob\n"), 0o600), os.Chmod(open, 0o644)); err != nil { // whatever the umask is
+	if err := errors.Join(os.WriteFile(open, []byte(readerToken+" reader bob\n"), 0o600), os.Chmod(open, 0o644)); err != nil { // regardless of the umask
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -654,7 +655,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 	}
 }
 
-// Each listener that other hosts can reach and that authenticates nobody logs one warning.
+// Each listener that other hosts can reach without authentication logs one warning.
 func TestListenersWithoutAuthenticationSaySo(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 	ca := newCA(t, t.TempDir(), "servers")
@@ -746,8 +747,7 @@ func TestSecretsThatAllCanReadAreWarnedAbout(t *testing.T) {
 	}
 }
 
-// A page of another site that has a browser think that we are of that site, by its
-// DNS, must not acknowledge anything.
+// A page of another site that uses DNS rebinding must not acknowledge anything.
 func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 	s, _ := testServer(t)
 	hostname, err := os.Hostname()
@@ -762,7 +762,7 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 		{"[::1]:1", "localhost:9641", 404},
 		{"127.0.0.1:1", "[::1]:9641", 404},
 		{"127.0.0.1:1", hostname + ":9641", 404},
-		{"127.0.0.1:1", strings.ToUpper(hostname) + ":9641", 404}, // as somebody may write it
+		{"127.0.0.1:1", strings.ToUpper(hostname) + ":9641", 404}, // host names are case-insensitive
 		{"127.0.0.1:1", "evil.example.net", 403},
 		{"192.0.2.7:1", "127.0.0.1:9641", 403},
 	} {
@@ -779,7 +779,7 @@ func TestWithoutAccessControlOnlyThisHostAcknowledges(t *testing.T) {
 	}
 }
 
-// Who replaces an authority does not wait until those whom it signed hang up.
+// After the replacement of a CA, existing connections with its certificates are closed.
 func TestAConnectionDoesNotOutliveItsAuthority(t *testing.T) {
 	g := newGuarded(t, true)
 	p := issue(t, g.clients, pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
@@ -814,7 +814,7 @@ func TestNamesAreNotOfASCIIOnly(t *testing.T) {
 	}
 }
 
-// What comes before anybody is known must be small.
+// Headers of unauthenticated requests must be small.
 func TestLargeHeadersAreRefused(t *testing.T) {
 	g := newGuarded(t, false)
 	config, err := secure.Files{CA: g.ca.File}.Client()
@@ -833,7 +833,7 @@ func TestLargeHeadersAreRefused(t *testing.T) {
 	}
 }
 
-// Where a server sends us elsewhere, our token does not go along.
+// The token is not sent along if a server redirects the request to another host.
 func TestTokensDoNotFollowRedirects(t *testing.T) {
 	shown := make(chan string, 1)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { shown <- r.Header.Get("Authorization") }))
@@ -856,7 +856,7 @@ func TestTokensDoNotFollowRedirects(t *testing.T) {
 	}
 }
 
-// Nor may such a page read what is here.
+// A page of another site cannot read data either.
 func TestAPageOfAnotherSiteReadsNothing(t *testing.T) {
 	s, _ := testServer(t)
 	for _, c := range []struct {

@@ -13,7 +13,7 @@ func TestSelectorRecognisesItsArgument(t *testing.T) {
 		{"10.244.3.7/16", "cidr=10.244.0.0%2F16", ""},
 		{"fd00:10::/64", "cidr=fd00%3A10%3A%3A%2F64", ""},
 		{"default/web-1", "namespace=default&pod=web-1", ""},
-		{"10/8", "namespace=10&pod=8", ""}, // no address has one number
+		{"10/8", "namespace=10&pod=8", ""}, // an address is not a single number
 		{"kube-system/etcd-node.example.com", "namespace=kube-system&pod=etcd-node.example.com", ""},
 		{"0A:58:0a:f4:00:07", "mac=0a%3A58%3A0a%3Af4%3A00%3A07", ""},
 		{"0a-58-0a-f4-00-07", "mac=0a%3A58%3A0a%3Af4%3A00%3A07", ""},

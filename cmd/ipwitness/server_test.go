@@ -17,15 +17,14 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// testServer runs a server with an aggregator and no agent; stop ends it and
-// gives what it ended with.
+// testServer runs a server with an aggregator and without an agent. stop ends it and returns its
+// error.
 func testServer(t *testing.T) (s *server, stop func() error) {
 	t.Helper()
 	return startServer(t, addresses{grpc: "127.0.0.1:0", http: "127.0.0.1:0"}, func(*server) {})
 }
 
-// startServer is testServer with the given addresses. It calls change before
-// the server runs.
+// startServer is like testServer, with the given addresses. It calls change before the server runs.
 func startServer(t *testing.T, at addresses, change func(*server)) (s *server, stop func() error) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -105,13 +104,13 @@ func TestMetricsSayWhichBuildThisIs(t *testing.T) {
 	}
 }
 
-// report sends a snapshot of a node with one address, and holds the stream.
+// report sends a snapshot of a node with one address, and keeps the stream open.
 func report(t *testing.T, s *server) {
 	t.Helper()
 	reportMany(t, s, 1)
 }
 
-// reportMany is report with the given number of addresses.
+// reportMany is like report, with the given number of addresses.
 func reportMany(t *testing.T, s *server, addresses int) {
 	t.Helper()
 	var claims []*pb.ClaimRecord
@@ -142,7 +141,7 @@ func reportMany(t *testing.T, s *server, addresses int) {
 	}
 }
 
-// lineWriter ends a context at the first line that has the text.
+// lineWriter cancels a context at the first line that contains the text.
 type lineWriter struct {
 	bytes.Buffer
 	text string

@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator"
 )
 
-// settings runs a command line of the flags of run, and gives what they came to.
+// settings runs a command line with flags of run, and returns the resulting configuration.
 func settings(t *testing.T, env map[string]string, file string, args ...string) (agent.Config, aggregator.Config, addresses) {
 	t.Helper()
 	var a agent.Config

@@ -10,8 +10,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// TestShippedSettingsAreFlags reads the examples of the package, with what is
-// commented out in them, too.
+// TestShippedSettingsAreFlags parses the example settings in the package, including those that are
+// commented out.
 func TestShippedSettingsAreFlags(t *testing.T) {
 	for command, file := range map[string]string{"agent": "agent.yaml", "aggregator": "aggregator.yaml", "run": "ipwitness.yaml"} {
 		t.Run(command, func(t *testing.T) {

@@ -23,8 +23,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// callsOfOne is how many calls of one caller may be under way before it has read their
-// answers.
+// callsOfOne is how many calls of one caller may be in progress before it has read their responses.
 const callsOfOne = 8
 
 // lister is a gRPC connection whose client lists owners and never opens the HTTP/2 window:
@@ -157,8 +156,7 @@ func dialFrom(t *testing.T, from string, to net.Addr) net.Conn {
 	return c
 }
 
-// A caller that does not read its answers has only a few of them in memory, and does not
-// block other callers.
+// Only a few unread responses of a caller are kept in memory, and they do not block other callers.
 func TestAnswersThatAreNotReadAreFew(t *testing.T) {
 	s, _ := testServer(t)
 	reportMany(t, s, 5000)
@@ -170,7 +168,7 @@ func TestAnswersThatAreNotReadAreFew(t *testing.T) {
 	for range callsOfOne {
 		<-greedy.begun
 	}
-	// One more call waits. It uses another connection, because its answer needs the window.
+	// One more call waits. It uses another connection, because its response needs the window.
 	other := newLister(t, dialFrom(t, "127.0.0.2", s.listeners.grpc.Addr()))
 	other.list()
 	type answer struct {
@@ -245,7 +243,7 @@ func onPipes(t *testing.T) (s *server, grpc, http *pipes) {
 	return s, grpc, http
 }
 
-// No answer stays in memory forever: the connection is closed.
+// No response stays in memory forever: the connection is closed.
 func TestAnswersThatAreNotReadEnd(t *testing.T) {
 	for name, hang := range map[string]func(t *testing.T, grpc, rest *pipes) (closed <-chan struct{}){
 		"grpc": func(t *testing.T, grpc, _ *pipes) <-chan struct{} {
@@ -264,7 +262,7 @@ func TestAnswersThatAreNotReadEnd(t *testing.T) {
 				if _, err := io.WriteString(c, "GET /v1/owners HTTP/1.1\r\nHost: localhost\r\nX-Call: "+strconv.Itoa(i)+"\r\n\r\n"); err != nil {
 					t.Fatal(err)
 				}
-				open.Go(func() { // until the server hangs up
+				open.Go(func() { // until the server closes the connection
 					for err := error(nil); err == nil; time.Sleep(time.Second) {
 						_, err = io.WriteString(c, "x")
 					}

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// line of a watch, with an owner or without.
+// line returns a line of a watch, with or without an owner.
 func line(kind, address string) string {
 	owner := ""
 	if address != "" {
@@ -22,19 +22,19 @@ func line(kind, address string) string {
 	return `{"result":{"type":"` + kind + `"` + owner + "}}\n"
 }
 
-// try is what the server does at one request of a watch.
+// try is the server's response to one request of a watch.
 type try struct {
 	status int
 	body   string
-	hang   bool // says nothing more, but does not end either
+	hang   bool // sends nothing more, but stays open
 	err    error
 }
 
-// script is a transport that does one try after the other, and then cancels.
+// script is a transport that returns one try after the other, and then cancels the context.
 type script struct {
 	tries  []try
-	at     []time.Duration // when each request came
-	asked  []string        // and what it asked for
+	at     []time.Duration // time of each request
+	asked  []string        // URL of each request
 	begin  time.Time
 	cancel context.CancelFunc
 }
@@ -43,7 +43,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.at = append(s.at, time.Since(s.begin))
 	s.asked = append(s.asked, r.URL.RawQuery)
 	if len(s.at) > len(s.tries) {
-		s.cancel() // as Ctrl-C
+		s.cancel() // like Ctrl-C
 		return nil, r.Context().Err()
 	}
 	t := s.tries[len(s.at)-1]
@@ -90,8 +90,8 @@ func TestWatchBeginsAgainWhenItIsCut(t *testing.T) {
 		}
 		want := []time.Duration{
 			0, 500 * time.Millisecond, 1500 * time.Millisecond, 3500 * time.Millisecond, // 0.5 s, 1 s, 2 s
-			4 * time.Second, 5 * time.Second, // once it went on, from the beginning
-			5*time.Second + silence + 500*time.Millisecond, // nothing was heard for long
+			4 * time.Second, 5 * time.Second, // after a successful response, the delays start again
+			5*time.Second + silence + 500*time.Millisecond, // after a long silence
 		}
 		if len(s.at) != len(want) {
 			t.Fatalf("got requests at %v, want %v", s.at, want)
@@ -195,7 +195,7 @@ func TestWatchAsJSONHasOneObjectALine(t *testing.T) {
 	})
 }
 
-// errWriter is a full disk.
+// errWriter fails like a full disk.
 type errWriter struct{}
 
 func (errWriter) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }

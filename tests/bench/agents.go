@@ -12,19 +12,19 @@ import (
 	"github.com/ipwitness/ipwitness/tests/sim"
 )
 
-// A crowd is so many agents, each with so many owners.
+// The number of simulated agents, and of owners that each reports.
 const (
 	crowdNodes  = 200
 	crowdOwners = 110
 	allOwners   = crowdNodes * crowdOwners
 )
 
-// awayTime is how long an aggregator is away for all agents to have given up
-// asking often.
+// awayTime is how long an aggregator must be away until all agents have reached their longest retry
+// interval.
 const awayTime = 10 * time.Second
 
-// agentRows measures an aggregator with many simulated agents: what it costs, and
-// how soon it knows all again after it was killed.
+// agentRows measures the cost of an aggregator with many simulated agents, and how soon it knows
+// all owners again after it was killed.
 func agentRows(ctx context.Context, bin string) (rows []row, err error) {
 	host, err := netlab.New()
 	if err != nil {
@@ -57,15 +57,15 @@ func agentRows(ctx context.Context, bin string) (rows []row, err error) {
 type crowd struct {
 	site
 	bin   string
-	args  []string // of the aggregator
+	args  []string // arguments of the aggregator
 	fleet *sim.Fleet
-	// nodes and owners are how many there are when all are known.
+	// nodes and owners are the complete numbers.
 	nodes, owners int
-	// began and listened are when the process was started, and when it answered.
+	// began is the time when the process was started, listened the time of its first answer.
 	began, listened time.Time
 }
 
-// start starts the aggregator, and waits until it answers.
+// start starts the aggregator and waits until it answers.
 func (c *crowd) start(ctx context.Context) (err error) {
 	c.began = time.Now()
 	c.program, err = c.Aggregator(ctx, c.bin, c.args...)
@@ -73,7 +73,7 @@ func (c *crowd) start(ctx context.Context) (err error) {
 	return err
 }
 
-// kill kills the aggregator, if there is one.
+// kill kills the aggregator if it runs.
 func (c *crowd) kill() {
 	if c.program != nil {
 		c.program.Kill()
@@ -81,8 +81,8 @@ func (c *crowd) kill() {
 	}
 }
 
-// restart kills the aggregator, starts it again and measures how soon it knows
-// all that it knew.
+// restart kills the aggregator, starts it again, and measures the time until it knows all nodes and
+// owners again.
 func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) {
 	c.kill()
 	select {
@@ -120,8 +120,8 @@ func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) 
 // complete waits until all agents are connected and all owners known.
 func (c *crowd) complete(ctx context.Context) error { return c.known(ctx, c.nodes, c.owners) }
 
-// known waits until so many agents are connected, and so many owners known. It asks for
-// metrics a tenth of the time at most: asking must not be what is measured.
+// known waits until the given numbers of agents are connected and of owners are known. It spends at
+// most a tenth of the time on reading metrics, so as not to distort the measurement.
 func (c *crowd) known(ctx context.Context, wantNodes, wantOwners int) error {
 	var nodes, owners int
 	for deadline := time.Now().Add(allWithin); ; {
@@ -153,7 +153,7 @@ type incompleteError struct{ have, log string }
 
 func (e *incompleteError) Error() string { return e.have + "\n" + e.log }
 
-// logged is the end of what the aggregator has logged.
+// logged returns the end of the aggregator's log.
 func (c *crowd) logged() string {
 	log := c.program.Log.String()
 	return log[max(0, len(log)-4096):]
@@ -171,8 +171,8 @@ func sum(metrics, prefix string) (total int) {
 	return total
 }
 
-// verify compares the owners with what the agents report, and counts conflicts,
-// also those that are over.
+// verify compares the owners with those that the agents report, and counts all conflicts, including
+// resolved ones.
 func (c *crowd) verify(ctx context.Context) (conflicts int, err error) {
 	want := c.fleet.Holders()
 	for token := ""; ; {

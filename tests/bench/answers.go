@@ -23,10 +23,9 @@ const (
 
 var nextPage = regexp.MustCompile(`"nextPageToken":\s*"([^"]+)"`)
 
-// pages measures the time for one page of owners through REST: from the request, on a connection
-// that is open already, until the last byte of the answer is read. The client keeps the bytes, and
-// looks at them only after the time was taken: to decode a page takes longer than the aggregator
-// may take.
+// pages measures the time for one page of owners through REST: from the request, on an open
+// connection, until the last byte of the answer is read. The client decodes the pages only after
+// the measurement, because decoding takes longer than the aggregator may take.
 func (c *crowd) pages(ctx context.Context) ([]row, error) {
 	var took []time.Duration
 	var page bytes.Buffer
@@ -68,7 +67,7 @@ func (c *crowd) pages(ctx context.Context) ([]row, error) {
 	}, nil
 }
 
-// get reads an answer to its last byte.
+// get reads an answer completely.
 func get(ctx context.Context, client *http.Client, path string, into *bytes.Buffer) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, netlab.Server+path, nil)
 	if err != nil {

@@ -10,18 +10,17 @@ import (
 	"github.com/ipwitness/ipwitness/tests/sim"
 )
 
-// So many pods are audited, and so many addresses forgotten one by one.
+// The number of audited pods, and of addresses that IPAM loses one by one.
 const (
 	auditNodes, auditPods = 500, 200
 	auditAll              = auditNodes * auditPods
 	auditSingle           = 200
-	// auditSettle is how long an address may be in use that IPAM takes for free.
+	// auditSettle is how long an address may be in use without an allocation before it is reported.
 	auditSettle = time.Second
 )
 
-// auditRows measures an aggregator that audits many allocations against as many
-// owners: what they cost, how soon one that is forgotten is found, and what it takes
-// when all are.
+// auditRows measures an aggregator that compares many allocations with as many owners: their cost,
+// how soon a lost allocation is reported, and the cost of losing all of them.
 func auditRows(ctx context.Context, bin string) (rows []row, err error) {
 	var without float64
 	for _, ipam := range []bool{false, true} {
@@ -34,7 +33,7 @@ func auditRows(ctx context.Context, bin string) (rows []row, err error) {
 	return rows, nil
 }
 
-// auditOf measures with or without IPAM; rss is that of the aggregator.
+// auditOf measures with or without IPAM, and returns the aggregator's RSS.
 func auditOf(ctx context.Context, bin string, ipam bool, without float64) (rows []row, rss float64, err error) {
 	host, err := netlab.New()
 	if err != nil {
@@ -62,7 +61,7 @@ func auditOf(ctx context.Context, bin string, ipam bool, without float64) (rows 
 	if err != nil {
 		return nil, 0, err
 	}
-	if _, err := s.idle(ctx); err != nil { // until what was only needed for that is given back
+	if _, err := s.idle(ctx); err != nil { // wait until memory that was needed only for the start is released
 		return nil, 0, err
 	}
 	if rss, err = s.rss(); err != nil {
@@ -91,7 +90,7 @@ func auditOf(ctx context.Context, bin string, ipam bool, without float64) (rows 
 	return append(rows, all...), rss, err
 }
 
-// until waits until the metrics say something, and gives how long that took.
+// until waits until a condition holds for the metrics, and returns the time that this took.
 func (s *site) until(ctx context.Context, is func(text string) bool) (time.Duration, error) {
 	begin := time.Now()
 	for {
@@ -113,7 +112,7 @@ func (s *site) until(ctx context.Context, is func(text string) bool) (time.Durat
 	}
 }
 
-// forget has IPAM forget addresses one by one, and measures until each is found.
+// forget removes allocations one by one, and measures the time until each is reported.
 func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 	found, ready, ended := newStamps(), make(chan struct{}), make(chan error, 1)
 	watching, stop := context.WithCancel(ctx)
@@ -176,7 +175,7 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 	}}, nil
 }
 
-// forgetAll has all nodes lose their directories.
+// forgetAll makes all nodes lose their IPAM directories.
 func (s *site) forgetAll(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 	before, err := s.cpu()
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// clusterNodes is how many nodes there are, each with its agent.
+// clusterNodes is the number of nodes with an agent.
 const clusterNodes = 3
 
 // benchNode is a node that reports to the aggregator of a site.
@@ -18,7 +18,7 @@ type benchNode struct {
 	server string // the address of the aggregator
 }
 
-// newBenchNode makes the k-th node of a site, and starts its agent.
+// newBenchNode creates the k-th node of a site, and starts its agent.
 func newBenchNode(ctx context.Context, bin string, s *site, k int) (*benchNode, error) {
 	host, err := netlab.New()
 	if err != nil {
@@ -59,9 +59,8 @@ func (n *benchNode) close() {
 	n.Close()
 }
 
-// clusterRows measures from just before the RTM_NEWADDR request on one node, for
-// an address that a pod of another node has, to the line that an HTTP client of
-// the aggregator reads.
+// clusterRows measures from just before the RTM_NEWADDR request on one node, for an address that a
+// pod of another node has, until an HTTP client of the aggregator reads the line.
 func clusterRows(ctx context.Context, bin string) ([]row, error) {
 	s, err := openSite(ctx, func(h *netlab.Host) (*netlab.Program, error) {
 		return h.Aggregator(ctx, bin, "--network", "pods=10.9.0.0/16")

@@ -32,7 +32,7 @@ const (
 func coresRows(ctx context.Context, bin string) ([]row, error) {
 	var one, two, oneCPU, twoCPU []float64
 	for range coresRuns {
-		// By turns: what drifts with time takes neither side.
+		// Alternate between the two, so that slow changes of the machine affect both equally.
 		for _, of := range []struct {
 			cores      string
 			rates, cpu *[]float64

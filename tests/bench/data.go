@@ -36,7 +36,7 @@ func frameRows(ctx context.Context, _ string) ([]row, error) {
 			}
 		}
 	}
-	// The worse of both counts.
+	// Report the worse result of both protocols.
 	worse := "NonNeighbourFrame/ipv4"
 	for _, name := range []string{worse, "NonNeighbourFrame/ipv6"} {
 		ratio := metrics[name+" x-empty"]
@@ -59,8 +59,7 @@ func frameRows(ctx context.Context, _ string) ([]row, error) {
 	}, nil
 }
 
-// pairs is how many pairs of runs are compared: single runs differ by a fifth
-// on a shared machine.
+// pairs is the number of pairs of runs: single runs differ by a fifth on a shared machine.
 const pairs = 16
 
 // tcpRows compares TCP between two pods with and without the agent, in pairs
@@ -93,7 +92,7 @@ func tcpRows(ctx context.Context, bin string) ([]row, error) {
 	}
 	defer b.Close()
 
-	if _, err := transfer(ctx, a, b); err != nil { // warms up
+	if _, err := transfer(ctx, a, b); err != nil { // warm up
 		return nil, err
 	}
 	with := func() (float64, error) {
@@ -105,7 +104,7 @@ func tcpRows(ctx context.Context, bin string) ([]row, error) {
 		if err := s.settled(ctx, 2); err != nil {
 			return 0, err
 		}
-		time.Sleep(500 * time.Millisecond) // its start is not what is measured
+		time.Sleep(500 * time.Millisecond) // do not measure the start
 		rate, err := transfer(ctx, a, b)
 		_, stopErr := p.Stop()
 		return rate, errors.Join(err, stopErr)
@@ -116,7 +115,7 @@ func tcpRows(ctx context.Context, bin string) ([]row, error) {
 	}
 	var ratios []float64
 	for i := range pairs {
-		// By turns: what drifts with time takes neither side.
+		// Alternate the order, so that slow changes of the machine affect both equally.
 		first, second := with, without
 		if i%2 == 1 {
 			first, second = without, with
@@ -142,7 +141,7 @@ func tcpRows(ctx context.Context, bin string) ([]row, error) {
 	}}, nil
 }
 
-// transfer sends from one pod to the other for a second, and gives bytes a second.
+// transfer sends data from one pod to the other for a second, and returns bytes per second.
 func transfer(ctx context.Context, from, to *netlab.Pod) (float64, error) {
 	var l net.Listener
 	err := to.Do(func() (err error) {

@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// foretoldPods are there when host-local's directory is deleted, foretoldRuns times.
+	// foretoldPods is the number of pods when host-local's directory is deleted, foretoldRuns the
+	// number of runs.
 	foretoldPods, foretoldRuns = 250, 5
-	// foretoldWithin is how soon each of their addresses is to be found.
+	// foretoldWithin is the time limit for reporting each of their addresses.
 	foretoldWithin = time.Second
 )
 
-// foretoldRows measures from just before the directory is deleted until the finding
-// about the last address, and the one that names all, are read by who watches.
+// foretoldRows measures from just before the directory is deleted until a watch has received the
+// finding about the last address, and the finding that names all of them.
 func foretoldRows(ctx context.Context, bin string) ([]row, error) {
 	s, err := newSite(ctx, bin)
 	if err != nil {
@@ -46,7 +47,7 @@ func foretoldRows(ctx context.Context, bin string) ([]row, error) {
 			return nil, err
 		}
 		first, last, named = append(first, a), append(last, b), append(named, c)
-		if err := os.CopyFS(dir, os.DirFS(kept)); err != nil { // as it was
+		if err := os.CopyFS(dir, os.DirFS(kept)); err != nil { // restore it
 			return nil, err
 		}
 		if _, err := s.until(ctx, func(text string) bool { return sum(text, "ipwitness_findings{") == 0 }); err != nil {
@@ -62,7 +63,7 @@ func foretoldRows(ctx context.Context, bin string) ([]row, error) {
 	}, nil
 }
 
-// foretold deletes the directory, and measures what is told.
+// foretold deletes the directory, and measures the time until the findings arrive.
 func (s *site) foretold(ctx context.Context, dir string) (first, last, named time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

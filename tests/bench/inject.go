@@ -15,15 +15,15 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// injector makes ARP frames enter an interface as if its driver had received
-// them: an XDP program that the kernel runs on frames of its own, as
-// xdp-trafficgen does (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18). A packet socket
-// takes longer to send a frame than the kernel takes to receive it: with one,
-// this machine does not come to 1,000,000 frames a second.
+// injector makes ARP frames enter an interface as if its driver had received them. It uses an XDP
+// program that the kernel runs on generated frames, as xdp-trafficgen does
+// (BPF_F_TEST_XDP_LIVE_FRAMES, Linux 5.18). A packet socket is not fast enough: it takes longer to
+// send a frame than the kernel takes to receive it, and cannot reach 1,000,000 frames a second on
+// this machine.
 type injector struct {
 	program *ebpf.Program
-	// state has how many frames there were so far (8 bytes), and when the next
-	// one is due, in bpf_ktime_get_ns() (8 bytes).
+	// state contains the number of frames sent so far (8 bytes), and the time when the next one is
+	// due, in bpf_ktime_get_ns() (8 bytes).
 	state *ebpf.Map
 	index int
 }
@@ -32,14 +32,14 @@ const (
 	xdpPass           = 2
 	xdpLiveFrames     = 1 << 1 // BPF_F_TEST_XDP_LIVE_FRAMES
 	injectorAddresses = 10<<24 | 256
-	// Offsets in an Ethernet frame with ARP (RFC 826).
+	// Offsets in an Ethernet frame that contains ARP (RFC 826).
 	ethSource, arpSHA, arpSPA, arpEnd = 6, 22, 28, 42
 )
 
-// newInjector makes frames enter an interface that belong to so many bindings
-// in turn: ARP replies to somebody else, each with an address from 10.0.1.0 on
-// and a MAC that ends with it. Between two frames is at least pause, which the
-// program waits for: 0 for as fast as one core can. Call it, and run, inside Do.
+// newInjector creates an injector for an interface. Its frames cycle through the given number of
+// bindings. They are ARP replies to another station, each with an address from 10.0.1.0 on and a
+// MAC that ends with that address. The program waits at least pause between two frames; 0 means as
+// fast as one core can. Call it, and run, inside Do.
 func newInjector(ifname string, bindings int, pause time.Duration) (*injector, error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
@@ -62,14 +62,14 @@ func newInjector(ifname string, bindings int, pause time.Duration) (*injector, e
 			asm.JEq.Imm(asm.R0, 0, "out"),
 			asm.Mov.Reg(asm.R7, asm.R0), // the state
 
-			// Wait until the frame is due, in tries that the verifier can count.
+			// Wait until the frame is due. The number of attempts is bounded for the verifier.
 			asm.LoadMem(asm.R8, asm.R7, 8, asm.DWord),
 			asm.Mov.Imm(asm.R9, 0),
 			asm.FnKtimeGetNs.Call().WithSymbol("wait"),
 			asm.JGE.Reg(asm.R0, asm.R8, "due"),
 			asm.Add.Imm(asm.R9, 1),
 			asm.JLT.Imm(asm.R9, 1000, "wait"),
-			// The next one pause later, or from now where we are behind.
+			// The next frame is due one pause later, or one pause from now if the program is late.
 			asm.Mov.Reg(asm.R1, asm.R0).WithSymbol("due"),
 			asm.Sub.Reg(asm.R1, asm.R8),
 			asm.JLT.Imm(asm.R1, 100_000_000, "paced"),
@@ -110,16 +110,16 @@ func (in *injector) close() {
 	_ = in.state.Close()
 }
 
-// sent is what became of a storm.
+// sent is the result of a storm.
 type sent struct {
 	frames uint64
 	took   time.Duration
-	// spent is the processor time of the core by which the frames entered: what
-	// the kernel and the observer in it did with them, too.
+	// spent is the CPU time of the core on which the frames entered, including that of the kernel
+	// and the observer.
 	spent time.Duration
 }
 
-// run has frames enter for a time, by the first core.
+// run injects frames on the first core for the given time.
 func (in *injector) run(d time.Duration) (out sent, err error) {
 	var first unix.CPUSet
 	first.Set(0)
@@ -128,7 +128,7 @@ func (in *injector) run(d time.Duration) (out sent, err error) {
 		return out, fmt.Errorf("choose a core: %w", err)
 	}
 	frame := netlab.ARP(2, net.HardwareAddr{2, 0, 0, 0, 0, 0}, netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{10, 255, 255, 254}))
-	copy(frame, []byte{2, 0, 0, 0, 0, 1}) // a station that is not there
+	copy(frame, []byte{2, 0, 0, 0, 0, 1}) // a nonexistent station
 	context := struct{ Data, DataEnd, DataMeta, Ingress, Queue, Egress uint32 }{DataEnd: uint32(len(frame)), Ingress: uint32(in.index)}
 	begin := time.Now()
 	before, err := threadTime()
@@ -136,8 +136,8 @@ func (in *injector) run(d time.Duration) (out sent, err error) {
 		return out, err
 	}
 	for out.took < d {
-		// One call waits for RCU, and one that a signal interrupts is made again:
-		// not too often, and not for too long. The program itself counts.
+		// Each call waits for RCU, and is repeated if a signal interrupts it, so calls should be
+		// neither too many nor too long. The program itself counts the frames.
 		if _, err := in.program.Run(&ebpf.RunOptions{Data: frame, Context: context, Repeat: 500_000, Flags: xdpLiveFrames}); err != nil {
 			return out, fmt.Errorf("run sender of frames (needs Linux 5.18): %w", err)
 		}
@@ -156,7 +156,7 @@ func (in *injector) run(d time.Duration) (out sent, err error) {
 	return out, nil
 }
 
-// threadTime is the processor time of the calling thread.
+// threadTime returns the CPU time of the calling thread.
 func threadTime() (time.Duration, error) {
 	var used unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_THREAD, &used); err != nil {

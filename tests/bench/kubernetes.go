@@ -10,11 +10,11 @@ import (
 	"github.com/ipwitness/ipwitness/tests/kubernetes"
 )
 
-// apiPods is how many pods there are in the Kubernetes API.
+// apiPods is the number of pods in the Kubernetes API.
 const apiPods = 10_000
 
-// kubernetesRows measures what it costs the aggregator to know the pods of a real
-// API server, and how soon it notices that the server is away, and back.
+// kubernetesRows measures the aggregator's cost of following the pods of a real API server, and how
+// soon it notices that the server is gone and back.
 func kubernetesRows(ctx context.Context, bin string) ([]row, error) {
 	c, err := kubernetes.New(ctx, kubernetes.Options{Bare: true})
 	if err != nil {
@@ -53,13 +53,13 @@ func kubernetesRows(ctx context.Context, bin string) ([]row, error) {
 	}, nil
 }
 
-// apiCost is what an aggregator cost.
+// apiCost is the cost of an aggregator.
 type apiCost struct {
 	rss, peak, heap     float64 // MiB
 	synced, stale, live time.Duration
 }
 
-// measureAPI runs an aggregator that asks an API server with so many pods.
+// measureAPI runs an aggregator that follows an API server with the given number of pods.
 func measureAPI(ctx context.Context, bin string, c *kubernetes.Cluster, kubeconfig string, state ipwitnessv1.Kubernetes_State, pods uint32) (cost apiCost, err error) {
 	begin := time.Now()
 	s := &site{Host: c.Host}
@@ -96,15 +96,15 @@ func measureAPI(ctx context.Context, bin string, c *kubernetes.Cluster, kubeconf
 	var rssErr, peakErr error
 	cost.rss, rssErr = s.rss()
 	cost.peak, peakErr = s.memory("VmHWM")
-	// The aggregator's next collection begins when the heap is half as much again as
-	// the last one left.
+	// The next garbage collection begins when the heap has grown to one and a half times its live
+	// size.
 	cost.heap = float64(sum(text, "go_memstats_next_gc_bytes ")) / 1.5 / (1 << 20)
 	if err := errors.Join(textErr, rssErr, peakErr); err != nil || pods == 0 {
 		return cost, err
 	}
 
 	begin = time.Now()
-	c.KillAPI() // its connections end only when its memory is given back: that takes most of it
+	c.KillAPI() // its connections end only when its memory has been freed, which takes most of the time
 	if err := await(ipwitnessv1.Kubernetes_STALE); err != nil {
 		return cost, err
 	}

@@ -26,7 +26,7 @@ import (
 
 const duplicates = 200
 
-// stamps are the times at which something was first known of each address.
+// stamps records when each address was first seen.
 type stamps struct {
 	mu   sync.Mutex
 	at   map[string]time.Time
@@ -56,7 +56,7 @@ func (s *stamps) get(key string) (time.Time, bool) {
 	return at, ok
 }
 
-// await waits until so many keys are stamped.
+// await waits until there are n stamps.
 func (s *stamps) await(ctx context.Context, what string, n int) error {
 	for {
 		s.mu.Lock()
@@ -75,7 +75,7 @@ func (s *stamps) await(ctx context.Context, what string, n int) error {
 	}
 }
 
-// site is a host with ipwitness on it, whose conflicts are stamped.
+// site is a host that runs ipwitness, with a watch that stamps conflicts.
 type site struct {
 	*netlab.Host
 	program              *netlab.Program
@@ -83,12 +83,12 @@ type site struct {
 	watching             chan error
 }
 
-// newSite makes a host with `ipwitness run` on it.
+// newSite creates a host that runs `ipwitness run`.
 func newSite(ctx context.Context, bin string) (*site, error) {
 	return openSite(ctx, func(h *netlab.Host) (*netlab.Program, error) { return h.Ipwitness(ctx, bin) })
 }
 
-// openSite makes a host, starts ipwitness on it, and watches its conflicts.
+// openSite creates a host, starts ipwitness on it, and watches its conflicts.
 func openSite(ctx context.Context, start func(*netlab.Host) (*netlab.Program, error)) (*site, error) {
 	host, err := netlab.New()
 	if err != nil {
@@ -106,7 +106,7 @@ func openSite(ctx context.Context, start func(*netlab.Host) (*netlab.Program, er
 	return s, nil
 }
 
-// watchConflicts stamps the conflicts of the program from now on.
+// watchConflicts starts to stamp the conflicts of the program.
 func (s *site) watchConflicts(ctx context.Context) error {
 	s.suspected, s.confirmed, s.watching = newStamps(), newStamps(), make(chan error, 1)
 	ready := make(chan struct{})
@@ -140,8 +140,8 @@ func (s *site) close() {
 	s.Close()
 }
 
-// bareReader stamps RTM_NEWADDR on a host with nothing between it and the kernel:
-// the floor. It stamps the nth time that an address is told.
+// bareReader stamps RTM_NEWADDR on a host with only a netlink socket: the floor of all latencies.
+// It stamps the nth message about an address.
 func bareReader(h *netlab.Host, nth int) (*stamps, func(), error) {
 	out := newStamps()
 	var fd int
@@ -183,7 +183,7 @@ func bareReader(h *netlab.Host, nth int) (*stamps, func(), error) {
 	return out, func() { _ = file.Close() }, nil
 }
 
-// parseMessages gives the addresses that RTM_NEWADDR messages tell.
+// parseMessages returns the addresses in RTM_NEWADDR messages.
 func parseMessages(b []byte) (out []string, err error) {
 	const ifaLocal = unix.SizeofNlMsghdr + unix.SizeofIfAddrmsg
 	for len(b) > ifaLocal {
@@ -209,8 +209,8 @@ func parseMessages(b []byte) (out []string, err error) {
 	return out, nil
 }
 
-// requestRows measures from just before the RTM_NEWADDR request to the line
-// that an HTTP client reads.
+// requestRows measures from just before the RTM_NEWADDR request until an HTTP client reads the
+// line.
 func requestRows(ctx context.Context, bin string) ([]row, error) {
 	s, err := newSite(ctx, bin)
 	if err != nil {
@@ -230,8 +230,8 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 			return nil, err
 		}
 	}
-	// The observer attaches in the background, under the same kernel lock that
-	// the requests below need.
+	// The observer attaches in the background, under a kernel lock that the requests below also
+	// need.
 	if err := s.settled(ctx, 2*duplicates); err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 	return append(rows, row{"  SIGTERM to the end, all detached", millis(took), "≤ 2 s", took <= 2*time.Second}), nil
 }
 
-// request has the kernel of a pod take an address, and gives when it was asked.
+// request adds an address to a pod, and returns the time of the request.
 func request(h *netlab.Host, name, addr string) (at time.Time, err error) {
 	pod, err := h.Pod(name)
 	if err != nil {
@@ -295,8 +295,7 @@ func request(h *netlab.Host, name, addr string) (at time.Time, err error) {
 	return at, handle.AddrAdd(link, a)
 }
 
-// since is how long after the requests the lines were read, less the time to
-// settle where they say CONFIRMED.
+// since returns the time from each request to its line, for CONFIRMED without the settle time.
 func (s *site) since(requested map[string]time.Time) (suspected, confirmed []time.Duration) {
 	for addr, at := range requested {
 		line, _ := s.suspected.get(addr)
@@ -307,7 +306,7 @@ func (s *site) since(requested map[string]time.Time) (suspected, confirmed []tim
 	return suspected, confirmed
 }
 
-// after is how long after the requests a bare reader heard of them.
+// after returns the time from each request to the message that a bare reader received.
 func after(bare *stamps, requested map[string]time.Time) (all []time.Duration) {
 	for addr, at := range requested {
 		if heard, ok := bare.get(addr); ok {
@@ -317,7 +316,7 @@ func after(bare *stamps, requested map[string]time.Time) (all []time.Duration) {
 	return all
 }
 
-// floorRow compares the median with what it takes at least.
+// floorRow compares the median with the least possible latency.
 func floorRow(suspected, bare []time.Duration, hop time.Duration) row {
 	f := quantile(bare, 0.5) + 2*hop
 	ratio := float64(quantile(suspected, 0.5)) / float64(f)
@@ -337,8 +336,8 @@ func latencyRows(what string, suspected, confirmed []time.Duration) []row {
 	}
 }
 
-// pluginRows measures the accident with the real plugins: from a bare reader's
-// hearing of the second RTM_NEWADDR to the line.
+// pluginRows measures the accident with real plugins, from the second RTM_NEWADDR at a bare reader
+// to the line.
 func pluginRows(ctx context.Context, bin, name, conflist string) ([]row, error) {
 	s, err := newSite(ctx, bin)
 	if err != nil {
@@ -421,7 +420,7 @@ func pluginRows(ctx context.Context, bin, name, conflist string) ([]row, error) 
 	}), nil
 }
 
-// settled waits until the observer is on so many ports, of all nodes together.
+// settled waits until the observers of all nodes are attached to the given total number of ports.
 func (s *site) settled(ctx context.Context, ports uint32) error {
 	for {
 		nodes, err := s.program.Nodes(ctx)
@@ -443,11 +442,11 @@ func (s *site) settled(ctx context.Context, ports uint32) error {
 	}
 }
 
-// local is where the server of a host is for its own clients.
+// local is the server's address for clients on the same host.
 const local = "127.0.0.1"
 
-// hopTime is the median time of one way between a gRPC client on a host and the
-// server at an address, of so many measurements or until stop is closed.
+// hopTime returns the median one-way time between a gRPC client on a host and the server at an
+// address. It takes n measurements, or measures until stop is closed.
 func hopTime(ctx context.Context, h *netlab.Host, server string, n int, stop <-chan struct{}) (time.Duration, error) {
 	conn, err := grpc.NewClient("passthrough:///"+server+":9640",
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -476,7 +475,7 @@ func hopTime(ctx context.Context, h *netlab.Host, server string, n int, stop <-c
 		}
 		trips = append(trips, time.Since(begin)/2)
 		if stop != nil {
-			time.Sleep(10 * time.Millisecond) // measures the load, and is none
+			time.Sleep(10 * time.Millisecond) // keeps the measurement from adding load
 		}
 	}
 	return quantile(trips, 0.5), nil

@@ -1,6 +1,6 @@
-// Command bench measures the budgets of the design and prints them as a table.
-// Everything runs in namespaces of its own. Times are ratios to a floor of the
-// same run wherever that is possible: machines are shared, and noisy.
+// Command bench measures the budgets of the design and prints them as a table. Everything runs in
+// its own namespaces. Where possible, times are ratios to a floor measured in the same run, because
+// machines are shared and noisy.
 package main
 
 import (
@@ -94,7 +94,7 @@ func bench(ctx context.Context, only []string) (rows []row, err error) {
 	return rows, nil
 }
 
-// part is one benchmark. Its name chooses it: make bench ARGS=storm.
+// part is one benchmark, which is selected by its name: make bench ARGS=storm.
 type part struct {
 	name, what string
 	measure    func(ctx context.Context, bin string) ([]row, error)
@@ -127,7 +127,7 @@ var parts = []part{
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},
 }
 
-// named refuses what is not the name of a part.
+// named returns an error for a name that is not a part.
 func named(only []string) error {
 	for _, name := range only {
 		if !slices.ContainsFunc(parts, func(p part) bool { return p.name == name }) {
@@ -141,7 +141,7 @@ func named(only []string) error {
 	return nil
 }
 
-// quantile gives the value below which a part q of them is.
+// quantile returns the q-quantile of the durations.
 func quantile(d []time.Duration, q float64) time.Duration {
 	if len(d) == 0 {
 		return 0

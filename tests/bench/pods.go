@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// After pods came their kernels still have a word to say (duplicate address
-// detection, router solicitations), which calmTime waits for. idleTime is how
-// long nothing happens then.
+// After a start, the kernels of pods still send frames (duplicate address detection, router
+// solicitations) during calmTime. idleTime is the measured idle period that follows.
 const calmTime, idleTime = 15 * time.Second, 20 * time.Second
 
-// podRows measures what it costs to watch pods that do nothing.
+// podRows measures the cost of watching idle pods.
 func podRows(ctx context.Context, bin string) (rows []row, err error) {
 	s, err := newSite(ctx, bin)
 	if err != nil {
@@ -52,13 +51,13 @@ func podRows(ctx context.Context, bin string) (rows []row, err error) {
 	return rows, nil
 }
 
-// Pods of the churn: caches and heaps are warm after the first ones.
+// The pods of the churn: after warmPods, caches and heaps have reached their size.
 const warmPods, churnedPods = 100, 400
 
-// churnRows measures what is left in memory of pods that came and went, each with the
-// address of the one before it.
+// churnRows measures the memory that remains after pods came and went, each with the address of the
+// previous one.
 func churnRows(ctx context.Context, bin string) (rows []row, err error) {
-	// What is kept is measured, and not garbage.
+	// A frequent garbage collection, so that only live memory is measured.
 	if err := os.Setenv("GOGC", "25"); err != nil { // this process has already read its own
 		return nil, err
 	}
@@ -93,7 +92,7 @@ func churnRows(ctx context.Context, bin string) (rows []row, err error) {
 	}}, nil
 }
 
-// idle is the processor time of a while in which nothing happens.
+// idle returns the CPU time used during an idle period.
 func (s *site) idle(ctx context.Context) (time.Duration, error) {
 	var before time.Duration
 	for _, d := range []time.Duration{calmTime, idleTime} {

@@ -11,16 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpu is the processor time that the program has used.
+// cpu returns the CPU time that the program has used.
 func (s *site) cpu() (time.Duration, error) { return cpuOf(s.program.Cmd.Process.Pid) }
 
-// cpuOf is the processor time that a process has used.
+// cpuOf returns the CPU time that a process has used.
 func cpuOf(pid int) (time.Duration, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	_, rest, _ := strings.Cut(string(stat), ") ") // the name may have blanks
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name may contain blanks
 	fields := strings.Fields(rest)
 	if len(fields) < 13 {
 		return 0, fmt.Errorf("parse stat: %d fields", len(fields))
@@ -33,7 +33,7 @@ func cpuOf(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * tick, nil
 }
 
-// rss is what the program holds, in MiB.
+// rss returns the RSS of the program in MiB.
 func (s *site) rss() (float64, error) { return s.memory("VmRSS") }
 
 // settledRSS waits until the RSS stops falling and returns it in MiB.
@@ -62,7 +62,7 @@ func (s *site) settledRSS(ctx context.Context) (float64, error) {
 
 func (s *site) memory(name string) (float64, error) { return memoryOf(s.program.Cmd.Process.Pid, name) }
 
-// memoryOf is one of the sizes in /proc/PID/status, in MiB.
+// memoryOf returns one of the sizes in /proc/PID/status, in MiB.
 func memoryOf(pid int, name string) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -76,16 +76,16 @@ func memoryOf(pid int, name string) (float64, error) {
 	return kib / 1024, nil
 }
 
-// processorTimes are the times of all processors together since boot.
+// processorTimes contains the total times of all processors since boot.
 type processorTimes struct {
 	// busy excludes idle time, all includes it.
 	busy, all time.Duration
-	// self is the time of this process, children that of its children that have ended.
+	// self is the CPU time of this process, children that of its children that have ended.
 	self, children time.Duration
 }
 
-// processors reads the times from /proc/stat (proc_stat(5)). Time that the hypervisor gave
-// to other machines counts as busy.
+// processors reads the times from /proc/stat (proc_stat(5)). Time stolen by the hypervisor counts
+// as busy.
 func processors() (t processorTimes, err error) {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {

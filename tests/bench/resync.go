@@ -63,7 +63,7 @@ func resyncRows(ctx context.Context, bin string) ([]row, error) {
 			return err
 		})
 	})
-	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // collections of the agents' garbage would delay what is measured
+	defer debug.SetGCPercent(debug.SetGCPercent(1000)) // garbage collections of the agents would delay the measured requests
 	before, err := c.spent()
 	if err != nil {
 		return nil, err
@@ -141,8 +141,8 @@ func (p *planter) run(ctx context.Context) error {
 	return nil
 }
 
-// latencies waits for the SUSPECTED lines of all duplicates. A line that does not come in
-// time counts as long as it was waited for.
+// latencies waits for the SUSPECTED lines of all duplicates. A line that does not arrive in time
+// counts as the time spent waiting.
 func (p *planter) latencies(ctx context.Context) (all []time.Duration) {
 	_ = p.suspected.await(ctx, "SUSPECTED lines", len(p.planted))
 	for addr, at := range p.planted {
@@ -155,7 +155,8 @@ func (p *planter) latencies(ctx context.Context) (all []time.Duration) {
 	return all
 }
 
-// asked holds the latencies of one kind of request, and how late the requests were made.
+// asked holds the latencies of one kind of request, and the delays with which the requests were
+// sent.
 type asked struct{ took, late []time.Duration }
 
 // run makes a request at each interval until ctx ends. A slow answer also counts for the

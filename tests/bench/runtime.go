@@ -14,13 +14,12 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// sandboxes is how many pods a container runtime starts and stops, kubeletAtOnce
-// how many side by side.
+// sandboxes is the number of pods that a container runtime starts and stops, kubeletAtOnce the
+// number that it does in parallel.
 const sandboxes, kubeletAtOnce = 200, 4
 
-// runtimeRows measures what it costs to watch a container runtime that starts
-// and stops pods: a real one, with real CNI plugins. An agent that does not ask
-// it is the floor.
+// runtimeRows measures the cost of watching a real container runtime that starts and stops pods
+// with real CNI plugins. The floor is an agent that does not query the runtime.
 func runtimeRows(ctx context.Context, bin string) (rows []row, err error) {
 	for _, v := range containerd.Versions() {
 		if v.Missing != nil {
@@ -51,7 +50,7 @@ func runtimeRows(ctx context.Context, bin string) (rows []row, err error) {
 	return rows, nil
 }
 
-// watched is what it cost to watch a runtime.
+// watched is the cost of watching a runtime.
 type watched struct {
 	name              string
 	took, named, idle time.Duration
@@ -145,7 +144,7 @@ func watchRuntime(ctx context.Context, bin string, v containerd.Version, socket 
 				*to = (n - listsBefore) / sandboxes
 			}
 		}
-		// What it costs while nothing happens is not what it costs to start them.
+		// Measure the idle cost separately from the cost of starting pods.
 		pausedAgent, err := cpuOf(agent.Cmd.Process.Pid)
 		if err != nil {
 			return m, err
@@ -194,7 +193,7 @@ func watchRuntime(ctx context.Context, bin string, v containerd.Version, socket 
 	return m, nil
 }
 
-// idleCPU is the processor time of a while in which nothing happens.
+// idleCPU returns the CPU time of a process during an idle period.
 func idleCPU(ctx context.Context, pid int) (time.Duration, error) {
 	var before time.Duration
 	for _, d := range []time.Duration{calmTime, idleTime} {
@@ -212,7 +211,7 @@ func idleCPU(ctx context.Context, pid int) (time.Duration, error) {
 	return after - before, err
 }
 
-// awaitNames waits until all pods have their name from a source.
+// awaitNames waits until the names of all pods are known from a source.
 func awaitNames(ctx context.Context, aggregator *netlab.Program, source string) error {
 	for {
 		named := map[string]bool{}
@@ -241,7 +240,7 @@ func awaitNames(ctx context.Context, aggregator *netlab.Program, source string) 
 	}
 }
 
-// awaitCalls waits until the agent has made some calls to the runtime.
+// awaitCalls waits until the agent has made at least the given number of calls to the runtime.
 func awaitCalls(ctx context.Context, agent *netlab.Program, method string, least float64) (float64, error) {
 	for {
 		n, err := calls(ctx, agent, method)
@@ -256,7 +255,7 @@ func awaitCalls(ctx context.Context, agent *netlab.Program, method string, least
 	}
 }
 
-// calls is how many calls the agent has made to the runtime.
+// calls returns the number of calls that the agent has made to the runtime.
 func calls(ctx context.Context, agent *netlab.Program, method string) (sum float64, err error) {
 	text, err := agent.Text(ctx, "/metrics")
 	if err != nil {

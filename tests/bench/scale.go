@@ -124,7 +124,7 @@ func largeRows(ctx context.Context, bin string) (rows []row, err error) {
 // resyncs is the number of measured restarts.
 const resyncs = 3
 
-// resync kills the aggregator, starts it at once and measures the time until it knows all
+// resync kills the aggregator, restarts it immediately and measures the time until it knows all
 // owners again.
 func (c *crowd) resync(ctx context.Context) ([]row, error) {
 	var whole, aggregator, agents []time.Duration
@@ -157,7 +157,7 @@ func (c *crowd) resync(ctx context.Context) ([]row, error) {
 	}, nil
 }
 
-// spent is the processor time of the aggregator, and of this process, which has the agents.
+// spent is the CPU time of the aggregator, and of this process, which runs the agents.
 type spent struct{ aggregator, agents time.Duration }
 
 func (c *crowd) spent() (s spent, err error) {
@@ -178,8 +178,8 @@ func (s spent) row() row {
 	return row{"  CPU of the aggregator until then, and of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", s.aggregator.Seconds(), s.agents.Seconds()), "", true}
 }
 
-// perOwner measures the memory for each owner, after the aggregator has returned to the
-// system what it needed only while agents reported.
+// perOwner measures the memory for each owner, after the aggregator has returned the memory that it
+// needed only while agents reported.
 func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget float64) ([]row, error) {
 	rss, err := c.settledRSS(ctx)
 	if err != nil {
@@ -206,7 +206,7 @@ func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget
 	}, nil
 }
 
-// rest measures the aggregator's CPU while nothing happens.
+// rest measures the CPU time of the idle aggregator.
 func (c *crowd) rest(ctx context.Context) ([]row, error) {
 	used, err := c.idle(ctx)
 	percent := 100 * used.Seconds() / idleTime.Seconds()

@@ -20,17 +20,17 @@ import (
 
 const (
 	stormBindings = 50_000
-	// stormTime is a third of what a binding stays told: a longer storm costs
-	// the listeners as much a second, and ipwitness less.
+	// stormTime is a third of the interval at which the observer reports a binding again. In a longer
+	// storm the listeners would need as much CPU per second, and ipwitness less.
 	stormTime = 10 * time.Second
-	// stormPause is 1,000,000 frames a second.
+	// stormPause results in 1,000,000 frames a second.
 	stormPause = time.Microsecond
-	// openTime is how long frames enter as fast as they can.
+	// openTime is how long frames are sent as fast as possible.
 	openTime, openPairs = 2 * time.Second, 3
 )
 
-// stormRows compares a storm on ipwitness with the same one on libpcap
-// listeners, one after the other.
+// stormRows compares a storm on ipwitness with the same storm on libpcap listeners, one after the
+// other.
 func stormRows(ctx context.Context, bin string) ([]row, error) {
 	s, err := newStormSite(ctx, bin)
 	if err != nil {
@@ -83,8 +83,8 @@ func stormRows(ctx context.Context, bin string) ([]row, error) {
 	return append(rows, more...), err
 }
 
-// openRows measures the observer itself: it runs while a frame is received, in
-// the time of whoever receives it.
+// openRows measures the observer itself, which runs while a frame is received, in the CPU time of
+// the receiver.
 func openRows(ctx context.Context, bin string) ([]row, error) {
 	var with, without []time.Duration
 	measure := func(h stormHost, into *[]time.Duration) error {
@@ -121,7 +121,7 @@ func openRows(ctx context.Context, bin string) ([]row, error) {
 	}}, nil
 }
 
-// stormHost is a host with one pod, whose port the storm enters by.
+// stormHost is a host with one pod, through whose port the storm enters.
 type stormHost struct{ *netlab.Host }
 
 func newStormHost() (stormHost, error) {
@@ -138,12 +138,12 @@ func newStormHost() (stormHost, error) {
 	return stormHost{host}, nil
 }
 
-// storm has frames enter by the pod's port.
+// storm injects frames into the pod's port.
 func (h stormHost) storm(pause, d time.Duration) (sent, error) {
 	return h.enter("va", stormBindings, pause, d)
 }
 
-// enter sends frames of the given number of bindings into a port.
+// enter injects frames of the given number of bindings into a port.
 func (h stormHost) enter(port string, bindings int, pause, d time.Duration) (out sent, err error) {
 	err = h.Do(func() error {
 		in, err := newInjector(port, bindings, pause)
@@ -157,11 +157,11 @@ func (h stormHost) enter(port string, bindings int, pause, d time.Duration) (out
 	return out, err
 }
 
-// stormSite is a stormHost with ipwitness on it.
+// stormSite is a stormHost that runs ipwitness.
 type stormSite struct {
 	site
 	host  stormHost
-	begin time.Duration // what its start has cost
+	begin time.Duration // CPU time of the start
 }
 
 func newStormSite(ctx context.Context, bin string) (*stormSite, error) {
@@ -184,13 +184,13 @@ func newStormSite(ctx context.Context, bin string) (*stormSite, error) {
 	return s, nil
 }
 
-// used is the processor time since the start.
+// used returns the CPU time since the start.
 func (s *stormSite) used() (time.Duration, error) {
 	now, err := s.cpu()
 	return now - s.begin, err
 }
 
-// known waits until all bindings are known, or no more become so.
+// known waits until all bindings are known, or until their number stops growing.
 func (s *stormSite) known(ctx context.Context) (known int, err error) {
 	for tries := 0; tries < 10 && known < stormBindings; tries++ {
 		text, err := s.program.Text(ctx, "/metrics")
@@ -211,14 +211,14 @@ func (s *stormSite) known(ctx context.Context) (known int, err error) {
 	return known, nil
 }
 
-// heard is what a listener made of a storm.
+// heard is the result of a listener during a storm.
 type heard struct {
 	sent sent
 	used time.Duration
 	lost string
 }
 
-// listen has a program listen to a storm, and gives what it said.
+// listen runs a listener during a storm, and returns its output.
 func listen(ctx context.Context, h stormHost, cmd *exec.Cmd) (*heard, string, error) {
 	log := &netlab.Log{}
 	cmd.Stderr = log
@@ -227,7 +227,7 @@ func listen(ctx context.Context, h stormHost, cmd *exec.Cmd) (*heard, string, er
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		// One line for each packet socket of the namespace, below a title.
+		// The file has one line for each packet socket of the namespace, below a header.
 		sockets, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/packet", cmd.Process.Pid))
 		if err == nil && bytes.Count(sockets, []byte("\n")) > 1 {
 			break
@@ -241,11 +241,11 @@ func listen(ctx context.Context, h stormHost, cmd *exec.Cmd) (*heard, string, er
 	if out.sent, err = h.storm(stormPause, stormTime); err != nil {
 		return nil, "", err
 	}
-	// It ends with what it has in hand, and then says what it has lost.
+	// On SIGTERM a listener processes what it has received, and then reports its losses.
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		return nil, "", err
 	}
-	patience := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() }) // arpwatch may hang now
+	patience := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() }) // arpwatch may hang here
 	defer patience.Stop()
 	_ = cmd.Wait()
 	out.used = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
@@ -254,7 +254,7 @@ func listen(ctx context.Context, h stormHost, cmd *exec.Cmd) (*heard, string, er
 
 var dropped = regexp.MustCompile(`(\d+) packets dropped by kernel`)
 
-// tcpdump is libpcap with next to nothing on top.
+// tcpdump measures libpcap with almost nothing on top.
 func tcpdump(ctx context.Context, args ...string) (*heard, error) {
 	h, err := newStormHost()
 	if err != nil {
@@ -275,7 +275,7 @@ func tcpdump(ctx context.Context, args ...string) (*heard, error) {
 	return out, nil
 }
 
-// arpwatch does not say what it loses, but which bindings are new to it.
+// arpwatch does not report its losses, but it reports new bindings.
 func arpwatch(ctx context.Context) (*heard, error) {
 	h, err := newStormHost()
 	if err != nil {
@@ -314,7 +314,8 @@ func rate(s sent) string {
 	return fmt.Sprintf("%.2f M frames/s for %.0f s", float64(s.frames)/s.took.Seconds()/1e6, s.took.Seconds())
 }
 
-// podLines make a named namespace with a veth to the host, whose end there is vNAME.
+// podLines returns the commands that create a named namespace with a veth to the host, whose host
+// end is vNAME.
 func podLines(name string, addrs ...string) []string {
 	lines := []string{
 		"ip netns add " + name,

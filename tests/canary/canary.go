@@ -1,6 +1,6 @@
-// Package canary runs the commands that ipwitness prints in a cage, to check that no text
-// from outside is run as code. The names in the commands are Payloads: an unquoted one
-// leaves a file behind, the canary.
+// Package canary runs the commands that ipwitness prints in a sandbox, the cage, to check that no
+// external text is executed as code. Names in the commands are Payloads: an unquoted one creates a
+// file, the canary.
 package canary
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/form"
 )
 
-// Payloads are names of three kinds: those that run a command in a shell unless they are
-// quoted and escaped, those that a program takes for an option, and those that control a
-// terminal. They are short, because the name of an interface has at most 15 bytes.
+// Payloads are names of three kinds: names that run a command in a shell unless they are quoted and
+// escaped, names that a program takes for an option, and names that control a terminal. They are
+// short, because an interface name has at most 15 bytes.
 var Payloads = []string{
 	"$(:>c)", "`:>c`", ";:>c;", "';:>c;'", "\";:>c;\"", "x\n:>c\n", "x\r\n:>c #", "|:>c", "x&&:>c", ">c", option,
 	"x\x1b[2J", "x\u202ex", "x\u009b1m", "x\u200bx",

@@ -31,7 +31,7 @@ func main() {
 	}
 }
 
-// catalogue writes the page, in the repository that is the working directory.
+// catalogue writes the page in the repository, which is the working directory.
 func catalogue() error {
 	c := book{texts: map[string]text{}, verdicts: map[string]bool{}, tests: map[string]string{}}
 	for _, dir := range []string{"tests", "tests/kubernetes", "aggregator/verdict"} {
@@ -51,20 +51,20 @@ func catalogue() error {
 	return c.attackTable()
 }
 
-// book is what the page is made of.
+// book contains the inputs of the page.
 type book struct {
 	texts    map[string]text   // by name
 	verdicts map[string]bool   // names of verdicts that tests compare with
-	tests    map[string]string // file of each test
+	tests    map[string]string // the file of each test
 }
 
-// text is what a test says of a row.
+// text is the output of a test for a row.
 type text struct {
 	verdict, rule, test, command string
-	out                          string // what the command prints
+	out                          string // the output of the command
 }
 
-// readTests finds the tests of a directory.
+// readTests reads the names of the tests in a directory.
 func (c *book) readTests(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -84,8 +84,8 @@ func (c *book) readTests(dir string) error {
 	return nil
 }
 
-// readTexts reads what the tests wrote: a head of names and values, an empty
-// line, and the text.
+// readTexts reads the files that the tests wrote: a header of names and values, an empty line, and
+// the text.
 func (c *book) readTexts() error {
 	files, err := filepath.Glob(texts + "/*.txt")
 	if err != nil {
@@ -123,13 +123,13 @@ func (c *book) readTexts() error {
 	return err
 }
 
-// rowTest begins the name of a test of rows, rowID is one of them.
+// rowTest matches the beginning of the name of a row's test. rowID matches one ID in it.
 var (
 	rowTest = regexp.MustCompile(`^Test([TL]\d+)+`)
 	rowID   = regexp.MustCompile(`[TL]\d+`)
 )
 
-// check fails where rows, texts and tests do not fit.
+// check returns an error if rows, texts and tests do not match.
 func (c *book) check() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -147,7 +147,7 @@ func (c *book) check() error {
 				continue
 			}
 			c.checkTest(r, t.test, fault)
-			// A row whose test says otherwise is in the wrong table, or a fault.
+			// A row whose test has another verdict is in the wrong table, or the verdict is wrong.
 			if confirmed := strings.HasPrefix(t.verdict, "CONFIRMED"); r.id[0] == 'T' && t.verdict == noConflict || r.id[0] == 'L' && confirmed {
 				fault("row %s: the verdict of %s is %s", r.id, s.text, t.verdict)
 			}
@@ -186,7 +186,7 @@ func (c *book) check() error {
 
 const noConflict = "no conflict"
 
-// checkTest fails where a row has no such test.
+// checkTest reports a fault if a row has no such test.
 func (c *book) checkTest(r row, test string, fault func(string, ...any)) {
 	switch {
 	case c.tests[test] == "":
@@ -196,8 +196,7 @@ func (c *book) checkTest(r row, test string, fault func(string, ...any)) {
 	}
 }
 
-// idsOf gives the rows that the name of a test begins with: TestL8L9Dummy… is
-// one of L8 and of L9.
+// idsOf returns the rows in the name of a test: TestL8L9Dummy… belongs to L8 and L9.
 func idsOf(test string) []string {
 	return rowID.FindAllString(rowTest.FindString(test), -1)
 }
@@ -211,7 +210,7 @@ What is a conflict, what only looks like one, and what ipwitness says of each. E
 *Kernel matrix* stands by variants with devices that not every kernel has: their verdict is proven without a kernel, and with real devices by ` + "`make test-kernels`" + `, which boots Linux 6.1 and 6.12. *Not yet* stands by what no test proves.
 `
 
-// page writes the page.
+// page returns the text of the page.
 func (c *book) page() string {
 	var b strings.Builder
 	b.WriteString(intro)
@@ -239,7 +238,7 @@ func (c *book) page() string {
 	return b.String()
 }
 
-// told lists what the texts of a row tell, each once.
+// told returns a property of the texts of a row, without repetition.
 func (c *book) told(r row, what func(text) string) string {
 	var out []string
 	for _, s := range r.shown {

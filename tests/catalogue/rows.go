@@ -1,7 +1,7 @@
 package main
 
-// row is one situation. Its id begins the names of its tests: T for true
-// conflicts, L for what only looks like one.
+// row is one situation. The names of its tests begin with its ID: T for a true conflict, L for
+// something that only looks like one.
 type row struct {
 	id        string
 	situation string
@@ -10,13 +10,13 @@ type row struct {
 	// pure are tests of aggregator/verdict for variants with devices that not
 	// every kernel has.
 	pure []pure
-	// devices are tests with such devices, which need a kernel that has them.
+	// devices are tests with such devices, which need a kernel that supports them.
 	devices []string
-	// waits says what is missing, if not all of the row is proven yet.
+	// waits says what is missing, if the row is not proven completely.
 	waits string
 }
 
-// shown is one text, named after the row, and what it shows of the row.
+// shown is one text, named after the row, and the part of the row that it shows.
 type shown struct{ text, what string }
 
 // pure is a variant of a row that is judged without a kernel.

@@ -1,6 +1,6 @@
-// Command chart writes what is made of the Helm chart: the list of its values in its
-// README, and the manifests for those who have no Helm (deploy/manifests). It needs
-// Helm: `make helm`. Its tests are those of the chart.
+// Command chart generates files from the Helm chart: the list of values in its README, and the
+// manifests for users without Helm (deploy/manifests). It needs Helm: `make helm`. Its tests are
+// the tests of the chart.
 package main
 
 import (
@@ -57,7 +57,7 @@ func writeReadme() error {
 	return os.WriteFile(path, []byte(before+listBegins+list+listEnds+after), 0o644)
 }
 
-// valueList makes tables of values and their comments. Each has one.
+// valueList returns tables of the values and their comments. Every value must have a comment.
 func valueList(values []byte) (string, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(values, &doc); err != nil {
@@ -77,7 +77,7 @@ func valueList(values []byte) (string, error) {
 	return b.String() + "\n", errors.Join(errs...)
 }
 
-// rows writes the rows of a value, or of all that is in it.
+// rows writes the rows of a value, or of all values in a group.
 func rows(b *strings.Builder, key, value *yaml.Node, in string) error {
 	name := in + key.Value
 	what := comment(key)
@@ -99,7 +99,7 @@ func rows(b *strings.Builder, key, value *yaml.Node, in string) error {
 	return errors.Join(errs...)
 }
 
-// comment is what is said just above a key.
+// comment returns the comment directly above a key.
 func comment(key *yaml.Node) string {
 	paragraphs := strings.Split(key.HeadComment, "\n\n")
 	lines := strings.Split(paragraphs[len(paragraphs)-1], "\n")
@@ -109,12 +109,13 @@ func comment(key *yaml.Node) string {
 	return strings.Join(lines, " ")
 }
 
-// isGroup says that it is the values in it that are set, as each has a comment.
+// isGroup reports whether a mapping only groups values that are set individually, because each of
+// them has a comment.
 func isGroup(value *yaml.Node) bool {
 	return value.Kind == yaml.MappingNode && slices.ContainsFunc(value.Content, func(n *yaml.Node) bool { return n.HeadComment != "" })
 }
 
-// flow is a value in one line.
+// flow formats a value on one line.
 func flow(value *yaml.Node) (string, error) {
 	copied := *value
 	copied.HeadComment, copied.LineComment, copied.FootComment = "", "", ""
@@ -135,14 +136,14 @@ func inline(n *yaml.Node) {
 	}
 }
 
-// manifest is a file of deploy/manifests: what some templates of the chart give.
+// manifest is a file of deploy/manifests, generated from some templates of the chart.
 type manifest struct {
 	path      string
 	templates []string
 	set       []string
 }
 
-// Certificates are made by who installs, or by cert-manager: kubectl makes none.
+// Certificates come from the user or from cert-manager, because kubectl cannot generate them.
 var rendered = []manifest{
 	{"base/agent.yaml", []string{"agent"}, []string{"tls.mode=existing"}},
 	{"base/aggregator.yaml", []string{"aggregator", "service", "policies"}, []string{"tls.mode=existing"}},
@@ -164,7 +165,7 @@ func writeManifests() error {
 	return nil
 }
 
-// ofHelm are the lines that tell of Helm.
+// ofHelm matches the lines that only concern Helm.
 var ofHelm = regexp.MustCompile(`(?m)^(# Source: .*| +(app\.kubernetes\.io/managed-by|helm\.sh/chart|checksum/config): .*)\n`)
 
 func (m manifest) render() (string, error) {
@@ -183,7 +184,7 @@ func (m manifest) render() (string, error) {
 	return "# Made of the Helm chart by `make generate`.\n" + text, nil
 }
 
-// helm runs Helm, and gives what it printed.
+// helm runs Helm and returns its output.
 func helm(args ...string) (string, error) {
 	program, err := helmProgram()
 	if err != nil {
@@ -198,7 +199,7 @@ func helm(args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// helmProgram finds Helm: in IPWITNESS_KUBERNETES_BIN, or in bin/kubernetes of the
+// helmProgram returns the path of Helm: from IPWITNESS_KUBERNETES_BIN, or in bin/kubernetes of the
 // repository.
 func helmProgram() (string, error) {
 	dir := os.Getenv("IPWITNESS_KUBERNETES_BIN")

@@ -24,7 +24,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// All is relative to the repository.
+// All paths are relative to the repository.
 func TestMain(m *testing.M) {
 	if err := os.Chdir("../.."); err != nil {
 		panic(err)
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// needHelm skips where there is none, but not under make test.
+// needHelm skips the test if there is no Helm. Under make test it fails it.
 func needHelm(t *testing.T) {
 	t.Helper()
 	if _, err := helmProgram(); err != nil {
@@ -43,20 +43,20 @@ func needHelm(t *testing.T) {
 	}
 }
 
-// operators is what a cluster with the operators has.
+// operators are the flags that make Helm assume a cluster with the operators.
 var operators = []string{
 	"--api-versions", "cert-manager.io/v1/Certificate", "--api-versions", "monitoring.coreos.com/v1/ServiceMonitor",
 	"--api-versions", "monitoring.coreos.com/v1/PodMonitor", "--api-versions", "monitoring.coreos.com/v1/PrometheusRule",
 }
 
-// object is one that the chart makes.
+// object is an object that the chart generates.
 type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta `json:"metadata"`
 	text              []byte // JSON
 }
 
-// into reads an object as what it is.
+// into decodes an object into its type.
 func (o object) into(t *testing.T, to any) {
 	t.Helper()
 	if err := json.Unmarshal(o.text, to); err != nil {
@@ -64,7 +64,7 @@ func (o object) into(t *testing.T, to any) {
 	}
 }
 
-// template gives the objects that a release has with some values.
+// template returns the objects of a release with the given values.
 func template(t *testing.T, release string, set ...string) (all []object) {
 	t.Helper()
 	needHelm(t)
@@ -95,7 +95,7 @@ func template(t *testing.T, release string, set ...string) (all []object) {
 	}
 }
 
-// the gives the only object of a kind and name.
+// the decodes the only object of a kind and name.
 func the(t *testing.T, all []object, kind, name string, to any) {
 	t.Helper()
 	for _, o := range all {
@@ -134,7 +134,7 @@ func TestChartIsLinted(t *testing.T) {
 	needHelm(t)
 	for _, set := range []string{
 		"witness.cluster=a",
-		// What NOTES.txt says of them.
+		// Combinations for which NOTES.txt has a text.
 		"tls.mode=existing,tls.existing.caConfigMap=a,aggregator.ingress.enabled=true,aggregator.ingress.hosts={a.example.net},aggregator.service.type=NodePort",
 		"tls.mode=off,auth.tokenReview=false,aggregator.persistence.enabled=true",
 	} {
@@ -144,8 +144,8 @@ func TestChartIsLinted(t *testing.T) {
 	}
 }
 
-// A value that the schema has and values.yaml has not would have no line in README.md.
-// The other way round, lint finds it.
+// A value in the schema that is missing from values.yaml would have no row in README.md. helm lint
+// finds the opposite case.
 func TestSchemaHasNoOtherValues(t *testing.T) {
 	read := func(name string) (m map[string]any) {
 		text, err := os.ReadFile(filepath.Join(chart, name))
@@ -165,7 +165,7 @@ func TestSchemaHasNoOtherValues(t *testing.T) {
 		}
 		for name, below := range properties {
 			value, ok := values[name]
-			if !ok && in+name != "global" && in+name != "enabled" { // of a chart above
+			if !ok && in+name != "global" && in+name != "enabled" { // these come from a parent chart
 				t.Errorf("values.yaml has no %s", in+name)
 			}
 			if m, ok := value.(map[string]any); ok {
@@ -176,8 +176,8 @@ func TestSchemaHasNoOtherValues(t *testing.T) {
 	compare("", read("values.schema.json"), read("values.yaml"))
 }
 
-// A chart of charts has this one as a dependency, and what Helm hands down from there is
-// no value that is unknown: its condition, and what is global.
+// Another chart may depend on this one. The values that Helm adds then, the condition and the
+// globals, must be accepted.
 func TestDependencyOfAnotherChart(t *testing.T) {
 	needHelm(t)
 	dir := t.TempDir()
@@ -197,7 +197,7 @@ func TestDependencyOfAnotherChart(t *testing.T) {
 func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 	needHelm(t)
 	for set, want := range map[string]string{
-		// By the schema.
+		// Refused by the schema.
 		"tls.mode=ssl":                                    "'/tls/mode': value must be one of",
 		"witness.settel=3s":                               "additional properties 'settel' not allowed",
 		"agnet.wire=tcx":                                  "additional properties 'agnet' not allowed",
@@ -218,10 +218,10 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"aggregator.service.nodePorts.grpc=70000":         "'/aggregator/service/nodePorts/grpc'",
 		"aggregator.ingress.tls[0].secret=web":            "additional properties 'secret' not allowed",
 		"monitoring.podMonitor.interval=1.5m":             "'/monitoring/podMonitor/interval'",
-		// What objects select pods by.
+		// Labels that selectors use.
 		`commonLabels.app\.kubernetes\.io/name=a`:         "invalid propertyName 'app.kubernetes.io/name'",
 		`agent.podLabels.app\.kubernetes\.io/component=a`: "invalid propertyName 'app.kubernetes.io/component'",
-		// By the guards.
+		// Refused by the checks in the templates.
 		"aggregator.replicas=2":  "aggregator.replicas: only one replica is supported",
 		"tls.mode=off":           "auth.tokenReview needs TLS",
 		"auth.tokenReview=false": "tls.mode needs auth.tokenReview",
@@ -249,8 +249,8 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 	}
 }
 
-// What agents may is what they need: nothing of the node is written, nothing of
-// Kubernetes is known but who they are.
+// Agents have only the access that they need: they write nothing on the node, and use the
+// Kubernetes API only to authenticate.
 func TestAgentsHaveLeastPrivilege(t *testing.T) {
 	for _, mode := range []string{"tls.mode=helm", "tls.mode=existing", "tls.mode=cert-manager", "tls.mode=cert-manager,tls.mutual=true", "agent.hostPaths={/opt/cni}"} {
 		var d appsv1.DaemonSet
@@ -275,7 +275,7 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 				t.Errorf("%s: %s of the node is at %s, with propagation %v; want it at its own path, HostToContainer", mode, h.Path, m.MountPath, m.MountPropagation)
 			}
 		}
-		// The key of the aggregator, and that of the authority, is nothing for nodes.
+		// The keys of the aggregator and of the CA must not be on nodes.
 		for _, v := range pod.Volumes {
 			if v.Secret != nil && v.Secret.SecretName != "ipwitness-agent-tls" {
 				t.Errorf("%s: every node has Secret %s", mode, v.Secret.SecretName)
@@ -294,8 +294,8 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 	}
 }
 
-// Kubernetes' own roles get what is ipwitness' alone: a right to a path of every server, the
-// API server's too, is none of them.
+// The aggregated roles of Kubernetes grant only rights to resources of ipwitness: a right to a URL
+// path would apply to every server, including the API server.
 func TestRolesOfKubernetesGetNoPaths(t *testing.T) {
 	parts := map[string]string{}
 	for _, o := range template(t, "ipwitness", "rbac.aggregate=true") {
@@ -319,8 +319,8 @@ func TestRolesOfKubernetesGetNoPaths(t *testing.T) {
 	}
 }
 
-// Agents are on all nodes but those on which they could not be, where they would wait for
-// ever: a taint keeps none off.
+// Agents run on all nodes except those on which their pods would wait forever. They tolerate all
+// taints.
 func TestAgentsAreOnMachines(t *testing.T) {
 	var d appsv1.DaemonSet
 	the(t, template(t, "ipwitness"), "DaemonSet", "ipwitness-agent", &d)
@@ -347,9 +347,8 @@ func TestAgentsAreOnMachines(t *testing.T) {
 	}
 }
 
-// Its pod could run in a namespace that enforces Pod Security level restricted if the agents
-// were not there. The aggregator may change nothing in a cluster except Events: reviews of
-// tokens and of access change nothing.
+// The aggregator's pod satisfies Pod Security level restricted; only the agents do not. The
+// aggregator may change only Events in a cluster: token and access reviews change nothing.
 func TestTheAggregatorWritesEventsOnly(t *testing.T) {
 	all := template(t, "ipwitness")
 	var inCluster rbacv1.ClusterRole
@@ -392,7 +391,8 @@ func TestAggregatorIsRestricted(t *testing.T) {
 	}
 }
 
-// A cluster that gives ids by itself gets none from us, and everything else stays.
+// If the cluster assigns user and group IDs, the chart sets none, and leaves everything else as it
+// is.
 func TestAggregatorWithIDsOfTheCluster(t *testing.T) {
 	var d appsv1.Deployment
 	the(t, template(t, "ipwitness", "aggregator.podSecurityContext.runAsUser=null,aggregator.podSecurityContext.runAsGroup=null,aggregator.podSecurityContext.fsGroup=null"),
@@ -403,8 +403,8 @@ func TestAggregatorWithIDsOfTheCluster(t *testing.T) {
 	}
 }
 
-// Who is outside of the cluster comes to the port of people by the Ingress, and to both by
-// the Service.
+// From outside the cluster, the API port is reachable by the Ingress, and both ports by the
+// Service.
 func TestFromOutside(t *testing.T) {
 	all := template(t, "ipwitness", "aggregator.service.type=LoadBalancer,aggregator.service.ipFamilies={IPv6,IPv4},aggregator.service.nodePorts.grpc=30640,"+
 		"aggregator.service.externalTrafficPolicy=Local,aggregator.service.loadBalancerClass=lan,"+
@@ -431,7 +431,7 @@ func TestFromOutside(t *testing.T) {
 	}
 }
 
-// What people add is filled in, as the chart's own.
+// Templates in extra objects are evaluated like those of the chart.
 func TestExtraObjects(t *testing.T) {
 	needHelm(t)
 	values := filepath.Join(t.TempDir(), "values.yaml")
@@ -455,7 +455,7 @@ func TestExtraObjects(t *testing.T) {
 	}
 }
 
-// Probes ask what a restart would help against: of agents, not whether there is an
+// Probes check only what a restart can cure. For agents this does not include the connection to the
 // aggregator.
 func TestProbes(t *testing.T) {
 	for listen, want := range map[string]string{":9642": ":9642", "127.0.0.1:9": "127.0.0.1:9", "[::1]:9": "::1:9"} {
@@ -494,7 +494,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// Where two cannot be, the old one ends before the new one starts.
+// If two aggregators cannot coexist, the old one ends before the new one starts.
 func TestStrategy(t *testing.T) {
 	for values, want := range map[string]appsv1.DeploymentStrategyType{
 		"": "RollingUpdate", "aggregator.persistence.enabled=true": "Recreate", "aggregator.hostNetwork=true": "Recreate",
@@ -508,11 +508,10 @@ func TestStrategy(t *testing.T) {
 	}
 }
 
-// long is the longest name that a release can have.
+// long is a release name of the greatest length.
 const long = "a-release-with-a-name-that-is-as-long-as-can-be-53-ch"
 
-// Two releases in a cluster have no object in common, and every object can be found by
-// its labels.
+// Two releases in a cluster share no object, and every object can be found by its labels.
 func TestNamesAndLabels(t *testing.T) {
 	seen := map[string]string{}
 	for _, release := range []string{"ipwitness", "other", long} {
@@ -563,7 +562,7 @@ func TestNamesAndLabels(t *testing.T) {
 	}
 }
 
-// Names that YAML takes for numbers stay names: else the API server would refuse them.
+// Names that look like numbers in YAML remain strings, because the API server would refuse numbers.
 func TestNamesLikeNumbers(t *testing.T) {
 	for _, release := range []string{"1234567", "1e3"} {
 		for _, set := range []string{"tls.mode=helm", "fullnameOverride=1e3,tls.mode=cert-manager,monitoring.rules.enabled=true"} {
@@ -580,7 +579,7 @@ func TestNamesLikeNumbers(t *testing.T) {
 	}
 }
 
-// A label of a pod's own counts more than that of all objects.
+// The labels of a pod have precedence over the common labels.
 func TestLabelsOfPods(t *testing.T) {
 	for component, kind := range map[string]string{"agent": "DaemonSet", "aggregator": "Deployment"} {
 		all := template(t, "ipwitness", "commonLabels.team=net,commonLabels.cost=1a,"+component+".podLabels.team=own")
@@ -594,7 +593,7 @@ func TestLabelsOfPods(t *testing.T) {
 	}
 }
 
-// The commonName of a certificate has 64 characters at most (RFC 5280, ub-common-name):
+// The commonName of a certificate has at most 64 characters (RFC 5280, ub-common-name).
 // cert-manager refuses longer ones.
 func TestCommonNames(t *testing.T) {
 	for _, o := range template(t, long, "tls.mode=cert-manager") {
@@ -609,7 +608,7 @@ func TestCommonNames(t *testing.T) {
 	}
 }
 
-// Pods are replaced when their settings change, and not when others do.
+// Pods are replaced when their own settings change, and not when other settings change.
 func TestChangedSettingsReplacePods(t *testing.T) {
 	sums := func(values string) (agent, aggregator string) {
 		var a appsv1.DaemonSet
@@ -630,7 +629,7 @@ func TestChangedSettingsReplacePods(t *testing.T) {
 	}
 }
 
-// Every setting that the chart writes is a flag of the program, and it takes its value.
+// Every setting that the chart writes is a flag of the program with a valid value.
 func TestSettingsAreFlags(t *testing.T) {
 	needHelm(t)
 	dir := t.TempDir()
@@ -663,7 +662,7 @@ func TestSettingsAreFlags(t *testing.T) {
 					t.Errorf("%s has no flag --%s (%s)", command, name, values)
 				}
 			}
-			// It reads the file, and stops at what the command line says.
+			// The program accepts the file, and fails only because of the invalid flag.
 			file := filepath.Join(dir, "config.yaml")
 			if err := os.WriteFile(file, []byte(m.Data["config.yaml"]), 0o600); err != nil {
 				t.Fatal(err)
@@ -676,7 +675,7 @@ func TestSettingsAreFlags(t *testing.T) {
 	}
 }
 
-// Nothing in them is taken for a template.
+// Their text is not evaluated as a template.
 func TestDashboardsAndRulesAreWhatTheFilesSay(t *testing.T) {
 	all := template(t, "ipwitness", "monitoring.dashboards.enabled=true,monitoring.rules.enabled=true")
 	var m corev1.ConfigMap
@@ -713,7 +712,7 @@ func TestDashboardsAndRulesAreWhatTheFilesSay(t *testing.T) {
 	}
 }
 
-// An alert is left out by its name, and all others are as they were.
+// An alert is left out by its name, and the other alerts stay unchanged.
 func TestAlertsAreLeftOut(t *testing.T) {
 	type rule struct {
 		Spec struct {
@@ -755,8 +754,8 @@ func mustJSON(t *testing.T, v any) string {
 	return string(text)
 }
 
-// The Go runtime is told the aggregator's memory limit, less room for memory that it does
-// not count, if the limit can be parsed; extraEnv has precedence.
+// The chart sets GOMEMLIMIT to the aggregator's memory limit, less room for memory that the Go
+// runtime does not count, if the limit can be parsed. extraEnv has precedence.
 func TestMemoryLimitOfTheAggregator(t *testing.T) {
 	for _, c := range []struct {
 		set  string

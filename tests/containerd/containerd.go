@@ -1,10 +1,9 @@
-// Package containerd runs a real containerd on a host of netlab, for tests, the
-// demo and the benchmarks: at the paths where it usually is, with a pause image
-// made by hand and real CNI plugins.
+// Package containerd runs a real containerd on a host of netlab, for tests, the demo and the
+// benchmarks. It uses the default paths, a handmade pause image and real CNI plugins.
 //
-// It has a PID namespace of its own, so that its shims and containers, which are
-// nobody's children, end with it; and it has a cgroup of its own, which is
-// removed even where the process that started all this is killed.
+// It has its own PID namespace, so that its shims and containers, which are not children of any
+// process here, end with it. It also has its own cgroup, which is removed even if the process that
+// started it is killed.
 package containerd
 
 import (
@@ -28,22 +27,22 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// Socket is where a host has its containerd.
+// Socket is the path of containerd's socket on a host.
 const Socket = "/run/containerd/containerd.sock"
 
-// Options are what a containerd can be told.
+// Options configure a containerd.
 type Options struct {
-	// Bin is the directory of containerd, its shim and ctr. Empty: those in PATH,
-	// of Debian's packages.
+	// Bin is the directory of containerd, its shim and ctr. If it is empty, the programs of
+	// Debian's packages are found in PATH.
 	Bin string
-	// Network is the configuration of the pods' network (a conflist). Empty: there
-	// is none, as long as no other is put into /etc/cni/net.d of the host.
+	// Network is the configuration of the pods' network (a conflist). If it is empty, there is no
+	// network until a configuration is put into /etc/cni/net.d of the host.
 	Network string
 }
 
 // Containerd is a container runtime that runs inside a host.
 type Containerd struct {
-	// Log is what it printed.
+	// Log contains its output.
 	Log *netlab.Log
 	// Cgroup is the parent of the cgroups of its pods.
 	Cgroup string
@@ -51,18 +50,18 @@ type Containerd struct {
 	host    *netlab.Host
 	options Options
 	plugins string
-	init    *exec.Cmd // unshare, whose child is the first process of the PID namespace
-	pid     int       // of that child
+	init    *exec.Cmd // unshare; its child is the first process of the PID namespace
+	pid     int       // PID of that child
 	janitor *exec.Cmd
-	broom   io.Closer // the janitor sweeps when this is closed
-	server  *exec.Cmd // nsenter, whose child is containerd
+	broom   io.Closer // the janitor removes the cgroup when this is closed
+	server  *exec.Cmd // nsenter; its child is containerd
 	ended   chan struct{}
 	conn    *grpc.ClientConn
 }
 
 const ready = "ready\n"
 
-// Start makes a containerd on a host, and waits until it answers. A host has one.
+// Start starts a containerd on a host, and waits until it answers. A host can have only one.
 func Start(ctx context.Context, host *netlab.Host, o Options) (*Containerd, error) {
 	plugins, err := netlab.Plugins()
 	if err != nil {
@@ -101,7 +100,7 @@ func (c *Containerd) prepare(ctx context.Context) error {
 	return c.importImage(ctx, Image, "pause", "65535:65535", program)
 }
 
-// Import imports an image of nothing but a static program that runs as root.
+// Import imports an image that contains only a static program, which runs as root.
 func (c *Containerd) Import(ctx context.Context, image, program string) error {
 	data, err := os.ReadFile(program)
 	if err != nil {
@@ -110,8 +109,8 @@ func (c *Containerd) Import(ctx context.Context, image, program string) error {
 	return c.importImage(ctx, image, filepath.Base(program), "0:0", data)
 }
 
-// sweep removes a cgroup and all below it in every hierarchy, once its processes
-// have ended. It waits for the end of its standard input before.
+// sweep first waits for the end of its standard input. It then removes a cgroup and its descendants
+// in every hierarchy, once their processes have ended.
 const sweep = `
 	read -r _ || true
 	for i in $(seq 1000); do
@@ -121,17 +120,17 @@ const sweep = `
 	done
 	exit 1`
 
-// onMachine says that the host is a machine (netlab.NewMachine), which has
-// process ids and a cgroup of its own already.
+// onMachine reports whether the host is a machine (netlab.NewMachine), which already has its own
+// PIDs and cgroup.
 func (c *Containerd) onMachine() bool { return c.host.Cgroup() != "" }
 
-// makeCgroup names the cgroup, and starts who removes it.
+// makeCgroup chooses the name of the cgroup, and starts the process that removes it later.
 func (c *Containerd) makeCgroup() error {
 	if c.onMachine() {
 		c.Cgroup = c.host.Cgroup()
 		return nil
 	}
-	dir, err := os.MkdirTemp("", "ipwitness-ctd-") // a name that nobody else has
+	dir, err := os.MkdirTemp("", "ipwitness-ctd-") // a unique name
 	if err != nil {
 		return err
 	}
@@ -140,7 +139,7 @@ func (c *Containerd) makeCgroup() error {
 	}
 	c.Cgroup = "/" + filepath.Base(dir)
 	c.janitor = exec.Command("sh", "-c", sweep, filepath.Base(dir))
-	c.janitor.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives us, and what ends us
+	c.janitor.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives this process, and any signal that kills it
 	if c.broom, err = c.janitor.StdinPipe(); err != nil {
 		return fmt.Errorf("make pipe: %w", err)
 	}
@@ -151,13 +150,13 @@ func (c *Containerd) makeCgroup() error {
 	return nil
 }
 
-// configPath is in the host.
+// configPath is the path of the configuration in the host.
 const configPath = "/etc/containerd/config.toml"
 
-// makeFiles configures containerd, in the /etc of the host.
+// makeFiles writes the configuration of containerd to the /etc of the host.
 func (c *Containerd) makeFiles() error {
-	// As systemd has them, and a machine: what is mounted there must be seen in and out of
-	// containerd's mount namespace.
+	// Shared mounts, as with systemd: mounts on these directories must propagate between
+	// containerd's mount namespace and the host's.
 	_, err := c.host.Output(c.host.Command("sh", "-euc", `
 		for dir in /run /var/lib /etc/cni; do
 			if mountpoint -q $dir; then mount --make-shared $dir; fi
@@ -191,8 +190,8 @@ state = "/run/containerd"
 	return os.WriteFile(c.host.Path("/etc/cni/net.d/10-test.conflist"), []byte(c.options.Network), 0o644)
 }
 
-// makeNamespaces makes a PID namespace, and a mount namespace with its /proc. The
-// first process waits for all that is left to it.
+// makeNamespaces creates a PID namespace, and a mount namespace with its /proc. The first process
+// reaps orphans.
 func (c *Containerd) makeNamespaces() error {
 	if c.onMachine() {
 		return nil
@@ -220,7 +219,7 @@ func (c *Containerd) makeNamespaces() error {
 	return err
 }
 
-// child gives the only child of a process.
+// child returns the PID of the only child of a process.
 func child(pid int) (int, error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", pid))
 	if err != nil {
@@ -229,8 +228,8 @@ func child(pid int) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(data)))
 }
 
-// Command is a command that will run where containerd runs: in the host, and in
-// containerd's PID namespace. Start it with Start of the host. It ends with Close.
+// Command returns a command that will run in the host and in containerd's PID namespace. Start it
+// with Start of the host. Close ends it.
 func (c *Containerd) Command(name string, args ...string) *exec.Cmd {
 	var cmd *exec.Cmd
 	if c.onMachine() {
@@ -245,8 +244,8 @@ func (c *Containerd) Command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Restart starts containerd where it does not run, and waits until it answers.
-// Sandboxes of before are there.
+// Restart starts containerd if it does not run, and waits until it answers. Existing sandboxes
+// remain.
 func (c *Containerd) Restart(ctx context.Context) error {
 	if c.server != nil {
 		return errors.New("containerd runs already")
@@ -290,8 +289,7 @@ func (c *Containerd) Restart(ctx context.Context) error {
 	}
 }
 
-// isReady says whether sandboxes can be made. There are conditions that tell of
-// other things.
+// isReady reports whether sandboxes can be created. Other conditions are ignored.
 func (c *Containerd) isReady(s *runtimev1.RuntimeStatus) bool {
 	for _, cond := range s.GetConditions() {
 		needed := cond.GetType() == runtimev1.RuntimeReady || cond.GetType() == runtimev1.NetworkReady && c.options.Network != ""
@@ -302,7 +300,7 @@ func (c *Containerd) isReady(s *runtimev1.RuntimeStatus) bool {
 	return true
 }
 
-// importImage makes an image of one program and imports it.
+// importImage builds an image of one program and imports it.
 func (c *Containerd) importImage(ctx context.Context, name, program, user string, code []byte) error {
 	image, err := archive(name, program, user, code)
 	if err != nil {
@@ -311,9 +309,9 @@ func (c *Containerd) importImage(ctx context.Context, name, program, user string
 	return c.ImportArchive(ctx, name, bytes.NewReader(image))
 }
 
-// ImportArchive imports an archive with an image of that name, and waits until CRI has
-// it too: containerd tells its CRI server by an event, later than ctr. A sandbox
-// asked for in between would have it look for the image in a registry.
+// ImportArchive imports an archive that contains the named image, and waits until CRI knows it:
+// containerd notifies its CRI server by an event, after ctr has ended. A sandbox requested before
+// that would make it look for the image in a registry.
 func (c *Containerd) ImportArchive(ctx context.Context, image string, archive io.Reader) error {
 	cmd := c.Command("ctr", "--namespace", "k8s.io", "images", "import", "-")
 	cmd.Stdin = archive
@@ -335,26 +333,26 @@ func (c *Containerd) ImportArchive(ctx context.Context, image string, archive io
 	}
 }
 
-// Version is how it calls itself.
+// Version returns the name and the version that the runtime reports.
 func (c *Containerd) Version(ctx context.Context) (name, version string, err error) {
 	v, err := c.Runtime().Version(ctx, &runtimev1.VersionRequest{})
 	return v.GetRuntimeName(), v.GetRuntimeVersion(), err
 }
 
-// Socket is where this process finds the socket.
+// Socket returns the path of the socket for this process.
 func (c *Containerd) Socket() string { return c.host.Path(Socket) }
 
-// Runtime talks CRI with it.
+// Runtime returns a client of its CRI runtime service.
 func (c *Containerd) Runtime() runtimev1.RuntimeServiceClient {
 	return runtimev1.NewRuntimeServiceClient(c.conn)
 }
 
-// Images talks CRI with it, too.
+// Images returns a client of its CRI image service.
 func (c *Containerd) Images() runtimev1.ImageServiceClient {
 	return runtimev1.NewImageServiceClient(c.conn)
 }
 
-// PID is that of containerd, outside of its PID namespace.
+// PID returns the PID of containerd, outside its PID namespace.
 func (c *Containerd) PID() (int, error) {
 	if c.server == nil {
 		return 0, errors.New("containerd does not run")
@@ -362,7 +360,7 @@ func (c *Containerd) PID() (int, error) {
 	return child(c.server.Process.Pid)
 }
 
-// Kill kills containerd as an accident would: its sandboxes live on.
+// Kill kills containerd as in an accident. Its sandboxes continue to run.
 func (c *Containerd) Kill() error {
 	if c.server == nil {
 		return nil
@@ -379,14 +377,14 @@ func (c *Containerd) Kill() error {
 	return nil
 }
 
-// Close ends containerd and every container of it, and removes their cgroups. On
-// a machine, containers end with the machine.
+// Close ends containerd and all its containers, and removes their cgroups. On a machine, the
+// containers end with the machine.
 func (c *Containerd) Close() error {
 	if c.conn != nil {
 		_ = c.conn.Close()
 	}
 	if c.onMachine() && c.server != nil {
-		_ = c.server.Process.Kill() // the machine takes the rest along
+		_ = c.server.Process.Kill() // the rest ends with the machine
 	}
 	if c.init != nil {
 		_ = c.init.Process.Kill()

@@ -19,7 +19,7 @@ import (
 
 const patience = 2 * time.Minute
 
-// held has the test program be the one that is killed.
+// held, if set, makes the test program the one that will be killed.
 const held = "IPWITNESS_TEST_HOLDS_CONTAINERD"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// hold starts a pod, says which cgroup it is in, and stays.
+// hold starts a pod, prints the name of its cgroup, and waits.
 func hold() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -50,7 +50,7 @@ func hold() error {
 	select {}
 }
 
-// possible skips, or fails where nothing may be skipped.
+// possible skips the test if there is a reason, or fails it if skipping is not allowed.
 func possible(t *testing.T, reasons ...error) {
 	t.Helper()
 	for _, err := range append(reasons, netlab.Possible()) {
@@ -64,10 +64,10 @@ func possible(t *testing.T, reasons ...error) {
 	}
 }
 
-// living gives the cgroups with that name, and the processes in them.
+// living returns the cgroups with a name, and their processes.
 func living(cgroup string) (dirs, processes []string) {
 	dirs, _ = filepath.Glob("/sys/fs/cgroup/*" + cgroup)
-	one, _ := filepath.Glob("/sys/fs/cgroup" + cgroup) // version 2 alone
+	one, _ := filepath.Glob("/sys/fs/cgroup" + cgroup) // version 2 only
 	dirs = append(dirs, one...)
 	for _, dir := range dirs {
 		_ = filepath.WalkDir(dir, func(path string, _ os.DirEntry, _ error) error {
@@ -108,7 +108,7 @@ func TestPodsOutliveContainerdAndNothingOutlivesClose(t *testing.T) {
 	}
 }
 
-// live is the life of two pods, and a restart.
+// live runs two pods through their life, including a restart of containerd.
 func live(ctx context.Context, t *testing.T, c *Containerd) error {
 	t.Helper()
 	pod := Pod{Name: "web", UID: "0ddba110-0000-4000-8000-000000000001"}

@@ -11,12 +11,12 @@ import (
 	"runtime"
 )
 
-// Image is the only image that there is. Sandboxes are made of it, and it will
-// do for the container of a pod: it waits until it is told to end.
+// Image is the only available image. It is the image of sandboxes, and can also run as a container
+// of a pod: it waits until it is told to end.
 const Image = "localhost/pause:1"
 
-// pauseCode are the programs, by GOARCH. They block SIGTERM and SIGINT (a signal
-// that is blocked reaches a first process, too), wait for one of the two, and exit.
+// pauseCode are the programs, by GOARCH. They block SIGTERM and SIGINT, wait for one of them, and
+// exit. Blocked signals are also delivered to the first process of a PID namespace.
 var pauseCode = map[string][]byte{
 	"amd64": {
 		0x68, 0x02, 0x40, 0x00, 0x00, // push $0x4002        SIGTERM, SIGINT
@@ -40,7 +40,7 @@ var pauseCode = map[string][]byte{
 	},
 }
 
-// pause is a static program (elf(5)) of which all is one segment.
+// pause returns a static program (elf(5)) that consists of one segment.
 func pause() ([]byte, error) {
 	code, ok := pauseCode[runtime.GOARCH]
 	if !ok {
@@ -51,7 +51,7 @@ func pause() ([]byte, error) {
 	b.WriteString("\x7fELF\x02\x01\x01" + string(make([]byte, 9)))
 	put := func(fields ...any) {
 		for _, f := range fields {
-			_ = binary.Write(&b, binary.LittleEndian, f) // no error: all of them have a size
+			_ = binary.Write(&b, binary.LittleEndian, f) // cannot fail: all values have a fixed size
 		}
 	}
 	put(uint16(2), uint16(62), uint32(1))                                           // ET_EXEC, EM_X86_64, EV_CURRENT
@@ -62,8 +62,7 @@ func pause() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// archive is an image of nothing but one static program, as `docker save` would
-// write it.
+// archive returns an image that contains only one static program, in the format of `docker save`.
 func archive(image, name, user string, program []byte) ([]byte, error) {
 	layer, err := tarball(file{name, program, 0o755})
 	if err != nil {

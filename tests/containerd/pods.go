@@ -8,23 +8,23 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is a sandbox as kubelet would ask for it.
+// Pod describes a sandbox that kubelet would request.
 type Pod struct {
-	// Name, and Namespace, which is default where it is empty.
+	// Name is the name of the pod. Namespace defaults to default.
 	Name, Namespace string
-	// UID is uid-NAME where it is empty.
+	// UID defaults to uid-NAME.
 	UID string
-	// Attempt counts the sandboxes of one pod.
+	// Attempt distinguishes the successive sandboxes of one pod.
 	Attempt uint32
-	// HostNetwork says that it has no network namespace of its own.
+	// HostNetwork means that the pod uses the node's network namespace.
 	HostNetwork bool
-	// Labels are the pod's.
+	// Labels are the labels of the pod.
 	Labels map[string]string
-	// Logs is the directory of its containers' logs, if there is one.
+	// Logs is the directory of its containers' logs. It is optional.
 	Logs string
 }
 
-// Config is what is asked of the runtime for a pod.
+// Config returns the configuration of a pod that is sent to the runtime.
 func (c *Containerd) Config(p Pod) *runtimev1.PodSandboxConfig {
 	if p.Namespace == "" {
 		p.Namespace = "default"
@@ -40,7 +40,7 @@ func (c *Containerd) Config(p Pod) *runtimev1.PodSandboxConfig {
 	maps.Copy(labels, p.Labels)
 	network, hostname := runtimev1.NamespaceMode_POD, p.Name
 	if p.HostNetwork {
-		network, hostname = runtimev1.NamespaceMode_NODE, "" // it has the node's
+		network, hostname = runtimev1.NamespaceMode_NODE, "" // the node's
 	}
 	return &runtimev1.PodSandboxConfig{
 		Metadata: &runtimev1.PodSandboxMetadata{Name: p.Name, Namespace: p.Namespace, Uid: p.UID, Attempt: p.Attempt},
@@ -57,7 +57,7 @@ func (c *Containerd) Config(p Pod) *runtimev1.PodSandboxConfig {
 	}
 }
 
-// RunPod starts the sandbox of a pod, and gives its id.
+// RunPod starts the sandbox of a pod, and returns its ID.
 func (c *Containerd) RunPod(ctx context.Context, p Pod) (id string, err error) {
 	r, err := c.Runtime().RunPodSandbox(ctx, &runtimev1.RunPodSandboxRequest{Config: c.Config(p)})
 	if err != nil {
@@ -66,7 +66,7 @@ func (c *Containerd) RunPod(ctx context.Context, p Pod) (id string, err error) {
 	return r.GetPodSandboxId(), nil
 }
 
-// RunContainer starts a container in the sandbox of a pod, and gives its id.
+// RunContainer starts a container in the sandbox of a pod, and returns its ID.
 func (c *Containerd) RunContainer(ctx context.Context, sandbox string, p Pod, name string) (id string, err error) {
 	return c.RunContainerAs(ctx, sandbox, p, &runtimev1.ContainerConfig{
 		Metadata: &runtimev1.ContainerMetadata{Name: name},
@@ -75,7 +75,7 @@ func (c *Containerd) RunContainer(ctx context.Context, sandbox string, p Pod, na
 	})
 }
 
-// RunContainerAs does the same with all that kubelet may say of a container.
+// RunContainerAs is like RunContainer, with the complete configuration that kubelet could send.
 func (c *Containerd) RunContainerAs(ctx context.Context, sandbox string, p Pod, config *runtimev1.ContainerConfig) (id string, err error) {
 	made, err := c.Runtime().CreateContainer(ctx, &runtimev1.CreateContainerRequest{
 		PodSandboxId: sandbox, SandboxConfig: c.Config(p), Config: config,
@@ -90,7 +90,7 @@ func (c *Containerd) RunContainerAs(ctx context.Context, sandbox string, p Pod, 
 	return id, nil
 }
 
-// StopPod ends a sandbox and takes its network away. It stays listed.
+// StopPod stops a sandbox and removes its network. The sandbox stays listed.
 func (c *Containerd) StopPod(ctx context.Context, id string) error {
 	if _, err := c.Runtime().StopPodSandbox(ctx, &runtimev1.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 		return fmt.Errorf("stop sandbox %s: %w", id, err)
@@ -98,7 +98,7 @@ func (c *Containerd) StopPod(ctx context.Context, id string) error {
 	return nil
 }
 
-// RemovePod ends a sandbox, where that is not done yet, and forgets it.
+// RemovePod removes a sandbox. If necessary, it stops it first.
 func (c *Containerd) RemovePod(ctx context.Context, id string) error {
 	if _, err := c.Runtime().RemovePodSandbox(ctx, &runtimev1.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
 		return fmt.Errorf("remove sandbox %s: %w", id, err)

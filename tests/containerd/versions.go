@@ -8,18 +8,18 @@ import (
 	"path/filepath"
 )
 
-// Version is a containerd that is installed here.
+// Version is an installed containerd.
 type Version struct {
 	// Name is debian, or 2.
 	Name string
-	// Bin is for Options.
+	// Bin is the value for Options.
 	Bin string
-	// Missing says why it cannot be used.
+	// Missing is the reason why it cannot be used.
 	Missing error
 }
 
-// Versions are Debian's containerd, which has no stream of events (1.6), and the
-// one of bin/containerd, which has (2).
+// Versions returns Debian's containerd, which has no event stream (1.6), and the one in
+// bin/containerd, which has one (2).
 func Versions() []Version {
 	debian := Version{Name: "debian"}
 	for _, program := range []string{"containerd", "ctr", "runc"} {
@@ -34,9 +34,8 @@ func Versions() []Version {
 	return []Version{debian, newest}
 }
 
-// built finds the directory of the containerd that make builds:
-// IPWITNESS_CONTAINERD_BIN, or bin/containerd of the repository that the working
-// directory is in.
+// built returns the directory of the containerd that make builds: IPWITNESS_CONTAINERD_BIN, or
+// bin/containerd of the repository that contains the working directory.
 func built() (string, error) {
 	if dir := os.Getenv("IPWITNESS_CONTAINERD_BIN"); dir != "" {
 		return dir, nil

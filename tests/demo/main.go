@@ -1,7 +1,6 @@
-// Command demo plays the accident that ipwitness exists for, with the real ptp
-// and host-local plugins: pods come up, the IPAM directory is deleted, more
-// pods come up with the same addresses. All of it happens in namespaces of the
-// demo's own, which are gone when it ends.
+// Command demo shows the accident that ipwitness detects, with the real ptp and host-local plugins:
+// pods start, the IPAM directory is deleted, and more pods start with the same addresses.
+// Everything happens in the demo's own namespaces, which end with it.
 package main
 
 import (
@@ -121,8 +120,8 @@ func demo(ctx context.Context) error {
 	return nil
 }
 
-// foretold prints the findings that addresses are in use which IPAM takes for free, as
-// they come, until there are n of them.
+// foretold prints the findings about addresses that are in use without an allocation as they
+// arrive, until there are n of them.
 func foretold(ctx context.Context, p *netlab.Program, n int) error {
 	return p.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
 		if f := e.GetFinding(); f.GetKind() == "in-use-unallocated" {
@@ -148,7 +147,7 @@ func watch(ctx context.Context, p *netlab.Program) (<-chan netlab.Event, <-chan 
 	return conflicts, failed
 }
 
-// await prints conflicts as they change, until n of them are in a state.
+// await prints changes of conflicts until n of them are in a state.
 func await(ctx context.Context, conflicts <-chan netlab.Event, failed <-chan error, n int, state ipwitnessv1.Conflict_State) error {
 	states := map[string]ipwitnessv1.Conflict_State{}
 	for {
@@ -197,7 +196,7 @@ func step(text string) { fmt.Printf("\n-- %s\n", text) }
 
 func command(line string) { fmt.Printf("   $ %s\n", line) }
 
-// show runs ipwitness as a person would, and prints what they would see.
+// show runs ipwitness like a user, and prints its output.
 func show(host *netlab.Host, bin string, args ...string) error {
 	fmt.Println()
 	command("ipwitness " + strings.Join(args, " "))

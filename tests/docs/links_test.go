@@ -1,4 +1,4 @@
-// Package docs tests that what the documentation leads to is there.
+// Package docs tests that the targets of links and names in the documentation exist.
 package docs
 
 import (
@@ -15,7 +15,8 @@ import (
 
 const root = "../.."
 
-// ours is where the documentation is read: links to it are links to files here.
+// ours is the published location of the documentation. Links to it are checked as links to local
+// files.
 const ours = "https://github.com/ipwitness/ipwitness/blob/main/"
 
 var (
@@ -26,13 +27,13 @@ var (
 	url     = regexp.MustCompile(`^[a-z][a-z0-9+.-]*:`)
 )
 
-// page is one file in Markdown.
+// page is a Markdown file.
 type page struct {
 	links   []string
 	anchors map[string]bool
 }
 
-// parse reads a page as GitHub shows it.
+// parse parses a page by GitHub's rules.
 func parse(text string) page {
 	p := page{anchors: map[string]bool{}}
 	fence := ""
@@ -62,8 +63,8 @@ func parse(text string) page {
 	return p
 }
 
-// anchor adds that of a heading: its letters and digits, with dashes for spaces,
-// and a number where it is there already.
+// anchor adds the anchor of a heading: its letters and digits, with dashes for spaces, and a number
+// if the anchor already exists.
 func (p page) anchor(title string) {
 	title = link.ReplaceAllString(title, "]")
 	var b strings.Builder
@@ -82,7 +83,7 @@ func (p page) anchor(title string) {
 	p.anchors[slug] = true
 }
 
-// pages are all of the repository, by their paths.
+// pages returns all pages of the repository by path.
 func pages(t *testing.T) map[string]page {
 	t.Helper()
 	all := map[string]page{}
@@ -112,8 +113,8 @@ func pages(t *testing.T) map[string]page {
 	return all
 }
 
-// broken says why a link of a page leads nowhere; nothing if it does not, or leads
-// to another site.
+// broken returns the reason why a link of a page is broken. It returns an empty string if the link
+// works or leads to another site.
 func broken(all map[string]page, name, target string) string {
 	if rest, is := strings.CutPrefix(target, ours); is {
 		name, target = "README.md", rest
@@ -152,7 +153,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// Whoever looks for something begins at the index.
+// The index must link to every page.
 func TestTheIndexHasEveryPage(t *testing.T) {
 	all := pages(t)
 	index := all["docs/README.md"]

@@ -1,4 +1,4 @@
-// Package golden compares what a test made with a file.
+// Package golden compares the output of tests with files.
 package golden
 
 import (
@@ -10,8 +10,8 @@ import (
 
 var update = flag.Bool("update", false, "write the files that are compared")
 
-// Compare fails the test if got is not the content of the file. With -update it writes the
-// file. differs says what to do about a difference.
+// Compare fails the test if got differs from the content of the file. With -update it writes the
+// file. differs explains what to do about a difference.
 func Compare(t testing.TB, file, got, differs string) {
 	t.Helper()
 	if *update {

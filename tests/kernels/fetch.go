@@ -19,9 +19,8 @@ type kernel struct {
 	modules map[string]string // files by the names of the modules
 }
 
-// unpacked gives the newest kernel of a series that is under dir. Where there is
-// none it gets the package that apt has, and unpacks what we need of it: nothing
-// is installed.
+// unpacked returns the newest kernel of a series under dir. If there is none, it downloads the
+// package with apt and unpacks the needed part. It installs nothing.
 func unpacked(dir, series string) (*kernel, error) {
 	root := filepath.Join(dir, series)
 	if images, _ := filepath.Glob(root + "/boot/vmlinuz-*"); len(images) == 0 {
@@ -30,7 +29,8 @@ func unpacked(dir, series string) (*kernel, error) {
 			return nil, fmt.Errorf("no package linux-image-%s.*-amd64 to be had: %w\n"+
 				"Any of Debian's will do: put one (its .deb) into %s, and run this again", series, err, dir)
 		}
-		// Into a directory beside it first: an unpacking cut short is none.
+		// Unpack into a temporary directory first, so that an interrupted run leaves no incomplete
+		// kernel.
 		if err := sh(`rm -rf "$2.new" && mkdir "$2.new" && dpkg-deb --fsys-tarfile "$1" | tar -x -C "$2.new" --wildcards \
 			'./boot/vmlinuz-*' './lib/modules/*/kernel/net' './lib/modules/*/kernel/lib' './lib/modules/*/kernel/crypto' \
 			'./lib/modules/*/kernel/drivers/net' && rm -rf "$2" && mv "$2.new" "$2"`, deb, root); err != nil {
@@ -52,16 +52,15 @@ func unpacked(dir, series string) (*kernel, error) {
 	return k, err
 }
 
-// fetch finds the newest package of a series in dir, and downloads it where
-// there is none.
+// fetch returns the newest package of a series in dir, and downloads one if there is none.
 func fetch(dir, series string) (string, error) {
 	if deb := newest(dir, series); deb != "" {
 		return deb, nil
 	}
 	err := download(dir, series)
 	if err != nil {
-		// The lists of packages may be old, or empty as in a new container. That of some
-		// other source of packages may be out of reach.
+		// The package lists may be old, or empty as in a new container. Ignore errors: an unrelated
+		// package source may be unreachable.
 		_ = sh("apt-get -qq -o Acquire::Retries=3 update")
 		err = download(dir, series)
 	}
@@ -74,13 +73,13 @@ func fetch(dir, series string) (string, error) {
 	return "", errors.New("apt-get downloaded nothing")
 }
 
-// download gets the newest package of a series that apt knows.
+// download downloads the newest package of a series that apt knows.
 func download(dir, series string) error {
 	out, err := exec.Command("apt-cache", "pkgnames", "linux-image-"+series+".").Output()
 	if err != nil {
 		return fmt.Errorf("ask apt-cache: %w", err)
 	}
-	// Not those for clouds or with PREEMPT_RT, nor those without a signature.
+	// Exclude the kernels for clouds, with PREEMPT_RT, or without a signature.
 	plain := regexp.MustCompile(`(?m)^linux-image-[0-9.]+(-[0-9]+)?(\+deb[0-9]+)?-amd64$`)
 	names := plain.FindAllString(string(out), -1)
 	if len(names) == 0 {
@@ -93,7 +92,7 @@ func download(dir, series string) error {
 	return nil
 }
 
-// newest gives the package of a series that is in dir; nothing for none.
+// newest returns the newest package of a series in dir, or an empty string.
 func newest(dir, series string) string {
 	debs, _ := filepath.Glob(filepath.Join(dir, "linux-image-"+series+".*-amd64_*.deb"))
 	if len(debs) == 0 {
@@ -102,7 +101,7 @@ func newest(dir, series string) string {
 	return debs[len(debs)-1]
 }
 
-// sh runs a script of bash.
+// sh runs a bash script.
 func sh(script string, args ...string) error {
 	cmd := exec.Command("bash", append([]string{"-euo", "pipefail", "-c", script, "bash"}, args...)...)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -111,11 +110,11 @@ func sh(script string, args ...string) error {
 	return nil
 }
 
-// moduleName writes the name of a module as the kernel does.
+// moduleName returns the name of a module in the kernel's spelling.
 func moduleName(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// load calls add with a module and before it with those that it needs. What
-// there is no file of is taken to be built in: a test says if it is missing.
+// load calls add for the dependencies of a module and then for the module. A module without a file
+// is assumed to be built in; if it is missing, a test will report that.
 func (k *kernel) load(name string, seen map[string]bool, add func(name string, data []byte) error) error {
 	name = moduleName(name)
 	file, ok := k.modules[name]

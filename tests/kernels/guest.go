@@ -15,22 +15,21 @@ import (
 	"time"
 )
 
-// result is what a guest told of one suite.
+// result is the result of one suite in a guest.
 type result struct {
 	suite                   string
-	verdict                 string // ok, or what was wrong
+	verdict                 string // ok, or the error
 	passed, failed, skipped int
 	seconds                 string
 }
 
-// home is where suites are run: as go test does, beside testdata.
+// home is the working directory of suites, which contains testdata, as with go test.
 const home = "home"
 
-// says is what the lines of init.sh begin with.
+// says is the prefix of the lines printed by init.sh.
 const says = "ipwitness-guest: "
 
-// boot runs the suites in a kernel, with what it prints copied to out. It gives
-// a result for each suite.
+// boot runs the suites in a kernel, copies the output to out, and returns a result for each suite.
 func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []suite, out io.Writer) ([]result, error) {
 	results := make([]result, len(suites))
 	for i, s := range suites {
@@ -42,9 +41,9 @@ func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []s
 	}
 	defer func() { _ = os.Remove(initramfs) }()
 
-	// On a busy machine the guest's timer may be late, and the kernel's check of it would panic.
-	// One thread for both processors: with two, a kernel that patches its own code
-	// sometimes runs into the int3 that the other one has just put there.
+	// On a busy machine the guest's timer may be late, which would make the kernel's timer check
+	// panic. Both virtual processors share one thread: with two, a kernel that patches its own code
+	// sometimes hits the int3 that the other processor has just written.
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max", "-smp", "2", "-m", "1024",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", k.image, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 no_timer_check")
@@ -71,8 +70,8 @@ func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []s
 	return results, nil
 }
 
-// follow reads the console of a guest to its end, notes what it tells of the
-// suites, and says whether it came to its own end.
+// follow reads the console of a guest to its end, records the results of the suites, and reports
+// whether the guest shut down normally.
 func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 	var r *result
 	lines := bufio.NewScanner(console)
@@ -83,7 +82,7 @@ func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 			continue
 		}
 		_, _ = fmt.Fprintln(out, line)
-		// The kernel's own messages may stand before ours in a line.
+		// Kernel messages may precede the prefix on the same line.
 		if _, told, ok := strings.Cut(line, says); ok {
 			words := append(strings.Fields(told), "", "", "")
 			for i := range results {
@@ -110,7 +109,7 @@ func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 		if r == nil {
 			continue
 		}
-		switch { // tests, not their subtests
+		switch { // tests without subtests
 		case strings.HasPrefix(line, "--- PASS"):
 			r.passed++
 		case strings.HasPrefix(line, "--- FAIL"):
@@ -122,7 +121,7 @@ func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 	return done
 }
 
-// pack writes an initramfs.
+// pack writes the initramfs of a guest.
 func pack(file string, k *kernel, dir, cni, ipwitness string, suites []suite) error {
 	temp, err := os.MkdirTemp(dir, "initramfs-")
 	if err != nil {

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first process of a guest: it makes a small system of the initramfs, runs
-# the suites, says how each of them ended, and turns the machine off.
+# The first process of a guest: it sets up a small system from the initramfs, runs the
+# suites, prints the result of each, and turns the machine off.
 export PATH=/usr/sbin:/bin HOME=/tmp TMPDIR=/tmp
 export IPWITNESS_ROOT_TESTS=1 IPWITNESS_KERNEL_MATRIX=1 IPWITNESS_BIN=/bin/ipwitness IPWITNESS_CNI_BIN=/cni
 /bin/busybox --install -s /bin
@@ -14,7 +14,7 @@ mount -t tmpfs tmpfs /tmp
 mount --make-rshared /
 ip link set lo up
 
-# Modules are in the order in which they need each other.
+# The file lists modules after their dependencies.
 while read -r module; do
 	insmod "/modules/$module" || echo "ipwitness-guest: cannot load $module"
 done </modules/order

@@ -1,6 +1,6 @@
-// Kernels boots real Debian kernels in qemu and runs our tests in each of them:
-// `make test-kernels`. It needs no KVM, and installs nothing: a kernel and its
-// modules are unpacked under -dir, where its package stays for the next time.
+// Kernels boots real Debian kernels in qemu and runs the tests in each of them: `make
+// test-kernels`. It needs no KVM and installs nothing: a kernel and its modules are unpacked under
+// -dir, where the package is kept for the next run.
 package main
 
 import (
@@ -17,28 +17,27 @@ import (
 	"time"
 )
 
-// modules are what the tests need of a kernel, so far as it is not built in.
-// (openvswitch needs crc32c_generic, and does not say so.)
+// modules are the kernel modules that the tests need, unless they are built in. openvswitch needs
+// crc32c_generic without declaring it.
 var modules = strings.Fields("veth bridge macvlan vxlan 8021q bonding dummy ipvlan vrf tun crc32c_generic openvswitch sch_ingress cls_bpf cls_u32 act_bpf")
 
-// suite is one test binary of -dir with its arguments.
+// suite is a test binary in -dir with its arguments.
 type suite struct{ name, command string }
 
-// kernels are the series that are tested, each with the scenarios that it cannot
-// have.
+// kernels are the tested series, each with a pattern of the scenarios that it does not support.
 var kernels = []struct{ series, without string }{
 	{"6.1", "Netkit"}, // no TCX before 6.6, no netkit before 6.7
 	{"6.12", "^$"},
 }
 
-// choice are the scenarios: not all, as a guest without KVM is many times slower
-// than the machine.
+// choice selects the scenarios. It does not include all, because a guest without KVM is many times
+// slower than the machine.
 const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20|AgentOfRoot)"
 
 // packages are the packages of the agent that have tests.
 var packages = strings.Fields("agent allocations cri doctor files kernel proc report rtnetlink table wire workload")
 
-// units are the suites of bpf and of the packages of the agent.
+// units returns the suites of bpf and of the packages of the agent.
 func units() []suite {
 	out := []suite{{"bpf", "bpf.test -test.v -test.timeout 15m"}}
 	for _, p := range packages {
@@ -47,7 +46,8 @@ func units() []suite {
 	return out
 }
 
-// scenarios are those of tests/ whose names match the first, and not the second.
+// scenarios returns the suite of those tests in tests/ whose names match the first pattern but not
+// the second.
 func scenarios(names, without string) suite {
 	return suite{"scenarios", "tests.test -test.v -test.timeout 30m -test.run " + names + " -test.skip " + without}
 }
@@ -79,7 +79,7 @@ func main() {
 		r.kernel, r.err = unpacked(*dir, k.series)
 		runs = append(runs, r)
 	}
-	// A guest uses one processor.
+	// Run all guests in parallel, because each uses only one processor.
 	var guests sync.WaitGroup
 	for _, r := range runs {
 		if r.err == nil {
@@ -112,7 +112,7 @@ func main() {
 	os.Exit(code)
 }
 
-// kernelRun is the run of suites in the kernel of a series.
+// kernelRun is a run of suites on a kernel series.
 type kernelRun struct {
 	series  string
 	suites  []suite
@@ -121,15 +121,15 @@ type kernelRun struct {
 	err     error
 }
 
-// test runs the suites.
+// test runs the suites in the kernel.
 func (r *kernelRun) test(ctx context.Context, dir, cni, program string, timeout time.Duration) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it took longer than %s", timeout))
 	defer cancel()
 	r.results, r.err = boot(ctx, r.kernel, dir, cni, program, r.suites, labelled(r.series))
 }
 
-// labelled is standard output for the console of the kernel of a series, which is written line
-// by line.
+// labelled is a writer that prefixes each console line with the kernel series and writes it to
+// standard output.
 type labelled string
 
 // Write implements io.Writer.

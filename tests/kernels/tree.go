@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// tree is a directory with the files of an initramfs.
+// tree is a directory with the contents of an initramfs.
 type tree struct{ dir string }
 
 // add adds a file or a directory, and the directories above it.
@@ -25,12 +25,12 @@ func (t tree) add(name string, mode fs.FileMode, data []byte) error {
 	return os.WriteFile(path, data, mode)
 }
 
-// pack writes the tree to an initramfs.
+// pack writes the tree as an initramfs.
 func (t tree) pack(file string) error {
 	return sh(`(cd "$1" && find . | busybox cpio -o -H newc) >"$2"`, t.dir, file)
 }
 
-// program adds a program of this machine, and the shared libraries that it needs.
+// program adds a program of this machine and its shared libraries.
 func (t tree) program(as, file string) error {
 	if err := t.file(as, file); err != nil {
 		return err
@@ -41,7 +41,7 @@ func (t tree) program(as, file string) error {
 	}
 	defer func() { _ = f.Close() }()
 	if f.Section(".interp") == nil {
-		return nil // static
+		return nil // statically linked
 	}
 	out, err := exec.Command("ldd", file).Output()
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package kubernetes runs a real Kubernetes on machines of netlab: etcd, the API
-// server, the controller manager and the scheduler on one, and a containerd and a
-// kubelet on each of the nodes. `make kubernetes` builds them.
+// Package kubernetes runs a real Kubernetes on machines of netlab: etcd, the API server, the
+// controller manager and the scheduler on one machine, and a containerd and a kubelet on each of
+// the nodes. `make kubernetes` builds the programs.
 //
-// Nodes are joined to the control plane by cables, and to each other by nothing:
-// pods have a bridge on each node, and all nodes the same range of addresses.
-// Nothing of it outlives Close, nor the process that made it.
+// Nodes are connected to the control plane, but not to each other. Each node has a bridge for its
+// pods, with the same range of addresses on all nodes. Everything ends with Close, or with the
+// process that created it.
 package kubernetes
 
 import (
@@ -25,41 +25,41 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// Network is that of the pods, unless Options have another: one range for all
-// nodes, so that the same addresses are given out on each.
+// Network is the default pod network. All nodes use the same range, so that the same addresses are
+// allocated on each.
 var Network = strings.NewReplacer("cbr0", "pods", `"isGateway":true`, `"isDefaultGateway":true`).Replace(netlab.Bridge)
 
-// Address is that of the control plane: of the API server, and of what else runs there.
+// Address is the address of the control plane's machine.
 const Address = "198.18.0.1"
 
-// Options are what a cluster can be made of.
+// Options configure a cluster.
 type Options struct {
-	// Nodes is how many there are: node1 and so on.
+	// Nodes is the number of nodes, which are called node1 and so on.
 	Nodes int
 	// Network is the configuration of the pods' network (a conflist).
 	Network string
-	// NodeRanges is a range of addresses of which each node is given a part
-	// (Node.spec.podCIDRs), which the network here does not care about. Empty: none.
+	// NodeRanges is a range from which each node is assigned a part (Node.spec.podCIDRs). The
+	// network here does not use that. Empty means none.
 	NodeRanges string
-	// Bare leaves out the controllers and the scheduler: nothing happens by itself.
+	// Bare leaves out the controllers and the scheduler.
 	Bare bool
-	// Containerd is the directory of the programs of containerd. Empty: those in PATH.
+	// Containerd is the directory of containerd's programs. If it is empty, they are found in PATH.
 	Containerd string
 }
 
-// Cluster is a control plane, and its nodes.
+// Cluster is a control plane with its nodes.
 type Cluster struct {
 	*netlab.Host // the machine of the control plane
 	Nodes        []*Node
 
 	options     Options
-	programs    string // their directory
+	programs    string // directory of the programs
 	etcd, api   *daemon
-	controllers []*daemon // and the scheduler
+	controllers []*daemon // including the scheduler
 	kubeconfig  string    // of an administrator
 }
 
-// New makes a cluster, and waits until all its nodes are ready.
+// New creates a cluster, and waits until all its nodes are ready.
 func New(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Network == "" {
 		o.Network = Network
@@ -81,8 +81,8 @@ func New(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Programs finds the directory with the programs: IPWITNESS_KUBERNETES_BIN, or
-// bin/kubernetes of the repository that the working directory is in.
+// Programs returns the directory of the programs: IPWITNESS_KUBERNETES_BIN, or bin/kubernetes of
+// the repository that contains the working directory.
 func Programs() (string, error) {
 	if dir := os.Getenv("IPWITNESS_KUBERNETES_BIN"); dir != "" {
 		return dir, nil
@@ -100,7 +100,7 @@ func Programs() (string, error) {
 	return "", errors.New("no Kubernetes in bin/kubernetes: run 'make kubernetes', or set IPWITNESS_KUBERNETES_BIN")
 }
 
-// start starts the control plane and the nodes, as far as possible at once.
+// start starts the control plane and the nodes, in parallel where possible.
 func (c *Cluster) start(ctx context.Context) error {
 	if err := c.startControlPlane(); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (c *Cluster) start(ctx context.Context) error {
 		}
 		c.Nodes = append(c.Nodes, n)
 	}
-	// Containers can run before there is somebody to ask for them.
+	// Container runtimes do not depend on the API server, so they start before it.
 	faults := make([]error, len(c.Nodes))
 	var wg sync.WaitGroup
 	for i, n := range c.Nodes {
@@ -139,21 +139,22 @@ func (c *Cluster) start(ctx context.Context) error {
 			return err
 		}
 	}
-	// The service account that every pod has: without it, none can be made.
+	// Pods cannot be created before their default service account exists.
 	_, err = c.Kubectl(ctx, "wait", "--for=create", "serviceaccount/default", "--timeout=2m")
 	return err
 }
 
-// Where the control plane has its files.
+// The files of the control plane.
 const (
 	etcDir  = "/var/lib/kubernetes"
-	apiCert = etcDir + "/apiserver/apiserver.crt" // of itself, made when it starts
+	apiCert = etcDir + "/apiserver/apiserver.crt" // signed by itself, created at its start
 	saKey   = etcDir + "/sa.key"
 	saPub   = etcDir + "/sa.pub"
 	tokens  = etcDir + "/tokens.csv"
 )
 
-// The token of each is its name: nobody else is here.
+// writeTokens writes the token file. The token of each user is the user's name, because the cluster
+// is not reachable from outside.
 func (c *Cluster) writeTokens() error {
 	lines := []string{"admin,admin,admin,system:masters"}
 	for i := range c.options.Nodes {
@@ -163,14 +164,14 @@ func (c *Cluster) writeTokens() error {
 	return c.write(tokens, strings.Join(lines, "\n")+"\n")
 }
 
-// write writes a file of the control plane's machine.
+// write writes a file on the control plane's machine.
 func (c *Cluster) write(path, text string) error { return write(c.Host, path, text) }
 
 func write(h *netlab.Host, path, text string) error {
 	if err := os.MkdirAll(filepath.Dir(h.Path(path)), 0o755); err != nil {
 		return err
 	}
-	// Whole or not at all: somebody may just read it.
+	// Replace the file atomically, because it may be read at any time.
 	if err := os.WriteFile(h.Path(path+".new"), []byte(text), 0o600); err != nil {
 		return err
 	}
@@ -210,13 +211,13 @@ func (c *Cluster) beginAPI() (err error) {
 		"--bind-address="+Address, "--advertise-address="+Address, "--secure-port=6443", "--cert-dir="+filepath.Dir(apiCert),
 		"--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=Node,RBAC", "--token-auth-file="+tokens,
 		"--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
-		"--kubelet-preferred-address-types=InternalIP", // nobody resolves the names of nodes
+		"--kubelet-preferred-address-types=InternalIP", // node names cannot be resolved
 		"--service-account-key-file="+saPub, "--service-account-signing-key-file="+saKey,
 		"--service-account-issuer=https://kubernetes.default.svc")
 	return err
 }
 
-// awaitAPI waits until the API server is ready, and has the administrator know it.
+// awaitAPI waits until the API server is ready and accepts the administrator.
 func (c *Cluster) awaitAPI(ctx context.Context) error {
 	err := c.await(ctx, "the certificate of the API server", func() error {
 		if err := c.api.running(); err != nil {
@@ -244,7 +245,7 @@ func (c *Cluster) startControllers() error {
 	args := []string{
 		"--kubeconfig=" + c.kubeconfig, "--leader-elect=false", "--bind-address=127.0.0.1",
 		"--service-account-private-key-file=" + saKey, "--root-ca-file=" + apiCert,
-		// A node whose kubelet a test killed stays as it was, however long the test takes.
+		// A node whose kubelet is killed by a test must keep its state for the rest of the test.
 		"--node-monitor-grace-period=1h",
 	}
 	if r := c.options.NodeRanges; r != "" {
@@ -263,8 +264,8 @@ func (c *Cluster) startControllers() error {
 	return nil
 }
 
-// Kubeconfig writes a file for who has a token, and gives its path, which is the
-// same on the machine of the control plane and on the nodes.
+// Kubeconfig writes a kubeconfig for a user with a token. It returns the path, which is the same on
+// the control plane's machine and on the nodes.
 func (c *Cluster) Kubeconfig(user, token string) (path string, err error) {
 	cert, err := os.ReadFile(c.Path(apiCert))
 	if err != nil {
@@ -287,8 +288,8 @@ current-context: test
 	return path, nil
 }
 
-// ServiceAccount writes a kubeconfig for a service account, which has exactly its
-// rights, and gives its path.
+// ServiceAccount writes a kubeconfig for a service account, and returns its path. Its user has
+// exactly the rights of the service account.
 func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (path string, err error) {
 	token, err := c.Kubectl(ctx, "create", "token", name, "--namespace", namespace, "--duration=12h")
 	if err != nil {
@@ -297,12 +298,12 @@ func (c *Cluster) ServiceAccount(ctx context.Context, namespace, name string) (p
 	return c.Kubeconfig(namespace+"-"+name, strings.TrimSpace(token))
 }
 
-// Outside is the namespace of what tests run outside of pods, and begins the names of
-// its rights: beside them ipwitness can be installed.
+// Outside is the namespace of programs that tests run outside pods, and the prefix of their RBAC
+// objects. It keeps them apart from an installed ipwitness.
 const Outside = "outside"
 
-// Rights makes a service account Outside-aggregator that has the rights of an
-// aggregator, from the manifest that people install.
+// Rights creates the service account Outside-aggregator with the rights of an aggregator, from the
+// published manifest.
 func (c *Cluster) Rights(ctx context.Context) error {
 	manifest, err := os.ReadFile("../../deploy/manifests/base/rbac.yaml")
 	if err != nil {
@@ -320,18 +321,18 @@ func (c *Cluster) machines() []*netlab.Host {
 	return all
 }
 
-// KubectlCommand is kubectl, run by an administrator on the machine of the
-// control plane.
+// KubectlCommand returns a command that runs kubectl as an administrator on the control plane's
+// machine.
 func (c *Cluster) KubectlCommand(args ...string) *exec.Cmd {
 	return c.Command(filepath.Join(c.programs, "kubectl"), append([]string{"--kubeconfig", c.kubeconfig, "--cache-dir", "/run/kubernetes/cache"}, args...)...)
 }
 
-// Kubectl runs kubectl, and gives what it printed.
+// Kubectl runs kubectl and returns its output.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return c.kubectl(ctx, "", args...)
 }
 
-// Apply makes what a manifest describes.
+// Apply applies a manifest.
 func (c *Cluster) Apply(ctx context.Context, manifest string) error {
 	_, err := c.kubectl(ctx, manifest, "apply", "--server-side", "--filename", "-")
 	return err
@@ -352,12 +353,12 @@ func (c *Cluster) kubectl(ctx context.Context, stdin string, args ...string) (st
 	return out.String(), nil
 }
 
-// KillAPI kills the API server as an accident would.
+// KillAPI kills the API server as in an accident.
 func (c *Cluster) KillAPI() { c.api.kill() }
 
-// RestartAPI starts the API server after KillAPI, and waits until it is ready. The
-// controllers and the scheduler begin anew, too: each time that they lose the API server
-// within two minutes, they take longer to ask for it again, up to a minute.
+// RestartAPI starts the API server after KillAPI, and waits until it is ready. It also restarts the
+// controllers and the scheduler: each time that they lose the API server within two minutes, they
+// wait longer before they reconnect, up to a minute.
 func (c *Cluster) RestartAPI(ctx context.Context) error {
 	if err := c.beginAPI(); err != nil {
 		return err
@@ -371,7 +372,7 @@ func (c *Cluster) RestartAPI(ctx context.Context) error {
 	return c.startControllers()
 }
 
-// Logs are the last lines of what the parts of the cluster said.
+// Logs returns the last lines of the logs of all parts of the cluster.
 func (c *Cluster) Logs() string {
 	var b strings.Builder
 	tail := func(name string, log *netlab.Log) {
@@ -394,7 +395,7 @@ func (c *Cluster) Logs() string {
 	return b.String()
 }
 
-// Close ends all of it.
+// Close ends the cluster.
 func (c *Cluster) Close() {
 	var wg sync.WaitGroup
 	for _, n := range c.Nodes {
@@ -409,7 +410,7 @@ func (c *Cluster) Close() {
 	c.Host.Close()
 }
 
-// await asks again and again, until there is no error.
+// await calls done repeatedly until it returns no error.
 func (c *Cluster) await(ctx context.Context, what string, done func() error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -429,7 +430,7 @@ func (c *Cluster) await(ctx context.Context, what string, done func() error) err
 	}
 }
 
-// daemon is a program that goes on until it is killed.
+// daemon is a program that runs until it is killed.
 type daemon struct {
 	name string
 	log  *netlab.Log
@@ -437,7 +438,7 @@ type daemon struct {
 	over chan struct{}
 }
 
-// ended says that a daemon does not run any more.
+// ended is the error that a daemon no longer runs.
 type ended string
 
 func (e ended) Error() string { return string(e) + " ended" }

@@ -20,7 +20,7 @@ func TestPodsOfTwoNodesWithOneAddress(t *testing.T) {
 	l.deploy("web", 2)
 	l.deploy("db", 2)
 
-	// Each node gives out its addresses in the same order.
+	// Each node allocates its addresses in the same order.
 	at := map[string][]pod{}
 	for _, p := range l.pods("app") {
 		at[p.Address] = append(at[p.Address], p)
@@ -35,16 +35,16 @@ func TestPodsOfTwoNodesWithOneAddress(t *testing.T) {
 		}
 	}
 
-	// One of the two ends. What its Deployment makes instead has another address:
-	// host-local goes on where it stopped.
+	// One of the two pods ends. The pod that replaces it has a different address, because
+	// host-local continues after the last allocated one.
 	pods := at[l.pods("app=web")[0].Address]
 	l.in("delete", "pod", pods[0].Name)
 	l.awaitConflict(pods[0].Address, resolved)
 	l.awaitHolders(pods[0].Address, pods[1])
 }
 
-// awaitOwners waits until the conflict of an address is confirmed and these pods are its
-// owners: their names may be known later than that they are two.
+// awaitOwners waits until the conflict of an address is confirmed and its owners are these pods.
+// Their names may be known later than the conflict.
 func (l *lab) awaitOwners(addr string, pods ...pod) *ipwitnessv1.Conflict {
 	l.t.Helper()
 	var want []string
@@ -64,8 +64,8 @@ func (l *lab) awaitOwners(addr string, pods ...pod) *ipwitnessv1.Conflict {
 	})
 }
 
-// awaitControllers waits until all owners of the confirmed conflict of an address are
-// known to be pods that run, of a Deployment.
+// awaitControllers waits until the conflict of an address is confirmed and all its owners are known
+// to be running pods of a Deployment.
 func (l *lab) awaitControllers(addr, deployment string) {
 	l.t.Helper()
 	l.awaitConflictSuch(addr, confirmed, func(c *ipwitnessv1.Conflict) error {
@@ -98,7 +98,7 @@ func TestEventsOfAConflict(t *testing.T) {
 		l.described(conflictEvent, "pod", p.Name, addr)
 		l.described(conflictEvent, "node", p.Node, addr)
 	}
-	// What made the pods is told with them.
+	// The Events name the controller of the pods.
 	l.awaitControllers(addr, "web")
 	l.in("delete", "pod", pods[0].Name)
 	l.awaitConflict(addr, resolved)
@@ -108,7 +108,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	}
 }
 
-// described waits until `kubectl describe` shows an Event that tells something.
+// described waits until `kubectl describe` shows an Event that contains a text.
 func (l *lab) described(reason, kind, name, tells string) {
 	l.t.Helper()
 	l.until(fmt.Sprintf("an event %s of %s %s", reason, kind, name), func() error {
@@ -151,7 +151,8 @@ func TestT10ForceDeletedPodWhoseNamespaceLivesOn(t *testing.T) {
 	if young.Address != old.Address {
 		t.Fatalf("addresses: got %s and %s, want the same", old.Address, young.Address)
 	}
-	// What the API does not have counts after a while: it may be behind the node.
+	// A pod that is missing from the API counts as deleted only after some time, because the API
+	// may be behind the node.
 	l.awaitCause(old.Address, "orphaned-sandbox")
 	for _, o := range l.awaitOwners(old.Address, old, young).GetOwners() {
 		if got, want := o.GetWorkload().GetOrphaned(), o.GetWorkload().GetUid() == old.UID; got != want {
@@ -160,7 +161,7 @@ func TestT10ForceDeletedPodWhoseNamespaceLivesOn(t *testing.T) {
 	}
 	l.announce(old, young)
 	l.row("T10", old.Address, "assigned-twice")
-	// Kubelet comes back, and tidies up.
+	// Kubelet returns and cleans up.
 	restart()
 	l.awaitConflict(old.Address, resolved)
 	l.awaitHolders(old.Address, young)

@@ -12,23 +12,23 @@ import (
 //go:embed testdata/crds/*.yaml
 var restated embed.FS
 
-// IPAMs are those whose custom resources ApplyCRDs knows.
+// IPAMs are the IPAM implementations whose custom resources ApplyCRDs knows.
 var IPAMs = []string{"whereabouts", "calico", "cilium"}
 
-// foreign are where the definitions of others are, which make kubernetes gets.
+// foreign are the files of the upstream definitions, which make kubernetes downloads.
 var foreign = map[string][]string{
 	"calico":     {"calico-crds/*_ip*.yaml", "calico-crds/*_blockaffinities.yaml"},
 	"prometheus": {"operator-crds/*_servicemonitors.yaml", "operator-crds/*_podmonitors.yaml", "operator-crds/*_prometheusrules.yaml"},
-	// Its ClusterIssuers are as its Issuers.
+	// ClusterIssuers have the same structure as Issuers.
 	"cert-manager": {"operator-crds/cert-manager.io_certificates.yaml", "operator-crds/cert-manager.io_issuers.yaml"},
 }
 
-// NativeCalico has the custom resources of Calico in the group and version of its newer
-// definitions, which the module does not have: they are of the same form.
+// NativeCalico selects Calico's custom resources in the group and version of its newer definitions,
+// which are missing from the Go module. Their structure is the same.
 const NativeCalico = "calico, native"
 
-// crds are the definitions of the custom resources of an IPAM or an operator: its own,
-// or else what is used of them.
+// crds returns the definitions of an IPAM or operator: the upstream ones, or otherwise a reduced
+// version.
 func (c *Cluster) crds(whose string) (string, error) {
 	if whose == NativeCalico {
 		text, err := c.crds("calico")
@@ -61,8 +61,8 @@ func (c *Cluster) crds(whose string) (string, error) {
 	return strings.Join(all, "\n---\n"), nil
 }
 
-// ApplyCRDs has the API server know the custom resources of some of IPAMs or operators, and waits
-// until it does.
+// ApplyCRDs applies the definitions of IPAMs or operators, and waits until the API server serves
+// the custom resources.
 func (c *Cluster) ApplyCRDs(ctx context.Context, whose ...string) error {
 	for _, name := range whose {
 		text, err := c.crds(name)
@@ -79,8 +79,8 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, whose ...string) error {
 		if err != nil {
 			return err
 		}
-		// It begins to keep them when it is asked first: until then it can neither list
-		// them nor, for a minute, delete their definitions.
+		// The API server sets up the storage of a resource at the first request. Before that, it
+		// cannot list the resource, and for a minute it cannot delete the definition.
 		err = c.await(ctx, "the custom resources of "+name, func() error {
 			_, err := c.Kubectl(ctx, "get", "--all-namespaces", strings.Join(strings.Fields(names), ","))
 			return err
@@ -92,7 +92,7 @@ func (c *Cluster) ApplyCRDs(ctx context.Context, whose ...string) error {
 	return nil
 }
 
-// DeleteCRDs undoes ApplyCRDs: with the custom resources goes all that is of them.
+// DeleteCRDs deletes the definitions, and with them all custom resources.
 func (c *Cluster) DeleteCRDs(ctx context.Context, whose ...string) error {
 	for _, name := range whose {
 		text, err := c.crds(name)

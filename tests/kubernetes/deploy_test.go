@@ -19,7 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// chart and manifests are what is installed.
+// The chart and the manifests that are installed.
 var (
 	chart     = absolute("../../deploy/helm/ipwitness")
 	manifests = absolute("../../deploy/manifests")
@@ -33,8 +33,8 @@ func absolute(path string) string {
 	return path
 }
 
-// installed is the shared cluster with ipwitness in it, as people install it: agents
-// and aggregator in pods, which are reached through the Service.
+// installed is the shared cluster with an installed ipwitness: agents and aggregator run in pods,
+// and are reached through the Service.
 type installed struct {
 	*lab
 	services   *Services
@@ -43,13 +43,13 @@ type installed struct {
 }
 
 const (
-	home = "ipwitness" // the namespace that it is installed in
-	// nextTag is another tag of the image. It is of digits only, as the short hash of a
-	// commit can be, and is a string all the same: for --set it is a number.
+	home = "ipwitness" // the namespace of the installation
+	// nextTag is another tag of the image. It consists of digits only, as the short hash of a
+	// commit can, but must stay a string: --set would make it a number.
 	nextTag = "3020260"
 )
 
-// newInstalled gets all ready to install.
+// newInstalled prepares an installation.
 func newInstalled(t *testing.T, namespace string) *installed {
 	t.Helper()
 	l := newLab(t, namespace)
@@ -70,13 +70,13 @@ func newInstalled(t *testing.T, namespace string) *installed {
 		t.Fatal(err)
 	}
 	t.Logf("image %s of %s", name, archive)
-	l.kube("wait", "--for=delete", "namespace/"+home, "--timeout=2m") // of the test before
+	l.kube("wait", "--for=delete", "namespace/"+home, "--timeout=2m") // left by the previous test
 	before := i.objects()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s", i.said())
 		}
-		_, _ = i.helm("uninstall", "ipwitness", "--ignore-not-found", "--wait") // of a test that failed
+		_, _ = i.helm("uninstall", "ipwitness", "--ignore-not-found", "--wait") // left by a test that failed
 		i.tryKube("delete", "namespace", home, "--ignore-not-found", "--timeout=2m")
 		i.until("nothing to be left behind", func() error {
 			if left := missing(i.objects(), before); len(left) > 0 {
@@ -88,13 +88,13 @@ func newInstalled(t *testing.T, namespace string) *installed {
 	return i
 }
 
-// missing are those of all that are not in some.
+// missing returns the elements of all that are not in some.
 func missing(all, some []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
 }
 
-// objects lists all that there is in the cluster but what tests make in their own
-// namespaces, and what Kubernetes makes and ends by itself.
+// objects lists all objects in the cluster, except those in the namespaces of tests and those that
+// Kubernetes itself creates and deletes.
 func (i *installed) objects() []string {
 	i.t.Helper()
 	kinds := strings.Fields(i.kube("api-resources", "--verbs=list", "--output=name"))
@@ -113,7 +113,7 @@ func (i *installed) objects() []string {
 	return all
 }
 
-// said is what pods and their events say.
+// said returns the logs and Events of the pods.
 func (i *installed) said() string {
 	return strings.Join([]string{
 		i.tryKube("--namespace", home, "get", "pods", "--output", "wide"),
@@ -123,13 +123,13 @@ func (i *installed) said() string {
 	}, "\n")
 }
 
-// helm runs Helm, as an administrator.
+// helm runs Helm as an administrator.
 func (i *installed) helm(args ...string) (string, error) {
 	cmd := i.Command(filepath.Join(i.programs, "helm"), append([]string{"--kubeconfig", i.Cluster.kubeconfig, "--namespace", home}, args...)...)
 	return i.Output(cmd)
 }
 
-// mustHelm runs Helm.
+// mustHelm runs Helm, which must succeed.
 func (i *installed) mustHelm(args ...string) string {
 	i.t.Helper()
 	out, err := i.helm(args...)
@@ -139,7 +139,7 @@ func (i *installed) mustHelm(args ...string) string {
 	return out
 }
 
-// values are those that the test cluster needs: there is no registry.
+// values returns the values that the test cluster needs because it has no registry.
 func (i *installed) values(more ...string) []string {
 	args := []string{"--set", "image.pullPolicy=Never,image.repository=" + i.repository, "--set-string", "image.tag=" + i.tag}
 	for _, m := range more {
@@ -155,7 +155,7 @@ func (i *installed) install(values ...string) {
 	i.reach()
 }
 
-// bearer shows a token with each request.
+// bearer adds a token to each request.
 type bearer struct {
 	token string
 	http.RoundTripper
@@ -169,8 +169,8 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
-// as is the aggregator as who has a token asks it: through the Service, by its name,
-// with TLS verified by ConfigMap ipwitness-ca.
+// as returns the aggregator for queries with a token: through the Service, by its name, with TLS
+// verified by ConfigMap ipwitness-ca.
 func (i *installed) as(token string) (*netlab.Program, error) {
 	ctx, cancel := i.context()
 	defer cancel()
@@ -181,8 +181,8 @@ func (i *installed) as(token string) (*netlab.Program, error) {
 	return i.verifiedBy(ca, token)
 }
 
-// verifiedBy is the aggregator as who knows an authority asks it. Each request makes a
-// connection, as the next one may be to another pod.
+// verifiedBy returns the aggregator for queries by a client that trusts a CA. Each request opens a
+// connection, because the next one may go to another pod.
 func (i *installed) verifiedBy(ca, token string) (*netlab.Program, error) {
 	ctx, cancel := i.context()
 	defer cancel()
@@ -206,13 +206,14 @@ func (i *installed) verifiedBy(ca, token string) (*netlab.Program, error) {
 	return netlab.Remote("https://ipwitness."+home+".svc:9641", client), nil
 }
 
-// token is one of a service account, for the aggregator.
+// token returns a token of a service account, for the aggregator.
 func (i *installed) token(ctx context.Context, account string) (string, error) {
 	out, err := i.Kubectl(ctx, "--namespace", home, "create", "token", account, "--audience", "ipwitness")
 	return strings.TrimSpace(out), err
 }
 
-// reach waits until a reader gets answers, and has l.aggregator ask as one.
+// reach waits until the aggregator answers a reader, and makes l.aggregator query it as this
+// reader.
 func (i *installed) reach() {
 	i.t.Helper()
 	ctx, cancel := i.context()
@@ -230,7 +231,7 @@ func (i *installed) reach() {
 	})
 }
 
-// live waits until both nodes report, with all that agents can do.
+// live waits until both nodes report without problems, with frames and container runtime observed.
 func (i *installed) live() {
 	i.t.Helper()
 	i.until("both nodes to be live", func() error {
@@ -247,11 +248,12 @@ func (i *installed) live() {
 	})
 }
 
-// duplicate starts pods until two of them have one address, and gives it and them.
+// duplicate starts pods until two of them have the same address. It returns the address and the two
+// pods.
 func (i *installed) duplicate(name string) (addr string, pods []pod) {
 	i.t.Helper()
-	// Nodes give out the same addresses in order, but have begun with other pods, and one
-	// whose sandbox is made a second time has another address.
+	// Nodes allocate the same addresses in order, but not from the same first one, and a pod whose
+	// sandbox is recreated changes its address.
 	of := map[string][]pod{}
 	for replicas := 8; replicas <= 32; replicas += 8 {
 		i.deploy(name, replicas)
@@ -267,8 +269,8 @@ func (i *installed) duplicate(name string) (addr string, pods []pod) {
 	return "", nil
 }
 
-// A cluster that knows the operators takes all objects of the chart, whatever the
-// values are, and of the manifests.
+// A cluster with the operators accepts all objects of the chart, for all values, and of the
+// manifests.
 func TestObjectsAreValid(t *testing.T) {
 	l := newLab(t, "valid")
 	ctx, cancel := l.context()
@@ -336,8 +338,8 @@ func TestObjectsAreValid(t *testing.T) {
 	})
 }
 
-// kustomization is a directory with one that has an overlay as its resource, and what
-// else is given; %s is where the manifests are.
+// kustomization returns a directory with a kustomization that uses an overlay as its resource, and
+// the given text; %s stands for the path of the manifests.
 func kustomization(t *testing.T, more string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -352,7 +354,7 @@ func kustomization(t *testing.T, more string) (dir string) {
 	return dir
 }
 
-// As it is by default: TLS by Helm, tokens reviewed by Kubernetes, no volume.
+// The defaults: certificates generated by Helm, tokens reviewed by Kubernetes, and no volume.
 func TestHelmChart(t *testing.T) {
 	i := newInstalled(t, "charted")
 	begin := time.Now()
@@ -402,7 +404,7 @@ func TestHelmChart(t *testing.T) {
 	t.Run("agents replaced", func(t *testing.T) {
 		var second string
 		away := i.without(func() {
-			i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods begin to be replaced
+			i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods are being replaced
 			second, _ = i.duplicate("db")
 			i.rollout()
 		})
@@ -419,9 +421,9 @@ func TestHelmChart(t *testing.T) {
 	i.uninstall()
 }
 
-// wantMounts looks whether agents see in their pods what comes and goes on nodes, and
-// hold nothing back: a directory of IPAM that is deleted and made again, the network
-// namespaces of pods that end.
+// wantMounts checks that agents see in their pods the changes of nodes, and do not keep deleted
+// mounts alive: an IPAM directory that is deleted and created again, and the network namespaces of
+// pods that end.
 func (i *installed) wantMounts(t *testing.T) {
 	node := i.Nodes[0]
 	if err := node.Forget(); err != nil {
@@ -436,7 +438,7 @@ func (i *installed) wantMounts(t *testing.T) {
 		}
 		return err
 	})
-	// It begins again, in a directory that is another one: with addresses that are in use.
+	// host-local starts again in a new directory, and allocates addresses that are in use.
 	p := i.run("again", node.Name, "")
 	i.until("the record of "+p.Name+" in the new directory", func() error {
 		var m ipwitnessv1.ListPoolsResponse
@@ -460,7 +462,7 @@ func (i *installed) wantMounts(t *testing.T) {
 	})
 }
 
-// wantOnlyMeantNodes looks whether a node is missed on which the DaemonSet has no pod.
+// wantOnlyMeantNodes checks whether a node without a pod of the DaemonSet is reported as missing.
 func (i *installed) wantOnlyMeantNodes(t *testing.T) {
 	i.upgrade(`agent.nodeSelector.kubernetes\.io/hostname=` + i.Nodes[0].Name)
 	i.until("nobody to miss the node that has no agent any more", func() error {
@@ -476,7 +478,7 @@ func (i *installed) wantOnlyMeantNodes(t *testing.T) {
 	})
 }
 
-// agents are their pods.
+// agents returns the pods of the agents.
 func (i *installed) agents() []pod {
 	i.t.Helper()
 	agents := *i.lab
@@ -484,7 +486,7 @@ func (i *installed) agents() []pod {
 	return agents.pods("app.kubernetes.io/component=agent")
 }
 
-// memory is what the cgroup of a pod has in use, which is what its limit counts.
+// memory returns the memory usage of a pod's cgroup, to which the limit applies.
 func (i *installed) memory(p pod) string {
 	for _, file := range []string{"/sys/fs/cgroup/memory/**/memory.usage_in_bytes", "/sys/fs/cgroup/**/memory.current"} {
 		root, name := filepath.Split(file)
@@ -505,8 +507,8 @@ func (i *installed) memory(p pod) string {
 	return "no memory cgroup"
 }
 
-// uninstall does that, and looks whether all has gone that is of the release. What
-// else it left is seen when the test ends.
+// uninstall uninstalls the release, and checks that all its objects are gone. The end of the test
+// checks the rest.
 func (i *installed) uninstall() {
 	i.t.Helper()
 	i.mustHelm("uninstall", "ipwitness", "--wait")
@@ -526,8 +528,8 @@ func (i *installed) uninstalled() {
 	})
 }
 
-// wantRenewal looks whether certificates are made anew when it is time, and only then,
-// and whether nobody is cut off meanwhile.
+// wantRenewal checks that certificates are renewed when they are due, and only then, without
+// interrupting connections.
 func (i *installed) wantRenewal(t *testing.T) {
 	ca := func() string {
 		return i.kube("--namespace", home, "get", "configmap", "ipwitness-ca", "--output", `jsonpath={.data.ca\.crt}`)
@@ -559,7 +561,7 @@ func (i *installed) wantRenewal(t *testing.T) {
 	i.live()
 }
 
-// rollout waits until all pods are what the objects say, and ready.
+// rollout waits until all pods match their objects and are ready.
 func (i *installed) rollout() {
 	i.t.Helper()
 	i.kube("--namespace", home, "rollout", "status", "daemonset/ipwitness-agent", "--timeout=2m")
@@ -574,20 +576,20 @@ func (i *installed) upgradeArgs(values ...string) []string {
 	return args
 }
 
-// upgrade changes values, and waits until pods are as they say.
+// upgrade changes values, and waits until the pods match them.
 func (i *installed) upgrade(values ...string) {
 	i.t.Helper()
 	i.mustHelm(i.upgradeArgs(values...)...)
 	i.rollout()
 }
 
-// certificate is that of the aggregator.
+// certificate returns the certificate of the aggregator.
 func (i *installed) certificate() string {
 	return i.kube("--namespace", home, "get", "secret", "ipwitness-tls", "--output", `jsonpath={.data.tls\.crt}`)
 }
 
-// without gives for how long at most, while something was done and until it is all
-// right again, the API did not answer, or did not hear both nodes.
+// without returns the longest time, from the start of do until everything works again, during which
+// the API did not answer or did not have both nodes connected.
 func (i *installed) without(do func()) (longest time.Duration) {
 	i.t.Helper()
 	done, over := make(chan struct{}), make(chan struct{})
@@ -629,7 +631,7 @@ func (i *installed) without(do func()) (longest time.Duration) {
 	return longest.Round(10 * time.Millisecond)
 }
 
-// wantRights looks whether accounts have the rights that they need, and no more.
+// wantRights checks that accounts have the rights that they need, and no others.
 func (i *installed) wantRights(t *testing.T, p pod) {
 	can := func(account string) []string {
 		lines := strings.Split(i.kube("auth", "can-i", "--list", "--no-headers", "--as", "system:serviceaccount:"+home+":"+account,
@@ -685,7 +687,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		}
 	}
 
-	// They suffice: nothing is missing, and what was found is told as an Event.
+	// The rights are sufficient: there are no problems, and Events are written.
 	i.until("no problem with the Kubernetes API", func() error {
 		metrics, err := i.aggregator.Text(t.Context(), "/metrics")
 		if err != nil {
@@ -706,7 +708,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 	})
 }
 
-// wantPeople looks what people may: nothing, read, acknowledge.
+// wantPeople checks the rights of users: none, read, and acknowledge.
 func (i *installed) wantPeople(t *testing.T, addr string) {
 	ctx, cancel := i.context()
 	defer cancel()
@@ -734,7 +736,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		return code
 	}
 	stranger, operator := account("stranger", ""), account("operator", "ipwitness-operator")
-	i.until("the rights of an operator", func() error { // that were just given
+	i.until("the rights of an operator", func() error { // which were granted just before
 		code, err := operator.Status(ctx, "/v1/owners")
 		if err == nil && code != http.StatusOK {
 			err = fmt.Errorf("got %d", code)
@@ -762,7 +764,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		}
 	}
 
-	// The Role is what ipwitness -P needs.
+	// The Role has the rights that ipwitness -P needs.
 	i.kube("--namespace", home, "create", "serviceaccount", "friend")
 	friend, err := i.ServiceAccount(ctx, home, "friend")
 	if err != nil {
@@ -786,7 +788,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 	})
 }
 
-// must is the aggregator as who has a token asks it.
+// must returns the aggregator for queries with a token.
 func (i *installed) must(t *testing.T, token string) *netlab.Program {
 	t.Helper()
 	p, err := i.as(token)
@@ -796,7 +798,7 @@ func (i *installed) must(t *testing.T, token string) *netlab.Program {
 	return p
 }
 
-// What was acknowledged is so after an upgrade, and what happens meanwhile is told.
+// An acknowledgement survives an upgrade, and changes during the upgrade are reported.
 func TestHelmUpgradeWithVolume(t *testing.T) {
 	i := newInstalled(t, "volume")
 	node := i.Nodes[0]
@@ -839,7 +841,7 @@ spec:
 	t.Logf("Recreate: the API did not know both nodes for %s at the longest", away)
 	var second string
 	away = i.without(func() {
-		i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods begin to be replaced
+		i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods are being replaced
 		second, _ = i.duplicate("db")
 		i.rollout()
 	})
@@ -852,7 +854,7 @@ spec:
 	i.kube("delete", "persistentvolume", "volume", "--timeout=2m")
 }
 
-// With certificates that agents show, too: such as are there, and Helm's.
+// Agents present certificates too, both existing ones and those generated by Helm.
 func TestHelmMutualTLS(t *testing.T) {
 	i := newInstalled(t, "mutual")
 	i.kube("create", "namespace", home)
@@ -863,14 +865,15 @@ func TestHelmMutualTLS(t *testing.T) {
 	i.uninstalled()
 }
 
-// mutual installs, has the agents show certificates and then none, and uninstalls.
+// mutual installs the chart, makes the agents present certificates and then none, and uninstalls
+// it.
 func (i *installed) mutual(mode string) {
 	i.t.Helper()
-	// The aggregator has ids as OpenShift gives them: they are nobody's in the image.
+	// The aggregator runs with IDs as OpenShift assigns them, which belong to no user in the image.
 	i.install("tls.mode="+mode, "tls.mutual=true", "aggregator.podSecurityContext.runAsUser=1000650000,aggregator.podSecurityContext.runAsGroup=0,aggregator.podSecurityContext.fsGroup=1000650000")
 	i.rollout()
 	i.live()
-	// Who shows none is not listened to, and runs on.
+	// An agent without a certificate is refused, and continues to run.
 	i.mustHelm(i.upgradeArgs("agent.extraArgs={--tls-cert=,--tls-key=}")...)
 	i.until("an agent to be told to show a certificate", func() error {
 		out := i.tryKube("--namespace", home, "logs", "--selector", "app.kubernetes.io/component=agent", "--tail=-1")
@@ -882,7 +885,7 @@ func (i *installed) mutual(mode string) {
 	i.mustHelm("uninstall", "ipwitness", "--wait")
 }
 
-// A namespace in which no agent may run is told before anything is made.
+// Helm refuses a namespace in which agents cannot run before it creates any object.
 func TestHelmRefusesRestrictedNamespace(t *testing.T) {
 	i := newInstalled(t, "restricted")
 	i.kube("create", "namespace", home)
@@ -893,7 +896,7 @@ func TestHelmRefusesRestrictedNamespace(t *testing.T) {
 	}
 }
 
-// Without Helm: kubectl, and certificates by openssl.
+// Installation without Helm: kubectl, and certificates by openssl.
 func TestManifests(t *testing.T) {
 	i := newInstalled(t, "plain")
 	i.kube("apply", "--filename", manifests+"/base/namespace.yaml")
@@ -910,8 +913,8 @@ func TestManifests(t *testing.T) {
 	i.awaitHolders(addr, pods...)
 	t.Run("rights", func(t *testing.T) { i.wantRights(t, pods[0]) })
 
-	// Other certificates: agents and people know the new authority before it is used,
-	// and nothing is restarted.
+	// Replace the certificates: agents and users trust the new CA before it is used, and nothing is
+	// restarted.
 	i.certificates()
 	old := i.aggregator
 	i.until("the new certificate", func() error {
@@ -925,7 +928,7 @@ func TestManifests(t *testing.T) {
 	i.kube("delete", "--kustomize", dir, "--timeout=2m")
 }
 
-// certificates runs the script that people run.
+// certificates runs the script that docs recommend.
 func (i *installed) certificates(env ...string) {
 	i.t.Helper()
 	cmd := i.Command(manifests + "/certificates.sh")
@@ -936,12 +939,12 @@ func (i *installed) certificates(env ...string) {
 	}
 }
 
-// Every command of docs/install-kubernetes.md works, in its order.
+// Every command of docs/install-kubernetes.md works, in the order of the page.
 func TestInstallGuide(t *testing.T) {
 	i := newInstalled(t, "guide")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	// What the chart names is there, as if it were pulled.
+	// Make the image of the chart available as if it had been pulled.
 	values, err := i.helm("show", "chart", chart)
 	if err != nil {
 		t.Fatal(err)
@@ -957,7 +960,7 @@ func TestInstallGuide(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// They are run where the repository is, and write beside it.
+	// The commands expect the repository in the working directory, and write files there.
 	work := t.TempDir()
 	if err := os.Symlink(filepath.Dir(manifests), filepath.Join(work, "deploy")); err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Many pods are in so many namespaces, and so many on each node.
+// Many pods are spread over manyNamespaces namespaces, with a fixed number on each node.
 const (
 	manyNamespaces = 40
 	podsOfNode     = 110
@@ -35,8 +35,8 @@ func manyNode(i int) string {
 	return fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i/250, i%250)
 }
 
-// Pod is the i-th of many pods, as those of Deployments are in a cluster with sidecars: some 7 kB
-// of JSON, half of it managed fields.
+// Pod returns the i-th pod. It resembles a pod of a Deployment with sidecars: about 7 kB of JSON,
+// half of it managed fields.
 func Pod(i int) *corev1.Pod {
 	deployment, hash := fmt.Sprintf("service-%03d", i%300), fmt.Sprintf("%010x", 0x7d4b9c6f5d+i%300)
 	yes, seconds := true, int64(30)
@@ -113,8 +113,8 @@ func Pod(i int) *corev1.Pod {
 	return pod
 }
 
-// Fill makes the first pods of Pod, and nodes for them, which nobody is at: in a
-// cluster with controllers, they would clean up.
+// Fill creates the first pods of Pod, and Node objects without machines. In a cluster with
+// controllers these would be deleted.
 func (c *Cluster) Fill(ctx context.Context, pods int) error {
 	client, err := c.client()
 	if err != nil {
@@ -129,7 +129,7 @@ func (c *Cluster) Fill(ctx context.Context, pods int) error {
 		if err != nil {
 			return err
 		}
-		// The service account that a pod has: without it, none can be made.
+		// Pods cannot be created before their default service account exists.
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}
 		if err := post("namespaces/"+namespace+"/serviceaccounts", account); err != nil {
 			return err
@@ -175,7 +175,7 @@ func (c *Cluster) Fill(ctx context.Context, pods int) error {
 	return faults.joined()
 }
 
-// faults are what went wrong in several goroutines.
+// faults collects the errors of several goroutines.
 type faults struct {
 	mu  sync.Mutex
 	all []error
@@ -201,7 +201,7 @@ func (f *faults) joined() error {
 	return errors.Join(f.all...)
 }
 
-// client is an administrator, for more than kubectl is quick enough for.
+// client is a client for an administrator, because kubectl is too slow here.
 type client struct{ *http.Client }
 
 func (c *Cluster) client() (*client, error) {
@@ -224,7 +224,7 @@ func (c *Cluster) client() (*client, error) {
 	}}}, nil
 }
 
-// send asks for a change.
+// send requests a change.
 func (c *client) send(ctx context.Context, method, path, content string, object any) error {
 	body, err := json.Marshal(object)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-// aggregatorPods is an aggregator that runs as a pod of node1, and an account for a
-// person, with the rights of a Role. It has room for more fields of the pod, and for
-// what the port speaks.
+// aggregatorPods is a manifest of an aggregator that runs as a pod on node1, and of a user account
+// with the rights of a Role. It has placeholders for further fields of the pod, for flags and for
+// the protocol of the port.
 const aggregatorPods = `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: ipwitness}
@@ -59,13 +59,13 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: person}
 subjects: [{kind: ServiceAccount, name: person, namespace: %[4]s}]
 `
 
-// person asks an aggregator with -P, on the machine of the control plane, which has none.
+// person queries an aggregator with -P, on the control plane's machine, which runs no aggregator.
 type person struct {
 	*lab
 	kubeconfig string
 }
 
-// deployAggregator makes an aggregator, and the account of a person.
+// deployAggregator creates an aggregator and a user account.
 func (l *lab) deployAggregator(fields, flags, scheme string) person {
 	l.t.Helper()
 	l.apply(fmt.Sprintf(aggregatorPods, containerd.Image, filepath.Base(binary), filepath.Dir(binary), l.namespace, fields, flags, Address, scheme))
@@ -86,7 +86,7 @@ func (p person) command(args ...string) *exec.Cmd {
 
 func (p person) ask(args ...string) (string, error) { return p.Output(p.command(args...)) }
 
-// right is a rule of a Role, in JSON, and how its lack is called.
+// right is a rule of a Role, in JSON, and the words of the error if it is missing.
 type right struct{ rule, lack string }
 
 var (
@@ -97,8 +97,8 @@ var (
 	getToken    = right{`{"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["ipwitness-reader"], "verbs": ["create"]}`, "create serviceaccounts/token"}
 )
 
-// needs gives the person one right after the other, wants to hear each time that the
-// next one is missing, and gets an answer with all of them.
+// needs grants the rights one after the other. Each time, the error must name the next missing
+// right, and with all of them there must be an answer.
 func (p person) needs(rights ...right) {
 	p.t.Helper()
 	var rules []string
@@ -122,8 +122,7 @@ func (p person) needs(rights ...right) {
 	})
 }
 
-// -P needs a kubeconfig and three rights, and nothing between the person and the
-// API server.
+// -P needs a kubeconfig and three rights, and no connection except to the API server.
 func TestPeopleAskThroughThePortForward(t *testing.T) {
 	l := newLab(t, "forward")
 	p := l.deployAggregator("", ", --kubeconfig=off", "HTTP")
@@ -133,7 +132,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 		t.Errorf("without a namespace: got %q and %v, want what is missing in the usual one", out, err)
 	}
 
-	// An agent reports to the pod, and the person sees what it has.
+	// An agent reports to the pod, and the user sees its owners.
 	watch := p.command("owners", "--namespace", l.namespace, "--watch")
 	var told, noticed netlab.Log
 	watch.Stdout, watch.Stderr = &told, &noticed
@@ -179,7 +178,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 		t.Errorf("got %q and error %v, want no local port of ipwitness", out, err)
 	}
 
-	// The pod goes away: the watch goes on with the next one.
+	// The pod is deleted, and the watch continues with its replacement.
 	agent.Kill()
 	l.in("delete", "pod", first.Name)
 	second := l.readyAggregator(first.Name)
@@ -193,7 +192,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 	l.until("the watch to show the next pod", shown(second))
 }
 
-// With TLS the aggregator proves who it is, and the Kubernetes API says who asks.
+// With TLS the aggregator authenticates itself, and the Kubernetes API authenticates the user.
 func TestPeopleAskByTLSThroughThePortForward(t *testing.T) {
 	l := newLab(t, "forward-tls")
 	dir := t.TempDir()
@@ -218,14 +217,14 @@ func TestPeopleAskByTLSThroughThePortForward(t *testing.T) {
 		l.kube("create", "clusterrolebinding", name, "--clusterrole", role, "--serviceaccount", l.namespace+":"+account)
 		t.Cleanup(func() { l.kube("delete", "clusterrolebinding", name) })
 	}
-	// The pods' network has no way to the API server, so the pod is on the node's.
+	// The pod network has no route to the API server, so the pod uses the node's network.
 	p := l.deployAggregator("hostNetwork: true\n      serviceAccountName: aggregator",
 		", --tls-cert=/certificate/tls.crt, --tls-key=/certificate/tls.key, --token-review", "HTTPS")
 	l.readyAggregator("")
 
 	p.needs(seeServices, readCA, seePods, reachPods, getToken)
 
-	// The token is that of the account for people, which may no more than read nodes.
+	// The token belongs to the user's account, which has only the right to list nodes.
 	if out, err := p.ask("owners", "-n", l.namespace); err == nil || !strings.Contains(err.Error(), "system:serviceaccount:forward-tls:ipwitness-reader may not") {
 		t.Errorf("got %q and error %v, want that the account may not", out, err)
 	}
@@ -245,8 +244,7 @@ func TestPeopleAskByTLSThroughThePortForward(t *testing.T) {
 	}
 }
 
-// readyAggregator waits for the pod of the aggregator that is ready, and is another
-// one than is named.
+// readyAggregator waits for a ready pod of the aggregator other than the named one.
 func (l *lab) readyAggregator(not string) (got pod) {
 	l.t.Helper()
 	l.until("the aggregator's pod", func() error {

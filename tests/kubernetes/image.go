@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// Image gives the archive that `make image` made, and how it is called:
+// Image returns the path of the archive from `make image` and the name of the image. The path is
 // IPWITNESS_IMAGE, or bin/ipwitness-image.tar beside bin/kubernetes.
 func Image() (archive, name string, err error) {
 	if archive = os.Getenv("IPWITNESS_IMAGE"); archive == "" {
@@ -42,8 +42,8 @@ func Image() (archive, name string, err error) {
 	}
 }
 
-// ImportImage has the runtimes of all nodes know the image of ipwitness, also under
-// other names, and gives its name.
+// ImportImage imports the image of ipwitness into the runtimes of all nodes, also under other
+// names, and returns its name.
 func (c *Cluster) ImportImage(ctx context.Context, also ...string) (name string, err error) {
 	archive, name, err := Image()
 	if err != nil {

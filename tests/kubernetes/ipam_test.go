@@ -14,9 +14,9 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
-// withoutHostLocal has agents see nothing of host-local, as where another IPAM gives
-// the pods their addresses: here the kubelets' own network plays that of Calico or
-// whereabouts, and their objects say what those would.
+// withoutHostLocal hides host-local from the agents, as if another IPAM allocated the addresses of
+// pods. The kubelets' own network takes the part of Calico or whereabouts, and the test writes the
+// objects that these would write.
 func (l *lab) withoutHostLocal() {
 	l.t.Helper()
 	l.agent = filepath.Join(l.t.TempDir(), "agent")
@@ -32,7 +32,7 @@ exec unshare --mount --propagation slave sh -ec '
 	}
 }
 
-// define has the API server know the custom resources of an IPAM while the test lasts.
+// define applies the custom resource definitions of an IPAM for the duration of the test.
 func (l *lab) define(ipam string) {
 	l.t.Helper()
 	ctx, cancel := l.context()
@@ -49,18 +49,17 @@ func (l *lab) define(ipam string) {
 	}
 }
 
-// gateway is what the bridge of each kubelet's network has: with Calico or whereabouts
-// there would be none.
+// gateway is the bridge address of each kubelet's network. Calico and whereabouts would have none.
 const gateway = "10.244.0.1"
 
-// findings are those that the aggregator has now, each KIND ADDRESS.
+// findings returns the current findings of the aggregator, also as KIND ADDRESS.
 func (l *lab) findings() (texts []string, all []*ipwitnessv1.Finding, err error) {
 	var m ipwitnessv1.ListFindingsResponse
 	if err := l.aggregator.Get(l.t.Context(), "/v1/findings", &m); err != nil {
 		return nil, nil, err
 	}
 	for _, f := range m.GetFindings() {
-		// The networks of the kubelets do overlap: that is how duplicates come about here.
+		// The networks of the kubelets do overlap: this is the cause of the duplicates here.
 		if f.GetAddress() != gateway && f.GetKind() != "pod-cidr-overlap" {
 			texts = append(texts, strings.TrimSpace(f.GetKind()+" "+f.GetAddress()))
 			all = append(all, f)
@@ -69,7 +68,7 @@ func (l *lab) findings() (texts []string, all []*ipwitnessv1.Finding, err error)
 	return texts, all, nil
 }
 
-// awaitFindings waits until there are exactly these findings.
+// awaitFindings waits until the findings are exactly these.
 func (l *lab) awaitFindings(want ...string) (all []*ipwitnessv1.Finding) {
 	l.t.Helper()
 	slices.Sort(want)
@@ -84,8 +83,8 @@ func (l *lab) awaitFindings(want ...string) (all []*ipwitnessv1.Finding) {
 	return all
 }
 
-// awaitFinding waits until there is exactly this finding, and its summary names all that
-// it should: it may be made before all of that is known.
+// awaitFinding waits until there is exactly this finding and its summary contains the names, which
+// may be added later.
 func (l *lab) awaitFinding(want string, names ...string) (f *ipwitnessv1.Finding) {
 	l.t.Helper()
 	l.until("what "+want+" says", func() error {
@@ -100,7 +99,7 @@ func (l *lab) awaitFinding(want string, names ...string) (f *ipwitnessv1.Finding
 	return f
 }
 
-// audited waits until a pool is known, with so many allocations.
+// audited waits until a pool is known with a number of allocations.
 func (l *lab) audited(pool string, allocations uint64) {
 	l.t.Helper()
 	l.until(fmt.Sprintf("pool %s with %d allocations", pool, allocations), func() error {
@@ -117,7 +116,7 @@ func (l *lab) audited(pool string, allocations uint64) {
 	})
 }
 
-// plan runs what `ipwitness audit --fix-plan` prints for where kubectl works.
+// plan runs the output of `ipwitness audit --fix-plan` for a machine with kubectl.
 func (l *lab) plan() string {
 	l.t.Helper()
 	script, err := l.Stdout(l.Command(binary, "audit", "--fix-plan"))
@@ -128,7 +127,7 @@ func (l *lab) plan() string {
 	if err := os.WriteFile(filepath.Join(dir, "plan.sh"), []byte(script), 0o600); err != nil {
 		l.t.Fatal(err)
 	}
-	// kubectl as the test has it: with a kubeconfig, and in the cluster's network.
+	// The test's kubectl, with its kubeconfig and in the cluster's network.
 	kubectl := l.KubectlCommand()
 	at := slices.Index(kubectl.Args, filepath.Join(l.programs, "kubectl"))
 	if at < 0 {
@@ -141,7 +140,7 @@ func (l *lab) plan() string {
 	if err := os.WriteFile(filepath.Join(dir, "kubectl"), []byte("#!/bin/sh\nexec "+strings.Join(quoted, " ")+" \"$@\"\n"), 0o700); err != nil {
 		l.t.Fatal(err)
 	}
-	for range 2 { // it can run twice
+	for range 2 { // the plan is idempotent
 		cmd := l.Command("sh", filepath.Join(dir, "plan.sh"), "cluster")
 		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
 		out, err := l.Output(cmd)
@@ -153,8 +152,8 @@ func (l *lab) plan() string {
 	return script
 }
 
-// block is Calico's IPAMBlock of the first 64 addresses of the pods' network, with what
-// it has for pods: each booked for a node. It has the address of a tunnel, too.
+// block returns Calico's IPAMBlock of the first 64 addresses of the pod network. It contains
+// allocations for pods, each with a node, and the address of a tunnel.
 func block(affinity string, booked map[string]calicoBooking) string {
 	allocations, attributes := make([]*int, 64), []map[string]any{}
 	var unallocated []int
@@ -192,9 +191,9 @@ func block(affinity string, booked map[string]calicoBooking) string {
 
 type calicoBooking struct{ node, namespace, pod, sandbox string }
 
-// Calico's issue 12257: a node made from a template has the template's name in
-// /var/lib/calico/nodename, so that its first pod is booked for another node. The
-// garbage collector finds no such pod there, frees the address, and it is given away.
+// Calico's issue 12257: a node created from a template has the template's name in
+// /var/lib/calico/nodename, so its first pod is allocated for another node. The garbage collector
+// does not find the pod on that node and frees the address, which is then allocated again.
 func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 	l := newLab(t, "calico")
 	l.define("calico")
@@ -228,12 +227,12 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 	}
 	l.described("AddressBookedElsewhere", "pod", "first", first.Address)
 
-	// The garbage collector.
+	// Calico's garbage collector frees the address.
 	l.apply(block("node2", nil))
 	l.awaitFindings("in-use-unallocated " + first.Address)
 
-	// The next pod.
-	for _, n := range l.Nodes { // not the directory that the agents have another one over
+	// The next pod gets the same address.
+	for _, n := range l.Nodes { // not the directory that is hidden from the agents
 		if err := n.forget("/var/lib/cni/networks/pods"); err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +262,7 @@ func (l *lab) awaitCause(addr, cause string) {
 	})
 }
 
-// ippool is whereabouts' pool for five addresses, with what it has given.
+// ippool returns an IPPool of whereabouts for five addresses, with its allocations.
 func ippool(allocations map[string]map[string]string) string {
 	text, _ := json.Marshal(map[string]any{
 		"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "IPPool", "metadata": map[string]any{"name": "10.244.0.0-29", "namespace": "kube-system"},
@@ -301,7 +300,7 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 	for _, p := range []pod{a, b} {
 		book(p.Address, p.Name, l.sandbox(p, "").ID)
 	}
-	// What a node had that crashed.
+	// The allocations of a node that crashed.
 	var lost []string
 	for i := 2; i <= 6; i++ {
 		if addr := fmt.Sprintf("10.244.0.%d", i); reserved[addr] == "" {
@@ -348,7 +347,7 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 		t.Errorf("reservations: got %q, want %q", left, living)
 	}
 
-	// The reverse: a reservation is lost while its pod lives.
+	// The reverse: an allocation is lost while its pod runs.
 	offset := fmt.Sprint(netip.MustParseAddr(a.Address).As4()[3])
 	l.kube("--namespace", "kube-system", "patch", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29", "--type=json",
 		"--patch", fmt.Sprintf(`[{"op": "remove", "path": "/spec/allocations/%s"}]`, offset))
@@ -360,7 +359,7 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 		t.Errorf("allocations: got %q, want %q, as they were", got, alive)
 	}
 
-	// And all of them, with the pool.
+	// All allocations are lost, with the pool.
 	l.kube("--namespace", "kube-system", "delete", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29")
 	l.kube("--namespace", "kube-system", "delete", "overlappingrangeipreservations.whereabouts.cni.cncf.io", "--all")
 	l.awaitFindings("in-use-unallocated "+a.Address, "in-use-unallocated "+b.Address, "ipam-state-lost")

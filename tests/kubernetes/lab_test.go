@@ -20,20 +20,21 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
-// patience is how long a condition may take. It is no budget.
+// patience is the longest time that a test waits for a condition. It is not a performance budget.
 const patience = 2 * time.Minute
 
-// gate is set where a cluster is wanted: make test-cluster.
+// gate is set if tests with a cluster should run: make test-cluster.
 const gate = "IPWITNESS_CLUSTER_TESTS"
 
-// binary is ipwitness: IPWITNESS_BIN (a race build, say), or built once for all tests.
+// binary is the path of ipwitness: IPWITNESS_BIN (for example a race build), or one built once for
+// all tests.
 var binary = os.Getenv("IPWITNESS_BIN")
 
-// one is the cluster that all tests share, from the first one on that wants it.
+// one is the cluster that all tests share. The first test that needs it starts it.
 var one struct {
 	once    sync.Once
 	cluster *Cluster
-	// kubeconfig has the rights of an aggregator.
+	// kubeconfig is a kubeconfig with the rights of an aggregator.
 	kubeconfig string
 	took       time.Duration
 	err        error
@@ -64,7 +65,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// needCluster skips where none is wanted.
+// needCluster skips the test unless gate is set.
 func needCluster(t *testing.T) {
 	t.Helper()
 	if os.Getenv(gate) == "" {
@@ -75,8 +76,8 @@ func needCluster(t *testing.T) {
 	}
 }
 
-// lab is the shared cluster, as one test sees it: in a namespace of its own, with
-// an aggregator and agents of its own.
+// lab is the view that one test has of the shared cluster: its own namespace, aggregator and
+// agents.
 type lab struct {
 	*Cluster
 	t          *testing.T
@@ -85,12 +86,12 @@ type lab struct {
 
 	aggregator *netlab.Program
 	agents     map[string]*netlab.Program // by node
-	// agent is the program of the agents.
+	// agent is the program that runs as the agents.
 	agent string
 }
 
-// newLab waits for the cluster, and makes a namespace in it. Tests that have one
-// do not run at the same time: they share the nodes.
+// newLab waits for the cluster, and creates a namespace in it. Tests with a lab do not run in
+// parallel, because they share the nodes.
 func newLab(t *testing.T, namespace string) *lab {
 	t.Helper()
 	needCluster(t)
@@ -112,33 +113,33 @@ func newLab(t *testing.T, namespace string) *lab {
 	l := &lab{Cluster: one.cluster, t: t, namespace: namespace, kubeconfig: one.kubeconfig, agents: map[string]*netlab.Program{}, agent: binary}
 	t.Logf("the cluster was ready after %s", one.took.Round(10*time.Millisecond))
 	for _, n := range l.Nodes {
-		if err := n.Forget(); err != nil { // so that each test has the same addresses
+		if err := n.Forget(); err != nil { // so that each test gets the same addresses
 			t.Fatal(err)
 		}
 	}
-	l.kube("wait", "--for=delete", "namespace/"+l.namespace, "--timeout=2m") // under -count
+	l.kube("wait", "--for=delete", "namespace/"+l.namespace, "--timeout=2m") // with -count, a previous run may still be deleting it
 	l.kube("create", "namespace", l.namespace)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("pods, and the cluster said:\n%s\n%s", l.tryKube("get", "pods", "--all-namespaces", "--output", "wide"), l.Logs())
 		}
-		// Nothing of it may hold an address in the next test. The rest of the
-		// namespace may take its time.
+		// No pod may hold an address in the next test, so wait for their deletion. The rest of the
+		// namespace may take longer.
 		out := l.tryKube("--namespace", l.namespace, "delete", "deployment,pod", "--all", "--cascade=foreground", "--timeout=2m")
 		if strings.Contains(out, "rror") {
 			t.Errorf("delete pods: %s", out)
 		}
 		l.kube("delete", "namespace", l.namespace, "--wait=false")
-		// Nor may its Events explain anything there, nor those of its nodes.
+		// Events of this test, also those of its nodes, must not appear in the next test.
 		for _, namespace := range []string{l.namespace, "default"} {
 			l.kube("delete", "--raw", "/api/v1/namespaces/"+namespace+"/events")
 		}
 	})
-	l.in("wait", "--for=create", "serviceaccount/default", "--timeout=2m") // no pod without it
+	l.in("wait", "--for=create", "serviceaccount/default", "--timeout=2m") // pods need it
 	return l
 }
 
-// context is for what must not take for ever; it lasts into the clean-up.
+// context returns a context with a time limit. It is also valid during clean-up.
 func (l *lab) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(l.t.Context()), patience)
 }
@@ -155,7 +156,7 @@ func (l *lab) kube(args ...string) string {
 	return out
 }
 
-// tryKube runs kubectl, and gives its error as a text.
+// tryKube runs kubectl, and returns errors as text.
 func (l *lab) tryKube(args ...string) string {
 	ctx, cancel := l.context()
 	defer cancel()
@@ -172,7 +173,7 @@ func (l *lab) in(args ...string) string {
 	return l.kube(append([]string{"--namespace", l.namespace}, args...)...)
 }
 
-// apply makes what a manifest describes, in the test's namespace.
+// apply applies a manifest in the test's namespace.
 func (l *lab) apply(manifest string) {
 	l.t.Helper()
 	ctx, cancel := l.context()
@@ -182,8 +183,7 @@ func (l *lab) apply(manifest string) {
 	}
 }
 
-// deploy makes a Deployment whose pods are spread over the nodes, and waits until
-// they run.
+// deploy creates a Deployment whose pods are spread over the nodes, and waits until they run.
 func (l *lab) deploy(name string, replicas int) {
 	l.t.Helper()
 	l.apply(fmt.Sprintf(`apiVersion: apps/v1
@@ -203,8 +203,8 @@ spec:
 	l.in("rollout", "status", "deployment/"+name, "--timeout=2m")
 }
 
-// run makes a pod on a node, and waits until it runs. It has the labels and the
-// further fields of its spec that are given, each in the syntax of JSON.
+// run creates a pod on a node, and waits until it runs. Its labels and further fields of its spec
+// are given in JSON syntax.
 func (l *lab) run(name, node, labels string, fields ...string) pod {
 	l.t.Helper()
 	spec := strings.Join(append([]string{fmt.Sprintf(`"nodeName": %q, "terminationGracePeriodSeconds": 1`, node)}, fields...), ", ")
@@ -214,7 +214,7 @@ func (l *lab) run(name, node, labels string, fields ...string) pod {
 	return l.pod(name)
 }
 
-// pod gives one pod of the test's namespace.
+// pod returns one pod of the test's namespace.
 func (l *lab) pod(name string) pod {
 	l.t.Helper()
 	for _, p := range l.pods("") {
@@ -226,7 +226,7 @@ func (l *lab) pod(name string) pod {
 	return pod{}
 }
 
-// node gives a node by its name.
+// node returns a node by its name.
 func (l *lab) node(name string) *Node {
 	l.t.Helper()
 	for _, n := range l.Nodes {
@@ -238,7 +238,7 @@ func (l *lab) node(name string) *Node {
 	return nil
 }
 
-// sandbox waits until a pod has one sandbox, which is not the one given.
+// sandbox waits until a pod has exactly one sandbox, other than the given one.
 func (l *lab) sandbox(p pod, not string) (got Sandbox) {
 	l.t.Helper()
 	ctx, cancel := l.context()
@@ -257,8 +257,8 @@ func (l *lab) sandbox(p pod, not string) (got Sandbox) {
 	return got
 }
 
-// announce has pods tell everybody that they have their address, and waits until
-// the agent has heard it. The plugin does so, too, but maybe before the agent listens.
+// announce makes pods announce their addresses, and waits until the agent has seen it. The
+// announcement of the plugin may precede the agent's observer.
 func (l *lab) announce(pods ...pod) {
 	l.t.Helper()
 	for _, p := range pods {
@@ -299,9 +299,9 @@ func (l *lab) sh(n *Node, format string, args ...any) {
 	}
 }
 
-// plant makes a true duplicate on every node, of two namespaces that are no pods,
-// and waits until it is confirmed: whatever was there a settle time before has
-// been judged, too.
+// plant creates a true duplicate of two namespaces without pods on every node, and waits until it
+// is confirmed. This proves that everything that was reported a settle time earlier has been
+// judged, too.
 func (l *lab) plant() {
 	l.t.Helper()
 	planted := func(i int) string { return fmt.Sprintf("198.51.100.%d", i+1) }
@@ -312,7 +312,8 @@ func (l *lab) plant() {
 			}
 			l.t.Cleanup(func() { l.sh(n, "ip netns del %s", name) })
 			l.sh(n, "ip link add v%s type veth peer name eth0 netns %[1]s", name)
-			// At once: with its namespace it would end later, maybe after another test began.
+			// Delete the port immediately: it would disappear some time after its namespace,
+			// perhaps during another test.
 			l.t.Cleanup(func() { l.sh(n, "ip link del v%s", name) })
 			l.sh(n, "ip link set v%s up", name)
 			l.sh(n, "ip -n %s link set eth0 up", name)
@@ -324,8 +325,8 @@ func (l *lab) plant() {
 	}
 }
 
-// wantOnlyPlanted plants, and fails where a conflict is, or ever was, confirmed,
-// but for the planted ones and those of the addresses given.
+// wantOnlyPlanted plants duplicates, and fails if any other conflict is or was confirmed, except
+// for the given addresses.
 func (l *lab) wantOnlyPlanted(addrs ...string) {
 	l.t.Helper()
 	l.plant()
@@ -336,7 +337,7 @@ func (l *lab) wantOnlyPlanted(addrs ...string) {
 	}
 }
 
-// awaitHolders waits until exactly these pods hold an address.
+// awaitHolders waits until an address is held by exactly these pods.
 func (l *lab) awaitHolders(addr string, pods ...pod) {
 	l.t.Helper()
 	var want []string
@@ -353,12 +354,12 @@ func (l *lab) awaitHolders(addr string, pods ...pod) {
 	})
 }
 
-// pod is what a test has to know of a pod of the API.
+// pod is the part of a pod in the API that tests use.
 type pod struct {
 	Name, UID, Node, Address, Phase string
 }
 
-// pods lists those of the test's namespace that a selector selects, by name.
+// pods lists the pods of the test's namespace that match a selector, sorted by name.
 func (l *lab) pods(selector string) []pod {
 	l.t.Helper()
 	var list struct {
@@ -379,8 +380,8 @@ func (l *lab) pods(selector string) []pod {
 	return pods
 }
 
-// witness starts an aggregator on the machine of the control plane, and an agent
-// on each node, and waits until they are heard from.
+// witness starts an aggregator on the control plane's machine and an agent on each node, and waits
+// until they are connected.
 func (l *lab) witness(aggregatorArgs ...string) {
 	l.t.Helper()
 	ctx, cancel := l.context()
@@ -408,7 +409,7 @@ func (l *lab) witness(aggregatorArgs ...string) {
 	})
 }
 
-// api waits until what the aggregator knows of the Kubernetes API is in a state.
+// api waits until the aggregator's connection to the Kubernetes API is in a state.
 func (l *lab) api(state ipwitnessv1.Kubernetes_State) {
 	l.t.Helper()
 	l.until(fmt.Sprintf("the Kubernetes API to be %s", state), func() error {
@@ -424,8 +425,7 @@ func (l *lab) api(state ipwitnessv1.Kubernetes_State) {
 	})
 }
 
-// startAgent starts the agent of a node, as a DaemonSet would: it sees the node's
-// processes.
+// startAgent starts the agent of a node, as in a DaemonSet: it sees the node's processes.
 func (l *lab) startAgent(n *Node, args ...string) {
 	l.t.Helper()
 	ctx, cancel := l.context()
@@ -438,8 +438,7 @@ func (l *lab) startAgent(n *Node, args ...string) {
 	l.agents[n.Name] = p
 }
 
-// killed has a program killed when the test ends, which tells what it said last
-// if it fails.
+// killed kills a program when the test ends, and logs its last output if the test failed.
 func (l *lab) killed(name string, p *netlab.Program) {
 	l.t.Cleanup(func() {
 		if l.t.Failed() {
@@ -450,7 +449,7 @@ func (l *lab) killed(name string, p *netlab.Program) {
 	})
 }
 
-// until waits for a condition: that there is no error.
+// until calls cond until it returns no error.
 func (l *lab) until(what string, cond func() error) {
 	l.t.Helper()
 	ctx, cancel := l.context()
@@ -460,7 +459,7 @@ func (l *lab) until(what string, cond func() error) {
 	}
 }
 
-// conflicts lists those of an address, resolved ones, too.
+// conflicts lists the conflicts of an address, including resolved ones.
 func (l *lab) conflicts(addr string) []*ipwitnessv1.Conflict {
 	l.t.Helper()
 	all, err := l.listConflicts(addr)
@@ -470,8 +469,8 @@ func (l *lab) conflicts(addr string) []*ipwitnessv1.Conflict {
 	return all
 }
 
-// listConflicts is conflicts for who waits: an aggregator that is replaced may cut an
-// answer off.
+// listConflicts is like conflicts, but returns errors, because an aggregator that is being replaced
+// may interrupt an answer.
 func (l *lab) listConflicts(addr string) ([]*ipwitnessv1.Conflict, error) {
 	var m ipwitnessv1.ListConflictsResponse
 	err := l.aggregator.Get(l.t.Context(), "/v1/conflicts?all=true&page_size=10000&address="+addr, &m)
@@ -484,8 +483,8 @@ func (l *lab) awaitConflict(addr string, state ipwitnessv1.Conflict_State) *ipwi
 	return l.awaitConflictSuch(addr, state, func(*ipwitnessv1.Conflict) error { return nil })
 }
 
-// awaitConflictSuch waits until the conflict of an address is in a state, and there is
-// no error with it: names, controllers and causes may come later than the state.
+// awaitConflictSuch waits until the conflict of an address is in a state and such returns no error
+// for it. Names, controllers and causes may be known later than the state.
 func (l *lab) awaitConflictSuch(addr string, state ipwitnessv1.Conflict_State, such func(*ipwitnessv1.Conflict) error) (got *ipwitnessv1.Conflict) {
 	l.t.Helper()
 	l.until(fmt.Sprintf("the conflict of %s to be %s", addr, state), func() error {
@@ -504,11 +503,11 @@ func (l *lab) awaitConflictSuch(addr string, state ipwitnessv1.Conflict_State, s
 	return got
 }
 
-// row proves what ipwitness says of a row of docs/situations.md.
+// row checks a row of docs/situations.md.
 func (l *lab) row(id, addr, rule string) {
 	l.t.Helper()
 	if l.t.Failed() {
-		return // what is wrong must not become the text
+		return // a wrong result must not update the text
 	}
 	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Said {
 		var s situations.Said
@@ -532,7 +531,7 @@ func (l *lab) row(id, addr, rule string) {
 	})
 }
 
-// listHolders gives NODE/NAMESPACE/NAME/UID of those who hold an address.
+// listHolders returns NODE/NAMESPACE/NAME/UID of each holder of an address.
 func (l *lab) listHolders(addr string) (names []string, err error) {
 	all, err := l.listOwners(addr)
 	for _, o := range all {
@@ -544,20 +543,20 @@ func (l *lab) listHolders(addr string) (names []string, err error) {
 	return names, err
 }
 
-// listOwners lists all of an address.
+// listOwners lists all owners of an address.
 func (l *lab) listOwners(addr string) ([]*ipwitnessv1.Owner, error) {
 	var m ipwitnessv1.ListOwnersResponse
 	err := l.aggregator.Get(l.t.Context(), "/v1/owners?address="+addr, &m)
 	return m.GetOwners(), err
 }
 
-// nameOf is NODE/NAMESPACE/NAME/UID.
+// nameOf returns NODE/NAMESPACE/NAME/UID of an owner.
 func nameOf(o *ipwitnessv1.Owner) string {
 	w := o.GetWorkload()
 	return strings.Join([]string{o.GetNode(), w.GetNamespace(), w.GetName(), w.GetUid()}, "/")
 }
 
-// owner is how nameOf calls a pod of the test.
+// owner returns the name that nameOf gives to a pod of the test.
 func (l *lab) owner(p pod) string {
 	return strings.Join([]string{p.Node, l.namespace, p.Name, p.UID}, "/")
 }

@@ -46,7 +46,7 @@ func TestL4CompletedPodStillListsItsAddress(t *testing.T) {
 	}
 	l.sh(node1, "kill -TERM %d", pids[0])
 	l.in("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/done", "--timeout=2m")
-	l.awaitHolders(done.Address) // its sandbox is gone
+	l.awaitHolders(done.Address) // its sandbox has ended
 	if err := node1.Forget(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +97,8 @@ func TestL16TwoLaunchersOfOneVirtualMachine(t *testing.T) {
 		l.sh(l.node(node), "nsenter --target %d --net -- ip addr add %s/32 dev eth0", l.sandbox(p, "").PID, addr)
 		return p
 	}
-	// Two pods that run no machine; then the same of two that do, which may last a minute:
-	// nothing that can be done before is done meanwhile.
+	// Two pods that run no virtual machine, then two that do. A migration may last only a minute,
+	// so everything else is prepared before.
 	other := launch("other-from", "node1", "", "10.99.0.2")
 	launch("other-to", "node2", "", "10.99.0.2")
 	l.awaitConflict("10.99.0.2", confirmed)

@@ -19,11 +19,11 @@ import (
 // Node is a machine with a container runtime and a kubelet.
 type Node struct {
 	*netlab.Host
-	// Name is that of the Node object.
+	// Name is the name of the Node object.
 	Name string
-	// Address is its InternalIP, on its cable to the control plane, mgmt.
+	// Address is the InternalIP of the node, on mgmt, its cable to the control plane.
 	Address string
-	// Runtime is its containerd.
+	// Runtime is the node's containerd.
 	Runtime *containerd.Containerd
 
 	cluster *Cluster
@@ -35,7 +35,7 @@ func nodeName(number int) string { return "node" + strconv.Itoa(number) }
 // Uplink is a node's end of its cable to the control plane.
 const Uplink = "mgmt"
 
-// newNode makes a machine and joins it to the control plane.
+// newNode creates a machine and connects it to the control plane.
 func (c *Cluster) newNode(number int) (*Node, error) {
 	h, err := netlab.NewMachine(nodeName(number))
 	if err != nil {
@@ -77,8 +77,8 @@ func (n *Node) startRuntime(ctx context.Context) (err error) {
 
 const kubeletConfig = "/etc/kubernetes/kubelet.yaml"
 
-// tunables are what kubelet writes to, which is the whole kernel's: it finds plain
-// files in their places.
+// tunables replaces files to which kubelet writes by plain files, because the real ones apply to
+// the whole kernel.
 const tunables = `
 	for f in vm/overcommit_memory vm/panic_on_oom kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes; do
 		mkdir -p $(dirname /run/sysctl/$f)
@@ -86,7 +86,7 @@ const tunables = `
 		mount --bind /run/sysctl/$f /proc/sys/$f
 	done`
 
-// startKubelet configures kubelet, and starts it.
+// startKubelet configures kubelet and starts it.
 func (n *Node) startKubelet() error {
 	if _, err := n.Output(n.Command("sh", "-euc", tunables)); err != nil {
 		return err
@@ -94,8 +94,8 @@ func (n *Node) startKubelet() error {
 	if _, err := n.cluster.Kubeconfig(n.Name, n.Name); err != nil {
 		return err
 	}
-	// Both nodes share the kernel's cgroups: without a root of its own, each
-	// kubelet would kill the pods of the other.
+	// All nodes share the cgroups of the kernel. Without its own cgroup root, each kubelet would
+	// kill the pods of the others.
 	err := write(n.Host, kubeletConfig, fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
@@ -124,8 +124,7 @@ resolvConf: ""
 	return n.RestartKubelet()
 }
 
-// KillKubelet kills kubelet as an accident would: pods live on, and nobody looks
-// after them.
+// KillKubelet kills kubelet as in an accident: pods continue to run without supervision.
 func (n *Node) KillKubelet() { n.kubelet.kill() }
 
 // RestartKubelet starts kubelet after KillKubelet. It does not wait.
@@ -135,12 +134,12 @@ func (n *Node) RestartKubelet() (err error) {
 	return err
 }
 
-// Forget deletes what host-local knows on the node, the accident of the blog post:
-// it gives out its first addresses again.
+// Forget deletes the state of host-local on the node, as in the accident of the blog post. It then
+// allocates the first addresses again.
 func (n *Node) Forget() error { return n.forget("/var/lib/cni/networks") }
 
-// forget deletes a directory. Kubelet has host-local release from time to time what is
-// long released: what it writes meanwhile is deleted, too.
+// forget deletes a directory. Kubelet repeatedly makes host-local release allocations of pods that
+// have ended, which may write files meanwhile; they are deleted, too.
 func (n *Node) forget(dir string) error {
 	for {
 		if err := os.RemoveAll(n.Path(dir)); !errors.Is(err, syscall.ENOTEMPTY) {
@@ -149,14 +148,14 @@ func (n *Node) forget(dir string) error {
 	}
 }
 
-// Sandbox is what the container runtime has of a pod.
+// Sandbox is a sandbox of a pod in the container runtime.
 type Sandbox struct {
 	ID string
-	// PID is that of the pause process, in the node's PID namespace.
+	// PID is the PID of the pause process, in the node's PID namespace.
 	PID int
 }
 
-// Sandboxes gives those of a pod that are ready: one, but for a short while.
+// Sandboxes returns the ready sandboxes of a pod: one, except for short periods.
 func (n *Node) Sandboxes(ctx context.Context, uid string) ([]Sandbox, error) {
 	cri := n.Runtime.Runtime()
 	list, err := cri.ListPodSandbox(ctx, &runtimev1.ListPodSandboxRequest{Filter: &runtimev1.PodSandboxFilter{
@@ -181,7 +180,7 @@ func (n *Node) Sandboxes(ctx context.Context, uid string) ([]Sandbox, error) {
 	return all, nil
 }
 
-// ContainerPIDs gives the first processes of a pod's containers that run.
+// ContainerPIDs returns the PIDs of the first processes of a pod's running containers.
 func (n *Node) ContainerPIDs(ctx context.Context, uid string) ([]int, error) {
 	cri := n.Runtime.Runtime()
 	list, err := cri.ListContainers(ctx, &runtimev1.ListContainersRequest{Filter: &runtimev1.ContainerFilter{
@@ -206,7 +205,7 @@ func (n *Node) ContainerPIDs(ctx context.Context, uid string) ([]int, error) {
 	return all, nil
 }
 
-// pidOf reads what containerd tells when it is asked for all.
+// pidOf parses the verbose information of containerd.
 func pidOf(info map[string]string) (int, error) {
 	var more struct {
 		PID int `json:"pid"`
@@ -217,7 +216,7 @@ func pidOf(info map[string]string) (int, error) {
 	return more.PID, nil
 }
 
-// Close ends the node and all that runs on it, without telling the control plane.
+// Close ends the node and everything that runs on it, without notifying the control plane.
 func (n *Node) Close() {
 	if n.kubelet != nil {
 		n.kubelet.kill()

@@ -14,7 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/containerd"
 )
 
-// As a plugin of kubectl it is what people have at hand.
+// ipwitness works as a plugin of kubectl.
 func TestKubectlIpwitness(t *testing.T) {
 	l := newLab(t, "plugin")
 	l.witness()
@@ -32,7 +32,7 @@ func TestKubectlIpwitness(t *testing.T) {
 	plugin := func(args ...string) string {
 		t.Helper()
 		cmd := l.KubectlCommand()
-		cmd.Args = append(cmd.Args[:len(cmd.Args)-4], append([]string{"ipwitness"}, args...)...) // flags of kubectl are none of a plugin's
+		cmd.Args = append(cmd.Args[:len(cmd.Args)-4], append([]string{"ipwitness"}, args...)...) // kubectl does not pass its own flags to plugins
 		cmd.Env = append(cmd.Env, "PATH="+dir+":"+os.Getenv("PATH"))
 		out, err := l.Output(cmd)
 		if err != nil {
@@ -60,8 +60,8 @@ func TestKubectlIpwitness(t *testing.T) {
 	}
 }
 
-// Steps two to four of the runbook, beside the conflict: what events say, which pods
-// there are, and how the CNI plugin's own are.
+// Steps two to four of the runbook, beside a conflict: they show Events, pods, and the pods of the
+// CNI plugin.
 func TestWhatKubernetesSaysBesideAConflict(t *testing.T) {
 	l := newLab(t, "beside")
 	l.witness()
@@ -69,8 +69,8 @@ func TestWhatKubernetesSaysBesideAConflict(t *testing.T) {
 	addr := l.pods("app=web")[0].Address
 	l.awaitConflict(addr, confirmed)
 
-	// IPAM fails on node1: no more pods can start there. A plugin that runs just then
-	// finds a file or the directory, and never nothing, where it would make another.
+	// IPAM fails on node1, so no more pods can start there. The path exists at every moment, as a
+	// file or as the directory, because a plugin would otherwise create a new directory.
 	node1 := l.node("node1")
 	state := node1.Path("/var/lib/cni/networks")
 	if err := os.WriteFile(state+".other", nil, 0o600); err != nil {
@@ -90,7 +90,7 @@ func TestWhatKubernetesSaysBesideAConflict(t *testing.T) {
 	l.apply(fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stuck"},
 		"spec": {"nodeName": "node1", "terminationGracePeriodSeconds": 1, "containers": [{"name": "main", "image": %q, "imagePullPolicy": "Never"}]}}`, containerd.Image))
 
-	// The plugin's own pods: on each node one, which does not come up.
+	// The plugin's own pods: one on each node, which does not start.
 	daemons := func(args ...string) string { return l.kube(append([]string{"--namespace", "kube-system"}, args...)...) }
 	ctx, cancel := l.context()
 	defer cancel()

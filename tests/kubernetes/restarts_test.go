@@ -6,7 +6,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// duplicate makes two pods with one address, and waits until that is confirmed.
+// duplicate creates two pods with one address, and waits until the conflict is confirmed.
 func (l *lab) duplicate() (pods []pod, c *ipwitnessv1.Conflict) {
 	l.t.Helper()
 	l.deploy("web", 2)
@@ -14,10 +14,10 @@ func (l *lab) duplicate() (pods []pod, c *ipwitnessv1.Conflict) {
 	return pods, l.awaitOwners(pods[0].Address, pods...)
 }
 
-// wantUnmoved fails where a conflict is not as it was.
+// wantUnmoved fails if a conflict has changed.
 func (l *lab) wantUnmoved(was *ipwitnessv1.Conflict, pods ...pod) {
 	l.t.Helper()
-	l.plant() // what changed is known
+	l.plant() // all changes are known
 	c := l.awaitOwners(was.GetAddress(), pods...)
 	if c.GetId() != was.GetId() || c.GetEpisode() != was.GetEpisode() || !c.GetConfirmedAt().AsTime().Equal(was.GetConfirmedAt().AsTime()) {
 		l.t.Errorf("conflict after a restart: got %v, want %v", c, was)
@@ -77,7 +77,7 @@ func TestContainerRuntimeRestarts(t *testing.T) {
 		defer cancel()
 		return node1.Runtime.Restart(ctx)
 	}
-	t.Cleanup(func() { _ = restart() }) // an error where it runs
+	t.Cleanup(func() { _ = restart() }) // fails if it runs already
 	if err := node1.Runtime.Kill(); err != nil {
 		t.Fatal(err)
 	}

@@ -24,22 +24,22 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// Services are what kube-proxy, the cluster's DNS and a pod network that joins nodes
-// do: on every machine the addresses of Services lead to pods that are ready, and
-// nodes can resolve their names. Connections go through this process, which makes the
-// second half of each on the node of the pod: pods of two nodes may have one address.
+// Services take the place of kube-proxy, the cluster's DNS and a pod network between nodes. On
+// every machine the addresses of Services lead to ready pods, and nodes can resolve their names.
+// Connections go through this process, which opens the second half of each on the pod's node,
+// because pods of two nodes may have the same address.
 type Services struct {
 	cluster *Cluster
 	client  *http.Client
 	dns     net.PacketConn
 
 	mu        sync.Mutex
-	addresses map[string]bool // those of Services that are served
+	addresses map[string]bool // of Services that are served
 	listeners []net.Listener
 }
 
-// Services starts them. A Service works from the first question for its name on;
-// kubernetes.default works at once.
+// Services starts Services. A Service works from the first DNS query for its name on;
+// kubernetes.default works immediately.
 func (c *Cluster) Services(ctx context.Context) (*Services, error) {
 	cert, err := os.ReadFile(c.Path(apiCert))
 	if err != nil {
@@ -64,7 +64,7 @@ func (c *Cluster) Services(ctx context.Context) (*Services, error) {
 	return s, nil
 }
 
-// Close ends them.
+// Close ends the Services.
 func (s *Services) Close() {
 	_ = s.dns.Close()
 	s.mu.Lock()
@@ -80,7 +80,7 @@ func (s *Services) Close() {
 	s.client.CloseIdleConnections()
 }
 
-// get asks the API server.
+// get sends a GET request to the API server.
 func (s *Services) get(ctx context.Context, path string, to any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+Address+":6443"+path, nil)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Services) get(ctx context.Context, path string, to any) error {
 	return json.NewDecoder(resp.Body).Decode(to)
 }
 
-// Serve has the address of a Service served on all machines, and gives it.
+// Serve serves the address of a Service on all machines, and returns it.
 func (s *Services) Serve(ctx context.Context, namespace, name string) (string, error) {
 	var service corev1.Service
 	if err := s.get(ctx, "/api/v1/namespaces/"+namespace+"/services/"+name, &service); err != nil {
@@ -143,7 +143,7 @@ func (s *Services) accept(l net.Listener, namespace, name, port string) {
 			defer cancel()
 			to, err := s.dial(ctx, namespace, name, port)
 			if err != nil {
-				return // there is no endpoint: the connection is refused, if late
+				return // without an endpoint, the connection is closed
 			}
 			defer func() { _ = to.Close() }()
 			join(conn, to)
@@ -151,7 +151,7 @@ func (s *Services) accept(l net.Listener, namespace, name, port string) {
 	}
 }
 
-// join copies both ways until one side ends.
+// join copies in both directions until one side ends.
 func join(a, b net.Conn) {
 	over := make(chan struct{}, 2)
 	for _, pair := range [][2]net.Conn{{a, b}, {b, a}} {
@@ -166,7 +166,7 @@ func join(a, b net.Conn) {
 	<-over
 }
 
-// dial connects to a pod of a Service that is ready, from the node that it is on.
+// dial connects to a ready pod of a Service, from the pod's node.
 func (s *Services) dial(ctx context.Context, namespace, name, port string) (conn net.Conn, err error) {
 	var slices discoveryv1.EndpointSliceList
 	if err := s.get(ctx, "/apis/discovery.k8s.io/v1/namespaces/"+namespace+"/endpointslices?labelSelector=kubernetes.io/service-name="+name, &slices); err != nil {
@@ -194,7 +194,7 @@ func (s *Services) dial(ctx context.Context, namespace, name, port string) (conn
 	return nil, errors.Join(fmt.Errorf("no endpoint of %s/%s is ready", namespace, name), err)
 }
 
-// machine is a node, or the control plane where none is named.
+// machine returns a node, or the control plane if node is nil.
 func (s *Services) machine(node *string) *netlab.Host {
 	i := slices.IndexFunc(s.cluster.Nodes, func(n *Node) bool { return node != nil && n.Name == *node })
 	if i < 0 {
@@ -203,10 +203,10 @@ func (s *Services) machine(node *string) *netlab.Host {
 	return s.cluster.Nodes[i].Host
 }
 
-// Domain is that of the Services.
+// Domain is the DNS domain of the Services.
 const Domain = "cluster.local"
 
-// resolve answers who asks for the address of NAME.NAMESPACE.svc.cluster.local.
+// resolve answers DNS queries for NAME.NAMESPACE.svc.cluster.local.
 func (s *Services) resolve() {
 	buf := make([]byte, 4096)
 	for {
@@ -242,7 +242,7 @@ func (s *Services) answer(m *dnsmessage.Message) {
 		return
 	}
 	if q.Type != dnsmessage.TypeA {
-		return // there is none of another type
+		return // there are no records of other types
 	}
 	m.Answers = []dnsmessage.Resource{{
 		Header: dnsmessage.ResourceHeader{Name: q.Name, Type: q.Type, Class: q.Class, TTL: 5},

@@ -15,9 +15,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-// The tokens of agents are those of their pods: the real API server says of which node
-// each is, and for no other may its agent report. People have the rights that RBAC
-// gives them.
+// Agents authenticate with the tokens of their pods. The real API server names the node of each
+// token, and an agent may report only for that node. Users have the rights that RBAC grants them.
 func TestTokensOfKubernetes(t *testing.T) {
 	l := newLab(t, "tokens")
 	l.apply(`
@@ -113,16 +112,15 @@ rules:
 	replace(t, of, token("reader", "--audience", "ipwitness"))
 	refused("node2", "it is no agent")
 	replace(t, of, ofPod(two, "ipwitness"))
-	live("node2") // with no restart
+	live("node2") // without a restart
 
-	// The token of a pod that is gone is one that has expired.
+	// The token of a deleted pod is invalid.
 	l.agents["node1"].Kill()
 	l.in("delete", "pod", one.Name, "--now")
 	l.startAgent(l.node("node1"), "--tls-ca", ca.File, "--token-file", filepath.Join(dir, "node1.token"))
 	refused("node1", "Kubernetes does not accept the token")
 
-	// The aggregator believes for a minute what it was told of a token, so what came before
-	// has taken long.
+	// The aggregator caches the review of a token for a minute, so this takes long.
 	ctx, cancel = l.context()
 	defer cancel()
 	for _, c := range []struct {
@@ -157,13 +155,13 @@ rules:
 		}
 	}
 	for _, log := range []string{p.Log.String(), l.agents["node2"].Log.String()} {
-		if strings.Contains(log, "eyJ") { // as each token of Kubernetes begins
+		if strings.Contains(log, "eyJ") { // the beginning of every Kubernetes token
 			t.Errorf("the log has a token: %s", log)
 		}
 	}
 }
 
-// replace replaces a file, whole or not at all.
+// replace replaces a file atomically.
 func replace(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name+".new", []byte(text), 0o600); err != nil {

@@ -20,7 +20,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// An agent is a simulated node: what its agent knows, and the stream by which it reports that.
+// An agent is the simulated agent of a node: its table, and the stream on which it reports that.
 type agent struct {
 	number int
 	name   string
@@ -31,9 +31,9 @@ type agent struct {
 	stream *stream
 	// deaf agents do not answer checks, mute agents do not answer pings.
 	deaf, mute atomic.Bool
-	// lost is the last message that did not arrive, with its sequence number.
+	// lost is the last message that was not delivered, with its sequence number.
 	lost *pb.ReportRequest
-	// last is the last message of changes that did.
+	// last is the last delivered message with changes.
 	last *pb.ReportRequest
 }
 
@@ -43,7 +43,7 @@ func newAgent(number int) *agent {
 	return a
 }
 
-// reset empties the table but for the agent's own namespace.
+// reset clears the table, except for the agent's own namespace.
 func (a *agent) reset() {
 	a.table = newTable()
 	a.table.namespaces[1] = &pb.NamespaceRecord{
@@ -59,7 +59,7 @@ func (a *agent) hello(epoch uint64) *pb.Hello {
 	return &pb.Hello{Node: a.name, BootId: a.bootID(), Netns: a.netns(), Epoch: epoch, Version: "v1", Kernel: "6.18"}
 }
 
-// A stream is one Report stream without a network. It answers pings and checks at once.
+// A stream is a Report stream without a network. It answers pings and checks immediately.
 type stream struct {
 	grpc.ServerStream // its other methods are not called
 	ctx               context.Context
@@ -72,13 +72,13 @@ type stream struct {
 
 	mu       sync.Mutex
 	sequence uint64
-	ping     uint64    // the last ping that is not answered yet
-	asked    time.Time // when it came
+	ping     uint64    // the last unanswered ping
+	asked    time.Time // when the ping was received
 	inside   bool      // a snapshot is being sent
 	resync   bool      // the aggregator has asked for a snapshot
 }
 
-// open begins a stream to a report service.
+// open opens a stream to a report service.
 func (a *agent) open(service pb.ReportServiceServer) *stream {
 	s := &stream{agent: a, in: make(chan *pb.ReportRequest, 1000), over: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -128,14 +128,15 @@ func (s *stream) Send(m *pb.ReportResponse) error {
 // pong answers the last ping, but not before the first message. The caller holds s.mu.
 func (s *stream) pong() {
 	if s.ping != 0 && s.sequence > 0 && !s.agent.mute.Load() {
-		// A late answer looks as if the clock were ahead by half of the time: it is not to.
+		// By the time of the answer, the aggregator would estimate that the agent's clock is ahead
+		// by half of the delay. Compensate for that.
 		sent := time.Now().Add(-time.Since(s.asked) / 2)
 		s.put(&pb.ReportRequest{Pong: &pb.Pong{Id: s.ping, SentAt: timestamppb.New(sent)}})
 		s.ping = 0
 	}
 }
 
-// put numbers a message and sends it. The caller holds s.mu.
+// put assigns a sequence number to a message and sends it. The caller holds s.mu.
 func (s *stream) put(m *pb.ReportRequest) {
 	s.sequence++
 	m.Sequence = s.sequence
@@ -156,7 +157,7 @@ func (s *stream) send(m *pb.ReportRequest) {
 	s.pong()
 }
 
-// skip uses a sequence number up, as if a message were lost.
+// skip consumes a sequence number, as if a message were lost.
 func (s *stream) skip() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +175,7 @@ func (s *stream) ended() bool {
 	}
 }
 
-// A table is what an agent knows, by the keys of the protocol.
+// A table is the state that an agent reports, with the keys of the protocol.
 type table struct {
 	namespaces  map[uint32]*pb.NamespaceRecord
 	links       map[string]*pb.LinkRecord
@@ -205,9 +206,9 @@ func fromKernel(c *pb.ClaimRecord) bool {
 	return c.GetKind() == pb.Evidence_ASSIGNED || c.GetKind() == pb.Evidence_DAD_FAILED
 }
 
-// change applies changes to the table and returns the message that reports them: without what no
-// agent reports, because its namespace, interface or pool is not there, and with the times and
-// counts that an agent gives.
+// change applies changes to the table and returns the message that reports them. It drops records
+// that no agent would report because their namespace, interface or pool does not exist, and sets
+// the times and counts that an agent sets.
 func (t *table) change(changes *pb.ReportRequest, now time.Time) *pb.ReportRequest {
 	m := new(pb.ReportRequest)
 	for _, r := range changes.GetNamespaces() {
@@ -278,7 +279,7 @@ func (t *table) endInterfaces(gone func(*pb.InterfaceRecord) bool) {
 	}
 }
 
-// claim enters a claim, or that it was seen once more.
+// claim adds a claim, or records another sighting of it.
 func (t *table) claim(c *pb.ClaimRecord, now time.Time) *pb.ClaimRecord {
 	name := claimName(c)
 	if c.GetGone() {
@@ -300,7 +301,7 @@ func (t *table) claim(c *pb.ClaimRecord, now time.Time) *pb.ClaimRecord {
 	return c
 }
 
-// snapshot returns all of the table in two messages, with the records in a random order.
+// snapshot returns the complete table in two messages, with the records in a random order.
 func (t *table) snapshot(order uint64, now time.Time) (first, second *pb.ReportRequest) {
 	r := rand.New(rand.NewPCG(order, 1))
 	first = &pb.ReportRequest{
@@ -321,7 +322,7 @@ func (t *table) snapshot(order uint64, now time.Time) (first, second *pb.ReportR
 	return first, second
 }
 
-// shuffled returns copies of the values of a map in an order that depends on r alone.
+// shuffled returns copies of the values of a map in an order that depends only on r.
 func shuffled[K comparable, V proto.Message](r *rand.Rand, records map[K]V) []V {
 	keys := slices.SortedFunc(maps.Keys(records), func(a, b K) int { return cmp.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
 	r.Shuffle(len(keys), func(i, k int) { keys[i], keys[k] = keys[k], keys[i] })
@@ -332,7 +333,7 @@ func shuffled[K comparable, V proto.Message](r *rand.Rand, records map[K]V) []V 
 	return list
 }
 
-// renumber gives the namespaces but the agent's own other numbers, as a new agent does.
+// renumber changes the numbers of all namespaces except the agent's own, as a new agent does.
 func (t *table) renumber(by uint32) {
 	const numbers = 4 // 2 to 5
 	next := func(id uint32) uint32 {

@@ -13,18 +13,20 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// resolvedEvery is how often resolved conflicts are compared that have not changed in the reference.
+// resolvedEvery is the interval, in comparisons, at which resolved conflicts are compared even if
+// those of the reference have not changed.
 const resolvedEvery = 10
 
-// compare returns how what the aggregator says differs from what the reference does. Resolved
-// conflicts become many: they are compared when one of the reference's has changed, and at the end.
+// compare returns the difference between the lists of the aggregator and of the reference. Resolved
+// conflicts become numerous, so they are compared only after a change in the reference, at
+// intervals, and at the end.
 func (r *run) compare(end bool) string {
 	for _, a := range r.agents {
 		if s := a.stream; s != nil && s.ended() != s.session.over {
 			return fmt.Sprintf("n%d: got a stream that ended: %t, want %t", a.number, s.ended(), s.session.over)
 		}
 	}
-	r.tell() // also what follows from messages that are left out
+	r.tell() // including results of messages that are left out
 	ctx := context.Background()
 	var owners []*pb.Owner
 	for token := ""; ; {
@@ -83,10 +85,10 @@ func scrubFinding(f *pb.Finding) {
 	}
 	for _, o := range f.GetOwners() {
 		scrubOwner(o)
-		if f.GetPool() != nil { // it is kept as it was while the pool cannot be read, and its owner is seen again
+		if f.GetPool() != nil { // the pool is kept unchanged while it cannot be read, but its owner may change
 			scrubSeen(o)
 		}
-		if f.GetKind() == verdict.FindingMACCloned { // it is about many addresses: what the owners are for one of them does not matter
+		if f.GetKind() == verdict.FindingMACCloned { // it concerns many addresses, so its owners are not specific to one of them
 			node, netns := o.GetNode(), o.GetNetns()
 			proto.Reset(o)
 			o.Node, o.Netns = node, netns
@@ -97,7 +99,8 @@ func scrubFinding(f *pb.Finding) {
 	}
 }
 
-// differ compares two lists, without what scrub takes out of what the aggregator says.
+// differ compares two lists. Before that, scrub removes the parts of the aggregator's messages that
+// are not compared.
 func differ[M proto.Message](what string, got, want []M, scrub func(M)) string {
 	for i := range max(len(got), len(want)) {
 		switch {
@@ -116,7 +119,7 @@ func differ[M proto.Message](what string, got, want []M, scrub func(M)) string {
 	return ""
 }
 
-// equal is proto.Equal, which takes several times as long where both are equal.
+// equal is equivalent to proto.Equal, but several times as fast if the messages are equal.
 func equal(a, b proto.Message) bool {
 	options := proto.MarshalOptions{Deterministic: true}
 	x, err := options.Marshal(a)
@@ -140,7 +143,7 @@ func scrubConflict(c *pb.Conflict) {
 	}
 	for _, o := range c.GetOwners() {
 		scrubOwner(o)
-		if over { // it shows what there was, or what there is now
+		if over { // it shows either the old or the current state
 			scrubSeen(o)
 			o.Intended = nil
 		}

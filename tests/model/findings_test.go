@@ -12,24 +12,24 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// lateFindings are the kinds of findings that the aggregator makes some time after a change, and
-// not at each one. They are compared once nothing has changed for long enough.
+// lateFindings are the kinds of findings that the aggregator computes some time after a change, and
+// not at every change. They are compared only after a sufficient time without changes.
 var lateFindings = []string{
 	verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion, verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap,
 }
 
-// lateAfter is how much later that is at most.
+// lateAfter is the longest such delay.
 const lateAfter = 301 * time.Millisecond
 
-// nearlyFull is how much of a pool may be given before that is told, lostWithin how long after its
-// record an address may be assigned, which was lost in between.
+// nearlyFull is the used share of a pool from which exhaustion is reported. lostWithin is the
+// longest time between the record of a lost allocation and the assignment of its address.
 const (
 	nearlyFull = 0.9
 	lostWithin = time.Minute
 )
 
-// namesakes returns the nodes that are there by a name, if they are several. A node that is heard
-// from is there if it was heard of since the last of them came: else it is asked.
+// namesakes returns the existing nodes with a name, if there are several. A connected node
+// certainly exists if it reported after the last of them connected; otherwise it is checked first.
 func (r *reference) namesakes(name string) (found []*node) {
 	var live []*node
 	var newest verdict.Stamp
@@ -57,11 +57,11 @@ func (r *reference) namesakes(name string) (found []*node) {
 	return found
 }
 
-// tell notes since when findings are told.
+// tell records since when findings have been reported.
 func (r *reference) tell() {
 	for _, n := range r.nodes {
 		for _, ns := range n.namespaces {
-			if !n.rec.Unheard { // else what was found stays found
+			if !n.rec.Unheard { // findings of a disconnected node are kept
 				ns.lacks = r.lacks(n, ns)
 			}
 		}
@@ -80,7 +80,7 @@ func (r *reference) tell() {
 	}
 }
 
-// findings are all that is found, but for the late findings.
+// findings returns all findings except the late ones.
 func (r *reference) findings() (list []*pb.Finding) {
 	for _, a := range r.addresses() {
 		for i := range r.of(a).found {
@@ -111,8 +111,8 @@ func (r *reference) findings() (list []*pb.Finding) {
 	return list
 }
 
-// clones are the findings about hardware addresses that enter by the ports of namespaces which do
-// not have them. All addresses that are claimed with one make one finding.
+// clones returns the findings about MACs that enter by ports of namespaces to which they do not
+// belong. There is one finding for each MAC, with all addresses claimed by it.
 func (r *reference) clones() (list []*pb.Finding) {
 	for _, a := range r.addresses() {
 		for i := range r.of(a).clones {
@@ -128,7 +128,7 @@ func (r *reference) clones() (list []*pb.Finding) {
 	return list
 }
 
-// lacks are the findings about the addresses that a namespace was meant to have.
+// lacks returns the findings about intended addresses that a namespace does not have.
 func (r *reference) lacks(n *node, ns *namespace) (list []verdict.Finding) {
 	var inside *iface
 	for _, i := range n.interfaces {
@@ -158,7 +158,7 @@ func (r *reference) lacks(n *node, ns *namespace) (list []verdict.Finding) {
 	return list
 }
 
-// late are the late findings.
+// late returns the late findings.
 func (r *reference) late() (list []*pb.Finding) {
 	var sides []side
 	for _, n := range r.nodes {
@@ -175,7 +175,7 @@ func (r *reference) late() (list []*pb.Finding) {
 	return append(list, r.compareSides(sides)...)
 }
 
-// poolFindings are the findings about a pool itself.
+// poolFindings returns the findings about a pool itself.
 func (r *reference) poolFindings(n *node, p *pool) (list []*pb.Finding) {
 	add := func(kind string, severity pb.Finding_Severity, addresses []string) {
 		list = append(list, &pb.Finding{
@@ -210,7 +210,7 @@ func (r *reference) poolFindings(n *node, p *pool) (list []*pb.Finding) {
 	return list
 }
 
-// compareNetworks finds the addresses that two networks of a node have in common.
+// compareNetworks returns findings about addresses that two networks of a node share.
 func (r *reference) compareNetworks(n *node, a, b *pool) []*pb.Finding {
 	vrf := func(device string) string {
 		for _, i := range n.interfaces {
@@ -240,14 +240,14 @@ func (r *reference) compareNetworks(n *node, a, b *pool) []*pb.Finding {
 	return []*pb.Finding{f}
 }
 
-// A side is a range of addresses that a node gives its pods.
+// A side is a range from which a node allocates the addresses of pods.
 type side struct {
 	node *node
 	verdict.Range
 	from string
 }
 
-// sides are the ranges that a node gives its pods addresses of.
+// sides returns the ranges from which a node allocates the addresses of pods.
 func (n *node) sides(w *world) (list []side) {
 	byCNI := func(c *claim) bool {
 		return c.Kind == verdict.Assigned && c.Network != "" && c.port.rec.Name == verdict.FirstInterface &&
@@ -284,7 +284,7 @@ func (n *node) sides(w *world) (list []side) {
 	return list
 }
 
-// compareSides finds the ranges of several nodes that have addresses in common.
+// compareSides returns findings about ranges of different nodes that overlap.
 func (r *reference) compareSides(all []side) (list []*pb.Finding) {
 	slices.SortFunc(all, func(a, b side) int {
 		return cmp.Or(a.First.Compare(b.First), b.Last.Compare(a.Last), strings.Compare(a.node.rec.Name, b.node.rec.Name), strings.Compare(a.from, b.from))

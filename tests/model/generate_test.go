@@ -14,8 +14,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A generator makes random steps. There are few addresses, hardware addresses and names, so that
-// they collide often.
+// A generator generates random steps. It uses few addresses, MACs and names, so that they often
+// collide.
 type generator struct {
 	*rand.Rand
 	left int
@@ -23,7 +23,7 @@ type generator struct {
 
 func pick[T any](g *generator, items ...T) T { return items[g.IntN(len(items))] }
 
-// weighted picks one of some functions by their weights.
+// weighted is a function with the weight with which it is chosen.
 type weighted struct {
 	weight int
 	step   func() step
@@ -43,7 +43,7 @@ func (g *generator) choose(all ...weighted) step {
 	panic("the weights have changed")
 }
 
-// next makes the next step of a run.
+// next returns the next step of a run.
 func (g *generator) next(r *run) (step, bool) {
 	if g.left--; g.left < 0 {
 		return step{}, false
@@ -69,7 +69,7 @@ func (g *generator) next(r *run) (step, bool) {
 		return g.choose(weighted{6, of("finish", order)}, weighted{1, of("begin", order)}, weighted{1, of("disconnect", 0)}, weighted{4, func() step { return g.sleep(r) }}), true
 	}
 	if a.stream.session.lost && g.IntN(2) == 0 {
-		return step{verb: "connect", agent: number, number: order}, true // a snapshot was asked for
+		return step{verb: "connect", agent: number, number: order}, true // a snapshot was requested
 	}
 	if a.deaf.Load() && g.IntN(3) == 0 {
 		return step{verb: "deaf", agent: number}, true
@@ -92,8 +92,8 @@ func (g *generator) next(r *run) (step, bool) {
 	), true
 }
 
-// sleep makes a jump in time: a small one, one to the next timer or just before it, or one over
-// several timers.
+// sleep returns a step that advances time: by a short time, to the next timer or just before it, or
+// past several timers.
 func (g *generator) sleep(r *run) step {
 	d := time.Millisecond
 	switch g.IntN(8) {
@@ -114,7 +114,7 @@ func (g *generator) sleep(r *run) step {
 			d = 25 * time.Hour
 		}
 	}
-	// In whole seconds, what is due of streams and of addresses would be so at one time.
+	// With whole seconds, timers of streams and of addresses would be due at the same time.
 	return step{verb: "sleep", wait: d + time.Duration(g.IntN(1_000_000))}
 }
 
@@ -125,14 +125,14 @@ var (
 
 func (g *generator) address() []byte { return netip.MustParseAddr(pick(g, addresses...)).AsSlice() }
 
-// uplinkMAC is the hardware address of the uplink of a node.
+// uplinkMAC returns the MAC of a node's uplink.
 func uplinkMAC(number int) []byte { return []byte{2, 0xff, 0, 0, 0, byte(number)} }
 
 func (g *generator) prefix() uint32 { return pick[uint32](g, 24, 24, 32, 8) }
 
 func (g *generator) mac() []byte { return []byte(pick(g, macs...)) }
 
-// change makes a change of the table of an agent.
+// change returns a change of an agent's table.
 func (g *generator) change(a *agent) *pb.ReportRequest {
 	m := &pb.ReportRequest{}
 	g.one(a, m)
@@ -175,7 +175,7 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 			m.Status = &pb.StatusRecord{Wire: "tcx", Blind: g.IntN(2) == 0}
 		}
 	case 12, 13, 14, 15, 16:
-		if c := g.anyClaim(a); c != nil { // it ends
+		if c := g.anyClaim(a); c != nil { // the claim ends
 			m.Claims = append(m.Claims, &pb.ClaimRecord{
 				Address: c.GetAddress(), Kind: c.GetKind(), Namespace: c.GetNamespace(), Index: c.GetIndex(), Mac: c.GetMac(), Vlan: c.GetVlan(),
 				InnerVlan: c.GetInnerVlan(), NoOverride: c.GetNoOverride(), Source: c.GetSource(), Gone: true,
@@ -185,7 +185,7 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 			}
 		}
 	case 17, 18, 19, 20, 21, 22:
-		if c := g.anyClaim(a); c != nil { // it is seen again
+		if c := g.anyClaim(a); c != nil { // the claim is seen again
 			if fromKernel(c) && g.IntN(4) == 0 {
 				c.PrefixLength = g.prefix()
 			}
@@ -202,7 +202,7 @@ func (g *generator) one(a *agent, m *pb.ReportRequest) {
 	}
 }
 
-// build adds what there is on a usual node: an uplink, a bridge, or a pod with its veth.
+// build adds parts of a typical node: an uplink, a bridge, or a pod with its veth.
 func (g *generator) build(a *agent, m *pb.ReportRequest) {
 	switch g.IntN(4) {
 	case 0:
@@ -362,7 +362,7 @@ func (g *generator) assigned(a *agent, m *pb.ReportRequest) {
 	m.Claims = append(m.Claims, c)
 }
 
-// frame adds a claim of the wire.
+// frame adds a claim from the wire.
 func (g *generator) frame(a *agent, m *pb.ReportRequest) {
 	i := g.anyInterface(a)
 	for try := 0; i != nil && i.GetNamespace() != 1 && try < 5; try++ {

@@ -21,17 +21,18 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A step is one thing that happens. As text it is one line, so that a history can be a test:
+// A step is one event of a history. Its text is one line, so that a history can be stored as a
+// test:
 //
 //	sleep 1.5s
 //	n1 connect 7            opens a stream with a snapshot; the number is the order of its records
 //	n1 delta claims:{…}     changes the table of the agent, and reports that
 type step struct {
 	verb   string
-	agent  int               // of all verbs but sleep
-	number uint64            // of verbs with a number
-	wait   time.Duration     // of sleep
-	change *pb.ReportRequest // of delta and lose
+	agent  int               // for all verbs except sleep
+	number uint64            // for verbs with a number
+	wait   time.Duration     // for sleep
+	change *pb.ReportRequest // for delta and lose
 }
 
 // String returns the step as one line.
@@ -49,7 +50,7 @@ func (s step) String() string {
 	return line
 }
 
-// parse reads a step from a line.
+// parse parses a step from a line.
 func parse(line string) (s step, err error) {
 	words := strings.SplitN(strings.TrimSpace(line), " ", 3)
 	if words[0] == "sleep" {
@@ -78,9 +79,9 @@ type setting struct {
 	agents int
 }
 
-// settingOf returns the setting of a number below 24. Those from 6 to 11 have shorter times, as pings
-// make long jumps slow. Those from 12 on are like 12 below, with odd times: no timer is due at the
-// moment of a ping, as either may come first.
+// settingOf returns the setting with a number below 24. Settings from 6 to 11 have shorter times,
+// because pings make long jumps slow. Settings from 12 on are like those 12 below, but with odd
+// times, so that no timer is due at the time of a ping: the order of the two would be undefined.
 func settingOf(number int) setting {
 	odd := number >= 12
 	number %= 12
@@ -107,7 +108,7 @@ func settingOf(number int) setting {
 	return s
 }
 
-// policy returns what the reference judges by.
+// policy returns the policy of the reference.
 func (s setting) policy() verdict.Policy {
 	return verdict.Policy{
 		Cluster: aggregator.DefaultCluster, Settle: s.config.Settle, StaleAfter: s.config.StaleAfter, NodeTimeout: s.config.NodeTimeout,
@@ -116,7 +117,7 @@ func (s setting) policy() verdict.Policy {
 	}
 }
 
-// services takes the services of an aggregator.
+// services receives the services of an aggregator when they are registered.
 type services struct {
 	report  pb.ReportServiceServer
 	witness pb.WitnessServiceServer
@@ -135,19 +136,20 @@ func (s *services) RegisterService(_ *grpc.ServiceDesc, service any) {
 // GetServiceInfo implements reflection.ServiceInfoProvider.
 func (s *services) GetServiceInfo() map[string]grpc.ServiceInfo { return nil }
 
-// A run is one history under way, in an aggregator and in a reference.
+// A run is a history that is being executed, in an aggregator and in a reference.
 type run struct {
 	services
 	*reference
 	agents []*agent
 	start  time.Time
-	// compared counts comparisons, lastResolved are the conflicts that were over at the last one.
+	// compared counts comparisons. lastResolved are the conflicts that were resolved at the last
+	// comparison.
 	compared     int
 	lastResolved []ended
 }
 
-// play runs a history that next makes, until next has no more steps or the two differ. It returns
-// the steps that were run and the difference.
+// play runs the steps that next returns, until there are no more or the aggregator and the
+// reference differ. It returns the executed steps and the difference.
 func play(t *testing.T, s setting, next func(*run) (step, bool)) (steps []step, difference string) {
 	synctest.Test(t, func(t *testing.T) {
 		agg, err := aggregator.New(s.config, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
@@ -184,7 +186,8 @@ func play(t *testing.T, s setting, next func(*run) (step, bool)) (steps []step, 
 	return steps, difference
 }
 
-// do runs one step and returns how the aggregator and the reference differ then.
+// do executes one step and returns the difference between the aggregator and the reference
+// afterwards.
 func (r *run) do(s step) string {
 	if s.verb == "sleep" {
 		return r.sleep(s.wait)
@@ -265,7 +268,7 @@ func (r *run) do(s step) string {
 	return r.compare(false)
 }
 
-// connect opens a stream of an agent.
+// connect opens a stream for an agent.
 func (r *run) connect(a *agent, epoch uint64) {
 	a.stream = a.open(r.report)
 	a.stream.epoch = epoch
@@ -277,7 +280,7 @@ func (r *run) connect(a *agent, epoch uint64) {
 	a.last, a.lost = nil, nil
 }
 
-// mute has an agent answer no pings, or answer the one that is open.
+// mute makes an agent stop answering pings, or answer again, starting with the open ping.
 func (r *run) mute(a *agent, mute bool) {
 	a.mute.Store(mute)
 	if a.stream == nil {
@@ -301,7 +304,7 @@ func (r *run) mute(a *agent, mute bool) {
 	case s.asked == 0:
 		s.asked = s.nextPing(r.now + 1)
 		if last := s.asked.Add(-pingEvery); last > s.start {
-			s.heard = max(s.heard, last) // it has answered that one
+			s.heard = max(s.heard, last) // it has answered this ping
 		}
 		if s.tookUntil != 0 && s.tookUntil <= r.now {
 			s.took = 0
@@ -310,7 +313,7 @@ func (r *run) mute(a *agent, mute bool) {
 	}
 }
 
-// older has an older agent of the node open a stream, too: it is refused.
+// older makes an older agent of the node open a stream too, which must be refused.
 func (r *run) older(a *agent, order uint64) string {
 	stream, last, lost := a.stream, a.last, a.lost
 	defer func() { a.stream, a.last, a.lost = stream, last, lost }()
@@ -323,7 +326,7 @@ func (r *run) older(a *agent, order uint64) string {
 	return ""
 }
 
-// resync sends a snapshot, or the first half of one.
+// resync sends a snapshot, or only its first half.
 func (r *run) resync(a *agent, order uint64, whole bool) {
 	first, second := a.table.snapshot(order, time.Now())
 	if a.stream.sequence == 0 {
@@ -347,7 +350,7 @@ func (r *run) send(a *agent, m *pb.ReportRequest) {
 
 func (r *run) delta(a *agent, change *pb.ReportRequest) {
 	if a.stream != nil && a.stream.inside {
-		return // an agent reports changes once its snapshot is complete
+		return // changes follow a complete snapshot
 	}
 	m := a.table.change(change, time.Now())
 	if a.stream != nil {
@@ -368,7 +371,7 @@ func (r *run) disconnectAgent(a *agent) {
 	r.disconnect(s.session)
 }
 
-// sleep lets time pass, and compares at each moment at which something is due.
+// sleep advances time, and compares at each moment at which a timer is due.
 func (r *run) sleep(d time.Duration) string {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		at := end

@@ -9,8 +9,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A world is what the reference knows as the records that verdict judges. It is made anew for each
-// round of judgements.
+// A world is the state of the reference, as the records that verdict judges. It is built again for
+// each round of judgements.
 type world struct {
 	interfaces map[*iface]*verdict.Interface
 	stations   []*verdict.Interface
@@ -77,7 +77,7 @@ func (r *reference) nested(ns *verdict.Namespace) bool {
 	return ns.Netns != "" && slices.ContainsFunc(r.nodes, func(n *node) bool { return n.rec.Boot == ns.Node.Boot && n.rec.Netns == ns.Netns })
 }
 
-// subnets are the addresses of a node itself with their prefixes.
+// subnets returns the addresses of a node with their prefixes.
 func (n *node) subnets(w *world) (list []verdict.Subnet) {
 	for _, c := range n.claims {
 		i := c.port
@@ -92,8 +92,8 @@ func (n *node) subnets(w *world) (list []verdict.Subnet) {
 	return list
 }
 
-// answered counts the addresses that each hardware address only ever answered for on each link, and
-// the owners that have one of them by their kernels.
+// answered counts, for each MAC on each link, the addresses for which it only answered, and the
+// owners whose kernels have one of those addresses.
 func (r *reference) answered(linkOf func(*link) *verdict.Link) (list []verdict.Answer) {
 	type sender struct {
 		link *link
@@ -171,7 +171,7 @@ func (r *reference) caseOf(w *world, a netip.Addr) *verdict.Case {
 	return c
 }
 
-// sandbox reports whether a namespace of a sandbox is there.
+// sandbox reports whether the namespace of a sandbox exists.
 func (r *reference) sandbox(id string) bool {
 	for _, n := range r.nodes {
 		for _, ns := range n.namespaces {
@@ -183,7 +183,7 @@ func (r *reference) sandbox(id string) bool {
 	return false
 }
 
-// addresses returns all addresses of which something is known, in order.
+// addresses returns all known addresses, sorted.
 func (r *reference) addresses() []netip.Addr {
 	known := map[netip.Addr]bool{}
 	for _, n := range r.nodes {
@@ -197,8 +197,8 @@ func (r *reference) addresses() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(known), netip.Addr.Compare)
 }
 
-// judge judges all addresses until nothing follows from that any more: no claim is too old, and no
-// node is to read an address again that would answer at once.
+// judge judges all addresses until there are no further consequences: no claim has expired, and no
+// connected node is asked to read an address again.
 func (r *reference) judge() {
 	r.changed = r.now
 	r.merge()
@@ -215,7 +215,7 @@ func (r *reference) judge() {
 		for _, c := range r.checks {
 			s := c.node.session
 			if s == nil || s.agent.deaf.Load() || s.inside {
-				continue // it does not answer
+				continue // a deaf agent does not answer
 			}
 			s.heard = r.now
 			if !s.lost && !c.ended && c.Read != r.now {
@@ -228,7 +228,7 @@ func (r *reference) judge() {
 	r.tell()
 }
 
-// judgeThose judges the addresses of some claims. What is not found any more is not told any more,
+// judgeThose judges the addresses of some claims. A finding that ends here is no longer reported,
 // even if it is found again later in the same step.
 func (r *reference) judgeThose(claims []*claim) {
 	r.merge()
@@ -252,8 +252,8 @@ func (r *reference) judgeThose(claims []*claim) {
 	}
 }
 
-// judgeOne judges one address. It returns the claims that are too old to be kept, and whether the
-// audit learned what may tell the cause of a conflict.
+// judgeOne judges one address. It returns the claims that have expired, and whether the audit
+// learned a possible cause of a conflict.
 func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned bool) {
 	m := r.of(a)
 	in := r.caseOf(w, a)
@@ -262,7 +262,7 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 		expired = append(expired, w.of[c])
 	}
 	if len(expired) > 0 {
-		return expired, false // it is judged without them
+		return expired, false // the address is judged again without them
 	}
 	m.owners, m.again = out.Owners, out.Again
 	clear(m.claims)
@@ -297,7 +297,7 @@ func (r *reference) judgeOne(w *world, a netip.Addr) (expired []*claim, learned 
 	return nil, learned
 }
 
-// next returns when something is due though nothing is received; 0 for never.
+// next returns the time when the next timer is due, or 0 if there is none.
 func (r *reference) next() (at verdict.Stamp) {
 	due := func(when verdict.Stamp) {
 		if when != 0 && (at == 0 || when < at) {
@@ -322,14 +322,14 @@ func (r *reference) next() (at verdict.Stamp) {
 	return at
 }
 
-// nextPing is the first of the fixed times, at or after a time, at which an agent is asked whether
-// it is there, or found to be silent.
+// nextPing returns the first of the fixed times, at or after a time, at which an agent is pinged or
+// found to be silent.
 func (s *session) nextPing(from verdict.Stamp) verdict.Stamp {
 	return s.start.Add(max(1, (from.Sub(s.start)+pingEvery-1)/pingEvery) * pingEvery)
 }
 
-// due is when a session ends though nothing is received: it is too late for its snapshot, or its
-// agent is silent. It is 0 for never.
+// due returns the time when a session ends by itself: its snapshot is late, or its agent is silent.
+// It returns 0 for never.
 func (s *session) due() (at verdict.Stamp) {
 	if s.asked != 0 {
 		at = s.nextPing(max(s.asked, s.heard).Add(silentAfter))
@@ -340,7 +340,7 @@ func (s *session) due() (at verdict.Stamp) {
 	return at
 }
 
-// tick does what is due.
+// tick handles all timers that are due.
 func (r *reference) tick() {
 	for s := range r.sessions {
 		if at := s.due(); at != 0 && at <= r.now {

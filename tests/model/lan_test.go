@@ -10,28 +10,28 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// A generation of stitches lasts so many times the stale time; a frame in one direction must be
-// seen so many times to prove that two links are one.
+// The lifetime of a generation of stitches, as a multiple of the stale time, and the number of
+// frames in one direction that prove that two links are one.
 const (
 	generationOf = 3
 	provenAfter  = 5
 )
 
-// The layers: links are joined by sight, or by proof.
+// The layers: links are joined because of a sighting, or because of a proof.
 const (
 	bySight = iota
 	byProof
 	layers
 )
 
-// A lan is what is known of links of several nodes that are one. The links that the stitches of the
-// present and of the previous generation connect are in one domain, until one of them ends.
+// A lan records which links of different nodes are one. Links that are connected by stitches of the
+// current and the previous generation are in one domain, until one of the links ends.
 type lan struct {
 	generation        int
 	present, previous [layers][]stitch
 	oneWays           map[[2]*link]*oneWay
 	due               verdict.Stamp
-	// sightings are claims that may show that links are one, and are not looked at yet.
+	// sightings are claims that may show that links are one, and that have not been examined yet.
 	sightings []*claim
 }
 
@@ -60,7 +60,7 @@ func compareLinks(a, b *link) int {
 		strings.Compare(a.node.rec.Netns, b.node.rec.Netns), strings.Compare(a.name, b.name))
 }
 
-// first is the link by which a domain is named.
+// first returns the link after which a domain is named.
 func (d *domain) first() *link { return slices.MinFunc(d.links, compareLinks) }
 
 func (r *reference) generationTime() time.Duration { return generationOf * r.policy.StaleAfter }
@@ -70,7 +70,7 @@ func (i *iface) meets() bool {
 	return i.rec.MAC != "" && !i.rec.MAC.Shared() && i.link != nil && i.link.kind != verdict.PointToPoint
 }
 
-// abroad returns the interfaces with a hardware address whose frames may enter other nodes.
+// abroad returns the interfaces with a MAC whose frames may enter other nodes.
 func (r *reference) abroad(mac verdict.MAC) (found []*iface) {
 	for _, n := range r.nodes {
 		for _, i := range n.interfaces {
@@ -82,7 +82,7 @@ func (r *reference) abroad(mac verdict.MAC) (found []*iface) {
 	return found
 }
 
-// change changes an interface, and has the sightings of its hardware address looked at again.
+// change changes an interface, and has the sightings of its MAC examined again.
 func (r *reference) change(i *iface, apply func()) {
 	if mac := i.rec.MAC; i.meets() && len(r.abroad(mac)) > 1 {
 		r.lookAgain(mac)
@@ -93,7 +93,7 @@ func (r *reference) change(i *iface, apply func()) {
 	}
 }
 
-// changeLink is change for all interfaces on a link.
+// changeLink is like change, for all interfaces on a link.
 func (r *reference) changeLink(l *link, apply func()) {
 	var on []*iface
 	for _, i := range l.node.interfaces {
@@ -108,7 +108,7 @@ func (r *reference) changeLink(l *link, apply func()) {
 	}
 }
 
-// lookAgain has the claims looked at that entered nodes with a hardware address.
+// lookAgain has the claims examined again that entered nodes with a MAC.
 func (r *reference) lookAgain(mac verdict.MAC) {
 	for _, n := range r.nodes {
 		for _, c := range n.claims {
@@ -132,8 +132,8 @@ func (r *reference) merge() {
 	}
 }
 
-// look joins the link that a claim was seen on with the link of its sender, if the hardware address
-// tells who that is.
+// look joins the link on which a claim was seen with the link of its sender, if the MAC identifies
+// the sender.
 func (r *reference) look(c *claim) {
 	holders := r.abroad(c.MAC)
 	if len(holders) == 0 || c.Seen.Add(r.generationTime()) <= r.now {
@@ -141,7 +141,7 @@ func (r *reference) look(c *claim) {
 	}
 	for _, i := range holders {
 		if i.node == c.node || i.node != holders[0].node && i.namespace.rec.ID != holders[0].namespace.rec.ID {
-			return // our own, or that of several
+			return // the node's own MAC, or one that several nodes have
 		}
 	}
 	for _, n := range r.nodes {
@@ -151,8 +151,8 @@ func (r *reference) look(c *claim) {
 	}
 }
 
-// homeOf returns the link of a node that the hardware address of a claim is on: the only one, or
-// else the one where it has the address, too.
+// homeOf returns the link of a node to which the MAC of a claim belongs: the only such link, or
+// else the one that also has the address.
 func (r *reference) homeOf(holders []*iface, n *node, seen *claim) *link {
 	var all, exact []*link
 	for _, i := range holders {
@@ -183,7 +183,7 @@ func belongs(seen *claim) bool {
 	})
 }
 
-// sighted records that a frame from one link entered another one.
+// sighted records that a frame from one link entered by another link.
 func (r *reference) sighted(st stitch, seen verdict.Stamp) {
 	r.stitch(bySight, st)
 	key, back := [2]*link{st.entered, st.home}, [2]*link{st.home, st.entered}
@@ -213,7 +213,7 @@ func (r *reference) sighted(st stitch, seen verdict.Stamp) {
 	}
 }
 
-// connected returns the links that stitches connect with a link.
+// connected returns the links that stitches connect to a link.
 func connected(l *link, stitches []stitch) []*link {
 	found := []*link{l}
 	for at := 0; at < len(found); at++ {
@@ -229,7 +229,7 @@ func connected(l *link, stitches []stitch) []*link {
 	return found
 }
 
-// one reports whether the present generation connects two links that are in one domain.
+// one reports whether stitches of the current generation connect two links of one domain.
 func (r *reference) one(layer int, a, b *link) bool {
 	return a.domain[layer] != nil && a.domain[layer] == b.domain[layer] && slices.Contains(connected(a, r.lan.present[layer]), b)
 }
@@ -270,7 +270,7 @@ func (r *reference) setDomain(layer int, d *domain, links ...*link) {
 	}
 }
 
-// leaveDomains takes a link that ends out of its domains.
+// leaveDomains removes a link that ends from its domains.
 func (r *reference) leaveDomains(l *link) {
 	for layer, d := range l.domain {
 		if d == nil {
@@ -284,7 +284,7 @@ func (r *reference) leaveDomains(l *link) {
 	}
 }
 
-// rotate begins a generation. Links separate that only older stitches connected.
+// rotate starts a new generation. Links that only older stitches connected are separated.
 func (r *reference) rotate() {
 	r.lan.due = 0
 	r.lan.generation++

@@ -1,6 +1,6 @@
-// Package model_test checks the aggregator against a reference: a few hundred lines that keep every
-// claim in plain maps, and judge every address from scratch after each change. Random histories run
-// through both. What both say must be equal after every step.
+// Package model_test checks the aggregator against a reference. The reference is a few hundred
+// lines that keep every claim in plain maps and judge every address from scratch after each change.
+// Random histories run through both, and their results must be equal after every step.
 package model_test
 
 import (
@@ -24,22 +24,22 @@ var (
 	seed     = flag.Uint64("seed", 1000, "seed of the first history; 0 takes one from the clock")
 )
 
-// stepsOfOne is the number of steps of one history; saidEvery is how often it is said how many were
-// run.
+// stepsOfOne is the number of steps of one history. saidEvery is the interval at which the test
+// logs its progress.
 const (
 	stepsOfOne = 200
 	saidEvery  = 10_000
 )
 
 // A random history leads to the same owners, conflicts and findings in the aggregator and in the
-// reference, after every step. The history that does not is printed, as short as it can be made.
+// reference, after every step. A failing history is shortened as far as possible and printed.
 func TestRandomHistories(t *testing.T) {
 	first := *seed
 	if first == 0 {
 		first = uint64(time.Now().UnixNano())
 	}
-	// Each step wakes many goroutines, one after the other: several processors only get in each
-	// other's way, but show what depends on the order. Most of the heap is garbage.
+	// Each step wakes many goroutines in sequence. More processors would only add contention,
+	// although they reveal dependencies on the order. Most of the heap is garbage.
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(*procs))
 	defer debug.SetGCPercent(debug.SetGCPercent(4000))
 	began, done := time.Now(), 0
@@ -54,7 +54,7 @@ func TestRandomHistories(t *testing.T) {
 			history, difference = shrink(t, s, history, difference)
 			t.Fatalf("seed %d, a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, setting, lines(history), difference)
 		}
-		if done/saidEvery > (done-len(history))/saidEvery { // should the aggregator panic, it is known where
+		if done/saidEvery > (done-len(history))/saidEvery { // the last logged step helps to locate a panic of the aggregator
 			t.Logf("%d steps to seed %d", done, number)
 		}
 	}
@@ -69,7 +69,7 @@ func lines(history []step) string {
 	return b.String()
 }
 
-// replay runs steps.
+// replay runs the steps of a history.
 func replay(t *testing.T, s setting, steps []step) string {
 	at := 0
 	_, difference := play(t, s, func(*run) (step, bool) {
@@ -82,7 +82,7 @@ func replay(t *testing.T, s setting, steps []step) string {
 	return difference
 }
 
-// Histories in which the aggregator once was wrong lead to what the reference says.
+// Histories that once revealed errors of the aggregator now lead to the results of the reference.
 func TestKnownHistories(t *testing.T) {
 	files, err := filepath.Glob("testdata/histories/*.txt")
 	if err != nil || len(files) == 0 {

@@ -12,7 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// said stands for a text: what it says is not compared.
+// said replaces texts, which are not compared.
 const said = "…"
 
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
@@ -99,8 +99,7 @@ func workloadProto(ns *verdict.Namespace) *pb.Workload {
 	}
 }
 
-// lacking are the addresses that an owner was meant to have, and neither its kernel nor the wire
-// shows it with.
+// lacking returns the intended addresses of an owner that neither its kernel nor the wire shows.
 func (r *reference) lacking(o *verdict.Owner) (list []*pb.Intended) {
 	if o.Namespace == nil {
 		return nil
@@ -114,7 +113,7 @@ func (r *reference) lacking(o *verdict.Owner) (list []*pb.Intended) {
 	return list
 }
 
-// speaks reports whether the wire shows an owner with an address.
+// speaks reports whether an owner was seen on the wire with an address.
 func (r *reference) speaks(id string, a netip.Addr) bool {
 	for _, o := range r.of(a).owners {
 		if o.ID == id {
@@ -124,14 +123,14 @@ func (r *reference) speaks(id string, a netip.Addr) bool {
 	return false
 }
 
-// An ended is a conflict that is over.
+// An ended is a resolved conflict.
 type ended struct {
 	id      string
 	episode uint32
 	at      verdict.Stamp
 }
 
-// resolved are the conflicts that are over.
+// resolved returns the resolved conflicts.
 func (r *reference) resolved() (list []ended) {
 	for _, a := range r.addresses() {
 		for i := range r.of(a).conflicts {
@@ -143,8 +142,8 @@ func (r *reference) resolved() (list []ended) {
 	return list
 }
 
-// listConflicts lists the conflicts of all addresses as the API does, resolved ones, too, if all is
-// set.
+// listConflicts lists the conflicts of all addresses as the API does, including resolved ones if
+// all is set.
 func (r *reference) listConflicts(all bool) (list []*pb.Conflict) {
 	for _, a := range r.addresses() {
 		conflicts := slices.Clone(r.of(a).conflicts)
@@ -179,7 +178,8 @@ func allocationsProto(all []*verdict.Allocation) (list []*pb.Allocation) {
 	return list
 }
 
-// listFindings lists the findings as the API does: the late ones, too, if nothing has changed lately.
+// listFindings lists the findings as the API does. It includes the late ones only if nothing has
+// changed recently.
 func (r *reference) listFindings() []*pb.Finding {
 	list := r.findings()
 	for _, f := range list {
@@ -194,7 +194,7 @@ func (r *reference) listFindings() []*pb.Finding {
 	return list
 }
 
-// findingProto is a finding about an address.
+// findingProto returns a finding about an address.
 func (r *reference) findingProto(f *verdict.Finding) *pb.Finding {
 	out := &pb.Finding{
 		Kind: f.Kind, Address: addressText(f.Address), Id: f.ID, Severity: pb.Finding_Severity(f.Severity),
@@ -214,7 +214,7 @@ func (r *reference) findingProto(f *verdict.Finding) *pb.Finding {
 	return out
 }
 
-// poolProto is a pool with how much of it is given.
+// poolProto returns a pool with its usage.
 func (r *reference) poolProto(p *verdict.Pool) *pb.Pool {
 	out := &pb.Pool{Ipam: p.IPAM, Name: p.Name, Node: p.Node.Name, Network: p.Network, State: pb.Pool_State(p.State), Size: p.Size()}
 	for _, g := range p.Ranges {
@@ -222,7 +222,7 @@ func (r *reference) poolProto(p *verdict.Pool) *pb.Pool {
 	}
 	for a, m := range r.memory {
 		if !a.Is4() {
-			continue // the generator has pools of IPv4 only
+			continue // the generator has only IPv4 pools
 		}
 		if slices.ContainsFunc(m.allocations, func(al *allocation) bool { return al.pool.rec == p }) {
 			out.Allocated++

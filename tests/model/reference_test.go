@@ -14,7 +14,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// What the reference knows of the aggregator's own times.
+// The fixed times of the aggregator.
 const (
 	forgetNodeAfter = 24 * time.Hour
 	keepResolvedFor = 24 * time.Hour
@@ -24,29 +24,29 @@ const (
 	silentAfter     = 10 * time.Second
 )
 
-// A reference keeps what agents report in plain lists and maps, and judges every address anew after
-// each change. It has the rules of verdict in common with the aggregator, and nothing else.
+// A reference keeps the reports of agents in plain lists and maps, and judges every address again
+// after each change. It shares only the rules of verdict with the aggregator.
 type reference struct {
 	policy   verdict.Policy
 	now      verdict.Stamp
-	nodes    []*node // in the order in which they came
+	nodes    []*node // in the order in which they first connected
 	sessions map[*session]bool
 	memory   map[netip.Addr]*memory
-	// tombs are the addresses that holders gave up, with their hardware addresses.
+	// tombs are the addresses that holders have released, with their MACs.
 	tombs map[tomb]death
-	// told is since when each finding has been told.
+	// told is the time since when each finding has been reported.
 	told map[string]verdict.Stamp
-	// checks are the claims that their nodes are to read again.
+	// checks are the claims that their nodes are asked to read again.
 	checks []*claim
-	// changed is when something changed last.
+	// changed is the time of the last change.
 	changed verdict.Stamp
 	lan     lan
 }
 
-// A memory is what one judgement of an address hands to the next.
+// A memory is the state that a judgement of an address passes on to the next one.
 type memory struct {
 	owners      []verdict.Owner
-	claims      map[string][]*claim // of the owners, by id
+	claims      map[string][]*claim // claims of the owners, by ID
 	conflicts   []verdict.Conflict
 	allocations []*allocation
 	vanished    []*verdict.Allocation
@@ -74,17 +74,18 @@ type session struct {
 	parts        []*pb.ReportRequest
 	synced, over bool
 	start, heard verdict.Stamp
-	// asked is when a ping is sent that a mute agent does not answer; 0 for none.
+	// asked is the time of a ping that a mute agent does not answer; 0 for none.
 	asked verdict.Stamp
-	// took is how long the last answer took, until a ping is answered at once again.
+	// took is the duration of the last slow answer. It applies until a ping is answered immediately
+	// again.
 	took      time.Duration
 	tookUntil verdict.Stamp
 }
 
-// A node is what one agent reported.
+// A node is the state that one agent has reported.
 type node struct {
 	rec        *verdict.Node // Name, Epoch, Unheard, TimedOut, Rebooted
-	name       string        // what its agent calls it
+	name       string        // the name that its agent reports
 	session    *session
 	namespaces map[uint32]*namespace
 	links      map[string]*link
@@ -92,8 +93,8 @@ type node struct {
 	claims     []*claim
 	pools      []*pool
 	blind      bool
-	shared     bool // another node had its name while both were there
-	sure       bool // it is there, and another node of its name, too
+	shared     bool // another node had the same name at the same time
+	sure       bool // it certainly exists, and so does another node with its name
 	due        verdict.Stamp
 	sweep      int
 	connected  verdict.Stamp
@@ -101,7 +102,7 @@ type node struct {
 
 type namespace struct {
 	rec   *verdict.Namespace // never changes
-	lacks []verdict.Finding  // of addresses that it was meant to have
+	lacks []verdict.Finding  // findings about missing intended addresses
 	sweep int
 }
 
@@ -151,10 +152,10 @@ func (r *reference) of(a netip.Addr) *memory {
 	return m
 }
 
-// quiet reports whether nothing has changed for as long as late findings take.
+// quiet reports whether nothing has changed for the delay of late findings.
 func (r *reference) quiet() bool { return r.now >= r.changed.Add(lateAfter) }
 
-// receive takes one message.
+// receive processes one message.
 func (r *reference) receive(s *session, m *pb.ReportRequest) {
 	if s.over {
 		return
@@ -181,7 +182,7 @@ func (r *reference) receive(s *session, m *pb.ReportRequest) {
 	}
 }
 
-// connect begins a session. It reports whether the agent is accepted.
+// connect starts a session. It reports whether the agent is accepted.
 func (r *reference) connect(s *session, hello *pb.Hello) bool {
 	var n *node
 	for _, known := range r.nodes {
@@ -217,7 +218,7 @@ func (n *node) reset() {
 	n.namespaces, n.links, n.interfaces, n.claims, n.pools = map[uint32]*namespace{}, map[string]*link{}, nil, nil, nil
 }
 
-// end ends a session by the aggregator.
+// end makes the aggregator end a session.
 func (r *reference) end(s *session) {
 	s.over = true
 	delete(r.sessions, s)
@@ -249,7 +250,7 @@ func (r *reference) disconnect(s *session) {
 	r.judge()
 }
 
-// live reports whether a node is heard from.
+// live reports whether a node is connected.
 func (n *node) live() bool { return n.session != nil && !n.rec.Unheard }
 
 // arm sets the node's timer, unless it is due sooner.
@@ -259,7 +260,7 @@ func (n *node) arm(at verdict.Stamp) {
 	}
 }
 
-// longName is a node's name with as much of its identity as it takes.
+// longName returns the name of a node with as much of its identity as is necessary.
 func (r *reference) longName(n *node) string {
 	name := n.name + "@" + n.rec.Boot[:min(len(n.rec.Boot), 8)]
 	for _, other := range r.nodes {
@@ -270,8 +271,8 @@ func (r *reference) longName(n *node) string {
 	return name
 }
 
-// label gives a node the name that its agent gives it, and another node of that name a longer one:
-// the one that is silent, or else the one with the later identity.
+// label gives a node the name that its agent reports. Another node with that name gets a longer
+// one: the silent node, or else the one with the later identity.
 func (r *reference) label(n *node) {
 	name := n.name
 	for _, other := range r.nodes {
@@ -286,7 +287,7 @@ func (r *reference) label(n *node) {
 	n.rec.Name = name
 }
 
-// unlabel gives the name of a node that is given up to one that is heard from and had a longer one.
+// unlabel gives the name that a node releases to a connected node that had a longer one.
 func (r *reference) unlabel(n *node) {
 	if n.rec.Name != n.name {
 		return
@@ -299,7 +300,7 @@ func (r *reference) unlabel(n *node) {
 	}
 }
 
-// uplinks are the hardware addresses of a node's uplinks that nobody else has by design.
+// uplinks returns the MACs of a node's uplinks, except those that other nodes share by design.
 func (n *node) uplinks() (macs []verdict.MAC) {
 	for _, i := range n.interfaces {
 		if i.namespace.rec.Record == verdict.OwnRecord && i.rec.Uplink && i.rec.MAC != "" && !i.rec.MAC.Shared() {
@@ -309,7 +310,7 @@ func (n *node) uplinks() (macs []verdict.MAC) {
 	return macs
 }
 
-// bootedAs reports whether a silent node became another one when its machine was booted.
+// bootedAs reports whether a silent node has become another one because its machine was rebooted.
 func (n *node) bootedAs(now *node) bool {
 	if n == now || n.shared || n.rec.Boot == now.rec.Boot {
 		return false
@@ -317,7 +318,7 @@ func (n *node) bootedAs(now *node) bool {
 	return slices.ContainsFunc(now.uplinks(), func(mac verdict.MAC) bool { return slices.Contains(n.uplinks(), mac) })
 }
 
-// booted ends all that nodes had before their machine was booted.
+// booted ends all state that nodes had before the reboot of their machine.
 func (r *reference) booted(nodes ...*node) {
 	for _, n := range nodes {
 		n.rec.Rebooted = true
@@ -325,7 +326,7 @@ func (r *reference) booted(nodes ...*node) {
 	r.giveUp(nodes)
 }
 
-// timeOut ends what nodes had that were silent for too long, and forgets the nodes a day later.
+// timeOut ends the state of nodes that were silent for too long, and forgets the nodes a day later.
 func (r *reference) timeOut(nodes []*node) {
 	var over []*node
 	for _, n := range nodes {
@@ -341,7 +342,7 @@ func (r *reference) timeOut(nodes []*node) {
 	r.giveUp(over)
 }
 
-// giveUp ends all that nodes were known to have.
+// giveUp ends all known state of nodes.
 func (r *reference) giveUp(nodes []*node) {
 	var over []*claim
 	for _, n := range nodes {
@@ -372,7 +373,7 @@ func (r *reference) giveUp(nodes []*node) {
 	}
 }
 
-// snapshot replaces all that a node had.
+// snapshot replaces the state of a node.
 func (r *reference) snapshot(s *session) {
 	n := s.node
 	n.sweep++
@@ -413,7 +414,7 @@ func split(claims []*pb.ClaimRecord) (kernel, wire []*pb.ClaimRecord) {
 	return kernel, wire
 }
 
-// sweepOut ends all that a snapshot did not have.
+// sweepOut ends all state that was not in a snapshot.
 func (r *reference) sweepOut(n *node) {
 	for _, id := range slices.Sorted(maps.Keys(n.namespaces)) {
 		if ns := n.namespaces[id]; ns.sweep != n.sweep {
@@ -454,12 +455,12 @@ func (r *reference) sweepOut(n *node) {
 	}
 }
 
-// apply applies one message of changes.
+// apply applies a message with changes.
 func (r *reference) apply(n *node, m *pb.ReportRequest, snapshot bool) {
 	r.applyAll(n, m, m.GetClaims(), snapshot)
 }
 
-// applyAll applies the records of a message, with some claims in place of its own.
+// applyAll applies the records of a message, with claims that replace its own.
 func (r *reference) applyAll(n *node, m *pb.ReportRequest, claims []*pb.ClaimRecord, snapshot bool) {
 	for _, rec := range m.GetNamespaces() {
 		r.applyNamespace(n, rec)
@@ -501,7 +502,8 @@ func (r *reference) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 		}.Who(),
 	}
 	next.ID = verdict.OwnerID(n.rec, next.Record, next.Netns)
-	// A namespace whose inode became known is the same one. With any other id it is another one.
+	// A namespace whose inode becomes known keeps its identity. With any other change of its ID it
+	// is a different one.
 	if old != nil && old.rec.ID != next.ID && old.rec.ID != verdict.OwnerID(n.rec, next.Record, "") {
 		r.endNamespace(n, old, false)
 		old = nil
@@ -521,7 +523,7 @@ func (r *reference) applyNamespace(n *node, rec *pb.NamespaceRecord) {
 	old.sweep = n.sweep
 }
 
-// packIntended packs addresses as verdict.Namespace has them.
+// packIntended packs addresses in the format of verdict.Namespace.
 func packIntended(list []*pb.Intended) string {
 	var lines []string
 	for _, i := range list {
@@ -531,7 +533,8 @@ func packIntended(list []*pb.Intended) string {
 	return strings.Join(slices.Compact(lines), "\n")
 }
 
-// endNamespace ends a namespace with its interfaces and claims, and what entered by its port.
+// endNamespace ends a namespace with its interfaces and claims, including claims that entered by
+// its port.
 func (r *reference) endNamespace(n *node, ns *namespace, sweeping bool) {
 	for _, i := range slices.Clone(n.interfaces) {
 		if i.namespace == ns {
@@ -563,7 +566,7 @@ func (r *reference) applyLink(n *node, rec *pb.LinkRecord) {
 	l.known, l.sweep = true, n.sweep
 }
 
-// link returns a node's link, which need not be known yet.
+// link returns a node's link, and creates it if it is unknown.
 func (n *node) link(name string) *link {
 	if name == "" {
 		return nil
@@ -574,7 +577,7 @@ func (n *node) link(name string) *link {
 	return n.links[name]
 }
 
-// endLink ends a link. It stays as a name while something is on it.
+// endLink ends a link. Its name is kept while the link is used.
 func (r *reference) endLink(l *link) {
 	l.known = false
 	r.leaveDomains(l)
@@ -584,13 +587,13 @@ func (r *reference) endLink(l *link) {
 	r.dropLink(l)
 }
 
-// used reports whether something is on a link.
+// used reports whether a link is used by an interface or a claim.
 func (l *link) used() bool {
 	return slices.ContainsFunc(l.node.interfaces, func(i *iface) bool { return i.link == l }) ||
 		slices.ContainsFunc(l.node.claims, func(c *claim) bool { return c.link == l })
 }
 
-// dropLink forgets a link that is only named, and by nothing any more.
+// dropLink forgets a link that is not known or has ended, once it is unused.
 func (r *reference) dropLink(l *link) {
 	if l != nil && !l.known && !l.used() && l.node.links[l.name] == l {
 		delete(l.node.links, l.name)
@@ -717,7 +720,7 @@ func (r *reference) applyClaim(n *node, rec *pb.ClaimRecord, snapshot bool) {
 	c.sweep = n.sweep
 }
 
-// saw takes over what a record says of a claim.
+// saw updates a claim from its record.
 func (r *reference) saw(c *claim, rec *pb.ClaimRecord, at verdict.Stamp) {
 	c.Routed, c.PrefixLength, c.Flags, c.Count = rec.GetRouted(), uint8(rec.GetPrefixLength()), rec.GetFlags(), rec.GetCount()
 	c.First, c.Last, c.AssignedAt, c.Network = stamp(rec.GetFirstSeen()), stamp(rec.GetLastSeen()), stamp(rec.GetAssignedAt()), rec.GetNetwork()
@@ -746,7 +749,7 @@ func stamp(t *timestamppb.Timestamp) verdict.Stamp {
 	return verdict.At(t.AsTime())
 }
 
-// remove takes a claim out.
+// remove removes a claim.
 func (r *reference) remove(c *claim) {
 	if c.ended {
 		return
@@ -756,8 +759,8 @@ func (r *reference) remove(c *claim) {
 	r.dropLink(c.link)
 }
 
-// endClaim ends a claim. If that ends what kernels say of a holder, the sightings of the holder end,
-// too, because nobody will take them back.
+// endClaim ends a claim. If the kernels no longer report an address of a holder, the holder's
+// sightings end as well, because nothing else would end them.
 func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	if c.ended {
 		return
@@ -767,7 +770,7 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 		return
 	}
 	id := c.port.namespace.rec.ID
-	still, there := false, false // whether the holder has the address, and whether by that hardware address
+	still, there := false, false // whether the holder has the address, and whether with that MAC
 	for other := range r.claims(c.addr) {
 		if !other.wire() && other.port.namespace.rec.ID == id {
 			still, there = true, there || other.port.meets() && other.port.rec.MAC == c.port.rec.MAC
@@ -795,8 +798,8 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	}
 }
 
-// lag is how far a session may be behind its agent: by half of the time that the last ping took, or
-// for as long as a ping is not answered.
+// lag returns how far a session may be behind its agent: half of the time that the last ping took,
+// or the time for which a ping has been unanswered.
 func (s *session) lag(now verdict.Stamp) time.Duration {
 	took := s.took
 	if s.tookUntil != 0 && s.tookUntil <= now {
@@ -812,8 +815,8 @@ func (s *session) lag(now verdict.Stamp) time.Duration {
 	return max(took/2, unanswered)
 }
 
-// buried reports whether what a node saw was before its sender gave the address up. A stream may be
-// behind its agent.
+// buried reports whether a node saw a frame before its sender released the address. The stream may
+// be behind its agent.
 func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
 	late := lateWithin + by.session.lag(r.now)
 	d, ok := r.tombs[tomb{addr, mac}]
@@ -877,7 +880,7 @@ func (r *reference) applyPool(n *node, rec *pb.PoolRecord) {
 	p.sweep = n.sweep
 }
 
-// endPool ends a pool with its allocations: they are not known to be gone.
+// endPool ends a pool and its allocations, which does not mean that they were released.
 func (r *reference) endPool(p *pool) {
 	p.rec.State = verdict.PoolStale
 	for _, m := range r.memory {

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// shrink makes a history that fails shorter, for as long as the rest fails, too. It removes steps,
-// then records of the messages, and joins sleeps.
+// shrink shortens a failing history for as long as it still fails. It removes steps, then records
+// of messages, and joins sleeps.
 func shrink(t *testing.T, s setting, history []step, difference string) ([]step, string) {
 	try := func(some []step) bool {
 		d := replay(t, s, some)
@@ -46,7 +46,7 @@ func shrink(t *testing.T, s setting, history []step, difference string) ([]step,
 	return history, difference
 }
 
-// withoutOne returns the steps that a step with changes is without one of its records.
+// withoutOne returns variants of a step with changes, each without one of its records.
 func withoutOne(s step) (list []step) {
 	records := 0
 	s.change.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {

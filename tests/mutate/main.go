@@ -1,7 +1,7 @@
-// Command mutate measures how many changes of a package its own tests notice. It changes one
-// operator, condition or statement at random, runs the tests, and prints the changes that no
-// test noticed. All changes are compiled into one test program, in which the environment turns
-// one of them on. The compiler gets the changed files as an overlay, so the tree stays as it is.
+// Command mutate measures how many changes of a package its own tests detect. It changes one
+// operator, condition or statement at random, runs the tests, and prints the changes that no test
+// detected. All changes are compiled into one test program, and an environment variable enables one
+// of them. The compiler gets the changed files as an overlay, so the source tree stays unchanged.
 package main
 
 import (
@@ -53,14 +53,14 @@ func main() {
 	}
 }
 
-// sampling is a choice of the mutants of one package.
+// sampling is a sample of the mutants of one package.
 type sampling struct {
 	pkg   string
 	n     int
 	seed  uint64
 	files string
 	exec  string
-	grace time.Duration // for tests, beside ten times what they need without a change
+	grace time.Duration // added to ten times the duration of the tests without a change
 	out   io.Writer
 
 	dir     string // of the package
@@ -68,11 +68,12 @@ type sampling struct {
 	timeout time.Duration // of the tests
 }
 
-// maxMemory is the address space in KiB that the tests of a mutant may use: some changes make a
-// loop endless that allocates.
+// maxMemory is the address space in KiB that the tests of a mutant may use, because a mutant may
+// allocate in an endless loop.
 const maxMemory = 4 << 20
 
-// run prints the mutants that no test notices, and returns the percentage of noticed ones.
+// run prints the mutants that no test detects, and returns the percentage of those that are
+// detected.
 func (s *sampling) run(ctx context.Context) (share int, err error) {
 	if s.temp, err = os.MkdirTemp("", "mutate-"); err != nil {
 		return 0, err
@@ -114,7 +115,7 @@ func (s *sampling) run(ctx context.Context) (share int, err error) {
 	return share, nil
 }
 
-// build compiles the test program with all mutants that compile, and returns them.
+// build compiles the test program with all mutants that compile, and returns these.
 func (s *sampling) build(ctx context.Context) ([]mutant, error) {
 	names, err := regexp.Compile(s.files)
 	if err != nil {
@@ -172,11 +173,12 @@ func (s *sampling) build(ctx context.Context) ([]mutant, error) {
 	return all, nil
 }
 
-// errorLine is a line of the compiler.
+// errorLine matches an error message of the compiler.
 var errorLine = regexp.MustCompile(`(?m)^(?:.*/)?([^/:]+\.go):(\d+):(?:\d+:)? `)
 
-// dropInvalid drops the mutants on the lines that do not compile: of each line those whose
-// operands may be of a wrong type, or all if there are none. It reports whether there were any.
+// dropInvalid drops the mutants on lines that do not compile. On each line it drops those whose
+// operands may have a wrong type, or all if there are none of these. It reports whether it dropped
+// any.
 func dropInvalid(mutants map[string][]mutant, said []byte) (dropped bool) {
 	for _, m := range errorLine.FindAllSubmatch(said, -1) {
 		name := string(m[1])
@@ -190,8 +192,8 @@ func dropInvalid(mutants map[string][]mutant, said []byte) (dropped bool) {
 	return dropped
 }
 
-// compile compiles the tests with files of the package replaced, and returns what the compiler
-// says.
+// compile compiles the tests with replaced files of the package, and returns the output of the
+// compiler.
 func (s *sampling) compile(ctx context.Context, files map[string][]byte) ([]byte, error) {
 	replace := map[string]string{}
 	for name, source := range files {
@@ -213,7 +215,7 @@ func (s *sampling) compile(ctx context.Context, files map[string][]byte) ([]byte
 
 func (s *sampling) program() string { return filepath.Join(s.temp, "tests") }
 
-// try tests mutants side by side, and reports which of them are noticed.
+// try tests mutants in parallel, and reports which of them are detected.
 func (s *sampling) try(ctx context.Context, mutants []mutant) []bool {
 	noticed := make([]bool, len(mutants))
 	next := make(chan int)
@@ -234,7 +236,7 @@ func (s *sampling) try(ctx context.Context, mutants []mutant) []bool {
 	return noticed
 }
 
-// test runs the tests in the directory of the package, with one mutant turned on, or none for 0.
+// test runs the tests in the directory of the package, with one mutant enabled, or none for 0.
 func (s *sampling) test(ctx context.Context, number int) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout+s.grace) // a program without memory may hang
 	defer cancel()
@@ -245,7 +247,7 @@ func (s *sampling) test(ctx context.Context, number int) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// command is a command that ends with the context, and with all of its children.
+// command returns a command that ends with the context, including all its children.
 func (s *sampling) command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -254,7 +256,7 @@ func (s *sampling) command(ctx context.Context, name string, args ...string) *ex
 	return cmd
 }
 
-// said adds what a command wrote to its standard error.
+// said adds the standard error of a command to its error.
 func said(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {

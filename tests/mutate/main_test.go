@@ -27,7 +27,7 @@ func TestChangesThatNoTestNoticesArePrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// > and >= are the same for n == limit.
+	// The mutant that replaces > by >= survives, because the result for n == limit is the same.
 	want := []string{":6: > became >=", ":14: && became ||", ":14: negated a", ":14: negated b"}
 	var got []string
 	for _, line := range regexp.MustCompile(`sample\.go(:\d+: .*) in: `).FindAllStringSubmatch(out.String(), -1) {
@@ -92,8 +92,7 @@ func TestAPackageWithFailingTestsIsRefused(t *testing.T) {
 	}
 }
 
-// TestEachKindOfChange checks what a change makes of a program, for each kind of statement and
-// expression.
+// TestEachKindOfChange checks the mutants of each kind of statement and expression.
 func TestEachKindOfChange(t *testing.T) {
 	for body, want := range map[string][]string{
 		"if a == b { c() }":                  {"== became !=", "removed c()"},
@@ -110,7 +109,7 @@ func TestEachKindOfChange(t *testing.T) {
 		"f := func() bool { return g() }":    {"negated g()"},
 		"f := func() int { return g() }":     nil,
 		"for { if a || b.c { continue } }":   {"negated a", "negated b.c", "removed continue", "|| became &&"},
-		// What only says how memory is used, and lines of logs, cannot be noticed.
+		// Changes of capacities and of log lines cannot be detected.
 		"x := make([]int, n+1, n+2)":                {"+ became -"},
 		"x := make(map[int]bool, n+2)":              nil,
 		"x = slices.Grow(x, n+1)":                   nil,
@@ -138,8 +137,8 @@ func TestEachKindOfChange(t *testing.T) {
 	}
 }
 
-// TestAllChangesOfAFileAreOneProgram runs a program with each of its changes in turn, and one
-// without a change.
+// TestAllChangesOfAFileAreOneProgram runs one program with each of its changes in turn, and without
+// a change.
 func TestAllChangesOfAFileAreOneProgram(t *testing.T) {
 	const source = `package main
 
@@ -186,7 +185,7 @@ func is(x int) bool { return x == 0 }
 		t.Fatalf("%v\n%s\n%s", err, out, instrument([]byte(source), mutants))
 	}
 	run := func(number int) string {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // some changes make a loop endless
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a mutant may loop forever
 		defer cancel()
 		p := exec.CommandContext(ctx, filepath.Join(dir, "p"))
 		p.Env = []string{fmt.Sprint("MUTANT=", number)}

@@ -13,12 +13,12 @@ import (
 
 // A mutant is one change of a source file.
 type mutant struct {
-	number int // 0 for one that does not compile
+	number int // 0 if it does not compile
 	file   string
 	line   int
-	change string // what is changed, for people
+	change string // description for people
 	edits  []edit
-	// first and last are the lines of the edits; doubtful is set if the types of operands decide
+	// first and last are the lines of the edits. doubtful means that the types of operands decide
 	// whether it compiles.
 	first, last int
 	doubtful    bool
@@ -26,14 +26,14 @@ type mutant struct {
 
 func (m mutant) String() string { return fmt.Sprintf("%s:%d: %s", m.file, m.line, m.change) }
 
-// An edit replaces the bytes from..to of a source file. All edits of a file apply together, so
-// that all its mutants are in one program, of which the environment turns one on: $ in text
+// An edit replaces the bytes from..to of a source file. All edits of a file are applied together,
+// so that one program contains all mutants, and the environment enables one of them. $ in text
 // stands for the number of the mutant.
 type edit struct {
 	from, to int
 	text     string
-	// begin is the other end of an expression or statement that ends at from, end the other end
-	// of one that begins there.
+	// begin is the start of an expression or statement that ends at from. end is the end of one
+	// that starts there.
 	begin, end int
 }
 
@@ -62,8 +62,8 @@ func mutantQuo[T mutantNumber](on bool, a, b T) T { if on { return a * b }; retu
 // arithmetic maps operators to the functions of helper that swap them.
 var arithmetic = map[token.Token]string{token.ADD: "mutantAdd", token.SUB: "mutantSub", token.MUL: "mutantMul", token.QUO: "mutantQuo"}
 
-// Operators and what they are swapped with: the opposite, and for comparisons also what differs
-// only where both sides are equal.
+// The replacements of operators: the opposite, and for comparisons also the one that differs only
+// if both sides are equal.
 var opposites = map[token.Token]token.Token{
 	token.EQL: token.NEQ, token.NEQ: token.EQL, token.LSS: token.GEQ, token.GEQ: token.LSS, token.GTR: token.LEQ, token.LEQ: token.GTR,
 	token.LAND: token.LOR, token.LOR: token.LAND,
@@ -83,7 +83,7 @@ func mutantsOf(path string, source []byte) ([]mutant, error) {
 	skip := map[ast.Node]bool{}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if d, ok := n.(*ast.GenDecl); ok && d.Tok != token.VAR {
-			return false // constants stay constants
+			return false // constants stay unchanged
 		}
 		if n == nil || skip[n] || f.equivalent(n) {
 			return false
@@ -108,8 +108,8 @@ func instrument(source []byte, mutants []mutant) []byte {
 			edits = append(edits, e)
 		}
 	}
-	// At one place, what ends there comes first, the innermost first, and then what begins
-	// there, the outermost first.
+	// At the same position, insert the ends first, from the inside out, and then the beginnings,
+	// from the outside in.
 	slices.SortStableFunc(edits, func(a, b edit) int {
 		return cmp.Or(cmp.Compare(a.from, b.from), cmp.Compare(b.begin, a.begin), cmp.Compare(b.end, a.end))
 	})
@@ -132,11 +132,11 @@ type finder struct {
 	found  []mutant
 }
 
-// equivalent reports whether no change of a node can be noticed, because it only says how memory is
-// used, or is for people:
-//   - the capacity that make is given, and what slices.Grow and slices.Clip do;
-//   - the assignment of its own copy to a string (strings.Clone);
-//   - a line of a log.
+// equivalent reports whether no change of a node can be detected, because it concerns only memory
+// usage or logs:
+//   - the capacity argument of make, and calls of slices.Grow and slices.Clip;
+//   - the assignment of a string's own copy to it (strings.Clone);
+//   - a log statement.
 func (f *finder) equivalent(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.ExprStmt:
@@ -165,7 +165,7 @@ func (f *finder) equivalent(n ast.Node) bool {
 	return false
 }
 
-// capacity returns the argument of a call that only says how much memory is got; nil if there is none.
+// capacity returns the argument of a call that only determines the allocated memory, or nil.
 func capacity(call *ast.CallExpr) ast.Expr {
 	name, _ := call.Fun.(*ast.Ident)
 	if name == nil || name.Name != "make" {
@@ -221,7 +221,7 @@ func (f *finder) visit(n ast.Node) {
 	}
 }
 
-// binary swaps an operator.
+// binary replaces an operator.
 func (f *finder) binary(n *ast.BinaryExpr) {
 	swap := func(other token.Token, edits ...edit) {
 		f.add(n.OpPos, fmt.Sprintf("%s became %s", n.Op, other), edits...)
@@ -251,7 +251,7 @@ func (f *finder) binary(n *ast.BinaryExpr) {
 	}
 }
 
-// condition negates a condition that has no operator of its own to swap.
+// condition negates a condition without a replaceable operator.
 func (f *finder) condition(e ast.Expr) {
 	switch e.(type) {
 	case *ast.CallExpr, *ast.SelectorExpr, *ast.IndexExpr, *ast.Ident:
@@ -265,7 +265,7 @@ func (f *finder) negate(e ast.Expr, change string) {
 	f.add(e.Pos(), change, f.around(e, "((", ") != $)")...)
 }
 
-// answers negates what a function returns whose only result is a bool.
+// answers negates the results of a function whose only result is a bool.
 func (f *finder) answers(signature *ast.FuncType, body *ast.BlockStmt) {
 	if body == nil || signature.Results.NumFields() != 1 {
 		return
@@ -276,7 +276,7 @@ func (f *finder) answers(signature *ast.FuncType, body *ast.BlockStmt) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncLit:
-			return false // it has results of its own
+			return false // it has its own results
 		case *ast.ReturnStmt:
 			for _, e := range n.Results {
 				f.condition(e)
@@ -286,8 +286,8 @@ func (f *finder) answers(signature *ast.FuncType, body *ast.BlockStmt) {
 	})
 }
 
-// statements removes statements, and swaps their operators. A return can only be removed from
-// the body of an if without else: elsewhere a function may end without one.
+// statements removes statements, and replaces their operators. A return can be removed only from
+// the body of an if without else: elsewhere the function might end without one.
 func (f *finder) statements(list []ast.Stmt, returns bool) {
 	for _, s := range list {
 		_, isReturn := s.(*ast.ReturnStmt)
@@ -325,7 +325,7 @@ func (f *finder) add(at token.Pos, change string, edits ...edit) {
 	position := f.files.Position(at)
 	m := mutant{file: f.path, line: position.Line, edits: edits, first: position.Line, last: position.Line}
 	for i := range edits {
-		edits[i].text = strings.ReplaceAll(edits[i].text, "\n", " ") // lines stay where they are
+		edits[i].text = strings.ReplaceAll(edits[i].text, "\n", " ") // keep the line numbers
 		on := 1 + strings.Count(f.source[:edits[i].from], "\n")
 		m.first, m.last = min(m.first, on), max(m.last, on)
 	}

@@ -9,34 +9,34 @@ import (
 	"path/filepath"
 )
 
-// CNI runs real CNI plugins on a host, as a container runtime does: with the
-// result cache in /var/lib/cni/results.
+// CNI runs real CNI plugins on a host, as a container runtime does, with the result cache in
+// /var/lib/cni/results.
 type CNI struct {
-	// Interface is what pods call their interface; empty: eth0, as container
-	// runtimes do. Multus calls further ones net1 and so on.
+	// Interface is the name of the interface in pods. It defaults to eth0, as with container
+	// runtimes. Multus calls further interfaces net1 and so on.
 	Interface string
 
 	host *Host
-	bin  string // plugins and cnitool
-	name string // of the network
+	bin  string // directory of the plugins and cnitool
+	name string // name of the network
 }
 
-// PTP is the network of kindnet: a routed veth for each pod, addresses by
-// host-local in /run/cni-ipam-state.
+// PTP is the network of kindnet: a routed veth for each pod, and addresses from host-local in
+// /run/cni-ipam-state.
 const PTP = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"mtu":1500,
 	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"10.244.0.0/16"}]]}}]}`
 
-// Bridge is the network of flannel and kubenet: all pods on one bridge with the
-// gateway address, addresses by host-local in /var/lib/cni/networks.
+// Bridge is the network of flannel and kubenet: all pods on one bridge with the gateway address,
+// and addresses from host-local in /var/lib/cni/networks.
 const Bridge = `{"cniVersion":"1.0.0","name":"cbr0","plugins":[{"type":"bridge","bridge":"cni0","isGateway":true,"ipMasq":false,
 	"ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.0.0/16"}]]}}]}`
 
-// confDir is where the host has its network configurations, as container runtimes
-// and ipwitness look for them.
+// confDir is the directory of network configurations on the host, where container runtimes and
+// ipwitness look for them.
 const confDir = "/etc/cni/net.d"
 
-// Plugins finds the directory with the plugins: IPWITNESS_CNI_BIN, or bin/cni
-// of the repository that the working directory is in.
+// Plugins returns the directory of the plugins: IPWITNESS_CNI_BIN, or bin/cni of the repository
+// that contains the working directory.
 func Plugins() (string, error) {
 	if dir := os.Getenv("IPWITNESS_CNI_BIN"); dir != "" {
 		return dir, nil
@@ -73,12 +73,12 @@ func (h *Host) CNI(conflist string) (*CNI, error) {
 	return c, os.WriteFile(filepath.Join(h.Path(confDir), network.Name+".conflist"), []byte(conflist), 0o644)
 }
 
-// Add makes a pod: a named network namespace, and the network in it. The pod
-// is called default/NAME in the CNI arguments, as kubelet would.
+// Add creates a pod: a named network namespace that is connected to the network. In the CNI
+// arguments the pod is called default/NAME, as with kubelet.
 func (c *CNI) Add(pod string) error { return c.AddAs(pod, pod) }
 
-// AddAs makes a sandbox of a pod: a named network namespace, and the network in
-// it, with the pod's name in the CNI arguments.
+// AddAs creates a sandbox of a pod: a named network namespace that is connected to the network,
+// with the pod's name in the CNI arguments.
 func (c *CNI) AddAs(sandbox, pod string) error {
 	if err := c.host.Namespace(sandbox); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *CNI) AddAs(sandbox, pod string) error {
 	return c.tool("add", sandbox, pod)
 }
 
-// Delete takes a pod away: the network first, then its namespace.
+// Delete deletes a pod: first its network, then its namespace.
 func (c *CNI) Delete(pod string) error {
 	if err := c.tool("del", pod, pod); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (c *CNI) tool(command, sandbox, pod string) error {
 	return err
 }
 
-// Forget deletes what host-local knows: the accident of the blog post.
+// Forget deletes the state of host-local, as in the accident of the blog post.
 func (c *CNI) Forget() error {
 	for _, dir := range []string{"/run/cni-ipam-state", "/var/lib/cni/networks"} {
 		if err := os.RemoveAll(c.host.Path(dir)); err != nil {

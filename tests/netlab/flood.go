@@ -8,22 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// floodBatch is how many frames Flood hands to the kernel in one call
-// (UIO_MAXIOV is as many as it takes).
+// floodBatch is the number of frames that Flood passes to the kernel in one call. UIO_MAXIOV is the
+// kernel's limit.
 const floodBatch = 1024
 
-// mmsghdr is struct mmsghdr of recvmmsg(2), which golang.org/x/sys does not have.
+// mmsghdr is struct mmsghdr of recvmmsg(2), which golang.org/x/sys does not define.
 type mmsghdr struct {
 	hdr unix.Msghdr
 	_   uint32 // bytes sent
 	_   [4]byte
 }
 
-// Flood sends frames by an interface of the calling thread's namespace, in
-// order, again and again, as fast as one core can: sendmmsg(2), and past the
-// queueing discipline, where a full queue would drop. It asks more before each
-// batch of at most 1024 frames, with how many were sent so far, for how many to
-// send at most; it ends at 0, and gives how many were sent. Call it inside Do.
+// Flood sends frames on an interface of the calling thread's namespace, in a loop, as fast as one
+// core can. It uses sendmmsg(2) and bypasses the queueing discipline, which would drop frames if
+// its queue is full. Before each batch of at most 1024 frames it calls more with the number of
+// frames sent so far. more returns the most that may be sent, and 0 ends the flood. Flood returns
+// the number of frames sent. Call it inside Do.
 func Flood(ifname string, frames [][]byte, more func(sent int) int) (sent int, err error) {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {
@@ -56,7 +56,7 @@ func Flood(ifname string, frames [][]byte, more func(sent int) int) (sent int, e
 		done, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&messages[at])), uintptr(n), 0, 0, 0)
 		switch errno {
 		case 0:
-		case unix.EINTR, unix.ENOBUFS: // ENOBUFS: the other end's backlog is full
+		case unix.EINTR, unix.ENOBUFS: // ENOBUFS: the backlog of the other end is full
 			continue
 		default:
 			return sent, fmt.Errorf("send frames by %s: %w", ifname, errno)
@@ -66,7 +66,7 @@ func Flood(ifname string, frames [][]byte, more func(sent int) int) (sent int, e
 	}
 }
 
-// Times has Flood send so many frames.
+// Times returns a function that makes Flood send the given number of frames.
 func Times(frames int) func(sent int) int {
 	return func(sent int) int { return frames - sent }
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ARP makes an Ethernet frame with an ARP packet (RFC 826) to everybody.
+// ARP returns a broadcast Ethernet frame with an ARP packet (RFC 826).
 func ARP(op uint16, sha net.HardwareAddr, spa, tpa netip.Addr) []byte {
 	f := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, sha...)
 	f = append(f, 0x08, 0x06, 0, 1, 0x08, 0, 6, 4, byte(op>>8), byte(op))
@@ -19,8 +19,8 @@ func ARP(op uint16, sha net.HardwareAddr, spa, tpa netip.Addr) []byte {
 	return append(f, tpa.AsSlice()...)
 }
 
-// DAD makes an Ethernet frame with a neighbour solicitation that asks whether an
-// IPv6 address is free (RFC 4862, section 5.4.2): its source is unspecified.
+// DAD returns an Ethernet frame with the neighbour solicitation of duplicate address detection (RFC
+// 4862, section 5.4.2), whose source is unspecified.
 func DAD(sha net.HardwareAddr, target netip.Addr) []byte {
 	const icmpLen = 24
 	addr := target.As16()
@@ -109,8 +109,7 @@ func (a Forged) Frame() []byte {
 	return slices.Concat(f, a.Addr.AsSlice(), a.Asker.AsSlice(), headers, icmp)
 }
 
-// Send sends frames by an interface of the calling thread's namespace: call it
-// inside Do.
+// Send sends frames on an interface of the calling thread's namespace. Call it inside Do.
 func Send(ifname string, frames ...[]byte) error {
 	i, err := net.InterfaceByName(ifname)
 	if err != nil {

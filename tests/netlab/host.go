@@ -1,11 +1,9 @@
-// Package netlab builds hosts out of namespaces, for tests, the demo and the
-// benchmarks.
+// Package netlab creates hosts from namespaces, for tests, the demo and the benchmarks.
 //
-// A Host has a network namespace and a mount namespace of its own, with an
-// empty /run, /var/lib and /etc/cni in it, so that named network namespaces,
-// what CNI plugins write and how they are configured are its own, too. Nothing in here touches the network of the
-// machine, and all of it is gone when the Host is closed or when the process
-// that made it dies.
+// A Host has its own network namespace and its own mount namespace, with an empty /run, /var/lib
+// and /etc/cni. Named network namespaces, and the files and configuration of CNI plugins, are
+// therefore private to the host. The network of the machine is never changed. Everything is removed
+// when the Host is closed, or when the process that created it dies.
 package netlab
 
 import (
@@ -28,34 +26,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is one machine.
+// Host is a simulated machine.
 type Host struct {
-	// InOrder has Namespace make pods whose inodes grow, so that lists of owners,
-	// which are ordered by them, have one order.
+	// InOrder makes Namespace create pods with ascending inodes, so that lists of owners, which are
+	// sorted by inode, always have the same order.
 	InOrder bool
-	// Secure is how its clients speak to an aggregator that wants TLS; nil for none.
+	// Secure is how clients of the host connect to an aggregator with TLS; nil for plain HTTP.
 	Secure *Secure
 
 	holder *exec.Cmd // keeps the namespaces
-	pid    int       // of a process in them
-	enter  []string  // how a command gets into them
+	pid    int       // PID of a process in them
+	enter  []string  // command prefix that enters the namespaces
 	netns  *os.File
 	tie    io.Closer // of a machine: its holder ends when this is closed
 	cgroup string
-	last   uint64 // inode of the newest namespace, if they are in order
+	last   uint64 // inode of the newest namespace, if InOrder is set
 }
 
-// umask is that of machines: what containers and units run must be there for all to read,
-// whatever that of the caller is.
+// umask is the umask of machines. It does not depend on that of the caller, because files of
+// containers and units must be readable for all users.
 const umask = 0o022
 
-// ready is what the holder says once its namespaces are set up.
+// ready is the output of the holder once its namespaces are set up.
 const ready = "ready\n"
 
-// New makes a host with only a loopback interface. Its /etc is an overlay, so that
-// /etc/cni need not be made in that of the machine; a kernel without overlays is
-// one that is booted for the tests, and its /etc theirs. A mount of the machine at
-// /run/netns, which ip(8) makes, would still be listed, and runtimes go by the list.
+// New creates a host that has only a loopback interface. Its /etc is an overlay, so that /etc/cni
+// need not be created in the /etc of the machine. A kernel without overlays is one booted for the
+// tests, whose /etc may be changed. A mount at the machine's /run/netns, which ip(8) creates, is
+// removed from the copied mount namespace, because runtimes would find it in the list of mounts.
 func New() (*Host, error) {
 	unix.Umask(umask)
 	return hold(exec.Command("unshare", "--net", "--mount", "--propagation", "private", "sh", "-euc", `
@@ -72,14 +70,14 @@ func New() (*Host, error) {
 		exec sleep infinity`))
 }
 
-// Beside makes a host with a network of its own that shares the files of h:
-// both see the same /run/netns, as two nodes of one machine do.
+// Beside creates a host with its own network that shares the files of h. Both see the same
+// /run/netns, like two kind nodes on one machine.
 func (h *Host) Beside() (*Host, error) {
 	return hold(h.Command("unshare", "--net", "sh", "-euc", "ip link set lo up; echo ready; exec sleep infinity"))
 }
 
-// Boot gives the host a boot id of its own, which its programs read where the
-// kernel's is: it is another machine then, or the same one booted anew.
+// Boot gives the host its own boot ID, which its programs read in place of the kernel's. This makes
+// it another machine, or the same machine after a reboot.
 func (h *Host) Boot(id string) error {
 	const file = "/run/boot_id"
 	if err := os.WriteFile(h.Path(file), []byte(id+"\n"), 0o444); err != nil {
@@ -89,7 +87,7 @@ func (h *Host) Boot(id string) error {
 	return err
 }
 
-// hold starts a process that makes namespaces and keeps them.
+// hold starts a process that creates namespaces and keeps them alive.
 func hold(cmd *exec.Cmd) (*Host, error) {
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -113,7 +111,7 @@ func hold(cmd *exec.Cmd) (*Host, error) {
 	return h, nil
 }
 
-// settle has the host be where a process is.
+// settle makes the namespaces of a process those of the host.
 func (h *Host) settle(pid int, namespaces ...string) (err error) {
 	h.pid = pid
 	h.enter = append(append([]string{"nsenter", "--target", strconv.Itoa(pid)}, namespaces...), "--")
@@ -123,8 +121,8 @@ func (h *Host) settle(pid int, namespaces ...string) (err error) {
 	return nil
 }
 
-// start starts a command that dies with this process. The parent of a process
-// is a thread, so the thread must not end before the process.
+// start starts a command that dies with this process. The kernel considers the starting thread the
+// parent, so that thread must not end before the command.
 func start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err := make(chan error)
@@ -141,7 +139,7 @@ func start(cmd *exec.Cmd) error {
 	return <-err
 }
 
-// Close ends the host and all in it that was started by Command.
+// Close ends the host and all its processes that were started by Command.
 func (h *Host) Close() {
 	if h.netns != nil {
 		_ = h.netns.Close()
@@ -154,8 +152,8 @@ func (h *Host) Close() {
 	_ = h.holder.Wait()
 }
 
-// Command is a command that will run inside the host. Start it with Start, so
-// that it cannot outlive this process.
+// Command returns a command that will run inside the host. Start it with Start, so that it cannot
+// outlive this process.
 func (h *Host) Command(name string, args ...string) *exec.Cmd {
 	line := slices.Concat(h.enter, []string{name}, args)
 	cmd := exec.Command(line[0], line[1:]...)
@@ -163,9 +161,8 @@ func (h *Host) Command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Environment is that of this process for a command on a host: without what would lead
-// it out of there, or set ipwitness, Kubernetes or a runtime as somebody wants it
-// elsewhere.
+// Environment returns the environment for commands on a host. It is that of this process, without
+// variables that refer to files outside the host or configure ipwitness, Kubernetes or a runtime.
 func Environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(strings.ToUpper(variable), "=")
@@ -175,18 +172,17 @@ func Environment() []string {
 	})
 }
 
-// Start starts a command of Command.
+// Start starts a command from Command.
 func (h *Host) Start(cmd *exec.Cmd) error { return start(cmd) }
 
-// Run runs a command line inside the host, split at blanks, and gives what it
-// printed.
+// Run runs a command line inside the host, split at blanks, and returns its output.
 func (h *Host) Run(format string, args ...any) (string, error) {
 	line := fmt.Sprintf(format, args...)
 	words := strings.Fields(line)
 	return h.Output(h.Command(words[0], words[1:]...))
 }
 
-// Output runs a command of Command and gives what it printed.
+// Output runs a command from Command and returns its output.
 func (h *Host) Output(cmd *exec.Cmd) (string, error) {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -195,7 +191,7 @@ func (h *Host) Output(cmd *exec.Cmd) (string, error) {
 	return string(out), nil
 }
 
-// Stdout is Output without stderr, to which the command writes warnings.
+// Stdout is like Output, but without stderr, which may contain warnings.
 func (h *Host) Stdout(cmd *exec.Cmd) (string, error) {
 	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -208,8 +204,8 @@ func (h *Host) Stdout(cmd *exec.Cmd) (string, error) {
 // not start goroutines that use the network: they would run outside.
 func (h *Host) Do(fn func() error) error { return inside(h.netns, fn) }
 
-// inside runs fn on a thread of its own in a network namespace. The thread is
-// never unlocked, so Go ends it with the goroutine.
+// inside runs fn on a separate thread in a network namespace. The thread is never unlocked, so Go
+// ends it with the goroutine.
 func inside(netns *os.File, fn func() error) error {
 	err := make(chan error, 1)
 	go func() {
@@ -223,13 +219,13 @@ func inside(netns *os.File, fn func() error) error {
 	return <-err
 }
 
-// Secure is what a client of an aggregator needs that wants TLS and a token.
+// Secure is the configuration of a client of an aggregator with TLS and tokens.
 type Secure struct {
 	TLS   *tls.Config
 	Token string
 }
 
-// Client is an HTTP client whose connections begin inside the host.
+// Client returns an HTTP client whose connections start inside the host.
 func (h *Host) Client() *http.Client {
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -247,20 +243,20 @@ func (h *Host) Client() *http.Client {
 	return &http.Client{Transport: bearer{t, h.Secure.Token}}
 }
 
-// bearer shows a token.
+// bearer adds a token to requests.
 type bearer struct {
 	*http.Transport
 	token string
 }
 
-// RoundTrip is for http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	r.Header.Set("Authorization", "Bearer "+b.token)
 	return b.Transport.RoundTrip(r)
 }
 
-// Namespace makes a named network namespace.
+// Namespace creates a named network namespace.
 func (h *Host) Namespace(name string) error {
 	if h.InOrder && h.last == 0 {
 		var err error
@@ -276,7 +272,7 @@ func (h *Host) Namespace(name string) error {
 		if err != nil {
 			return err
 		}
-		// Open until the end, so that the next one cannot have its inode.
+		// Keep it open until the end, so that the next namespace cannot have the same inode.
 		defer p.Close()
 		i, err := inode(p.netns)
 		if err != nil {
@@ -292,9 +288,9 @@ func (h *Host) Namespace(name string) error {
 	}
 }
 
-// Cable lays a cable to another host: a veth of which each has one end, up.
+// Cable connects the host to another host by a veth, and sets both ends up.
 func (h *Host) Cable(ifname string, other *Host, otherIfname string) error {
-	// Not by Run: inside a machine, other processes have other ids.
+	// Run would not work: inside a machine, PIDs are different.
 	add := exec.Command("nsenter", "--target", strconv.Itoa(h.pid), "--net", "--",
 		"ip", "link", "add", ifname, "type", "veth", "peer", "name", otherIfname, "netns", strconv.Itoa(other.pid))
 	if out, err := add.CombinedOutput(); err != nil {
@@ -307,12 +303,12 @@ func (h *Host) Cable(ifname string, other *Host, otherIfname string) error {
 	return err
 }
 
-// Pod opens the network namespace with that name, as `ip netns add` made it.
+// Pod opens the network namespace with a name, as created by `ip netns add`.
 func (h *Host) Pod(name string) (*Pod, error) {
 	return h.PodAt("/run/netns/" + name)
 }
 
-// PodAt opens the network namespace at a path of the host, as /proc/PID/ns/net is.
+// PodAt opens the network namespace at a path of the host, such as /proc/PID/ns/net.
 func (h *Host) PodAt(path string) (*Pod, error) {
 	f, err := os.Open(h.Path(path))
 	if err != nil {
@@ -321,13 +317,13 @@ func (h *Host) PodAt(path string) (*Pod, error) {
 	return &Pod{netns: f}, nil
 }
 
-// Path is where this process finds a file of the host.
+// Path returns the path of a host's file for this process.
 func (h *Host) Path(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", h.pid, path)
 }
 
-// Pod is one open network namespace of a host. Close it before the pod is
-// deleted: it keeps the namespace alive.
+// Pod is an open network namespace of a host. Close it before the pod is deleted, because it keeps
+// the namespace alive.
 type Pod struct {
 	netns *os.File
 }
@@ -335,7 +331,7 @@ type Pod struct {
 // Do runs fn on a thread that is inside the pod's network namespace.
 func (p *Pod) Do(fn func() error) error { return inside(p.netns, fn) }
 
-// Inode is the inode of the pod's network namespace: its name in the owners' list.
+// Inode returns the inode of the pod's network namespace, which identifies it in lists of owners.
 func (p *Pod) Inode() (string, error) {
 	i, err := inode(p.netns)
 	return fmt.Sprint(i), err
@@ -349,16 +345,16 @@ func inode(netns *os.File) (uint64, error) {
 	return st.Ino, nil
 }
 
-// Fd is the descriptor of the open namespace.
+// Fd returns the descriptor of the open namespace.
 func (p *Pod) Fd() int { return int(p.netns.Fd()) }
 
-// Close lets the namespace go.
+// Close closes the namespace.
 func (p *Pod) Close() { _ = p.netns.Close() }
 
-// ErrNoRoot says that hosts cannot be made here.
+// ErrNoRoot means that hosts cannot be created because the process is not root.
 var ErrNoRoot = errors.New("needs root")
 
-// Possible says why hosts cannot be made here.
+// Possible returns an error if hosts cannot be created here.
 func Possible() error {
 	if os.Geteuid() != 0 {
 		return ErrNoRoot

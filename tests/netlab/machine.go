@@ -18,14 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machines counts those of this process, for the names of their cgroups.
+// machines counts the machines of this process, for the names of their cgroups.
 var machines atomic.Int64
 
-// holdMachine makes the namespaces of a machine and keeps them until its
-// standard input ends: $1 is what the machine's first process does, the other
-// arguments are its cgroups. It outlives the process that started it, for
-// cgroups can be removed only when all that ran in the machine has ended. The
-// kernel ends it with its first process.
+// holdMachine creates the namespaces of a machine and keeps them until its standard input ends. $1
+// is the script of the machine's first process, and the other arguments are its cgroups. It
+// outlives the process that started it, because cgroups can be removed only when all processes of
+// the machine have ended. The kernel ends these when their first process ends.
 const holdMachine = `
 	trap '' INT TERM HUP
 	init=$1
@@ -38,9 +37,9 @@ const holdMachine = `
 	wait $! || true
 	find "$@" -depth -type d -exec rmdir {} +`
 
-// initMachine is the first process of a machine. What others leave behind is
-// reaped when it ends, for SIGCHLD is ignored. All that is under / is shared from
-// here on, as on a real machine: kubelet and container runtimes want it.
+// initMachine is the first process of a machine. It ignores SIGCHLD, so orphans are reaped when
+// they end. It makes all mounts shared, as on a real machine: kubelet and container runtimes
+// require it.
 const initMachine = `
 	read -r pid rest </proc/self/stat
 	mount -t proc proc /proc
@@ -55,13 +54,12 @@ const initMachine = `
 	echo "ready $pid"
 	exec sleep infinity`
 
-// NewMachine makes a host that can run a container runtime and kubelet. Beside
-// what a host of New has, it has process ids of its own, so that all that daemons
-// leave behind ends with it, a hostname, an /etc that can be written to, an empty
-// /var/log, and a cgroup. Programs in it end by SIGKILL only.
+// NewMachine creates a host that can run a container runtime and kubelet. In addition to a host
+// from New, it has its own PIDs, so that all processes of daemons end with it, a hostname, a
+// writable /etc, an empty /var/log, and a cgroup. Programs in it are ended by SIGKILL only.
 func NewMachine(hostname string) (*Host, error) {
-	// Not by our process id: another container of this machine may have one like it, and
-	// one that was killed may have left its cgroups.
+	// A PID would not be unique: another container of this machine may have the same one, and a
+	// killed process may have left cgroups behind.
 	cgroup := fmt.Sprintf("/ipwitness-%d-%d", rand.Uint32(), machines.Add(1))
 	dirs, err := cgroupHierarchies()
 	if err != nil {
@@ -72,7 +70,7 @@ func NewMachine(hostname string) (*Host, error) {
 	}
 	unix.Umask(umask)
 	cmd := exec.Command("sh", slices.Concat([]string{"-euc", holdMachine, "sh", initMachine}, dirs)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // out of the reach of Ctrl-C
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // unaffected by Ctrl-C
 	tie, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, fmt.Errorf("make pipe: %w", err)
@@ -98,7 +96,8 @@ func NewMachine(hostname string) (*Host, error) {
 	return h, nil
 }
 
-// firstProcess hears which one it is, tells the holder, and settles there.
+// firstProcess reads the PID of the machine's first process, confirms it to the holder, and opens
+// its namespaces.
 func (h *Host) firstProcess(out io.Reader, tie io.Writer) error {
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
@@ -114,17 +113,17 @@ func (h *Host) firstProcess(out io.Reader, tie io.Writer) error {
 	if err := h.settle(pid, "--net", "--mount", "--pid", "--uts", "--ipc"); err != nil {
 		return err
 	}
-	// Who enters a PID namespace waits outside for a child that is inside: when
-	// the one is killed, so is the other.
+	// A process that enters a PID namespace stays outside and waits for its child inside. If one of
+	// them is killed, the other must end too.
 	h.enter = append(h.enter, "setpriv", "--pdeathsig", "KILL", "--")
 	return nil
 }
 
-// Cgroup is the path of a machine's cgroup, the same in every hierarchy: a root
-// for kubelet and container runtimes, which is removed with the machine.
+// Cgroup returns the path of a machine's cgroup, the same in every hierarchy. It is the cgroup root
+// of kubelet and container runtimes, and is removed with the machine.
 func (h *Host) Cgroup() string { return h.cgroup }
 
-// cgroupHierarchies gives where they are mounted.
+// cgroupHierarchies returns the mount points of the cgroup hierarchies.
 func cgroupHierarchies() (dirs []string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// held has the test program be the one that is killed.
+// held, if set, makes the test program the one that will be killed.
 const held = "IPWITNESS_TEST_HOLDS_MACHINE"
 
 func TestMain(m *testing.M) {
@@ -31,20 +31,20 @@ func TestMain(m *testing.M) {
 	select {}
 }
 
-// daemon leaves a process behind, as a container runtime does for each pod, and
-// makes cgroups.
+// daemon returns a script that leaves a process behind, as a container runtime does for each pod,
+// and creates cgroups.
 func daemon(h *Host) string {
 	return `mkdir -p /etc/test
 		for d in $(awk '$3 ~ /^cgroup/ { print $2 }' /proc/mounts); do mkdir -p $d` + h.Cgroup() + `/pod; done
 		setsid -f ` + sleeper(h.Cgroup()) + ` >/dev/null 2>&1`
 }
 
-// sleeper is a command like no other.
+// sleeper returns a unique command line.
 func sleeper(cgroup string) string {
 	return "sleep 9" + strings.ReplaceAll(strings.TrimPrefix(cgroup, "/ipwitness-"), "-", ".")
 }
 
-// left gives what is there of a machine.
+// left returns the remaining cgroups and processes of a machine.
 func left(t *testing.T, cgroup string) (all []string) {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '").Output()

@@ -23,13 +23,13 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Where ipwitness serves HTTP inside a host: run and aggregator, and agent.
+// The HTTP addresses of ipwitness inside a host: of run and aggregator, and of agent.
 const (
 	Server      = "http://127.0.0.1:9641"
 	AgentServer = "http://127.0.0.1:9642"
 )
 
-// Build makes the program in a directory, and gives its path.
+// Build builds ipwitness in a directory, and returns its path.
 func Build(dir string) (string, error) {
 	bin := filepath.Join(dir, "ipwitness")
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", bin, "github.com/ipwitness/ipwitness/cmd/ipwitness")
@@ -40,17 +40,17 @@ func Build(dir string) (string, error) {
 	return bin, nil
 }
 
-// Program is ipwitness, running inside a host.
+// Program is an ipwitness that runs inside a host.
 type Program struct {
 	Cmd    *exec.Cmd
 	Log    *Log // standard error
 	server string
 	client *http.Client
 	ended  chan struct{}
-	err    error // once ended
+	err    error // set once it has ended
 }
 
-// Log collects what a program prints.
+// Log collects the output of a program.
 type Log struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -63,7 +63,7 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// String is all that was printed so far.
+// String returns all output so far.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *Host) Ipwitness(ctx context.Context, bin string, args ...string) (*Prog
 	return h.Launch(ctx, h.Command(bin, append([]string{"run"}, args...)...))
 }
 
-// Launch starts a command that ends up as `ipwitness run`, and waits as Ipwitness does.
+// Launch starts a command that finally executes `ipwitness run`, and waits like Ipwitness.
 func (h *Host) Launch(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
 	return h.begin(ctx, cmd, Server, func(p *Program) bool {
 		nodes, err := p.Nodes(ctx)
@@ -93,14 +93,13 @@ func (h *Host) Aggregator(ctx context.Context, bin string, args ...string) (*Pro
 	})
 }
 
-// Agent starts `bin agent args…` inside the host and waits until it serves its
-// metrics. Its aggregator may hear of it later.
+// Agent starts `bin agent args…` inside the host and waits until it serves its metrics. It may
+// not be connected to its aggregator yet.
 func (h *Host) Agent(ctx context.Context, bin string, args ...string) (*Program, error) {
 	return h.LaunchAgent(ctx, h.Command(bin, append([]string{"agent"}, args...)...))
 }
 
-// LaunchAgent starts a command that ends up as `ipwitness agent`, and waits as Agent
-// does.
+// LaunchAgent starts a command that finally executes `ipwitness agent`, and waits like Agent.
 func (h *Host) LaunchAgent(ctx context.Context, cmd *exec.Cmd) (*Program, error) {
 	return h.begin(ctx, cmd, AgentServer, func(p *Program) bool {
 		_, err := p.Text(ctx, "/metrics")
@@ -108,9 +107,9 @@ func (h *Host) LaunchAgent(ctx context.Context, cmd *exec.Cmd) (*Program, error)
 	})
 }
 
-// begin starts a command that ends up as ipwitness, and waits until it is ready.
+// begin starts a command that finally executes ipwitness, and waits until it is ready.
 func (h *Host) begin(ctx context.Context, cmd *exec.Cmd, server string, ready func(*Program) bool) (*Program, error) {
-	// An agent speaks TLS only where it wants certificates of clients.
+	// An agent serves TLS only if it requires client certificates.
 	if h.Secure != nil && (server == Server || len(h.Secure.TLS.Certificates) > 0) {
 		server = strings.Replace(server, "http:", "https:", 1)
 	}
@@ -139,7 +138,7 @@ func (h *Host) begin(ctx context.Context, cmd *exec.Cmd, server string, ready fu
 	return p, nil
 }
 
-// Remote is a program that somebody else runs, at a URL.
+// Remote returns a program at a URL that was started elsewhere.
 func Remote(server string, client *http.Client) *Program {
 	return &Program{Log: &Log{}, server: server, client: client}
 }
@@ -151,7 +150,7 @@ func (p *Program) Nodes(ctx context.Context) ([]*ipwitnessv1.Node, error) {
 	return m.GetNodes(), err
 }
 
-// Stop sends SIGTERM and gives how long the program took, and its error.
+// Stop sends SIGTERM, waits, and returns how long the program took to end, and its error.
 func (p *Program) Stop() (took time.Duration, err error) {
 	begin := time.Now()
 	_ = p.Cmd.Process.Signal(syscall.SIGTERM)
@@ -160,17 +159,17 @@ func (p *Program) Stop() (took time.Duration, err error) {
 	return time.Since(begin), p.err
 }
 
-// Kill sends SIGKILL and waits for the end.
+// Kill sends SIGKILL and waits until the program has ended.
 func (p *Program) Kill() {
 	_ = p.Cmd.Process.Kill()
 	<-p.ended
 	p.client.CloseIdleConnections()
 }
 
-// Ended is closed when the program has ended.
+// Ended returns a channel that is closed when the program has ended.
 func (p *Program) Ended() <-chan struct{} { return p.ended }
 
-// Text gets a path as it is.
+// Text returns the body of a GET request.
 func (p *Program) Text(ctx context.Context, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server+path, nil)
 	if err != nil {
@@ -191,12 +190,12 @@ func (p *Program) Text(ctx context.Context, path string) (string, error) {
 	return string(body), nil
 }
 
-// Status gets a path, and gives the status only.
+// Status returns the status of a GET request.
 func (p *Program) Status(ctx context.Context, path string) (int, error) {
 	return p.status(ctx, http.MethodGet, path, "")
 }
 
-// Post posts JSON to a path, and gives the status only.
+// Post posts JSON to a path, and returns the status.
 func (p *Program) Post(ctx context.Context, path, body string) (int, error) {
 	return p.status(ctx, http.MethodPost, path, body)
 }
@@ -214,7 +213,7 @@ func (p *Program) status(ctx context.Context, method, path, body string) (int, e
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// Get gets a path into a message.
+// Get decodes the body of a GET request into a message.
 func (p *Program) Get(ctx context.Context, path string, m proto.Message) error {
 	body, err := p.Text(ctx, path)
 	if err != nil {
@@ -223,14 +222,14 @@ func (p *Program) Get(ctx context.Context, path string, m proto.Message) error {
 	return protojson.Unmarshal([]byte(body), m)
 }
 
-// Event is one line of a watch of conflicts, with the time that it was read.
+// Event is one line of a watch of conflicts, with the time when it was read.
 type Event struct {
 	*ipwitnessv1.WatchConflictsResponse
 	Read time.Time
 }
 
-// WatchConflicts calls fn with every line of conflicts:watch until fn gives
-// false, ctx ends or the stream does.
+// WatchConflicts calls fn with every line of conflicts:watch until fn returns false, ctx ends or
+// the stream ends.
 func (p *Program) WatchConflicts(ctx context.Context, fn func(Event) bool) error {
 	return p.watch(ctx, "/v1/conflicts:watch", func(line []byte, read time.Time) (bool, error) {
 		m := &ipwitnessv1.WatchConflictsResponse{}
@@ -239,13 +238,13 @@ func (p *Program) WatchConflicts(ctx context.Context, fn func(Event) bool) error
 	})
 }
 
-// FindingEvent is one line of a watch of findings, with the time that it was read.
+// FindingEvent is one line of a watch of findings, with the time when it was read.
 type FindingEvent struct {
 	*ipwitnessv1.WatchFindingsResponse
 	Read time.Time
 }
 
-// WatchFindings does the same with findings:watch.
+// WatchFindings is like WatchConflicts, for findings:watch.
 func (p *Program) WatchFindings(ctx context.Context, fn func(FindingEvent) bool) error {
 	return p.watch(ctx, "/v1/findings:watch", func(line []byte, read time.Time) (bool, error) {
 		m := &ipwitnessv1.WatchFindingsResponse{}
@@ -254,7 +253,7 @@ func (p *Program) WatchFindings(ctx context.Context, fn func(FindingEvent) bool)
 	})
 }
 
-// watch calls fn with the result of every line.
+// watch calls fn with the result in every line.
 func (p *Program) watch(ctx context.Context, path string, fn func(result []byte, read time.Time) (bool, error)) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.server+path, nil)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package pki makes certificate authorities and certificates for tests.
+// Package pki creates certificate authorities and certificates for tests.
 package pki
 
 import (
@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// CA is a certificate authority that writes what it signs into a directory.
+// CA is a certificate authority that writes its certificates to a directory.
 type CA struct {
-	// File has its certificate.
+	// File contains the certificate of the CA.
 	File string
 	dir  string
 	cert *x509.Certificate
@@ -26,10 +26,10 @@ type CA struct {
 	last int64
 }
 
-// Pair are the files of a certificate and its key.
+// Pair contains the files of a certificate and its key.
 type Pair struct{ Cert, Key string }
 
-// New makes a certificate authority of a name, with its files in dir.
+// New creates a certificate authority with a name, and its files in dir.
 func New(dir, name string) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -50,17 +50,17 @@ func New(dir, name string) (*CA, error) {
 	return ca, writePEM(ca.File, "CERTIFICATE", der)
 }
 
-// Want is what a certificate is to say.
+// Want describes a certificate.
 type Want struct {
-	// File is the name of its files; CommonName and Organization are of its subject.
+	// File is the name of its files. CommonName and Organization are parts of its subject.
 	File, CommonName, Organization string
-	// Hosts are the addresses and names that it is good for.
+	// Hosts are the addresses and names for which it is valid.
 	Hosts []string
-	// Ended has it be over already.
+	// Ended makes it an expired certificate.
 	Ended bool
 }
 
-// Issue signs a certificate and replaces the files of that name.
+// Issue signs a certificate, and replaces existing files with its name.
 func (ca *CA) Issue(want Want) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -100,7 +100,7 @@ func (ca *CA) Issue(want Want) (Pair, error) {
 	return p, writePEM(p.Cert, "CERTIFICATE", der)
 }
 
-// writePEM replaces a file as those do that rotate certificates: whole or not at all.
+// writePEM replaces a file atomically, as programs that rotate certificates do.
 func writePEM(name, kind string, der []byte) error {
 	temporary := name + ".new"
 	if err := os.WriteFile(temporary, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {

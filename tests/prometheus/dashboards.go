@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// runbooks is where the pages about causes, findings and alerts are.
+// runbooks is the URL of the pages about causes, findings and alerts.
 const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/"
 
-// one panel, before it has a place: rows are filled from left to right.
+// one is a panel without a position: rows are filled from left to right.
 type one struct {
 	width, height int
 	Panel
 }
 
-// Dashboards are ours, by file name.
+// Dashboards returns the dashboards by file name.
 func Dashboards() map[string]Dashboard {
 	return map[string]Dashboard{
 		"overview.json":   overview(),
@@ -27,7 +27,7 @@ func Dashboards() map[string]Dashboard {
 }
 
 func overview() Dashboard {
-	// Aggregators of a cluster tell the same, so the largest is taken of what each tells.
+	// Aggregators of one cluster report the same, so take the maximum of their values.
 	most := func(expr string) string { return "sum(max by (cluster) (" + expr + "))" }
 	each := func(metric string) string { return "sum by (cluster, instance) (" + metric + ")" }
 	unsilenced := func(state string) string {
@@ -153,15 +153,15 @@ func aggregator() Dashboard {
 	)
 }
 
-// ofCluster is what each query has of what it asks for: the clusters that a person
-// chooses, by a label that a Prometheus of several gives their targets. All of them have
-// none where there is one only.
+// ofCluster is added to each query. It selects the clusters that the user chooses, by a label that
+// a Prometheus of several clusters adds to its targets. With a single cluster no target has the
+// label, and all match.
 const ofCluster = `cluster=~"$cluster"`
 
-// ours finds a metric in a query, up to its labels.
+// ours matches a metric of ipwitness in a query, up to its labels.
 var ours = regexp.MustCompile(`\b(ipwitness_\w+)(\{?)`)
 
-// chooseCluster has a query ask for the clusters that are chosen.
+// chooseCluster restricts a query to the chosen clusters.
 func chooseCluster(expr string) string {
 	return ours.ReplaceAllStringFunc(expr, func(found string) string {
 		if name, has := strings.CutSuffix(found, "{"); has {
@@ -171,7 +171,7 @@ func chooseCluster(expr string) string {
 	})
 }
 
-// labelOf is a variable of the values that a label has.
+// labelOf returns a variable for the values of a label.
 func labelOf(name, label, of string) Variable {
 	query := "label_values(" + of + ", " + name + ")"
 	return Variable{
@@ -180,7 +180,7 @@ func labelOf(name, label, of string) Variable {
 	}
 }
 
-// dashboard puts panels into rows, in order.
+// dashboard arranges panels in rows, in order.
 func dashboard(uid, title, description string, variables []Variable, panels ...one) Dashboard {
 	d := Dashboard{
 		UID: uid, Title: title, Description: description, Tags: []string{"ipwitness"}, Editable: true, GraphTooltip: 1, Refresh: "30s",
@@ -206,7 +206,7 @@ func query(expr, legend string) Question {
 	return Question{Expr: expr, LegendFormat: legend, Range: true}
 }
 
-// panel is one with queries, called A, B and so on.
+// panel returns a panel with queries, which are called A, B and so on.
 func panel(width, height int, kind, title, description string, questions []Question, defaults, options map[string]any) one {
 	for i := range questions {
 		questions[i].RefID, questions[i].Datasource, questions[i].Expr = string(rune('A'+i)), chosen, chooseCluster(questions[i].Expr)
@@ -217,7 +217,7 @@ func panel(width, height int, kind, title, description string, questions []Quest
 	}}
 }
 
-// stat is one number; from alarm on (where that is not 0) it has the colour.
+// stat returns a panel with one number. From alarm on, unless that is 0, it has the colour.
 func stat(width int, title, description, unit, expr string, alarm int, color string) one {
 	steps := []map[string]any{{"color": color, "value": nil}}
 	if alarm > 0 {
@@ -228,14 +228,15 @@ func stat(width int, title, description, unit, expr string, alarm int, color str
 		map[string]any{"colorMode": "background", "graphMode": "none", "reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}})
 }
 
-// graph has lines over time.
+// graph returns a panel with lines over time.
 func graph(width int, title, description, unit string, questions ...Question) one {
 	return panel(width, 8, "timeseries", title, description, questions,
 		map[string]any{"unit": unit, "custom": map[string]any{"axisSoftMin": 0, "fillOpacity": 10, "lineWidth": 1, "showPoints": "never"}},
 		map[string]any{"legend": map[string]any{"displayMode": "list", "placement": "bottom", "showLegend": true}, "tooltip": map[string]any{"mode": "multi", "sort": "desc"}})
 }
 
-// table has a row for each series; of several queries, those with one set of labels.
+// table returns a panel with a row for each series. Series of several queries with the same labels
+// share a row.
 func table(width, height int, title, description string, exprs []string, shown columnsOf, more ...override) one {
 	var questions []Question
 	for _, expr := range exprs {
@@ -254,9 +255,9 @@ func table(width, height int, title, description string, exprs []string, shown c
 	return p
 }
 
-// columnsOf are the columns of a table, in order and as they are called.
+// columnsOf contains the columns of a table in order, and their titles.
 type columnsOf struct {
-	first string // by which it is sorted
+	first string // the column by which the table is sorted
 	index map[string]int
 	names map[string]string
 }
@@ -276,19 +277,19 @@ func column(name string, properties ...property) override {
 
 func unit(name, unit string) override { return column(name, property{ID: "unit", Value: unit}) }
 
-// since shows a time by how long ago it was.
+// since shows a time as the duration since then.
 func since(name string) override { return unit(name, "dateTimeFromNow") }
 
 func wide(name string, pixels int) override {
 	return column(name, property{ID: "custom.width", Value: pixels})
 }
 
-// page leads from a cause, or a kind, to its page.
+// page links a cause or a kind to its page.
 func page(name string) override {
 	return column(name, property{ID: "links", Value: []link{{Title: "Runbook", URL: runbooks + "${__value.raw}.md", TargetBlank: true}}})
 }
 
-// colour colours a cell by its text: a colour, and what is shown instead of the text.
+// colour colours a cell by its text. The map contains the colour and the replacement text.
 func colour(name string, of map[string]string) override {
 	options := map[string]any{}
 	for i, text := range slices.Sorted(maps.Keys(of)) {
@@ -303,7 +304,7 @@ func colour(name string, of map[string]string) override {
 		property{ID: "custom.cellOptions", Value: map[string]any{"type": "color-text"}})
 }
 
-// gauge shows a part of a whole as a bar, orange from 80 % on and red from 90 %.
+// gauge shows a share as a bar, orange from 80 % on and red from 90 %.
 func gauge(name string) override {
 	steps := []map[string]any{{"color": "green", "value": nil}, {"color": "orange", "value": 0.8}, {"color": "red", "value": 0.9}}
 	return column(name, property{ID: "unit", Value: "percentunit"}, property{ID: "min", Value: 0}, property{ID: "max", Value: 1},

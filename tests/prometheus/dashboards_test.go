@@ -15,8 +15,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-// TestDashboardsAreUpToDate wants the chart to have what dashboards.go says; -update
-// writes it.
+// TestDashboardsAreUpToDate compares the dashboards in the chart with dashboards.go. -update writes
+// them.
 func TestDashboardsAreUpToDate(t *testing.T) {
 	files, err := Files()
 	if err != nil {
@@ -43,7 +43,7 @@ func TestDashboardsAreUpToDate(t *testing.T) {
 	}
 }
 
-// TestDashboardsKeepTheRules is our linter: Grafana's own is not to be had.
+// TestDashboardsKeepTheRules is our linter, because Grafana's own is not available.
 func TestDashboardsKeepTheRules(t *testing.T) {
 	all, err := ReadDashboards()
 	if err != nil {
@@ -125,7 +125,7 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 						bad("query %s is not of the clusters that are chosen: %s", q.RefID, q.Expr)
 					}
 				}
-				// What one says of two clusters is added, and joined with its own.
+				// Values about several clusters must be summed and joined per cluster.
 				for _, m := range acrossClusters.FindAllStringSubmatch(q.Expr, -1) {
 					if !strings.Contains(m[3], "cluster") {
 						bad("query %s takes clusters for one in %s: %s", q.RefID, m[0], q.Expr)
@@ -145,9 +145,9 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 	}
 }
 
-// TestDashboardsOfSeveralClusters has promtool answer some queries about two clusters, of
-// which one has two aggregators that tell the same: aggregators are not added up, clusters
-// are, and nodes that are called the same stay two.
+// TestDashboardsOfSeveralClusters evaluates queries with promtool for two clusters, one of which
+// has two aggregators that report the same. Aggregators must not be summed, clusters must be, and
+// nodes with equal names in two clusters must stay separate.
 func TestDashboardsOfSeveralClusters(t *testing.T) {
 	type sample struct {
 		Labels string  `yaml:"labels"`
@@ -216,7 +216,7 @@ func TestDashboardsOfSeveralClusters(t *testing.T) {
 	promtool(t, "test", "rules", file)
 }
 
-// sentence tells whether a text says something.
+// sentence reports whether a text is a sentence.
 func sentence(text string) bool {
 	return len(text) > 10 && strings.HasSuffix(text, ".")
 }

@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// What follows is the classic JSON of Grafana's dashboards, as far as ours use it.
-// Grafana 9 and later take it.
+// The following types are the part of Grafana's classic dashboard JSON that our dashboards use.
+// Grafana 9 and later accept it.
 
-// Dashboard is one dashboard.
+// Dashboard is a dashboard.
 type Dashboard struct {
 	UID           string   `json:"uid"`
 	Title         string   `json:"title"`
@@ -51,7 +51,7 @@ type link struct {
 	TargetBlank bool     `json:"targetBlank,omitempty"`
 }
 
-// Variable is what a person chooses at the top.
+// Variable is a choice at the top of a dashboard.
 type Variable struct {
 	Name       string      `json:"name"`
 	Label      string      `json:"label"`
@@ -72,7 +72,7 @@ type datasource struct {
 	UID  string `json:"uid"`
 }
 
-// Panel is one panel.
+// Panel is a panel.
 type Panel struct {
 	ID              int              `json:"id"`
 	Type            string           `json:"type"`
@@ -87,7 +87,7 @@ type Panel struct {
 	Panels          []Panel          `json:"panels,omitempty"`
 }
 
-// Grid is where a panel is, in 24 columns.
+// Grid is the position of a panel, in 24 columns.
 type Grid struct {
 	H int `json:"h"`
 	W int `json:"w"`
@@ -95,7 +95,7 @@ type Grid struct {
 	Y int `json:"y"`
 }
 
-// Question is one query of a panel.
+// Question is a query of a panel.
 type Question struct {
 	RefID        string      `json:"refId"`
 	Datasource   *datasource `json:"datasource"`
@@ -116,7 +116,7 @@ type override struct {
 	Properties []property `json:"properties"`
 }
 
-// property is {id, value}, or of a matcher {id, options}.
+// property is {id, value}, or {id, options} for a matcher.
 type property struct {
 	ID      string `json:"id"`
 	Options any    `json:"options,omitempty"`
@@ -128,10 +128,10 @@ type transformation struct {
 	Options map[string]any `json:"options"`
 }
 
-// chosen is the data source that a person chooses.
+// chosen is the data source that the user chooses.
 var chosen = &datasource{Type: "prometheus", UID: "${datasource}"}
 
-// Expr is a query with what Grafana would put in the place of its variables.
+// Expr returns a query with Grafana's variables replaced.
 func Expr(expr string, window string) string {
 	out := bytes.ReplaceAll([]byte(expr), []byte("$__rate_interval"), []byte(window))
 	for _, variable := range []string{"$cluster", "$node"} {
@@ -140,7 +140,7 @@ func Expr(expr string, window string) string {
 	return string(out)
 }
 
-// ReadDashboards reads those of the chart, by file name.
+// ReadDashboards reads the dashboards of the chart, by file name.
 func ReadDashboards() (map[string]Dashboard, error) {
 	files, err := Files()
 	if err != nil {
@@ -167,7 +167,7 @@ func ReadDashboards() (map[string]Dashboard, error) {
 	return all, nil
 }
 
-// Answer asks what a query of a panel asks: the present, or a span until now.
+// Answer evaluates a query of a panel: now, or for the period last.
 func (s *Server) Answer(ctx context.Context, q Question, window string, last time.Duration) ([]Series, error) {
 	expr := Expr(q.Expr, window)
 	if q.Instant {
@@ -177,9 +177,8 @@ func (s *Server) Answer(ctx context.Context, q Question, window string, last tim
 	return s.QueryRange(ctx, expr, now.Add(-last), now, max(last/200, 100*time.Millisecond))
 }
 
-// WithoutData asks all queries of all dashboards until each has data or ctx ends, and
-// gives those that have none: FILE, panel and expression. A window is what
-// $__rate_interval is.
+// WithoutData repeats all queries of all dashboards until each has data or ctx ends. It returns the
+// queries without data as FILE, panel and expression. window replaces $__rate_interval.
 func (s *Server) WithoutData(ctx context.Context, window string) (missing []string, err error) {
 	all, err := ReadDashboards()
 	if err != nil {
@@ -197,7 +196,7 @@ func (s *Server) WithoutData(ctx context.Context, window string) (missing []stri
 	return missing, nil
 }
 
-// awaitData waits until a query has a number.
+// awaitData waits until the result of a query contains a number.
 func (s *Server) awaitData(ctx context.Context, q Question, window string) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

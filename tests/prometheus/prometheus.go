@@ -1,6 +1,5 @@
-// Package prometheus runs a real Prometheus and a real Alertmanager on a host of a test,
-// with the rules that ipwitness brings, and asks them. It also knows the dashboards: what
-// is in them, and how they are drawn.
+// Package prometheus runs a real Prometheus and a real Alertmanager on a host of a test, with the
+// rules of ipwitness, and queries them. It also defines the dashboards and renders them.
 package prometheus
 
 import (
@@ -22,42 +21,42 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// Where they listen on the host.
+// The addresses on the host.
 const (
 	prometheusAt   = "127.0.0.1:9090"
 	alertmanagerAt = "127.0.0.1:9093"
 )
 
-// Target is one that is scraped.
+// Target is a scrape target.
 type Target struct {
 	Address string            // HOST:PORT
-	Labels  map[string]string // that the target gets
+	Labels  map[string]string // added to the target
 }
 
-// Job is what is scraped under one name.
+// Job is a scrape job.
 type Job struct {
 	Name    string
 	Targets []Target
-	// More are further lines of the job in prometheus.yml (a tls_config, say).
+	// More contains further lines of the job in prometheus.yml (for example a tls_config).
 	More string
 }
 
-// Config is what Start needs.
+// Config is the configuration for Start.
 type Config struct {
 	Jobs []Job
-	// Interval is how often all is scraped, and the rules are evaluated.
+	// Interval is the interval of scrapes and of rule evaluations.
 	Interval time.Duration
 }
 
 // Server is a Prometheus with an Alertmanager.
 type Server struct {
 	client *http.Client
-	// Logs are what the two have said.
+	// Logs contains the output of both programs.
 	Logs  *netlab.Log
 	stops []func()
 }
 
-// Files is the directory of the chart with the rules and the dashboards.
+// Files returns the directory of the chart that contains the rules and the dashboards.
 func Files() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -124,7 +123,7 @@ func Start(ctx context.Context, h *netlab.Host, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// yaml is prometheus.yml.
+// yaml returns the text of prometheus.yml.
 func (cfg Config) yaml() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "global: {scrape_interval: %[1]s, scrape_timeout: %[1]s, evaluation_interval: %[1]s}\n", cfg.interval())
@@ -132,7 +131,7 @@ func (cfg Config) yaml() string {
 	for _, j := range cfg.Jobs {
 		fmt.Fprintf(&b, "  - job_name: %s\n    static_configs:\n", j.Name)
 		for _, t := range j.Targets {
-			labels, _ := json.Marshal(t.Labels) // YAML, too
+			labels, _ := json.Marshal(t.Labels) // JSON is valid YAML
 			fmt.Fprintf(&b, "      - {targets: ['%s'], labels: %s}\n", t.Address, bytes.ReplaceAll(labels, []byte("null"), []byte("{}")))
 		}
 		for line := range strings.Lines(j.More) {
@@ -161,7 +160,7 @@ func (s *Server) await(ctx context.Context, page string) error {
 	}
 }
 
-// Stop ends both.
+// Stop ends both programs.
 func (s *Server) Stop() {
 	for _, stop := range s.stops {
 		stop()
@@ -186,24 +185,24 @@ func (s *Server) get(ctx context.Context, page string) ([]byte, error) {
 	return body, err
 }
 
-// Point is a value at a time.
+// Point is a value with its time.
 type Point struct {
 	At    time.Time
 	Value float64
 }
 
-// Series is what Prometheus answers of one: one point, or those of a range.
+// Series is one series of a result: one point, or the points of a range.
 type Series struct {
 	Labels map[string]string
 	Points []Point
 }
 
-// Query asks for the present.
+// Query evaluates an expression now.
 func (s *Server) Query(ctx context.Context, expr string) ([]Series, error) {
 	return s.ask(ctx, "query", url.Values{"query": {expr}})
 }
 
-// QueryRange asks for a span of time.
+// QueryRange evaluates an expression over a period.
 func (s *Server) QueryRange(ctx context.Context, expr string, from, to time.Time, step time.Duration) ([]Series, error) {
 	at := func(t time.Time) string { return fmt.Sprintf("%.3f", float64(t.UnixMilli())/1000) }
 	return s.ask(ctx, "query_range", url.Values{
@@ -257,14 +256,14 @@ func (p *point) UnmarshalJSON(raw []byte) error {
 	return err
 }
 
-// Alert is one that Alertmanager has, and that is not over.
+// Alert is an active alert of Alertmanager.
 type Alert struct {
 	Labels      map[string]string `json:"labels"`
 	Annotations map[string]string `json:"annotations"`
 	StartsAt    time.Time         `json:"startsAt"`
 }
 
-// Alerts are those of Alertmanager with a name.
+// Alerts returns the alerts of Alertmanager with a name.
 func (s *Server) Alerts(ctx context.Context, name string) ([]Alert, error) {
 	body, err := s.get(ctx, "http://"+alertmanagerAt+"/api/v2/alerts?filter="+url.QueryEscape(`alertname="`+name+`"`))
 	if err != nil {
@@ -274,7 +273,7 @@ func (s *Server) Alerts(ctx context.Context, name string) ([]Alert, error) {
 	return alerts, json.Unmarshal(body, &alerts)
 }
 
-// AwaitAlerts waits until Alertmanager has so many alerts of a name.
+// AwaitAlerts waits until Alertmanager has n alerts with a name.
 func (s *Server) AwaitAlerts(ctx context.Context, name string, n int) ([]Alert, error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

@@ -18,12 +18,12 @@ import (
 	"time"
 )
 
-// No test uses this: `make update-pictures` draws the dashboards for docs/observability.md with
-// it, and the page says so. Grafana is not in Debian, npm or the Go module proxy, and neither
-// is another program that reads its dashboards. Charting libraries would replace drawLines
-// only, not the layout, thresholds, units and tables.
+// No test uses this file: `make update-pictures` renders the dashboards for docs/observability.md
+// with it, and the page says so. Grafana is not in Debian, npm or the Go module proxy, and neither
+// is another program that renders its dashboards. Charting libraries would replace drawLines only,
+// not the layout, thresholds, units and tables.
 
-// colors are Grafana's, by the names in our dashboards; lines take those of palette.
+// colors are Grafana's colours, by the names in our dashboards. Lines use those in palette.
 var (
 	colors  = map[string]string{"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c", "blue": "#5794f2", "text": "#ccccdc"}
 	palette = []string{"#73bf69", "#f2cc0c", "#8ab8ff", "#ff780a", "#f2495c", "#5794f2", "#b877d9", "#705da0", "#37872d", "#fade2a", "#447ebc", "#c15c17"}
@@ -41,14 +41,14 @@ td,th{padding:5px 9px;border-bottom:1px solid #25282d;white-space:nowrap;overflo
 .legend{font-size:11px;padding:0 9px 5px;line-height:16px;max-height:48px;overflow:hidden}.legend i{display:inline-block;width:12px;height:3px;margin:0 5px 3px 0}
 .legend span{margin-right:12px}svg text{fill:#8e8e9b;font-size:11px}`
 
-// The size of a dashboard on the page: 24 columns, rows of 30 px, and 8 px between.
+// The layout of a dashboard on the page: 24 columns, rows of 30 px, and gaps of 8 px.
 const (
 	pageWidth = 1384
 	rowHeight = 30
 	gap       = 8
 )
 
-// Render draws a dashboard as a page of HTML, and gives how high that is.
+// Render renders a dashboard as an HTML page, and returns its height.
 func (s *Server) Render(ctx context.Context, d Dashboard, window string, last time.Duration) (page string, height int, err error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `<!doctype html><meta charset="utf-8"><style>%s</style><header>%s<small>drawn from the dashboard's JSON by ipwitness' tests; in Grafana it looks much like this</small></header><main>`,
@@ -83,10 +83,10 @@ func (s *Server) Render(ctx context.Context, d Dashboard, window string, last ti
 
 func (p Panel) heading() string { return "<h2>" + html.EscapeString(p.Title) + "</h2>" }
 
-// unit is the panel's.
+// unit returns the unit of a panel.
 func (p Panel) unit() string { return fmt.Sprint(p.FieldConfig.Defaults["unit"]) }
 
-// drawStat gives the rest of the style, and the number.
+// drawStat returns the rest of the style, and the number.
 func (p Panel) drawStat(answers [][]Series) string {
 	text, value := "No data", math.NaN()
 	for _, one := range answers[0] {
@@ -96,7 +96,7 @@ func (p Panel) drawStat(answers [][]Series) string {
 	return fmt.Sprintf(`;background:%s;color:#fff">%s<div class="stat">%s</div>`, step(p.FieldConfig.Defaults["thresholds"], value), p.heading(), text)
 }
 
-// step is the colour of a value.
+// step returns the colour of a value.
 func step(thresholds any, value float64) string {
 	var t struct {
 		Steps []struct {
@@ -104,7 +104,7 @@ func step(thresholds any, value float64) string {
 			Value *float64
 		}
 	}
-	raw, _ := json.Marshal(thresholds) // it is from JSON
+	raw, _ := json.Marshal(thresholds) // was decoded from JSON
 	_ = json.Unmarshal(raw, &t)
 	color := "text"
 	for _, s := range t.Steps {
@@ -115,7 +115,8 @@ func step(thresholds any, value float64) string {
 	return colors[color]
 }
 
-// drawTable merges what the queries answer by labels, and shows it as the overrides say.
+// drawTable joins the results of the queries by labels, and formats them according to the
+// overrides.
 func (p Panel) drawTable(answers [][]Series) string {
 	type row map[string]string
 	rows, values := map[string]row{}, map[string]map[string]float64{}
@@ -138,7 +139,7 @@ func (p Panel) drawTable(answers [][]Series) string {
 	for name, at := range index {
 		order[int(at.(float64))] = name
 	}
-	// A label that nothing has makes no column.
+	// Remove columns of labels that no series has.
 	order = slices.DeleteFunc(order, func(name string) bool {
 		if strings.HasPrefix(name, "Value") {
 			return false
@@ -179,7 +180,7 @@ func (p Panel) drawTable(answers [][]Series) string {
 	return b.String()
 }
 
-// cell is what stands in one cell.
+// cell returns the content of a cell.
 func (p Panel) cell(column, text string, values map[string]float64, field string) string {
 	value, number := values[field]
 	unit, color, bar := p.unit(), "", ""
@@ -220,7 +221,7 @@ func (p Panel) cell(column, text string, values map[string]float64, field string
 	return bar + html.EscapeString(text)
 }
 
-// drawLines draws lines over time with their legend.
+// drawLines draws lines over time with a legend.
 func (p Panel) drawLines(answers [][]Series, width, height float64, last time.Duration) string {
 	const left, right, top, bottom = 58, 12, 6, 20
 	now, most, least := time.Now(), 0.0, 0.0
@@ -275,7 +276,7 @@ func (p Panel) drawLines(answers [][]Series, width, height float64, last time.Du
 	return b.String()
 }
 
-// legend fills in the labels.
+// legend replaces the labels in a legend.
 func legend(format string, labels map[string]string) string {
 	for name, value := range labels {
 		format = strings.ReplaceAll(format, "{{"+name+"}}", value)
@@ -283,10 +284,10 @@ func legend(format string, labels map[string]string) string {
 	return strings.TrimSpace(unknown.ReplaceAllString(format, ""))
 }
 
-// unknown is a label of a legend that a series does not have.
+// unknown matches a label that a series does not have.
 var unknown = regexp.MustCompile(`\{\{\w+\}\}`)
 
-// nice is the next 1, 2 or 5 with zeros.
+// nice returns the next number of the form 1, 2 or 5 times a power of ten.
 func nice(v float64) float64 {
 	if v <= 0 {
 		return 1
@@ -300,7 +301,7 @@ func nice(v float64) float64 {
 	return v
 }
 
-// human writes a number with its unit, much as Grafana does.
+// human formats a number with its unit, much like Grafana.
 func human(v float64, unit string) string {
 	number := func(v float64) string {
 		return strings.TrimSuffix(strings.TrimRight(fmt.Sprintf("%.3g", v), " "), ".")
@@ -347,7 +348,7 @@ func human(v float64, unit string) string {
 	return scaled(1000, "", " K", " Mil")
 }
 
-// Shrink has a picture use the 256 colours that it has most of.
+// Shrink reduces a picture to its 256 most frequent colours.
 func Shrink(file string) error {
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// promtool runs it, and gives what it printed. It is Debian's, which make test
-// installs.
+// promtool runs Debian's promtool, which make test installs, and returns its output.
 func promtool(t *testing.T, args ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath("promtool"); err != nil {
@@ -29,7 +28,7 @@ func promtool(t *testing.T, args ...string) string {
 	return string(out)
 }
 
-// rule is one of rules.yaml.
+// rule is a rule of rules.yaml.
 type rule struct {
 	Alert       string
 	Expr        string
@@ -65,8 +64,8 @@ func readYAML(t *testing.T, file string, into any) {
 	}
 }
 
-// TestEachAlertFiresAndDoesNot has promtool play the cases of rules.test.yaml, and
-// wants of each alert one that fires and one that does not.
+// TestEachAlertFiresAndDoesNot runs the cases of rules.test.yaml with promtool. Each alert must
+// have a case in which it fires, and one in which it does not.
 func TestEachAlertFiresAndDoesNot(t *testing.T) {
 	t.Parallel()
 	const file = "rules.test.yaml"
@@ -95,8 +94,8 @@ func TestEachAlertFiresAndDoesNot(t *testing.T) {
 	promtool(t, "test", "rules", file)
 }
 
-// TestAlertsSayWhatAPersonOnCallNeeds looks at all that an alert has to have. That the
-// page of its runbook is there, aggregator/verdict looks.
+// TestAlertsSayWhatAPersonOnCallNeeds checks the required parts of each alert. aggregator/verdict
+// checks that its runbook exists.
 func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 	t.Parallel()
 	rules, file := readRules(t)
@@ -116,8 +115,8 @@ func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 			}
 		}
 	}
-	// Several clusters in one Prometheus have a label cluster: an alert goes by its own, in
-	// what it joins and in what its words ask for.
+	// A Prometheus of several clusters has a label cluster: joins of an alert, and queries in its
+	// annotations, must be restricted to its own cluster.
 	for _, r := range rules {
 		if regexp.MustCompile(`\bon ?\(\)`).MatchString(r.Expr) {
 			t.Errorf("%s joins all clusters: %s", r.Alert, r.Expr)
@@ -147,13 +146,13 @@ func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 	}
 }
 
-// ofItsCluster finds a query in an annotation that is about the alert's own cluster.
+// ofItsCluster matches a query in an annotation that is restricted to the alert's own cluster.
 var ofItsCluster = regexp.MustCompile(`printf "[^{}]*\{cluster=%q, [^{}]*\}\)*" \$labels\.cluster[^|{}]* \| query`)
 
-// metricName finds ours in an expression.
+// metricName matches the metrics of ipwitness in an expression.
 var metricName = regexp.MustCompile(`\bipwitness_\w+`)
 
-// documented are the metrics of docs/metrics.md, with what histograms are made of.
+// documented returns the metrics in docs/metrics.md, including the series of histograms.
 func documented(t *testing.T) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile("../../docs/metrics.md")

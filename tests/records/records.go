@@ -1,4 +1,4 @@
-// Package records makes reports of agents for the tests of the aggregator.
+// Package records creates agent reports for the tests of the aggregator.
 package records
 
 import (
@@ -10,7 +10,7 @@ import (
 // Port returns the name of the host's end of the veth of a pod.
 func Port(record uint32) string { return "veth" + strconv.Itoa(int(record)) }
 
-// MAC returns the hardware address of the eth0 of a pod.
+// MAC returns the MAC of a pod's eth0.
 func MAC(record uint32) []byte { return []byte{2, 0, 0, 0, byte(record >> 8), byte(record)} }
 
 // Veth returns the records of a pod with a point-to-point veth: its namespace, both ends of the
@@ -48,7 +48,7 @@ func Uplink(index uint32, mac []byte) *pb.ReportRequest {
 // Claims returns a report of claims only.
 func Claims(claims ...*pb.ClaimRecord) *pb.ReportRequest { return &pb.ReportRequest{Claims: claims} }
 
-// Merge appends the records of other reports to those of the first one, and returns that.
+// Merge appends the records of other reports to those of the first report, and returns it.
 func Merge(first *pb.ReportRequest, others ...*pb.ReportRequest) *pb.ReportRequest {
 	for _, m := range others {
 		first.Namespaces = append(first.Namespaces, m.Namespaces...)

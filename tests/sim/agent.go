@@ -1,6 +1,6 @@
-// Package sim has agents of nodes that do not exist: they speak the Report
-// protocol over real connections, and what they report is made up. With them one
-// machine is a cluster, for the benchmarks and for tests.
+// Package sim simulates the agents of nodes that do not exist: they speak the Report protocol over
+// real connections and report invented data. With them, benchmarks and tests can simulate a cluster
+// on one machine.
 package sim
 
 import (
@@ -18,18 +18,18 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// Waits between two streams, as of the real agent.
+// Delays between two streams, as in the real agent.
 const (
 	firstBackoff = 100 * time.Millisecond
 	lastBackoff  = 3 * time.Second
 )
 
-// agent is one agent.
+// agent is a simulated agent.
 type agent struct {
 	hello *pb.Hello
 	made  time.Time
-	// table is what the agent knows. It never changes, and is nil once snapshot, its
-	// encoding, is made.
+	// table is the state that the agent reports. It never changes, and is nil once it has been
+	// encoded as snapshot.
 	table    *pb.ReportRequest
 	snapshot []byte
 	// news are changes that are reported once and not kept.
@@ -50,7 +50,7 @@ func (a *agent) run(ctx context.Context, conn grpc.ClientConnInterface) {
 	backoff := firstBackoff
 	for {
 		begin := time.Now()
-		_ = a.stream(ctx, pb.NewReportServiceClient(conn)) // whatever it was: again
+		_ = a.stream(ctx, pb.NewReportServiceClient(conn)) // reconnect after every error
 		if time.Since(begin) > lastBackoff {
 			backoff = firstBackoff
 		}
@@ -63,7 +63,7 @@ func (a *agent) run(ctx context.Context, conn grpc.ClientConnInterface) {
 	}
 }
 
-// stream is one stream, from hello to its end.
+// stream runs one stream, from hello to its end.
 func (a *agent) stream(ctx context.Context, client pb.ReportServiceClient) error {
 	g, ctx := errgroup.WithContext(ctx)
 	stream, err := a.report(ctx, client)
@@ -143,7 +143,7 @@ func (a *agent) deliver(ctx context.Context, conn grpc.ClientConnInterface) erro
 	}
 }
 
-// answer is what the aggregator asked for, if anything.
+// answer returns the answer to a request of the aggregator, if one is needed.
 func (a *agent) answer(r *pb.ReportResponse) (m message, ok bool) {
 	m.head = &pb.ReportRequest{}
 	if r.GetResync() {

@@ -17,7 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
-// Fleet is the agents of a cluster of nodes, each with a connection of its own.
+// Fleet is the set of agents of a cluster, each with its own connection.
 type Fleet struct {
 	host   *netlab.Host
 	at     string
@@ -27,15 +27,14 @@ type Fleet struct {
 	cancel context.CancelFunc
 }
 
-// Size is how many agents there are, each with so many owners (254 at most).
+// Size is the number of agents, and of owners that each reports (at most 254).
 type Size struct {
 	Nodes, Owners int
-	// First is the number of the first node. Several fleets must not overlap.
+	// First is the number of the first node. The nodes of several fleets must not overlap.
 	First int
-	// LinkLocal assigns every owner a link-local address in addition, which doubles the
-	// number of owners.
+	// LinkLocal also assigns every owner a link-local address, which doubles the number of owners.
 	LinkLocal bool
-	// IPAM has each node's host-local reported with an allocation for each pod.
+	// IPAM makes each node report its host-local, with an allocation for each pod.
 	IPAM bool
 }
 
@@ -74,7 +73,7 @@ func (f *Fleet) Connect() error {
 		}
 		f.agents.Go(func() {
 			a.run(ctx, conn)
-			_ = conn.Close() // nothing is under way any more
+			_ = conn.Close() // no message is in flight
 		})
 	}
 	return nil
@@ -96,15 +95,15 @@ func (f *Fleet) Deliver(ctx context.Context) error {
 	return g.Wait()
 }
 
-// dials limits the connections that are being made: each needs a thread of its own in the host's
-// namespace, and thousands of threads would take the processors from what is measured.
+// dials limits the connections that are being opened. Each needs a thread in the host's namespace,
+// and thousands of threads would take CPU time from the measured programs.
 var dials = semaphore.NewWeighted(8)
 
-// opens limits the streams that are being opened. Thousands of goroutines that do so at once would
-// delay everything else in this process, so that its own delays would be measured.
+// opens limits the streams that are being opened. If thousands of goroutines did so at once,
+// everything else in this process would be delayed, and these delays would be measured.
 var opens = semaphore.NewWeighted(16)
 
-// Dial makes a connection from inside the host, as the real agent does.
+// Dial opens a connection from inside the host, as the real agent does.
 func Dial(host *netlab.Host, at string, more ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+at, append(more,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -138,8 +137,8 @@ func (f *Fleet) Stop() {
 	f.agents.Wait()
 }
 
-// Holders are the addresses that the agents report, each with the node that has it. It
-// leaves out link-local ones.
+// Holders returns the addresses that the agents report, each with its node. It omits link-local
+// addresses.
 func (f *Fleet) Holders() map[netip.Addr]string {
 	holders := make(map[netip.Addr]string)
 	for i := range f.size.Nodes {

@@ -15,7 +15,7 @@ const (
 	network   = "cbr0"
 )
 
-// allocate has host-local give all pods their addresses.
+// allocate adds a host-local that has allocated the addresses of all pods.
 func (a *agent) allocate(node, pods int) {
 	a.table.Pools = []*pb.PoolRecord{pool(node, pb.Pool_KNOWN)}
 	for pod := range pods {
@@ -44,14 +44,14 @@ func (a *agent) allocation(node, pod int) *pb.AllocationRecord {
 	}
 }
 
-// Free has host-local of one node forget the address of one pod.
+// Free removes the allocation of one pod from a node's host-local.
 func (f *Fleet) Free(ctx context.Context, node, pod int) error {
 	al := f.all[node].allocation(f.size.First+node, pod)
 	al.Gone = true
 	return f.tell(ctx, node, &pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
 }
 
-// Wipe has host-local of one node forget all.
+// Wipe removes all allocations from a node's host-local.
 func (f *Fleet) Wipe(ctx context.Context, node int) error {
 	lost := pool(f.size.First+node, pb.Pool_MISSING)
 	lost.LostAt, lost.Lost = timestamppb.Now(), uint32(f.size.Owners-1)

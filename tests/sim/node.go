@@ -12,8 +12,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// The nodes are on one LAN; each has pods behind point-to-point veths, with
-// addresses that nobody else has.
+// The nodes share one LAN. Each has pods behind point-to-point veths, with unique addresses.
 var (
 	lan     = netip.MustParseAddr("172.16.0.0")
 	pods    = netip.MustParseAddr("10.0.0.0")
@@ -21,17 +20,17 @@ var (
 )
 
 const (
-	// ownNamespace is the record of the agent's own network namespace.
+	// ownNamespace is the record number of the agent's own network namespace.
 	ownNamespace = 1
-	// uplink is the index of the node's eth0, inside of a pod's.
+	// uplink is the index of the node's eth0, inside the index of a pod's eth0.
 	uplink, inside = 2, 2
 	// firstPort is the index of the node's end of the first veth.
 	firstPort = 100
-	// chatty is of how many pods one is heard on the wire.
+	// chatty is the interval of pods that are seen on the wire: one in chatty.
 	chatty = 10
 )
 
-// nodeAddress is the address of a node on the LAN; podAddress of one of its pods.
+// nodeAddress returns the address of a node on the LAN, podAddress the address of a pod.
 func nodeAddress(node int) netip.Addr { return after(lan, node+1) }
 
 func podAddress(node, pod int) netip.Addr { return after(pods, node*perNode+pod+2) }
@@ -42,21 +41,20 @@ func after(a netip.Addr, n int) netip.Addr {
 	return netip.AddrFrom4(raw)
 }
 
-// mac is a hardware address that no other interface has.
+// mac returns a unique MAC.
 func mac(kind byte, node, pod int) []byte {
 	return []byte{kind, 0x54, byte(node >> 8), byte(node), byte(pod >> 8), byte(pod)}
 }
 
-// Kinds of hardware addresses: of uplinks, and of the two ends of a veth.
+// Kinds of MACs: of uplinks, and of the two ends of a veth.
 const uplinkMAC, podMAC, portMAC = 0x52, 0x46, 0x4a
 
-// linkLocal returns the address that a kernel forms from a hardware address (RFC 4291,
-// appendix A).
+// linkLocal returns the address that a kernel forms from a MAC (RFC 4291, appendix A).
 func linkLocal(mac []byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
 }
 
-// newAgent makes the agent of the i-th node: the node itself is one of its owners.
+// newAgent creates the agent of the i-th node. The node itself is one of its owners.
 func newAgent(i int, size Size) *agent {
 	now, node, owners := time.Now(), size.First+i, size.Owners
 	a := &agent{
@@ -79,7 +77,7 @@ func newAgent(i int, size Size) *agent {
 		},
 	}
 	a.assigned(ownNamespace, uplink, nodeAddress(node), 16)
-	if next := size.First + (i+1)%size.Nodes; next != node { // whom it talks to
+	if next := size.First + (i+1)%size.Nodes; next != node { // the node with which it communicates
 		a.seen(pb.Evidence_USED, uplink, "eth0", nodeAddress(next), mac(uplinkMAC, next, 0))
 	}
 	a.watches("eth0")
@@ -95,7 +93,7 @@ func newAgent(i int, size Size) *agent {
 	return a
 }
 
-// addPod adds a pod: its namespace, a veth, and its address.
+// addPod adds a pod with its namespace, veth and address.
 func (a *agent) addPod(node, pod int) {
 	record, port, link := uint32(ownNamespace+1+pod), uint32(firstPort+pod), fmt.Sprintf("veth%08x", node<<16|pod)
 	t := a.table
@@ -132,7 +130,7 @@ func (a *agent) addLinkLocal() {
 	}
 }
 
-// assigned adds what a kernel has; seen what the wire shows.
+// assigned adds an address of a kernel, seen one from the wire.
 func (a *agent) assigned(namespace, index uint32, addr netip.Addr, bits uint32) {
 	a.claim(&pb.ClaimRecord{
 		Address: addr.AsSlice(), Kind: pb.Evidence_ASSIGNED, Namespace: namespace, Index: index,
@@ -150,7 +148,7 @@ func (a *agent) claim(c *pb.ClaimRecord) {
 	a.table.Claims = append(a.table.Claims, c)
 }
 
-// watches adds a port that the observer is on.
+// watches adds a port to which the observer is attached.
 func (a *agent) watches(port string) {
 	a.table.Status.Ports = append(a.table.Status.Ports, &pb.Node_Port{Interface: port, Mode: "tcx"})
 }

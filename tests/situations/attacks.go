@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// Attack is a row of the table in docs/security.md: what a test observed of an
-// attack.
+// Attack is the observed result of an attack, for its row of the table in docs/security.md.
 type Attack struct {
 	// Effect is the effect of the attack, as the test proved it.
 	Effect string
@@ -19,8 +18,8 @@ type Attack struct {
 	Seen string
 }
 
-// CheckAttack fails the test if the observed attack differs from the text of its id
-// in a directory. tests/catalogue makes the table from these texts.
+// CheckAttack fails the test if the observed attack differs from the text with its ID in a
+// directory. tests/catalogue generates the table from these texts.
 func CheckAttack(t testing.TB, dir, id string, a Attack) {
 	t.Helper()
 	test, _, _ := strings.Cut(t.Name(), "/")

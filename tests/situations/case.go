@@ -18,11 +18,11 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
-// cases is where the cases are, from the directory of the texts.
+// cases is the path of the cases, relative to the directory of the texts.
 const cases = "../../../aggregator/verdict/testdata/cases"
 
-// writeCase writes the case of a row, once it is judged as the row was. A case that differs
-// from the one that is there only in what differs from run to run is not written.
+// writeCase writes the case of a row once its judgement is that of the row. It does not write a
+// case that differs from the existing one only in values that vary between runs.
 func writeCase(t testing.TB, file, want string, ask func() Said) {
 	t.Helper()
 	want, err := row.OfCase(want)
@@ -42,7 +42,7 @@ func writeCase(t testing.TB, file, want string, ask func() Said) {
 			t.Fatal(err)
 		}
 		if judged != want {
-			continue // it changed meanwhile
+			continue // it has changed meanwhile
 		}
 		data, err := casefile.Encode(f)
 		if err != nil {
@@ -63,9 +63,8 @@ func writeCase(t testing.TB, file, want string, ask func() Said) {
 	t.Errorf("case of %s: it is not judged as the row was", file)
 }
 
-// stableCase returns a case without most of what differs from run to run: the order of what was
-// heard, the time of day, and the names, MACs and ids that the kernel, a plugin or Kubernetes
-// made up.
+// stableCase returns a case without most values that vary between runs: the order of events, the
+// time of day, and the names, MACs and IDs that the kernel, a plugin or Kubernetes generated.
 func stableCase(f *casefile.File) (*casefile.File, error) {
 	sortCase(f.Case)
 	f, err := casefile.PseudonymiseSome(f, func(class, name string) bool {
@@ -86,7 +85,7 @@ func stableCase(f *casefile.File) (*casefile.File, error) {
 	return f, nil
 }
 
-// sortCase sorts the lists whose order depends on what was heard first.
+// sortCase sorts the lists whose order depends on the order of events.
 func sortCase(c *verdict.Case) {
 	interfaces := func(a, b *verdict.Interface) int {
 		return cmp.Or(cmp.Compare(a.Namespace.Node.Name, b.Namespace.Node.Name), cmp.Compare(a.Namespace.Record, b.Namespace.Record), cmp.Compare(a.Index, b.Index))
@@ -105,7 +104,7 @@ func sortCase(c *verdict.Case) {
 	})
 }
 
-// shift moves all times. No two references in the value may lead to one record.
+// shift moves all times. Each record may be referenced only once in the value.
 func shift(v reflect.Value, by time.Duration) {
 	switch {
 	case v.Type() == reflect.TypeFor[verdict.Stamp]():
@@ -125,8 +124,8 @@ func shift(v reflect.Value, by time.Duration) {
 	}
 }
 
-// passingFields differ from run to run.
+// passingFields matches fields that vary between runs.
 var passingFields = regexp.MustCompile(`"(count|pid|process|epoch|skew|record|peer)": ?("[^"]*"|\d+)|"\d{4}-\d\d-\d\dT[^"]*"|\s`)
 
-// lasting returns the text of a case without what differs from run to run.
+// lasting returns the text of a case without values that vary between runs.
 func lasting(text string) string { return passingFields.ReplaceAllString(text, "") }

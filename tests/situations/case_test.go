@@ -9,8 +9,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 )
 
-// TestARecordedCaseIsWhatLasts changes a recorded case as another run does, and then as another
-// verdict does.
+// TestARecordedCaseIsWhatLasts changes a recorded case, first as another run would and then as
+// another verdict would.
 func TestARecordedCaseIsWhatLasts(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("../testdata/situations", cases, "T1.json"))
 	if err != nil {

@@ -6,11 +6,11 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// causes are what the conflicts of the rows have as their causes.
+// causes maps rows to the expected causes of their conflicts.
 var causes = map[string]string{
 	"T1": "ipam-state-lost", "T2": "ipam-state-lost", "T4": "ipam-state-lost",
 	"T3-calico": "ipam-booked-elsewhere",
-	// Each node's own host-local has it for its own pod.
+	// The host-local of each node has allocated the address to the node's own pod.
 	"T3": "pod-cidr-overlap", "T4-nodes": "pod-cidr-overlap", "T5": "pod-cidr-overlap", "T5-gateway": "pod-cidr-overlap",
 	"T6": "static-address", "T6-guest": "static-address", "T11-bridge": "static-address",
 	"T7": "external-device", "T7-pod": "external-device", "T7-ipv6": "external-device", "T7-nodes": "external-device",
@@ -18,13 +18,13 @@ var causes = map[string]string{
 	"T10": "orphaned-sandbox",
 	"T11": "tunnel-address",
 	"T14": "overlapping-networks",
-	// Nothing tells who gave the address to namespaces that somebody made by hand, and
-	// nobody can look into two machines outside.
+	// There is no evidence of the source of an address in a namespace created by hand, or on two
+	// external machines.
 	"T3-declared": "unknown", "T7-externals": "unknown", "T9": "unknown", "T12": "unknown", "T13": "unknown",
 }
 
-// WantCause fails where the conflict of a row does not get the cause that it has, with
-// the facts that it follows from.
+// WantCause fails if the conflict of a row does not have the expected cause, with the facts from
+// which it follows.
 func WantCause(t testing.TB, id string, ask func() Said) {
 	t.Helper()
 	want := causes[id]
@@ -33,7 +33,7 @@ func WantCause(t testing.TB, id string, ask func() Said) {
 	}
 	const most = 100
 	var got []string
-	for range most { // names and results of CNI may come later than the conflict
+	for range most { // CNI names and results may be known later than the conflict
 		got = nil
 		for _, c := range ask().Explanation.GetConflicts() {
 			if c.GetState() == ipwitnessv1.Conflict_RESOLVED {

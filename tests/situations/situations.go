@@ -1,10 +1,9 @@
-// Package situations compares what ipwitness says about a situation with
-// docs/situations.md. For each row, tests/testdata/situations has two files. ROW.json is
-// the verdict as values, which a test must reach (row.Row). ROW.txt is the text that
-// `ipwitness explain` printed, for the page. tests/catalogue reads the names and values
-// at its head. Differences in wording, times and processes do not fail a test.
-// aggregator/verdict/testdata/cases has the case of each row, which the tests of verdict
-// judge again.
+// Package situations compares the output of ipwitness about a situation with docs/situations.md.
+// For each row, tests/testdata/situations has two files. ROW.json contains the verdict as values,
+// which a test must reach (row.Row). ROW.txt contains the output of `ipwitness explain` for the
+// page, and tests/catalogue reads the names and values at its beginning. Differences in wording,
+// times and processes do not fail a test. aggregator/verdict/testdata/cases contains the case of
+// each row, which the tests of verdict judge again.
 package situations
 
 import (
@@ -27,14 +26,14 @@ import (
 
 var update = flag.Bool("update", false, "write the texts of docs/situations.md anew: make update-situations")
 
-// Updating says that texts are to be written anew.
+// Updating reports whether the texts should be written.
 func Updating() bool { return *update }
 
-// Said is what ipwitness says of an address.
+// Said is the output of ipwitness about an address.
 type Said struct {
 	Explanation *ipwitnessv1.ExplainResponse
-	Printed     string // by `ipwitness explain`
-	// Case asks for the case, as `ipwitness explain -o case` writes it.
+	Printed     string // output of `ipwitness explain`
+	// Case returns the case, as written by `ipwitness explain -o case`.
 	Case func() string
 }
 
@@ -114,8 +113,7 @@ func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 	writeCase(t, filepath.Join(dir, cases, id+".json"), values, ask)
 }
 
-// WantApplied fails where the explanation of an address does not say that a rule
-// applied.
+// WantApplied fails if the explanation of an address does not say that a rule applied.
 func WantApplied(t testing.TB, e *ipwitnessv1.ExplainResponse, rule string) {
 	t.Helper()
 	if !slices.ContainsFunc(e.GetSteps(), func(s *ipwitnessv1.ExplainResponse_Step) bool {
@@ -125,7 +123,7 @@ func WantApplied(t testing.TB, e *ipwitnessv1.ExplainResponse, rule string) {
 	}
 }
 
-// dated is a time with its day.
+// dated matches a time with its date.
 var dated = regexp.MustCompile(`\b(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d\.\d{3}\b`)
 
 // beforeMidnight reports whether a text contains a time before today. Such a time is
@@ -135,10 +133,10 @@ func beforeMidnight(text, today string) bool {
 	return slices.ContainsFunc(dated.FindAllStringSubmatch(text, -1), func(m []string) bool { return m[1] != row.Day && m[1] != today })
 }
 
-// diff gives the lines in which a text differs from a file.
+// diff returns the lines in which a text differs from a file.
 func diff(file, text string) string {
 	cmd := exec.Command("diff", "--unified=3", file, "-")
 	cmd.Stdin = strings.NewReader(text)
-	out, _ := cmd.CombinedOutput() // it fails where they differ
+	out, _ := cmd.CombinedOutput() // it fails if they differ
 	return string(out)
 }

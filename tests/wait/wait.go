@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Patience returns how long a condition may take. It is not a budget: machines are shared, and
-// a guest of `make test-kernels` is many times slower than its machine. `make bench` measures.
+// Patience returns the longest time that a test waits for a condition. It is not a performance
+// budget: machines are shared, and a guest of `make test-kernels` is many times slower than its
+// machine. `make bench` measures performance.
 func Patience() time.Duration {
 	if os.Getenv("IPWITNESS_KERNEL_MATRIX") != "" {
 		return 6 * time.Minute

@@ -1,6 +1,6 @@
-// Command image makes the OCI image archive of ipwitness, for several architectures and
-// without a container engine. The same files give the same bytes: the only time in it is the
-// one that is given. The last stage of the Dockerfile says the same to an engine;
+// Command image creates the OCI image archive of ipwitness, for several architectures and without a
+// container engine. The same files result in the same bytes, because the only time in the archive
+// is a flag. The last stage of the Dockerfile describes the same image for container engines;
 // TestImageIsWhatTheDockerfileSays compares both.
 package main
 
@@ -29,7 +29,7 @@ import (
 // options are the flags.
 type options struct {
 	context           string // the directory of the licences
-	binaries          string // DIR/ARCH/build/out has the files of stage build of the Dockerfile
+	binaries          string // DIR/ARCH/build/out contains the files of the Dockerfile's build stage
 	arches            []string
 	version, revision string
 	epoch             time.Time
@@ -85,10 +85,11 @@ func (o options) image(arch string) (v1.Image, error) {
 	const label = "org.opencontainers.image."
 	config := v1.Config{
 		Entrypoint: []string{"/ipwitness"},
-		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as engines add
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, // as container engines set it
 		User:       "65532:65532",
 		WorkingDir: "/",
-		// gRPC and HTTP of the aggregator, HTTP of the agent.
+		// The aggregator's gRPC, REST and metrics ports (9640, 9641, 9643) and the agent's HTTP
+		// port (9642).
 		ExposedPorts: map[string]struct{}{"9640/tcp": {}, "9641/tcp": {}, "9642/tcp": {}, "9643/tcp": {}},
 		Labels: map[string]string{
 			label + "title":         "ipwitness",
@@ -174,8 +175,8 @@ func (o options) pack(w *tar.Writer, dir string) error {
 	})
 }
 
-// add adds a file. Whether it can be executed is the only part of its mode that matters: the
-// rest depends on the umask.
+// add adds a file. Only the executable bit of its mode is kept, because the rest depends on the
+// umask.
 func (o options) add(w *tar.Writer, file, name string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {

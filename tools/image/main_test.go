@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// build makes an image from files with these times and modes.
+// build creates an archive from files with this time and mode, and returns its contents.
 func build(t *testing.T, version string, mode os.FileMode, modified time.Time) string {
 	t.Helper()
 	dir := t.TempDir()

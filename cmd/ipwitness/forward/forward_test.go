@@ -32,14 +32,14 @@ import (
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-// api is a Kubernetes API server that has what a test puts there. Its port-forward
-// knows only SPDY, as old ones do: tests/kubernetes has a real one.
+// api is a Kubernetes API server with objects that a test adds. Its port-forward supports only
+// SPDY, as that of old servers; tests/kubernetes has a real one.
 type api struct {
 	*httptest.Server
 	mu       sync.Mutex
-	objects  map[string]any // by path; what is not there is not found
+	objects  map[string]any // by path; other paths are not found
 	denied   []string       // METHOD PATH
-	backend  string         // where streams lead
+	backend  string         // address to which port-forwards connect
 	asked    []string       // METHOD PATH
 	lifetime time.Duration  // of tokens
 }
@@ -48,7 +48,7 @@ func newAPI(t *testing.T) *api {
 	t.Helper()
 	a := &api{objects: map[string]any{}, lifetime: tokenLife}
 	a.Server = httptest.NewServer(a)
-	t.Cleanup(a.CloseClientConnections) // port-forwards are upgraded, and not waited for
+	t.Cleanup(a.CloseClientConnections) // Close does not wait for upgraded connections
 	t.Cleanup(a.Close)
 	kubeconfig := filepath.Join(t.TempDir(), "config")
 	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: %q}}],
@@ -101,7 +101,7 @@ func answer(w http.ResponseWriter, code int, object any) {
 	fmt.Fprintf(w, `{"kind":%q,"apiVersion":%q,%s`, kind[fmt.Sprintf("%T", object)], version, raw[1:])
 }
 
-// forward is what the API server and the kubelet do of a port-forward.
+// forward acts as the API server and the kubelet do for a port-forward.
 func (a *api) forward(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		http.Error(w, "no WebSocket here", http.StatusBadRequest)
@@ -133,7 +133,7 @@ func (a *api) forward(w http.ResponseWriter, r *http.Request) {
 	_ = backend.Close()
 }
 
-// put puts an aggregator into a namespace.
+// put adds an aggregator to a namespace.
 func (a *api) put(namespace, appProtocol string, pods ...corev1.Pod) {
 	s := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ipwitness"}, Spec: corev1.ServiceSpec{
 		Selector: map[string]string{"a": "b"},
@@ -150,7 +150,7 @@ func (a *api) put(namespace, appProtocol string, pods ...corev1.Pod) {
 	a.objects["/api/v1/namespaces/"+namespace+"/pods"] = corev1.PodList{Items: pods}
 }
 
-// aPod is one of an aggregator; ready if it is not waiting for anything.
+// aPod returns a pod of an aggregator. It is ready if waiting is empty.
 func aPod(namespace, name, waiting string) corev1.Pod {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -164,7 +164,7 @@ func aPod(namespace, name, waiting string) corev1.Pod {
 	return p
 }
 
-// get asks for a path, and gives the answer.
+// get requests a path and returns the response.
 func get(t *testing.T, transport *Transport) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -202,8 +202,8 @@ func TestRequestsReachAPodThatIsReady(t *testing.T) {
 	}
 }
 
-// secured is an aggregator with TLS, called ipwitness.net.svc, and the CA of its
-// certificate.
+// secured starts an aggregator with TLS, called ipwitness.net.svc, and returns it with the CA of
+// its certificate.
 func secured(t *testing.T, answer http.HandlerFunc) (backend *httptest.Server, ca []byte, pool *x509.CertPool) {
 	t.Helper()
 	authority, err := pki.New(t.TempDir(), "test")
@@ -230,7 +230,7 @@ func secured(t *testing.T, answer http.HandlerFunc) (backend *httptest.Server, c
 	return backend, ca, pool
 }
 
-// bearer answers with the token that it was shown.
+// bearer answers with the token of the request.
 func bearer(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Header.Get("Authorization")) }
 
 func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
@@ -287,7 +287,7 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 	}
 }
 
-// own is a token of the user's: where the request goes.
+// own adds a token of the user to requests.
 type own struct{ http.RoundTripper }
 
 func (o own) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -317,7 +317,7 @@ func TestATokenIsRenewedBeforeItEnds(t *testing.T) {
 			if left := time.Until(transport.route.token.until); left > time.Second {
 				t.Errorf("got %s until a token of one second is renewed", left)
 			}
-			transport.route.token.until = time.Now() // as if it were later
+			transport.route.token.until = time.Now() // expire it
 			transport.mu.Unlock()
 		}
 	}
@@ -394,7 +394,7 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 	}
 	t.Run("no kubeconfig", func(t *testing.T) {
 		t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
-		t.Setenv("KUBERNETES_SERVICE_HOST", "") // nor is this a pod
+		t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 		_, err := get(t, New(Config{}))
 		if err == nil || !strings.Contains(err.Error(), "no kubeconfig found") {
 			t.Errorf("got %v, want that there is no kubeconfig", err)

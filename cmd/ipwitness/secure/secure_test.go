@@ -9,8 +9,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-// The kubelet puts new files into a directory and turns one link: all change at once.
-// A pair of which half is new is not used, nor one that vanished.
+// The kubelet writes new files to a directory and replaces one symbolic link, so that all files
+// change at once. A pair of which only half is new, or which has disappeared, is not used.
 func TestFilesOfASecretRotate(t *testing.T) {
 	dir := t.TempDir()
 	turn := func(generation string) {
@@ -53,7 +53,7 @@ func TestFilesOfASecretRotate(t *testing.T) {
 	want("one")
 	turn("two")
 	want("two")
-	// Half of a pair.
+	// Only half of a pair.
 	if err := os.Rename(at("one/tls.key"), at("two/tls.key")); err != nil {
 		t.Fatal(err)
 	}

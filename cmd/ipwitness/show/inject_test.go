@@ -17,7 +17,7 @@ import (
 // steering is a text that controls a terminal and hides its effect.
 const steering = "a\x1b[2J\r\u202eb\u009b1m\u200b\U000e0041"
 
-// pour sets every string field of a message to text, down to deep levels of messages.
+// pour sets every string field of a message to text, including those of nested messages.
 func pour(m protoreflect.Message, text string, deep int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -39,7 +39,7 @@ func pour(m protoreflect.Message, text string, deep int) {
 	}
 }
 
-// Whatever a server sends, no output controls the terminal.
+// No data from a server makes the output control the terminal.
 func TestNothingShownSteersATerminal(t *testing.T) {
 	o, c, f, n, p, e := &pb.Owner{}, &pb.Conflict{}, &pb.Finding{}, &pb.Node{}, &pb.Pool{}, &pb.ExplainResponse{}
 	k := &pb.Kubernetes{}
@@ -122,7 +122,7 @@ func TestFixPlanWithholdsWhatCannotBeRead(t *testing.T) {
 		}
 		cage.Readable("plan", b.String())
 	}
-	// The words of a plan outside its commands.
+	// The texts of a plan outside its commands.
 	for _, payload := range canary.Payloads {
 		f := &pb.Finding{
 			Kind: payload, Id: payload, Address: payload,

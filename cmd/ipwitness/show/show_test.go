@@ -20,12 +20,13 @@ import (
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
-// now is the time of all tests; at gives the time that long before it.
+// now is the time of all tests. at returns the time that long before it.
 var now = time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC)
 
 func at(before time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-before)) }
 
-// wantShown compares text with testdata/NAME.golden, and checks what holds of all output.
+// wantShown compares a text with testdata/NAME.golden, and checks the properties that all output
+// must have.
 func wantShown(t *testing.T, name, got string) {
 	t.Helper()
 	for line := range strings.Lines(got) {
@@ -236,7 +237,7 @@ func TestTablesAndPages(t *testing.T) {
 	}
 }
 
-// diagnosed is a conflict whose cause is known, with all that is said of it.
+// diagnosed returns a conflict with a known cause and a complete diagnosis.
 func diagnosed() *pb.Conflict {
 	const pool = "IPAM host-local (/var/lib/cni/networks/cbr0, network cbr0, node worker-1)"
 	c := conflict(pb.Conflict_CONFIRMED)
@@ -264,7 +265,7 @@ func diagnosed() *pb.Conflict {
 	return c
 }
 
-// unexplained is a conflict whose cause is not known.
+// unexplained returns a conflict with an unknown cause.
 func unexplained() *pb.Conflict {
 	c := diagnosed()
 	c.Cause, c.Because, c.Allocations = "unknown", nil, nil
@@ -279,7 +280,7 @@ func unexplained() *pb.Conflict {
 	return c
 }
 
-// orphaned is a conflict of which the Kubernetes API knows much.
+// orphaned returns a conflict with data from the Kubernetes API.
 func orphaned() *pb.Conflict {
 	c := conflict(pb.Conflict_CONFIRMED)
 	c.Cause = "orphaned-sandbox"
@@ -372,9 +373,9 @@ func TestOwnerWatchShowsChangesOnly(t *testing.T) {
 	stale := pod("default", "web-1", "1")
 	stale.State = pb.Owner_STALE
 	event(pb.Watch_UPDATED, stale)
-	event(pb.Watch_UPDATED, stale) // nothing that the table shows
+	event(pb.Watch_UPDATED, stale) // no change in the table
 	event(pb.Watch_NODE, nil)
-	// The watch is cut; meanwhile the other goes.
+	// The watch is interrupted, and meanwhile the other conflict ends.
 	w.Begin()
 	event(pb.Watch_ADDED, stale)
 	event(pb.Watch_BOOKMARK, nil)
@@ -396,7 +397,7 @@ func TestConflictWatchShowsEveryState(t *testing.T) {
 		{pb.Watch_UPDATED, acknowledged()},
 		{pb.Watch_UPDATED, acknowledged()}, // renewed
 		{pb.Watch_UPDATED, conflict(pb.Conflict_RESOLVED)},
-		{pb.Watch_REMOVED, conflict(pb.Conflict_RESOLVED)}, // no news
+		{pb.Watch_REMOVED, conflict(pb.Conflict_RESOLVED)}, // already resolved
 	} {
 		if err := w.Event(e.kind, e.c, now.Add(time.Duration(i)*time.Second)); err != nil {
 			t.Fatal(err)
@@ -405,7 +406,7 @@ func TestConflictWatchShowsEveryState(t *testing.T) {
 	wantShown(t, "conflicts-watch", b.String())
 }
 
-// account feeds a Live and gives what it wrote.
+// account passes events to a Live and returns its output.
 func account(feed func(l *Live)) string {
 	var b bytes.Buffer
 	l := NewLive(&b, false, "ipwitness")
@@ -459,7 +460,7 @@ func TestLiveIsShortOfWhatIsAcknowledged(t *testing.T) {
 	wantShown(t, "live-acknowledged", account(func(l *Live) {
 		for i, c := range []*pb.Conflict{
 			conflict(pb.Conflict_SUSPECTED), suspected, suspected, acknowledged(),
-			conflict(pb.Conflict_CONFIRMED), // it has expired
+			conflict(pb.Conflict_CONFIRMED), // the acknowledgement has expired
 		} {
 			l.Conflict(conflictEvent(pb.Watch_UPDATED, c), now.Add(time.Duration(i)*time.Second))
 		}
@@ -477,13 +478,13 @@ func TestLiveSumsUpBursts(t *testing.T) {
 				l.Owner(owner(kind, o), when)
 			}
 		}
-		many(pb.Watch_ADDED, 1, 101, second(1)) // 20 lines, 80 counted
+		many(pb.Watch_ADDED, 1, 101, second(1)) // 20 lines, and 80 only counted
 		many(pb.Watch_REMOVED, 1, 51, second(2))
 		many(pb.Watch_ADDED, 101, 103, second(2))
-		l.Tick(second(3))                           // the second burst: all counted
-		many(pb.Watch_ADDED, 103, 105, second(4))   // after a burst, still counted
-		l.Tick(second(5))                           // calm again
-		many(pb.Watch_REMOVED, 103, 104, second(6)) // a line of its own
+		l.Tick(second(3))                           // the second burst: all are counted
+		many(pb.Watch_ADDED, 103, 105, second(4))   // still counted after a burst
+		l.Tick(second(5))                           // the burst has ended
+		many(pb.Watch_REMOVED, 103, 104, second(6)) // a separate line
 		for i := range 30 {
 			c := conflict(pb.Conflict_SUSPECTED)
 			c.Id = fmt.Sprintf("id%d", i)
@@ -504,7 +505,7 @@ func TestLiveColoursOnlyWhenAsked(t *testing.T) {
 	}
 }
 
-// finding is one that the audit has of an address.
+// finding returns a finding about the n-th address.
 func finding(n int, kind string, severity pb.Finding_Severity) *pb.Finding {
 	owner := pod("shop", fmt.Sprintf("web-%d", n), "1")
 	owner.Address = fmt.Sprintf("10.244.0.%d", n)
@@ -650,7 +651,7 @@ func TestFixPlan(t *testing.T) {
 }
 
 func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
-	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60)) // in this zone it is still the day before
+	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60)) // in this time zone it is still the previous day
 	f := finding(1, "leaked", pb.Finding_WARNING)
 	live := func(now time.Time) func(*bytes.Buffer) error {
 		return func(b *bytes.Buffer) error {

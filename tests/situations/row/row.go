@@ -1,4 +1,4 @@
-// Package row has the verdicts on the rows of docs/situations.md as values.
+// Package row contains the verdicts on the rows of docs/situations.md as values.
 package row
 
 import (
@@ -25,7 +25,7 @@ type Owner struct {
 	Name  string `json:"name"`
 	Node  string `json:"node"`
 	State string `json:"state"`
-	// Excluded is set if the owner is no rival of the others.
+	// Excluded means that the owner does not conflict with the others.
 	Excluded bool `json:"excluded,omitempty"`
 	// Evidence lists the kinds of evidence for the owner, each once.
 	Evidence []string `json:"evidence"`
@@ -60,8 +60,8 @@ func (r Row) Text() string {
 	return Stable(string(data)) + "\n"
 }
 
-// OfCase returns the text of a row with what a judgement of its case has: of conflicts that were
-// over, only what decides about the next ones.
+// OfCase returns the text of a row without the details that a judgement of its case cannot have: of
+// resolved conflicts, it keeps only those that affect later ones.
 func OfCase(text string) (string, error) {
 	var r Row
 	if err := json.Unmarshal([]byte(text), &r); err != nil {
@@ -81,7 +81,7 @@ func Set(list []string) []string {
 	return slices.Compact(list)
 }
 
-// notNil returns a list that JSON has as one even without elements.
+// notNil returns a list that JSON encodes as an array even if it is empty.
 func notNil[T any](list []T) []T {
 	if list == nil {
 		return []T{}
@@ -89,12 +89,12 @@ func notNil[T any](list []T) []T {
 	return list
 }
 
-// Day is the one of times that a test chose. It stays in the texts: a time of another
-// day than today's is shown with its day, and tables become wider by it.
+// Day is the date in times that a test chose. It stays in the texts: a time of another day is shown
+// with its date, which makes tables wider.
 const Day = "2026-01-02"
 
-// What differs from run to run. A MAC that a test chose begins with 02:00:00 or
-// 0a:58:0a, or is a well-known one.
+// Values that vary between runs. A MAC that a test chose begins with 02:00:00 or 0a:58:0a, or is a
+// well-known one.
 var (
 	clocks     = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
 	ages       = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
@@ -106,15 +106,14 @@ var (
 	containers = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
 	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
 	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
-	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // of a test: ip -n NAMESPACE, where the agent looked just then
+	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // a process of the test, ip -n NAMESPACE, that the agent happened to see
 	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, followed by more text on the line
 	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
 )
 
-// Stable replaces what differs from run to run: times, ages, counts of frames,
-// inodes and process ids, and the MACs, ids and names that the kernel, a plugin or
-// Kubernetes made up.
+// Stable replaces values that vary between runs: times, ages, counts of frames, inodes and PIDs,
+// and the MACs, IDs and names that the kernel, a plugin or Kubernetes generated.
 func Stable(text string) string {
 	text = clocks.ReplaceAllStringFunc(text, func(s string) string {
 		if strings.HasPrefix(s, Day) {
@@ -136,13 +135,13 @@ func Stable(text string) string {
 	return numbered(text, macs, "5e:00:00:00:00:%02x")
 }
 
-// MadeUpVeth reports whether a CNI plugin made up the name of an interface.
+// MadeUpVeth reports whether a CNI plugin generated the name of an interface.
 func MadeUpVeth(name string) bool { return cniVeths.FindString(name) == name }
 
 // ChosenMAC reports whether a test chose a MAC.
 func ChosenMAC(mac string) bool { return chosenMACs.MatchString(mac) }
 
-// numbered replaces each different match by its number, in order of appearance.
+// numbered replaces each distinct match by its number, in order of appearance.
 func numbered(text string, what *regexp.Regexp, format string) string {
 	var seen []string
 	return what.ReplaceAllStringFunc(text, func(s string) string {
