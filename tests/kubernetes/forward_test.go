@@ -107,7 +107,7 @@ func (p person) needs(rights ...right) {
 		if i == len(rights) {
 			break
 		}
-		lack := fmt.Sprintf("the right to %s in namespace %s is missing", rights[i].lack, p.namespace)
+		lack := fmt.Sprintf("you lack the permission to %s in namespace %s", rights[i].lack, p.namespace)
 		p.until(lack, func() error {
 			if out, err := p.ask("nodes", "--namespace", p.namespace); err == nil || !strings.Contains(err.Error(), lack) {
 				return fmt.Errorf("got %q and %w", out, err)
@@ -129,7 +129,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 	first := l.readyAggregator("")
 	p.needs(seeServices, seePods, reachPods)
 	if out, err := p.ask("nodes"); err == nil || !strings.Contains(err.Error(), "you lack the permission to list services in namespace ipwitness") {
-		t.Errorf("without a namespace: got %q and %v, want what is missing in the usual one", out, err)
+		t.Errorf("without a namespace: got %q and %v, want the missing permission in the default namespace", out, err)
 	}
 
 	// An agent reports to the pod, and the user sees its owners.
