@@ -129,7 +129,7 @@ func pack(file string, k *kernel, dir, cni, ipwitness string, suites []suite) er
 	}
 	defer func() { _ = os.RemoveAll(temp) }()
 	t := tree{temp}
-	var faults []error
+	faults := []error{os.Chmod(temp, 0o755)} // of the guest's root directory, for tests that run as nobody
 	for _, d := range []string{"dev", "proc", "sys", "run", "tmp", "var/lib", "usr/sbin", home} {
 		faults = append(faults, t.add(d, fs.ModeDir, nil))
 	}

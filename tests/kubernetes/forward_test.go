@@ -182,8 +182,8 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 	agent.Kill()
 	l.in("delete", "pod", first.Name)
 	second := l.readyAggregator(first.Name)
-	l.until("the watch to go on", func() error {
-		if got := noticed.String(); !strings.Contains(got, "was cut") || !strings.Contains(got, "goes on") {
+	l.until("the watch to continue", func() error {
+		if got := noticed.String(); !strings.Contains(got, "was disconnected") || !strings.Contains(got, "The watch continues") {
 			return fmt.Errorf("got %q", got)
 		}
 		return nil
