@@ -470,7 +470,7 @@ func (i *Reader) readNodename() (name, problem string) {
 	case err != nil:
 		return "", fmt.Sprintf("the name that Calico has for this node is not known (%s): let the agent's user read it", form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
-		return "", fmt.Sprintf("%s has no name of a node: Calico books addresses for whatever it says: write the node's name there", i.cfg.CalicoNodename)
+		return "", fmt.Sprintf("%s has no node name, and Calico allocates addresses to the node that this file names: write the name of the node into it", i.cfg.CalicoNodename)
 	}
 	return name, ""
 }

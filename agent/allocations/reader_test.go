@@ -15,8 +15,8 @@ func TestNodenameOfCalico(t *testing.T) {
 		"worker-1":                      {"worker-1", ""},
 		"\n worker.example \r\n":        {"worker.example", ""},
 		strings.Repeat("x", 253) + "\n": {strings.Repeat("x", 253), ""},
-		strings.Repeat("x", 254):        {"", "has no name of a node"},
-		"\xff":                          {"", "has no name of a node"},
+		strings.Repeat("x", 254):        {"", "has no node name"},
+		"\xff":                          {"", "has no node name"},
 	} {
 		l.must(os.WriteFile(l.ipam.cfg.CalicoNodename, []byte(content), 0o600))
 		if name, problem := l.ipam.readNodename(); name != want.name || !strings.Contains(problem, want.problem) || (problem == "") != (want.problem == "") {

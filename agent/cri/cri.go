@@ -321,7 +321,7 @@ func (c *Client) connect(ctx context.Context, socket string) (conn *grpc.ClientC
 			return nil, "", *why
 		}
 		if status.Code(err) == codes.Unimplemented {
-			return nil, "", errors.New("whoever listens there does not offer CRI v1")
+			return nil, "", errors.New("the process that listens there does not offer CRI v1")
 		}
 		return nil, "", errors.New(status.Convert(err).Message())
 	}

@@ -139,12 +139,12 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 		}
 	}
 	several = several || b.several()
-	booked := f.allocations[key]
-	c.Pools = b.covering(a, booked)
+	allocations := f.allocations[key]
+	c.Pools = b.covering(a, allocations)
 	b.addStations()
 	b.addNamespaces()
 	b.addAnswers()
-	for _, al := range booked {
+	for _, al := range allocations {
 		c.Allocations = append(c.Allocations, verdict.AllocationFacts{
 			Allocation: &al.Allocation, Object: f.podNamed(al.Namespace, al.Pod),
 			Sandbox: al.ContainerID != "" && f.sandbox(al.ContainerID),

@@ -151,7 +151,7 @@ func (x *prefixes) leave(p *Pool) {
 }
 
 // covering returns the pools that have allocated the address of the case or may allocate it.
-func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.Pool) {
+func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*verdict.Pool) {
 	f := b.facts
 	if len(f.byKey) == 0 {
 		return nil
@@ -187,7 +187,7 @@ func (b *Builder) covering(a netip.Addr, booked []*allocation) (list []*verdict.
 			}
 		}
 	}
-	for _, al := range booked {
+	for _, al := range allocations {
 		add(al.Pool)
 	}
 	return list
