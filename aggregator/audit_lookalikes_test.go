@@ -12,6 +12,9 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -69,16 +72,18 @@ func TestALeakIsFoundOnceAllNodesAreHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
 		p := &verdict.Pool{
-			IPAM: verdict.Calico, Name: "p", State: verdict.PoolKnown,
-			Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+			Pool: ipam.Pool{
+				IPAM: calico.Name, Name: "p", State: ipam.Known,
+				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+			},
 		}
-		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("192.168.9.9"), Pod: "x", Namespace: "y"}})
+		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("192.168.9.9"), Pod: "x", Namespace: "y"}}})
 		time.Sleep(time.Hour)
 		l.wantFindings("no agent is heard from")
 		a := l.dial().send(snapshot(hello("n1", 1))).sync()
 		time.Sleep(2*time.Minute + coverageFor)
 		l.wantFindings("all are, and nobody has it", "leaked 192.168.9.9")
-		l.ofCluster(kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("192.168.9.10"), Pod: "x2", Namespace: "y"}})
+		l.ofCluster(kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("192.168.9.10"), Pod: "x2", Namespace: "y"}}})
 		time.Sleep(30 * time.Second)
 		a.cancel()
 		_ = a.ended()
@@ -327,17 +332,17 @@ func TestAGuestMayHaveTheAddressOfItsPod(t *testing.T) {
 // configured to create none.
 func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for ipam, want := range map[string][]string{
-			verdict.Cilium: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3"},
-			verdict.Calico: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost "},
+		for of, want := range map[string][]string{
+			cilium.Name: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3"},
+			calico.Name: {"in-use-unallocated 10.244.0.2", "in-use-unallocated 10.244.0.3", "ipam-state-lost "},
 		} {
 			l := newLab(t, Config{})
 			l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "10.244.0.2"), kindPod(3, "b", "10.244.0.3"))).sync()
 			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
-				IPAM: ipam, Name: "n1", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))},
+				Pool: ipam.Pool{IPAM: of, Name: "n1", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}},
 			}})
 			time.Sleep(time.Hour)
-			l.wantFindings(ipam+" has no record of them", want...)
+			l.wantFindings(of+" has no record of them", want...)
 		}
 	})
 }
@@ -354,7 +359,7 @@ func TestAddressesOfNodesWereNoRecords(t *testing.T) {
 			})).sync()
 		}
 		l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
-			IPAM: verdict.Calico, Name: "p", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+			Pool: ipam.Pool{IPAM: calico.Name, Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))}},
 		}})
 		time.Sleep(time.Hour)
 		l.wantFindings("Calico may give them away", "in-use-unallocated 192.168.1.10", "in-use-unallocated 192.168.1.11")
@@ -393,8 +398,10 @@ func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
 		l := newLab(t, Config{})
 		pool := func(name, cidr string, grows bool) {
 			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{
-				IPAM: verdict.Cilium, Name: name, State: verdict.PoolKnown, Wiring: verdict.Wiring{Routed: true}, Grows: grows,
-				Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))},
+				Pool: ipam.Pool{
+					IPAM: cilium.Name, Name: name, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}, Grows: grows,
+					Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(cidr))},
+				},
 			}})
 			time.Sleep(time.Second)
 		}

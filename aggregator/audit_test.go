@@ -13,6 +13,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -21,9 +25,9 @@ const dir = "/run/cni-ipam-state/kindnet"
 
 // hostLocal returns the pool of a node's host-local.
 func hostLocal(cidr string, state pb.Pool_State) *pb.PoolRecord {
-	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
+	r := ipam.RangeOf(netip.MustParsePrefix(cidr))
 	return &pb.PoolRecord{
-		Ipam: verdict.HostLocal, Name: dir, Network: "kindnet", State: state, Plugin: "ptp", Routed: true, Config: "/etc/cni/net.d/10-kindnet.conflist",
+		Ipam: hostlocal.Name, Name: dir, Network: "kindnet", State: state, Plugin: "ptp", Routed: true, Config: "/etc/cni/net.d/10-kindnet.conflist",
 		Ranges:   []*pb.AddressRange{{First: r.First.Next().AsSlice(), Last: r.Last.Prev().AsSlice()}},
 		Gateways: [][]byte{r.First.Next().AsSlice()},
 	}
@@ -34,7 +38,7 @@ func poolOf(p ...*pb.PoolRecord) *pb.ReportRequest { return &pb.ReportRequest{Po
 // allocated returns a host-local allocation of an address to a sandbox.
 func allocated(addr, container string) *pb.AllocationRecord {
 	return &pb.AllocationRecord{
-		Ipam: verdict.HostLocal, Pool: dir, Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: container, Interface: "eth0",
+		Ipam: hostlocal.Name, Pool: dir, Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: container, Interface: "eth0",
 		AllocatedAt: timestamppb.Now(),
 	}
 }
@@ -193,7 +197,7 @@ func TestWhatNobodyHoldsIsLeakedAfterAWhile(t *testing.T) {
 		if all := l.findings(); len(all) != 5 || all[0].GetKind() != verdict.FindingBookedElsewhere {
 			t.Errorf("got %v, want that one to be for somebody else", all)
 		}
-		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: dir, Gone: true}}}).sync()
+		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: dir, Gone: true}}}).sync()
 		l.wantFindings("the pool is gone")
 		if got := l.allocations(); got != 0 {
 			t.Errorf("got %d allocations left, want none", got)
@@ -274,7 +278,7 @@ func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
 		if got["ipwitness_ipam_pool_size"] != 253 || got["ipwitness_ipam_pool_allocated"] != 198 || got["ipwitness_ipam_allocations"] != 396 {
 			t.Errorf("got size %v, allocated %v, all %v", got["ipwitness_ipam_pool_size"], got["ipwitness_ipam_pool_allocated"], got["ipwitness_ipam_allocations"])
 		}
-		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: dir, Gone: true}}}).sync()
+		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: dir, Gone: true}}}).sync()
 		if got := l.allocations(); got != 0 {
 			t.Errorf("got %d allocations left, want none", got)
 		}
@@ -409,12 +413,16 @@ func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {
 		l.dial().send(snapshot(hello("n1", 1))).sync()
 		l.dial().send(snapshot(hello("n2", 1), calicoPod(2, "first", "192.168.7.5"))).sync()
 		p := &verdict.Pool{
-			IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown,
-			Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+			Pool: ipam.Pool{
+				IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known,
+				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+			},
 		}
 		al := &verdict.Allocation{
-			Pool: p, Address: netip.MustParseAddr("192.168.7.5"), Node: "n1", Namespace: "default", Pod: "first",
-			ContainerID: "sandbox-first", Location: "ipamblocks 192-168-7-0-26 /spec/allocations/5",
+			Pool: p, Allocation: ipam.Allocation{
+				Address: netip.MustParseAddr("192.168.7.5"), Node: "n1", Namespace: "default", Pod: "first",
+				ContainerID: "sandbox-first", Location: "ipamblocks 192-168-7-0-26 /spec/allocations/5",
+			},
 		}
 		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: al})
 		time.Sleep(DefaultSettle)
@@ -442,14 +450,16 @@ func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Second})
 		l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "192.168.7.5"))).sync()
 		p := &verdict.Pool{
-			IPAM: verdict.Calico, Name: "p", State: verdict.PoolReading,
-			Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+			Pool: ipam.Pool{
+				IPAM: calico.Name, Name: "p", State: ipam.Reading,
+				Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("192.168.0.0/16"))},
+			},
 		}
-		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("192.168.9.9"), Pod: "x", Namespace: "y"}})
+		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("192.168.9.9"), Pod: "x", Namespace: "y"}}})
 		time.Sleep(time.Minute)
 		l.wantFindings("it is being read")
 		read := *p
-		read.State = verdict.PoolKnown
+		read.State = ipam.Known
 		l.ofCluster(kube.IPAMChange{Pool: &read})
 		time.Sleep(DefaultSettle)
 		if all := l.findings(); len(all) == 0 || !strings.HasPrefix(all[0].GetKind(), verdict.FindingInUseUnallocated) {
@@ -462,9 +472,9 @@ func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
 func TestAnAddressThatIsWrittenTwiceIsGivenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		p := &verdict.Pool{IPAM: verdict.Whereabouts, Name: "p", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.0.0.0/24"))}}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name, Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.0.0.0/24"))}}}
 		write := func(location string, gone bool) {
-			al := &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("10.0.0.5"), Namespace: "default", Pod: "a", Location: location}
+			al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.0.0.5"), Namespace: "default", Pod: "a", Location: location}}
 			l.ofCluster(kube.IPAMChange{Allocation: al, Gone: gone})
 		}
 		check := func(want, all int) {

@@ -8,6 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // manyPods is a number of pods in one change that only a listing reaches. A listing leaves behind
@@ -34,9 +35,9 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 		}))
 	}
 	if len(what.Networks) > 0 {
-		var ranges []verdict.Range
+		var ranges []ipam.Range
 		for _, p := range what.Networks {
-			ranges = append(ranges, verdict.RangeOf(p))
+			ranges = append(ranges, ipam.RangeOf(p))
 		}
 		c.judgeInside(ranges)
 	}
@@ -57,7 +58,7 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 }
 
 // judgeInside has the owners of the addresses in some ranges judged again.
-func (c *core) judgeInside(ranges []verdict.Range) {
+func (c *core) judgeInside(ranges []ipam.Range) {
 	for _, r := range merged(ranges) {
 		var some []index.Address
 		for p := range c.within(r) {
@@ -74,7 +75,7 @@ func (c *core) judgeInside(ranges []verdict.Range) {
 const judgedTogether = 4096
 
 // within yields the places of a range in order, as they were when it was called.
-func (c *core) within(r verdict.Range) iter.Seq[shard.Place] {
+func (c *core) within(r ipam.Range) iter.Seq[shard.Place] {
 	last := index.AddressOf(r.Last)
 	return index.Until(c.shards.Places().From(shard.From(index.AddressOf(r.First))), func(p shard.Place) bool { return last.Less(p.Address()) })
 }
@@ -98,8 +99,8 @@ func (c *core) retell(nodes []string) {
 
 // merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor
 // adjoin, in order. It changes the order of its argument.
-func merged(ranges []verdict.Range) (all []verdict.Range) {
-	slices.SortFunc(ranges, func(a, b verdict.Range) int { return a.First.Compare(b.First) })
+func merged(ranges []ipam.Range) (all []ipam.Range) {
+	slices.SortFunc(ranges, func(a, b ipam.Range) int { return a.First.Compare(b.First) })
 	for _, r := range ranges {
 		if n := len(all); n > 0 {
 			if end := all[n-1].Last; r.First.Compare(end) <= 0 || r.First == end.Next() {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/bus"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -357,14 +358,14 @@ func (l *lab) waitFindings(n int) (all []*pb.Finding) {
 }
 
 func TestRangesAreMerged(t *testing.T) {
-	r := func(first, last string) verdict.Range {
-		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	r := func(first, last string) ipam.Range {
+		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
-	got := merged([]verdict.Range{
+	got := merged([]ipam.Range{
 		r("fd00::", "fd00::ff"), r("10.0.2.0", "10.0.2.255"), r("10.0.0.0", "10.0.0.255"), r("10.0.1.0", "10.0.1.255"), r("10.0.0.7", "10.0.0.9"),
 		r("10.0.4.0", "10.0.4.9"), r("255.255.255.0", "255.255.255.255"), r("::", "::1"),
 	})
-	want := []verdict.Range{
+	want := []ipam.Range{
 		r("10.0.0.0", "10.0.2.255"), r("10.0.4.0", "10.0.4.9"), r("255.255.255.0", "255.255.255.255"), r("::", "::1"), r("fd00::", "fd00::ff"),
 	}
 	if !slices.Equal(got, want) {

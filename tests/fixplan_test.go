@@ -17,6 +17,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -46,8 +48,7 @@ func newPlanned(t *testing.T) *planned {
 	p.node.Boot = strings.TrimSpace(p.run("cat /proc/sys/kernel/random/boot_id"))
 	p.node.Netns = strings.Trim(strings.TrimSpace(p.run("readlink /proc/self/ns/net")), "net:[]")
 	p.pool = &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: dir, Node: p.node, Served: verdict.Served{Network: "cbr0"}, State: verdict.PoolKnown,
-		Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("198.18.77.0/24"))},
+		Pool: ipam.Pool{IPAM: hostlocal.Name, Name: dir, Served: ipam.Served{Network: "cbr0"}, State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("198.18.77.0/24"))}}, Node: p.node,
 	}
 	return p
 }
@@ -121,7 +122,7 @@ func (p *planned) unallocated(pod, container string) verdict.Finding {
 func (p *planned) booked(kind, address, container string, owners ...verdict.Owner) verdict.Finding {
 	return verdict.Finding{
 		Kind: kind, Severity: verdict.Critical, Address: netip.MustParseAddr(address), Pool: p.pool, Owners: owners,
-		Allocations: []*verdict.Allocation{{Pool: p.pool, ContainerID: container, Interface: "eth0", Location: filepath.Join(p.pool.Name, address)}},
+		Allocations: []*verdict.Allocation{{Pool: p.pool, Allocation: ipam.Allocation{ContainerID: container, Interface: "eth0", Location: filepath.Join(p.pool.Name, address)}}},
 	}
 }
 

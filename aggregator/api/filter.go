@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -148,16 +149,16 @@ func change(typ pb.Watch_Type, was, is bool) (pb.Watch_Type, bool) {
 
 // span returns the range of the addresses that can match. It is empty if its end is before its
 // start.
-func (f *filter) span() verdict.Range {
+func (f *filter) span() ipam.Range {
 	r := allAddresses
 	if f.prefix.IsValid() {
-		r = verdict.RangeOf(f.prefix)
+		r = ipam.RangeOf(f.prefix)
 	}
 	if f.addr.IsValid() {
 		if !f.address(f.addr) {
-			return verdict.Range{First: allAddresses.Last, Last: allAddresses.First}
+			return ipam.Range{First: allAddresses.Last, Last: allAddresses.First}
 		}
-		r = verdict.Range{First: f.addr, Last: f.addr}
+		r = ipam.Range{First: f.addr, Last: f.addr}
 	}
 	return r
 }

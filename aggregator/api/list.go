@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -217,4 +218,4 @@ func (s *Service) GetConflict(_ context.Context, q *pb.GetConflictRequest) (*pb.
 }
 
 // allAddresses is the range of all addresses.
-var allAddresses = verdict.Range{First: netip.IPv4Unspecified(), Last: netip.AddrFrom16([16]byte(slices.Repeat([]byte{0xff}, 16)))}
+var allAddresses = ipam.Range{First: netip.IPv4Unspecified(), Last: netip.AddrFrom16([16]byte(slices.Repeat([]byte{0xff}, 16)))}

@@ -5,6 +5,11 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 const (
@@ -109,12 +114,12 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
 			continue
 		}
-		if p.State != verdict.PoolKnown && p.State != verdict.PoolMissing {
+		if p.State != ipam.Known && p.State != ipam.Missing {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
 			continue
 		}
 		severity := verdict.Critical
-		if p.IPAM == verdict.Cilium {
+		if p.IPAM == cilium.Name {
 			severity = verdict.Warning // the objects only mirror the allocations; Cilium does not read them
 		}
 		switch booked, others := a.allocated(p, o); {
@@ -125,7 +130,7 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 				patience = 0 // the record is already the one for this owner
 			}
 			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
-		case p.IPAM == verdict.Cilium:
+		case p.IPAM == cilium.Name:
 			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, ciliumStartGrace)
 		default:
 			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, a.patience(p, o))
@@ -162,9 +167,9 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
 		return endGrace
-	case p.IPAM == verdict.Cilium:
+	case p.IPAM == cilium.Name:
 		return ciliumEndGrace
-	case p.State == verdict.PoolMissing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
+	case p.State == ipam.Missing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // the end of a pod does not cause that
 	case p.Node == nil && o.Begun().Add(apiDelay) > a.in.Now:
 		return max(a.policy.Settle, apiDelay) // the record for the owner may not have arrived yet
@@ -189,7 +194,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		switch {
 		case named:
 			sure = append(sure, p)
-		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != verdict.Calico:
+		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != calico.Name:
 			// A cluster-wide pool of another network: it is not known whether their addresses meet.
 		case len(p.Ranges) > 0 && p.Meets(o):
 			pools = append(pools, p)
@@ -216,7 +221,7 @@ func (a *addressAudit) has(p *verdict.Pool) bool {
 // auditAllocation checks whether an allocation is in use.
 func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
-	if p.IPAM == verdict.KubernetesAPI || al.Purpose != "" || al.Nameless() {
+	if p.IPAM == podips.Name || al.Purpose != "" || al.Nameless() {
 		return
 	}
 	held := slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool {
@@ -232,7 +237,7 @@ func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	if p.Node != nil {
 		seen = !p.Node.Unheard && covered(a.in, p.Node)
 	}
-	if p.State != verdict.PoolKnown || !seen {
+	if p.State != ipam.Known || !seen {
 		a.keep(p, verdict.FindingLeaked)
 		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // the next audit is due even if no fact changes, because agents may be connected again
 		return
@@ -254,9 +259,9 @@ func (a *addressAudit) auditDoubleAllocation() {
 			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
 				patience, severity := a.policy.Settle, verdict.Critical
 				switch al.Pool.IPAM {
-				case verdict.KubernetesAPI:
+				case podips.Name:
 					patience = statusDelay
-				case verdict.Cilium:
+				case cilium.Name:
 					patience, severity = ciliumEndGrace, verdict.Warning
 				}
 				a.recordOf(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
@@ -288,7 +293,7 @@ func sameScope(p, other *verdict.Pool) bool {
 	switch {
 	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm:
 		return false
-	case p.Is(other), p.Node == nil && p.IPAM != verdict.Whereabouts:
+	case p.Is(other), p.Node == nil && p.IPAM != whereabouts.Name:
 		return true
 	case p.Network != "" && p.Network == other.Network, p.Node == nil && p.Network == "" && other.Network == "":
 		return true
@@ -412,7 +417,7 @@ func (a *addressAudit) past() {
 		}
 	}
 	for _, al := range a.in.Vanished {
-		if al.Pool.State != verdict.PoolKnown && al.Pool.State != verdict.PoolMissing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
+		if al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
 			continue // it may still exist, or has moved to another record
 		}
 		for i := range a.judged.Owners {

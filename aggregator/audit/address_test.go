@@ -9,23 +9,25 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // hostLocal adds a host-local pool of a network on a node.
 func (w *world) hostLocal(node, network, cidr string) *verdict.Pool {
-	r := verdict.RangeOf(netip.MustParsePrefix(cidr))
+	r := ipam.RangeOf(netip.MustParsePrefix(cidr))
 	p := &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/" + network, Node: w.Node(node), Served: verdict.Served{Network: network}, State: verdict.PoolKnown,
-		Ranges:   []verdict.Range{{First: r.First.Next(), Last: r.Last.Prev()}},
-		Gateways: []netip.Addr{r.First.Next()}, Wiring: verdict.Wiring{Plugin: "ptp", Routed: true}, Config: "/etc/cni/net.d/10-" + network + ".conflist",
+		Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "/var/lib/cni/networks/" + network, Served: ipam.Served{Network: network}, State: ipam.Known, Ranges: []ipam.Range{{First: r.First.Next(), Last: r.Last.Prev()}}, Gateways: []netip.Addr{r.First.Next()}, Wiring: ipam.Wiring{Plugin: "ptp", Routed: true}, Config: "/etc/cni/net.d/10-" + network + ".conflist"}, Node: w.Node(node),
 	}
 	w.Pools = append(w.Pools, p)
 	return p
 }
 
 // ofCluster adds a cluster-wide pool.
-func (w *world) ofCluster(ipam, cidr string) *verdict.Pool {
-	p := &verdict.Pool{IPAM: ipam, Name: "pool", State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix(cidr))}}
+func (w *world) ofCluster(of, cidr string) *verdict.Pool {
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: "pool", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix(cidr))}}}
 	w.Pools = append(w.Pools, p)
 	return p
 }
@@ -85,7 +87,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 		want  []string
 	}{
 		{"host-local and the kernel agree", func(w *world) {
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
 		{"host-local has forgotten a pod", func(w *world) {
@@ -93,13 +95,13 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.kindPod("n1", "a", "kind", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
 		{"host-local of another node knows nothing of it", func(w *world) {
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 			w.hostLocal("n2", "kind", "10.244.0.0/24")
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
 		{"it is from another network, whose pods never meet these", func(w *world) {
 			w.hostLocal("n1", "lab", "10.244.0.0/24").Routed = false
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
 		{"it was configured by hand inside the range", func(w *world) {
@@ -114,11 +116,11 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "cni0", Kind: "bridge", Attachment: verdict.Own, Link: w.Link("n1", "cni0", verdict.Bridge, true)}))
 		}, nil},
 		{"the record names another sandbox", func(w *world) {
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-of-old"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-of-old"}})
 			w.kindPod("n1", "a", "kind", 2)
 		}, []string{verdict.FindingBookedElsewhere}},
 		{"the container is known from a cgroup only, which may be another one of the pod", func(w *world) {
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 			who := verdicttest.Pod("a")
 			who.ContainerID, who.Source = "app-a", "cgroup"
 			inside, _ := w.Veth(w.Namespace("n1", 2, "77", who), "m", w.Link("n1", "vetha", verdict.PointToPoint, false))
@@ -126,69 +128,69 @@ func TestAuditOfOneAddress(t *testing.T) {
 		}, nil},
 		{"nobody has it", func(w *world) {
 			w.Node("n1")
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 		}, []string{verdict.FindingLeaked}},
 		{"no owner has it, on a node without an agent", func(w *world) {
 			w.Uncovered = []string{"n1"}
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 		}, nil},
 		{"no owner has it, but its sandbox exists", func(w *world) {
 			who := verdicttest.Pod("a")
 			who.ContainerID = "sandbox-a"
 			w.Namespace("n1", 2, "77", who)
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 		}, nil},
 		{"Calico and the kernel agree", func(w *world) {
-			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "N1", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"})
+			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "N1", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"Calico has it for the pod, and for another node", func(w *world) {
-			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"})
+			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingBookedElsewhere}},
 		{"Calico has the node by its full name", func(w *world) {
-			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1.example.org", Namespace: "default", Pod: "a"})
+			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1.example.org", Namespace: "default", Pod: "a"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"Calico has the tunnel's address for the node", func(w *world) {
-			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "VXLAN tunnel"})
+			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "VXLAN tunnel"}})
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "vxlan.calico", Kind: "vxlan", Attachment: verdict.Own, Link: w.Link("n1", "vxlan.calico", verdict.Uplink, false)}))
 		}, nil},
 		{"Calico has a pod's address for a tunnel", func(w *world) {
-			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Purpose: "VXLAN tunnel"})
+			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Purpose: "VXLAN tunnel"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingBookedElsewhere}},
 		{"Calico is not read just now", func(w *world) {
-			w.ofCluster(verdict.Calico, "10.244.0.0/16").State = verdict.PoolStale
+			w.ofCluster(calico.Name, "10.244.0.0/16").State = ipam.Stale
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"an agent is missing somewhere, and the address may be there", func(w *world) {
 			w.Uncovered = []string{"n5"}
 			w.Node("n1")
-			w.allocate(w.ofCluster(verdict.Calico, "10.244.0.0/16"), verdict.Allocation{Node: "n1", Namespace: "default", Pod: "a"})
+			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
 		}, nil},
 		{"whereabouts has forgotten a pod of its network", func(w *world) {
-			w.ofCluster(verdict.Whereabouts, "10.244.0.0/24").Networks = []string{"mac"}
+			w.ofCluster(whereabouts.Name, "10.244.0.0/24").Networks = []string{"mac"}
 			w.kindPod("n1", "a", "mac", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
 		{"whereabouts serves another network with that range", func(w *world) {
-			w.ofCluster(verdict.Whereabouts, "10.244.0.0/24").Networks = []string{"mac"}
+			w.ofCluster(whereabouts.Name, "10.244.0.0/24").Networks = []string{"mac"}
 			w.kindPod("n1", "a", "other", 2)
 		}, nil},
 		{"IPAM has allocated it twice", func(w *world) {
-			p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "1"})
-			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "2"})
+			p := w.ofCluster(calico.Name, "10.244.0.0/16")
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "1"}})
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b", Location: "2"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, []string{verdict.FindingDoubleAllocated}},
 		{"two sandboxes of one pod are one", func(w *world) {
-			p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
-			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-a", Location: "1"})
-			w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-b", Location: "2"})
+			p := w.ofCluster(calico.Name, "10.244.0.0/16")
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-a", Location: "1"}})
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", ContainerID: "sandbox-b", Location: "2"}})
 			w.kindPod("n1", "a", "k8s-pod-network", 2)
 		}, nil},
 		{"two owners are a conflict, which replaces findings", func(w *world) {
-			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-b"})
+			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}})
 			w.kindPod("n1", "a", "kind", 2)
 			w.kindPod("n1", "b", "kind", 3)
 		}, nil},
@@ -202,11 +204,11 @@ func TestAuditOfOneAddress(t *testing.T) {
 // Findings about one pool and owner are reported together and not one audit later.
 func TestFindingsOfOnePoolAreReportedTogether(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := w.Pool(verdict.HostLocal, "n1", "lan")
-	w.allocate(p, verdict.Allocation{ContainerID: "container-b"})
+	p := w.Pool(hostlocal.Name, "n1", "lan")
+	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "container-b"}})
 	w.kindPod("n1", "a", "lan", 2)
 	before := w.audit().Findings
-	w.allocate(p, verdict.Allocation{ContainerID: "container-c"})
+	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "container-c"}})
 	before = w.after(w.Policy.Settle / 2).audit(before...).Findings
 	if got, want := kinds(before), []string{"(" + verdict.FindingBookedElsewhere + ")", "(" + verdict.FindingDoubleAllocated + ")"}; !slices.Equal(got, want) {
 		t.Fatalf("got %v, want %v", got, want)
@@ -223,9 +225,9 @@ func TestFindingsOfOnePoolAreReportedTogether(t *testing.T) {
 // If IPAM allocated an address to two pods, the one that has it should keep it.
 func TestTheOwnerOfADoubleAllocationIsNamed(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := w.ofCluster(verdict.Whereabouts, "10.244.0.0/24")
-	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "b", Location: "1"})
-	w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "a", Location: "2"})
+	p := w.ofCluster(whereabouts.Name, "10.244.0.0/24")
+	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b", Location: "1"}})
+	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "2"}})
 	w.kindPod("n1", "a", "lan", 2)
 	before := w.audit().Findings
 	out := w.after(time.Minute).audit(before...)
@@ -239,8 +241,8 @@ func TestTheOwnerOfADoubleAllocationIsNamed(t *testing.T) {
 
 func TestPastIsKeptWhileItsOwnerLives(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
-	al := w.allocate(p, verdict.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"})
+	p := w.ofCluster(calico.Name, "10.244.0.0/16")
+	al := w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Node: "n9", Namespace: "default", Pod: "a", ContainerID: "sandbox-a"}})
 	c := w.kindPod("n1", "a", "k8s-pod-network", 2)
 	first := w.audit()
 	w.after(time.Second)

@@ -8,6 +8,11 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // An allocation is the owner's own or another owner's.
@@ -21,46 +26,46 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		build func(w *world, c *verdict.Claim)
 		mine  bool
 	}{
-		{"for its container", verdict.Allocation{ContainerID: "sandbox-a"}, nil, true},
-		{"for another container", verdict.Allocation{ContainerID: "sandbox-b"}, nil, false},
-		{"for its container, in the name of another pod", verdict.Allocation{ContainerID: "sandbox-a", Namespace: "default", Pod: "b"}, nil, true},
-		{"for its name, and another container", verdict.Allocation{ContainerID: "sandbox-b", Namespace: "default", Pod: "a"}, nil, true},
-		{"for its name in another namespace", verdict.Allocation{Namespace: "kube-system", Pod: "a"}, nil, false},
-		{"for another name", verdict.Allocation{Namespace: "default", Pod: "b"}, nil, false},
-		{"for another container than the one from a cgroup", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for its container", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, nil, true},
+		{"for another container", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}}, nil, false},
+		{"for its container, in the name of another pod", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a", Namespace: "default", Pod: "b"}}, nil, true},
+		{"for its name, and another container", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b", Namespace: "default", Pod: "a"}}, nil, true},
+		{"for its name in another namespace", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "kube-system", Pod: "a"}}, nil, false},
+		{"for another name", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, nil, false},
+		{"for another container than the one from a cgroup", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "cgroup", "")
 		}, true},
-		{"for another container than the one from a process", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for another container than the one from a process", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "process", "")
 		}, true},
-		{"for another container than the one from a cgroup alone", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for another container than the one from a cgroup alone", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "cri", "name=kubernetes,containerId=cgroup")
 		}, true},
-		{"for another container than the one from the runtime", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for another container than the one from the runtime", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "cgroup", "name=kubernetes,containerId=cri")
 		}, false},
-		{"for its node", verdict.Allocation{Node: "n1", ContainerID: "sandbox-a"}, nil, true},
-		{"for another node", verdict.Allocation{Node: "n2", ContainerID: "sandbox-a"}, nil, false},
-		{"for its node by a longer name", verdict.Allocation{Node: "N1.example.org", ContainerID: "sandbox-a"}, nil, true},
-		{"for a node whose name begins as its node's", verdict.Allocation{Node: "n10", ContainerID: "sandbox-a"}, nil, false},
-		{"for its node, by the name in Kubernetes", verdict.Allocation{Node: "ip-10-0-0-1", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
+		{"for its node", verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", ContainerID: "sandbox-a"}}, nil, true},
+		{"for another node", verdict.Allocation{Allocation: ipam.Allocation{Node: "n2", ContainerID: "sandbox-a"}}, nil, false},
+		{"for its node by a longer name", verdict.Allocation{Allocation: ipam.Allocation{Node: "N1.example.org", ContainerID: "sandbox-a"}}, nil, true},
+		{"for a node whose name begins as its node's", verdict.Allocation{Allocation: ipam.Allocation{Node: "n10", ContainerID: "sandbox-a"}}, nil, false},
+		{"for its node, by the name in Kubernetes", verdict.Allocation{Allocation: ipam.Allocation{Node: "ip-10-0-0-1", ContainerID: "sandbox-a"}}, func(w *world, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("ip-10-0-0-1")}
 		}, true},
-		{"for another node than Kubernetes has the pod on", verdict.Allocation{Node: "ip-10-0-0-2", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
+		{"for another node than Kubernetes has the pod on", verdict.Allocation{Allocation: ipam.Allocation{Node: "ip-10-0-0-2", ContainerID: "sandbox-a"}}, func(w *world, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("ip-10-0-0-1")}
 		}, false},
-		{"for a pod that Kubernetes has on no node yet", verdict.Allocation{Node: "n1", ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Claim) {
+		{"for a pod that Kubernetes has on no node yet", verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", ContainerID: "sandbox-a"}}, func(w *world, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": podObject("")}
 		}, true},
 		{"without a holder", verdict.Allocation{}, nil, true},
-		{"for a tunnel", verdict.Allocation{Purpose: "VXLAN tunnel"}, nil, false},
-		{"for a container, and the owner is a namespace without one", verdict.Allocation{ContainerID: "sandbox-b"}, func(_ *world, c *verdict.Claim) {
+		{"for a tunnel", verdict.Allocation{Allocation: ipam.Allocation{Purpose: "VXLAN tunnel"}}, nil, false},
+		{"for a container, and the owner is a namespace without one", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}}, func(_ *world, c *verdict.Claim) {
 			c.Interface.Namespace.Who = blue("lab").Who()
 		}, true},
-		{"for a pod, and the owner is an unidentified namespace", verdict.Allocation{Namespace: "default", Pod: "b"}, func(_ *world, c *verdict.Claim) {
+		{"for a pod, and the owner is an unidentified namespace", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, func(_ *world, c *verdict.Claim) {
 			c.Interface.Namespace.Who = blue("b").Who()
 		}, true},
-		{"for a purpose of Calico, and the owner is an unidentified namespace", verdict.Allocation{Purpose: "health"}, func(_ *world, c *verdict.Claim) {
+		{"for a purpose of Calico, and the owner is an unidentified namespace", verdict.Allocation{Allocation: ipam.Allocation{Purpose: "health"}}, func(_ *world, c *verdict.Claim) {
 			c.Interface.Namespace.Who = blue("health").Who()
 		}, false},
 	} {
@@ -69,7 +74,7 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		if test.build != nil {
 			test.build(w, c)
 		}
-		w.allocate(w.pooled("p", verdict.Calico, ""), test.al)
+		w.allocate(w.pooled("p", calico.Name, ""), test.al)
 		want := []string{bookedElse + " p"}
 		if test.mine {
 			want = nil
@@ -117,65 +122,65 @@ func TestDoubleAllocations(t *testing.T) {
 		change   func(w *world, p, q *verdict.Pool)
 		want     bool
 	}{
-		{name: "two pods", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "default", Pod: "b"}, want: true},
-		{name: "two pods of one name", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "other", Pod: "a"}, want: true},
-		{name: "one pod", one: verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "1"}, two: verdict.Allocation{Namespace: "default", Pod: "a", ContainerID: "2"}},
-		{name: "one container", one: verdict.Allocation{ContainerID: "1", Pod: "a"}, two: verdict.Allocation{ContainerID: "1", Pod: "b"}},
-		{name: "two containers", one: verdict.Allocation{ContainerID: "1"}, two: verdict.Allocation{ContainerID: "2"}, want: true},
-		{name: "two containers of one node", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{ContainerID: "2", Node: "n1"}, want: true},
-		{name: "a container and a pod of one node", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{Pod: "a", Node: "n1"}},
-		{name: "a container and a pod of two nodes", one: verdict.Allocation{ContainerID: "1", Node: "n1"}, two: verdict.Allocation{Pod: "a", Node: "n2"}, want: true},
-		{name: "a pod and no holder", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{}},
+		{name: "two pods", one: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, want: true},
+		{name: "two pods of one name", one: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "other", Pod: "a"}}, want: true},
+		{name: "one pod", one: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", ContainerID: "1"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", ContainerID: "2"}}},
+		{name: "one container", one: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Pod: "b"}}},
+		{name: "two containers", one: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, two: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, want: true},
+		{name: "two containers of one node", one: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, two: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2", Node: "n1"}}, want: true},
+		{name: "a container and a pod of one node", one: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Node: "n1"}}},
+		{name: "a container and a pod of two nodes", one: verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Node: "n2"}}, want: true},
+		{name: "a pod and no holder", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{}},
 
-		{name: "two pools of one IPAM", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.Name = "q" }, want: true},
-		{name: "pools of two IPAMs", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.IPAM = verdict.Cilium }},
-		{name: "pools of two realms", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, _, q *verdict.Pool) { q.Realm = "red" }},
-		{name: "pools of two nodes", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
-			p.IPAM, q.IPAM, p.Node, q.Node = verdict.HostLocal, verdict.HostLocal, w.Node("n1"), w.Node("n2")
+		{name: "two pools of one IPAM", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, _, q *verdict.Pool) { q.Name = "q" }, want: true},
+		{name: "pools of two IPAMs", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, _, q *verdict.Pool) { q.IPAM = cilium.Name }},
+		{name: "pools of two realms", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, _, q *verdict.Pool) { q.Realm = "red" }},
+		{name: "pools of two nodes", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(w *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, p.Node, q.Node = hostlocal.Name, hostlocal.Name, w.Node("n1"), w.Node("n2")
 		}},
-		{name: "two pools of one node and network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+		{name: "two pools of one node and network", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(w *world, p, q *verdict.Pool) {
 			ofOneNode(w, p, q)
 			p.Network, q.Network = "lan", "lan"
 		}, want: true},
-		{name: "two pools of one node of no known network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: ofOneNode},
-		{name: "two pools of one node and two networks", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+		{name: "two pools of one node of no known network", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: ofOneNode},
+		{name: "two pools of one node and two networks", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(w *world, p, q *verdict.Pool) {
 			ofOneNode(w, p, q)
 			p.Network, q.Network = "lan", "wan"
 		}},
-		{name: "two pools of one node and two networks, both routed", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+		{name: "two pools of one node and two networks, both routed", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(w *world, p, q *verdict.Pool) {
 			ofOneNode(w, p, q)
 			p.Network, q.Network, p.Routed, q.Routed = "lan", "wan", true, true
 		}, want: true},
-		{name: "two pools of one node and two networks, the first routed", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+		{name: "two pools of one node and two networks, the first routed", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(w *world, p, q *verdict.Pool) {
 			ofOneNode(w, p, q)
 			p.Network, q.Network, p.Routed = "lan", "wan", true
 		}},
-		{name: "two pools of one node and two networks, the second routed", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(w *world, p, q *verdict.Pool) {
+		{name: "two pools of one node and two networks, the second routed", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(w *world, p, q *verdict.Pool) {
 			ofOneNode(w, p, q)
 			p.Network, q.Network, q.Routed = "lan", "wan", true
 		}},
-		{name: "two pools of whereabouts of no known network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
-			p.IPAM, q.IPAM, q.Name = verdict.Whereabouts, verdict.Whereabouts, "q"
+		{name: "two pools of whereabouts of no known network", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name = whereabouts.Name, whereabouts.Name, "q"
 		}, want: true},
-		{name: "two pools of whereabouts, of which one's network is known", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
-			p.IPAM, q.IPAM, q.Name, p.Network = verdict.Whereabouts, verdict.Whereabouts, "q", "lan"
+		{name: "two pools of whereabouts, of which one's network is known", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name, p.Network = whereabouts.Name, whereabouts.Name, "q", "lan"
 		}},
-		{name: "two pools of whereabouts, of which the other one's network is known", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
-			p.IPAM, q.IPAM, q.Name, q.Network = verdict.Whereabouts, verdict.Whereabouts, "q", "lan"
+		{name: "two pools of whereabouts, of which the other one's network is known", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name, q.Network = whereabouts.Name, whereabouts.Name, "q", "lan"
 		}},
-		{name: "two pools of whereabouts of one network", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
-			p.IPAM, q.IPAM, q.Name, p.Network, q.Network = verdict.Whereabouts, verdict.Whereabouts, "q", "lan", "lan"
+		{name: "two pools of whereabouts of one network", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, q.Name, p.Network, q.Network = whereabouts.Name, whereabouts.Name, "q", "lan", "lan"
 		}, want: true},
-		{name: "one pool of whereabouts", one: verdict.Allocation{Pod: "a"}, two: verdict.Allocation{Pod: "b"}, change: func(_ *world, p, q *verdict.Pool) {
-			p.IPAM, q.IPAM, p.Network, q.Network = verdict.Whereabouts, verdict.Whereabouts, "lan", "wan"
+		{name: "one pool of whereabouts", one: verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, change: func(_ *world, p, q *verdict.Pool) {
+			p.IPAM, q.IPAM, p.Network, q.Network = whereabouts.Name, whereabouts.Name, "lan", "wan"
 		}, want: true},
 
-		{name: "the API has had one of the pods no more for long enough", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "default", Pod: "b"}, change: func(w *world, _, _ *verdict.Pool) {
+		{name: "the API has had one of the pods no more for long enough", one: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, change: func(w *world, _, _ *verdict.Pool) {
 			w.Listed = true
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running"}}
 			w.Known = start.Add(w.Policy.Settle) + 1
 		}},
-		{name: "the API may not have had one of the pods yet", one: verdict.Allocation{Namespace: "default", Pod: "a"}, two: verdict.Allocation{Namespace: "default", Pod: "b"}, change: func(w *world, _, _ *verdict.Pool) {
+		{name: "the API may not have had one of the pods yet", one: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, change: func(w *world, _, _ *verdict.Pool) {
 			w.Listed = true
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running"}}
 			w.Known = start.Add(w.Policy.Settle)
@@ -183,7 +188,7 @@ func TestDoubleAllocations(t *testing.T) {
 	} {
 		for range 2 {
 			w := newWorld("10.244.0.7")
-			p, q := w.pooled("p", verdict.Calico, ""), w.pooled("p", verdict.Calico, "")
+			p, q := w.pooled("p", calico.Name, ""), w.pooled("p", calico.Name, "")
 			if test.change != nil {
 				test.change(w, p, q)
 			}
@@ -208,16 +213,16 @@ func TestDoubleAllocations(t *testing.T) {
 
 // ofOneNode turns two pools into host-local pools on n1.
 func ofOneNode(w *world, p, q *verdict.Pool) {
-	p.IPAM, q.IPAM, p.Node, q.Node, q.Name = verdict.HostLocal, verdict.HostLocal, w.Node("n1"), w.Node("n1"), "q"
+	p.IPAM, q.IPAM, p.Node, q.Node, q.Name = hostlocal.Name, hostlocal.Name, w.Node("n1"), w.Node("n1"), "q"
 }
 
 func TestADoubleAllocationNamesTwoAllocationsAndTheOwner(t *testing.T) {
 	w := newWorld("10.244.0.7")
-	p := w.pooled("p", verdict.Calico, "")
+	p := w.pooled("p", calico.Name, "")
 	w.kindPod("n1", "c", "kind", 2)
 	w.kindPod("n2", "gone", "kind", 3).Node().TimedOut = true
 	for _, pod := range []string{"a", "a", "c", "d"} {
-		w.allocate(p, verdict.Allocation{Namespace: "default", Pod: pod, Location: fmt.Sprint(len(w.Allocations))})
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: pod, Location: fmt.Sprint(len(w.Allocations))}})
 	}
 	var found []verdict.Finding
 	for _, f := range w.auditAll().Findings {
@@ -240,37 +245,37 @@ func TestVanishedAllocationsAreRemembered(t *testing.T) {
 		change func(w *world, p *verdict.Pool, al *verdict.Allocation)
 		want   string
 	}{
-		{"it was the owner's", verdict.Allocation{ContainerID: "sandbox-a"}, nil, unallocated},
-		{"it was the owner's, and all records are gone", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
-			p.State = verdict.PoolMissing
+		{"it was the owner's", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, nil, unallocated},
+		{"it was the owner's, and all records are gone", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.State = ipam.Missing
 		}, unallocated},
-		{"it was for another owner", verdict.Allocation{ContainerID: "sandbox-x"}, nil, bookedElse},
-		{"it was for another owner, before this one", verdict.Allocation{ContainerID: "sandbox-x"}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
+		{"it was for another owner", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-x"}}, nil, bookedElse},
+		{"it was for another owner, before this one", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-x"}}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
 			w.Now--
 		}, ""},
-		{"it was for another owner, and was received late", verdict.Allocation{ContainerID: "sandbox-x", Heard: start.Add(1)}, nil, ""},
-		{"its pool is being read", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
-			p.State = verdict.PoolReading
+		{"it was for another owner, and was received late", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-x"}, Heard: start.Add(1)}, nil, ""},
+		{"its pool is being read", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.State = ipam.Reading
 		}, ""},
-		{"it is written elsewhere", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
-			w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a", Location: "elsewhere"})
+		{"it is written elsewhere", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a", Location: "elsewhere"}})
 		}, ""},
-		{"another one is there", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
-			w.allocate(p, verdict.Allocation{ContainerID: "sandbox-x"})
+		{"another one is there", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-x"}})
 		}, unallocated},
-		{"it was another node's", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+		{"it was another node's", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
 			p.Node = w.Node("n2")
 		}, ""},
-		{"it was the cluster's", verdict.Allocation{ContainerID: "sandbox-a"}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
+		{"it was the cluster's", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, func(_ *world, p *verdict.Pool, _ *verdict.Allocation) {
 			p.Node = nil
 		}, unallocated},
-		{"the owner is gone", verdict.Allocation{ContainerID: "sandbox-a"}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
+		{"the owner is gone", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}}, func(w *world, _ *verdict.Pool, _ *verdict.Allocation) {
 			w.Node("n1").TimedOut = true
 		}, ""},
 	} {
 		w := newWorld("10.244.0.7")
 		w.kindPod("n1", "a", "kind", 2)
-		p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "p", Node: w.Node("n1"), State: verdict.PoolKnown}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "p", State: ipam.Known}, Node: w.Node("n1")}
 		al := test.al
 		al.Pool, al.Address = p, w.Addr
 		w.after(w.Policy.Settle)
@@ -303,10 +308,10 @@ func TestThePastIsLimited(t *testing.T) {
 	remember("boot-n1/n1a", bookedElse, nil)
 	remember("boot-n2/n2b", bookedElse, nil) // gone
 	remember("boot-n3/n3c", bookedElse, nil) // never there
-	p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "p", Node: w.Node("n1"), State: verdict.PoolKnown}
-	first := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "sandbox-x"}
-	second := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "sandbox-y"}
-	mine := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "sandbox-a"}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "p", State: ipam.Known}, Node: w.Node("n1")}
+	first := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "sandbox-x"}}
+	second := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "sandbox-y"}}
+	mine := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "sandbox-a"}}
 	w.after(w.Policy.Settle)
 	audit := func(vanished ...*verdict.Allocation) []verdict.Past {
 		out := w.Judge()

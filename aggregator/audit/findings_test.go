@@ -8,6 +8,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 )
 
 func TestNodesOfOneName(t *testing.T) {
@@ -88,10 +90,10 @@ func TestFindingsAreComparedForSubscribers(t *testing.T) {
 		o := r.Owners[0]
 		o.Claims[0].Interface.Name, o.Pod = "eth0", &verdict.PodObject{Name: "a", IPs: []netip.Addr{r.Address}}
 		o.Interface = o.Claims[0].Interface
-		p := &verdict.Pool{IPAM: verdict.Calico, Name: "pool", State: verdict.PoolKnown}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pool", State: ipam.Known}}
 		return verdict.Finding{
 			ID: "x", Severity: verdict.Warning, Address: r.Address, Owners: []verdict.Owner{o}, Pool: p, Source: "cri",
-			Allocations: []*verdict.Allocation{{Pool: p, Address: r.Address, Pod: "b"}},
+			Allocations: []*verdict.Allocation{{Pool: p, Allocation: ipam.Allocation{Address: r.Address, Pod: "b"}}},
 			Spoof:       &verdict.Spoof{MACs: []verdict.MAC{"lacmac"}, Count: 1},
 			Stock:       &verdict.Stock{Use: verdict.PoolUse{Size: 2}, AtRisk: []verdict.Held{{Address: r.Address, Owner: &r.Owners[0]}}},
 			Overlap:     &verdict.Overlap{Range: prefix("10.0.0.0/24"), Sides: [2]verdict.Side{ofKubernetes("n1", "10.0.0.0/24"), ofAgent(n, "10.0.0.0/24")}, Nodes: []string{"n1"}},

@@ -9,6 +9,12 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // kinds returns the kinds of findings. Those of waiting findings are in parentheses.
@@ -33,8 +39,8 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 	}{
 		{"nothing changes", func(*world, *verdict.Pool) {}, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
 		{"its node is disconnected", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
-		{"its records are being read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
-		{"it is another pool", func(_ *world, p *verdict.Pool) { p.State, p.Name = verdict.PoolReading, "/another" }, nil, nil},
+		{"its records are being read", func(_ *world, p *verdict.Pool) { p.State = ipam.Reading }, []string{verdict.FindingInUseUnallocated}, []string{verdict.FindingLeaked}},
+		{"it is another pool", func(_ *world, p *verdict.Pool) { p.State, p.Name = ipam.Reading, "/another" }, nil, nil},
 	} {
 		for _, leaked := range []bool{false, true} {
 			w := newWorld("10.244.0.7")
@@ -42,7 +48,7 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 			want := test.want
 			if leaked {
 				w.Node("n1")
-				w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a"})
+				w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 				want = test.leaked
 			} else {
 				w.kindPod("n1", "a", "kind", 2)
@@ -59,11 +65,11 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 			if !slices.Equal(kinds(out.Findings), want) {
 				t.Errorf("%s, leaked %t: got %v, want %v", test.why, leaked, kinds(out.Findings), want)
 			}
-			if leaked && p.State == verdict.PoolReading && out.Again != w.Now.Add(w.Policy.LeakedAfter) {
+			if leaked && p.State == ipam.Reading && out.Again != w.Now.Add(w.Policy.LeakedAfter) {
 				t.Errorf("%s: got audited again after %s", test.why, out.Again.Sub(w.Now))
 			}
 			waiting := slices.Clone(before)
-			if len(waiting) > 0 && p.State == verdict.PoolReading {
+			if len(waiting) > 0 && p.State == ipam.Reading {
 				waiting[0].Waiting = true
 				if out := w.audit(waiting...).Findings; len(out) != 0 {
 					t.Errorf("%s: got %v for a waiting finding, want none", test.why, kinds(out))
@@ -88,7 +94,7 @@ func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
 		{"one that waits", func(b *verdict.Finding) { b.Waiting = true }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"of another owner", func(b *verdict.Finding) { b.Owners = []verdict.Owner{{ID: "other"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"of nobody", func(b *verdict.Finding) { b.Owners = nil }, verdict.FindingBookedElsewhere},
-		{"of another pool", func(b *verdict.Finding) { b.Pool = &verdict.Pool{IPAM: verdict.Calico, Name: "x"} }, "(" + verdict.FindingBookedElsewhere + ")"},
+		{"of another pool", func(b *verdict.Finding) { b.Pool = &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "x"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"a warning", func(b *verdict.Finding) { b.Severity = verdict.Warning }, "(" + verdict.FindingBookedElsewhere + ")"},
 	} {
 		w := newWorld("10.244.0.7")
@@ -100,7 +106,7 @@ func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
 			t.Fatalf("got %v since %d, want one since the start", kinds(before), before[0].Since)
 		}
 		test.change(&before[0])
-		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-b"})
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}})
 		if got := w.audit(before...).Findings; !slices.Equal(kinds(got), []string{test.want}) || got[0].Since != w.Now {
 			t.Errorf("%s: got %v, want %s", test.why, kinds(got), test.want)
 		}
@@ -109,7 +115,7 @@ func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
 
 func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	record := func(p *verdict.Pool, id string) *verdict.Allocation {
-		return &verdict.Allocation{Pool: p, Address: netip.MustParseAddr("10.244.0.7"), ContainerID: id, Heard: start}
+		return &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.244.0.7"), ContainerID: id}, Heard: start}
 	}
 	for _, test := range []struct {
 		why    string
@@ -119,11 +125,13 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		want   string
 	}{
 		{"the owner's own", "sandbox-a", 0, func(*world, *verdict.Pool) {}, verdict.FindingInUseUnallocated},
-		{"the owner's own, and all others", "sandbox-a", 0, func(_ *world, p *verdict.Pool) { p.State = verdict.PoolMissing }, verdict.FindingInUseUnallocated},
+		{"the owner's own, and all others", "sandbox-a", 0, func(_ *world, p *verdict.Pool) { p.State = ipam.Missing }, verdict.FindingInUseUnallocated},
 		{"another one's", "sandbox-b", time.Second, func(*world, *verdict.Pool) {}, verdict.FindingBookedElsewhere},
 		{"another one's, at once", "sandbox-b", 0, func(*world, *verdict.Pool) {}, ""},
-		{"the owner's own, of a pool that is being read", "sandbox-a", 0, func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, ""},
-		{"the owner's own, which is written elsewhere", "sandbox-a", 0, func(w *world, p *verdict.Pool) { w.allocate(p, verdict.Allocation{ContainerID: "sandbox-a"}) }, ""},
+		{"the owner's own, of a pool that is being read", "sandbox-a", 0, func(_ *world, p *verdict.Pool) { p.State = ipam.Reading }, ""},
+		{"the owner's own, which is written elsewhere", "sandbox-a", 0, func(w *world, p *verdict.Pool) {
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
+		}, ""},
 		{"of another node's pool", "sandbox-a", 0, func(w *world, p *verdict.Pool) { p.Node = w.Node("n2") }, ""},
 		{"the owner is only seen on the wire", "sandbox-a", 0, func(w *world, _ *verdict.Pool) { w.Claims[0].Kind = verdict.Believed }, ""},
 	} {
@@ -170,7 +178,7 @@ func TestNotAllIsRemembered(t *testing.T) {
 	out := w.Judge()
 	in := w.Case()
 	for n := range 9 {
-		in.Vanished = append(in.Vanished, &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: fmt.Sprint("sandbox-", n)})
+		in.Vanished = append(in.Vanished, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: fmt.Sprint("sandbox-", n)}})
 	}
 	if past := audit.Address(&w.Policy, in, &out).Past; len(past) != 8 {
 		t.Errorf("got %d remembered, want 8", len(past))
@@ -186,28 +194,28 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 		patience time.Duration
 		severity verdict.Severity // 0 for no finding
 	}{
-		{"pools that are routed everywhere", verdict.Calico, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, time.Second, verdict.Critical},
-		{"pods of one name in two namespaces", verdict.Calico, verdict.Allocation{Pod: "a", Namespace: "x"}, verdict.Allocation{Pod: "a", Namespace: "y"}, nil, time.Second, verdict.Critical},
-		{"one pod", verdict.Calico, verdict.Allocation{Pod: "a", ContainerID: "1"}, verdict.Allocation{Pod: "a", ContainerID: "2"}, nil, 0, 0},
-		{"one container", verdict.Calico, verdict.Allocation{Pod: "a", ContainerID: "1"}, verdict.Allocation{Pod: "b", ContainerID: "1"}, nil, 0, 0},
-		{"two containers", verdict.Calico, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, nil, time.Second, verdict.Critical},
-		{"a container and a pod of one node", verdict.Calico, verdict.Allocation{ContainerID: "1", Node: "n1"}, verdict.Allocation{Pod: "b", Node: "n1"}, nil, 0, 0},
-		{"a container and a pod of two nodes", verdict.Calico, verdict.Allocation{ContainerID: "1", Node: "n1"}, verdict.Allocation{Pod: "b", Node: "n2"}, nil, time.Second, verdict.Critical},
-		{"pods in the status of the API", verdict.KubernetesAPI, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, 30 * time.Second, verdict.Critical},
-		{"endpoints of Cilium", verdict.Cilium, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, 30 * time.Second, verdict.Warning},
-		{"of two IPAMs", verdict.Calico, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, _, two *verdict.Pool) { two.IPAM = verdict.Cilium }, 0, 0},
-		{"networks of one name", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "lan" }, time.Second, verdict.Critical},
-		{"networks of two names", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "dmz" }, 0, 0},
-		{"a network that is not known", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, func(_ *world, one, _ *verdict.Pool) { one.Network = "lan" }, 0, 0},
-		{"networks that are not known", verdict.Whereabouts, verdict.Allocation{Pod: "a"}, verdict.Allocation{Pod: "b"}, nil, time.Second, verdict.Critical},
-		{"pools of two nodes", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) { one.Node, two.Node = w.Node("n1"), w.Node("n2") }, 0, 0},
-		{"networks of a node that routes both", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
+		{"pools that are routed everywhere", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, time.Second, verdict.Critical},
+		{"pods of one name in two namespaces", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Namespace: "x"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", Namespace: "y"}}, nil, time.Second, verdict.Critical},
+		{"one pod", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "2"}}, nil, 0, 0},
+		{"one container", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a", ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", ContainerID: "1"}}, nil, 0, 0},
+		{"two containers", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, nil, time.Second, verdict.Critical},
+		{"a container and a pod of one node", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", Node: "n1"}}, nil, 0, 0},
+		{"a container and a pod of two nodes", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1", Node: "n1"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b", Node: "n2"}}, nil, time.Second, verdict.Critical},
+		{"pods in the status of the API", podips.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, 30 * time.Second, verdict.Critical},
+		{"endpoints of Cilium", cilium.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, 30 * time.Second, verdict.Warning},
+		{"of two IPAMs", calico.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, _, two *verdict.Pool) { two.IPAM = cilium.Name }, 0, 0},
+		{"networks of one name", whereabouts.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "lan" }, time.Second, verdict.Critical},
+		{"networks of two names", whereabouts.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, one, two *verdict.Pool) { one.Network, two.Network = "lan", "dmz" }, 0, 0},
+		{"a network that is not known", whereabouts.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, func(_ *world, one, _ *verdict.Pool) { one.Network = "lan" }, 0, 0},
+		{"networks that are not known", whereabouts.Name, verdict.Allocation{Allocation: ipam.Allocation{Pod: "a"}}, verdict.Allocation{Allocation: ipam.Allocation{Pod: "b"}}, nil, time.Second, verdict.Critical},
+		{"pools of two nodes", hostlocal.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, func(w *world, one, two *verdict.Pool) { one.Node, two.Node = w.Node("n1"), w.Node("n2") }, 0, 0},
+		{"networks of a node that routes both", hostlocal.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, func(w *world, one, two *verdict.Pool) {
 			one.Node, two.Node, one.Network, two.Network, one.Routed, two.Routed = w.Node("n1"), w.Node("n1"), "a", "b", true, true
 		}, time.Second, verdict.Critical},
-		{"networks of a node that routes one", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
+		{"networks of a node that routes one", hostlocal.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, func(w *world, one, two *verdict.Pool) {
 			one.Node, two.Node, one.Network, two.Network, one.Routed = w.Node("n1"), w.Node("n1"), "a", "b", true
 		}, 0, 0},
-		{"networks of a node that routes the other", verdict.HostLocal, verdict.Allocation{ContainerID: "1"}, verdict.Allocation{ContainerID: "2"}, func(w *world, one, two *verdict.Pool) {
+		{"networks of a node that routes the other", hostlocal.Name, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "1"}}, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "2"}}, func(w *world, one, two *verdict.Pool) {
 			one.Node, two.Node, one.Network, two.Network, two.Routed = w.Node("n1"), w.Node("n1"), "a", "b", true
 		}, 0, 0},
 	} {
@@ -257,9 +265,9 @@ func TestAnAllocationOfADeletedPodIsNoDoubleAllocation(t *testing.T) {
 	} {
 		w := newWorld("10.244.0.7")
 		w.Listed = true
-		p := w.ofCluster(verdict.Calico, "10.244.0.0/16")
-		w.allocate(p, verdict.Allocation{Namespace: "default", Pod: "old", Location: "1"})
-		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-b", Node: "n1", Location: "2"})
+		p := w.ofCluster(calico.Name, "10.244.0.0/16")
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "old", Location: "1"}})
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b", Node: "n1", Location: "2"}})
 		test.change(w)
 		out := w.after(time.Minute).audit().Findings
 		if got := slices.ContainsFunc(out, func(f verdict.Finding) bool { return f.Kind == verdict.FindingDoubleAllocated }); got != test.want {
@@ -338,7 +346,7 @@ func TestLeakedAddressesOfOneNode(t *testing.T) {
 		w := newWorld("10.244.0.7")
 		w.Policy.LeakedAfter = time.Minute
 		w.Node("n1")
-		w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{ContainerID: "sandbox-a"})
+		w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 		test.change(w)
 		out := slices.DeleteFunc(w.audit().Findings, func(f verdict.Finding) bool { return f.Kind != verdict.FindingLeaked })
 		if !slices.Equal(kinds(out), test.want) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // If two nodes, or two networks of one node, give pods addresses from overlapping ranges,
@@ -33,7 +34,7 @@ func Sides(n *verdict.Node, pools []*verdict.Pool, networks map[string]bool, sub
 		}
 	}
 	for _, sub := range slices.SortedFunc(slices.Values(subnets), wider) {
-		a, r := sub.Prefix.Addr(), verdict.RangeOf(sub.Prefix)
+		a, r := sub.Prefix.Addr(), ipam.RangeOf(sub.Prefix)
 		if sub.LAN || a.IsLinkLocalUnicast() || !sub.Pods ||
 			slices.ContainsFunc(pools, func(p *verdict.Pool) bool { return slices.Contains(p.Gateways, a) }) ||
 			slices.ContainsFunc(list, func(other verdict.Side) bool { return other.Range.Overlaps(r) }) {
@@ -53,13 +54,13 @@ func wider(a, b Subnet) int {
 
 // NodeSpecSide returns a pod range that Kubernetes assigned to a node.
 func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
-	return verdict.Side{Node: node, Range: verdict.RangeOf(p), Prefixes: []netip.Prefix{p}, Source: verdict.SideNodeSpec}
+	return verdict.Side{Node: node, Range: ipam.RangeOf(p), Prefixes: []netip.Prefix{p}, Source: verdict.SideNodeSpec}
 }
 
 // CiliumSides returns the pod ranges of a CiliumNode.
 func CiliumSides(p *verdict.Pool) (list []verdict.Side) {
 	for _, r := range p.Ranges {
-		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []verdict.Range{r}, Config: p.Config, Source: verdict.SideCiliumNode})
+		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []ipam.Range{r}, Config: p.Config, Source: verdict.SideCiliumNode})
 	}
 	return list
 }
@@ -153,7 +154,7 @@ type NodePool struct {
 func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []verdict.Finding) {
 	for i, a := range pools {
 		for _, b := range pools[i+1:] {
-			if !a.Pool.Competes(b.Pool) || a.VRF != b.VRF {
+			if !a.Pool.Competes(&b.Pool.Pool) || a.VRF != b.VRF {
 				continue
 			}
 			if b.Pool.Network < a.Pool.Network {
@@ -169,7 +170,7 @@ func Networks(p *verdict.Policy, n *verdict.Node, pools []NodePool) (findings []
 // networks returns the finding about two pools; nil if their common addresses are declared as
 // shared.
 func networks(p *verdict.Policy, n *verdict.Node, a, b NodePool) []verdict.Finding {
-	ra, rb := a.Pool.Overlap(b.Pool)
+	ra, rb := a.Pool.Overlap(&b.Pool.Pool)
 	o := &verdict.Overlap{Range: ra.Common(rb), Sides: [2]verdict.Side{poolSide(n, a.Pool), poolSide(n, b.Pool)}, Nodes: []string{n.Name}}
 	if p.DeclaresShared(o.Range) {
 		return nil

@@ -7,15 +7,18 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 var policy = &verdict.Policy{Cluster: "test"}
 
-func span(first, last string) verdict.Range {
-	return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+func span(first, last string) ipam.Range {
+	return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 }
 
-func prefix(text string) verdict.Range { return verdict.RangeOf(netip.MustParsePrefix(text)) }
+func prefix(text string) ipam.Range { return ipam.RangeOf(netip.MustParsePrefix(text)) }
 
 func agent(name, netns string) *verdict.Node {
 	return &verdict.Node{Name: name, Boot: "boot-" + name, Netns: netns}
@@ -27,7 +30,7 @@ func ofKubernetes(node, text string) verdict.Side {
 }
 
 func ofAgent(n *verdict.Node, text string) verdict.Side {
-	return verdict.Side{Node: n.Name, Agent: n, Range: prefix(text), Source: verdict.SidePool, IPAM: verdict.HostLocal}
+	return verdict.Side{Node: n.Name, Agent: n, Range: prefix(text), Source: verdict.SidePool, IPAM: hostlocal.Name}
 }
 
 func TestRangesOfNodes(t *testing.T) {
@@ -104,7 +107,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 		"the other one has no allocations": {func(_, b *audit.NodePool) { b.Used = false }, verdict.Info},
 		"they are in different VRFs":       {func(a, _ *audit.NodePool) { a.VRF = "red" }, 0},
 		"they are of one network":          {func(a, b *audit.NodePool) { a.Pool.Network = b.Pool.Network }, 0},
-		"one has another range":            {func(a, _ *audit.NodePool) { a.Pool.Ranges = []verdict.Range{prefix("10.9.0.0/24")} }, 0},
+		"one has another range":            {func(a, _ *audit.NodePool) { a.Pool.Ranges = []ipam.Range{prefix("10.9.0.0/24")} }, 0},
 		"one is not routed":                {func(a, _ *audit.NodePool) { a.Pool.Routed = false }, 0},
 		"neither is routed, one bridge": {func(a, b *audit.NodePool) {
 			a.Pool.Routed, b.Pool.Routed, a.Pool.Device, b.Pool.Device = false, false, "cni0", "cni0"
@@ -112,7 +115,7 @@ func TestNetworksOfOneNode(t *testing.T) {
 	} {
 		pool := func(network string) audit.NodePool {
 			return audit.NodePool{Used: true, Pool: &verdict.Pool{
-				IPAM: verdict.HostLocal, Served: verdict.Served{Network: network}, Config: network + ".conflist", Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{prefix("10.88.0.0/16")},
+				Pool: ipam.Pool{IPAM: hostlocal.Name, Served: ipam.Served{Network: network}, Config: network + ".conflist", Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{prefix("10.88.0.0/16")}},
 			}}
 		}
 		b, a := pool("b"), pool("a")
@@ -156,7 +159,7 @@ func TestSidesOfANodeAreTheWidest(t *testing.T) {
 func TestSidesOfANode(t *testing.T) {
 	n := agent("n1", "1")
 	pool := func(network, text string) *verdict.Pool {
-		return &verdict.Pool{IPAM: verdict.HostLocal, Served: verdict.Served{Network: network}, Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{prefix(text)}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Served: ipam.Served{Network: network}, Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{prefix(text)}, Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1")}}}
 	}
 	subnet := func(text string) audit.Subnet {
 		return audit.Subnet{Subnet: verdict.Subnet{Prefix: netip.MustParsePrefix(text), Interface: &verdict.Interface{Name: "br"}}, Pods: true}
@@ -180,7 +183,7 @@ func TestSidesOfANode(t *testing.T) {
 }
 
 func TestSidesOfACiliumNode(t *testing.T) {
-	p := &verdict.Pool{IPAM: verdict.Cilium, Name: "n1", Config: "ciliumnodes n1", Ranges: []verdict.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "n1", Config: "ciliumnodes n1", Ranges: []ipam.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}}
 	sides := audit.CiliumSides(p)
 	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideCiliumNode || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
 		t.Errorf("got %+v, want one of each range", sides)
@@ -191,7 +194,7 @@ func TestEqualSides(t *testing.T) {
 	side := func() verdict.Side {
 		return verdict.Side{
 			Node: "n1", Agent: agent("n1", "1"), Range: prefix("10.0.0.0/24"), Network: "a", Config: "c", Device: "d",
-			Ranges: []verdict.Range{prefix("10.0.0.0/24")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Source: verdict.SidePool, IPAM: "i",
+			Ranges: []ipam.Range{prefix("10.0.0.0/24")}, Prefixes: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, Source: verdict.SidePool, IPAM: "i",
 		}
 	}
 	if !audit.SameSide(side(), side()) {

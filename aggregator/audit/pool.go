@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 )
 
 const (
@@ -57,7 +59,7 @@ func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
 	if Lost(g) {
 		find(verdict.FindingIPAMStateLost, verdict.Critical, g.held())
 	}
-	if g.Pool.Problem != "" && g.Pool.State != verdict.PoolMissing {
+	if g.Pool.Problem != "" && g.Pool.State != ipam.Missing {
 		find(verdict.FindingIPAMUnreadable, verdict.Warning, nil)
 	}
 	share := float64(g.Use.Allocated) / float64(max(g.Use.Size, 1))
@@ -75,12 +77,12 @@ func Lost(g Given) bool {
 		return false
 	}
 	switch p := g.Pool; {
-	case p.State == verdict.PoolMissing:
+	case p.State == ipam.Missing:
 		return true
 	case p.Node != nil:
 		return p.LostAt != 0 && g.outlived()
 	default:
-		return p.IPAM != verdict.Cilium && g.Allocated == 0 && g.severalOfPods()
+		return p.IPAM != cilium.Name && g.Allocated == 0 && g.severalOfPods()
 	}
 }
 

@@ -8,6 +8,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 // risk returns an address that a pod on a node has had since a time.
@@ -21,11 +25,11 @@ func risk(address string, n *verdict.Node, since verdict.Stamp) audit.Risk {
 
 func TestLostRecords(t *testing.T) {
 	n1, n2 := agent("n1", "1"), agent("n2", "1")
-	ofNode := func(state verdict.PoolState, lost verdict.Stamp) *verdict.Pool {
-		return &verdict.Pool{IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/kind", Node: n1, State: state, Loss: verdict.Loss{LostAt: lost}}
+	ofNode := func(state ipam.State, lost verdict.Stamp) *verdict.Pool {
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "/var/lib/cni/networks/kind", State: state}, Node: n1, Loss: verdict.Loss{LostAt: lost}}
 	}
-	ofCluster := &verdict.Pool{IPAM: verdict.Calico, Name: "pool", State: verdict.PoolKnown}
-	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "n1", State: verdict.PoolKnown}
+	ofCluster := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pool", State: ipam.Known}}
+	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "n1", State: ipam.Known}}
 	self := risk("10.0.0.9", n1, start)
 	self.Owners[0].Namespace.Who = verdict.Workload{Kind: verdict.Host}.Who()
 	onWire := risk("10.0.0.9", n1, start)
@@ -36,14 +40,14 @@ func TestLostRecords(t *testing.T) {
 		have audit.Given
 		want bool
 	}{
-		{"its directory is gone", audit.Given{Pool: ofNode(verdict.PoolMissing, 0), AtRisk: []audit.Risk{one}}, true},
-		{"its directory is gone, and no address is in use", audit.Given{Pool: ofNode(verdict.PoolMissing, 0)}, false},
-		{"it lost its records while an address was in use", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{one}}, true},
-		{"it lost its records long before", audit.Given{Pool: ofNode(verdict.PoolKnown, start.Add(-61*time.Second)), AtRisk: []audit.Risk{one}}, false},
-		{"the address came within a minute", audit.Given{Pool: ofNode(verdict.PoolKnown, start.Add(-time.Minute)), AtRisk: []audit.Risk{one}}, true},
-		{"it lost its records, another node has the address", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{risk("10.0.0.5", n2, start)}}, false},
-		{"it lost its records, only frames show the address", audit.Given{Pool: ofNode(verdict.PoolKnown, start), AtRisk: []audit.Risk{onWire}}, false},
-		{"it lost none", audit.Given{Pool: ofNode(verdict.PoolKnown, 0), AtRisk: []audit.Risk{one, two}}, false},
+		{"its directory is gone", audit.Given{Pool: ofNode(ipam.Missing, 0), AtRisk: []audit.Risk{one}}, true},
+		{"its directory is gone, and no address is in use", audit.Given{Pool: ofNode(ipam.Missing, 0)}, false},
+		{"it lost its records while an address was in use", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{one}}, true},
+		{"it lost its records long before", audit.Given{Pool: ofNode(ipam.Known, start.Add(-61*time.Second)), AtRisk: []audit.Risk{one}}, false},
+		{"the address came within a minute", audit.Given{Pool: ofNode(ipam.Known, start.Add(-time.Minute)), AtRisk: []audit.Risk{one}}, true},
+		{"it lost its records, another node has the address", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{risk("10.0.0.5", n2, start)}}, false},
+		{"it lost its records, only frames show the address", audit.Given{Pool: ofNode(ipam.Known, start), AtRisk: []audit.Risk{onWire}}, false},
+		{"it lost none", audit.Given{Pool: ofNode(ipam.Known, 0), AtRisk: []audit.Risk{one, two}}, false},
 		{"a cluster-wide pool without records, two pods have its addresses", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one, two}}, true},
 		{"the cluster's has one", audit.Given{Pool: ofCluster, Allocated: 1, AtRisk: []audit.Risk{one, two}}, false},
 		{"one pod alone has an address", audit.Given{Pool: ofCluster, AtRisk: []audit.Risk{one}}, false},
@@ -72,22 +76,22 @@ func TestFullAndUnreadablePools(t *testing.T) {
 	for _, test := range []struct {
 		why     string
 		use     verdict.PoolUse
-		state   verdict.PoolState
+		state   ipam.State
 		problem string
 		want    []string
 	}{
-		{"half full", verdict.PoolUse{Size: 100, Allocated: 89}, verdict.PoolKnown, "", nil},
-		{"nearly full", verdict.PoolUse{Size: 100, Allocated: 90}, verdict.PoolKnown, "", []string{verdict.FindingPoolExhaustion}},
-		{"half full, exhausted soon", verdict.PoolUse{Size: 100, Allocated: 50, ExhaustedIn: 3599}, verdict.PoolKnown, "", []string{verdict.FindingPoolExhaustion}},
-		{"half full, exhausted later", verdict.PoolUse{Size: 100, Allocated: 50, ExhaustedIn: 3600}, verdict.PoolKnown, "", nil},
-		{"nearly empty, exhausted soon", verdict.PoolUse{Size: 100, Allocated: 49, ExhaustedIn: 60}, verdict.PoolKnown, "", nil},
-		{"of unknown size", verdict.PoolUse{Allocated: 1000}, verdict.PoolKnown, "", nil},
-		{"unreadable", verdict.PoolUse{}, verdict.PoolUnreadable, "permission denied", []string{verdict.FindingIPAMUnreadable}},
-		{"known, with something odd", verdict.PoolUse{}, verdict.PoolKnown, "a block of no node", []string{verdict.FindingIPAMUnreadable}},
-		{"gone", verdict.PoolUse{}, verdict.PoolMissing, "the IPPool is gone", nil},
-		{"unreadable and full", verdict.PoolUse{Size: 1, Allocated: 1}, verdict.PoolStale, "x", []string{verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}},
+		{"half full", verdict.PoolUse{Size: 100, Allocated: 89}, ipam.Known, "", nil},
+		{"nearly full", verdict.PoolUse{Size: 100, Allocated: 90}, ipam.Known, "", []string{verdict.FindingPoolExhaustion}},
+		{"half full, exhausted soon", verdict.PoolUse{Size: 100, Allocated: 50, ExhaustedIn: 3599}, ipam.Known, "", []string{verdict.FindingPoolExhaustion}},
+		{"half full, exhausted later", verdict.PoolUse{Size: 100, Allocated: 50, ExhaustedIn: 3600}, ipam.Known, "", nil},
+		{"nearly empty, exhausted soon", verdict.PoolUse{Size: 100, Allocated: 49, ExhaustedIn: 60}, ipam.Known, "", nil},
+		{"of unknown size", verdict.PoolUse{Allocated: 1000}, ipam.Known, "", nil},
+		{"unreadable", verdict.PoolUse{}, ipam.Unreadable, "permission denied", []string{verdict.FindingIPAMUnreadable}},
+		{"known, with something odd", verdict.PoolUse{}, ipam.Known, "a block of no node", []string{verdict.FindingIPAMUnreadable}},
+		{"gone", verdict.PoolUse{}, ipam.Missing, "the IPPool is gone", nil},
+		{"unreadable and full", verdict.PoolUse{Size: 1, Allocated: 1}, ipam.Stale, "x", []string{verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}},
 	} {
-		p := &verdict.Pool{IPAM: verdict.Calico, Name: "pool", State: test.state, Problem: test.problem}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "pool", State: test.state, Problem: test.problem}}
 		var got []string
 		for _, f := range audit.Pool(policy, audit.Given{Pool: p, Use: test.use}) {
 			got = append(got, f.Kind)
@@ -102,7 +106,7 @@ func TestFullAndUnreadablePools(t *testing.T) {
 }
 
 func TestTheFullerFamilyLimitsAPool(t *testing.T) {
-	p := &verdict.Pool{IPAM: verdict.HostLocal, Ranges: []verdict.Range{prefix("10.0.0.0/28"), prefix("fd00::/126")}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Ranges: []ipam.Range{prefix("10.0.0.0/28"), prefix("fd00::/126")}}}
 	for _, test := range []struct {
 		allocated audit.Tally
 		want      verdict.PoolUse
@@ -122,7 +126,7 @@ func TestTheFullerFamilyLimitsAPool(t *testing.T) {
 }
 
 func TestGrowthOfAPool(t *testing.T) {
-	p := &verdict.Pool{IPAM: verdict.HostLocal, Ranges: []verdict.Range{prefix("10.0.0.0/24")}}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Ranges: []ipam.Range{prefix("10.0.0.0/24")}}}
 	var g audit.Growth
 	in := func(minutes, allocated int) float64 {
 		now, tally := start.Add(time.Duration(minutes)*time.Minute), audit.Tally{allocated}
@@ -165,7 +169,7 @@ func TestHoldersOnThePoolsNode(t *testing.T) {
 	r := risk("10.0.0.5", n2, start)
 	r.Owners = append(r.Owners, risk("10.0.0.5", n1, start).Owners[0], risk("10.0.0.5", n1, start).Owners[0])
 	r.Owners[2].ID = "third"
-	p := &verdict.Pool{IPAM: verdict.HostLocal, Name: "/x", Node: n1, State: verdict.PoolMissing}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "/x", State: ipam.Missing}, Node: n1}
 	held := audit.Pool(policy, audit.Given{Pool: p, AtRisk: []audit.Risk{r}})[0].Stock.AtRisk
 	if len(held) != 1 || held[0].Owner != &r.Owners[1] {
 		t.Errorf("got %+v, want the first owner on n1", held)

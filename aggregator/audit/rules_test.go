@@ -9,6 +9,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // auditAll judges and audits the address with all pools.
@@ -54,8 +60,8 @@ const (
 
 // pooled adds a pool of one node, or of the cluster if node is empty, whose range contains the
 // address.
-func (w *world) pooled(name, ipam, node string) *verdict.Pool {
-	p := &verdict.Pool{IPAM: ipam, Name: name, State: verdict.PoolKnown, Ranges: []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}}
+func (w *world) pooled(name, of, node string) *verdict.Pool {
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: name, State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/24"))}}}
 	if node != "" {
 		p.Node = w.Node(node)
 	}
@@ -79,144 +85,144 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	}{
 		{"a pool of the cluster, and an owner that the node routes to", func(w *world) {
 			w.byHand()
-			w.pooled("p", verdict.Calico, "")
+			w.pooled("p", calico.Name, "")
 		}, []string{unallocated + " p"}},
 		{"a pool of the cluster, and an owner that the node does not route to", func(w *world) {
 			w.byHand().Link = w.Link("n1", "br0", verdict.Bridge, false)
-			w.pooled("p", verdict.Calico, "")
+			w.pooled("p", calico.Name, "")
 		}, nil},
 		{"a cluster-wide pool that allocates on request only, and a pod", func(w *world) {
 			w.byHand()
-			w.pooled("p", verdict.Calico, "").Asked = true
+			w.pooled("p", calico.Name, "").Asked = true
 		}, []string{unallocated + " p"}},
 		{"a pool of the cluster, and the bridge of docker", func(w *world) {
 			i := w.Interface(w.Host("n1"), verdict.Interface{Name: "docker0", Attachment: verdict.Own, Link: w.Link("n1", "br0", verdict.Bridge, true)})
 			w.Assigned(i)
-			w.pooled("p", verdict.Calico, "")
+			w.pooled("p", calico.Name, "")
 		}, nil},
 		{"a pool of the cluster, and an interface of the node without a link", func(w *world) {
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "tun0", Attachment: verdict.Own}))
-			w.pooled("p", verdict.Calico, "")
+			w.pooled("p", calico.Name, "")
 		}, []string{unallocated + " p"}},
 		{"a pool of whereabouts, and a child of an uplink", func(w *world) {
 			i := w.byHand()
 			i.Attachment, i.Link = verdict.Lower, w.Link("n1", "eth0", verdict.Uplink, false)
-			w.pooled("p", verdict.Whereabouts, "")
+			w.pooled("p", whereabouts.Name, "")
 		}, []string{unallocated + " p"}},
 		{"a pool of whereabouts, and a veth", func(w *world) {
 			w.byHand()
-			w.pooled("p", verdict.Whereabouts, "")
+			w.pooled("p", whereabouts.Name, "")
 		}, nil},
 		{"a pool of whereabouts, and a child of an uplink that is the node's own", func(w *world) {
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "mac0", Attachment: verdict.Lower, Link: w.Link("n1", "eth0", verdict.Uplink, false)}))
-			w.pooled("p", verdict.Whereabouts, "")
+			w.pooled("p", whereabouts.Name, "")
 		}, nil},
 		{"a pool of a bridge, and an owner on it", func(w *world) {
 			w.byHand().Link = w.Link("n1", "br0", verdict.Bridge, false)
-			w.pooled("p", verdict.HostLocal, "n1").Device = "br0"
+			w.pooled("p", hostlocal.Name, "n1").Device = "br0"
 		}, []string{unallocated + " p"}},
 		{"a pool of a bridge, and an owner on another one", func(w *world) {
 			w.byHand().Link = w.Link("n1", "br1", verdict.Bridge, false)
-			w.pooled("p", verdict.HostLocal, "n1").Device = "br0"
+			w.pooled("p", hostlocal.Name, "n1").Device = "br0"
 		}, nil},
 		{"a pool of an uplink, and a child of it", func(w *world) {
 			i := w.byHand()
 			i.Attachment, i.Link, i.HostInterface = verdict.Lower, w.Link("n1", "lan", verdict.Uplink, false), "eth0"
-			w.pooled("p", verdict.HostLocal, "n1").Device = "eth0"
+			w.pooled("p", hostlocal.Name, "n1").Device = "eth0"
 		}, []string{unallocated + " p"}},
 		{"a pool of an uplink, and an interface without a link", func(w *world) {
 			i := w.Interface(w.Host("n1"), verdict.Interface{Name: "tun0", Attachment: verdict.Own})
 			w.Assigned(i)
-			w.pooled("p", verdict.HostLocal, "n1").Device = "eth0"
+			w.pooled("p", hostlocal.Name, "n1").Device = "eth0"
 		}, nil},
 		{"a pool whose device is not known, and an interface without a host interface", func(w *world) {
 			i := w.Interface(w.Host("n1"), verdict.Interface{Name: "tun0", Attachment: verdict.Own})
 			w.Assigned(i)
-			w.pooled("p", verdict.HostLocal, "n1")
+			w.pooled("p", hostlocal.Name, "n1")
 		}, nil},
 		{"a pool whose device is not known, and a link without a name", func(w *world) {
 			w.byHand().Link = w.Link("n1", "", verdict.Bridge, false)
-			w.pooled("p", verdict.HostLocal, "n1")
+			w.pooled("p", hostlocal.Name, "n1")
 		}, nil},
 		{"a routed pool, and an owner that the node does not route to", func(w *world) {
 			w.byHand().Link = w.Link("n1", "br0", verdict.Bridge, false)
-			w.pooled("p", verdict.HostLocal, "n1").Routed = true
+			w.pooled("p", hostlocal.Name, "n1").Routed = true
 		}, nil},
 		{"a routed pool, and an owner in a VRF", func(w *world) {
 			w.byHand().VRF = "red"
-			w.pooled("p", verdict.HostLocal, "n1").Routed = true
+			w.pooled("p", hostlocal.Name, "n1").Routed = true
 		}, nil},
 		{"a pool that is not routed, and an owner that the node routes to", func(w *world) {
 			w.byHand()
-			w.pooled("p", verdict.HostLocal, "n1")
+			w.pooled("p", hostlocal.Name, "n1")
 		}, nil},
 		{"a routed pool of another node", func(w *world) {
 			w.byHand()
-			w.pooled("p", verdict.HostLocal, "n2").Routed = true
+			w.pooled("p", hostlocal.Name, "n2").Routed = true
 		}, nil},
 		{"a routed pool with another range", func(w *world) {
 			w.byHand()
-			p := w.pooled("p", verdict.HostLocal, "n1")
-			p.Routed, p.Ranges = true, []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
+			p := w.pooled("p", hostlocal.Name, "n1")
+			p.Routed, p.Ranges = true, []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
 		}, nil},
 		{"a routed pool with another range that has allocated it", func(w *world) {
 			w.byHand()
-			p := w.pooled("p", verdict.HostLocal, "n1")
-			p.Routed, p.Ranges = true, []verdict.Range{verdict.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
+			p := w.pooled("p", hostlocal.Name, "n1")
+			p.Routed, p.Ranges = true, []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.9.0.0/24"))}
 			lab := verdicttest.Pod("lab")
 			lab.ContainerID = "container-lab"
 			w.Namespaces[0].Who = lab.Who()
-			w.allocate(p, verdict.Allocation{ContainerID: "container-other"})
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "container-other"}})
 		}, []string{bookedElse + " p"}},
 		{"a pool of no known range", func(w *world) {
 			w.byHand()
-			p := w.pooled("p", verdict.HostLocal, "n1")
+			p := w.pooled("p", hostlocal.Name, "n1")
 			p.Routed, p.Ranges = true, nil
 		}, nil},
 		{"a pool of no known range, and a pod of its network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			p := w.pooled("p", verdict.HostLocal, "n1")
+			p := w.pooled("p", hostlocal.Name, "n1")
 			p.Network, p.Ranges = "kind", nil
 		}, []string{unallocated + " p"}},
 		{"a routed pool of another network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			p := w.pooled("p", verdict.HostLocal, "n1")
+			p := w.pooled("p", hostlocal.Name, "n1")
 			p.Network, p.Routed = "lab", true
 		}, []string{unallocated + " p"}},
 		{"a pool of Calico of another network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", verdict.Calico, "").Network = "lab"
+			w.pooled("p", calico.Name, "").Network = "lab"
 		}, []string{unallocated + " p"}},
 		{"a pool of Cilium of another network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", verdict.Cilium, "").Network = "lab"
+			w.pooled("p", cilium.Name, "").Network = "lab"
 		}, nil},
 		{"a pool of Cilium of no known network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", verdict.Cilium, "")
+			w.pooled("p", cilium.Name, "")
 		}, []string{unallocated + " p"}},
 		{"a pool of Cilium of another network, and an owner of no known network", func(w *world) {
 			w.byHand()
-			w.pooled("p", verdict.Cilium, "").Network = "lab"
+			w.pooled("p", cilium.Name, "").Network = "lab"
 		}, []string{unallocated + " p"}},
 		{"a pool of the owner's network, and another one", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", verdict.Calico, "")
-			w.pooled("q", verdict.HostLocal, "n1").Network = "kind"
+			w.pooled("p", calico.Name, "")
+			w.pooled("q", hostlocal.Name, "n1").Network = "kind"
 		}, []string{unallocated + " q"}},
 		{"a pool of one of the owner's networks", func(w *world) {
 			c := w.kindPod("n1", "a", "kind", 2)
 			w.Assigned(w.Interface(c.Interface.Namespace, verdict.Interface{Name: "net1", Attachment: verdict.Lower, Link: w.Link("n1", "eth0", verdict.Uplink, false)})).Network = "lan"
-			w.pooled("p", verdict.HostLocal, "n1").Network = "lan"
-			w.pooled("q", verdict.HostLocal, "n1").Network = "lab"
+			w.pooled("p", hostlocal.Name, "n1").Network = "lan"
+			w.pooled("q", hostlocal.Name, "n1").Network = "lab"
 		}, []string{unallocated + " p"}},
 		{"of pools, one has it for the owner", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
-			w.allocate(w.pooled("gave", verdict.Calico, ""), verdict.Allocation{Namespace: "default", Pod: "a"})
-			w.pooled("ofNode", verdict.HostLocal, "n1").Routed = true
-			w.pooled("otherIPAM", verdict.Cilium, "")
-			w.pooled("sameIPAM", verdict.Calico, "")
-			w.pooled("otherRealm", verdict.Calico, "").Realm = "red"
+			w.allocate(w.pooled("gave", calico.Name, ""), verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}})
+			w.pooled("ofNode", hostlocal.Name, "n1").Routed = true
+			w.pooled("otherIPAM", cilium.Name, "")
+			w.pooled("sameIPAM", calico.Name, "")
+			w.pooled("otherRealm", calico.Name, "").Realm = "red"
 		}, []string{unallocated + " ofNode", unallocated + " sameIPAM"}},
 	} {
 		w := newWorld("10.244.0.7")
@@ -245,8 +251,8 @@ func TestLeakedAllocations(t *testing.T) {
 		{"the API has it of no pod", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Listed = true }, true},
 		{"it is for a tunnel", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.Purpose = "tunnel" }, false},
 		{"it has no holder", func(_ *world, _ *verdict.Pool, al *verdict.Allocation) { al.ContainerID = "" }, false},
-		{"the Kubernetes API has it for a pod", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.IPAM = verdict.KubernetesAPI }, false},
-		{"the pool is not known", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.State = verdict.PoolStale }, false},
+		{"the Kubernetes API has it for a pod", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.IPAM = podips.Name }, false},
+		{"the pool is not known", func(_ *world, p *verdict.Pool, _ *verdict.Allocation) { p.State = ipam.Stale }, false},
 		{"its node is silent", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Node("n1").Unheard = true }, false},
 		{"an agent of its node does not see its pods", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Uncovered = []string{"n1"} }, false},
 		{"an agent of another node does not see its pods", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.Uncovered = []string{"n2"} }, true},
@@ -256,8 +262,8 @@ func TestLeakedAllocations(t *testing.T) {
 		}, false},
 	} {
 		w := newWorld("10.244.0.7")
-		p := w.pooled("p", verdict.HostLocal, "n1")
-		al := w.allocate(p, verdict.Allocation{ContainerID: "sandbox-x"})
+		p := w.pooled("p", hostlocal.Name, "n1")
+		al := w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-x"}})
 		if test.build != nil {
 			test.build(w, p, al)
 		}
@@ -324,17 +330,17 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		{"a waiting one", func(f *verdict.Finding) { f.Waiting = true }, false},
 		{"of another owner", func(f *verdict.Finding) { f.Owners = []verdict.Owner{{ID: "other"}} }, false},
 		{"of no owner", func(f *verdict.Finding) { f.Owners = nil }, true},
-		{"of another pool", func(f *verdict.Finding) { f.Pool = &verdict.Pool{Name: "other"} }, false},
+		{"of another pool", func(f *verdict.Finding) { f.Pool = &verdict.Pool{Pool: ipam.Pool{Name: "other"}} }, false},
 		{"that was only a warning", func(f *verdict.Finding) { f.Severity = verdict.Warning }, false},
 	} {
 		w := newWorld("10.244.0.7")
 		w.kindPod("n1", "a", "kind", 2)
-		p := w.pooled("p", verdict.HostLocal, "n1")
+		p := w.pooled("p", hostlocal.Name, "n1")
 		p.Network = "kind"
 		first := w.auditAll().Findings
 		before := w.after(time.Minute).auditAll(first...).Findings
 		test.before(&before[0])
-		w.allocate(p, verdict.Allocation{ContainerID: "sandbox-x"})
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-x"}})
 		out := w.after(time.Minute).auditAll(before...).Findings
 		if got := told(out); (len(got) == 1) != test.soon || len(out) != 1 || out[0].Kind != bookedElse || out[0].Since != w.Now {
 			t.Errorf("%s: got %+v, want it reported at once: %t", test.name, out, test.soon)
@@ -344,7 +350,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 	// A finding about the same owner keeps its start time.
 	w := newWorld("10.244.0.7")
 	c := w.kindPod("n1", "a", "kind", 2)
-	w.pooled("p", verdict.HostLocal, "n1").Network = "kind"
+	w.pooled("p", hostlocal.Name, "n1").Network = "kind"
 	first := w.auditAll().Findings
 	before := w.after(time.Minute).auditAll(first...).Findings
 	if before[0].Since != start || len(before[0].Past) != 1 {
@@ -359,7 +365,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 	// A finding about Cilium stays a warning.
 	w = newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2)
-	w.pooled("p", verdict.Cilium, "")
+	w.pooled("p", cilium.Name, "")
 	first = w.auditAll().Findings
 	before = w.after(5 * time.Minute).auditAll(first...).Findings
 	if out := w.after(time.Second).auditAll(before...).Findings; len(told(out)) != 1 {
@@ -368,7 +374,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 }
 
 func TestFindingsHaveIDsOfTheirPools(t *testing.T) {
-	a, b, c := verdict.Pool{IPAM: "i", Name: "p"}, verdict.Pool{IPAM: "i", Name: "p", Node: &verdict.Node{Name: "n1"}}, verdict.Pool{IPAM: "i", Name: "q"}
+	a, b, c := verdict.Pool{Pool: ipam.Pool{IPAM: "i", Name: "p"}}, verdict.Pool{Pool: ipam.Pool{IPAM: "i", Name: "p"}, Node: &verdict.Node{Name: "n1"}}, verdict.Pool{Pool: ipam.Pool{IPAM: "i", Name: "q"}}
 	if a.Subject() == b.Subject() || a.Subject() == c.Subject() || b.Subject() != "i p n1" {
 		t.Errorf("got %q, %q and %q, want them to differ by node and name", a.Subject(), b.Subject(), c.Subject())
 	}
@@ -387,7 +393,7 @@ func TestOwnersThatAreNotComparedHoldNothing(t *testing.T) {
 	} {
 		w := newWorld("10.244.0.7")
 		i := w.byHand()
-		w.pooled("p", verdict.HostLocal, "n1").Network = "kind"
+		w.pooled("p", hostlocal.Name, "n1").Network = "kind"
 		w.Claims[0].Network = "kind"
 		if change != nil {
 			change(w, i)

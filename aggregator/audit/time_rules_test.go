@@ -7,6 +7,10 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 func TestPatienceWithFreeAddressesInUse(t *testing.T) {
@@ -19,8 +23,8 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 		{"its pod is deleted", func(w *world, _ *verdict.Pool, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running", DeletionTimestamp: start}}
 		}, 30 * time.Second},
-		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.IPAM = verdict.Cilium }, 5 * time.Minute},
-		{"the records of the pool are gone", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = verdict.PoolMissing }, 0},
+		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.IPAM = cilium.Name }, 5 * time.Minute},
+		{"the records of the pool are gone", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = ipam.Missing }, 0},
 		{"the records were lost after it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start + 1 }, 0},
 		{"the records were lost when it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start }, time.Second},
 		{"the records were lost before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start - 1 }, time.Second},
@@ -43,7 +47,7 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 	} {
 		w := newWorld("10.244.0.7")
 		c := w.kindPod("n1", "a", "kind", 2)
-		p := w.pooled("p", verdict.HostLocal, "n1")
+		p := w.pooled("p", hostlocal.Name, "n1")
 		p.Network = "kind"
 		if test.build != nil {
 			test.build(w, p, c)
@@ -80,7 +84,7 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 func TestAnOwnerOfNearlyFiveSecondsIsWaitedFor(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2).Begun = start.Add(1 - 5*time.Second)
-	w.pooled("p", verdict.Calico, "")
+	w.pooled("p", calico.Name, "")
 	if out := w.auditAll(); len(out.Findings) != 1 || out.Again != start.Add(5*time.Second) {
 		t.Errorf("got %+v, again after %s, want after 5s", out.Findings, out.Again.Sub(start))
 	}
@@ -90,13 +94,13 @@ func TestAnAuditRunsAgainAsSoonAsItMust(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.Policy.LeakedAfter = 5 * time.Minute
 	c := w.kindPod("n1", "a", "kind", 2)
-	w.pooled("p", verdict.HostLocal, "n1").Network = "kind"
-	w.allocate(w.pooled("q", verdict.HostLocal, "n2"), verdict.Allocation{ContainerID: "x"})
+	w.pooled("p", hostlocal.Name, "n1").Network = "kind"
+	w.allocate(w.pooled("q", hostlocal.Name, "n2"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "x"}})
 	if out := w.auditAll(); out.Again != start.Add(w.Policy.Settle) || len(out.Findings) != 2 {
 		t.Errorf("got again %d for %+v, want after the settle time", out.Again, out.Findings)
 	}
 	w.Drop(c)
-	w.allocate(w.Pools[0], verdict.Allocation{ContainerID: "y"})
+	w.allocate(w.Pools[0], verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "y"}})
 	w.Uncovered = []string{"n1"}
 	if out := w.auditAll(); out.Again != start.Add(5*time.Minute) {
 		t.Errorf("got again %d, want after five minutes", out.Again)
@@ -112,23 +116,23 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 	const inUse = unallocated + " p"
 	for _, test := range []step{
 		{"its node is silent", func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true }, []string{inUse}},
-		{"the pool is being read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading }, []string{inUse}},
-		{"the pool cannot be read", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolUnreadable }, []string{inUse}},
-		{"its records are gone", func(_ *world, p *verdict.Pool) { p.State = verdict.PoolMissing }, []string{inUse}},
+		{"the pool is being read", func(_ *world, p *verdict.Pool) { p.State = ipam.Reading }, []string{inUse}},
+		{"the pool cannot be read", func(_ *world, p *verdict.Pool) { p.State = ipam.Unreadable }, []string{inUse}},
+		{"its records are gone", func(_ *world, p *verdict.Pool) { p.State = ipam.Missing }, []string{inUse}},
 		{"it is another pool that is being read", func(w *world, p *verdict.Pool) {
 			other := *p
-			other.Name, other.State = "other", verdict.PoolReading
+			other.Name, other.State = "other", ipam.Reading
 			w.Pools = []*verdict.Pool{&other}
 		}, nil},
 		{"there is a conflict, and the pool is being read", func(w *world, p *verdict.Pool) {
-			p.State = verdict.PoolReading
+			p.State = ipam.Reading
 			inside, _ := w.Veth(w.Namespace("n1", 9, "n19", verdicttest.Pod("b")), "bbbbbb", w.Link("n1", "v9", verdict.PointToPoint, false))
 			w.Assigned(inside)
 		}, nil},
 	} {
 		w := newWorld("10.244.0.7")
 		w.kindPod("n1", "a", "kind", 2)
-		p := w.pooled("p", verdict.HostLocal, "n1")
+		p := w.pooled("p", hostlocal.Name, "n1")
 		p.Network = "kind"
 		waiting := w.auditAll().Findings
 		if len(waiting) != 1 || !waiting[0].Waiting {
@@ -140,7 +144,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 		// Findings that were waiting are not kept.
-		if p.State != verdict.PoolMissing {
+		if p.State != ipam.Missing {
 			if got := w.auditAll(waiting...).Findings; len(got) != 0 && test.want != nil {
 				t.Errorf("%s: got %+v kept that was never reported", test.name, got)
 			}
@@ -156,11 +160,11 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 	// Leaks are kept as well, if their pool or its node is not known.
 	for name, change := range map[string]func(w *world, p *verdict.Pool){
 		"its node is silent": func(w *world, _ *verdict.Pool) { w.Node("n1").Unheard = true },
-		"it is being read":   func(_ *world, p *verdict.Pool) { p.State = verdict.PoolReading },
+		"it is being read":   func(_ *world, p *verdict.Pool) { p.State = ipam.Reading },
 	} {
 		w := newWorld("10.244.0.7")
-		p := w.pooled("p", verdict.HostLocal, "n1")
-		w.allocate(p, verdict.Allocation{ContainerID: "x"})
+		p := w.pooled("p", hostlocal.Name, "n1")
+		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "x"}})
 		first := w.auditAll().Findings
 		before := w.after(5 * time.Minute).auditAll(first...).Findings
 		change(w, p)
@@ -172,12 +176,12 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 
 	// A finding is kept once, even if two allocations keep it.
 	w := newWorld("10.244.0.7")
-	p := w.pooled("p", verdict.HostLocal, "n1")
-	w.allocate(p, verdict.Allocation{ContainerID: "x", Location: "1"})
-	w.allocate(p, verdict.Allocation{ContainerID: "x", Location: "2"})
+	p := w.pooled("p", hostlocal.Name, "n1")
+	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "x", Location: "1"}})
+	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "x", Location: "2"}})
 	first := w.auditAll().Findings
 	before := w.after(5 * time.Minute).auditAll(first...).Findings
-	p.State = verdict.PoolReading
+	p.State = ipam.Reading
 	if got := told(w.auditAll(before...).Findings); !slices.Equal(got, []string{leaked + " p"}) {
 		t.Errorf("got %q, want it once", got)
 	}

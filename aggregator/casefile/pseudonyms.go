@@ -116,7 +116,7 @@ func (p *pseudonyms) copyOf(v reflect.Value) reflect.Value {
 		for i := range v.Len() {
 			out.Index(i).Set(p.copyOf(v.Index(i)))
 		}
-	case v.Kind() == reflect.Struct && v.Type().PkgPath() == reflect.TypeFor[verdict.Case]().PkgPath():
+	case v.Kind() == reflect.Struct && strings.HasPrefix(v.Type().PkgPath(), "github.com/ipwitness/ipwitness/"):
 		for i := range v.NumField() {
 			out.Field(i).Set(p.field(v.Type(), i, v.Field(i)))
 		}

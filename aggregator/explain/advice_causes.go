@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 )
 
 // The remedies of conflicts with a known cause. The steps are ordered so that none creates
@@ -38,7 +39,7 @@ func (a *advising) rightNode(owners []*verdict.Owner) (steps []Action) {
 			steps = append(steps,
 				say("On node %s, correct the node name that Calico allocates for (currently %s).", o.Node.Name, name).by(o.Node.Name, put),
 				say("Restart Calico on node %s: it reads the name only when it starts.", o.Node.Name).by("", restartCalicoNode(node)))
-		} else if len(a.c.From) > 0 && a.c.From[0].IPAM == verdict.Calico {
+		} else if len(a.c.From) > 0 && a.c.From[0].IPAM == calico.Name {
 			steps = append(steps, say("On node %s, check which node name Calico allocates for: cat %s", o.Node.Name, calicoNodename).or(
 				either("the file contains "+node, say("Leave it as it is.")),
 				either("the file contains another name",

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
@@ -111,7 +112,7 @@ func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
 	w := verdicttest.New("10.244.1.5")
 	w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 	w.Device("n1", "tunl0", "ipip")
-	w.Calico(w.Pool(verdict.Calico, "", ""), "web", "n1")
+	w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
 	advice := strings.Join(advice(w, only(t, w)), "\n")
 	if !strings.Contains(advice, "k8s-app=calico-node") || strings.Contains(advice, "delete pod -n default web") {
 		t.Errorf("got advice %q, want the tunnel to get another address", advice)

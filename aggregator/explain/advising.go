@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 )
 
 // advising builds the remedy of a conflict.
@@ -27,7 +28,7 @@ func (a *advising) wrong() []*verdict.Owner {
 
 // ofCalico reports whether the address belongs to a pool of Calico.
 func (a *advising) ofCalico() bool {
-	return slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.IPAM == verdict.Calico })
+	return slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.IPAM == calico.Name })
 }
 
 // decide returns the steps by which the rightful owner keeps the address and the other owners

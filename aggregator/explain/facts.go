@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // factWords formats each kind of fact.
@@ -217,11 +218,11 @@ func thereWere(n uint32) string {
 func (w *wording) record(f verdict.Fact) string {
 	pool := poolTitle(f.Pool)
 	switch {
-	case f.State == verdict.PoolUnreadable:
+	case f.State == ipam.Unreadable:
 		return fmt.Sprintf("the records of %s cannot be read%s.", pool, after(": ", f.Text))
-	case f.State == verdict.PoolReading:
+	case f.State == ipam.Reading:
 		return fmt.Sprintf("the records of %s are being read.", pool)
-	case f.State == verdict.PoolMissing:
+	case f.State == ipam.Missing:
 		return fmt.Sprintf("the records of %s are missing.", pool)
 	case len(f.Records) == 0:
 		return pool + " has no record of the address."
@@ -230,7 +231,7 @@ func (w *wording) record(f verdict.Fact) string {
 	if len(f.Records) == 1 && len(w.owners) > 1 {
 		only = "only "
 	}
-	if f.State == verdict.PoolStale {
+	if f.State == ipam.Stale {
 		stale = ", as of its last update"
 	}
 	words := each(f.Records, func(r *verdict.Record) string {

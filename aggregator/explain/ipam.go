@@ -6,6 +6,11 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // The names of pools and allocations, and the usage of pools.
@@ -13,17 +18,17 @@ import (
 // poolName returns the name of a pool for use in a sentence.
 func poolName(p *verdict.Pool) string {
 	switch {
-	case p.IPAM == verdict.HostLocal && p.Node != nil:
+	case p.IPAM == hostlocal.Name && p.Node != nil:
 		return fmt.Sprintf("host-local on node %s (%s)", p.Node.Name, p.Name)
-	case p.IPAM == verdict.Whereabouts:
+	case p.IPAM == whereabouts.Name:
 		return "whereabouts (IPPool " + p.Name + ")"
-	case p.IPAM == verdict.Calico:
+	case p.IPAM == calico.Name:
 		return "Calico (IPPool " + p.Name + ")"
-	case p.IPAM == verdict.Cilium && p.Node != nil:
+	case p.IPAM == cilium.Name && p.Node != nil:
 		return "Cilium on node " + p.Node.Name
-	case p.IPAM == verdict.Cilium:
+	case p.IPAM == cilium.Name:
 		return "Cilium (CiliumNode " + p.Name + ")"
-	case p.IPAM == verdict.KubernetesAPI:
+	case p.IPAM == podips.Name:
 		return "the Kubernetes API"
 	case p.IPAM == "":
 		return "IPAM"
@@ -34,7 +39,7 @@ func poolName(p *verdict.Pool) string {
 // poolBegin returns the name of a pool for the beginning of a sentence. Names of plugins stay in
 // lower case.
 func poolBegin(p *verdict.Pool) string {
-	if p.IPAM == verdict.HostLocal || p.IPAM == verdict.Whereabouts {
+	if p.IPAM == hostlocal.Name || p.IPAM == whereabouts.Name {
 		return poolName(p)
 	}
 	return capital(poolName(p))
@@ -45,7 +50,7 @@ func poolNext(p *verdict.Pool) string {
 	switch {
 	case p.Node != nil:
 		return "one of the next pods that start on that node"
-	case p.IPAM == verdict.Whereabouts:
+	case p.IPAM == whereabouts.Name:
 		return "one of the next pods of that network, on any node"
 	}
 	return "one of the next pods, most likely on the same node"
@@ -120,7 +125,7 @@ func allocationPlace(al *verdict.Allocation) string {
 	switch {
 	case al.Location != "":
 		return al.Location
-	case al.Pool != nil && al.Pool.IPAM == verdict.HostLocal:
+	case al.Pool != nil && al.Pool.IPAM == hostlocal.Name:
 		return strings.TrimSuffix(al.Pool.Name, "/") + "/" + al.Address.String()
 	case al.Pool != nil:
 		return poolName(al.Pool)

@@ -1,6 +1,11 @@
 package explain
 
-import "github.com/ipwitness/ipwitness/aggregator/verdict"
+import (
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+)
 
 // remedies builds the steps that repair the record of an address in an IPAM.
 type remedies interface {
@@ -17,14 +22,14 @@ func remediesOf(t *telling) remedies {
 	switch {
 	case t.ofNode():
 		return ownAddress{t}
-	case t.pool.IPAM == verdict.HostLocal:
+	case t.pool.IPAM == hostlocal.Name:
 		return hostLocal{t, hostLocalFile{t.pool.Name, t.f.Address}}
-	case t.pool.IPAM == verdict.Whereabouts:
-		return whereabouts{t}
-	case t.pool.IPAM == verdict.Calico:
-		return calico{t}
-	case t.pool.IPAM == verdict.Cilium:
-		return cilium{t}
+	case t.pool.IPAM == whereabouts.Name:
+		return whereaboutsRemedies{t}
+	case t.pool.IPAM == calico.Name:
+		return calicoRemedies{t}
+	case t.pool.IPAM == cilium.Name:
+		return ciliumRemedies{t}
 	}
 	return otherIPAM{t}
 }

@@ -12,12 +12,12 @@ import (
 // calicoNodename is the file on each node in which Calico keeps the name of the node.
 const calicoNodename = "/var/lib/calico/nodename"
 
-// calico builds the remedies for addresses of Calico.
-type calico struct{ *telling }
+// calicoRemedies builds the remedies for addresses of Calico.
+type calicoRemedies struct{ *telling }
 
 // reserve advises to restart the holder, because Calico has no command that allocates an address to
 // a running pod.
-func (t calico) reserve() {
+func (t calicoRemedies) reserve() {
 	t.act(say("Check the record that Calico has of the address.").by("", "calicoctl ipam show --ip="+t.f.Address.String()))
 	t.advise("Restart the holder before Calico allocates the address to another pod. calicoctl has no command that allocates an address to a running pod.")
 	t.restartNow("its successor gets an address that Calico has allocated to it")
@@ -25,7 +25,7 @@ func (t calico) reserve() {
 }
 
 // reassign advises to correct the node's name and then to restart the holder.
-func (t calico) reassign() {
+func (t calicoRemedies) reassign() {
 	al := t.allocation
 	if al.Node == "" || t.owner == nil || t.owner.OnNode(al.Node) || al.Pod != "" && !al.Names(t.owner) {
 		if al.Pod != "" {
@@ -42,7 +42,7 @@ func (t calico) reassign() {
 }
 
 // rightNode returns the name that Calico should use for the holder's node.
-func (t calico) rightNode() string {
+func (t calicoRemedies) rightNode() string {
 	switch {
 	case t.owner == nil:
 		return "?"
@@ -53,14 +53,14 @@ func (t calico) rightNode() string {
 }
 
 // collector advises to stop the garbage collector as long as it would free addresses in use.
-func (t calico) collector() {
+func (t calicoRemedies) collector() {
 	const stop = `kubectl patch kubecontrollersconfigurations.crd.projectcalico.org default --type=merge -p '{"spec":{"controllers":{"node":{"leakGracePeriod":"0s"}}}}'`
 	t.act(say("Stop the garbage collector until the pods are restarted, because it would free addresses in use. 0s turns it off; afterwards, restore the previous value of leakGracePeriod (default 15m).").by("", stop))
 	t.byHand("", stop, "Stop Calico's garbage collector until the pods are restarted, because it would free addresses in use. Afterwards, restore leakGracePeriod (default 15m).")
 }
 
 // nodename advises to correct the node name that Calico uses.
-func (t calico) nodename(right string) {
+func (t calicoRemedies) nodename(right string) {
 	n := t.owner.Node
 	const conflist = "grep -H '\"nodename\"' /etc/cni/net.d/*calico*"
 	t.act(say("On node %s, check which node name Calico's CNI plugin uses. It must be %s; the network configuration takes precedence over the file.", n.Name, right).by(n.Name, conflist+"; cat "+calicoNodename))
@@ -97,7 +97,7 @@ func (t calico) nodename(right string) {
 }
 
 // release advises to free the address.
-func (t calico) release() {
+func (t calicoRemedies) release() {
 	a := t.f.Address.String()
 	t.advise("Calico's garbage collector frees the address by itself, 15 minutes after it detects the leak (leakGracePeriod). If it does not, check whether calico-kube-controllers runs and what it logs.")
 	t.act(

@@ -14,16 +14,16 @@ func ciliumAgent(node string) string {
 	return "kubectl -n kube-system exec -c cilium-agent \"$(kubectl -n kube-system get pods -l k8s-app=cilium --field-selector " + quote("spec.nodeName="+node) + " -o name)\" -- cilium-dbg endpoint list"
 }
 
-// cilium builds the remedies for addresses of Cilium.
-type cilium struct{ *telling }
+// ciliumRemedies builds the remedies for addresses of Cilium.
+type ciliumRemedies struct{ *telling }
 
 // reserve advises to restart the holder unless Cilium's agent knows its endpoint.
-func (t cilium) reserve() {
+func (t ciliumRemedies) reserve() {
 	t.eitherEndpoint("the holder's", say("Leave the holder as it is: only the CiliumEndpoint is missing, and the address is safe."))
 }
 
 // reassign advises to restart the holder if Cilium's agent does not know its endpoint.
-func (t cilium) reassign() {
+func (t ciliumRemedies) reassign() {
 	leave := []Action{say("Leave the holder as it is.")}
 	if al := t.allocation; al.Pod != "" {
 		leave = append(leave, say("If pod %s/%s does not exist, its CiliumEndpoint is left over.", al.Namespace, al.Pod))
@@ -34,7 +34,7 @@ func (t cilium) reassign() {
 }
 
 // release advises to delete a left-over CiliumEndpoint.
-func (t cilium) release() {
+func (t ciliumRemedies) release() {
 	t.advise("Cilium's operator deletes a CiliumEndpoint without a pod by itself within minutes (--cilium-endpoint-gc-interval, 5m). If it does not, check whether the operator runs and what it logs.")
 	node := cmp.Or(t.node(), t.allocatedNode())
 	t.act(say("Check whether Cilium's agent on node %s still has an endpoint with %s: restarting that agent removes endpoints without a container.", node, t.f.Address).by("", ciliumAgent(node)))
@@ -45,7 +45,7 @@ func (t cilium) release() {
 
 // eitherEndpoint adds a choice: leave the holder if Cilium's agent knows the endpoint of the
 // address, otherwise restart the holder so that it gets another address.
-func (t cilium) eitherEndpoint(whose string, leave ...Action) {
+func (t ciliumRemedies) eitherEndpoint(whose string, leave ...Action) {
 	restart, fix := t.restarting("its successor gets an address that Cilium's agent has allocated")
 	t.act(
 		say("Check which endpoint Cilium's agent on node %s has for %s.", t.ownerNode(), t.f.Address).by("", ciliumAgent(t.ownerNode())),
@@ -59,7 +59,7 @@ func (t cilium) eitherEndpoint(whose string, leave ...Action) {
 }
 
 // endpoint adds the fix that deletes the CiliumEndpoint of a pod that is gone.
-func (t cilium) endpoint() {
+func (t ciliumRemedies) endpoint() {
 	al := t.allocation
 	if al.Pod == "" {
 		return
@@ -77,7 +77,7 @@ func (t cilium) endpoint() {
 }
 
 // ownerNode returns the holder's node.
-func (t cilium) ownerNode() string {
+func (t ciliumRemedies) ownerNode() string {
 	if t.owner == nil {
 		return cmp.Or(t.node(), "?")
 	}
@@ -85,6 +85,6 @@ func (t cilium) ownerNode() string {
 }
 
 // allocatedNode returns the node that the address is allocated on.
-func (t cilium) allocatedNode() string {
+func (t ciliumRemedies) allocatedNode() string {
 	return cmp.Or(t.allocation.Node, "?")
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 )
 
 // double builds the text of the finding that an IPAM has allocated an address twice.
@@ -16,10 +18,10 @@ func (t double) tell() {
 	t.told.Summary = fmt.Sprintf("%s has allocated %s twice: to %s. As soon as both are up, it is a duplicate.",
 		poolBegin(t.pool), t.f.Address, list(names))
 	switch t.pool.IPAM {
-	case verdict.Cilium:
+	case cilium.Name:
 		t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
 			poolBegin(t.pool), t.f.Address, list(names))
-	case verdict.KubernetesAPI:
+	case podips.Name:
 		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. Either one status is wrong, or the pods share the address.",
 			t.f.Address, list(names))
 	}

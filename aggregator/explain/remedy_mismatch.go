@@ -3,7 +3,9 @@ package explain
 import (
 	"fmt"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 )
 
 // mismatch builds the text of findings that an IPAM and the kernels disagree about an address.
@@ -13,13 +15,13 @@ type mismatch struct{ *telling }
 func (t mismatch) unallocated() {
 	t.told.Summary = fmt.Sprintf("%s is held by %s, but %s considers it free and will allocate it to %s.",
 		t.f.Address, t.holder(), poolName(t.pool), poolNext(t.pool))
-	if t.pool.IPAM == verdict.Cilium {
+	if t.pool.IPAM == cilium.Name {
 		t.told.Summary = fmt.Sprintf("%s is held by %s, but no CiliumEndpoint has it. If Cilium's agent does not know the allocation either, it will allocate the address to one of the next pods on that node.",
 			t.f.Address, t.holder())
 	}
 	t.holding()
 	switch p := t.pool; {
-	case p.State == verdict.PoolMissing:
+	case p.State == ipam.Missing:
 		t.evidence("%s has had no records at all%s.", poolBegin(p), poolLost("since", p))
 	case p.LostAt != 0:
 		t.evidence("%s has no record of the address. It lost %s at once%s.", poolBegin(p), plural(p.Lost, "record", "records"), poolLost("at", p))
@@ -50,9 +52,9 @@ func (t mismatch) elsewhereEnds() string {
 	switch {
 	case t.ofNode():
 		return "As soon as that owner configures it, it is a duplicate."
-	case t.pool.IPAM == verdict.Cilium:
+	case t.pool.IPAM == cilium.Name:
 		return "If Cilium's agent has the same allocation, the address is freed when that owner ends, and allocated to another pod while it is in use."
-	case t.pool.IPAM == verdict.Calico && own:
+	case t.pool.IPAM == calico.Name && own:
 		return "Calico's garbage collector considers such an allocation leaked and frees the address after 15 minutes (leakGracePeriod); another pod then gets it."
 	}
 	return "When that owner ends, the address is freed and allocated to another pod while it is in use."

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // ownAddress builds the remedies for an address of a node itself, for every IPAM. Restarting the
@@ -19,18 +21,18 @@ func (t ownAddress) release()  {}
 // exclude advises to exclude the address from the pool, or to have Calico allocate it to its tunnel.
 func (t ownAddress) exclude() {
 	node, name := t.owner.Node.Name, kubernetesName(t.owner)
-	if t.pool.IPAM == verdict.Calico && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "" {
+	if t.pool.IPAM == calico.Name && t.owner.Interface != nil && t.owner.Interface.Tunnel() != "" {
 		t.act(say("Restart Calico on node %s: it then checks whether the address of its tunnel is allocated, and allocates it if necessary.", node).by("", restartCalicoNode(name)))
 		t.byHand("", restartCalicoNode(name), "Restart calico-node on node %s: it then allocates an address for its %s.", node, t.owner.Interface.Name)
 		return
 	}
 	how := "configure a range without addresses of nodes"
 	switch t.pool.IPAM {
-	case verdict.HostLocal:
+	case hostlocal.Name:
 		how = "set rangeStart and rangeEnd in " + cmp.Or(t.pool.Config, "its CNI configuration") + " so that it is outside the range"
-	case verdict.Whereabouts:
+	case whereabouts.Name:
 		how = "add it to exclude in its NetworkAttachmentDefinition"
-	case verdict.Calico:
+	case calico.Name:
 		how = fmt.Sprintf("create an IPReservation that contains it (reservedCIDRs: [%s])", netip.PrefixFrom(t.f.Address, t.f.Address.BitLen()))
 	}
 	t.advise("The address belongs to node %s itself, so a restart changes nothing. Exclude it from %s: %s. It is better to use a range that contains no nodes.", node, poolName(t.pool), how)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // side is one of two nodes or networks that assign addresses from the same range.
@@ -137,7 +138,7 @@ func (s side) from(kind string) string {
 func (s side) text() string {
 	names := each(s.Prefixes, func(p *netip.Prefix) string { return p.String() })
 	if len(names) == 0 {
-		names = each(s.Ranges, func(r *verdict.Range) string { return r.String() })
+		names = each(s.Ranges, func(r *ipam.Range) string { return r.String() })
 	}
 	if len(names) == 0 {
 		return ""
@@ -176,10 +177,10 @@ func (s side) common(other side) string {
 }
 
 // ranges returns the ranges that the side assigns from, including prefixes.
-func (s side) ranges() []verdict.Range {
+func (s side) ranges() []ipam.Range {
 	out := slices.Clone(s.Ranges)
 	for _, p := range s.Prefixes {
-		out = append(out, verdict.RangeOf(p))
+		out = append(out, ipam.RangeOf(p))
 	}
 	return out
 }

@@ -7,6 +7,11 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // tellPool returns the text of a finding about a whole pool.
@@ -82,7 +87,7 @@ func (t *poolTelling) stateLost() {
 	} else {
 		t.advise("Start no pods of that network until this is repaired: scale their controllers to the number of pods that exist now, or cordon the nodes that run them.")
 	}
-	if object := ipPool(p); p.IPAM == verdict.Whereabouts && p.State == verdict.PoolMissing && object != "" {
+	if object := ipPool(p); p.IPAM == whereabouts.Name && p.State == ipam.Missing && object != "" {
 		namespace, name, _ := strings.Cut(p.Name, "/")
 		t.told.Fixes = append(t.told.Fixes, Fix{
 			What: fmt.Sprintf("Recreate IPPool %s without allocations: the next steps write the allocations of the current holders.", p.Name),
@@ -93,10 +98,10 @@ func (t *poolTelling) stateLost() {
 		})
 	}
 	switch p.IPAM {
-	case verdict.HostLocal, verdict.Whereabouts:
+	case hostlocal.Name, whereabouts.Name:
 		t.advise("Rebuild the records from the owners that really hold the addresses. Do not restore an old backup over them: it contains containers that are gone and lacks the ones that started since.")
 		t.act(plan(node)...)
-	case verdict.Calico:
+	case calico.Name:
 		t.act(say("Check whether there is a recent backup of Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities) from just before the loss.").or(
 			either("there is one", say("Restore these objects from the backup.")),
 			either("there is none", t.restartAll()),
@@ -109,7 +114,7 @@ func (t *poolTelling) stateLost() {
 	}
 	t.act(say("Check that no finding is left.").by("", "ipwitness audit"),
 		say("Check whether pods that started in the meantime got an address that was in use: the details of each such conflict say which of the two owners to restart.").by("", "ipwitness conflicts"))
-	if p.IPAM == verdict.HostLocal {
+	if p.IPAM == hostlocal.Name {
 		t.advise("Find out what deleted %s: a restore, a clean-up script, or a reboot that pods survived (if it is on a tmpfs). It must exist as long as the pods of the node do.", p.Name)
 	}
 }
@@ -134,7 +139,7 @@ func ipPool(p *verdict.Pool) string {
 // unreadable describes a pool whose records cannot be read.
 func (t *poolTelling) unreadable() {
 	p := t.pool
-	if p.State == verdict.PoolKnown {
+	if p.State == ipam.Known {
 		t.invalid()
 		return
 	}
@@ -143,17 +148,17 @@ func (t *poolTelling) unreadable() {
 	if p.Config != "" {
 		t.evidence("It is configured in %s.", p.Config)
 	}
-	if p.State == verdict.PoolStale {
+	if p.State == ipam.Stale {
 		t.evidence("The source of its records is disconnected; the last known records are kept.")
 	}
 	switch p.IPAM {
-	case verdict.HostLocal:
+	case hostlocal.Name:
 		t.advise("Check whether the agent may read it: the agent needs %s of the node. In a container, mount its parent directory read-only with HostToContainer propagation, because a mount of the directory itself is lost when the directory is recreated.", p.Name)
-	case verdict.Whereabouts:
+	case whereabouts.Name:
 		t.advise("Check whether the aggregator may read it: kubectl auth can-i list %s -A --as=system:serviceaccount:NAMESPACE:NAME; the same for %s.", ippools, reservations)
-	case verdict.Calico:
+	case calico.Name:
 		t.advise("Check whether the aggregator may read it: kubectl auth can-i list ipamblocks.crd.projectcalico.org --as=system:serviceaccount:NAMESPACE:NAME; the same for ippools.crd.projectcalico.org.")
-	case verdict.Cilium:
+	case cilium.Name:
 		t.advise("Check whether the aggregator may read it: kubectl auth can-i list ciliumendpoints.cilium.io -A --as=system:serviceaccount:NAMESPACE:NAME; the same for ciliumnodes.cilium.io.")
 	}
 	t.advise("If it may, this version of the IPAM may be unknown to ipwitness: please report the problem with that version.")
@@ -167,7 +172,7 @@ func (t *poolTelling) invalid() {
 	if p.Config != "" {
 		t.evidence("It is configured in %s.", p.Config)
 	}
-	if p.IPAM == verdict.Calico {
+	if p.IPAM == calico.Name {
 		t.act(say("Have Calico check its own records.").by("", "calicoctl ipam check --show-problem-ips"))
 	}
 	t.advise("Check that object, and find out what wrote it last. If ipwitness misreads it, please report the problem with the version of that IPAM.")
@@ -184,7 +189,7 @@ func (t *poolTelling) exhaustion() {
 		t.told.Summary += " When the pool has no addresses left, pods that need one stay in ContainerCreating."
 	}
 	if len(p.Ranges) > 0 {
-		t.evidence("It allocates %s.", list(each(p.Ranges, func(r *verdict.Range) string { return r.String() })))
+		t.evidence("It allocates %s.", list(each(p.Ranges, func(r *ipam.Range) string { return r.String() })))
 	}
 	if u.Size >= u.Allocated {
 		t.evidence("%s %s left.", addressCount(u, u.Size-u.Allocated), isAre(u.Size-u.Allocated))
@@ -193,13 +198,13 @@ func (t *poolTelling) exhaustion() {
 		t.act(say("List the %s without a holder, and free them as each of these findings says.", plural(u.Leaked, "address", "addresses")).by("", "ipwitness audit --kind "+verdict.FindingLeaked))
 	}
 	switch p.IPAM {
-	case verdict.HostLocal:
+	case hostlocal.Name:
 		t.advise("Give the network a larger range in %s. It must contain the present range, so that pods keep their addresses. A range from Node.spec.podCIDR cannot be changed for a node: add nodes, or recreate them with a smaller --node-cidr-mask-size.", cmp.Or(p.Config, "its CNI configuration"))
-	case verdict.Whereabouts:
+	case whereabouts.Name:
 		t.advise("Give the network a larger range in its NetworkAttachmentDefinition, or an additional range (ipRanges). A changed range creates a new IPPool: exclude from it the addresses that the old one has allocated.")
-	case verdict.Calico:
+	case calico.Name:
 		t.advise("Add another IPPool (kubectl apply, or calicoctl create): pods get addresses from all pools. Check with calicoctl ipam show --show-blocks whether nodes have blocks that they hardly use.")
-	case verdict.Cilium:
+	case cilium.Name:
 		t.advise("Add another range to clusterPoolIPv4PodCIDRList (ipam.mode cluster-pool). Leave the existing ranges unchanged.")
 	}
 }

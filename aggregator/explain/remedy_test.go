@@ -11,6 +11,12 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 const (
@@ -35,16 +41,17 @@ func holder(w *verdicttest.Network, node, name string, claimed string) verdict.O
 // hostLocal returns a pool of host-local.
 func hostLocal(w *verdicttest.Network, node, dir string) *verdict.Pool {
 	return &verdict.Pool{
-		IPAM: verdict.HostLocal, Name: dir, Node: w.Node(node), Served: verdict.Served{Network: "cbr0"}, State: verdict.PoolKnown, Config: "/etc/cni/net.d/10-flannel.conflist",
-		Ranges: []verdict.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}},
+		Pool: ipam.Pool{IPAM: hostlocal.Name, Name: dir, Served: ipam.Served{Network: "cbr0"}, State: ipam.Known, Config: "/etc/cni/net.d/10-flannel.conflist", Ranges: []ipam.Range{{First: netip.MustParseAddr("10.244.0.2"), Last: netip.MustParseAddr("10.244.0.254")}}}, Node: w.Node(node),
 	}
 }
 
-// whereabouts returns a pool of whereabouts.
-func whereabouts(name, base string) *verdict.Pool {
+// whereaboutsPool returns a pool of whereabouts.
+func whereaboutsPool(name, base string) *verdict.Pool {
 	return &verdict.Pool{
-		IPAM: verdict.Whereabouts, Name: name, Served: verdict.Served{Network: "lan"}, State: verdict.PoolKnown, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
-		Ranges: []verdict.Range{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.5")}},
+		Pool: ipam.Pool{
+			IPAM: whereabouts.Name, Name: name, Served: ipam.Served{Network: "lan"}, State: ipam.Known, Base: netip.MustParseAddr(base), Config: "NetworkAttachmentDefinition shop/lan",
+			Ranges: []ipam.Range{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.5")}},
+		},
 	}
 }
 
@@ -59,14 +66,14 @@ func findings() map[string]verdict.Finding {
 	nobody.Pod = nil
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	lostPool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
-	lostPool.State, lostPool.LostAt, lostPool.Lost = verdict.PoolMissing, start.Add(-1e9), 12
-	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
-	lans6 := whereabouts("kube-system/blue-fd00---64", "fd00::")
+	lostPool.State, lostPool.LostAt, lostPool.Lost = ipam.Missing, start.Add(-1e9), 12
+	lans := whereaboutsPool("kube-system/192.0.2.0-29", "192.0.2.0")
+	lans6 := whereaboutsPool("kube-system/blue-fd00---64", "fd00::")
 	lans6.Realm = "blue"
-	slice := whereabouts("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
-	calico := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown}
-	cilium := &verdict.Pool{IPAM: verdict.Cilium, Name: "node-a", Node: w.Node("node-a"), State: verdict.PoolKnown}
-	api := &verdict.Pool{IPAM: verdict.KubernetesAPI, State: verdict.PoolKnown}
+	slice := whereaboutsPool("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
+	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known}}
+	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
+	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, State: ipam.Known}}
 	stale := holder(w, "node-d", "web-5d", "eth0")
 	stale.Node.CalicoNodename = "template-0"
 	find := func(kind string, p *verdict.Pool, address string, owners []verdict.Owner, allocations ...*verdict.Allocation) verdict.Finding {
@@ -79,7 +86,7 @@ func findings() map[string]verdict.Finding {
 	}
 	remembers := find(verdict.FindingInUseUnallocated, lans, "192.0.2.3", []verdict.Owner{lan})
 	remembers.Past = []verdict.Past{{Owner: lan.ID, Kind: verdict.FindingInUseUnallocated, Since: start, Allocation: &verdict.Allocation{
-		Pool: lans, Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3",
+		Pool: lans, Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"},
 	}}}
 	intended := find(verdict.FindingIntendedNotObserved, nil, "10.244.0.5", []verdict.Owner{owner})
 	intended.Source = "cri"
@@ -99,15 +106,15 @@ func findings() map[string]verdict.Finding {
 	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
 	machine.Pod = &verdict.PodObject{ControllerKind: "VirtualMachineInstance", Controller: "db", Node: "node-f"}
 	return map[string]verdict.Finding{
-		"booked-elsewhere calico, for a pod elsewhere": find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-b", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
-		"booked-elsewhere calico, for a Service":       find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Purpose: "load balancer of Service shop/web", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
+		"booked-elsewhere calico, for a pod elsewhere": find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-b", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
+		"booked-elsewhere calico, for a Service":       find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Purpose: "load balancer of Service shop/web", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
 		"in-use-unallocated calico, of a machine":      find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{machine}),
 		"in-use-unallocated calico, of a static pod":   find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{static}),
 		"in-use-unallocated calico, of a node":         find(verdict.FindingInUseUnallocated, calico, "192.168.1.10", self("eth0", "")),
 		"in-use-unallocated calico, of a tunnel":       find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", self("vxlan.calico", "vxlan")),
 		"in-use-unallocated host-local, of a node":     find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", self("eth0", "")),
-		"booked-elsewhere calico, for another pod":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
-		"booked-elsewhere calico, of a node":           find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}),
+		"booked-elsewhere calico, for another pod":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
+		"booked-elsewhere calico, of a node":           find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}}),
 		"in-use-unallocated host-local":                find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
 		"in-use-unallocated host-local lost":           find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
 		"in-use-unallocated host-local unknown":        find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{nobody}),
@@ -115,21 +122,21 @@ func findings() map[string]verdict.Finding {
 		"in-use-unallocated whereabouts, of a slice":   find(verdict.FindingInUseUnallocated, slice, "192.0.2.3", []verdict.Owner{lan}),
 		"in-use-unallocated calico":                    find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
 		"in-use-unallocated cilium":                    find(verdict.FindingInUseUnallocated, cilium, "10.244.0.5", host),
-		"booked-elsewhere host-local":                  find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{ContainerID: otherID, Interface: "eth0"}),
-		"booked-elsewhere whereabouts":                 find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
-		"booked-elsewhere calico":                      find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5", AllocatedAt: start}),
-		"booked-elsewhere calico, nodename mended":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
-		"booked-elsewhere cilium":                      find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
-		"leaked host-local":                            find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{ContainerID: otherID, Interface: "eth0", AllocatedAt: start}),
-		"leaked whereabouts":                           find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}),
-		"leaked whereabouts of a named network":        find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/65536"}),
+		"booked-elsewhere host-local":                  find(verdict.FindingBookedElsewhere, pool, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{ContainerID: otherID, Interface: "eth0"}}),
+		"booked-elsewhere whereabouts":                 find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}}),
+		"booked-elsewhere calico":                      find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", []verdict.Owner{stale}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}, AllocatedAt: start}),
+		"booked-elsewhere calico, nodename mended":     find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "template-0", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
+		"booked-elsewhere cilium":                      find(verdict.FindingBookedElsewhere, cilium, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}}),
+		"leaked host-local":                            find(verdict.FindingLeaked, pool, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{ContainerID: otherID, Interface: "eth0"}, AllocatedAt: start}),
+		"leaked whereabouts":                           find(verdict.FindingLeaked, lans, "192.0.2.3", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3; overlappingrangeipreservations kube-system/192.0.2.3"}}),
+		"leaked whereabouts of a named network":        find(verdict.FindingLeaked, lans6, "fd00::1:0", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/65536"}}),
 		"in-use-unallocated whereabouts, far off":      find(verdict.FindingInUseUnallocated, lans6, "fd00:0:0:1::5", []verdict.Owner{lan}),
-		"in-use-unallocated whereabouts, farthest":     find(verdict.FindingInUseUnallocated, whereabouts("kube-system/wide---0", "::"), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", []verdict.Owner{lan}),
-		"leaked whereabouts, far off":                  find(verdict.FindingLeaked, lans6, "fd00:0:0:1::5", nil, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/18446744073709551621"}),
-		"leaked calico":                                find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}),
-		"leaked cilium":                                find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}),
-		"double-allocated whereabouts":                 find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}, &verdict.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}),
-		"double-allocated kubernetes":                  find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}, &verdict.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}),
+		"in-use-unallocated whereabouts, farthest":     find(verdict.FindingInUseUnallocated, whereaboutsPool("kube-system/wide---0", "::"), "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", []verdict.Owner{lan}),
+		"leaked whereabouts, far off":                  find(verdict.FindingLeaked, lans6, "fd00:0:0:1::5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/18446744073709551621"}}),
+		"leaked calico":                                find(verdict.FindingLeaked, calico, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
+		"leaked cilium":                                find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}}),
+		"double-allocated whereabouts":                 find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}}),
+		"double-allocated kubernetes":                  find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}}),
 		"intended-not-observed":                        intended,
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
@@ -178,22 +185,22 @@ func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.
 func TestToldOfPools(t *testing.T) {
 	w := verdicttest.NewNetwork()
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
-	pool.State, pool.LostAt, pool.Lost = verdict.PoolMissing, start, 12
+	pool.State, pool.LostAt, pool.Lost = ipam.Missing, start, 12
 	var atRisk []verdict.Held
 	for i := range 60 {
 		o := holder(w, "node-a", fmt.Sprintf("web-%d", i), "eth0")
 		atRisk = append(atRisk, verdict.Held{Address: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}), Owner: &o})
 	}
 	wantTold(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
-	lans := whereabouts("kube-system/192.0.2.0-29", "192.0.2.0")
+	lans := whereaboutsPool("kube-system/192.0.2.0-29", "192.0.2.0")
 	wantTold(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
-	lans.State, lans.Problem = verdict.PoolMissing, "IPPool kube-system/192.0.2.0-29 is gone"
+	lans.State, lans.Problem = ipam.Missing, "IPPool kube-system/192.0.2.0-29 is gone"
 	wantTold(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
-	lans.State, lans.Problem = verdict.PoolKnown, ""
+	lans.State, lans.Problem = ipam.Known, ""
 	wantTold(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
-	pool.State, pool.Problem = verdict.PoolUnreadable, "permission denied"
+	pool.State, pool.Problem = ipam.Unreadable, "permission denied"
 	wantTold(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
-	odd := &verdict.Pool{IPAM: verdict.Calico, Name: "default-ipv4-ippool", State: verdict.PoolKnown, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}
+	odd := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
 	wantTold(t, "ipam-unreadable calico, odd", ofPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil))
 }
 
@@ -211,12 +218,12 @@ func TestToldOfOverlaps(t *testing.T) {
 		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideCiliumNode},
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideCiliumNode},
 		"node-a", "node-b", "node-c"))
-	r := func(first, last string) verdict.Range {
-		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	r := func(first, last string) ipam.Range {
+		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
 	wantTold(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
-		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []verdict.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
-		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []verdict.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: verdict.HostLocal},
+		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []ipam.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
+		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []ipam.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		"node-a"))
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // whereabouts (pkg/storage/kubernetes/ipam.go) keeps in each IPPool a map from the offset of an
@@ -20,11 +21,11 @@ const (
 	reservations = "overlappingrangeipreservations.whereabouts.cni.cncf.io"
 )
 
-// whereabouts builds the remedies for addresses of whereabouts.
-type whereabouts struct{ *telling }
+// whereaboutsRemedies builds the remedies for addresses of whereabouts.
+type whereaboutsRemedies struct{ *telling }
 
 // reserve advises to write the missing allocation.
-func (t whereabouts) reserve() {
+func (t whereaboutsRemedies) reserve() {
 	t.advise("Start no pods of that network until this is repaired: scale their controllers to the number of pods that exist now, or cordon the nodes that run them.")
 	entry, why := t.entry()
 	if why != "" {
@@ -49,7 +50,7 @@ func (t whereabouts) reserve() {
 }
 
 // reassign advises to change the allocation to the holder.
-func (t whereabouts) reassign() {
+func (t whereaboutsRemedies) reassign() {
 	entry, why := t.entry()
 	if why == "" && t.allocation.Pod == "" {
 		why = "it is not known which pod has it now"
@@ -90,7 +91,7 @@ func (t whereabouts) reassign() {
 }
 
 // release advises to remove the allocation of a pod that is gone.
-func (t whereabouts) release() {
+func (t whereaboutsRemedies) release() {
 	al := t.allocation
 	var entry entry
 	why := "it is not known which pod it is for"
@@ -141,7 +142,7 @@ func (t whereabouts) release() {
 }
 
 // reconciled advises to check whereabouts' own reconciler.
-func (t whereabouts) reconciled() {
+func (t whereaboutsRemedies) reconciled() {
 	t.advise("Check whereabouts' own reconciler: it should free the allocations of pods that are gone, but a faulty one frees addresses in use (see the log of the whereabouts pods or of the CronJob ip-reconciler; reconciler_cron_expression).")
 }
 
@@ -162,14 +163,14 @@ func entryOf(p *verdict.Pool, a netip.Addr) (e entry, why string) {
 		return e, "the IPPool is not known"
 	}
 	e = entry{namespace: namespace, name: name, reservation: reservationOf(p, a)}
-	if e.offset, ok = verdict.OffsetOf(p.Base, a); !ok {
+	if e.offset, ok = ipam.OffsetOf(p.Base, a); !ok {
 		return e, "the offset of the address is not known"
 	}
 	return e, ""
 }
 
 // entry returns the entry that the holder should have.
-func (t whereabouts) entry() (e entry, why string) {
+func (t whereaboutsRemedies) entry() (e entry, why string) {
 	if t.owner == nil || t.owner.Kind() != verdict.Pod || t.ownerName() == "" {
 		return e, "it is not known which pod holds it"
 	}

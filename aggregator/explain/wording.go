@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // wording is the context for sentences about one address: the operator's policy, and the owners
@@ -132,7 +133,7 @@ func rangesText(r verdict.Ranges) string {
 	case r.Bridge:
 		return r.List[0].String()
 	}
-	return list(each(r.List, func(r *verdict.Range) string { return r.First.String() + " to " + r.Last.String() }))
+	return list(each(r.List, func(r *ipam.Range) string { return r.First.String() + " to " + r.Last.String() }))
 }
 
 // networkName returns the name of a CNI network, or of the bridge if there is no network.

@@ -17,6 +17,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
@@ -100,10 +102,10 @@ func disputed(t *testing.T) (*verdicttest.World, *verdict.Conflict) {
 func example(kind verdict.FactKind, c *verdict.Conflict) verdict.Fact {
 	return verdict.Fact{
 		Kind: kind, Owners: []string{c.Owners[0].ID, c.Owners[1].ID}, Nodes: []string{"n1", "n2"}, Others: []string{"n3"}, Devices: []string{"n1/eth0", "n2/eth0"},
-		Pool:   verdict.PoolName{IPAM: verdict.HostLocal, Name: "/var/lib/cni/networks/net0", Node: "n1", Network: "net0"},
+		Pool:   verdict.PoolName{IPAM: hostlocal.Name, Name: "/var/lib/cni/networks/net0", Node: "n1", Network: "net0"},
 		Device: "dev0", Network: "net0",
-		Ranges:    verdict.Ranges{List: []verdict.Range{{First: netip.MustParseAddr("10.244.1.1"), Last: netip.MustParseAddr("10.244.1.9")}}},
-		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.77")}, Text: "text", At: verdicttest.Start, Count: 3, State: verdict.PoolKnown,
+		Ranges:    verdict.Ranges{List: []ipam.Range{{First: netip.MustParseAddr("10.244.1.1"), Last: netip.MustParseAddr("10.244.1.9")}}},
+		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.77")}, Text: "text", At: verdicttest.Start, Count: 3, State: ipam.Known,
 		Records: []verdict.Record{{Holder: verdict.Holder{Namespace: "default", Pod: "db", ContainerID: sandboxID, Node: "n9"}, At: verdicttest.Start}, {Owner: c.Owners[0].ID, Holder: verdict.Holder{ContainerID: otherID}}},
 	}
 }
@@ -149,7 +151,7 @@ func TestFacts(t *testing.T) {
 func TestRecords(t *testing.T) {
 	var b []byte
 	w, c := disputed(t)
-	for _, state := range []verdict.PoolState{verdict.PoolKnown, verdict.PoolReading, verdict.PoolMissing, verdict.PoolUnreadable, verdict.PoolStale} {
+	for _, state := range []ipam.State{ipam.Known, ipam.Reading, ipam.Missing, ipam.Unreadable, ipam.Stale} {
 		for _, records := range [][]verdict.Record{nil, {{Owner: c.Owners[1].ID}}, {{Holder: verdict.Holder{Purpose: "VXLAN tunnel", Node: "n1"}}, {}}} {
 			f := example(verdict.FactRecord, c)
 			f.State, f.Records = state, records

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // The steps that end or restart the owner of an address.
@@ -86,13 +89,13 @@ func outOfRange(pools []*verdict.Pool, a netip.Addr) []Action {
 	for _, p := range pools {
 		where := after(" in ", p.Config)
 		switch {
-		case p.IPAM == verdict.HostLocal && p.Node != nil && strings.HasPrefix(p.Name, "/"):
+		case p.IPAM == hostlocal.Name && p.Node != nil && strings.HasPrefix(p.Name, "/"):
 			f := hostLocalFile{p.Name, a}
 			steps = append(steps, say("On node %s, have host-local skip %s: it never frees an empty file of that name. To exclude the address permanently, set rangeStart and rangeEnd%s so that it is outside the range.", p.Node.Name, a, where).
 				by(p.Node.Name, script("mkdir -p "+f.dir(), f.locked("", ": > "+f.path()))))
-		case p.IPAM == verdict.Whereabouts:
+		case p.IPAM == whereabouts.Name:
 			steps = append(steps, say("Exclude %s from what whereabouts allocates: add it to exclude%s.", a, where))
-		case p.IPAM == verdict.Calico:
+		case p.IPAM == calico.Name:
 			steps = append(steps, say("Exclude %s from what Calico allocates: create an IPReservation that contains it (reservedCIDRs).", a))
 		default:
 			steps = append(steps, say("Exclude %s from the range of %s%s.", a, poolTitle(p.Label()), where))

@@ -8,6 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -20,8 +21,8 @@ type allocation struct {
 }
 
 // applyAllocation applies an allocation that an IPAM on a node added or removed.
-func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
-	p := f.ipam.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
+func (f *ipamRecords) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.Stamp) {
+	p := f.ipamRecords.byKey[poolKey{n, rec.GetIpam(), rec.GetPool()}]
 	addr, _ := netip.AddrFromSlice(rec.GetAddress())
 	addr = addr.Unmap()
 	switch {
@@ -35,7 +36,7 @@ func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.St
 		return
 	}
 	al := verdict.Allocation{
-		Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), AllocatedAt: Stamp(rec.GetAllocatedAt()),
+		Allocation: ipam.Allocation{Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface()}, AllocatedAt: Stamp(rec.GetAllocatedAt()),
 	}
 	if have := f.putAllocation(p, al, now); have != nil {
 		have.sweep = n.sweep
@@ -43,11 +44,11 @@ func (f *ipam) applyAllocation(n *Node, rec *pb.AllocationRecord, now verdict.St
 }
 
 // putAllocation adds or updates an allocation.
-func (f *ipam) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
+func (f *ipamRecords) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp) *allocation {
 	al.Pool, al.Heard = &p.Rec, now
 	cost := allocationCostOf(&al)
 	a := index.AddressOf(al.Address)
-	all := f.ipam.allocations[a]
+	all := f.ipamRecords.allocations[a]
 	for i, have := range all {
 		if have.Pool != al.Pool || have.Location != al.Location {
 			continue
@@ -79,7 +80,7 @@ func (f *ipam) putAllocation(p *Pool, al verdict.Allocation, now verdict.Stamp) 
 		return nil
 	}
 	f.touch(a)
-	f.ipam.allocations[a] = append(f.ipam.allocations[a], next)
+	f.ipamRecords.allocations[a] = append(f.ipamRecords.allocations[a], next)
 	f.enterSandbox(al.ContainerID, a)
 	if p.entries[a]++; p.entries[a] == 1 {
 		p.Allocated[audit.FamilyOf(al.Address)]++
@@ -98,9 +99,9 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 }
 
 // withdraw removes the allocation of an address from a pool.
-func (f *ipam) withdraw(p *Pool, addr netip.Addr, location string) {
+func (f *ipamRecords) withdraw(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
-	for _, al := range f.ipam.allocations[a] {
+	for _, al := range f.ipamRecords.allocations[a] {
 		if al.Pool == &p.Rec && al.Location == location {
 			f.removeAllocation(p, a, al)
 			return
@@ -109,7 +110,7 @@ func (f *ipam) withdraw(p *Pool, addr netip.Addr, location string) {
 }
 
 // count changes the number of allocations of a pool.
-func (f *ipam) count(p *Pool, n int) {
+func (f *ipamRecords) count(p *Pool, n int) {
 	f.allocationCount += n
 	if p.Node != nil {
 		p.Node.allocated += n
@@ -117,12 +118,12 @@ func (f *ipam) count(p *Pool, n int) {
 }
 
 // removeAllocation removes an allocation.
-func (f *ipam) removeAllocation(p *Pool, a index.Address, al *allocation) {
+func (f *ipamRecords) removeAllocation(p *Pool, a index.Address, al *allocation) {
 	item := f.touch(a)
 	item.Vanished = append(item.Vanished, &al.Allocation)
-	left := slices.DeleteFunc(slices.Clone(f.ipam.allocations[a]), func(other *allocation) bool { return other == al })
-	if f.ipam.allocations[a] = left; len(left) == 0 {
-		delete(f.ipam.allocations, a)
+	left := slices.DeleteFunc(slices.Clone(f.ipamRecords.allocations[a]), func(other *allocation) bool { return other == al })
+	if f.ipamRecords.allocations[a] = left; len(left) == 0 {
+		delete(f.ipamRecords.allocations, a)
 	}
 	if p.entries[a]--; p.entries[a] == 0 {
 		delete(p.entries, a)
@@ -137,9 +138,9 @@ func (f *ipam) removeAllocation(p *Pool, a index.Address, al *allocation) {
 
 // IPAMChanged applies changes of cluster-wide IPAMs. It also returns the ranges of the pools that
 // changed: all owners in them must be judged again.
-func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) {
+func (f *ipamRecords) IPAMChanged(changes []kube.IPAMChange) (*Batch, []ipam.Range) {
 	b := newBatch()
-	var reach []verdict.Range
+	var reach []ipam.Range
 	for some := range slices.Chunk(changes, piece) {
 		f.piece(b, func() {
 			now := f.now()
@@ -152,15 +153,15 @@ func (f *ipam) IPAMChanged(changes []kube.IPAMChange) (*Batch, []verdict.Range) 
 	return b, reach
 }
 
-func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict.Range) {
+func (f *ipamRecords) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []ipam.Range) {
 	if rec := c.Pool; rec != nil {
-		p := f.ipam.byKey[poolKey{nil, rec.IPAM, rec.Name}]
+		p := f.ipamRecords.byKey[poolKey{nil, rec.IPAM, rec.Name}]
 		switch {
 		case c.Gone && p != nil:
 			reach = slices.Clone(p.Rec.Ranges) // other pools may have allocated the same addresses
 			f.endPool(p)
 		case c.Gone:
-		case p == nil && len(f.ipam.byKey) >= maxPools:
+		case p == nil && len(f.ipamRecords.byKey) >= maxPools:
 			f.Listener.Dropped("pool", 1)
 		default:
 			_, reach = f.setPool(nil, p, rec)
@@ -168,7 +169,7 @@ func (f *ipam) applyIPAM(c *kube.IPAMChange, now verdict.Stamp) (reach []verdict
 		return reach
 	}
 	al := c.Allocation
-	p := f.ipam.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
+	p := f.ipamRecords.byKey[poolKey{nil, al.Pool.IPAM, al.Pool.Name}]
 	if p == nil {
 		f.Listener.Dropped("allocation", 1)
 		return nil

@@ -10,6 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -91,17 +93,17 @@ func TestAllocationsAreLimited(t *testing.T) {
 func TestPoolsOfTheClusterAreLimited(t *testing.T) {
 	s := newScene(t)
 	pool := func(name, plugin string) kube.IPAMChange {
-		return kube.IPAMChange{Pool: &verdict.Pool{IPAM: verdict.Calico, Name: name, State: verdict.PoolKnown, Wiring: verdict.Wiring{Plugin: plugin}}}
+		return kube.IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin}}}}
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("p", "")})
 	for i := range maxPools - 1 {
 		s.byKey[poolKey{name: strconv.Itoa(i)}] = nil
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("q", ""), pool("p", "calico")})
-	if s.told.dropped["pool"] != 1 || s.byKey[poolKey{nil, verdict.Calico, "q"}] != nil {
+	if s.told.dropped["pool"] != 1 || s.byKey[poolKey{nil, calico.Name, "q"}] != nil {
 		t.Errorf("got %v dropped, want the pool that is too many", s.told.dropped)
 	}
-	if got := s.byKey[poolKey{nil, verdict.Calico, "p"}].Rec.Plugin; got != "calico" {
+	if got := s.byKey[poolKey{nil, calico.Name, "p"}].Rec.Plugin; got != "calico" {
 		t.Errorf("got plugin %q of a pool that is known", got)
 	}
 }
@@ -176,13 +178,15 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	pool := func(name, first, last, plugin string) *verdict.Pool {
 		return &verdict.Pool{
-			IPAM: verdict.Calico, Name: name, State: verdict.PoolKnown, Wiring: verdict.Wiring{Plugin: plugin},
-			Ranges: []verdict.Range{{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}},
+			Pool: ipam.Pool{
+				IPAM: calico.Name, Name: name, State: ipam.Known, Wiring: ipam.Wiring{Plugin: plugin},
+				Ranges: []ipam.Range{{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}},
+			},
 		}
 	}
 	one, two := pool("one", "10.0.0.0", "10.0.255.255", ""), pool("two", "10.0.0.0", "10.0.255.255", "")
 	other := pool("other", "10.5.0.0", "10.5.255.255", "")
-	s.IPAMChanged([]kube.IPAMChange{{Pool: one}, {Pool: two}, {Pool: other}, {Allocation: &verdict.Allocation{Pool: one, Address: netip.MustParseAddr("10.9.0.1")}}})
+	s.IPAMChanged([]kube.IPAMChange{{Pool: one}, {Pool: two}, {Pool: other}, {Allocation: &verdict.Allocation{Pool: one, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.9.0.1")}}}})
 	s.judgeAll()
 	s.IPAMChanged([]kube.IPAMChange{{Pool: pool("one", "10.0.0.0", "10.0.255.255", "calico")}})
 	s.wantJudged("a pool changes", "10.9.0.1")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -312,7 +313,7 @@ func (r *reported) change(random *rand.Rand, count uint32, own byte) []*pb.Repor
 			Uplink: record == 1 && random.IntN(2) == 0, PeerNamespace: pick[uint32](random, 0, 0, 2, 3),
 		}}})
 	case 7:
-		pool := &pb.PoolRecord{Ipam: verdict.HostLocal, Name: pick(random, "p1", "p2"), Network: pick(random, "", "net0"), State: pick(random, pb.Pool_KNOWN, pb.Pool_MISSING), Device: pick(random, "", "br0")}
+		pool := &pb.PoolRecord{Ipam: hostlocal.Name, Name: pick(random, "p1", "p2"), Network: pick(random, "", "net0"), State: pick(random, pb.Pool_KNOWN, pb.Pool_MISSING), Device: pick(random, "", "br0")}
 		if random.IntN(2) == 0 {
 			pool.Ranges = []*pb.AddressRange{{First: []byte{10, 0, 0, 1}, Last: []byte{10, 0, 0, 99}}}
 		}
@@ -330,7 +331,7 @@ func (r *reported) change(random *rand.Rand, count uint32, own byte) []*pb.Repor
 		}
 		return []*pb.ReportRequest{end, {Pools: []*pb.PoolRecord{{Ipam: pool.Ipam, Name: pool.Name, Gone: true}}}}
 	case 8:
-		al := &pb.AllocationRecord{Ipam: verdict.HostLocal, Pool: pick(random, "p1", "p2"), Address: addr, ContainerId: pick(random, "c1", "c2"), Interface: pick(random, "eth0", "net1"), Gone: random.IntN(3) == 0}
+		al := &pb.AllocationRecord{Ipam: hostlocal.Name, Pool: pick(random, "p1", "p2"), Address: addr, ContainerId: pick(random, "c1", "c2"), Interface: pick(random, "eth0", "net1"), Gone: random.IntN(3) == 0}
 		if r.pools[al.Pool] == nil {
 			return nil
 		}

@@ -104,7 +104,7 @@ type parts struct {
 	*sharing  // MACs whose frames several nodes may see
 	*podIndex
 	*tombstones
-	*ipam
+	*ipamRecords
 	*cover
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -179,8 +180,8 @@ func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 	p, n := connectNode(t, f, "n1")
 	give := func(pool, addr string, gone bool) {
 		deltaOf(t, f, p, n, &pb.ReportRequest{
-			Pools:       []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: pool, State: pb.Pool_KNOWN}},
-			Allocations: []*pb.AllocationRecord{{Ipam: verdict.HostLocal, Pool: pool, Address: netip.MustParseAddr(addr).AsSlice(), Gone: gone}},
+			Pools:       []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: pool, State: pb.Pool_KNOWN}},
+			Allocations: []*pb.AllocationRecord{{Ipam: hostlocal.Name, Pool: pool, Address: netip.MustParseAddr(addr).AsSlice(), Gone: gone}},
 		})
 	}
 	give("a", "10.0.0.1", false)

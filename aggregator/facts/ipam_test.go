@@ -12,6 +12,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -39,7 +42,7 @@ func (s *scene) poolsOf(addr string) (names []string) {
 }
 
 func hostLocal(name, first, last string) *pb.PoolRecord {
-	p := &pb.PoolRecord{Ipam: verdict.HostLocal, Name: name, Network: name, State: pb.Pool_KNOWN}
+	p := &pb.PoolRecord{Ipam: hostlocal.Name, Name: name, Network: name, State: pb.Pool_KNOWN}
 	if first != "" {
 		p.Ranges = []*pb.AddressRange{{First: netip.MustParseAddr(first).AsSlice(), Last: netip.MustParseAddr(last).AsSlice()}}
 	}
@@ -47,7 +50,7 @@ func hostLocal(name, first, last string) *pb.PoolRecord {
 }
 
 func given(pool, addr, sandbox string) *pb.AllocationRecord {
-	return &pb.AllocationRecord{Ipam: verdict.HostLocal, Pool: pool, Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: sandbox}
+	return &pb.AllocationRecord{Ipam: hostlocal.Name, Pool: pool, Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: sandbox}
 }
 
 func back(al *pb.AllocationRecord) *pb.ReportRequest {
@@ -113,9 +116,9 @@ func TestPoolsOfANode(t *testing.T) {
 		t.Error("got no pool by its record")
 	}
 	s.told.heard = nil
-	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: "net0", Gone: true}}})
+	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "net0", Gone: true}}})
 	items := s.items()
-	if len(items) != 9 || items["10.77.0.1"] == nil || len(items["10.0.0.50"].Vanished) != 1 || items["10.0.0.50"].Vanished[0].Pool.State != verdict.PoolStale {
+	if len(items) != 9 || items["10.77.0.1"] == nil || len(items["10.0.0.50"].Vanished) != 1 || items["10.0.0.50"].Vanished[0].Pool.State != ipam.Stale {
 		t.Errorf("got %+v to be judged: the pool ended", items)
 	}
 	s.wantHeard("it ends", "pool net0", "pool-ended net0 of n1", "ranges n1")
@@ -213,14 +216,14 @@ func TestPoolsOfTheCluster(t *testing.T) {
 	s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	s.judgeAll()
 	s.told.heard = nil
-	span := func(first, last string) verdict.Range {
-		return verdict.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
+	span := func(first, last string) ipam.Range {
+		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
-	pool := func(name string, ranges ...verdict.Range) *verdict.Pool {
-		return &verdict.Pool{IPAM: verdict.Calico, Name: name, State: verdict.PoolKnown, Ranges: ranges}
+	pool := func(name string, ranges ...ipam.Range) *verdict.Pool {
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: name, State: ipam.Known, Ranges: ranges}}
 	}
 	wide, other := span("10.0.0.0", "10.0.255.255"), span("10.0.0.8", "10.0.0.9")
-	change := func(changes ...kube.IPAMChange) []verdict.Range {
+	change := func(changes ...kube.IPAMChange) []ipam.Range {
 		_, reach := s.IPAMChanged(changes)
 		return reach
 	}
@@ -237,14 +240,14 @@ func TestPoolsOfTheCluster(t *testing.T) {
 		t.Errorf("got ranges %v of a pool that is as it was", got)
 	}
 	moved := span("10.7.0.1", "10.7.0.2")
-	if got := change(kube.IPAMChange{Pool: pool("q", moved)}); !slices.Equal(got, []verdict.Range{other, moved}) {
+	if got := change(kube.IPAMChange{Pool: pool("q", moved)}); !slices.Equal(got, []ipam.Range{other, moved}) {
 		t.Errorf("got ranges %v of a pool that has others now", got)
 	}
 	if got := s.poolsOf("10.0.0.8"); !slices.Equal(got, []string{"p"}) {
 		t.Errorf("got pools %q", got)
 	}
 	al := func(addr, location, pod string) *verdict.Allocation {
-		return &verdict.Allocation{Pool: pool("p"), Address: netip.MustParseAddr(addr), Location: location, Namespace: "default", Pod: pod}
+		return &verdict.Allocation{Pool: pool("p"), Allocation: ipam.Allocation{Address: netip.MustParseAddr(addr), Location: location, Namespace: "default", Pod: pod}}
 	}
 	s.judgeAll()
 	change(kube.IPAMChange{Allocation: al("10.0.0.1", "one", "a")}, kube.IPAMChange{Allocation: al("10.0.0.1", "two", "b")}, kube.IPAMChange{Allocation: al("10.9.0.1", "three", "c")})

@@ -14,6 +14,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -288,7 +290,7 @@ func TestTextsAreCharged(t *testing.T) {
 	if got := poolCostOf(p); got != poolCost+3*rangeCost {
 		t.Errorf("pool: got %d bytes", got)
 	}
-	if got := allocationCostOf(&verdict.Allocation{ContainerID: text, Interface: text, Pod: text, Namespace: text, Location: text}); got != allocationCost+5*textCost(text) {
+	if got := allocationCostOf(&verdict.Allocation{Allocation: ipam.Allocation{ContainerID: text, Interface: text, Pod: text, Namespace: text, Location: text}}); got != allocationCost+5*textCost(text) {
 		t.Errorf("allocation: got %d bytes", got)
 	}
 	if textCost("") != 0 || interfaceCostOf(i) != interfaceCost {
@@ -302,8 +304,8 @@ func TestRecordsAreReleased(t *testing.T) {
 	a := s.joins("n1", "b1", 1)
 	empty := a.n.Charged()
 	a.tell(bridgeAndPods(), &pb.ReportRequest{
-		Pools:       []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: "p", State: pb.Pool_KNOWN}},
-		Allocations: []*pb.AllocationRecord{{Ipam: verdict.HostLocal, Pool: "p", Address: []byte{10, 0, 0, 2}, ContainerId: "c"}},
+		Pools:       []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "p", State: pb.Pool_KNOWN}},
+		Allocations: []*pb.AllocationRecord{{Ipam: hostlocal.Name, Pool: "p", Address: []byte{10, 0, 0, 2}, ContainerId: "c"}},
 		Claims:      []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: []byte{2, 0, 0, 0, 9, 9}, Count: 1, Link: "far"}},
 	})
 	s.checkBudget("full")

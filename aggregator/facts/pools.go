@@ -7,6 +7,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -44,8 +46,8 @@ type Pool struct {
 
 func (p *Pool) key() poolKey { return poolKey{p.Node, p.Rec.IPAM, p.Rec.Name} }
 
-// ipam stores the data of IPAMs.
-type ipam struct {
+// ipamRecords has the pools and allocations of IPAMs.
+type ipamRecords struct {
 	*Facts
 	byKey map[poolKey]*Pool
 	// byRec maps records in verdicts to their pools.
@@ -59,21 +61,21 @@ type ipam struct {
 	bySandbox map[string][]index.Address
 }
 
-func newIPAM(f *Facts) *ipam {
-	return &ipam{
+func newIPAM(f *Facts) *ipamRecords {
+	return &ipamRecords{
 		Facts: f,
 		byKey: make(map[poolKey]*Pool), byRec: make(map[*verdict.Pool]*Pool), cluster: newPrefixes(),
 		allocations: make(map[index.Address][]*allocation), bySandbox: make(map[string][]index.Address),
 	}
 }
 
-func (f *ipam) enterSandbox(id string, a index.Address) {
+func (f *ipamRecords) enterSandbox(id string, a index.Address) {
 	if id != "" {
 		f.bySandbox[id] = append(f.bySandbox[id], a)
 	}
 }
 
-func (f *ipam) leaveSandbox(id string, a index.Address) {
+func (f *ipamRecords) leaveSandbox(id string, a index.Address) {
 	list := f.bySandbox[id]
 	if i := slices.Index(list, a); i >= 0 {
 		list = slices.Delete(list, i, i+1)
@@ -85,7 +87,7 @@ func (f *ipam) leaveSandbox(id string, a index.Address) {
 
 // touchSandbox touches the addresses that are allocated for a sandbox, before the sandbox appears
 // or ends.
-func (f *ipam) touchSandbox(who verdict.Who) {
+func (f *ipamRecords) touchSandbox(who verdict.Who) {
 	if len(f.bySandbox) == 0 {
 		return
 	}
@@ -96,14 +98,14 @@ func (f *ipam) touchSandbox(who verdict.Who) {
 
 // used schedules a comparison of the networks of a node if a pool may have come into use or gone
 // out of use, because the severity of an overlap depends on it.
-func (f *ipam) used(p *Pool) {
+func (f *ipamRecords) used(p *Pool) {
 	if p.Node != nil && p.Allocated.Of(audit.Both) < 2 {
 		f.Listener.RangesChanged(p.Node)
 	}
 }
 
 // Pools yields all pools. The caller holds the lock.
-func (f *ipam) Pools(yield func(*Pool) bool) {
+func (f *ipamRecords) Pools(yield func(*Pool) bool) {
 	for _, p := range f.byKey {
 		if !yield(p) {
 			return
@@ -112,10 +114,10 @@ func (f *ipam) Pools(yield func(*Pool) bool) {
 }
 
 // Pool returns the pool with a record; nil if it no longer exists. The caller holds the lock.
-func (f *ipam) Pool(rec *verdict.Pool) *Pool { return f.ipam.byRec[rec] }
+func (f *ipamRecords) Pool(rec *verdict.Pool) *Pool { return f.ipamRecords.byRec[rec] }
 
 // Allocations returns the number of allocations. The caller holds the lock.
-func (f *ipam) Allocations() int { return f.allocationCount }
+func (f *ipamRecords) Allocations() int { return f.allocationCount }
 
 // prefixes finds pools by address. Each range is indexed under the smallest prefix that contains
 // it, so a pool that is found need not contain the address.
@@ -194,7 +196,7 @@ func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*ver
 }
 
 // applyPool applies the record of a pool that a node sent.
-func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
+func (f *ipamRecords) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 	p := f.byKey[poolKey{n, rec.GetIpam(), rec.GetName()}]
 	if rec.GetGone() {
 		if p != nil {
@@ -203,22 +205,19 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 		return
 	}
 	next := verdict.Pool{
-		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.Rec, Served: verdict.Served{Network: rec.GetNetwork()},
-		State: Known(rec.GetState(), verdict.PoolStale), Problem: rec.GetProblem(),
-		Loss:   verdict.Loss{LostAt: Stamp(rec.GetLostAt()), Lost: rec.GetLost()},
-		Wiring: verdict.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig(),
+		Pool: ipam.Pool{IPAM: rec.GetIpam(), Name: rec.GetName(), Served: ipam.Served{Network: rec.GetNetwork()}, State: Known(rec.GetState(), ipam.Stale), Problem: rec.GetProblem(), Wiring: ipam.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig()}, Node: n.Rec, Loss: verdict.Loss{LostAt: Stamp(rec.GetLostAt()), Lost: rec.GetLost()},
 	}
 	for _, r := range rec.GetRanges() {
 		first, _ := netip.AddrFromSlice(r.GetFirst())
 		last, _ := netip.AddrFromSlice(r.GetLast())
-		next.Ranges = append(next.Ranges, verdict.Range{First: first.Unmap(), Last: last.Unmap()})
+		next.Ranges = append(next.Ranges, ipam.Range{First: first.Unmap(), Last: last.Unmap()})
 	}
 	for _, g := range rec.GetGateways() {
 		a, _ := netip.AddrFromSlice(g)
 		next.Gateways = append(next.Gateways, a.Unmap())
 	}
 	// A node may only report its own IPAM and not a cluster-wide one.
-	if next.IPAM != verdict.HostLocal || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
+	if next.IPAM != hostlocal.Name || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
 		f.Listener.Dropped("pool", 1)
 		return
 	}
@@ -241,11 +240,11 @@ func (f *ipam) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) {
 
 // setPool adds or updates a pool. For a change of a cluster-wide pool, it returns the affected
 // ranges.
-func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []verdict.Range) {
+func (f *ipamRecords) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach []ipam.Range) {
 	if p == nil {
 		p = &Pool{Node: n, entries: make(map[index.Address]int)}
 		p.Rec.IPAM, p.Rec.Name, p.Rec.Node = next.IPAM, next.Name, next.Node
-		f.byKey[p.key()], f.ipam.byRec[&p.Rec] = p, p
+		f.byKey[p.key()], f.ipamRecords.byRec[&p.Rec] = p, p
 		if n != nil {
 			n.Pools = append(n.Pools, p)
 		}
@@ -276,12 +275,12 @@ func (f *ipam) setPool(n *Node, p *Pool, next *verdict.Pool) (now *Pool, reach [
 }
 
 // endPool removes a pool with all of its allocations.
-func (f *ipam) endPool(p *Pool) {
+func (f *ipamRecords) endPool(p *Pool) {
 	p.Ended = true
 	f.touchPool(p)
-	p.Rec.State = verdict.PoolStale // its allocations are not known to have ended
+	p.Rec.State = ipam.Stale // its allocations are not known to have ended
 	for a := range p.entries {
-		for _, al := range slices.Clone(f.ipam.allocations[a]) {
+		for _, al := range slices.Clone(f.ipamRecords.allocations[a]) {
 			if al.Pool == &p.Rec {
 				f.removeAllocation(p, a, al)
 			}
@@ -289,7 +288,7 @@ func (f *ipam) endPool(p *Pool) {
 	}
 	f.charge(p.Node, &p.cost, 0, true)
 	delete(f.byKey, p.key())
-	delete(f.ipam.byRec, &p.Rec)
+	delete(f.ipamRecords.byRec, &p.Rec)
 	if p.Node != nil {
 		p.Node.Pools = slices.DeleteFunc(p.Node.Pools, func(other *Pool) bool { return other == p })
 	} else {
@@ -300,7 +299,7 @@ func (f *ipam) endPool(p *Pool) {
 }
 
 // touchPool touches the addresses with findings about the pool.
-func (f *ipam) touchPool(p *Pool) {
+func (f *ipamRecords) touchPool(p *Pool) {
 	for a := range p.entries {
 		f.touch(a)
 	}
@@ -314,21 +313,21 @@ func (f *ipam) touchPool(p *Pool) {
 }
 
 // endPools removes all pools of a node.
-func (f *ipam) endPools(n *Node) {
+func (f *ipamRecords) endPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		f.endPool(p)
 	}
 }
 
 // sweepPools removes the pools and allocations that the snapshot of a node did not contain.
-func (f *ipam) sweepPools(n *Node) {
+func (f *ipamRecords) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		if p.sweep != n.sweep {
 			f.endPool(p)
 			continue
 		}
 		for a := range p.entries {
-			for _, al := range slices.Clone(f.ipam.allocations[a]) {
+			for _, al := range slices.Clone(f.ipamRecords.allocations[a]) {
 				if al.Pool == &p.Rec && al.sweep != n.sweep {
 					f.removeAllocation(p, a, al)
 				}

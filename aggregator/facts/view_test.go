@@ -13,6 +13,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -208,11 +211,11 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 			Routed: true, NoOverride: true, Source: []byte{2, 0, 0, 0, 4, 2}, Flags: 9,
 		}},
 		Pools: []*pb.PoolRecord{{
-			Ipam: verdict.HostLocal, Name: "net0", Network: "net0", State: pb.Pool_MISSING, Problem: "problem", LostAt: &timestamppb.Timestamp{Seconds: 8}, Lost: 2, Plugin: "bridge",
+			Ipam: hostlocal.Name, Name: "net0", Network: "net0", State: pb.Pool_MISSING, Problem: "problem", LostAt: &timestamppb.Timestamp{Seconds: 8}, Lost: 2, Plugin: "bridge",
 			Device: "cni0", Routed: true, Config: "file", Ranges: []*pb.AddressRange{{First: []byte{10, 0, 0, 0}, Last: []byte{10, 0, 0, 255}}}, Gateways: [][]byte{{10, 0, 0, 1}},
 		}},
 		Allocations: []*pb.AllocationRecord{{
-			Ipam: verdict.HostLocal, Pool: "net0", Address: []byte{10, 0, 0, 2}, ContainerId: "c-a", Interface: "eth0", AllocatedAt: &timestamppb.Timestamp{Seconds: 4},
+			Ipam: hostlocal.Name, Pool: "net0", Address: []byte{10, 0, 0, 2}, ContainerId: "c-a", Interface: "eth0", AllocatedAt: &timestamppb.Timestamp{Seconds: 4},
 		}},
 	})
 	const who = "who={Kind:1 Namespace:default Name:%s UID:u-%s ContainerID:c-%s Source:cni-result Process: PID:7 Ended:false VirtualMachine: Sources:name=cri} intended=\"\"]"
@@ -229,8 +232,8 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 			` mac=02:00:00:00:03:02 ` + cni0 + ` source=02:00:00:00:04:02 vlan=4,5 no-override=true routed=true prefix=0 network= flags=9 count=3 first=0 last=0 assigned=0`,
 		`namespace n1#3 ` + strings.TrimSuffix(strings.TrimPrefix(of("3", "b"), "[n1#3 "), "]") + ` nested=false pod=<nil>`,
 		`node n1 covered=true in-cidr=false pools=["net0"] subnets=["10.0.0.1/24 cni0 false"]`,
-		`pool n1 {IPAM:host-local Name:net0 Node:<nil> Served:{Network:net0 Networks:[] Realm:} Ranges:[10.0.0.0/24] Gateways:[10.0.0.1] State:3 Problem:problem ` +
-			`Loss:{LostAt:8000000000 Lost:2 LostHeard:0} Wiring:{Plugin:bridge Device:cni0 Routed:true} Asked:false Grows:false Config:file Base:invalid IP}`,
+		`pool n1 {Pool:{IPAM:host-local Name:net0 Served:{Network:net0 Networks:[] Realm:} Ranges:[10.0.0.0/24] Gateways:[10.0.0.1] State:3 Problem:problem ` +
+			`Wiring:{Plugin:bridge Device:cni0 Routed:true} Asked:false Grows:false Config:file Base:invalid IP} Node:<nil> Loss:{LostAt:8000000000 Lost:2 LostHeard:0}}`,
 		`station ` + of("3", "b") + ` 2 eth0 mac=02:00:00:00:03:02 host= vrf= peer=0 at=2 uplink=false tap=false kind=veth ` + cni0,
 		`station ` + of("4", "c") + ` 2 eth0 mac=02:00:00:00:04:02 host= vrf= peer=0 at=2 uplink=false tap=false kind=veth link=[n1/veth4 kind=2 routed=false domain=- proven=-]`,
 		`covered=true in-cidr=false`,
@@ -339,8 +342,8 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	s.wantJudged("pods of another node change")
 
 	s.IPAMChanged([]kube.IPAMChange{
-		{Pool: &verdict.Pool{IPAM: verdict.Calico, Name: "p", State: verdict.PoolKnown}},
-		{Allocation: &verdict.Allocation{Pool: &verdict.Pool{IPAM: verdict.Calico, Name: "p"}, Address: netip.MustParseAddr("10.0.0.2"), Namespace: "default", Pod: "x", Node: "n1"}},
+		{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "p", State: ipam.Known}}},
+		{Allocation: &verdict.Allocation{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "p"}}, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.0.0.2"), Namespace: "default", Pod: "x", Node: "n1"}}},
 	})
 	if c := caseOf("10.0.0.2"); len(c.Allocations) != 1 || c.Allocations[0].Object != byName || c.Allocations[0].Covered {
 		t.Errorf("got allocations %+v, want one with the object of its pod", c.Allocations)
@@ -435,12 +438,12 @@ func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
 		{"a claim of a group", claim(func(c *pb.ClaimRecord) { c.Address = []byte{224, 0, 0, 1} }), "claim"},
 		{"a frame without a MAC", claim(func(c *pb.ClaimRecord) { c.Kind = pb.Evidence_ANNOUNCED }), "claim"},
 		{"a claim of a loopback", claim(func(c *pb.ClaimRecord) { c.Address = []byte{127, 0, 0, 1} }), ""},
-		{"a pool of the cluster", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.Calico, Name: "p", State: pb.Pool_KNOWN}}}, "pool"},
-		{"a pool without a name", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, State: pb.Pool_KNOWN}}}, "pool"},
-		{"a pool without a state", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: "p"}}}, "pool"},
-		{"the end of a pool that is not there", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: verdict.HostLocal, Name: "p", Gone: true}}}, ""},
-		{"an allocation of no pool", &pb.ReportRequest{Allocations: []*pb.AllocationRecord{{Ipam: verdict.HostLocal, Pool: "p", Address: []byte{10, 0, 0, 7}}}}, "allocation"},
-		{"the end of an allocation of no pool", &pb.ReportRequest{Allocations: []*pb.AllocationRecord{{Ipam: verdict.HostLocal, Pool: "p", Address: []byte{10, 0, 0, 7}, Gone: true}}}, ""},
+		{"a pool of the cluster", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: calico.Name, Name: "p", State: pb.Pool_KNOWN}}}, "pool"},
+		{"a pool without a name", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, State: pb.Pool_KNOWN}}}, "pool"},
+		{"a pool without a state", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "p"}}}, "pool"},
+		{"the end of a pool that is not there", &pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "p", Gone: true}}}, ""},
+		{"an allocation of no pool", &pb.ReportRequest{Allocations: []*pb.AllocationRecord{{Ipam: hostlocal.Name, Pool: "p", Address: []byte{10, 0, 0, 7}}}}, "allocation"},
+		{"the end of an allocation of no pool", &pb.ReportRequest{Allocations: []*pb.AllocationRecord{{Ipam: hostlocal.Name, Pool: "p", Address: []byte{10, 0, 0, 7}, Gone: true}}}, ""},
 	} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, bridgeAndPods())

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -51,7 +52,7 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	}
 
 	before := []verdict.Owner{{ID: "x"}}
-	vanished := []*verdict.Allocation{{Pod: "y"}}
+	vanished := []*verdict.Allocation{{Allocation: ipam.Allocation{Pod: "y"}}}
 	s.Expire(&Item{Address: key("10.0.0.1"), Before: before, Derived: true, Vanished: vanished, At: 5, Residence: 6, Pods: true, Retell: true}, nil)
 	if i := one(); len(i.Before) != 1 || !i.Derived || len(i.Vanished) != 1 || i.At != 5 || i.Residence != 6 || !i.Pods || !i.Retell {
 		t.Errorf("judged once more: got %+v, want the known one", i)

@@ -6,7 +6,8 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -17,9 +18,9 @@ func BenchmarkCompareRanges(b *testing.B) {
 	for i := range 5000 {
 		third, second := i%256, 64+i/256
 		prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(second), byte(third), 0}), 24)
-		r := verdict.RangeOf(prefix)
+		r := ipam.RangeOf(prefix)
 		parts := []*pb.ReportRequest{{Pools: []*pb.PoolRecord{{
-			Ipam: verdict.HostLocal, Name: "/var/lib/cni/networks/kindnet", Network: "kindnet", State: pb.Pool_KNOWN, Plugin: "ptp", Routed: true,
+			Ipam: hostlocal.Name, Name: "/var/lib/cni/networks/kindnet", Network: "kindnet", State: pb.Pool_KNOWN, Plugin: "ptp", Routed: true,
 			Ranges: []*pb.AddressRange{{First: r.First.Next().AsSlice(), Last: r.Last.Prev().AsSlice()}},
 		}}}}
 		for k := range 20 {

@@ -8,7 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // attachment is the part of a NetworkAttachmentDefinition that ipwitness uses. Only
@@ -89,10 +90,10 @@ func readAttachment(o runtime.Object) (key, *attachment) {
 		return at, nil
 	}
 	plugin := &config
-	if i := slices.IndexFunc(config.Plugins, func(p *cniConfig) bool { return p != nil && p.IPAM.Type == verdict.Whereabouts }); i >= 0 {
+	if i := slices.IndexFunc(config.Plugins, func(p *cniConfig) bool { return p != nil && p.IPAM.Type == whereabouts.Name }); i >= 0 {
 		plugin = config.Plugins[i]
 	}
-	if plugin.IPAM.Type != verdict.Whereabouts {
+	if plugin.IPAM.Type != whereabouts.Name {
 		return at, nil
 	}
 	a := &attachment{name: strings.Clone(config.Name), plugin: strings.Clone(plugin.Type), device: strings.Clone(plugin.Master), network: strings.Clone(plugin.IPAM.Network)}
@@ -183,10 +184,10 @@ func (r *attachedRange) serves(a *attachment, pool string, prefix netip.Prefix) 
 
 // given returns the addresses of a range that whereabouts allocates. In a node's slice, these
 // are all but the first and the last address.
-func (r *attachedRange) given(prefix netip.Prefix) []verdict.Range {
-	all := usable(prefix)
+func (r *attachedRange) given(prefix netip.Prefix) []ipam.Range {
+	all := ipam.Usable(prefix)
 	if r.slice != 0 {
-		return []verdict.Range{all}
+		return []ipam.Range{all}
 	}
 	// Like whereabouts, ignore limits that are outside the range.
 	if all.Contains(r.first) {
@@ -195,9 +196,9 @@ func (r *attachedRange) given(prefix netip.Prefix) []verdict.Range {
 	if all.Contains(r.last) {
 		all.Last = r.last
 	}
-	ranges := []verdict.Range{all}
+	ranges := []ipam.Range{all}
 	for _, p := range r.exclude {
-		ranges = without(ranges, verdict.RangeOf(p))
+		ranges = ipam.Without(ranges, ipam.RangeOf(p))
 	}
 	return ranges
 }

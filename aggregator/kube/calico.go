@@ -13,15 +13,17 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 )
 
-// calico reads Calico's IPAM. Calico divides the ranges of its IPPools into blocks
+// calicoObjects reads Calico's IPAM. Calico divides the ranges of its IPPools into blocks
 // (IPAMBlock), which nodes claim one by one (BlockAffinity). A block lists its addresses, each
 // with an index into the block's list of owner attributes. An IPAMHandle counts the addresses
 // that one owner has in each block. Addresses in the ranges of an IPReservation are only
 // allocated on request. All these objects are cluster-scoped.
-type calico struct {
-	*ipam
+type calicoObjects struct {
+	*publisher
 	pools        mirror[calicoPool]
 	blocks       mirror[calicoBlock]
 	affinities   mirror[calicoAffinity]
@@ -69,8 +71,8 @@ type calicoBooking struct {
 	handle uint64
 }
 
-func newCalico(c *Cluster) *ipam {
-	k := &calico{in: make(map[key]string), odd: make(map[string]map[key]string), lasting: make(map[string]string)}
+func newCalico(c *Cluster) *publisher {
+	k := &calicoObjects{in: make(map[key]string), odd: make(map[string]map[key]string), lasting: make(map[string]string)}
 	k.pools = mirror[calicoPool]{
 		cluster: c, records: make(map[key]*calicoPool), read: readCalicoPool,
 		same:    func(a, b *calicoPool) bool { return *a == *b },
@@ -101,10 +103,10 @@ func newCalico(c *Cluster) *ipam {
 	handles := newSource(c, calicoHandles, &k.handles, "handles of Calico that no block has are not known")
 	k.reserving = newSource(c, calicoReservations, &k.reservations, "addresses that Calico keeps back (IPReservation) count as those that it gives")
 	affinities.extra, handles.extra, k.reserving.extra = true, true, true
-	k.ipam = newIPAM(c, verdict.Calico, k.pooling, blocks, affinities, handles, k.reserving)
-	k.ipam.settle = func() { k.regroup = true; k.settle() }
-	k.ipam.check = k.check
-	return k.ipam
+	k.publisher = newIPAM(c, calico.Name, k.pooling, blocks, affinities, handles, k.reserving)
+	k.publisher.settle = func() { k.regroup = true; k.settle() }
+	k.publisher.check = k.check
+	return k.publisher
 }
 
 // readCalicoPool returns the record of an IPPool.
@@ -159,10 +161,10 @@ func readCalicoReservation(o runtime.Object) (key, *calicoReservation) {
 }
 
 // decided reports whether the set of pools and reservations is known, or cannot be known.
-func (k *calico) decided() bool { return k.pooling.decided() && k.reserving.decided() }
+func (k *calicoObjects) decided() bool { return k.pooling.decided() && k.reserving.decided() }
 
 // readBlock returns the record of an IPAMBlock.
-func (k *calico) readBlock(o runtime.Object) (key, *calicoBlock) {
+func (k *calicoObjects) readBlock(o runtime.Object) (key, *calicoBlock) {
 	block, ok := o.(*object)
 	if !ok {
 		return key{}, nil
@@ -199,8 +201,8 @@ func (k *calico) readBlock(o runtime.Object) (key, *calicoBlock) {
 		if index == nil {
 			continue
 		}
-		if addr, fits := plus(r.prefix.Addr(), uint64(ordinal)); !fits || !r.prefix.Contains(addr) { //nolint:gosec // not negative
-			r.odd = oddBlock(at, fmt.Sprintf("it has %d addresses, and /spec/allocations has %d", verdict.RangeOf(r.prefix).Size(), len(spec.Allocations)))
+		if addr, fits := ipam.Plus(r.prefix.Addr(), uint64(ordinal)); !fits || !r.prefix.Contains(addr) { //nolint:gosec // not negative
+			r.odd = oddBlock(at, fmt.Sprintf("it has %d addresses, and /spec/allocations has %d", ipam.RangeOf(r.prefix).Size(), len(spec.Allocations)))
 			break
 		}
 		b := calicoBooking{ordinal: int32(ordinal)} //nolint:gosec // no object has so many
@@ -252,7 +254,7 @@ const calicoReserved = "windows-reserved-ipam-handle"
 
 // own sets the owner of an address. It returns false if the address is reserved and cannot
 // have an owner.
-func (k *calico) own(b *calicoBooking, a *calicoAttribute, block netip.Prefix) bool {
+func (k *calicoObjects) own(b *calicoBooking, a *calicoAttribute, block netip.Prefix) bool {
 	handle, _, _ := strings.Cut(a.Handle, "\r") // some Calico releases wrote more after a carriage return
 	if strings.EqualFold(handle, calicoReserved) {
 		return false
@@ -299,7 +301,7 @@ func calicoTime(text string) verdict.Stamp {
 
 // poolOf returns the pool of a block: the most specific IPPool that contains it, or the block
 // itself if no pool does.
-func (k *calico) poolOf(at key, block netip.Prefix) string {
+func (k *calicoObjects) poolOf(at key, block netip.Prefix) string {
 	if !block.IsValid() {
 		return at.name
 	}
@@ -317,7 +319,7 @@ func (k *calico) poolOf(at key, block netip.Prefix) string {
 
 // blockChanged publishes the changes of a block. Blocks wait until the pools are known. The
 // caller holds mu.
-func (k *calico) blockChanged(at key, before, after *calicoBlock) {
+func (k *calicoObjects) blockChanged(at key, before, after *calicoBlock) {
 	pool, told := k.in[at]
 	if !told && !k.decided() {
 		return
@@ -361,12 +363,12 @@ func (k *calico) blockChanged(at key, before, after *calicoBlock) {
 }
 
 // enter publishes a block. Its pool is published first.
-func (k *calico) enter(at key, block *calicoBlock) {
+func (k *calicoObjects) enter(at key, block *calicoBlock) {
 	k.use()
 	pool := k.poolOf(at, block.prefix)
 	k.in[at] = pool
 	k.note(pool, at, block)
-	if k.ipam.pools[pool] == nil {
+	if k.publisher.pools[pool] == nil {
 		k.tellPool(pool)
 	}
 	for i := range block.bookings {
@@ -375,7 +377,7 @@ func (k *calico) enter(at key, block *calicoBlock) {
 }
 
 // takeBlockBack withdraws all allocations of a block.
-func (k *calico) takeBlockBack(at key, block *calicoBlock) {
+func (k *calicoObjects) takeBlockBack(at key, block *calicoBlock) {
 	pool := k.in[at]
 	delete(k.in, at)
 	for i := range block.bookings {
@@ -385,14 +387,14 @@ func (k *calico) takeBlockBack(at key, block *calicoBlock) {
 }
 
 // endEmpty drops the pool of a deleted block if that pool is not an IPPool.
-func (k *calico) endEmpty(pool string) {
+func (k *calicoObjects) endEmpty(pool string) {
 	if k.pools.records[key{name: pool}] == nil {
 		k.drop(pool)
 	}
 }
 
 // note records or clears the inconsistency of a block. A nil block clears it.
-func (k *calico) note(pool string, at key, block *calicoBlock) {
+func (k *calicoObjects) note(pool string, at key, block *calicoBlock) {
 	before, was := k.odd[pool][at]
 	if block == nil || block.odd == "" {
 		if was {
@@ -415,22 +417,22 @@ func (k *calico) note(pool string, at key, block *calicoBlock) {
 }
 
 // tellPool publishes the current state of a pool.
-func (k *calico) tellPool(name string) {
-	next := verdict.Pool{Name: name, Wiring: verdict.Wiring{Plugin: "calico", Routed: true}, Config: "ippools " + name}
+func (k *calicoObjects) tellPool(name string) {
+	next := verdict.Pool{Pool: ipam.Pool{Name: name, Wiring: ipam.Wiring{Plugin: "calico", Routed: true}, Config: "ippools " + name}}
 	odd, bad := k.lasting[name], false
 	switch r := k.pools.records[key{name: name}]; {
 	case r == nil:
 		next.Config = ""
 	case r.odd != "":
 		odd, bad = r.odd, true
-		if p := k.ipam.pools[name]; p != nil {
+		if p := k.publisher.pools[name]; p != nil {
 			next = *p.told
 		}
 	case !r.disabled: // a disabled pool has nothing to allocate
-		next.Ranges, next.Asked = []verdict.Range{verdict.RangeOf(r.prefix)}, r.asked
+		next.Ranges, next.Asked = []ipam.Range{ipam.RangeOf(r.prefix)}, r.asked
 		for _, reservation := range k.reservations.records {
 			for _, p := range reservation.prefixes {
-				next.Ranges = without(next.Ranges, verdict.RangeOf(p))
+				next.Ranges = ipam.Without(next.Ranges, ipam.RangeOf(p))
 			}
 		}
 	}
@@ -444,7 +446,7 @@ func (k *calico) tellPool(name string) {
 }
 
 // settle moves blocks to other pools after the pools changed. The caller holds mu.
-func (k *calico) settle() {
+func (k *calicoObjects) settle() {
 	if !k.regroup || !k.decided() {
 		return
 	}
@@ -462,11 +464,11 @@ func (k *calico) settle() {
 		}
 		k.enter(at, block)
 	}
-	used := make(map[string]bool, len(k.ipam.pools))
+	used := make(map[string]bool, len(k.publisher.pools))
 	for _, pool := range k.in {
 		used[pool] = true
 	}
-	for _, name := range slices.Sorted(maps.Keys(k.ipam.pools)) {
+	for _, name := range slices.Sorted(maps.Keys(k.publisher.pools)) {
 		if k.pools.records[key{name: name}] == nil && !used[name] {
 			k.drop(name)
 		}
@@ -475,9 +477,11 @@ func (k *calico) settle() {
 
 // allocation returns the allocation to publish for an address of a block.
 func (b *calicoBooking) allocation(at key, block netip.Prefix) verdict.Allocation {
-	addr, _ := plus(block.Addr(), uint64(b.ordinal)) //nolint:gosec // not negative
+	addr, _ := ipam.Plus(block.Addr(), uint64(b.ordinal)) //nolint:gosec // not negative
 	return verdict.Allocation{
-		Address: addr, Node: b.node, Namespace: b.namespace, Pod: b.pod, ContainerID: b.container, Purpose: b.purpose, AllocatedAt: b.at,
-		Location: "ipamblocks " + at.name + " /spec/allocations/" + strconv.Itoa(int(b.ordinal)),
+		Allocation: ipam.Allocation{
+			Address: addr, Node: b.node, Namespace: b.namespace, Pod: b.pod, ContainerID: b.container, Purpose: b.purpose,
+			Location: "ipamblocks " + at.name + " /spec/allocations/" + strconv.Itoa(int(b.ordinal)),
+		}, AllocatedAt: b.at,
 	}
 }

@@ -136,7 +136,7 @@ type calicoChecks struct {
 
 // check looks for inconsistencies. An inconsistency counts only if it lasts, because Calico
 // writes handles, blocks and affinities one after the other. The caller holds mu.
-func (k *calico) check() {
+func (k *calicoObjects) check() {
 	found := calicoChecks{handles: k.lostHandles(), bound: k.boundToNobody()}
 	lasting := make(map[string]string)
 	for at := range found.bound {
@@ -155,13 +155,13 @@ func (k *calico) check() {
 			lost++
 		}
 	}
-	if names := slices.Sorted(maps.Keys(k.ipam.pools)); lost > 0 && len(names) > 0 && lasting[names[0]] == "" {
+	if names := slices.Sorted(maps.Keys(k.publisher.pools)); lost > 0 && len(names) > 0 && lasting[names[0]] == "" {
 		lasting[names[0]] = fmt.Sprintf("%d IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them", lost)
 	}
 	k.checks = found
 	before := k.lasting
 	k.lasting = lasting
-	for name := range k.ipam.pools {
+	for name := range k.publisher.pools {
 		if before[name] != lasting[name] {
 			k.tellPool(name)
 		}
@@ -169,7 +169,7 @@ func (k *calico) check() {
 }
 
 // lostHandles returns the handles that name a block in which they have no address.
-func (k *calico) lostHandles() map[uint64]bool {
+func (k *calicoObjects) lostHandles() map[uint64]bool {
 	if !k.listed() {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (k *calico) lostHandles() map[uint64]bool {
 }
 
 // boundToNobody returns the affinities whose node does not exist.
-func (k *calico) boundToNobody() map[key]bool {
+func (k *calicoObjects) boundToNobody() map[key]bool {
 	if !k.listed() || !k.cluster.health.placed || len(k.cluster.nodes.records) == 0 {
 		return nil
 	}
@@ -208,6 +208,6 @@ func (k *calico) boundToNobody() map[key]bool {
 }
 
 // listed reports whether all resources that the checks compare are followed.
-func (k *calico) listed() bool {
+func (k *calicoObjects) listed() bool {
 	return !slices.ContainsFunc(k.sources, func(s *source) bool { return s != k.reserving && s.state != followed })
 }

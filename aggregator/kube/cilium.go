@@ -11,14 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 )
 
-// cilium reads Cilium's IPAM. Cilium gives each node ranges or single addresses (CiliumNode),
+// ciliumObjects reads Cilium's IPAM. Cilium gives each node ranges or single addresses (CiliumNode),
 // and the agent on the node allocates pod addresses from them. The agent records an allocation
 // in an object for each pod (CiliumEndpoint). Allocations of single addresses are also in the
 // CiliumNode.
-type cilium struct {
-	*ipam
+type ciliumObjects struct {
+	*publisher
 	nodes     mirror[ciliumNode]
 	endpoints mirror[ciliumEndpoint]
 	// dirty has nodes that changed, each with its last published record.
@@ -65,8 +67,8 @@ type ciliumIndex struct {
 	byIP     map[netip.Addr]string
 }
 
-func newCilium(c *Cluster) *ipam {
-	k := &cilium{dirty: make(map[string]*ciliumNode)}
+func newCilium(c *Cluster) *publisher {
+	k := &ciliumObjects{dirty: make(map[string]*ciliumNode)}
 	k.nodes = mirror[ciliumNode]{
 		cluster: c, records: make(map[key]*ciliumNode), read: readCiliumNode, same: sameCiliumNode,
 		changed: func(at key, before, _ *ciliumNode) {
@@ -86,8 +88,8 @@ func newCilium(c *Cluster) *ipam {
 	nodes := newSource(c, ciliumNodes, &k.nodes, "which addresses Cilium gives is not known")
 	endpoints := newSource(c, ciliumEndpoints, &k.endpoints, "what Cilium has given is not known")
 	nodes.needed, endpoints.needed = true, true
-	k.ipam = newIPAM(c, verdict.Cilium, nodes, endpoints)
-	return k.ipam
+	k.publisher = newIPAM(c, cilium.Name, nodes, endpoints)
+	return k.publisher
 }
 
 // readCiliumNode returns the record of a CiliumNode.
@@ -183,7 +185,7 @@ func sameCiliumNode(a, b *ciliumNode) bool {
 
 // readEndpoint returns the record of a CiliumEndpoint. The record is nil if the endpoint has
 // no address.
-func (k *cilium) readEndpoint(o runtime.Object) (key, *ciliumEndpoint) {
+func (k *ciliumObjects) readEndpoint(o runtime.Object) (key, *ciliumEndpoint) {
 	endpoint, ok := o.(*object)
 	if !ok {
 		return key{}, nil
@@ -223,7 +225,7 @@ func (k *cilium) readEndpoint(o runtime.Object) (key, *ciliumEndpoint) {
 }
 
 // newIndex returns an index of the current nodes.
-func (k *cilium) newIndex() ciliumIndex {
+func (k *ciliumObjects) newIndex() ciliumIndex {
 	x := ciliumIndex{byPrefix: make(map[netip.Prefix]string), lengths: make(map[int]bool), byIP: make(map[netip.Addr]string)}
 	for at, n := range k.nodes.records {
 		for _, p := range n.prefixes {
@@ -263,7 +265,7 @@ func (x *ciliumIndex) of(a, node netip.Addr) string {
 }
 
 // settle publishes the changes of nodes. The caller holds mu.
-func (k *cilium) settle() {
+func (k *ciliumObjects) settle() {
 	if len(k.dirty) == 0 {
 		return
 	}
@@ -310,8 +312,8 @@ func (k *cilium) settle() {
 }
 
 // tellNode publishes the current state of a node's pool.
-func (k *cilium) tellNode(name string, was, is *ciliumNode) {
-	next := verdict.Pool{Name: name, Wiring: verdict.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Config: "ciliumnodes " + name}
+func (k *ciliumObjects) tellNode(name string, was, is *ciliumNode) {
+	next := verdict.Pool{Pool: ipam.Pool{Name: name, Wiring: ipam.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Config: "ciliumnodes " + name}}
 	if is.odd != "" {
 		if p := k.pools[name]; p != nil {
 			next = *p.told
@@ -323,14 +325,14 @@ func (k *cilium) tellNode(name string, was, is *ciliumNode) {
 		return
 	}
 	for _, p := range is.prefixes {
-		next.Ranges = append(next.Ranges, usable(p))
+		next.Ranges = append(next.Ranges, ipam.Usable(p))
 	}
 	for _, a := range is.single {
-		next.Ranges = append(next.Ranges, verdict.Range{First: a, Last: a})
+		next.Ranges = append(next.Ranges, ipam.Range{First: a, Last: a})
 	}
-	next.Ranges = union(next.Ranges)
+	next.Ranges = ipam.Union(next.Ranges)
 	for _, a := range is.own {
-		if slices.ContainsFunc(next.Ranges, func(r verdict.Range) bool { return r.Contains(a) }) {
+		if slices.ContainsFunc(next.Ranges, func(r ipam.Range) bool { return r.Contains(a) }) {
 			next.Gateways = append(next.Gateways, a)
 		}
 	}
@@ -342,7 +344,7 @@ func (k *cilium) tellNode(name string, was, is *ciliumNode) {
 }
 
 // tellUses publishes the differences between the allocations in two records of a node.
-func (k *cilium) tellUses(name string, before, after *ciliumNode) {
+func (k *ciliumObjects) tellUses(name string, before, after *ciliumNode) {
 	if before == nil {
 		return
 	}
@@ -367,7 +369,7 @@ func (k *cilium) tellUses(name string, before, after *ciliumNode) {
 
 // allocation returns the allocation to publish for an address in a node's status.
 func (u *ciliumUse) allocation(node string) verdict.Allocation {
-	al := verdict.Allocation{Address: u.addr, Node: node, Location: "ciliumnodes " + node + " /status/ipam/used/" + u.addr.String()}
+	al := verdict.Allocation{Allocation: ipam.Allocation{Address: u.addr, Node: node, Location: "ciliumnodes " + node + " /status/ipam/used/" + u.addr.String()}}
 	owner, _ := strings.CutSuffix(u.owner, " [restored]") // the Cilium agent restored it after a restart
 	owner, iface, _ := strings.Cut(owner, ":")
 	if namespace, pod, ok := strings.Cut(owner, "/"); ok {
@@ -379,7 +381,7 @@ func (u *ciliumUse) allocation(node string) verdict.Allocation {
 }
 
 // endpointChanged publishes the changes of an endpoint. The caller holds mu.
-func (k *cilium) endpointChanged(at key, before, after *ciliumEndpoint) {
+func (k *ciliumObjects) endpointChanged(at key, before, after *ciliumEndpoint) {
 	k.use()
 	if after != nil {
 		for i, a := range after.addrs {
@@ -402,7 +404,7 @@ func (k *cilium) endpointChanged(at key, before, after *ciliumEndpoint) {
 }
 
 // move publishes an endpoint again if its addresses belong to other pools than before.
-func (k *cilium) move(at key, e *ciliumEndpoint, was *ciliumIndex) {
+func (k *ciliumObjects) move(at key, e *ciliumEndpoint, was *ciliumIndex) {
 	for i, a := range e.addrs {
 		before, after := was.of(a, e.node), k.index.of(a, e.node)
 		if before == after && was.byIP[e.node] == k.index.byIP[e.node] {
@@ -416,9 +418,11 @@ func (k *cilium) move(at key, e *ciliumEndpoint, was *ciliumIndex) {
 }
 
 // allocation returns the allocation to publish for the address of an endpoint.
-func (k *cilium) allocation(at key, e *ciliumEndpoint, i int, pool string, x *ciliumIndex) verdict.Allocation {
+func (k *ciliumObjects) allocation(at key, e *ciliumEndpoint, i int, pool string, x *ciliumIndex) verdict.Allocation {
 	return verdict.Allocation{
-		Address: e.addrs[i], Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.namespace, Pod: at.name, ContainerID: e.container, AllocatedAt: e.at,
-		Location: "ciliumendpoints " + at.namespace + "/" + at.name + " /status/networking/addressing",
+		Allocation: ipam.Allocation{
+			Address: e.addrs[i], Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.namespace, Pod: at.name, ContainerID: e.container,
+			Location: "ciliumendpoints " + at.namespace + "/" + at.name + " /status/networking/addressing",
+		}, AllocatedAt: e.at,
 	}
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -43,7 +45,7 @@ func texts(at string, v reflect.Value, each func(at string, text reflect.Value))
 func TestTextsOfObjectsHaveForms(t *testing.T) {
 	for _, text := range hostile {
 		fill := func(_ string, s reflect.Value) { s.SetString(text) }
-		pool := &verdict.Pool{Served: verdict.Served{Networks: make([]string, 1)}}
+		pool := &verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Networks: make([]string, 1)}}}
 		al := &verdict.Allocation{}
 		object := &verdict.PodObject{}
 		related := &pb.Related{}
@@ -85,9 +87,9 @@ func TestHostileObjects(t *testing.T) {
 			t.Errorf("got the alias %q of %q", alias.alias, text)
 		}
 
-		m := newIPAM(c, verdict.Whereabouts)
-		m.put(verdict.Pool{Name: text, Served: verdict.Served{Network: text}, Config: text, Problem: text}, text, false)
-		m.allocate(text, verdict.Allocation{Node: text, Namespace: text, Pod: text, ContainerID: text, Interface: text, Location: text}, false)
+		m := newIPAM(c, whereabouts.Name)
+		m.put(verdict.Pool{Pool: ipam.Pool{Name: text, Served: ipam.Served{Network: text}, Config: text, Problem: text}}, text, false)
+		m.allocate(text, verdict.Allocation{Allocation: ipam.Allocation{Node: text, Namespace: text, Pod: text, ContainerID: text, Interface: text, Location: text}}, false)
 		changes, _ := c.take()
 		if len(changes.IPAM) != 2 {
 			t.Fatalf("got %d changes of %q, want a pool and an allocation", len(changes.IPAM), text)

@@ -7,15 +7,16 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // ipams has the constructor of each IPAM.
-var ipams = []func(*Cluster) *ipam{newWhereabouts, newCalico, newCilium, newPodAddresses}
+var ipams = []func(*Cluster) *publisher{newWhereabouts, newCalico, newCilium, newPodAddresses}
 
-// ipam publishes the pools and allocations of one IPAM. It publishes changes only. The
+// publisher publishes the pools and allocations of one IPAM. It publishes changes only. The
 // cluster's mu guards it.
-type ipam struct {
+type publisher struct {
 	cluster *Cluster
 	name    string // as in package verdict
 	// sources are the custom resources of the IPAM.
@@ -31,7 +32,7 @@ type ipam struct {
 
 	pools map[string]*ipamPool
 	// state and problem apply to all pools.
-	state   verdict.PoolState
+	state   ipam.State
 	problem string
 	// stand is the pool that is published in place of pools that cannot be read; nil if there
 	// is none.
@@ -50,8 +51,8 @@ type ipamPool struct {
 }
 
 // newIPAM returns an IPAM that is read from the given sources.
-func newIPAM(c *Cluster, name string, sources ...*source) *ipam {
-	m := &ipam{cluster: c, name: name, sources: sources, state: verdict.PoolReading, pools: make(map[string]*ipamPool), settle: func() {}}
+func newIPAM(c *Cluster, name string, sources ...*source) *publisher {
+	m := &publisher{cluster: c, name: name, sources: sources, state: ipam.Reading, pools: make(map[string]*ipamPool), settle: func() {}}
 	for _, s := range sources {
 		s.ipam = m
 		s.feed.source = s
@@ -60,7 +61,7 @@ func newIPAM(c *Cluster, name string, sources ...*source) *ipam {
 }
 
 // assess updates the state of the pools.
-func (m *ipam) assess() {
+func (m *publisher) assess() {
 	state, problem := m.known()
 	if state != m.state || problem != m.problem {
 		m.state, m.problem = state, problem
@@ -76,33 +77,33 @@ func (m *ipam) assess() {
 }
 
 // known returns the state of the pools and its cause.
-func (m *ipam) known() (verdict.PoolState, string) {
+func (m *publisher) known() (ipam.State, string) {
 	for _, s := range m.sources {
 		if !s.extra && (s.state == strange || s.state == forbiddenHere) {
-			return verdict.PoolUnreadable, s.problem
+			return ipam.Unreadable, s.problem
 		}
 	}
 	for _, s := range m.sources {
 		if !s.extra && (!s.decided() || s.needed && s.state == absentHere) {
-			return verdict.PoolReading, ""
+			return ipam.Reading, ""
 		}
 	}
 	for _, s := range m.sources {
 		if !s.extra && s.state == failing {
-			return verdict.PoolStale, s.problem
+			return ipam.Stale, s.problem
 		}
 	}
 	switch {
 	case !m.used, m.cluster.health.state == pb.Kubernetes_SYNCING:
-		return verdict.PoolReading, ""
+		return ipam.Reading, ""
 	case m.cluster.health.state != pb.Kubernetes_LIVE:
-		return verdict.PoolStale, "the Kubernetes API is not heard from"
+		return ipam.Stale, "the Kubernetes API is not heard from"
 	}
-	return verdict.PoolKnown, ""
+	return ipam.Known, ""
 }
 
 // use records that the IPAM has allocated something.
-func (m *ipam) use() {
+func (m *publisher) use() {
 	if !m.used {
 		m.used = true
 		m.assess()
@@ -110,26 +111,26 @@ func (m *ipam) use() {
 }
 
 // put publishes a pool, new or changed. It sets the pool's state.
-func (m *ipam) put(next verdict.Pool, odd string, bad bool) {
+func (m *publisher) put(next verdict.Pool, odd string, bad bool) {
 	next.IPAM, next.State, next.Problem = m.name, m.state, cmp.Or(m.problem, odd)
 	if bad {
-		next.State, next.Problem = verdict.PoolUnreadable, odd
+		next.State, next.Problem = ipam.Unreadable, odd
 	}
 	m.say(next, ipamPool{odd: odd, bad: bad})
 }
 
 // lose publishes a pool whose records are gone although addresses are still allocated from it:
 // the IPAM will consider all of them free. The caller withdraws the allocations first.
-func (m *ipam) lose(next verdict.Pool, how string) {
+func (m *publisher) lose(next verdict.Pool, how string) {
 	next.IPAM, next.State, next.Problem = m.name, m.state, cmp.Or(m.problem, how)
-	if next.State == verdict.PoolKnown {
-		next.State = verdict.PoolMissing
+	if next.State == ipam.Known {
+		next.State = ipam.Missing
 	}
 	m.say(next, ipamPool{odd: how, lost: true})
 }
 
 // say publishes a pool if it changed.
-func (m *ipam) say(next verdict.Pool, is ipamPool) {
+func (m *publisher) say(next verdict.Pool, is ipamPool) {
 	correctPool(&next)
 	p := m.pools[next.Name]
 	if p == nil {
@@ -146,7 +147,7 @@ func (m *ipam) say(next verdict.Pool, is ipamPool) {
 }
 
 // drop withdraws a pool. The caller withdraws its allocations first.
-func (m *ipam) drop(name string) {
+func (m *publisher) drop(name string) {
 	correct(poolName, &name)
 	p := m.pools[name]
 	if p == nil {
@@ -159,11 +160,11 @@ func (m *ipam) drop(name string) {
 
 // standIn publishes one pool in place of the unknown pools while nothing can be read, and
 // withdraws it afterwards.
-func (m *ipam) standIn() {
-	wanted := m.state == verdict.PoolUnreadable && len(m.pools) == 0 && len(m.sources) > 0
+func (m *publisher) standIn() {
+	wanted := m.state == ipam.Unreadable && len(m.pools) == 0 && len(m.sources) > 0
 	switch {
 	case wanted && (m.stand == nil || m.stand.Problem != m.problem):
-		m.stand = &verdict.Pool{IPAM: m.name, Name: m.sources[0].kind.group, State: m.state, Problem: m.problem}
+		m.stand = &verdict.Pool{Pool: ipam.Pool{IPAM: m.name, Name: m.sources[0].kind.group, State: m.state, Problem: m.problem}}
 		m.cluster.pending.ipam(IPAMChange{Pool: m.stand})
 	case !wanted && m.stand != nil:
 		m.cluster.pending.ipam(IPAMChange{Pool: m.stand, Gone: true})
@@ -172,7 +173,7 @@ func (m *ipam) standIn() {
 }
 
 // allocate publishes or withdraws an allocation of the named pool.
-func (m *ipam) allocate(pool string, al verdict.Allocation, gone bool) {
+func (m *publisher) allocate(pool string, al verdict.Allocation, gone bool) {
 	correct(poolName, &pool)
 	p := m.pools[pool]
 	if p == nil {

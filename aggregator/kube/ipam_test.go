@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -142,13 +143,13 @@ func TestWhatIPAMsSayIsBounded(t *testing.T) {
 	p := newPending()
 	l, all := newLedger(t), newLedger(t)
 	pool := func(i int, gone bool) {
-		change := IPAMChange{Pool: &verdict.Pool{IPAM: "test", Name: fmt.Sprint(i % 7), Loss: verdict.Loss{Lost: uint32(i)}}, Gone: gone} //nolint:gosec // small
+		change := IPAMChange{Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: "test", Name: fmt.Sprint(i % 7)}, Loss: verdict.Loss{Lost: uint32(i)}}, Gone: gone} //nolint:gosec // small
 		p.ipam(change)
 		all.take([]IPAMChange{change})
 	}
 	allocation := func(of, i int, gone bool) {
 		change := IPAMChange{Allocation: &verdict.Allocation{
-			Pool: &verdict.Pool{IPAM: "test", Name: fmt.Sprint(of % 7)}, Address: addresses("10.0.0.1")[0], Location: fmt.Sprint(i % 50),
+			Pool: &verdict.Pool{Pool: ipam.Pool{IPAM: "test", Name: fmt.Sprint(of % 7)}}, Allocation: ipam.Allocation{Address: addresses("10.0.0.1")[0], Location: fmt.Sprint(i % 50)},
 		}, Gone: gone}
 		p.ipam(change)
 		all.take([]IPAMChange{change})

@@ -109,7 +109,7 @@ type Cluster struct {
 	events   events
 	health   health
 	pending  pending
-	ipams    []*ipam
+	ipams    []*publisher
 	shared   *podAddresses // also in ipams
 
 	announcer announcer

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -121,7 +122,7 @@ func newRanges(prefixes []netip.Prefix) *ranges {
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	r := &ranges{}
 	for _, p := range prefixes {
-		first, last := p.Addr(), verdict.RangeOf(p).Last
+		first, last := p.Addr(), ipam.RangeOf(p).Last
 		if n := len(r.last); n > 0 && first.Compare(r.last[n-1]) <= 0 { // IPv4 addresses sort before IPv6 addresses
 			if last.Compare(r.last[n-1]) > 0 {
 				r.last[n-1] = last

@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 )
 
 // podIPsPool is the name of the pool of addresses that several pods have.
@@ -16,7 +18,7 @@ const podIPsPool = "pods"
 // podAddresses has the addresses of running pods according to the API, except pods in the host
 // network. It publishes only addresses that several pods have. The cluster's mu guards it.
 type podAddresses struct {
-	*ipam
+	*publisher
 	// one has the pod of each address with one pod, by a hash of the address to save memory.
 	// several has the pods of each address with several pods.
 	one     map[uint64]*podRecord
@@ -25,13 +27,13 @@ type podAddresses struct {
 	told    int // number of published addresses
 }
 
-func newPodAddresses(c *Cluster) *ipam {
+func newPodAddresses(c *Cluster) *publisher {
 	c.shared = &podAddresses{
-		ipam: newIPAM(c, verdict.KubernetesAPI), seed: maphash.MakeSeed(),
+		publisher: newIPAM(c, podips.Name), seed: maphash.MakeSeed(),
 		one: make(map[uint64]*podRecord), several: make(map[netip.Addr][]*podRecord),
 	}
 	c.shared.used = true
-	return c.shared.ipam
+	return c.shared.publisher
 }
 
 // counted returns the addresses of a pod that no other pod may have.
@@ -94,7 +96,7 @@ func (s *podAddresses) share(a netip.Addr, before, after []*podRecord) {
 	was, is := rivals(before), rivals(after)
 	if len(was) == 0 && len(is) > 0 {
 		if s.told++; s.told == 1 {
-			s.put(verdict.Pool{Name: podIPsPool}, "", false)
+			s.put(verdict.Pool{Pool: ipam.Pool{Name: podIPsPool}}, "", false)
 		}
 	}
 	for _, r := range is {
@@ -135,6 +137,6 @@ func rivals(all []*podRecord) []*podRecord {
 // allocation returns the allocation to publish for an address of a pod.
 func (r *podRecord) allocation(a netip.Addr) verdict.Allocation {
 	return verdict.Allocation{
-		Address: a, Node: r.Node, Namespace: r.Namespace, Pod: r.Name, Location: "pods " + r.Namespace + "/" + r.Name + " /status/podIPs",
+		Allocation: ipam.Allocation{Address: a, Node: r.Node, Namespace: r.Namespace, Pod: r.Name, Location: "pods " + r.Namespace + "/" + r.Name + " /status/podIPs"},
 	}
 }

@@ -35,7 +35,7 @@ type source struct {
 	// kind is the kind to read: origin, or its native kind if the cluster serves that instead.
 	kind, origin kind
 	feed         *feed
-	ipam         *ipam
+	ipam         *publisher
 	// needed means that nothing is known of the IPAM without this resource. extra means
 	// that it only serves to find inconsistencies.
 	needed, extra bool
@@ -328,7 +328,7 @@ func (d *discovery) try() {
 func (c *Cluster) readsNative() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return slices.ContainsFunc(c.ipams, func(m *ipam) bool {
+	return slices.ContainsFunc(c.ipams, func(m *publisher) bool {
 		return slices.ContainsFunc(m.sources, func(s *source) bool { return s.kind.gv() == calicoNative && s.state > strange })
 	})
 }

@@ -11,9 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
-// whereabouts reads the IPAM of the same name. Whereabouts has one IPPool for each range,
+// whereaboutsObjects reads the IPAM of the same name. Whereabouts has one IPPool for each range,
 // which lists allocations by their offset from the range's address, and, because ranges may
 // overlap, one OverlappingRangeIPReservation for each allocated address. Both are in one
 // namespace. NetworkAttachmentDefinitions configure the ranges.
@@ -21,8 +23,8 @@ import (
 // An address with only a reservation is not available either, so it is an allocation like
 // those in the pool. If a pool and a reservation have an address for the same pod, that is one
 // allocation with two locations.
-type whereabouts struct {
-	*ipam
+type whereaboutsObjects struct {
+	*publisher
 	pools        mirror[wherePool]
 	reservations mirror[whereReservation]
 	networks     mirror[attachment]
@@ -83,8 +85,8 @@ type whereEntry struct {
 	pod, container, iface string
 }
 
-func newWhereabouts(c *Cluster) *ipam {
-	w := &whereabouts{books: make(map[key]*whereBook), lost: make(map[key]netip.Prefix), dirty: make(map[key]bool)}
+func newWhereabouts(c *Cluster) *publisher {
+	w := &whereaboutsObjects{books: make(map[key]*whereBook), lost: make(map[key]netip.Prefix), dirty: make(map[key]bool)}
 	w.pools = mirror[wherePool]{
 		cluster: c, records: make(map[key]*wherePool), read: w.readPool,
 		same: func(a, b *wherePool) bool {
@@ -107,14 +109,14 @@ func newWhereabouts(c *Cluster) *ipam {
 	pools.needed = true
 	w.reserving = newSource(c, whereaboutsReservations, &w.reservations, "what whereabouts has given in overlapping ranges is not known")
 	w.attaching = newSource(c, attachmentDefinitions, &w.networks, "which networks whereabouts serves, and which parts of its ranges it leaves out, is not known")
-	w.ipam = newIPAM(c, verdict.Whereabouts, pools, w.reserving, w.attaching)
+	w.publisher = newIPAM(c, whereabouts.Name, pools, w.reserving, w.attaching)
 	w.used = true
-	w.ipam.settle = func() { w.regroup = true; w.settle() }
-	return w.ipam
+	w.publisher.settle = func() { w.regroup = true; w.settle() }
+	return w.publisher
 }
 
 // readPool returns the record of an IPPool.
-func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
+func (w *whereaboutsObjects) readPool(o runtime.Object) (key, *wherePool) {
 	pool, ok := o.(*object)
 	if !ok {
 		return key{}, nil
@@ -141,7 +143,7 @@ func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
 	}
 	r.base, r.prefix = base.Addr(), base.Masked()
 	for offset, a := range spec.Allocations {
-		addr, fits := offsetFrom(r.base, offset)
+		addr, fits := ipam.OffsetFrom(r.base, offset)
 		if !fits || !r.prefix.Contains(addr) {
 			if odd := w.oddPool(at, fmt.Sprintf("/spec/allocations/%s is no offset in %s: remove it", shorten(offset), r.prefix)); r.odd == "" || odd < r.odd {
 				r.odd = odd
@@ -160,12 +162,12 @@ func (w *whereabouts) readPool(o runtime.Object) (key, *wherePool) {
 }
 
 // oddPool returns the description of an inconsistent pool.
-func (w *whereabouts) oddPool(at key, what string) string {
+func (w *whereaboutsObjects) oddPool(at key, what string) string {
 	return fmt.Sprintf("the IPPool %s/%s of whereabouts is odd: %s", at.namespace, at.name, shorten(what))
 }
 
 // readReservation returns the record of an OverlappingRangeIPReservation.
-func (w *whereabouts) readReservation(o runtime.Object) (key, *whereReservation) {
+func (w *whereaboutsObjects) readReservation(o runtime.Object) (key, *whereReservation) {
 	reservation, ok := o.(*object)
 	if !ok {
 		return key{}, nil
@@ -183,7 +185,7 @@ func (w *whereabouts) readReservation(o runtime.Object) (key, *whereReservation)
 }
 
 // reservationChanged marks the pools of a reservation as dirty. The caller holds mu.
-func (w *whereabouts) reservationChanged(at key, before, after *whereReservation) {
+func (w *whereaboutsObjects) reservationChanged(at key, before, after *whereReservation) {
 	for pool, addr := range w.poolsOf(at) {
 		if after == nil {
 			delete(w.books[pool].reserved, at.name)
@@ -205,7 +207,7 @@ type whereRanges struct {
 
 // poolsOf returns the pools that a reservation may belong to, each with the reserved address.
 // The name of a reservation is NETWORK-ADDRESS, and both parts may contain dashes.
-func (w *whereabouts) poolsOf(reservation key) iter.Seq2[key, netip.Addr] {
+func (w *whereaboutsObjects) poolsOf(reservation key) iter.Seq2[key, netip.Addr] {
 	return func(yield func(key, netip.Addr) bool) {
 		for end := 0; ; end++ {
 			of := w.index[whereNetwork{reservation.namespace, reservation.name[:max(0, end-1)]}]
@@ -249,7 +251,7 @@ func normalized(text string) string {
 }
 
 // settle publishes the dirty pools. The caller holds mu.
-func (w *whereabouts) settle() {
+func (w *whereaboutsObjects) settle() {
 	if !w.reserving.decided() || !w.attaching.decided() {
 		return // publish only once everything is listed
 	}
@@ -270,7 +272,7 @@ func (w *whereabouts) settle() {
 }
 
 // group assigns pools to networks again, and reservations to the pools whose network changed.
-func (w *whereabouts) group() {
+func (w *whereaboutsObjects) group() {
 	moved := false
 	for at, r := range w.pools.records {
 		if r.bad {
@@ -301,7 +303,7 @@ func (w *whereabouts) group() {
 }
 
 // reindex rebuilds the index of the pools.
-func (w *whereabouts) reindex() {
+func (w *whereaboutsObjects) reindex() {
 	w.index = make(map[whereNetwork]*whereRanges)
 	for at, b := range w.books {
 		network := whereNetwork{at.namespace, b.network}
@@ -318,7 +320,7 @@ func (w *whereabouts) reindex() {
 // networkOf returns the network_name of a pool. If no network has the pool's range, it is
 // derived from the pool's name, and then includes the node's name if each node has a slice of
 // the range.
-func (w *whereabouts) networkOf(at key, r *wherePool) string {
+func (w *whereaboutsObjects) networkOf(at key, r *wherePool) string {
 	for _, a := range w.networks.records {
 		for _, s := range a.ranges {
 			if s.serves(a, at.name, r.prefix) {
@@ -331,7 +333,7 @@ func (w *whereabouts) networkOf(at key, r *wherePool) string {
 }
 
 // tell publishes the changes of a pool. The caller holds mu.
-func (w *whereabouts) tell(at key) {
+func (w *whereaboutsObjects) tell(at key) {
 	r, b := w.pools.records[at], w.books[at]
 	name := at.namespace + "/" + at.name
 	if r == nil {
@@ -339,7 +341,7 @@ func (w *whereabouts) tell(at key) {
 			w.takeBack(at, b)
 			w.lost[at] = b.prefix
 		}
-		if p := w.ipam.pools[name]; p != nil && w.state == verdict.PoolKnown && w.serves(at) {
+		if p := w.publisher.pools[name]; p != nil && w.state == ipam.Known && w.serves(at) {
 			w.lose(*p.told, "IPPool "+name+" is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it")
 			return
 		}
@@ -351,8 +353,8 @@ func (w *whereabouts) tell(at key) {
 	if r.bad {
 		// Keep the published allocations: an unreadable pool does not prove that they are
 		// gone.
-		next := verdict.Pool{Name: name, Config: "ippools " + name}
-		if p := w.ipam.pools[name]; p != nil {
+		next := verdict.Pool{Pool: ipam.Pool{Name: name, Config: "ippools " + name}}
+		if p := w.publisher.pools[name]; p != nil {
 			next = *p.told
 		}
 		w.put(next, r.odd, true)
@@ -388,7 +390,7 @@ func (w *whereabouts) tell(at key) {
 }
 
 // serves reports whether a network has the range of a deleted pool.
-func (w *whereabouts) serves(at key) bool {
+func (w *whereaboutsObjects) serves(at key) bool {
 	prefix, known := w.lost[at]
 	for _, a := range w.networks.records {
 		for i := range a.ranges {
@@ -401,7 +403,7 @@ func (w *whereabouts) serves(at key) bool {
 }
 
 // takeBack withdraws all allocations of a pool.
-func (w *whereabouts) takeBack(at key, b *whereBook) {
+func (w *whereaboutsObjects) takeBack(at key, b *whereBook) {
 	for i := range b.entries {
 		w.allocate(b.name, b.allocation(&b.entries[i]), true)
 	}
@@ -409,7 +411,7 @@ func (w *whereabouts) takeBack(at key, b *whereBook) {
 }
 
 // entries returns the current allocations of a pool, sorted.
-func (w *whereabouts) entries(at key, r *wherePool, b *whereBook) []whereEntry {
+func (w *whereaboutsObjects) entries(at key, r *wherePool, b *whereBook) []whereEntry {
 	all := make([]whereEntry, 0, len(r.bookings))
 	names := make(map[netip.Addr][]string, len(b.reserved)) // names of reservations; their form depends on the version of whereabouts
 	for name, addr := range b.reserved {
@@ -452,13 +454,13 @@ func (e *whereEntry) compare(other *whereEntry) int {
 
 // allocation returns the allocation to publish for an entry.
 func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
-	al := verdict.Allocation{Address: e.addr, ContainerID: e.container, Interface: e.iface}
+	al := verdict.Allocation{Allocation: ipam.Allocation{Address: e.addr, ContainerID: e.container, Interface: e.iface}}
 	al.Namespace, al.Pod, _ = strings.Cut(e.pod, "/")
 	if al.Pod == "" {
 		al.Namespace = ""
 	}
 	if e.pooled {
-		offset, _ := verdict.OffsetOf(b.base, e.addr) // the address was parsed from an offset
+		offset, _ := ipam.OffsetOf(b.base, e.addr) // the address was parsed from an offset
 		al.Location = "ippools " + b.name + " /spec/allocations/" + offset
 	}
 	if e.reservation != "" {
@@ -472,9 +474,9 @@ func (b *whereBook) allocation(e *whereEntry) verdict.Allocation {
 }
 
 // pool returns the pool to publish for a record.
-func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
+func (w *whereaboutsObjects) pool(at key, r *wherePool) verdict.Pool {
 	name := at.namespace + "/" + at.name
-	next := verdict.Pool{Name: name, Base: r.base, Config: "ippools " + name, Served: verdict.Served{Realm: w.networkOf(at, r)}}
+	next := verdict.Pool{Pool: ipam.Pool{Name: name, Base: r.base, Config: "ippools " + name, Served: ipam.Served{Realm: w.networkOf(at, r)}}}
 	var serving []attachmentOf
 	for network, a := range w.networks.records {
 		for i := range a.ranges {
@@ -487,7 +489,7 @@ func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
 		// Whereabouts never deletes an IPPool. A pool without allocations that no network uses
 		// is left over.
 		if len(r.bookings) > 0 || w.attaching.state != followed {
-			next.Ranges = []verdict.Range{usable(r.prefix)}
+			next.Ranges = []ipam.Range{ipam.Usable(r.prefix)}
 		}
 		return next
 	}
@@ -514,7 +516,7 @@ func (w *whereabouts) pool(at key, r *wherePool) verdict.Pool {
 			}
 		}
 	}
-	next.Ranges = union(next.Ranges)
+	next.Ranges = ipam.Union(next.Ranges)
 	if len(next.Networks) == 1 {
 		next.Network, next.Networks = next.Networks[0], nil
 	}

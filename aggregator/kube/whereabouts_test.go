@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -132,7 +132,7 @@ spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts
 	realm := func(pool string) string {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if p := l.pools["whereabouts kube-system/"+pool]; p != nil && p.State == verdict.PoolKnown {
+		if p := l.pools["whereabouts kube-system/"+pool]; p != nil && p.State == ipam.Known {
 			return "realm " + p.Realm + " of network " + p.Network
 		}
 		return ""
@@ -219,8 +219,8 @@ func TestRangesOfAttachments(t *testing.T) {
 
 // The name of a reservation is the network, a dash, and the address without colons.
 func TestNamesOfReservations(t *testing.T) {
-	pools := func(b *whereBook, more ...*whereBook) *whereabouts {
-		w := &whereabouts{books: make(map[key]*whereBook)}
+	pools := func(b *whereBook, more ...*whereBook) *whereaboutsObjects {
+		w := &whereaboutsObjects{books: make(map[key]*whereBook)}
 		for i, b := range append(more, b) {
 			w.books[key{"w", strconv.Itoa(i)}] = b
 		}
@@ -351,7 +351,7 @@ spec: {config: '{"name": "big", "type": "macvlan", "ipam": {"type": "whereabouts
 			return func() bool {
 				c.mu.RLock()
 				defer c.mu.RUnlock()
-				return len(c.ipams[0].pools) == pools && c.ipams[0].state == verdict.PoolKnown
+				return len(c.ipams[0].pools) == pools && c.ipams[0].state == ipam.Known
 			}
 		}
 		begin := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // maxPoolSeries is the maximum number of pools with their own series.
@@ -41,9 +41,9 @@ func (m *ipamMetrics) describe(out chan<- *prometheus.Desc) {
 }
 
 // poolStates are the states of a pool in metrics.
-var poolStates = map[verdict.PoolState]string{
-	verdict.PoolKnown: "known", verdict.PoolReading: "reading", verdict.PoolMissing: "missing",
-	verdict.PoolUnreadable: "unreadable", verdict.PoolStale: "stale",
+var poolStates = map[ipam.State]string{
+	ipam.Known: "known", ipam.Reading: "reading", ipam.Missing: "missing",
+	ipam.Unreadable: "unreadable", ipam.Stale: "stale",
 }
 
 // filled returns the usage of a pool as one of a few steps that rarely change: less than half,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -15,11 +16,11 @@ import (
 // pool returns a report of a host-local pool with allocations.
 func pool(given ...string) *pb.ReportRequest {
 	m := &pb.ReportRequest{Pools: []*pb.PoolRecord{{
-		Ipam: verdict.HostLocal, Name: "net0", Network: "net0", State: pb.Pool_KNOWN, Routed: true,
+		Ipam: hostlocal.Name, Name: "net0", Network: "net0", State: pb.Pool_KNOWN, Routed: true,
 		Ranges: []*pb.AddressRange{{First: netip.MustParseAddr("10.0.0.1").AsSlice(), Last: netip.MustParseAddr("10.0.0.99").AsSlice()}},
 	}}}
 	for _, addr := range given {
-		m.Allocations = append(m.Allocations, &pb.AllocationRecord{Ipam: verdict.HostLocal, Pool: "net0", Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: "c2"})
+		m.Allocations = append(m.Allocations, &pb.AllocationRecord{Ipam: hostlocal.Name, Pool: "net0", Address: netip.MustParseAddr(addr).AsSlice(), ContainerId: "c2"})
 	}
 	return m
 }

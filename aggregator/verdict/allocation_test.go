@@ -5,6 +5,11 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // named returns an owner on node n1.
@@ -28,7 +33,7 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		change(&w)
 		return w
 	}
-	calico, cilium := &verdict.Pool{IPAM: verdict.Calico}, &verdict.Pool{IPAM: verdict.Cilium}
+	calico, cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name}}, &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name}}
 	for _, test := range []struct {
 		name     string
 		al       verdict.Allocation
@@ -36,31 +41,31 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		is, says bool // results of For and Names
 	}{
 		{"no holder, on no node", verdict.Allocation{}, pod, yes, no},
-		{"no holder, on the node", verdict.Allocation{Node: "n1"}, pod, yes, no},
-		{"no holder, on the node with its domain", verdict.Allocation{Node: "N1.example.com"}, pod, yes, no},
-		{"no holder, on another node", verdict.Allocation{Node: "n2"}, pod, no, no},
+		{"no holder, on the node", verdict.Allocation{Allocation: ipam.Allocation{Node: "n1"}}, pod, yes, no},
+		{"no holder, on the node with its domain", verdict.Allocation{Allocation: ipam.Allocation{Node: "N1.example.com"}}, pod, yes, no},
+		{"no holder, on another node", verdict.Allocation{Allocation: ipam.Allocation{Node: "n2"}}, pod, no, no},
 		{"no holder, and a node has it", verdict.Allocation{}, verdict.Workload{Kind: verdict.Host}, yes, no},
-		{"the pod, on the node", verdict.Allocation{Node: "n1", Namespace: "default", Pod: "web"}, pod, yes, yes},
-		{"the pod, on another node", verdict.Allocation{Node: "n2", Namespace: "default", Pod: "web"}, pod, no, yes},
-		{"the pod, in another sandbox", verdict.Allocation{Namespace: "default", Pod: "web", ContainerID: "c2"}, pod, yes, yes},
-		{"another pod", verdict.Allocation{Namespace: "default", Pod: "db"}, pod, no, no},
-		{"a pod of another namespace", verdict.Allocation{Namespace: "other", Pod: "web"}, pod, no, no},
-		{"another pod, in the sandbox", verdict.Allocation{Namespace: "default", Pod: "db", ContainerID: "c1"}, pod, yes, no},
-		{"a pod, and a container of that name has it", verdict.Allocation{Namespace: "default", Pod: "web"}, with(func(w *verdict.Workload) { w.Kind = verdict.Container }), yes, no},
-		{"a pod, and one without a name has it", verdict.Allocation{Pod: "web"}, verdict.Workload{Kind: verdict.Pod}, yes, no},
-		{"a pod, and a node has it", verdict.Allocation{Pod: "web"}, verdict.Workload{Kind: verdict.Host, Name: "web"}, no, no},
-		{"a pod, and a device outside has it", verdict.Allocation{Pod: "web"}, verdict.Workload{Kind: verdict.External}, yes, no},
-		{"the sandbox", verdict.Allocation{ContainerID: "c1"}, pod, yes, no},
-		{"another sandbox", verdict.Allocation{ContainerID: "c2"}, pod, no, no},
-		{"a sandbox, and a node has it", verdict.Allocation{ContainerID: "c1"}, verdict.Workload{Kind: verdict.Host}, no, no},
-		{"a sandbox, and the owner's is not known", verdict.Allocation{ContainerID: "c2"}, with(func(w *verdict.Workload) { w.ContainerID = "" }), yes, no},
-		{"a sandbox, and the owner's is that of a cgroup", verdict.Allocation{ContainerID: "c2"}, with(func(w *verdict.Workload) { w.Source = "cgroup" }), yes, no},
-		{"a tunnel, and a node has it", verdict.Allocation{Purpose: tunnels}, verdict.Workload{Kind: verdict.Host}, yes, no},
-		{"a tunnel of another node", verdict.Allocation{Purpose: tunnels, Node: "n2"}, verdict.Workload{Kind: verdict.Host}, no, no},
-		{"a tunnel, and a pod has it", verdict.Allocation{Purpose: tunnels, Pool: calico}, pod, no, no},
-		{"a tunnel, and an unidentified namespace has it", verdict.Allocation{Purpose: tunnels, Pool: calico}, verdict.Workload{Kind: verdict.Unknown}, no, no},
-		{"Cilium's endpoint, and an unidentified namespace has it", verdict.Allocation{Purpose: "health", Pool: cilium}, verdict.Workload{Kind: verdict.Unknown}, yes, no},
-		{"Cilium's endpoint, and a pod has it", verdict.Allocation{Purpose: "health", Pool: cilium}, pod, no, no},
+		{"the pod, on the node", verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "web"}}, pod, yes, yes},
+		{"the pod, on another node", verdict.Allocation{Allocation: ipam.Allocation{Node: "n2", Namespace: "default", Pod: "web"}}, pod, no, yes},
+		{"the pod, in another sandbox", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "web", ContainerID: "c2"}}, pod, yes, yes},
+		{"another pod", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "db"}}, pod, no, no},
+		{"a pod of another namespace", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "other", Pod: "web"}}, pod, no, no},
+		{"another pod, in the sandbox", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "db", ContainerID: "c1"}}, pod, yes, no},
+		{"a pod, and a container of that name has it", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "web"}}, with(func(w *verdict.Workload) { w.Kind = verdict.Container }), yes, no},
+		{"a pod, and one without a name has it", verdict.Allocation{Allocation: ipam.Allocation{Pod: "web"}}, verdict.Workload{Kind: verdict.Pod}, yes, no},
+		{"a pod, and a node has it", verdict.Allocation{Allocation: ipam.Allocation{Pod: "web"}}, verdict.Workload{Kind: verdict.Host, Name: "web"}, no, no},
+		{"a pod, and a device outside has it", verdict.Allocation{Allocation: ipam.Allocation{Pod: "web"}}, verdict.Workload{Kind: verdict.External}, yes, no},
+		{"the sandbox", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "c1"}}, pod, yes, no},
+		{"another sandbox", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "c2"}}, pod, no, no},
+		{"a sandbox, and a node has it", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "c1"}}, verdict.Workload{Kind: verdict.Host}, no, no},
+		{"a sandbox, and the owner's is not known", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "c2"}}, with(func(w *verdict.Workload) { w.ContainerID = "" }), yes, no},
+		{"a sandbox, and the owner's is that of a cgroup", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "c2"}}, with(func(w *verdict.Workload) { w.Source = "cgroup" }), yes, no},
+		{"a tunnel, and a node has it", verdict.Allocation{Allocation: ipam.Allocation{Purpose: tunnels}}, verdict.Workload{Kind: verdict.Host}, yes, no},
+		{"a tunnel of another node", verdict.Allocation{Allocation: ipam.Allocation{Purpose: tunnels, Node: "n2"}}, verdict.Workload{Kind: verdict.Host}, no, no},
+		{"a tunnel, and a pod has it", verdict.Allocation{Allocation: ipam.Allocation{Purpose: tunnels}, Pool: calico}, pod, no, no},
+		{"a tunnel, and an unidentified namespace has it", verdict.Allocation{Allocation: ipam.Allocation{Purpose: tunnels}, Pool: calico}, verdict.Workload{Kind: verdict.Unknown}, no, no},
+		{"Cilium's endpoint, and an unidentified namespace has it", verdict.Allocation{Allocation: ipam.Allocation{Purpose: "health"}, Pool: cilium}, verdict.Workload{Kind: verdict.Unknown}, yes, no},
+		{"Cilium's endpoint, and a pod has it", verdict.Allocation{Allocation: ipam.Allocation{Purpose: "health"}, Pool: cilium}, pod, no, no},
 	} {
 		if test.al.Pool == nil {
 			test.al.Pool = calico
@@ -155,9 +160,9 @@ func TestPoolsMeetOwners(t *testing.T) {
 	onNode, inNetwork := verdict.Scope{Kind: verdict.NodeScope, Node: "n1"}, verdict.Scope{Kind: verdict.NetworkScope, Name: "pods"}
 	onLink, inVRF := verdict.Scope{Kind: verdict.LinkScope, Node: "n1", Name: "br0"}, verdict.Scope{Kind: verdict.NodeScope, Node: "n1", Name: "red"}
 	pod, host := verdict.Workload{Kind: verdict.Pod}, verdict.Workload{Kind: verdict.Host}
-	cluster, asked := verdict.Pool{IPAM: verdict.Calico}, verdict.Pool{IPAM: verdict.Calico, Asked: true}
-	whereabouts := verdict.Pool{IPAM: verdict.Whereabouts}
-	bridged, routed := verdict.Pool{Node: n1, Wiring: verdict.Wiring{Device: "br0"}}, verdict.Pool{Node: n1, Wiring: verdict.Wiring{Device: "br0", Routed: true}}
+	cluster, asked := verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name}}, verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Asked: true}}
+	whereabouts := verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name}}
+	bridged, routed := verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0"}}}, verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0", Routed: true}}}
 	at := func(device string, attachment verdict.Attachment) verdict.Interface {
 		return verdict.Interface{Name: "eth0", Attachment: attachment, Link: &verdict.Link{Node: n1, Name: device, Kind: verdict.Bridge}}
 	}
@@ -203,7 +208,7 @@ func TestPoolsMeetOwners(t *testing.T) {
 }
 
 func TestSubjectsOfPools(t *testing.T) {
-	p := verdict.Pool{IPAM: verdict.HostLocal, Name: "net0"}
+	p := verdict.Pool{Pool: ipam.Pool{IPAM: hostlocal.Name, Name: "net0"}}
 	if got := p.Subject(); got != "host-local net0" {
 		t.Errorf("of the cluster: got %q", got)
 	}

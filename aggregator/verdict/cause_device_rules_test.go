@@ -7,6 +7,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 func TestCausesOfDevices(t *testing.T) {
@@ -42,7 +44,7 @@ func TestCausesOfDevices(t *testing.T) {
 		{"a device outside with a MAC of Calico's", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link))
-			w.Wire(port, calico)
+			w.Wire(port, calicoMAC)
 		}, unknown, []string{outside}},
 		{"a device behind a port that is no uplink", func(w *world) {
 			port := w.Uplink("n1")
@@ -54,28 +56,28 @@ func TestCausesOfDevices(t *testing.T) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
 			w.Wire(port, stranger)
-			w.Calico(w.Pool(verdict.Whereabouts, "", "lan"), "x", "n1")
+			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "x", "n1")
 		}, outside, []string{elsewhere, lost}},
 		{"a device outside, and IPAM has it for a node without an agent", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
 			w.Wire(port, stranger)
 			w.Uncovered = []string{"n9"}
-			w.Calico(w.Pool(verdict.Whereabouts, "", "lan"), "x", "n9")
+			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "x", "n9")
 		}, unknown, []string{outside, elsewhere, lost}},
 		{"a device outside, and IPAM has it for no node", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
 			w.Wire(port, stranger)
 			w.Uncovered = []string{"n9"}
-			w.Calico(w.Pool(verdict.Whereabouts, "", "lan"), "x", "")
+			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "x", "")
 		}, outside, []string{elsewhere, lost}},
 		{"a device outside, and IPAM has it for the pod, on a node without an agent", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
 			w.Wire(port, stranger)
 			w.Uncovered = []string{"n1"}
-			w.Calico(w.Pool(verdict.Whereabouts, "", "lan"), "a", "n1")
+			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "a", "n1")
 		}, outside, []string{elsewhere, lost}},
 
 		// Tunnels.
@@ -145,19 +147,19 @@ func TestCausesOfDevices(t *testing.T) {
 			w.Addr = netip.MustParseAddr("10.244.0.1")
 			w.Within("n1", "", "", verdicttest.Who("web"))
 			w.Device("n1", "cni0", "bridge")
-			w.Pool(verdict.HostLocal, "n1", "pods", "10.9.0.1-10.9.0.9").Device = "cni0"
+			w.Pool(hostlocal.Name, "n1", "pods", "10.9.0.1-10.9.0.9").Device = "cni0"
 		}, static, []string{tunnel}},
 		{"on a bridge of another pool, and the pod is elsewhere", func(w *world) {
 			w.Addr = netip.MustParseAddr("10.244.0.1")
 			w.Within("n1", "", "", verdicttest.Who("web"))
 			w.Device("n1", "cni0", "bridge")
-			w.Pool(verdict.HostLocal, "n1", "pods", "10.9.0.1-10.9.0.9").Device = "cni1"
+			w.Pool(hostlocal.Name, "n1", "pods", "10.9.0.1-10.9.0.9").Device = "cni1"
 		}, unknown, []string{tunnel}},
 		{"on a device of a pool that is no bridge, and the pod is elsewhere", func(w *world) {
 			w.Addr = netip.MustParseAddr("10.244.0.1")
 			w.Within("n1", "", "", verdicttest.Who("web"))
 			w.Device("n1", "dev0", "dummy")
-			w.Pool(verdict.HostLocal, "n1", "pods", "10.9.0.1-10.9.0.9").Device = "dev0"
+			w.Pool(hostlocal.Name, "n1", "pods", "10.9.0.1-10.9.0.9").Device = "dev0"
 		}, unknown, []string{tunnel}},
 		{"on a bridge of docker", func(w *world) { web(w); w.Device("n1", "docker0", "bridge") }, unknown, []string{tunnel, static}},
 		{"on a bridge of docker's with a name of digits", func(w *world) { web(w); w.Device("n1", "br-0123456789ab", "bridge") }, unknown, []string{tunnel, static}},
@@ -169,27 +171,27 @@ func TestCausesOfDevices(t *testing.T) {
 		{"in a container without a name", func(w *world) {
 			web(w)
 			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Container, ContainerID: "c1", Source: "cgroup"})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		}, unknown, []string{lost, static}},
 		{"in a namespace with a name in which a container is", func(w *world) {
 			web(w)
 			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Container, Name: "blue", ContainerID: "c1", Source: "netns"})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		}, static, []string{lost}},
 		{"in a container on a bridge of docker's", func(w *world) {
 			web(w)
 			w.Within("n1", "docker0", "", blue("blue"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		}, unknown, []string{lost, static}},
 		{"in a namespace that IPAM may have it for", func(w *world) {
 			web(w)
 			w.Within("n1", "", "", blue("blue"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "x")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "x")
 		}, unknown, []string{lost, static}},
 		{"in a namespace, and IPAM's record has no holder", func(w *world) {
 			web(w)
 			w.Within("n1", "", "", blue("blue"))
-			w.Pool(verdict.HostLocal, "n1", "kindnet")
+			w.Pool(hostlocal.Name, "n1", "kindnet")
 		}, unknown, []string{lost, static}},
 		{"in a pod of which the CNI result does not have it", func(w *world) { web(w); w.Within("n1", "", "", verdicttest.Who("mad")) }, static, nil},
 		{"in a pod of which no CNI result is known", func(w *world) {
@@ -228,17 +230,17 @@ func TestCausesOfDevices(t *testing.T) {
 		{"in a pod, and the other one is an unidentified namespace, in a range of IPAM", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
-			w.Pool(verdict.HostLocal, "n1", "lab")
+			w.Pool(hostlocal.Name, "n1", "lab")
 		}, static, nil},
 		{"in a pod, and the other one is an unidentified namespace, in no range of IPAM", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
-			w.Pool(verdict.HostLocal, "n1", "lab", "10.9.0.1-10.9.0.9")
+			w.Pool(hostlocal.Name, "n1", "lab", "10.9.0.1-10.9.0.9")
 		}, unknown, []string{static}},
 		{"two unidentified namespaces, in a range of IPAM", func(w *world) {
 			w.Within("n1", "", "", blue("red"))
 			w.Within("n1", "", "", blue("blue"))
-			w.Pool(verdict.HostLocal, "n1", "lab")
+			w.Pool(hostlocal.Name, "n1", "lab")
 		}, unknown, nil},
 		{"behind a pod with another address from CNI", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))

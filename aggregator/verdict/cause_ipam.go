@@ -1,6 +1,12 @@
 package verdict
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+)
 
 // recordCauses finds the causes that follow from the records of an IPAM.
 type recordCauses struct{ *inquiry }
@@ -58,7 +64,7 @@ func (q recordCauses) neverElsewhere() reason {
 		}
 	}
 	for _, p := range q.pools {
-		if p.Node == nil && p.State == PoolKnown && q.pods() {
+		if p.Node == nil && p.State == ipam.Known && q.pods() {
 			return ruledOut(Fact{Kind: NotElsewhere, Pool: p.Label(), Nodes: nodes})
 		}
 	}
@@ -118,7 +124,7 @@ func (q recordCauses) wrongNodename(o *Owner) string {
 
 // ofCalico reports whether the address is in a Calico pool.
 func (q *inquiry) ofCalico() bool {
-	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.IPAM == Calico })
+	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.IPAM == calico.Name })
 }
 
 // stateLost: an IPAM lost the record of an allocation and allocated the address again.
@@ -150,7 +156,7 @@ func (q recordCauses) stateLost() reason {
 // recordsLost returns the reason why a pool allocated the address twice: the owners for which it
 // has no record.
 func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
-	if p.State == PoolReading {
+	if p.State == ipam.Reading {
 		return undecided(Fact{Kind: NotRead, Pool: p.Label()})
 	}
 	free := q.allocationsOf(p)
@@ -168,7 +174,7 @@ func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
 	if len(free) == 0 {
 		lost, unsure = append(lost, unsure...), nil // all records are for other owners
 	}
-	readable := p.State == PoolKnown || p.State == PoolMissing
+	readable := p.State == ipam.Known || p.State == ipam.Missing
 	switch {
 	case !readable && !q.sameNetwork(p, mine):
 		return undecided(Fact{Kind: NotReadable, Pool: p.Label(), Text: p.Problem})
@@ -208,7 +214,7 @@ func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
 // network. It cannot do so with complete records.
 func (q recordCauses) sameNetwork(p *Pool, mine []*Owner) bool {
 	network := mine[0].network()
-	return p.IPAM == HostLocal && network != "" &&
+	return p.IPAM == hostlocal.Name && network != "" &&
 		!slices.ContainsFunc(mine, func(o *Owner) bool { return o.network() != network })
 }
 
@@ -230,7 +236,7 @@ func (q recordCauses) noRecords() reason {
 
 // allKnown reports whether all pools that may have the address are known.
 func (q recordCauses) allKnown() bool {
-	return !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != PoolKnown })
+	return !slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.State != ipam.Known })
 }
 
 // nodesOf returns the names of the nodes of owners.

@@ -8,16 +8,21 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 func TestAllocationsAreInOneOrder(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	verdicttest.Twins(w.World)
-	whole := func(name, ipam string) *verdict.Pool {
-		return &verdict.Pool{IPAM: ipam, Name: name, State: verdict.PoolKnown}
+	whole := func(name, by string) *verdict.Pool {
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: by, Name: name, State: ipam.Known}}
 	}
-	of := func(node, name, ipam string) *verdict.Pool {
-		p := whole(name, ipam)
+	of := func(node, name, by string) *verdict.Pool {
+		p := whole(name, by)
 		p.Node = w.Node(node)
 		return p
 	}
@@ -26,18 +31,18 @@ func TestAllocationsAreInOneOrder(t *testing.T) {
 		return &al
 	}
 	want := []*verdict.Allocation{
-		al(whole("z", verdict.Calico), verdict.Allocation{}),
-		al(whole("a", verdict.KubernetesAPI), verdict.Allocation{}),
-		al(whole("b", verdict.KubernetesAPI), verdict.Allocation{}),
-		al(of("n1", "z", verdict.Calico), verdict.Allocation{}),
-		al(of("n1", "a", verdict.HostLocal), verdict.Allocation{Location: "1", Node: "z", Pod: "z"}),
-		al(of("n1", "a", verdict.HostLocal), verdict.Allocation{Location: "2", Node: "a", Namespace: "z"}),
-		al(of("n1", "a", verdict.HostLocal), verdict.Allocation{Location: "2", Node: "b", Namespace: "a", Pod: "z"}),
-		al(of("n1", "a", verdict.HostLocal), verdict.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "a", ContainerID: "z"}),
-		al(of("n1", "a", verdict.HostLocal), verdict.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "a", Interface: "z"}),
-		al(of("n1", "a", verdict.HostLocal), verdict.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "b", Interface: "a"}),
-		al(of("n1", "a", verdict.HostLocal), verdict.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "b", Interface: "b"}),
-		al(of("n2", "a", verdict.Calico), verdict.Allocation{}),
+		al(whole("z", calico.Name), verdict.Allocation{}),
+		al(whole("a", podips.Name), verdict.Allocation{}),
+		al(whole("b", podips.Name), verdict.Allocation{}),
+		al(of("n1", "z", calico.Name), verdict.Allocation{}),
+		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "1", Node: "z", Pod: "z"}}),
+		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "a", Namespace: "z"}}),
+		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "a", Pod: "z"}}),
+		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "a", ContainerID: "z"}}),
+		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "a", Interface: "z"}}),
+		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "b", Interface: "a"}}),
+		al(of("n1", "a", hostlocal.Name), verdict.Allocation{Allocation: ipam.Allocation{Location: "2", Node: "b", Namespace: "b", Pod: "b", ContainerID: "b", Interface: "b"}}),
+		al(of("n2", "a", calico.Name), verdict.Allocation{}),
 	}
 	w.Allocations = slices.Clone(want)
 	for range 3 { // repeated, so that remembered state is used as well
@@ -52,7 +57,7 @@ func TestAKeeperThatIsNoLongerKnownIsForgotten(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 	w.Within("n1", "", "kindnet", verdicttest.Who("b"))
-	w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "a")
+	w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "a")
 	if c := w.judge().Conflicts[0]; keeper(&c) != "a" || c.Right != verdict.RightAllocation {
 		t.Fatalf("got %q by %d, want a by its allocation", keeper(&c), c.Right)
 	}
@@ -67,7 +72,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 	// pool adds a pool of a node that has an allocation for a pod there.
 	pool := func(w *world, node string) {
 		w.Within(node, "", "pods", verdicttest.Who("web"+node))
-		w.Books(w.Pool(verdict.HostLocal, node, "pods"), "web"+node)
+		w.Books(w.Pool(hostlocal.Name, node, "pods"), "web"+node)
 	}
 	for _, test := range []struct {
 		name     string
@@ -87,21 +92,21 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			for _, node := range []string{"n1", "n2", "n3"} {
 				w.Within(node, "", "pods", verdicttest.Who("web"+node))
 			}
-			w.Books(w.Pool(verdict.Whereabouts, "", "lan"), "webn1")
+			w.Books(w.Pool(whereabouts.Name, "", "lan"), "webn1")
 		}, overlap, []string{elsewhere, lost, static}},
 		{"the first of two has it from a pool of the cluster, in the ranges of pods", func(w *world) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 			for _, node := range []string{"n1", "n2"} {
 				w.Within(node, "", "pods", verdicttest.Who("web"+node))
 			}
-			w.Books(w.Pool(verdict.Whereabouts, "", "lan"), "webn1")
+			w.Books(w.Pool(whereabouts.Name, "", "lan"), "webn1")
 		}, unknown, []string{elsewhere, overlap, lost, static}},
 		{"the second of two has it from a pool of the cluster, in the ranges of pods", func(w *world) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 			for _, node := range []string{"n1", "n2"} {
 				w.Within(node, "", "pods", verdicttest.Who("web"+node))
 			}
-			w.Books(w.Pool(verdict.Whereabouts, "", "lan"), "webn2")
+			w.Books(w.Pool(whereabouts.Name, "", "lan"), "webn2")
 		}, unknown, []string{elsewhere, overlap, lost, static}},
 		{"one of no known range, and two of pools", func(w *world) {
 			w.Within("n1", "", "pods", verdicttest.Who("a"))
@@ -130,28 +135,28 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 		{"pools of two nodes that have it outside of their ranges", func(w *world) {
 			for _, node := range []string{"n1", "n2"} {
 				w.Within(node, "", "pods", verdicttest.Who("web"+node))
-				w.Books(w.Pool(verdict.HostLocal, node, "lab", "10.9.0.1-10.9.0.9"), "web"+node)
+				w.Books(w.Pool(hostlocal.Name, node, "lab", "10.9.0.1-10.9.0.9"), "web"+node)
 			}
 		}, overlap, []string{lost, static}},
 		{"bridges of two nodes with an address of their pools", func(w *world) {
 			w.declare("pods 10.0.0.0/8")
 			for _, node := range []string{"n1", "n2"} {
 				w.Device(node, "cni0", "bridge")
-				w.Pool(verdict.HostLocal, node, "pods").Device = "cni0"
+				w.Pool(hostlocal.Name, node, "pods").Device = "cni0"
 			}
 		}, overlap, []string{split}},
 		{"devices of two nodes that are no bridges, with an address of their pools", func(w *world) {
 			w.declare("pods 10.0.0.0/8")
 			for _, node := range []string{"n1", "n2"} {
 				w.Device(node, "cni0", "dummy")
-				w.Pool(verdict.HostLocal, node, "pods").Device = "cni0"
+				w.Pool(hostlocal.Name, node, "pods").Device = "cni0"
 			}
 		}, static, []string{split}},
 		{"bridges of two nodes with an address outside of their pools", func(w *world) {
 			w.declare("pods 10.0.0.0/8")
 			for _, node := range []string{"n1", "n2"} {
 				w.Device(node, "cni0", "bridge")
-				w.Pool(verdict.HostLocal, node, "pods", "10.9.0.1-10.9.0.9").Device = "cni0"
+				w.Pool(hostlocal.Name, node, "pods", "10.9.0.1-10.9.0.9").Device = "cni0"
 			}
 		}, unknown, []string{split}},
 
@@ -191,7 +196,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net1", verdicttest.Who("b"))
 			w.Within("n1", "", "net2", verdicttest.Who("c"))
-			w.Pool(verdict.HostLocal, "n1", "").Networks = []string{"net0", "net1"}
+			w.Pool(hostlocal.Name, "n1", "").Networks = []string{"net0", "net1"}
 		}, networks, []string{static}},
 		{"a network, and a bridge of the node with a prefix that has it", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
@@ -214,54 +219,54 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 		{"it was allocated for another node, and the rival came first", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Calico(p, "db", "n2")
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n9"})
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		}, elsewhere, []string{overlap, static}},
 		{"nodename is wrong, and the pod's own record vanished", func(w *world) {
 			w.Node("n1").CalicoNodename = "n9"
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Calico(p, "db", "n2")
-			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n1"})
+			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
 		}, lost, []string{elsewhere, overlap, static}},
 		{"two sandboxes of one pod, one of them allocated elsewhere", func(w *world) {
 			a := w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			second := verdicttest.Who("a")
 			second.ContainerID = "container-b"
 			w.Within("n1", "", "kindnet", second)
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: w.Pool(verdict.Calico, "", ""), Namespace: "default", Pod: "x", Node: "n9"})
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: w.Pool(calico.Name, "", ""), Allocation: ipam.Allocation{Namespace: "default", Pod: "x", Node: "n9"}})
 		}, unknown, nil},
 		{"two owners that match one record equally well", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Pod("a"))
 			w.Within("n1", "", "kindnet", verdicttest.Pod("b"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "x")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "x")
 		}, lost, []string{networks, static}},
 		{"two owners that match two records equally well", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Pod("a"))
 			w.Within("n1", "", "kindnet", verdicttest.Pod("b"))
-			p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+			p := w.Pool(hostlocal.Name, "n1", "kindnet")
 			w.Books(p, "x")
 			w.Books(p, "y")
 		}, unknown, []string{networks, lost, static}},
 		{"one with a record, and one that cannot be identified", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			w.Within("n1", "", "kindnet", verdicttest.Pod("b"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "a")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "a")
 		}, lost, []string{networks, static}},
 		{"a possible pool without records, and one of another IPAM with records for both", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Books(p, "a")
 			w.Books(p, "b")
-			w.Pool(verdict.HostLocal, "n1", "")
+			w.Pool(hostlocal.Name, "n1", "")
 		}, unknown, []string{elsewhere, networks, lost, static}},
 		{"a possible pool without records, and one of another realm with records for both", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
-			p, q := w.Pool(verdict.Whereabouts, "", "net0"), w.Pool(verdict.Whereabouts, "", "net0")
+			p, q := w.Pool(whereabouts.Name, "", "net0"), w.Pool(whereabouts.Name, "", "net0")
 			p.Realm, q.Realm, q.Name = "red", "blue", "q"
 			w.Books(p, "a")
 			w.Books(p, "b")
@@ -269,20 +274,20 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 		{"a pool without records whose range does not have it", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
-			w.Pool(verdict.HostLocal, "n1", "net0", "10.9.0.1-10.9.0.9")
+			w.Pool(hostlocal.Name, "n1", "net0", "10.9.0.1-10.9.0.9")
 		}, unknown, []string{networks, static}},
 		{"IPAM has it for one, and another record without a holder", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Within("n1", "", "", blue("blue"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "").ContainerID = ""
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "").ContainerID = ""
 		}, unknown, []string{lost, static}},
 		{"IPAM has it for one, and of the other one, a pod, no CNI result is known", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			mad := verdicttest.Who("mad")
 			mad.Source = "cri"
 			w.Within("n1", "", "", mad)
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		}, unknown, []string{lost, static}},
 		{"a container known from a CNI result", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
@@ -352,18 +357,18 @@ func TestOperandsOfCauses(t *testing.T) {
 		{"a tunnel, and a pod with the address from a pool", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.Device("n1", "vxlan0", "vxlan")
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
-			w.Pool(verdict.HostLocal, "n9", "kindnet")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
+			w.Pool(hostlocal.Name, "n9", "kindnet")
 		}, []string{"web"}, []string{"host-local kindnet n1"}, nil},
-		{"a tunnel, and a pod for which Calico has it", func(w *world) {
+		{"a tunnel, and a pod for which calico.Name has it", func(w *world) {
 			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Device("n1", "vxlan.calico", "vxlan")
-			w.Calico(w.Pool(verdict.Calico, "", ""), "web", "n1")
+			w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
 		}, []string{"n1"}, []string{"calico "}, nil},
-		{"a tunnel that Calico has it for, and a pod", func(w *world) {
+		{"a tunnel that calico.Name has it for, and a pod", func(w *world) {
 			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Device("n1", "vxlan.calico", "vxlan")
-			al := w.Calico(w.Pool(verdict.Calico, "", ""), "", "n1")
+			al := w.Calico(w.Pool(calico.Name, "", ""), "", "n1")
 			al.Purpose, al.ContainerID, al.Namespace = "VXLAN tunnel", "", ""
 		}, []string{"web"}, []string{"calico "}, nil},
 		{"bridges of two nodes", func(w *world) {
@@ -376,36 +381,36 @@ func TestOperandsOfCauses(t *testing.T) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
 			w.Within("n1", "", "pods", verdicttest.Who("a"))
 			w.Within("n2", "", "pods", verdicttest.Who("b"))
-			w.Books(w.Pool(verdict.HostLocal, "n2", "pods"), "b")
+			w.Books(w.Pool(hostlocal.Name, "n2", "pods"), "b")
 		}, nil, []string{"host-local pods n2"}, []string{"a n1  ", "b n2   10.244.0.1-10.244.255.254 host-local pods n2"}},
 		{"pools of two nodes", func(w *world) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", verdicttest.Who("web"+n))
-				w.Books(w.Pool(verdict.HostLocal, n, "pods"), "web"+n)
+				w.Books(w.Pool(hostlocal.Name, n, "pods"), "web"+n)
 			}
 		}, nil, []string{"host-local pods n1", "host-local pods n2"}, []string{"webn1 n1   10.244.0.1-10.244.255.254 host-local pods n1", "webn2 n2   10.244.0.1-10.244.255.254 host-local pods n2"}},
 		{"two networks with pools", func(w *world) {
 			w.Within("n1", "cni0", "net0", verdicttest.Who("a"))
 			w.Within("n1", "cni1", "net1", verdicttest.Who("b"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "net0", "10.244.1.1-10.244.1.9"), "a")
-			w.Books(w.Pool(verdict.HostLocal, "n1", "net1", "10.244.1.2-10.244.1.8"), "b")
+			w.Books(w.Pool(hostlocal.Name, "n1", "net0", "10.244.1.1-10.244.1.9"), "a")
+			w.Books(w.Pool(hostlocal.Name, "n1", "net1", "10.244.1.2-10.244.1.8"), "b")
 		}, nil, []string{"host-local net0 n1", "host-local net1 n1"}, []string{"a n1 net0 cni0 10.244.1.1-10.244.1.9 host-local net0 n1", "b n1 net1 cni1 10.244.1.2-10.244.1.8 host-local net1 n1"}},
 		{"a network with a pool, and a bridge", func(w *world) {
 			w.Bridge("n1", "br0", "10.244.0.1/16")
 			w.Within("n1", "br0", "", verdict.Workload{Kind: verdict.Container, ContainerID: "c", Source: "cgroup"})
 			w.Within("n1", "cni1", "net1", verdicttest.Who("b"))
-			w.Pool(verdict.HostLocal, "n1", "net1", "10.244.1.2-10.244.1.8")
+			w.Pool(hostlocal.Name, "n1", "net1", "10.244.1.2-10.244.1.8")
 		}, nil, []string{"host-local net1 n1"}, []string{"c n1  br0 10.244.0.0/16", "b n1 net1 cni1 10.244.1.2-10.244.1.8 host-local net1 n1"}},
 		{"a record that is lost", func(w *world) {
 			verdicttest.Twins(w.World)
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
-			w.Pool(verdict.HostLocal, "n1", "other", "10.9.0.1-10.9.0.9")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
+			w.Pool(hostlocal.Name, "n1", "other", "10.9.0.1-10.9.0.9")
 		}, nil, []string{"host-local kindnet n1"}, nil},
 		{"in a pod, and in a range of IPAM", func(w *world) {
 			w.Within("n1", "", "", verdicttest.Who("mad"))
 			w.Within("n1", "", "", blue("blue"))
-			w.Pool(verdict.HostLocal, "n1", "lab")
-			w.Pool(verdict.HostLocal, "n1", "far", "10.9.0.1-10.9.0.9")
+			w.Pool(hostlocal.Name, "n1", "lab")
+			w.Pool(hostlocal.Name, "n1", "far", "10.9.0.1-10.9.0.9")
 		}, []string{"mad"}, []string{"host-local lab n1"}, nil},
 	} {
 		w := newWorld("10.244.1.5")

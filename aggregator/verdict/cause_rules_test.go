@@ -8,6 +8,11 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // wantCause judges the only conflict of the address, and checks its cause and the causes that are
@@ -81,11 +86,11 @@ func TestCausesOfPods(t *testing.T) {
 			second := verdicttest.Who("a")
 			second.ContainerID = "container-b"
 			w.Within("n1", "", "kindnet", second)
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "b")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "b")
 		}, unknown, nil},
 		{"the record of one is gone, of a pool that is known by its record alone", func(w *world) {
 			verdicttest.Twins(w.World)
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 			w.Pools = nil
 		}, lost, []string{networks, static}},
 		{"the Kubernetes API has it for one of them", func(w *world) {
@@ -93,30 +98,30 @@ func TestCausesOfPods(t *testing.T) {
 			cri := verdicttest.Who("web")
 			cri.Source = "cri"
 			w.Within("n1", "", "", cri)
-			p := &verdict.Pool{IPAM: verdict.KubernetesAPI, Name: "pods", State: verdict.PoolKnown}
+			p := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, Name: "pods", State: ipam.Known}}
 			w.Pools = append(w.Pools, p)
 			w.Books(p, "web")
 		}, unknown, []string{static}},
 		{"a pool of another node has a record", func(w *world) {
 			verdicttest.Twins(w.World)
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new").Pool.Node = w.Node("n9")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new").Pool.Node = w.Node("n9")
 		}, unknown, []string{networks, static}},
 		{"three pods, two of them with the address from one pool", func(w *world) {
 			verdicttest.Twins(w.World)
 			w.Within("n1", "", "other", verdicttest.Who("third"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		}, networks, []string{static}},
 		{"the pool has it for both", func(w *world) {
 			verdicttest.Twins(w.World)
-			p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+			p := w.Pool(hostlocal.Name, "n1", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 		}, unknown, []string{networks, lost, static}},
 		{"two pods of two networks, and unreadable records of one", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			w.Within("n1", "", "lan", verdicttest.Who("b"))
-			p := w.Pool(verdict.HostLocal, "n1", "")
-			p.Networks, p.State = []string{"kindnet", "lan"}, verdict.PoolUnreadable
+			p := w.Pool(hostlocal.Name, "n1", "")
+			p.Networks, p.State = []string{"kindnet", "lan"}, ipam.Unreadable
 		}, unknown, []string{networks, lost, static}},
 		{"two pods on two nodes, and no records", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
@@ -125,7 +130,7 @@ func TestCausesOfPods(t *testing.T) {
 		{"two pods on two nodes, and records of a pool of the cluster that is read", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))
 			w.Within("n2", "", "kindnet", verdicttest.Who("b"))
-			w.Pool(verdict.Whereabouts, "", "kindnet").State = verdict.PoolReading
+			w.Pool(whereabouts.Name, "", "kindnet").State = ipam.Reading
 		}, unknown, []string{overlap, lost, static}},
 		{"it was allocated for another node, which is not known any longer", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
@@ -135,37 +140,37 @@ func TestCausesOfPods(t *testing.T) {
 		{"it was allocated for another pod of this node before the rival came", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Calico(p, "db", "n2")
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "x", Node: "n1"})
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "x", Node: "n1"}})
 		}, elsewhere, []string{overlap, static}},
 		{"it was allocated for another pod of this node after the rival came", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Calico(p, "db", "n2")
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "x", Node: "n1"})
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "x", Node: "n1"}})
 		}, lost, []string{elsewhere, overlap, static}},
 		{"it was allocated for another node, and its own record vanished, too", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Calico(p, "db", "n2")
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n9"})
-			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n1"})
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
+			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
 		}, lost, []string{elsewhere, overlap, static}},
 		{"it was allocated for another node, and no rival was given it", func(w *world) {
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "", blue("db"))
 			w.declare("pods 10.0.0.0/8")
-			p := w.Pool(verdict.Calico, "", "")
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n9"})
+			p := w.Pool(calico.Name, "", "")
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		}, unknown, []string{elsewhere, overlap, lost, static}},
 		{"nodename is wrong, and IPAM has it for that pod", func(w *world) {
 			w.Node("n1").CalicoNodename = "n9"
 			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
-			w.Calico(w.Pool(verdict.Calico, "", ""), "web", "n1")
+			w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
 		}, lost, []string{elsewhere, overlap, static}},
 		{"nodename is right, and no IPPool is known", func(w *world) {
 			w.Node("n1").CalicoNodename = "n1"
@@ -235,19 +240,19 @@ func TestCausesOfPods(t *testing.T) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", verdicttest.Who("web"+n))
 			}
-			w.Books(w.Pool(verdict.HostLocal, "n1", "pods"), "webn1")
+			w.Books(w.Pool(hostlocal.Name, "n1", "pods"), "webn1")
 		}, unknown, []string{overlap, lost, static}},
 		{"pools of both nodes, and it is from the second one", func(w *world) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", verdicttest.Who("web"+n))
 			}
-			w.Books(w.Pool(verdict.HostLocal, "n2", "pods"), "webn2")
+			w.Books(w.Pool(hostlocal.Name, "n2", "pods"), "webn2")
 		}, unknown, []string{overlap, lost, static}},
 		{"one has it from a cluster-wide pool", func(w *world) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", verdicttest.Who("web"+n))
 			}
-			w.Books(w.Pool(verdict.Whereabouts, "", "lan"), "webn2")
+			w.Books(w.Pool(whereabouts.Name, "", "lan"), "webn2")
 		}, unknown, []string{elsewhere, overlap, lost, static}},
 		{"bridges of both nodes with prefixes of single addresses", func(w *world) {
 			for _, n := range []string{"n1", "n2"} {
@@ -315,7 +320,7 @@ func TestCausesOfPods(t *testing.T) {
 		{"two networks with one pool", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net1", verdicttest.Who("b"))
-			w.Pool(verdict.HostLocal, "n1", "").Networks = []string{"net0", "net1"}
+			w.Pool(hostlocal.Name, "n1", "").Networks = []string{"net0", "net1"}
 		}, lost, []string{networks, static}},
 	} {
 		w := newWorld("10.244.1.5")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 // The cause is determined again whenever new facts become known.
@@ -18,7 +19,7 @@ func TestTheCauseFollowsTheKnownFacts(t *testing.T) {
 	if c.Cause != unknown {
 		t.Errorf("got cause %s without records, want none", c.Cause)
 	}
-	p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+	p := w.Pool(hostlocal.Name, "n1", "kindnet")
 	w.Books(p, "new")
 	w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running", Node: "n1", IPs: []netip.Addr{w.Addr}})
 	w.after(time.Second).Read(a, b)
@@ -57,7 +58,7 @@ func TestTheOperandsOfACauseHaveAFixedOrder(t *testing.T) {
 		w := newWorld("10.244.1.5")
 		for _, n := range []string{"n1", "n2"} {
 			w.Within(n, "", "pods", verdicttest.Who("web"+n))
-			w.Books(w.Pool(verdict.HostLocal, n, "pods"), "web"+n)
+			w.Books(w.Pool(hostlocal.Name, n, "pods"), "web"+n)
 		}
 		if turned {
 			slices.Reverse(w.Pools)

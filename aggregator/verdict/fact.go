@@ -3,6 +3,8 @@ package verdict
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // FactKind is the kind of a Fact. It determines which operands are set.
@@ -214,7 +216,7 @@ type Fact struct {
 	Text  string
 	At    Stamp
 	Count uint32
-	State PoolState
+	State ipam.State
 }
 
 // PoolName is a pool as it is displayed: its key with the name of its node, which is empty for a
@@ -226,7 +228,7 @@ type Holder struct{ Purpose, Namespace, Pod, ContainerID, Node string }
 
 // Ranges are ranges that addresses are allocated from: those of a pool, or the prefix of a bridge.
 type Ranges struct {
-	List []Range
+	List []ipam.Range
 	// Bridge is set for the prefix of a bridge.
 	Bridge bool
 }
@@ -239,7 +241,7 @@ func rangeOf(prefix netip.Prefix) Ranges {
 	if !prefix.IsValid() {
 		return Ranges{}
 	}
-	return Ranges{[]Range{RangeOf(prefix)}, true}
+	return Ranges{[]ipam.Range{ipam.RangeOf(prefix)}, true}
 }
 
 func (r Ranges) equal(other Ranges) bool {
@@ -277,7 +279,9 @@ func (p *Pool) Label() PoolName {
 }
 
 // records returns the allocation as the only record of a fact.
-func (al *Allocation) records() []Record { return []Record{{Holder: al.holder(), At: al.AllocatedAt}} }
+func (al *Allocation) records() []Record {
+	return []Record{{Holder: al.holder(), At: al.AllocatedAt}}
+}
 
 // holder returns the holder of the address according to the allocation.
 func (al *Allocation) holder() Holder {

@@ -3,6 +3,8 @@ package verdict
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // The kinds of findings.
@@ -102,7 +104,7 @@ type Held struct {
 // Overlap is a pair of sides that allocate the same addresses.
 type Overlap struct {
 	// Range is the first range that both sides allocate from.
-	Range Range
+	Range ipam.Range
 	Sides [2]Side
 	// Nodes are all nodes whose ranges overlap with those of another one.
 	Nodes []string
@@ -129,12 +131,12 @@ type Side struct {
 	Node  string
 	Agent *Node
 	// Range is the range that is compared.
-	Range   Range
+	Range   ipam.Range
 	Network string
 	// Config is where the range is configured. Device is the bridge or other device that it serves.
 	Config, Device string
 	// Ranges or Prefixes are all ranges of the side.
-	Ranges   []Range
+	Ranges   []ipam.Range
 	Prefixes []netip.Prefix
 	// Source is the source of the range; IPAM is set for SidePool.
 	Source SideSource

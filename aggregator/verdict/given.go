@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // How an owner got its address, according to CNI results, container runtimes and IPAMs.
@@ -183,7 +185,7 @@ func (q *inquiry) sourceFacts(o *Owner) []Fact {
 // record returns the fact with a pool's records of the address.
 func (q *inquiry) record(p *Pool) Fact {
 	f := Fact{Kind: FactRecord, Pool: p.Label(), State: p.State}
-	if p.State == PoolUnreadable {
+	if p.State == ipam.Unreadable {
 		f.Text = p.Problem
 	}
 	for _, al := range q.allocationsOf(p) {

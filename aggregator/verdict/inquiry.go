@@ -1,6 +1,10 @@
 package verdict
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam/podips"
+)
 
 // A reason is the outcome of testing one cause. It is empty if the cause cannot apply.
 type reason struct {
@@ -36,7 +40,7 @@ func (q *inquiry) gather() {
 	all := slices.SortedFunc(slices.Values(q.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
 	for _, al := range all {
 		q.c.Allocations = append(q.c.Allocations, al.Allocation)
-		if al.Pool.IPAM == KubernetesAPI {
+		if al.Pool.IPAM == podips.Name {
 			continue
 		}
 		q.allocations = append(q.allocations, al.Allocation)
@@ -45,7 +49,7 @@ func (q *inquiry) gather() {
 		}
 	}
 	for _, p := range q.in.Pools {
-		if p.IPAM != KubernetesAPI {
+		if p.IPAM != podips.Name {
 			q.pools = append(q.pools, p)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 func TestRanges(t *testing.T) {
@@ -20,7 +20,7 @@ func TestRanges(t *testing.T) {
 		{"::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::/0", 1<<64 - 1},
 		{"fd00::1", "fd00::10", "fd00::1-fd00::10", 16},
 	} {
-		r := verdict.Range{First: netip.MustParseAddr(test.first), Last: netip.MustParseAddr(test.last)}
+		r := ipam.Range{First: netip.MustParseAddr(test.first), Last: netip.MustParseAddr(test.last)}
 		if r.String() != test.text || r.Size() != test.size {
 			t.Errorf("got %s with %d addresses, want %s with %d", r, r.Size(), test.text, test.size)
 		}
@@ -41,11 +41,11 @@ func TestOffsetsOfAddresses(t *testing.T) {
 		{"fd00::ffff", "fd00:0:0:2::", "36893488147419037697", true},
 		{"::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "340282366920938463463374607431768211455", true},
 	} {
-		if got, ok := verdict.OffsetOf(netip.MustParseAddr(test.base), netip.MustParseAddr(test.addr)); got != test.want || ok != test.ok {
+		if got, ok := ipam.OffsetOf(netip.MustParseAddr(test.base), netip.MustParseAddr(test.addr)); got != test.want || ok != test.ok {
 			t.Errorf("%s from %s: got %q, %t, want %q, %t", test.addr, test.base, got, ok, test.want, test.ok)
 		}
 	}
-	if got, ok := verdict.OffsetOf(netip.Addr{}, netip.Addr{}); ok {
+	if got, ok := ipam.OffsetOf(netip.Addr{}, netip.Addr{}); ok {
 		t.Errorf("got offset %q of no address", got)
 	}
 }

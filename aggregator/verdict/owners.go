@@ -2,6 +2,8 @@ package verdict
 
 import (
 	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // owners attributes every claim to an owner, and determines the state of each owner and whether it
@@ -302,7 +304,7 @@ func (j *attribution) exclusion(e *evidence) *Exclusion {
 }
 
 // DeclaresShared reports whether all addresses of a range are declared as shared on purpose.
-func (p *Policy) DeclaresShared(r Range) bool {
+func (p *Policy) DeclaresShared(r ipam.Range) bool {
 	return slices.ContainsFunc(p.Shared, func(s Shared) bool { return s.Prefix.Contains(r.First) && s.Prefix.Contains(r.Last) })
 }
 

@@ -384,8 +384,8 @@ func TestOwners(t *testing.T) {
 			w.Wire(port, stranger).Kind = verdict.Answered
 		}, []string{"a n1/vethn12 live NODE=n1 1"}},
 		{"Calico answers", func(w *world) {
-			w.Wire(w.Uplink("n1"), calico).Kind = verdict.Answered
-		}, []string{calico + " n1/eth0 live reachable-via 1"}},
+			w.Wire(w.Uplink("n1"), calicoMAC).Kind = verdict.Answered
+		}, []string{calicoMAC + " n1/eth0 live reachable-via 1"}},
 		{"a stranger answers for this address", func(w *world) {
 			w.Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
 		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1"}},

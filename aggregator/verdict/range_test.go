@@ -6,16 +6,17 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // span parses a range such as "10.0.0.1-10.0.0.9".
-func span(text string) verdict.Range {
+func span(text string) ipam.Range {
 	for i, c := range text {
 		if c == '-' {
-			return verdict.Range{First: netip.MustParseAddr(text[:i]), Last: netip.MustParseAddr(text[i+1:])}
+			return ipam.Range{First: netip.MustParseAddr(text[:i]), Last: netip.MustParseAddr(text[i+1:])}
 		}
 	}
-	return verdict.RangeOf(netip.MustParsePrefix(text))
+	return ipam.RangeOf(netip.MustParsePrefix(text))
 }
 
 func TestRangeContains(t *testing.T) {
@@ -87,15 +88,17 @@ func TestSizesOfRanges(t *testing.T) {
 
 func TestSizesOfPools(t *testing.T) {
 	p := verdict.Pool{
-		Ranges: []verdict.Range{span("10.0.0.1-10.0.0.4"), span("10.0.1.1-10.0.1.2"), span("fd00::1-fd00::8")},
-		Gateways: []netip.Addr{
-			netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.9.9"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"),
+		Pool: ipam.Pool{
+			Ranges: []ipam.Range{span("10.0.0.1-10.0.0.4"), span("10.0.1.1-10.0.1.2"), span("fd00::1-fd00::8")},
+			Gateways: []netip.Addr{
+				netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.9.9"), netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"),
+			},
 		},
 	}
 	if all, four, six := p.Size(), p.SizeOf(true), p.SizeOf(false); all != 11 || four != 5 || six != 6 {
 		t.Errorf("got %d, %d of IPv4 and %d of IPv6, want 11, 5 and 6 without the gateways", all, four, six)
 	}
-	twice := verdict.Pool{Ranges: []verdict.Range{span("10.0.0.1-10.0.0.4"), span("10.0.0.1-10.0.0.2")}, Gateways: p.Gateways[:1]}
+	twice := verdict.Pool{Pool: ipam.Pool{Ranges: []ipam.Range{span("10.0.0.1-10.0.0.4"), span("10.0.0.1-10.0.0.2")}, Gateways: p.Gateways[:1]}}
 	if got := twice.Size(); got != 5 {
 		t.Errorf("got %d, want 5: a gateway counts once, even if two ranges have it", got)
 	}
@@ -103,11 +106,11 @@ func TestSizesOfPools(t *testing.T) {
 	if got := p.Size(); got != 0 {
 		t.Errorf("got %d of a pool that grows, want 0", got)
 	}
-	huge := verdict.Pool{Ranges: []verdict.Range{span("fd00::/64"), span("10.0.0.0/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}
+	huge := verdict.Pool{Pool: ipam.Pool{Ranges: []ipam.Range{span("fd00::/64"), span("10.0.0.0/24")}, Gateways: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}
 	if got := huge.Size(); got != math.MaxUint64 {
 		t.Errorf("got %d, want the largest number: two ranges together have more addresses", got)
 	}
-	full := verdict.Pool{Ranges: []verdict.Range{span("fd00::/64")}, Gateways: []netip.Addr{netip.MustParseAddr("fd00::1")}}
+	full := verdict.Pool{Pool: ipam.Pool{Ranges: []ipam.Range{span("fd00::/64")}, Gateways: []netip.Addr{netip.MustParseAddr("fd00::1")}}}
 	if got := full.Size(); got != math.MaxUint64 {
 		t.Errorf("got %d, want the largest number: it stands for more than that", got)
 	}
@@ -115,8 +118,10 @@ func TestSizesOfPools(t *testing.T) {
 
 func TestAPoolContainsWhatItGives(t *testing.T) {
 	p := verdict.Pool{
-		Ranges:   []verdict.Range{span("10.0.0.1-10.0.0.4"), span("10.0.1.1-10.0.1.2")},
-		Gateways: []netip.Addr{netip.MustParseAddr("10.0.1.1")},
+		Pool: ipam.Pool{
+			Ranges:   []ipam.Range{span("10.0.0.1-10.0.0.4"), span("10.0.1.1-10.0.1.2")},
+			Gateways: []netip.Addr{netip.MustParseAddr("10.0.1.1")},
+		},
 	}
 	for addr, want := range map[string]bool{"10.0.0.1": true, "10.0.0.5": false, "10.0.1.1": false, "10.0.1.2": true} {
 		if got := p.Contains(netip.MustParseAddr(addr)); got != want {
@@ -131,11 +136,11 @@ func TestAPoolServesNetworks(t *testing.T) {
 		network         string
 		serves, unknown bool
 	}{
-		{verdict.Pool{Served: verdict.Served{Network: "a"}}, "a", true, false},
-		{verdict.Pool{Served: verdict.Served{Network: "a"}}, "b", false, false},
-		{verdict.Pool{Served: verdict.Served{Networks: []string{"a", "b"}}}, "b", true, false},
-		{verdict.Pool{Served: verdict.Served{Networks: []string{"a", "b"}}}, "c", false, false},
-		{verdict.Pool{Served: verdict.Served{Network: "a", Networks: []string{"b"}}}, "a", true, false},
+		{verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Network: "a"}}}, "a", true, false},
+		{verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Network: "a"}}}, "b", false, false},
+		{verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Networks: []string{"a", "b"}}}}, "b", true, false},
+		{verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Networks: []string{"a", "b"}}}}, "c", false, false},
+		{verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Network: "a", Networks: []string{"b"}}}}, "a", true, false},
 		{verdict.Pool{}, "a", false, true},
 		{verdict.Pool{}, "", false, true},
 	} {
@@ -163,17 +168,17 @@ func TestPoolsCompete(t *testing.T) {
 		"neither is routed, on two bridges": {change: func(a, b *verdict.Pool) {
 			a.Routed, b.Routed, a.Device, b.Device = false, false, "br0", "br1"
 		}},
-		"no address in common": {change: func(_, b *verdict.Pool) { b.Ranges = []verdict.Range{span("10.0.9.0/24")} }},
+		"no address in common": {change: func(_, b *verdict.Pool) { b.Ranges = []ipam.Range{span("10.0.9.0/24")} }},
 	} {
-		a := verdict.Pool{Served: verdict.Served{Network: "a"}, Config: "a.conf", Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{span("10.0.7.0/24"), span("10.0.0.0/24")}}
-		b := verdict.Pool{Served: verdict.Served{Network: "b"}, Config: "b.conf", Wiring: verdict.Wiring{Routed: true}, Ranges: []verdict.Range{span("10.0.8.0/24"), span("10.0.0.128/25")}}
+		a := verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Network: "a"}, Config: "a.conf", Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{span("10.0.7.0/24"), span("10.0.0.0/24")}}}
+		b := verdict.Pool{Pool: ipam.Pool{Served: ipam.Served{Network: "b"}, Config: "b.conf", Wiring: ipam.Wiring{Routed: true}, Ranges: []ipam.Range{span("10.0.8.0/24"), span("10.0.0.128/25")}}}
 		if test.change != nil {
 			test.change(&a, &b)
 		}
-		if got := a.Competes(&b); got != test.want || b.Competes(&a) != got {
+		if got := a.Competes(&b.Pool); got != test.want || b.Competes(&a.Pool) != got {
 			t.Errorf("%s: got %t, want %t both ways", why, got, test.want)
 		}
-		if x, y := a.Overlap(&b); test.want && (x != a.Ranges[1] || y != b.Ranges[1]) {
+		if x, y := a.Overlap(&b.Pool); test.want && (x != a.Ranges[1] || y != b.Ranges[1]) {
 			t.Errorf("%s: got %s and %s, want the ranges that overlap", why, x, y)
 		}
 	}

@@ -3,6 +3,8 @@ package verdict
 import (
 	"slices"
 	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // minClockDifference is the smallest difference between times of two nodes that decides which is
@@ -20,7 +22,7 @@ func (q *inquiry) title(o *Owner) Title {
 		}
 	}
 	for _, p := range q.pools {
-		if (p.State == PoolKnown || p.State == PoolMissing) && len(q.allocationsOf(p)) == 0 && q.gave(p, o) {
+		if (p.State == ipam.Known || p.State == ipam.Missing) && len(q.allocationsOf(p)) == 0 && q.gave(p, o) {
 			t.Missing = append(t.Missing, p)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 func TestWhichOwnersAreOneWorkload(t *testing.T) {
@@ -98,7 +99,7 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		w.Within("n1", "cni0", "", verdicttest.Who("web"))
 		w.after(time.Minute)
 		gateway = w.Device("n1", "cni0", "bridge")
-		p = w.Pool(verdict.HostLocal, "n1", "pods", "10.244.0.2-10.244.255.254")
+		p = w.Pool(hostlocal.Name, "n1", "pods", "10.244.0.2-10.244.255.254")
 		p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
 		return gateway, p
 	}
@@ -178,18 +179,18 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		{"an allocation that may be for either", func(w *world) {
 			w.Within("n1", "", "", blue("a"))
 			w.after(time.Minute).Within("n1", "", "", blue("b"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "pods"), "x")
+			w.Books(w.Pool(hostlocal.Name, "n1", "pods"), "x")
 		}, "a", verdict.RightOlderAssignment},
 		{"an allocation that may be for one of them", func(w *world) {
 			w.Within("n1", "", "", blue("a"))
 			w.after(time.Minute).Within("n1", "", "", verdicttest.Who("b"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "pods"), "x")
+			w.Books(w.Pool(hostlocal.Name, "n1", "pods"), "x")
 		}, "", verdict.RightUndecided},
 		{"an allocation that may be for a device outside", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
 			w.Wire(port, stranger)
-			al := w.Books(w.Pool(verdict.HostLocal, "n1", "lan"), "x")
+			al := w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "x")
 			al.Pod, al.Namespace = "x", "default"
 		}, "a", verdict.RightIntent},
 		{"two sandboxes of one pod", func(w *world) {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // blue returns a network namespace that was created by hand.
@@ -23,16 +25,16 @@ func TestRightfulOwner(t *testing.T) {
 	}{
 		{"IPAM has it for the newer one", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		}, "new", verdict.RightAllocation},
 		{"IPAM has it for the earlier owner", func(w *verdicttest.World) {
 			w.Within("n1", "", "", blue("blue"))
 			w.After(time.Minute).Within("n1", "", "kindnet", verdicttest.Who("web"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		}, "web", verdict.RightAllocation},
 		{"IPAM has it for both: the older one of them", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
-			p := w.Pool(verdict.Whereabouts, "", "kindnet")
+			p := w.Pool(whereabouts.Name, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 		}, "old", verdict.RightOlderAssignment},
@@ -40,7 +42,7 @@ func TestRightfulOwner(t *testing.T) {
 			w.Within("n1", "", "", blue("blue"))
 			w.After(time.Minute).Within("n1", "", "", verdicttest.Who("old"))
 			w.After(time.Minute).Within("n1", "", "", verdicttest.Who("new"))
-			p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+			p := w.Pool(hostlocal.Name, "n1", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 		}, "old", verdict.RightOlderAssignment},
@@ -48,14 +50,14 @@ func TestRightfulOwner(t *testing.T) {
 			w.Addr = netip.MustParseAddr("10.244.0.1")
 			w.Within("n1", "cni0", "", verdicttest.Who("web"))
 			w.After(time.Minute).Device("n1", "cni0", "bridge")
-			p := w.Pool(verdict.HostLocal, "n1", "pods", "10.244.0.2-10.244.255.254")
+			p := w.Pool(hostlocal.Name, "n1", "pods", "10.244.0.2-10.244.255.254")
 			p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
 		}, "n1", verdict.RightAllocation},
 		{"the gateway of a pool on another device", func(w *verdicttest.World) {
 			w.Addr = netip.MustParseAddr("10.244.0.1")
 			w.Within("n1", "cni0", "", verdicttest.Who("web"))
 			w.After(time.Minute).Device("n1", "br0", "bridge")
-			p := w.Pool(verdict.HostLocal, "n1", "pods", "10.244.0.2-10.244.255.254")
+			p := w.Pool(hostlocal.Name, "n1", "pods", "10.244.0.2-10.244.255.254")
 			p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
 		}, "web", verdict.RightOlderAssignment},
 		{"no records: the older one", func(w *verdicttest.World) { verdicttest.Twins(w) }, "old", verdict.RightOlderAssignment},
@@ -79,7 +81,7 @@ func TestRightfulOwner(t *testing.T) {
 		{"IPAM has it for a holder that may be one of them", func(w *verdicttest.World) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))
 			w.After(time.Minute).Within("n1", "", "", blue("cni-0123"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "young")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "young")
 		}, "", verdict.RightUndecided},
 		{"frames alone, from behind a port, after the assignment", func(w *verdicttest.World) {
 			w.Within("n1", "cni0", "", blue("blue"))
@@ -102,7 +104,7 @@ func TestRightfulOwner(t *testing.T) {
 			verdicttest.Twins(w)
 			w.Says("uid-old", verdict.PodObject{Absent: true})
 			w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running"})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "old")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "old")
 		}, "new", verdict.RightIntent},
 		{"two sandboxes of one pod", func(w *verdicttest.World) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("web"))

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	calico = "\xee\xee\xee\xee\xee\xee"
-	group  = "\x01\x00\x5e\x00\x00\x01"
+	calicoMAC = "\xee\xee\xee\xee\xee\xee"
+	group     = "\x01\x00\x5e\x00\x00\x01"
 )
 
 // spoofWorld is a world with a pod that has 10.0.0.5 on a bridge, and a second pod through whose
@@ -55,9 +55,9 @@ func TestAClaimByThePortOfAnotherIsASpoof(t *testing.T) {
 		"in a frame from another MAC":           {mac: "dddddd", change: func(s *spoofWorld) { s.claim.Source = "bbbbbb" }, spoof: true},
 		"announced in a frame from another MAC": {mac: "dddddd", change: func(s *spoofWorld) { s.claim.Kind, s.claim.Source = verdict.Announced, "bbbbbb" }, spoof: true},
 		"with a MAC that no host can have":      {mac: group, change: func(s *spoofWorld) { s.claim.Kind = verdict.Announced }, spoof: true},
-		"with the MAC that Calico answers with": {mac: calico, spoof: true},
-		"with that of the node's own end": {mac: calico, change: func(s *spoofWorld) {
-			s.Interface(s.Host("n1"), verdict.Interface{MAC: calico, Attachment: verdict.Own})
+		"with the MAC that Calico answers with": {mac: calicoMAC, spoof: true},
+		"with that of the node's own end": {mac: calicoMAC, change: func(s *spoofWorld) {
+			s.Interface(s.Host("n1"), verdict.Interface{MAC: calicoMAC, Attachment: verdict.Own})
 		}, spoof: true},
 		"it has the address on its loopback": {mac: "bbbbbb", change: func(s *spoofWorld) {
 			s.Assigned(s.Interface(s.other, verdict.Interface{Name: "lo", Attachment: verdict.Local}))

@@ -7,6 +7,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 // audited audits the address after a judgement, as an aggregator does, and remembers past states.
@@ -23,7 +26,7 @@ func (w *world) audited(vanished ...*verdict.Allocation) audit.Result {
 // again.
 func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 	w := newWorld("10.244.1.5")
-	p := w.Pool(verdict.Calico, "", "")
+	p := w.Pool(calico.Name, "", "")
 	a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 	wrong := w.Calico(p, "web", "n9")
 	w.audited()
@@ -48,14 +51,14 @@ func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 
 func TestStoryOfADirectoryThatWasDeleted(t *testing.T) {
 	w := newWorld("10.244.1.5")
-	p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+	p := w.Pool(hostlocal.Name, "n1", "kindnet")
 	record := w.Books(p, "old")
 	a := w.Within("n1", "", "kindnet", verdicttest.Who("old"))
 	w.audited()
 	w.after(time.Minute)
-	w.Allocations, p.State, p.LostAt, p.LostHeard, p.Lost = nil, verdict.PoolMissing, w.Now, w.Now, 1
+	w.Allocations, p.State, p.LostAt, p.LostHeard, p.Lost = nil, ipam.Missing, w.Now, w.Now, 1
 	w.audited(record)
-	p.State = verdict.PoolKnown
+	p.State = ipam.Known
 	w.after(time.Minute)
 	w.Books(p, "new")
 	b := w.Within("n1", "", "kindnet", verdicttest.Who("new"))
@@ -77,7 +80,7 @@ func TestStoryOfADirectoryThatWasDeletedUnseen(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	a := w.Within("n1", "", "kindnet", verdicttest.Who("old"))
 	b := w.after(time.Hour).Within("n1", "", "kindnet", verdicttest.Who("new"))
-	w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+	w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 	for range 3 {
 		w.audited()
 		w.after(time.Second).Read(a, b)
@@ -91,7 +94,7 @@ func TestStoryOfADirectoryThatWasDeletedUnseen(t *testing.T) {
 // lost.
 func TestStoryOfAnAddressSetByHandFirst(t *testing.T) {
 	w := newWorld("10.244.1.5")
-	p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+	p := w.Pool(hostlocal.Name, "n1", "kindnet")
 	host := w.Device("n1", "eth0", "")
 	w.audited()
 	w.after(time.Minute)

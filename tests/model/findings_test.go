@@ -9,6 +9,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -198,10 +199,10 @@ func (r *reference) poolFindings(n *node, p *pool) (list []*pb.Finding) {
 			outlived = outlived || o.Assigned && o.Node == n.rec && o.AssignedAt() <= p.rec.LostAt.Add(lostWithin)
 		}
 	}
-	if risky != nil && (p.rec.State == verdict.PoolMissing || p.rec.LostAt != 0 && outlived) {
+	if risky != nil && (p.rec.State == ipam.Missing || p.rec.LostAt != 0 && outlived) {
 		add(verdict.FindingIPAMStateLost, pb.Finding_CRITICAL, risky)
 	}
-	if p.rec.Problem != "" && p.rec.State != verdict.PoolMissing {
+	if p.rec.Problem != "" && p.rec.State != ipam.Missing {
 		add(verdict.FindingIPAMUnreadable, pb.Finding_WARNING, nil)
 	}
 	if use := r.poolProto(p.rec); use.GetSize() > 0 && float64(use.GetAllocated())/float64(use.GetSize()) >= nearlyFull {
@@ -220,13 +221,13 @@ func (r *reference) compareNetworks(n *node, a, b *pool) []*pb.Finding {
 		}
 		return ""
 	}
-	if !a.rec.Competes(b.rec) || vrf(a.rec.Device) != vrf(b.rec.Device) {
+	if !a.rec.Competes(&b.rec.Pool) || vrf(a.rec.Device) != vrf(b.rec.Device) {
 		return nil
 	}
 	if b.rec.Network < a.rec.Network {
 		a, b = b, a
 	}
-	ra, rb := a.rec.Overlap(b.rec)
+	ra, rb := a.rec.Overlap(&b.rec.Pool)
 	if r.policy.DeclaresShared(ra.Common(rb)) {
 		return nil
 	}
@@ -243,7 +244,7 @@ func (r *reference) compareNetworks(n *node, a, b *pool) []*pb.Finding {
 // A side is a range from which a node allocates the addresses of pods.
 type side struct {
 	node *node
-	verdict.Range
+	ipam.Range
 	from string
 }
 
@@ -267,7 +268,7 @@ func (n *node) sides(w *world) (list []side) {
 	}
 	widestFirst := func(a, b verdict.Subnet) int { return a.Prefix.Bits() - b.Prefix.Bits() }
 	for _, sub := range slices.SortedFunc(slices.Values(n.subnets(w)), widestFirst) {
-		i, covered := sub.Interface, verdict.RangeOf(sub.Prefix)
+		i, covered := sub.Interface, ipam.RangeOf(sub.Prefix)
 		behind := i.Peer != 0 && podsBehind(i.Peer)
 		if i.Peer == 0 && i.Kind == "bridge" && i.Link != nil {
 			behind = slices.ContainsFunc(n.interfaces, func(port *iface) bool {
@@ -298,7 +299,7 @@ func (r *reference) compareSides(all []side) (list []*pb.Finding) {
 			}
 			group++
 		}
-		var common *verdict.Range
+		var common *ipam.Range
 		var nodes []string
 		for i, b := range all[:group] {
 			for _, a := range all[:i] {

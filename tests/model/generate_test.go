@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -406,7 +406,7 @@ func poolRange(first, last byte) *pb.AddressRange {
 
 func (g *generator) pool(a *agent) *pb.PoolRecord {
 	p := &pb.PoolRecord{
-		Name: pick(g, "/var/lib/cni/networks/net1", "/var/lib/cni/networks/net2"), Ipam: verdict.HostLocal, State: pb.Pool_KNOWN,
+		Name: pick(g, "/var/lib/cni/networks/net1", "/var/lib/cni/networks/net2"), Ipam: hostlocal.Name, State: pb.Pool_KNOWN,
 		Plugin: pick(g, "ptp", "bridge"), Device: pick(g, "", "br0"), Routed: g.IntN(3) > 0, Config: "/etc/cni/net.d/10.conf",
 	}
 	p.Network = p.GetName()[len(p.GetName())-4:]
@@ -442,7 +442,7 @@ func (g *generator) allocation(a *agent, m *pb.ReportRequest) {
 		return
 	}
 	al := &pb.AllocationRecord{
-		Ipam: verdict.HostLocal, Pool: all[0].GetName(), Address: g.address(), ContainerId: pick(g, "", "c1", "c2", "c3"), Interface: "eth0",
+		Ipam: hostlocal.Name, Pool: all[0].GetName(), Address: g.address(), ContainerId: pick(g, "", "c1", "c2", "c3"), Interface: "eth0",
 		Gone: g.IntN(3) == 0,
 	}
 	if len(al.GetAddress()) == 16 {

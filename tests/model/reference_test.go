@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -854,14 +855,12 @@ func (r *reference) applyPool(n *node, rec *pb.PoolRecord) {
 		return
 	}
 	next := verdict.Pool{
-		IPAM: rec.GetIpam(), Name: rec.GetName(), Node: n.rec, Served: verdict.Served{Network: rec.GetNetwork()}, State: verdict.PoolState(rec.GetState()),
-		Problem: rec.GetProblem(), Loss: verdict.Loss{LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost()}, Wiring: verdict.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()},
-		Config: rec.GetConfig(),
+		Pool: ipam.Pool{IPAM: rec.GetIpam(), Name: rec.GetName(), Served: ipam.Served{Network: rec.GetNetwork()}, State: ipam.State(rec.GetState()), Problem: rec.GetProblem(), Wiring: ipam.Wiring{Plugin: rec.GetPlugin(), Device: rec.GetDevice(), Routed: rec.GetRouted()}, Config: rec.GetConfig()}, Node: n.rec, Loss: verdict.Loss{LostAt: stamp(rec.GetLostAt()), Lost: rec.GetLost()},
 	}
 	for _, g := range rec.GetRanges() {
 		first, _ := netip.AddrFromSlice(g.GetFirst())
 		last, _ := netip.AddrFromSlice(g.GetLast())
-		next.Ranges = append(next.Ranges, verdict.Range{First: first, Last: last})
+		next.Ranges = append(next.Ranges, ipam.Range{First: first, Last: last})
 	}
 	for _, g := range rec.GetGateways() {
 		a, _ := netip.AddrFromSlice(g)
@@ -882,7 +881,7 @@ func (r *reference) applyPool(n *node, rec *pb.PoolRecord) {
 
 // endPool ends a pool and its allocations, which does not mean that they were released.
 func (r *reference) endPool(p *pool) {
-	p.rec.State = verdict.PoolStale
+	p.rec.State = ipam.Stale
 	for _, m := range r.memory {
 		for _, al := range slices.Clone(m.allocations) {
 			if al.pool == p {
@@ -913,7 +912,7 @@ func (r *reference) applyAllocation(n *node, rec *pb.AllocationRecord) {
 		return
 	}
 	next := &allocation{&verdict.Allocation{
-		Pool: p.rec, Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), AllocatedAt: stamp(rec.GetAllocatedAt()), Heard: r.now,
+		Pool: p.rec, Allocation: ipam.Allocation{Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface()}, AllocatedAt: stamp(rec.GetAllocatedAt()), Heard: r.now,
 	}, p, n.sweep}
 	if at < 0 {
 		m.allocations = append(m.allocations, next)

@@ -4,6 +4,10 @@ import (
 	"net/netip"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // ofDevices are the situations whose causes depend on the device that has the address, or on its
@@ -28,7 +32,7 @@ var ofDevices = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "", "kindnet", Who("web"))
 			w.Device("n1", "eth0", "")
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		},
 		Facts: []string{
 			"given-by-network owners=web network=kindnet",
@@ -70,7 +74,7 @@ var ofDevices = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "", "kindnet", Who("web"))
 			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: "blue", Source: "netns"})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "web")
 		},
 		Facts: []string{
 			"given-by-network owners=web network=kindnet",
@@ -86,7 +90,7 @@ var ofDevices = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "", "kindnet", Who("web"))
 			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: "cni-0123", Source: "netns"})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "young")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "young")
 		},
 		RuledOut: []string{
 			"ipam-state-lost: given-once owners=web pool=host-local|n1|kindnet",
@@ -132,7 +136,7 @@ var ofDevices = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "cbr0", Who("web"))
 			Guest(w, "10.244.1.5 cni-result eth0")
-			w.Books(w.Pool(verdict.HostLocal, "n1", "cbr0"), "launcher")
+			w.Books(w.Pool(hostlocal.Name, "n1", "cbr0"), "launcher")
 			w.Past = nil
 		},
 		Facts: []string{
@@ -202,7 +206,7 @@ var ofDevices = []Situation{
 			w.Assigned(w.Child("a", "baaaaa", lan[0].Link)).Network = "lan"
 			w.Wire(lan[0], "\x02\x00\x00\x00\x00\x99")
 			w.Uncovered = []string{"n3"}
-			p := w.Pool(verdict.Whereabouts, "", "lan", "192.168.1.1-192.168.1.99")
+			p := w.Pool(whereabouts.Name, "", "lan", "192.168.1.1-192.168.1.99")
 			w.Calico(p, "far", "n3")
 		},
 		RuledOut: []string{
@@ -248,7 +252,7 @@ var ofDevices = []Situation{
 		Build: func(w *World) {
 			a, b := Twins(w)
 			b.Interface.MAC = a.Interface.MAC
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		},
 		Facts: []string{
 			"given-by-network owners=old network=kindnet",
@@ -266,7 +270,7 @@ var ofDevices = []Situation{
 			Twins(w)
 			w.Says("uid-old", verdict.PodObject{Absent: true})
 			w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running"})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		},
 		Facts: []string{
 			"sandbox-left owners=old",
@@ -282,7 +286,7 @@ var ofDevices = []Situation{
 			Twins(w)
 			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running"})
 			w.Says("uid-new", verdict.PodObject{Namespace: "default", Name: "new", Phase: "Running"})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		},
 		Facts: []string{
 			"given-by-network owners=old network=kindnet",
@@ -312,7 +316,7 @@ var ofDevices = []Situation{
 			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
 			w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.Device("n2", "tunl0", "ipip")
-			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: w.Pool(verdict.Calico, "", ""), Node: "n2", Purpose: "IP-in-IP tunnel"})
+			w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: w.Pool(calico.Name, "", ""), Allocation: ipam.Allocation{Node: "n2", Purpose: "IP-in-IP tunnel"}})
 		},
 		Facts: []string{
 			"tunnel-has-address owners=n2,web device=tunl0 text=ipip",

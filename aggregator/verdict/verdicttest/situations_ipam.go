@@ -5,6 +5,10 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // ofRecords are the situations whose causes depend on the records of an IPAM.
@@ -13,7 +17,7 @@ var ofRecords = []Situation{
 		Name: "T1 the record of the first pod is gone", Cause: lost,
 		Build: func(w *World) {
 			Twins(w)
-			p := w.Pool(verdict.HostLocal, "n1", "kindnet")
+			p := w.Pool(hostlocal.Name, "n1", "kindnet")
 			p.LostAt, p.Lost = Start.Add(time.Second), 3
 			w.Books(p, "new")
 		},
@@ -32,7 +36,7 @@ var ofRecords = []Situation{
 		Name: "T1 all records are gone", Cause: lost,
 		Build: func(w *World) {
 			Twins(w)
-			w.Pool(verdict.HostLocal, "n1", "kindnet").State = verdict.PoolMissing
+			w.Pool(hostlocal.Name, "n1", "kindnet").State = ipam.Missing
 		},
 		Facts: []string{
 			"given-by-network owners=old network=kindnet",
@@ -57,7 +61,7 @@ var ofRecords = []Situation{
 		Name: "T1 records that are being read", Cause: unknown,
 		Build: func(w *World) {
 			Twins(w)
-			w.Pool(verdict.HostLocal, "n1", "kindnet").State = verdict.PoolReading
+			w.Pool(hostlocal.Name, "n1", "kindnet").State = ipam.Reading
 		},
 		RuledOut: []string{
 			"overlapping-networks: one-network network=kindnet",
@@ -69,8 +73,8 @@ var ofRecords = []Situation{
 		Name: "T1 records that cannot be read: host-local gives no address of a network twice", Cause: lost,
 		Build: func(w *World) {
 			Twins(w)
-			p := w.Pool(verdict.HostLocal, "n1", "kindnet")
-			p.State, p.Problem = verdict.PoolUnreadable, "permission denied"
+			p := w.Pool(hostlocal.Name, "n1", "kindnet")
+			p.State, p.Problem = ipam.Unreadable, "permission denied"
 		},
 		Facts: []string{
 			"given-by-network owners=old network=kindnet",
@@ -87,8 +91,8 @@ var ofRecords = []Situation{
 		Name: "records of whereabouts that cannot be read prove nothing", Cause: unknown,
 		Build: func(w *World) {
 			Twins(w)
-			p := w.Pool(verdict.Whereabouts, "", "kindnet")
-			p.State, p.Problem = verdict.PoolUnreadable, "no such resource"
+			p := w.Pool(whereabouts.Name, "", "kindnet")
+			p.State, p.Problem = ipam.Unreadable, "no such resource"
 		},
 		RuledOut: []string{
 			"overlapping-networks: one-network network=kindnet",
@@ -100,7 +104,7 @@ var ofRecords = []Situation{
 		Name: "IPAM has it for both", Cause: unknown,
 		Build: func(w *World) {
 			Twins(w)
-			p := w.Pool(verdict.Whereabouts, "", "kindnet")
+			p := w.Pool(whereabouts.Name, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 		},
@@ -116,7 +120,7 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			Twins(w)
 			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running", DeletionTimestamp: Start})
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		},
 		RuledOut: []string{
 			"overlapping-networks: one-network network=kindnet",
@@ -129,7 +133,7 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			a, b := Twins(w)
 			a.Network, b.Network = "cri", "cri"
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		},
 		Facts: []string{
 			"given-by-runtime owners=old",
@@ -145,7 +149,7 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "cbr0", Who("old"))
 			w.After(time.Minute).Within("n1", "cni0", "cbr0", Who("new"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "cbr0"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "cbr0"), "new")
 		},
 		Facts: []string{
 			"given-by-network owners=old network=cbr0",
@@ -162,7 +166,7 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "cbr0", Who("old"))
 			w.After(time.Minute).Within("n1", "cni0", "cbr0", Who("new"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "cbr0", "fd00:10:244::1-fd00:10:244::ffff"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "cbr0", "fd00:10:244::1-fd00:10:244::ffff"), "new")
 		},
 		Facts: []string{
 			"given-by-network owners=old network=cbr0",
@@ -180,7 +184,7 @@ var ofRecords = []Situation{
 			w.Within("n1", "cni0", "cbr0", Who("old"))
 			c := w.After(time.Minute).Within("n1", "cni0", "cbr0", Who("new"))
 			c.Kind, c.Network = verdict.DADFailed, ""
-			w.Books(w.Pool(verdict.HostLocal, "n1", "cbr0", "fd00:10:244::1-fd00:10:244::ffff"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "cbr0", "fd00:10:244::1-fd00:10:244::ffff"), "new")
 		},
 		Facts: []string{
 			"given-by-network owners=old network=cbr0",
@@ -202,9 +206,9 @@ var ofRecords = []Situation{
 				c.Network = "lan"
 				claims = append(claims, c)
 			}
-			p := w.Pool(verdict.Whereabouts, "", "lan", "192.168.2.1-192.168.2.9")
+			p := w.Pool(whereabouts.Name, "", "lan", "192.168.2.1-192.168.2.9")
 			w.Books(p, "new")
-			w.Was(claims[0], verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, ContainerID: "container-old"})
+			w.Was(claims[0], verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{ContainerID: "container-old"}})
 		},
 		Facts: []string{
 			"given-by-network owners=old network=lan",
@@ -224,9 +228,9 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			a := w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Calico(p, "db", "n2")
-			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n9"})
+			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		},
 		Facts: []string{
 			"was-allocated-elsewhere owners=web pool=calico|| at=0s record=default|web||n9",
@@ -243,7 +247,7 @@ var ofRecords = []Situation{
 			w.Node("n1").CalicoNodename = "n9"
 			w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
-			w.Calico(w.Pool(verdict.Calico, "", ""), "db", "n2")
+			w.Calico(w.Pool(calico.Name, "", ""), "db", "n2")
 		},
 		Facts: []string{
 			"wrong-calico-nodename owners=web text=n9",
@@ -260,9 +264,9 @@ var ofRecords = []Situation{
 			w.Node("n1").CalicoNodename = "n1.example.org"
 			a := w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
-			p := w.Pool(verdict.Calico, "", "")
+			p := w.Pool(calico.Name, "", "")
 			w.Calico(p, "db", "n2")
-			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Namespace: "default", Pod: "web", Node: "n1"})
+			w.Was(a, verdict.FindingInUseUnallocated, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n1"}})
 		},
 		Facts: []string{
 			"given-by-network owners=web network=k8s-pod-network",
@@ -281,7 +285,7 @@ var ofRecords = []Situation{
 		Build: func(w *World) {
 			w.Node("n1").CalicoNodename = "n9"
 			Twins(w)
-			w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		},
 		Facts: []string{
 			"given-by-network owners=old network=kindnet",
@@ -298,7 +302,7 @@ var ofRecords = []Situation{
 		Name: "that IPAM has it for the rival is no booking elsewhere", Cause: lost,
 		Build: func(w *World) {
 			a, _ := Twins(w)
-			al := w.Books(w.Pool(verdict.HostLocal, "n1", "kindnet"), "new")
+			al := w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 			w.Was(a, verdict.FindingBookedElsewhere, al)
 		},
 		Facts: []string{

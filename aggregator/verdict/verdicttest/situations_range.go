@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 // ofRanges are the situations whose causes depend on the ranges of pools and networks.
@@ -14,7 +15,7 @@ var ofRanges = []Situation{
 		Build: func(w *World) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "", "pods", Who("web"+n))
-				w.Books(w.Pool(verdict.HostLocal, n, "pods"), "web"+n)
+				w.Books(w.Pool(hostlocal.Name, n, "pods"), "web"+n)
 			}
 		},
 		Facts: []string{
@@ -79,7 +80,7 @@ var ofRanges = []Situation{
 			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
 			for _, n := range []string{"n1", "n2"} {
 				w.Device(n, "cni0", "bridge")
-				p := w.Pool(verdict.HostLocal, n, "pods", "10.244.0.2-10.244.255.254")
+				p := w.Pool(hostlocal.Name, n, "pods", "10.244.0.2-10.244.255.254")
 				p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
 			}
 		},
@@ -136,8 +137,8 @@ var ofRanges = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "net0", Who("web"))
 			w.Within("n1", "cni1", "net1", Who("db"))
-			w.Books(w.Pool(verdict.HostLocal, "n1", "net0"), "web")
-			w.Books(w.Pool(verdict.HostLocal, "n1", "net1"), "db")
+			w.Books(w.Pool(hostlocal.Name, "n1", "net0"), "web")
+			w.Books(w.Pool(hostlocal.Name, "n1", "net1"), "db")
 		},
 		Facts: []string{
 			"given-by-network owners=web network=net0",
@@ -181,7 +182,7 @@ var ofRanges = []Situation{
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "net0", Who("old"))
 			w.After(time.Minute).Within("n1", "cni0", "net1", Who("new"))
-			p := w.Pool(verdict.HostLocal, "n1", "net0")
+			p := w.Pool(hostlocal.Name, "n1", "net0")
 			p.Networks = []string{"net0", "net1"}
 			w.Books(p, "new")
 		},

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // Start is the initial time of a world.
@@ -220,8 +221,8 @@ func (w *World) Device(node, name, kind string) *verdict.Interface {
 }
 
 // Pool adds a pool of a node, or of the whole cluster if node is empty.
-func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool {
-	p := &verdict.Pool{IPAM: ipam, Name: "/var/lib/cni/networks/" + network, Served: verdict.Served{Network: network}, State: verdict.PoolKnown, Wiring: verdict.Wiring{Routed: true}}
+func (w *World) Pool(of, node, network string, ranges ...string) *verdict.Pool {
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: "/var/lib/cni/networks/" + network, Served: ipam.Served{Network: network}, State: ipam.Known, Wiring: ipam.Wiring{Routed: true}}}
 	if node != "" {
 		p.Node = w.Node(node)
 	}
@@ -230,7 +231,7 @@ func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool
 	}
 	for _, r := range ranges {
 		from, to, _ := strings.Cut(r, "-")
-		p.Ranges = append(p.Ranges, verdict.Range{First: netip.MustParseAddr(from), Last: netip.MustParseAddr(to)})
+		p.Ranges = append(p.Ranges, ipam.Range{First: netip.MustParseAddr(from), Last: netip.MustParseAddr(to)})
 	}
 	w.Pools = append(w.Pools, p)
 	return p
@@ -238,14 +239,14 @@ func (w *World) Pool(ipam, node, network string, ranges ...string) *verdict.Pool
 
 // Books adds an allocation for a pod's sandbox.
 func (w *World) Books(p *verdict.Pool, name string) *verdict.Allocation {
-	al := &verdict.Allocation{Pool: p, Address: w.Addr, ContainerID: "container-" + name, Location: p.Name + "/" + w.Addr.String()}
+	al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "container-" + name, Location: p.Name + "/" + w.Addr.String()}}
 	w.Allocations = append(w.Allocations, al)
 	return al
 }
 
 // Calico adds a Calico allocation for a pod on a node.
 func (w *World) Calico(p *verdict.Pool, name, node string) *verdict.Allocation {
-	al := &verdict.Allocation{Pool: p, Address: w.Addr, Namespace: "default", Pod: name, Node: node, ContainerID: "container-" + name}
+	al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, Namespace: "default", Pod: name, Node: node, ContainerID: "container-" + name}}
 	w.Allocations = append(w.Allocations, al)
 	return al
 }

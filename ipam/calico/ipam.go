@@ -1,0 +1,15 @@
+// Package calico describes Calico's IPAM, which keeps blocks of addresses in custom resources of
+// the cluster.
+package calico
+
+import "github.com/ipwitness/ipwitness/ipam"
+
+// Name is the name of Calico in the API.
+const Name = "calico"
+
+// IPAM describes Calico.
+var IPAM = ipam.IPAM{
+	Name: Name, Title: "Calico",
+	Traits:    ipam.Traits{NodeNameFile: "/var/lib/calico/nodename"},
+	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
+}

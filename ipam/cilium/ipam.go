@@ -1,0 +1,20 @@
+// Package cilium describes Cilium's IPAM. Its agent on each node keeps the allocations in memory,
+// and writes them to custom resources of the cluster for others to read.
+package cilium
+
+import "github.com/ipwitness/ipwitness/ipam"
+
+// Name is the name of Cilium in the API.
+const Name = "cilium"
+
+// IPAM describes Cilium.
+var IPAM = ipam.IPAM{
+	Name: Name, Title: "Cilium",
+	Traits: ipam.Traits{Mirrored: true},
+	PoolTitle: func(p *ipam.Pool, node string) string {
+		if node == "" {
+			return "Cilium (CiliumNode " + p.Name + ")"
+		}
+		return "Cilium on node " + node
+	},
+}

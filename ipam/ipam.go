@@ -1,0 +1,27 @@
+package ipam
+
+// An IPAM is everything that ipwitness knows about one IPAM. Fields that are nil do not apply.
+type IPAM struct {
+	// Name identifies the IPAM in the API and in metrics, such as "host-local". Title is its name
+	// in sentences, such as "Calico".
+	Name, Title string
+	Traits
+	// PoolTitle returns the name of a pool in a sentence, such as "Calico (IPPool default)". node
+	// is the node that the pool belongs to; empty for a pool of the cluster.
+	PoolTitle func(p *Pool, node string) string
+}
+
+// Traits are what distinguishes the records of one IPAM from those of others.
+type Traits struct {
+	// Mirrored is set if the records are copies that the IPAM writes for others and does not read.
+	// A wrong record then does not lead to a duplicate.
+	Mirrored bool
+	// Secondary is set if the addresses are for additional interfaces of pods, so that they only
+	// have to be unique on their link.
+	Secondary bool
+	// Status is set if the records are not an IPAM's, but what pods have according to the API.
+	Status bool
+	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
+	// it has none.
+	NodeNameFile string
+}

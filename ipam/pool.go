@@ -1,0 +1,170 @@
+// Package ipam describes the IPAMs that ipwitness reads. Each IPAM has a folder with everything
+// that is particular to it: where its records are, how to parse them, the permissions that this
+// takes, and how to correct them. Package registry lists the IPAMs.
+//
+// The packages in ipam know neither the agent nor the aggregator. The agent drives the sources that
+// are files, and the aggregator those that are objects of the Kubernetes API.
+package ipam
+
+import (
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// State is how far the allocations of a pool are known. The numbers are those of the API.
+type State uint8
+
+// The states of a pool.
+const (
+	Known      State = iota + 1 // all allocations are known, and changes are followed
+	Reading                     // the allocations are being read
+	Missing                     // the records are gone or never existed
+	Unreadable                  // the records cannot be read
+	Stale                       // the source is disconnected
+)
+
+// A Pool is the set of addresses that one IPAM allocates for one network.
+type Pool struct {
+	// IPAM is the name of the IPAM, as in IPAM.Name. Name identifies the pool among those of the
+	// IPAM on a node, or among those of the cluster.
+	IPAM, Name string
+	Served
+	// Ranges are the addresses that the pool allocates, without reserved ones.
+	Ranges []Range
+	// Gateways are addresses in the ranges that belong to the node or to a router.
+	Gateways []netip.Addr
+	State    State
+	// Problem says why the records are not known. It is text for people.
+	Problem string
+	Wiring
+	// Asked is set if the pool serves only pods that request it by name. Nodes with addresses in
+	// its range then do not share a scope with it.
+	Asked bool
+	// Grows is set if the pool gets more addresses when few are left.
+	Grows bool
+	// Config is where the pool is configured: a file or an object.
+	Config string
+	// Base is the address that offsets in the records count from (whereabouts).
+	Base netip.Addr
+}
+
+// Contains reports whether the pool may allocate an address.
+func (p *Pool) Contains(a netip.Addr) bool {
+	for _, r := range p.Ranges {
+		if r.Contains(a) {
+			return !slices.Contains(p.Gateways, a)
+		}
+	}
+	return false
+}
+
+// Size returns the number of addresses that the pool can allocate; 0 if it is not known or can
+// grow.
+func (p *Pool) Size() uint64 {
+	return p.size(func(netip.Addr) bool { return true })
+}
+
+// SizeOf returns the number of addresses of one family that the pool can allocate.
+func (p *Pool) SizeOf(v4 bool) uint64 {
+	return p.size(func(a netip.Addr) bool { return a.Is4() == v4 })
+}
+
+func (p *Pool) size(counts func(netip.Addr) bool) (size uint64) {
+	if p.Grows {
+		return 0
+	}
+	for _, r := range p.Ranges {
+		if !counts(r.First) {
+			continue
+		}
+		sum, carry := bits.Add64(size, r.Size(), 0)
+		if carry != 0 {
+			return ^uint64(0)
+		}
+		size = sum
+	}
+	for _, g := range p.Gateways {
+		for _, r := range p.Ranges {
+			if counts(g) && r.Contains(g) && size > 0 && size < ^uint64(0) {
+				size--
+				break
+			}
+		}
+	}
+	return size
+}
+
+// Competes reports whether two pools of one node serve different networks, allocate the same
+// addresses, and have addresses that share a scope.
+func (p *Pool) Competes(other *Pool) bool {
+	if p.Network == other.Network || p.Config == "" || other.Config == "" {
+		return false
+	}
+	a, _ := p.Overlap(other)
+	return p.meets(other.Wiring) && a.First.IsValid()
+}
+
+// Overlap returns the first two ranges of two pools that overlap; invalid ranges if there are none.
+func (p *Pool) Overlap(other *Pool) (a, b Range) {
+	for _, a := range p.Ranges {
+		for _, b := range other.Ranges {
+			if a.Overlaps(b) {
+				return a, b
+			}
+		}
+	}
+	return Range{}, Range{}
+}
+
+// Served are the CNI networks that a pool serves.
+type Served struct {
+	// Network is the network that the pool serves; empty if it is not known or if Networks lists
+	// several.
+	Network  string
+	Networks []string
+	// Realm is the network_name of whereabouts. Pools with different realms may allocate the same
+	// address because their networks never meet.
+	Realm string
+}
+
+// Serves reports whether the pool serves a CNI network. It returns unknown if it is not known which
+// networks the pool serves.
+func (s *Served) Serves(network string) (serves, unknown bool) {
+	if slices.Contains(s.Networks, network) {
+		return true, false
+	}
+	return s.Network == network && network != "", s.Network == "" && len(s.Networks) == 0
+}
+
+// Wiring is how the interfaces with a pool's addresses are connected.
+type Wiring struct {
+	// Plugin is the CNI plugin that uses the pool. Device is the bridge of its ports or the master
+	// of its devices.
+	Plugin, Device string
+	// Routed is set if the node routes between the pool's addresses and its other networks, so that
+	// they share a scope.
+	Routed bool
+}
+
+// meets reports whether the addresses of two pools of one node share a scope.
+func (w Wiring) meets(other Wiring) bool {
+	return w.Routed && other.Routed || w.Device != "" && w.Device == other.Device
+}
+
+// An Allocation is the record that an IPAM has of one address.
+type Allocation struct {
+	Address netip.Addr
+	// Node is the name of the node that the address is allocated for, as Kubernetes or the IPAM
+	// calls it; empty if the IPAM does not record it.
+	Node string
+	// Namespace and Pod are the pod that the address is allocated for. ContainerID and Interface
+	// are the sandbox and its interface. All are as the IPAM records them.
+	Namespace, Pod, ContainerID, Interface string
+	// Purpose is set if the address is not for a pod, such as the tunnel or router address of a
+	// node. It is text for people: "VXLAN tunnel".
+	Purpose string
+	// Location is where the allocation is recorded: a file, or "KIND NAMESPACE/NAME" and a path in
+	// the object, such as /spec/allocations/3.
+	Location string
+}

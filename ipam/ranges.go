@@ -1,0 +1,192 @@
+package ipam
+
+import (
+	"encoding/binary"
+	"math/big"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Range is all addresses from First to Last.
+type Range struct{ First, Last netip.Addr }
+
+// Contains reports whether an address is in the range.
+func (r Range) Contains(a netip.Addr) bool {
+	return r.First.BitLen() == a.BitLen() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
+}
+
+// Overlaps reports whether two ranges have an address in common.
+func (r Range) Overlaps(other Range) bool {
+	return r.First.BitLen() == other.First.BitLen() && r.First.Compare(other.Last) <= 0 && other.First.Compare(r.Last) <= 0
+}
+
+// Common returns the addresses that two overlapping ranges have in common.
+func (r Range) Common(other Range) Range {
+	if r.First.Less(other.First) {
+		r.First = other.First
+	}
+	if other.Last.Less(r.Last) {
+		r.Last = other.Last
+	}
+	return r
+}
+
+// Size returns the number of addresses in the range; the largest uint64 if there are more.
+func (r Range) Size() uint64 {
+	first, last := r.First.As16(), r.Last.As16()
+	var low, high, borrow uint64
+	low, borrow = bits.Sub64(bigEndian(last[8:]), bigEndian(first[8:]), 0)
+	high, _ = bits.Sub64(bigEndian(last[:8]), bigEndian(first[:8]), borrow)
+	if high != 0 || low == ^uint64(0) {
+		return ^uint64(0)
+	}
+	return low + 1
+}
+
+func bigEndian(bytes []byte) (n uint64) {
+	for _, b := range bytes {
+		n = n<<8 | uint64(b)
+	}
+	return n
+}
+
+// String returns the range as a prefix if it is one, or as FIRST-LAST.
+func (r Range) String() string {
+	if p := r.Prefix(); RangeOf(p) == r {
+		return p.String()
+	}
+	return r.First.String() + "-" + r.Last.String()
+}
+
+// RangeOf returns the range of all addresses of a prefix.
+func RangeOf(p netip.Prefix) Range {
+	last := p.Addr().AsSlice()
+	for bit := p.Bits(); bit < 8*len(last); bit++ {
+		last[bit/8] |= 1 << (7 - bit%8)
+	}
+	end, _ := netip.AddrFromSlice(last)
+	return Range{First: p.Masked().Addr(), Last: end}
+}
+
+// Prefix returns the smallest prefix that contains the range.
+func (r Range) Prefix() netip.Prefix {
+	first, last := r.First.AsSlice(), r.Last.AsSlice()
+	same := 0
+	for i := range first {
+		if x := first[i] ^ last[i]; x != 0 {
+			same += bits.LeadingZeros8(x)
+			break
+		}
+		same += 8
+	}
+	return netip.PrefixFrom(r.First, same).Masked()
+}
+
+// OffsetOf returns the distance of an address from the base in decimal, because IPv6 offsets may
+// exceed 64 bits. It returns false if the address is below the base or of another family.
+func OffsetOf(base, a netip.Addr) (offset string, ok bool) {
+	if base.BitLen() != a.BitLen() || !a.IsValid() || a.Less(base) {
+		return "", false
+	}
+	from, to := base.As16(), a.As16()
+	low, borrow := bits.Sub64(bigEndian(to[8:]), bigEndian(from[8:]), 0)
+	high, _ := bits.Sub64(bigEndian(to[:8]), bigEndian(from[:8]), borrow)
+	return decimal(high, low), true
+}
+
+// decimal returns a 128-bit number in decimal.
+func decimal(high, low uint64) string {
+	if high == 0 {
+		return strconv.FormatUint(low, 10)
+	}
+	const digits = 1e19 // the largest power of ten that fits into 64 bits
+	quotient, rest := bits.Div64(high%digits, low, digits)
+	tail := strconv.FormatUint(rest, 10)
+	return decimal(high/digits, quotient) + strings.Repeat("0", 19-len(tail)) + tail
+}
+
+// Usable returns a prefix without its first and last address, unless it has only these.
+func Usable(p netip.Prefix) Range {
+	r := RangeOf(p)
+	if p.Addr().BitLen()-p.Bits() > 1 {
+		r.First, r.Last = r.First.Next(), r.Last.Prev()
+	}
+	return r
+}
+
+// Without returns the ranges without the addresses of less.
+func Without(ranges []Range, less Range) (rest []Range) {
+	for _, r := range ranges {
+		if !r.Overlaps(less) {
+			rest = append(rest, r)
+			continue
+		}
+		if r.First.Less(less.First) {
+			rest = append(rest, Range{First: r.First, Last: less.First.Prev()})
+		}
+		if less.Last.Less(r.Last) {
+			rest = append(rest, Range{First: less.Last.Next(), Last: r.Last})
+		}
+	}
+	return rest
+}
+
+// Union returns the addresses of all ranges, sorted and without overlaps.
+func Union(ranges []Range) []Range {
+	slices.SortFunc(ranges, func(a, b Range) int { return a.First.Compare(b.First) })
+	var all []Range
+	for _, r := range ranges {
+		if n := len(all); n > 0 && all[n-1].First.BitLen() == r.First.BitLen() && (r.First.Compare(all[n-1].Last) <= 0 || all[n-1].Last.Next() == r.First) {
+			if all[n-1].Last.Less(r.Last) {
+				all[n-1].Last = r.Last
+			}
+			continue
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// Plus returns the address at an offset; false if the result is not an address.
+func Plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
+	if a.Is4() {
+		b := a.As4()
+		sum := uint64(binary.BigEndian.Uint32(b[:])) + offset
+		if offset > 1<<32 || sum >= 1<<32 {
+			return netip.Addr{}, false
+		}
+		binary.BigEndian.PutUint32(b[:], uint32(sum))
+		return netip.AddrFrom4(b), true
+	}
+	b := a.As16()
+	low := binary.BigEndian.Uint64(b[8:])
+	high := binary.BigEndian.Uint64(b[:8])
+	if low+offset < low {
+		if high++; high == 0 {
+			return netip.Addr{}, false
+		}
+	}
+	binary.BigEndian.PutUint64(b[8:], low+offset)
+	binary.BigEndian.PutUint64(b[:8], high)
+	return netip.AddrFrom16(b), true
+}
+
+// OffsetFrom is Plus for an offset in text form. Offsets in IPv6 ranges may need more than 64
+// bits.
+func OffsetFrom(a netip.Addr, offset string) (netip.Addr, bool) {
+	if n, err := strconv.ParseUint(offset, 10, 64); err == nil {
+		return Plus(a, n)
+	}
+	const most = 39 // digits of a 128-bit number
+	if offset == "" || len(offset) > most || strings.Trim(offset, "0123456789") != "" {
+		return netip.Addr{}, false
+	}
+	n, _ := new(big.Int).SetString(offset, 10)
+	if n.Add(n, new(big.Int).SetBytes(a.AsSlice())); n.BitLen() > a.BitLen() {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFromSlice(n.FillBytes(a.AsSlice()))
+}
