@@ -227,7 +227,7 @@ func TestNamesOfReservations(t *testing.T) {
 		w.reindex()
 		return w
 	}
-	of := func(w *whereabouts, namespace, name string) string {
+	of := func(w *whereaboutsObjects, namespace, name string) string {
 		var all []string
 		for at, addr := range w.poolsOf(key{namespace, name}) {
 			all = append(all, addr.String()+" of "+w.books[at].network+" "+w.books[at].prefix.String())
