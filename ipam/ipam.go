@@ -9,6 +9,8 @@ type IPAM struct {
 	// PoolTitle returns the name of a pool in a sentence, such as "Calico (IPPool default)". node
 	// is the node that the pool belongs to; empty for a pool of the cluster.
 	PoolTitle func(p *Pool, node string) string
+	// Files returns a source that reads the IPAM's files on a node. It reads nothing yet.
+	Files func(host Host, cfg FilesConfig) FileSource
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.
