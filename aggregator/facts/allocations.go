@@ -130,7 +130,7 @@ func (f *ipam) removeAllocation(p *Pool, a index.Address, al *allocation) {
 		f.used(p)
 	}
 	f.leaveSandbox(al.ContainerID, a)
-	f.charge(p.Node, &al.cost, 0, true)
+	f.setCharge(p.Node, &al.cost, 0)
 	f.count(p, -1)
 	f.Listener.PoolChanged(p)
 }

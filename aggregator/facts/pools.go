@@ -287,7 +287,7 @@ func (f *ipam) endPool(p *Pool) {
 			}
 		}
 	}
-	f.charge(p.Node, &p.cost, 0, true)
+	f.setCharge(p.Node, &p.cost, 0)
 	delete(f.byKey, p.key())
 	delete(f.ipam.byRec, &p.Rec)
 	if p.Node != nil {

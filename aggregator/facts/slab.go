@@ -47,8 +47,6 @@ func (s *slab[T]) has(i uint32) bool {
 
 // remove frees the index of a record.
 func (s *slab[T]) remove(i uint32) {
-	var none T
-	s.items[i] = none
 	s.live[i/64] &^= 1 << (i % 64)
 	s.count--
 	s.free = append(s.free, i)

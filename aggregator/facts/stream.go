@@ -240,12 +240,13 @@ func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch
 	return batches, err
 }
 
-// rebooted returns the disconnected nodes that are the same machine as a node before a reboot.
+// rebooted returns the nodes that may be the same machine as a node before a reboot; markOver skips
+// those that are connected.
 func (f *streams) rebooted(n *Node) (old []*Node) {
 	f.RLock()
 	defer f.RUnlock()
 	for _, other := range f.called[n.Name] {
-		if other.Rec.Unheard && other.Peer == nil && !other.Rec.TimedOut && other.rebootedAs(n) {
+		if other.rebootedAs(n) {
 			old = append(old, other)
 		}
 	}
