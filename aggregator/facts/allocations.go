@@ -100,11 +100,9 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 // withdraw removes the allocation of an address from a pool.
 func (f *ipam) withdraw(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
-	for _, al := range f.ipam.allocations[a] {
-		if al.Pool == &p.Rec && al.Location == location {
-			f.removeAllocation(p, a, al)
-			return
-		}
+	all := f.ipam.allocations[a]
+	if i := slices.IndexFunc(all, func(al *allocation) bool { return al.Pool == &p.Rec && al.Location == location }); i >= 0 {
+		f.removeAllocation(p, a, all[i])
 	}
 }
 

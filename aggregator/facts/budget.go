@@ -200,7 +200,7 @@ func (f *ledger) mostOverShare(share int64) (most *Node) {
 // mostWire returns n if it has wire claims. Otherwise it returns the node of the same account
 // with the most wire claims.
 func (f *ledger) mostWire(n *Node) *Node {
-	if n.wireClaims > 0 || n.ID.Vouched == "" {
+	if n.wireClaims > 0 {
 		return n
 	}
 	most := n

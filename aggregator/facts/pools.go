@@ -164,11 +164,9 @@ func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*ver
 	gotFrom := func(network string) bool {
 		return network != "" && slices.ContainsFunc(b.c.Claims, func(c *verdict.Claim) bool { return c.Network == network })
 	}
-	var last *Node
 	for k, c := range b.c.Claims {
-		if n := f.nodes[b.refs[k].node()]; !wired(c) && n != last {
-			last = n
-			for _, p := range n.Pools {
+		if !wired(c) {
+			for _, p := range f.nodes[b.refs[k].node()].Pools {
 				if p.Rec.Contains(a) || len(p.Rec.Ranges) == 0 && gotFrom(p.Rec.Network) {
 					add(&p.Rec)
 				}
@@ -325,7 +323,6 @@ func (f *ipam) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		if p.sweep != n.sweep {
 			f.endPool(p)
-			continue
 		}
 		for a := range p.entries {
 			for _, al := range slices.Clone(f.ipam.allocations[a]) {

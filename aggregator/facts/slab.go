@@ -58,8 +58,8 @@ func (s *slab[T]) remove(i uint32) {
 // all yields the indexes of the records. Records may be added and removed during the iteration. An
 // added record may be skipped.
 func (s *slab[T]) all(yield func(uint32) bool) {
-	for i := 1; i < len(s.items); i++ {
-		if s.has(uint32(i)) && !yield(uint32(i)) { //nolint:gosec // limits keep it below 2^32
+	for i := range uint32(len(s.items)) { //nolint:gosec // limits keep it below 2^32
+		if s.has(i) && !yield(i) {
 			return
 		}
 	}

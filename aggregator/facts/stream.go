@@ -75,11 +75,8 @@ func (f *streams) mayBeOneMore(id NodeID) error {
 	if len(f.byID) >= maxNodes {
 		return status.Errorf(codes.ResourceExhausted, "the limit of %d nodes is reached", maxNodes)
 	}
-	if id.Vouched == "" {
-		return nil
-	}
 	same := 0
-	for _, other := range f.called[id.Vouched] {
+	for _, other := range f.called[id.Vouched] { // none without a credential, because each agent reports a name
 		if other.ID.Vouched == id.Vouched && (other.Peer != nil || !other.Rec.TimedOut) {
 			same++
 		}
@@ -159,8 +156,8 @@ func (f *streams) Ring() verdict.Stamp {
 			case n.due <= now:
 				n.due = 0
 				due = append(due, n)
-			case f.next == 0 || n.due < f.next:
-				f.next = n.due
+			default:
+				f.next = soonest(f.next, n.due)
 			}
 		}
 		if at := f.topology.Due(); at != 0 && at <= now {
@@ -175,11 +172,7 @@ func (f *streams) Ring() verdict.Stamp {
 	}
 	f.RLock()
 	defer f.RUnlock()
-	next := f.next
-	if at := f.topology.Due(); at != 0 && (next == 0 || at < next) {
-		next = at
-	}
-	return next
+	return soonest(f.next, f.topology.Due())
 }
 
 // Overdue reports whether work on nodes or links is due or running. Judgements that are due must
