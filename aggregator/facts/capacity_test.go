@@ -158,13 +158,13 @@ func TestSlotsOfRefs(t *testing.T) {
 	}
 }
 
-// A slab grows by a quarter and reuses the indexes of removed records.
+// A slab reuses the indexes of removed records, and has no memory when it is empty.
 func TestRoomInASlab(t *testing.T) {
 	var s slab[uint64]
 	for i := range uint64(10_000) {
 		s.add(i)
-		if room := cap(s.items); len(s.items) > 1000 && room > len(s.items)*4/3 || len(s.live)*64 > len(s.items)+64 {
-			t.Fatalf("got room for %d of %d records", room, len(s.items))
+		if len(s.live)*64 > len(s.items)+64 {
+			t.Fatalf("got %d bits for %d records", len(s.live)*64, len(s.items))
 		}
 	}
 	room := cap(s.items)
@@ -186,6 +186,12 @@ func TestRoomInASlab(t *testing.T) {
 	}
 	if found != 10_000 {
 		t.Errorf("got %d records, want 10000", found)
+	}
+	for i := range s.all {
+		s.remove(i)
+	}
+	if cap(s.items)+cap(s.free)+cap(s.live) != 0 {
+		t.Errorf("got room for %d records of an empty slab", cap(s.items))
 	}
 }
 

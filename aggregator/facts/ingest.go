@@ -117,9 +117,7 @@ func (a *applying) status(rec *pb.StatusRecord) {
 	f, n := a.facts, a.node
 	ports := len(rec.GetPorts())
 	rec.Ports = nil
-	if len(rec.GetProblems()) > MaxProblems {
-		rec.Problems = slices.Clone(rec.GetProblems()[:MaxProblems]) // a slice of the original would retain all of them
-	}
+	rec.Problems = slices.Clone(rec.GetProblems()[:min(MaxProblems, len(rec.GetProblems()))]) // a slice of the original would retain all of them
 	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
 		f.countRefused(n, "status", false)
 	} else {

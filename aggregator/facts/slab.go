@@ -24,9 +24,6 @@ func (s *slab[T]) add(item T) uint32 {
 			s.items = append(s.items, none)
 		}
 		i = uint32(len(s.items)) //nolint:gosec // limits keep it below 2^32
-		if len(s.items) == cap(s.items) {
-			s.items = slices.Grow(s.items, 1+len(s.items)/4)
-		}
 		s.items = append(s.items, item)
 	}
 	for int(i/64) >= len(s.live) {

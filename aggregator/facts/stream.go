@@ -262,7 +262,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		n.sweep++
 		n.applying = true
 		n.excess, n.leftOut = 0, in.LeftOut
-		returned = n.Rec.Unheard && (n.claims.count > 0 || len(n.Pools) > 0) // new records are touched in any case
+		returned = n.Rec.Unheard && n.hasRecords() // new records are touched in any case
 	})
 	var checked []uint64
 	for m := range in.Messages {

@@ -76,10 +76,7 @@ func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
 	if len(m) == 6 {
 		return t.hardwareOf(mac{[6]byte([]byte(m)), sixBytes})
 	}
-	id, there := t.texts.find(string(m))
-	if !there {
-		return 0
-	}
+	id, _ := t.texts.find(string(m)) // no hardware address is the empty text
 	var odd mac
 	odd.setText(id)
 	return t.hardwareOf(odd)
