@@ -2,6 +2,7 @@ package facts
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"strings"
@@ -81,7 +82,7 @@ func TestASnapshotReleasesUnusedMemory(t *testing.T) {
 
 // The room for the first message of a snapshot is made at once and is sufficient.
 func TestRoomForASnapshotIsMadeAtOnce(t *testing.T) {
-	m := records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, crowd(2, 1000))
+	m := records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, crowd(2, 1100))
 	s := newScene(t)
 	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
 	if err != nil {
@@ -89,6 +90,13 @@ func TestRoomForASnapshotIsMadeAtOnce(t *testing.T) {
 	}
 	s.Update(func() { a.n.reserve(m) })
 	slabs, indexes := a.n.capacities()
+	other := newScene(t).joins("n1", "b1", 1, m)
+	defer func() { // the room is made whenever a snapshot comes
+		want, _ := a.n.capacities()
+		if got, _ := other.n.capacities(); !maps.Equal(got, want) {
+			t.Errorf("got room %v, want %v", got, want)
+		}
+	}()
 	texts := a.n.texts.arena.Cap()
 	if _, err := s.Snapshot(a.p, a.n, &Snapshot{Messages: once(m)}, func() {
 		nowSlabs, nowIndexes := a.n.capacities()

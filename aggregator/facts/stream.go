@@ -113,10 +113,10 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 		}
 		if n.hasRecords() { // an incomplete snapshot was applied
 			left = []*Node{n}
-			return
+		} else {
+			f.releaseAll(n)
+			f.arm(n, f.now().Add(ForgetNodeAfter))
 		}
-		f.releaseAll(n)
-		f.arm(n, f.now().Add(ForgetNodeAfter))
 	})
 	if over {
 		f.close(b)
