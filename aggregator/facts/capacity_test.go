@@ -42,13 +42,15 @@ func tableCapacity(t *table) capacity { return capacity{t.slots.size(), t.used} 
 
 // capacities returns the room in the tables of a node for records, and for finding them by a key.
 func (t *tables) capacities() (slabs, indexes map[string]capacity) {
-	return map[string]capacity{
-			"namespaces": slabCapacity(&t.namespaces), "interfaces": slabCapacity(&t.interfaces), "links": slabCapacity(&t.links), "claims": slabCapacity(&t.claims),
-			"wires": slabCapacity(&t.wires), "histories": slabCapacity(&t.histories), "hardware": slabCapacity(&t.hardware),
-		}, map[string]capacity{
-			"by record": tableCapacity(&t.byRecord), "by index": tableCapacity(&t.byIndex), "by name": tableCapacity(&t.byName), "holders": tableCapacity(&t.holders),
-			"by MAC": tableCapacity(&t.byMAC), "by text": tableCapacity(&t.texts.byText),
-		}
+	slabs = map[string]capacity{
+		"namespaces": slabCapacity(&t.namespaces), "interfaces": slabCapacity(&t.interfaces), "links": slabCapacity(&t.links), "claims": slabCapacity(&t.claims),
+		"wires": slabCapacity(&t.wires), "histories": slabCapacity(&t.histories), "hardware": slabCapacity(&t.hardware),
+	}
+	indexes = map[string]capacity{
+		"by record": tableCapacity(&t.byRecord), "by index": tableCapacity(&t.byIndex), "by name": tableCapacity(&t.byName), "holders": tableCapacity(&t.holders),
+		"by MAC": tableCapacity(&t.byMAC), "by text": tableCapacity(&t.texts.byText),
+	}
+	return slabs, indexes
 }
 
 // A snapshot releases the memory that changes and a larger snapshot before it have left unused.
