@@ -16,7 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
+func TestReuseOfAnAddressIsNoAllocationToAnotherNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
@@ -38,7 +38,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 	})
 }
 
-func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
+func TestPoolThatIsReadAgainIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		last := kindNode(l)
@@ -65,7 +65,7 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 	})
 }
 
-func TestALeakIsFoundOnceAllNodesAreHeard(t *testing.T) {
+func TestLeakIsFoundOnceAllNodesReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
 		p := &verdict.Pool{
@@ -101,7 +101,7 @@ func crowd(l *lab, count int) {
 	l.dial().send(snapshot(hello("n1", 1), poolOf(p), given(all...))).sync()
 }
 
-func TestFindingsArePagedWhole(t *testing.T) {
+func TestFindingsAreNotSplitAcrossPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Second})
 		crowd(l, 1200)
@@ -122,7 +122,7 @@ func TestFindingsArePagedWhole(t *testing.T) {
 			}
 		}
 		if got := list(&pb.ListFindingsRequest{PageSize: 100}); len(got) != 1201 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 1201 {
-			t.Errorf("got %d findings, want 1201 of them, each once", len(got))
+			t.Errorf("got %d findings, want 1201 different ones", len(got))
 		}
 		if got := list(&pb.ListFindingsRequest{PageSize: 1, Node: "n2"}); len(got) != 1 {
 			t.Errorf("got %d findings of n2, want one", len(got))
@@ -158,7 +158,7 @@ func BenchmarkListFindings(b *testing.B) {
 	}
 }
 
-func TestFindingsOfAPoolEndWithItsNodeWhateverItIsCalled(t *testing.T) {
+func TestFindingsOfAPoolEndWithItsRenamedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		odd := hostLocal("10.244.0.0/24", pb.Pool_UNREADABLE)
@@ -215,7 +215,7 @@ func TestTheSamePoolsHaveSeries(t *testing.T) {
 	})
 }
 
-func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
+func TestNodeIsCoveredUnderAnyOfItsNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1))).sync()
@@ -265,7 +265,7 @@ func TestNetworksInTwoVRFsMayHaveOneRange(t *testing.T) {
 
 // Pods on a bridge to an external LAN have addresses of that LAN, as their nodes do. This is not an
 // overlap of pod ranges.
-func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
+func TestRangeOfABridgeIntoALANIsNotTheNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		var uplinks []*pb.InterfaceRecord
@@ -343,7 +343,7 @@ func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 }
 
 // An IPPool without allocations, in whose range the nodes themselves have addresses.
-func TestAddressesOfNodesWereNoRecords(t *testing.T) {
+func TestAddressesOfNodesAreNotLostRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		for i, name := range []string{"n1", "n2"} {
@@ -381,7 +381,7 @@ func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if all := l.findings(); !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }) {
-			t.Errorf("got %v, want an overlap of what pods have for eth0", all)
+			t.Errorf("got %v, want an overlap of the pods' ranges for eth0", all)
 		}
 	})
 }

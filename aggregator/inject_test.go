@@ -339,7 +339,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 		}
 		cage.Readable("what is shown", got.shown)
 		if script := cage.Sings(); script != "" {
-			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
+			t.Errorf("got a command that executes %q:\n%s", payload, script)
 		}
 	}
 	for key := range fields {

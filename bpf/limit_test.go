@@ -100,7 +100,7 @@ func TestFloodOfMadeUpAddressesIsLimitedAndCounted(t *testing.T) {
 	o := newLimited(t)
 	const flood, want = 100, testPeakBurst - testRepeatedBurst
 	if got := o.toldOf(t, frames(madeUp, 0, flood)...); got != want {
-		t.Errorf("got %d of %d new bindings told, want %d", got, flood, want)
+		t.Errorf("got %d of %d new bindings reported, want %d", got, flood, want)
 	}
 	o.wantLimited(t, flood-want)
 	for n := range want { // a reported binding uses no further token
@@ -116,7 +116,7 @@ func TestFloodOfMadeUpAddressesIsLimitedAndCounted(t *testing.T) {
 	}
 }
 
-func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
+func TestImportantAddressIsReportedDuringAFlood(t *testing.T) {
 	o := newLimited(t)
 	o.toldOf(t, frames(madeUp, 0, 100)...)
 	if err := o.SetImportant(addrA, true); err != nil {
@@ -124,18 +124,18 @@ func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
 	}
 	claimant := func(n int) []byte { return reply(MAC{2, 1, 0, 0, 0, byte(n)}, addrA, addrB) }
 	if got := o.toldOf(t, frames(claimant, 0, 100)...); got != testPeakBurst {
-		t.Errorf("got %d of 100 claimants of an important address told, want %d", got, testPeakBurst)
+		t.Errorf("got %d of 100 claimants of an important address reported, want %d", got, testPeakBurst)
 	}
 	// Important bindings do not use tokens of the others.
 	o.refill(t, 1, 1)
 	if got := o.toldOf(t, frames(madeUp, 100, 110)...); got != 1 {
-		t.Errorf("got %d made-up bindings told after one token came back, want 1", got)
+		t.Errorf("got %d made-up bindings reported after one token was refilled, want 1", got)
 	}
 	if err := o.SetImportant(addrA, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := o.runFor(t, claimant(101)); got != ResultLimited {
-		t.Errorf("got %s for an address that is important no more, want %s", got, ResultLimited)
+		t.Errorf("got %s for an address that is no longer important, want %s", got, ResultLimited)
 	}
 	if err := o.SetImportant(addrA, false); err != nil {
 		t.Errorf("again: got %v, want no error", err)
@@ -145,7 +145,7 @@ func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
 	}
 }
 
-func TestRepeatedBindingIsToldDuringAFlood(t *testing.T) {
+func TestRepeatedBindingIsReportedDuringAFlood(t *testing.T) {
 	o := newLimited(t)
 	o.toldOf(t, frames(madeUp, 0, 100)...)
 	repeated := reply(macA, addrA, addrB)
@@ -161,7 +161,7 @@ func TestRepeatedBindingIsToldDuringAFlood(t *testing.T) {
 		t.Errorf("the second time: got %s, want %s", got, ResultEvent)
 	}
 	if got := o.toldOf(t, frames(madeUp, 50, 100)...); got != testRepeatedBurst-1 {
-		t.Errorf("got %d other repeated bindings told, want %d", got, testRepeatedBurst-1)
+		t.Errorf("got %d other repeated bindings reported, want %d", got, testRepeatedBurst-1)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestPortIsLimitedAsLongAsTheObserverIsAttached(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := o.Limited(c.ifindex); err == nil {
-			t.Error("got limited frames of an interface that is watched no more, want an error")
+			t.Error("got limited frames of an interface that is no longer watched, want an error")
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestImportantAddressHasRoomInTheRingDuringAFlood(t *testing.T) {
 	}
 	counts := o.counts(t)[ARP]
 	if told, lost := counts[ResultEvent], counts[ResultLost]; told == 0 || told > most/2+1 || told+lost != most {
-		t.Errorf("got %d told and %d lost of %d frames that nobody reads, want no more than half told, and the rest lost", told, lost, most)
+		t.Errorf("got %d reported and %d lost of %d unread frames, want at most half reported, and the rest lost", told, lost, most)
 	}
 	if got := o.runFor(t, reply(macA, addrA, addrB)); got != ResultEvent {
 		t.Errorf("got %s for an important address, want %s", got, ResultEvent)

@@ -348,7 +348,7 @@ func ndpCases() []frameCase {
 	}
 }
 
-func TestClaimsWithAndWithoutOverrideAreToldApart(t *testing.T) {
+func TestClaimsWithAndWithoutOverrideAreDistinguished(t *testing.T) {
 	o := newObserver(t)
 	frames := map[byte][]byte{}
 	for _, flags := range []byte{0, ndOverride, ndSolicited, ndSolicited | ndOverride} {
@@ -373,7 +373,7 @@ func TestClaimsWithAndWithoutOverrideAreToldApart(t *testing.T) {
 	}
 }
 
-func TestContestedIPv6AddressIsToldEverySecond(t *testing.T) {
+func TestContestedIPv6AddressIsReportedEverySecond(t *testing.T) {
 	o := newObserver(t)
 	frame := advertisement(macA, addr6A, ndOverride)
 	if err := o.Contest(addr6A, true); err != nil {
@@ -387,7 +387,7 @@ func TestContestedIPv6AddressIsToldEverySecond(t *testing.T) {
 	}
 }
 
-func TestFrameInPiecesIsRead(t *testing.T) {
+func TestFragmentedBufferIsRead(t *testing.T) {
 	forEachMode(t, func(t *testing.T, attach func(*Observer, int) (*Attachment, error), _ Mode) {
 		c := connect(t)
 		const mtu = 9000
@@ -415,12 +415,12 @@ func TestFrameInPiecesIsRead(t *testing.T) {
 		}
 		c.send(t, f.bytes())
 		if got := o.await(t); got.Addr != addr6A || got.SHA != macA || got.Kind != Announced {
-			t.Errorf("got %+v, want that %s is announced at %s", got, addr6A, macA)
+			t.Errorf("got %+v, want ANNOUNCED %s at %s", got, addr6A, macA)
 		}
 	})
 }
 
-func TestLinuxSpeaksNDPAsItIsRead(t *testing.T) {
+func TestNDPFramesOfLinuxAreParsed(t *testing.T) {
 	forEachMode(t, func(t *testing.T, attach func(*Observer, int) (*Attachment, error), _ Mode) {
 		c := connect(t)
 		o := newObserver(t)
@@ -475,7 +475,7 @@ func TestLinuxSpeaksNDPAsItIsRead(t *testing.T) {
 		want(Announced, addr)
 		counts := o.counts(t)[NDP]
 		if counts[ResultProbe] == 0 {
-			t.Error("got no probe of duplicate address detection, want one")
+			t.Error("got no probe of duplicate address detection")
 		}
 		if counts[ResultMalformed] != 0 || counts[ResultInvalid] != 0 {
 			t.Errorf("got %d malformed and %d invalid frames of the kernel, want none",

@@ -70,7 +70,7 @@ func TestKnownBindingIsSilentFor30Seconds(t *testing.T) {
 	o.wantSilent(t, frame)
 }
 
-func TestContestedAddressIsToldEverySecond(t *testing.T) {
+func TestContestedAddressIsReportedEverySecond(t *testing.T) {
 	o := newObserver(t)
 	frame := reply(macA, addrA, addrB)
 	o.wantTold(t, frame)
@@ -91,7 +91,7 @@ func TestContestedAddressIsToldEverySecond(t *testing.T) {
 	o.wantSilent(t, frame)
 }
 
-func TestContestTouchesOneAddress(t *testing.T) {
+func TestContestAffectsOneAddress(t *testing.T) {
 	o := newObserver(t)
 	if err := o.Contest(addrB, true); err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func TestContestTouchesOneAddress(t *testing.T) {
 	o.wantSilent(t, frame)
 }
 
-func TestEndingAContestThatIsNoneIsNoError(t *testing.T) {
+func TestEndingAnUnknownContestIsNoError(t *testing.T) {
 	o := newObserver(t)
 	if err := o.Contest(addrA, false); err != nil {
 		t.Errorf("got %v, want no error", err)
@@ -121,11 +121,11 @@ func TestFullContestTableSaysSo(t *testing.T) {
 		t.Errorf("again: got %v, want no error", err)
 	}
 	if err := o.Contest(addrB, true); err == nil {
-		t.Error("got no error, want that the table is full")
+		t.Error("got no error, want one about a full table")
 	}
 }
 
-func TestEachKindIsToldOnceInAPeriod(t *testing.T) {
+func TestEachKindIsReportedOnceInAPeriod(t *testing.T) {
 	o := newObserver(t)
 	used, answered, announced := request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA)
 	for range 3 {
@@ -164,7 +164,7 @@ func TestBindingsDifferByAddressMACsAndVLAN(t *testing.T) {
 	}
 }
 
-func TestForgottenBindingIsToldAgain(t *testing.T) {
+func TestForgottenBindingIsReportedAgain(t *testing.T) {
 	o := newObserver(t)
 	frame := arpFrame{tags: []vlanTag{{0x88a8, 20}, {0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes()
 	if err := o.Forget(loopback, 20, 10, addrA, macA, macA); err != nil {
@@ -186,7 +186,7 @@ func TestForgottenBindingIsToldAgain(t *testing.T) {
 	}
 }
 
-func TestWhatAFullRingLosesIsToldLater(t *testing.T) {
+func TestFramesLostToAFullRingAreReportedLater(t *testing.T) {
 	o := newObserver(t, func(spec *ebpf.CollectionSpec) { spec.Maps[observeMapEvents].MaxEntries = 4096 })
 	known := request(macA, addrA, addrB)
 	o.run(t, known)
@@ -211,7 +211,7 @@ func TestWhatAFullRingLosesIsToldLater(t *testing.T) {
 
 	for range told {
 		if _, ok := o.waiting(t); !ok {
-			t.Fatalf("got fewer events than the %d told", told)
+			t.Fatalf("got fewer events than the %d reported", told)
 		}
 	}
 	if ev := o.wantTold(t, lost); ev.Addr != addr {
@@ -230,7 +230,7 @@ func (o *Observer) wantSilentButFull(tb testing.TB, frame []byte) {
 	}
 }
 
-func TestCPUsThatRaceTellEachKindOnce(t *testing.T) {
+func TestRacingCPUsReportEachKindOnce(t *testing.T) {
 	t.Run("arp", func(t *testing.T) {
 		testRace(t, addrA, request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA))
 	})
@@ -288,7 +288,7 @@ func testRace(t *testing.T, addr netip.Addr, frames ...[]byte) {
 	}
 }
 
-func TestInterruptEndsReadForGood(t *testing.T) {
+func TestInterruptEndsReadPermanently(t *testing.T) {
 	o := newObserver(t)
 	o.run(t, request(macA, addrA, addrB))
 	o.await(t)
@@ -409,7 +409,7 @@ func TestKernelAndGoShareTheirTypes(t *testing.T) {
 	}
 }
 
-func TestNamesAreThoseOfTheReport(t *testing.T) {
+func TestNamesEqualThoseOfTheReport(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{Announced.String(), "ANNOUNCED"},
 		{Answered.String(), "ANSWERED"},

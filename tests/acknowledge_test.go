@@ -42,7 +42,7 @@ func (l *lab) says(args ...string) string {
 	return said
 }
 
-func TestAcknowledgedConflictIsSilentUntilItIsAnother(t *testing.T) {
+func TestAcknowledgedConflictIsSilentUntilItChanges(t *testing.T) {
 	t.Parallel()
 	const addr = "10.244.0.7"
 	l := newLab(t)

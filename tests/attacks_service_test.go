@@ -207,7 +207,7 @@ func saysHello(node, boot, netns string) *ipwitnessv1.ReportRequest {
 	}
 }
 
-func TestAttackByAStolenTokenThatSaysItIsAnotherNode(t *testing.T) {
+func TestAttackByAStolenTokenInTheNameOfAnotherNode(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
 	s.honest()
@@ -218,7 +218,7 @@ func TestAttackByAStolenTokenThatSaysItIsAnotherNode(t *testing.T) {
 		t.Errorf("under the name of another node: got %v, want PERMISSION_DENIED", err)
 	}
 	s.wantHonest()
-	wantAttack(t, "stolen-token-name", "nothing: the aggregator refuses the stream", "the agent and the log are told: "+status.Convert(err).Message())
+	wantAttack(t, "stolen-token-name", "nothing: the aggregator refuses the stream", "the agent and the log get: "+status.Convert(err).Message())
 
 	if err := s.liar(stolenToken).say(saysHello("node2", bootID(1), victim.GetNetns())); err != nil {
 		t.Errorf("with the boot id of another node: %v", err)
@@ -400,7 +400,7 @@ func slowly(t *testing.T, h *netlab.Host, to, request string, each int, from ...
 	return open
 }
 
-func TestAttackByClientsThatDripARequest(t *testing.T) {
+func TestAttackBySlowRequests(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newAggregator(t, "--metrics-listen", "127.0.0.1:9643")
@@ -408,7 +408,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 	const request = "POST /v1/conflicts/abc:acknowledge HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{"
 	open := slowly(t, c.Host, "127.0.0.1:9641", request, 256, "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 
-	// Send one byte at a time until every connection is hung up.
+	// Send one byte at a time until the server has closed every connection.
 	answers := make(chan string, len(open))
 	for _, conn := range open {
 		go func() {
@@ -422,7 +422,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 		rest <- err
 	}()
 	over, most := 0, 0
-	wait.Until(t, "all of them to be hung up on", func() bool {
+	wait.Until(t, "all of them to be closed", func() bool {
 		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 			if code, err := probes.Status(t.Context(), path); err != nil || code != http.StatusOK {
 				t.Errorf("%s of --metrics-listen meanwhile: got %d, %v, want 200", path, code, err)
@@ -449,7 +449,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 	if most < len(open) {
 		t.Errorf("files that the aggregator had open: got %d at most, want %d connections at once", most, len(open))
 	}
-	wantAttack(t, "dripped-requests", "all 1,024 connections of REST are taken: others wait until those are hung up, after 10 s",
+	wantAttack(t, "dripped-requests", "all 1,024 connections of REST are in use: other clients wait until those are closed, after 10 s",
 		"`/healthz`, `/readyz` and `/metrics` of `--metrics-listen` answer 200 meanwhile")
 }
 
@@ -498,21 +498,21 @@ func TestAttackByRapidReset(t *testing.T) {
 		}
 	}
 	if err == nil {
-		t.Errorf("%d calls were begun and reset on one connection, and it is not hung up", calls)
+		t.Errorf("%d calls were begun and reset on one connection, which is still open", calls)
 	}
 	c.wantFleet(fleet)
 	const refusals = `ipwitness_requests_refused_total{reason="too_many"}`
 	if got := c.metricOf(c.program, refusals); got == 0 {
 		t.Errorf("%s: got %v, want it counted", refusals, got)
 	}
-	_, line, said := strings.Cut(c.program.Log.String(), `msg="hung up on a client" from=127.0.0.1:`)
+	_, line, said := strings.Cut(c.program.Log.String(), `msg="disconnected a client" from=127.0.0.1:`)
 	_, reason, _ := strings.Cut(line, " reason=")
 	reason, _, _ = strings.Cut(reason, "\n")
 	if !said {
-		t.Errorf("the log does not say that it hung up:\n%s", c.program.Log)
+		t.Errorf("the log has no disconnected client:\n%s", c.program.Log)
 	}
-	wantAttack(t, "rapid-reset", "nothing: the connection is hung up, agents report on, and others are answered",
-		"`"+refusals+"` counts it, and the log: `hung up on a client`, with its address, "+reason)
+	wantAttack(t, "rapid-reset", "nothing: the connection is closed, agents continue to report, and other clients are served",
+		"`"+refusals+"` counts it, and the log has `disconnected a client` with its address, "+reason)
 }
 
 func TestAttackByConnectionsOfOneCaller(t *testing.T) {
@@ -534,7 +534,7 @@ func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 		t.Errorf("connections without end: got %v after %d, want RESOURCE_EXHAUSTED", refused, opened)
 	}
 	s.wantHonest()
-	wantAttack(t, "connections-of-a-caller", "nothing: agents report on", "the caller is told: "+status.Convert(refused).Message())
+	wantAttack(t, "connections-of-a-caller", "nothing: agents continue to report", "the caller gets: "+status.Convert(refused).Message())
 }
 
 func TestAttackByWatchesThatDoNotRead(t *testing.T) {
@@ -580,7 +580,7 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 	told, after, _ := strings.Cut(status.Convert(end).Message(), "resume_token=")
 	_, after, _ = strings.Cut(after, ": ")
 	wantAttack(t, "watches-unread", "the memory of the aggregator grows by half a megabyte each at most",
-		"one caller is told: "+status.Convert(refused).Message()+". And each, later: "+told+"resume_token=…: "+after)
+		"one caller gets: "+status.Convert(refused).Message()+". And each, later: "+told+"resume_token=…: "+after)
 }
 
 func TestAttackOnTheFileOfAcknowledgements(t *testing.T) {
@@ -611,7 +611,7 @@ func TestAttackOnTheFileOfAcknowledgements(t *testing.T) {
 	}
 }
 
-func TestAttackOnListenersThatKnowNobody(t *testing.T) {
+func TestAttackOnListenersWithoutAuthentication(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1) // from another host, without a token
 	c.nodes[0].pod("a", "10.244.0.7/32")

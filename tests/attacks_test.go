@@ -151,7 +151,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 
 // Frames that the observer does not parse to the end are reported: an attack could hide
 // in them.
-func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
+func TestAttackByUnparsedFramesIsAProblem(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.pod("victim", "10.244.0.7/24")
@@ -189,7 +189,7 @@ func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
 // An attacker in a pod can make the pod's kernel answer for others, too. Such answers
 // are legitimate only if the operator declares the pod a router, or if the node's own
 // routes lead to it.
-func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T) {
+func TestPodThatAnswersForOthersSpoofsUnlessTheNodeRoutesToIt(t *testing.T) {
 	t.Parallel()
 	spoofing(t)
 	l := newLab(t, "--router", "02:00:00:00:00:07=a MAC that the proxy does not have", "--router", "default/proxy=a pod of that name, which it is not")

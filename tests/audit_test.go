@@ -83,7 +83,7 @@ func (f *found) all() []string {
 const small = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"mtu":1500,
 	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"198.18.78.0/29"}]]}}]}`
 
-func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
+func TestDuplicatesArePredictedAndThePlanPreventsThem(t *testing.T) {
 	t.Parallel()
 	for name, wipe := range map[string]func(l *lab, dir string) error{
 		"the directory is deleted":    func(_ *lab, dir string) error { return os.RemoveAll(dir) },
@@ -279,7 +279,7 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 	}
 }
 
-func TestAnAddressSetByHandIsForetold(t *testing.T) {
+func TestAddressSetByHandIsPredicted(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	cni := l.cni(netlab.PTP)

@@ -72,7 +72,7 @@ func descriptors(t *testing.T, p *netlab.Program) int {
 	return len(open)
 }
 
-func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
+func TestInvalidDataOnTheGRPCPortIsHarmless(t *testing.T) {
 	t.Parallel()
 	c := newAggregator(t)
 	quiet := descriptors(t, c.program)

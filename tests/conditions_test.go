@@ -46,14 +46,14 @@ func TestSecondAgentInOneNetworkNamespaceIsRefused(t *testing.T) {
 	wantSaid(t, said, "another ipwitness agent runs in this network namespace", "stop it")
 }
 
-func TestPortInUseIsASentence(t *testing.T) {
+func TestPortInUseIsExplained(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	said := refused(t, l.Host, 1, "run")
 	wantSaid(t, said, "address already in use", "-listen")
 }
 
-func TestUnknownFlagSaysWhereToLook(t *testing.T) {
+func TestUnknownFlagPointsToHelp(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	wantSaid(t, refused(t, h, 1, "run", "--wires", "tcx"), "--wires", "--help")
@@ -61,7 +61,7 @@ func TestUnknownFlagSaysWhereToLook(t *testing.T) {
 	wantSaid(t, refused(t, h, 1, "run", "--interfaces", "[eth"), "[eth")
 }
 
-func TestUnreachableServerSaysWhatToDo(t *testing.T) {
+func TestUnreachableServerIsExplained(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	wantSaid(t, refused(t, h, 1, "owners"), "127.0.0.1:9641", "ipwitness run", "--server")
@@ -72,7 +72,7 @@ func without(capabilities string, args ...string) []string {
 	return append([]string{"setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities, "--ambient-caps", "-all", binary}, args...)
 }
 
-func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {
+func TestAgentWithoutPrivilegesNamesTheMissingCapabilities(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	for _, c := range []struct {

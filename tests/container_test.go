@@ -247,7 +247,7 @@ func TestContainerWithNothingMountedSaysWhatToMount(t *testing.T) {
 	})
 }
 
-func TestContainerWithLessMountedLosesWhatThePageSays(t *testing.T) {
+func TestContainerWithFewerMountsLosesWhatTheDocsSay(t *testing.T) {
 	less := []string{"/run/netns", "/run/cni-ipam-state", "/var/lib/cni", "/etc/cni"}
 	onContainers(t, contained{dirs: less}, func(t *testing.T, l *containerLab) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1)})

@@ -22,7 +22,7 @@ func (l *lab) exits(args ...string) int {
 	return 0
 }
 
-func TestWithoutAgentsNothingIsWell(t *testing.T) {
+func TestExitCodeWithoutAgents(t *testing.T) {
 	t.Parallel()
 	c := newAggregator(t)
 	for _, args := range [][]string{
@@ -36,7 +36,7 @@ func TestWithoutAgentsNothingIsWell(t *testing.T) {
 	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known")
 }
 
-func TestANodeThatFallsSilentIsNotWell(t *testing.T) {
+func TestExitCodeWithADisconnectedNode(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	wait.Until(t, "all nodes to be seen", func() bool { return c.exits("conflicts", "--exit-code") == 0 })

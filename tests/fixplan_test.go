@@ -165,7 +165,7 @@ func (p *planned) try(shell []string, plan string) (string, error) {
 // shells are the shells in which a plan must work.
 var shells = map[string][]string{"dash": {"dash"}, "bash": {"bash", "--posix"}, "busybox": {"busybox", "sh"}}
 
-func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
+func TestPlanRestoresRecordsOfHostLocal(t *testing.T) {
 	for name, shell := range shells {
 		if _, err := exec.LookPath(shell[0]); err != nil && name != "dash" {
 			continue // dash is Debian's sh
@@ -220,7 +220,7 @@ func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
 	}
 }
 
-func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
+func TestPlanSkipsChangedState(t *testing.T) {
 	p := newPlanned(t)
 	shell := shells["dash"]
 	address := p.start("web-1")
@@ -295,7 +295,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	}
 }
 
-func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
+func TestAuditPredictsDuplicatesThatItsPlanPrevents(t *testing.T) {
 	p := newPlanned(t)
 	l := &lab{Host: p.host, t: t}
 	l.start("--node", "node-1", "--leaked-after", "1ms")
@@ -371,7 +371,7 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	}
 }
 
-func TestPlanIsSafeFromNames(t *testing.T) {
+func TestPlanQuotesNames(t *testing.T) {
 	p := newPlanned(t)
 	p.start("web-1")
 	p.pool.Name = "/var/lib/cni/networks/it's; touch $HOME `touch x`"

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
+func TestFiftyAgentsReconnectAfterTheAggregatorWasKilled(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newAggregator(t)

@@ -161,10 +161,10 @@ ENV PATH=/usr/local/go/bin:/bin GOPATH=/go GOTOOLCHAIN=local
 WORKDIR /go
 `
 
-// TestImageIsWhatTheDockerfileSays builds both stages of the Dockerfile with buildah and without a
+// TestImageEqualsTheDockerfiles builds both stages of the Dockerfile with buildah and without a
 // network. The result must have the same configuration and, byte for byte, the same files as that
 // of make image.
-func TestImageIsWhatTheDockerfileSays(t *testing.T) {
+func TestImageEqualsTheDockerfiles(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	h := newHost(t)

@@ -78,7 +78,7 @@ func (l *listener) await(what string, cond func() bool) {
 		case <-deadline.C:
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.t.Fatalf("waited in vain for %s: pools %v, allocations %v, status %v", what, l.pools, l.allocations, l.status)
+			l.t.Fatalf("timed out waiting for %s: pools %v, allocations %v, status %v", what, l.pools, l.allocations, l.status)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (l *listener) awaitPool(name string, state ipwitnessv1.Pool_State, allocati
 	return l.pools[name]
 }
 
-func TestAgentTellsWhatHostLocalGaveToRealPods(t *testing.T) {
+func TestAgentReportsHostLocalAllocationsOfRealPods(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ network, dir, plugin, device string }{
 		"ptp":    {netlab.PTP, "/run/cni-ipam-state/kindnet", "ptp", ""},
@@ -195,7 +195,7 @@ func TestAgentSeesWhatIsMountedOverHostLocal(t *testing.T) {
 	})
 }
 
-func TestAgentTellsCalicosNameOfTheNode(t *testing.T) {
+func TestAgentReportsCalicosNodeName(t *testing.T) {
 	t.Parallel()
 	l, told := newListener(t)
 	const file = "/var/lib/calico/nodename"

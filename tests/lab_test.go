@@ -404,7 +404,7 @@ func (w *watch) await(what string, cond func([]*ipwitnessv1.Conflict) bool) {
 		select {
 		case <-w.changed:
 		case <-deadline.C:
-			w.t.Fatalf("waited in vain for %s: conflicts are %v", what, all)
+			w.t.Fatalf("timed out waiting for %s: conflicts are %v", what, all)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 	l.row("L1", "10.244.0.8", "one-owner")
 }
 
-func TestL3SandboxOfOnePodMadeAgain(t *testing.T) {
+func TestL3SandboxOfOnePodRecreated(t *testing.T) {
 	t.Parallel()
 	// The second sandbox is identified when its plugin has ended. On a busy machine this takes
 	// longer than the default settle time.

@@ -257,7 +257,7 @@ func (w *watch) leaves(name string) (n int) {
 	return n
 }
 
-func TestAggregatorKilledInTurmoil(t *testing.T) {
+func TestAggregatorKilledDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
@@ -273,7 +273,7 @@ func TestAggregatorKilledInTurmoil(t *testing.T) {
 	c.wantSame(id)
 }
 
-func TestNodeCutOffInTurmoil(t *testing.T) {
+func TestNodeDisconnectedDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
@@ -290,7 +290,7 @@ func TestNodeCutOffInTurmoil(t *testing.T) {
 	c.wantSame(id)
 }
 
-func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
+func TestNodeDisconnectedUntilItsAgentClosesTheConnection(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
@@ -312,7 +312,7 @@ func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
 	c.wantSame(id)
 }
 
-func TestAgentPausedInTurmoil(t *testing.T) {
+func TestAgentPausedDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
@@ -334,7 +334,7 @@ func TestAgentPausedInTurmoil(t *testing.T) {
 	c.wantSame(id)
 }
 
-func TestAgentStartedAnewInTurmoil(t *testing.T) {
+func TestAgentRestartedDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
@@ -379,7 +379,7 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 	}
 }
 
-func TestNodeBootedAnew(t *testing.T) {
+func TestNodeRebooted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	one, two := c.nodes[0], c.nodes[1]

@@ -156,7 +156,7 @@ func mask(capabilities ...int) string {
 	return fmt.Sprintf("%016x", set)
 }
 
-func TestAgentOfRootKeepsWhatItUses(t *testing.T) {
+func TestAgentOfRootKeepsTheCapabilitiesItUses(t *testing.T) {
 	t.Parallel()
 	wires := []string{"clsact"}
 	if bpf.HaveTCX() == nil {
@@ -187,7 +187,7 @@ func TestAgentOfRootKeepsWhatItUses(t *testing.T) {
 // permissionsPage contains the table that this test generates.
 const permissionsPage = "../docs/permissions.md"
 
-func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
+func TestEachCapabilityIsMissedAsDoctorPredicts(t *testing.T) {
 	purposes := map[string]string{}
 	usable, checks := doctorWith(t, newHost(t), four...)
 	for _, c := range checks {
@@ -228,7 +228,7 @@ func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 		return
 	}
 	const head, begin, end = "| Capability | For | Used | Without it: frames, addresses in pods | `ipwitness doctor` says | The agent says |\n|---|---|---|---|---|---|\n",
-		"<!-- The test TestEachCapabilityIsMissedAsDoctorSays makes this table: make update-situations -->\n", "<!-- end -->\n"
+		"<!-- The test TestEachCapabilityIsMissedAsDoctorPredicts makes this table: make update-situations -->\n", "<!-- end -->\n"
 	page, err := os.ReadFile(permissionsPage)
 	if err != nil {
 		t.Fatal(err)

@@ -162,7 +162,7 @@ func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient
 	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, readySandboxes())
 	if err != nil {
 		if ctx.Err() == nil {
-			c.failed(errors.New("it lists no sandboxes: " + status.Convert(err).Message()))
+			c.failed(errors.New("cannot list its sandboxes: " + status.Convert(err).Message()))
 		}
 		return err
 	}
@@ -353,7 +353,7 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 	}
 	c.count("GetContainerEvents", err)
 	if err != nil {
-		c.log.Debug("the container runtime does not tell of sandboxes: they are listed when namespaces come", "error", err)
+		c.log.Debug("the container runtime sends no events: sandboxes are listed when a namespace appears", "error", err)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
+func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	f := kerneltest.Fake{}
 	own := func(index int32, name, kind string, more func(*rtnetlink.Link), addrs ...string) {
 		l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
@@ -316,7 +316,7 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 	}
 	for _, l := range k.own.links {
 		if l.published.GetUplink() {
-			t.Errorf("%s: got an uplink, want none: both ends of its pair are ours", l.Name)
+			t.Errorf("%s: got an uplink, want none: both ends of the pair are in our namespace", l.Name)
 		}
 	}
 

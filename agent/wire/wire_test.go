@@ -30,11 +30,11 @@ func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
 	c.now = c.now.Add(-time.Hour)
 	c.monotonic -= 2 * time.Second
 	if got := c.at(at).Sub(first); got.Abs() > time.Minute {
-		t.Errorf("time by a clock that was set: got %v off", got)
+		t.Errorf("time by a clock that was set: got a difference of %v", got)
 	}
 }
 
-func TestAgeOfAFrameIsFromWhenTheKernelSawIt(t *testing.T) {
+func TestAgeOfAFrameBeginsInTheKernel(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10))

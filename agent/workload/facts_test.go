@@ -70,7 +70,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 				t.Errorf("name: got  %q\n          want %q", got, c.want)
 			}
 			if after := fmt.Sprint(runtime.Workload, runtimeWithout.Workload, result, resultWithout, person, madeUp); after != before {
-				t.Errorf("what others hold as well was changed: got %s, want %s", after, before)
+				t.Errorf("shared facts were changed: got %s, want %s", after, before)
 			}
 		})
 	}
@@ -132,11 +132,11 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	say(n.Names)
 	n.Look(true)
 	if got := n.name(100); got != "by-process by cri" {
-		t.Errorf("namespace of a sandbox that is forgotten: got %q, want its name", got)
+		t.Errorf("namespace of a forgotten sandbox: got %q, want its name", got)
 	}
 }
 
-func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
+func TestRuntimeIsAskedForNamespacesWithoutASandbox(t *testing.T) {
 	n, p := newTestNames(t, 100, 200)
 	var unnamed []uint64 // inodes
 	n.unnamed = func(numbers []uint64) {
@@ -160,7 +160,7 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 	}
 }
 
-func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
+func TestRuntimeNamesTheNetworkOfPods(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	p.Put(40, 2, "pause", 600, 100, "/")
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.2/24")})
@@ -173,7 +173,7 @@ func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
 }
 
-func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
+func TestNetworkOfTheCNIResultIsPreferredToTheRuntimes(t *testing.T) {
 	n := &Names{cni: newCNICache(nil, "", nil)}
 	s := sandboxNamed("web-0", proc.Process{}, "10.0.0.2", "10.0.0.3")
 	say(n, s)
@@ -217,7 +217,7 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 	}
 }
 
-func TestSearchIsWokenAfterAWhileOnce(t *testing.T) {
+func TestSearchHasOneTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Names{changed: make(chan struct{}, 1)}
 		for range 3 {
@@ -226,7 +226,7 @@ func TestSearchIsWokenAfterAWhileOnce(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if len(n.changed) != 1 || n.waking.Load() {
-			t.Errorf("woken: got %d, want once", len(n.changed))
+			t.Errorf("wake-ups: got %d, want one", len(n.changed))
 		}
 	})
 }

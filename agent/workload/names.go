@@ -378,13 +378,13 @@ func (n *Names) adopt(path string, inode uint64) {
 	}
 	req, err := rtnetlink.Dial()
 	if err != nil {
-		n.log.Warn("cannot ask for namespace id", "error", err)
+		n.log.Warn("cannot get namespace id", "error", err)
 		return
 	}
 	defer req.Close()
 	nsid, assigned, err := req.NSIDOf(fd)
 	if err != nil {
-		n.log.Debug("cannot give namespace an id", "path", path, "error", err)
+		n.log.Debug("cannot assign a namespace id", "path", path, "error", err)
 		return
 	}
 	n.kernel.Adopt(nsid, inode, assigned)

@@ -30,7 +30,7 @@ func asSomebody(t *testing.T, do func()) {
 }
 
 // An unreadable file is set aside like a damaged one, and a read-only file is read.
-func TestFilesThatMayNotBeReadOrWritten(t *testing.T) {
+func TestFilesWithoutPermission(t *testing.T) {
 	for name, test := range map[string]struct {
 		file, dir os.FileMode
 		want      int

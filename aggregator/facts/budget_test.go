@@ -390,7 +390,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 }
 
 // A rebooted machine is accepted without free memory, because its old records are dropped.
-func TestARebootedNodeIsTakenWithoutMemory(t *testing.T) {
+func TestRebootedNodeIsAcceptedWithoutMemory(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	old, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1"}, "n1")

@@ -57,7 +57,7 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 		s.wantHeard(name + " once more")
 		a.tell(&pb.ReportRequest{Interfaces: pod(2, "10.0.0.2").Interfaces[:1]})
 		if got := s.text("10.0.0.2"); got != before || after == before != same {
-			t.Errorf("%s: got\n%s\nwhen it is as before, want\n%s", name, got, before)
+			t.Errorf("%s: got\n%s\nafter the change was undone, want\n%s", name, got, before)
 		}
 		s.check(t, name)
 	}

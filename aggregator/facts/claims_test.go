@@ -152,7 +152,7 @@ func TestClaimsThatAreTooOldEnd(t *testing.T) {
 	s.wantJudged("a claim has ended, of a MAC that claims another address", "10.0.0.1", "10.0.0.3")
 }
 
-func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
+func TestTimesOfKernelClaims(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
 	claim := func(addr string) verdict.Claim {

@@ -46,7 +46,7 @@ func TestWhichAddressesAreDisputed(t *testing.T) {
 			a.tell(test.first)
 		}
 		if s.rivals(key(addr)) {
-			t.Errorf("%s: got it disputed by the first one alone", test.name)
+			t.Errorf("%s: got it disputed after the first claim", test.name)
 		}
 		by := a
 		if test.other {
@@ -61,7 +61,7 @@ func TestWhichAddressesAreDisputed(t *testing.T) {
 			t.Errorf("%s: got disputed %t, want %t", test.name, got, test.want)
 		}
 		if got := by.n.Charged()-before >= rivalCost; got != test.want {
-			t.Errorf("%s: got charged with a dispute %t, want %t", test.name, got, test.want)
+			t.Errorf("%s: got charge for a dispute %t, want %t", test.name, got, test.want)
 		}
 	}
 }

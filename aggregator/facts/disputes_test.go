@@ -98,7 +98,7 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 }
 
 // Claims in frames that another hardware address sent are judged again when the sender changes.
-func TestSendersForOthersAreJudgedAgain(t *testing.T) {
+func TestProxiesAreJudgedAgain(t *testing.T) {
 	s := newScene(t)
 	frame := seen("10.0.0.9", records.MAC(9), 1)
 	frame.Claims[0].Source = records.MAC(2)

@@ -174,7 +174,7 @@ func TestClaimsOverTheLimitAreLeftOut(t *testing.T) {
 }
 
 // The limit of allocations applies to a node, regardless of the number of its pools.
-func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
+func TestOneNodeDoesNotUseUpTheLimits(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
 	give := func(pool, addr string, gone bool) {
@@ -194,7 +194,7 @@ func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 	}
 	n.allocated = 2
 	if give("a", "10.0.0.1", true); n.allocated != 1 || f.Allocations() != 1 {
-		t.Errorf("got %d and %d allocations, want 1", n.allocated, f.Allocations())
+		t.Errorf("got %d and %d allocations, want 1 each", n.allocated, f.Allocations())
 	}
 }
 
@@ -215,7 +215,7 @@ func TestNodesAreLimited(t *testing.T) {
 }
 
 // A machine that reboots often is not refused because of its earlier boot IDs.
-func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
+func TestEarlierBootsDoNotExcludeANode(t *testing.T) {
 	f, _ := newFacts(t)
 	for i := range maxOfOneName {
 		n := newNode(NodeID{fmt.Sprint("boot", i), "1", "n1"})
@@ -224,20 +224,20 @@ func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	}
 	more := NodeID{"boot more", "1", "n1"}
 	if err := f.mayBeOneMore(more); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one boot more: got %v, want ResourceExhausted", err)
+		t.Errorf("another boot: got %v, want ResourceExhausted", err)
 	}
 	if err := f.mayBeOneMore(NodeID{"boot0", "1", "n2"}); err != nil {
 		t.Errorf("of another name: %v", err)
 	}
 	f.byID[NodeID{"boot0", "1", "n1"}].Rec.TimedOut = true
 	if err := f.mayBeOneMore(more); err != nil {
-		t.Errorf("one boot more after one has timed out: %v", err)
+		t.Errorf("another boot after one has timed out: %v", err)
 	}
 }
 
 // Sources and intended addresses are kept in memory, so words that are longer than those of an
 // agent are dropped.
-func TestLongWordsAreNotKept(t *testing.T) {
+func TestLongStringsAreNotKept(t *testing.T) {
 	long := string(make([]byte, MaxWord+1))
 	if got := intended([]*pb.Intended{{Address: "10.0.0.1", Source: long}, {Address: "10.0.0.2", Interface: long}, {Address: "10.0.0.3", Source: "cri"}}); got != "10.0.0.3 cri " {
 		t.Errorf("got %d bytes of intended addresses", len(got))

@@ -107,7 +107,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 		t.Errorf("got %d claims of a node within its share, want 2000", third.n.Claims())
 	}
 	if !s.Wired(index.AddressOf(netip.MustParseAddr("10.0.0.1"))) {
-		t.Error("got the sighting of a disputed address left out, want strangers first")
+		t.Error("got the sighting of a disputed address left out, want addresses without other claims first")
 	}
 
 	for range 2 { // the first replacement is reported before the old record ends
@@ -139,7 +139,7 @@ func TestKernelRecordsAboveAShareAreEvictedLast(t *testing.T) {
 		n := s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, lan(byte(10+i)), flood(1000*i, 1000))
 		s.checkBudget("another node")
 		if n.n.Incomplete() {
-			t.Fatalf("node %d: got %+v left out, want its share", i, n.n.LeftOut())
+			t.Fatalf("node %d: got %+v left out, want as many records as its share allows", i, n.n.LeftOut())
 		}
 	}
 	if left := large.n.LeftOut(); left.Records == 0 || large.n.Charged() >= alone || !large.n.Blind() {
@@ -227,7 +227,7 @@ func TestOneCredentialHasOneAccount(t *testing.T) {
 	one.snapshot(many(4, 3000))
 	s.checkBudget("one credential")
 	if one.n.Claims() != 3000 || two.n.wireClaims == 0 {
-		t.Errorf("got %d and %d claims, want frames of the one node in favour of the other one's kernels", one.n.Claims(), two.n.Claims())
+		t.Errorf("got %d and %d claims, want wire claims of one node replaced by kernel claims of the other", one.n.Claims(), two.n.Claims())
 	}
 }
 
@@ -244,7 +244,7 @@ func TestMessagesThatAreKeptAreCharged(t *testing.T) {
 		t.Errorf("got %d bytes held", b.n.account.used-b.n.used)
 	}
 	if s.Hold(b.n, LeastBudget) || b.n.account.used != b.n.used+1000 {
-		t.Error("got more held than there is")
+		t.Error("got more held than used")
 	}
 	s.Release(b.n, 1000)
 	if b.n.account.used != b.n.used {
@@ -292,7 +292,7 @@ func TestTextsAreCharged(t *testing.T) {
 		t.Errorf("allocation: got %d bytes", got)
 	}
 	if textCost("") != 0 || interfaceCostOf(i) != interfaceCost {
-		t.Error("got a cost of no text")
+		t.Error("got a cost of an empty string")
 	}
 }
 

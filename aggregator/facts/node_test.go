@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
+func TestRebootedMachineIsAnotherNode(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(s *scene, old *agent)
@@ -54,7 +54,7 @@ func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
 	s.wantNodes("one is renamed", "n1@boot-id-.1 connected covers claims=0", "n9 connected covers claims=0", "n1 connected unheard claims=0")
 	s.wantHeard("one is renamed", "changed n9", "names n9", "ranges n1@boot-id-")
 	if got := s.Called("n1"); len(got) != 2 || len(s.Called("n9")) != 1 || s.Called("n9")[0] != other.n {
-		t.Errorf("got %d nodes that call themselves n1", len(got))
+		t.Errorf("got %d nodes named n1", len(got))
 	}
 	third.leave()
 	s.after(time.Minute)
@@ -138,13 +138,13 @@ func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s.check(t, "another node comes")
 	for n := range s.Nodes {
 		if n == b.n {
-			t.Error("got more nodes than wanted")
+			t.Error("got too many nodes")
 		}
 		break
 	}
 }
 
-func TestWhatIsToldOfNames(t *testing.T) {
+func TestPublishedNames(t *testing.T) {
 	s := newScene(t)
 	connect := func(node, boot string) *agent {
 		a, err := s.hello(&pb.Hello{Node: node, BootId: boot, Netns: "1", Epoch: 1}, "")
@@ -287,7 +287,7 @@ func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	}
 	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
 	if covered() || asked != 3 {
-		t.Errorf("got all covered %t, asked %d times, want a blind node known at once", covered(), asked)
+		t.Errorf("got all covered %t, asked %d times, want a blind node to count at once", covered(), asked)
 	}
 	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{}})
 	b := s.joins("n2", "b2", 1)

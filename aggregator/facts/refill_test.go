@@ -21,11 +21,11 @@ func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
 		t.Errorf("got asked %d times, want once", a.p.asked)
 	}
 	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+		t.Errorf("got asked %d times, want once before the pause is over", a.p.asked)
 	}
 	s.after(2*firstRefill - 1)
 	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+		t.Errorf("got asked %d times, want once before the pause is over", a.p.asked)
 	}
 	s.after(1)
 	if s.Refill(); a.p.asked != 2 {
@@ -34,11 +34,11 @@ func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
 	s.told.heard = nil
 	a.snapshot(lan(1), flood(0, 16_000))
 	if a.n.Incomplete() || !slices.Contains(s.told.heard, "changed n1") {
-		t.Errorf("got %+v left out, want nothing, and that published", a.n.LeftOut())
+		t.Errorf("got %+v left out, want nothing, and an event", a.n.LeftOut())
 	}
 	s.after(time.Hour)
 	if s.Refill(); a.p.asked != 2 {
-		t.Errorf("got asked %d times, want no further time", a.p.asked)
+		t.Errorf("got asked %d times, want no further request", a.p.asked)
 	}
 }
 

@@ -75,7 +75,7 @@ func TestFramesShowThatLinksAreOne(t *testing.T) {
 	s.wantDomains("one link is gone", "10.0.0.9", "n2 - -")
 }
 
-func TestFramesThatShowNothing(t *testing.T) {
+func TestFramesThatProveNoLink(t *testing.T) {
 	clone := func(record uint32, mac []byte) *pb.ReportRequest {
 		m := onLAN(record, "10.7.0.1")
 		m.Interfaces[0].Mac = mac
@@ -165,7 +165,7 @@ func TestFramesThatShowNothing(t *testing.T) {
 }
 
 // A frame may become evidence only once its sender is known.
-func TestFramesAreLookedAtAgain(t *testing.T) {
+func TestFramesAreEvaluatedAgain(t *testing.T) {
 	for name, last := range map[string]func(home, by *agent){
 		"its sender comes": func(home, _ *agent) { home.tell(onLAN(2, "10.0.0.1")) },
 		"its sender gets its MAC": func(home, _ *agent) {
@@ -314,7 +314,7 @@ func TestAnswersOfASender(t *testing.T) {
 	group := seen("10.0.0.6", []byte{1, 0, 0x5e, 0, 0, 1}, 1)
 	group.Claims[0].Kind = pb.Evidence_ANSWERED
 	if a.tell(group); len(s.Builder().Case(key("10.0.0.6"), false).Answers) != 0 {
-		t.Error("got an answer of a group")
+		t.Error("got an answer of a multicast MAC")
 	}
 	answers("10.0.0.3")
 	want("addresses of two pods", 2, 2)

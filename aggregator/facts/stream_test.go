@@ -78,7 +78,7 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	s.wantNodes("it has reported", "n1 connected covers claims=1")
 	s.wantJudged("it has reported", "10.0.0.1", "10.0.0.3")
 	if a.n.LastHeard != s.now {
-		t.Error("got not heard now")
+		t.Error("got no update of the last message's time")
 	}
 	s.wantHeard("it has reported", "changed n1", "names n1", "lack n1#1", "lack n1#2", "lack n1#3", "ranges n1")
 	if s.Ring(); s.Ring() != 0 {
@@ -112,7 +112,7 @@ func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
 	p := &quiet{}
 	n, b, err := s.Connect(p, &pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
 	if err != nil || !done(b) {
-		t.Fatalf("got %v, done %t, want a node of which nothing is to be judged", err, done(b))
+		t.Fatalf("got %v, done %t, want a node with nothing to judge", err, done(b))
 	}
 	batches := snapshotOf(t, s.Facts, p, n, records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
 	delta := deltaOf(t, s.Facts, p, n, assignedMessage(2, "10.0.0.2"))
@@ -129,7 +129,7 @@ func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
 	}
 	b, _ = s.IPAMChanged(nil)
 	if !done(b) || !done(s.PodsChanged(nil)) || !done(s.PodsOnChanged(func(string) bool { return false })) {
-		t.Error("got changes of nothing not done")
+		t.Error("got empty changes that are not done")
 	}
 }
 
@@ -206,11 +206,11 @@ func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 		t.Errorf("got %d excess, %+v left out, %v corrected", a.n.Excess(), a.n.LeftOut(), a.n.Corrections)
 	}
 	if a.snapshot(); a.n.Incomplete() || a.n.Blind() || !a.n.Covers() {
-		t.Error("got it incomplete, want it whole again")
+		t.Error("got it incomplete, want it complete again")
 	}
 	in.LeftOut, in.Excess = LeftOut{}, 1
 	if _, err := s.Snapshot(a.p, a.n, in, func() {}); err != nil || !a.n.Incomplete() || a.n.Blind() {
-		t.Errorf("got %v, incomplete %t, want frames alone left out", err, a.n.Incomplete())
+		t.Errorf("got %v, incomplete %t, want only frames left out", err, a.n.Incomplete())
 	}
 }
 
@@ -245,7 +245,7 @@ func (s *scene) judgeBatches(batches []*Batch) bool {
 
 // A node that timed out and reconnects without sending a snapshot is forgotten a day after it
 // disconnects.
-func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
+func TestNodeThatConnectsAndSendsNothingIsForgotten(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
 	a.leave()
@@ -266,7 +266,7 @@ func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
 		t.Errorf("got due in %s, want a day after it timed out", at.Sub(s.now))
 	}
 	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
-		t.Error("got the end of a stream that is over never done")
+		t.Error("got the end of a stream that is never done")
 	}
 }
 
@@ -304,7 +304,7 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 			t.Errorf("%v: got due after %s, want after a minute", order, at.Sub(begin))
 		}
 		if s.Overdue(begin.Add(time.Minute-1)) || !s.Overdue(begin.Add(time.Minute)) {
-			t.Errorf("%v: got it overdue at another time", order)
+			t.Errorf("%v: got it overdue at a different time", order)
 		}
 		r := &ringer{overdue: func() bool { return s.Overdue(s.now) }}
 		s.Listener = r
@@ -332,7 +332,7 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 }
 
 // A replaced stream changes nothing, not even the time of the last message.
-func TestAnOldStreamIsNotHeard(t *testing.T) {
+func TestMessagesOfAnOldStreamAreIgnored(t *testing.T) {
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	now := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -345,7 +345,7 @@ func TestAnOldStreamIsNotHeard(t *testing.T) {
 		t.Errorf("a snapshot: got %v, heard at %d, want %d and nothing left out", err, now.n.LastHeard, heard)
 	}
 	if now.tell(assignedMessage(2, "10.0.0.3")); now.n.Claims() != 2 || now.n.LastHeard != s.now {
-		t.Errorf("got %d claims of the stream of now, want 2", now.n.Claims())
+		t.Errorf("got %d claims of the current stream, want 2", now.n.Claims())
 	}
 }
 
@@ -370,7 +370,7 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	s.after(time.Second)
 	a.snapshot(lan(1), pod(2, "10.0.0.1"), frame)
 	if read() != before {
-		t.Error("got read again, but only a snapshot came")
+		t.Error("got it read again, but only a snapshot was received")
 	}
 	if _, err := s.Snapshot(a.p, a.n, &Snapshot{
 		Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Checked: []uint64{5}}, lan(1), pod(2, "10.0.0.1"), frame),
@@ -389,7 +389,7 @@ func TestTheNodesOwnNamespace(t *testing.T) {
 		t.Errorf("got %q, want the network namespace of the agent", got)
 	}
 	if got := a.n.NamespaceOf(3).Netns; got != "" {
-		t.Errorf("got %q of another namespace that is not known", got)
+		t.Errorf("got %q of an unknown namespace", got)
 	}
 }
 
@@ -401,16 +401,16 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	two := records.Claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
 	three := records.Claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("three: got %v, want RESOURCE_EXHAUSTED", err)
+		t.Errorf("three kernel claims: got %v, want RESOURCE_EXHAUSTED", err)
 	}
 	three.Claims[2].Gone = true
 	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, records.MAC(9)
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); err != nil {
-		t.Errorf("one, a frame and the end of one: got %v", err)
+		t.Errorf("one kernel claim, a frame and an end: got %v", err)
 	}
 	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
 	if _, err := s.Delta(a.p, a.n, two, s.now, nil); err != nil || !s.Claimed(key("10.0.0.3")) {
-		t.Errorf("two: got %v, want them taken", err)
+		t.Errorf("two kernel claims: got %v, want them accepted", err)
 	}
 }
 
@@ -420,7 +420,7 @@ func TestLinksAreOverdue(t *testing.T) {
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2))
 	if s.Ring() != 0 || s.Overdue(s.now) {
-		t.Error("got something overdue before links are one")
+		t.Error("got something overdue before the links are joined")
 	}
 	b.tell(seen("10.0.0.1", records.MAC(2), 1))
 	_, domains := s.SharedMACs()
@@ -451,7 +451,7 @@ func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
 		}
 	}}, func() {})
 	if err == nil || two == nil {
-		t.Fatalf("got %v, want the snapshot taken over", err)
+		t.Fatalf("got %v, want the snapshot to be applied", err)
 	}
 	two.leave()
 	s.check(t, "it left")

@@ -11,7 +11,7 @@ import (
 
 // The cause of a conflict depends on the subnets of a node that contain the address: those that the
 // node gains, loses or changes.
-func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
+func TestDisputesAreJudgedAgainWhenSubnetsChange(t *testing.T) {
 	s := newScene(t)
 	s.told.contested = []string{"10.0.0.9", "10.0.1.9", "10.1.0.9", "fe80::9"}
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.9"), pod(3, "10.0.1.9"), pod(4, "10.1.0.9"), pod(5, "fe80::9"))

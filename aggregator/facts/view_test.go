@@ -59,7 +59,7 @@ func bridgeAndPods() *pb.ReportRequest {
 	return m
 }
 
-func TestWhatIsKnownOfANode(t *testing.T) {
+func TestRecordsOfANode(t *testing.T) {
 	s := newScene(t)
 	began := s.now
 	a := s.joins("n1", "b1", 1)
@@ -77,7 +77,7 @@ func TestWhatIsKnownOfANode(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := n.NamespaceOf(5); got.Netns != "abc" || got.ID != "b1/abc" {
-		t.Errorf("got %+v, want an odd inode kept", got)
+		t.Errorf("got %+v, want an unusual inode kept", got)
 	}
 	names := func(all []*verdict.Interface) (names []string) {
 		for _, i := range all {
@@ -413,7 +413,7 @@ func TestNumbersAndTimesOfOtherAgents(t *testing.T) {
 	}
 }
 
-func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
+func TestInvalidRecordsAreDropped(t *testing.T) {
 	claim := func(change func(c *pb.ClaimRecord)) *pb.ReportRequest {
 		m := assignedMessage(2, "10.0.0.7")
 		change(m.Claims[0])
@@ -523,7 +523,7 @@ func TestANodeThatHasNotReported(t *testing.T) {
 	}
 	if n := a.n; n.Subnets() != nil || n.InterfacesOf(1) != nil || n.HasInterfaces(1) || n.Behind(2) != nil || n.NamespaceOf(1) != nil || n.Ranges().VRF("eth0") != "" ||
 		n.Ranges().PodsBehind(&verdict.Interface{Kind: "bridge", Link: &verdict.Link{Name: "cni0"}}) || len(s.AddressesOn("n1")) != 0 {
-		t.Error("got something known of a node that has not reported")
+		t.Error("got records of a node that has not reported")
 	}
 }
 

@@ -35,7 +35,7 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	s.PodsOnChanged(func(string) bool { return true })
 	s.Touch([]index.Address{key("10.0.0.1")})
 	if i := one(); !i.Pods {
-		t.Errorf("its pod changed, and it was touched: got %+v", i)
+		t.Errorf("its pod and its claims changed: got %+v", i)
 	}
 	at := s.now
 	a.tell(assignedMessage(2, "10.0.0.2"))
@@ -47,7 +47,7 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 		t.Errorf("a claim: got %+v, want the first time", i)
 	}
 	if i := s.queue(key("10.0.0.1")).Take(key("10.0.0.1")); i.Touched() || i.Address != key("10.0.0.1") {
-		t.Errorf("taken: got %+v, want nothing touched", i)
+		t.Errorf("after it was taken: got %+v, want no change", i)
 	}
 
 	before := []verdict.Owner{{ID: "x"}}
@@ -69,7 +69,7 @@ func TestBatchesAreDoneWhenAllIsJudged(t *testing.T) {
 		}
 	}
 	if !done(s.Touch(nil)) {
-		t.Error("got a batch of nothing not done")
+		t.Error("got an empty batch that is not done")
 	}
 	first := s.Touch([]index.Address{key("10.0.0.1"), key("10.0.0.2")})
 	second := s.Touch([]index.Address{key("10.0.0.1"), key("10.0.0.1")})
@@ -91,7 +91,7 @@ func TestBatchesAreDoneWhenAllIsJudged(t *testing.T) {
 	}
 	s.queue(key("10.0.0.1")).Take(key("10.0.0.1")).Finish()
 	if done(first) || !done(second) {
-		t.Error("got not the second batch done alone")
+		t.Error("got the wrong batch done, want only the second one")
 	}
 	if s.judgeAll(); !done(first) {
 		t.Error("got the first batch not done")

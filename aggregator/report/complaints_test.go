@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
+func TestComplaintsAreLoggedOnceAMinute(t *testing.T) {
 	var c complaints
 	for _, step := range []struct {
 		peer, reason string
@@ -35,7 +35,7 @@ func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
 }
 
 // A peer with a different complaint each time must not fill the log either.
-func TestOneHostHasFewComplaints(t *testing.T) {
+func TestComplaintsOfOneHostAreLimited(t *testing.T) {
 	var c complaints
 	said := func(host string, at time.Duration) (n int) {
 		for i := range 5 * maxComplaints {

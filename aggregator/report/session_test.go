@@ -27,7 +27,7 @@ import (
 
 // A snapshot that never ends must not use up the memory, even if its contents do not count as
 // records.
-func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
+func TestSnapshotsAreLimited(t *testing.T) {
 	r := newService(t).Session(nil)
 	hello := &pb.Hello{Node: "n1", BootId: "boot", Netns: "4026531840", Epoch: 1}
 	if err := r.Accept(&pb.ReportRequest{Sequence: 1, Hello: hello, SnapshotBegin: true}, 1); err != nil {
@@ -125,7 +125,7 @@ func TestASenderEndsWhenThereIsNothingToSend(t *testing.T) {
 
 // An agent whose snapshot waits for memory is not silent, however long it waits. If it were
 // disconnected, it would begin again and delay others even more.
-func TestASnapshotThatWaitsIsNotLate(t *testing.T) {
+func TestWaitingSnapshotIsNotLate(t *testing.T) {
 	for _, received := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, end := context.WithCancel(t.Context())

@@ -169,7 +169,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		n.tell(gone(given(2, "10.0.0.1")), gone(given(3, "10.0.0.1")))
 		w.set(func() { w.heard = nil })
 		if past, found := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1"))); len(past)+len(found) != 0 {
-			t.Errorf("got %+v and %+v, want nothing of owners that are gone", past, found)
+			t.Errorf("got %+v and %+v, want nothing about removed owners", past, found)
 		}
 	})
 }

@@ -18,7 +18,7 @@ import (
 
 // A panic in the judgement of one address affects no other address. It is recorded until the
 // address can be judged.
-func TestAPanicHarmsOneAddressOnly(t *testing.T) {
+func TestPanicAffectsOneAddressOnly(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.broken = index.AddressOf(netip.MustParseAddr("10.0.0.66")) })
 		n := w.connect("n1")
@@ -148,7 +148,7 @@ func TestAConflictFromItsDetectionToItsEnd(t *testing.T) {
 	})
 }
 
-func TestDetectionTakesAsLongAsAnAgentHadTheChange(t *testing.T) {
+func TestDetectionTimeIncludesTheResidenceInTheAgent(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
 		n.tell(pod(2, "10.0.0.1"))
@@ -330,25 +330,25 @@ func TestQueuedAddressesAreJudgedOnceRunStarts(t *testing.T) {
 		n := w.connect("n1")
 		stop := w.run()
 		if synctest.Wait(); w.rests() != 0 || !w.running {
-			t.Errorf("got %d rests, running %t, want none before any judgement, and true", w.rests(), w.running)
+			t.Errorf("got %d idle calls, running %t, want none before any judgement, and true", w.rests(), w.running)
 		}
 		stop()
 		for i := range 40 {
 			n.tell(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
 		}
 		if got := w.shards.Waiting(); got != 40 || w.rests() != 0 {
-			t.Errorf("got %d queued addresses, and %d rests, want 40 and none", got, w.rests())
+			t.Errorf("got %d queued addresses, and %d idle calls, want 40 and none", got, w.rests())
 		}
 		stop = w.run()
 		synctest.Wait()
 		if got := w.shards.Waiting(); got != 0 || w.rests() != 3 {
-			t.Errorf("got %d queued addresses, and %d rests, want none and one of each goroutine", got, w.rests())
+			t.Errorf("got %d queued addresses, and %d idle calls, want none and one of each goroutine", got, w.rests())
 		}
 		w.set(func() { w.heard = nil })
 		w.wantHeard("all are judged")
 		n.tell(pod(3, "10.0.0.50"))
 		if w.rests() != 4 {
-			t.Errorf("got %d rests, want one more", w.rests())
+			t.Errorf("got %d idle calls, want one more", w.rests())
 		}
 		stop()
 		n.tell(pod(3, "10.0.0.51"))

@@ -46,7 +46,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 			}
 			for l, was := range before {
 				if now := [layers]*domain{l.domain(BySight), l.domain(ByProof)}; now != was && !told[l] {
-					t.Fatalf("seed %d, step %d: the domain of %s changed without a word", seed, step, l.Node.Name)
+					t.Fatalf("seed %d, step %d: the domain of %s changed without a notification", seed, step, l.Node.Name)
 				}
 			}
 			edges := [layers][][2]*Link{BySight: slices.Concat(frames[0], frames[1])}
@@ -67,7 +67,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 						}
 					}
 					if d := a.domain(y); (d == nil) != (a.Domain(y) == nil) || d != nil && (d.rec != a.Domain(y) || !slices.Contains(d.links, a)) {
-						t.Fatalf("seed %d, step %d, layer %d: %s has not the record of its domain", seed, step, y, a.Node.Name)
+						t.Fatalf("seed %d, step %d, layer %d: %s does not have the record of its domain", seed, step, y, a.Node.Name)
 					}
 				}
 				for d := range s.domains[y] {

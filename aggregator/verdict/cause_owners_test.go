@@ -321,7 +321,7 @@ func TestHeadlinesOfCauses(t *testing.T) {
 	} {
 		i := slices.IndexFunc(verdicttest.Situations, func(s verdicttest.Situation) bool { return s.Name == name })
 		if i < 0 {
-			t.Errorf("%s: got no such situation", name)
+			t.Errorf("%s: no situation has this name", name)
 			continue
 		}
 		_, c := verdicttest.Situations[i].Judge()

@@ -127,7 +127,7 @@ func TestAConflictIsSuspectedAgainWithoutItsProof(t *testing.T) {
 
 // After the settle time, both sides must be witnessed on one link or on links that are proven to be
 // one.
-func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
+func TestBothOwnersAreWitnessedInTheirScope(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		again func(w *world, uplinks []*verdict.Interface, pods []*verdict.Claim)
@@ -319,7 +319,7 @@ func TestAConflictMovesWithItsOwners(t *testing.T) {
 	w.Link("n1", "br0", verdict.Bridge, true).Routed = false
 	out := w.judge().Conflicts
 	if len(out) != 2 || out[0].ID == wide.ID || out[0].Kind != verdict.LinkScope || out[1].ID != wide.ID || out[1].Active() {
-		t.Errorf("got %+v, want a new one on the link, and the wider one over", out)
+		t.Errorf("got %+v, want a new one on the link, and the wider one resolved", out)
 	}
 }
 

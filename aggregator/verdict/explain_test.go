@@ -252,7 +252,7 @@ func (w *world) wantSteps(t *testing.T, why, scope string, want ...string) {
 }
 
 // If very many owners do not meet, only the first ones are explained.
-func TestOwnersThatDoNotMeetAreExplained(t *testing.T) {
+func TestOwnersWithoutACommonScopeAreExplained(t *testing.T) {
 	for owners, want := range map[int]int{1: 0, 2: 1, 5: 10, 9: 36, 30: 9*8/2 + 8*21 + 1} {
 		w := newWorld("10.0.0.5")
 		for i := range owners {

@@ -71,7 +71,7 @@ func TestAcknowledge(t *testing.T) {
 	}
 }
 
-func TestAcknowledgeIsTakenBack(t *testing.T) {
+func TestAcknowledgementIsWithdrawnByTheCommand(t *testing.T) {
 	c, asked := acknowledging(t)
 	c.run(t, 0, "acknowledge", "10.0.0.7", "--withdraw")
 	if want := (&pb.AcknowledgeConflictRequest{Withdraw: true}); !proto.Equal(asked, want) {
@@ -91,7 +91,7 @@ func TestAcknowledgeForPrograms(t *testing.T) {
 	}
 }
 
-func TestAcknowledgeSaysWhatIsMissing(t *testing.T) {
+func TestAcknowledgeReportsMissingArguments(t *testing.T) {
 	usage := "Run 'ipwitness acknowledge --help' for usage.\n"
 	for name, test := range map[string]struct {
 		args string
@@ -123,7 +123,7 @@ func TestAcknowledgeSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-func TestExplainSaysWhatIsMissing(t *testing.T) {
+func TestExplainReportsMissingArguments(t *testing.T) {
 	c, _ := acknowledging(t)
 	c.run(t, 1, "explain")
 	c.wantStderr(t, "ipwitness: explain needs an ADDRESS or the ID of a conflict: 'ipwitness owners' and 'ipwitness conflicts' list them\n"+

@@ -65,7 +65,7 @@ func hungUp(c net.Conn) bool {
 	return !errors.As(err, &late)
 }
 
-func TestPreauthConnectionsAreFew(t *testing.T) {
+func TestPreauthConnectionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallers(t, 2)
 		known := c.call()
@@ -88,13 +88,13 @@ func TestPreauthConnectionsAreFew(t *testing.T) {
 		case third == nil:
 			t.Error("the third one is not let in, though the first had its time")
 		case !hungUp(first):
-			t.Error("the first one is not hung up, which had its time")
+			t.Error("the first one, whose time is over, is not closed")
 		case hungUp(known), hungUp(third):
-			t.Error("one is hung up that is known, or just came")
+			t.Error("an authenticated or a new connection is closed")
 		}
 		time.Sleep(10 * preauthGrace)
 		if hungUp(third) {
-			t.Error("one is hung up though nobody waits")
+			t.Error("a connection is closed although none waits")
 		}
 		_ = third.Close()
 		fourth := c.call()
@@ -128,7 +128,7 @@ func TestPreauthListenerEndsWhileOneWaits(t *testing.T) {
 
 // A caller with a valid token counts as authenticated. A caller with a wrong token, or one that
 // requests a public page, does not.
-func TestWhoMayCallIsAuthenticated(t *testing.T) {
+func TestCallersAreAuthenticated(t *testing.T) {
 	g := newGuarded(t, false)
 	unauthenticated := func() int {
 		g.preauth.mu.Lock()
@@ -146,7 +146,7 @@ func TestWhoMayCallIsAuthenticated(t *testing.T) {
 		t.Fatal("a wrong token is good")
 	}
 	if got := unauthenticated(); got != 1 {
-		t.Errorf("got %d unauthenticated connections, want the one that asked for its health and showed a wrong token", got)
+		t.Errorf("got %d unauthenticated connections, want the connection that called the health check with a wrong token", got)
 	}
 	if _, err := pb.NewWitnessServiceClient(as(readerToken)).ListNodes(t.Context(), &pb.ListNodesRequest{}); err != nil {
 		t.Fatal(err)
@@ -159,6 +159,6 @@ func TestWhoMayCallIsAuthenticated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := unauthenticated(); got != 1 {
-		t.Errorf("got %d unauthenticated connections, want 1: those of readers are not", got)
+		t.Errorf("got %d unauthenticated connections, want 1: readers are authenticated", got)
 	}
 }

@@ -170,13 +170,13 @@ An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ip
 		return strings.Compare(a[strings.Index(a, "/")+1:]+a, b[strings.Index(b, "/")+1:]+b)
 	}) {
 		if values[key] == "" {
-			t.Errorf("it is not said what values %s may have", key)
+			t.Errorf("the values of label %s are not defined", key)
 		}
 		fmt.Fprintf(&page, "| %s | `%s` | %s |\n", key[strings.Index(key, "/")+1:], strings.Join(used[key], "`, `"), values[key])
 	}
 	for key := range values {
 		if used[key] == nil {
-			t.Errorf("nothing has the label %s", key)
+			t.Errorf("no metric has the label %s", key)
 		}
 	}
 	page.WriteString(bounds)

@@ -79,7 +79,7 @@ func TestServerStopsInTimeWithWatchesOpen(t *testing.T) {
 		t.Errorf("got %v, want nil", err)
 	}
 	if took := time.Since(begin); took > 10*time.Second { // on a busy machine; stopGrace is a second
-		t.Errorf("took %s to stop, want it soon", took)
+		t.Errorf("took %s to stop, want a fast stop", took)
 	}
 	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "the aggregator is stopping") {
 		t.Errorf("end of the watch: got %q, %v; want that the aggregator is stopping", line, err)
@@ -156,7 +156,7 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func TestTellBeginsWithWhatThereIs(t *testing.T) {
+func TestTellBeginsWithTheCurrentState(t *testing.T) {
 	s, _ := testServer(t)
 	report(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -174,7 +174,7 @@ func TestTellBeginsWithWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestTellEndsWhenNobodyReads(t *testing.T) {
+func TestTellEndsWhenTheOutputIsClosed(t *testing.T) {
 	s, _ := testServer(t)
 	report(t, s)
 	c := newConsole()

@@ -81,7 +81,7 @@ func auditOf(ctx context.Context, bin string, ipam bool, without float64) (rows 
 		return rows, rss, err
 	}
 	found := sum(text, "ipwitness_findings{")
-	rows = append(rows, row{"  findings while all is well", fmt.Sprint(found), "0", found == 0})
+	rows = append(rows, row{"   findings while nothing is wrong", fmt.Sprint(found), "0", found == 0})
 	single, err := s.forget(ctx, fleet)
 	if rows = append(rows, single...); err != nil {
 		return rows, rss, err
@@ -170,7 +170,7 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 		return nil, fmt.Errorf("watched %d findings, want %d", len(took), auditSingle)
 	}
 	return []row{{
-		fmt.Sprintf("  %d addresses forgotten one by one: told until the line is read, less the settle time, p50 / p99", auditSingle),
+		fmt.Sprintf("   %d records lost one by one: until the line of the finding, minus the settle time, p50 / p99", auditSingle),
 		fmt.Sprintf("%s / %s, CPU of each %.2f ms", millis(quantile(took, 0.5)), millis(quantile(took, 0.99)), 1000*(used-before).Seconds()/auditSingle), "", true,
 	}}, nil
 }

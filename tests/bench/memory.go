@@ -137,8 +137,8 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 			fmt.Sprintf("≤ %d MiB", chartMemory), peak <= chartMemory,
 		},
 		{"  afterwards", fmt.Sprintf("%.0f MiB", rss), "", true},
-		{"  charged of its budget", fmt.Sprintf("%d of %d MiB", used>>20, limit>>20), "", used <= limit},
-		{"  records left out of an honest node beside them", fmt.Sprint(honest.GetLeftOut()), "0", !honest.GetIncomplete() && honest.GetLeftOut() == 0},
+		{"  used budget", fmt.Sprintf("%d of %d MiB", used>>20, limit>>20), "", used <= limit},
+		{"  records dropped of a well-behaved node meanwhile", fmt.Sprint(honest.GetLeftOut()), "0", !honest.GetIncomplete() && honest.GetLeftOut() == 0},
 	}, nil
 }
 
@@ -167,7 +167,7 @@ func (c *crowd) honest(ctx context.Context) (*ipwitnessv1.Node, error) {
 			}
 		}
 		if time.Now().After(deadline) {
-			return nil, errors.New("waited in vain for the honest node")
+			return nil, errors.New("timed out waiting for the well-behaved node")
 		}
 		select {
 		case <-ctx.Done():

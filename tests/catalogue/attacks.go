@@ -24,21 +24,21 @@ type attack struct{ id, what string }
 
 // attacks are in the order of the table.
 var attacks = []attack{
-	{"arp-reply", "A pod on the same bridge sends an ARP reply to one neighbour alone, with its own MAC for another pod's address (arpspoof)"},
-	{"arp-other-source", "The same in a frame whose Ethernet source is neither's"},
+	{"arp-reply", "A pod on the same bridge sends an ARP reply to one neighbour only, with its own MAC for another pod's address (arpspoof)"},
+	{"arp-other-source", "The same in a frame with a third MAC as Ethernet source"},
 	{"arp-hardware-type", "The same with ARP hardware type 6 (IEEE 802), which Linux accepts"},
 	{"arp-group-mac", "The same with a multicast MAC as the sender's"},
 	{"arp-responder-mac", "The same with ee:ee:ee:ee:ee:ee, with which Calico answers"},
-	{"arp-priority-tags", "The same under 300 VLAN tags with VID 0, which Linux takes off"},
+	{"arp-priority-tags", "The same with 300 VLAN tags with VID 0, which Linux strips"},
 	{"arp-loopback", "A pod has another one's address on its loopback, and its kernel answers for it"},
 	{"arp-victim-mac", "A pod sends a gratuitous ARP with another pod's address and MAC"},
-	{"ndp-advertisement", "A pod sends a solicited neighbour advertisement to one neighbour alone, with its own MAC for another pod's address"},
+	{"ndp-advertisement", "A pod sends a solicited neighbour advertisement to one neighbour only, with its own MAC for another pod's address"},
 	{"ndp-options", "The same behind 150 other options"},
 	{"ndp-extensions", "The same behind 150 IPv6 extension headers"},
 	{"ndp-group-mac", "The same with a multicast MAC"},
 	{"ndp-no-override", "The same without the Override flag, as a proxy does"},
-	{"unread-tags", "A pod sends an ARP reply under three VLANs: no more than two are read"},
-	{"flood-bindings", "Two pods send ever new bindings, as fast as a core can: more than the agent's table holds"},
+	{"unread-tags", "A pod sends an ARP reply with three VLAN tags: only two are read"},
+	{"flood-bindings", "Two pods send new bindings as fast as a core can, more than the agent's table holds"},
 	{"stitched-lans", "A machine on the LAN of a node sends one frame with the MAC of a node on another LAN"},
 	{"stolen-token-name", "An agent's stolen token reports under the name of another node"},
 	{"stolen-token-boot-id", "It reports under its own node's name, with the boot id and network namespace of another node"},
@@ -46,11 +46,11 @@ var attacks = []attack{
 	{"stolen-token-memory", "It reports 100,000 bindings to an aggregator that has 64 MiB of memory"},
 	{"dripped-requests", "1,024 connections send the body of a request byte by byte"},
 	{"rapid-reset", "A connection of HTTP/2 begins calls and resets them (CVE-2023-44487)"},
-	{"connections-of-a-caller", "A caller opens connections of gRPC without end"},
-	{"watches-unread", "A client opens watches without end, and reads none of them"},
+	{"connections-of-a-caller", "A caller keeps opening gRPC connections"},
+	{"watches-unread", "A client keeps opening watches and reads none of them"},
 	{"acknowledgements-damaged", "The file of acknowledgements is cut short"},
 	{"acknowledgements-fifo", "A FIFO is in its place"},
-	{"open-listeners", "Nothing: the aggregator runs without authentication, and others reach its listeners"},
+	{"open-listeners", "Nothing: the aggregator runs without authentication, and other hosts can reach its listeners"},
 }
 
 // attackTable writes the table of attacks into its page.

@@ -78,7 +78,7 @@ func demo(ctx context.Context) error {
 		return err
 	}
 
-	if err := foretold(ctx, program, 3); err != nil {
+	if err := predicted(ctx, program, 3); err != nil {
 		return err
 	}
 	if err := show(host, bin, "audit"); err != nil {
@@ -120,9 +120,9 @@ func demo(ctx context.Context) error {
 	return nil
 }
 
-// foretold prints the findings about addresses that are in use without an allocation as they
+// predicted prints the findings about addresses that are in use without an allocation as they
 // arrive, until there are n of them.
-func foretold(ctx context.Context, p *netlab.Program, n int) error {
+func predicted(ctx context.Context, p *netlab.Program, n int) error {
 	return p.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
 		if f := e.GetFinding(); f.GetKind() == "in-use-unallocated" {
 			fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.UTC().Format("15:04:05.000"), f.GetSeverity(), f.GetAddress(), f.GetKind())

@@ -137,7 +137,7 @@ func broken(all map[string]page, name, target string) string {
 	return ""
 }
 
-func TestLinksLeadSomewhere(t *testing.T) {
+func TestLinksAreNotBroken(t *testing.T) {
 	all := pages(t)
 	links := 0
 	for name, p := range all {

@@ -123,7 +123,7 @@ func (p person) needs(rights ...right) {
 }
 
 // -P needs a kubeconfig and three rights, and no connection except to the API server.
-func TestPeopleAskThroughThePortForward(t *testing.T) {
+func TestQueriesThroughThePortForward(t *testing.T) {
 	l := newLab(t, "forward")
 	p := l.deployAggregator("", ", --kubeconfig=off", "HTTP")
 	first := l.readyAggregator("")
@@ -193,7 +193,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 }
 
 // With TLS the aggregator authenticates itself, and the Kubernetes API authenticates the user.
-func TestPeopleAskByTLSThroughThePortForward(t *testing.T) {
+func TestQueriesByTLSThroughThePortForward(t *testing.T) {
 	l := newLab(t, "forward-tls")
 	dir := t.TempDir()
 	ca, err := pki.New(dir, "test")

@@ -194,7 +194,7 @@ type calicoBooking struct{ node, namespace, pod, sandbox string }
 // Calico's issue 12257: a node created from a template has the template's name in
 // /var/lib/calico/nodename, so its first pod is allocated for another node. The garbage collector
 // does not find the pod on that node and frees the address, which is then allocated again.
-func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
+func TestT3CalicoAllocatesForAnotherNode(t *testing.T) {
 	l := newLab(t, "calico")
 	l.define("calico")
 	l.withoutHostLocal()
@@ -271,7 +271,7 @@ func ippool(allocations map[string]map[string]string) string {
 	return string(text)
 }
 
-func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
+func TestWhereaboutsLeaksAfterACrashAndLosesRunningPods(t *testing.T) {
 	l := newLab(t, "whereabouts")
 	l.define("whereabouts")
 	l.withoutHostLocal()

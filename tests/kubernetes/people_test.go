@@ -62,7 +62,7 @@ func TestKubectlIpwitness(t *testing.T) {
 
 // Steps two to four of the runbook, beside a conflict: they show Events, pods, and the pods of the
 // CNI plugin.
-func TestWhatKubernetesSaysBesideAConflict(t *testing.T) {
+func TestKubernetesDetailsOfAConflict(t *testing.T) {
 	l := newLab(t, "beside")
 	l.witness()
 	l.deploy("web", 2)

@@ -16,7 +16,7 @@ import (
 
 const sample = "./testdata/sample"
 
-func TestChangesThatNoTestNoticesArePrinted(t *testing.T) {
+func TestUndetectedMutationsArePrinted(t *testing.T) {
 	before, err := os.ReadFile(sample + "/sample.go")
 	if err != nil {
 		t.Fatal(err)

@@ -64,9 +64,9 @@ func readYAML(t *testing.T, file string, into any) {
 	}
 }
 
-// TestEachAlertFiresAndDoesNot runs the cases of rules.test.yaml with promtool. Each alert must
+// TestEachAlertHasACaseThatFiresAndOneThatDoesNot runs the cases of rules.test.yaml with promtool. Each alert must
 // have a case in which it fires, and one in which it does not.
-func TestEachAlertFiresAndDoesNot(t *testing.T) {
+func TestEachAlertHasACaseThatFiresAndOneThatDoesNot(t *testing.T) {
 	t.Parallel()
 	const file = "rules.test.yaml"
 	var cases struct {
@@ -94,9 +94,9 @@ func TestEachAlertFiresAndDoesNot(t *testing.T) {
 	promtool(t, "test", "rules", file)
 }
 
-// TestAlertsSayWhatAPersonOnCallNeeds checks the required parts of each alert. aggregator/verdict
+// TestAlertsHaveTheRequiredFields checks the required parts of each alert. aggregator/verdict
 // checks that its runbook exists.
-func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
+func TestAlertsHaveTheRequiredFields(t *testing.T) {
 	t.Parallel()
 	rules, file := readRules(t)
 	promtool(t, "check", "rules", file)

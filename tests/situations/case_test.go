@@ -9,9 +9,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 )
 
-// TestARecordedCaseIsWhatLasts changes a recorded case, first as another run would and then as
+// TestRecordedCaseHasNoVolatileValues changes a recorded case, first as another run would and then as
 // another verdict would.
-func TestARecordedCaseIsWhatLasts(t *testing.T) {
+func TestRecordedCaseHasNoVolatileValues(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("../testdata/situations", cases, "T1.json"))
 	if err != nil {
 		t.Fatal(err)

@@ -341,7 +341,7 @@ func TestDurationHasTwoUnitsAtMost(t *testing.T) {
 	}
 }
 
-func TestNamesTellOwnersApart(t *testing.T) {
+func TestNamesDistinguishOwners(t *testing.T) {
 	elsewhere := pod("default", "web-1", "1")
 	elsewhere.Node = "worker-2"
 	got := strings.Join(names([]*pb.Owner{pod("default", "web-1", "1"), elsewhere, external()}), " | ")
@@ -422,7 +422,7 @@ func conflictEvent(kind pb.Watch_Type, c *pb.Conflict) *pb.WatchConflictsRespons
 	return &pb.WatchConflictsResponse{Type: kind, Conflict: c}
 }
 
-func TestLiveTellsWhatHappens(t *testing.T) {
+func TestLiveShowsEvents(t *testing.T) {
 	wantShown(t, "live", account(func(l *Live) {
 		l.Start("v0.1.0", Watching{
 			Node: &pb.Node{Name: "worker-1", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12, Problems: []string{"no names: /var/lib/cni/results cannot be read"}},
@@ -454,7 +454,7 @@ func TestLiveTellsWhatHappens(t *testing.T) {
 	}))
 }
 
-func TestLiveIsShortOfWhatIsAcknowledged(t *testing.T) {
+func TestLiveShortensAcknowledgedConflicts(t *testing.T) {
 	suspected := acknowledged()
 	suspected.State = pb.Conflict_SUSPECTED
 	wantShown(t, "live-acknowledged", account(func(l *Live) {
@@ -650,7 +650,7 @@ func TestFixPlan(t *testing.T) {
 	}
 }
 
-func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
+func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60)) // in this time zone it is still the previous day
 	f := finding(1, "leaked", pb.Finding_WARNING)
 	live := func(now time.Time) func(*bytes.Buffer) error {
@@ -692,7 +692,7 @@ func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if here.String() != there.String() {
-			t.Errorf("%s: got\n%s\nwhere the clock is in another zone, want\n%s", name, &there, &here)
+			t.Errorf("%s: got\n%s\nin another time zone, want\n%s", name, &there, &here)
 		}
 		if got := strings.Count(here.String(), "UTC"); got != 1 {
 			t.Errorf("%s: got the zone %d times, want it once:\n%s", name, got, &here)
@@ -700,8 +700,8 @@ func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestLogLinesDoNotInterruptTheAccount writes log records while conflicts are printed.
-func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
+// TestLogLinesDoNotInterruptAConflict writes log records while conflicts are printed.
+func TestLogLinesDoNotInterruptAConflict(t *testing.T) {
 	var b bytes.Buffer
 	l := NewLive(&b, false, "ipwitness")
 	log := l.Logger(slog.LevelWarn).With("component", "agent").WithGroup("wire")
@@ -735,12 +735,12 @@ func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
 			block := lines[i+1 : i+6]
 			for _, line := range block {
 				if !strings.HasPrefix(line, "            ") {
-					t.Fatalf("got what is told of a conflict interrupted:\n%s", strings.Join(block, "\n"))
+					t.Fatalf("got an interrupted description of a conflict:\n%s", strings.Join(block, "\n"))
 				}
 			}
 			i += len(block)
 		default:
-			t.Fatalf("got line %q, want one of the log or the begin of a conflict", lines[i])
+			t.Fatalf("got line %q, want a log line or the first line of a conflict", lines[i])
 		}
 	}
 	if logged != many || told != many {
