@@ -102,7 +102,7 @@ func TestAcknowledgedConflictIsSilentUntilItChanges(t *testing.T) {
 	}
 	l.watch.await(addr+" to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	if ack := l.only(addr).GetAcknowledgement(); ack != nil {
-		t.Errorf("acknowledgement of what is over: got %v, want none", ack)
+		t.Errorf("acknowledgement of a resolved conflict: got %v, want none", ack)
 	}
 	l.assign("b", addr+"/32") // part of an earlier episode
 	if c := await("the recurrence to be confirmed", confirmed(2, false)); c.GetEpisode() != 2 {

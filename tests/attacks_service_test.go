@@ -78,7 +78,7 @@ func (s *secured) wantHonest() {
 		s.awaitOwner(addr, pod)
 	}
 	if n := s.nodeCalled("node1"); n.GetIncomplete() || n.GetLeftOut() != 0 {
-		s.t.Errorf("the honest node: got %v, want it complete", n)
+		s.t.Errorf("the well-behaved node: got %v, want it complete", n)
 	}
 }
 
@@ -321,13 +321,13 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 		cage.Advice(text)
 	}
 	if script := cage.Sings(); script != "" {
-		t.Errorf("a command of the attacker is run by:\n%s", script)
+		t.Errorf("a command of the attacker would be executed by:\n%s", script)
 	}
 	s.wantHonest()
 	problems := s.nodeCalled("node2").GetProblems()
 	i := slices.IndexFunc(problems, func(p string) bool { return strings.Contains(p, "NamespaceRecord.netns") })
 	if i < 0 {
-		t.Fatalf("problems of the node: got %q, want the fields named", problems)
+		t.Fatalf("problems of the node: got %q, want the names of the fields", problems)
 	}
 	wantAttack(t, "stolen-token-commands", "nothing: `sh` ran the plan of `audit --fix-plan` and each command that is shown, and none of the attacker's",
 		"a problem of the node: "+problems[i])
@@ -364,7 +364,7 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 	n.pod("c", "10.244.0.7/32")
 	s.watch.await("the duplicate of the honest node", inState("10.244.0.7", ipwitnessv1.Conflict_CONFIRMED))
 	if n := s.nodeCalled("node1"); n.GetIncomplete() {
-		t.Errorf("the honest node: got %v, want it complete", n)
+		t.Errorf("the well-behaved node: got %v, want it complete", n)
 	}
 	peak := s.peak()
 	t.Logf("peak: %d MiB with GOMEMLIMIT=%d MiB", peak, limit)
@@ -436,7 +436,7 @@ func TestAttackBySlowRequests(t *testing.T) {
 			select {
 			case a := <-answers:
 				if over++; !strings.HasPrefix(a, "HTTP/1.1 400 ") {
-					t.Errorf("answer to a request that does not end: got %q, want 400", a)
+					t.Errorf("answer to an incomplete request: got %q, want 400", a)
 				}
 			default:
 				return over == len(open)
@@ -447,7 +447,7 @@ func TestAttackBySlowRequests(t *testing.T) {
 		t.Errorf("REST afterwards: %v", err)
 	}
 	if most < len(open) {
-		t.Errorf("files that the aggregator had open: got %d at most, want %d connections at once", most, len(open))
+		t.Errorf("open files of the aggregator: got at most %d, want %d concurrent connections", most, len(open))
 	}
 	wantAttack(t, "dripped-requests", "all 1,024 connections of REST are in use: other clients wait until those are closed, after 10 s",
 		"`/healthz`, `/readyz` and `/metrics` of `--metrics-listen` answer 200 meanwhile")
@@ -531,7 +531,7 @@ func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 		}
 	}
 	if status.Code(refused) != codes.ResourceExhausted {
-		t.Errorf("connections without end: got %v after %d, want RESOURCE_EXHAUSTED", refused, opened)
+		t.Errorf("unlimited connections: got %v after %d, want RESOURCE_EXHAUSTED", refused, opened)
 	}
 	s.wantHonest()
 	wantAttack(t, "connections-of-a-caller", "nothing: agents continue to report", "the caller gets: "+status.Convert(refused).Message())
@@ -563,7 +563,7 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 		open = append(open, stream)
 	}
 	if status.Code(refused) != codes.ResourceExhausted {
-		t.Errorf("watches without end: got %v after %d, want RESOURCE_EXHAUSTED", refused, len(open))
+		t.Errorf("unlimited watches: got %v after %d, want RESOURCE_EXHAUSTED", refused, len(open))
 	}
 	const watches = `ipwitness_aggregator_watches{of="owners"}`
 	wait.Until(t, "all of them to be cut off", func() bool { return c.metricOf(c.program, watches) == 0 })

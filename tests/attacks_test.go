@@ -138,7 +138,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 			for _, o := range l.awaitOwners("10.244.0.7", 1) {
 				for _, e := range o.GetEvidence() {
 					if strings.HasSuffix(e.GetWitness(), "/vattacker") {
-						t.Errorf("evidence of the victim: got %v, want none by the attacker's port", e)
+						t.Errorf("evidence of the victim: got %v, want none from the attacker's port", e)
 					}
 				}
 			}
@@ -244,7 +244,7 @@ func (l *lab) attacked(id, kind, addr, effect string) {
 		return false
 	})
 	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetSummary() == "" || len(f.GetFixes()) != 1 || len(f.GetRemedy()) == 0 {
-		l.t.Errorf("%s: got %v, want a critical one with words and what to do", id, f)
+		l.t.Errorf("%s: got %v, want a critical finding with a summary and a remedy", id, f)
 	}
 	var names []string
 	for _, o := range f.GetOwners() {

@@ -224,7 +224,7 @@ func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 			l.awaitAllocations(5)
 			l.plant() // takes as long as the settle time
 			if got := found.all(); len(got) != 0 {
-				t.Errorf("findings: got %q, want none ever", got)
+				t.Errorf("findings: got %q, want none", got)
 			}
 			for _, dir := range []string{"/run/cni-ipam-state/*", "/var/lib/cni/networks/*"} {
 				if err := emptied(l, dir); err != nil {
@@ -272,7 +272,7 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 	l.awaitFindings()
 	left, err := filepath.Glob(l.Path("/run/cni-ipam-state/kindnet/198.*"))
 	if err != nil || len(left) != 2 {
-		t.Errorf("host-local's files: got %v, %v, want those of the two pods that live", left, err)
+		t.Errorf("host-local's files: got %v, %v, want those of the two running pods", left, err)
 	}
 	if err := cni.Add("again"); err != nil {
 		t.Error(err)

@@ -261,7 +261,7 @@ func TestListingRecoversLostNetlinkEvents(t *testing.T) {
 		return len(owners) == 1 && owners[0].GetWorkload().GetName() == "d"
 	})
 	if got := l.lost("netlink"); got == 0 {
-		t.Error("lost events: got none counted of netlink")
+		t.Error("lost events of netlink: got none")
 	}
 	l.wantOnlyPlanted()
 }

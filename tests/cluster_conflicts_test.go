@@ -127,7 +127,7 @@ func (l *lab) wantGrace(addr string, grace time.Duration) {
 	l.t.Helper()
 	c := l.only(addr)
 	if told := l.watch.told(addr); len(told) == 0 || told[0] != ipwitnessv1.Conflict_SUSPECTED {
-		l.t.Errorf("states that were told of %s: got %v, want SUSPECTED first", addr, told)
+		l.t.Errorf("reported states of %s: got %v, want SUSPECTED first", addr, told)
 	}
 	if got := c.GetConfirmedAt().AsTime().Sub(c.GetDetectedAt().AsTime()); got < grace {
 		l.t.Errorf("conflict of %s: confirmed after %s, want %s or more", addr, got, grace)

@@ -338,7 +338,7 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 	for _, addr := range []string{own, pods} {
 		c.watch.await("the conflict of "+addr+" to be suspected", inState(addr, ipwitnessv1.Conflict_SUSPECTED))
 		if got := c.only(addr).GetLinkProof(); got != ipwitnessv1.LinkProof_ONE_WAY {
-			t.Errorf("how the links of %s are known to be one: got %s, want ONE_WAY", addr, got)
+			t.Errorf("link proof of %s: got %s, want ONE_WAY", addr, got)
 		}
 	}
 	forged := c.only(own)

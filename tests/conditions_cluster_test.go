@@ -126,7 +126,7 @@ func TestInvalidDataOnTheGRPCPortIsHarmless(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	wait.Until(t, "the junk to be forgotten", func() bool { return descriptors(t, c.program) < quiet+30 })
+	wait.Until(t, "the invalid nodes to be forgotten", func() bool { return descriptors(t, c.program) < quiet+30 })
 	c.wantFleet(fleet)
 }
 

@@ -34,7 +34,7 @@ func wantSaid(t *testing.T, said string, words ...string) {
 	t.Helper()
 	for _, w := range words {
 		if !strings.Contains(said, w) {
-			t.Errorf("%q was not said in:\n%s", w, said)
+			t.Errorf("%q is not in:\n%s", w, said)
 		}
 	}
 }

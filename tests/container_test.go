@@ -180,7 +180,7 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 		// The name of the pod may come from its CNI result, so wait for the runtime too.
 		wait.Until(t, "the runtime to be known", func() bool { return strings.HasPrefix(l.node().GetRuntime(), "containerd") })
 		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 {
-			t.Errorf("node: got %v, want frames, addresses and names, and no problem", n)
+			t.Errorf("node: got %v, want frames, addresses, names and no problem", n)
 		}
 		awaitSaid(t, "the agent's log", func() string {
 			said, _ := os.ReadFile(l.Path("/run/ipwitness-logs/agent.log")) // containerd writes it

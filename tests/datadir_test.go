@@ -26,7 +26,7 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 	c.serve()
 	c.watch.await("the duplicate to be confirmed again", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
 	if after := c.only(addr); after.GetId() != before.GetId() || after.GetAcknowledgement().GetReason() != "NET-42" {
-		t.Errorf("got %v, want the conflict %s, acknowledged", after, before.GetId())
+		t.Errorf("got %v, want the acknowledged conflict %s", after, before.GetId())
 	}
 	wantSaid(t, c.says("conflicts"), addr, "CONFIRMED (ack)")
 	wait.Until(t, "the aggregator to be sure that no other agent comes back", func() bool { return c.exits("conflicts", "--exit-code") == 0 })

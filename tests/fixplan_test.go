@@ -205,7 +205,7 @@ func TestPlanRestoresRecordsOfHostLocal(t *testing.T) {
 			}
 			for _, pod := range []string{"api-1", "api-2"} {
 				if address := p.start(pod); taken[address] != nil {
-					t.Errorf("host-local gave %s to %s, which is taken", address, pod)
+					t.Errorf("host-local allocated %s to %s, although it is in use", address, pod)
 				}
 			}
 			// When a pod ends, host-local frees the allocation that the plan wrote.
@@ -254,7 +254,7 @@ func TestPlanSkipsChangedState(t *testing.T) {
 	out := p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "other")))
 	want("other\r\neth0", out)
 	if !strings.Contains(out, "it is in use") {
-		t.Errorf("got %q, want it said that somebody has the address", out)
+		t.Errorf("got %q, want the message that the address has an owner", out)
 	}
 	// The file still has the owner that the plan was made for, so it is rewritten for the holder.
 	want(strings.Join(own, "\r\n"), p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))))
@@ -350,7 +350,7 @@ func TestAuditPredictsDuplicatesThatItsPlanPrevents(t *testing.T) {
 	mend()
 	for i := range 3 {
 		if address := start(fmt.Sprintf("api-%d", i)); taken[address] {
-			t.Errorf("host-local gave %s again", address)
+			t.Errorf("host-local allocated %s again", address)
 		}
 	}
 

@@ -231,7 +231,7 @@ func TestImageEqualsTheDockerfiles(t *testing.T) {
 				f.Mode = 0o644
 			}
 			if w, ok := want.Files[name]; !ok || f != w {
-				t.Errorf("%s: %s differs between the Dockerfile (%d bytes, mode %o) and make image (%d, %o): are the sources newer than %s?",
+				t.Errorf("%s: %s differs between the Dockerfile (%d bytes, mode %o) and make image (%d, %o): is %s older than the sources?",
 					arch, name, len(f.Data), f.Mode, len(w.Data), w.Mode, imageArchive)
 			}
 		}

@@ -154,11 +154,11 @@ func TestAgentReportsHostLocalAllocationsOfRealPods(t *testing.T) {
 				t.Fatal(err)
 			}
 			if p := told.awaitPool(c.dir, ipwitnessv1.Pool_MISSING, 0); p.GetLost() == 0 || p.GetLostAt() == nil {
-				t.Errorf("pool that was removed: got %v, want a loss", p)
+				t.Errorf("removed pool: got %v, want a loss", p)
 			}
 			add(t, cni, "cache")
 			if p := told.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 1); p.GetLost() == 0 {
-				t.Errorf("pool after the loss: got %v, want it to be told still", p)
+				t.Errorf("pool after the loss: got %v, want the loss to be reported still", p)
 			}
 		})
 	}
@@ -177,7 +177,7 @@ func TestAgentSeesWhatIsMountedOverHostLocal(t *testing.T) {
 	}
 	l.sh("umount /var/lib/cni/networks")
 	if p := told.awaitPool(dir, ipwitnessv1.Pool_KNOWN, 2); p.GetLostAt() != nil {
-		t.Errorf("pool that is there again: got %v, want no loss", p)
+		t.Errorf("restored pool: got %v, want no loss", p)
 	}
 
 	// As in a container where the directory itself is mounted, and not its parent.

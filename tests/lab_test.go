@@ -139,7 +139,7 @@ func killed(t *testing.T, name string, p *netlab.Program) {
 		if _, meant := spoofers.Load(test); !meant {
 			for line := range strings.Lines(p.Log.String()) {
 				if strings.Contains(line, "kind=address-spoofed ") || strings.Contains(line, "kind=mac-cloned ") {
-					t.Errorf("%s takes somebody for a spoofer: %s", name, line)
+					t.Errorf("%s reports a false spoof: %s", name, line)
 				}
 			}
 		}

@@ -464,7 +464,7 @@ func TestL22DeclaredSharedAddress(t *testing.T) {
 	if !slices.ContainsFunc(e.GetSteps(), func(s *ipwitnessv1.ExplainResponse_Step) bool {
 		return s.GetRule() == "declared-shared" && strings.Contains(s.GetReason(), "anycast DNS")
 	}) {
-		t.Errorf("explanation: got %v, want the reason that was declared", e.GetSteps())
+		t.Errorf("explanation: got %v, want the declared reason", e.GetSteps())
 	}
 	l.row("L22", "10.96.0.10", "declared-shared")
 }

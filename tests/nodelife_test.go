@@ -220,7 +220,7 @@ func (c *cluster) wantSame(id string) {
 		c.t.Errorf("conflict of %s: got %s, episode %d, want %s, episode 1", twiceHeld, got.GetId(), got.GetEpisode(), id)
 	}
 	if told := c.watch.told(twiceHeld); slices.Contains(told, ipwitnessv1.Conflict_RESOLVED) {
-		c.t.Errorf("states that were told of %s: got %v, want none resolved", twiceHeld, told)
+		c.t.Errorf("reported states of %s: got %v, want none resolved", twiceHeld, told)
 	}
 }
 
@@ -375,7 +375,7 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 	c.wantExactly(map[string][]string{twiceHeld: {"node1/p4", "node2/p2"}, "10.244.0.3": {"node1/p3"}})
 	c.wantSame(id)
 	if got := c.watch.leaves("node1"); got != 0 {
-		t.Errorf("node1 was not heard from %d times, want never: a newer agent takes over", got)
+		t.Errorf("node1 was disconnected %d times, want never: a newer agent takes over", got)
 	}
 }
 
@@ -491,7 +491,7 @@ func TestAgentWithTwoAggregators(t *testing.T) {
 	b.wantSame(id)
 	for _, n := range b.nodes {
 		if got := b.watch.leaves(n.name); got != 0 {
-			t.Errorf("%s was not heard from %d times by the other aggregator", n.name, got)
+			t.Errorf("%s was disconnected %d times from the other aggregator", n.name, got)
 		}
 	}
 	a.serve()

@@ -188,7 +188,7 @@ func unpackable(t *testing.T) string {
 	}
 	found, _ := filepath.Glob(dir + "/ipwitness-*-linux-" + runtime.GOARCH + ".tar.gz")
 	if len(found) != 1 {
-		missing(t, fmt.Errorf("packages in bin: got %v, want one of make package", found))
+		missing(t, fmt.Errorf("packages in bin: got %v, want one: run make package", found))
 	}
 	return dir
 }

@@ -236,7 +236,7 @@ func TestEachCapabilityIsMissedAsDoctorPredicts(t *testing.T) {
 	before, rest, found := strings.Cut(string(page), begin)
 	table, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
-		t.Fatalf("%s has no place for the table", permissionsPage)
+		t.Fatalf("%s lacks the markers of the table", permissionsPage)
 	}
 	want := head + strings.Join(rows, "")
 	switch {
@@ -274,7 +274,7 @@ func missed(t *testing.T, missing, purpose string) string {
 	if l.agent == nil {
 		page, err := os.ReadFile("../docs/troubleshooting.md")
 		if begin, _, _ := strings.Cut(said, ":"); err != nil || !strings.Contains(string(page), "| `"+begin+": …`") {
-			t.Errorf("the agent says %q when it ends, and docs/troubleshooting.md does not have it (%v)", begin, err)
+			t.Errorf("the agent ends with %q, which is not in docs/troubleshooting.md (%v)", begin, err)
 		}
 	}
 	agentSays, seen := "it ends: "+strings.ReplaceAll(strings.TrimSpace(said), "\n", "; "), "none, none"
@@ -299,11 +299,11 @@ func missed(t *testing.T, missing, purpose string) string {
 		case c.Feature == missing:
 			told = c
 		case others && c.Status != doctor.StatusOK:
-			t.Errorf("doctor says of %s: %+v, want ok", c.Feature, c)
+			t.Errorf("doctor reports %s: %+v, want ok", c.Feature, c)
 		}
 	}
 	if told.Status == doctor.StatusOK || told.Status == "" || !strings.Contains(told.Fix, missing) || !strings.Contains(told.Fix, "docs/permissions.md") {
-		t.Errorf("doctor says: got %+v, want what is lost and what to do", told)
+		t.Errorf("doctor: got %+v, want the loss and the remedy", told)
 	}
 	// The promises of doctor agree with the behaviour of the agent.
 	for promise, want := range map[string]bool{

@@ -239,14 +239,14 @@ func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
 	})
 	l.wantHeld("10.0.0.0/8", 0, bindings)
 	if got := l.lost("port_full"); got != 0 {
-		t.Errorf("claims that were refused: got %v, want none", got)
+		t.Errorf("refused claims: got %v, want none", got)
 	}
 	l.plant() // and a duplicate among them is detected
 	// The owners end with their port, and leave nothing behind.
 	l.sh("ip netns del a", "ip netns del plant1", "ip netns del plant2")
 	wait.Until(t, "all owners to be gone", func() bool { return l.metric(ownersOfNode) == 0 })
 	if got := l.metric("ipwitness_agent_claims"); got > 100 {
-		t.Errorf("claims after the port is gone: got %v, want next to none", got)
+		t.Errorf("claims after the removal of the port: got %v, want almost none", got)
 	}
 }
 
@@ -335,7 +335,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 			said := l.node().GetProblems()
 			said = said[slices.IndexFunc(said, func(p string) bool { return strings.Contains(p, floods) }):]
 			if got := l.metric("ipwitness_agent_interfaces_flooding"); got != 2 {
-				t.Errorf("interfaces that flood: got %v, want 2", got)
+				t.Errorf("flooding interfaces: got %v, want 2", got)
 			}
 
 			// Strangers alternately claim an address on a quiet port and on a flooding one.
@@ -358,7 +358,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 			l.plant()
 
 			if got := l.metric("ipwitness_agent_claims"); got > all+100 {
-				t.Errorf("claims: got %v, want no more than the table may hold", got)
+				t.Errorf("claims: got %v, want at most the limit of the table", got)
 			}
 			stopA()
 			stopB()
@@ -418,7 +418,7 @@ func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 	l.counted(bindings)
 	lost, told := l.result("lost"), l.result("event")
 	if lost == 0 || told == 0 {
-		t.Fatalf("frames into a ring that nobody reads: got %v lost and %v told, want some of each", lost, told)
+		t.Fatalf("frames into an unread ring buffer: got %v lost and %v reported, want some of each", lost, told)
 	}
 	if got := l.lost("ringbuf"); got != lost {
 		t.Errorf("lost events: got %v, want the %v frames that were lost", got, lost)
@@ -426,7 +426,7 @@ func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 	// All reported bindings are known, and the lost ones are reported as a problem.
 	wait.Until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= told })
 	if got := l.metric(ownersOfNode); got != told {
-		t.Errorf("owners: got %v, want the %v that were told", got, told)
+		t.Errorf("owners: got %v, want the %v reported ones", got, told)
 	}
 	l.wantProblem("is told by its next frame")
 	if got := l.node().GetLostEvents(); float64(got) < lost {

@@ -183,7 +183,7 @@ func (c *crowd) verify(ctx context.Context) (conflicts int, err error) {
 		for _, o := range m.GetOwners() {
 			addr, err := netip.ParseAddr(o.GetAddress())
 			if err != nil || want[addr] != o.GetNode() || o.GetState() != ipwitnessv1.Owner_LIVE {
-				return 0, fmt.Errorf("node %s: got state %s and version %s, want LIVE and %s", o.GetAddress(), o.GetState(), o.GetNode(), want[addr])
+				return 0, fmt.Errorf("owner of %s: got node %s, state %s, want node %s, LIVE", o.GetAddress(), o.GetNode(), o.GetState(), want[addr])
 			}
 			delete(want, addr)
 		}

@@ -192,7 +192,7 @@ func (c *book) checkTest(r row, test string, fault func(string, ...any)) {
 	case c.tests[test] == "":
 		fault("row %s: there is no test %s", r.id, test)
 	case !slices.Contains(idsOf(test), r.id):
-		fault("row %s: %s is no test of it by its name", r.id, test)
+		fault("row %s: the name of test %s does not begin with the row", r.id, test)
 	}
 }
 

@@ -72,7 +72,7 @@ func demo(ctx context.Context) error {
 		return err
 	}
 
-	step("Somebody deletes what host-local knows: a restore, a cleanup script, a tmpfs after a reboot.")
+	step("host-local's records are deleted, as by a restore, a cleanup script, or a tmpfs after a reboot.")
 	command("rm -rf /run/cni-ipam-state")
 	if err := cni.Forget(); err != nil {
 		return err
@@ -116,7 +116,7 @@ func demo(ctx context.Context) error {
 	if _, err := program.Stop(); err != nil {
 		return fmt.Errorf("stop ipwitness: %w", err)
 	}
-	step("Done. The namespaces, and all in them, are gone.")
+	step("Done. The namespaces and everything in them are removed.")
 	return nil
 }
 

@@ -149,7 +149,7 @@ func TestLinksAreNotBroken(t *testing.T) {
 		}
 	}
 	if links < 50 {
-		t.Errorf("got %d links, want those of the documentation: are they read?", links)
+		t.Errorf("got %d links, want all of the documentation: does the parser find them?", links)
 	}
 }
 

@@ -61,11 +61,11 @@ func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []s
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
-		return results, fmt.Errorf("it was given up: %w", context.Cause(ctx))
+		return results, fmt.Errorf("the guest was stopped: %w", context.Cause(ctx))
 	case err != nil:
 		return results, fmt.Errorf("run qemu: %w", err)
 	case !done:
-		return results, errors.New("it ended without a word: see above what it printed last")
+		return results, errors.New("the guest ended without a result: see its last output above")
 	}
 	return results, nil
 }

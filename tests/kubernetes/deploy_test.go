@@ -389,13 +389,13 @@ func TestHelmChart(t *testing.T) {
 		}
 		out := warnings.String()
 		if !strings.Contains(out, "ipwitness-agent") || strings.Contains(out, "ipwitness-aggregator") {
-			t.Errorf("got\n%s\nwant the agents alone to need more than restricted", out)
+			t.Errorf("got\n%s\nwant only the agents to need more than restricted", out)
 		}
 	})
 	t.Run("aggregator replaced", func(t *testing.T) {
 		cert := i.certificate()
 		away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-		t.Logf("RollingUpdate: the API did not know both nodes for %s at the longest", away)
+		t.Logf("RollingUpdate: the API lacked one of the nodes for at most %s", away)
 		if i.certificate() != cert {
 			t.Error("an upgrade made another certificate, though the old one is good for years")
 		}
@@ -408,7 +408,7 @@ func TestHelmChart(t *testing.T) {
 			second, _ = i.duplicate("db")
 			i.rollout()
 		})
-		t.Logf("all replaced: the API did not know both nodes for %s at the longest", away)
+		t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
 		i.awaitConflict(second, confirmed)
 		i.awaitConflict(addr, confirmed)
 	})
@@ -541,13 +541,13 @@ func (i *installed) wantRenewal(t *testing.T) {
 	due("ipwitness-tls")
 	i.upgrade()
 	if i.certificate() == cert || ca() != authority {
-		t.Error("got the old certificate, or another authority; want another certificate of the same authority")
+		t.Error("got the old certificate or another CA, want another certificate of the same CA")
 	}
 	cert = i.certificate()
 	due("ipwitness-ca")
 	i.upgrade()
 	if both := ca(); i.certificate() == cert || strings.Count(both, "BEGIN") != 2 || !strings.HasSuffix(strings.TrimSpace(both), strings.TrimSpace(authority)) {
-		t.Errorf("got\n%s\nwant another authority, and the old one behind it:\n%s", both, authority)
+		t.Errorf("got\n%s\nwant another CA, followed by the old one:\n%s", both, authority)
 	}
 	i.until("the aggregator to show the new certificate", func() error {
 		newest, _, _ := strings.Cut(ca(), "-----END")
@@ -644,7 +644,7 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 	}
 	anybody := can("default")
 	if more := missing(can("ipwitness-agent"), anybody); len(more) > 0 {
-		t.Errorf("agents may more than anybody:\n%s", strings.Join(more, "\n"))
+		t.Errorf("agents have more rights than other users:\n%s", strings.Join(more, "\n"))
 	}
 	reads := []string{"[/metrics] [] [get]"}
 	for _, what := range []string{"conflicts", "findings", "nodes", "owners", "pools"} {
@@ -838,17 +838,17 @@ spec:
 		return err
 	})
 	away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-	t.Logf("Recreate: the API did not know both nodes for %s at the longest", away)
+	t.Logf("Recreate: the API lacked one of the nodes for at most %s", away)
 	var second string
 	away = i.without(func() {
 		i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods are being replaced
 		second, _ = i.duplicate("db")
 		i.rollout()
 	})
-	t.Logf("all replaced: the API did not know both nodes for %s at the longest", away)
+	t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
 	i.awaitConflict(second, confirmed)
 	if c := i.awaitConflict(addr, confirmed); c.GetAcknowledgement().GetReason() != "NET-42" || c.GetId() != conflict.GetId() {
-		t.Errorf("got %v, want it acknowledged as before", c)
+		t.Errorf("got %v, want it still acknowledged", c)
 	}
 	i.uninstall()
 	i.kube("delete", "persistentvolume", "volume", "--timeout=2m")

@@ -175,7 +175,7 @@ func TestQueriesThroughThePortForward(t *testing.T) {
 		return err
 	})
 	if out, err := l.Output(l.Command("ss", "-Hltnp")); err != nil || strings.Contains(out, "ipwitness") || !strings.Contains(out, "etcd") {
-		t.Errorf("got %q and error %v, want no local port of ipwitness", out, err)
+		t.Errorf("got %q and error %v, want no local listening port of ipwitness", out, err)
 	}
 
 	// The pod is deleted, and the watch continues with its replacement.
@@ -226,21 +226,21 @@ func TestQueriesByTLSThroughThePortForward(t *testing.T) {
 
 	// The token belongs to the user's account, which has only the right to list nodes.
 	if out, err := p.ask("owners", "-n", l.namespace); err == nil || !strings.Contains(err.Error(), "system:serviceaccount:forward-tls:ipwitness-reader may not") {
-		t.Errorf("got %q and error %v, want that the account may not", out, err)
+		t.Errorf("got %q and error %v, want an error about the missing permission of the account", out, err)
 	}
 	own := filepath.Join(dir, "token")
 	if err := os.WriteFile(own, []byte("no-token-of-anybody"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := p.ask("nodes", "-n", l.namespace, "--token-file", own, "--tls-ca", ca.File); err == nil || !strings.Contains(err.Error(), "does not accept the token") {
-		t.Errorf("got %q and error %v, want that the token of the file is not accepted", out, err)
+		t.Errorf("got %q and error %v, want an error about the token of the file", out, err)
 	}
 	other, err := pki.New(dir, "other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if out, err := p.ask("nodes", "-n", l.namespace, "--tls-ca", other.File); err == nil || !strings.Contains(err.Error(), "unknown authority") {
-		t.Errorf("got %q and error %v, want that the certificate is not believed", out, err)
+		t.Errorf("got %q and error %v, want an error about the untrusted certificate", out, err)
 	}
 }
 

@@ -223,7 +223,7 @@ func TestT3CalicoAllocatesForAnotherNode(t *testing.T) {
 	l.apply(block("node2", map[string]calicoBooking{first.Address: wrong}))
 	f := l.awaitFinding("booked-elsewhere "+first.Address, "first", "node1", "node2")
 	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || !strings.Contains(fmt.Sprint(f.GetRemedy(), f.GetFixes()), "/var/lib/calico/nodename") {
-		t.Errorf("got %v, want it critical, and what is to be corrected", f)
+		t.Errorf("got %v, want it critical, with the setting to correct", f)
 	}
 	l.described("AddressBookedElsewhere", "pod", "first", first.Address)
 
@@ -356,7 +356,7 @@ func TestWhereaboutsLeaksAfterACrashAndLosesRunningPods(t *testing.T) {
 	l.plan()
 	l.awaitFindings()
 	if got := offsets(); !slices.Equal(got, alive) {
-		t.Errorf("allocations: got %q, want %q, as they were", got, alive)
+		t.Errorf("allocations: got %q, want %q (unchanged)", got, alive)
 	}
 
 	// All allocations are lost, with the pool.
@@ -366,6 +366,6 @@ func TestWhereaboutsLeaksAfterACrashAndLosesRunningPods(t *testing.T) {
 	l.plan()
 	l.awaitFindings()
 	if got := offsets(); !slices.Equal(got, alive) {
-		t.Errorf("allocations after the pool was lost: got %q, want %q, as they were", got, alive)
+		t.Errorf("allocations after the pool was lost: got %q, want %q (unchanged)", got, alive)
 	}
 }

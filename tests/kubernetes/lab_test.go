@@ -121,7 +121,7 @@ func newLab(t *testing.T, namespace string) *lab {
 	l.kube("create", "namespace", l.namespace)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("pods, and the cluster said:\n%s\n%s", l.tryKube("get", "pods", "--all-namespaces", "--output", "wide"), l.Logs())
+			t.Logf("pods; output of the cluster:\n%s\n%s", l.tryKube("get", "pods", "--all-namespaces", "--output", "wide"), l.Logs())
 		}
 		// No pod may hold an address in the next test, so wait for their deletion. The rest of the
 		// namespace may take longer.
@@ -498,7 +498,7 @@ func (l *lab) awaitConflictSuch(addr string, state ipwitnessv1.Conflict_State, s
 			}
 		}
 		holders, err := l.listHolders(addr)
-		return errors.Join(fmt.Errorf("it is %v; holders are %v", all, holders), err)
+		return errors.Join(fmt.Errorf("the conflict is %v; the owners are %v", all, holders), err)
 	})
 	return got
 }

@@ -211,7 +211,7 @@ func pidOf(info map[string]string) (int, error) {
 		PID int `json:"pid"`
 	}
 	if err := json.Unmarshal([]byte(info["info"]), &more); err != nil {
-		return 0, fmt.Errorf("parse what containerd tells: %w", err)
+		return 0, fmt.Errorf("parse containerd's list of sandboxes: %w", err)
 	}
 	return more.PID, nil
 }

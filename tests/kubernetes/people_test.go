@@ -53,10 +53,10 @@ func TestKubectlIpwitness(t *testing.T) {
 		t.Errorf("got\n%s\nwant the Deployment and the phase of both", out)
 	}
 	if out := plugin("conflicts", "--help"); !strings.Contains(out, "kubectl ipwitness conflicts") {
-		t.Errorf("got %q, want it to call itself as it is called", out)
+		t.Errorf("got %q, want the name of the command as it was called", out)
 	}
 	if out := plugin("nodes"); !strings.Contains(out, "Kubernetes API: LIVE, https://"+Address+":6443") {
-		t.Errorf("got\n%s\nwant how the Kubernetes API is", out)
+		t.Errorf("got\n%s\nwant the state of the Kubernetes API", out)
 	}
 }
 
@@ -133,6 +133,6 @@ spec:
 	})
 	page, err := l.Output(l.Command(binary, "conflicts", addr))
 	if err != nil || !strings.Contains(page, "Kubernetes says:\n") || !strings.Contains(page, "  Event "+l.namespace+"/stuck ") {
-		t.Errorf("got\n%s\nwant what the event says", page)
+		t.Errorf("got\n%s\nwant the text of the event", page)
 	}
 }

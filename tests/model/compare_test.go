@@ -108,7 +108,7 @@ func differ[M proto.Message](what string, got, want []M, scrub func(M)) string {
 			return fmt.Sprintf("%s is missing:\n  want %s", what, text(want[i]))
 		case i >= len(want):
 			scrub(got[i])
-			return fmt.Sprintf("%s is too many:\n  got  %s", what, text(got[i]))
+			return fmt.Sprintf("%s is unexpected:\n  got  %s", what, text(got[i]))
 		}
 		scrub(got[i])
 		scrub(want[i])

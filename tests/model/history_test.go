@@ -379,7 +379,7 @@ func (r *run) sleep(d time.Duration) string {
 			at = due.Time()
 		}
 		if !at.After(time.Now()) {
-			return fmt.Sprintf("the reference has something to do at %s, and it is %s", at, time.Now())
+			return fmt.Sprintf("the reference has a timer at %s, but the time is %s", at, time.Now())
 		}
 		time.Sleep(time.Until(at))
 		synctest.Wait()

@@ -50,7 +50,7 @@ func TestRandomHistories(t *testing.T) {
 		history, difference := play(t, s, g.next)
 		done += len(history)
 		if difference != "" {
-			t.Logf("seed %d fails, and is made shorter: go test ./tests/model -run Random -args -seed %d -steps %d", number, number, stepsOfOne)
+			t.Logf("seed %d fails; shortening its history: go test ./tests/model -run Random -args -seed %d -steps %d", number, number, stepsOfOne)
 			history, difference = shrink(t, s, history, difference)
 			t.Fatalf("seed %d, a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, setting, lines(history), difference)
 		}

@@ -103,7 +103,7 @@ func TestAlertsHaveTheRequiredFields(t *testing.T) {
 	var names []string
 	for _, r := range rules {
 		if !strings.HasPrefix(r.Alert, "Ipwitness") || slices.Contains(names, r.Alert) {
-			t.Errorf("alert %q: want a name of its own that begins with Ipwitness", r.Alert)
+			t.Errorf("alert %q: want a unique name that begins with Ipwitness", r.Alert)
 		}
 		names = append(names, r.Alert)
 		if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) {
@@ -123,7 +123,7 @@ func TestAlertsHaveTheRequiredFields(t *testing.T) {
 		}
 		for what, text := range r.Annotations {
 			if all, own := strings.Count(text, "query"), len(ofItsCluster.FindAllString(text, -1)); all != own {
-				t.Errorf("%s: %s asks %d times, %d times for its own cluster; want each to be like %s", r.Alert, what, all, own, ofItsCluster)
+				t.Errorf("%s: %s has %d queries, %d of them for its own cluster; want all to be like %s", r.Alert, what, all, own, ofItsCluster)
 			}
 		}
 	}

@@ -60,7 +60,7 @@ func writeCase(t testing.TB, file, want string, ask func() Said) {
 		}
 		return
 	}
-	t.Errorf("case of %s: it is not judged as the row was", file)
+	t.Errorf("case of %s: its judgement differs from the one of the row", file)
 }
 
 // stableCase returns a case without most values that vary between runs: the order of events, the

@@ -24,7 +24,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
-var update = flag.Bool("update", false, "write the texts of docs/situations.md anew: make update-situations")
+var update = flag.Bool("update", false, "update the texts of docs/situations.md (make update-situations)")
 
 // Updating reports whether the texts should be written.
 func Updating() bool { return *update }
@@ -61,7 +61,7 @@ func compare(t testing.TB, dir, id string, ask func() Said) {
 	file := filepath.Join(dir, id+".json")
 	want, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no verdict for row %s: run make update-situations, and look at it", id)
+		t.Errorf("no verdict for row %s: run make update-situations and review it", id)
 		return
 	}
 	if err != nil {
@@ -75,7 +75,7 @@ func compare(t testing.TB, dir, id string, ask func() Said) {
 			return
 		}
 	}
-	t.Errorf("row %s: the verdict differs from %s (- want, + got); if it is better, run make update-situations:\n%s\nIt was printed as:\n%s",
+	t.Errorf("row %s: the verdict differs from %s (- want, + got); if the change is intended, run make update-situations:\n%s\nThe output was:\n%s",
 		id, file, diff(file, got), said.Printed)
 }
 
@@ -103,7 +103,7 @@ func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 		}
 	}
 	if midnight {
-		t.Fatal("midnight went by, and the text has the day before: run it again")
+		t.Fatal("the text has a date because midnight passed during the test: run it again")
 	}
 	for name, data := range map[string]string{id + ".txt": text, id + ".json": values} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
