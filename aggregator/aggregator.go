@@ -174,8 +174,8 @@ func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return a.guard.Outside(a.core.reports.Codec())
 }
 
-// HungUp counts a connection that was closed because its client exceeded a limit on it.
-func (a *Aggregator) HungUp(from net.Addr, err error) { a.guard.HungUp(from, err) }
+// Disconnected counts a connection that was closed because its client exceeded a limit on it.
+func (a *Aggregator) Disconnected(from net.Addr, err error) { a.guard.Disconnected(from, err) }
 
 // Open reports whether callers need not say who they are.
 func (a *Aggregator) Open() bool { return a.guard.Open() }

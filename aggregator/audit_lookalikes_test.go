@@ -90,8 +90,8 @@ func TestLeakIsFoundOnceAllNodesReport(t *testing.T) {
 	})
 }
 
-// crowd connects a node with the given number of unused allocations.
-func crowd(l *lab, count int) {
+// leakMany connects a node with the given number of unused allocations.
+func leakMany(l *lab, count int) {
 	var all []*pb.AllocationRecord
 	p := hostLocal("10.240.0.0/12", pb.Pool_KNOWN)
 	for i := range count {
@@ -104,7 +104,7 @@ func crowd(l *lab, count int) {
 func TestFindingsAreNotSplitAcrossPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Second})
-		crowd(l, 1200)
+		leakMany(l, 1200)
 		l.dial().send(snapshot(hello("n2", 1), poolOf(hostLocal("10.1.0.0/24", pb.Pool_KNOWN)), given(allocated("10.1.0.9", "gone")))).sync()
 		time.Sleep(time.Minute)
 		list := func(q *pb.ListFindingsRequest) (got []string) {
@@ -161,9 +161,9 @@ func BenchmarkListFindings(b *testing.B) {
 func TestFindingsOfAPoolEndWithItsRenamedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		odd := hostLocal("10.244.0.0/24", pb.Pool_UNREADABLE)
-		odd.Problem = "permission denied"
-		a := l.dial().send(snapshot(hello("n1", 1), poolOf(odd))).sync()
+		unusual := hostLocal("10.244.0.0/24", pb.Pool_UNREADABLE)
+		unusual.Problem = "permission denied"
+		a := l.dial().send(snapshot(hello("n1", 1), poolOf(unusual))).sync()
 		l.wantFindings("it cannot be read", "ipam-unreadable ")
 		a.cancel()
 		_ = a.ended()

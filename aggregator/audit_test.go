@@ -371,12 +371,12 @@ func TestAddressOnTheWireIsNotMissing(t *testing.T) {
 					l := newLab(t, Config{})
 					lacks := kindPod(2, "a", "10.244.0.9")
 					lacks.Namespaces[0].Intended = []*pb.Intended{{Address: "10.244.0.2", Source: "cri", Interface: "eth0"}}
-					said := announced(2, "10.244.0.2", mac)
-					said.Kind = kind
+					seen := announced(2, "10.244.0.2", mac)
+					seen.Kind = kind
 					a := l.dial().send(snapshot(hello("n1", 1), lacks)).sync()
 					synctest.Wait()
 					l.wantFindings("before it says anything", "intended-not-observed 10.244.0.2")
-					a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{said}}).sync()
+					a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{seen}}).sync()
 					synctest.Wait()
 					l.wantFindings("it says that it has it")
 					if got := l.owner("10.244.0.9", "n1").GetIntended(); len(got) != 0 {
@@ -384,7 +384,7 @@ func TestAddressOnTheWireIsNotMissing(t *testing.T) {
 					}
 					weak := announced(2, "10.244.0.2", mac)
 					weak.Kind, weak.Source = kind, records.MAC(9)
-					a.send(gone(said)).send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{weak}}).sync()
+					a.send(gone(seen)).send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{weak}}).sync()
 					synctest.Wait()
 					l.wantFindings("somebody else says so", "intended-not-observed 10.244.0.2")
 				})

@@ -89,7 +89,7 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 	for i := range pods {
 		parts = append(parts, podVeth(uint32(4+i), fmt.Sprint("pod", i), fmt.Sprintf("10.100.0.%d", i)))
 	}
-	honest := l.dial().send(snapshot(hello("honest", 1), parts...)).sync()
+	wellBehaved := l.dial().send(snapshot(hello("honest", 1), parts...)).sync()
 	check := func() {
 		t.Helper()
 		if n := l.node("honest"); n.GetIncomplete() || n.GetLeftOut() != 0 || n.GetClaims() < pods+2 {
@@ -117,7 +117,7 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 		t.Error("no refused claim is counted")
 	}
 	// Later records also fit.
-	honest.send(podVeth(900, "late", "10.244.0.6")).send(podVeth(901, "later", "10.244.0.6")).sync()
+	wellBehaved.send(podVeth(900, "late", "10.244.0.6")).send(podVeth(901, "later", "10.244.0.6")).sync()
 	if got := len(l.conflicts()); got != 2 {
 		t.Errorf("got %d conflicts, want the second duplicate, too", got)
 	}
@@ -296,7 +296,7 @@ func TestChargesAreReleased(t *testing.T) {
 				}
 				a.send(m)
 			},
-			"it was told three times, with other names": func() {
+			"it was reported three times, with different names": func() {
 				for _, name := range []string{"x", "a-longer-name", ""} {
 					m := full(nil)
 					m.Namespaces[1].Workload.Name, m.Namespaces[1].Netns = name, name

@@ -147,9 +147,9 @@ func TestWatchesReportChangesOfCoverage(t *testing.T) {
 				return m.GetType(), m.GetCoverage(), err
 			},
 		}
-		// told reads until the coverage changes.
+		// untilChanged reads until the coverage changes.
 		last := map[string]*pb.Coverage{}
-		told := func(name string) *pb.Coverage {
+		untilChanged := func(name string) *pb.Coverage {
 			for {
 				typ, coverage, err := next[name]()
 				if err != nil {
@@ -172,7 +172,7 @@ func TestWatchesReportChangesOfCoverage(t *testing.T) {
 		for _, step := range steps {
 			leave = step.do()
 			for name := range next {
-				if got := told(name); !proto.Equal(got, step.want) {
+				if got := untilChanged(name); !proto.Equal(got, step.want) {
 					t.Errorf("%s: got coverage %v, want %v", name, got, step.want)
 				}
 			}
@@ -180,14 +180,14 @@ func TestWatchesReportChangesOfCoverage(t *testing.T) {
 		began := time.Now()
 		leave()
 		for _, name := range []string{"owners", "conflicts"} {
-			if got := told(name); got.GetHeard() != 0 || !slices.Equal(got.GetSilentNodes(), []string{"n1"}) {
+			if got := untilChanged(name); got.GetHeard() != 0 || !slices.Equal(got.GetSilentNodes(), []string{"n1"}) {
 				t.Errorf("%s: got coverage %v, want n1 to be silent", name, got)
 			}
 		}
 		if waited := time.Since(began); waited != 0 { // in synctest, the clock stands still while a goroutine runs
 			t.Errorf("owners and conflicts: bookmark after %s, want at once", waited)
 		}
-		if got := told("findings"); !got.GetIncomplete() {
+		if got := untilChanged("findings"); !got.GetIncomplete() {
 			t.Errorf("findings: got coverage %v, want it incomplete", got)
 		}
 	})

@@ -215,7 +215,7 @@ func TestFindingsAreLogged(t *testing.T) {
 			}
 			s.facts.RLock()
 			defer s.facts.RUnlock()
-			s.findings.Tell(&f)
+			s.findings.Publish(&f)
 		}
 		name("n1", "n1@b")
 		name("n1", "n1@b", "n1@c")

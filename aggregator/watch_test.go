@@ -194,9 +194,9 @@ func TestWatchesSeeNodesThatTimedOut(t *testing.T) {
 	before = s.events.Owners.Revision()
 	s.events.Owners.Join()
 	come("n2")
-	told, _, _, _ := s.events.Owners.Since(before, bus.Latest, nil)
-	if len(told) != 1 || told[0].Type != nodeChanged || told[0].Node.GetName() != "n2" {
-		t.Errorf("the watch got %v, want node n2", told)
+	published, _, _, _ := s.events.Owners.Since(before, bus.Latest, nil)
+	if len(published) != 1 || published[0].Type != nodeChanged || published[0].Node.GetName() != "n2" {
+		t.Errorf("the watch got %v, want node n2", published)
 	}
 }
 

@@ -36,9 +36,9 @@ import (
 
 // The tokens of two agents: node1 is honest, and the token of node2 was stolen.
 const (
-	honestToken = "honest-token-0123456789"
-	stolenToken = "stolen-token-0123456789"
-	agentTokens = aliceToken + " operator alice\n" + honestToken + " agent node1\n" + stolenToken + " agent node2\n"
+	wellBehavedToken = "honest-token-0123456789"
+	stolenToken      = "stolen-token-0123456789"
+	agentTokens      = aliceToken + " operator alice\n" + wellBehavedToken + " agent node1\n" + stolenToken + " agent node2\n"
 )
 
 // newTokens starts an aggregator that authenticates agents by tokens.
@@ -57,14 +57,14 @@ func (s *secured) file(token string) string {
 	return name
 }
 
-// honest creates node1 with two pods and a real agent that reports with the token of node1.
-func (s *secured) honest() *lab {
+// wellBehaved creates node1 with two pods and a real agent that reports with the token of node1.
+func (s *secured) wellBehaved() *lab {
 	s.t.Helper()
 	n := s.addMachine(newHost(s.t), "node1", 1)
 	n.boot(1)
 	n.pod("a", "10.244.0.7/32")
 	n.pod("b", "10.244.0.8/32")
-	n.witness("--aggregator", n.managed(s.cluster)+":9640", "--tls-ca", s.servers.File, "--token-file", s.file(honestToken))
+	n.witness("--aggregator", n.managed(s.cluster)+":9640", "--tls-ca", s.servers.File, "--token-file", s.file(wellBehavedToken))
 	s.awaitNodes(n)
 	s.wantHonest()
 	return n
@@ -123,8 +123,8 @@ func (s *secured) dial(token string) *grpc.ClientConn {
 	return conn
 }
 
-// liar is a stream of reports by a client that has an agent's token but no node.
-type liar struct {
+// lying is a stream of reports by a client that has an agent's token but no node.
+type lying struct {
 	stream ipwitnessv1.ReportService_ReportClient
 	mu     sync.Mutex // guards last and the order of messages
 	last   uint64
@@ -132,13 +132,13 @@ type liar struct {
 	ended  chan error
 }
 
-func (s *secured) liar(token string) *liar {
+func (s *secured) lying(token string) *lying {
 	s.t.Helper()
 	stream, err := ipwitnessv1.NewReportServiceClient(s.dial(token)).Report(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	l := &liar{stream: stream, acked: make(chan uint64, 1), ended: make(chan error, 1)}
+	l := &lying{stream: stream, acked: make(chan uint64, 1), ended: make(chan error, 1)}
 	go func() {
 		for {
 			m, err := stream.Recv()
@@ -164,7 +164,7 @@ func (s *secured) liar(token string) *liar {
 
 // send sends the next message and returns its sequence number. It ignores an error, because
 // ended gives the reason why the stream ended.
-func (l *liar) send(m *ipwitnessv1.ReportRequest) uint64 {
+func (l *lying) send(m *ipwitnessv1.ReportRequest) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
@@ -174,7 +174,7 @@ func (l *liar) send(m *ipwitnessv1.ReportRequest) uint64 {
 }
 
 // answer sends an answer to the aggregator, but nothing before the hello.
-func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
+func (l *lying) answer(m *ipwitnessv1.ReportRequest) {
 	l.mu.Lock()
 	begun := l.last > 0
 	l.mu.Unlock()
@@ -184,7 +184,7 @@ func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
 }
 
 // say sends a message and returns the aggregator's response to it.
-func (l *liar) say(m *ipwitnessv1.ReportRequest) error {
+func (l *lying) say(m *ipwitnessv1.ReportRequest) error {
 	n := l.send(m)
 	for {
 		select {
@@ -210,17 +210,17 @@ func saysHello(node, boot, netns string) *ipwitnessv1.ReportRequest {
 func TestAttackByAStolenTokenInTheNameOfAnotherNode(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
-	s.honest()
+	s.wellBehaved()
 	victim := s.nodeCalled("node1")
 
-	err := s.liar(stolenToken).say(saysHello("node1", bootID(1), victim.GetNetns()))
+	err := s.lying(stolenToken).say(saysHello("node1", bootID(1), victim.GetNetns()))
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("under the name of another node: got %v, want PERMISSION_DENIED", err)
 	}
 	s.wantHonest()
 	wantAttack(t, "stolen-token-name", "nothing: the aggregator refuses the stream", "the agent and the log get: "+status.Convert(err).Message())
 
-	if err := s.liar(stolenToken).say(saysHello("node2", bootID(1), victim.GetNetns())); err != nil {
+	if err := s.lying(stolenToken).say(saysHello("node2", bootID(1), victim.GetNetns())); err != nil {
 		t.Errorf("with the boot id of another node: %v", err)
 	}
 	s.wantHonest()
@@ -289,9 +289,9 @@ func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
-	s.honest()
+	s.wellBehaved()
 	cage := canary.New(t)
-	l := s.liar(stolenToken)
+	l := s.lying(stolenToken)
 	if err := l.say(hostile(cage.Boot, cage.Netns, canary.Payloads)); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 		plan = s.cli("audit", "--fix-plan")
 		return strings.Contains(plan, "10.245.0.7") && strings.Contains(plan, "10.245.3.7")
 	})
-	wantSaid(t, plan, form.Quote(poolOf(canary.Payloads[0]))) // a command that contains a payload
+	wantWords(t, plan, form.Quote(poolOf(canary.Payloads[0]))) // a command that contains a payload
 	cage.Parses(plan)
 	cage.Readable("the plan", plan)
 	for _, arguments := range []string{"", " node node2", " cluster"} {
@@ -338,8 +338,8 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 	const limit = 64 // MiB
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(limit<<20))
 	s := newTokens(t)
-	n := s.honest()
-	l := s.liar(stolenToken)
+	n := s.wellBehaved()
+	l := s.lying(stolenToken)
 	const bindings, atOnce = 100_000, 4000
 	for from := 0; from < bindings; from += atOnce {
 		m := &ipwitnessv1.ReportRequest{}
@@ -371,9 +371,9 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 	if peak > 2*limit {
 		t.Errorf("got a peak of %d MiB, want %d at most", peak, 2*limit)
 	}
-	liar := s.nodeCalled("node2")
+	lying := s.nodeCalled("node2")
 	wantAttack(t, "stolen-token-memory", "its own node is incomplete; another one stays complete, and a new duplicate there is found",
-		"a problem of the node: "+masked(strings.Join(liar.GetProblems(), "; "), `.*`))
+		"a problem of the node: "+masked(strings.Join(lying.GetProblems(), "; "), `.*`))
 }
 
 // slowly opens each connections from every address, and sends an unfinished request on them.
@@ -518,7 +518,7 @@ func TestAttackByRapidReset(t *testing.T) {
 func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
-	s.honest()
+	s.wellBehaved()
 	var refused error
 	opened := 0
 	for ; refused == nil && opened < 1000; opened++ {
@@ -577,10 +577,10 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 	if taken > most {
 		t.Errorf("memory for %d watches: got %d MiB, want %d at most", len(open), taken, most)
 	}
-	told, after, _ := strings.Cut(status.Convert(end).Message(), "resume_token=")
+	reason, after, _ := strings.Cut(status.Convert(end).Message(), "resume_token=")
 	_, after, _ = strings.Cut(after, ": ")
 	wantAttack(t, "watches-unread", "the memory of the aggregator grows by half a megabyte each at most",
-		"one caller gets: "+status.Convert(refused).Message()+". And each, later: "+told+"resume_token=…: "+after)
+		"one caller gets: "+status.Convert(refused).Message()+". And each, later: "+reason+"resume_token=…: "+after)
 }
 
 func TestAttackOnTheFileOfAcknowledgements(t *testing.T) {

@@ -20,7 +20,7 @@ var (
 	victimMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 7}
 	attackerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x66}
 	askerMAC    = net.HardwareAddr{2, 0, 0, 0, 0, 9}
-	madeUpMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x99}
+	randomMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x99}
 	groupMAC    = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}
 	calicoMAC   = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 )
@@ -39,7 +39,7 @@ var spoofs = []struct {
 	loopback bool
 }{
 	{id: "arp-reply"},
-	{id: "arp-other-source", change: func(f *netlab.Forged) { f.Source = madeUpMAC }},
+	{id: "arp-other-source", change: func(f *netlab.Forged) { f.Source = randomMAC }},
 	{id: "arp-hardware-type", change: func(f *netlab.Forged) { f.HardwareType = 6 }},
 	{id: "arp-group-mac", change: func(f *netlab.Forged) { f.SHA = groupMAC }},
 	{id: "arp-responder-mac", change: func(f *netlab.Forged) { f.SHA = calicoMAC }},
@@ -216,7 +216,7 @@ func TestPodThatAnswersForOthersSpoofsUnlessTheNodeRoutesToIt(t *testing.T) {
 	}
 	l.wantOnlyPlanted()
 	for _, f := range l.awaitFindings("address-spoofed 10.244.0.7", "address-spoofed 10.244.0.18", "address-spoofed fd00:10:244::7") {
-		wantSaid(t, f.GetSummary(), "proxy", "holder", "vproxy")
+		wantWords(t, f.GetSummary(), "proxy", "holder", "vproxy")
 	}
 	for addr, rule := range map[string]string{"10.244.0.7": "address-spoofed", "10.244.0.17": "reachable-via"} {
 		situations.WantApplied(t, l.explain(addr), rule)

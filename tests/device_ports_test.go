@@ -103,7 +103,7 @@ func openvswitch(datapath string, ports ...string) error {
 		portTypeNetdev  = 1 // OVS_VPORT_TYPE_NETDEV
 		dpVersion       = 2 // OVS_DATAPATH_VERSION
 		portVersion     = 1 // OVS_VPORT_VERSION
-		nobodyGetsMiss  = 0 // upcall port ID: drop frames that match no flow
+		ovsDropsMisses  = 0 // upcall port ID: drop frames that match no flow
 		noDatapathIndex = 0
 	)
 	request := func(family string, version uint8, dp int, attrs ...*nl.RtAttr) error {
@@ -122,7 +122,7 @@ func openvswitch(datapath string, ports ...string) error {
 	}
 	if len(ports) == 0 {
 		return request("ovs_datapath", dpVersion, noDatapathIndex,
-			nl.NewRtAttr(dpName, nl.ZeroTerminated(datapath)), nl.NewRtAttr(dpUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
+			nl.NewRtAttr(dpName, nl.ZeroTerminated(datapath)), nl.NewRtAttr(dpUpcallPID, nl.Uint32Attr(ovsDropsMisses)))
 	}
 	dp, err := net.InterfaceByName(datapath)
 	if err != nil {
@@ -130,7 +130,7 @@ func openvswitch(datapath string, ports ...string) error {
 	}
 	for _, port := range ports {
 		err := request("ovs_vport", portVersion, dp.Index, nl.NewRtAttr(portType, nl.Uint32Attr(portTypeNetdev)),
-			nl.NewRtAttr(portName, nl.ZeroTerminated(port)), nl.NewRtAttr(portUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
+			nl.NewRtAttr(portName, nl.ZeroTerminated(port)), nl.NewRtAttr(portUpcallPID, nl.Uint32Attr(ovsDropsMisses)))
 		if err != nil {
 			return fmt.Errorf("add port %s: %w", port, err)
 		}

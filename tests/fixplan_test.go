@@ -117,8 +117,8 @@ func (p *planned) unallocated(pod, container string) verdict.Finding {
 	}
 }
 
-// booked returns a finding about an address that host-local has allocated to a container.
-func (p *planned) booked(kind, address, container string, owners ...verdict.Owner) verdict.Finding {
+// reserved returns a finding about an address that host-local has allocated to a container.
+func (p *planned) reserved(kind, address, container string, owners ...verdict.Owner) verdict.Finding {
 	return verdict.Finding{
 		Kind: kind, Severity: verdict.Critical, Address: netip.MustParseAddr(address), Pool: p.pool, Owners: owners,
 		Allocations: []*verdict.Allocation{{Pool: p.pool, ContainerID: container, Interface: "eth0", Location: filepath.Join(p.pool.Name, address)}},
@@ -248,21 +248,21 @@ func TestPlanSkipsChangedState(t *testing.T) {
 	// owner changes it.
 	write("other\r\neth0")
 	want("other\r\neth0", p.apply(shell, p.plan(p.unallocated("web-1", own[0]))))
-	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "third", p.holder("web-1", own[0])))))
-	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "third"))))
+	want("other\r\neth0", p.apply(shell, p.plan(p.reserved(verdict.FindingBookedElsewhere, address, "third", p.holder("web-1", own[0])))))
+	want("other\r\neth0", p.apply(shell, p.plan(p.reserved(verdict.FindingLeaked, address, "third"))))
 	// The address is in use, so it is not freed.
-	out := p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "other")))
+	out := p.apply(shell, p.plan(p.reserved(verdict.FindingLeaked, address, "other")))
 	want("other\r\neth0", out)
 	if !strings.Contains(out, "it is in use") {
 		t.Errorf("got %q, want the message that the address has an owner", out)
 	}
 	// The file still has the owner that the plan was made for, so it is rewritten for the holder.
-	want(strings.Join(own, "\r\n"), p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))))
+	want(strings.Join(own, "\r\n"), p.apply(shell, p.plan(p.reserved(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))))
 
 	// On another node, or after a reboot, the plan refuses to run.
 	for _, other := range []verdict.Node{{Boot: "another", Netns: p.node.Netns}, {Boot: p.node.Boot, Netns: "1"}} {
 		was := *p.node
-		plan := p.plan(p.booked(verdict.FindingLeaked, address, own[0]))
+		plan := p.plan(p.reserved(verdict.FindingLeaked, address, own[0]))
 		plan = strings.NewReplacer("'"+was.Boot+"'", "'"+other.Boot+"'", "'"+was.Netns+"'", "'"+other.Netns+"'").Replace(plan)
 		if out, err := p.try(shell, plan); err == nil {
 			t.Errorf("got %q, want it refused", out)
@@ -270,7 +270,7 @@ func TestPlanSkipsChangedState(t *testing.T) {
 	}
 
 	// The holder has ended in the meantime, so nothing is allocated to it.
-	stale := p.plan(p.unallocated("web-1", own[0]), p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))
+	stale := p.plan(p.unallocated("web-1", own[0]), p.reserved(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))
 	if err := p.cni.Delete("web-1"); err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestPlanSkipsChangedState(t *testing.T) {
 	want("other\r\neth0", p.apply(shell, stale))
 	// The address is unused, so it is freed. This includes files with only an ID, as old versions
 	// of host-local wrote them.
-	free := p.plan(p.booked(verdict.FindingLeaked, address, "other"))
+	free := p.plan(p.reserved(verdict.FindingLeaked, address, "other"))
 	// But it is not freed if there are more processes than a command line can list.
 	want("other\r\neth0", p.apply(shell, "ls() { return 126; }\n"+free))
 	gone(p.apply(shell, free))

@@ -419,8 +419,8 @@ func (w *watch) find(addr string) (out []*ipwitnessv1.Conflict) {
 	return out
 }
 
-// told returns the states in which the conflicts of an address were reported, in order.
-func (w *watch) told(addr string) (states []ipwitnessv1.Conflict_State) {
+// reportedStates returns the states in which the conflicts of an address were reported, in order.
+func (w *watch) reportedStates(addr string) (states []ipwitnessv1.Conflict_State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
@@ -578,7 +578,7 @@ func (l *lab) wantConflict(addr string, state ipwitnessv1.Conflict_State, rule, 
 	if c.GetRule() != rule {
 		l.t.Errorf("rule for %s: got %s, want %s", addr, c.GetRule(), rule)
 	}
-	wantSaid(l.t, c.GetSummary(), named...)
+	wantWords(l.t, c.GetSummary(), named...)
 	if len(c.GetRemedy()) == 0 {
 		l.t.Errorf("conflict of %s has no remedy", addr)
 	}

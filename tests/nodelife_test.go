@@ -219,8 +219,8 @@ func (c *cluster) wantSame(id string) {
 	if got := c.only(twiceHeld); got.GetId() != id || got.GetEpisode() != 1 {
 		c.t.Errorf("conflict of %s: got %s, episode %d, want %s, episode 1", twiceHeld, got.GetId(), got.GetEpisode(), id)
 	}
-	if told := c.watch.told(twiceHeld); slices.Contains(told, ipwitnessv1.Conflict_RESOLVED) {
-		c.t.Errorf("reported states of %s: got %v, want none resolved", twiceHeld, told)
+	if reportedStates := c.watch.reportedStates(twiceHeld); slices.Contains(reportedStates, ipwitnessv1.Conflict_RESOLVED) {
+		c.t.Errorf("reported states of %s: got %v, want none resolved", twiceHeld, reportedStates)
 	}
 }
 
@@ -433,7 +433,7 @@ func TestTwoNodesWithOneName(t *testing.T) {
 	c.nodes[0].pod("p1", "10.244.0.2/32")
 	twin.pod("p2", "10.244.0.2/32")
 	c.wantExactly(map[string][]string{"10.244.0.2": {"node1/p1", long + "/p2"}})
-	wantSaid(t, c.only("10.244.0.2").GetSummary(), "node node1", "node "+long)
+	wantWords(t, c.only("10.244.0.2").GetSummary(), "node node1", "node "+long)
 
 	// The other twin continues alone.
 	twin.agent.Kill()
@@ -513,8 +513,8 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	})
 
 	watch := c.Command(binary, "nodes", "--watch")
-	var told netlab.Log
-	watch.Stdout, watch.Stderr = &told, &told
+	var reportedStates netlab.Log
+	watch.Stdout, watch.Stderr = &reportedStates, &reportedStates
 	if err := c.Start(watch); err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +525,7 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	rows := func(want ...string) func() bool { // rows of node2, in this order
 		return func() bool {
 			var got []string
-			for line := range strings.Lines(told.String()) {
+			for line := range strings.Lines(reportedStates.String()) {
 				if f := strings.Fields(line); len(f) > 3 && f[2] == "node2" {
 					got = append(got, f[1]+" "+f[3])
 				}
@@ -536,7 +536,7 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	wait.Until(t, "the watch to begin", rows("ADDED LIVE"))
 	c.nodes[1].agent.Kill()
 	c.unheard(c.nodes[1])
-	wantSaid(t, c.says("nodes"), "UNHEARD")
+	wantWords(t, c.says("nodes"), "UNHEARD")
 	wait.Until(t, "the watch to tell of it", rows("ADDED LIVE", "UPDATED UNHEARD"))
 	c.nodes[1].witness(c.nodes[1].args...)
 	wait.Until(t, "the watch to tell that it is back", rows("ADDED LIVE", "UPDATED UNHEARD", "UPDATED LIVE"))

@@ -408,7 +408,7 @@ func (s *scene) solved(labels []string) {
 		})
 	}
 	// A mistake of the remedy would be visible by now.
-	s.grownElsewhere()
+	s.allocatedByOther()
 	for _, c := range s.watch.all() {
 		if c.GetState() != ipwitnessv1.Conflict_RESOLVED && !isPlanted(c) {
 			s.t.Errorf("a conflict is left: %v", c.GetSummary())
@@ -421,8 +421,8 @@ func (s *scene) solved(labels []string) {
 	}
 }
 
-// grownElsewhere plants a duplicate on one of the nodes, and waits until it is reported.
-func (s *scene) grownElsewhere() {
+// allocatedByOther plants a duplicate on one of the nodes, and waits until it is reported.
+func (s *scene) allocatedByOther() {
 	s.t.Helper()
 	for _, n := range s.nodes {
 		n.plant()

@@ -293,13 +293,13 @@ func TestRuntimeWithoutPermissionIsAProblem(t *testing.T) {
 	l.launch(l.Command(args[0], args[1:]...))
 	wait.Until(t, "the problem to be shown", func() bool { return len(l.node().GetProblems()) == 1 })
 	said := l.node().GetProblems()[0]
-	wantSaid(t, said, containerd.Socket, "no permission to use the socket", "permission denied", "names of new pods come from CNI results and processes")
+	wantWords(t, said, containerd.Socket, "no permission to use the socket", "permission denied", "names of new pods come from CNI results and processes")
 	doctor := without(four, "doctor")
 	out, err := l.Output(l.Command(doctor[0], doctor[1:]...))
 	if err != nil {
 		t.Error("doctor: ", err)
 	}
-	wantSaid(t, out, "container runtime is degraded", "permission denied", "let the process write to that socket")
+	wantWords(t, out, "container runtime is degraded", "permission denied", "let the process write to that socket")
 
 	if err := os.Chmod(l.runtime.Socket(), 0o600); err != nil {
 		t.Fatal(err)
@@ -311,5 +311,5 @@ func TestRuntimeWithoutPermissionIsAProblem(t *testing.T) {
 	if out, err = l.Output(l.Command(doctor[0], doctor[1:]...)); err != nil {
 		t.Error("doctor: ", err)
 	}
-	wantSaid(t, out, "containerd ", " at "+containerd.Socket)
+	wantWords(t, out, "containerd ", " at "+containerd.Socket)
 }

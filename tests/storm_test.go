@@ -250,9 +250,9 @@ func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
 	}
 }
 
-// floodAnew makes a pod send new bindings as fast as one core can, until the returned
+// floodNew makes a pod send new bindings as fast as one core can, until the returned
 // function is called or the test ends.
-func (l *lab) floodAnew(pod string, from int) (stop func()) {
+func (l *lab) floodNew(pod string, from int) (stop func()) {
 	l.t.Helper()
 	p, err := l.Pod(pod)
 	if err != nil {
@@ -320,7 +320,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 
 			// Two ports show more bindings than the table can hold (agent/table), and continue.
 			const all = 131072
-			stopA, stopB := l.floodAnew("alan", 0), l.floodAnew("b", 1<<22)
+			stopA, stopB := l.floodNew("alan", 0), l.floodNew("b", 1<<22)
 			wait.Until(t, "the table to be full", func() bool { return l.metric("ipwitness_agent_claims") >= all })
 			wait.Until(t, "claims to be left out", func() bool { return l.lost("port_full") > 0 })
 			wait.Until(t, "both ports to be named, and who is behind them", func() bool {
@@ -416,19 +416,19 @@ func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 	show()
 	l.signal(syscall.SIGCONT)
 	l.counted(bindings)
-	lost, told := l.result("lost"), l.result("event")
-	if lost == 0 || told == 0 {
-		t.Fatalf("frames into an unread ring buffer: got %v lost and %v reported, want some of each", lost, told)
+	lost, reported := l.result("lost"), l.result("event")
+	if lost == 0 || reported == 0 {
+		t.Fatalf("frames into an unread ring buffer: got %v lost and %v reported, want some of each", lost, reported)
 	}
 	if got := l.lost("ringbuf"); got != lost {
 		t.Errorf("lost events: got %v, want the %v frames that were lost", got, lost)
 	}
 	// All reported bindings are known, and the lost ones are reported as a problem.
-	wait.Until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= told })
-	if got := l.metric(ownersOfNode); got != told {
-		t.Errorf("owners: got %v, want the %v reported ones", got, told)
+	wait.Until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= reported })
+	if got := l.metric(ownersOfNode); got != reported {
+		t.Errorf("owners: got %v, want the %v reported ones", got, reported)
 	}
-	l.wantProblem("is told by its next frame")
+	l.wantProblem("is unknown until its next frame")
 	if got := l.node().GetLostEvents(); float64(got) < lost {
 		t.Errorf("lost events of the node: got %d, want %v", got, lost)
 	}

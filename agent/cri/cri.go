@@ -111,10 +111,10 @@ type Client struct {
 
 // wanted has the questions of other goroutines, and the contents of the runtime's events.
 type wanted struct {
-	mu      sync.Mutex
-	unnamed map[uint64]*attempt // namespaces that no sandbox is known for
-	events  bool                // the runtime sends events about sandboxes
-	told    map[string]bool     // sandboxes in the runtime's events, and whether they are ready
+	mu       sync.Mutex
+	unnamed  map[uint64]*attempt // namespaces that no sandbox is known for
+	events   bool                // the runtime sends events about sandboxes
+	inEvents map[string]bool     // sandboxes in the runtime's events, and whether they are ready
 }
 
 // attempt counts the attempts to learn something that the runtime does not know yet.
@@ -143,7 +143,7 @@ func New(log *slog.Logger, socket string, procDir proc.Dir) *Client {
 		known:      map[string]*Sandbox{},
 		unanswered: map[string]*attempt{},
 		condition:  condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
-		wanted:     wanted{unnamed: map[uint64]*attempt{}, told: map[string]bool{}},
+		wanted:     wanted{unnamed: map[uint64]*attempt{}, inEvents: map[string]bool{}},
 	}
 	if socket == Off {
 		c.sockets = nil

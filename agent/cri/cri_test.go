@@ -505,7 +505,7 @@ func TestEventsReportSandboxesWithoutAList(t *testing.T) {
 	f.events = make(chan *runtimev1.ContainerEventResponse)
 	f.serve(t, socket)
 	a := ask(t, socket)
-	tell := func(id, container string, kind runtimev1.ContainerEventType) {
+	sendEvent := func(id, container string, kind runtimev1.ContainerEventType) {
 		t.Helper()
 		f.mu.Lock()
 		e := &runtimev1.ContainerEventResponse{ContainerId: container, ContainerEventType: kind}
@@ -520,20 +520,20 @@ func TestEventsReportSandboxesWithoutAList(t *testing.T) {
 		}
 	}
 	f.set(func() { f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a") })
-	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
-	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
-	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in the sandbox
+	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
+	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	sendEvent("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in the sandbox
 	a.awaitNames("web-0")
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
 	a.Unnamed([]uint64{1}) // its namespace; the runtime gets time to report the sandbox
-	tell("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	sendEvent("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	a.awaitNames("web-0 web-1")
-	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // the container restarts
-	tell("9", "c9", runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT) // a container of a deleted pod
+	sendEvent("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // the container restarts
+	sendEvent("9", "c9", runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT) // a container of a deleted pod
 	ended := sandboxAnswer("1", "web-0", "/run/netns/a")
 	ended.Status.State = runtimev1.PodSandboxState_SANDBOX_NOTREADY
 	f.set(func() { f.pods["1"] = ended })
-	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	a.awaitNames("web-1")
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -296,13 +296,13 @@ func TestAddressThatIsGoneOnRereadIsNoLongerClaimed(t *testing.T) {
 	k.Reread([]netip.Addr{netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.3")})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 2/2")
 	m := r.Take(time.Now())
-	told := map[bool]string{}
+	sent := map[bool]string{}
 	for _, c := range m.GetClaims() {
 		addr, _ := netip.AddrFromSlice(c.GetAddress())
-		told[c.GetGone()] += addr.String()
+		sent[c.GetGone()] += addr.String()
 	}
-	if told[true] != "10.244.0.2" || told[false] != "10.244.0.3" {
-		t.Errorf("changes: got %q removed and %q added, want 10.244.0.2 and 10.244.0.3", told[true], told[false])
+	if sent[true] != "10.244.0.2" || sent[false] != "10.244.0.3" {
+		t.Errorf("changes: got %q removed and %q added, want 10.244.0.2 and 10.244.0.3", sent[true], sent[false])
 	}
 }
 

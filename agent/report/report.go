@@ -71,14 +71,14 @@ var (
 // Run keeps a stream open until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	backoff := FirstBackoff
-	said := "" // the last logged reason, which is not logged again
+	logged := "" // the last logged reason, which is not logged again
 	for {
 		lasted, err := r.stream(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if lasted > LastBackoff {
-			backoff, said = FirstBackoff, ""
+			backoff, logged = FirstBackoff, ""
 		}
 		reason := status.Convert(err).Message()
 		if status.Code(err) == codes.Aborted {
@@ -88,8 +88,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 		}
 		wait := backoff/2 + rand.N(backoff/2)
 		level := slog.LevelDebug
-		if reason != said {
-			level, said = slog.LevelWarn, reason
+		if reason != logged {
+			level, logged = slog.LevelWarn, reason
 		}
 		r.log.Log(ctx, level, "report stream to the aggregator ended, trying again", "error", reason, "wait", wait)
 		select {

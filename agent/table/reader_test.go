@@ -84,7 +84,7 @@ func TestSnapshotHasAllLiveRecordsAndNoOthers(t *testing.T) {
 		}
 		for _, c := range m.GetClaims() {
 			if c.GetGone() {
-				t.Error("a snapshot told of a claim that is gone")
+				t.Error("a snapshot has a removed claim")
 			}
 			got++
 		}
@@ -182,7 +182,7 @@ func TestNothingIsKeptForDetachedReaders(t *testing.T) {
 		t.Errorf("kept for readers that left: got %d, want nothing", kept)
 	}
 	if len(r.claims.dirty) != 0 {
-		t.Error("a reader that left was told of a change")
+		t.Error("a detached reader got a change")
 	}
 }
 

@@ -75,20 +75,20 @@ func wantNetworks(t *testing.T, tab *table.Table, want string) {
 // named searches once with additional facts from files or CNI results, and returns the
 // resulting name of a namespace.
 func (n *testNames) named(inode uint64, by map[uint64]facts) string {
-	said := maps.Clone(by)
-	if said == nil {
-		said = map[uint64]facts{}
+	found := maps.Clone(by)
+	if found == nil {
+		found = map[uint64]facts{}
 	}
 	n.processes()
-	names, _ := n.moveTenants(said)
+	names, _ := n.moveTenants(found)
 	n.kernel.SetNames(names, nil, nil)
 	w := tabletest.Workload(n.table, inode)
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
 }
 
-// saidBy returns w as a fact from its source.
-func saidBy(w *ipwitnessv1.Workload) facts {
+// factOf returns w as a fact from its source.
+func factOf(w *ipwitnessv1.Workload) facts {
 	if w.GetSource() == "cni-result" {
 		return facts{result: w}
 	}
@@ -201,11 +201,11 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 			n, p := newTestNames(t, 100)
 			p.Put(40, 2, "pause", 600, 100, c.cgroup)
 			before := c.named.String()
-			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want)
+			wantNamed(t, n.named(100, map[uint64]facts{100: factOf(c.named)}), c.want)
 			wantNamed(t, n.named(100, nil), c.want) // the file is gone, but its namespace is not
 			p.End(40)
 			gone := strings.Replace(c.want, "pause (40)", "pause (40, ended)", 1)
-			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), gone) // the process is gone
+			wantNamed(t, n.named(100, map[uint64]facts{100: factOf(c.named)}), gone) // the process is gone
 			if c.named.String() != before {
 				t.Errorf("shared facts were changed: got %s, want %s", c.named, before)
 			}
@@ -242,11 +242,11 @@ func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 			published := func() string { return tabletest.Workload(n.table, 100).GetName() }
 
 			k.BeginNames()
-			said := map[uint64]facts{100: {sandbox: web}}
+			found := map[uint64]facts{100: {sandbox: web}}
 			if when == "before tenants move" {
 				n.reuse(100)
 			}
-			names, _ := n.moveTenants(said)
+			names, _ := n.moveTenants(found)
 			if when == "before names are set" {
 				n.reuse(100)
 			}

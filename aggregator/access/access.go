@@ -266,10 +266,10 @@ func certified(cert *x509.Certificate) (*Caller, error) {
 	return c, nil
 }
 
-// misled reports whether a caller on this host uses a host name that is not this host's. Such
+// rebound reports whether a caller on this host uses a host name that is not this host's. Such
 // a request may come from a page of another site that uses DNS rebinding in the user's
 // browser.
-func (g *Guard) misled(by credential) bool {
+func (g *Guard) rebound(by credential) bool {
 	host := by.host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -330,7 +330,7 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
 	case what.open:
 		return nil
-	case c.name == "" && g.cfg.Anonymous == AnonymousRead && g.misled(c.from):
+	case c.name == "" && g.cfg.Anonymous == AnonymousRead && g.rebound(c.from):
 		return status.Errorf(codes.PermissionDenied,
 			"%q is not a name of this host: use 127.0.0.1, [::1], localhost or its hostname (other names are refused because of DNS rebinding)", c.from.host)
 	case !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
@@ -393,8 +393,8 @@ func (g *Guard) refuse(ctx context.Context, err error, by credential, what strin
 	return err
 }
 
-// HungUp counts a connection that was closed because its client exceeded a limit on it.
-func (g *Guard) HungUp(from net.Addr, err error) {
+// Disconnected counts a connection that was closed because its client exceeded a limit on it.
+func (g *Guard) Disconnected(from net.Addr, err error) {
 	g.refused.WithLabelValues(tooMany).Inc()
 	g.log.Log(context.Background(), g.level(), "disconnected a client", "from", from, "reason", err)
 }

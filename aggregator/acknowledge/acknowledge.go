@@ -160,7 +160,7 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 			ack = next
 			continue
 		}
-		a.Judge(a.Facts.Retell([]index.Address{index.AddressOf(c.Address)}))
+		a.Judge(a.Facts.Republish([]index.Address{index.AddressOf(c.Address)}))
 		break
 	}
 	if err != nil {

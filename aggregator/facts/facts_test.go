@@ -20,25 +20,25 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// deaf is a Listener that only counts dropped records.
-type deaf struct {
+// ignoring is a Listener that only counts dropped records.
+type ignoring struct {
 	dropped map[string]int
 	watched bool
 }
 
-func (d *deaf) NodeChanged(*Node)                  {}
-func (d *deaf) NamesChanged(*Node)                 {}
-func (d *deaf) Answered(*Node)                     {}
-func (d *deaf) RangesChanged(*Node)                {}
-func (d *deaf) MayLack(*Node, uint32)              {}
-func (d *deaf) PoolChanged(*Pool)                  {}
-func (d *deaf) PoolEnded(*Pool)                    {}
-func (d *deaf) CoverageChanged()                   {}
-func (d *deaf) OwnersWatched() bool                { return d.watched }
-func (d *deaf) Contested(func(index.Address) bool) {}
-func (d *deaf) AtRisk(*Pool) []netip.Addr          { return nil }
-func (d *deaf) Dropped(record string, n int)       { d.dropped[record] += n }
-func (d *deaf) Refused(string)                     {}
+func (d *ignoring) NodeChanged(*Node)                  {}
+func (d *ignoring) NamesChanged(*Node)                 {}
+func (d *ignoring) Answered(*Node)                     {}
+func (d *ignoring) RangesChanged(*Node)                {}
+func (d *ignoring) MayLack(*Node, uint32)              {}
+func (d *ignoring) PoolChanged(*Pool)                  {}
+func (d *ignoring) PoolEnded(*Pool)                    {}
+func (d *ignoring) CoverageChanged()                   {}
+func (d *ignoring) OwnersWatched() bool                { return d.watched }
+func (d *ignoring) Contested(func(index.Address) bool) {}
+func (d *ignoring) AtRisk(*Pool) []netip.Addr          { return nil }
+func (d *ignoring) Dropped(record string, n int)       { d.dropped[record] += n }
+func (d *ignoring) Refused(string)                     {}
 
 // quiet is a Peer that only counts requests for snapshots.
 type quiet struct {
@@ -56,9 +56,9 @@ func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return q.lag, 
 
 var policyForTests = verdict.Policy{Cluster: "c", Settle: 3 * time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}
 
-func newFacts(t testing.TB) (*Facts, *deaf) {
+func newFacts(t testing.TB) (*Facts, *ignoring) {
 	t.Helper()
-	l := &deaf{dropped: map[string]int{}}
+	l := &ignoring{dropped: map[string]int{}}
 	var now verdict.Stamp
 	return New(Config{
 		Policy: &policyForTests, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { now++; return now }, Listener: l, Queues: 2,

@@ -31,9 +31,9 @@ func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
 	if s.Refill(); a.p.asked != 2 {
 		t.Errorf("got asked %d times, want twice", a.p.asked)
 	}
-	s.told.heard = nil
+	s.notified.heard = nil
 	a.snapshot(lan(1), flood(0, 16_000))
-	if a.n.Incomplete() || !slices.Contains(s.told.heard, "changed n1") {
+	if a.n.Incomplete() || !slices.Contains(s.notified.heard, "changed n1") {
 		t.Errorf("got %+v left out, want nothing, and an event", a.n.LeftOut())
 	}
 	s.after(time.Hour)
@@ -147,8 +147,8 @@ func TestANodeIsPublishedWheneverItBecomesIncomplete(t *testing.T) {
 	for range 2 {
 		used, _ := s.Budget()
 		s.fill(a.n)
-		s.told.heard = nil
-		a.tell(assignedMessage(2, "10.0.0.3"), assignedMessage(2, "10.0.0.4"))
+		s.notified.heard = nil
+		a.report(assignedMessage(2, "10.0.0.3"), assignedMessage(2, "10.0.0.4"))
 		s.wantHeard("no memory", "changed n1", "refused claim")
 		full, _ := s.Budget()
 		s.Update(func() { s.Release(a.n, full-used) })

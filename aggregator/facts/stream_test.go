@@ -65,7 +65,7 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), pod(3, "10.0.0.3"))
 	a.leave()
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 2, Version: "v", Kernel: "k"}, "")
 	if err != nil || a.n.Version != "v" || a.n.Kernel != "k" || a.n.ConnectedAt != s.now || a.n.LastHeard != s.now {
 		t.Fatalf("got %v and %+v", err, a.n.Agent)
@@ -224,7 +224,7 @@ func TestAllOfALargeMessageIsApplied(t *testing.T) {
 	}
 	m.Pools, m.Status = []*pb.PoolRecord{hostLocal("a", "10.9.0.1", "10.9.0.99")}, &pb.StatusRecord{Ports: make([]*pb.Node_Port, 2)}
 	m.Allocations = []*pb.AllocationRecord{given("a", "10.9.0.1", "c")}
-	a.tell(m)
+	a.report(m)
 	if a.n.Claims() != 7+2*piece || a.n.Namespaces() != 5 || a.n.links.count != 3 || a.n.interfaces.count != 13 || a.n.Ports != 2 || s.Allocations() != 1 {
 		t.Errorf("got %d claims, %d namespaces, %d links, %d interfaces, %d ports, %d allocations", a.n.Claims(), a.n.Namespaces(), a.n.links.count, a.n.interfaces.count, a.n.Ports, s.Allocations())
 	}
@@ -284,7 +284,7 @@ func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
 
 // ringer records whether work is running when a node changes.
 type ringer struct {
-	deaf
+	ignoring
 	overdue func() bool
 	heard   []bool
 }
@@ -344,7 +344,7 @@ func TestMessagesOfAnOldStreamAreIgnored(t *testing.T) {
 	if _, err := s.Snapshot(old.p, old.n, &Snapshot{Messages: once(), LeftOut: LeftOut{Wire: 1}}, func() {}); !errors.Is(err, ErrTakenOver) || now.n.LastHeard != heard || now.n.Incomplete() || now.n.Claims() != 1 {
 		t.Errorf("a snapshot: got %v, heard at %d, want %d and nothing left out", err, now.n.LastHeard, heard)
 	}
-	if now.tell(assignedMessage(2, "10.0.0.3")); now.n.Claims() != 2 || now.n.LastHeard != s.now {
+	if now.report(assignedMessage(2, "10.0.0.3")); now.n.Claims() != 2 || now.n.LastHeard != s.now {
 		t.Errorf("got %d claims of the current stream, want 2", now.n.Claims())
 	}
 }
@@ -355,7 +355,7 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	frame := seen("10.0.0.9", records.MAC(9), 1)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), frame)
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", records.MAC(9), 1))
 	s.wantJudged("it is the same")
 	s.wantHeard("it is the same")
@@ -384,7 +384,7 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 func TestTheNodesOwnNamespace(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1}, {Id: 3}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1}, {Id: 3}}})
 	if got := a.n.NamespaceOf(1).Netns; got != "1" {
 		t.Errorf("got %q, want the network namespace of the agent", got)
 	}
@@ -422,7 +422,7 @@ func TestLinksAreOverdue(t *testing.T) {
 	if s.Ring() != 0 || s.Overdue(s.now) {
 		t.Error("got something overdue before the links are joined")
 	}
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	_, domains := s.SharedMACs()
 	due := domains.Due()
 	for at, want := range map[verdict.Stamp]bool{s.now: false, due - 1: false, due: true, due + 1: true} {

@@ -80,9 +80,9 @@ func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
 	if !there {
 		return 0
 	}
-	var odd mac
-	odd.setText(id)
-	return t.hardwareOf(odd)
+	var unusual mac
+	unusual.setText(id)
+	return t.hardwareOf(unusual)
 }
 
 // named returns the entry of a MAC, and adds it if necessary.

@@ -218,19 +218,19 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 
 // Compacting the texts of a node does not change its records.
 func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
-	odd := []byte("twenty bytes of a MAC")
+	unusual := []byte("twenty bytes of a MAC")
 	m := bridgeAndPods()
 	for _, i := range m.Interfaces {
 		switch i.Namespace {
 		case 2:
-			i.Mac, i.HostInterface, i.Vrf = odd, "host", "red"
+			i.Mac, i.HostInterface, i.Vrf = unusual, "host", "red"
 		case 3:
 			i.PeerNamespace, i.HostInterface = 2, "other"
 		}
 	}
 	m.Namespaces[3].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}}
 	frame := &pb.ClaimRecord{
-		Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: odd, Source: []byte("twenty bytes of them"), Link: "far", Network: "net9", Count: 1,
+		Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: unusual, Source: []byte("twenty bytes of them"), Link: "far", Network: "net9", Count: 1,
 	}
 	m.Claims = append(m.Claims, frame)
 	s := newScene(t)
@@ -246,7 +246,7 @@ func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 	}
 	want := what()
 	for i := range 500 {
-		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Netns: "9", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: fmt.Sprint("container", i)}}}})
+		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Netns: "9", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: fmt.Sprint("container", i)}}}})
 	}
 	full := a.n.texts.arena.Len()
 	a.snapshot(m)
@@ -257,7 +257,7 @@ func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	frame.Gone = true
-	if a.tell(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
+	if a.report(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
 		t.Error("got a frame that is gone")
 	}
 	s.check(t, "the frame is gone")

@@ -64,7 +64,7 @@ func TestRecordsOfANode(t *testing.T) {
 	began := s.now
 	a := s.joins("n1", "b1", 1)
 	s.after(time.Second)
-	a.tell(bridgeAndPods())
+	a.report(bridgeAndPods())
 	n := a.n
 	if n.SinceOf(1) != began || n.SinceOf(2) != s.now || n.SinceOf(9) != 0 {
 		t.Errorf("got since %d and %d", n.SinceOf(1), n.SinceOf(2))
@@ -112,7 +112,7 @@ func TestRecordsOfANode(t *testing.T) {
 	if n.Intends(5) || n.Intends(9) {
 		t.Error("got unexpected intended addresses")
 	}
-	if a.tell(lacks); !n.Intends(5) || n.NamespaceOf(5).Intended != "10.0.0.9 cri eth0" {
+	if a.report(lacks); !n.Intends(5) || n.NamespaceOf(5).Intended != "10.0.0.9 cri eth0" {
 		t.Errorf("got %q meant", n.NamespaceOf(5).Intended)
 	}
 }
@@ -178,7 +178,7 @@ func TestNamespacesOnALink(t *testing.T) {
 func TestHoldersOfAnAddress(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), bridgeAndPods()), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 7}, 1))
+	b.report(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 7}, 1))
 	for _, test := range []struct {
 		addr                  string
 		holds, wired, claimed bool
@@ -202,7 +202,7 @@ func TestHoldersOfAnAddress(t *testing.T) {
 func TestACaseHasAllThatIsKnown(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
-	a.tell(&pb.ReportRequest{
+	a.report(&pb.ReportRequest{
 		Claims: []*pb.ClaimRecord{{
 			Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_ANSWERED, Namespace: 1, Index: 13, Mac: []byte{2, 0, 0, 0, 3, 2}, Link: "cni0", Count: 3, Vlan: 4, InnerVlan: 5,
 			Routed: true, NoOverride: true, Source: []byte{2, 0, 0, 0, 4, 2}, Flags: 9,
@@ -320,16 +320,16 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	if s.PodObject(nil) != nil || s.PodObject(a.n.NamespaceOf(1)) != nil || s.PodObject(a.n.NamespaceOf(5)) != nil || s.PodObject(a.n.NamespaceOf(2)) != byUID {
 		t.Error("got pods of namespaces without one")
 	}
-	s.told.heard = nil
+	s.notified.heard = nil
 	s.PodsChanged([]string{"u-a", "default/b", "none"})
 	s.wantJudged("a pod changes that is found by its uid", "10.0.0.2")
 	s.wantHeard("a pod changes", "lack n1#2")
 	unnamed := &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Netns: "4003", Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: "b"}}}}
-	a.tell(unnamed)
+	a.report(unnamed)
 	s.judgeAll()
 	s.PodsChanged([]string{"default/b"})
 	s.wantJudged("a pod changes that is found by its name", "10.0.0.3")
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
 	s.judgeAll()
 	s.PodsChanged([]string{"default/b"})
 	s.wantJudged("a pod changes that is gone")
@@ -380,13 +380,13 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 	if !covered() {
 		t.Error("got not all covered, want both nodes covered")
 	}
-	s.told.heard = nil
-	b.tell(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
+	s.notified.heard = nil
+	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
 	if covered() || s.Covered("n2") || b.n.Covers() {
 		t.Error("got all covered, but one node is blind")
 	}
 	s.wantHeard("a status", "coverage")
-	b.tell(&pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: "n7", Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
+	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: "n7", Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
 	if !covered() || b.n.Ports != 3 || b.n.Rec.CalicoNodename != "n7" || len(b.n.Status.GetProblems()) != MaxProblems || b.n.Status.GetPorts() != nil {
 		t.Errorf("got %d ports, %d problems", b.n.Ports, len(b.n.Status.GetProblems()))
 	}
@@ -445,12 +445,12 @@ func TestInvalidRecordsAreDropped(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, bridgeAndPods())
 		s.judgeAll()
-		a.tell(test.m)
+		a.report(test.m)
 		want := map[string]int{}
 		if test.dropped != "" {
 			want[test.dropped] = 1
 		}
-		got := maps.Clone(s.told.dropped)
+		got := maps.Clone(s.notified.dropped)
 		maps.DeleteFunc(got, func(_ string, n int) bool { return n == 0 })
 		if !maps.Equal(got, want) || a.n.Claims() != 7 || s.Allocations() != 0 {
 			t.Errorf("%s: got %v dropped and %d claims, want %v and 7", test.name, got, a.n.Claims(), want)
@@ -492,7 +492,7 @@ func TestNetworksOfPodsOnly(t *testing.T) {
 		m.Namespaces = []*pb.NamespaceRecord{{Id: test.record, Netns: "4003", Workload: &pb.Workload{Kind: test.kind, Name: "x"}}}
 		m.Interfaces, m.Links = []*pb.InterfaceRecord{{Namespace: test.record, Index: 2, Name: "eth0", Attachment: pb.InterfaceRecord_PEER}}, nil
 		m.Claims[0].Namespace, m.Claims[0].Network = test.record, "net0"
-		a.tell(m)
+		a.report(m)
 		if got := a.n.Ranges().PodNetworks()["net0"]; got != test.want {
 			t.Errorf("%s: got its network used %t, want %t", test.name, got, test.want)
 		}
@@ -503,7 +503,7 @@ func TestNamespacesOnALinkAreInOrder(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1))
 	for _, record := range []uint32{7, 3, 5, 4, 6} {
-		a.tell(onLAN(record, "10.0.0.1"))
+		a.report(onLAN(record, "10.0.0.1"))
 	}
 	var got []uint32
 	for _, ns := range s.OnLink(&verdict.Link{Node: a.n.Rec, Name: "eth0", Kind: verdict.Uplink}, a.n.NamespaceOf(5)) {
@@ -539,7 +539,7 @@ func TestPodsOfANodeThatIsGivenUp(t *testing.T) {
 	s.after(time.Minute)
 	s.Ring()
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	s.PodsChanged([]string{"uidveth2"})
 	s.wantJudged("it changes when its node times out")
 	s.wantHeard("it changes when its node times out")

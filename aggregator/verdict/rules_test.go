@@ -207,7 +207,7 @@ func TestWeakClaimsAreExcluded(t *testing.T) {
 	w.wantRule(t, verdict.RuleWeakSource)
 }
 
-func TestIPAMRecordsMakeNoOwner(t *testing.T) {
+func TestNeighbourEntriesMakeNoOwner(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	w.Assigned(eth0)

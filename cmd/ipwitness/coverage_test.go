@@ -218,9 +218,9 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 				c := newConsole()
 				c.transport = routes{&script{cancel: cancel, begin: time.Now(), tries: []try{{status: 200, body: test.events}}}, server}
 				code := execute(ctx, c.system, strings.Fields(test.args))
-				said, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // the watch is interrupted, and then the command ends
-				if code != test.code || said != test.stderr {
-					t.Errorf("got exit code %d and on stderr\n%s\nwant %d and\n%s", code, said, test.code, test.stderr)
+				printed, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // the watch is interrupted, and then the command ends
+				if code != test.code || printed != test.stderr {
+					t.Errorf("got exit code %d and on stderr\n%s\nwant %d and\n%s", code, printed, test.code, test.stderr)
 				}
 				if !strings.HasPrefix(c.stdout.String(), test.stdout) {
 					t.Errorf("got on stdout %q, want it to begin with %q", &c.stdout, test.stdout)

@@ -58,7 +58,7 @@ func (c *callers) next() net.Conn {
 	}
 }
 
-func hungUp(c net.Conn) bool {
+func disconnected(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 	_, err := c.Read(make([]byte, 1))
 	var late net.Error
@@ -87,13 +87,13 @@ func TestPreauthConnectionsAreLimited(t *testing.T) {
 		switch {
 		case third == nil:
 			t.Error("the third one is not let in, though the first had its time")
-		case !hungUp(first):
+		case !disconnected(first):
 			t.Error("the first one, whose time is over, is not closed")
-		case hungUp(known), hungUp(third):
+		case disconnected(known), disconnected(third):
 			t.Error("an authenticated or a new connection is closed")
 		}
 		time.Sleep(10 * preauthGrace)
-		if hungUp(third) {
+		if disconnected(third) {
 			t.Error("a connection is closed although none waits")
 		}
 		_ = third.Close()
@@ -138,11 +138,11 @@ func TestCallersAreAuthenticated(t *testing.T) {
 	as := func(token string) *grpc.ClientConn {
 		return g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})
 	}
-	anybody := as("wrong-token-0123456789")
-	if _, err := healthpb.NewHealthClient(anybody).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+	withoutRights := as("wrong-token-0123456789")
+	if _, err := healthpb.NewHealthClient(withoutRights).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pb.NewWitnessServiceClient(anybody).ListNodes(t.Context(), &pb.ListNodesRequest{}); err == nil {
+	if _, err := pb.NewWitnessServiceClient(withoutRights).ListNodes(t.Context(), &pb.ListNodesRequest{}); err == nil {
 		t.Fatal("a wrong token is good")
 	}
 	if got := unauthenticated(); got != 1 {

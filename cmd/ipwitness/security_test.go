@@ -693,15 +693,15 @@ func TestListenersWithoutAuthenticationLogAWarning(t *testing.T) {
 			execute(ctx, sys, append(c.args, "--log-format", "json"))
 			got := map[string]string{}
 			for line := range strings.Lines(log.String()) {
-				var said struct {
+				var entry struct {
 					Level, Msg, Listener string
 					May                  string `json:"anybody_may"`
 				}
-				if json.Unmarshal([]byte(line), &said) == nil && said.Listener != "" {
-					if _, twice := got[said.Listener]; twice || said.Level != "WARN" {
+				if json.Unmarshal([]byte(line), &entry) == nil && entry.Listener != "" {
+					if _, twice := got[entry.Listener]; twice || entry.Level != "WARN" {
 						t.Errorf("got %s, want it once, as a warning", line)
 					}
-					got[said.Listener] = said.May
+					got[entry.Listener] = entry.May
 				}
 			}
 			if !strings.Contains(log.String(), log.text) || !maps.Equal(got, c.want) {

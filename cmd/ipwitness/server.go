@@ -108,7 +108,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	if tls != nil {
 		creds = credentials.NewTLS(tls)
 	}
-	options = append(options, grpc.Creds(framed{creds, agg.HungUp}))
+	options = append(options, grpc.Creds(framed{creds, agg.Disconnected}))
 	s := &server{
 		listeners: l,
 		preauth:   newPreauth(l.grpc, maxPreauth, preauthGrace),

@@ -143,10 +143,10 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	told := make(map[string]time.Time)
+	sentAt := make(map[string]time.Time)
 	for i := range auditSingle {
 		node, pod := i%auditNodes, i%auditPods
-		told[fleet.Address(node, pod)] = time.Now()
+		sentAt[fleet.Address(node, pod)] = time.Now()
 		if err := fleet.Free(ctx, node, pod); err != nil {
 			return nil, err
 		}
@@ -161,7 +161,7 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 		return nil, err
 	}
 	var took []time.Duration
-	for address, at := range told {
+	for address, at := range sentAt {
 		if read, ok := found.get(address); ok {
 			took = append(took, read.Sub(at)-auditSettle)
 		}

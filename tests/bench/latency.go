@@ -162,7 +162,7 @@ func bareReader(h *netlab.Host, nth int) (*stamps, func(), error) {
 	file := os.NewFile(uintptr(fd), "rtnetlink")
 	go func() {
 		buf := make([]byte, 64<<10)
-		told := map[string]int{}
+		reports := map[string]int{}
 		for {
 			n, err := file.Read(buf)
 			at := time.Now()
@@ -174,7 +174,7 @@ func bareReader(h *netlab.Host, nth int) (*stamps, func(), error) {
 				return
 			}
 			for _, addr := range messages {
-				if told[addr]++; told[addr] == nth {
+				if reports[addr]++; reports[addr] == nth {
 					out.set(addr, at)
 				}
 			}

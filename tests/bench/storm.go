@@ -262,13 +262,13 @@ func tcpdump(ctx context.Context, args ...string) (*heard, error) {
 	}
 	defer h.Close()
 	cmd := h.Command("tcpdump", append(args, "-Z", "root", "-i", "va", "arp")...)
-	out, said, err := listen(ctx, h, cmd)
+	out, stderr, err := listen(ctx, h, cmd)
 	if err != nil {
 		return nil, err
 	}
-	m := dropped.FindStringSubmatch(said)
+	m := dropped.FindStringSubmatch(stderr)
 	if m == nil {
-		return nil, fmt.Errorf("read the number of lost packets: %s", said)
+		return nil, fmt.Errorf("read the number of lost packets: %s", stderr)
 	}
 	lost, _ := strconv.ParseFloat(m[1], 64)
 	out.lost = fmt.Sprintf("%.0f %% of frames lost", 100*lost/float64(out.sent.frames))

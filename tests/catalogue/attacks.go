@@ -54,7 +54,7 @@ var attacks = []attack{
 }
 
 // attackTable writes the table of attacks into its page.
-func (c *book) attackTable() error {
+func (c *catalogue) attackTable() error {
 	var faults []error
 	var b strings.Builder
 	b.WriteString("| Attack | What it does | What ipwitness says | Proven by |\n|---|---|---|---|\n")

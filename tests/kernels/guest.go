@@ -83,8 +83,8 @@ func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 		}
 		_, _ = fmt.Fprintln(out, line)
 		// Kernel messages may precede the prefix on the same line.
-		if _, told, ok := strings.Cut(line, says); ok {
-			words := append(strings.Fields(told), "", "", "")
+		if _, result, ok := strings.Cut(line, says); ok {
+			words := append(strings.Fields(result), "", "", "")
 			for i := range results {
 				if results[i].suite == words[1] {
 					r = &results[i]

@@ -74,7 +74,7 @@ func newInstalled(t *testing.T, namespace string) *installed {
 	before := i.objects()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s", i.said())
+			t.Logf("%s", i.logs())
 		}
 		_, _ = i.helm("uninstall", "ipwitness", "--ignore-not-found", "--wait") // left by a test that failed
 		i.tryKube("delete", "namespace", home, "--ignore-not-found", "--timeout=2m")
@@ -113,8 +113,8 @@ func (i *installed) objects() []string {
 	return all
 }
 
-// said returns the logs and Events of the pods.
-func (i *installed) said() string {
+// logs returns the logs and Events of the pods.
+func (i *installed) logs() string {
 	return strings.Join([]string{
 		i.tryKube("--namespace", home, "get", "pods", "--output", "wide"),
 		i.tryKube("--namespace", home, "get", "events"),
@@ -417,7 +417,7 @@ func TestHelmChart(t *testing.T) {
 	for _, p := range i.agents() {
 		t.Logf("the cgroup of the agent of %s has %s", p.Node, i.memory(p))
 	}
-	t.Run("fewer agents", i.wantOnlyMeantNodes)
+	t.Run("fewer agents", i.wantOnlyIntendedNodes)
 	i.uninstall()
 }
 
@@ -462,8 +462,8 @@ func (i *installed) wantMounts(t *testing.T) {
 	})
 }
 
-// wantOnlyMeantNodes checks whether a node without a pod of the DaemonSet is reported as missing.
-func (i *installed) wantOnlyMeantNodes(t *testing.T) {
+// wantOnlyIntendedNodes checks whether a node without a pod of the DaemonSet is reported as missing.
+func (i *installed) wantOnlyIntendedNodes(t *testing.T) {
 	i.upgrade(`agent.nodeSelector.kubernetes\.io/hostname=` + i.Nodes[0].Name)
 	i.until("nobody to miss the node that has no agent any more", func() error {
 		text, err := i.aggregator.Text(t.Context(), "/metrics")
@@ -642,18 +642,18 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		slices.Sort(lines)
 		return lines
 	}
-	anybody := can("default")
-	if more := missing(can("ipwitness-agent"), anybody); len(more) > 0 {
+	baseline := can("default")
+	if more := missing(can("ipwitness-agent"), baseline); len(more) > 0 {
 		t.Errorf("agents have more rights than other users:\n%s", strings.Join(more, "\n"))
 	}
 	reads := []string{"[/metrics] [] [get]"}
 	for _, what := range []string{"conflicts", "findings", "nodes", "owners", "pools"} {
 		reads = append(reads, what+".ipwitness.io [] [] [get list watch]")
 	}
-	if got := missing(can("ipwitness-reader"), anybody); !slices.Equal(got, reads) {
+	if got := missing(can("ipwitness-reader"), baseline); !slices.Equal(got, reads) {
 		t.Errorf("a reader may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(reads, "\n"))
 	}
-	got := missing(can("ipwitness-aggregator"), anybody)
+	got := missing(can("ipwitness-aggregator"), baseline)
 	want := []string{
 		"blockaffinities.crd.projectcalico.org [] [] [list watch]",
 		"blockaffinities.projectcalico.org [] [] [list watch]",
@@ -875,7 +875,7 @@ func (i *installed) mutual(mode string) {
 	i.live()
 	// An agent without a certificate is refused, and continues to run.
 	i.mustHelm(i.upgradeArgs("agent.extraArgs={--tls-cert=,--tls-key=}")...)
-	i.until("an agent to be told to show a certificate", func() error {
+	i.until("an agent to be refused without a certificate", func() error {
 		out := i.tryKube("--namespace", home, "logs", "--selector", "app.kubernetes.io/component=agent", "--tail=-1")
 		if !strings.Contains(out, "an agent must show a client certificate") {
 			return errors.New(out)

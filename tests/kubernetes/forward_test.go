@@ -134,8 +134,8 @@ func TestQueriesThroughThePortForward(t *testing.T) {
 
 	// An agent reports to the pod, and the user sees its owners.
 	watch := p.command("owners", "--namespace", l.namespace, "--watch")
-	var told, noticed netlab.Log
-	watch.Stdout, watch.Stderr = &told, &noticed
+	var printed, noticed netlab.Log
+	watch.Stdout, watch.Stderr = &printed, &noticed
 	if err := l.Start(watch); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestQueriesThroughThePortForward(t *testing.T) {
 		_ = watch.Process.Kill()
 		_ = watch.Wait()
 		if t.Failed() {
-			t.Logf("the watch said:\n%s\n%s", &told, &noticed)
+			t.Logf("the watch said:\n%s\n%s", &printed, &noticed)
 		}
 	})
 	node1 := l.node("node1")
@@ -160,8 +160,8 @@ func TestQueriesThroughThePortForward(t *testing.T) {
 	agent := report(first)
 	shown := func(p pod) func() error {
 		return func() error {
-			if name := l.namespace + "/" + p.Name; !strings.Contains(told.String(), name) {
-				return fmt.Errorf("got %q, want %s", told.String(), name)
+			if name := l.namespace + "/" + p.Name; !strings.Contains(printed.String(), name) {
+				return fmt.Errorf("got %q, want %s", printed.String(), name)
 			}
 			return nil
 		}

@@ -442,8 +442,8 @@ func (l *lab) startAgent(n *Node, args ...string) {
 func (l *lab) killed(name string, p *netlab.Program) {
 	l.t.Cleanup(func() {
 		if l.t.Failed() {
-			said := strings.Split(p.Log.String(), "\n")
-			l.t.Logf("%s said:\n%s", name, strings.Join(said[max(0, len(said)-40):], "\n"))
+			lines := strings.Split(p.Log.String(), "\n")
+			l.t.Logf("%s said:\n%s", name, strings.Join(lines[max(0, len(lines)-40):], "\n"))
 		}
 		p.Kill()
 	})
@@ -509,8 +509,8 @@ func (l *lab) row(id, addr, rule string) {
 	if l.t.Failed() {
 		return // a wrong result must not update the text
 	}
-	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Said {
-		var s situations.Said
+	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Output {
+		var s situations.Output
 		var err error
 		explain := l.Command(binary, "explain", addr)
 		if s.Printed, err = l.Stdout(explain); err != nil {

@@ -116,11 +116,11 @@ spec:
 		"Pod kube-system/kube-flannel-ds-",
 	}
 	l.until("what Kubernetes says beside the conflict", func() error {
-		var said []string
+		var objects []string
 		for _, r := range l.awaitConflict(addr, confirmed).GetRelated() {
-			said = append(said, fmt.Sprintf("%s %s/%s %s %s: %s", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetNode(), r.GetReason(), r.GetMessage()))
+			objects = append(objects, fmt.Sprintf("%s %s/%s %s %s: %s", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetNode(), r.GetReason(), r.GetMessage()))
 		}
-		all := strings.Join(said, "\n")
+		all := strings.Join(objects, "\n")
 		for _, want := range wants {
 			if !strings.Contains(all, want) {
 				return fmt.Errorf("got %q, want %q", all, want)

@@ -26,7 +26,7 @@ func (r *run) compare(end bool) string {
 			return fmt.Sprintf("n%d: got a stream that ended: %t, want %t", a.number, s.ended(), s.session.over)
 		}
 	}
-	r.tell() // including results of messages that are left out
+	r.publish() // including results of messages that are left out
 	ctx := context.Background()
 	var owners []*pb.Owner
 	for token := ""; ; {
@@ -131,7 +131,7 @@ func text(m proto.Message) string { return prototext.MarshalOptions{}.Format(m) 
 
 func scrubOwner(o *pb.Owner) {
 	if o.GetExcluded() != "" {
-		o.Excluded = said
+		o.Excluded = anyText
 	}
 }
 

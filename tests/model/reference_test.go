@@ -34,8 +34,8 @@ type reference struct {
 	memory   map[netip.Addr]*memory
 	// tombs are the addresses that holders have released, with their MACs.
 	tombs map[tomb]death
-	// told is the time since when each finding has been reported.
-	told map[string]verdict.Stamp
+	// since is the time since when each finding has been reported.
+	since map[string]verdict.Stamp
 	// checks are the claims that their nodes are asked to read again.
 	checks []*claim
 	// changed is the time of the last change.
@@ -139,7 +139,7 @@ type allocation struct {
 func newReference(policy verdict.Policy, now verdict.Stamp) *reference {
 	return &reference{
 		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, tombs: map[tomb]death{},
-		told: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
+		since: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
 	}
 }
 

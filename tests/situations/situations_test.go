@@ -21,14 +21,14 @@ func TestRowComparesTheVerdictAndNotItsWording(t *testing.T) {
 		}
 	}
 	scope := &ipwitnessv1.Scope{Kind: ipwitnessv1.Scope_NODE, Name: "node1"}
-	said := &ipwitnessv1.ExplainResponse{
+	printed := &ipwitnessv1.ExplainResponse{
 		Scope: scope, Owners: []*ipwitnessv1.Owner{owner("a"), owner("b")}, Summary: "It is held twice.",
 		Steps: []*ipwitnessv1.ExplainResponse_Step{{Rule: "assigned-twice", Scope: scope, Applied: true, Reason: "It is."}},
 		Conflicts: []*ipwitnessv1.Conflict{{
 			State: ipwitnessv1.Conflict_CONFIRMED, Rule: "assigned-twice", Cause: "unknown", Scope: scope, Owners: []*ipwitnessv1.Owner{owner("a"), owner("b")},
 		}},
 	}
-	want := rowOf(said).Text()
+	want := rowOf(printed).Text()
 	for name, c := range map[string]struct {
 		change func(e *ipwitnessv1.ExplainResponse)
 		same   bool
@@ -47,7 +47,7 @@ func TestRowComparesTheVerdictAndNotItsWording(t *testing.T) {
 		"other evidence":       {func(e *ipwitnessv1.ExplainResponse) { e.Owners[0].Evidence[0].Kind = ipwitnessv1.Evidence_USED }, false},
 		"a rule that did not":  {func(e *ipwitnessv1.ExplainResponse) { e.Steps[0].Applied = false }, false},
 	} {
-		other := proto.CloneOf(said)
+		other := proto.CloneOf(printed)
 		c.change(other)
 		if got := rowOf(other).Text(); (got == want) != c.same {
 			t.Errorf("%s: got\n%s\nof\n%s\nwant them to be the same: %v", name, got, want, c.same)

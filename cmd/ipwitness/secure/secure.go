@@ -299,11 +299,11 @@ type follower struct {
 	exposed func() []string
 	read    func() (*tls.Config, error)
 
-	mu    sync.Mutex
-	state []os.FileInfo // of the files; nil for a missing one
-	value *tls.Config
-	valid bool
-	said  string // the last error that was logged
+	mu     sync.Mutex
+	state  []os.FileInfo // of the files; nil for a missing one
+	value  *tls.Config
+	valid  bool
+	logged string // the last error that was logged
 }
 
 // unchanged reports whether two states of a file are the same.
@@ -343,14 +343,14 @@ func (f *follower) get() (*tls.Config, error) {
 		if f.valid {
 			f.log.Info("reloaded changed TLS files", "files", f.names)
 		}
-		f.value, f.state, f.valid, f.said = value, now, true, ""
+		f.value, f.state, f.valid, f.logged = value, now, true, ""
 		for _, name := range f.exposed() {
 			f.log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 		}
 	case !f.valid:
 		return value, err
-	case f.said != err.Error(): // tried again: perhaps only one of two files is written yet
-		f.said = err.Error()
+	case f.logged != err.Error(): // tried again: perhaps only one of two files is written yet
+		f.logged = err.Error()
 		f.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
 	}
 	return f.value, nil

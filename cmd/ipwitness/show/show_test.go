@@ -190,7 +190,7 @@ func TestTablesAndPages(t *testing.T) {
 	lost := &pb.ExplainResponse{
 		Address: "10.244.0.7", Summary: "Conflict. " + diagnosed().GetSummary(), Conflicts: []*pb.Conflict{diagnosed(), conflict(pb.Conflict_RESOLVED)},
 	}
-	nobody := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
+	unowned := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
 		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), false, now) },
@@ -217,7 +217,7 @@ func TestTablesAndPages(t *testing.T) {
 			return Acknowledged(b, conflict(pb.Conflict_CONFIRMED), now)
 		},
 		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, now) },
-		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, nobody, now) },
+		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, now) },
 		"nodes":                func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
 		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
 		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
@@ -722,7 +722,7 @@ func TestLogLinesDoNotInterruptAConflict(t *testing.T) {
 	})
 	done.Wait()
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	logged, told := 0, 0
+	logged, begun := 0, 0
 	for i := 0; i < len(lines); i++ {
 		switch {
 		case strings.Contains(lines[i], "WARN"):
@@ -731,7 +731,7 @@ func TestLogLinesDoNotInterruptAConflict(t *testing.T) {
 				t.Fatalf("got line %q", lines[i])
 			}
 		case strings.Contains(lines[i], "CONFIRMED"):
-			told++
+			begun++
 			block := lines[i+1 : i+6]
 			for _, line := range block {
 				if !strings.HasPrefix(line, "            ") {
@@ -743,7 +743,7 @@ func TestLogLinesDoNotInterruptAConflict(t *testing.T) {
 			t.Fatalf("got line %q, want a log line or the first line of a conflict", lines[i])
 		}
 	}
-	if logged != many || told != many {
-		t.Errorf("got %d lines of the log and %d conflicts, want %d of each", logged, told, many)
+	if logged != many || begun != many {
+		t.Errorf("got %d lines of the log and %d conflicts, want %d of each", logged, begun, many)
 	}
 }
