@@ -623,5 +623,5 @@ func TestAttackOnListenersWithoutAuthentication(t *testing.T) {
 			said = append(said, "`"+strings.TrimSpace(text)+"`")
 		}
 	}
-	wantAttack(t, "open-listeners", "whoever reaches it reports and reads", "lines of the log at the start: "+strings.Join(said, "; "))
+	wantAttack(t, "open-listeners", "anyone who can reach them can report and read", "lines of the log at the start: "+strings.Join(said, "; "))
 }

@@ -182,7 +182,7 @@ func TestAttackByUnparsedFramesIsAProblem(t *testing.T) {
 			return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(p, w) })
 		})
 	})
-	wantAttack(t, "unread-tags", "its receiver believes it where it has an interface for each of the three",
+	wantAttack(t, "unread-tags", "a receiver with an interface for all three VLANs accepts it",
 		"a problem of the node, which names no sender: "+l.node().GetProblems()[0])
 }
 

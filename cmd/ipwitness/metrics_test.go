@@ -146,10 +146,10 @@ func TestMetricsReferenceIsUpToDate(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics
 
-Made from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
+Generated from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
 
-An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both; each has ` + "`ipwitness_build_info`" + `, and what Go's client tells of any program (` + "`go_…`, `process_…`" + `). ` +
-		"`ipwitness_kubernetes_…`" + ` is there where a Kubernetes API is asked.
+An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
+		"`ipwitness_kubernetes_…`" + ` exists if a Kubernetes API is used.
 
 | Metric | Type | Labels | Meaning |
 |---|---|---|---|

@@ -695,7 +695,7 @@ func TestListenersWithoutAuthenticationLogAWarning(t *testing.T) {
 			for line := range strings.Lines(log.String()) {
 				var entry struct {
 					Level, Msg, Listener string
-					May                  string `json:"anybody_may"`
+					May                  string `json:"unauthenticated_access"`
 				}
 				if json.Unmarshal([]byte(line), &entry) == nil && entry.Listener != "" {
 					if _, twice := got[entry.Listener]; twice || entry.Level != "WARN" {
