@@ -88,7 +88,7 @@ func (p *planned) file(address string) []string {
 	return strings.Split(string(raw), "\r\n")
 }
 
-// holder returns a pod as the audit knows it.
+// holder returns a pod in the form in which the audit reports a holder.
 func (p *planned) holder(pod, container string) verdict.Owner {
 	p.t.Helper()
 	open, err := p.host.Pod(pod)

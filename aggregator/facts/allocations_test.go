@@ -197,7 +197,7 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	s.notified.heard = nil
 	s.IPAMChanged([]kube.IPAMChange{{Pool: one, Gone: true}})
 	if !p.Ended {
-		t.Error("got a pool not ended")
+		t.Error("got a pool that has not ended")
 	}
 	s.wantHeard("it ends", "pool one", "pool-ended one of -", "ranges -")
 	found("two")

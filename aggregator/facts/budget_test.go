@@ -180,7 +180,7 @@ func TestRecordsWithinAShareAreNotEvicted(t *testing.T) {
 		t.Errorf("a third node: got %v, want the shares to be smaller", err)
 	}
 	if a.n.LeftOut().Records == 0 {
-		t.Error("got nothing left out of a node above its smaller share")
+		t.Error("got no dropped records of a node above its reduced share")
 	}
 }
 
@@ -314,7 +314,7 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 			}
 		}
 		if got := s.Claimed(key("10.4.0.2")); got != test.taken {
-			t.Errorf("%s: got it taken %t, want %t", test.name, got, test.taken)
+			t.Errorf("%s: got accepted %t, want %t", test.name, got, test.taken)
 		}
 	}
 }
@@ -339,7 +339,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	for i := range want {
 		s.piece(newBatch(), func() {
 			if got := s.evict(a.n, 1, i < 3); !got {
-				t.Errorf("step %d: got nothing freed", i)
+				t.Errorf("step %d: freed nothing", i)
 			}
 		})
 		var got []string
@@ -363,7 +363,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	}
 	s.piece(newBatch(), func() {
 		if s.evict(a.n, 1, true) {
-			t.Error("got something freed, but there are no frames")
+			t.Error("freed something, but there are no frames")
 		}
 	})
 	var order []string

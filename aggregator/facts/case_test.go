@@ -68,15 +68,15 @@ func TestWhenAnAddressMayHaveSeveralOwners(t *testing.T) {
 			subnets += len(n.Subnets)
 		}
 		if c.Covered != test.want || (subnets > 0) != test.want {
-			t.Errorf("%s: got covered %t and %d subnets, want them %t", test.name, c.Covered, subnets, test.want)
+			t.Errorf("%s: got covered %t and %d subnets, want both present: %t", test.name, c.Covered, subnets, test.want)
 		}
 		c = s.Builder().Case(key(addr), true)
 		if !c.Covered {
-			t.Errorf("%s: got not covered in a dispute", test.name)
+			t.Errorf("%s: node in a dispute: got not covered", test.name)
 		}
 		c = s.Builder().Explained(key(addr))
 		if !c.Covered {
-			t.Errorf("%s: got not covered in an explanation", test.name)
+			t.Errorf("%s: node in an explanation: got not covered", test.name)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 		}
 		for _, i := range c.Stations {
 			if at := slices.IndexFunc(c.Claims, func(c *verdict.Claim) bool { return !wired(c) }); i != c.Claims[at].Interface {
-				t.Errorf("got a station %s that is another record than the claim's", i.Name)
+				t.Errorf("got a station %s with a different record from the claim's", i.Name)
 			}
 		}
 		if got := caseText(c); first != "" && got != first {

@@ -42,7 +42,7 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 		s.notified.heard = nil
 		a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{proto.CloneOf(i)}})
 		if got := s.text("10.0.0.2") == before; got != same {
-			t.Errorf("%s: got the same case %t, want %t", name, got, same)
+			t.Errorf("%s: got an equal case %t, want %t", name, got, same)
 		}
 		if same {
 			s.wantJudged(name)
@@ -94,7 +94,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 		ids.ids = nil
 		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{proto.CloneOf(next)}})
 		if got := s.text("10.0.0.2") == before; got != same {
-			t.Errorf("%s: got the same case %t, want %t", name, got, same)
+			t.Errorf("%s: got an equal case %t, want %t", name, got, same)
 		}
 		if same {
 			s.wantJudged(name)
@@ -193,7 +193,7 @@ func TestALinkThatIsNotReported(t *testing.T) {
 	s.wantJudged("it is reported once more")
 	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Kind: pb.LinkRecord_BRIDGE}}})
 	if s.wantJudged("it is not routed any more", "10.0.0.1", "10.0.0.2", "10.0.0.3"); link().Routed {
-		t.Error("got it routed")
+		t.Error("got a routed link")
 	}
 	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Gone: true}}})
 	if s.wantJudged("it is not reported any more", "10.0.0.1", "10.0.0.2", "10.0.0.3"); link().Kind != 0 || link().Name != "cni0" {

@@ -24,7 +24,7 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 	s.wantJudged("a mapped address", "10.0.0.1", "10.0.0.7")
 	mapped.Claims[0].Gone = true
 	if a.report(mapped); s.Claimed(key("10.0.0.7")) {
-		t.Error("got a claim that is gone")
+		t.Error("got a removed claim")
 	}
 }
 
@@ -166,7 +166,7 @@ func TestTimesOfKernelClaims(t *testing.T) {
 	again.Claims[0].Count = 2
 	a.report(again)
 	if c := claim("10.0.0.1"); c.Begun != begun || c.Read != s.now || c.Seen != s.now || c.Count != 2 {
-		t.Errorf("got begun %d, read %d, seen %d, want read now", c.Begun, c.Read, c.Seen)
+		t.Errorf("got begun %d, read %d, seen %d, want read = now", c.Begun, c.Read, c.Seen)
 	}
 	read := s.now
 	s.after(time.Second)

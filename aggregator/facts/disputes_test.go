@@ -80,19 +80,19 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 		s, a := scene()
 		a.report(records.Claims(answer(1000)))
 		if got := judged(s); got != test.more {
-			t.Errorf("one more than %d: got all judged %t, want %t", test.count, got, test.more)
+			t.Errorf("one more than %d: got all of them judged: %t, want %t", test.count, got, test.more)
 		}
 		s, a = scene()
 		gone := answer(0)
 		gone.Gone = true
 		a.report(records.Claims(gone))
 		if got := judged(s); got != test.less && test.count > 1 {
-			t.Errorf("one less than %d: got all judged %t, want %t", test.count, got, test.less)
+			t.Errorf("one less than %d: got all of them judged: %t, want %t", test.count, got, test.less)
 		}
 		s, a = scene()
 		a.report(assignedMessage(2, "10.1.0.0"))
 		if got := judged(s); got != test.kernel && test.count > 1 {
-			t.Errorf("a kernel has one of %d: got all judged %t, want %t", test.count, got, test.kernel)
+			t.Errorf("a kernel has one of %d: got all of them judged: %t, want %t", test.count, got, test.kernel)
 		}
 	}
 }

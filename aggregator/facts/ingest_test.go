@@ -92,7 +92,7 @@ func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 		}
 		home.report(withdrawn(2, addr))
 		if got := s.Claimed(key(test.addr)); got != test.want {
-			t.Errorf("%s: got it claimed %t, want %t", test.name, got, test.want)
+			t.Errorf("%s: got claimed %t, want %t", test.name, got, test.want)
 		}
 		s.check(t, test.name)
 	}
@@ -112,14 +112,14 @@ func TestAllHardwareAddressesOfAnOwnerThatEndedAreLate(t *testing.T) {
 		s.Settle(key(addr), true)
 		home.report(withdrawn(2, addr))
 		if s.Claimed(key(addr)) {
-			t.Fatalf("%s: got the address claimed, want the frame ended with its owner", name)
+			t.Fatalf("%s: got a claim to the address, want the frame to end with its owner", name)
 		}
 		late := seen(addr, records.MAC(mac), 2)
 		late.Claims[0].Age = durationpb.New(time.Second)
 		s.after(time.Second)
 		by.report(late)
 		if got, want := s.Claimed(key(addr)), mac != 7; got != want {
-			t.Errorf("%s: got a late frame taken %t, want %t", name, got, want)
+			t.Errorf("%s: got a late frame accepted %t, want %t", name, got, want)
 		}
 	}
 }

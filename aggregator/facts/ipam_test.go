@@ -183,7 +183,7 @@ func TestSandboxesOfAllocations(t *testing.T) {
 	sandboxed := func() bool { return s.Builder().Case(key("10.0.0.1"), false).Allocations[0].Sandbox }
 	s.judgeAll()
 	if sandboxed() {
-		t.Error("got a sandbox that is not there")
+		t.Error("got an unknown sandbox")
 	}
 	ns := &pb.NamespaceRecord{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c1"}}
 	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{ns}})
@@ -196,7 +196,7 @@ func TestSandboxesOfAllocations(t *testing.T) {
 	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c3"}}}})
 	s.wantJudged("it is another one", "10.0.0.1", "10.0.0.3")
 	if sandboxed() {
-		t.Error("got a sandbox that is gone")
+		t.Error("got a removed sandbox")
 	}
 	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
 	s.wantJudged("it ends", "10.0.0.3")

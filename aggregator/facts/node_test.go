@@ -123,7 +123,7 @@ func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s.Ring()
 	s.checkBudget("it is forgotten")
 	if len(s.shown["n1"])+len(s.called["n1"])+len(s.places[a.n.ID.Place()]) != 0 || s.AddressesOn("n1") != nil {
-		t.Error("got a node that is forgotten")
+		t.Error("got a forgotten node")
 	}
 	c := s.joins("n3", "b3", 1, pod(2, "10.0.0.3"))
 	s.wantNodes("another node comes", "n3 connected covers claims=1", "n2 connected covers claims=1")
@@ -274,32 +274,32 @@ func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	covered := func() bool { return s.Builder().Case(key("10.0.0.2"), true).Covered }
 	for range 3 {
 		if !covered() {
-			t.Error("got not all covered")
+			t.Error("got uncovered nodes")
 		}
 	}
 	s.after(coverFor - 1)
 	if covered(); asked != 1 {
-		t.Errorf("got asked %d times, want once", asked)
+		t.Errorf("got %d requests, want one", asked)
 	}
 	s.after(1)
 	if covered(); asked != 2 {
-		t.Errorf("got asked %d times, want twice", asked)
+		t.Errorf("got %d requests, want two", asked)
 	}
 	a.report(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
 	if covered() || asked != 3 {
-		t.Errorf("got all covered %t, asked %d times, want a blind node to count at once", covered(), asked)
+		t.Errorf("got all nodes covered: %t, %d requests; want a blind node to count at once", covered(), asked)
 	}
 	a.report(&pb.ReportRequest{Status: &pb.StatusRecord{}})
 	b := s.joins("n2", "b2", 1)
 	b.leave()
 	s.after(coverFor)
 	if covered() {
-		t.Error("got all covered, but a node is silent")
+		t.Error("got all nodes covered, but a node is silent")
 	}
 	s.after(time.Minute)
 	s.Ring()
 	if !covered() {
-		t.Error("got not all covered, but the silent node has timed out")
+		t.Error("got uncovered nodes, but the silent node has timed out")
 	}
 }
 

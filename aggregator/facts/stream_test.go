@@ -19,7 +19,7 @@ import (
 func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	s := newScene(t)
 	if at := s.Ring(); at != 0 {
-		t.Errorf("got something due at %d, want nothing", at)
+		t.Errorf("got the next work at %d, want none", at)
 	}
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	s.wantNodes("it reports", "n1 connected covers claims=1")
@@ -33,17 +33,17 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	s.wantJudged("it is silent", "10.0.0.1")
 	s.wantHeard("it is silent", "changed n1", "names n1")
 	if at := s.Ring(); at != s.now.Add(time.Minute) {
-		t.Errorf("got due at %d, want in a minute", at.Sub(s.now))
+		t.Errorf("got the next work at %d, want in a minute", at.Sub(s.now))
 	}
 	s.after(time.Minute - 1)
 	s.Ring()
 	s.wantNodes("the time is not over", "n1 unheard claims=1")
 	s.after(1)
 	if s.Overdue(s.now-1) || !s.Overdue(s.now) {
-		t.Error("got not due in time")
+		t.Error("got no due work in time")
 	}
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter) {
-		t.Errorf("got due in %s, want in a day", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want in a day", at.Sub(s.now))
 	}
 	s.wantNodes("it times out", "n1 unheard timed-out claims=0")
 	s.wantJudged("it times out", "10.0.0.1")
@@ -56,7 +56,7 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	s.wantNodes("it is forgotten")
 	s.wantHeard("it is forgotten", "names n1")
 	if s.NodeCount() != 0 || s.Node(a.n.Rec) != nil || len(s.Called("n1")) != 0 || len(s.At(a.n.ID.Place())) != 0 {
-		t.Error("got a node that is forgotten")
+		t.Error("got a forgotten node")
 	}
 }
 
@@ -82,7 +82,7 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	}
 	s.wantHeard("it has reported", "changed n1", "names n1", "lack n1#1", "lack n1#2", "lack n1#3", "ranges n1")
 	if s.Ring(); s.Ring() != 0 {
-		t.Error("got something due, want nothing")
+		t.Error("got scheduled work, want none")
 	}
 	a.leave()
 	s.after(time.Minute)
@@ -137,7 +137,7 @@ func TestANodeThatNeverReportsIsGivenUp(t *testing.T) {
 	s := newScene(t)
 	a, _ := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1"}, "")
 	if at := s.Ring(); at != s.now.Add(time.Minute) {
-		t.Errorf("got due in %s, want in a minute", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want in a minute", at.Sub(s.now))
 	}
 	s.after(30 * time.Second)
 	a.leave()
@@ -158,7 +158,7 @@ func TestOneStreamReportsForANode(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"a delta":    second(s.Delta(old.p, old.n, assignedMessage(2, "10.0.0.9"), s.now, nil)),
-		"a snapshot": second(s.Snapshot(old.p, old.n, &Snapshot{Messages: once(pod(2, "10.0.0.9"))}, func() { t.Error("got it applied") })),
+		"a snapshot": second(s.Snapshot(old.p, old.n, &Snapshot{Messages: once(pod(2, "10.0.0.9"))}, func() { t.Error("got the message applied") })),
 	} {
 		if !errors.Is(err, ErrTakenOver) {
 			t.Errorf("%s of the old stream: got %v", name, err)
@@ -182,7 +182,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 			}
 			yield(pod(4, "10.0.0.4"))
 		}
-	}}, func() { t.Error("got it done") })
+	}}, func() { t.Error("got the snapshot done") })
 	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
 		t.Errorf("got %v and %d claims, want the previous records", err, a.n.Claims())
 	}
@@ -197,7 +197,7 @@ func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 	}
 	if _, err := s.Snapshot(a.p, a.n, in, func() {
 		if !a.n.Applying() {
-			t.Error("got not applied")
+			t.Error("got a snapshot that was not applied")
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 		t.Errorf("got %d excess, %+v left out, %v corrected", a.n.Excess(), a.n.LeftOut(), a.n.Corrections)
 	}
 	if a.snapshot(); a.n.Incomplete() || a.n.Blind() || !a.n.Covers() {
-		t.Error("got it incomplete, want it complete again")
+		t.Error("got an incomplete node, want it complete again")
 	}
 	in.LeftOut, in.Excess = LeftOut{}, 1
 	if _, err := s.Snapshot(a.p, a.n, in, func() {}); err != nil || !a.n.Incomplete() || a.n.Blind() {
@@ -263,7 +263,7 @@ func TestNodeThatConnectsAndSendsNothingIsForgotten(t *testing.T) {
 	}
 	s.checkBudget("it disconnects")
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter-time.Hour) {
-		t.Errorf("got due in %s, want a day after it timed out", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want a day after it timed out", at.Sub(s.now))
 	}
 	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
 		t.Error("got the end of a stream that is never done")
@@ -278,7 +278,7 @@ func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := s.Ring(); at != 0 {
-		t.Errorf("got due in %s, want nothing", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want nothing", at.Sub(s.now))
 	}
 }
 
@@ -301,10 +301,10 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 			s.after(time.Second)
 		}
 		if at := s.Ring(); at != begin.Add(time.Minute) {
-			t.Errorf("%v: got due after %s, want after a minute", order, at.Sub(begin))
+			t.Errorf("%v: got the next work after %s, want after a minute", order, at.Sub(begin))
 		}
 		if s.Overdue(begin.Add(time.Minute-1)) || !s.Overdue(begin.Add(time.Minute)) {
-			t.Errorf("%v: got it overdue at a different time", order)
+			t.Errorf("%v: got overdue work at a different time", order)
 		}
 		r := &ringer{overdue: func() bool { return s.Overdue(s.now) }}
 		s.Listener = r
@@ -316,7 +316,7 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 			}
 		}
 		if at := s.Ring(); at != s.now.Add(time.Second) || s.Overdue(s.now) {
-			t.Errorf("%v: got due in %s, want in a second", order, at.Sub(s.now))
+			t.Errorf("%v: got the next work in %s, want in a second", order, at.Sub(s.now))
 		}
 		if len(r.heard) != 1 || !r.heard[0] {
 			t.Errorf("%v: got overdue %v while a node times out", order, r.heard)
@@ -370,7 +370,7 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	s.after(time.Second)
 	a.snapshot(lan(1), pod(2, "10.0.0.1"), frame)
 	if read() != before {
-		t.Error("got it read again, but only a snapshot was received")
+		t.Error("got a new reading, but only a snapshot was received")
 	}
 	if _, err := s.Snapshot(a.p, a.n, &Snapshot{
 		Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Checked: []uint64{5}}, lan(1), pod(2, "10.0.0.1"), frame),
@@ -420,7 +420,7 @@ func TestLinksAreOverdue(t *testing.T) {
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2))
 	if s.Ring() != 0 || s.Overdue(s.now) {
-		t.Error("got something overdue before the links are joined")
+		t.Error("got overdue work before the links are joined")
 	}
 	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	_, domains := s.SharedMACs()
@@ -461,7 +461,7 @@ func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
 	s.Ring()
 	s.wantNodes("it is forgotten")
 	if s.Claimed(key("10.0.0.1")) {
-		t.Error("got a claim of a node that is forgotten")
+		t.Error("got a claim of a forgotten node")
 	}
 	s.joins("n2", "b2", 1, pod(2, "10.0.0.1"))
 	s.checkBudget("another node has the address")

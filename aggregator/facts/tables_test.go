@@ -258,7 +258,7 @@ func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 	}
 	frame.Gone = true
 	if a.report(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
-		t.Error("got a frame that is gone")
+		t.Error("got a removed frame")
 	}
 	s.check(t, "the frame is gone")
 }

@@ -43,7 +43,7 @@ func TestDisputesAreJudgedAgainWhenSubnetsChange(t *testing.T) {
 		own(test.prefix, test.gone)
 		s.wantJudged(test.why, test.judged...)
 		if ranges := slices.Contains(s.notified.heard, "ranges n1"); ranges != test.ranges {
-			t.Errorf("%s: got notified of changed ranges of n1 %t, want %t", test.why, ranges, test.ranges)
+			t.Errorf("%s: got a notification of changed ranges of n1 %t, want %t", test.why, ranges, test.ranges)
 		}
 		s.check(t, test.why)
 	}
@@ -71,7 +71,7 @@ func TestFramesAreJudgedWhenTheirSenderChanges(t *testing.T) {
 		before := s.text("10.0.0.9")
 		a.report(change)
 		if s.text("10.0.0.9") == before {
-			t.Errorf("%s: got the same case, want another one", name)
+			t.Errorf("%s: got an equal case, want a different one", name)
 		}
 		s.wantJudged(name, "10.0.0.9")
 	}
@@ -99,7 +99,7 @@ func TestHoldersOfASharedMACAreNotified(t *testing.T) {
 		renamed[0].Name = "other"
 		a.report(&pb.ReportRequest{Interfaces: renamed})
 		if got := slices.Contains(s.notified.heard, "lack n2#3"); got != test.want {
-			t.Errorf("%s: got notified of the pod on the other node %t, want %t", name, got, test.want)
+			t.Errorf("%s: got a notification of the pod on the other node %t, want %t", name, got, test.want)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestAPodIsNotifiedWhenItsFramesBelongToAnother(t *testing.T) {
 		next[0].Mac = records.MAC(test.mac)
 		a.report(&pb.ReportRequest{Interfaces: next})
 		if got := slices.Contains(s.notified.heard, "lack n1#3"); got != test.want {
-			t.Errorf("pod 2 gets MAC %d: got notified of pod 3 %t, want %t", test.mac, got, test.want)
+			t.Errorf("pod 2 gets MAC %d: got a notification of pod 3 %t, want %t", test.mac, got, test.want)
 		}
 	}
 }

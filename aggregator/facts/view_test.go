@@ -346,7 +346,7 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 		t.Errorf("got allocations %+v, want one with the object of its pod", c.Allocations)
 	}
 	if c := s.Builder().Case(index.AddressOf(netip.MustParseAddr("10.0.0.2")), true); !c.Allocations[0].Covered {
-		t.Error("got the allocation's node not covered in a dispute, want it covered")
+		t.Error("the allocation's node in a dispute: got not covered, want covered")
 	}
 }
 
@@ -361,11 +361,11 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 		return s.Builder().Case(index.AddressOf(netip.MustParseAddr("10.0.0.2")), true).Covered
 	}
 	if covered() {
-		t.Error("got all covered without a node")
+		t.Error("got all nodes covered, but there is no node")
 	}
 	a := s.joins("N1.example.com", "b1", 1, bridgeAndPods())
 	if !covered() {
-		t.Error("got not all covered, want the only node covered")
+		t.Error("got uncovered nodes, want the only node covered")
 	}
 	for name, want := range map[string]bool{"N1.example.com": true, "n1": true, "n1.example.com": true, "n1.example.org": false, "n2": false, "n": false} {
 		if s.Covered(name) != want || s.Reporting()(name) != want {
@@ -374,16 +374,16 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 	}
 	k.covered = func(reports func(string) bool) bool { return reports("n1") && reports("n2") }
 	if covered() {
-		t.Error("got all covered, but the API has another node")
+		t.Error("got all nodes covered, but the API has another node")
 	}
 	b := s.joins("n2", "b2", 1)
 	if !covered() {
-		t.Error("got not all covered, want both nodes covered")
+		t.Error("got uncovered nodes, want both nodes covered")
 	}
 	s.notified.heard = nil
 	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
 	if covered() || s.Covered("n2") || b.n.Covers() {
-		t.Error("got all covered, but one node is blind")
+		t.Error("got all nodes covered, but one node is blind")
 	}
 	s.wantHeard("a status", "coverage")
 	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: "n7", Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
@@ -392,7 +392,7 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 	}
 	a.leave()
 	if covered() || s.Covered("n1") {
-		t.Error("got all covered, but one node is silent")
+		t.Error("got all nodes covered, but one node is silent")
 	}
 }
 

@@ -168,7 +168,7 @@ func TestWhichClaimsAreOnlySeenOnTheWire(t *testing.T) {
 			got = got || s.seenOnlyOnWire(a.n, one)
 		}
 		if got != test.want {
-			t.Errorf("%s: got a stranger's %t, want %t", test.name, got, test.want)
+			t.Errorf("%s: got an external device's claim %t, want %t", test.name, got, test.want)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 	}
 	a.leave()
 	if s.Covered("n1@b1") || !s.Covered("n1") {
-		t.Error("got the wrong one covered")
+		t.Error("got the wrong node covered")
 	}
 }
 
@@ -278,7 +278,7 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 		want          bool
 	}{{"7", "7", true}, {"", "7", true}, {"7", "8", false}, {"7", "", false}, {"", "", true}, {"", "odd", true}, {"odd", "other", false}, {"odd", "odd", true}} {
 		if got := kept(test.first, test.second); got != test.want {
-			t.Errorf("from %q to %q: got kept %t, want %t", test.first, test.second, got, test.want)
+			t.Errorf("from %q to %q: got it kept: %t, want %t", test.first, test.second, got, test.want)
 		}
 	}
 	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 2}, "")

@@ -169,7 +169,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
 		if at := w.shards.Forget(); at != 0 {
-			t.Errorf("got something to forget at %d, want never", at)
+			t.Errorf("got the next expiry at %d, want none", at)
 		}
 		dispute := func(addr string) {
 			n.report(pod(2, addr), pod(3, addr))
@@ -182,7 +182,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 		dispute("10.0.0.3")
 		w.set(func() { w.heard = nil })
 		if at := w.shards.Forget(); at != first.Add(24*time.Hour) {
-			t.Errorf("got the first to forget at %d, want a day after %d", at, first)
+			t.Errorf("got the first expiry at %d, want a day after %d", at, first)
 		}
 		w.after(23*time.Hour - 1)
 		w.shards.Forget()
@@ -191,7 +191,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 		}
 		w.after(1)
 		if at := w.shards.Forget(); at != clock().Add(time.Hour) {
-			t.Errorf("got the next to forget at %d, want in an hour", at)
+			t.Errorf("got the next expiry at %d, want in an hour", at)
 		}
 		if w.wantHeard("a day is over"); w.shards.Conflicts.Len() != 2 {
 			t.Fatalf("got %d conflicts, want 2", w.shards.Conflicts.Len())

@@ -104,7 +104,7 @@ func eachField[T any](t *testing.T, same func(a, b *T) bool, except ...string) {
 		}
 		setOther(reflect.ValueOf(&b).Elem().FieldByIndex(f.Index))
 		if want := slices.Contains(except, f.Name); same(&a, &b) != want || same(&b, &a) != want {
-			t.Errorf("%T: got the same with another %s: %t, want %t", a, f.Name, !want, want)
+			t.Errorf("%T: with a different %s: got equal %t, want %t", a, f.Name, !want, want)
 		}
 	}
 }

@@ -186,14 +186,14 @@ func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	w.judge()
 	out := w.after(w.Policy.Settle).judge()
 	if !slices.Equal(out.Check, []*verdict.Node{w.Node("n1"), w.Node("n2")}) {
-		t.Errorf("got asked %v, want each node once", out.Check)
+		t.Errorf("got checks of %v, want each node once", out.Check)
 	}
 	if out = w.after(time.Second - 1).judge(); len(out.Check) != 0 || out.Again != w.Now.Add(1) {
-		t.Errorf("got asked %v, again %d later, want no node for a second", out.Check, out.Again.Sub(w.Now))
+		t.Errorf("got checks of %v, next judgement %d later, want no check for a second", out.Check, out.Again.Sub(w.Now))
 	}
 	w.Node("n1").Unheard = true
 	if out = w.after(1).judge(); !slices.Equal(out.Check, []*verdict.Node{w.Node("n2")}) {
-		t.Errorf("got asked %v, want n2, as n1 is silent", out.Check)
+		t.Errorf("got checks of %v, want n2, as n1 is silent", out.Check)
 	}
 
 	w = newWorld("10.0.0.5")
@@ -203,7 +203,7 @@ func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	w.judge()
 	w.after(w.Policy.Settle).Read(pods[0])
 	if out := w.judge(); len(out.Check) != 0 || out.Conflicts[0].Asked != 0 {
-		t.Errorf("got asked %v at %d, want no node: the external device cannot be asked", out.Check, out.Conflicts[0].Asked)
+		t.Errorf("got checks of %v at %d, want none: an external device cannot be checked", out.Check, out.Conflicts[0].Asked)
 	}
 }
 

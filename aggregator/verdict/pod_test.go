@@ -72,7 +72,7 @@ func TestNewPodIsNotOrphanedBeforeTheAPIReportsIt(t *testing.T) {
 	}
 	w.Known = 0
 	if out = w.wantNone(t); !out.Owners[0].Orphaned {
-		t.Error("got an absent pod for one that is in the API")
+		t.Error("got a pod of the API reported as absent")
 	}
 }
 

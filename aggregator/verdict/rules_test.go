@@ -82,10 +82,10 @@ func TestEpisodesHaveOneID(t *testing.T) {
 		t.Errorf("got %s episode %d, want %s episode 2, begun now", second.ID, second.Episode, first.ID)
 	}
 	if other := verdict.ID("other", verdict.NodeScope, "n1", w.Addr); other == first.ID {
-		t.Error("got one id in two clusters")
+		t.Error("got equal ids in two clusters")
 	}
 	if verdict.ID("a", verdict.NodeScope, "NODEb", w.Addr) == verdict.ID("aNODE", verdict.NodeScope, "b", w.Addr) {
-		t.Error("got one id for two scopes whose names are one after another")
+		t.Error("got one id for two scopes whose concatenated names are equal")
 	}
 }
 

@@ -36,7 +36,7 @@ func runtimeRows(ctx context.Context, bin string) (rows []row, err error) {
 		perPod := func(d time.Duration) string { return fmt.Sprintf("%.2f ms", 1000*d.Seconds()/sandboxes) }
 		idle := 100 * m.idle.Seconds() / idleTime.Seconds()
 		rows = append(rows,
-			row{fmt.Sprintf("%s: %d sandboxes start and stop, in", m.name, sandboxes), fmt.Sprintf("%.1f s", m.took.Seconds()), "", true},
+			row{fmt.Sprintf("%s: time to start and stop %d sandboxes", m.name, sandboxes), fmt.Sprintf("%.1f s", m.took.Seconds()), "", true},
 			row{"  calls of the agent for each started sandbox", fmt.Sprintf("%.2f status, %.2f lists", m.status, m.lists), "", true},
 			row{"  CPU of the agent for each sandbox", perPod(m.agent), "", true},
 			row{"  CPU of an agent that does not ask the runtime", perPod(floor.agent), "", true},

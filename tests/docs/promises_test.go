@@ -91,7 +91,7 @@ func TestEachPromiseNamesTheTestThatKeepsIt(t *testing.T) {
 	for _, chapter := range promised {
 		rows := promises(string(page), chapter)
 		if len(rows) < 3 {
-			t.Errorf("%s: got %d rows, want its tables", chapter, len(rows))
+			t.Errorf("%s: got %d rows, want the rows of its tables", chapter, len(rows))
 		}
 		for _, p := range rows {
 			if len(p.tests) == 0 && !p.nothing {

@@ -87,7 +87,7 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.Len() == 0 {
-			t.Errorf("%s: got nothing shown", name)
+			t.Errorf("%s: got no output", name)
 		}
 		canary.New(t).Readable(name, b.String())
 	}
