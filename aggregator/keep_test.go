@@ -153,7 +153,7 @@ func TestAcknowledgementIsDroppedIfItsConflictIsNotDetectedAgain(t *testing.T) {
 func TestAcknowledgementIdentifiesAnExternalDeviceByItsMAC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		stranger := []byte{6, 6, 6, 6, 6, 6}
+		external := []byte{6, 6, 6, 6, 6, 6}
 		uplinked := func(link string) *pb.ReportRequest {
 			m := snapshot(hello("n1", 1), podVeth(2, "a", addr))
 			m.Links = append(m.Links, &pb.LinkRecord{Name: link, Kind: pb.LinkRecord_UPLINK})
@@ -162,7 +162,7 @@ func TestAcknowledgementIdentifiesAnExternalDeviceByItsMAC(t *testing.T) {
 			})
 			own := assigned(1, "192.0.2.1")
 			seen := &pb.ClaimRecord{
-				Address: own.GetAddress(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 2, Mac: stranger, Link: link,
+				Address: own.GetAddress(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 2, Mac: external, Link: link,
 				FirstSeen: timestamppb.Now(), LastSeen: timestamppb.Now(), Count: 1,
 			}
 			m.Claims = append(m.Claims, own, seen)

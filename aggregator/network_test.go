@@ -17,9 +17,9 @@ import (
 func TestExternalDeviceSeenByTwoNodesIsOneOwner(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, func(node int) *pb.ReportRequest { return ownAddress(fmt.Sprintf("192.0.2.%d", node)) })
-	stranger := []byte{6, 6, 6, 6, 6, 6}
+	external := []byte{6, 6, 6, 6, 6, 6}
 	for _, a := range agents {
-		a.send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.50", stranger))).sync()
+		a.send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.50", external))).sync()
 	}
 	if got := l.owners(&pb.ListOwnersRequest{Address: "192.0.2.50"}); len(got) != 2 {
 		t.Errorf("got %v, want two owners on links that are not known to be one", got)

@@ -88,7 +88,7 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 	}
 	for _, size := range []int{7, 64, 65, 999} {
 		if got := names(s.pages(t, &pb.ListOwnersRequest{}, size)); !slices.Equal(got, all) {
-			t.Errorf("got %d owners in pages of %d, want the %d", len(got), size, len(all))
+			t.Errorf("got %d owners in pages of %d, want all %d", len(got), size, len(all))
 		}
 	}
 	in := func(prefix string) func(*pb.Owner) bool {

@@ -156,7 +156,7 @@ func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
 	send(claim("10.0.0.6"))
 	l.awaitScopes("10.0.0.6", "NODE node1")
 	c := l.awaitConflict("10.0.0.5", "NODE node1", "assigned-and-wire", func() { send(claim("10.0.0.5")) })
-	if !strings.Contains(c.GetSummary(), stranger.String()) {
+	if !strings.Contains(c.GetSummary(), externalMAC.String()) {
 		t.Errorf("summary does not name the machine's MAC: %q", c.GetSummary())
 	}
 	// When the machine is turned off, its port disappears.

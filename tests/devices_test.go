@@ -77,13 +77,13 @@ func (l *lab) outside(cables ...string) *lab {
 	return out
 }
 
-// stranger is the MAC of a machine outside the host.
-var stranger = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
+// externalMAC is the MAC of a machine outside the host.
+var externalMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
 
-// claim returns a gratuitous ARP frame of the stranger, with VLAN tags in order from the outermost.
+// claim returns a gratuitous ARP frame of the external machine, with VLAN tags in order from the outermost.
 func claim(addr string, vlans ...uint16) []byte {
 	a := netip.MustParseAddr(addr)
-	f := netlab.ARP(1, stranger, a, a)
+	f := netlab.ARP(1, externalMAC, a, a)
 	for _, vid := range slices.Backward(vlans) {
 		f = slices.Insert(f, 12, 0x81, 0x00, byte(vid>>8), byte(vid))
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// turmoil continuously moves addresses between pods on all nodes, and records the result.
-type turmoil struct {
+// podChurn continuously moves addresses between pods on all nodes, and records the result.
+type podChurn struct {
 	t       *testing.T
 	done    chan struct{}
 	workers sync.WaitGroup
@@ -31,16 +31,16 @@ type turmoil struct {
 	err     error
 }
 
-// turmoil starts on all nodes: pods come and go, and take addresses of 10.244.7.0/27 from each
+// podChurn starts on all nodes: pods come and go, and take addresses of 10.244.7.0/27 from each
 // other.
-func (c *cluster) turmoil() *turmoil {
-	u := &turmoil{t: c.t, done: make(chan struct{}), holders: map[string][]string{}}
+func (c *cluster) podChurn() *podChurn {
+	u := &podChurn{t: c.t, done: make(chan struct{}), holders: map[string][]string{}}
 	for _, n := range c.nodes {
 		n.InOrder = false // creating pods in inode order would take longer with every pod
 		changes := &atomic.Int64{}
 		u.changes = append(u.changes, changes)
 		u.workers.Go(func() {
-			pods, err := stir(n, u.done, changes)
+			pods, err := churnPods(n, u.done, changes)
 			u.mu.Lock()
 			defer u.mu.Unlock()
 			for _, p := range pods {
@@ -58,7 +58,7 @@ func (c *cluster) turmoil() *turmoil {
 	return u
 }
 
-func (u *turmoil) end() {
+func (u *podChurn) end() {
 	select {
 	case <-u.done:
 	default:
@@ -67,8 +67,8 @@ func (u *turmoil) end() {
 	u.workers.Wait()
 }
 
-// goOn waits until every node has made the given number of further changes.
-func (u *turmoil) goOn(changes int64) {
+// awaitChanges waits until every node has made the given number of further changes.
+func (u *podChurn) awaitChanges(changes int64) {
 	u.t.Helper()
 	for _, n := range u.changes {
 		until := n.Load() + changes
@@ -76,7 +76,7 @@ func (u *turmoil) goOn(changes int64) {
 	}
 }
 
-func (u *turmoil) await(cond func() bool) {
+func (u *podChurn) await(cond func() bool) {
 	u.t.Helper()
 	wait.Until(u.t, "changes on the nodes", func() bool {
 		u.mu.Lock()
@@ -85,8 +85,8 @@ func (u *turmoil) await(cond func() bool) {
 	})
 }
 
-// stop ends the turmoil and returns the holders of each address, each as NODE/POD.
-func (u *turmoil) stop() map[string][]string {
+// stop ends the moves and returns the holders of each address, each as NODE/POD.
+func (u *podChurn) stop() map[string][]string {
 	u.t.Helper()
 	u.end()
 	if u.err != nil {
@@ -95,8 +95,8 @@ func (u *turmoil) stop() map[string][]string {
 	return maps.Clone(u.holders)
 }
 
-// stirred is a pod that takes part in a turmoil.
-type stirred struct {
+// churnedPod is a pod that takes part in a podChurn.
+type churnedPod struct {
 	name   string
 	pod    *netlab.Pod
 	handle *netlink.Handle
@@ -104,13 +104,13 @@ type stirred struct {
 	addrs  map[string]bool
 }
 
-func (p *stirred) close() {
+func (p *churnedPod) close() {
 	p.handle.Close()
 	p.pod.Close()
 }
 
-// stir changes the pods of one node at random, from a fixed seed, until done is closed.
-func stir(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*stirred, err error) {
+// churnPods changes the pods of one node at random, from a fixed seed, until done is closed.
+func churnPods(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*churnedPod, err error) {
 	const most, addresses = 5, 24
 	r := rand.New(rand.NewPCG(7, uint64(l.number)))
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -144,7 +144,7 @@ func stir(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*stirred,
 	}
 }
 
-func newStirred(l *lab, name string) (*stirred, error) {
+func newStirred(l *lab, name string) (*churnedPod, error) {
 	if err := l.Namespace(name); err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func newStirred(l *lab, name string) (*stirred, error) {
 		pod.Close()
 		return nil, err
 	}
-	p := &stirred{name: name, pod: pod, handle: handle, addrs: map[string]bool{}}
+	p := &churnedPod{name: name, pod: pod, handle: handle, addrs: map[string]bool{}}
 	if p.link, err = handle.LinkByName("eth0"); err != nil {
 		p.close()
 		return nil, err
@@ -173,7 +173,7 @@ func newStirred(l *lab, name string) (*stirred, error) {
 }
 
 // toggle adds the address, or removes it if the pod has it.
-func (p *stirred) toggle(addr string) error {
+func (p *churnedPod) toggle(addr string) error {
 	a, err := netlink.ParseAddr(addr + "/32")
 	if err != nil {
 		return err
@@ -262,13 +262,13 @@ func TestAggregatorKilledDuringChurn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(100)
+	u := c.podChurn()
+	u.awaitChanges(100)
 	c.program.Kill()
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.serve()
 	c.awaitNodes(c.nodes...)
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
@@ -278,14 +278,14 @@ func TestNodeDisconnectedDuringChurn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(100)
+	u := c.podChurn()
+	u.awaitChanges(100)
 	c.nodes[0].cut()
 	c.unheard(c.nodes[0])
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.nodes[0].mend()
 	c.awaitNodes(c.nodes...)
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
@@ -295,8 +295,8 @@ func TestNodeDisconnectedUntilItsAgentClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(50)
+	u := c.podChurn()
+	u.awaitChanges(50)
 	n := c.nodes[0]
 	n.cut()
 	c.unheard(n)
@@ -304,10 +304,10 @@ func TestNodeDisconnectedUntilItsAgentClosesTheConnection(t *testing.T) {
 	wait.Until(t, "the agent to give the connection up", func() bool {
 		return strings.Contains(n.agent.Log.String(), "cannot reach the aggregator")
 	})
-	u.goOn(50)
+	u.awaitChanges(50)
 	n.mend()
 	c.awaitNodes(c.nodes...)
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
@@ -317,19 +317,19 @@ func TestAgentPausedDuringChurn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
+	u := c.podChurn()
 	for range 5 { // each interruption is too short to be noticed
 		c.nodes[0].pause()
-		u.goOn(30)
-		c.nodes[0].goOn()
-		u.goOn(10)
+		u.awaitChanges(30)
+		c.nodes[0].awaitChanges()
+		u.awaitChanges(10)
 	}
 	c.nodes[0].pause()
 	c.unheard(c.nodes[0])
-	u.goOn(100)
-	c.nodes[0].goOn()
+	u.awaitChanges(100)
+	c.nodes[0].awaitChanges()
 	c.awaitNodes(c.nodes...)
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
@@ -339,16 +339,16 @@ func TestAgentRestartedDuringChurn(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(50)
+	u := c.podChurn()
+	u.awaitChanges(50)
 	c.nodes[0].again()
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.nodes[1].agent.Kill()
 	c.unheard(c.nodes[1])
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.nodes[1].witness(c.nodes[1].args...)
 	c.awaitNodes(c.nodes...)
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 	if got := len(c.allNodes()); got != 2 {

@@ -90,7 +90,7 @@ func (l *runtimeLab) remove(id string) {
 	}
 }
 
-// forget deletes the state of host-local, as in the accident of the blog post.
+// forget deletes host-local's directory, as a restore or a cleanup script might.
 func (l *runtimeLab) forget() {
 	l.t.Helper()
 	if err := os.RemoveAll(l.Path("/run/cni-ipam-state")); err != nil {

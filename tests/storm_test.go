@@ -338,7 +338,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 				t.Errorf("flooding interfaces: got %v, want 2", got)
 			}
 
-			// Strangers alternately claim an address on a quiet port and on a flooding one.
+			// External devices alternately claim an address on a quiet port and on a flooding one.
 			for addr, pod := range map[string]string{onQuiet: "clan", onFlooding: "alan"} {
 				wait.Until(t, "strangers by "+pod+" to be suspected", func() bool {
 					l.arp(pod, 1, "02:aa:00:00:00:01", addr, addr)

@@ -145,7 +145,7 @@ func Examine(cfg Config) []Check {
 	}
 	out = append(out, sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"))
 	out = append(out,
-		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
+		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "address ranges and their networks"),
 		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "the records of IPAM: duplicates are not predicted"))
 	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
 	return out

@@ -176,9 +176,9 @@ func TestMessagesWithOurOwnIDAreAboutUs(t *testing.T) {
 
 func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	f := kerneltest.Fake{}
-	stranger := kerneltest.PodVeth(10)
-	stranger.LowerNSID = 6 // its peer belongs to another node on this machine
-	f.Put(5, stranger, "10.244.0.2/24")
+	external := kerneltest.PodVeth(10)
+	external.LowerNSID = 6 // its peer belongs to another node on this machine
+	f.Put(5, external, "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	wantClaims(t, k, "")
 
@@ -190,7 +190,7 @@ func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: numbered})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 
-	f.Put(5, stranger, "10.244.0.2/24")
+	f.Put(5, external, "10.244.0.2/24")
 	delete(f[rtnetlink.NoNSID].Links, 10)
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
 	wantClaims(t, k, "")

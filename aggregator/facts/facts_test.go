@@ -276,7 +276,7 @@ func TestSmallBatchesAreJudgedFirst(t *testing.T) {
 		}
 	})
 	if err != nil || inside != 2*fewAddresses+1 {
-		t.Fatalf("got %v and %d addresses that wait, want %d", err, inside, 2*fewAddresses+1)
+		t.Fatalf("got %v and %d waiting addresses, want %d", err, inside, 2*fewAddresses+1)
 	}
 	b := deltaOf(t, f, p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.0.2.1"), assigned(2, "10.0.1.7")}})
 	f.RLock()

@@ -78,7 +78,7 @@ func TestBatchesAreDoneWhenAllIsJudged(t *testing.T) {
 		waiting += q.Len()
 	}
 	if waiting != 2 || done(first) || done(second) {
-		t.Errorf("got %d addresses that wait", waiting)
+		t.Errorf("got %d waiting addresses", waiting)
 	}
 	for _, q := range s.queues {
 		select {

@@ -330,7 +330,7 @@ func TestQueuedAddressesAreJudgedOnceRunStarts(t *testing.T) {
 		n := w.connect("n1")
 		stop := w.run()
 		if synctest.Wait(); w.rests() != 0 || !w.running {
-			t.Errorf("got %d idle calls, running %t, want none before any judgement, and true", w.rests(), w.running)
+			t.Errorf("before any judgement: got %d idle calls, running %t, want none, true", w.rests(), w.running)
 		}
 		stop()
 		for i := range 40 {

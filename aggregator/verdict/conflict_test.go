@@ -57,23 +57,23 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 		{"one is a stranger that the other one's node sees", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[0], stranger)
+			w.Wire(uplinks[0], externalMAC)
 		}, verdict.Confirmed, 0},
 		{"one is a stranger that another node sees", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[1], stranger)
+			w.Wire(uplinks[1], externalMAC)
 		}, verdict.Suspected, verdict.OneWay},
 		{"one is a stranger that another node sees, on links that are proven to be one", func(w *world) {
 			uplinks, claims := lanOfPods(w, true, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[1], stranger)
+			w.Wire(uplinks[1], externalMAC)
 		}, verdict.Confirmed, verdict.Proven},
 		{"one is a stranger that speaks for another one on the other's link", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[1], stranger)
-			w.Wire(uplinks[0], stranger).Source = other
+			w.Wire(uplinks[1], externalMAC)
+			w.Wire(uplinks[0], externalMAC).Source = other
 		}, verdict.Suspected, verdict.OneWay},
 		{"the other's node sees a frame of one", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
@@ -161,12 +161,12 @@ func TestBothOwnersAreWitnessedInTheirScope(t *testing.T) {
 		{"a stranger is seen again", func(w *world, c *verdict.Claim) { w.Seen(c) }, verdict.Confirmed},
 		{"a stranger is not", func(*world, *verdict.Claim) {}, verdict.Suspected},
 		{"a stranger is seen by a node that is silent now", func(w *world, c *verdict.Claim) { w.Seen(c); w.Node("n2").Unheard = true }, verdict.Suspected},
-		{"a stranger speaks for another one", func(w *world, c *verdict.Claim) { w.Wire(c.Interface, stranger).Source = other }, verdict.Suspected},
+		{"a stranger speaks for another one", func(w *world, c *verdict.Claim) { w.Wire(c.Interface, externalMAC).Source = other }, verdict.Suspected},
 	} {
 		w := newWorld("10.0.0.5")
 		uplinks, pods := lanOfPods(w, true, "n1", "n2")
 		w.Drop(pods[1])
-		c := w.Wire(uplinks[1], stranger)
+		c := w.Wire(uplinks[1], externalMAC)
 		w.judge()
 		w.after(w.Policy.Settle).Read(pods[0])
 		test.again(w, c)
@@ -199,7 +199,7 @@ func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	w = newWorld("10.0.0.5")
 	uplinks, pods = lanOfPods(w, true, "n1", "n2")
 	w.Drop(pods[1])
-	w.Wire(uplinks[1], stranger)
+	w.Wire(uplinks[1], externalMAC)
 	w.judge()
 	w.after(w.Policy.Settle).Read(pods[0])
 	if out := w.judge(); len(out.Check) != 0 || out.Conflicts[0].Asked != 0 {
@@ -231,10 +231,10 @@ func TestAnExternalDeviceIsTheSameOnAWiderLink(t *testing.T) {
 	for _, test := range []struct {
 		name, then string
 		phase      verdict.Phase
-	}{{"the same device", stranger, verdict.Confirmed}, {"another device", other, verdict.Suspected}} {
+	}{{"the same device", externalMAC, verdict.Confirmed}, {"another device", other, verdict.Suspected}} {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
-		a, device := w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Wire(port, stranger)
+		a, device := w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Wire(port, externalMAC)
 		w.settled()
 		w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 		w.Drop(a)
@@ -329,7 +329,7 @@ func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
 	one, _ := w.on("n1", "br0", true, "a")
 	two, _ := w.on("n1", "br1", true, "b")
 	w.Assigned(one)
-	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "uplink", Attachment: verdict.Own, Link: one.Link, Uplink: true}), stranger)
+	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "uplink", Attachment: verdict.Own, Link: one.Link, Uplink: true}), externalMAC)
 	w.judge()
 	w.Assigned(two)
 	w.judge()
@@ -364,7 +364,7 @@ func TestExternalDevicesAlternate(t *testing.T) {
 	} {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
-		a := w.Wire(port, stranger)
+		a := w.Wire(port, externalMAC)
 		w.after(time.Millisecond)
 		b := w.Wire(port, other)
 		w.after(test.within - time.Millisecond).Seen(a)
@@ -415,7 +415,7 @@ func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 		w.Assigned(w.Child("a", "baaaaa", port.Link)).AssignedAt = test.assigned
 		w.Claims[0].First = verdicttest.Start - 100 // the assignment may have been discovered only then
 		for i, first := range test.firsts {
-			c := w.Wire(port, stranger)
+			c := w.Wire(port, externalMAC)
 			c.VLAN, c.First = uint16(i), first
 		}
 		if c := w.judge().Conflicts[0]; !slices.Equal(c.Order, test.order) {
@@ -427,8 +427,8 @@ func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 func TestAnOwnerBeginsWithItsFirstClaim(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	port := w.Uplink("n1")
-	w.Wire(port, stranger).VLAN = 2
-	w.after(time.Second).Wire(port, stranger).VLAN = 1
+	w.Wire(port, externalMAC).VLAN = 2
+	w.after(time.Second).Wire(port, externalMAC).VLAN = 1
 	if o := w.judge().Owners[0]; o.Begun() != verdicttest.Start || o.Claims[0].Begun == verdicttest.Start {
 		t.Errorf("got begun %d, want %d, that of its second claim", o.Begun(), verdicttest.Start)
 	}

@@ -105,7 +105,7 @@ func TestChecksOfADiagnosis(t *testing.T) {
 		{"two devices outside, in a range of pods", func(w *world) {
 			w.PodCIDR = pods
 			port := w.Uplink("n1")
-			a := w.Wire(port, stranger)
+			a := w.Wire(port, externalMAC)
 			w.after(time.Millisecond).Wire(port, other)
 			w.after(time.Millisecond).Seen(a)
 		}, []string{"pod-cidrs pod-cidrs"}},

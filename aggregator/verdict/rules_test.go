@@ -112,12 +112,12 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	own := w.Assigned(eth0)
-	stranger := w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
+	externalMAC := w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	w.after(time.Second).Read(own)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	w.after(time.Second)
-	w.Seen(stranger)
+	w.Seen(externalMAC)
 	c := w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	if k := c.Owners[0].Workload().Kind; k != verdict.External {
 		t.Errorf("got kind %d first, want the external device", k)
@@ -127,7 +127,7 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 	if got := out.Conflicts[0]; got.Phase != verdict.Resolved || out.Owners[0].State != verdict.Stale || out.Again == 0 {
 		t.Fatalf("got phase %d, state %d, want resolved and stale, to be ended later", got.Phase, out.Owners[0].State)
 	}
-	if out = w.after(w.Policy.StaleAfter).judge(); len(out.Expired) != 1 || out.Expired[0] != stranger {
+	if out = w.after(w.Policy.StaleAfter).judge(); len(out.Expired) != 1 || out.Expired[0] != externalMAC {
 		t.Fatalf("got expired %v, want the external device's claim", out.Expired)
 	}
 }
@@ -307,7 +307,7 @@ func TestANarrowerGroupThatIsNotCoveredIsItsOwn(t *testing.T) {
 }
 
 // threeOnALink adds two pods on a bridge and an external device.
-func threeOnALink(w *world) (a, b, stranger *verdict.Claim) {
+func threeOnALink(w *world) (a, b, externalMAC *verdict.Claim) {
 	l := w.Link("n1", "cni0", verdict.Bridge, false)
 	a, b = twoPods(w, verdict.Bridge, false, [2]string{"baaaaa", "bbbbbb"})
 	eth0 := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
@@ -333,12 +333,12 @@ func TestTwoScopesNeverShareAConflict(t *testing.T) {
 
 	// The third owner appears after the scope was widened.
 	w = newWorld("10.0.0.5")
-	_, _, stranger := threeOnALink(w)
-	w.Drop(stranger)
+	_, _, externalMAC := threeOnALink(w)
+	w.Drop(externalMAC)
 	first = w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
 	w.Link("n1", "cni0", verdict.Bridge, false).Routed = true
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
-	w.Claims = append(w.Claims, stranger)
+	w.Claims = append(w.Claims, externalMAC)
 	wantTwoIDs(t, w, first.ID)
 }
 

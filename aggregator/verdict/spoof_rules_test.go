@@ -78,7 +78,7 @@ func TestSpoofs(t *testing.T) {
 		{"the owner's kernel found a duplicate", func(s *spoofWorld) { s.own.Kind = verdict.DADFailed }, nil},
 		{"the owner is a device that announces it", func(s *spoofWorld) {
 			s.Drop(s.own)
-			s.Wire(s.Uplink("n1"), stranger).Link = s.bridge
+			s.Wire(s.Uplink("n1"), externalMAC).Link = s.bridge
 		}, nil},
 		{"the node has it on the sender's own port", func(s *spoofWorld) {
 			s.Drop(s.claim)

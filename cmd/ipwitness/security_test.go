@@ -270,8 +270,8 @@ func TestAgentsAuthenticateWithCertificates(t *testing.T) {
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), hello("node1", "boot1", 1)), codes.Unauthenticated, "client certificate")
 
 	// With a certificate of another CA, or an expired one, the handshake fails.
-	stranger := issue(t, newCA(t, t.TempDir(), "clients"), pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
-	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Cert: stranger.Cert, Key: stranger.Key}), hello("node1", "boot1", 1)), codes.Unavailable)
+	unknown := issue(t, newCA(t, t.TempDir(), "clients"), pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
+	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Cert: unknown.Cert, Key: unknown.Key}), hello("node1", "boot1", 1)), codes.Unavailable)
 	old := mine
 	old.Ended = true
 	wantRefused(t, say(g.agent(with(old)), hello("node1", "boot1", 1)), codes.Unavailable)
@@ -505,7 +505,7 @@ func TestSlowlorisIsDisconnected(t *testing.T) {
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, slog.New(slog.DiscardHandler))
 	s.ReadHeaderTimeout = 2 * time.Second // shorter than the default
 	ended := make(chan error, 1)
-	go func() { ended <- serveHTTP(s, newCrowd(l)) }()
+	go func() { ended <- serveHTTP(s, newConnectionLimiter(l)) }()
 	defer func() {
 		_ = s.Close()
 		if err := <-ended; err != nil {

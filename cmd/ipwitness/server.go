@@ -138,7 +138,7 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return serveGRPC(s.grpc, netutil.LimitListener(s.preauth, maxAgents)) })
 	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
-	g.Go(func() error { return serveHTTP(s.http, newCrowd(s.listeners.http)) })
+	g.Go(func() error { return serveHTTP(s.http, newConnectionLimiter(s.listeners.http)) })
 	if s.probes != nil {
 		g.Go(func() error { return serveHTTP(s.probes, newEvicting(s.listeners.metrics, maxProbes)) })
 	}

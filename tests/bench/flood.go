@@ -138,7 +138,7 @@ func (f *floodSite) plant(ctx context.Context) (kernel, wire []time.Duration, er
 	return kernel, wire, nil
 }
 
-// claim makes a pod claim an address by frames alone, and returns the time of the
+// claim makes a pod claim an address only by frames, and returns the time of the
 // claim.
 func (f *floodSite) claim(i int) (at time.Time, err error) {
 	p, err := f.Pod(fmt.Sprintf("b%d", i))

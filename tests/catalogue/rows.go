@@ -100,7 +100,7 @@ var rows = []row{
 	},
 	{
 		id:        "T11",
-		situation: "The node's tunnel, or the bridge that connects its pods, has an address that a pod has, too.",
+		situation: "The node's tunnel, or the bridge that connects its pods, has the same address as a pod.",
 		shown:     []shown{{"T11", "`vxlan.calico`."}, {"T11-bridge", "`cni0`."}},
 	},
 	{

@@ -735,7 +735,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		}
 		return code
 	}
-	stranger, operator := account("stranger", ""), account("operator", "ipwitness-operator")
+	withoutRole, operator := account("stranger", ""), account("operator", "ipwitness-operator")
 	i.until("the rights of an operator", func() error { // which were granted just before
 		code, err := operator.Status(ctx, "/v1/owners")
 		if err == nil && code != http.StatusOK {
@@ -750,7 +750,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 	}{
 		{"nobody", i.must(t, ""), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
 		{"a wrong token", i.must(t, "nonsense"), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
-		{"an account without rights", stranger, http.StatusForbidden, http.StatusForbidden, http.StatusForbidden},
+		{"an account without rights", withoutRole, http.StatusForbidden, http.StatusForbidden, http.StatusForbidden},
 		{"the reader", i.aggregator, http.StatusOK, http.StatusOK, http.StatusForbidden},
 		{"an operator", operator, http.StatusOK, http.StatusOK, http.StatusOK},
 	} {

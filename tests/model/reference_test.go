@@ -32,8 +32,8 @@ type reference struct {
 	nodes    []*node // in the order in which they first connected
 	sessions map[*session]bool
 	memory   map[netip.Addr]*memory
-	// tombs are the addresses that holders have released, with their MACs.
-	tombs map[tomb]death
+	// tombstones are the addresses that holders have released, with their MACs.
+	tombstones map[tomb]death
 	// since is the time since when each finding has been reported.
 	since map[string]verdict.Stamp
 	// checks are the claims that their nodes are asked to read again.
@@ -138,7 +138,7 @@ type allocation struct {
 
 func newReference(policy verdict.Policy, now verdict.Stamp) *reference {
 	return &reference{
-		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, tombs: map[tomb]death{},
+		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, tombstones: map[tomb]death{},
 		since: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
 	}
 }
@@ -778,7 +778,7 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	}
 	at := r.now.Add(-residence)
 	if c.port.meets() && !there {
-		r.tombs[tomb{c.addr, c.port.rec.MAC}] = death{at, c.node}
+		r.tombstones[tomb{c.addr, c.port.rec.MAC}] = death{at, c.node}
 	}
 	if still {
 		return
@@ -793,7 +793,7 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 		}
 		r.remove(sighting)
 		if sighting.node != c.node {
-			r.tombs[tomb{c.addr, sighting.MAC}] = death{at, c.node}
+			r.tombstones[tomb{c.addr, sighting.MAC}] = death{at, c.node}
 		}
 	}
 }
@@ -819,7 +819,7 @@ func (s *session) lag(now verdict.Stamp) time.Duration {
 // be behind its agent.
 func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
 	late := lateWithin + by.session.lag(r.now)
-	d, ok := r.tombs[tomb{addr, mac}]
+	d, ok := r.tombstones[tomb{addr, mac}]
 	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(late)
 }
 

@@ -1,4 +1,4 @@
-// Command mutate measures how many changes of a package its own tests detect. It changes one
+// Command mutate measures how many mutations of a package its own tests detect. It changes one
 // operator, condition or statement at random, runs the tests, and prints the changes that no test
 // detected. All changes are compiled into one test program, and an environment variable enables one
 // of them. The compiler gets the changed files as an overlay, so the source tree stays unchanged.
