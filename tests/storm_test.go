@@ -167,7 +167,7 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 	}
 	for name, owners := range map[string]int{
 		"behind the port of a pod, as its guests": 1,
-		"behind an uplink, as strangers":          2,
+		"behind an uplink, as external devices":          2,
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
@@ -340,7 +340,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 
 			// External devices alternately claim an address on a quiet port and on a flooding one.
 			for addr, pod := range map[string]string{onQuiet: "clan", onFlooding: "alan"} {
-				wait.Until(t, "strangers by "+pod+" to be suspected", func() bool {
+				wait.Until(t, "external devices by "+pod+" to be suspected", func() bool {
 					l.arp(pod, 1, "02:aa:00:00:00:01", addr, addr)
 					l.arp(pod, 1, "02:aa:00:00:00:02", addr, addr)
 					return inState(addr, ipwitnessv1.Conflict_SUSPECTED)(l.watch.all())

@@ -51,7 +51,7 @@ func TestFramesShowThatLinksAreOne(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
 	b.report(seen("10.0.0.9", []byte{2, 0, 0, 0, 0, 99}, 1))
-	s.wantDomains("a stranger", "10.0.0.9", "n2 - -")
+	s.wantDomains("an external device", "10.0.0.9", "n2 - -")
 	s.judgeAll()
 	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("a frame of a pod entered another node", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")

@@ -54,22 +54,22 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 			uplinks, _ := lanOfPods(w, false, "n1", "n2")
 			w.Assigned(w.Child("third", "bthird", uplinks[0].Link))
 		}, verdict.Confirmed, 0},
-		{"one is a stranger that the other one's node sees", func(w *world) {
+		{"one is an external device that the other one's node sees", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
 			w.Wire(uplinks[0], externalMAC)
 		}, verdict.Confirmed, 0},
-		{"one is a stranger that another node sees", func(w *world) {
+		{"one is an external device that another node sees", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
 			w.Wire(uplinks[1], externalMAC)
 		}, verdict.Suspected, verdict.OneWay},
-		{"one is a stranger that another node sees, on links that are proven to be one", func(w *world) {
+		{"one is an external device that another node sees, on links that are proven to be one", func(w *world) {
 			uplinks, claims := lanOfPods(w, true, "n1", "n2")
 			w.Drop(claims[1])
 			w.Wire(uplinks[1], externalMAC)
 		}, verdict.Confirmed, verdict.Proven},
-		{"one is a stranger that speaks for another one on the other's link", func(w *world) {
+		{"one is an external device that speaks for another one on the other's link", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
 			w.Wire(uplinks[1], externalMAC)
@@ -158,10 +158,10 @@ func TestBothOwnersAreWitnessedInTheirScope(t *testing.T) {
 		again func(w *world, c *verdict.Claim)
 		phase verdict.Phase
 	}{
-		{"a stranger is seen again", func(w *world, c *verdict.Claim) { w.Seen(c) }, verdict.Confirmed},
-		{"a stranger is not", func(*world, *verdict.Claim) {}, verdict.Suspected},
-		{"a stranger is seen by a node that is silent now", func(w *world, c *verdict.Claim) { w.Seen(c); w.Node("n2").Unheard = true }, verdict.Suspected},
-		{"a stranger speaks for another one", func(w *world, c *verdict.Claim) { w.Wire(c.Interface, externalMAC).Source = other }, verdict.Suspected},
+		{"an external device is seen again", func(w *world, c *verdict.Claim) { w.Seen(c) }, verdict.Confirmed},
+		{"an external device is not", func(*world, *verdict.Claim) {}, verdict.Suspected},
+		{"an external device is seen by a node that is silent now", func(w *world, c *verdict.Claim) { w.Seen(c); w.Node("n2").Unheard = true }, verdict.Suspected},
+		{"an external device speaks for another one", func(w *world, c *verdict.Claim) { w.Wire(c.Interface, externalMAC).Source = other }, verdict.Suspected},
 	} {
 		w := newWorld("10.0.0.5")
 		uplinks, pods := lanOfPods(w, true, "n1", "n2")

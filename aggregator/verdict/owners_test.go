@@ -140,15 +140,15 @@ func TestOwners(t *testing.T) {
 			w.Wire(w.Uplink("n1"), externalMAC)
 			w.Node("n1").Unheard, w.Node("n1").TimedOut = true, true
 		}, []string{externalMAC + " n1/eth0 gone stale 1"}},
-		{"a stranger, just before it is stale", func(w *world) {
+		{"an external device, just before it is stale", func(w *world) {
 			w.Wire(w.Uplink("n1"), externalMAC)
 			w.after(w.Policy.StaleAfter - 1)
 		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1"}},
-		{"a stranger, when it is stale", func(w *world) {
+		{"an external device, when it is stale", func(w *world) {
 			w.Wire(w.Uplink("n1"), externalMAC)
 			w.after(w.Policy.StaleAfter)
 		}, []string{externalMAC + " n1/eth0 stale stale 1"}},
-		{"a stranger that another node saw later", func(w *world) {
+		{"an external device that another node saw later", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
 			w.Wire(lan[0], externalMAC)
 			w.after(w.Policy.StaleAfter-1).Wire(lan[1], externalMAC)
@@ -179,12 +179,12 @@ func TestOwners(t *testing.T) {
 		{"a neighbour table entry alone", func(w *world) {
 			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Frame: verdict.Frame{Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: externalMAC}})
 		}, []string{externalMAC + " n1/eth0 live believed 1"}},
-		{"a stranger on a LAN is one, whoever saw it", func(w *world) {
+		{"an external device on a LAN is one, whoever saw it", func(w *world) {
 			for _, i := range verdicttest.OnLAN(w.World, "n1", "n2") {
 				w.Wire(i, externalMAC)
 			}
 		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 2"}},
-		{"a stranger on two links that are not known to be one is two", func(w *world) {
+		{"an external device on two links that are not known to be one is two", func(w *world) {
 			w.Wire(w.Uplink("n1"), externalMAC)
 			w.Wire(w.Uplink("n2"), externalMAC)
 		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1", externalMAC + " n2/eth0 live LINK=n2/eth0 1"}},
@@ -386,7 +386,7 @@ func TestOwners(t *testing.T) {
 		{"Calico answers", func(w *world) {
 			w.Wire(w.Uplink("n1"), calico).Kind = verdict.Answered
 		}, []string{calico + " n1/eth0 live reachable-via 1"}},
-		{"a stranger answers for this address", func(w *world) {
+		{"an external device answers for this address", func(w *world) {
 			w.Wire(w.Uplink("n1"), externalMAC).Kind = verdict.Answered
 		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1"}},
 		{"a router answers for many", func(w *world) {
