@@ -93,7 +93,7 @@ func (l *lab) witnesses() (frames bool, addresses string) {
 	l.pod("a", "10.244.0.7/24")
 	owner := l.awaitOwners("10.244.0.7", 1)[0]
 	addresses = "at once"
-	if strings.Contains(strings.Join(l.node().GetProblems(), "\n"), "they are read every 2s instead") {
+	if strings.Contains(strings.Join(l.node().GetProblems(), "\n"), "the addresses are read every 2s instead") {
 		addresses = "every 2 s"
 	}
 	if l.node().GetWire() != "off" {

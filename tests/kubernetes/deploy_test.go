@@ -877,7 +877,7 @@ func (i *installed) mutual(mode string) {
 	i.mustHelm(i.upgradeArgs("agent.extraArgs={--tls-cert=,--tls-key=}")...)
 	i.until("an agent to be refused without a certificate", func() error {
 		out := i.tryKube("--namespace", home, "logs", "--selector", "app.kubernetes.io/component=agent", "--tail=-1")
-		if !strings.Contains(out, "an agent must show a client certificate") {
+		if !strings.Contains(out, "an agent must present a client certificate") {
 			return errors.New(out)
 		}
 		return nil

@@ -52,7 +52,7 @@ func TestTestsAreRunByAnotherProgram(t *testing.T) {
 		t.Error(err)
 	}
 	s.exec = "false"
-	if _, err := s.run(t.Context()); err == nil || !strings.Contains(err.Error(), "fail without a change") {
+	if _, err := s.run(t.Context()); err == nil || !strings.Contains(err.Error(), "fail without a mutation") {
 		t.Errorf("got %v, want an error of the program that runs the tests", err)
 	}
 }
@@ -82,7 +82,7 @@ func TestASeedGivesTheSameSample(t *testing.T) {
 
 func TestAPackageWithFailingTestsIsRefused(t *testing.T) {
 	for pkg, want := range map[string]string{
-		"./testdata/failing": "fail without a change",
+		"./testdata/failing": "fail without a mutation",
 		"./testdata/none":    "list package",
 	} {
 		s := sampling{pkg: pkg, files: ".", grace: time.Second, out: &bytes.Buffer{}}
