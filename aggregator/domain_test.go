@@ -71,7 +71,7 @@ func TestFrameOfAnotherNodeJoinsTheirLinks(t *testing.T) {
 	}{
 		"another node's MAC":          {frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), one: true},
 		"a MAC of another node's pod": {frame: entered(pb.Evidence_ANNOUNCED, "192.0.2.7", []byte{2, 3, 0, 0, 0, 2}), one: true},
-		"an external device's MAC":            {frame: entered(pb.Evidence_USED, "192.0.2.2", []byte{6, 6, 6, 6, 6, 6})},
+		"an external device's MAC":    {frame: entered(pb.Evidence_USED, "192.0.2.2", []byte{6, 6, 6, 6, 6, 6})},
 		"our own MAC":                 {frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(1))},
 		"another sender": {frame: func() *pb.ClaimRecord {
 			c := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))

@@ -167,7 +167,7 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 	}
 	for name, owners := range map[string]int{
 		"behind the port of a pod, as its guests": 1,
-		"behind an uplink, as external devices":          2,
+		"behind an uplink, as external devices":   2,
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
