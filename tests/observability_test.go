@@ -198,7 +198,7 @@ func TestRunIsScraped(t *testing.T) {
 	}
 	l.watch.await("it to be confirmed", inState(planted, ipwitnessv1.Conflict_CONFIRMED))
 	// All rules are evaluated several times while the next conflict settles, and no other rule
-	// becomes even pending.
+	// even becomes pending.
 	l.plantUnconfirmed()
 	alerted(t, s, "IpwitnessAddressConflict", 2)
 	// On a busy machine a scrape or a verdict may take too long. A scrape error ends with the next

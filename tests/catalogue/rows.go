@@ -38,7 +38,7 @@ var rows = []row{
 		situation: "A node that uses another node's name allocates its pods' addresses under that name; later they are freed as leaked and allocated again.",
 		shown: []shown{
 			{"T3-calico", "Calico's blocks show it: first a finding, at once and before any duplicate; after Calico has freed the address and allocated it again, the conflict and its cause."},
-			{"T3", "Kubernetes pods: an address from a CNI result must be unique in the whole cluster. No wire joins the nodes. Here the host-local of each node has allocated the address."},
+			{"T3", "Kubernetes pods: an address from a CNI result must be unique in the whole cluster. The nodes share no link. Here the host-local of each node has allocated the address."},
 			{"T3-declared", "A network that is declared: `--network pods=10.244.0.0/16`."},
 		},
 	},
