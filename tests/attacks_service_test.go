@@ -329,7 +329,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 	if i < 0 {
 		t.Fatalf("problems of the node: got %q, want the names of the fields", problems)
 	}
-	wantAttack(t, "stolen-token-commands", "nothing: `sh` ran the plan of `audit --fix-plan` and each command that is shown, and none of the attacker's",
+	wantAttack(t, "stolen-token-commands", "nothing: `sh` ran the plan of `audit --fix-plan` and each shown command, but no command of the attacker",
 		"a problem of the node: "+problems[i])
 }
 
@@ -605,7 +605,7 @@ func TestAttackOnTheFileOfAcknowledgements(t *testing.T) {
 				t.Fatal(err)
 			}
 			said := strings.ReplaceAll(strings.Join(m.GetProblems(), "; "), dir, "DIR")
-			wantAttack(t, id, "what was acknowledged before is not known; the aggregator starts, and duplicates are found",
+			wantAttack(t, id, "earlier acknowledgements are lost; the aggregator starts, and duplicates are found",
 				"a problem of the aggregator, and a line of its log: "+masked(said, `\d+T[\d.]+Z`))
 		})
 	}

@@ -99,11 +99,11 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 				if a.change != nil {
 					a.change(&forged)
 				}
-				effect := "its entry of the victim becomes the attacker's choice"
+				effect := "the neighbour's entry for the victim gets the MAC that the attacker chose"
 				if a.incomplete {
 					// Port isolation keeps the victim from answering in time.
 					l.sh("ip link set vvictim type bridge_slave isolated on", "ip link set vasker type bridge_slave isolated on")
-					effect = "asks, and believes who answers first"
+					effect = "the neighbour asks, and accepts the first answer"
 				}
 				switch {
 				case a.loopback:
