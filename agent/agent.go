@@ -1,4 +1,4 @@
-// Package agent observes who holds which address on this node, and reports it.
+// Package agent observes the owners of the addresses on this node, and reports it.
 //
 // The package has the configuration, the health and the metrics of an agent. It creates the
 // packages below it and connects them: sources (kernel, wire, workload, allocations) fill one

@@ -70,7 +70,7 @@ func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, move
 	return dirty, moved, 0
 }
 
-// sides returns the ranges from which a node gives addresses to its pods. The caller holds the
+// sides returns the ranges from which a node assigns addresses to its pods. The caller holds the
 // facts.
 func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	var pools []*verdict.Pool
