@@ -433,7 +433,7 @@ func (c *core) pages(t testing.TB, q *pb.ListOwnersRequest, size int) (owners []
 		page := c.page(t, q)
 		q.PageToken = page.GetNextPageToken()
 		if n := len(page.GetOwners()); n > size || q.PageToken != "" && n != size {
-			t.Fatalf("got a page of %d with the token %q, want %d", n, q.PageToken, size)
+			t.Fatalf("got a page of %d items with the token %q, want %d items", n, q.PageToken, size)
 		}
 		if owners = append(owners, page.GetOwners()...); q.PageToken == "" {
 			return owners
