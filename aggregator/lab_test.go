@@ -230,7 +230,7 @@ func (a *agent) send(m *pb.ReportRequest) *agent {
 	if err := a.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 		a.Fatal(err)
 	}
-	if a.asked != 0 {
+	if a.asked != 0 && !a.mute.Load() {
 		a.pong()
 	}
 	return a
