@@ -17,4 +17,5 @@ var IPAM = ipam.IPAM{
 		}
 		return "Cilium on node " + node
 	},
+	Objects:   newObjects,
 }
