@@ -17,5 +17,5 @@ var IPAM = ipam.IPAM{
 		}
 		return "Cilium on node " + node
 	},
-	Objects:   newObjects,
+	Objects: newObjects,
 }
