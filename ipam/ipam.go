@@ -11,6 +11,9 @@ type IPAM struct {
 	// PoolTitle returns the name of a pool in a sentence, such as "Calico (IPPool default)". node
 	// is the node that the pool belongs to; empty for a pool of the cluster.
 	PoolTitle func(p *Pool, node string) string
+	// Objects returns the custom resources that the IPAM is read from, with new, empty stores. It
+	// uses the publisher only once something is read.
+	Objects func(Publisher) *Objects
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.

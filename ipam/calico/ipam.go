@@ -12,4 +12,5 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "Calico",
 	Traits:    ipam.Traits{NodeNameFile: "/var/lib/calico/nodename"},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
+	Objects:   newObjects,
 }

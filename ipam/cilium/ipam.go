@@ -26,4 +26,5 @@ var IPAM = ipam.IPAM{
 		}
 		return "Cilium on node " + node
 	},
+	Objects: newObjects,
 }
