@@ -9,6 +9,7 @@ type IPAM struct {
 	// PoolTitle returns the name of a pool in a sentence, such as "Calico (IPPool default)". node
 	// is the node that the pool belongs to; empty for a pool of the cluster.
 	PoolTitle func(p *Pool, node string) string
+	Repair
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.
@@ -24,4 +25,7 @@ type Traits struct {
 	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
 	// it has none.
 	NodeNameFile string
+	// PodDevice is the name of the device on each node through which the node reaches the pods; empty
+	// if the IPAM creates none.
+	PodDevice string
 }

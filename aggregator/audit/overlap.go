@@ -60,7 +60,7 @@ func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
 // CiliumSides returns the pod ranges of a CiliumNode.
 func CiliumSides(p *verdict.Pool) (list []verdict.Side) {
 	for _, r := range p.Ranges {
-		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []ipam.Range{r}, Config: p.Config, Source: verdict.SideCiliumNode})
+		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []ipam.Range{r}, Config: p.Config, Source: verdict.SideNodeObject, IPAM: p.IPAM})
 	}
 	return list
 }

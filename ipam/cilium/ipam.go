@@ -10,11 +10,12 @@ const Name = "cilium"
 // IPAM describes Cilium.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Cilium",
-	Traits: ipam.Traits{Mirrored: true},
+	Traits: ipam.Traits{Mirrored: true, PodDevice: "cilium_host"},
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
 			return "Cilium (CiliumNode " + p.Name + ")"
 		}
 		return "Cilium on node " + node
 	},
+	Repair: repair,
 }
