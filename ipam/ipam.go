@@ -14,6 +14,8 @@ type IPAM struct {
 	// Objects returns the custom resources that the IPAM is read from, with new, empty stores. It
 	// uses the publisher only once something is read.
 	Objects func(Publisher) *Objects
+	// Files returns a source that reads the IPAM's files on a node. It reads nothing yet.
+	Files func(host Host, cfg FilesConfig) FileSource
 	Repair
 }
 

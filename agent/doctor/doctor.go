@@ -26,6 +26,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/bpf"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // Values of Check.Status.
@@ -242,7 +243,7 @@ func sourceCheck(root files.Root, feature, dir, gives string) Check {
 	_, err := os.ReadDir(dir)
 	unseen := root.Reach(dir)
 	if files.Orphaned(dir) {
-		unseen = files.ErrOrphaned
+		unseen = ipam.ErrOrphaned
 	}
 	switch {
 	case unseen != nil:
