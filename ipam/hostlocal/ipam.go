@@ -17,4 +17,5 @@ var IPAM = ipam.IPAM{
 		}
 		return "host-local on node " + node + " (" + p.Name + ")"
 	},
+	Repair: repair,
 }
