@@ -306,6 +306,79 @@ func TestMarkThatIsGoneWithoutAnEventIsNoticed(t *testing.T) {
 	}
 }
 
+func TestAddressesThatAreReusedDuringALossAreLost(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 2)
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	for _, file := range []string{"lock", "10.1.0.1", "10.1.0.2"} {
+		l.must(os.Remove(filepath.Join(l.path("pods"), file)))
+		l.source.Event(filepath.Join(l.path("pods"), file), true)
+	}
+	l.allocate("pods", "10.1.0.1", "next") // before anything is read
+	l.source.Event(filepath.Join(l.path("pods"), "10.1.0.1"), false)
+	l.read(ipam.FileRead{})
+	if p := l.pool("pods"); p.Lost != 2 || len(l.addresses("pods")) != 1 {
+		t.Errorf("got %d lost and %q, want both lost and the next pod", p.Lost, l.addresses("pods"))
+	}
+}
+
+func TestPodThatStartsDuringALossIsNotLost(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 2)
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	l.event("pods", "lock", true)
+	l.release("pods", "10.1.0.1")
+	l.allocate("pods", "10.1.0.9", "next")
+	l.event("pods", "10.1.0.9", false)
+	l.event("pods", "last_reserved_ip.0", true) // what the next pod left
+	l.release("pods", "10.1.0.2")
+	if p := l.pool("pods"); p.Lost != 2 || len(l.addresses("pods")) != 1 {
+		t.Errorf("got %d lost and %q, want two lost and the next pod", p.Lost, l.addresses("pods"))
+	}
+}
+
+func TestRemovalsBelongTogetherWithinATime(t *testing.T) {
+	for pause, want := range map[time.Duration]int{sameRun - 1: 2, sameRun: 2, sameRun + 1: 1} {
+		l := newLab(t)
+		l.allocateMany("pods", 2)
+		l.look()
+		l.now = l.now.Add(time.Minute)
+		l.release("pods", "10.1.0.1")
+		l.now = l.now.Add(pause - time.Millisecond) // the clock of the lab has moved on
+		l.source.Event(filepath.Join(l.path("pods"), "lock"), true)
+		l.release("pods", "10.1.0.2")
+		if got := l.pool("pods").Lost; got != want {
+			t.Errorf("pause of %s: got %d lost, want %d", pause, got, want)
+		}
+	}
+}
+
+func TestFileThatCanBeReadAgainIsNoProblem(t *testing.T) {
+	l := newLab(t)
+	l.must(os.MkdirAll(l.path("pods"), 0o755), os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.2"), []byte(strings.Repeat("x", maxFileSize+1)), 0o600))
+	l.look()
+	if problems := l.source.Problems(); len(problems) != 1 {
+		t.Errorf("file that is too long: got problems %q, want one", problems)
+	}
+	l.allocate("pods", "10.1.0.2", "c")
+	l.event("pods", "10.1.0.2", false)
+	if problems := l.source.Problems(); len(problems) != 0 || l.allocations[l.path("pods")]["10.1.0.2"].ContainerID != "c" {
+		t.Errorf("file that is written again: got problems %q and %v", problems, l.allocations)
+	}
+}
+
+func TestNameOfAPool(t *testing.T) {
+	p := &ipam.Pool{Name: "/d/n"}
+	if got := IPAM.PoolTitle(p, ""); got != "host-local (/d/n)" {
+		t.Errorf("on an unknown node: got %q", got)
+	}
+	if got := IPAM.PoolTitle(p, "n1"); got != "host-local on node n1 (/d/n)" {
+		t.Errorf("on a node: got %q", got)
+	}
+}
+
 func TestReusedAddressIsLostWithItsLastContainer(t *testing.T) {
 	l := newLab(t)
 	l.allocate("pods", "10.1.0.2", "first")
