@@ -255,7 +255,7 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, Op
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations.md and the attacks in docs/security.md from the files of the tests
+generate-situations: ## Regenerate docs/situations.md, the attacks in docs/security.md, and what docs say about each IPAM
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -278,7 +278,7 @@ update-situations: deps-test cni-plugins containerd kubernetes ## Make the tests
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/security\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source

@@ -12,6 +12,7 @@ type IPAM struct {
 	// Objects returns the custom resources that the IPAM is read from, with new, empty stores. It
 	// uses the publisher only once something is read.
 	Objects func(Publisher) *Objects
+	Docs    Docs
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.

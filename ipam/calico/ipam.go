@@ -13,4 +13,5 @@ var IPAM = ipam.IPAM{
 	Traits:    ipam.Traits{NodeNameFile: "/var/lib/calico/nodename"},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
+	Docs:      docs,
 }

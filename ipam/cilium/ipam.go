@@ -17,5 +17,6 @@ var IPAM = ipam.IPAM{
 		}
 		return "Cilium on node " + node
 	},
-	Objects:   newObjects,
+	Objects: newObjects,
+	Docs:    docs,
 }

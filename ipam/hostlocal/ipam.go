@@ -16,4 +16,5 @@ var IPAM = ipam.IPAM{
 		}
 		return "host-local on node " + node + " (" + p.Name + ")"
 	},
+	Docs: docs,
 }

@@ -12,4 +12,5 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "the Kubernetes API",
 	Traits:    ipam.Traits{Status: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "the Kubernetes API" },
+	Docs:      docs,
 }

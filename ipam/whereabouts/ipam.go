@@ -13,4 +13,5 @@ var IPAM = ipam.IPAM{
 	Traits:    ipam.Traits{Secondary: true},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "whereabouts (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
+	Docs:      docs,
 }
