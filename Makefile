@@ -268,7 +268,7 @@ update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: generate-deploy
-generate-deploy: $(HELM) ## Regenerate deploy/manifests and the list of values from the chart
+generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, its list of values, and deploy/manifests
 	go run ./tests/chart
 
 .PHONY: update-situations

@@ -29,7 +29,7 @@ func TestPagesHaveTheTextsOfTheIPAMs(t *testing.T) {
 				t.Errorf("%s: %v", path, err)
 			}
 			if text != string(page) {
-				t.Errorf("%s is out of date: run make generate-situations", path)
+				t.Errorf("%s is out of date: run 'make generate'", path)
 			}
 			if begins := strings.Count(string(page), "<!-- ipam: "); begins != len(marked.FindAllString(string(page), -1)) {
 				t.Errorf("%s: got %d markers, and not as many ends", path, begins)
