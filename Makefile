@@ -278,7 +278,7 @@ update-situations: deps-test cni-plugins containerd kubernetes ## Make the tests
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find README.md bpf proto docs deploy -type f -regex '.*\(README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source
