@@ -16,7 +16,7 @@ var docs = ipam.Docs{
 		Evidence: "`tests/ipam_test.go`, `tests/audit_test.go`, `tests/fixplan_test.go`; 250 pods in `make bench`",
 	}},
 	Mounts: []ipam.Mount{
-		{Files: "`/var/lib/cni/networks`: allocations", Mount: "`/var/lib`", Without: "the audit of host-local: duplicates are not foreseen"},
+		{Files: "`/var/lib/cni/networks`: allocations", Mount: "`/var/lib`", Without: "the audit of host-local: duplicates are not predicted"},
 		{Files: "`/run/cni-ipam-state`: allocations with kindnet", Mount: "`/run`", Without: "the same"},
 	},
 	Plan: &ipam.Plan{
