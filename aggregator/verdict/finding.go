@@ -117,8 +117,8 @@ type SideSource uint8
 const (
 	// SideNodeSpec: Node.spec.podCIDRs.
 	SideNodeSpec SideSource = iota + 1
-	// SideCiliumNode: spec.ipam.podCIDRs of a CiliumNode.
-	SideCiliumNode
+	// SideNodePool: a pool of the cluster for one node (ipam.Traits.PoolPerNode).
+	SideNodePool
 	// SideAddress: an address on an interface of the node that pods are behind.
 	SideAddress
 	// SidePool: the configuration of an IPAM on the node.
