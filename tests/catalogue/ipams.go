@@ -228,17 +228,22 @@ func (t *ipamTexts) permissions() string {
 func (t *ipamTexts) mayList() string {
 	var b strings.Builder
 	for _, m := range t.all {
-		var kinds []string
-		note := ""
-		for _, r := range resources(m) {
-			kinds = append(kinds, r.Kind.String())
+		text, alternative := "", ""
+		for i, r := range resources(m) {
+			switch i {
+			case 0:
+				text = fmt.Sprintf("`kubectl auth can-i list %s -A --as=system:serviceaccount:NAMESPACE:NAME`", r.Kind)
+			case 1:
+				text += fmt.Sprintf(", and the same for `%s`", r.Kind)
+			default:
+				text += fmt.Sprintf(", `%s`", r.Kind)
+			}
 			if r.Alternative != (ipam.Kind{}) {
-				note = fmt.Sprintf(" Where `%s` is not served, it is `%s` instead.", r.Kind.Group, r.Alternative.Group)
+				alternative = fmt.Sprintf(" Where `%s` is not served, it is `%s` instead.", r.Kind.Group, r.Alternative.Group)
 			}
 		}
-		if len(kinds) > 0 {
-			item(&b, m, fmt.Sprintf("`kubectl auth can-i list %s -A --as=system:serviceaccount:NAMESPACE:NAME`, and the same for `%s`.%s",
-				kinds[0], strings.Join(kinds[1:], "`, `"), note))
+		if text != "" {
+			item(&b, m, text+"."+alternative)
 		}
 	}
 	return b.String()

@@ -65,3 +65,27 @@ func TestTextsOfIPAMsAreFilledIn(t *testing.T) {
 		t.Errorf("got %v, want an error about a paragraph that no IPAM has", err)
 	}
 }
+
+func TestResourcesOfIPAMsAreListed(t *testing.T) {
+	x, y, z := ipam.Kind{Group: "a", Resource: "x"}, ipam.Kind{Group: "a", Resource: "y"}, ipam.Kind{Group: "a", Resource: "z"}
+	objects := func(all ...*ipam.Resource) func(ipam.Publisher) *ipam.Objects {
+		return func(ipam.Publisher) *ipam.Objects { return &ipam.Objects{Resources: all} }
+	}
+	texts := newIPAMTexts([]*ipam.IPAM{
+		{Title: "Files"},
+		{Title: "One", Objects: objects(&ipam.Resource{Kind: x, Role: ipam.Needed, Lost: "all is lost"})},
+		{Title: "Three", Objects: objects(&ipam.Resource{Kind: x, Alternative: ipam.Kind{Group: "b", Resource: "x"}, Role: ipam.Extra, Lost: "little is lost"},
+			&ipam.Resource{Kind: y}, &ipam.Resource{Kind: z})},
+	})
+	const may = "`kubectl auth can-i list x.a -A --as=system:serviceaccount:NAMESPACE:NAME`"
+	want := "- One: " + may + ".\n- Three: " + may + ", and the same for `y.a`, `z.a`. Where `a` is not served, it is `b` instead.\n"
+	if got := texts.mayList(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	got := texts.permissions()
+	for _, row := range []string{"| One | `x.a` | all is lost; its pools are `UNREADABLE` |\n", "| Three | `x.a`, or `x.b` | little is lost |\n"} {
+		if !strings.Contains(got, row) {
+			t.Errorf("got %s, want the row %s", got, row)
+		}
+	}
+}
