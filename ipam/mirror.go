@@ -132,3 +132,28 @@ func (i *Interned) Of(s string) string {
 	(*i)[s] = s
 	return s
 }
+
+// Differences calls put for each element of is that was does not have, and after that gone for each
+// element of was that is no longer has. compare orders both, and returns 0 for elements of which one
+// replaces the other.
+func Differences[E comparable](was, is []E, compare func(a, b *E) int, put, gone func(*E)) {
+	var removed []*E
+	for len(was) > 0 || len(is) > 0 {
+		switch {
+		case len(is) == 0 || len(was) > 0 && compare(&was[0], &is[0]) < 0:
+			removed = append(removed, &was[0])
+			was = was[1:]
+		case len(was) == 0 || compare(&was[0], &is[0]) > 0:
+			put(&is[0])
+			is = is[1:]
+		default:
+			if was[0] != is[0] {
+				put(&is[0])
+			}
+			was, is = was[1:], is[1:]
+		}
+	}
+	for _, e := range removed {
+		gone(e)
+	}
+}

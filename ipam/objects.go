@@ -30,7 +30,7 @@ func (m *IPAM) Kinds() (kinds []Kind) {
 // Objects are the custom resources that an IPAM is read from.
 type Objects struct {
 	Resources []*Resource
-	// Settle is called after the state of a resource changed.
+	// Settle is called after the state of a resource changed; nil if nothing has to be done.
 	Settle func()
 	// Check looks at intervals for inconsistencies that count only if they last; nil if there are
 	// none to look for.
@@ -73,9 +73,10 @@ type Publisher interface {
 	Lose(p Pool, problem string)
 	// Drop withdraws a pool. The caller releases its allocations first.
 	Drop(name string)
-	// Allocate publishes an allocation of a pool, new or changed. at is zero if it is not known when
-	// the address was allocated. Allocations of unknown pools are ignored.
-	Allocate(pool string, al Allocation, at time.Time)
+	// Allocate publishes an allocation of a pool, new or changed. at is when the address was
+	// allocated, in nanoseconds since the Unix epoch; 0 if it is not known. Allocations of unknown
+	// pools are ignored.
+	Allocate(pool string, al Allocation, at int64)
 	// Release withdraws an allocation.
 	Release(pool string, al Allocation)
 	// Use records that the IPAM has allocated something. An IPAM that is merely installed may not be

@@ -125,7 +125,7 @@ const (
 	SidePool
 )
 
-// A Side is a node or a network of a node that gives its pods addresses from a range.
+// A Side is a node or a network of a node that assigns addresses from a range to its pods.
 type Side struct {
 	// Node is the name of the node. Agent is nil for a node that is known from Kubernetes only.
 	Node  string

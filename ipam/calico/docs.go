@@ -14,7 +14,7 @@ var docs = ipam.Docs{
 		What: "Calico IPAM (Kubernetes datastore)",
 		State: "by its interface: Calico's own CRDs, in a real API server; real pods. " +
 			"Its native v3 CRDs (`projectcalico.org`, 3.32) likewise, with definitions that we rewrote. Its etcd mode is not read",
-		Evidence: "`TestT3CalicoBooksAPodForAnotherNode`, `TestNativeCalicoOfARealAPI`",
+		Evidence: "`TestT3CalicoAllocatesForAnotherNode`, `TestNativeCalicoOfARealAPI`",
 	}},
 	Mounts: []ipam.Mount{{
 		Files:   "`/var/lib/calico/nodename`: the name that Calico has for the node",

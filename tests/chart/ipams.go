@@ -20,7 +20,7 @@ var ofIPAMs = []struct {
 	at   *regexp.Regexp
 	text func([]*ipam.IPAM) string
 }{
-	{"templates/rbac.yaml", regexp.MustCompile("(?s)  \\{\\{- /\\* ipam: made of package ipam by `make generate` \\*/}}\n(.*?)  \\{\\{- /\\* end of ipam \\*/}}\n"), ipamRules},
+	{"templates/rbac.yaml", regexp.MustCompile("(?s)  \\{\\{- /\\* ipam: generated from package ipam by `make generate` \\*/}}\n(.*?)  \\{\\{- /\\* end of ipam \\*/}}\n"), ipamRules},
 	{"values.yaml", regexp.MustCompile(`(?m)^rbac:\n(?:(?:  .*)?\n)*?  ipam: \[(.*)\]$`), func(all []*ipam.IPAM) string { return strings.Join(namesOf(all), ", ") }},
 	{"values.schema.json", regexp.MustCompile(`(?s)"ipam": \{\s+"type": "array",\s+"uniqueItems": true,\s+"items": \{\s+"enum": \[(.*?)\]`), ipamEnum},
 }
