@@ -95,8 +95,7 @@ func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byt
 		return fmt.Errorf("send: %w", err)
 	}
 
-	var fault error // the first error of fn: the rest of the answer must still be read
-	interrupted := false
+	a := answer{seq: r.seq, single: flags&(unix.NLM_F_DUMP|unix.NLM_F_ACK) == 0, fn: fn}
 	for {
 		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
 		switch {
@@ -108,34 +107,51 @@ func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byt
 		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
 			continue // only the kernel may answer
 		}
-		for h, data := range messages(r.buf[:n]) {
-			if h.seq != r.seq {
-				continue // an answer to a request that was given up
+		if complete, err := a.read(r.buf[:n]); complete {
+			return err
+		}
+	}
+}
+
+// An answer is the kernel's answer to one request.
+type answer struct {
+	seq         uint32
+	single      bool // it has one message, and no NLMSG_DONE or acknowledgement follows
+	fn          func(typ uint16, data []byte) error
+	fault       error // the first error of fn: the rest of the answer must still be read
+	interrupted bool
+}
+
+// read calls fn with each message of a datagram, and reports whether the answer is complete.
+func (a *answer) read(datagram []byte) (complete bool, err error) {
+	for h, data := range messages(datagram) {
+		if h.seq != a.seq {
+			continue // an answer to a request that was given up
+		}
+		a.interrupted = a.interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
+		switch h.typ {
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+			// The error of a dump is in the payload of NLMSG_DONE.
+			if len(data) >= 4 {
+				if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
+					return true, ackError(h, data, unix.Errno(-errno))
+				}
 			}
-			interrupted = interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
-			switch h.typ {
-			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				// The error of a dump is in the payload of NLMSG_DONE.
-				if len(data) >= 4 {
-					if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
-						return ackError(h, data, unix.Errno(-errno))
-					}
-				}
-				if fault == nil && interrupted {
-					return errDumpInterrupted
-				}
-				return fault
-			case unix.NLMSG_NOOP:
-			default:
-				if fault == nil && fn != nil {
-					fault = fn(h.typ, data)
-				}
-				if flags&(unix.NLM_F_DUMP|unix.NLM_F_ACK) == 0 {
-					return fault
-				}
+			if a.fault == nil && a.interrupted {
+				return true, errDumpInterrupted
+			}
+			return true, a.fault
+		case unix.NLMSG_NOOP:
+		default:
+			if a.fault == nil && a.fn != nil {
+				a.fault = a.fn(h.typ, data)
+			}
+			if a.single {
+				return true, a.fault
 			}
 		}
 	}
+	return false, nil
 }
 
 // errDumpInterrupted is returned if the list changed while it was read (NLM_F_DUMP_INTR).

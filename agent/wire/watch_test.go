@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
@@ -237,6 +238,21 @@ func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
 		wait.Until(t, "the proxied binding is told", proxied)
 		w.kernel.Expire(time.Now().Add(time.Hour))
 		wait.Until(t, "the proxied binding is told again", proxied)
+
+		// Bindings are forgotten once only.
+		again(macA, claimed)
+		events := w.result(bpf.ResultEvent)
+		other := netip.MustParseAddr("192.0.2.99")
+		w.letGo([]table.ClaimKey{{Address: other}})
+		wait.Until(t, "the Wire looks for what to forget", func() bool { return len(w.ended.wake) == 0 })
+		w.letGo([]table.ClaimKey{{Address: other}})
+		wait.Until(t, "the Wire has forgotten it", func() bool { return len(w.ended.wake) == 0 })
+		known := w.result(bpf.ResultKnown)
+		w.send("a", macA, claimed)
+		wait.Until(t, "the frame is known", func() bool { return w.result(bpf.ResultKnown) > known || w.result(bpf.ResultEvent) > events })
+		if got := w.result(bpf.ResultEvent); got != events {
+			t.Errorf("binding that was told since: got %d events, want %d as before", got, events)
+		}
 	})
 }
 
@@ -254,13 +270,19 @@ func TestContestedAddressIsToldMoreOften(t *testing.T) {
 			w.send("a", macA, claimed)
 			return w.count(a, macA, claimed) > 1
 		})
-		wait.Until(t, "the observer knows that the address is important", w.ownRoom(claimed))
 	})
 }
 
-// ownRoom returns a condition: the table has no changes of importance that the observer lacks.
-func (w *watched) ownRoom(netip.Addr) func() bool {
-	return func() bool { return w.table.TakeImportance() == nil }
+func TestContestedAddressIsImportant(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, bpf.TCX, nil, nil)
+		for _, on := range []bool{true, false} {
+			w.Contest(claimed, on)
+			if got := w.table.TakeImportance(); len(got) != 1 || got[claimed] != on {
+				t.Errorf("contested %v: got changes of importance %v", on, got)
+			}
+		}
+	})
 }
 
 func TestObserverThatAnotherProgramRemovesIsAttachedAgain(t *testing.T) {
@@ -282,6 +304,37 @@ func TestObserverThatAnotherProgramRemovesIsAttachedAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			return len(all)
+		}
+		reports := func(what string, want int32, change func()) {
+			t.Helper()
+			w.status.Store(0)
+			change()
+			if got := w.status.Load(); got != want {
+				t.Errorf("%s: got the status reported %d times, want %d", what, got, want)
+			}
+		}
+		reports("no change", 0, func() { w.attach(t.Context()) })
+		reports("another name", 1, func() {
+			port.Name = "b"
+			w.tell(unix.RTM_NEWLINK, port)
+			w.attach(t.Context())
+		})
+		if got := w.names(); got != "b" {
+			t.Errorf("ports after one was renamed: got %q, want b", got)
+		}
+		reports("another interface with the same index", 1, func() {
+			w.tell(unix.RTM_DELLINK, port)
+			port.Name = "a"
+			w.tell(unix.RTM_NEWLINK, port)
+			w.attach(t.Context())
+		})
+		if got := w.attached[port.Index].gen; got != w.kernel.Ports()[0].Gen || filters() != 1 {
+			t.Errorf("another interface with the same index: got generation %d and %d filters, want its own and one filter", got, filters())
+		}
+		reports("no flood", 0, func() { w.readCounters(time.Now()) })
+		reports("regularly", 1, func() { w.renew(time.Now()) })
+		if got := w.names(); got != "a" {
+			t.Errorf("ports after a regular check: got %q, want a", got)
 		}
 		<-w.changed
 		w.check()
@@ -329,6 +382,24 @@ func TestObserverThatAnotherProgramRemovesIsAttachedAgain(t *testing.T) {
 		if got := filters(); got != 1 || next.names() != "a" {
 			t.Errorf("after the leftovers are gone: got %d filters and ports %q, want one on a", got, next.names())
 		}
+		set := cap.GetProc()
+		if err := set.SetFlag(cap.Effective, false, cap.NET_ADMIN); err != nil {
+			t.Fatal(err)
+		}
+		if err := set.SetProc(); err != nil {
+			t.Fatal(err)
+		}
+		said.Reset()
+		RemoveLeftovers(slog.New(slog.NewTextHandler(&said, nil)), next.kernel.Ports())
+		if filters() != 1 || strings.Count(said.String(), "level=WARN") != 1 {
+			t.Errorf("leftovers that cannot be removed: got %d filters, want one; said %s", filters(), said.String())
+		}
+		if err := set.SetFlag(cap.Effective, true, cap.NET_ADMIN); err != nil {
+			t.Fatal(err)
+		}
+		if err := set.SetProc(); err != nil {
+			t.Fatal(err)
+		}
 		next.detachAll()
 		if got := filters(); got != 0 || next.names() != "" {
 			t.Errorf("after the end: got %d filters and ports %q, want none", got, next.names())
@@ -340,7 +411,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 	alone.Run(t, func() {
 		w := newWatched(t, bpf.TCX, nil, nil)
 		var ports []string
-		for _, name := range []string{"z", "y", "x"} {
+		for _, name := range []string{"z", "y", "x", "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"} {
 			w.add(name)
 			ports = append(ports, name)
 		}
@@ -363,7 +434,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 			return s
 		}
 		now := time.Now()
-		if s := status(now); s.GetWire() != "tcx" || s.GetLostEvents() != 7 || s.GetUnparsed().GetTags() != 0 || len(s.GetProblems()) != 0 || len(s.GetPorts()) != 3 {
+		if s := status(now); s.GetWire() != "tcx" || s.GetLostEvents() != 7 || s.GetUnparsed().GetTags() != 0 || len(s.GetProblems()) != 0 || len(s.GetPorts()) != len(ports) {
 			t.Errorf("status at first: got %v", s)
 		}
 		// Three VLAN tags are more than the observer reads.
@@ -375,30 +446,44 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 		if s := status(now); s.GetUnparsed().GetTags() != 1 || s.GetUnparsed().GetExtensions()+s.GetUnparsed().GetOptions() != 0 {
 			t.Errorf("unparsed frames: got %v, want one with too many tags", s.GetUnparsed())
 		}
-		// A flood is limited, and counted for its port only.
-		const flood = 20000
-		frames := make([][]byte, flood)
-		for i := range frames {
-			frames[i] = netlab.ARP(2, net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), target)
-		}
-		if _, err := netlab.Flood("out-x", frames, netlab.Times(flood)); err != nil {
-			t.Fatal(err)
-		}
-		wait.Until(t, "the flood is seen", func() bool {
-			return w.result(bpf.ResultEvent)+w.result(bpf.ResultLimited)+w.result(bpf.ResultLost) == flood
-		})
-		limited, lost := w.result(bpf.ResultLimited), w.result(bpf.ResultLost)
-		if limited == 0 {
-			t.Fatalf("flood: got no limited frames, %d lost", lost)
-		}
-		for _, c := range w.leftOut() {
-			if want := map[string]uint64{"x": limited}[c.name]; c.limited != want {
-				t.Errorf("limited frames of %s: got %d, want %d", c.name, c.limited, want)
+		// A flood is limited, and counted for its port only. Nobody reads the ring, so events are lost.
+		flood := func(port string, frames int) {
+			all := make([][]byte, frames)
+			for i := range all {
+				all[i] = netlab.ARP(2, net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), target)
+			}
+			if _, err := netlab.Flood("out-"+port, all, netlab.Times(frames)); err != nil {
+				t.Fatal(err)
 			}
 		}
-		s := status(now)
-		if s.GetLostEvents() != uint32(7+lost) || (len(s.GetProblems()) == 1) != (lost > 0) {
-			t.Errorf("status with %d lost frames: got %d lost events and problems %q", lost, s.GetLostEvents(), s.GetProblems())
+		const most = 1024 // frames of a port at once
+		for _, port := range ports {
+			flood(port, most)
+		}
+		flood("x", 10*most)
+		wait.Until(t, "the flood is seen", func() bool {
+			return w.result(bpf.ResultEvent)+w.result(bpf.ResultLimited)+w.result(bpf.ResultLost)+w.result(bpf.ResultKnown) == uint64(len(ports)+10)*most
+		})
+		limited, lost := w.result(bpf.ResultLimited), w.result(bpf.ResultLost)
+		if limited == 0 || lost == 0 {
+			t.Fatalf("flood: got %d limited and %d lost frames, want both", limited, lost)
+		}
+		sum := uint64(0)
+		for _, c := range w.leftOut() {
+			if sum += c.limited; c.name == "x" && c.limited == 0 {
+				t.Error("limited frames of x: got none")
+			}
+		}
+		if sum != limited {
+			t.Errorf("limited frames of all ports: got %d, want %d", sum, limited)
+		}
+		for _, c := range []struct {
+			after    time.Duration
+			problems int
+		}{{0, 1}, {kept - 1, 1}, {kept, 0}} {
+			if s := status(now.Add(c.after)); s.GetLostEvents() != uint32(7+lost) || len(s.GetProblems()) != c.problems {
+				t.Errorf("status %s after %d frames were lost: got %d lost events and problems %q, want %d problems", c.after, lost, s.GetLostEvents(), s.GetProblems(), c.problems)
+			}
 		}
 	})
 }
