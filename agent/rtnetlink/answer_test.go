@@ -298,6 +298,12 @@ func TestAddressIsReadAsTheKernelWritesIt(t *testing.T) {
 			t.Errorf("%s: got %s of interface %d and error %v, want %s", name, got, a.Index, err, c.want)
 		}
 	}
+	if _, err := parseAddr(head); err == nil || errors.Is(err, errShort) {
+		t.Errorf("address without attributes: got error %v, want that it has no address", err)
+	}
+	if hops, err := parseRoute(make([]byte, unix.SizeofRtMsg)); err != nil || len(hops) != 0 {
+		t.Errorf("route without attributes: got %v and error %v, want no hops", hops, err)
+	}
 	if _, err := parseAddr(head[:7]); !errors.Is(err, errShort) {
 		t.Errorf("address that is cut off: got error %v, want %v", err, errShort)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -189,6 +190,12 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		wantHops("10.1.0.1", Hop{br, netip.MustParseAddr("192.0.2.9")})
 		wantHops("fd01::1", Hop{br, netip.MustParseAddr("2001:db8::9")})
 		wantHops("10.2.0.1")
+		_, both, err := net.ParseCIDR("10.3.0.0/16")
+		must(t, err)
+		must(t, netlink.RouteAdd(&netlink.Route{Dst: both, MultiPath: []*netlink.NexthopInfo{
+			{LinkIndex: int(br), Gw: net.ParseIP("192.0.2.8")}, {LinkIndex: int(br), Gw: net.ParseIP("192.0.2.9")},
+		}}))
+		wantHops("10.3.0.1", Hop{br, netip.MustParseAddr("192.0.2.8")}, Hop{br, netip.MustParseAddr("192.0.2.9")})
 		wantHops("192.0.2.7", Hop{Index: br})
 		wantHops("192.0.2.1") // a local address
 
@@ -221,8 +228,8 @@ func TestCapabilitiesThatAreMissingAreNamed(t *testing.T) {
 		must(t, set.SetFlag(cap.Effective, false, cap.NET_ADMIN, cap.NET_BROADCAST), set.SetProc())
 
 		req := dial(t)
-		if id, _, err := req.NSIDOf(int(other)); !errors.Is(err, unix.EPERM) || id != NoNSID {
-			t.Errorf("nsid of another namespace: got %d and error %v, want EPERM", id, err)
+		if id, assigned, err := req.NSIDOf(int(other)); !errors.Is(err, unix.EPERM) || id != NoNSID || assigned {
+			t.Errorf("nsid of another namespace: got %d, assigned %v, and error %v, want EPERM", id, assigned, err)
 		}
 		if id, err := req.OwnNSID(); !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") || id != Elsewhere {
 			t.Errorf("own nsid: got %d and error %v, want none and the name of the capability", id, err)
@@ -242,8 +249,8 @@ func TestCapabilitiesThatAreMissingAreNamed(t *testing.T) {
 		id, err := dial(t).OwnNSID()
 		must(t, err)
 		must(t, set.SetFlag(cap.Effective, false, cap.NET_ADMIN), set.SetProc())
-		if got, err := dial(t).OwnNSID(); !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") || got != id {
-			t.Errorf("own nsid that is assigned: got %d and error %v, want %d and EACCES", got, err, id)
+		if got, err := dial(t).OwnNSID(); !errors.Is(err, unix.EACCES) || !strings.Contains(err.Error(), "CAP_NET_ADMIN") || !strings.Contains(err.Error(), "nsid "+strconv.Itoa(int(id))+": permission denied (") || got != id {
+			t.Errorf("own nsid that is assigned: got %d and error %v, want %d, EACCES and the explanation of the kernel", got, err, id)
 		}
 
 		// There is no room for sockets.
@@ -451,6 +458,18 @@ func TestLostMessagesAreToldOnceAfterTheOldOnesAreRead(t *testing.T) {
 		}
 		must(t, netlink.LinkSetUp(d)) // what comes next is heard, and not lost
 		h.await("next change", linkNamed("d0"))
+		must(t, h.stop())
+	})
+}
+
+func TestListenerEndsWithItsContext(t *testing.T) {
+	alone.Run(t, func() {
+		l, err := Listen(false)
+		must(t, err)
+		defer l.Close()
+		h := hear(t, l)
+		must(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs("br0")})) // which stays down, so that nothing follows
+		h.await("new interface", linkNamed("br0"))
 		must(t, h.stop())
 	})
 }
