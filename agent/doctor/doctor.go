@@ -63,28 +63,35 @@ type Config struct {
 	CNIResults, CRISocket          string
 }
 
+// findings are the checks that were made.
+type findings struct {
+	checks  []Check
+	lacking bool // a capability is missing
+}
+
+// add adds a check that describes what is lost, and the error of the attempt. If the attempt
+// succeeded, nothing is lost, and the check only has its details.
+func (f *findings) add(c Check, err error, details string) {
+	switch c.Detail = details; {
+	case errors.Is(err, os.ErrPermission) && c.Fix != "":
+		c.Detail = err.Error()
+		if c.Fix = "look for what denies it: a seccomp profile, an LSM or kernel lockdown"; f.lacking {
+			c.Fix = "give the process the capabilities that are missing above (or run it as root)"
+		}
+	case err != nil:
+		c.Detail = err.Error()
+	default:
+		c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
+	}
+	f.checks = append(f.checks, c)
+}
+
 // Examine tries everything that the agent needs on this host. It attaches nothing to the
 // host's interfaces, and leaves nothing behind except ids of network namespaces (RTM_NEWNSID),
 // which the agent assigns as well.
 func Examine(cfg Config) []Check {
-	var out []Check
-	lacking := false
-	add := func(c Check, err error, found string) {
-		switch c.Detail = found; {
-		case errors.Is(err, os.ErrPermission) && c.Fix != "":
-			c.Detail = err.Error()
-			if c.Fix = "look for what denies it: a seccomp profile, an LSM or kernel lockdown"; lacking {
-				c.Fix = "give the process the capabilities that are missing above (or run it as root)"
-			}
-		case err != nil:
-			c.Detail = err.Error()
-		default:
-			c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
-		}
-		out = append(out, c)
-	}
-
-	add(Check{Feature: "kernel"}, nil, KernelRelease())
+	var found findings
+	found.add(Check{Feature: "kernel"}, nil, KernelRelease())
 	obs, loadErr := bpf.Load()
 	if loadErr == nil {
 		_ = obs.Close()
@@ -98,42 +105,42 @@ func Examine(cfg Config) []Check {
 			status = StatusDegraded
 		}
 		err := haveCapability(c.value)
-		lacking = lacking || err != nil
-		add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
+		found.lacking = found.lacking || err != nil
+		found.add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
 			err, c.purpose)
 	}
 
 	const noFrames = "frames are not seen: conflicts with devices outside this node's namespaces stay hidden"
-	add(Check{Feature: "BPF programs", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
+	found.add(Check{Feature: "BPF programs", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
 		features.HaveProgramType(ebpf.SchedCLS), "programs of type sched_cls load")
-	add(Check{Feature: "BPF ring buffer", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 5.8 or newer"},
+	found.add(Check{Feature: "BPF ring buffer", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 5.8 or newer"},
 		features.HaveMapType(ebpf.RingBuf), "BPF_MAP_TYPE_RINGBUF")
-	add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
+	found.add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
 		features.HaveMapType(ebpf.LRUHash), "BPF_MAP_TYPE_LRU_HASH")
 	tcx := bpf.HaveTCX()
 	hasTCX := Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first place in line: another program may hide frames", Fix: "Linux 6.6 or newer"}
 	if errors.Is(tcx, os.ErrPermission) {
 		hasTCX.Status, hasTCX.Used, hasTCX.Lost = StatusMissing, "netlink only", noFrames
 	}
-	add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
-	out = append(out, tryClsact(tcx))
-	add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
+	found.add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
+	found.checks = append(found.checks, tryClsact(tcx))
+	found.add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
 		loadErr, "the observer's programs and maps load")
 
 	req, err := rtnetlink.Dial()
-	add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
+	found.add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
 		err, "NETLINK_GET_STRICT_CHK")
 	if req != nil {
 		defer req.Close()
 		nsid, err := req.OwnNSID()
-		add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
+		found.add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
 			err, fmt.Sprintf("interfaces and addresses are read by nsid (ours is %d)", nsid))
 	}
 	listen, err := rtnetlink.Listen(true)
 	if err == nil {
 		listen.Close()
 	}
-	add(Check{
+	found.add(Check{
 		Feature: "events of all namespaces", Status: StatusDegraded,
 		Used: fmt.Sprintf("a listing every %s", kernel.ListEvery), Lost: "milliseconds: a change is seen up to two seconds late",
 		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
@@ -141,14 +148,13 @@ func Examine(cfg Config) []Check {
 
 	root := files.FindRoot("/proc")
 	for _, dir := range cfg.NetnsDirs {
-		out = append(out, sourceCheck(root, "named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
+		found.checks = append(found.checks, sourceCheck(root, "named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
-	out = append(out, sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"))
-	out = append(out,
+	return append(found.checks,
+		sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"),
 		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
-		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
-	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
-	return out
+		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"),
+		readRuntime(cfg.CRISocket), readProcesses("/proc"))
 }
 
 // Usable returns nil if the agent can use the wire or netlink, according to the checks of
@@ -357,8 +363,6 @@ func readProcesses(procDir proc.Dir) Check {
 // KernelRelease returns the release of the running kernel, or "" if it is unknown.
 func KernelRelease() string {
 	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
+	_ = unix.Uname(&u)
 	return unix.ByteSliceToString(u.Release[:])
 }

@@ -56,6 +56,9 @@ func TestDoctorSaysWhichProcessesCanBeRead(t *testing.T) {
 	check("host without namespaces", StatusOK, "2 processes, 0 of them in other")
 	p.End(1)
 	check("hidepid", StatusDegraded, "hidepid")
+	if c := readProcesses(proc.Dir(p.Dir)); !strings.Contains(c.Fix, "without hidepid") {
+		t.Errorf("hidepid: got advice %q, want to mount /proc without it", c.Fix)
+	}
 	p.Dir = filepath.Join(p.Dir, "missing")
 	check("no /proc", StatusDegraded, fs.ErrNotExist.Error()[:4])
 }
