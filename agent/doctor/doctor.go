@@ -123,7 +123,8 @@ func Examine(cfg Config) []Check {
 		hasTCX.Status, hasTCX.Used, hasTCX.Lost = StatusMissing, "netlink only", noFrames
 	}
 	found.add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
-	found.checks = append(found.checks, tryClsact(tcx))
+	tried, clsactErr := tryClsact()
+	found.checks = append(found.checks, clsactCheck(tried, clsactErr, tcx))
 	found.add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
 		loadErr, "the observer's programs and maps load")
 
@@ -205,36 +206,42 @@ func haveCapability(value int) error {
 	return nil
 }
 
-// tryClsact attaches the observer by clsact in a temporary network namespace.
-func tryClsact(tcx error) Check {
-	c := Check{Feature: "clsact", Status: StatusOK}
-	err := make(chan error)
+// tryClsact attaches the observer by clsact in a temporary network namespace, which ends with
+// the filter. It reports whether it could create one.
+func tryClsact() (tried bool, err error) {
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread and its namespace end with the goroutine
-		if e := unix.Unshare(unix.CLONE_NEWNET); e != nil {
-			c.Detail = "not tried: that needs a network namespace of its own, and CAP_SYS_ADMIN to make one"
-			err <- nil
+		if unix.Unshare(unix.CLONE_NEWNET) != nil {
 			return
 		}
-		obs, e := bpf.Load()
-		if e == nil {
-			var att *bpf.Attachment
-			if att, e = obs.AttachClsact(loopbackIndex); e == nil {
-				e = att.Close()
-			}
+		tried = true
+		var obs *bpf.Observer
+		if obs, err = bpf.Load(); err == nil {
+			_, err = obs.AttachClsact(loopbackIndex)
 			_ = obs.Close()
 		}
-		c.Detail = "filters attach by a clsact qdisc"
-		err <- e
 	}()
-	if e := <-err; e != nil {
-		c.Status, c.Detail = StatusDegraded, e.Error()
-		c.Used, c.Lost = "TCX", "nothing"
-		if tcx != nil {
-			c.Status, c.Used, c.Lost = StatusMissing, "netlink only", "frames"
-		}
-		c.Fix = "a kernel with CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF"
+	<-done
+	return tried, err
+}
+
+// clsactCheck returns the check of clsact. tcx is nil if TCX can be used instead.
+func clsactCheck(tried bool, err, tcx error) Check {
+	c := Check{Feature: "clsact", Status: StatusOK, Detail: "filters attach by a clsact qdisc"}
+	switch {
+	case !tried:
+		c.Detail = "not tried: that needs a network namespace of its own, and CAP_SYS_ADMIN to make one"
+		return c
+	case err == nil:
+		return c
+	case tcx == nil:
+		c.Status, c.Used, c.Lost = StatusDegraded, "TCX", "nothing"
+	default:
+		c.Status, c.Used, c.Lost = StatusMissing, "netlink only", "frames"
 	}
+	c.Detail, c.Fix = err.Error(), "a kernel with CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF"
 	return c
 }
 

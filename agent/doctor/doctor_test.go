@@ -48,6 +48,9 @@ func TestDoctorSaysWhichProcessesCanBeRead(t *testing.T) {
 	}
 	pidNamespace(files.InitialPIDNamespace)
 	check("host", StatusOK, "3 processes, 1 of them in other network namespaces")
+	if c := readProcesses(proc.Dir(p.Dir)); strings.Contains(c.Detail, "cannot be read") {
+		t.Errorf("host whose processes can all be read: got %+v", c)
+	}
 	pidNamespace("pid:[7]")
 	check("node in a container", StatusOK, "3 processes, 1 of them in other network namespaces")
 	p.End(1<<22 + 1)

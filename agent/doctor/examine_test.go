@@ -76,7 +76,9 @@ func TestEverythingIsExaminedAndNothingIsLeft(t *testing.T) {
 		_, _ = examine(t, cfg) // libraries keep some files
 		before := open()
 		checks, by := examine(t, cfg)
-		wait.Until(t, "all files are closed", func() bool { return open() <= before })
+		if got := open(); got > before {
+			t.Errorf("open files: got %d, want %d as before", got, before)
+		}
 		wait.Until(t, "no thread is in another network namespace", func() bool {
 			threads, err := os.ReadDir("/proc/self/task")
 			if err != nil {
@@ -126,6 +128,14 @@ func TestEverythingIsExaminedAndNothingIsLeft(t *testing.T) {
 
 func TestMissingCapabilitiesAreFound(t *testing.T) {
 	alone.Run(t, func() {
+		all := cap.GetProc()
+		drop(t, cap.NET_ADMIN)
+		if _, by := examine(t, Config{CRISocket: cri.Off}); by["namespaces"].Status != StatusMissing || !strings.Contains(by["namespaces"].Fix, "capabilities that are missing above") {
+			t.Errorf("namespaces without CAP_NET_ADMIN: got %+v, want that a capability is missing", by["namespaces"])
+		}
+		if err := all.SetProc(); err != nil {
+			t.Fatal(err)
+		}
 		drop(t, cap.PERFMON, cap.SYS_ADMIN)
 		checks, by := examine(t, Config{CRISocket: cri.Off})
 		if got := by["clsact"]; got.Status != StatusOK || !strings.Contains(got.Detail, "not tried") {
@@ -183,6 +193,24 @@ func TestCheckSaysWhatIsLostUnlessItSucceeds(t *testing.T) {
 		f.add(test.check, test.err, "there")
 		if len(f.checks) != 1 || f.checks[0] != test.want {
 			t.Errorf("%s: got %+v, want %+v", name, f.checks, test.want)
+		}
+	}
+}
+
+func TestClsactIsMissedIfNothingReplacesIt(t *testing.T) {
+	for name, c := range map[string]struct {
+		tried    bool
+		err, tcx error
+		want     string
+	}{
+		"works":             {true, nil, os.ErrClosed, "ok  "},
+		"not tried":         {false, nil, os.ErrClosed, "ok  "},
+		"fails, but TCX":    {true, os.ErrExist, nil, "degraded TCX nothing"},
+		"fails, and no TCX": {true, os.ErrExist, os.ErrClosed, "missing netlink only frames"},
+	} {
+		got := clsactCheck(c.tried, c.err, c.tcx)
+		if text := got.Status + " " + got.Used + " " + got.Lost; text != c.want || (got.Fix != "") != (c.err != nil) || c.err != nil && got.Detail != c.err.Error() {
+			t.Errorf("clsact that %s: got %+v, want %q", name, got, c.want)
 		}
 	}
 }
