@@ -134,16 +134,16 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		a.blind = true
 		a.problem("addresses inside pods are not seen: only frames and the node's own addresses are", foreignErr)
 	}
-	listen, hearErr := rtnetlink.Listen(true)
+	listener, hearErr := rtnetlink.Listen(true)
 	if hearErr != nil {
-		if listen, err = rtnetlink.Listen(false); err != nil {
+		if listener, err = rtnetlink.Listen(false); err != nil {
 			return err
 		}
 		if foreignErr == nil {
 			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", kernel.ListEvery), hearErr)
 		}
 	}
-	defer listen.Close()
+	defer listener.Close()
 
 	obs, mode, wireErr := a.startObserver()
 	if obs != nil {
@@ -203,7 +203,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return a.runtime.Run(ctx) })
 	g.Go(func() error { return n.Run(ctx) })
 	g.Go(func() error { return a.ipam.Run(ctx) })
-	g.Go(func() error { return a.follow(ctx, k, listen) })
+	g.Go(func() error { return a.follow(ctx, k, listener.Run) })
 	g.Go(func() error { return k.ListAgain(ctx, incomplete, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
@@ -228,9 +228,12 @@ func (a *Agent) aggregators() (connected, disconnected int) {
 	return connected, disconnected
 }
 
+// listen is the type of rtnetlink.Listener.Run.
+type listen func(ctx context.Context, fn func(*rtnetlink.Message), lost, malformed func()) error
+
 // follow passes the changes that netlink reports to k. If changes were lost, k lists
 // everything again.
-func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.Listener) error {
+func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, run listen) error {
 	lost := func() {
 		a.lostNetlink.Add(1)
 		a.log.Warn("netlink events were lost: listing everything again")
@@ -240,7 +243,7 @@ func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.
 		}
 		a.report()
 	}
-	return listen.Run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
+	return run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
 }
 
 // startObserver loads the observer and chooses how to attach it. It returns neither an

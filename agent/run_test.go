@@ -3,6 +3,7 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/vishvananda/netlink"
@@ -26,6 +28,10 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 	"kernel.org/pub/linux/libs/security/libcap/cap"
 
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/alone"
@@ -137,14 +143,18 @@ func (s *safeBuffer) String() string {
 
 func newRunning(t *testing.T, how Wire) *running {
 	t.Helper()
-	r := &running{t: t, dir: t.TempDir(), logs: &safeBuffer{}, reg: prometheus.NewRegistry()}
+	dir, err := os.MkdirTemp("", "") // not t.TempDir: the agent may no longer unmount what is there
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	r := &running{t: t, dir: dir, logs: &safeBuffer{}, reg: prometheus.NewRegistry()}
 	r.witness = &witness{namespaces: map[uint32]*ipwitnessv1.NamespaceRecord{}, claims: map[string]bool{}, pools: map[string]bool{}, ask: make(chan *ipwitnessv1.ReportResponse)}
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
 	ipwitnessv1.RegisterReportServiceServer(server, r.witness)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
-	var err error
 	r.conn, err = grpc.NewClient("passthrough:///bufconn",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -216,6 +226,7 @@ func (r *running) wantMetrics(want map[string]string) {
 type pod struct {
 	t       *testing.T
 	inside  *netlink.Handle
+	ns      netns.NsHandle
 	home    netns.NsHandle
 	packets int // a socket
 	eth0    *netlink.Veth
@@ -235,7 +246,7 @@ func newPod(t *testing.T) *pod {
 	must(err)
 	ns, err := netns.New()
 	must(err)
-	p := &pod{t: t, home: home}
+	p := &pod{t: t, ns: ns, home: home}
 	p.packets, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	must(err)
 	p.inside, err = netlink.NewHandle()
@@ -291,6 +302,29 @@ func (p *pod) announce(addr string) {
 	}
 }
 
+// flood sends frames with different senders as fast as it can.
+func (p *pod) flood(frames int) {
+	p.t.Helper()
+	for i := range frames {
+		sha, addr := net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}, netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})
+		if err := unix.Sendto(p.packets, netlab.ARP(2, sha, addr, netip.MustParseAddr("10.244.0.254")), 0, &unix.SockaddrLinklayer{Ifindex: p.eth0.Index}); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// name mounts the namespace of the pod over a file.
+func (p *pod) name(path string) {
+	p.t.Helper()
+	err := os.WriteFile(path, nil, 0o600)
+	if err == nil {
+		err = unix.Mount(fmt.Sprintf("/proc/self/fd/%d", int(p.ns)), path, "", unix.MS_BIND, "")
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 func without(t *testing.T, values ...cap.Value) {
 	t.Helper()
 	set := cap.GetProc()
@@ -309,6 +343,12 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		r := newRunning(t, WireClsact)
 		first, later := newPod(t).connect("veth1", "10.244.0.2/24"), newPod(t)
 		newPod(t).connect("hidden0", "10.244.0.3/24")
+		first.name(filepath.Join(r.dir, "netns/blue"))
+		other, err := bpf.Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = other.Close() }()
 		if got := r.metric("ipwitness_agent_source_up{source=\"wire\"}"); got != "" {
 			t.Errorf("sources before the start: got %q, want none", got)
 		}
@@ -350,16 +390,56 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 			t.Errorf("claims: got %q, want some", got)
 		}
 
+		// The name of the pod comes later than its namespace.
+		result := fmt.Sprintf(`{"kind":"cniCacheV1","containerId":"abc","cniArgs":[["K8S_POD_NAMESPACE","shop"],["K8S_POD_NAME","web-0"],["K8S_POD_UID","u1"]],`+
+			`"result":{"interfaces":[{"name":"eth0","sandbox":%q}]}}`, filepath.Join(r.dir, "netns/blue"))
+		if err := os.WriteFile(filepath.Join(r.dir, "results/pods-abc-eth0"), []byte(result), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		wait.Until(t, "the pod has its name", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			for _, n := range r.namespaces {
+				if n.GetWorkload().GetName() == "web-0" {
+					return true
+				}
+			}
+			return false
+		})
+
 		// The aggregator asks for more frames of an address.
+		begun := time.Now()
 		r.ask <- &ipwitnessv1.ReportResponse{Contests: []*ipwitnessv1.Contest{{Address: netip.MustParseAddr("10.244.0.77").AsSlice(), Contested: true}}}
 		r.ask <- &ipwitnessv1.ReportResponse{Check: &ipwitnessv1.Check{Id: 1}}
 		wait.Until(t, "a contested address is told more often", func() bool {
 			first.announce("10.244.0.77")
 			return r.metric(`ipwitness_agent_frames_total{protocol="arp",result="event"}`) != "1"
 		})
+		if took := time.Since(begun); took > 25*time.Second { // a known binding is told every 30 s
+			t.Errorf("a contested address was told again after %s, want about a second", took)
+		}
 
-		other := newRunning(t, WireOff)
-		if err := other.Run(t.Context(), Aggregator{Conn: r.conn}); err == nil || !strings.Contains(err.Error(), "another ipwitness agent") {
+		// An interface that the observer cannot be attached to.
+		hidden, err := netlink.LinkByName("hidden0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := other.AttachClsact(hidden.Attrs().Index); err != nil {
+			t.Fatal(err)
+		}
+		for _, err := range []error{netlink.LinkSetDown(hidden), netlink.LinkSetName(hidden, "shown0"), netlink.LinkSetUp(hidden)} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		wait.Until(t, "it is missed", func() bool { return r.metric("ipwitness_agent_interfaces_unobserved") == "1" })
+		wait.Until(t, "it is a problem", r.said("frames on shown0 are not seen"))
+
+		first.flood(1 << 15)
+		wait.Until(t, "the flood is counted", func() bool { return r.metric("ipwitness_agent_interfaces_flooding") == "1" })
+
+		second := newRunning(t, WireOff)
+		if err := second.Run(t.Context(), Aggregator{Conn: r.conn}); err == nil || !strings.Contains(err.Error(), "another ipwitness agent") {
 			t.Errorf("second agent in one network namespace: got error %v", err)
 		}
 		set := cap.GetProc()
@@ -367,6 +447,9 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 			t.Errorf("capabilities of a running agent: got %s, want those dropped that only the start needs", set)
 		}
 		stop()
+		if _, err := New(Config{}, slog.New(slog.DiscardHandler), r.reg); err == nil {
+			t.Error("second agent with the same metrics: got no error")
+		}
 		for _, name := range []string{"veth1", "veth2"} {
 			l, err := netlink.LinkByName(name)
 			if err != nil {
@@ -448,4 +531,37 @@ func TestAgentThatSeesNothingDoesNotStart(t *testing.T) {
 			t.Errorf("agent without capabilities: got blind %v and problems %q", blind.blind, blind.problems)
 		}
 	})
+}
+
+// broken is a kernel that answers nothing.
+type broken struct{ kerneltest.Fake }
+
+func (broken) Links(int32) ([]rtnetlink.Link, error) { return nil, errors.New("busy") }
+
+func TestLostEventsAreCountedAndEverythingIsListed(t *testing.T) {
+	r := newRunning(t, WireOff)
+	f := kerneltest.Fake{}
+	f.Own()
+	incomplete := 0
+	for i, requests := range []kernel.Requests{f, broken{f}} {
+		tab := table.New()
+		k := kernel.New(r.log, tab, requests, kerneltest.OwnNSID, 1, time.Unix(0, 0), "node1")
+		k.Incomplete = func() { incomplete++ }
+		ended := errors.New("ended")
+		err := r.follow(t.Context(), k, func(_ context.Context, _ func(*rtnetlink.Message), lost, malformed func()) error {
+			lost()
+			malformed()
+			malformed()
+			return ended
+		})
+		if !errors.Is(err, ended) || incomplete != i {
+			t.Errorf("follow: got error %v and %d requests to list again, want %v and %d", err, incomplete, ended, i)
+		}
+		r.wantMetrics(map[string]string{
+			`lost_events_total{source="netlink"}`: fmt.Sprint(i + 1), `lost_events_total{source="netlink_malformed"}`: fmt.Sprint(2*i + 2),
+		})
+		if s := r.table.Attach().Take(time.Now()).GetStatus(); s.GetLostEvents() != uint32(i+1) {
+			t.Errorf("status: got %v, want %d lost events", s, i+1)
+		}
+	}
 }

@@ -275,7 +275,7 @@ func TestNamespaceWithoutANameIsLookedFor(t *testing.T) {
 	stranger := kerneltest.PodVeth(13)
 	stranger.LowerNSID = 6
 	f.Put(7, stranger)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 7})
+	want("namespace of another node", true, func() { k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWNSID, NSID: rtnetlink.NoNSID, ID: 7}) })
 	k.Adopt(7, 4007, false)
 	k.BeginNames()
 	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}, 4001: {Name: "web-1"}}, map[uint64]Networks{4007: {InterfaceAddress{}: "x"}}, map[uint64]Intended{4007: {InterfaceAddress{}: "x"}})
@@ -645,6 +645,72 @@ func TestInterfaceThatLeavesItsOwnLinkEndsIt(t *testing.T) {
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 }
 
+func TestFramesOfAPortThatStaysOnItsLinkStay(t *testing.T) {
+	f, k := newFlaky(t)
+	eth0 := device(3, "eth0", "", nil)
+	f.Put(rtnetlink.NoNSID, eth0)
+	k.Handle(own(unix.RTM_NEWLINK, eth0))
+	f.route = errors.New("busy")
+	for _, port := range []int32{3, 10} {
+		for _, vlan := range []uint16{0, 10} {
+			frame := wireKey(port, ipwitnessv1.Evidence_USED, "10.244.0.9", "others")
+			frame.VLAN = vlan
+			k.AddFrame(frame, seenNow())
+		}
+	}
+	for c, v := range k.table.Claims() {
+		if v.Routed {
+			t.Errorf("claim %v: got routed, though the route cannot be looked up", c)
+		}
+	}
+	eth0.Name = "eth1"
+	k.Handle(own(unix.RTM_NEWLINK, eth0))
+	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2, 10.244.0.9 USED 1/10, 10.244.0.9 USED 1/10")
+	if got := slices.Sorted(maps.Keys(maps.Collect(k.table.Links.All()))); !slices.Equal(got, []string{"eth1", "veth10", "veth10.10"}) {
+		t.Errorf("links after eth0 was renamed: got %v, want no eth0 nor a VLAN of it", got)
+	}
+}
+
+func TestListingFindsWhatChanged(t *testing.T) {
+	f, k := newFlaky(t)
+	eth0, eth1 := device(3, "eth0", "", nil), device(4, "eth1", "", nil)
+	list := func(want string, links ...rtnetlink.Link) {
+		t.Helper()
+		for _, index := range []int32{3, 4} {
+			delete(f.Fake[rtnetlink.NoNSID].Links, index)
+		}
+		for _, l := range links {
+			f.Put(rtnetlink.NoNSID, l)
+		}
+		if err := k.List(); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, p := range k.Ports() {
+			names = append(names, p.Name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("ports: got %q, want %q", got, want)
+		}
+	}
+	list("eth0 eth1 veth10", eth0, eth1)
+	eth0.Name = "lan0"
+	list("lan0 veth10", eth0)
+	list("veth10")
+}
+
+func TestEndOfAPodsInterfaceIsTheEndOfItsPair(t *testing.T) {
+	f, k := newFlaky(t)
+	if got := k.own.links[10].published.GetPeerNamespace(); got != 2 {
+		t.Fatalf("namespace behind the pair: got %d, want 2", got)
+	}
+	delete(f.Fake[5].Links, 2)
+	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: 5, Link: kerneltest.PodVeth(10)})
+	if got := k.own.links[10].published.GetPeerNamespace(); got != 0 || len(k.attached) != 0 {
+		t.Errorf("namespace behind the pair after its other end is gone: got %d, and %v attached, want none", got, k.attached)
+	}
+}
+
 func TestPeerOfAMessageIsResolved(t *testing.T) {
 	f, k := newFlaky(t)
 	f.Put(rtnetlink.NoNSID, device(3, "eth0", "", nil))
@@ -669,6 +735,9 @@ func TestPeerOfAMessageIsResolved(t *testing.T) {
 	// It may be on an interface of a third namespace with the index of one of ours.
 	child.Lower = 4
 	tell(6, child)
+	if len(k.attached[3]) != 0 {
+		t.Errorf("interfaces on eth0: got %v, want none", k.attached[3])
+	}
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 	// An address depends on it, so it is requested.
 	f.Put(6, rtnetlink.Link{Index: 2, Name: "net2", Kind: "macvlan", MAC: "maclan", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, Lower: 4, LowerNSID: kerneltest.OwnNSID}, "10.244.0.3/24")
