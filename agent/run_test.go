@@ -359,7 +359,7 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		wait.Until(t, "the observer is attached", func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return len(r.witness.status.GetPorts()) == 1
+			return len(r.status.GetPorts()) == 1
 		})
 		first.announce("10.244.0.77")
 		wait.Until(t, "frames are reported", r.has("ANSWERED 10.244.0.77"))
@@ -368,15 +368,15 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		wait.Until(t, "the runtime is missed", r.said("missing\uFFFD.sock"))
 
 		r.mu.Lock()
-		s, h := r.witness.status, r.witness.hello
+		s, h := r.status, r.witness.hello
 		if h.GetNode() != "node1" || h.GetVersion() != "v1" || h.GetBootId() == "" || h.GetNetns() == "" || h.GetEpoch() == 0 || h.GetKernel() == "" {
 			t.Errorf("hello: got %v", h)
 		}
 		if s.GetWire() != "clsact" || s.GetBlind() || s.GetCalicoNodename() != "calico-1" || s.GetLostEvents() != 0 {
 			t.Errorf("status: got %v, want clsact and Calico's name", s)
 		}
-		if !r.pools["pods"] || len(r.witness.first.GetAllocations()) != 1 || len(r.witness.first.GetClaims()) < 2 || r.witness.first.GetStatus() == nil {
-			t.Errorf("first report: got %v, want the status, the allocation and the addresses", r.witness.first)
+		if !r.pools["pods"] || len(r.first.GetAllocations()) != 1 || len(r.first.GetClaims()) < 2 || r.first.GetStatus() == nil {
+			t.Errorf("first report: got %v, want the status, the allocation and the addresses", r.first)
 		}
 		r.mu.Unlock()
 		wait.Until(t, "the second pod is watched", func() bool { return r.metric(`ipwitness_agent_interfaces{mode="clsact"}`) == "2" })
@@ -479,7 +479,7 @@ func TestAgentWithoutTheWireReportsAddresses(t *testing.T) {
 			"interfaces_flooding": "0", `lost_events_total{source="ringbuf"}`: "",
 		})
 		r.mu.Lock()
-		if s := r.witness.status; s.GetWire() != "off" || slices.ContainsFunc(s.GetProblems(), func(p string) bool { return strings.Contains(p, "frames are not seen") }) {
+		if s := r.status; s.GetWire() != "off" || slices.ContainsFunc(s.GetProblems(), func(p string) bool { return strings.Contains(p, "frames are not seen") }) {
 			t.Errorf("status: got %v, want that the wire is off, which is no problem", s)
 		}
 		r.mu.Unlock()

@@ -42,8 +42,14 @@ func TestPathIsWithinADirectory(t *testing.T) {
 		path string
 		want bool
 	}{
-		{"/run/netns", true}, {"/run/netns/a", true}, {"/run/netns/a/b", true},
-		{"/run/netnsx", false}, {"/run", false}, {"", false}, {"/x/run/netns", false}, {"/var/lib", false},
+		{"/run/netns", true},
+		{"/run/netns/a", true},
+		{"/run/netns/a/b", true},
+		{"/run/netnsx", false},
+		{"/run", false},
+		{"", false},
+		{"/x/run/netns", false},
+		{"/var/lib", false},
 	} {
 		if got := Within(c.path, "/run/netns"); got != c.want {
 			t.Errorf("%q within /run/netns: got %v, want %v", c.path, got, c.want)

@@ -403,8 +403,10 @@ func TestListingIsRepeated(t *testing.T) {
 			if !always {
 				f.links = errors.New("busy")
 				wanted <- struct{}{}
-				if !lists(ListEvery) || !lists(ListEvery) || !lists(ListEvery) {
-					t.Error("wanted: got not listed again until it succeeds")
+				for i := range 3 {
+					if !lists(ListEvery) {
+						t.Errorf("attempt %d: got not listed again, though no attempt has succeeded", i+1)
+					}
 				}
 				f.links = nil
 				if !lists(ListEvery) || lists(10*ListEvery) {
