@@ -44,6 +44,14 @@ var (
 	claimed = netip.MustParseAddr("192.0.2.1")
 )
 
+// best returns the best mode that the kernel has.
+func best() bpf.Mode {
+	if bpf.HaveTCX() != nil {
+		return bpf.Clsact
+	}
+	return bpf.TCX
+}
+
 func newWatched(t *testing.T, mode bpf.Mode, include, exclude []string) *watched {
 	t.Helper()
 	obs, err := bpf.Load()
@@ -152,7 +160,7 @@ func (w *watched) result(result bpf.Result) uint64 { return w.frames(result) }
 
 func TestFramesOfAllPortsBecomeClaims(t *testing.T) {
 	alone.Run(t, func() {
-		w := newWatched(t, bpf.TCX, nil, []string{"hidden*"})
+		w := newWatched(t, best(), nil, []string{"hidden*"})
 		a, hidden := w.add("a"), w.add("hidden0")
 		stop := w.start()
 		w.awaitPorts("a")
@@ -205,7 +213,7 @@ func TestFramesOfAllPortsBecomeClaims(t *testing.T) {
 
 func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
 	alone.Run(t, func() {
-		w := newWatched(t, bpf.TCX, nil, nil)
+		w := newWatched(t, best(), nil, nil)
 		a := w.add("a")
 		stop := w.start()
 		defer stop()
@@ -258,7 +266,7 @@ func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
 
 func TestContestedAddressIsToldMoreOften(t *testing.T) {
 	alone.Run(t, func() {
-		w := newWatched(t, bpf.TCX, nil, nil)
+		w := newWatched(t, best(), nil, nil)
 		a := w.add("a")
 		stop := w.start()
 		defer stop()
@@ -275,7 +283,7 @@ func TestContestedAddressIsToldMoreOften(t *testing.T) {
 
 func TestContestedAddressIsImportant(t *testing.T) {
 	alone.Run(t, func() {
-		w := newWatched(t, bpf.TCX, nil, nil)
+		w := newWatched(t, best(), nil, nil)
 		for _, on := range []bool{true, false} {
 			w.Contest(claimed, on)
 			if got := w.table.TakeImportance(); len(got) != 1 || got[claimed] != on {
@@ -409,7 +417,7 @@ func TestObserverThatAnotherProgramRemovesIsAttachedAgain(t *testing.T) {
 
 func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 	alone.Run(t, func() {
-		w := newWatched(t, bpf.TCX, nil, nil)
+		w := newWatched(t, best(), nil, nil)
 		var ports []string
 		for _, name := range []string{"z", "y", "x", "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"} {
 			w.add(name)
@@ -434,7 +442,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 			return s
 		}
 		now := time.Now()
-		if s := status(now); s.GetWire() != "tcx" || s.GetLostEvents() != 7 || s.GetUnparsed().GetTags() != 0 || len(s.GetProblems()) != 0 || len(s.GetPorts()) != len(ports) {
+		if s := status(now); s.GetWire() != best().String() || s.GetLostEvents() != 7 || s.GetUnparsed().GetTags() != 0 || len(s.GetProblems()) != 0 || len(s.GetPorts()) != len(ports) {
 			t.Errorf("status at first: got %v", s)
 		}
 		// Three VLAN tags are more than the observer reads.
@@ -490,7 +498,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 
 func TestFloodingPortIsNamedByItsCounters(t *testing.T) {
 	alone.Run(t, func() {
-		w := newWatched(t, bpf.TCX, nil, nil)
+		w := newWatched(t, best(), nil, nil)
 		w.add("a")
 		stop := w.start()
 		defer stop()

@@ -3,6 +3,7 @@ package workload
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -129,6 +130,16 @@ func (m *machine) await(inode uint64, want string) {
 	})
 }
 
+// waits is set in the environment of a process that waits in a namespace.
+const waits = "IPWITNESS_TEST_WAITS"
+
+// TestWaitsForTheEndOfItsInput is the process of another test.
+func TestWaitsForTheEndOfItsInput(*testing.T) {
+	if os.Getenv(waits) != "" {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+}
+
 func TestNamespacesOfTheMachineAreFoundAndNamed(t *testing.T) {
 	alone.Run(t, func() {
 		m := newMachine(t)
@@ -155,20 +166,24 @@ func TestNamespacesOfTheMachineAreFoundAndNamed(t *testing.T) {
 			t.Errorf("name of the first namespace: got %q", got)
 		}
 
-		cmd := exec.Command("sleep", "1000")
-		cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestWaitsForTheEndOfItsInput$")
+		cmd.Env = append(os.Environ(), waits+"=1")
+		input, err := cmd.StdinPipe() // which ends with the test, and the process with it
+		if err != nil {
+			t.Fatal(err)
+		}
 		process := m.namespace("veth4", func() {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
 		})
-		defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
+		defer func() { _, _ = input.Close(), cmd.Wait() }()
 		if err := m.kernel.List(); err != nil {
 			t.Fatal(err)
 		}
 		wait.Until(t, "the process names its namespace", func() bool {
 			m.wake()
-			return strings.Contains(m.workload(process), " sleep ")
+			return tabletest.Workload(m.table, process).GetProcessId() == uint32(cmd.Process.Pid)
 		})
 		cancel()
 		if err := <-ended; err != nil {
