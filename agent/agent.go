@@ -34,7 +34,6 @@ import (
 	"github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/agent/wire"
 	"github.com/ipwitness/ipwitness/agent/workload"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -186,8 +185,6 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		reporters, connected = append(reporters, r), append(connected, r.IsConnected)
 	}
 	a.connected.Store(&connected)
-	incomplete := make(chan struct{}, 1)
-	k.Incomplete = func() { wake.Poke(incomplete) }
 	n.Look(true) // names before addresses, so that the first report has both
 	if err := k.List(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
@@ -204,7 +201,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return n.Run(ctx) })
 	g.Go(func() error { return a.ipam.Run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listener.Run) })
-	g.Go(func() error { return k.ListAgain(ctx, incomplete, hearErr != nil && foreignErr == nil) })
+	g.Go(func() error { return k.ListAgain(ctx, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
 			a.ipam.Await(ctx) // so that the first report has allocations

@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -325,6 +327,37 @@ func (p *pod) name(path string) {
 	}
 }
 
+// waits is set in the environment of a process that waits in a pod.
+const waits = "IPWITNESS_TEST_WAITS"
+
+// TestWaitsForTheEndOfItsInput is the process of another test.
+func TestWaitsForTheEndOfItsInput(*testing.T) {
+	if os.Getenv(waits) != "" {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+}
+
+// wait starts a process in the pod that waits until the test ends, and returns its PID.
+func (p *pod) wait() (pid uint32) {
+	p.t.Helper()
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestWaitsForTheEndOfItsInput$")
+	cmd.Env = append(os.Environ(), waits+"=1")
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err = netns.Set(p.ns)
+	}
+	if err == nil {
+		err = cmd.Start()
+	}
+	if e := netns.Set(p.home); e != nil || err != nil {
+		p.t.Fatal(err, e)
+	}
+	p.t.Cleanup(func() { _, _ = input.Close(), cmd.Wait() })
+	return uint32(cmd.Process.Pid)
+}
+
 func without(t *testing.T, values ...cap.Value) {
 	t.Helper()
 	set := cap.GetProc()
@@ -344,6 +377,7 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		first, later := newPod(t).connect("veth1", "10.244.0.2/24"), newPod(t)
 		newPod(t).connect("hidden0", "10.244.0.3/24")
 		first.name(filepath.Join(r.dir, "netns/blue"))
+		process := first.wait()
 		other, err := bpf.Load()
 		if err != nil {
 			t.Fatal(err)
@@ -377,6 +411,9 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		}
 		if !r.pools["pods"] || len(r.first.GetAllocations()) != 1 || len(r.first.GetClaims()) < 2 || r.first.GetStatus() == nil {
 			t.Errorf("first report: got %v, want the status, the allocation and the addresses", r.first)
+		}
+		if !slices.ContainsFunc(r.first.GetNamespaces(), func(n *ipwitnessv1.NamespaceRecord) bool { return n.GetWorkload().GetProcessId() == process }) {
+			t.Errorf("first report: got %v, want the process of the pod", r.first.GetNamespaces())
 		}
 		r.mu.Unlock()
 		wait.Until(t, "the second pod is watched", func() bool { return r.metric(`ipwitness_agent_interfaces{mode="clsact"}`) == "2" })

@@ -385,12 +385,10 @@ func TestNSIDThatWeAssignedIsToldOnlyOnce(t *testing.T) {
 func TestListingIsRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, k := newFlaky(t)
-		wanted := make(chan struct{}, 1)
-		k.Incomplete = func() { wanted <- struct{}{} }
 		for _, always := range []bool{false, true} {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)
-			go func() { ended <- k.ListAgain(ctx, wanted, always) }()
+			go func() { ended <- k.ListAgain(ctx, always) }()
 			lists := func(d time.Duration) bool {
 				f.requests = 0
 				time.Sleep(d)
@@ -402,7 +400,8 @@ func TestListingIsRepeated(t *testing.T) {
 			}
 			if !always {
 				f.links = errors.New("busy")
-				wanted <- struct{}{}
+				k.Incomplete()
+				k.Incomplete()
 				for i := range 3 {
 					if !lists(ListEvery) {
 						t.Errorf("attempt %d: got not listed again, though no attempt has succeeded", i+1)
