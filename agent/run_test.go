@@ -509,8 +509,14 @@ func TestAgentWithoutTheWireReportsAddresses(t *testing.T) {
 	alone.Run(t, func() {
 		r := newRunning(t, WireOff)
 		newPod(t).connect("veth1", "10.244.0.2/24")
+		r.runtime.StatusChanged, r.ipam.StatusChanged = func() {}, func() {} // so that only the start tells the status
 		stop := r.start()
 		wait.Until(t, "addresses are reported", r.has("ASSIGNED 10.244.0.2"))
+		wait.Until(t, "the status is reported", func() bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			return r.status != nil
+		})
 		r.wantMetrics(map[string]string{
 			`source_up{source="wire"}`: "", `source_up{source="addresses"}`: "1", `interfaces{mode="tcx"}`: "0", `interfaces{mode="clsact"}`: "0", "interfaces_unobserved": "0",
 			"interfaces_flooding": "0", `lost_events_total{source="ringbuf"}`: "",
@@ -538,6 +544,17 @@ func TestAgentThatMayNotHearOtherNamespacesListsThem(t *testing.T) {
 		p.assign("10.244.0.3/24")
 		wait.Until(t, "the new address is listed", r.has("ASSIGNED 10.244.0.3"))
 		stop()
+	})
+}
+
+func TestNodeWithoutABootIDIsRefused(t *testing.T) {
+	alone.Run(t, func() {
+		if err := unix.Mount("tmpfs", "/proc/sys/kernel/random", "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(Config{Node: "node1"}, slog.New(slog.DiscardHandler), prometheus.NewRegistry()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("agent without a boot id: got error %v, want that it does not exist", err)
+		}
 	})
 }
 
