@@ -181,9 +181,9 @@ func TestEventsDelayTheFirstList(t *testing.T) {
 	if calls, _ := s.Counters(); calls[Call{"GetContainerEvents", "ok"}] != 1 || len(calls) != 1 {
 		t.Errorf("calls: got %v, want one of events that ended well", calls)
 	}
-	s.runtime.events = nil
-	s.follow(t.Context(), s.client)
-	if calls, _ := s.Counters(); calls[Call{"GetContainerEvents", "unimplemented"}] != 1 {
+	without := newStepping(t)
+	without.follow(t.Context(), without.client)
+	if calls, _ := without.Counters(); calls[Call{"GetContainerEvents", "unimplemented"}] != 1 {
 		t.Errorf("calls: got %v, want one of events that are not offered", calls)
 	}
 }
