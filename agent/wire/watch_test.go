@@ -286,6 +286,11 @@ func TestContestedAddressIsImportant(t *testing.T) {
 		w := newWatched(t, best(), nil, nil)
 		for _, on := range []bool{true, false} {
 			w.Contest(claimed, on)
+			select {
+			case <-w.ended.wake:
+			default:
+				t.Errorf("contested %v: the observer is not told", on)
+			}
 			if got := w.table.TakeImportance(); len(got) != 1 || got[claimed] != on {
 				t.Errorf("contested %v: got changes of importance %v", on, got)
 			}
