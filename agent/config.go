@@ -64,13 +64,13 @@ func (c Config) defaults() (Config, error) {
 		c.Node = name
 	}
 	if !utf8.ValidString(c.Node) {
-		return c, fmt.Errorf("name of the node %q is not UTF-8", c.Node)
+		return c, fmt.Errorf("node name %q is not valid UTF-8", c.Node)
 	}
 	if c.Wire == "" {
 		c.Wire = WireAuto
 	}
 	if !slices.Contains([]Wire{WireAuto, WireTCX, WireClsact, WireOff}, c.Wire) {
-		return c, fmt.Errorf("unknown way to watch the wire %q: use auto, tcx, clsact or off", c.Wire)
+		return c, fmt.Errorf("unknown method to watch frames %q: use auto, tcx, clsact or off", c.Wire)
 	}
 	for _, glob := range slices.Concat(c.Interfaces, c.ExcludeInterfaces) {
 		if _, err := path.Match(glob, ""); err != nil {

@@ -51,8 +51,7 @@ type cniFile struct {
 // the first interface, and Multus' own name of the network.
 const ofMultus = "multus/"
 
-// multusDir returns the directory of that cache: Multus' "cniDir", and libcni's directory in
-// it.
+// multusDir returns the directory of Multus' cache: libcni's directory below Multus' "cniDir".
 func (c *cniCache) multusDir() string {
 	return filepath.Join(filepath.Dir(c.dir), "multus", "results")
 }
@@ -225,7 +224,7 @@ func parseResult(data []byte) (cniFile, error) {
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
 		// An aggregator would reject the whole message.
 		if len(text) > form.MaxLength {
-			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), form.MaxLength)
+			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, but the limit is %d", len(text), form.MaxLength)
 		}
 	}
 	f := cniFile{workload: w}

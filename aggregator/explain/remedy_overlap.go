@@ -47,7 +47,7 @@ func tellOverlap(f *verdict.Finding) Told {
 	}
 	see := say("Check which range each node has.").by("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs")
 	rest := say("Find the pods on node %s that still have an address from the range of node %s, and restart them.", b.Node, a.Node).by("", "ipwitness owners "+a.within(b))
-	if a.Source == verdict.SideCiliumNode && b.Source == verdict.SideCiliumNode {
+	if a.Source == verdict.SideNodePool && b.Source == verdict.SideNodePool {
 		see = say("Check which range Cilium's operator has assigned to each node; its log says when.").by("", "kubectl get ciliumnodes.cilium.io -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs")
 		told.Remedy = append([]Action{see, cordoning(b.Node)}, b.reregistered("Its CiliumNode is deleted with it, and the new one gets a free range.")...)
 		told.Remedy = append(told.Remedy, rest)
@@ -123,7 +123,7 @@ func (s side) from(kind string) string {
 	switch s.Source {
 	case verdict.SideNodeSpec:
 		return "Node.spec.podCIDRs"
-	case verdict.SideCiliumNode:
+	case verdict.SideNodePool:
 		return "spec.ipam.podCIDRs of its CiliumNode"
 	case verdict.SideAddress:
 		return "the address of " + s.Device

@@ -123,7 +123,8 @@ func (f *editor) removeFromIndexes(n *Node, c uint32) {
 	f.touch(one.addr)
 	f.addressed(n, c)
 	f.touchAnswers(n, c, 1)
-	f.chargeClaim(n, c, 0, true)
+	cost := int32(one.cost)
+	f.setCharge(n, &cost, 0)
 
 	at := n.interfaces.at(one.port)
 	if one.before != 0 {
@@ -290,7 +291,7 @@ func (f *editor) Expire(item *Item, claims []Ref) {
 		again := f.touch(item.Address)
 		again.Before, again.Derived = item.Before, item.Derived
 		again.Vanished = append(item.Vanished, again.Vanished...)
-		again.At, again.Residence, again.Pods, again.Retell = item.At, item.Residence, item.Pods, item.Retell
+		again.At, again.Residence, again.Pods, again.Republish = item.At, item.Residence, item.Pods, item.Republish
 		now := f.now()
 		for _, r := range claims {
 			n := f.nodes[r.node()]

@@ -4,13 +4,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // How owners, allocations and pools are matched.
 
-// Networks returns the networks that gave the owner its address, according to CNI results.
+// Networks returns the networks that assigned the address to the owner, according to CNI results.
 func (o *Owner) Networks() (names []string) {
 	for _, c := range o.Claims {
 		if c.Kind == Assigned && c.Network != "" && c.Network != NetworkOfRuntime && !slices.Contains(names, c.Network) {
@@ -24,7 +23,7 @@ func (o *Owner) Networks() (names []string) {
 // owner that has the address from another source.
 func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
-	case p.Node == nil && p.IPAM != whereabouts.Name: // a cluster-wide pool, which is routed everywhere
+	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere
 		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on
 		return o.Kind() != Host && i.Attachment == Lower
@@ -81,7 +80,7 @@ func (al *Allocation) Names(o *Owner) bool {
 }
 
 // Nameless reports whether an allocation names no holder. It still reserves the address, like a
-// file that somebody created in the host-local directory to keep an address out of use.
+// file that an administrator created in the host-local directory to keep an address out of use.
 func (al *Allocation) Nameless() bool {
 	return al.Purpose == "" && al.ContainerID == "" && al.Pod == ""
 }
@@ -89,7 +88,7 @@ func (al *Allocation) Nameless() bool {
 // ofEndpoint reports whether an allocation may be for a namespace of Cilium itself. Cilium's health
 // endpoint is in a namespace that belongs to no pod.
 func (al *Allocation) ofEndpoint(w Workload) bool {
-	return al.Pool.IPAM == cilium.Name && w.Kind == Unknown
+	return registry.Of(al.Pool.IPAM).OwnNamespaces && w.Kind == Unknown
 }
 
 // Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not

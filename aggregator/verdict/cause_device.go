@@ -139,7 +139,7 @@ func (q deviceCauses) tunnelAddress() (r reason) {
 // tunnelOf returns the cause of a conflict about the address of a node's tunnel.
 func (q deviceCauses) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 	r.Wrong = ids(pod)
-	if q.ofCalico() && q.bestMatch(nil, pod) == certainMatch && q.bestMatch(nil, host) != certainMatch {
+	if q.namesNodes() && q.bestMatch(nil, pod) == certainMatch && q.bestMatch(nil, host) != certainMatch {
 		r.Wrong = ids(host)
 	}
 	for _, p := range q.pools {
@@ -228,8 +228,8 @@ func (q deviceCauses) addRanges(r *reason) {
 	}
 }
 
-// byHand returns the fact that shows that neither an IPAM nor a runtime gave an owner the address;
-// nil if that is not known.
+// byHand returns the fact that shows that neither an IPAM nor a runtime assigned the address to an
+// owner; nil if that is not known.
 func (q deviceCauses) byHand(o *Owner) []Fact {
 	if q.given(o) {
 		return nil
