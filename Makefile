@@ -167,13 +167,14 @@ test: deps-test build cni-plugins containerd helm ## Test all packages and a hos
 	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 # ./tests runs the program, which is built without the race detector: there the detector
-# would check only the code of the tests. make test-cluster runs ./aggregator/kube.
+# would check only the code of the tests. Tests of ./aggregator that measure the heap need a run
+# without it. make test-cluster runs ./aggregator/kube.
 RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
 .PHONY: test-all
 test-all: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
 	go -C tools/image test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./aggregator
 	@$(MAKE) --no-print-directory test-cluster test-kernels
 
 .PHONY: model

@@ -356,6 +356,7 @@ func TestManyBootIDsDoNotMakeAShareLarger(t *testing.T) {
 // TestRecordsCostWhatIsCharged compares the charges with the heap. A charge must not be lower
 // than the heap of its record, and not much higher.
 func TestRecordsCostWhatIsCharged(t *testing.T) {
+	measuresHeap(t)
 	const many = 20_000
 	for name, fill := range map[string]func(m *pb.ReportRequest, i int){
 		"namespaces": func(m *pb.ReportRequest, i int) {

@@ -5,3 +5,5 @@ package aggregator
 import "testing"
 
 func keepDetectorAlive(testing.TB) {}
+
+func measuresHeap(testing.TB) {}

@@ -14,3 +14,10 @@ func keepDetectorAlive(t testing.TB) {
 	before := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }
+
+// measuresHeap skips a test that compares sizes of the heap: the race detector needs memory of its
+// own, and the test takes minutes with it. make test-all also runs it without the detector.
+func measuresHeap(t testing.TB) {
+	t.Helper()
+	t.Skip("the race detector changes the size of the heap")
+}

@@ -1,5 +1,7 @@
 package ipam
 
+import "time"
+
 // An IPAM is everything that ipwitness knows about one IPAM. Fields that are nil do not apply.
 type IPAM struct {
 	// Name identifies the IPAM in the API and in metrics, such as "host-local". Title is its name
@@ -17,11 +19,19 @@ type Traits struct {
 	// Mirrored is set if the records are copies that the IPAM writes for others and does not read.
 	// A wrong record then does not lead to a duplicate.
 	Mirrored bool
+	// StartDelay and EndDelay are how long after an owner begins or stops to hold an address the
+	// records may say so, for an IPAM that writes them late; 0 for others.
+	StartDelay, EndDelay time.Duration
 	// Secondary is set if the addresses are for additional interfaces of pods, so that they only
 	// have to be unique on their link.
 	Secondary bool
 	// Status is set if the records are not an IPAM's, but what pods have according to the API.
 	Status bool
+	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
+	// belong to no pod.
+	OwnNamespaces bool
+	// PoolPerNode is set if a pool of the cluster has the range of one node, whose name it has.
+	PoolPerNode bool
 	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
 	// it has none.
 	NodeNameFile string

@@ -1,25 +1,19 @@
 package audit
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/podips"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 const (
 	// endGrace is how long a pod that has ended or is being deleted may have an address that its
 	// IPAM has freed. Plugins free an address before they remove it from the pod.
 	endGrace = 30 * time.Second
-	// ciliumEndGrace is how long Cilium may take to publish the end of an endpoint, and
-	// ciliumStartGrace a new endpoint. Cilium limits the rate at which it writes objects.
-	ciliumEndGrace   = 30 * time.Second
-	ciliumStartGrace = 5 * time.Minute
 	// apiDelay is how long it may take until the aggregator receives what an IPAM has written to
 	// the Kubernetes API.
 	apiDelay = 5 * time.Second
@@ -118,10 +112,7 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
 			continue
 		}
-		severity := verdict.Critical
-		if p.IPAM == cilium.Name {
-			severity = verdict.Warning // the objects only mirror the allocations; Cilium does not read them
-		}
+		severity := severityOf(p)
 		switch booked, others := a.allocated(p, o); {
 		case booked:
 		case len(others) > 0:
@@ -130,12 +121,18 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 				patience = 0 // the record is already the one for this owner
 			}
 			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
-		case p.IPAM == cilium.Name:
-			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, ciliumStartGrace)
 		default:
-			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, a.patience(p, o))
+			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, cmp.Or(registry.Of(p.IPAM).StartDelay, a.patience(p, o)))
 		}
 	}
+}
+
+// severityOf returns the severity of a record in the pool that is wrong about a live owner.
+func severityOf(p *verdict.Pool) verdict.Severity {
+	if registry.Of(p.IPAM).Mirrored {
+		return verdict.Warning
+	}
+	return verdict.Critical
 }
 
 // allocated reports whether the pool has the address for an owner, and returns its allocations for
@@ -167,8 +164,8 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
 		return endGrace
-	case p.IPAM == cilium.Name:
-		return ciliumEndGrace
+	case registry.Of(p.IPAM).EndDelay != 0:
+		return registry.Of(p.IPAM).EndDelay
 	case p.State == ipam.Missing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // the end of a pod does not cause that
 	case p.Node == nil && o.Begun().Add(apiDelay) > a.in.Now:
@@ -194,7 +191,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		switch {
 		case named:
 			sure = append(sure, p)
-		case len(networks) > 0 && !unknown && p.Node == nil && p.IPAM != calico.Name:
+		case len(networks) > 0 && !unknown && p.Node == nil:
 			// A cluster-wide pool of another network: it is not known whether their addresses meet.
 		case len(p.Ranges) > 0 && p.Meets(o):
 			pools = append(pools, p)
@@ -221,7 +218,7 @@ func (a *addressAudit) has(p *verdict.Pool) bool {
 // auditAllocation checks whether an allocation is in use.
 func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
-	if p.IPAM == podips.Name || al.Purpose != "" || al.Nameless() {
+	if registry.Of(p.IPAM).Status || al.Purpose != "" || al.Nameless() {
 		return
 	}
 	held := slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool {
@@ -257,14 +254,8 @@ func (a *addressAudit) auditDoubleAllocation() {
 		for k := range all[i+1:] {
 			al, other := &all[i], &all[i+1+k]
 			if sameScope(al.Pool, other.Pool) && !sameHolder(al.Allocation, other.Allocation) && !a.leftBehind(al) && !a.leftBehind(other) {
-				patience, severity := a.policy.Settle, verdict.Critical
-				switch al.Pool.IPAM {
-				case podips.Name:
-					patience = statusDelay
-				case cilium.Name:
-					patience, severity = ciliumEndGrace, verdict.Warning
-				}
-				a.recordOf(verdict.FindingDoubleAllocated, severity, al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
+				patience := cmp.Or(registry.Of(al.Pool.IPAM).EndDelay, a.policy.Settle)
+				a.recordOf(verdict.FindingDoubleAllocated, severityOf(al.Pool), al.Pool, a.holderOf(al.Allocation, other.Allocation), []*verdict.Allocation{al.Allocation, other.Allocation}, patience)
 				a.again(a.in.Now.Add(statusDelay)) // the end of one of the pods does not trigger an audit
 				return
 			}
@@ -293,7 +284,7 @@ func sameScope(p, other *verdict.Pool) bool {
 	switch {
 	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm:
 		return false
-	case p.Is(other), p.Node == nil && p.IPAM != whereabouts.Name:
+	case p.Is(other), p.Node == nil && !registry.Of(p.IPAM).Secondary:
 		return true
 	case p.Network != "" && p.Network == other.Network, p.Node == nil && p.Network == "" && other.Network == "":
 		return true

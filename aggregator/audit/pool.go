@@ -7,7 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 const (
@@ -82,7 +82,7 @@ func Lost(g Given) bool {
 	case p.Node != nil:
 		return p.LostAt != 0 && g.outlived()
 	default:
-		return p.IPAM != cilium.Name && g.Allocated == 0 && g.severalOfPods()
+		return !registry.Of(p.IPAM).Mirrored && g.Allocated == 0 && g.severalOfPods()
 	}
 }
 

@@ -189,10 +189,6 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 			p := w.pooled("p", hostlocal.Name, "n1")
 			p.Network, p.Routed = "lab", true
 		}, []string{unallocated + " p"}},
-		{"a pool of Calico of another network", func(w *world) {
-			w.kindPod("n1", "a", "kind", 2)
-			w.pooled("p", calico.Name, "").Network = "lab"
-		}, []string{unallocated + " p"}},
 		{"a pool of Cilium of another network", func(w *world) {
 			w.kindPod("n1", "a", "kind", 2)
 			w.pooled("p", cilium.Name, "").Network = "lab"

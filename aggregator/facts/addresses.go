@@ -62,9 +62,6 @@ func (f *Facts) claimedOnOtherNodes(n *Node, i uint32, into []index.Address) (al
 	mac := n.texts.macOf(one.mac)
 	for l := range n.joints[one.link].Links {
 		other := f.byID[IDOf(l.Node)]
-		if other == nil {
-			continue
-		}
 		if hw := other.hardwareNamed(mac); hw != 0 {
 			for c := range other.by(hw) {
 				into = append(into, other.claims.at(c).addr)

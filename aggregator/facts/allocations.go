@@ -101,11 +101,9 @@ func (al *allocation) sameAs(other verdict.Allocation) bool {
 // withdraw removes the allocation of an address from a pool.
 func (f *ipamRecords) withdraw(p *Pool, addr netip.Addr, location string) {
 	a := index.AddressOf(addr)
-	for _, al := range f.ipamRecords.allocations[a] {
-		if al.Pool == &p.Rec && al.Location == location {
-			f.removeAllocation(p, a, al)
-			return
-		}
+	all := f.ipamRecords.allocations[a]
+	if i := slices.IndexFunc(all, func(al *allocation) bool { return al.Pool == &p.Rec && al.Location == location }); i >= 0 {
+		f.removeAllocation(p, a, all[i])
 	}
 }
 
@@ -131,7 +129,7 @@ func (f *ipamRecords) removeAllocation(p *Pool, a index.Address, al *allocation)
 		f.used(p)
 	}
 	f.leaveSandbox(al.ContainerID, a)
-	f.charge(p.Node, &al.cost, 0, true)
+	f.setCharge(p.Node, &al.cost, 0)
 	f.count(p, -1)
 	f.Listener.PoolChanged(p)
 }

@@ -63,10 +63,8 @@ func (b *Builder) stitches() (all []verdict.Stitch) {
 
 // linkRecord returns the record of a link of the topology.
 func (f *reader) linkRecord(j *topology.Link) *verdict.Link {
-	if n, l := f.linkOf(j); l != 0 {
-		return n.fillLink(l, new(verdict.Link))
-	}
-	return &verdict.Link{Node: j.Node, Name: j.Name, Domain: j.Domain(topology.BySight), Proven: j.Domain(topology.ByProof)}
+	n, l := f.linkOf(j)
+	return n.fillLink(l, new(verdict.Link))
 }
 
 // Before returns the owners of an address before the changes that have not been judged, if these

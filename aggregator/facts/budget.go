@@ -126,24 +126,28 @@ func (b *budget) add(a *account, bytes int64) {
 }
 
 // charge sets the charge of one record of a node to cost; n is nil for records of no node. has
-// holds the previous charge. A cost of 0 releases the charge and always succeeds. If there is not
-// enough memory, charge changes nothing and returns false. If first is set, wire claims of the same
-// node may be evicted for the record.
+// holds the previous charge. If there is not enough memory, charge changes nothing and returns
+// false. If first is set, wire claims of the same node may be evicted for the record.
 func (f *ledger) charge(n *Node, has *int32, cost int, first bool) bool {
 	more := int64(cost) - int64(*has)
-	b := &f.budget
-	if n == nil {
-		b.add(nil, more)
-		*has = int32(cost) //nolint:gosec // a few kilobytes
-		return true
-	}
-	if more > 0 && b.limit > 0 && !f.makeRoom(n, more, first) {
+	if n != nil && more > 0 && f.limit > 0 && !f.makeRoom(n, more, first) {
 		return false
 	}
-	n.used += more
-	b.add(n.account, more)
-	*has = int32(cost) //nolint:gosec // a few kilobytes
+	f.setCharge(n, has, cost)
 	return true
+}
+
+// setCharge is like charge, but does not check whether there is enough memory. A cost of 0 releases
+// the charge.
+func (f *ledger) setCharge(n *Node, has *int32, cost int) {
+	more := int64(cost) - int64(*has)
+	*has = int32(cost) //nolint:gosec // a few kilobytes
+	if n == nil {
+		f.add(nil, more)
+		return
+	}
+	n.used += more
+	f.add(n.account, more)
 }
 
 // chargeClaim is like charge for a known claim. The claim itself is never evicted to make room: a
@@ -196,7 +200,7 @@ func (f *ledger) mostOverShare(share int64) (most *Node) {
 // mostWire returns n if it has wire claims. Otherwise it returns the node of the same account
 // with the most wire claims.
 func (f *ledger) mostWire(n *Node) *Node {
-	if n.wireClaims > 0 || n.ID.Vouched == "" {
+	if n.wireClaims > 0 {
 		return n
 	}
 	most := n

@@ -25,10 +25,10 @@ func (l *lender[T]) next() *T {
 	return l.records[l.used-1]
 }
 
-// keep leaves the records to their holders, so that they are not reused.
+// keep leaves the records to their holders, so that they are not reused. Builder.reset must follow
+// before the next record is handed out.
 func (l *lender[T]) keep() {
 	l.records = slices.Delete(l.records, 0, l.used)
-	l.used = 0
 }
 
 // A Builder makes cases, one at a time. A case is valid until the next one is made, unless Keep is

@@ -88,7 +88,7 @@ func (f *editor) endNamespaceOf(n *Node, ns uint32, how ending) {
 	}
 	f.Listener.MayLack(n, record)
 	f.unlistPod(n, ns)
-	f.charge(n, &n.namespaces.at(ns).cost, 0, true)
+	f.setCharge(n, &n.namespaces.at(ns).cost, 0)
 	n.byRecord.remove(hashRecord(record), ns, n.hashOfNamespace)
 	n.namespaces.remove(ns)
 }
@@ -136,7 +136,7 @@ func (f *editor) setLink(n *Node, name string, kind verdict.LinkKind, isRouted b
 func (f *editor) endLink(n *Node, l uint32) {
 	one := n.links.at(l)
 	one.flags.set(known, false)
-	f.charge(n, &one.cost, 0, true)
+	f.setCharge(n, &one.cost, 0)
 	f.leaveDomains(n, l)
 	f.changeLink(n, l, func() {
 		one.kind = 0
@@ -273,7 +273,6 @@ func (f *editor) unlistHardware(n *Node, i uint32) {
 	f.touchNeighbours(n, i)
 	f.removeHolder(n, i)
 	n.leaveHolder(i)
-	one.mac = mac{}
 }
 
 func (f *editor) endInterface(n *Node, i uint32) { f.endInterfaceOf(n, i, ending{}) }
@@ -286,11 +285,10 @@ func (f *editor) endInterfaceOf(n *Node, i uint32, how ending) {
 	one := n.interfaces.at(i)
 	if l := one.link; l != 0 {
 		n.links.at(l).users--
-		one.link = 0
 		f.dropLink(n, l)
 	}
 	cost := int32(one.cost)
-	f.charge(n, &cost, 0, true)
+	f.setCharge(n, &cost, 0)
 	n.leaveInside(i)
 	n.setRare(i, rare{})
 	n.byIndex.remove(n.hashOfInterface(i), i, n.hashOfInterface)

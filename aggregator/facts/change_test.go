@@ -292,6 +292,7 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 			"its interface has no MAC":       iface(func(i *pb.InterfaceRecord) { i.Mac = nil }),
 			"its interface is gone":          {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}},
 			"it is gone":                     {Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}},
+			"its link is gone":               {Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}},
 		} {
 			name = fmt.Sprintf("%x: %s", mac, name)
 			s := newScene(t)

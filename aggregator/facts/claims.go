@@ -123,7 +123,8 @@ func (f *editor) removeFromIndexes(n *Node, c uint32) {
 	f.touch(one.addr)
 	f.addressed(n, c)
 	f.touchAnswers(n, c, 1)
-	f.chargeClaim(n, c, 0, true)
+	cost := int32(one.cost)
+	f.setCharge(n, &cost, 0)
 
 	at := n.interfaces.at(one.port)
 	if one.before != 0 {

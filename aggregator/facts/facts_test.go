@@ -137,7 +137,7 @@ func (f *Facts) owners(a string) []verdict.Owner {
 
 // Records above the limit of their kind are dropped. Known records of a node are kept.
 func TestRecordsOfEachKindAreLimited(t *testing.T) {
-	f, _ := newFacts(t)
+	f, l := newFacts(t)
 	p, n := connectNode(t, f, "n1")
 	const more = 10
 	m := &pb.ReportRequest{}
@@ -155,6 +155,11 @@ func TestRecordsOfEachKindAreLimited(t *testing.T) {
 	}
 	if got, want := []int{n.namespaces.count, n.links.count, n.interfaces.count}, []int{MaxNamespaces, MaxLinks, MaxInterfaces}; !slices.Equal(got, want) {
 		t.Errorf("namespaces, links, interfaces: got %d, want %d", got, want)
+	}
+	for _, kind := range []string{"namespace", "link", "interface"} {
+		if got := l.dropped[kind]; got != 2*more {
+			t.Errorf("got %d times a %s dropped, want %d", got, kind, 2*more)
+		}
 	}
 }
 

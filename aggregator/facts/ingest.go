@@ -43,7 +43,10 @@ func (a *applying) do(what func()) {
 
 // apply applies one message.
 func (a *applying) apply(m *pb.ReportRequest) {
-	records := len(m.GetNamespaces()) + len(m.GetLinks()) + len(m.GetInterfaces()) + len(m.GetClaims()) + len(m.GetPools()) + len(m.GetAllocations())
+	records := 0
+	for _, of := range []int{len(m.GetNamespaces()), len(m.GetLinks()), len(m.GetInterfaces()), len(m.GetClaims()), len(m.GetPools()), len(m.GetAllocations())} {
+		records += of
+	}
 	claims := m.GetClaims()
 	if a.snapshot {
 		claims = kernelFirst(claims)
@@ -114,9 +117,7 @@ func (a *applying) status(rec *pb.StatusRecord) {
 	f, n := a.facts, a.node
 	ports := len(rec.GetPorts())
 	rec.Ports = nil
-	if len(rec.GetProblems()) > MaxProblems {
-		rec.Problems = slices.Clone(rec.GetProblems()[:MaxProblems]) // a slice of the original would retain all of them
-	}
+	rec.Problems = slices.Clone(rec.GetProblems()[:min(MaxProblems, len(rec.GetProblems()))]) // a slice of the original would retain all of them
 	if !f.charge(n, &n.statusCost, statusCost*proto.Size(rec), true) {
 		f.countRefused(n, "status", false)
 	} else {
@@ -162,7 +163,7 @@ func (a *applying) namespace(rec *pb.NamespaceRecord) {
 	if now != old { // a replaced namespace has released its charge
 		if old != 0 {
 			has = 0
-			f.charge(n, &has, cost, true)
+			f.setCharge(n, &has, cost)
 		}
 		n.namespaces.at(now).cost = has
 	}

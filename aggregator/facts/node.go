@@ -210,13 +210,19 @@ func (n *Node) reset() { n.tables = tables{} }
 
 // arm schedules work on a node, unless earlier work is scheduled.
 func (f *streams) arm(n *Node, at verdict.Stamp) {
-	if n.due == 0 || at < n.due {
-		n.due = at
-	}
-	if f.next == 0 || n.due < f.next {
-		f.next = n.due
+	n.due = soonest(n.due, at)
+	if next := soonest(f.next, at); next != f.next {
+		f.next = next
 		f.Wake()
 	}
+}
+
+// soonest returns the earlier one of two times; 0 stands for never.
+func soonest(a, b verdict.Stamp) verdict.Stamp {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // Wake requests a call of Ring.
@@ -290,7 +296,6 @@ func (f *streams) unlabel(n *Node) {
 			f.rename(n, f.longName(n))
 			f.rename(other, other.Name)
 			f.Listener.NodeChanged(other)
-			f.Listener.NamesChanged(other)
 			return
 		}
 	}

@@ -82,7 +82,6 @@ func (x chain) leave(n *Node, ns uint32) {
 	default:
 		x.refs.remove(key, n.number)
 	}
-	*after = 0
 }
 
 // listPod indexes a namespace by its sandbox and, if Kubernetes is used, by its pod. unlistPod

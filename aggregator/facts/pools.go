@@ -166,11 +166,9 @@ func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*ver
 	gotFrom := func(network string) bool {
 		return network != "" && slices.ContainsFunc(b.c.Claims, func(c *verdict.Claim) bool { return c.Network == network })
 	}
-	var last *Node
 	for k, c := range b.c.Claims {
-		if n := f.nodes[b.refs[k].node()]; !wired(c) && n != last {
-			last = n
-			for _, p := range n.Pools {
+		if !wired(c) {
+			for _, p := range f.nodes[b.refs[k].node()].Pools {
 				if p.Rec.Contains(a) || len(p.Rec.Ranges) == 0 && gotFrom(p.Rec.Network) {
 					add(&p.Rec)
 				}
@@ -286,7 +284,7 @@ func (f *ipamRecords) endPool(p *Pool) {
 			}
 		}
 	}
-	f.charge(p.Node, &p.cost, 0, true)
+	f.setCharge(p.Node, &p.cost, 0)
 	delete(f.byKey, p.key())
 	delete(f.ipamRecords.byRec, &p.Rec)
 	if p.Node != nil {
@@ -324,7 +322,6 @@ func (f *ipamRecords) sweepPools(n *Node) {
 	for _, p := range slices.Clone(n.Pools) {
 		if p.sweep != n.sweep {
 			f.endPool(p)
-			continue
 		}
 		for a := range p.entries {
 			for _, al := range slices.Clone(f.ipamRecords.allocations[a]) {

@@ -119,12 +119,8 @@ func (f *sharing) touchNeighbours(n *Node, i uint32) {
 func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
 	if m.identifiesOne() { // there may be thousands of links, but few nodes have claims with this MAC
 		for r := range f.sharing.seen.all(m.bytes) {
-			other := f.nodes[r.node()]
-			for _, j := range other.joints {
-				if contains(links, j) {
-					f.touchBy(other, r.index())
-					break
-				}
+			if other := f.nodes[r.node()]; other.isOn(links) {
+				f.touchBy(other, r.index())
 			}
 		}
 		return
@@ -135,14 +131,21 @@ func (f *sharing) touchOn(links iter.Seq[*topology.Link], n *Node, m mac) {
 	}
 	for l := range links {
 		other := f.byID[IDOf(l.Node)]
-		if other == nil {
-			continue
-		}
 		if hw := other.hardwareNamed(name); hw != 0 {
 			f.touchBy(other, hw)
 			f.notifySenders(other, 0, other.hardware.at(hw).mac)
 		}
 	}
+}
+
+// isOn reports whether one of some links is a link of the node.
+func (n *Node) isOn(links iter.Seq[*topology.Link]) bool {
+	for _, j := range n.joints {
+		if contains(links, j) {
+			return true
+		}
+	}
+	return false
 }
 
 func contains(links iter.Seq[*topology.Link], one *topology.Link) bool {
@@ -202,17 +205,13 @@ func (f *sharing) leaveDomains(n *Node, l uint32) {
 
 // linkRenaming touches everything on a link before its domain is renamed.
 func (f *sharing) linkRenaming(j *topology.Link) {
-	if n, l := f.linkOf(j); l != 0 {
-		f.touchLink(n, l)
-	}
+	f.touchLink(f.linkOf(j))
 }
 
-// linkOf returns the node and link of a link in the topology; 0 if the link no longer exists.
+// linkOf returns the node and link of a link that is in a domain. Links leave their domains before
+// they end.
 func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 	n := f.byID[IDOf(j.Node)]
-	if n == nil || j.Ended {
-		return nil, 0
-	}
 	return n, n.link(j.Name)
 }
 
@@ -222,9 +221,6 @@ func (f *sharing) linkOf(j *topology.Link) (*Node, uint32) {
 // links joined for longer.
 func (f *sharing) linkChanging(j *topology.Link, with []*topology.Link) {
 	n, l := f.linkOf(j)
-	if l == 0 {
-		return
-	}
 	f.touchLink(n, l)
 	for i := range n.interfaces.all {
 		if n.interfaces.at(i).link != l {

@@ -24,9 +24,6 @@ func (s *slab[T]) add(item T) uint32 {
 			s.items = append(s.items, none)
 		}
 		i = uint32(len(s.items)) //nolint:gosec // limits keep it below 2^32
-		if len(s.items) == cap(s.items) {
-			s.items = slices.Grow(s.items, 1+len(s.items)/4)
-		}
 		s.items = append(s.items, item)
 	}
 	for int(i/64) >= len(s.live) {
@@ -47,8 +44,6 @@ func (s *slab[T]) has(i uint32) bool {
 
 // remove frees the index of a record.
 func (s *slab[T]) remove(i uint32) {
-	var none T
-	s.items[i] = none
 	s.live[i/64] &^= 1 << (i % 64)
 	s.count--
 	s.free = append(s.free, i)
@@ -60,8 +55,8 @@ func (s *slab[T]) remove(i uint32) {
 // all yields the indexes of the records. Records may be added and removed during the iteration. An
 // added record may be skipped.
 func (s *slab[T]) all(yield func(uint32) bool) {
-	for i := 1; i < len(s.items); i++ {
-		if s.has(uint32(i)) && !yield(uint32(i)) { //nolint:gosec // limits keep it below 2^32
+	for i := range uint32(len(s.items)) { //nolint:gosec // limits keep it below 2^32
+		if s.has(i) && !yield(i) {
 			return
 		}
 	}

@@ -75,11 +75,8 @@ func (f *streams) mayBeOneMore(id NodeID) error {
 	if len(f.byID) >= maxNodes {
 		return status.Errorf(codes.ResourceExhausted, "the limit of %d nodes is reached", maxNodes)
 	}
-	if id.Vouched == "" {
-		return nil
-	}
 	same := 0
-	for _, other := range f.called[id.Vouched] {
+	for _, other := range f.called[id.Vouched] { // none without a credential, because each agent reports a name
 		if other.ID.Vouched == id.Vouched && (other.Peer != nil || !other.Rec.TimedOut) {
 			same++
 		}
@@ -116,10 +113,10 @@ func (f *streams) disconnect(p Peer, n *Node, shared func(*Node) bool) (batches 
 		}
 		if n.hasRecords() { // an incomplete snapshot was applied
 			left = []*Node{n}
-			return
+		} else {
+			f.releaseAll(n)
+			f.arm(n, f.now().Add(ForgetNodeAfter))
 		}
-		f.releaseAll(n)
-		f.arm(n, f.now().Add(ForgetNodeAfter))
 	})
 	if over {
 		f.close(b)
@@ -159,8 +156,8 @@ func (f *streams) Ring() verdict.Stamp {
 			case n.due <= now:
 				n.due = 0
 				due = append(due, n)
-			case f.next == 0 || n.due < f.next:
-				f.next = n.due
+			default:
+				f.next = soonest(f.next, n.due)
 			}
 		}
 		if at := f.topology.Due(); at != 0 && at <= now {
@@ -175,11 +172,7 @@ func (f *streams) Ring() verdict.Stamp {
 	}
 	f.RLock()
 	defer f.RUnlock()
-	next := f.next
-	if at := f.topology.Due(); at != 0 && (next == 0 || at < next) {
-		next = at
-	}
-	return next
+	return soonest(f.next, f.topology.Due())
 }
 
 // Overdue reports whether work on nodes or links is due or running. Judgements that are due must
@@ -240,12 +233,13 @@ func (f *streams) Snapshot(p Peer, n *Node, in *Snapshot, done func()) ([]*Batch
 	return batches, err
 }
 
-// rebooted returns the disconnected nodes that are the same machine as a node before a reboot.
+// rebooted returns the nodes that may be the same machine as a node before a reboot; markOver skips
+// those that are connected.
 func (f *streams) rebooted(n *Node) (old []*Node) {
 	f.RLock()
 	defer f.RUnlock()
 	for _, other := range f.called[n.Name] {
-		if other.Rec.Unheard && other.Peer == nil && !other.Rec.TimedOut && other.rebootedAs(n) {
+		if other.rebootedAs(n) {
 			old = append(old, other)
 		}
 	}
@@ -268,7 +262,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		n.sweep++
 		n.applying = true
 		n.excess, n.leftOut = 0, in.LeftOut
-		returned = n.Rec.Unheard && (n.claims.count > 0 || len(n.Pools) > 0) // new records are touched in any case
+		returned = n.Rec.Unheard && n.hasRecords() // new records are touched in any case
 	})
 	var checked []uint64
 	for m := range in.Messages {

@@ -76,10 +76,7 @@ func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
 	if len(m) == 6 {
 		return t.hardwareOf(mac{[6]byte([]byte(m)), sixBytes})
 	}
-	id, there := t.texts.find(string(m))
-	if !there {
-		return 0
-	}
+	id, _ := t.texts.find(string(m)) // no hardware address is the empty text
 	var odd mac
 	odd.setText(id)
 	return t.hardwareOf(odd)
@@ -128,7 +125,6 @@ func (t *tables) leaveHolder(i uint32) {
 	default:
 		t.holders.remove(hash, i, t.hashOfHolder)
 	}
-	f.alike = 0
 }
 
 // inside yields the interfaces of a namespace. Interfaces may be removed during the iteration.
@@ -215,15 +211,13 @@ func (t *tables) ports(record uint32) (ports []uint32) {
 	return ports
 }
 
-// setNetns stores the inode of a namespace in the most compact form.
+// setNetns stores the inode of a new namespace in the most compact form.
 func (t *tables) setNetns(ns *namespace, netns string, epoch uint64) {
 	ns.number = epoch
-	ns.flags.set(inode|named, false)
 	if netns == "" {
 		return
 	}
-	n, err := strconv.ParseUint(netns, 10, 64)
-	if err == nil && strconv.FormatUint(n, 10) == netns {
+	if n, _ := strconv.ParseUint(netns, 10, 64); strconv.FormatUint(n, 10) == netns {
 		ns.number = n
 		ns.flags.set(inode, true)
 		return

@@ -186,7 +186,7 @@ func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) ([]v
 func (q *Queue) release(a index.Address, how urgency) {
 	q.mu.Lock()
 	item := q.items[a]
-	if item.held--; item.held > 0 || item.listed >= how {
+	if item.held--; item.listed >= how {
 		q.mu.Unlock()
 		return
 	}

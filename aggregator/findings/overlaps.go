@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // Overlaps finds address ranges that overlap, on one node or across the cluster.
@@ -103,16 +103,16 @@ func (o *Overlaps) run() verdict.Stamp {
 	o.facts.RLock()
 	nodes := slices.Collect(o.facts.Nodes)
 	maps.DeleteFunc(o.ranges, func(n *facts.Node, _ []verdict.Side) bool { return !slices.Contains(o.facts.At(n.ID.Place()), n) })
-	var all, ofCilium []verdict.Side
+	var all, ofPools []verdict.Side
 	if moved {
-		all, ofCilium = o.rangesOfNodes(nodes)
+		all, ofPools = o.rangesOfNodes(nodes)
 	}
 	o.facts.RUnlock()
 	before := o.found
 	o.found = make(map[string]struct{})
 	if moved {
 		o.tellAll(audit.Ranges(o.facts.Policy, all))
-		o.tellAll(audit.Ranges(o.facts.Policy, ofCilium))
+		o.tellAll(audit.Ranges(o.facts.Policy, ofPools))
 	} else {
 		for id := range before {
 			if f := o.tell.finding(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
@@ -150,7 +150,7 @@ func (o *Overlaps) tellAll(found []verdict.Finding) {
 // Kubernetes no longer lists, because their ranges may have been assigned to other nodes. Ranges
 // that Cilium allocates are compared only with each other, because Cilium need not use
 // Node.spec.podCIDRs. The caller holds the facts.
-func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofCilium []verdict.Side) {
+func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Side) {
 	names, known := o.kube.NodeNames()
 	members := make(map[string][]string, len(names))
 	for _, name := range names {
@@ -166,11 +166,11 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofCilium []verdict.S
 		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
 	}
 	for p := range o.facts.Pools {
-		if p.Node == nil && p.Rec.IPAM == cilium.Name && !p.Rec.Grows && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
-			ofCilium = append(ofCilium, audit.CiliumSides(&p.Rec)...)
+		if p.Node == nil && registry.Of(p.Rec.IPAM).PoolPerNode && !p.Rec.Grows && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
+			ofPools = append(ofPools, audit.NodePoolSides(&p.Rec)...)
 		}
 	}
-	return all, ofCilium
+	return all, ofPools
 }
 
 // compareNetworks returns the findings about networks of one node whose addresses overlap.

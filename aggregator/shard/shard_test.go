@@ -42,6 +42,43 @@ func TestAPanicHarmsOneAddressOnly(t *testing.T) {
 	})
 }
 
+// Each address that could not be judged counts until it can be judged.
+func TestEachAddressThatPanickedIsCounted(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		addrs := []string{"10.0.0.66", "10.0.0.67", "10.0.0.68"}
+		for _, addr := range addrs {
+			w.set(func() { w.broken = index.AddressOf(netip.MustParseAddr(addr)) })
+			n.tell(pod(2, addr))
+		}
+		w.set(func() { w.broken = index.Address{} })
+		for i, addr := range addrs {
+			if got := w.shards.Unjudged(); got != len(addrs)-i {
+				t.Errorf("got %d addresses that are not judged, want %d", got, len(addrs)-i)
+			}
+			n.tell(gone(assigned(2, addr)))
+		}
+		if got := w.shards.Unjudged(); got != 0 {
+			t.Errorf("got %d addresses that are not judged, want none", got)
+		}
+	})
+}
+
+// A reader returns the remembered owners of a disputed address, and derives those of others.
+func TestOwnersThatAReaderReturns(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		w.connect("n1").tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"), pod(4, "10.0.0.4"))
+		r := w.shards.Reader()
+		w.shards.Facts.RLock()
+		defer w.shards.Facts.RUnlock()
+		for addr, want := range map[string]int{"10.0.0.1": 2, "10.0.0.4": 1, "10.0.0.9": 0} {
+			if got := r.OwnersOf(index.AddressOf(netip.MustParseAddr(addr))); len(got) != want {
+				t.Errorf("%s: got %d owners, want %d", addr, len(got), want)
+			}
+		}
+	})
+}
+
 func TestChangesOfOwnersArePublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")

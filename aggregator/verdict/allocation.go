@@ -4,8 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // How owners, allocations and pools are matched.
@@ -24,7 +23,7 @@ func (o *Owner) Networks() (names []string) {
 // owner that has the address from another source.
 func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
-	case p.Node == nil && p.IPAM != whereabouts.Name: // a cluster-wide pool, which is routed everywhere
+	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere
 		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on
 		return o.Kind() != Host && i.Attachment == Lower
@@ -89,7 +88,7 @@ func (al *Allocation) Nameless() bool {
 // ofEndpoint reports whether an allocation may be for a namespace of Cilium itself. Cilium's health
 // endpoint is in a namespace that belongs to no pod.
 func (al *Allocation) ofEndpoint(w Workload) bool {
-	return al.Pool.IPAM == cilium.Name && w.Kind == Unknown
+	return registry.Of(al.Pool.IPAM).OwnNamespaces && w.Kind == Unknown
 }
 
 // Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not

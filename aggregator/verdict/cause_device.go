@@ -139,7 +139,7 @@ func (q deviceCauses) tunnelAddress() (r reason) {
 // tunnelOf returns the cause of a conflict about the address of a node's tunnel.
 func (q deviceCauses) tunnelOf(i *Interface, host, pod *Owner) (r reason) {
 	r.Wrong = ids(pod)
-	if q.ofCalico() && q.bestMatch(nil, pod) == certainMatch && q.bestMatch(nil, host) != certainMatch {
+	if q.namesNodes() && q.bestMatch(nil, pod) == certainMatch && q.bestMatch(nil, host) != certainMatch {
 		r.Wrong = ids(host)
 	}
 	for _, p := range q.pools {

@@ -4,8 +4,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // recordCauses finds the causes that follow from the records of an IPAM.
@@ -58,7 +57,7 @@ func (q recordCauses) neverElsewhere() reason {
 			switch {
 			case o.OnNode(name):
 				nodes = append(nodes, o.Node.Name)
-			case !q.ofCalico():
+			case !q.namesNodes():
 				return ruledOut(Fact{Kind: NotCalico, Nodes: []string{o.Node.Name}, Text: name})
 			}
 		}
@@ -116,15 +115,15 @@ func (q recordCauses) pastElsewhere(o *Owner) *Past {
 // the name of another node; empty if it is right or Calico is not involved.
 func (q recordCauses) wrongNodename(o *Owner) string {
 	name := o.Node.CalicoNodename
-	if name == "" || o.OnNode(name) || !q.ofCalico() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
+	if name == "" || o.OnNode(name) || !q.namesNodes() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
 		return ""
 	}
 	return name
 }
 
-// ofCalico reports whether the address is in a Calico pool.
-func (q *inquiry) ofCalico() bool {
-	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return p.IPAM == calico.Name })
+// namesNodes reports whether an IPAM with its own names for nodes has the address in a pool.
+func (q *inquiry) namesNodes() bool {
+	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return registry.Of(p.IPAM).NodeNameFile != "" })
 }
 
 // stateLost: an IPAM lost the record of an allocation and allocated the address again.
@@ -214,7 +213,7 @@ func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
 // network. It cannot do so with complete records.
 func (q recordCauses) sameNetwork(p *Pool, mine []*Owner) bool {
 	network := mine[0].network()
-	return p.IPAM == hostlocal.Name && network != "" &&
+	return p.Node != nil && network != "" &&
 		!slices.ContainsFunc(mine, func(o *Owner) bool { return o.network() != network })
 }
 

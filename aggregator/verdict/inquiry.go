@@ -3,7 +3,7 @@ package verdict
 import (
 	"slices"
 
-	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // A reason is the outcome of testing one cause. It is empty if the cause cannot apply.
@@ -40,7 +40,7 @@ func (q *inquiry) gather() {
 	all := slices.SortedFunc(slices.Values(q.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
 	for _, al := range all {
 		q.c.Allocations = append(q.c.Allocations, al.Allocation)
-		if al.Pool.IPAM == podips.Name {
+		if registry.Of(al.Pool.IPAM).Status {
 			continue
 		}
 		q.allocations = append(q.allocations, al.Allocation)
@@ -49,7 +49,7 @@ func (q *inquiry) gather() {
 		}
 	}
 	for _, p := range q.in.Pools {
-		if p.IPAM != podips.Name {
+		if !registry.Of(p.IPAM).Status {
 			q.pools = append(q.pools, p)
 		}
 	}

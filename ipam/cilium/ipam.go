@@ -2,7 +2,11 @@
 // and writes them to custom resources of the cluster for others to read.
 package cilium
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // Name is the name of Cilium in the API.
 const Name = "cilium"
@@ -10,7 +14,13 @@ const Name = "cilium"
 // IPAM describes Cilium.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Cilium",
-	Traits: ipam.Traits{Mirrored: true, PodDevice: "cilium_host"},
+	Traits: ipam.Traits{
+		Mirrored: true, PoolPerNode: true,
+		// Cilium limits the rate at which it writes objects.
+		StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second,
+		OwnNamespaces: true, // of its health endpoint
+		PodDevice:     "cilium_host",
+	},
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
 			return "Cilium (CiliumNode " + p.Name + ")"

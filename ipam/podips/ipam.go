@@ -2,7 +2,11 @@
 // (Pod.status.podIPs). No IPAM keeps them, but two pods with one address are a duplicate.
 package podips
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // Name is the name of the addresses of pods in the API.
 const Name = "kubernetes"
@@ -10,6 +14,9 @@ const Name = "kubernetes"
 // IPAM describes the addresses of pods.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "the Kubernetes API",
-	Traits:    ipam.Traits{Status: true},
+	Traits: ipam.Traits{
+		Status:   true,
+		EndDelay: 30 * time.Second, // a pod that had the address before its node rebooted
+	},
 	PoolTitle: func(*ipam.Pool, string) string { return "the Kubernetes API" },
 }

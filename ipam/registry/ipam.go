@@ -15,12 +15,15 @@ import (
 // All has all supported IPAMs, in the order of the documentation.
 var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &podips.IPAM}
 
-// Of returns the IPAM with a name; an IPAM without special properties if the name is not known.
+// unknown has nothing that distinguishes it.
+var unknown ipam.IPAM
+
+// Of returns the IPAM with a name; an IPAM without a name or traits if there is none.
 func Of(name string) *ipam.IPAM {
 	if m := first(func(m *ipam.IPAM) bool { return m.Name == name }); m != nil {
 		return m
 	}
-	return &ipam.IPAM{Name: name, Title: name}
+	return &unknown
 }
 
 // NodeNamed returns the IPAM that has its own name for each node, in NodeNameFile.
