@@ -1,4 +1,4 @@
-// Package agent observes who holds which address on this node, and reports it.
+// Package agent observes the owners of the addresses on this node, and reports it.
 //
 // The package has the configuration, the health and the metrics of an agent. It creates the
 // packages below it and connects them: sources (kernel, wire, workload, allocations) fill one
@@ -94,7 +94,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  doctor.KernelRelease(),
 		},
 	}
-	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: cfg.IPAMDirs, CNIConfig: cfg.CNIConfig, CalicoNodename: cfg.CalicoNodename}, files.FindRoot("/proc"))
+	a.ipam = allocations.New(log, a.table, cfg.allocations(), files.FindRoot("/proc"))
 	a.runtime.StatusChanged, a.ipam.StatusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -116,7 +116,7 @@ type Aggregator struct {
 // the capabilities of the process that are only needed at startup.
 func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	if len(to) == 0 {
-		return errors.New("no aggregator to report to: name one with --aggregator")
+		return errors.New("no aggregator is configured: add one with --aggregator")
 	}
 	unlock, err := lockNamespace()
 	if err != nil {
@@ -140,7 +140,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 			return err
 		}
 		if foreignErr == nil {
-			a.problem(fmt.Sprintf("addresses inside pods are not heard: they are read every %s instead", kernel.ListEvery), hearErr)
+			a.problem(fmt.Sprintf("the kernel does not report changes of addresses inside pods: the addresses are read every %s instead", kernel.ListEvery), hearErr)
 		}
 	}
 	defer listen.Close()
@@ -151,7 +151,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	}
 	switch {
 	case obs == nil && foreignErr != nil:
-		return fmt.Errorf("nothing to witness with: %w", errors.Join(foreignErr, wireErr))
+		return fmt.Errorf("neither frames nor addresses can be observed: %w", errors.Join(foreignErr, wireErr))
 	case wireErr != nil:
 		a.problem("frames are not seen: only addresses inside network namespaces are", wireErr)
 	}
@@ -263,7 +263,7 @@ func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 		_ = obs.Close()
 		return nil, 0, fmt.Errorf("%w: use --wire auto", err)
 	default:
-		a.log.Info("watching the wire by clsact", "reason", err)
+		a.log.Info("watching frames with clsact", "reason", err)
 		return obs, bpf.Clsact, nil
 	}
 }
@@ -273,7 +273,7 @@ func (a *Agent) startObserver() (*bpf.Observer, bpf.Mode, error) {
 func lockNamespace() (unlock func(), err error) {
 	l, err := net.Listen("unix", "@ipwitness-agent")
 	if errors.Is(err, unix.EADDRINUSE) {
-		return nil, errors.New("another ipwitness agent runs in this network namespace: stop it first, or ask it with 'ipwitness owners'")
+		return nil, errors.New("another ipwitness agent runs in this network namespace: stop it first, or query it with 'ipwitness owners'")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock network namespace: %w", err)

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-const index = `ipwitness agent: witnesses who holds which address on this node
+const index = `ipwitness agent: observes the owners of addresses on this node
 
 /metrics   for Prometheus
 /healthz   ok while the agent runs
@@ -23,7 +23,7 @@ func (a *Agent) Handler(gatherer prometheus.Gatherer) http.Handler {
 	mux.HandleFunc("GET /healthz", text("ok\n"))
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if connected, _ := a.aggregators(); connected == 0 {
-			http.Error(w, "not reporting to any aggregator: the log says why", http.StatusServiceUnavailable)
+			http.Error(w, "not reporting to any aggregator: see the log", http.StatusServiceUnavailable)
 			return
 		}
 		text("ok\n")(w, r)

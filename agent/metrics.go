@@ -11,35 +11,35 @@ type collector struct {
 
 var (
 	framesDesc = prometheus.NewDesc("ipwitness_agent_frames_total",
-		"Frames that the observer looked at, by protocol and by what became of them. Those with an unparsed_… result were not read to the end: an attacker could hide claims in them.",
+		"Frames that the observer inspected, by protocol and result. Frames with an unparsed_… result were not read to the end: an attacker could hide claims in them.",
 		[]string{"protocol", "result"}, nil)
 	lostDesc = prometheus.NewDesc("ipwitness_agent_lost_events_total",
-		"Events that were lost and listed again from their source (netlink), that were lost and had all files of IPAM read again (inotify), that could not be read (netlink_malformed), frames that found the ring full and are told by the next one like them (ringbuf), or claims of frames that found no room in the table or had to make it (port_full).",
+		"Lost events, by source. netlink: the agent has listed the state again. inotify: the agent has read all files of IPAM again. netlink_malformed: messages that could not be parsed. ringbuf: frames that found the ring buffer full; the next frame with the same binding is reported. port_full: claims of frames that were rejected or evicted because the table is full.",
 		[]string{"source"}, nil)
 	interfacesDesc = prometheus.NewDesc("ipwitness_agent_interfaces",
-		"Interfaces with the observer on them, by how it is attached.",
+		"Interfaces that the observer is attached to, by attach mode.",
 		[]string{"mode"}, nil)
 	unobservedDesc = prometheus.NewDesc("ipwitness_agent_interfaces_unobserved",
-		"Interfaces that the observer belongs on and could not be attached to: frames that enter by them are not seen.", nil, nil)
+		"Interfaces that the observer could not be attached to: frames that enter there are not seen.", nil, nil)
 	floodingDesc = prometheus.NewDesc("ipwitness_agent_interfaces_flooding",
-		"Interfaces by which more new bindings come than the agent takes; 'ipwitness nodes' names them, and who is behind them.", nil, nil)
+		"Interfaces through which more new bindings arrive than the agent accepts; 'ipwitness nodes' names them and the workloads behind them.", nil, nil)
 	sourceUpDesc = prometheus.NewDesc("ipwitness_agent_source_up",
-		"1 for a source of evidence that the agent can use: wire (frames, by the observer; not there with --wire off), addresses (those inside network namespaces, by netlink).",
+		"1 if the agent can use a source of evidence, else 0: wire (frames; absent with --wire off), addresses (inside network namespaces, by netlink).",
 		[]string{"source"}, nil)
 	claimsDesc = prometheus.NewDesc("ipwitness_agent_claims",
 		"Claims in the agent's table.", nil, nil)
 	connectedDesc = prometheus.NewDesc("ipwitness_agent_report_connected",
-		"1 while the agent reports to all of its aggregators and is answered.", nil, nil)
+		"1 while all aggregators of the agent are connected and answer.", nil, nil)
 	aggregatorsDesc = prometheus.NewDesc("ipwitness_agent_aggregators",
-		"Aggregators of the agent: connected are those that it reports to and that answer. The log names the others.",
+		"Aggregators of the agent, by state; connected aggregators receive its reports and answer. The log names the others.",
 		[]string{"state"}, nil)
 	criCallsDesc = prometheus.NewDesc("ipwitness_agent_cri_calls_total",
-		"Calls to the container runtime (CRI), by method and by how they ended.",
+		"Calls to the container runtime (CRI), by method and result.",
 		[]string{"method", "result"}, nil)
 	criConnectedDesc = prometheus.NewDesc("ipwitness_agent_cri_connected",
 		"1 while a container runtime answers the agent.", nil, nil)
 	problemsDesc = prometheus.NewDesc("ipwitness_agent_problems",
-		"Things that do not work on this node; the log and 'ipwitness nodes' name them.", nil, nil)
+		"Problems of the agent on this node; the log and 'ipwitness nodes' describe them.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

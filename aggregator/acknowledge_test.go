@@ -96,7 +96,7 @@ func (w *conflictWatch) next(typ pb.Watch_Type) *pb.Conflict {
 	}
 }
 
-func TestAnAcknowledgementIsSaidAndExpires(t *testing.T) {
+func TestAcknowledgementIsShownAndExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
@@ -141,17 +141,17 @@ func TestAcknowledgingAgainReplaces(t *testing.T) {
 		for _, d := range []time.Duration{time.Hour, 2 * time.Hour, 30 * time.Minute, 3 * time.Hour} {
 			l.acknowledge(id, d)
 			if got := w.next(updated).GetAcknowledgement().GetExpiresAt().AsTime(); !got.Equal(began.Add(d)) {
-				t.Errorf("got it until %s, want %s", got, began.Add(d))
+				t.Errorf("got expiry %s, want %s", got, began.Add(d))
 			}
 		}
 		l.wantAcknowledged(w.next(updated), false)
 		if waited := time.Since(began); waited != 3*time.Hour {
-			t.Errorf("got the end after %s, want the last one's: 3h", waited)
+			t.Errorf("got the end after %s, want that of the last one: 3h", waited)
 		}
 	})
 }
 
-func TestAnAcknowledgementIsTakenBack(t *testing.T) {
+func TestAcknowledgementIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Settle: 24 * time.Hour})
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr), podVeth(3, "b", addr))).sync()
@@ -230,7 +230,7 @@ func TestAnAcknowledgementCoversOnlyTheOwnersThatWereThere(t *testing.T) {
 		// One of three owners leaves and returns.
 		a.send(gone(assigned(4, addr))).sync()
 		if c := w.next(updated); len(c.GetOwners()) != 2 || c.GetAcknowledgement() == nil {
-			t.Errorf("got %v, want it acknowledged with one owner less", c)
+			t.Errorf("got %v, want it acknowledged with one owner fewer", c)
 		}
 		a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(4, addr)}}).sync()
 		l.wantAcknowledged(w.next(updated), true)
@@ -246,7 +246,7 @@ func TestAnAcknowledgementCoversOnlyTheOwnersThatWereThere(t *testing.T) {
 
 		a.send(podVeth(5, "d", addr)).sync()
 		if c := w.next(updated); len(c.GetOwners()) != 4 || c.GetAcknowledgement() == nil {
-			t.Errorf("got %v, want it acknowledged with an owner more that has just come", c)
+			t.Errorf("got %v, want it acknowledged right after an owner joined", c)
 		}
 		time.Sleep(l.core.facts.Policy.Settle)
 		if c := w.next(updated); len(c.GetOwners()) != 4 || c.GetAcknowledgement() != nil {
@@ -373,14 +373,14 @@ func TestAcknowledgeOverREST(t *testing.T) {
 		}
 	}
 	if strings.Contains(metrics, `address="`+addr+`"`) {
-		t.Error("got a series of its own for the conflict that is acknowledged")
+		t.Error("got a series for the acknowledged conflict")
 	}
 	code, body = post(t, url+path, `{"withdraw":true}`)
 	if code != 200 || strings.Contains(body, "NET-1") {
 		t.Errorf("got %d %s, want it without acknowledgement", code, body)
 	}
 	if _, _, metrics := get(t, url+"/metrics"); !strings.Contains(metrics, `ipwitness_conflict_info{address="`+addr+`"`) {
-		t.Errorf("got no series for the conflict that is not acknowledged any more in\n%s", metrics)
+		t.Errorf("got no series for the conflict that is no longer acknowledged in\n%s", metrics)
 	}
 }
 

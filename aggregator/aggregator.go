@@ -1,7 +1,7 @@
 // Package aggregator combines what all agents witness. It wires the rooms that do the work, and
 // does nothing else. It shares only proto/ with the agents, and touches no kernel.
 //
-// The way of a change:
+// How a change is processed:
 //
 //	report (one Report stream) -> facts -> shard -> verdict.Judge -> events -> api, notify
 //
@@ -174,10 +174,10 @@ func (a *Aggregator) Guarded() []grpc.ServerOption {
 	return a.guard.Outside(a.core.reports.Codec())
 }
 
-// HungUp counts a connection that was closed because its client exceeded a limit on it.
-func (a *Aggregator) HungUp(from net.Addr, err error) { a.guard.HungUp(from, err) }
+// Disconnected counts a connection that was closed because its client exceeded a limit on it.
+func (a *Aggregator) Disconnected(from net.Addr, err error) { a.guard.Disconnected(from, err) }
 
-// Open reports whether callers need not say who they are.
+// Open reports whether callers need not authenticate.
 func (a *Aggregator) Open() bool { return a.guard.Open() }
 
 // Register registers the services of an aggregator, with health and reflection. s need not be a
@@ -230,8 +230,8 @@ func (a *Aggregator) ready() bool {
 	}
 }
 
-// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health, readiness
-// and the metrics of gatherer, for a separate listener.
+// Handlers returns the HTTP handlers. rest serves the whole API. probes serves only health,
+// readiness and the metrics of gatherer, for a separate listener.
 func (a *Aggregator) Handlers(gatherer prometheus.Gatherer) (rest, probes http.Handler, err error) {
 	return api.Handlers(a.core.witness, gatherer, a.guard, a.ready)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
+func TestReuseOfAnAddressIsNoAllocationToAnotherNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
@@ -41,7 +41,7 @@ func TestReuseOfAnAddressIsNotRememberedAsABookingElsewhere(t *testing.T) {
 	})
 }
 
-func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
+func TestPoolThatIsReadAgainIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		last := kindNode(l)
@@ -68,7 +68,7 @@ func TestAPoolThatIsReadAnewIsNotRememberedAsLost(t *testing.T) {
 	})
 }
 
-func TestALeakIsFoundOnceAllNodesAreHeard(t *testing.T) {
+func TestLeakIsFoundOnceAllNodesReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
 		p := &verdict.Pool{
@@ -95,8 +95,8 @@ func TestALeakIsFoundOnceAllNodesAreHeard(t *testing.T) {
 	})
 }
 
-// crowd connects a node with the given number of unused allocations.
-func crowd(l *lab, count int) {
+// leakMany connects a node with the given number of unused allocations.
+func leakMany(l *lab, count int) {
 	var all []*pb.AllocationRecord
 	p := hostLocal("10.240.0.0/12", pb.Pool_KNOWN)
 	for i := range count {
@@ -106,10 +106,10 @@ func crowd(l *lab, count int) {
 	l.dial().send(snapshot(hello("n1", 1), poolOf(p), given(all...))).sync()
 }
 
-func TestFindingsArePagedWhole(t *testing.T) {
+func TestFindingsAreNotSplitAcrossPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Second})
-		crowd(l, 1200)
+		leakMany(l, 1200)
 		l.dial().send(snapshot(hello("n2", 1), poolOf(hostLocal("10.1.0.0/24", pb.Pool_KNOWN)), given(allocated("10.1.0.9", "gone")))).sync()
 		time.Sleep(time.Minute)
 		list := func(q *pb.ListFindingsRequest) (got []string) {
@@ -127,7 +127,7 @@ func TestFindingsArePagedWhole(t *testing.T) {
 			}
 		}
 		if got := list(&pb.ListFindingsRequest{PageSize: 100}); len(got) != 1201 || len(slices.Compact(slices.Sorted(slices.Values(got)))) != 1201 {
-			t.Errorf("got %d findings, want 1201 of them, each once", len(got))
+			t.Errorf("got %d findings, want 1201 different ones", len(got))
 		}
 		if got := list(&pb.ListFindingsRequest{PageSize: 1, Node: "n2"}); len(got) != 1 {
 			t.Errorf("got %d findings of n2, want one", len(got))
@@ -163,12 +163,12 @@ func BenchmarkListFindings(b *testing.B) {
 	}
 }
 
-func TestFindingsOfAPoolEndWithItsNodeWhateverItIsCalled(t *testing.T) {
+func TestFindingsOfAPoolEndWithItsRenamedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
-		odd := hostLocal("10.244.0.0/24", pb.Pool_UNREADABLE)
-		odd.Problem = "permission denied"
-		a := l.dial().send(snapshot(hello("n1", 1), poolOf(odd))).sync()
+		unusual := hostLocal("10.244.0.0/24", pb.Pool_UNREADABLE)
+		unusual.Problem = "permission denied"
+		a := l.dial().send(snapshot(hello("n1", 1), poolOf(unusual))).sync()
 		l.wantFindings("it cannot be read", "ipam-unreadable ")
 		a.cancel()
 		_ = a.ended()
@@ -220,7 +220,7 @@ func TestTheSamePoolsHaveSeries(t *testing.T) {
 	})
 }
 
-func TestANodeIsCoveredByWhateverNameItGoes(t *testing.T) {
+func TestNodeIsCoveredUnderAnyOfItsNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1))).sync()
@@ -270,7 +270,7 @@ func TestNetworksInTwoVRFsMayHaveOneRange(t *testing.T) {
 
 // Pods on a bridge to an external LAN have addresses of that LAN, as their nodes do. This is not an
 // overlap of pod ranges.
-func TestABridgeIntoALANIsNoRangeOfANode(t *testing.T) {
+func TestRangeOfABridgeIntoALANIsNotTheNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		var uplinks []*pb.InterfaceRecord
@@ -348,7 +348,7 @@ func TestCiliumsRecordsAreNotLostWithItsEndpoints(t *testing.T) {
 }
 
 // An IPPool without allocations, in whose range the nodes themselves have addresses.
-func TestAddressesOfNodesWereNoRecords(t *testing.T) {
+func TestAddressesOfNodesAreNotLostRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		for i, name := range []string{"n1", "n2"} {
@@ -386,7 +386,7 @@ func TestFurtherInterfacesOfPodsHaveOneRangeOnEachNode(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if all := l.findings(); !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }) {
-			t.Errorf("got %v, want an overlap of what pods have for eth0", all)
+			t.Errorf("got %v, want an overlap of the pods' ranges for eth0", all)
 		}
 	})
 }

@@ -105,7 +105,7 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 
 // A record that was lost with all others is not written again after its pod has ended. An address
 // that is used without an allocation long after the loss was not part of it.
-func TestALossIsNotToldAgainOfWhatCameLater(t *testing.T) {
+func TestLossDoesNotIncludeLaterAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
@@ -141,7 +141,7 @@ func TestAPodThatEndsFreesItsAddressFirst(t *testing.T) {
 	})
 }
 
-func TestAnAddressInUseThatIPAMTakesForFreeIsFound(t *testing.T) {
+func TestAddressInUseThatIPAMConsidersFreeIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
@@ -162,7 +162,7 @@ func TestAnAddressInUseThatIPAMTakesForFreeIsFound(t *testing.T) {
 	})
 }
 
-func TestAnAllocationForSomebodyElseIsFound(t *testing.T) {
+func TestAllocationToAnotherOwnerIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
@@ -170,12 +170,12 @@ func TestAnAllocationForSomebodyElseIsFound(t *testing.T) {
 		time.Sleep(DefaultSettle)
 		f := l.wantFindings("it names another sandbox", "booked-elsewhere 10.244.0.2")[0]
 		if len(f.GetAllocations()) != 1 || f.GetAllocations()[0].GetContainerId() != "sandbox-of-old" {
-			t.Errorf("got %v, want what IPAM says", f)
+			t.Errorf("got %v, want the allocations of IPAM", f)
 		}
 	})
 }
 
-func TestWhatNobodyHoldsIsLeakedAfterAWhile(t *testing.T) {
+func TestUnusedAllocationIsLeakedAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
 		a := kindNode(l)
@@ -190,12 +190,12 @@ func TestWhatNobodyHoldsIsLeakedAfterAWhile(t *testing.T) {
 		all := l.wantFindings("nobody has come", "leaked 10.244.0.10", "leaked 10.244.0.11", "leaked 10.244.0.12", "leaked 10.244.0.13", "leaked 10.244.0.14")
 		p := all[4].GetPool()
 		if p.GetSize() != 253 || p.GetAllocated() != 7 || p.GetLeaked() != 5 {
-			t.Errorf("got pool %v, want 253 addresses, 7 of them given, 5 leaked", p)
+			t.Errorf("got pool %v, want 253 addresses, 7 of them allocated, 5 leaked", p)
 		}
 		a.send(kindPod(9, "late", "10.244.0.12")).sync()
 		time.Sleep(DefaultSettle)
 		if all := l.findings(); len(all) != 5 || all[0].GetKind() != verdict.FindingBookedElsewhere {
-			t.Errorf("got %v, want that one to be for somebody else", all)
+			t.Errorf("got %v, want it allocated to another owner", all)
 		}
 		a.send(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: dir, Gone: true}}}).sync()
 		l.wantFindings("the pool is gone")
@@ -205,7 +205,7 @@ func TestWhatNobodyHoldsIsLeakedAfterAWhile(t *testing.T) {
 	})
 }
 
-func TestAPoolThatFillsUpSaysWhen(t *testing.T) {
+func TestExhaustionOfAPoolIsPredicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), poolOf(hostLocal("10.244.0.0/24", pb.Pool_KNOWN)))).sync()
@@ -218,18 +218,18 @@ func TestAPoolThatFillsUpSaysWhen(t *testing.T) {
 			t.Fatal(out, err)
 		}
 		if in := out.GetPools()[0].GetExhaustedIn().AsDuration(); in < 500*time.Second || in > 600*time.Second {
-			t.Errorf("got full in %s, want some 55 times 10 seconds", in)
+			t.Errorf("got full in %s, want about 55 times 10 seconds", in)
 		}
 		all := l.findings()
 		if !slices.ContainsFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPoolExhaustion }) {
-			t.Errorf("got %d findings, want one that the pool will be full", len(all))
+			t.Errorf("got %d findings, want one about the exhaustion of the pool", len(all))
 		}
 	})
 }
 
 // Pods get an address of each family, so free IPv6 addresses do not help if IPv4 addresses are
 // exhausted.
-func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
+func TestUsageOfADualStackPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Minute})
 		both := hostLocal("10.244.0.0/24", pb.Pool_KNOWN)
@@ -256,11 +256,11 @@ func TestAPoolOfBothFamiliesIsAsFullAsTheFullerOne(t *testing.T) {
 			t.Errorf("got %v, want 198 of 253, nearly all of them leaked", p)
 		}
 		if in := p.GetExhaustedIn().AsDuration(); in < 500*time.Second || in > 600*time.Second {
-			t.Errorf("got full in %s, want some 55 times 10 seconds", in)
+			t.Errorf("got full in %s, want about 55 times 10 seconds", in)
 		}
 		i := slices.IndexFunc(l.findings(), func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPoolExhaustion })
 		if i < 0 {
-			t.Fatal("got no finding that the pool will be full")
+			t.Fatal("got no finding about the exhaustion of the pool")
 		}
 		if f := l.findings()[i]; !strings.Contains(f.GetSummary(), " has allocated 198 of 253 IPv4 addresses (78 %)") || !slices.Contains(f.GetEvidence(), "55 IPv4 addresses are left.") {
 			t.Errorf("got %q, %q", f.GetSummary(), f.GetEvidence())
@@ -328,7 +328,7 @@ func TestDockersBridgesOverlapOnPurpose(t *testing.T) {
 		time.Sleep(time.Minute)
 		all := l.findings()
 		if i := slices.IndexFunc(all, func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap }); i < 0 || !slices.Equal(all[i].GetNodes(), []string{"n3", "n4"}) {
-			t.Errorf("got %v, want an overlap of what a CNI gave pods of n3 and n4", all)
+			t.Errorf("got %v, want an overlap of addresses that a CNI assigned to pods of n3 and n4", all)
 		}
 	})
 }
@@ -349,7 +349,7 @@ func TestTwoNetworksOfOneNodeWithOneRangeAreFound(t *testing.T) {
 	})
 }
 
-func TestAnAddressThatIsNotThereIsFound(t *testing.T) {
+func TestMissingAddressIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		lacks := kindPod(2, "a", "10.244.0.9")
@@ -367,7 +367,7 @@ func TestAnAddressThatIsNotThereIsFound(t *testing.T) {
 
 // The wire shows that a guest, or a network stack outside the kernel such as gVisor's, has the
 // address.
-func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
+func TestAddressOnTheWireIsNotMissing(t *testing.T) {
 	for name, mac := range map[string][]byte{"by a stack of its own": records.MAC(2), "by a guest": {0x52, 0x54, 0, 0, 0, 7}} {
 		for _, kind := range []pb.Evidence_Kind{pb.Evidence_ANNOUNCED, pb.Evidence_USED, pb.Evidence_ANSWERED} {
 			t.Run(name+" "+kind.String(), func(t *testing.T) {
@@ -375,20 +375,20 @@ func TestAnAddressThatTheWireShowsIsThere(t *testing.T) {
 					l := newLab(t, Config{})
 					lacks := kindPod(2, "a", "10.244.0.9")
 					lacks.Namespaces[0].Intended = []*pb.Intended{{Address: "10.244.0.2", Source: "cri", Interface: "eth0"}}
-					said := announced(2, "10.244.0.2", mac)
-					said.Kind = kind
+					seen := announced(2, "10.244.0.2", mac)
+					seen.Kind = kind
 					a := l.dial().send(snapshot(hello("n1", 1), lacks)).sync()
 					synctest.Wait()
 					l.wantFindings("before it says anything", "intended-not-observed 10.244.0.2")
-					a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{said}}).sync()
+					a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{seen}}).sync()
 					synctest.Wait()
 					l.wantFindings("it says that it has it")
 					if got := l.owner("10.244.0.9", "n1").GetIntended(); len(got) != 0 {
-						t.Errorf("what it lacks: got %v, want nothing", got)
+						t.Errorf("missing addresses: got %v, want none", got)
 					}
 					weak := announced(2, "10.244.0.2", mac)
 					weak.Kind, weak.Source = kind, records.MAC(9)
-					a.send(gone(said)).send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{weak}}).sync()
+					a.send(gone(seen)).send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{weak}}).sync()
 					synctest.Wait()
 					l.wantFindings("somebody else says so", "intended-not-observed 10.244.0.2")
 				})
@@ -402,7 +402,7 @@ func (l *lab) ofCluster(changes ...kube.IPAMChange) {
 	l.core.kubernetesChanged(kube.Changes{IPAM: changes})
 }
 
-func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {
+func TestAllocatedUnderTheWrongNodeThenFreedAndReallocated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		calicoPod := func(record uint32, name, addr string) *pb.ReportRequest {
@@ -440,12 +440,12 @@ func TestBookedUnderTheWrongNodeThenFreedThenGivenAgain(t *testing.T) {
 		if !slices.ContainsFunc(past, func(p verdict.Past) bool {
 			return p.Kind == verdict.FindingBookedElsewhere && p.Allocation != nil && p.Allocation.Node == "n1"
 		}) {
-			t.Errorf("got past %+v, want that it was booked for n1", past)
+			t.Errorf("got past %+v, want that it was allocated to n1", past)
 		}
 	})
 }
 
-func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
+func TestPoolThatIsNotReadYetCausesNoFinding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{LeakedAfter: time.Second})
 		l.dial().send(snapshot(hello("n1", 1), kindPod(2, "a", "192.168.7.5"))).sync()
@@ -469,7 +469,7 @@ func TestAPoolThatIsNotReadYetAccusesNobody(t *testing.T) {
 }
 
 // Cilium records the same allocation in two places.
-func TestAnAddressThatIsWrittenTwiceIsGivenOnce(t *testing.T) {
+func TestAllocationThatIsRecordedTwiceCountsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		p := &verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name, Name: "p", State: ipam.Known, Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.0.0.0/24"))}}}

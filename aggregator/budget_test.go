@@ -89,14 +89,14 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 	for i := range pods {
 		parts = append(parts, podVeth(uint32(4+i), fmt.Sprint("pod", i), fmt.Sprintf("10.100.0.%d", i)))
 	}
-	honest := l.dial().send(snapshot(hello("honest", 1), parts...)).sync()
+	wellBehaved := l.dial().send(snapshot(hello("honest", 1), parts...)).sync()
 	check := func() {
 		t.Helper()
 		if n := l.node("honest"); n.GetIncomplete() || n.GetLeftOut() != 0 || n.GetClaims() < pods+2 {
-			t.Errorf("got the honest node %v, want all of its %d claims", n, pods+2)
+			t.Errorf("got well-behaved node %v, want all of its %d claims", n, pods+2)
 		}
 		if got := len(l.owners(&pb.ListOwnersRequest{Node: "honest"})); got != pods+2 {
-			t.Errorf("got %d owners of the honest node, want %d", got, pods+2)
+			t.Errorf("got %d owners of the well-behaved node, want %d", got, pods+2)
 		}
 		if used := l.used(); used > budget {
 			t.Errorf("%d bytes are charged, want %d at most", used, budget)
@@ -107,7 +107,7 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 	for n := range flooders {
 		got := l.node(fmt.Sprint("flooded", n))
 		if !got.GetIncomplete() || got.GetLeftOut() == 0 || !strings.Contains(strings.Join(got.GetProblems(), "\n"), "lacks memory") {
-			t.Errorf("got %v, want it incomplete with a problem that says so", got)
+			t.Errorf("got %v, want it incomplete, with a problem that explains it", got)
 		}
 		if left := l.metric("ipwitness_node_left_out_records", got.GetName()); left != float64(got.GetLeftOut()) {
 			t.Errorf("the metric says that %v records of %s are left out, the node %d", left, got.GetName(), got.GetLeftOut())
@@ -117,13 +117,13 @@ func TestFloodedNodesLeaveAnHonestOneComplete(t *testing.T) {
 		t.Error("no refused claim is counted")
 	}
 	// Later records also fit.
-	honest.send(podVeth(900, "late", "10.244.0.6")).send(podVeth(901, "later", "10.244.0.6")).sync()
+	wellBehaved.send(podVeth(900, "late", "10.244.0.6")).send(podVeth(901, "later", "10.244.0.6")).sync()
 	if got := len(l.conflicts()); got != 2 {
 		t.Errorf("got %d conflicts, want the second duplicate, too", got)
 	}
 }
 
-func TestOneNodeMayUseWhatNobodyElseNeeds(t *testing.T) {
+func TestNodeMayUseMemoryThatNoOtherNodeNeeds(t *testing.T) {
 	const budget = facts.LeastBudget
 	l := newLab(t, Config{Memory: memoryFor(budget)})
 	l.dial().send(snapshot(hello("quiet", 1))).sync()
@@ -137,7 +137,7 @@ func TestOneNodeMayUseWhatNobodyElseNeeds(t *testing.T) {
 	}
 }
 
-func TestKernelsHaveRoomBeforeTheWire(t *testing.T) {
+func TestKernelClaimsArePreferredToWireClaims(t *testing.T) {
 	const budget, mine = facts.LeastBudget, 1000
 	all := snapshot(hello("n1", 1), podVeth(2, "a", addr))
 	for i := range budget / facts.WireCost {
@@ -194,7 +194,7 @@ func TestKernelsHaveRoomBeforeTheWire(t *testing.T) {
 }
 
 // The agent is asked to send the records that were left out only once there is room.
-func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
+func TestDroppedRecordsAreSentAgainWhenThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const budget = facts.LeastBudget
 		l := newLab(t, Config{Memory: memoryFor(budget)})
@@ -212,13 +212,13 @@ func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
 		time.Sleep(DefaultStaleAfter / 2) // a longer pause would expire the wire claims
 		synctest.Wait()
 		if a.asks(); a.resyncs > 0 {
-			t.Errorf("it was asked %d times for what there is no room for", a.resyncs)
+			t.Errorf("the agent was asked %d times, want none: there is no room", a.resyncs)
 		}
 		crowd.send(proto.CloneOf(&pb.ReportRequest{SnapshotBegin: true, SnapshotEnd: true})).sync()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if a.asks(); a.resyncs != 1 {
-			t.Fatalf("it was asked %d times after there was room, want once", a.resyncs)
+			t.Fatalf("the agent was asked %d times after there was room, want once", a.resyncs)
 		}
 		if a.send(again).sync(); l.node("n1").GetIncomplete() {
 			t.Errorf("got %v, want it complete", l.node("n1"))
@@ -226,7 +226,7 @@ func TestWhatWasLeftOutComesWhenThereIsRoom(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if a.asks(); a.resyncs != 1 {
-			t.Errorf("it was asked %d times, want once", a.resyncs)
+			t.Errorf("the agent was asked %d times, want once", a.resyncs)
 		}
 	})
 }
@@ -239,7 +239,7 @@ func (a *agent) asks() {
 }
 
 // Every charge is released, regardless of how its record ends.
-func TestWhatIsChargedIsGivenBack(t *testing.T) {
+func TestChargesAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Memory: memoryFor(1 << 30)})
 		empty := func(h *pb.Hello) *pb.ReportRequest {
@@ -296,7 +296,7 @@ func TestWhatIsChargedIsGivenBack(t *testing.T) {
 				}
 				a.send(m)
 			},
-			"it was told three times, with other names": func() {
+			"it was reported three times, with different names": func() {
 				for _, name := range []string{"x", "a-longer-name", ""} {
 					m := full(nil)
 					m.Namespaces[1].Workload.Name, m.Namespaces[1].Netns = name, name
@@ -332,7 +332,7 @@ func TestWhatIsChargedIsGivenBack(t *testing.T) {
 		time.Sleep(2 * DefaultNodeTimeout)
 		synctest.Wait()
 		if got := l.used(); got != 0 {
-			t.Errorf("%d bytes are charged when the node is given up, want none", got)
+			t.Errorf("%d bytes are charged when the node timed out, want none", got)
 		}
 	})
 }

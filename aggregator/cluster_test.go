@@ -94,7 +94,7 @@ func TestANodeThatNeverCompletesASnapshotTimesOut(t *testing.T) {
 			synctest.Wait()
 		}
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetNode() != "n2" {
-			t.Errorf("got %v, 20 minutes after the last complete snapshot of n1, want the pod of n2 alone", got)
+			t.Errorf("got %v, 20 minutes after the last complete snapshot of n1, want only the pod of n2", got)
 		}
 	})
 }
@@ -110,12 +110,12 @@ func TestANegativeResidenceSetsNoTombstoneAhead(t *testing.T) {
 		time.Sleep(time.Minute)
 		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
-			t.Errorf("got %v, want who claims it a minute later", got)
+			t.Errorf("got %v, want the owner that claimed it a minute later", got)
 		}
 	})
 }
 
-func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
+func TestLinkThatReturnsIsJoinedAgain(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, samePods)
 	frame := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
@@ -128,7 +128,7 @@ func TestALinkThatIsBackIsJoinedAgain(t *testing.T) {
 	l.conflict(pb.Conflict_SUSPECTED)
 }
 
-func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
+func TestSightingsOfAMachineEndWhenItReboots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		mac := []byte{2, 3, 0, 0, 0, 2}
@@ -141,7 +141,7 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		h.BootId = "another-boot"
 		l.dial().send(snapshot(h, uplink(nodeMAC(2)))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 && got[0].GetWorkload().GetKind() == pb.Workload_EXTERNAL {
-			t.Errorf("got %v, want nobody: its pod is gone", got)
+			t.Errorf("got %v, want no owner: its pod is gone", got)
 		}
 		// The address is given to another pod.
 		agents[2].send(macvlan(2, "web", addr, []byte{2, 3, 0, 0, 0, 3})).sync()
@@ -154,7 +154,7 @@ func TestWhatOthersSawOfAMachineEndsWhenItIsBooted(t *testing.T) {
 		later.Count = 2
 		agents[0].send(records.Claims(later)).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 2 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
-			t.Errorf("got %v, want the new pod and a stranger with the old hardware address", got)
+			t.Errorf("got %v, want the new pod and an external device with the old hardware address", got)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestAnAddressOfAVLANThatLeaksMakesNoLinksOne(t *testing.T) {
 			agents[0].send(records.Claims(entered(pb.Evidence_USED, fmt.Sprint("198.51.100.", node), nodeMAC(node)))).sync()
 		}
 		if got := l.conflicts(); len(got) != 0 {
-			t.Errorf("got %v, want none: eth0 and VLAN 10 are two wires", got)
+			t.Errorf("got %v, want none: eth0 and VLAN 10 are different links", got)
 		}
 		for node := 2; node <= 3; node++ {
 			agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, fmt.Sprint("192.0.2.", node), nodeMAC(node)))).sync()
@@ -267,12 +267,12 @@ func TestAConfirmedConflictConfirmsNoneOfOtherOwners(t *testing.T) {
 		l.dial().send(snapshot(h, uplink(nodeMAC(2)), podVeth(2, "r", addr), podVeth(3, "s", addr))).sync()
 		i := slices.IndexFunc(l.conflicts(), func(c *pb.Conflict) bool { return c.GetOwners()[0].GetWorkload().GetName() == "r" })
 		if i < 0 || l.conflicts()[i].GetState() != pb.Conflict_SUSPECTED {
-			t.Errorf("got %v, want one of r and s that is suspected: nobody has asked again", l.conflicts())
+			t.Errorf("got %v, want a SUSPECTED conflict of r and s: no agent has read them again", l.conflicts())
 		}
 	})
 }
 
-func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
+func TestFrameOfALaggingStreamIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		mac := []byte{2, 3, 0, 0, 0, 2}
@@ -284,18 +284,18 @@ func TestAFrameOfAStreamThatIsBehindIsBuried(t *testing.T) {
 		time.Sleep(time.Second)
 		agents[0].send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 0 {
-			t.Errorf("got %v, want nobody: what comes late was seen before the end", got)
+			t.Errorf("got %v, want no owner: the late frame was seen before the end", got)
 		}
 		again := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)))).sync() // a stream that answers pings
 		time.Sleep(10 * time.Second)
 		again.send(records.Claims(entered(pb.Evidence_ANNOUNCED, addr, mac))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
-			t.Errorf("got %v, want a stranger: this one was seen after the end", got)
+			t.Errorf("got %v, want an external device: the frame was seen after the end", got)
 		}
 	})
 }
 
-func TestACloneIsNotWhatAMachineBecame(t *testing.T) {
+func TestCloneIsNotTheRebootedMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		one := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), podVeth(2, "a", addr))).sync()
@@ -307,13 +307,13 @@ func TestACloneIsNotWhatAMachineBecame(t *testing.T) {
 		one.cancel()
 		synctest.Wait()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 || got[0].GetState() != pb.Owner_UNHEARD {
-			t.Errorf("got %v, want the pod of a node that is not heard from", got)
+			t.Errorf("got %v, want the pod of a disconnected node", got)
 		}
 		two.cancel()
 		synctest.Wait()
 		l.dial().send(snapshot(h, uplink(nodeMAC(1)))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{Address: addr}); len(got) != 1 {
-			t.Errorf("got %v, want it still there: the clone's agent was restarted", got)
+			t.Errorf("got %v, want the finding to remain: the clone's agent was restarted", got)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 
 // A stream without messages, one with only a hello, and one whose snapshot never ends are all ended
 // after a time limit, and leave nothing behind.
-func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
+func TestStreamsWithoutASnapshotAreEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const each = 30
 		l := newLab(t, Config{})
@@ -36,7 +36,7 @@ func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
 			good.send(podVeth(uint32(3+step), fmt.Sprintf("p%d", step), fmt.Sprintf("10.244.1.%d", step))).sync()
 		}
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 12 {
-			t.Errorf("got %d owners, want the 12 of the good one", len(got))
+			t.Errorf("got %d owners, want the 12 of the valid node", len(got))
 		}
 		time.Sleep(time.Minute)
 		for _, a := range append(idle, slow...) {
@@ -46,7 +46,7 @@ func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
 		}
 		good.send(gone(assigned(2, addr))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 11 {
-			t.Errorf("got %d owners, want the 11 of the good one", len(got))
+			t.Errorf("got %d owners, want the 11 of the valid node", len(got))
 		}
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want no conflict", got)
@@ -55,7 +55,7 @@ func TestStreamsWithoutASnapshotAreEndedAndHarmNobody(t *testing.T) {
 		time.Sleep(DefaultNodeTimeout + facts.ForgetNodeAfter + time.Minute)
 		nodes, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{})
 		if err != nil || len(nodes.GetNodes()) != 1 {
-			t.Errorf("got %d nodes and %v, want the good one alone", len(nodes.GetNodes()), err)
+			t.Errorf("got %d nodes and %v, want only the valid node", len(nodes.GetNodes()), err)
 		}
 		// A duplicate would have been seen.
 		good.send(podVeth(20, "duplicate", "10.244.1.0")).sync()

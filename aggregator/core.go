@@ -38,7 +38,7 @@ type coreConfig struct {
 	memory int64
 	// eager is set if the tidier sets GOGC.
 	eager bool
-	// alone is set if no agent is expected but the one in this process.
+	// alone is set if the agent in this process is the only one that is expected.
 	alone bool
 	// dataDir is where acknowledgements are kept; empty to keep them in memory only.
 	dataDir string
@@ -49,8 +49,8 @@ type coreConfig struct {
 // newCore makes the rooms. It locks the data directory, and does nothing else before run.
 func newCore(cfg coreConfig) (*core, error) {
 	base := time.Now()
-	// The wall clock of the start, carried on by the monotonic clock: it never jumps, whatever is done
-	// to the wall clock.
+	// The wall clock of the start, carried on by the monotonic clock: it never jumps, whatever is
+	// done to the wall clock.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
 	c := &core{kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}

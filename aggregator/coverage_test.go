@@ -40,7 +40,7 @@ func (l *lab) coverage() *pb.Coverage {
 		}
 	}
 	if cannotTell := strings.HasPrefix(explained.GetSummary(), "Cannot tell: "); cannotTell != want.GetIncomplete() {
-		l.Errorf("got summary %q of an address that nobody holds, and coverage %v", explained.GetSummary(), want)
+		l.Errorf("got summary %q of an address without an owner, and coverage %v", explained.GetSummary(), want)
 	}
 	return want
 }
@@ -52,7 +52,7 @@ func (l *lab) wantCoverage(want *pb.Coverage) {
 	}
 }
 
-func TestCoverageSaysWhatIsNotSeen(t *testing.T) {
+func TestCoverageReportsWhatIsNotSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Alone: true})
 		l.wantCoverage(&pb.Coverage{Incomplete: true})
@@ -124,7 +124,7 @@ func TestCoverageExpectsTheNodesOfKubernetes(t *testing.T) {
 	wait.Until(t, "the coverage without Kubernetes", func() bool { return now().GetUnknown() == pb.Coverage_KUBERNETES })
 }
 
-func TestWatchesTellHowCoverageChanges(t *testing.T) {
+func TestWatchesReportChangesOfCoverage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Alone: true})
 		owners := l.watchOwners(&pb.WatchOwnersRequest{})
@@ -147,9 +147,9 @@ func TestWatchesTellHowCoverageChanges(t *testing.T) {
 				return m.GetType(), m.GetCoverage(), err
 			},
 		}
-		// told reads until the coverage changes.
+		// untilChanged reads until the coverage changes.
 		last := map[string]*pb.Coverage{}
-		told := func(name string) *pb.Coverage {
+		untilChanged := func(name string) *pb.Coverage {
 			for {
 				typ, coverage, err := next[name]()
 				if err != nil {
@@ -172,7 +172,7 @@ func TestWatchesTellHowCoverageChanges(t *testing.T) {
 		for _, step := range steps {
 			leave = step.do()
 			for name := range next {
-				if got := told(name); !proto.Equal(got, step.want) {
+				if got := untilChanged(name); !proto.Equal(got, step.want) {
 					t.Errorf("%s: got coverage %v, want %v", name, got, step.want)
 				}
 			}
@@ -180,14 +180,14 @@ func TestWatchesTellHowCoverageChanges(t *testing.T) {
 		began := time.Now()
 		leave()
 		for _, name := range []string{"owners", "conflicts"} {
-			if got := told(name); got.GetHeard() != 0 || !slices.Equal(got.GetSilentNodes(), []string{"n1"}) {
+			if got := untilChanged(name); got.GetHeard() != 0 || !slices.Equal(got.GetSilentNodes(), []string{"n1"}) {
 				t.Errorf("%s: got coverage %v, want n1 to be silent", name, got)
 			}
 		}
 		if waited := time.Since(began); waited != 0 { // in synctest, the clock stands still while a goroutine runs
-			t.Errorf("owners and conflicts: told after %s, want at once", waited)
+			t.Errorf("owners and conflicts: bookmark after %s, want at once", waited)
 		}
-		if got := told("findings"); !got.GetIncomplete() {
+		if got := untilChanged("findings"); !got.GetIncomplete() {
 			t.Errorf("findings: got coverage %v, want it incomplete", got)
 		}
 	})

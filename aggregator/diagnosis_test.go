@@ -9,7 +9,7 @@ import (
 )
 
 // A conflict contains its cause and a link to its documentation.
-func TestConflictSaysWhy(t *testing.T) {
+func TestConflictHasItsCause(t *testing.T) {
 	l := newLab(t, Config{Kubeconfig: "off", Settle: 1})
 	report := podVeth(2, "web", "10.0.0.5")
 	report.Claims[0].Network = "kindnet"

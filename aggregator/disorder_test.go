@@ -71,7 +71,7 @@ func (d *disorder) snapshot(h *pb.Hello) {
 
 // Messages may be lost, duplicated or delayed: as soon as one arrives in sequence, the aggregator
 // recovers the state that a snapshot describes.
-func TestDisorderLeadsWhereASnapshotLeads(t *testing.T) {
+func TestDisorderedMessagesConvergeToASnapshot(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		s := newTestCore(t)

@@ -62,7 +62,7 @@ func samePods(node int) *pb.ReportRequest {
 	return macvlan(2, fmt.Sprintf("pod%d", node), addr, []byte{2, 3, 0, 0, 0, byte(node)})
 }
 
-func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
+func TestFrameOfAnotherNodeJoinsTheirLinks(t *testing.T) {
 	for name, c := range map[string]struct {
 		frame *pb.ClaimRecord
 		// more returns additional records of the nodes.
@@ -71,7 +71,7 @@ func TestAFrameOfAnotherNodeMakesTheirLinksOne(t *testing.T) {
 	}{
 		"another node's MAC":          {frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2)), one: true},
 		"a MAC of another node's pod": {frame: entered(pb.Evidence_ANNOUNCED, "192.0.2.7", []byte{2, 3, 0, 0, 0, 2}), one: true},
-		"a stranger's MAC":            {frame: entered(pb.Evidence_USED, "192.0.2.2", []byte{6, 6, 6, 6, 6, 6})},
+		"an external device's MAC":    {frame: entered(pb.Evidence_USED, "192.0.2.2", []byte{6, 6, 6, 6, 6, 6})},
 		"our own MAC":                 {frame: entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(1))},
 		"another sender": {frame: func() *pb.ClaimRecord {
 			c := entered(pb.Evidence_USED, "192.0.2.2", nodeMAC(2))
@@ -224,7 +224,7 @@ func (l *lab) wantJoined(state pb.Conflict_State, proof pb.LinkProof_Kind) *pb.C
 	l.Helper()
 	c := l.conflict(state)
 	if c.GetLinkProof() != proof {
-		l.Errorf("got proof %s that the links are one, want %s: %s", c.GetLinkProof(), proof, c.GetSummary())
+		l.Errorf("got link proof %s, want %s: %s", c.GetLinkProof(), proof, c.GetSummary())
 	}
 	return c
 }
@@ -264,13 +264,13 @@ func TestForgedFramesMakeNoConflictOfTwoLANs(t *testing.T) {
 				forge(l, agents[0], frame)
 				c := l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
 				if !strings.Contains(c.GetSummary(), "not proven") {
-					t.Errorf("got %q, want it to say that it stands on frames in one direction", c.GetSummary())
+					t.Errorf("got %q, want it to mention frames in one direction", c.GetSummary())
 				}
 				l.read(agents, 10*time.Minute)
 				l.wantJoined(pb.Conflict_SUSPECTED, pb.LinkProof_ONE_WAY)
 				l.read(agents, 2*3*DefaultStaleAfter)
 				if c := l.conflict(pb.Conflict_RESOLVED); c.GetConfirmedAt() != nil || !strings.Contains(c.GetSummary(), "no longer show that these links are one LAN") {
-					t.Errorf("got %v, want it over without having been confirmed, as no frame shows it any more", c)
+					t.Errorf("got %v, want it resolved without confirmation, because no frame shows it any longer", c)
 				}
 				if l.joined() {
 					t.Error("got domains or frames, want none left")
@@ -321,7 +321,7 @@ func TestFramesInOneDirectionKeepLinksOne(t *testing.T) {
 			agents[0].send(seenAgain(frame)).sync()
 			l.read(agents, 2*time.Minute)
 			if c := l.conflicts()[0]; i > 5 && (c.GetState() != pb.Conflict_CONFIRMED || c.GetEpisode() != 1) {
-				t.Fatalf("after %d frames: got %v, want it confirmed and to stay so", i+1, c)
+				t.Fatalf("after %d frames: got %v, want it to stay confirmed", i+1, c)
 			}
 		}
 	})
@@ -344,7 +344,7 @@ func TestAForgedFrameWeakensNoConflictOfTheNetworkOfPods(t *testing.T) {
 	})
 }
 
-func TestAFrameByAPodsPortMakesNoLinksOne(t *testing.T) {
+func TestFrameThroughAPodsPortJoinsNoLinks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		// The ports of the pods are on the same link as the uplink, like ports of one bridge.
@@ -373,7 +373,7 @@ func TestAFrameByAPodsPortMakesNoLinksOne(t *testing.T) {
 	})
 }
 
-func TestAStitchAgesOutUnderAConflict(t *testing.T) {
+func TestLinkProofExpiresDuringAConflict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{StaleAfter: time.Minute})
 		agents, ofTwo, ofOne := l.oneWayOrBoth()
@@ -389,7 +389,7 @@ func TestAStitchAgesOutUnderAConflict(t *testing.T) {
 			l.read(agents, time.Minute)
 		}
 		if c := l.wantJoined(pb.Conflict_CONFIRMED, pb.LinkProof_PROVEN); c.GetId() != first.GetId() || c.GetEpisode() != 1 {
-			t.Errorf("got %v, want the conflict to go on", c)
+			t.Errorf("got %v, want the conflict to remain", c)
 		}
 
 		// One node stops sending, and frames of the other one are too rare to prove anything.
@@ -412,7 +412,7 @@ func TestAStitchAgesOutUnderAConflict(t *testing.T) {
 	})
 }
 
-func TestAMachineThatWasBootedAnewHasNothingOfBefore(t *testing.T) {
+func TestRebootedMachineHasNoOldRecords(t *testing.T) {
 	for _, order := range []string{"the old one is silent first", "the new one comes first"} {
 		t.Run(order, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

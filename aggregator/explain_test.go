@@ -43,7 +43,7 @@ func TestACaseIsExplainedAgain(t *testing.T) {
 		t.Errorf("got\n%v\nwant\n%v", got, want)
 	}
 	if without, err := l.client.Explain(context.Background(), &pb.ExplainRequest{Address: addr}); err != nil || without.GetCase() != nil {
-		t.Errorf("got case %v (%v), want none that nobody asked for", without.GetCase(), err)
+		t.Errorf("got case %v (%v), want none: none was requested", without.GetCase(), err)
 	}
 }
 
@@ -65,9 +65,9 @@ func TestRESTOfACase(t *testing.T) {
 	}
 }
 
-// TestACaseTellsWhoWasInAConflictThatIsOver checks the owners of a resolved conflict in a case, and
+// TestCaseNamesOwnersOfResolvedConflicts checks the owners of a resolved conflict in a case, and
 // an owner that lacks an intended address.
-func TestACaseTellsWhoWasInAConflictThatIsOver(t *testing.T) {
+func TestCaseNamesOwnersOfResolvedConflicts(t *testing.T) {
 	l := newLab(t, Config{})
 	one := podVeth(2, "a", addr)
 	one.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.77", Source: "cri", Interface: "net1"}}
@@ -95,7 +95,7 @@ func TestACaseTellsWhoWasInAConflictThatIsOver(t *testing.T) {
 	for i, o := range got.GetConflicts()[0].GetOwners() {
 		live := want.GetConflicts()[0].GetOwners()[i]
 		if o.GetState() != live.GetState() || o.GetNode() != live.GetNode() || !proto.Equal(o.GetWorkload(), live.GetWorkload()) {
-			t.Errorf("got %v, want as much of %v", o, live)
+			t.Errorf("got %v, want the equal fields of %v", o, live)
 		}
 	}
 	if lacks := got.GetOwners()[0].GetIntended(); len(lacks) != 1 || !proto.Equal(lacks[0], want.GetOwners()[0].GetIntended()[0]) {

@@ -95,7 +95,7 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 			}
 		}
 		if f.GetKind() != "duplicate-node-name" || len(f.GetId()) != 16 || f.GetAddress() != "" || !f.GetDetectedAt().AsTime().Equal(time.Now()) {
-			t.Errorf("got %v, want a duplicate-node-name of now without an address", f)
+			t.Errorf("got %v, want a new duplicate-node-name without an address", f)
 		}
 		if got := next(pb.Watch_ADDED).GetFinding(); got.GetId() != f.GetId() {
 			t.Errorf("got %v, want %v", got, f)
@@ -115,7 +115,7 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 		third := l.dial().send(snapshot(twin("n1", "third-boot", 1))).sync()
 		f = l.finding("n1", "n1@later-bo", "n1@third-bo")
 		if got := next(pb.Watch_UPDATED).GetFinding(); got.GetId() != f.GetId() || !got.GetDetectedAt().AsTime().Equal(time.Now().Add(-time.Minute)) {
-			t.Errorf("got %v, want it changed, and found a minute ago", got)
+			t.Errorf("got %v, want it changed, with its detection a minute ago", got)
 		}
 		third.cancel()
 		l.finding("n1", "n1@later-bo")
@@ -138,7 +138,7 @@ func TestTwoNodesOfOneNameAreFound(t *testing.T) {
 	})
 }
 
-func TestAMachineThatWasBootedIsNoSecondNode(t *testing.T) {
+func TestRebootedMachineIsNoSecondNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		before := l.dial().send(snapshot(hello("n1", 1))).sync()
@@ -159,7 +159,7 @@ func TestAMachineThatWasBootedIsNoSecondNode(t *testing.T) {
 	})
 }
 
-func TestAgentsOnOneKernelWithOneNameAreToldToHaveAnother(t *testing.T) {
+func TestAgentsOnOneKernelWithOneNameAreToldToRename(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		l.dial().send(snapshot(hello("n1", 1))).sync()
@@ -215,7 +215,7 @@ func TestFindingsAreLogged(t *testing.T) {
 			}
 			s.facts.RLock()
 			defer s.facts.RUnlock()
-			s.findings.Tell(&f)
+			s.findings.Publish(&f)
 		}
 		name("n1", "n1@b")
 		name("n1", "n1@b", "n1@c")
@@ -228,7 +228,7 @@ func TestFindingsAreLogged(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != 2 || !strings.Contains(lines[0], `level=WARN msg=finding kind=duplicate-node-name id=abc nodes="[n1 n1@b]"`) ||
 			!strings.Contains(lines[1], `level=INFO msg="finding ended"`) {
-			t.Errorf("got %q, want that it came, and that it ended", lines)
+			t.Errorf("got %q, want its beginning and its end", lines)
 		}
 	})
 }

@@ -11,7 +11,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestPortsThatFloodAreNamedWithWhoIsBehindThem(t *testing.T) {
+func TestFloodingPortsAreListedWithTheirWorkloads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		since := timestamppb.New(time.Date(2026, 3, 14, 15, 9, 26, 0, time.UTC))
@@ -37,7 +37,7 @@ func TestPortsThatFloodAreNamedWithWhoIsBehindThem(t *testing.T) {
 			t.Errorf("got %v, want veth2 with pod a behind it", veth)
 		}
 		if eth.GetInterface() != "eth0" || eth.GetWorkload() != nil {
-			t.Errorf("got %v, want eth0 and nobody", eth)
+			t.Errorf("got %v, want eth0 without a workload", eth)
 		}
 		const tail = " frames and claims were dropped since 2026-03-14 15:09:26 UTC, currently "
 		const advice = "Claims to addresses that this node or its IPAM knows are still processed, but other claims from this port may be missing. " +
@@ -52,7 +52,7 @@ func TestPortsThatFloodAreNamedWithWhoIsBehindThem(t *testing.T) {
 
 		a.send(&pb.ReportRequest{Status: &pb.StatusRecord{}}).sync()
 		if n := node(); len(n.GetFlooding()) != 0 || len(n.GetProblems()) != 0 {
-			t.Errorf("got %v when it was over, want no flood", n)
+			t.Errorf("got %v after its end, want no flood", n)
 		}
 	})
 }

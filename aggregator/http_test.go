@@ -50,7 +50,7 @@ func get(t *testing.T, url string) (code int, contentType string, body string) {
 
 // A client whose body is too large still receives the response, and learns that the connection will
 // be closed. The server must not close it before the client has read the response.
-func TestTheAnswerToABodyThatIsTooLargeArrives(t *testing.T) {
+func TestResponseToAnOversizedBodyArrives(t *testing.T) {
 	l := newLab(t, Config{})
 	r, err := http.Post(l.serve()+"/v1/conflicts/abc:acknowledge", "application/json", strings.NewReader(`{"reason":"`+strings.Repeat("x", maxBody)+`"}`))
 	if err != nil {
@@ -150,7 +150,7 @@ func TestRESTOfAConflict(t *testing.T) {
 		}
 	}
 	if _, _, body := get(t, url+"/v1/owners?node=n2"); !strings.HasSuffix(compact(t, body), `"nextPageToken":"","owners":[]}`) {
-		t.Errorf("got %s, want nobody on n2", body)
+		t.Errorf("got %s, want no owner on n2", body)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestPagesAreBoundedInBytes(t *testing.T) {
 			token = page.GetNextPageToken()
 		}
 		if want := map[string]int{"owners": 2 * n, "conflicts": n}[name]; len(seen) != want || pages < 2 {
-			t.Errorf("%s: got %d on %d pages, want %d on more than one", name, len(seen), pages, want)
+			t.Errorf("%s: got %d items on %d pages, want %d on more than one page", name, len(seen), pages, want)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestAPageEndsOnlyWhereTheListEnds(t *testing.T) {
 			}
 		}
 		if !seen {
-			t.Fatal("got a list without 10.9.0.1, which never left")
+			t.Fatal("got a list without 10.9.0.1, which was never removed")
 		}
 	}
 }
@@ -366,7 +366,7 @@ func TestWatchConflictsOverHTTP(t *testing.T) {
 		ended = lines.Scan()
 	}
 	if !ended || !strings.Contains(lines.Text(), "stopping") || lines.Scan() {
-		t.Errorf("got %q, want the end with a reason", lines.Text())
+		t.Errorf("got %q, want the reason for the end of the stream", lines.Text())
 	}
 	if code, _, _ := get(t, url+"/readyz"); code != 503 {
 		t.Errorf("got %d from /readyz of a stopped aggregator, want 503", code)

@@ -39,11 +39,11 @@ func TestADuplicateIsSuspectedCheckedConfirmedAndResolved(t *testing.T) {
 			t.Fatalf("got a check of %d addresses after %s, want 1 after 1s", len(check.GetAddresses()), waited)
 		}
 		if !a.contests[addr] {
-			t.Error("got no word that the address is contested")
+			t.Error("got no contest of the address")
 		}
 		again := a.check()
 		if waited := time.Since(began); waited != 2*time.Second {
-			t.Errorf("got asked again after %s, want 2s", waited)
+			t.Errorf("got the next check after %s, want 2s", waited)
 		}
 		a.send(&pb.ReportRequest{Checked: []uint64{again.GetId()}}).sync()
 		if c := l.conflict(pb.Conflict_CONFIRMED); c.GetConfirmedAt().AsTime().Sub(c.GetDetectedAt().AsTime()) != 2*time.Second {
@@ -53,7 +53,7 @@ func TestADuplicateIsSuspectedCheckedConfirmedAndResolved(t *testing.T) {
 		a.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}}).sync()
 		c = l.conflict(pb.Conflict_RESOLVED)
 		if c.GetOwners()[0].GetState() != pb.Owner_GONE || c.GetOwners()[1].GetState() != pb.Owner_LIVE {
-			t.Errorf("got %v, want the older gone and the other alive", c.GetOwners())
+			t.Errorf("got %v, want the older one GONE and the other one LIVE", c.GetOwners())
 		}
 		for a.contests[addr] {
 			a.take()
@@ -83,7 +83,7 @@ func TestAnotherEpisodeHasTheSameID(t *testing.T) {
 	})
 }
 
-func TestNothingFlapsWhenAnAgentComesBack(t *testing.T) {
+func TestNothingChangesWhenAnAgentReconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		table := func(epoch uint64) *pb.ReportRequest {
@@ -110,7 +110,7 @@ func TestNothingFlapsWhenAnAgentComesBack(t *testing.T) {
 		}
 		a := l.dial().send(table(2)).sync()
 		if !slices.ContainsFunc([]bool{a.contests[addr]}, func(b bool) bool { return b }) {
-			t.Error("got no word of the contested address after coming back")
+			t.Error("got no contest of the address after reconnecting")
 		}
 		after := l.conflict(pb.Conflict_SUSPECTED)
 		if before.GetId() != after.GetId() || after.GetEpisode() != 1 || !before.GetDetectedAt().AsTime().Equal(after.GetDetectedAt().AsTime()) {
@@ -150,7 +150,7 @@ func TestASnapshotReplacesWhatWasKnown(t *testing.T) {
 	})
 }
 
-func TestAGapAsksForAResync(t *testing.T) {
+func TestGapTriggersAResync(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
@@ -206,7 +206,7 @@ func TestWorkloadIsGivenAsItWasReported(t *testing.T) {
 	})
 }
 
-func TestJunkEndsTheStreamWithASentence(t *testing.T) {
+func TestInvalidMessagesEndTheStream(t *testing.T) {
 	for name, test := range map[string]struct {
 		messages []*pb.ReportRequest
 		code     codes.Code
@@ -256,7 +256,7 @@ func TestRecordsThatDoNotFitAreDroppedAndCounted(t *testing.T) {
 			Interfaces: []*pb.InterfaceRecord{{Namespace: 77, Index: 1}, {Namespace: 2, Index: 9, Attachment: 99}},
 		}).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || len(got[0].GetEvidence()) != 1 {
-			t.Errorf("got %v, want a with its assignment alone", got)
+			t.Errorf("got %v, want a with only its assignment", got)
 		}
 		for record, want := range map[string]float64{"claim": 4, "interface": 2} {
 			if got := l.metric("ipwitness_aggregator_dropped_records_total", record); got != want {
@@ -278,7 +278,7 @@ func TestAnOlderAgentIsRefused(t *testing.T) {
 	})
 }
 
-func TestTooManyClaimsEndOneStreamOnly(t *testing.T) {
+func TestTooManyClaimsEndOnlyTheirStream(t *testing.T) {
 	l := newLab(t, Config{})
 	good := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 	bad := l.dial()
@@ -299,7 +299,7 @@ func TestTooManyClaimsEndOneStreamOnly(t *testing.T) {
 	good.send(podVeth(3, "b", "10.244.0.6")).sync()
 }
 
-func TestTimesThatNoClockShowsAreNone(t *testing.T) {
+func TestInvalidTimesAreIgnored(t *testing.T) {
 	l := newLab(t, Config{})
 	p := podVeth(2, "a", addr)
 	c := p.GetClaims()[0]
@@ -308,7 +308,7 @@ func TestTimesThatNoClockShowsAreNone(t *testing.T) {
 	c.AssignedAt = &timestamppb.Timestamp{Seconds: 5, Nanos: -7}
 	l.dial().send(snapshot(hello("n1", 1), p, podVeth(3, "b", "10.244.0.6"))).sync()
 	if o := l.owners(&pb.ListOwnersRequest{Address: "10.244.0.6"})[0]; o.GetFirstSeen() == nil || o.GetLastSeen() == nil || o.GetAssignedAt() == nil {
-		t.Errorf("got %v, want the times that a clock shows", o)
+		t.Errorf("got %v, want valid times", o)
 	}
 	if o := l.owners(&pb.ListOwnersRequest{Address: addr})[0]; o.GetFirstSeen() != nil || o.GetLastSeen() != nil || o.GetAssignedAt() != nil {
 		t.Errorf("got %v, want no times", o)
@@ -331,7 +331,7 @@ func TestNumbersOfANewerAgentAreNotTakenForOlderOnes(t *testing.T) {
 	got := l.owners(&pb.ListOwnersRequest{})
 	if len(got) != 1 || got[0].GetAddress() != "10.244.0.6" || got[0].GetWorkload().GetKind() != pb.Workload_UNKNOWN ||
 		got[0].GetScope().GetKind() != pb.Scope_LINK {
-		t.Errorf("got %v, want 10.244.0.6 alone, on a link of no known kind, of an unknown workload", got)
+		t.Errorf("got %v, want only 10.244.0.6, on a link of unknown kind and of an unknown workload", got)
 	}
 	if _, err := l.client.ListConflicts(l.ctx, &pb.ListConflictsRequest{State: 257}); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("got %v, want INVALID_ARGUMENT", err)
@@ -365,7 +365,7 @@ func TestAChangedRecordHasItsAddressesJudgedAgain(t *testing.T) {
 	})
 }
 
-func TestAMACThatIsLearntLateMakesAStrangerAWitness(t *testing.T) {
+func TestLateMACTurnsAnExternalDeviceIntoAWitness(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		p := podVeth(2, "a", addr)
@@ -389,7 +389,7 @@ func TestTheLoopbackAddressOfEveryNamespaceCostsNothing(t *testing.T) {
 		l := newLab(t, Config{})
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", "127.0.0.1"), podVeth(3, "b", "127.0.0.1"), podVeth(4, "c", addr))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetAddress() != addr {
-			t.Errorf("got %v, want the owner of %s alone", got, addr)
+			t.Errorf("got %v, want only the owner of %s", got, addr)
 		}
 		if got := l.conflicts(); len(got) != 0 {
 			t.Errorf("got %v, want none", got)
@@ -398,7 +398,7 @@ func TestTheLoopbackAddressOfEveryNamespaceCostsNothing(t *testing.T) {
 }
 
 // The values in package verdict equal those of the API, so that a conversion is a cast.
-func TestNumbersAreTheContracts(t *testing.T) {
+func TestEnumerationsEqualTheContracts(t *testing.T) {
 	for name, pair := range map[string]struct {
 		last protoreflect.EnumNumber
 		enum protoreflect.Enum

@@ -240,9 +240,9 @@ func (l *lab) reported() reported {
 	return out
 }
 
-// toldOf sends the reports, each of one node, and returns everything that the aggregator
+// reportAll sends the reports, each of one node, and returns everything that the aggregator
 // reports and the error for each refused report.
-func toldOf(t *testing.T, reports []*pb.ReportRequest) (out reported, refused []error) {
+func reportAll(t *testing.T, reports []*pb.ReportRequest) (out reported, refused []error) {
 	t.Helper()
 	refused = make([]error, len(reports))
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 			reports, keys = append(reports, m), append(keys, key)
 			poisoned[key] = true
 		}
-		got, refused := toldOf(t, reports)
+		got, refused := reportAll(t, reports)
 		well := got.owners[nodeName(0)]
 		for _, kind := range []string{"in-use-unallocated", "booked-elsewhere", "leaked", "ranges-overlap", "ipam-unreadable", "intended-not-observed"} {
 			if !slices.ContainsFunc(got.findings[nodeName(0)], func(f *pb.Finding) bool { return f.GetKind() == kind }) {
@@ -300,13 +300,13 @@ func TestNoReportRunsACommand(t *testing.T) {
 				t.Errorf("got %d owners with %q in %s, want all %d", got.owners[name], payload, key, well)
 			}
 			corrected, err := report.Check(proto.CloneOf(reports[i]))
-			odd := corrected[key] > 0
-			if err != nil || !bytesField && !advice.Printable(payload) && !odd {
+			invalid := corrected[key] > 0
+			if err != nil || !bytesField && !advice.Printable(payload) && !invalid {
 				t.Errorf("got %v, %v of %q in %s, want it corrected", corrected, err, payload, key)
 			}
 			problems := strings.Join(got.nodes[name].GetProblems(), "\n")
-			if said := strings.Contains(problems, key+" ("); odd != said && key != "Workload.name" {
-				t.Errorf("got problems %q with %q in %s, want it named: %v", problems, payload, key, odd)
+			if named := strings.Contains(problems, key+" ("); invalid != named && key != "Workload.name" {
+				t.Errorf("got problems %q with %q in %s, want it named: %v", problems, payload, key, invalid)
 			}
 			var b bytes.Buffer
 			if err := show.FixPlan(&b, got.findings[name], show.Origin{
@@ -339,7 +339,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 		}
 		cage.Readable("what is shown", got.shown)
 		if script := cage.Sings(); script != "" {
-			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
+			t.Errorf("got a command that executes %q:\n%s", payload, script)
 		}
 	}
 	for key := range fields {

@@ -85,7 +85,7 @@ func TestAnAcknowledgementOutlivesARestart(t *testing.T) {
 	})
 }
 
-func TestAnAcknowledgementFromBeforeEndsAsOthersDo(t *testing.T) {
+func TestRestoredAcknowledgementEndsLikeOthers(t *testing.T) {
 	for name, test := range map[string]struct {
 		after func(l *lab, a *agent)
 		wait  time.Duration
@@ -124,7 +124,7 @@ func TestAnAcknowledgementFromBeforeEndsAsOthersDo(t *testing.T) {
 	}
 }
 
-func TestAnAcknowledgementIsDroppedWhenItsConflictDoesNotComeBack(t *testing.T) {
+func TestAcknowledgementIsDroppedIfItsConflictIsNotDetectedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		l := newLab(t, Config{DataDir: dir})
@@ -150,10 +150,10 @@ func TestAnAcknowledgementIsDroppedWhenItsConflictDoesNotComeBack(t *testing.T) 
 	})
 }
 
-func TestAnAcknowledgementKnowsADeviceOutsideByItsMAC(t *testing.T) {
+func TestAcknowledgementIdentifiesAnExternalDeviceByItsMAC(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		stranger := []byte{6, 6, 6, 6, 6, 6}
+		external := []byte{6, 6, 6, 6, 6, 6}
 		uplinked := func(link string) *pb.ReportRequest {
 			m := snapshot(hello("n1", 1), podVeth(2, "a", addr))
 			m.Links = append(m.Links, &pb.LinkRecord{Name: link, Kind: pb.LinkRecord_UPLINK})
@@ -162,7 +162,7 @@ func TestAnAcknowledgementKnowsADeviceOutsideByItsMAC(t *testing.T) {
 			})
 			own := assigned(1, "192.0.2.1")
 			seen := &pb.ClaimRecord{
-				Address: own.GetAddress(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 2, Mac: stranger, Link: link,
+				Address: own.GetAddress(), Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 2, Mac: external, Link: link,
 				FirstSeen: timestamppb.Now(), LastSeen: timestamppb.Now(), Count: 1,
 			}
 			m.Claims = append(m.Claims, own, seen)
@@ -270,7 +270,7 @@ func TestAFileThatCannotBeUsedIsSetAside(t *testing.T) {
 
 // An unusable directory does not prevent the start either. Nothing can be acknowledged until it
 // is usable.
-func TestADirectoryThatCannotBeUsedIsWaitedFor(t *testing.T) {
+func TestUnusableDirectoryIsRetried(t *testing.T) {
 	for name, test := range map[string]struct {
 		before, after func(dir string) error
 		words         string
@@ -328,15 +328,15 @@ func TestADataDirectoryIsForOneAggregator(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made", "here")
 	l := newLab(t, Config{DataDir: dir})
 	if err := opened(Config{DataDir: dir}); err == nil || !strings.Contains(err.Error(), "another ipwitness process uses it") {
-		t.Errorf("got %v, want that another one uses it", err)
+		t.Errorf("got %v, want that another process uses it", err)
 	}
 	l.stop()
 	if err := opened(Config{DataDir: dir}); err != nil {
-		t.Errorf("got %v, want it free again", err)
+		t.Errorf("got %v, want the directory unlocked", err)
 	}
 }
 
-func TestWhatCannotBeKeptIsNotAcknowledged(t *testing.T) {
+func TestAcknowledgementThatCannotBeSavedIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
 		var log bytes.Buffer
@@ -371,11 +371,11 @@ func TestWhatCannotBeKeptIsNotAcknowledged(t *testing.T) {
 		a.send(gone(assigned(3, addr))).sync() // resolving ends it even if the disk fails
 		synctest.Wait()
 		if !strings.Contains(log.String(), "cannot save acknowledgements") {
-			t.Errorf("got log %q, want it to say that the end could not be kept", &log)
+			t.Errorf("got log %q, want it to report that the end could not be saved", &log)
 		}
 		rename(away, dir)
 		if n := keeps(t, dir); n != 1 {
-			t.Fatalf("got %d acknowledgements in the file, want the one that could not be taken out", n)
+			t.Fatalf("got %d acknowledgements in the file, want the one that could not be removed", n)
 		}
 		time.Sleep(saveAgainAfter + time.Second)
 		if n := keeps(t, dir); n != 0 {

@@ -53,7 +53,7 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 		c.findings.Overlaps.Changed(nil)
 	}
 	if len(what.Related) > 0 {
-		c.retell(what.Related)
+		c.republish(what.Related)
 	}
 }
 
@@ -80,8 +80,8 @@ func (c *core) within(r ipam.Range) iter.Seq[shard.Place] {
 	return index.Until(c.shards.Places().From(shard.From(index.AddressOf(r.First))), func(p shard.Place) bool { return last.Less(p.Address()) })
 }
 
-// retell publishes again the conflicts that have an owner on one of the nodes.
-func (c *core) retell(nodes []string) {
+// republish publishes again the conflicts that have an owner on one of the nodes.
+func (c *core) republish(nodes []string) {
 	told := make(map[string]bool, len(nodes))
 	for _, n := range nodes {
 		told[n] = true
@@ -94,7 +94,7 @@ func (c *core) retell(nodes []string) {
 		}
 	}
 	c.facts.RUnlock()
-	c.judge(c.facts.Retell(addrs))
+	c.judge(c.facts.Republish(addrs))
 }
 
 // merged returns the addresses of ranges, which may overlap, as ranges that neither overlap nor

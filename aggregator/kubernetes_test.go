@@ -273,7 +273,7 @@ func TestKubernetesAndTheKernelDiffer(t *testing.T) {
 		got = append(got, i.GetAddress()+" "+i.GetSource()+" "+i.GetInterface())
 	}
 	if want := []string{"10.0.0.7 cri eth0", "10.0.0.6 kubernetes "}; !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q: what it was meant to have and has not", got, want)
+		t.Errorf("got missing intended addresses %q, want %q", got, want)
 	}
 }
 
@@ -295,10 +295,10 @@ func TestPodOfARuntimeClassIsNotJudgedByTheKernel(t *testing.T) {
 		wait.Until(t, "the phase of the pod", func() bool { return l.owner(addr, "n1").GetWorkload().GetPhase() != "" })
 	}
 	if got := l.owner("10.0.0.15", "n1").GetIntended(); len(got) != 2 {
-		t.Errorf("got %v of a pod without a RuntimeClass, want what the CNI and the API say that it has", got)
+		t.Errorf("got %v of a pod without a RuntimeClass, want the addresses of the CNI result and the API", got)
 	}
 	if got := l.owner("10.0.0.5", "n1").GetIntended(); len(got) != 0 {
-		t.Errorf("got %v, want nothing that it was meant to have and has not", got)
+		t.Errorf("got %v, want no missing intended address", got)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestRangesOfNodesAreANetwork(t *testing.T) {
 		l.dial().send(snapshot(hello(n, 1), podVeth(2, "web-"+n, "10.244.1.5"))).sync()
 	}
 	if got := l.conflicts(); len(got) != 0 {
-		t.Fatalf("got %v before anybody said that it is the pods' range", got)
+		t.Fatalf("got %v before the pods' range is known", got)
 	}
 	a.set("ADDED", apiNode("n2", "10.244.1.0/24", "fd00::/64"))
 	wait.Until(t, "a conflict", func() bool { return len(l.conflicts()) == 1 })
@@ -394,7 +394,7 @@ func TestOrphanAndItsEvents(t *testing.T) {
 	a.down()
 	wait.Until(t, "the state to be stale", func() bool { return l.kubernetes().GetState() == pb.Kubernetes_STALE })
 	if w := l.owner("10.244.1.5", "n2").GetWorkload(); w.GetController().GetName() != "web" || l.kubernetes().GetPods() != 1 {
-		t.Errorf("got %v and %v, want what was known", w, l.kubernetes())
+		t.Errorf("got %v and %v, want the known state", w, l.kubernetes())
 	}
 }
 
@@ -424,7 +424,7 @@ func TestWithoutKubernetes(t *testing.T) {
 	l := newLab(t, Config{Kubeconfig: "off"})
 	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", "10.0.0.5"))).sync()
 	if w := l.owner("10.0.0.5", "n1").GetWorkload(); w.GetName() != "web" || w.GetOrphaned() || w.GetPhase() != "" {
-		t.Errorf("got %v, want what the node knows and no more", w)
+		t.Errorf("got %v, want only the node's information", w)
 	}
 	if got := l.kubernetes().GetState(); got != pb.Kubernetes_OFF {
 		t.Errorf("got %s, want OFF", got)

@@ -230,7 +230,7 @@ func (a *agent) send(m *pb.ReportRequest) *agent {
 	if err := a.stream.Send(m); err != nil && !errors.Is(err, io.EOF) {
 		a.Fatal(err)
 	}
-	if a.asked != 0 {
+	if a.asked != 0 && !a.mute.Load() {
 		a.pong()
 	}
 	return a
@@ -433,7 +433,7 @@ func (c *core) pages(t testing.TB, q *pb.ListOwnersRequest, size int) (owners []
 		page := c.page(t, q)
 		q.PageToken = page.GetNextPageToken()
 		if n := len(page.GetOwners()); n > size || q.PageToken != "" && n != size {
-			t.Fatalf("got a page of %d with the token %q, want %d", n, q.PageToken, size)
+			t.Fatalf("got a page of %d items with the token %q, want %d items", n, q.PageToken, size)
 		}
 		if owners = append(owners, page.GetOwners()...); q.PageToken == "" {
 			return owners

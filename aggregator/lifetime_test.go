@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
+func TestNodeThatKeepsReconnectingTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{NodeTimeout: time.Minute})
 		l.dial().send(snapshot(hello("n1", 1))).sync().cancel()
@@ -21,7 +21,7 @@ func TestANodeThatComesAndGoesIsForgottenInTheEnd(t *testing.T) {
 		a.cancel()
 		time.Sleep(facts.ForgetNodeAfter - time.Minute)
 		if got, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{}); err != nil || len(got.GetNodes()) != 1 {
-			t.Errorf("got %v, %v, want the node: it was there less than an hour ago", got, err)
+			t.Errorf("got %v, %v, want the node: it was connected less than an hour ago", got, err)
 		}
 		time.Sleep(facts.ForgetNodeAfter + time.Minute)
 		if got, err := l.client.ListNodes(l.ctx, &pb.ListNodesRequest{}); err != nil || len(got.GetNodes()) != 0 {
@@ -54,16 +54,16 @@ func TestASilentNodeResolvesNothingUntilItTimesOut(t *testing.T) {
 		}
 		l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetState() != pb.Owner_LIVE {
-			t.Errorf("got %v, want a alive again", got)
+			t.Errorf("got %v, want a LIVE again", got)
 		}
 		time.Sleep(2 * time.Minute)
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 {
-			t.Errorf("got %v, want a still there", got)
+			t.Errorf("got %v, want a to remain", got)
 		}
 	})
 }
 
-func TestSightingsEndWithTheirOwnerAtHome(t *testing.T) {
+func TestSightingsEndWithTheirOwner(t *testing.T) {
 	for name, end := range map[string]*pb.ReportRequest{
 		"address":   gone(assigned(2, addr)),
 		"interface": {Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}},
@@ -92,7 +92,7 @@ func TestSightingsEndWithTheirOwnerAtHome(t *testing.T) {
 	}
 }
 
-func TestWireOnlyOwnersWearOff(t *testing.T) {
+func TestWireOnlyOwnersExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), podVeth(2, "a", addr))).sync()

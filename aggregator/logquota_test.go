@@ -31,7 +31,7 @@ func TestOneNodeDoesNotFillTheLog(t *testing.T) {
 			synctest.Wait() // the events of this message are logged
 		}
 		if got := strings.Count(out.String(), "node=bad lines="); got != 1 {
-			t.Errorf("the log says %d times that lines of the node are left out, want once", got)
+			t.Errorf("the log reports %d times that lines of the node are suppressed, want once", got)
 		}
 		if got := strings.Count(out.String(), "conflict changed"); got != linesAtOnce-1 && got != linesAtOnce {
 			t.Errorf("got %d lines of %d conflicts of one node, want %d", got, 8*many, linesAtOnce)

@@ -116,7 +116,7 @@ func (l *lab) sameConflicts() {
 	first := shown()
 	for id := range shown() {
 		if !first[id] {
-			l.Fatalf("%s has series now, and had none at the scrape before: nothing changed in between", id)
+			l.Fatalf("%s has series now, but had none at the previous scrape", id)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestNodesHaveSeries(t *testing.T) {
 		there := l.dial().send(snapshot(hello("n1", 1))).sync()
 		silent := l.dial().send(snapshot(hello("n2", 1))).sync()
 		if up := l.metric("ipwitness_node_up", "n2"); up != 1 {
-			t.Errorf("a node that is heard: got %v, want 1", up)
+			t.Errorf("a connected node: got %v, want 1", up)
 		}
 		silent.cancel()
 		synctest.Wait()
@@ -145,9 +145,9 @@ func TestNodesHaveSeries(t *testing.T) {
 	})
 }
 
-// TestNodesWithoutAnAgentAreTold adds Kubernetes nodes without an agent, and removes one from
+// TestNodesWithoutAnAgentAreReported adds Kubernetes nodes without an agent, and removes one from
 // Kubernetes.
-func TestNodesWithoutAnAgentAreTold(t *testing.T) {
+func TestNodesWithoutAnAgentAreReported(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	for _, name := range []string{"n1.example.net", "n2", "n3"} {
@@ -173,16 +173,16 @@ func TestNodesWithoutAnAgentAreTold(t *testing.T) {
 	})
 	byName, _ := l.series()
 	if got := byName["ipwitness_node_up"]; got != 3 {
-		t.Errorf("got %d series of nodes, want 3: of n1, of n2, which is silent, and of n3, which nobody told of", got)
+		t.Errorf("got %d series of nodes, want 3: of n1, of n2, which is silent, and of n3, which is unknown to Kubernetes", got)
 	}
 	if up := l.metric("ipwitness_node_up", "n1"); up != 1 {
 		t.Errorf("n1, which Kubernetes knows with its domain: got %v, want 1", up)
 	}
 }
 
-// TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed has agent pods only on some nodes, as with a
+// TestNodesThatShouldHaveNoAgentAreNotReported has agent pods only on some nodes, as with a
 // DaemonSet that has a nodeSelector.
-func TestNodesThatAreNotMeantToHaveAnAgentAreNotMissed(t *testing.T) {
+func TestNodesThatShouldHaveNoAgentAreNotReported(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {

@@ -135,7 +135,7 @@ func (m *model) endInterface(key ifaceKey) {
 
 // After any changes in any order, the state is that of a snapshot of the final table. So no change
 // is missed, and no index is wrong.
-func TestChangesLeadWhereASnapshotLeads(t *testing.T) {
+func TestChangesConvergeToASnapshot(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		m := newModel()

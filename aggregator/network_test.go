@@ -14,12 +14,12 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-func TestAStrangerSeenByTwoNodesIsOneOwner(t *testing.T) {
+func TestExternalDeviceSeenByTwoNodesIsOneOwner(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, func(node int) *pb.ReportRequest { return ownAddress(fmt.Sprintf("192.0.2.%d", node)) })
-	stranger := []byte{6, 6, 6, 6, 6, 6}
+	external := []byte{6, 6, 6, 6, 6, 6}
 	for _, a := range agents {
-		a.send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.50", stranger))).sync()
+		a.send(records.Claims(entered(pb.Evidence_ANNOUNCED, "192.0.2.50", external))).sync()
 	}
 	if got := l.owners(&pb.ListOwnersRequest{Address: "192.0.2.50"}); len(got) != 2 {
 		t.Errorf("got %v, want two owners on links that are not known to be one", got)
@@ -36,7 +36,7 @@ func TestAStrangerSeenByTwoNodesIsOneOwner(t *testing.T) {
 	}
 }
 
-func TestAnOwnersEndAtHomeEndsWhatOthersSaw(t *testing.T) {
+func TestEndOfAnOwnerEndsItsSightings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		mac := []byte{2, 3, 0, 0, 0, 2}
@@ -60,12 +60,12 @@ func TestAnOwnersEndAtHomeEndsWhatOthersSaw(t *testing.T) {
 		synctest.Wait()
 		back := l.dial().send(snapshot(hello("n1", 1), uplink(nodeMAC(1)), records.Claims(late))).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 0 {
-			t.Errorf("got %v, want nobody: it was seen before the end", got)
+			t.Errorf("got %v, want no owner: it was seen before the end", got)
 		}
 		late.Count, late.Age = 3, durationpb.New(time.Millisecond)
 		back.send(records.Claims(late)).sync()
 		if got := l.owners(&pb.ListOwnersRequest{}); len(got) != 1 || got[0].GetWorkload().GetKind() != pb.Workload_EXTERNAL {
-			t.Errorf("got %v, want a stranger: it was seen after the end", got)
+			t.Errorf("got %v, want an external device: it was seen after the end", got)
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-func TestPodsOfOneNodeAreItsConflictUnlessAnotherNodeHasOneToo(t *testing.T) {
+func TestConflictOfOneNodeIsWidenedByAnotherNode(t *testing.T) {
 	l := newLab(t, Config{})
 	one, two := podVeth(2, "a", addr), podVeth(3, "b", addr)
 	a := l.dial().send(snapshot(hello("n1", 1), one, two)).sync()
@@ -144,7 +144,7 @@ func TestPodsOfOneNodeAreItsConflictUnlessAnotherNodeHasOneToo(t *testing.T) {
 	}
 	a.send(records.Claims(one.Claims[0], two.Claims[0])).sync()
 	if c := l.conflict(pb.Conflict_SUSPECTED); c.GetScope().GetKind() != pb.Scope_NODE || c.GetId() != first.GetId() {
-		t.Errorf("got %v, want the conflict to stay that of the node", c)
+		t.Errorf("got %v, want the conflict to keep the scope of the node", c)
 	}
 	if got := l.owners(&pb.ListOwnersRequest{})[0].GetScope(); got.GetKind() != pb.Scope_NETWORK {
 		t.Errorf("got scope %v of a pod, want the widest that applies", got)
@@ -161,7 +161,7 @@ func TestPodsOfOneNodeAreItsConflictUnlessAnotherNodeHasOneToo(t *testing.T) {
 	}
 }
 
-func TestPodsOfOneLANAreItsConflictWhateverCameFirst(t *testing.T) {
+func TestConflictOfOneLANIsIndependentOfTheOrder(t *testing.T) {
 	for _, order := range []string{"the frame", "the results of CNI"} {
 		l := newLab(t, Config{})
 		agents := l.onLAN(2)

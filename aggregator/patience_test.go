@@ -76,7 +76,7 @@ func (l *lab) watchers(want int) {
 	}
 }
 
-func TestAWatcherThatDoesNotReadIsCutOffAndResumes(t *testing.T) {
+func TestWatcherThatDoesNotReadIsDisconnectedAndResumes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
@@ -111,11 +111,11 @@ func TestAWatcherThatDoesNotReadIsCutOffAndResumes(t *testing.T) {
 			t.Fatalf("got %v, want RESOURCE_EXHAUSTED with a resume token", err)
 		}
 		if read := len(got); read < 10 || read > enough-10 {
-			t.Fatalf("got %d of %d events before the end: nothing is tested", read, enough)
+			t.Fatalf("got %d of %d events before the end: the test has no effect", read, enough)
 		}
 		slow = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
 		if first := slow.until(pb.Watch_BOOKMARK); len(first) != 1 {
-			t.Fatalf("got %v, want a bookmark at once", types(first))
+			t.Fatalf("got %v, want an immediate bookmark", types(first))
 		}
 		for want = append(want, more...); len(got) < len(want); {
 			got[slow.until(pb.Watch_ADDED)[0].GetOwner().GetAddress()]++
@@ -124,7 +124,7 @@ func TestAWatcherThatDoesNotReadIsCutOffAndResumes(t *testing.T) {
 	})
 }
 
-func TestAWatcherThatNeverReadThePresentStateBeginsAnew(t *testing.T) {
+func TestWatcherThatNeverReadTheStateStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1), chatty())).sync()
@@ -233,7 +233,7 @@ func (w *restWatch) next() (line restLine, ok bool) {
 	return line, true
 }
 
-func TestAClientThatReadsAgainInTimeReadsWhyItWasCutOff(t *testing.T) {
+func TestClientThatResumesReadingLearnsWhyItWasDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		client := l.serveInMemory()
@@ -271,7 +271,7 @@ func TestAClientThatReadsAgainInTimeReadsWhyItWasCutOff(t *testing.T) {
 	})
 }
 
-func TestAClientThatNeverReadsIsGivenUp(t *testing.T) {
+func TestClientThatNeverReadsIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		client := l.serveInMemory()

@@ -60,7 +60,7 @@ func (l *lab) nodeStates() string {
 	if err != nil {
 		l.Fatal(err)
 	}
-	var said []string
+	var states []string
 	for _, n := range list.GetNodes() {
 		one := n.GetName() + " " + n.GetState().String()
 		for _, p := range n.GetProblems() {
@@ -68,18 +68,18 @@ func (l *lab) nodeStates() string {
 			others, _, _ = strings.Cut(others, ", which")
 			one += " where " + others + " is"
 		}
-		said = append(said, one)
+		states = append(states, one)
 	}
-	return strings.Join(said, ", ")
+	return strings.Join(states, ", ")
 }
 
 // An agent with unproven claims cannot displace an agent that proves more: not if it connects
 // earlier or later, nor if it reconnects.
-func TestAnotherNodesBootIDKeepsNobodyOut(t *testing.T) {
+func TestReportingAnotherNodesBootIDDoesNotExcludeIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newGuardedLab(t, "liar", "victim")
 		lie := inPlaceOf("victim", "liar")
-		liar := l.report(lie)
+		lying := l.report(lie)
 		victim := l.report(hello("victim", 1), podVeth(2, "web", addr))
 		want := func(want string) {
 			t.Helper()
@@ -94,8 +94,8 @@ func TestAnotherNodesBootIDKeepsNobodyOut(t *testing.T) {
 
 		lie.Epoch = 1 << 60 // like that of the newest agent
 		again := l.report(lie)
-		if err := liar.ended(); status.Code(err) != codes.Aborted {
-			t.Errorf("the older stream of the liar: got %v, want Aborted", err)
+		if err := lying.ended(); status.Code(err) != codes.Aborted {
+			t.Errorf("the older stream of the lying agent: got %v, want Aborted", err)
 		}
 		victim.send(podVeth(3, "more", "10.244.0.6")).sync()
 		again.cancel()
@@ -111,7 +111,7 @@ func TestAnotherNodesBootIDKeepsNobodyOut(t *testing.T) {
 }
 
 // Situations that resemble another node's place, but are legitimate.
-func TestNodesThatLookLikeOneInAnothersPlace(t *testing.T) {
+func TestNodesWithTheSameBootIDAndNamespace(t *testing.T) {
 	another := func(boot, netns string, h *pb.Hello) *pb.Hello {
 		h.BootId, h.Netns = boot, netns
 		return h

@@ -9,7 +9,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestWhoAnswersForManyAddressesIsAProxyFromThenOn(t *testing.T) {
+func TestDeviceThatAnswersForManyAddressesBecomesAProxy(t *testing.T) {
 	l := newLab(t, Config{})
 	router := []byte{2, 9, 9, 9, 9, 9}
 	answer := func(n int) *pb.ClaimRecord {
@@ -39,7 +39,7 @@ func TestWhoAnswersForManyAddressesIsAProxyFromThenOn(t *testing.T) {
 	l.conflict(pb.Conflict_SUSPECTED)
 }
 
-func TestWhoAnswersForTwoOwnersIsAProxy(t *testing.T) {
+func TestDeviceThatAnswersForTwoOwnersIsAProxy(t *testing.T) {
 	l := newLab(t, Config{})
 	answer := func(n int) *pb.ClaimRecord {
 		return &pb.ClaimRecord{

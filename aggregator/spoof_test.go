@@ -28,7 +28,7 @@ func byPort(kind pb.Evidence_Kind, addr string, mac, source []byte) *pb.ClaimRec
 	return c
 }
 
-func TestSpoofingIsFoundAndOver(t *testing.T) {
+func TestSpoofingFindingBeginsAndEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		attacker := records.MAC(3)
 		ids := map[string]bool{}
@@ -54,7 +54,7 @@ func TestSpoofingIsFoundAndOver(t *testing.T) {
 			a.send(&pb.ReportRequest{Claims: []*pb.ClaimRecord{other}}).sync()
 			a.send(gone(forged)).sync()
 			if again := l.finding("n1"); again.GetId() != f.GetId() {
-				t.Errorf("got %v, want it while one of two claims is left", again)
+				t.Errorf("got %v, want the finding while one of two claims remains", again)
 			}
 			routed := byPort(pb.Evidence_ANSWERED, "10.244.0.2", attacker, other.Source)
 			routed.Routed, routed.Count = true, 2
@@ -100,14 +100,14 @@ func TestOneClonedMACIsOneFinding(t *testing.T) {
 		}
 		a.sync()
 		if again := l.finding("n1"); again.GetId() != f.GetId() || len(again.GetAddresses()) != 1 {
-			t.Errorf("got %v, want what is left of it", again)
+			t.Errorf("got %v, want the remaining claim", again)
 		}
 		a.send(gone(own)).sync()
 		l.wantNoFinding("no such frame is left")
 	})
 }
 
-func TestFramesThatWereNotReadAreAProblemOfTheNode(t *testing.T) {
+func TestUnparsedFramesAreAProblemOfTheNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := l.dial().send(snapshot(hello("n1", 1))).sync()

@@ -10,10 +10,10 @@ import (
 // tidyAfter is how long after the last large change unused memory is released.
 const tidyAfter = 5 * time.Second
 
-// How much the heap may grow before it is collected, in percent of what lives (GOGC). At rest it is
-// a quarter of what is usual: most of the heap are tables that live long and have no pointers to
-// follow, so a collection costs little and seldom comes. While snapshots arrive, it would come so
-// often that it takes a quarter of the processor time.
+// How much the heap may grow before it is collected, in percent of the live heap (GOGC). When idle,
+// it is a quarter of the default: most of the heap is long-lived tables without pointers, so a
+// collection is cheap and rare. While snapshots arrive, collections would be so frequent that they
+// take a quarter of the processor time.
 const (
 	garbageAtRest = 25
 	garbageBusy   = 100
@@ -63,8 +63,8 @@ func (t *tidier) run(ctx context.Context) {
 		case <-quiet.C:
 			busy = false
 			t.collect(garbageAtRest)
-			// Each collection halves stacks that are not used, and pools give up what they hold
-			// with the second one.
+			// Each collection halves stacks that are not used, and sync.Pools are only emptied
+			// by the second one.
 			runtime.GC()
 			runtime.GC()
 			debug.FreeOSMemory()

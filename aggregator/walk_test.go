@@ -78,7 +78,7 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 	owners := s.pages(t, &pb.ListOwnersRequest{}, 10_000)
 	all := names(owners)
 	if len(all) < 3000 {
-		t.Fatalf("got %d owners: nothing is tested", len(all))
+		t.Fatalf("got %d owners: the test has no effect", len(all))
 	}
 	address := func(o *pb.Owner) netip.Addr { return netip.MustParseAddr(o.GetAddress()) }
 	if !slices.IsSortedFunc(owners, func(a, b *pb.Owner) int { return address(a).Compare(address(b)) }) {
@@ -89,7 +89,7 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 	}
 	for _, size := range []int{7, 64, 65, 999} {
 		if got := names(s.pages(t, &pb.ListOwnersRequest{}, size)); !slices.Equal(got, all) {
-			t.Errorf("got %d owners in pages of %d, want the %d", len(got), size, len(all))
+			t.Errorf("got %d owners in pages of %d, want all %d", len(got), size, len(all))
 		}
 	}
 	in := func(prefix string) func(*pb.Owner) bool {
@@ -119,7 +119,7 @@ func TestPagesHaveAllOwnersOnceInOrder(t *testing.T) {
 }
 
 // A filter by node finds the node's owners even if only other nodes saw them.
-func TestOwnersOfANodeAreFoundWhoeverSawThem(t *testing.T) {
+func TestOwnersOfANodeIncludeThoseThatOtherNodesSaw(t *testing.T) {
 	l := newLab(t, Config{})
 	agents := l.onLAN(2, samePods)
 	const seen = "192.0.2.7"
@@ -140,7 +140,7 @@ func TestOwnersOfANodeAreFoundWhoeverSawThem(t *testing.T) {
 // A watch of a state that changes continuously sends the current state and each change, and its
 // client arrives at the actual state. While the current state is being sent, there are more changes
 // than the ring can hold, both in the part already sent and in the rest.
-func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
+func TestWatchSendsChangesDuringTheWalk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const seed = 0
 		random := rand.New(rand.NewPCG(seed, 2))
@@ -199,7 +199,7 @@ func TestAWatchTellsWhatChangesMeanwhile(t *testing.T) {
 			t.Fatalf("seed %d: after %d messages: %v", seed, sent, err)
 		}
 		if changes < 2*bus.Size {
-			t.Fatalf("seed %d: only %d changes were made: nothing is tested", seed, changes)
+			t.Fatalf("seed %d: only %d changes were made: the test has no effect", seed, changes)
 		}
 		want := map[string]*pb.Owner{}
 		for _, o := range s.pages(t, &pb.ListOwnersRequest{}, 1000) {
@@ -295,7 +295,7 @@ func TestAFilteredWatchSeesConflictsComeAndGo(t *testing.T) {
 		confirmed("10.244.0.5 REMOVED RESOLVED")
 		l.dial().send(snapshot(hello("n2", 1), podVeth(2, "c", "10.250.0.5"), podVeth(3, "d", "10.250.0.5"))).sync()
 		if got := elsewhere("10.250.0.5 ADDED SUSPECTED"); len(got) != 0 {
-			t.Errorf("got %v of another node, want nothing", got)
+			t.Errorf("got %v of another node, want no event", got)
 		}
 	})
 }

@@ -102,7 +102,7 @@ func TestWatchResumes(t *testing.T) {
 		w = l.watchOwners(&pb.WatchOwnersRequest{ResumeToken: token})
 		w.until(pb.Watch_BOOKMARK)
 		if got := w.until(pb.Watch_ADDED); len(got) != 1 || got[0].GetOwner().GetWorkload().GetName() != "b" {
-			t.Errorf("got %v, want only what was missed", got)
+			t.Errorf("got %v, want only the missed events", got)
 		}
 		w.cancel()
 		synctest.Wait()
@@ -175,7 +175,7 @@ func TestASlowWatcherLosesEventsAndDelaysNobody(t *testing.T) {
 
 // Events of new nodes are sent to watchers, but not kept without any: with thousands of nodes, each
 // would allocate a ring that the next owner discards.
-func TestNodesAreKeptForWhoWatches(t *testing.T) {
+func TestWatchesSeeNodesThatTimedOut(t *testing.T) {
 	s := newIdleCore(t, slog.New(slog.DiscardHandler))
 	come := func(name string) {
 		m := snapshot(hello(name, 1))
@@ -194,9 +194,9 @@ func TestNodesAreKeptForWhoWatches(t *testing.T) {
 	before = s.events.Owners.Revision()
 	s.events.Owners.Join()
 	come("n2")
-	told, _, _, _ := s.events.Owners.Since(before, bus.Latest, nil)
-	if len(told) != 1 || told[0].Type != nodeChanged || told[0].Node.GetName() != "n2" {
-		t.Errorf("who watches got %v, want node n2", told)
+	published, _, _, _ := s.events.Owners.Since(before, bus.Latest, nil)
+	if len(published) != 1 || published[0].Type != nodeChanged || published[0].Node.GetName() != "n2" {
+		t.Errorf("the watch got %v, want node n2", published)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestWatchesEndWhenTheAggregatorStops(t *testing.T) {
 			t.Errorf("got %v, want UNAVAILABLE", err)
 		}
 		if err := a.ended(); status.Code(err) != codes.Unavailable || strings.Contains(err.Error(), "token") {
-			t.Errorf("got %v, want UNAVAILABLE, and nothing of a token: an agent has none", err)
+			t.Errorf("got %v, want UNAVAILABLE without a resume token: an agent has none", err)
 		}
 	})
 }
@@ -273,9 +273,9 @@ func TestWatchersThatDoNotReadTakeLittleMemory(t *testing.T) {
 			}
 			synctest.Wait() // everything that can be sent without a reading client has been sent
 			took := (liveHeap() - before) / watchers
-			t.Logf("a watcher of %s that does not read takes %d bytes", what, took)
+			t.Logf("a watcher of %s that does not read uses %d bytes", what, took)
 			if took > each {
-				t.Errorf("a watcher of %s that does not read takes %d bytes, want %d at most", what, took, each)
+				t.Errorf("a watcher of %s that does not read uses %d bytes, want %d at most", what, took, each)
 			}
 			cancel()
 			synctest.Wait()

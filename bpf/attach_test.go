@@ -131,7 +131,7 @@ func clsactOf(ifindex int) *netlink.Clsact {
 	return (&clsactFilter{ifindex: ifindex}).qdisc()
 }
 
-func TestSentFramesAreTold(t *testing.T) {
+func TestSentFramesAreReported(t *testing.T) {
 	forEachMode(t, func(t *testing.T, attach func(*Observer, int) (*Attachment, error), mode Mode) {
 		c := connect(t)
 		o := newObserver(t)
@@ -240,10 +240,10 @@ func TestProgramsBehindAndTheKernelStillSeeTheFrame(t *testing.T) {
 
 		c.answers(t, addrB, addrA)
 		if got := o.await(t); got.Addr != addrB || got.SHA != macB || got.Kind != Used {
-			t.Errorf("got %+v, want that %s is used by %s", got, addrB, macB)
+			t.Errorf("got %+v, want USED %s by %s", got, addrB, macB)
 		}
 		if count() == 0 {
-			t.Error("got no frame at the program behind, want all")
+			t.Error("got no frame at the next program, want all")
 		}
 	})
 }
@@ -288,7 +288,7 @@ func TestAttachingToAGoneInterfaceSaysSo(t *testing.T) {
 			t.Errorf("got %v (%v), want %v", err, a, ErrGone)
 		}
 		if _, err := o.Limited(c.ifindex); err == nil {
-			t.Error("got limited frames of an interface that could not be attached to, want an error")
+			t.Error("read limited frames of an unattached interface: got no error")
 		}
 	})
 }
@@ -308,7 +308,7 @@ func TestClosingAfterTheInterfaceIsGoneIsNoError(t *testing.T) {
 	})
 }
 
-func TestClosingAfterTheInterfaceMovedAwayIsNoError(t *testing.T) {
+func TestClosingAfterTheInterfaceMovedIsNoError(t *testing.T) {
 	forEachMode(t, func(t *testing.T, attach func(*Observer, int) (*Attachment, error), mode Mode) {
 		c := connect(t)
 		home, err := netns.Get()
@@ -543,19 +543,19 @@ func TestLeftoversOfAKilledRunAreRemoved(t *testing.T) {
 	}
 }
 
-func TestFilterThatSomebodyRemovedIsNotThere(t *testing.T) {
+func TestRemovedFilterIsDetected(t *testing.T) {
 	c := connect(t)
 	o := newObserver(t)
 	a, err := o.AttachClsact(c.ifindex)
 	attached(t, a, err)
 	if !a.There() {
-		t.Error("just attached: got not there")
+		t.Error("just attached: got not attached")
 	}
 	if err := netlink.QdiscDel(clsactOf(c.ifindex)); err != nil {
 		t.Fatal(err)
 	}
 	if a.There() {
-		t.Error("after its qdisc was deleted: got still there")
+		t.Error("after its qdisc was deleted: got still attached")
 	}
 	if err := a.Close(); err != nil {
 		t.Errorf("close: %v", err)
@@ -697,7 +697,7 @@ func TestOneCapabilityIsEnoughOnceItIsLoaded(t *testing.T) {
 	}
 }
 
-func TestWhatOnlyLoadingNeedsIsNotNamedWhenAttachingFails(t *testing.T) {
+func TestCapabilitiesForLoadingAreNotNamedWhenAttachingFails(t *testing.T) {
 	c := connect(t)
 	o := newObserver(t)
 	tcx := HaveTCX()
@@ -711,7 +711,7 @@ func TestWhatOnlyLoadingNeedsIsNotNamedWhenAttachingFails(t *testing.T) {
 	}
 	_, err := o.AttachClsact(c.ifindex)
 	if err == nil || !strings.Contains(err.Error(), "give this process CAP_NET_ADMIN") || strings.Contains(err.Error(), "BPF,") {
-		t.Errorf("got %v, want CAP_NET_ADMIN named, and no other", err)
+		t.Errorf("got %v, want only CAP_NET_ADMIN named", err)
 	}
 }
 

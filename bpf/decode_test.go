@@ -149,7 +149,7 @@ func TestFramesMeanTheSameInKernelAndGo(t *testing.T) {
 	forEachFrame(t, func(t *testing.T, protocol Protocol, tt frameCase) {
 		got := assertAgrees(t, o, tt.frame, tt.result, tt.want)
 		if tt.result != ResultNone && got != protocol {
-			t.Errorf("got it counted as %s, want as %s", got, protocol)
+			t.Errorf("got counter %s, want %s", got, protocol)
 		}
 	})
 }
@@ -197,7 +197,7 @@ func TestDecodeTakesTheOffloadedTagAsTheOutermost(t *testing.T) {
 	}
 }
 
-func TestDecodeLeavesARuntAlone(t *testing.T) {
+func TestDecodeIgnoresARunt(t *testing.T) {
 	frame := request(macA, addrA, addrB)
 	for length := range ethernetLen {
 		if got, result := Decode(frame[:length], 0); result != ResultNone || got != (Binding{}) {
@@ -250,7 +250,7 @@ func assertAgrees(tb testing.TB, o *Observer, frame []byte, result Result, want 
 		return protocol
 	}
 	if protocol != want.Protocol {
-		tb.Errorf("got it counted as %s, want as %s", protocol, want.Protocol)
+		tb.Errorf("got counter %s, want %s", protocol, want.Protocol)
 	}
 	if ev.Ktime < before || ev.Ktime > monotonic() {
 		tb.Errorf("got ktime %s, want between %s and now", ev.Ktime, before)

@@ -40,24 +40,24 @@ func newLimited(tb testing.TB) *Observer {
 	return o
 }
 
-// madeUp returns the n-th frame of a flood. Each frame has a different address and MAC.
-func madeUp(n int) []byte {
+// random returns the n-th frame of a flood. Each frame has a different address and MAC.
+func random(n int) []byte {
 	return reply(MAC{2, 0, 0, byte(n >> 16), byte(n >> 8), byte(n)}, netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), addrB)
 }
 
-// toldOf runs frames and counts those that are reported. All others must be limited.
-func (o *Observer) toldOf(tb testing.TB, frames ...[]byte) (told int) {
+// countReported runs frames and counts those that are reported. All others must be limited.
+func (o *Observer) countReported(tb testing.TB, frames ...[]byte) (reported int) {
 	tb.Helper()
 	for _, frame := range frames {
 		switch got := o.runFor(tb, frame); got {
 		case ResultEvent:
-			told++
+			reported++
 		case ResultLimited:
 		default:
 			tb.Fatalf("got %s, want %s or %s", got, ResultEvent, ResultLimited)
 		}
 	}
-	return told
+	return reported
 }
 
 func frames(of func(int) []byte, from, to int) (out [][]byte) {
@@ -99,43 +99,43 @@ func (o *Observer) wantLimited(tb testing.TB, want uint64) {
 func TestFloodOfMadeUpAddressesIsLimitedAndCounted(t *testing.T) {
 	o := newLimited(t)
 	const flood, want = 100, testPeakBurst - testRepeatedBurst
-	if got := o.toldOf(t, frames(madeUp, 0, flood)...); got != want {
-		t.Errorf("got %d of %d new bindings told, want %d", got, flood, want)
+	if got := o.countReported(t, frames(random, 0, flood)...); got != want {
+		t.Errorf("got %d of %d new bindings reported, want %d", got, flood, want)
 	}
 	o.wantLimited(t, flood-want)
 	for n := range want { // a reported binding uses no further token
-		if got := o.runFor(t, madeUp(n)); got != ResultKnown {
+		if got := o.runFor(t, random(n)); got != ResultKnown {
 			t.Errorf("binding %d again: got %s, want %s", n, got, ResultKnown)
 		}
 	}
 	// Refused bindings are not stored among the known ones.
-	var told observeTold
+	var reported observeReported
 	key := observeBinding{Ifindex: loopback, Addr: netip.MustParseAddr("10.0.0.99").As16(), Sha: MAC{2, 0, 0, 0, 0, 99}}
-	if err := o.objects.Bindings.Lookup(&key, &told); !errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := o.objects.Bindings.Lookup(&key, &reported); !errors.Is(err, ebpf.ErrKeyNotExist) {
 		t.Errorf("look up a binding that was refused: got %v, want %v", err, ebpf.ErrKeyNotExist)
 	}
 }
 
-func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
+func TestImportantAddressIsReportedDuringAFlood(t *testing.T) {
 	o := newLimited(t)
-	o.toldOf(t, frames(madeUp, 0, 100)...)
+	o.countReported(t, frames(random, 0, 100)...)
 	if err := o.SetImportant(addrA, true); err != nil {
 		t.Fatal(err)
 	}
 	claimant := func(n int) []byte { return reply(MAC{2, 1, 0, 0, 0, byte(n)}, addrA, addrB) }
-	if got := o.toldOf(t, frames(claimant, 0, 100)...); got != testPeakBurst {
-		t.Errorf("got %d of 100 claimants of an important address told, want %d", got, testPeakBurst)
+	if got := o.countReported(t, frames(claimant, 0, 100)...); got != testPeakBurst {
+		t.Errorf("got %d of 100 claimants of an important address reported, want %d", got, testPeakBurst)
 	}
 	// Important bindings do not use tokens of the others.
 	o.refill(t, 1, 1)
-	if got := o.toldOf(t, frames(madeUp, 100, 110)...); got != 1 {
-		t.Errorf("got %d made-up bindings told after one token came back, want 1", got)
+	if got := o.countReported(t, frames(random, 100, 110)...); got != 1 {
+		t.Errorf("got %d made-up bindings reported after one token was refilled, want 1", got)
 	}
 	if err := o.SetImportant(addrA, false); err != nil {
 		t.Fatal(err)
 	}
 	if got := o.runFor(t, claimant(101)); got != ResultLimited {
-		t.Errorf("got %s for an address that is important no more, want %s", got, ResultLimited)
+		t.Errorf("got %s for an address that is no longer important, want %s", got, ResultLimited)
 	}
 	if err := o.SetImportant(addrA, false); err != nil {
 		t.Errorf("again: got %v, want no error", err)
@@ -145,23 +145,23 @@ func TestImportantAddressIsToldDuringAFlood(t *testing.T) {
 	}
 }
 
-func TestRepeatedBindingIsToldDuringAFlood(t *testing.T) {
+func TestRepeatedBindingIsReportedDuringAFlood(t *testing.T) {
 	o := newLimited(t)
-	o.toldOf(t, frames(madeUp, 0, 100)...)
+	o.countReported(t, frames(random, 0, 100)...)
 	repeated := reply(macA, addrA, addrB)
 	if got := o.runFor(t, repeated); got != ResultLimited {
 		t.Fatalf("the first time: got %s, want %s", got, ResultLimited)
 	}
 	// There are more refusals than the map has room for, and the earlier entries stay.
 	for n := 100; n < 100_000; n++ {
-		o.run(t, madeUp(n))
+		o.run(t, random(n))
 	}
 	o.wantLimited(t, 100_000-testPeakBurst+testRepeatedBurst+1)
 	if got := o.runFor(t, repeated); got != ResultEvent {
 		t.Errorf("the second time: got %s, want %s", got, ResultEvent)
 	}
-	if got := o.toldOf(t, frames(madeUp, 50, 100)...); got != testRepeatedBurst-1 {
-		t.Errorf("got %d other repeated bindings told, want %d", got, testRepeatedBurst-1)
+	if got := o.countReported(t, frames(random, 50, 100)...); got != testRepeatedBurst-1 {
+		t.Errorf("got %d other repeated bindings reported, want %d", got, testRepeatedBurst-1)
 	}
 }
 
@@ -183,8 +183,8 @@ func TestLimitsEndWithTime(t *testing.T) {
 		{"long after", 1 << 11, 1 << 11, testPeakBurst - testRepeatedBurst},
 	} {
 		o.refill(t, step.peak, step.sustained)
-		if got := o.toldOf(t, frames(madeUp, flooded, flooded+50)...); got != step.want {
-			t.Errorf("%s: got %d told, want %d", step.what, got, step.want)
+		if got := o.countReported(t, frames(random, flooded, flooded+50)...); got != step.want {
+			t.Errorf("%s: got %d reported, want %d", step.what, got, step.want)
 		}
 		flooded += 50
 	}
@@ -214,7 +214,7 @@ func TestPortIsLimitedAsLongAsTheObserverIsAttached(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := o.Limited(c.ifindex); err == nil {
-			t.Error("got limited frames of an interface that is watched no more, want an error")
+			t.Error("got limited frames of an interface that is no longer watched, want an error")
 		}
 	})
 }
@@ -233,11 +233,11 @@ func TestImportantAddressHasRoomInTheRingDuringAFlood(t *testing.T) {
 	}
 	const most = 1 << 20 / 64 // number of events that fit in the ring
 	for n := range most {
-		o.run(t, madeUp(n))
+		o.run(t, random(n))
 	}
 	counts := o.counts(t)[ARP]
-	if told, lost := counts[ResultEvent], counts[ResultLost]; told == 0 || told > most/2+1 || told+lost != most {
-		t.Errorf("got %d told and %d lost of %d frames that nobody reads, want no more than half told, and the rest lost", told, lost, most)
+	if reported, lost := counts[ResultEvent], counts[ResultLost]; reported == 0 || reported > most/2+1 || reported+lost != most {
+		t.Errorf("got %d reported and %d lost of %d unread frames, want at most half reported, and the rest lost", reported, lost, most)
 	}
 	if got := o.runFor(t, reply(macA, addrA, addrB)); got != ResultEvent {
 		t.Errorf("got %s for an important address, want %s", got, ResultEvent)

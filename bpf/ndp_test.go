@@ -113,7 +113,7 @@ func ndpCases() []frameCase {
 		addr = netip.MustParseAddr
 
 		ask   = ndpFrame{source: macA, from: addr6A, to: solicitedNode(addr6B), typ: ndSolicitation, target: addr6B, options: sourceOption(macA)}
-		tell  = ndpFrame{source: macA, from: addr6A, to: allNodes, typ: ndAdvertisement, flags: ndOverride, target: addr6A, options: targetOption(macA)}
+		sent  = ndpFrame{source: macA, from: addr6A, to: allNodes, typ: ndAdvertisement, flags: ndOverride, target: addr6A, options: targetOption(macA)}
 		probe = ndpFrame{source: macA, from: zero, to: solicitedNode(addr6A), typ: ndSolicitation, target: addr6A}
 
 		used      = Binding{Protocol: NDP, Kind: Used, Addr: addr6A, SHA: macA, Source: macA}
@@ -144,7 +144,7 @@ func ndpCases() []frameCase {
 	behind := func(before ...extension) []byte {
 		return with(ask, func(f *ndpFrame) { f.before = before })
 	}
-	tagged := func(tags ...vlanTag) []byte { return with(tell, func(f *ndpFrame) { f.tags = tags }) }
+	tagged := func(tags ...vlanTag) []byte { return with(sent, func(f *ndpFrame) { f.tags = tags }) }
 	from := func(source string) []byte { return with(ask, func(f *ndpFrame) { f.from = addr(source) }) }
 	target := func(f ndpFrame, target string) []byte {
 		return with(f, func(f *ndpFrame) { f.target = addr(target) })
@@ -182,27 +182,27 @@ func ndpCases() []frameCase {
 		{"a solicitation uses its source", ask.bytes(), ResultEvent, used},
 		{"a solicitation to one host uses its source", with(ask, func(f *ndpFrame) { f.to = addr6B }), ResultEvent, used},
 		{"a solicited advertisement answers", advertisement(macA, addr6A, ndSolicited|ndOverride), ResultEvent, answered},
-		{"an unsolicited advertisement announces", tell.bytes(), ResultEvent, announced},
-		{"an unsolicited advertisement to one host announces", with(tell, func(f *ndpFrame) { f.to = addr6B }), ResultEvent, announced},
-		{"a router's advertisement of itself", changed(tell, 44, 0x80|ndOverride), ResultEvent, announced},
+		{"an unsolicited advertisement announces", sent.bytes(), ResultEvent, announced},
+		{"an unsolicited advertisement to one host announces", with(sent, func(f *ndpFrame) { f.to = addr6B }), ResultEvent, announced},
+		{"a router's advertisement of itself", changed(sent, 44, 0x80|ndOverride), ResultEvent, announced},
 		{"an answer without override", advertisement(macA, addr6A, ndSolicited), ResultEvent, withoutOverride(answered)},
 		{"an announcement without override", advertisement(macA, addr6A, 0), ResultEvent, withoutOverride(announced)},
 		{"reserved flags of a solicitation mean nothing", changed(ask, 44, 0xff), ResultEvent, used},
 		{
 			"the claim of an advertisement is its target, not its source",
-			with(tell, func(f *ndpFrame) { f.from = addr("fe80::1") }), ResultEvent, announced,
+			with(sent, func(f *ndpFrame) { f.from = addr("fe80::1") }), ResultEvent, announced,
 		},
 		{
 			"an advertisement from no address is believed, as RFC 4861 has it",
-			with(tell, func(f *ndpFrame) { f.from = zero }), ResultEvent, announced,
+			with(sent, func(f *ndpFrame) { f.from = zero }), ResultEvent, announced,
 		},
 		{"link-local addresses", from("fe80::1"), ResultEvent, at(used, "fe80::1")},
 		{
 			"the source of the frame is kept beside the link-layer address",
-			with(tell, func(f *ndpFrame) { f.source = macB }), ResultEvent,
+			with(sent, func(f *ndpFrame) { f.source = macB }), ResultEvent,
 			Binding{Protocol: NDP, Kind: Announced, Addr: addr6A, SHA: macA, Source: macB},
 		},
-		{"padding changes nothing", padded(tell, 1, 2, 3, 4, 5, 6, 7, 8, 9), ResultEvent, announced},
+		{"padding changes nothing", padded(sent, 1, 2, 3, 4, 5, 6, 7, 8, 9), ResultEvent, announced},
 		{"padding that looks like an option changes nothing", padded(probe, sourceOption(macA)...), ResultProbe, none},
 
 		{"duplicate address detection claims nothing", probe.bytes(), ResultProbe, none},
@@ -210,8 +210,8 @@ func ndpCases() []frameCase {
 		{"a target's link-layer address in a probe is ignored", options(probe, targetOption(macA)), ResultProbe, none},
 		{"a solicitation without a link-layer address claims nothing", options(ask), ResultOther, none},
 		{"a solicitation with a target's link-layer address claims nothing", options(ask, targetOption(macA)), ResultOther, none},
-		{"an advertisement without a link-layer address claims nothing", options(tell), ResultOther, none},
-		{"an advertisement with its source's link-layer address claims nothing", options(tell, sourceOption(macA)), ResultOther, none},
+		{"an advertisement without a link-layer address claims nothing", options(sent), ResultOther, none},
+		{"an advertisement with its source's link-layer address claims nothing", options(sent, sourceOption(macA)), ResultOther, none},
 
 		{"other options before", options(ask, nonce, unknown, sourceOption(macA)), ResultEvent, used},
 		{"other options behind", options(ask, sourceOption(macA), unknown, nonce), ResultEvent, used},
@@ -228,10 +228,10 @@ func ndpCases() []frameCase {
 		{"an option of length 0", options(ask, []byte{ndSourceLLAddr, 0, 2, 0, 0x5e, 0x10, 0, 1}), ResultMalformed, none},
 		{"another option of length 0", options(ask, sourceOption(macA), make([]byte, 8)), ResultMalformed, none},
 		{"a probe with an option of length 0", options(probe, make([]byte, 8)), ResultMalformed, none},
-		{"an option that ends too late", options(tell, []byte{ndTargetLLAddr, 2, 2, 0, 0x5e, 0x10, 0, 1}), ResultMalformed, none},
-		{"another option that ends too late", options(tell, targetOption(macA), []byte{253, 255, 0, 0, 0, 0, 0, 0}), ResultMalformed, none},
-		{"half an option", options(tell, targetOption(macA), []byte{253, 1, 0, 0}), ResultMalformed, none},
-		{"one byte of an option", options(tell, targetOption(macA), []byte{253}), ResultMalformed, none},
+		{"an option that ends too late", options(sent, []byte{ndTargetLLAddr, 2, 2, 0, 0x5e, 0x10, 0, 1}), ResultMalformed, none},
+		{"another option that ends too late", options(sent, targetOption(macA), []byte{253, 255, 0, 0, 0, 0, 0, 0}), ResultMalformed, none},
+		{"half an option", options(sent, targetOption(macA), []byte{253, 1, 0, 0}), ResultMalformed, none},
+		{"one byte of an option", options(sent, targetOption(macA), []byte{253}), ResultMalformed, none},
 		{
 			"an option that ends in the padding",
 			append(options(ask, sourceOption(macA), []byte{253, 2, 0, 0, 0, 0, 0, 0}), make([]byte, 8)...), ResultMalformed, none,
@@ -240,18 +240,18 @@ func ndpCases() []frameCase {
 		{"a link-layer address in the padding", payloadLength(ask, ndLen), ResultOther, none},
 
 		{"a link-layer address too long", options(ask, option(ndSourceLLAddr, append(macA[:], 0)...)), ResultInvalid, none},
-		{"a target's link-layer address too long", options(tell, option(ndTargetLLAddr, append(macA[:], 0)...)), ResultInvalid, none},
+		{"a target's link-layer address too long", options(sent, option(ndTargetLLAddr, append(macA[:], 0)...)), ResultInvalid, none},
 		{"a link-layer address of zeroes", options(ask, sourceOption(MAC{})), ResultEvent, by(used, MAC{})},
-		{"a target's link-layer address of zeroes", options(tell, targetOption(MAC{})), ResultEvent, by(announced, MAC{})},
+		{"a target's link-layer address of zeroes", options(sent, targetOption(MAC{})), ResultEvent, by(announced, MAC{})},
 		{"a multicast link-layer address", options(ask, sourceOption(group)), ResultEvent, by(used, group)},
-		{"the broadcast link-layer address", options(tell, targetOption(broadcast)), ResultEvent, by(announced, broadcast)},
+		{"the broadcast link-layer address", options(sent, targetOption(broadcast)), ResultEvent, by(announced, broadcast)},
 		{"the first of two link-layer addresses counts, whatever it is", options(ask, sourceOption(MAC{}), sourceOption(macA)), ResultEvent, by(used, MAC{})},
 
 		{"forwarded by a router", changed(ask, 7, 254), ResultInvalid, none},
-		{"an advertisement forwarded by a router", changed(tell, 7, 64), ResultInvalid, none},
+		{"an advertisement forwarded by a router", changed(sent, 7, 64), ResultInvalid, none},
 		{"a probe forwarded by a router", changed(probe, 7, 254), ResultInvalid, none},
 		{"a code", changed(ask, 41, 1), ResultInvalid, none},
-		{"a code of an advertisement", changed(tell, 41, 255), ResultInvalid, none},
+		{"a code of an advertisement", changed(sent, 41, 255), ResultInvalid, none},
 		{"a probe to all nodes", with(probe, func(f *ndpFrame) { f.to = allNodes }), ResultInvalid, none},
 		{"a probe to one host", with(probe, func(f *ndpFrame) { f.to = addr6A }), ResultInvalid, none},
 		{"a probe to a group near those of solicited nodes", with(probe, func(f *ndpFrame) { f.to = addr("ff02::1:fe00:1") }), ResultInvalid, none},
@@ -260,28 +260,28 @@ func ndpCases() []frameCase {
 		{"a probe with its source's link-layer address", options(probe, nonce, sourceOption(macA)), ResultInvalid, none},
 		{
 			"a solicited advertisement to all nodes",
-			with(tell, func(f *ndpFrame) { f.flags |= ndSolicited }), ResultInvalid, none,
+			with(sent, func(f *ndpFrame) { f.flags |= ndSolicited }), ResultInvalid, none,
 		},
 
 		{"a multicast source", from("ff02::1"), ResultInvalid, none},
 		{"a loopback source", from("::1"), ResultInvalid, none},
 		{"an IPv4-mapped source", from("::ffff:192.0.2.1"), ResultInvalid, none},
-		{"an advertisement from a multicast source", with(tell, func(f *ndpFrame) { f.from = allNodes }), ResultInvalid, none},
-		{"a multicast target", target(tell, "ff02::1"), ResultInvalid, none},
-		{"no target", target(tell, "::"), ResultInvalid, none},
-		{"a loopback target", target(tell, "::1"), ResultInvalid, none},
-		{"an IPv4-mapped target", target(tell, "::ffff:192.0.2.1"), ResultInvalid, none},
+		{"an advertisement from a multicast source", with(sent, func(f *ndpFrame) { f.from = allNodes }), ResultInvalid, none},
+		{"a multicast target", target(sent, "ff02::1"), ResultInvalid, none},
+		{"no target", target(sent, "::"), ResultInvalid, none},
+		{"a loopback target", target(sent, "::1"), ResultInvalid, none},
+		{"an IPv4-mapped target", target(sent, "::ffff:192.0.2.1"), ResultInvalid, none},
 		{"a solicitation for a multicast target", target(ask, "ff02::1"), ResultInvalid, none},
 		{"a solicitation for no target", target(ask, "::"), ResultInvalid, none},
 		{"a solicitation for a loopback target", target(ask, "::1"), ResultInvalid, none},
 		{"a probe for a multicast target", target(probe, "ff02::1"), ResultInvalid, none},
-		{"the address after loopback", target(tell, "::2"), ResultEvent, at(announced, "::2")},
-		{"an address that looks like loopback", target(tell, "::1:0:0:1"), ResultEvent, at(announced, "::1:0:0:1")},
-		{"an IPv4-compatible address", target(tell, "::192.0.2.1"), ResultEvent, at(announced, "::192.0.2.1")},
-		{"the address before IPv4-mapped ones", target(tell, "::fffe:ffff:ffff"), ResultEvent, at(announced, "::fffe:ffff:ffff")},
-		{"the address after IPv4-mapped ones", target(tell, "::1:0:0:0"), ResultEvent, at(announced, "::1:0:0:0")},
-		{"an IPv4-translated address", target(tell, "::ffff:0:192.0.2.1"), ResultEvent, at(announced, "::ffff:0:192.0.2.1")},
-		{"the last unicast address", target(tell, "feff::1"), ResultEvent, at(announced, "feff::1")},
+		{"the address after loopback", target(sent, "::2"), ResultEvent, at(announced, "::2")},
+		{"an address that looks like loopback", target(sent, "::1:0:0:1"), ResultEvent, at(announced, "::1:0:0:1")},
+		{"an IPv4-compatible address", target(sent, "::192.0.2.1"), ResultEvent, at(announced, "::192.0.2.1")},
+		{"the address before IPv4-mapped ones", target(sent, "::fffe:ffff:ffff"), ResultEvent, at(announced, "::fffe:ffff:ffff")},
+		{"the address after IPv4-mapped ones", target(sent, "::1:0:0:0"), ResultEvent, at(announced, "::1:0:0:0")},
+		{"an IPv4-translated address", target(sent, "::ffff:0:192.0.2.1"), ResultEvent, at(announced, "::ffff:0:192.0.2.1")},
+		{"the last unicast address", target(sent, "feff::1"), ResultEvent, at(announced, "feff::1")},
 
 		{"802.1Q", tagged(vlanTag{0x8100, 10}), ResultEvent, onVLAN(10, 0)},
 		{"QinQ", tagged(vlanTag{0x88a8, 20}, vlanTag{0x8100, 10}), ResultEvent, onVLAN(20, 10)},
@@ -348,7 +348,7 @@ func ndpCases() []frameCase {
 	}
 }
 
-func TestClaimsWithAndWithoutOverrideAreToldApart(t *testing.T) {
+func TestClaimsWithAndWithoutOverrideAreDistinguished(t *testing.T) {
 	o := newObserver(t)
 	frames := map[byte][]byte{}
 	for _, flags := range []byte{0, ndOverride, ndSolicited, ndSolicited | ndOverride} {
@@ -359,7 +359,7 @@ func TestClaimsWithAndWithoutOverrideAreToldApart(t *testing.T) {
 		{0, ndOverride, ndSolicited | ndOverride, ndSolicited},
 	} {
 		for i, flags := range order {
-			ev := o.wantTold(t, frames[flags])
+			ev := o.wantReported(t, frames[flags])
 			if want := flags&ndOverride == 0; ev.NoOverride != want {
 				t.Errorf("flags %#x: got no override %t, want %t", flags, ev.NoOverride, want)
 			}
@@ -367,27 +367,27 @@ func TestClaimsWithAndWithoutOverrideAreToldApart(t *testing.T) {
 				o.wantSilent(t, frames[known])
 			}
 		}
-		o.wantTold(t, solicitation(macA, addr6A, addr6B))
+		o.wantReported(t, solicitation(macA, addr6A, addr6B))
 		o.wantSilent(t, solicitation(macA, addr6A, addr6B))
 		o.age(t, macA, addr6A, 30*time.Second)
 	}
 }
 
-func TestContestedIPv6AddressIsToldEverySecond(t *testing.T) {
+func TestContestedIPv6AddressIsReportedEverySecond(t *testing.T) {
 	o := newObserver(t)
 	frame := advertisement(macA, addr6A, ndOverride)
 	if err := o.Contest(addr6A, true); err != nil {
 		t.Fatal(err)
 	}
-	o.wantTold(t, frame)
+	o.wantReported(t, frame)
 	o.wantSilent(t, frame)
 	o.age(t, macA, addr6A, time.Second)
-	if ev := o.wantTold(t, frame); ev.Frames != 2 {
+	if ev := o.wantReported(t, frame); ev.Frames != 2 {
 		t.Errorf("got %d frames since the last event, want 2", ev.Frames)
 	}
 }
 
-func TestFrameInPiecesIsRead(t *testing.T) {
+func TestFragmentedBufferIsRead(t *testing.T) {
 	forEachMode(t, func(t *testing.T, attach func(*Observer, int) (*Attachment, error), _ Mode) {
 		c := connect(t)
 		const mtu = 9000
@@ -415,12 +415,12 @@ func TestFrameInPiecesIsRead(t *testing.T) {
 		}
 		c.send(t, f.bytes())
 		if got := o.await(t); got.Addr != addr6A || got.SHA != macA || got.Kind != Announced {
-			t.Errorf("got %+v, want that %s is announced at %s", got, addr6A, macA)
+			t.Errorf("got %+v, want ANNOUNCED %s at %s", got, addr6A, macA)
 		}
 	})
 }
 
-func TestLinuxSpeaksNDPAsItIsRead(t *testing.T) {
+func TestNDPFramesOfLinuxAreParsed(t *testing.T) {
 	forEachMode(t, func(t *testing.T, attach func(*Observer, int) (*Attachment, error), _ Mode) {
 		c := connect(t)
 		o := newObserver(t)
@@ -475,7 +475,7 @@ func TestLinuxSpeaksNDPAsItIsRead(t *testing.T) {
 		want(Announced, addr)
 		counts := o.counts(t)[NDP]
 		if counts[ResultProbe] == 0 {
-			t.Error("got no probe of duplicate address detection, want one")
+			t.Error("got no probe of duplicate address detection")
 		}
 		if counts[ResultMalformed] != 0 || counts[ResultInvalid] != 0 {
 			t.Errorf("got %d malformed and %d invalid frames of the kernel, want none",

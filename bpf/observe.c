@@ -113,7 +113,7 @@ struct binding {
 };
 
 /* What user space knows about a binding. */
-struct told {
+struct reported {
 	/* The start of the period, from bpf_ktime_get_coarse_ns(); the lowest byte has one bit for
 	 * each kind that was reported in the period. Both are in one word, so that one
 	 * compare-and-swap updates both. A kind without override has its own bit.
@@ -198,7 +198,7 @@ volatile const __u64 hash_seed = 0;
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__type(key, struct binding);
-	__type(value, struct told);
+	__type(value, struct reported);
 	__uint(max_entries, MAX_BINDINGS);
 } bindings SEC(".maps");
 
@@ -370,7 +370,7 @@ static __always_inline bool refused_before(const struct binding *binding, __u64 
 }
 
 /* Returns RESULT_EVENT if a new binding may be reported to user space. */
-static __noinline enum result may_tell(const struct binding *binding, __u64 now)
+static __noinline enum result may_report(const struct binding *binding, __u64 now)
 {
 	__u32 ifindex = binding->ifindex;
 	struct port *port = bpf_map_lookup_elem(&ports, &ifindex);
@@ -395,12 +395,12 @@ static __noinline enum result may_tell(const struct binding *binding, __u64 now)
 /* Reports a claim to user space, unless one of the same kind was reported in this period. Returns
  * RESULT_NONE if another CPU was faster; the caller then tries again.
  */
-static __noinline enum result tell(const struct claim *claim)
+static __noinline enum result report(const struct claim *claim)
 {
 	const struct binding *binding = &claim->binding;
 	const __u64 bit = 1ULL << (claim->kind + (claim->no_override ? NO_OVERRIDE_BITS : 0));
-	struct told *told = bpf_map_lookup_elem(&bindings, binding);
-	__u64 was = told ? READ_ONCE(told->period) : 0;
+	struct reported *prev = bpf_map_lookup_elem(&bindings, binding);
+	__u64 was = prev ? READ_ONCE(prev->period) : 0;
 	/* Read after the period, so that it is never before it. The coarse clock is accurate to
 	 * some milliseconds, which suffices here, and is cheaper than the exact clock.
 	 */
@@ -409,19 +409,19 @@ static __noinline enum result tell(const struct claim *claim)
 	struct event *event;
 	__u32 frames = 0;
 
-	if (told) {
+	if (prev) {
 		__u64 age = now - (was & ~KINDS);
 
 		if (age < refresh_ns && (age < contested_refresh_ns ||
 					 !bpf_map_lookup_elem(&contested, binding->addr))) {
 			period = was | bit;
 			if (period == was) {
-				__sync_fetch_and_add(&told->frames, 1);
+				__sync_fetch_and_add(&prev->frames, 1);
 				return RESULT_KNOWN;
 			}
 		}
 	} else {
-		enum result may = may_tell(binding, now);
+		enum result may = may_report(binding, now);
 
 		if (may != RESULT_EVENT)
 			return may;
@@ -430,17 +430,17 @@ static __noinline enum result tell(const struct claim *claim)
 	/* A claim may be marked as reported only if the report cannot fail any more. */
 	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
-		if (told)
-			__sync_fetch_and_add(&told->frames, 1);
+		if (prev)
+			__sync_fetch_and_add(&prev->frames, 1);
 		return RESULT_LOST;
 	}
 
-	if (told) {
-		if (__sync_val_compare_and_swap(&told->period, was, period) != was)
+	if (prev) {
+		if (__sync_val_compare_and_swap(&prev->period, was, period) != was)
 			goto raced;
-		frames = __sync_lock_test_and_set(&told->frames, 0);
+		frames = __sync_lock_test_and_set(&prev->frames, 0);
 	} else {
-		struct told first = {.period = period};
+		struct reported first = {.period = period};
 		/* An int, because before Linux 6.4 the upper half of the result may be wrong. */
 		int err = bpf_map_update_elem(&bindings, binding, &first, BPF_NOEXIST);
 
@@ -824,7 +824,7 @@ static __noinline void observe_frame(struct __sk_buff *skb)
 				   sizeof(claim.binding.source));
 		result = RESULT_NONE;
 		for (int i = 0; i < MAX_TRIES && result == RESULT_NONE; i++)
-			result = tell(&claim);
+			result = report(&claim);
 		if (result == RESULT_NONE)
 			result = RESULT_LOST;
 	}

@@ -49,7 +49,7 @@ func load(spec *ebpf.CollectionSpec) (*Observer, error) {
 	}
 	info, err := o.objects.Observe.Info()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("ask for bpf program id: %w", err), o.objects.Close())
+		return nil, errors.Join(fmt.Errorf("get bpf program id: %w", err), o.objects.Close())
 	}
 	o.programID, _ = info.ID()
 	o.reader, err = ringbuf.NewReader(o.objects.Events)

@@ -70,6 +70,13 @@ const (
 	observeProtocolPROTOCOLS    observeProtocol = 2
 )
 
+type observeReported struct {
+	_      structs.HostLayout
+	Period uint64
+	Frames uint32
+	Pad    uint32
+}
+
 type observeResult uint8
 
 const (
@@ -87,13 +94,6 @@ const (
 	observeResultRESULT_LIMITED             observeResult = 11
 	observeResultRESULTS                    observeResult = 12
 )
-
-type observeTold struct {
-	_      structs.HostLayout
-	Period uint64
-	Frames uint32
-	Pad    uint32
-}
 
 // Names of all BPF objects in the ELF.
 //

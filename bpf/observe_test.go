@@ -20,19 +20,19 @@ const loopback = 1 // the interface by which frames of BPF_PROG_TEST_RUN enter
 func (o *Observer) age(tb testing.TB, sha MAC, addr netip.Addr, by time.Duration) {
 	tb.Helper()
 	key := observeBinding{Ifindex: loopback, Addr: addr.As16(), Sha: sha, Source: sha}
-	var told observeTold
-	if err := o.objects.Bindings.Lookup(&key, &told); err != nil {
+	var reported observeReported
+	if err := o.objects.Bindings.Lookup(&key, &reported); err != nil {
 		tb.Fatal("look up binding: ", err)
 	}
 	// Subtracting a multiple of 256 ns keeps the bits of the kinds.
-	told.Period -= uint64(by) &^ 0xff
-	if err := o.objects.Bindings.Put(&key, &told); err != nil {
+	reported.Period -= uint64(by) &^ 0xff
+	if err := o.objects.Bindings.Put(&key, &reported); err != nil {
 		tb.Fatal("change binding: ", err)
 	}
 }
 
-// wantTold runs a frame that must be reported, and returns its event.
-func (o *Observer) wantTold(tb testing.TB, frame []byte) Event {
+// wantReported runs a frame that must be reported, and returns its event.
+func (o *Observer) wantReported(tb testing.TB, frame []byte) Event {
 	tb.Helper()
 	if got := o.runFor(tb, frame); got != ResultEvent {
 		tb.Fatalf("got %s, want %s", got, ResultEvent)
@@ -58,28 +58,28 @@ func (o *Observer) wantSilent(tb testing.TB, frame []byte) {
 func TestKnownBindingIsSilentFor30Seconds(t *testing.T) {
 	o := newObserver(t)
 	frame := request(macA, addrA, addrB)
-	o.wantTold(t, frame)
+	o.wantReported(t, frame)
 	o.wantSilent(t, frame)
 	o.wantSilent(t, request(macA, addrA, netip.MustParseAddr("192.0.2.77")))
 	o.age(t, macA, addrA, 29*time.Second)
 	o.wantSilent(t, frame)
 	o.age(t, macA, addrA, time.Second)
-	if ev := o.wantTold(t, frame); ev.Frames != 4 {
+	if ev := o.wantReported(t, frame); ev.Frames != 4 {
 		t.Errorf("got %d frames since the last event, want 4", ev.Frames)
 	}
 	o.wantSilent(t, frame)
 }
 
-func TestContestedAddressIsToldEverySecond(t *testing.T) {
+func TestContestedAddressIsReportedEverySecond(t *testing.T) {
 	o := newObserver(t)
 	frame := reply(macA, addrA, addrB)
-	o.wantTold(t, frame)
+	o.wantReported(t, frame)
 	if err := o.Contest(addrA, true); err != nil {
 		t.Fatal(err)
 	}
 	o.wantSilent(t, frame)
 	o.age(t, macA, addrA, time.Second)
-	if ev := o.wantTold(t, frame); ev.Frames != 2 {
+	if ev := o.wantReported(t, frame); ev.Frames != 2 {
 		t.Errorf("got %d frames since the last event, want 2", ev.Frames)
 	}
 	o.wantSilent(t, frame)
@@ -91,18 +91,18 @@ func TestContestedAddressIsToldEverySecond(t *testing.T) {
 	o.wantSilent(t, frame)
 }
 
-func TestContestTouchesOneAddress(t *testing.T) {
+func TestContestAffectsOneAddress(t *testing.T) {
 	o := newObserver(t)
 	if err := o.Contest(addrB, true); err != nil {
 		t.Fatal(err)
 	}
 	frame := reply(macA, addrA, addrB)
-	o.wantTold(t, frame)
+	o.wantReported(t, frame)
 	o.age(t, macA, addrA, 2*time.Second)
 	o.wantSilent(t, frame)
 }
 
-func TestEndingAContestThatIsNoneIsNoError(t *testing.T) {
+func TestEndingAnUnknownContestIsNoError(t *testing.T) {
 	o := newObserver(t)
 	if err := o.Contest(addrA, false); err != nil {
 		t.Errorf("got %v, want no error", err)
@@ -121,16 +121,16 @@ func TestFullContestTableSaysSo(t *testing.T) {
 		t.Errorf("again: got %v, want no error", err)
 	}
 	if err := o.Contest(addrB, true); err == nil {
-		t.Error("got no error, want that the table is full")
+		t.Error("got no error, want one about a full table")
 	}
 }
 
-func TestEachKindIsToldOnceInAPeriod(t *testing.T) {
+func TestEachKindIsReportedOnceInAPeriod(t *testing.T) {
 	o := newObserver(t)
 	used, answered, announced := request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA)
 	for range 3 {
 		for _, frame := range [][]byte{used, announced, answered} {
-			o.wantTold(t, frame)
+			o.wantReported(t, frame)
 			o.wantSilent(t, used)
 			o.wantSilent(t, frame)
 		}
@@ -155,7 +155,7 @@ func TestBindingsDifferByAddressMACsAndVLAN(t *testing.T) {
 		arpFrame{tags: []vlanTag{{0x8100, 10}, {0x8100, 11}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes(),
 	}
 	for _, frame := range frames {
-		o.wantTold(t, frame)
+		o.wantReported(t, frame)
 	}
 	for range 3 { // alternating without a pause
 		for _, frame := range frames {
@@ -164,13 +164,13 @@ func TestBindingsDifferByAddressMACsAndVLAN(t *testing.T) {
 	}
 }
 
-func TestForgottenBindingIsToldAgain(t *testing.T) {
+func TestForgottenBindingIsReportedAgain(t *testing.T) {
 	o := newObserver(t)
 	frame := arpFrame{tags: []vlanTag{{0x88a8, 20}, {0x8100, 10}}, op: 1, sha: macA, spa: addrA, tpa: addrB}.bytes()
 	if err := o.Forget(loopback, 20, 10, addrA, macA, macA); err != nil {
 		t.Errorf("before it was seen: got %v, want no error", err)
 	}
-	o.wantTold(t, frame)
+	o.wantReported(t, frame)
 	if err := o.Forget(loopback, 20, 0, addrA, macA, macA); err != nil {
 		t.Errorf("another one: got %v, want no error", err)
 	}
@@ -178,7 +178,7 @@ func TestForgottenBindingIsToldAgain(t *testing.T) {
 	if err := o.Forget(loopback, 20, 10, addrA, macA, macA); err != nil {
 		t.Fatal(err)
 	}
-	if ev := o.wantTold(t, frame); ev.Frames != 1 {
+	if ev := o.wantReported(t, frame); ev.Frames != 1 {
 		t.Errorf("got %d frames since the last event, want 1", ev.Frames)
 	}
 	if err := o.Forget(loopback, 20, 10, netip.Addr{}, macA, macA); err == nil {
@@ -186,17 +186,17 @@ func TestForgottenBindingIsToldAgain(t *testing.T) {
 	}
 }
 
-func TestWhatAFullRingLosesIsToldLater(t *testing.T) {
+func TestFramesLostToAFullRingAreReportedLater(t *testing.T) {
 	o := newObserver(t, func(spec *ebpf.CollectionSpec) { spec.Maps[observeMapEvents].MaxEntries = 4096 })
 	known := request(macA, addrA, addrB)
 	o.run(t, known)
 
 	addr := netip.MustParseAddr("198.51.100.1")
-	told := 1
+	reported := 1
 	for o.runFor(t, request(macB, addr, addrB)) == ResultEvent {
 		addr = addr.Next()
-		if told++; told > 4096 {
-			t.Fatalf("got %d events into a ring of a page, want it full", told)
+		if reported++; reported > 4096 {
+			t.Fatalf("got %d events into a ring of a page, want it full", reported)
 		}
 	}
 	lost := request(macB, addr, addrB)
@@ -209,15 +209,15 @@ func TestWhatAFullRingLosesIsToldLater(t *testing.T) {
 	}
 	o.wantSilentButFull(t, known)
 
-	for range told {
+	for range reported {
 		if _, ok := o.waiting(t); !ok {
-			t.Fatalf("got fewer events than the %d told", told)
+			t.Fatalf("got fewer events than the %d reported", reported)
 		}
 	}
-	if ev := o.wantTold(t, lost); ev.Addr != addr {
+	if ev := o.wantReported(t, lost); ev.Addr != addr {
 		t.Errorf("got address %s, want %s", ev.Addr, addr)
 	}
-	if ev := o.wantTold(t, announced); ev.Kind != Announced || ev.Frames != 3 {
+	if ev := o.wantReported(t, announced); ev.Kind != Announced || ev.Frames != 3 {
 		t.Errorf("got %s of %d frames, want %s of 3", ev.Kind, ev.Frames, Announced)
 	}
 }
@@ -230,7 +230,7 @@ func (o *Observer) wantSilentButFull(tb testing.TB, frame []byte) {
 	}
 }
 
-func TestCPUsThatRaceTellEachKindOnce(t *testing.T) {
+func TestRacingCPUsReportEachKindOnce(t *testing.T) {
 	t.Run("arp", func(t *testing.T) {
 		testRace(t, addrA, request(macA, addrA, addrB), reply(macA, addrA, addrB), request(macA, addrA, addrA))
 	})
@@ -262,17 +262,17 @@ func testRace(t *testing.T, addr netip.Addr, frames ...[]byte) {
 			Kind
 			noOverride bool
 		}
-		told, events := map[kind]int{}, 0
+		reported, events := map[kind]int{}, 0
 		for {
 			ev, ok := o.waiting(t)
 			if !ok {
 				break
 			}
-			told[kind{ev.Kind, ev.NoOverride}]++
+			reported[kind{ev.Kind, ev.NoOverride}]++
 			events++
 		}
-		if len(told) != len(frames) || events != len(frames) {
-			t.Errorf("round %d: got events %v, want one of each of %d kinds", round, told, len(frames))
+		if len(reported) != len(frames) || events != len(frames) {
+			t.Errorf("round %d: got events %v, want one of each of %d kinds", round, reported, len(frames))
 		}
 		// Start a new period, and every second time a new binding.
 		if round%2 == 0 {
@@ -288,7 +288,7 @@ func testRace(t *testing.T, addr netip.Addr, frames ...[]byte) {
 	}
 }
 
-func TestInterruptEndsReadForGood(t *testing.T) {
+func TestInterruptEndsReadPermanently(t *testing.T) {
 	o := newObserver(t)
 	o.run(t, request(macA, addrA, addrB))
 	o.await(t)
@@ -381,7 +381,7 @@ func TestKernelAndGoShareTheirTypes(t *testing.T) {
 		size uintptr
 	}{
 		{"binding", spec.Maps[observeMapBindings].Key, unsafe.Sizeof(observeBinding{})},
-		{"told", spec.Maps[observeMapBindings].Value, unsafe.Sizeof(observeTold{})},
+		{"reported", spec.Maps[observeMapBindings].Value, unsafe.Sizeof(observeReported{})},
 		{"event", spec.Maps[observeMapEvents].Value, unsafe.Sizeof(observeEvent{})},
 	} {
 		size, err := btf.Sizeof(tt.typ)
@@ -409,7 +409,7 @@ func TestKernelAndGoShareTheirTypes(t *testing.T) {
 	}
 }
 
-func TestNamesAreThoseOfTheReport(t *testing.T) {
+func TestNamesEqualThoseOfTheReport(t *testing.T) {
 	for _, tt := range []struct{ got, want string }{
 		{Announced.String(), "ANNOUNCED"},
 		{Answered.String(), "ANSWERED"},

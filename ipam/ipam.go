@@ -11,6 +11,11 @@ type IPAM struct {
 	// PoolTitle returns the name of a pool in a sentence, such as "Calico (IPPool default)". node
 	// is the node that the pool belongs to; empty for a pool of the cluster.
 	PoolTitle func(p *Pool, node string) string
+	// Objects returns the custom resources that the IPAM is read from, with new, empty stores. It
+	// uses the publisher only once something is read.
+	Objects func(Publisher) *Objects
+	// Files returns a source that reads the IPAM's files on a node. It reads nothing yet.
+	Files func(host Host, cfg FilesConfig) FileSource
 	Repair
 }
 
@@ -30,8 +35,6 @@ type Traits struct {
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool
-	// PoolPerNode is set if a pool of the cluster has the range of one node, whose name it has.
-	PoolPerNode bool
 	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
 	// it has none.
 	NodeNameFile string

@@ -150,6 +150,12 @@ func Union(ranges []Range) []Range {
 	return all
 }
 
+// Contain reports whether one of the ranges that Union returned contains an address.
+func Contain(sorted []Range, a netip.Addr) bool {
+	i, found := slices.BinarySearchFunc(sorted, a, func(r Range, a netip.Addr) int { return r.First.Compare(a) })
+	return found || i > 0 && a.Compare(sorted[i-1].Last) <= 0
+}
+
 // Plus returns the address at an offset; false if the result is not an address.
 func Plus(a netip.Addr, offset uint64) (netip.Addr, bool) {
 	if a.Is4() {

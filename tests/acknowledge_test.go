@@ -42,7 +42,7 @@ func (l *lab) says(args ...string) string {
 	return said
 }
 
-func TestAcknowledgedConflictIsSilentUntilItIsAnother(t *testing.T) {
+func TestAcknowledgedConflictIsSilentUntilItChanges(t *testing.T) {
 	t.Parallel()
 	const addr = "10.244.0.7"
 	l := newLab(t)
@@ -70,17 +70,17 @@ func TestAcknowledgedConflictIsSilentUntilItIsAnother(t *testing.T) {
 	l.pod("a", addr+"/32")
 	l.pod("b", addr+"/32")
 	c := await("the duplicate to be confirmed", confirmed(2, false))
-	wantSaid(t, refused(t, l.Host, 2, "conflicts", "--exit-code"), addr, "CONFIRMED  ")
+	wantWords(t, refused(t, l.Host, 2, "conflicts", "--exit-code"), addr, "CONFIRMED  ")
 	if !info() {
 		t.Error("ipwitness_conflict_info: got none, want one before it is acknowledged")
 	}
 
 	expires := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	l.post("/v1/conflicts/"+c.GetId()+":acknowledge", fmt.Sprintf(`{"reason":"NET-42: moves on Friday","expiresAt":%q}`, expires))
-	await("the acknowledgement to be told", confirmed(2, true))
-	wantSaid(t, l.says("conflicts", "--exit-code"), addr, "CONFIRMED (ack)")
-	wantSaid(t, l.says("conflicts", addr, "--exit-code"), "Acknowledged until ", "NET-42: moves on Friday")
-	wantSaid(t, l.says("explain", addr), "is acknowledged until ")
+	await("the acknowledgement to be reported", confirmed(2, true))
+	wantWords(t, l.says("conflicts", "--exit-code"), addr, "CONFIRMED (ack)")
+	wantWords(t, l.says("conflicts", addr, "--exit-code"), "Acknowledged until ", "NET-42: moves on Friday")
+	wantWords(t, l.says("explain", addr), "is acknowledged until ")
 	if info() {
 		t.Error("ipwitness_conflict_info: got one, want none while it is acknowledged")
 	}
@@ -89,7 +89,7 @@ func TestAcknowledgedConflictIsSilentUntilItIsAnother(t *testing.T) {
 	await("the third owner to end it", confirmed(3, false))
 	refused(t, l.Host, 2, "conflicts", "--exit-code")
 
-	wantSaid(t, l.says("acknowledge", addr, "--reason", "NET-43", "--for", "1d"), "is acknowledged until ", "NET-43")
+	wantWords(t, l.says("acknowledge", addr, "--reason", "NET-43", "--for", "1d"), "is acknowledged until ", "NET-43")
 	await("it to be acknowledged again", confirmed(3, true))
 	l.says("conflicts", "--exit-code")
 	l.says("acknowledge", addr, "--withdraw")
@@ -102,7 +102,7 @@ func TestAcknowledgedConflictIsSilentUntilItIsAnother(t *testing.T) {
 	}
 	l.watch.await(addr+" to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	if ack := l.only(addr).GetAcknowledgement(); ack != nil {
-		t.Errorf("acknowledgement of what is over: got %v, want none", ack)
+		t.Errorf("acknowledgement of a resolved conflict: got %v, want none", ack)
 	}
 	l.assign("b", addr+"/32") // part of an earlier episode
 	if c := await("the recurrence to be confirmed", confirmed(2, false)); c.GetEpisode() != 2 {

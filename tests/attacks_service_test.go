@@ -36,9 +36,9 @@ import (
 
 // The tokens of two agents: node1 is honest, and the token of node2 was stolen.
 const (
-	honestToken = "honest-token-0123456789"
-	stolenToken = "stolen-token-0123456789"
-	agentTokens = aliceToken + " operator alice\n" + honestToken + " agent node1\n" + stolenToken + " agent node2\n"
+	wellBehavedToken = "honest-token-0123456789"
+	stolenToken      = "stolen-token-0123456789"
+	agentTokens      = aliceToken + " operator alice\n" + wellBehavedToken + " agent node1\n" + stolenToken + " agent node2\n"
 )
 
 // newTokens starts an aggregator that authenticates agents by tokens.
@@ -57,14 +57,14 @@ func (s *secured) file(token string) string {
 	return name
 }
 
-// honest creates node1 with two pods and a real agent that reports with the token of node1.
-func (s *secured) honest() *lab {
+// wellBehaved creates node1 with two pods and a real agent that reports with the token of node1.
+func (s *secured) wellBehaved() *lab {
 	s.t.Helper()
 	n := s.addMachine(newHost(s.t), "node1", 1)
 	n.boot(1)
 	n.pod("a", "10.244.0.7/32")
 	n.pod("b", "10.244.0.8/32")
-	n.witness("--aggregator", n.managed(s.cluster)+":9640", "--tls-ca", s.servers.File, "--token-file", s.file(honestToken))
+	n.witness("--aggregator", n.managed(s.cluster)+":9640", "--tls-ca", s.servers.File, "--token-file", s.file(wellBehavedToken))
 	s.awaitNodes(n)
 	s.wantHonest()
 	return n
@@ -78,7 +78,7 @@ func (s *secured) wantHonest() {
 		s.awaitOwner(addr, pod)
 	}
 	if n := s.nodeCalled("node1"); n.GetIncomplete() || n.GetLeftOut() != 0 {
-		s.t.Errorf("the honest node: got %v, want it complete", n)
+		s.t.Errorf("the well-behaved node: got %v, want it complete", n)
 	}
 }
 
@@ -123,8 +123,8 @@ func (s *secured) dial(token string) *grpc.ClientConn {
 	return conn
 }
 
-// liar is a stream of reports by a client that has an agent's token but no node.
-type liar struct {
+// lying is a stream of reports by a client that has an agent's token but no node.
+type lying struct {
 	stream ipwitnessv1.ReportService_ReportClient
 	mu     sync.Mutex // guards last and the order of messages
 	last   uint64
@@ -132,13 +132,13 @@ type liar struct {
 	ended  chan error
 }
 
-func (s *secured) liar(token string) *liar {
+func (s *secured) lying(token string) *lying {
 	s.t.Helper()
 	stream, err := ipwitnessv1.NewReportServiceClient(s.dial(token)).Report(s.t.Context())
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	l := &liar{stream: stream, acked: make(chan uint64, 1), ended: make(chan error, 1)}
+	l := &lying{stream: stream, acked: make(chan uint64, 1), ended: make(chan error, 1)}
 	go func() {
 		for {
 			m, err := stream.Recv()
@@ -164,7 +164,7 @@ func (s *secured) liar(token string) *liar {
 
 // send sends the next message and returns its sequence number. It ignores an error, because
 // ended gives the reason why the stream ended.
-func (l *liar) send(m *ipwitnessv1.ReportRequest) uint64 {
+func (l *lying) send(m *ipwitnessv1.ReportRequest) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
@@ -174,7 +174,7 @@ func (l *liar) send(m *ipwitnessv1.ReportRequest) uint64 {
 }
 
 // answer sends an answer to the aggregator, but nothing before the hello.
-func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
+func (l *lying) answer(m *ipwitnessv1.ReportRequest) {
 	l.mu.Lock()
 	begun := l.last > 0
 	l.mu.Unlock()
@@ -184,7 +184,7 @@ func (l *liar) answer(m *ipwitnessv1.ReportRequest) {
 }
 
 // say sends a message and returns the aggregator's response to it.
-func (l *liar) say(m *ipwitnessv1.ReportRequest) error {
+func (l *lying) say(m *ipwitnessv1.ReportRequest) error {
 	n := l.send(m)
 	for {
 		select {
@@ -207,20 +207,20 @@ func saysHello(node, boot, netns string) *ipwitnessv1.ReportRequest {
 	}
 }
 
-func TestAttackByAStolenTokenThatSaysItIsAnotherNode(t *testing.T) {
+func TestAttackByAStolenTokenInTheNameOfAnotherNode(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
-	s.honest()
+	s.wellBehaved()
 	victim := s.nodeCalled("node1")
 
-	err := s.liar(stolenToken).say(saysHello("node1", bootID(1), victim.GetNetns()))
+	err := s.lying(stolenToken).say(saysHello("node1", bootID(1), victim.GetNetns()))
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("under the name of another node: got %v, want PERMISSION_DENIED", err)
 	}
 	s.wantHonest()
-	wantAttack(t, "stolen-token-name", "nothing: the aggregator refuses the stream", "the agent and the log are told: "+status.Convert(err).Message())
+	wantAttack(t, "stolen-token-name", "nothing: the aggregator refuses the stream", "the agent and the log get: "+status.Convert(err).Message())
 
-	if err := s.liar(stolenToken).say(saysHello("node2", bootID(1), victim.GetNetns())); err != nil {
+	if err := s.lying(stolenToken).say(saysHello("node2", bootID(1), victim.GetNetns())); err != nil {
 		t.Errorf("with the boot id of another node: %v", err)
 	}
 	s.wantHonest()
@@ -289,9 +289,9 @@ func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
-	s.honest()
+	s.wellBehaved()
 	cage := canary.New(t)
-	l := s.liar(stolenToken)
+	l := s.lying(stolenToken)
 	if err := l.say(hostile(cage.Boot, cage.Netns, canary.Payloads)); err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +303,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 		plan = s.cli("audit", "--fix-plan")
 		return strings.Contains(plan, "10.245.0.7") && strings.Contains(plan, "10.245.3.7")
 	})
-	wantSaid(t, plan, advice.Quote(poolOf(canary.Payloads[0]))) // a command that contains a payload
+	wantWords(t, plan, advice.Quote(poolOf(canary.Payloads[0]))) // a command that contains a payload
 	cage.Parses(plan)
 	cage.Readable("the plan", plan)
 	for _, arguments := range []string{"", " node node2", " cluster"} {
@@ -321,15 +321,15 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 		cage.Advice(text)
 	}
 	if script := cage.Sings(); script != "" {
-		t.Errorf("a command of the attacker is run by:\n%s", script)
+		t.Errorf("a command of the attacker would be executed by:\n%s", script)
 	}
 	s.wantHonest()
 	problems := s.nodeCalled("node2").GetProblems()
 	i := slices.IndexFunc(problems, func(p string) bool { return strings.Contains(p, "NamespaceRecord.netns") })
 	if i < 0 {
-		t.Fatalf("problems of the node: got %q, want the fields named", problems)
+		t.Fatalf("problems of the node: got %q, want the names of the fields", problems)
 	}
-	wantAttack(t, "stolen-token-commands", "nothing: `sh` ran the plan of `audit --fix-plan` and each command that is shown, and none of the attacker's",
+	wantAttack(t, "stolen-token-commands", "nothing: `sh` ran the plan of `audit --fix-plan` and each shown command, but no command of the attacker",
 		"a problem of the node: "+problems[i])
 }
 
@@ -338,8 +338,8 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 	const limit = 64 // MiB
 	t.Setenv("GOMEMLIMIT", fmt.Sprint(limit<<20))
 	s := newTokens(t)
-	n := s.honest()
-	l := s.liar(stolenToken)
+	n := s.wellBehaved()
+	l := s.lying(stolenToken)
 	const bindings, atOnce = 100_000, 4000
 	for from := 0; from < bindings; from += atOnce {
 		m := &ipwitnessv1.ReportRequest{}
@@ -364,16 +364,16 @@ func TestAttackByANodeThatReportsMoreThanItsShare(t *testing.T) {
 	n.pod("c", "10.244.0.7/32")
 	s.watch.await("the duplicate of the honest node", inState("10.244.0.7", ipwitnessv1.Conflict_CONFIRMED))
 	if n := s.nodeCalled("node1"); n.GetIncomplete() {
-		t.Errorf("the honest node: got %v, want it complete", n)
+		t.Errorf("the well-behaved node: got %v, want it complete", n)
 	}
 	peak := s.peak()
 	t.Logf("peak: %d MiB with GOMEMLIMIT=%d MiB", peak, limit)
 	if peak > 2*limit {
 		t.Errorf("got a peak of %d MiB, want %d at most", peak, 2*limit)
 	}
-	liar := s.nodeCalled("node2")
+	lying := s.nodeCalled("node2")
 	wantAttack(t, "stolen-token-memory", "its own node is incomplete; another one stays complete, and a new duplicate there is found",
-		"a problem of the node: "+masked(strings.Join(liar.GetProblems(), "; "), `.*`))
+		"a problem of the node: "+masked(strings.Join(lying.GetProblems(), "; "), `.*`))
 }
 
 // slowly opens each connections from every address, and sends an unfinished request on them.
@@ -400,7 +400,7 @@ func slowly(t *testing.T, h *netlab.Host, to, request string, each int, from ...
 	return open
 }
 
-func TestAttackByClientsThatDripARequest(t *testing.T) {
+func TestAttackBySlowRequests(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newAggregator(t, "--metrics-listen", "127.0.0.1:9643")
@@ -408,7 +408,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 	const request = "POST /v1/conflicts/abc:acknowledge HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 60000\r\n\r\n{"
 	open := slowly(t, c.Host, "127.0.0.1:9641", request, 256, "127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5")
 
-	// Send one byte at a time until every connection is hung up.
+	// Send one byte at a time until the server has closed every connection.
 	answers := make(chan string, len(open))
 	for _, conn := range open {
 		go func() {
@@ -422,7 +422,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 		rest <- err
 	}()
 	over, most := 0, 0
-	wait.Until(t, "all of them to be hung up on", func() bool {
+	wait.Until(t, "all of them to be closed", func() bool {
 		for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
 			if code, err := probes.Status(t.Context(), path); err != nil || code != http.StatusOK {
 				t.Errorf("%s of --metrics-listen meanwhile: got %d, %v, want 200", path, code, err)
@@ -436,7 +436,7 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 			select {
 			case a := <-answers:
 				if over++; !strings.HasPrefix(a, "HTTP/1.1 400 ") {
-					t.Errorf("answer to a request that does not end: got %q, want 400", a)
+					t.Errorf("answer to an incomplete request: got %q, want 400", a)
 				}
 			default:
 				return over == len(open)
@@ -447,9 +447,9 @@ func TestAttackByClientsThatDripARequest(t *testing.T) {
 		t.Errorf("REST afterwards: %v", err)
 	}
 	if most < len(open) {
-		t.Errorf("files that the aggregator had open: got %d at most, want %d connections at once", most, len(open))
+		t.Errorf("open files of the aggregator: got at most %d, want %d concurrent connections", most, len(open))
 	}
-	wantAttack(t, "dripped-requests", "all 1,024 connections of REST are taken: others wait until those are hung up, after 10 s",
+	wantAttack(t, "dripped-requests", "all 1,024 connections of REST are in use: other clients wait until those are closed, after 10 s",
 		"`/healthz`, `/readyz` and `/metrics` of `--metrics-listen` answer 200 meanwhile")
 }
 
@@ -498,27 +498,27 @@ func TestAttackByRapidReset(t *testing.T) {
 		}
 	}
 	if err == nil {
-		t.Errorf("%d calls were begun and reset on one connection, and it is not hung up", calls)
+		t.Errorf("%d calls were begun and reset on one connection, which is still open", calls)
 	}
 	c.wantFleet(fleet)
 	const refusals = `ipwitness_requests_refused_total{reason="too_many"}`
 	if got := c.metricOf(c.program, refusals); got == 0 {
 		t.Errorf("%s: got %v, want it counted", refusals, got)
 	}
-	_, line, said := strings.Cut(c.program.Log.String(), `msg="hung up on a client" from=127.0.0.1:`)
+	_, line, said := strings.Cut(c.program.Log.String(), `msg="disconnected a client" from=127.0.0.1:`)
 	_, reason, _ := strings.Cut(line, " reason=")
 	reason, _, _ = strings.Cut(reason, "\n")
 	if !said {
-		t.Errorf("the log does not say that it hung up:\n%s", c.program.Log)
+		t.Errorf("the log has no disconnected client:\n%s", c.program.Log)
 	}
-	wantAttack(t, "rapid-reset", "nothing: the connection is hung up, agents report on, and others are answered",
-		"`"+refusals+"` counts it, and the log: `hung up on a client`, with its address, "+reason)
+	wantAttack(t, "rapid-reset", "nothing: the connection is closed, agents continue to report, and other clients are served",
+		"`"+refusals+"` counts it, and the log has `disconnected a client` with its address, "+reason)
 }
 
 func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 	t.Parallel()
 	s := newTokens(t)
-	s.honest()
+	s.wellBehaved()
 	var refused error
 	opened := 0
 	for ; refused == nil && opened < 1000; opened++ {
@@ -531,10 +531,10 @@ func TestAttackByConnectionsOfOneCaller(t *testing.T) {
 		}
 	}
 	if status.Code(refused) != codes.ResourceExhausted {
-		t.Errorf("connections without end: got %v after %d, want RESOURCE_EXHAUSTED", refused, opened)
+		t.Errorf("unlimited connections: got %v after %d, want RESOURCE_EXHAUSTED", refused, opened)
 	}
 	s.wantHonest()
-	wantAttack(t, "connections-of-a-caller", "nothing: agents report on", "the caller is told: "+status.Convert(refused).Message())
+	wantAttack(t, "connections-of-a-caller", "nothing: agents continue to report", "the caller gets: "+status.Convert(refused).Message())
 }
 
 func TestAttackByWatchesThatDoNotRead(t *testing.T) {
@@ -563,7 +563,7 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 		open = append(open, stream)
 	}
 	if status.Code(refused) != codes.ResourceExhausted {
-		t.Errorf("watches without end: got %v after %d, want RESOURCE_EXHAUSTED", refused, len(open))
+		t.Errorf("unlimited watches: got %v after %d, want RESOURCE_EXHAUSTED", refused, len(open))
 	}
 	const watches = `ipwitness_aggregator_watches{of="owners"}`
 	wait.Until(t, "all of them to be cut off", func() bool { return c.metricOf(c.program, watches) == 0 })
@@ -577,10 +577,10 @@ func TestAttackByWatchesThatDoNotRead(t *testing.T) {
 	if taken > most {
 		t.Errorf("memory for %d watches: got %d MiB, want %d at most", len(open), taken, most)
 	}
-	told, after, _ := strings.Cut(status.Convert(end).Message(), "resume_token=")
+	reason, after, _ := strings.Cut(status.Convert(end).Message(), "resume_token=")
 	_, after, _ = strings.Cut(after, ": ")
 	wantAttack(t, "watches-unread", "the memory of the aggregator grows by half a megabyte each at most",
-		"one caller is told: "+status.Convert(refused).Message()+". And each, later: "+told+"resume_token=…: "+after)
+		"one caller gets: "+status.Convert(refused).Message()+". And each, later: "+reason+"resume_token=…: "+after)
 }
 
 func TestAttackOnTheFileOfAcknowledgements(t *testing.T) {
@@ -605,13 +605,13 @@ func TestAttackOnTheFileOfAcknowledgements(t *testing.T) {
 				t.Fatal(err)
 			}
 			said := strings.ReplaceAll(strings.Join(m.GetProblems(), "; "), dir, "DIR")
-			wantAttack(t, id, "what was acknowledged before is not known; the aggregator starts, and duplicates are found",
+			wantAttack(t, id, "earlier acknowledgements are lost; the aggregator starts, and duplicates are found",
 				"a problem of the aggregator, and a line of its log: "+masked(said, `\d+T[\d.]+Z`))
 		})
 	}
 }
 
-func TestAttackOnListenersThatKnowNobody(t *testing.T) {
+func TestAttackOnListenersWithoutAuthentication(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1) // from another host, without a token
 	c.nodes[0].pod("a", "10.244.0.7/32")
@@ -623,5 +623,5 @@ func TestAttackOnListenersThatKnowNobody(t *testing.T) {
 			said = append(said, "`"+strings.TrimSpace(text)+"`")
 		}
 	}
-	wantAttack(t, "open-listeners", "whoever reaches it reports and reads", "lines of the log at the start: "+strings.Join(said, "; "))
+	wantAttack(t, "open-listeners", "anyone who can reach them can report and read", "lines of the log at the start: "+strings.Join(said, "; "))
 }

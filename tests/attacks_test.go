@@ -20,7 +20,7 @@ var (
 	victimMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 7}
 	attackerMAC = net.HardwareAddr{2, 0, 0, 0, 0, 0x66}
 	askerMAC    = net.HardwareAddr{2, 0, 0, 0, 0, 9}
-	madeUpMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x99}
+	randomMAC   = net.HardwareAddr{2, 0, 0, 0, 0, 0x99}
 	groupMAC    = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}
 	calicoMAC   = net.HardwareAddr{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}
 )
@@ -39,7 +39,7 @@ var spoofs = []struct {
 	loopback bool
 }{
 	{id: "arp-reply"},
-	{id: "arp-other-source", change: func(f *netlab.Forged) { f.Source = madeUpMAC }},
+	{id: "arp-other-source", change: func(f *netlab.Forged) { f.Source = randomMAC }},
 	{id: "arp-hardware-type", change: func(f *netlab.Forged) { f.HardwareType = 6 }},
 	{id: "arp-group-mac", change: func(f *netlab.Forged) { f.SHA = groupMAC }},
 	{id: "arp-responder-mac", change: func(f *netlab.Forged) { f.SHA = calicoMAC }},
@@ -99,11 +99,11 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 				if a.change != nil {
 					a.change(&forged)
 				}
-				effect := "its entry of the victim becomes the attacker's choice"
+				effect := "the neighbour's entry for the victim gets the MAC that the attacker chose"
 				if a.incomplete {
 					// Port isolation keeps the victim from answering in time.
 					l.sh("ip link set vvictim type bridge_slave isolated on", "ip link set vasker type bridge_slave isolated on")
-					effect = "asks, and believes who answers first"
+					effect = "the neighbour asks, and accepts the first answer"
 				}
 				switch {
 				case a.loopback:
@@ -138,7 +138,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 			for _, o := range l.awaitOwners("10.244.0.7", 1) {
 				for _, e := range o.GetEvidence() {
 					if strings.HasSuffix(e.GetWitness(), "/vattacker") {
-						t.Errorf("evidence of the victim: got %v, want none by the attacker's port", e)
+						t.Errorf("evidence of the victim: got %v, want none from the attacker's port", e)
 					}
 				}
 			}
@@ -151,7 +151,7 @@ func TestAttacksOnTheNeighboursOfAPod(t *testing.T) {
 
 // Frames that the observer does not parse to the end are reported: an attack could hide
 // in them.
-func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
+func TestAttackByUnparsedFramesIsAProblem(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.pod("victim", "10.244.0.7/24")
@@ -182,14 +182,14 @@ func TestAttackThatIsNotReadIsAProblem(t *testing.T) {
 			return !slices.ContainsFunc(want, func(w string) bool { return !strings.Contains(p, w) })
 		})
 	})
-	wantAttack(t, "unread-tags", "its receiver believes it where it has an interface for each of the three",
+	wantAttack(t, "unread-tags", "a receiver with an interface for all three VLANs accepts it",
 		"a problem of the node, which names no sender: "+l.node().GetProblems()[0])
 }
 
 // An attacker in a pod can make the pod's kernel answer for others, too. Such answers
 // are legitimate only if the operator declares the pod a router, or if the node's own
 // routes lead to it.
-func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T) {
+func TestPodThatAnswersForOthersSpoofsUnlessTheNodeRoutesToIt(t *testing.T) {
 	t.Parallel()
 	spoofing(t)
 	l := newLab(t, "--router", "02:00:00:00:00:07=a MAC that the proxy does not have", "--router", "default/proxy=a pod of that name, which it is not")
@@ -216,7 +216,7 @@ func TestAPodThatAnswersForOthersIsASpooferUnlessTheNodeRoutesToIt(t *testing.T)
 	}
 	l.wantOnlyPlanted()
 	for _, f := range l.awaitFindings("address-spoofed 10.244.0.7", "address-spoofed 10.244.0.18", "address-spoofed fd00:10:244::7") {
-		wantSaid(t, f.GetSummary(), "proxy", "holder", "vproxy")
+		wantWords(t, f.GetSummary(), "proxy", "holder", "vproxy")
 	}
 	for addr, rule := range map[string]string{"10.244.0.7": "address-spoofed", "10.244.0.17": "reachable-via"} {
 		situations.WantApplied(t, l.explain(addr), rule)
@@ -244,7 +244,7 @@ func (l *lab) attacked(id, kind, addr, effect string) {
 		return false
 	})
 	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetSummary() == "" || len(f.GetFixes()) != 1 || len(f.GetRemedy()) == 0 {
-		l.t.Errorf("%s: got %v, want a critical one with words and what to do", id, f)
+		l.t.Errorf("%s: got %v, want a critical finding with a summary and a remedy", id, f)
 	}
 	var names []string
 	for _, o := range f.GetOwners() {

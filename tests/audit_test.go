@@ -83,7 +83,7 @@ func (f *found) all() []string {
 const small = `{"cniVersion":"1.0.0","name":"kindnet","plugins":[{"type":"ptp","ipMasq":false,"mtu":1500,
 	"ipam":{"type":"host-local","dataDir":"/run/cni-ipam-state","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"198.18.78.0/29"}]]}}]}`
 
-func TestDuplicatesAreForetoldAndThePlanPreventsThem(t *testing.T) {
+func TestDuplicatesArePredictedAndThePlanPreventsThem(t *testing.T) {
 	t.Parallel()
 	for name, wipe := range map[string]func(l *lab, dir string) error{
 		"the directory is deleted":    func(_ *lab, dir string) error { return os.RemoveAll(dir) },
@@ -224,7 +224,7 @@ func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 			l.awaitAllocations(5)
 			l.plant() // takes as long as the settle time
 			if got := found.all(); len(got) != 0 {
-				t.Errorf("findings: got %q, want none ever", got)
+				t.Errorf("findings: got %q, want none", got)
 			}
 			for _, dir := range []string{"/run/cni-ipam-state/*", "/var/lib/cni/networks/*"} {
 				if err := emptied(l, dir); err != nil {
@@ -272,14 +272,14 @@ func TestALeakFillsThePoolAndThePlanFreesIt(t *testing.T) {
 	l.awaitFindings()
 	left, err := filepath.Glob(l.Path("/run/cni-ipam-state/kindnet/198.*"))
 	if err != nil || len(left) != 2 {
-		t.Errorf("host-local's files: got %v, %v, want those of the two pods that live", left, err)
+		t.Errorf("host-local's files: got %v, %v, want those of the two running pods", left, err)
 	}
 	if err := cni.Add("again"); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAnAddressSetByHandIsForetold(t *testing.T) {
+func TestAddressSetByHandIsPredicted(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	cni := l.cni(netlab.PTP)

@@ -57,6 +57,6 @@ func TestACaseIsJudgedWithoutAnAggregator(t *testing.T) {
 	got, live := judged.GetConflicts(), want.GetConflicts()
 	if len(got) != 1 || len(live) != 1 || got[0].GetState() != live[0].GetState() || got[0].GetRule() != live[0].GetRule() ||
 		got[0].GetCause() != live[0].GetCause() || len(got[0].GetOwners()) != 2 || got[0].GetScope().GetKind() != live[0].GetScope().GetKind() {
-		t.Errorf("got\n%v\nwant the verdict on\n%v", judged, want)
+		t.Errorf("got\n%v\nwant the verdict of\n%v", judged, want)
 	}
 }

@@ -53,7 +53,7 @@ func (l *lab) churn(from, to int) {
 	l.sh(fmt.Sprintf("ip netns del c%d", to-1))
 }
 
-func TestFiveHundredPodsComeAndGoWithImmediateReuse(t *testing.T) {
+func TestChurnOfFiveHundredPodsWithImmediateReuse(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	l := newLab(t)
@@ -82,7 +82,7 @@ func TestFiveHundredPodsComeAndGoWithImmediateReuse(t *testing.T) {
 	l.awaitDescriptors(before.descriptors) // make bench ARGS=churn measures memory
 }
 
-func TestAThousandLinksComeAndGo(t *testing.T) {
+func TestChurnOfAThousandLinks(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	for _, wire := range []string{"tcx", "clsact"} {
@@ -193,7 +193,7 @@ func (l *lab) signal(s syscall.Signal) {
 	}
 }
 
-func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
+func TestListingRecoversLostNetlinkEvents(t *testing.T) {
 	l := newLab(t, "--wire", "off")
 	l.pod("a")
 	l.pod("b", "10.40.0.1/24")
@@ -261,12 +261,12 @@ func TestLostNetlinkEventsAreMadeUpForByListing(t *testing.T) {
 		return len(owners) == 1 && owners[0].GetWorkload().GetName() == "d"
 	})
 	if got := l.lost("netlink"); got == 0 {
-		t.Error("lost events: got none counted of netlink")
+		t.Error("lost events of netlink: got none")
 	}
 	l.wantOnlyPlanted()
 }
 
-func TestInterfaceOfASandboxReplacedWhileNobodyListens(t *testing.T) {
+func TestInterfaceOfASandboxReplacedDuringLostEvents(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.pod("a", "10.40.0.1/24")
@@ -283,7 +283,7 @@ func TestInterfaceOfASandboxReplacedWhileNobodyListens(t *testing.T) {
 	}
 }
 
-func TestOddInterfaceNameBlindsNobody(t *testing.T) {
+func TestUnusualInterfaceNameIsHarmless(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	l.pod("odd")

@@ -126,8 +126,8 @@ func TestT5GatewayAddressInADeclaredNetwork(t *testing.T) {
 func (l *lab) wantGrace(addr string, grace time.Duration) {
 	l.t.Helper()
 	c := l.only(addr)
-	if told := l.watch.told(addr); len(told) == 0 || told[0] != ipwitnessv1.Conflict_SUSPECTED {
-		l.t.Errorf("states that were told of %s: got %v, want SUSPECTED first", addr, told)
+	if reportedStates := l.watch.reportedStates(addr); len(reportedStates) == 0 || reportedStates[0] != ipwitnessv1.Conflict_SUSPECTED {
+		l.t.Errorf("reported states of %s: got %v, want SUSPECTED first", addr, reportedStates)
 	}
 	if got := c.GetConfirmedAt().AsTime().Sub(c.GetDetectedAt().AsTime()); got < grace {
 		l.t.Errorf("conflict of %s: confirmed after %s, want %s or more", addr, got, grace)

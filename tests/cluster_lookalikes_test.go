@@ -81,7 +81,7 @@ func TestL2NodeThatIsSilentForTooLong(t *testing.T) {
 	add(t, two.cni(podsByPTP), "web-1")
 	c.watch.await("the conflict to be resolved", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	c.wantConfirmed()
-	wantSaid(t, c.only(addr).GetSummary(), "node1", "disconnected", "20s")
+	wantWords(t, c.only(addr).GetSummary(), "node1", "disconnected", "20s")
 	c.awaitOwners(addr, 1)
 }
 
@@ -338,7 +338,7 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 	for _, addr := range []string{own, pods} {
 		c.watch.await("the conflict of "+addr+" to be suspected", inState(addr, ipwitnessv1.Conflict_SUSPECTED))
 		if got := c.only(addr).GetLinkProof(); got != ipwitnessv1.LinkProof_ONE_WAY {
-			t.Errorf("how the links of %s are known to be one: got %s, want ONE_WAY", addr, got)
+			t.Errorf("link proof of %s: got %s, want ONE_WAY", addr, got)
 		}
 	}
 	forged := c.only(own)
@@ -346,8 +346,8 @@ func TestAForgedFrameConfirmsNoConflictOfTwoLANs(t *testing.T) {
 	// The LANs that one frame joined are separated again, and the conflicts on them end.
 	for _, addr := range []string{own, pods} {
 		c.watch.await("the conflict of "+addr+" to be over", inState(addr, ipwitnessv1.Conflict_RESOLVED))
-		if c.only(addr).GetConfirmedAt() != nil || slices.Contains(c.watch.told(addr), confirmed) {
-			t.Errorf("conflict of %s: got that it was confirmed: %v", addr, c.watch.told(addr))
+		if c.only(addr).GetConfirmedAt() != nil || slices.Contains(c.watch.reportedStates(addr), confirmed) {
+			t.Errorf("conflict of %s: got that it was confirmed: %v", addr, c.watch.reportedStates(addr))
 		}
 	}
 	c.wantActive()

@@ -180,7 +180,7 @@ func (c *cluster) plant() {
 	c.t.Helper()
 	var seeds []string
 	for _, n := range c.nodes {
-		seeds = append(seeds, n.seedNext())
+		seeds = append(seeds, n.plantUnconfirmed())
 	}
 	for _, addr := range seeds {
 		c.grown(addr)
@@ -279,7 +279,7 @@ func (c *cluster) wantHolders(want map[string][]string) {
 		for _, o := range c.everyOwner() {
 			addr := netip.MustParseAddr(o.GetAddress())
 			if o.GetExcluded() != "" || o.GetState() != ipwitnessv1.Owner_LIVE || addr.IsLinkLocalUnicast() ||
-				plantations.Contains(addr) || management.Contains(addr) {
+				plantedAddresses.Contains(addr) || management.Contains(addr) {
 				continue
 			}
 			holders[addr.String()] = append(holders[addr.String()], o.GetNode()+"/"+nameOf(o))
@@ -359,5 +359,5 @@ func (l *lab) again() {
 }
 
 // pause suspends the agent of a node, and goOn resumes it.
-func (l *lab) pause() { l.t.Helper(); l.signal(syscall.SIGSTOP) }
-func (l *lab) goOn()  { l.t.Helper(); l.signal(syscall.SIGCONT) }
+func (l *lab) pause()        { l.t.Helper(); l.signal(syscall.SIGSTOP) }
+func (l *lab) awaitChanges() { l.t.Helper(); l.signal(syscall.SIGCONT) }

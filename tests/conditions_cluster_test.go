@@ -72,7 +72,7 @@ func descriptors(t *testing.T, p *netlab.Program) int {
 	return len(open)
 }
 
-func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
+func TestInvalidDataOnTheGRPCPortIsHarmless(t *testing.T) {
 	t.Parallel()
 	c := newAggregator(t)
 	quiet := descriptors(t, c.program)
@@ -115,7 +115,7 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(5<<20), codes.ResourceExhausted)
 	call(ipwitnessv1.ReportService_Report_FullMethodName, nil, codes.InvalidArgument)
 	wait.Until(t, "the log to say why", func() bool { return strings.Contains(c.program.Log.String(), `msg="report stream ended"`) })
-	wantSaid(t, c.program.Log.String(), "from=127.0.0.1:", "this is not an ipwitness agent")
+	wantWords(t, c.program.Log.String(), "from=127.0.0.1:", "this is not an ipwitness agent")
 
 	fleet, err := sim.Start(c.Host, grpcServer, sim.Size{Nodes: 5, Owners: 20})
 	if err != nil {
@@ -126,7 +126,7 @@ func TestJunkOnTheGRPCPortHarmsNobody(t *testing.T) {
 	for _, conn := range open {
 		_ = conn.Close()
 	}
-	wait.Until(t, "the junk to be forgotten", func() bool { return descriptors(t, c.program) < quiet+30 })
+	wait.Until(t, "the invalid nodes to be forgotten", func() bool { return descriptors(t, c.program) < quiet+30 })
 	c.wantFleet(fleet)
 }
 

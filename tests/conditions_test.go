@@ -29,12 +29,12 @@ func refused(t *testing.T, h *netlab.Host, code int, args ...string) string {
 	return string(out)
 }
 
-// wantSaid fails if one of the words is missing from the output.
-func wantSaid(t *testing.T, said string, words ...string) {
+// wantWords fails if one of the words is missing from the output.
+func wantWords(t *testing.T, said string, words ...string) {
 	t.Helper()
 	for _, w := range words {
 		if !strings.Contains(said, w) {
-			t.Errorf("%q was not said in:\n%s", w, said)
+			t.Errorf("%q is not in:\n%s", w, said)
 		}
 	}
 }
@@ -43,28 +43,28 @@ func TestSecondAgentInOneNetworkNamespaceIsRefused(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	said := refused(t, l.Host, 1, "run", "--http-listen", "127.0.0.1:19641", "--grpc-listen", "127.0.0.1:19640")
-	wantSaid(t, said, "another ipwitness agent runs in this network namespace", "stop it")
+	wantWords(t, said, "another ipwitness agent runs in this network namespace", "stop it")
 }
 
-func TestPortInUseIsASentence(t *testing.T) {
+func TestPortInUseIsExplained(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	said := refused(t, l.Host, 1, "run")
-	wantSaid(t, said, "address already in use", "-listen")
+	wantWords(t, said, "address already in use", "-listen")
 }
 
-func TestUnknownFlagSaysWhereToLook(t *testing.T) {
+func TestUnknownFlagPointsToHelp(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	wantSaid(t, refused(t, h, 1, "run", "--wires", "tcx"), "--wires", "--help")
-	wantSaid(t, refused(t, h, 1, "run", "--wire", "carrier-pigeon"), "carrier-pigeon", "clsact")
-	wantSaid(t, refused(t, h, 1, "run", "--interfaces", "[eth"), "[eth")
+	wantWords(t, refused(t, h, 1, "run", "--wires", "tcx"), "--wires", "--help")
+	wantWords(t, refused(t, h, 1, "run", "--wire", "carrier-pigeon"), "carrier-pigeon", "clsact")
+	wantWords(t, refused(t, h, 1, "run", "--interfaces", "[eth"), "[eth")
 }
 
-func TestUnreachableServerSaysWhatToDo(t *testing.T) {
+func TestUnreachableServerIsExplained(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	wantSaid(t, refused(t, h, 1, "owners"), "127.0.0.1:9641", "ipwitness run", "--server")
+	wantWords(t, refused(t, h, 1, "owners"), "127.0.0.1:9641", "ipwitness run", "--server")
 }
 
 // without returns a command line that runs args without the given capabilities.
@@ -72,7 +72,7 @@ func without(capabilities string, args ...string) []string {
 	return append([]string{"setpriv", "--bounding-set", capabilities, "--inh-caps", capabilities, "--ambient-caps", "-all", binary}, args...)
 }
 
-func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {
+func TestAgentWithoutPrivilegesNamesTheMissingCapabilities(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	for _, c := range []struct {
@@ -88,7 +88,7 @@ func TestNothingToWitnessWithEndsWithTheNameOfWhatIsMissing(t *testing.T) {
 		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 			t.Fatalf("%v: got %v, want exit code 1\n%s", c.args, err, out)
 		}
-		wantSaid(t, string(out), c.want...)
+		wantWords(t, string(out), c.want...)
 	}
 }
 

@@ -140,8 +140,8 @@ func (l *containerLab) doctor() string {
 	return string(r.GetStdout()) + string(r.GetStderr())
 }
 
-// awaitSaid waits until a text contains all of the words.
-func awaitSaid(t *testing.T, what string, text func() string, words ...string) {
+// awaitWords waits until a text contains all of the words.
+func awaitWords(t *testing.T, what string, text func() string, words ...string) {
 	t.Helper()
 	var said string
 	defer func() {
@@ -159,7 +159,7 @@ func awaitSaid(t *testing.T, what string, text func() string, words ...string) {
 // reasons.
 func (l *containerLab) unreadable(pool string, why ...string) {
 	l.t.Helper()
-	awaitSaid(l.t, pool+" to be found unreadable", func() string {
+	awaitWords(l.t, pool+" to be found unreadable", func() string {
 		if got := l.findings("?kind=ipam-unreadable"); len(got) == 1 {
 			return got[0].GetSummary()
 		}
@@ -170,7 +170,7 @@ func (l *containerLab) unreadable(pool string, why ...string) {
 // problems waits until the problems of the node contain the words.
 func (l *containerLab) problems(words ...string) {
 	l.t.Helper()
-	awaitSaid(l.t, "problems of the node", func() string { return strings.Join(l.node().GetProblems(), "\n") }, words...)
+	awaitWords(l.t, "problems of the node", func() string { return strings.Join(l.node().GetProblems(), "\n") }, words...)
 }
 
 func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
@@ -180,9 +180,9 @@ func TestAgentInAContainerSeesAllOfTheNode(t *testing.T) {
 		// The name of the pod may come from its CNI result, so wait for the runtime too.
 		wait.Until(t, "the runtime to be known", func() bool { return strings.HasPrefix(l.node().GetRuntime(), "containerd") })
 		if n := l.node(); n.GetWire() == "off" || len(n.GetProblems()) != 0 {
-			t.Errorf("node: got %v, want frames, addresses and names, and no problem", n)
+			t.Errorf("node: got %v, want frames, addresses, names and no problem", n)
 		}
-		awaitSaid(t, "the agent's log", func() string {
+		awaitWords(t, "the agent's log", func() string {
 			said, _ := os.ReadFile(l.Path("/run/ipwitness-logs/agent.log")) // containerd writes it
 			return string(said)
 		}, `dropped="CAP_NET_BROADCAST CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
@@ -243,11 +243,11 @@ func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
 func TestContainerWithNothingMountedSaysWhatToMount(t *testing.T) {
 	onContainers(t, contained{}, func(t *testing.T, l *containerLab) {
 		l.problems("CNI's configurations", "mount /etc/cni of the node", "host-local", "mount /var/lib/cni of the node")
-		wantSaid(t, l.doctor(), "/run/netns: it is not mounted", "mount /run of the node", "mount /etc/cni of the node", "mount /var/lib/cni of the node")
+		wantWords(t, l.doctor(), "/run/netns: it is not mounted", "mount /run of the node", "mount /etc/cni of the node", "mount /var/lib/cni of the node")
 	})
 }
 
-func TestContainerWithLessMountedLosesWhatThePageSays(t *testing.T) {
+func TestContainerWithFewerMountsLosesWhatTheDocsSay(t *testing.T) {
 	less := []string{"/run/netns", "/run/cni-ipam-state", "/var/lib/cni", "/etc/cni"}
 	onContainers(t, contained{dirs: less}, func(t *testing.T, l *containerLab) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1)})
@@ -278,6 +278,6 @@ func TestSeccompProfileThatDeniesBPFIsNamed(t *testing.T) {
 			t.Errorf("wire without bpf(2): got %s, want off", n.GetWire())
 		}
 		l.problems("frames are not seen", "no capability is missing: look for a seccomp profile")
-		wantSaid(t, l.doctor(), "observer is missing", "what to do:   look for what denies it: a seccomp profile")
+		wantWords(t, l.doctor(), "observer is missing", "what to do:   look for what denies it: a seccomp profile")
 	})
 }

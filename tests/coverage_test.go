@@ -22,34 +22,34 @@ func (l *lab) exits(args ...string) int {
 	return 0
 }
 
-func TestWithoutAgentsNothingIsWell(t *testing.T) {
+func TestExitCodeWithoutAgents(t *testing.T) {
 	t.Parallel()
 	c := newAggregator(t)
 	for _, args := range [][]string{
 		{"conflicts", "--exit-code"}, {"conflicts", "10.244.0.7", "--exit-code"}, {"audit", "--exit-code"}, {"audit", "--fix-plan"},
 	} {
-		wantSaid(t, refused(t, c.Host, 3, args...), "No agent is connected, so nothing is seen.")
+		wantWords(t, refused(t, c.Host, 3, args...), "No agent is connected, so nothing is seen.")
 	}
 	for _, args := range [][]string{{"owners"}, {"conflicts"}, {"audit"}, {"nodes"}, {"explain", "10.244.0.7"}} {
-		wantSaid(t, c.says(args...), "Warning: No agent is connected, so nothing is seen.")
+		wantWords(t, c.says(args...), "Warning: No agent is connected, so nothing is seen.")
 	}
-	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known")
+	wantWords(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known")
 }
 
-func TestANodeThatFallsSilentIsNotWell(t *testing.T) {
+func TestExitCodeWithADisconnectedNode(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	wait.Until(t, "all nodes to be seen", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
-	wantSaid(t, c.says("explain", "10.244.0.7"), "No conflict: no owner of 10.244.0.7 is known")
+	wantWords(t, c.says("explain", "10.244.0.7"), "No conflict: no owner of 10.244.0.7 is known")
 	refused(t, c.Host, 1, "audit", "nodee2")
 
 	c.nodes[1].pause()
 	wait.Until(t, "node2 to be missed", func() bool { return c.exits("conflicts", "--exit-code") == 3 })
 	const silent = "1 of 2 nodes is disconnected (node2), so ipwitness does not see what happens there."
-	wantSaid(t, refused(t, c.Host, 3, "conflicts", "--exit-code"), silent)
-	wantSaid(t, refused(t, c.Host, 3, "audit", "node2", "--exit-code"), silent, "node node2 is disconnected")
-	wantSaid(t, refused(t, c.Host, 3, "audit", "--fix-plan"), "# NOT SEEN: "+silent)
-	wantSaid(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known", silent)
+	wantWords(t, refused(t, c.Host, 3, "conflicts", "--exit-code"), silent)
+	wantWords(t, refused(t, c.Host, 3, "audit", "node2", "--exit-code"), silent, "node node2 is disconnected")
+	wantWords(t, refused(t, c.Host, 3, "audit", "--fix-plan"), "# NOT SEEN: "+silent)
+	wantWords(t, c.says("explain", "10.244.0.7"), "Cannot tell: no owner of 10.244.0.7 is known", silent)
 
 	// A finding counts even if coverage is incomplete.
 	c.nodes[0].pod("a", "10.244.0.7/32")

@@ -17,7 +17,7 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 	n.pod("a", addr+"/32")
 	n.pod("b", addr+"/32")
 	c.watch.await("the duplicate to be confirmed", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
-	wantSaid(t, refused(t, c.Host, 1, "aggregator", "--data-dir", dir, "--grpc-listen", ":1", "--http-listen", ":2"),
+	wantWords(t, refused(t, c.Host, 1, "aggregator", "--data-dir", dir, "--grpc-listen", ":1", "--http-listen", ":2"),
 		"another ipwitness process uses it", "--data-dir")
 	before := c.only(addr)
 	c.says("acknowledge", addr, "--reason", "NET-42", "--for", "1d")
@@ -26,8 +26,8 @@ func TestAnAcknowledgementOutlivesSIGKILL(t *testing.T) {
 	c.serve()
 	c.watch.await("the duplicate to be confirmed again", inState(addr, ipwitnessv1.Conflict_CONFIRMED))
 	if after := c.only(addr); after.GetId() != before.GetId() || after.GetAcknowledgement().GetReason() != "NET-42" {
-		t.Errorf("got %v, want the conflict %s, acknowledged", after, before.GetId())
+		t.Errorf("got %v, want the acknowledged conflict %s", after, before.GetId())
 	}
-	wantSaid(t, c.says("conflicts"), addr, "CONFIRMED (ack)")
+	wantWords(t, c.says("conflicts"), addr, "CONFIRMED (ack)")
 	wait.Until(t, "the aggregator to be sure that no other agent comes back", func() bool { return c.exits("conflicts", "--exit-code") == 0 })
 }

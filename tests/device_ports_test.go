@@ -103,7 +103,7 @@ func openvswitch(datapath string, ports ...string) error {
 		portTypeNetdev  = 1 // OVS_VPORT_TYPE_NETDEV
 		dpVersion       = 2 // OVS_DATAPATH_VERSION
 		portVersion     = 1 // OVS_VPORT_VERSION
-		nobodyGetsMiss  = 0 // upcall port ID: drop frames that match no flow
+		ovsDropsMisses  = 0 // upcall port ID: drop frames that match no flow
 		noDatapathIndex = 0
 	)
 	request := func(family string, version uint8, dp int, attrs ...*nl.RtAttr) error {
@@ -122,7 +122,7 @@ func openvswitch(datapath string, ports ...string) error {
 	}
 	if len(ports) == 0 {
 		return request("ovs_datapath", dpVersion, noDatapathIndex,
-			nl.NewRtAttr(dpName, nl.ZeroTerminated(datapath)), nl.NewRtAttr(dpUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
+			nl.NewRtAttr(dpName, nl.ZeroTerminated(datapath)), nl.NewRtAttr(dpUpcallPID, nl.Uint32Attr(ovsDropsMisses)))
 	}
 	dp, err := net.InterfaceByName(datapath)
 	if err != nil {
@@ -130,7 +130,7 @@ func openvswitch(datapath string, ports ...string) error {
 	}
 	for _, port := range ports {
 		err := request("ovs_vport", portVersion, dp.Index, nl.NewRtAttr(portType, nl.Uint32Attr(portTypeNetdev)),
-			nl.NewRtAttr(portName, nl.ZeroTerminated(port)), nl.NewRtAttr(portUpcallPID, nl.Uint32Attr(nobodyGetsMiss)))
+			nl.NewRtAttr(portName, nl.ZeroTerminated(port)), nl.NewRtAttr(portUpcallPID, nl.Uint32Attr(ovsDropsMisses)))
 		if err != nil {
 			return fmt.Errorf("add port %s: %w", port, err)
 		}
@@ -156,7 +156,7 @@ func TestDeviceTapOfAVirtualMachineOnARoutedBridge(t *testing.T) {
 	send(claim("10.0.0.6"))
 	l.awaitScopes("10.0.0.6", "NODE node1")
 	c := l.awaitConflict("10.0.0.5", "NODE node1", "assigned-and-wire", func() { send(claim("10.0.0.5")) })
-	if !strings.Contains(c.GetSummary(), stranger.String()) {
+	if !strings.Contains(c.GetSummary(), externalMAC.String()) {
 		t.Errorf("summary does not name the machine's MAC: %q", c.GetSummary())
 	}
 	// When the machine is turned off, its port disappears.

@@ -55,11 +55,11 @@ func newDeviceLab(t *testing.T, kinds ...string) *lab {
 func lacks(t *testing.T, kind string, err error) {
 	t.Helper()
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-	said := fmt.Sprintf("Linux %s has no %s: make test-kernels has a kernel with it (%v)", strings.TrimSpace(string(kernel)), kind, err)
+	text := fmt.Sprintf("Linux %s has no %s: make test-kernels has a kernel with it (%v)", strings.TrimSpace(string(kernel)), kind, err)
 	if os.Getenv("IPWITNESS_KERNEL_MATRIX") != "" {
-		t.Fatal(said)
+		t.Fatal(text)
 	}
-	t.Skip(said)
+	t.Skip(text)
 }
 
 // outside creates a switch, with a cable from each of its ports to the host's interface of the same
@@ -77,13 +77,13 @@ func (l *lab) outside(cables ...string) *lab {
 	return out
 }
 
-// stranger is the MAC of a machine outside the host.
-var stranger = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
+// externalMAC is the MAC of a machine outside the host.
+var externalMAC = net.HardwareAddr{0x02, 0, 0, 0, 0, 0x99}
 
-// claim returns a gratuitous ARP frame of the stranger, with VLAN tags in order from the outermost.
+// claim returns a gratuitous ARP frame of the external machine, with VLAN tags in order from the outermost.
 func claim(addr string, vlans ...uint16) []byte {
 	a := netip.MustParseAddr(addr)
-	f := netlab.ARP(1, stranger, a, a)
+	f := netlab.ARP(1, externalMAC, a, a)
 	for _, vid := range slices.Backward(vlans) {
 		f = slices.Insert(f, 12, 0x81, 0x00, byte(vid>>8), byte(vid))
 	}
@@ -406,8 +406,8 @@ func TestDeviceIPVLANPodsOfOneUplink(t *testing.T) {
 				l.awaitScopes(fmt.Sprintf("192.0.2.%d", 101+i), "LINK node1/eth0")
 			}
 			// The kernel prevents duplicates between the children of one parent.
-			if said, err := l.Run("ip -n b addr add 192.0.2.101/24 dev net1"); err == nil {
-				t.Errorf("a second child with one address: the kernel took it: %s", said)
+			if text, err := l.Run("ip -n b addr add 192.0.2.101/24 dev net1"); err == nil {
+				t.Errorf("a second child with one address: the kernel took it: %s", text)
 			}
 			if mode == "l2" {
 				// Three addresses with one MAC are announced, and the announcements come back by

@@ -89,7 +89,7 @@ func (p *planned) file(address string) []string {
 	return strings.Split(string(raw), "\r\n")
 }
 
-// holder returns a pod as the audit knows it.
+// holder returns a pod in the form in which the audit reports a holder.
 func (p *planned) holder(pod, container string) verdict.Owner {
 	p.t.Helper()
 	open, err := p.host.Pod(pod)
@@ -118,8 +118,8 @@ func (p *planned) unallocated(pod, container string) verdict.Finding {
 	}
 }
 
-// booked returns a finding about an address that host-local has allocated to a container.
-func (p *planned) booked(kind, address, container string, owners ...verdict.Owner) verdict.Finding {
+// reserved returns a finding about an address that host-local has allocated to a container.
+func (p *planned) reserved(kind, address, container string, owners ...verdict.Owner) verdict.Finding {
 	return verdict.Finding{
 		Kind: kind, Severity: verdict.Critical, Address: netip.MustParseAddr(address), Pool: p.pool, Owners: owners,
 		Allocations: []*verdict.Allocation{{Pool: p.pool, Allocation: ipam.Allocation{ContainerID: container, Interface: "eth0", Location: filepath.Join(p.pool.Name, address)}}},
@@ -166,7 +166,7 @@ func (p *planned) try(shell []string, plan string) (string, error) {
 // shells are the shells in which a plan must work.
 var shells = map[string][]string{"dash": {"dash"}, "bash": {"bash", "--posix"}, "busybox": {"busybox", "sh"}}
 
-func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
+func TestPlanRestoresRecordsOfHostLocal(t *testing.T) {
 	for name, shell := range shells {
 		if _, err := exec.LookPath(shell[0]); err != nil && name != "dash" {
 			continue // dash is Debian's sh
@@ -206,7 +206,7 @@ func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
 			}
 			for _, pod := range []string{"api-1", "api-2"} {
 				if address := p.start(pod); taken[address] != nil {
-					t.Errorf("host-local gave %s to %s, which is taken", address, pod)
+					t.Errorf("host-local allocated %s to %s, although it is in use", address, pod)
 				}
 			}
 			// When a pod ends, host-local frees the allocation that the plan wrote.
@@ -221,7 +221,7 @@ func TestPlanGivesHostLocalItsRecordsBack(t *testing.T) {
 	}
 }
 
-func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
+func TestPlanSkipsChangedState(t *testing.T) {
 	p := newPlanned(t)
 	shell := shells["dash"]
 	address := p.start("web-1")
@@ -249,21 +249,21 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	// owner changes it.
 	write("other\r\neth0")
 	want("other\r\neth0", p.apply(shell, p.plan(p.unallocated("web-1", own[0]))))
-	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "third", p.holder("web-1", own[0])))))
-	want("other\r\neth0", p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "third"))))
+	want("other\r\neth0", p.apply(shell, p.plan(p.reserved(verdict.FindingBookedElsewhere, address, "third", p.holder("web-1", own[0])))))
+	want("other\r\neth0", p.apply(shell, p.plan(p.reserved(verdict.FindingLeaked, address, "third"))))
 	// The address is in use, so it is not freed.
-	out := p.apply(shell, p.plan(p.booked(verdict.FindingLeaked, address, "other")))
+	out := p.apply(shell, p.plan(p.reserved(verdict.FindingLeaked, address, "other")))
 	want("other\r\neth0", out)
 	if !strings.Contains(out, "it is in use") {
-		t.Errorf("got %q, want it said that somebody has the address", out)
+		t.Errorf("got %q, want the message that the address has an owner", out)
 	}
 	// The file still has the owner that the plan was made for, so it is rewritten for the holder.
-	want(strings.Join(own, "\r\n"), p.apply(shell, p.plan(p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))))
+	want(strings.Join(own, "\r\n"), p.apply(shell, p.plan(p.reserved(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))))
 
 	// On another node, or after a reboot, the plan refuses to run.
 	for _, other := range []verdict.Node{{Boot: "another", Netns: p.node.Netns}, {Boot: p.node.Boot, Netns: "1"}} {
 		was := *p.node
-		plan := p.plan(p.booked(verdict.FindingLeaked, address, own[0]))
+		plan := p.plan(p.reserved(verdict.FindingLeaked, address, own[0]))
 		plan = strings.NewReplacer("'"+was.Boot+"'", "'"+other.Boot+"'", "'"+was.Netns+"'", "'"+other.Netns+"'").Replace(plan)
 		if out, err := p.try(shell, plan); err == nil {
 			t.Errorf("got %q, want it refused", out)
@@ -271,7 +271,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	}
 
 	// The holder has ended in the meantime, so nothing is allocated to it.
-	stale := p.plan(p.unallocated("web-1", own[0]), p.booked(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))
+	stale := p.plan(p.unallocated("web-1", own[0]), p.reserved(verdict.FindingBookedElsewhere, address, "other", p.holder("web-1", own[0])))
 	if err := p.cni.Delete("web-1"); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	want("other\r\neth0", p.apply(shell, stale))
 	// The address is unused, so it is freed. This includes files with only an ID, as old versions
 	// of host-local wrote them.
-	free := p.plan(p.booked(verdict.FindingLeaked, address, "other"))
+	free := p.plan(p.reserved(verdict.FindingLeaked, address, "other"))
 	// But it is not freed if there are more processes than a command line can list.
 	want("other\r\neth0", p.apply(shell, "ls() { return 126; }\n"+free))
 	gone(p.apply(shell, free))
@@ -296,7 +296,7 @@ func TestPlanLeavesWhatIsNotAsItWas(t *testing.T) {
 	}
 }
 
-func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
+func TestAuditPredictsDuplicatesThatItsPlanPrevents(t *testing.T) {
 	p := newPlanned(t)
 	l := &lab{Host: p.host, t: t}
 	l.start("--node", "node-1", "--leaked-after", "1ms")
@@ -351,7 +351,7 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	mend()
 	for i := range 3 {
 		if address := start(fmt.Sprintf("api-%d", i)); taken[address] {
-			t.Errorf("host-local gave %s again", address)
+			t.Errorf("host-local allocated %s again", address)
 		}
 	}
 
@@ -372,7 +372,7 @@ func TestAuditForetellsWhatItsPlanPrevents(t *testing.T) {
 	}
 }
 
-func TestPlanIsSafeFromNames(t *testing.T) {
+func TestPlanQuotesNames(t *testing.T) {
 	p := newPlanned(t)
 	p.start("web-1")
 	p.pool.Name = "/var/lib/cni/networks/it's; touch $HOME `touch x`"

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-func TestFiftyAgentsComeBackAfterTheAggregatorWasKilled(t *testing.T) {
+func TestFiftyAgentsReconnectAfterTheAggregatorWasKilled(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newAggregator(t)
@@ -45,7 +45,7 @@ func (c *cluster) wantFleet(fleet *sim.Fleet) {
 		}
 		for _, o := range owners {
 			if holder := want[netip.MustParseAddr(o.GetAddress())]; holder != o.GetNode() || o.GetState() != ipwitnessv1.Owner_LIVE {
-				wrong = fmt.Sprintf("got %s of %s, %s, want it LIVE of %s", o.GetAddress(), o.GetNode(), o.GetState(), holder)
+				wrong = fmt.Sprintf("owner of %s: got node %s, state %s, want node %s, LIVE", o.GetAddress(), o.GetNode(), o.GetState(), holder)
 				return false
 			}
 		}
@@ -56,6 +56,6 @@ func (c *cluster) wantFleet(fleet *sim.Fleet) {
 		c.t.Fatal(err)
 	}
 	if len(m.GetConflicts()) > 0 {
-		c.t.Errorf("got %v, want no conflict ever", m.GetConflicts())
+		c.t.Errorf("got %v, want no conflict at any time", m.GetConflicts())
 	}
 }

@@ -161,10 +161,10 @@ ENV PATH=/usr/local/go/bin:/bin GOPATH=/go GOTOOLCHAIN=local
 WORKDIR /go
 `
 
-// TestImageIsWhatTheDockerfileSays builds both stages of the Dockerfile with buildah and without a
+// TestImageEqualsTheDockerfiles builds both stages of the Dockerfile with buildah and without a
 // network. The result must have the same configuration and, byte for byte, the same files as that
 // of make image.
-func TestImageIsWhatTheDockerfileSays(t *testing.T) {
+func TestImageEqualsTheDockerfiles(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	h := newHost(t)
@@ -231,7 +231,7 @@ func TestImageIsWhatTheDockerfileSays(t *testing.T) {
 				f.Mode = 0o644
 			}
 			if w, ok := want.Files[name]; !ok || f != w {
-				t.Errorf("%s: %s differs between the Dockerfile (%d bytes, mode %o) and make image (%d, %o): are the sources newer than %s?",
+				t.Errorf("%s: %s differs between the Dockerfile (%d bytes, mode %o) and make image (%d, %o): is %s older than the sources?",
 					arch, name, len(f.Data), f.Mode, len(w.Data), w.Mode, imageArchive)
 			}
 		}

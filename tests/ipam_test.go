@@ -78,7 +78,7 @@ func (l *listener) await(what string, cond func() bool) {
 		case <-deadline.C:
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.t.Fatalf("waited in vain for %s: pools %v, allocations %v, status %v", what, l.pools, l.allocations, l.status)
+			l.t.Fatalf("timed out waiting for %s: pools %v, allocations %v, status %v", what, l.pools, l.allocations, l.status)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (l *listener) awaitPool(name string, state ipwitnessv1.Pool_State, allocati
 	return l.pools[name]
 }
 
-func TestAgentTellsWhatHostLocalGaveToRealPods(t *testing.T) {
+func TestAgentReportsHostLocalAllocationsOfRealPods(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ network, dir, plugin, device string }{
 		"ptp":    {netlab.PTP, "/run/cni-ipam-state/kindnet", "ptp", ""},
@@ -132,33 +132,33 @@ func TestAgentTellsWhatHostLocalGaveToRealPods(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			l, told := newListener(t)
+			l, reported := newListener(t)
 			cni := l.cni(c.network)
-			p := told.awaitPool(c.dir, ipwitnessv1.Pool_MISSING, 0)
+			p := reported.awaitPool(c.dir, ipwitnessv1.Pool_MISSING, 0)
 			if p.GetLostAt() != nil || p.GetPlugin() != c.plugin || p.GetDevice() != c.device || !p.GetRouted() || p.GetNetwork() != filepath.Base(c.dir) ||
 				p.GetConfig() != "/etc/cni/net.d/"+p.GetNetwork()+".conflist" || len(p.GetRanges()) != 1 || len(p.GetGateways()) != 1 {
 				t.Errorf("pool before the first pod: got %v", p)
 			}
 			first, _ := netip.AddrFromSlice(p.GetRanges()[0].GetFirst())
 			add(t, cni, "web", "db")
-			told.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 2)
-			told.await("the pod's container", func() bool {
-				a := told.allocations[c.dir][first.String()]
+			reported.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 2)
+			reported.await("the pod's container", func() bool {
+				a := reported.allocations[c.dir][first.String()]
 				return strings.HasPrefix(a.GetContainerId(), "cnitool-") && a.GetInterface() == "eth0" && a.GetAllocatedAt() != nil
 			})
 			if err := cni.Delete("web"); err != nil {
 				t.Fatal(err)
 			}
-			told.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 1)
+			reported.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 1)
 			if err := cni.Forget(); err != nil {
 				t.Fatal(err)
 			}
-			if p := told.awaitPool(c.dir, ipwitnessv1.Pool_MISSING, 0); p.GetLost() == 0 || p.GetLostAt() == nil {
-				t.Errorf("pool that was removed: got %v, want a loss", p)
+			if p := reported.awaitPool(c.dir, ipwitnessv1.Pool_MISSING, 0); p.GetLost() == 0 || p.GetLostAt() == nil {
+				t.Errorf("removed pool: got %v, want a loss", p)
 			}
 			add(t, cni, "cache")
-			if p := told.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 1); p.GetLost() == 0 {
-				t.Errorf("pool after the loss: got %v, want it to be told still", p)
+			if p := reported.awaitPool(c.dir, ipwitnessv1.Pool_KNOWN, 1); p.GetLost() == 0 {
+				t.Errorf("pool after the loss: got %v, want the loss to be reported still", p)
 			}
 		})
 	}
@@ -166,38 +166,38 @@ func TestAgentTellsWhatHostLocalGaveToRealPods(t *testing.T) {
 
 func TestAgentSeesWhatIsMountedOverHostLocal(t *testing.T) {
 	t.Parallel()
-	l, told := newListener(t)
+	l, reported := newListener(t)
 	const dir = "/var/lib/cni/networks/cbr0"
 	cni := l.cni(netlab.Bridge)
 	add(t, cni, "web", "db")
-	told.awaitPool(dir, ipwitnessv1.Pool_KNOWN, 2)
+	reported.awaitPool(dir, ipwitnessv1.Pool_KNOWN, 2)
 	l.sh("mount -t tmpfs tmpfs /var/lib/cni/networks")
-	if p := told.awaitPool(dir, ipwitnessv1.Pool_MISSING, 0); p.GetLost() != 2 {
+	if p := reported.awaitPool(dir, ipwitnessv1.Pool_MISSING, 0); p.GetLost() != 2 {
 		t.Errorf("pool with something mounted over it: got %v, want 2 lost", p)
 	}
 	l.sh("umount /var/lib/cni/networks")
-	if p := told.awaitPool(dir, ipwitnessv1.Pool_KNOWN, 2); p.GetLostAt() != nil {
-		t.Errorf("pool that is there again: got %v, want no loss", p)
+	if p := reported.awaitPool(dir, ipwitnessv1.Pool_KNOWN, 2); p.GetLostAt() != nil {
+		t.Errorf("restored pool: got %v, want no loss", p)
 	}
 
 	// As in a container where the directory itself is mounted, and not its parent.
 	l.sh("mkdir /var/lib/kept", "mv /var/lib/cni/networks /var/lib/kept/", "mkdir /var/lib/cni/networks", "mount --bind /var/lib/kept/networks /var/lib/cni/networks")
-	told.await("the directory that is mounted", func() bool { return told.pools[dir].GetLostAt() == nil && len(told.allocations[dir]) == 2 })
+	reported.await("the directory that is mounted", func() bool { return reported.pools[dir].GetLostAt() == nil && len(reported.allocations[dir]) == 2 })
 	// Remove it by one rename: an agent with little CPU time would see a removal file by file as
 	// many removals.
 	l.sh("mv /var/lib/kept/networks/cbr0 /var/lib/kept/cbr0", "rmdir /var/lib/kept/networks")
-	p := told.awaitPool(dir, ipwitnessv1.Pool_UNREADABLE, 0)
+	p := reported.awaitPool(dir, ipwitnessv1.Pool_UNREADABLE, 0)
 	if p.GetLost() != 2 || !strings.Contains(p.GetProblem(), "mount its parent") {
 		t.Errorf("pool whose mounted directory was removed: got %v", p)
 	}
-	told.await("the problem", func() bool {
-		return strings.Contains(strings.Join(told.status.GetProblems(), "\n"), "mount its parent")
+	reported.await("the problem", func() bool {
+		return strings.Contains(strings.Join(reported.status.GetProblems(), "\n"), "mount its parent")
 	})
 }
 
-func TestAgentTellsCalicosNameOfTheNode(t *testing.T) {
+func TestAgentReportsCalicosNodeName(t *testing.T) {
 	t.Parallel()
-	l, told := newListener(t)
+	l, reported := newListener(t)
 	const file = "/var/lib/calico/nodename"
 	write := func(name string) {
 		t.Helper()
@@ -206,20 +206,20 @@ func TestAgentTellsCalicosNameOfTheNode(t *testing.T) {
 		}
 	}
 	called := func(name string) func() bool {
-		return func() bool { return told.status != nil && told.status.GetCalicoNodename() == name }
+		return func() bool { return reported.status != nil && reported.status.GetCalicoNodename() == name }
 	}
-	told.await("no name", called(""))
+	reported.await("no name", called(""))
 	l.sh("mkdir /var/lib/calico")
 	write(" worker-1\n")
-	told.await("the name", called("worker-1"))
+	reported.await("the name", called("worker-1"))
 	write("worker-2")
-	told.await("another name", called("worker-2"))
+	reported.await("another name", called("worker-2"))
 	write(strings.Repeat("x", 254))
-	told.await("a name that cannot be", func() bool {
-		return called("")() && strings.Contains(strings.Join(told.status.GetProblems(), "\n"), file)
+	reported.await("a name that cannot be", func() bool {
+		return called("")() && strings.Contains(strings.Join(reported.status.GetProblems(), "\n"), file)
 	})
 	write("worker-3")
-	told.await("a name again", called("worker-3"))
+	reported.await("a name again", called("worker-3"))
 	l.sh("rm -r /var/lib/calico")
-	told.await("no name again", called(""))
+	reported.await("no name again", called(""))
 }

@@ -139,7 +139,7 @@ func killed(t *testing.T, name string, p *netlab.Program) {
 		if _, meant := spoofers.Load(test); !meant {
 			for line := range strings.Lines(p.Log.String()) {
 				if strings.Contains(line, "kind=address-spoofed ") || strings.Contains(line, "kind=mac-cloned ") {
-					t.Errorf("%s takes somebody for a spoofer: %s", name, line)
+					t.Errorf("%s reports a false spoof: %s", name, line)
 				}
 			}
 		}
@@ -197,8 +197,8 @@ func (l *lab) assign(name string, addrs ...string) {
 	}
 }
 
-// plantations contains the addresses of the duplicates that plant creates.
-var plantations = netip.MustParsePrefix("198.51.100.0/24")
+// plantedAddresses contains the addresses of the duplicates that plant creates.
+var plantedAddresses = netip.MustParsePrefix("198.51.100.0/24")
 
 // planted is the first planted duplicate of a host without a number.
 const planted = "198.51.100.1"
@@ -207,27 +207,31 @@ const planted = "198.51.100.1"
 // everything that was reported a settle time earlier has been judged, too.
 func (l *lab) plant() { l.t.Helper(); l.plantAs("plant") }
 
-func (l *lab) plantAs(name string) { l.t.Helper(); l.seed(name, l.seedbed(1)); l.grown(l.seedbed(1)) }
+func (l *lab) plantAs(name string) {
+	l.t.Helper()
+	l.seed(name, l.plantedAddress(1))
+	l.grown(l.plantedAddress(1))
+}
 
 // plantNext plants another duplicate. Its confirmation proves that claims repeated since the
 // previous one have been judged, too.
 func (l *lab) plantNext() {
 	l.t.Helper()
-	l.grown(l.seedNext())
+	l.grown(l.plantUnconfirmed())
 }
 
-// seedbed returns the address of the n-th planted duplicate of the host.
-func (l *lab) seedbed(n int) string { return fmt.Sprintf("198.51.100.%d", 10*l.number+n) }
+// plantedAddress returns the address of the n-th planted duplicate of the host.
+func (l *lab) plantedAddress(n int) string { return fmt.Sprintf("198.51.100.%d", 10*l.number+n) }
 
-// seedNext creates the next duplicate and returns its address, without waiting for the conflict.
-func (l *lab) seedNext() string {
+// plantUnconfirmed creates the next duplicate and returns its address, without waiting for the conflict.
+func (l *lab) plantUnconfirmed() string {
 	l.t.Helper()
 	n := 1
-	for len(l.watch.find(l.seedbed(n))) != 0 {
+	for len(l.watch.find(l.plantedAddress(n))) != 0 {
 		n++
 	}
-	l.seed(fmt.Sprintf("plant%d-", 10*l.number+n), l.seedbed(n))
-	return l.seedbed(n)
+	l.seed(fmt.Sprintf("plant%d-", 10*l.number+n), l.plantedAddress(n))
+	return l.plantedAddress(n)
 }
 
 func (l *lab) seed(name, addr string) {
@@ -261,7 +265,7 @@ func (l *lab) wantConfirmed(addrs ...string) {
 }
 
 func isPlanted(c *ipwitnessv1.Conflict) bool {
-	return plantations.Contains(netip.MustParseAddr(c.GetAddress()))
+	return plantedAddresses.Contains(netip.MustParseAddr(c.GetAddress()))
 }
 
 // owners lists the owners that match a query string of the REST API.
@@ -404,7 +408,7 @@ func (w *watch) await(what string, cond func([]*ipwitnessv1.Conflict) bool) {
 		select {
 		case <-w.changed:
 		case <-deadline.C:
-			w.t.Fatalf("waited in vain for %s: conflicts are %v", what, all)
+			w.t.Fatalf("timed out waiting for %s: conflicts are %v", what, all)
 		}
 	}
 }
@@ -419,8 +423,8 @@ func (w *watch) find(addr string) (out []*ipwitnessv1.Conflict) {
 	return out
 }
 
-// told returns the states in which the conflicts of an address were reported, in order.
-func (w *watch) told(addr string) (states []ipwitnessv1.Conflict_State) {
+// reportedStates returns the states in which the conflicts of an address were reported, in order.
+func (w *watch) reportedStates(addr string) (states []ipwitnessv1.Conflict_State) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, e := range w.events {
@@ -578,7 +582,7 @@ func (l *lab) wantConflict(addr string, state ipwitnessv1.Conflict_State, rule, 
 	if c.GetRule() != rule {
 		l.t.Errorf("rule for %s: got %s, want %s", addr, c.GetRule(), rule)
 	}
-	wantSaid(l.t, c.GetSummary(), named...)
+	wantWords(l.t, c.GetSummary(), named...)
 	if len(c.GetRemedy()) == 0 {
 		l.t.Errorf("conflict of %s has no remedy", addr)
 	}

@@ -179,7 +179,7 @@ func TestT7MachineOutsideTakesTheNodesIPv6Address(t *testing.T) {
 	l.row("T7-ipv6", "fd00:2::1", "assigned-and-wire")
 }
 
-func TestT7TwoMachinesOutsideTakeTurns(t *testing.T) {
+func TestT7TwoMachinesOutsideAlternate(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")
@@ -298,7 +298,7 @@ func TestL13AntreasResponderMAC(t *testing.T) {
 	l.row("L13-antrea", "192.0.2.1", "reachable-via")
 }
 
-func TestL14HostWithTwoCablesToOneLAN(t *testing.T) {
+func TestL14HostWithTwoInterfacesOnOneLAN(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
 	out := l.lan("192.0.2.1/24")

@@ -37,7 +37,7 @@ func TestL1AddressReusedAfterItsPodWasDeleted(t *testing.T) {
 	l.row("L1", "10.244.0.8", "one-owner")
 }
 
-func TestL3SandboxOfOnePodMadeAgain(t *testing.T) {
+func TestL3SandboxOfOnePodRecreated(t *testing.T) {
 	t.Parallel()
 	// The second sandbox is identified when its plugin has ended. On a busy machine this takes
 	// longer than the default settle time.
@@ -464,7 +464,7 @@ func TestL22DeclaredSharedAddress(t *testing.T) {
 	if !slices.ContainsFunc(e.GetSteps(), func(s *ipwitnessv1.ExplainResponse_Step) bool {
 		return s.GetRule() == "declared-shared" && strings.Contains(s.GetReason(), "anycast DNS")
 	}) {
-		t.Errorf("explanation: got %v, want the reason that was declared", e.GetSteps())
+		t.Errorf("explanation: got %v, want the declared reason", e.GetSteps())
 	}
 	l.row("L22", "10.96.0.10", "declared-shared")
 }

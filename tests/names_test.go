@@ -126,15 +126,15 @@ func TestProcessesNameANamespaceWithoutAFile(t *testing.T) {
 		return named == len(want)
 	})
 	e := l.explain(addr)
-	wantSaid(t, fmt.Sprint(e.GetSummary(), e.GetConflicts()), fmt.Sprintf("process sleep (%d)", after), fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip addr del %s/32 dev eth0", after, addr))
+	wantWords(t, fmt.Sprint(e.GetSummary(), e.GetConflicts()), fmt.Sprintf("process sleep (%d)", after), fmt.Sprintf("nsenter --net=/proc/%d/ns/net ip addr del %s/32 dev eth0", after, addr))
 	if cgroup != "" {
-		wantSaid(t, fmt.Sprint(e.GetSummary(), e.GetConflicts()), "container "+containerID[:12])
+		wantWords(t, fmt.Sprint(e.GetSummary(), e.GetConflicts()), "container "+containerID[:12])
 	}
 	wide, err := l.Output(l.Command(binary, "owners", addr, "-o", "wide"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantSaid(t, wide, "PROCESS", fmt.Sprintf("sleep (%d)", before), fmt.Sprintf("process/sleep (%d)", after))
+	wantWords(t, wide, "PROCESS", fmt.Sprintf("sleep (%d)", before), fmt.Sprintf("process/sleep (%d)", after))
 
 	// A process that has ended is reported only if it lived for at least 10 s. When the agent
 	// reports a later process, it has also looked at this one again.

@@ -20,8 +20,8 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// turmoil continuously moves addresses between pods on all nodes, and records the result.
-type turmoil struct {
+// podChurn continuously moves addresses between pods on all nodes, and records the result.
+type podChurn struct {
 	t       *testing.T
 	done    chan struct{}
 	workers sync.WaitGroup
@@ -31,16 +31,16 @@ type turmoil struct {
 	err     error
 }
 
-// turmoil starts on all nodes: pods come and go, and take addresses of 10.244.7.0/27 from each
+// podChurn starts on all nodes: pods come and go, and take addresses of 10.244.7.0/27 from each
 // other.
-func (c *cluster) turmoil() *turmoil {
-	u := &turmoil{t: c.t, done: make(chan struct{}), holders: map[string][]string{}}
+func (c *cluster) podChurn() *podChurn {
+	u := &podChurn{t: c.t, done: make(chan struct{}), holders: map[string][]string{}}
 	for _, n := range c.nodes {
 		n.InOrder = false // creating pods in inode order would take longer with every pod
 		changes := &atomic.Int64{}
 		u.changes = append(u.changes, changes)
 		u.workers.Go(func() {
-			pods, err := stir(n, u.done, changes)
+			pods, err := churnPods(n, u.done, changes)
 			u.mu.Lock()
 			defer u.mu.Unlock()
 			for _, p := range pods {
@@ -58,7 +58,7 @@ func (c *cluster) turmoil() *turmoil {
 	return u
 }
 
-func (u *turmoil) end() {
+func (u *podChurn) end() {
 	select {
 	case <-u.done:
 	default:
@@ -67,8 +67,8 @@ func (u *turmoil) end() {
 	u.workers.Wait()
 }
 
-// goOn waits until every node has made the given number of further changes.
-func (u *turmoil) goOn(changes int64) {
+// awaitChanges waits until every node has made the given number of further changes.
+func (u *podChurn) awaitChanges(changes int64) {
 	u.t.Helper()
 	for _, n := range u.changes {
 		until := n.Load() + changes
@@ -76,7 +76,7 @@ func (u *turmoil) goOn(changes int64) {
 	}
 }
 
-func (u *turmoil) await(cond func() bool) {
+func (u *podChurn) await(cond func() bool) {
 	u.t.Helper()
 	wait.Until(u.t, "changes on the nodes", func() bool {
 		u.mu.Lock()
@@ -85,8 +85,8 @@ func (u *turmoil) await(cond func() bool) {
 	})
 }
 
-// stop ends the turmoil and returns the holders of each address, each as NODE/POD.
-func (u *turmoil) stop() map[string][]string {
+// stop ends the moves and returns the holders of each address, each as NODE/POD.
+func (u *podChurn) stop() map[string][]string {
 	u.t.Helper()
 	u.end()
 	if u.err != nil {
@@ -95,8 +95,8 @@ func (u *turmoil) stop() map[string][]string {
 	return maps.Clone(u.holders)
 }
 
-// stirred is a pod that takes part in a turmoil.
-type stirred struct {
+// churnedPod is a pod that takes part in a podChurn.
+type churnedPod struct {
 	name   string
 	pod    *netlab.Pod
 	handle *netlink.Handle
@@ -104,13 +104,13 @@ type stirred struct {
 	addrs  map[string]bool
 }
 
-func (p *stirred) close() {
+func (p *churnedPod) close() {
 	p.handle.Close()
 	p.pod.Close()
 }
 
-// stir changes the pods of one node at random, from a fixed seed, until done is closed.
-func stir(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*stirred, err error) {
+// churnPods changes the pods of one node at random, from a fixed seed, until done is closed.
+func churnPods(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*churnedPod, err error) {
 	const most, addresses = 5, 24
 	r := rand.New(rand.NewPCG(7, uint64(l.number)))
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -144,7 +144,7 @@ func stir(l *lab, done <-chan struct{}, changes *atomic.Int64) (pods []*stirred,
 	}
 }
 
-func newStirred(l *lab, name string) (*stirred, error) {
+func newStirred(l *lab, name string) (*churnedPod, error) {
 	if err := l.Namespace(name); err != nil {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func newStirred(l *lab, name string) (*stirred, error) {
 		pod.Close()
 		return nil, err
 	}
-	p := &stirred{name: name, pod: pod, handle: handle, addrs: map[string]bool{}}
+	p := &churnedPod{name: name, pod: pod, handle: handle, addrs: map[string]bool{}}
 	if p.link, err = handle.LinkByName("eth0"); err != nil {
 		p.close()
 		return nil, err
@@ -173,7 +173,7 @@ func newStirred(l *lab, name string) (*stirred, error) {
 }
 
 // toggle adds the address, or removes it if the pod has it.
-func (p *stirred) toggle(addr string) error {
+func (p *churnedPod) toggle(addr string) error {
 	a, err := netlink.ParseAddr(addr + "/32")
 	if err != nil {
 		return err
@@ -219,8 +219,8 @@ func (c *cluster) wantSame(id string) {
 	if got := c.only(twiceHeld); got.GetId() != id || got.GetEpisode() != 1 {
 		c.t.Errorf("conflict of %s: got %s, episode %d, want %s, episode 1", twiceHeld, got.GetId(), got.GetEpisode(), id)
 	}
-	if told := c.watch.told(twiceHeld); slices.Contains(told, ipwitnessv1.Conflict_RESOLVED) {
-		c.t.Errorf("states that were told of %s: got %v, want none resolved", twiceHeld, told)
+	if reportedStates := c.watch.reportedStates(twiceHeld); slices.Contains(reportedStates, ipwitnessv1.Conflict_RESOLVED) {
+		c.t.Errorf("reported states of %s: got %v, want none resolved", twiceHeld, reportedStates)
 	}
 }
 
@@ -257,46 +257,46 @@ func (w *watch) leaves(name string) (n int) {
 	return n
 }
 
-func TestAggregatorKilledInTurmoil(t *testing.T) {
+func TestAggregatorKilledDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(100)
+	u := c.podChurn()
+	u.awaitChanges(100)
 	c.program.Kill()
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.serve()
 	c.awaitNodes(c.nodes...)
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
 
-func TestNodeCutOffInTurmoil(t *testing.T) {
+func TestNodeDisconnectedDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 3, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(100)
+	u := c.podChurn()
+	u.awaitChanges(100)
 	c.nodes[0].cut()
 	c.unheard(c.nodes[0])
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.nodes[0].mend()
 	c.awaitNodes(c.nodes...)
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
 
-func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
+func TestNodeDisconnectedUntilItsAgentClosesTheConnection(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(50)
+	u := c.podChurn()
+	u.awaitChanges(50)
 	n := c.nodes[0]
 	n.cut()
 	c.unheard(n)
@@ -304,51 +304,51 @@ func TestNodeCutOffUntilItsAgentGivesUpTheConnection(t *testing.T) {
 	wait.Until(t, "the agent to give the connection up", func() bool {
 		return strings.Contains(n.agent.Log.String(), "cannot reach the aggregator")
 	})
-	u.goOn(50)
+	u.awaitChanges(50)
 	n.mend()
 	c.awaitNodes(c.nodes...)
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
 
-func TestAgentPausedInTurmoil(t *testing.T) {
+func TestAgentPausedDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
+	u := c.podChurn()
 	for range 5 { // each interruption is too short to be noticed
 		c.nodes[0].pause()
-		u.goOn(30)
-		c.nodes[0].goOn()
-		u.goOn(10)
+		u.awaitChanges(30)
+		c.nodes[0].awaitChanges()
+		u.awaitChanges(10)
 	}
 	c.nodes[0].pause()
 	c.unheard(c.nodes[0])
-	u.goOn(100)
-	c.nodes[0].goOn()
+	u.awaitChanges(100)
+	c.nodes[0].awaitChanges()
 	c.awaitNodes(c.nodes...)
-	u.goOn(100)
+	u.awaitChanges(100)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 }
 
-func TestAgentStartedAnewInTurmoil(t *testing.T) {
+func TestAgentRestartedDuringChurn(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	id := c.duplicate()
-	u := c.turmoil()
-	u.goOn(50)
+	u := c.podChurn()
+	u.awaitChanges(50)
 	c.nodes[0].again()
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.nodes[1].agent.Kill()
 	c.unheard(c.nodes[1])
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.nodes[1].witness(c.nodes[1].args...)
 	c.awaitNodes(c.nodes...)
-	u.goOn(50)
+	u.awaitChanges(50)
 	c.wantExactly(lasting(u.stop()))
 	c.wantSame(id)
 	if got := len(c.allNodes()); got != 2 {
@@ -375,11 +375,11 @@ func TestHalfOpenStreamIsTakenOver(t *testing.T) {
 	c.wantExactly(map[string][]string{twiceHeld: {"node1/p4", "node2/p2"}, "10.244.0.3": {"node1/p3"}})
 	c.wantSame(id)
 	if got := c.watch.leaves("node1"); got != 0 {
-		t.Errorf("node1 was not heard from %d times, want never: a newer agent takes over", got)
+		t.Errorf("node1 was disconnected %d times, want never: a newer agent takes over", got)
 	}
 }
 
-func TestNodeBootedAnew(t *testing.T) {
+func TestNodeRebooted(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--network", pods)
 	one, two := c.nodes[0], c.nodes[1]
@@ -433,7 +433,7 @@ func TestTwoNodesWithOneName(t *testing.T) {
 	c.nodes[0].pod("p1", "10.244.0.2/32")
 	twin.pod("p2", "10.244.0.2/32")
 	c.wantExactly(map[string][]string{"10.244.0.2": {"node1/p1", long + "/p2"}})
-	wantSaid(t, c.only("10.244.0.2").GetSummary(), "node node1", "node "+long)
+	wantWords(t, c.only("10.244.0.2").GetSummary(), "node node1", "node "+long)
 
 	// The other twin continues alone.
 	twin.agent.Kill()
@@ -491,7 +491,7 @@ func TestAgentWithTwoAggregators(t *testing.T) {
 	b.wantSame(id)
 	for _, n := range b.nodes {
 		if got := b.watch.leaves(n.name); got != 0 {
-			t.Errorf("%s was not heard from %d times by the other aggregator", n.name, got)
+			t.Errorf("%s was disconnected %d times from the other aggregator", n.name, got)
 		}
 	}
 	a.serve()
@@ -513,8 +513,8 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	})
 
 	watch := c.Command(binary, "nodes", "--watch")
-	var told netlab.Log
-	watch.Stdout, watch.Stderr = &told, &told
+	var reportedStates netlab.Log
+	watch.Stdout, watch.Stderr = &reportedStates, &reportedStates
 	if err := c.Start(watch); err != nil {
 		t.Fatal(err)
 	}
@@ -525,7 +525,7 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	rows := func(want ...string) func() bool { // rows of node2, in this order
 		return func() bool {
 			var got []string
-			for line := range strings.Lines(told.String()) {
+			for line := range strings.Lines(reportedStates.String()) {
 				if f := strings.Fields(line); len(f) > 3 && f[2] == "node2" {
 					got = append(got, f[1]+" "+f[3])
 				}
@@ -536,7 +536,7 @@ func TestNodesAreListedWithTheirHealth(t *testing.T) {
 	wait.Until(t, "the watch to begin", rows("ADDED LIVE"))
 	c.nodes[1].agent.Kill()
 	c.unheard(c.nodes[1])
-	wantSaid(t, c.says("nodes"), "UNHEARD")
+	wantWords(t, c.says("nodes"), "UNHEARD")
 	wait.Until(t, "the watch to tell of it", rows("ADDED LIVE", "UPDATED UNHEARD"))
 	c.nodes[1].witness(c.nodes[1].args...)
 	wait.Until(t, "the watch to tell that it is back", rows("ADDED LIVE", "UPDATED UNHEARD", "UPDATED LIVE"))

@@ -198,8 +198,8 @@ func TestRunIsScraped(t *testing.T) {
 	}
 	l.watch.await("it to be confirmed", inState(planted, ipwitnessv1.Conflict_CONFIRMED))
 	// All rules are evaluated several times while the next conflict settles, and no other rule
-	// becomes even pending.
-	l.seedNext()
+	// even becomes pending.
+	l.plantUnconfirmed()
 	alerted(t, s, "IpwitnessAddressConflict", 2)
 	// On a busy machine a scrape or a verdict may take too long. A scrape error ends with the next
 	// scrape, and a late verdict is what IpwitnessDetectionSlow reports.

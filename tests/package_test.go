@@ -188,7 +188,7 @@ func unpackable(t *testing.T) string {
 	}
 	found, _ := filepath.Glob(dir + "/ipwitness-*-linux-" + runtime.GOARCH + ".tar.gz")
 	if len(found) != 1 {
-		missing(t, fmt.Errorf("packages in bin: got %v, want one of make package", found))
+		missing(t, fmt.Errorf("packages in bin: got %v, want one: run make package", found))
 	}
 	return dir
 }
@@ -263,7 +263,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
 	l.do(page["Open it to other hosts"] + page["With certificates"])
 	if out, err := l.in("ipwitness nodes").CombinedOutput(); err == nil {
-		t.Errorf("who names nobody gets %s", out)
+		t.Errorf("an unauthenticated caller: got %s", out)
 	}
 	l.env = exports(page["With certificates"])
 	l.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
@@ -340,8 +340,8 @@ func TestPackageOnTwoHostsWithTokens(t *testing.T) {
 			t.Errorf("%s: got %v and %s, want it refused: %s", script, err, out, why)
 		}
 	}
-	refused("unset IPWITNESS_TOKEN_FILE; ipwitness nodes", "must say who it is")
+	refused("unset IPWITNESS_TOKEN_FILE; ipwitness nodes", "authentication is required")
 	refused("ipwitness nodes --token-file /etc/ipwitness/agent.token", "node2 may not list nodes")
 	one.do("sed -i '/ alice$/d' /etc/ipwitness/tokens")
-	refused("ipwitness nodes", "the token is not known here")
+	refused("ipwitness nodes", "the token is unknown")
 }

@@ -38,7 +38,7 @@ func only(capabilities ...string) string {
 
 // startWith starts an aggregator on a host, and an agent that has only these capabilities. If the
 // agent exits, startWith returns its last output.
-func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
+func startWith(t *testing.T, capabilities ...string) (l *lab, output string) {
 	t.Helper()
 	l = &lab{Host: newHost(t), t: t}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -52,8 +52,8 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
 	args := without(only(capabilities...), "agent", "--node", "node1", "--aggregator", "127.0.0.1:9640")
 	a, err := l.LaunchAgent(ctx, l.Command(args[0], args[1:]...))
 	if err != nil { // the agent exited before it served metrics
-		_, said, _ = strings.Cut(err.Error(), "ipwitness: ")
-		return l, said
+		_, output, _ = strings.Cut(err.Error(), "ipwitness: ")
+		return l, output
 	}
 	killed(t, "the agent", a)
 	ended := false
@@ -67,8 +67,8 @@ func startWith(t *testing.T, capabilities ...string) (l *lab, said string) {
 		return ended || err == nil && len(nodes) == 1
 	})
 	if ended {
-		_, said, _ = strings.Cut(a.Log.String(), "ipwitness: ")
-		return l, said
+		_, output, _ = strings.Cut(a.Log.String(), "ipwitness: ")
+		return l, output
 	}
 	l.agent = a
 	return l, ""
@@ -93,7 +93,7 @@ func (l *lab) witnesses() (frames bool, addresses string) {
 	l.pod("a", "10.244.0.7/24")
 	owner := l.awaitOwners("10.244.0.7", 1)[0]
 	addresses = "at once"
-	if strings.Contains(strings.Join(l.node().GetProblems(), "\n"), "they are read every 2s instead") {
+	if strings.Contains(strings.Join(l.node().GetProblems(), "\n"), "the addresses are read every 2s instead") {
 		addresses = "every 2 s"
 	}
 	if l.node().GetWire() != "off" {
@@ -156,7 +156,7 @@ func mask(capabilities ...int) string {
 	return fmt.Sprintf("%016x", set)
 }
 
-func TestAgentOfRootKeepsWhatItUses(t *testing.T) {
+func TestAgentOfRootKeepsTheCapabilitiesItUses(t *testing.T) {
 	t.Parallel()
 	wires := []string{"clsact"}
 	if bpf.HaveTCX() == nil {
@@ -187,7 +187,7 @@ func TestAgentOfRootKeepsWhatItUses(t *testing.T) {
 // permissionsPage contains the table that this test generates.
 const permissionsPage = "../docs/permissions.md"
 
-func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
+func TestEachCapabilityIsMissedAsDoctorPredicts(t *testing.T) {
 	purposes := map[string]string{}
 	usable, checks := doctorWith(t, newHost(t), four...)
 	for _, c := range checks {
@@ -210,9 +210,9 @@ func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 		}
 		t.Run("none", func(t *testing.T) {
 			t.Parallel()
-			l, said := startWith(t, four...)
+			l, output := startWith(t, four...)
 			if l.agent == nil {
-				t.Fatal("the agent ended: ", said)
+				t.Fatal("the agent ended: ", output)
 			}
 			if frames, addresses := l.witnesses(); !frames || addresses != "at once" {
 				t.Errorf("with all four: got frames %v, addresses %s", frames, addresses)
@@ -220,7 +220,7 @@ func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 			if got, want := l.privileges(), mask(unix.CAP_NET_ADMIN); got != want {
 				t.Errorf("capabilities after the start: got %s, want %s", got, want)
 			}
-			awaitSaid(t, "what the agent dropped", l.agent.Log.String, `dropped="CAP_NET_BROADCAST CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
+			awaitWords(t, "what the agent dropped", l.agent.Log.String, `dropped="CAP_NET_BROADCAST CAP_PERFMON CAP_BPF" kept=CAP_NET_ADMIN`)
 			l.lasting("")
 		})
 	})
@@ -228,7 +228,7 @@ func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 		return
 	}
 	const head, begin, end = "| Capability | For | Used | Without it: frames, addresses in pods | `ipwitness doctor` says | The agent says |\n|---|---|---|---|---|---|\n",
-		"<!-- The test TestEachCapabilityIsMissedAsDoctorSays makes this table: make update-situations -->\n", "<!-- end -->\n"
+		"<!-- The test TestEachCapabilityIsMissedAsDoctorPredicts makes this table: make update-situations -->\n", "<!-- end -->\n"
 	page, err := os.ReadFile(permissionsPage)
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestEachCapabilityIsMissedAsDoctorSays(t *testing.T) {
 	before, rest, found := strings.Cut(string(page), begin)
 	table, after, ended := strings.Cut(rest, end)
 	if !found || !ended {
-		t.Fatalf("%s has no place for the table", permissionsPage)
+		t.Fatalf("%s lacks the markers of the table", permissionsPage)
 	}
 	want := head + strings.Join(rows, "")
 	switch {
@@ -255,14 +255,14 @@ func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bo
 	t.Helper()
 	args := without(only(capabilities...), "doctor", "-o", "json")
 	out, err := h.Command(args[0], args[1:]...).Output()
-	var said struct {
+	var output struct {
 		Usable bool           `json:"usable"`
 		Checks []doctor.Check `json:"checks"`
 	}
-	if e := json.Unmarshal(out, &said); e != nil || said.Usable != (err == nil) {
+	if e := json.Unmarshal(out, &output); e != nil || output.Usable != (err == nil) {
 		t.Fatalf("doctor: %v, %v: %s", err, e, out)
 	}
-	return said.Usable, said.Checks
+	return output.Usable, output.Checks
 }
 
 // missed runs agent and doctor without one of the four capabilities, and returns the row
@@ -270,21 +270,21 @@ func doctorWith(t *testing.T, h *netlab.Host, capabilities ...string) (usable bo
 func missed(t *testing.T, missing, purpose string) string {
 	t.Helper()
 	rest := slices.DeleteFunc(slices.Clone(four), func(c string) bool { return c == missing })
-	l, said := startWith(t, rest...)
+	l, output := startWith(t, rest...)
 	if l.agent == nil {
 		page, err := os.ReadFile("../docs/troubleshooting.md")
-		if begin, _, _ := strings.Cut(said, ":"); err != nil || !strings.Contains(string(page), "| `"+begin+": …`") {
-			t.Errorf("the agent says %q when it ends, and docs/troubleshooting.md does not have it (%v)", begin, err)
+		if begin, _, _ := strings.Cut(output, ":"); err != nil || !strings.Contains(string(page), "| `"+begin+": …`") {
+			t.Errorf("the agent ends with %q, which is not in docs/troubleshooting.md (%v)", begin, err)
 		}
 	}
-	agentSays, seen := "it ends: "+strings.ReplaceAll(strings.TrimSpace(said), "\n", "; "), "none, none"
+	agentSays, seen := "it ends: "+strings.ReplaceAll(strings.TrimSpace(output), "\n", "; "), "none, none"
 	if l.agent != nil {
 		frames, addresses := l.witnesses()
 		seen = map[bool]string{true: "all", false: "none"}[frames] + ", " + addresses
 		if agentSays = l.lasting(missing); agentSays == "" {
 			agentSays = "nothing"
 		} else {
-			awaitSaid(t, "what the agent lacks", l.agent.Log.String, "agent is limited", missing)
+			awaitWords(t, "what the agent lacks", l.agent.Log.String, "agent is limited", missing)
 		}
 	}
 
@@ -292,18 +292,18 @@ func missed(t *testing.T, missing, purpose string) string {
 	if usable != (l.agent != nil) {
 		t.Errorf("doctor says usable: %v, but the agent runs: %v", usable, l.agent != nil)
 	}
-	var told doctor.Check
+	var check doctor.Check
 	for _, c := range checks {
 		others := strings.HasPrefix(c.Feature, "CAP_") && c.Feature != missing
 		switch {
 		case c.Feature == missing:
-			told = c
+			check = c
 		case others && c.Status != doctor.StatusOK:
-			t.Errorf("doctor says of %s: %+v, want ok", c.Feature, c)
+			t.Errorf("doctor reports %s: %+v, want ok", c.Feature, c)
 		}
 	}
-	if told.Status == doctor.StatusOK || told.Status == "" || !strings.Contains(told.Fix, missing) || !strings.Contains(told.Fix, "docs/permissions.md") {
-		t.Errorf("doctor says: got %+v, want what is lost and what to do", told)
+	if check.Status == doctor.StatusOK || check.Status == "" || !strings.Contains(check.Fix, missing) || !strings.Contains(check.Fix, "docs/permissions.md") {
+		t.Errorf("doctor: got %+v, want the loss and the remedy", check)
 	}
 	// The promises of doctor agree with the behaviour of the agent.
 	for promise, want := range map[string]bool{
@@ -313,17 +313,17 @@ func missed(t *testing.T, missing, purpose string) string {
 		"a listing every 2s":  strings.HasSuffix(seen, "every 2 s"),
 		"as with --wire off)": seen == "none, at once",
 	} {
-		if got := strings.Contains(told.Lost+told.Used, promise); got != want {
+		if got := strings.Contains(check.Lost+check.Used, promise); got != want {
 			t.Errorf("doctor promises %q: got %v, but the agent sees %s", promise, got, seen)
 		}
 	}
-	doctorSays := told.Status
-	if told.Used != "" {
-		doctorSays += "; used instead: " + told.Used
+	doctorSays := check.Status
+	if check.Used != "" {
+		doctorSays += "; used instead: " + check.Used
 	}
 	used := "at start"
 	if missing == "CAP_NET_ADMIN" {
 		used = "always"
 	}
-	return fmt.Sprintf("| `%s` | %s | %s | %s | %s; lost: %s | %s |\n", missing, purpose, used, seen, doctorSays, told.Lost, agentSays)
+	return fmt.Sprintf("| `%s` | %s | %s | %s | %s; lost: %s | %s |\n", missing, purpose, used, seen, doctorSays, check.Lost, agentSays)
 }

@@ -96,7 +96,7 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		cni := l.cni(b.network(netlab.PTP))
 		add(t, cni, "web", "other")
 		dir := l.Path("/run/cni-ipam-state/kindnet")
-		rebook(t, l, filepath.Join(dir, b.first())) // before the aggregator has seen the right allocation
+		reallocate(t, l, filepath.Join(dir, b.first())) // before the aggregator has seen the right allocation
 		l.start("--node", "node1")
 		s := newScene(t, l)
 		s.pods["web"] = &placed{l, cni}
@@ -308,10 +308,10 @@ func forgotten(t *testing.T, cni *netlab.CNI) {
 	}
 }
 
-// rebook replaces the container ID in host-local's file of an address atomically. Writing
+// reallocate replaces the container ID in host-local's file of an address atomically. Writing
 // the file in place would leave it empty for a moment, and the previous record would be
 // lost.
-func rebook(t *testing.T, l *lab, file string) {
+func reallocate(t *testing.T, l *lab, file string) {
 	t.Helper()
 	next := l.Path("/run/next")
 	write(t, next, "another\r\neth0")
@@ -374,7 +374,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		s := newScene(t, l)
 		s.place(l, l.cni(b.network(netlab.PTP)), "web", "db")
 		l.awaitPod(b.first(), "web")
-		rebook(t, l, l.Path("/run/cni-ipam-state/kindnet/"+b.first()))
+		reallocate(t, l, l.Path("/run/cni-ipam-state/kindnet/"+b.first()))
 		s.keeper, s.ways = "web", map[string]string{"it is Ready": "-"}
 		return s.found("booked-elsewhere", b.first())
 	},

@@ -218,7 +218,7 @@ func (s *scene) do(a *ipwitnessv1.Action) {
 	}
 	if a.GetCommand() == "" {
 		if !done && !slices.ContainsFunc(interpretations, func(part string) bool { return strings.Contains(a.GetText(), part) }) {
-			s.t.Fatalf("no interpretation of what a person is told: %q", a.GetText())
+			s.t.Fatalf("no interpretation of the action %q", a.GetText())
 		}
 		if strings.HasPrefix(a.GetText(), "Read plan.sh, and run it as it says") {
 			for name, n := range s.nodes { // each part that exists
@@ -236,7 +236,7 @@ func (s *scene) do(a *ipwitnessv1.Action) {
 	if a.GetNode() != "" {
 		n := s.nodes[a.GetNode()]
 		if n == nil {
-			s.t.Fatalf("%q is to be run on node %q, which is none", a.GetCommand(), a.GetNode())
+			s.t.Fatalf("%q is to be run on unknown node %q", a.GetCommand(), a.GetNode())
 		}
 		at = n.Host
 	}
@@ -308,7 +308,7 @@ func (s *scene) effect(words []string) {
 		s.t.Fatalf("no sandbox %s among %v", last, s.sandboxes)
 	case "kubectl get", "crictl pods", "crictl rmp":
 	default:
-		s.t.Fatalf("nothing is known of what %q does", words)
+		s.t.Fatalf("the effect of %q is unknown", words)
 	}
 }
 
@@ -376,7 +376,7 @@ func (s *scene) networkOf(n *lab) *netlab.CNI {
 func (s *scene) solved(labels []string) {
 	s.t.Helper()
 	if len(s.waiting) > 0 {
-		s.t.Errorf("pods that could not be made: %q", s.waiting)
+		s.t.Errorf("pods that could not be created: %q", s.waiting)
 	}
 	keeper := s.keeper
 	for _, label := range labels {
@@ -408,7 +408,7 @@ func (s *scene) solved(labels []string) {
 		})
 	}
 	// A mistake of the remedy would be visible by now.
-	s.grownElsewhere()
+	s.allocatedByOther()
 	for _, c := range s.watch.all() {
 		if c.GetState() != ipwitnessv1.Conflict_RESOLVED && !isPlanted(c) {
 			s.t.Errorf("a conflict is left: %v", c.GetSummary())
@@ -421,8 +421,8 @@ func (s *scene) solved(labels []string) {
 	}
 }
 
-// grownElsewhere plants a duplicate on one of the nodes, and waits until it is reported.
-func (s *scene) grownElsewhere() {
+// allocatedByOther plants a duplicate on one of the nodes, and waits until it is reported.
+func (s *scene) allocatedByOther() {
 	s.t.Helper()
 	for _, n := range s.nodes {
 		n.plant()

@@ -90,7 +90,7 @@ func (l *runtimeLab) remove(id string) {
 	}
 }
 
-// forget deletes the state of host-local, as in the accident of the blog post.
+// forget deletes host-local's directory, as a restore or a cleanup script might.
 func (l *runtimeLab) forget() {
 	l.t.Helper()
 	if err := os.RemoveAll(l.Path("/run/cni-ipam-state")); err != nil {
@@ -173,14 +173,14 @@ func TestT1ThroughAContainerRuntime(t *testing.T) {
 	})
 }
 
-func TestRuntimeThatIsKilledTakesNoNameAlong(t *testing.T) {
+func TestNamesSurviveAKilledRuntime(t *testing.T) {
 	onRuntimes(t, true, func(t *testing.T, l *runtimeLab) {
 		old := l.run(containerd.Pod{Name: "old", UID: uid(1)})
 		l.wantNamed(podAddress(1), byCRI("old", uid(1), old))
 		if err := l.runtime.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		const away = "does not answer since"
+		const away = "has not answered since"
 		wait.Until(t, "the problem to be shown", func() bool {
 			out, err := l.Output(l.Command(binary, "nodes"))
 			return err == nil && strings.Contains(out, "the container runtime at "+containerd.Socket+" "+away)
@@ -202,7 +202,7 @@ func TestRuntimeThatIsKilledTakesNoNameAlong(t *testing.T) {
 	})
 }
 
-func TestL3SandboxThatTheRuntimeMakesAgain(t *testing.T) {
+func TestL3SandboxThatTheRuntimeRecreates(t *testing.T) {
 	onRuntimes(t, true, func(t *testing.T, l *runtimeLab) {
 		first := l.run(containerd.Pod{Name: "web-0", UID: uid(1)})
 		l.wantNamed(podAddress(1), byCRI("web-0", uid(1), first))
@@ -240,7 +240,7 @@ func intended(o *ipwitnessv1.Owner) string {
 	return strings.Join(all, ", ")
 }
 
-func TestAddressThatTheRuntimeBelievesAndThePodHasNotIsShown(t *testing.T) {
+func TestAddressThatOnlyTheRuntimeRecordsIsShown(t *testing.T) {
 	onRuntimes(t, false, func(t *testing.T, l *runtimeLab) {
 		l.run(containerd.Pod{Name: "web", UID: uid(1), Labels: map[string]string{"vm.kubevirt.io/name": "desktop"}})
 		l.run(containerd.Pod{Name: "other", UID: uid(2)})
@@ -281,7 +281,7 @@ func TestRuntimeIsAskedOncePerPod(t *testing.T) {
 	})
 }
 
-func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
+func TestRuntimeWithoutPermissionIsAProblem(t *testing.T) {
 	t.Parallel()
 	l := newRuntimeLab(t, containerd.Versions()[0])
 	if err := os.Chmod(l.runtime.Socket(), 0); err != nil {
@@ -293,13 +293,13 @@ func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
 	l.launch(l.Command(args[0], args[1:]...))
 	wait.Until(t, "the problem to be shown", func() bool { return len(l.node().GetProblems()) == 1 })
 	said := l.node().GetProblems()[0]
-	wantSaid(t, said, containerd.Socket, "may not be asked", "permission denied", "names of new pods come from CNI results and processes")
+	wantWords(t, said, containerd.Socket, "no permission to use the socket", "permission denied", "names of new pods come from CNI results and processes")
 	doctor := without(four, "doctor")
 	out, err := l.Output(l.Command(doctor[0], doctor[1:]...))
 	if err != nil {
 		t.Error("doctor: ", err)
 	}
-	wantSaid(t, out, "container runtime is degraded", "permission denied", "let the process write to that socket")
+	wantWords(t, out, "container runtime is degraded", "permission denied", "let the process write to that socket")
 
 	if err := os.Chmod(l.runtime.Socket(), 0o600); err != nil {
 		t.Fatal(err)
@@ -311,5 +311,5 @@ func TestRuntimeThatMayNotBeAskedIsNamed(t *testing.T) {
 	if out, err = l.Output(l.Command(doctor[0], doctor[1:]...)); err != nil {
 		t.Error("doctor: ", err)
 	}
-	wantSaid(t, out, "containerd ", " at "+containerd.Socket)
+	wantWords(t, out, "containerd ", " at "+containerd.Socket)
 }

@@ -116,9 +116,9 @@ func TestAgentsReportByCertificatesThatAreReplaced(t *testing.T) {
 	s := newSecured(t)
 	one, two := s.node("node1", "node1"), s.node("node2", "node2")
 	s.awaitNodes(one, two)
-	liar := s.node("node3", "node2")
+	lying := s.node("node3", "node2")
 	wait.Until(t, "the agent of node3 to be refused", func() bool {
-		return strings.Contains(liar.agent.Log.String(), "own node only: node2 is of node node2, and it says that it is node3")
+		return strings.Contains(lying.agent.Log.String(), "only for its own node: node2 belongs to node node2, but reports as node node3")
 	})
 
 	addr := podAddress(1)

@@ -27,7 +27,7 @@ func (l *lab) row(id, addr, rule string) {
 	if l.t.Failed() {
 		return // a wrong result must not update the text
 	}
-	situations.Check(l.t, "testdata/situations", id, addr, rule, func() situations.Said {
+	situations.Check(l.t, "testdata/situations", id, addr, rule, func() situations.Output {
 		ask := func(args ...string) string {
 			out, err := l.at.Stdout(l.at.Command(binary, append([]string{"explain", addr}, args...)...))
 			if err != nil {
@@ -35,7 +35,7 @@ func (l *lab) row(id, addr, rule string) {
 			}
 			return out
 		}
-		return situations.Said{Explanation: l.explain(addr), Printed: ask(), Case: func() string { return ask("-o", "case") }}
+		return situations.Output{Explanation: l.explain(addr), Printed: ask(), Case: func() string { return ask("-o", "case") }}
 	})
 }
 

@@ -167,7 +167,7 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 	}
 	for name, owners := range map[string]int{
 		"behind the port of a pod, as its guests": 1,
-		"behind an uplink, as strangers":          2,
+		"behind an uplink, as external devices":   2,
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
@@ -239,20 +239,20 @@ func TestFiftyThousandBindingsOnOnePortAreAllKnown(t *testing.T) {
 	})
 	l.wantHeld("10.0.0.0/8", 0, bindings)
 	if got := l.lost("port_full"); got != 0 {
-		t.Errorf("claims that were refused: got %v, want none", got)
+		t.Errorf("refused claims: got %v, want none", got)
 	}
 	l.plant() // and a duplicate among them is detected
 	// The owners end with their port, and leave nothing behind.
 	l.sh("ip netns del a", "ip netns del plant1", "ip netns del plant2")
 	wait.Until(t, "all owners to be gone", func() bool { return l.metric(ownersOfNode) == 0 })
 	if got := l.metric("ipwitness_agent_claims"); got > 100 {
-		t.Errorf("claims after the port is gone: got %v, want next to none", got)
+		t.Errorf("claims after the removal of the port: got %v, want almost none", got)
 	}
 }
 
-// floodAnew makes a pod send new bindings as fast as one core can, until the returned
+// floodNew makes a pod send new bindings as fast as one core can, until the returned
 // function is called or the test ends.
-func (l *lab) floodAnew(pod string, from int) (stop func()) {
+func (l *lab) floodNew(pod string, from int) (stop func()) {
 	l.t.Helper()
 	p, err := l.Pod(pod)
 	if err != nil {
@@ -320,7 +320,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 
 			// Two ports show more bindings than the table can hold (agent/table), and continue.
 			const all = 131072
-			stopA, stopB := l.floodAnew("alan", 0), l.floodAnew("b", 1<<22)
+			stopA, stopB := l.floodNew("alan", 0), l.floodNew("b", 1<<22)
 			wait.Until(t, "the table to be full", func() bool { return l.metric("ipwitness_agent_claims") >= all })
 			wait.Until(t, "claims to be left out", func() bool { return l.lost("port_full") > 0 })
 			wait.Until(t, "both ports to be named, and who is behind them", func() bool {
@@ -335,12 +335,12 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 			said := l.node().GetProblems()
 			said = said[slices.IndexFunc(said, func(p string) bool { return strings.Contains(p, floods) }):]
 			if got := l.metric("ipwitness_agent_interfaces_flooding"); got != 2 {
-				t.Errorf("interfaces that flood: got %v, want 2", got)
+				t.Errorf("flooding interfaces: got %v, want 2", got)
 			}
 
-			// Strangers alternately claim an address on a quiet port and on a flooding one.
+			// External devices alternately claim an address on a quiet port and on a flooding one.
 			for addr, pod := range map[string]string{onQuiet: "clan", onFlooding: "alan"} {
-				wait.Until(t, "strangers by "+pod+" to be suspected", func() bool {
+				wait.Until(t, "external devices by "+pod+" to be suspected", func() bool {
 					l.arp(pod, 1, "02:aa:00:00:00:01", addr, addr)
 					l.arp(pod, 1, "02:aa:00:00:00:02", addr, addr)
 					return inState(addr, ipwitnessv1.Conflict_SUSPECTED)(l.watch.all())
@@ -358,7 +358,7 @@ func TestAFloodHidesNoDuplicateAndIsNamed(t *testing.T) {
 			l.plant()
 
 			if got := l.metric("ipwitness_agent_claims"); got > all+100 {
-				t.Errorf("claims: got %v, want no more than the table may hold", got)
+				t.Errorf("claims: got %v, want at most the limit of the table", got)
 			}
 			stopA()
 			stopB()
@@ -416,19 +416,19 @@ func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
 	show()
 	l.signal(syscall.SIGCONT)
 	l.counted(bindings)
-	lost, told := l.result("lost"), l.result("event")
-	if lost == 0 || told == 0 {
-		t.Fatalf("frames into a ring that nobody reads: got %v lost and %v told, want some of each", lost, told)
+	lost, reported := l.result("lost"), l.result("event")
+	if lost == 0 || reported == 0 {
+		t.Fatalf("frames into an unread ring buffer: got %v lost and %v reported, want some of each", lost, reported)
 	}
 	if got := l.lost("ringbuf"); got != lost {
 		t.Errorf("lost events: got %v, want the %v frames that were lost", got, lost)
 	}
 	// All reported bindings are known, and the lost ones are reported as a problem.
-	wait.Until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= told })
-	if got := l.metric(ownersOfNode); got != told {
-		t.Errorf("owners: got %v, want the %v that were told", got, told)
+	wait.Until(t, "the ring to be read", func() bool { return l.metric(ownersOfNode) >= reported })
+	if got := l.metric(ownersOfNode); got != reported {
+		t.Errorf("owners: got %v, want the %v reported ones", got, reported)
 	}
-	l.wantProblem("is told by its next frame")
+	l.wantProblem("is unknown until its next frame")
 	if got := l.node().GetLostEvents(); float64(got) < lost {
 		t.Errorf("lost events of the node: got %d, want %v", got, lost)
 	}

@@ -83,7 +83,7 @@ func (c *Client) begin() {
 	clear(c.unanswered)
 	c.wanted.mu.Lock()
 	defer c.wanted.mu.Unlock()
-	clear(c.wanted.told)
+	clear(c.wanted.inEvents)
 	for _, a := range c.wanted.unnamed {
 		*a = attempt{last: time.Now()}
 	}
@@ -162,7 +162,7 @@ func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient
 	r, err := call(ctx, c, "ListPodSandbox", client.ListPodSandbox, readySandboxes())
 	if err != nil {
 		if ctx.Err() == nil {
-			c.failed(errors.New("it lists no sandboxes: " + status.Convert(err).Message()))
+			c.failed(errors.New("cannot list its sandboxes: " + status.Convert(err).Message()))
 		}
 		return err
 	}
@@ -209,11 +209,11 @@ func (c *Client) list(ctx context.Context, client runtimev1.RuntimeServiceClient
 // ask requests the status of the sandboxes that are in lists or events of the runtime.
 func (c *Client) ask(ctx context.Context, client runtimev1.RuntimeServiceClient) {
 	c.wanted.mu.Lock()
-	told := c.wanted.told
-	c.wanted.told = map[string]bool{}
+	inEvents := c.wanted.inEvents
+	c.wanted.inEvents = map[string]bool{}
 	c.wanted.mu.Unlock()
 	gone := false
-	for id, there := range told {
+	for id, there := range inEvents {
 		switch _, known := c.known[id]; {
 		case !there:
 			delete(c.known, id)
@@ -342,8 +342,8 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 			continue
 		}
 		c.wanted.mu.Lock()
-		if len(c.wanted.told) < maxSandboxes {
-			c.wanted.told[id] = ready
+		if len(c.wanted.inEvents) < maxSandboxes {
+			c.wanted.inEvents[id] = ready
 		}
 		c.wanted.mu.Unlock()
 		wake.Poke(c.poked)
@@ -353,7 +353,7 @@ func (c *Client) follow(ctx context.Context, client runtimev1.RuntimeServiceClie
 	}
 	c.count("GetContainerEvents", err)
 	if err != nil {
-		c.log.Debug("the container runtime does not tell of sandboxes: they are listed when namespaces come", "error", err)
+		c.log.Debug("the container runtime sends no events: sandboxes are listed when a namespace appears", "error", err)
 	}
 }
 

@@ -116,18 +116,18 @@ func (c *condition) Health(now time.Time) (runtime string, problems []string) {
 	case c.fault == nil:
 	case c.runtime != "":
 		if now.Sub(c.away) >= awayAfter {
-			problems = append(problems, fmt.Sprintf("the container runtime at %s does not answer since %s: %s (%s)",
+			problems = append(problems, fmt.Sprintf("the container runtime at %s has not answered since %s: %s (%s)",
 				c.socket, c.away.UTC().Format(time.RFC3339), lost, form.Short(c.fault)))
 		}
 	case errors.Is(c.fault, os.ErrPermission):
-		problems = append(problems, fmt.Sprintf("the container runtime may not be asked (%s): %s; "+
-			"let the agent's user write to that socket, or set --cri-socket off", form.Short(c.fault), lost))
+		problems = append(problems, fmt.Sprintf("no permission to use the socket of the container runtime (%s): %s; "+
+			"give the agent's user write access to it, or set --cri-socket off", form.Short(c.fault), lost))
 	default:
-		problems = append(problems, fmt.Sprintf("there is no container runtime to ask (%s): %s; "+
-			"correct --cri-socket, or start the runtime: it is found when it comes", form.Short(c.fault), lost))
+		problems = append(problems, fmt.Sprintf("no container runtime was found (%s): %s; "+
+			"correct --cri-socket, or start the runtime: the agent then finds it by itself", form.Short(c.fault), lost))
 	}
 	if c.tooMany > 0 {
-		problems = append(problems, fmt.Sprintf("the container runtime lists %d sandboxes more than the %d that are asked for: their names come from CNI results and processes",
+		problems = append(problems, fmt.Sprintf("the container runtime has %d sandboxes above the limit of %d: their names come from CNI results and processes",
 			c.tooMany, maxSandboxes))
 	}
 	return c.runtime, problems

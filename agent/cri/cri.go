@@ -111,10 +111,10 @@ type Client struct {
 
 // wanted has the questions of other goroutines, and the contents of the runtime's events.
 type wanted struct {
-	mu      sync.Mutex
-	unnamed map[uint64]*attempt // namespaces that no sandbox is known for
-	events  bool                // the runtime sends events about sandboxes
-	told    map[string]bool     // sandboxes in the runtime's events, and whether they are ready
+	mu       sync.Mutex
+	unnamed  map[uint64]*attempt // namespaces that no sandbox is known for
+	events   bool                // the runtime sends events about sandboxes
+	inEvents map[string]bool     // sandboxes in the runtime's events, and whether they are ready
 }
 
 // attempt counts the attempts to learn something that the runtime does not know yet.
@@ -143,7 +143,7 @@ func New(log *slog.Logger, socket string, procDir proc.Dir) *Client {
 		known:      map[string]*Sandbox{},
 		unanswered: map[string]*attempt{},
 		condition:  condition{log: log, StatusChanged: func() {}, calls: map[Call]uint64{}},
-		wanted:     wanted{unnamed: map[uint64]*attempt{}, told: map[string]bool{}},
+		wanted:     wanted{unnamed: map[uint64]*attempt{}, inEvents: map[string]bool{}},
 	}
 	if socket == Off {
 		c.sockets = nil
@@ -205,7 +205,7 @@ func (c *Client) Run(ctx context.Context) error {
 func (c *Client) watchSockets(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
-		c.log.Warn("cannot watch for the container runtime: it is found late", "error", err)
+		c.log.Warn("cannot watch for the socket of the container runtime: a new runtime is found late", "error", err)
 		return nil
 	}
 	defer func() { _ = w.Close() }()
@@ -321,13 +321,13 @@ func (c *Client) connect(ctx context.Context, socket string) (conn *grpc.ClientC
 			return nil, "", *why
 		}
 		if status.Code(err) == codes.Unimplemented {
-			return nil, "", errors.New("the process that listens there does not offer CRI v1")
+			return nil, "", errors.New("the process that listens there does not implement CRI v1")
 		}
 		return nil, "", errors.New(status.Convert(err).Message())
 	}
 	name := strings.TrimSpace(v.GetRuntimeName() + " " + strings.TrimPrefix(v.GetRuntimeVersion(), "v"))
 	if len(name) > form.MaxLength {
-		name = "a runtime whose name has no end"
+		name = "a runtime with an overlong name"
 	}
 	return conn, name, nil
 }
@@ -350,9 +350,9 @@ func ParseSocket(flag string) (string, error) {
 	case flag == Auto, flag == Off:
 		return flag, nil
 	case !filepath.IsAbs(path):
-		return "", fmt.Errorf("socket of the container runtime %q is no absolute path: use auto, off, or a path such as %s", flag, sockets[0])
+		return "", fmt.Errorf("socket of the container runtime %q is not an absolute path: use auto, off, or a path such as %s", flag, sockets[0])
 	case len(path) >= len(unix.RawSockaddrUnix{}.Path):
-		return "", fmt.Errorf("path of the container runtime's socket has %d bytes, %d are possible", len(path), len(unix.RawSockaddrUnix{}.Path)-1)
+		return "", fmt.Errorf("path of the container runtime's socket has %d bytes, but the limit is %d", len(path), len(unix.RawSockaddrUnix{}.Path)-1)
 	}
 	return filepath.Clean(path), nil
 }

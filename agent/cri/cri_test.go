@@ -229,7 +229,7 @@ func (a *asking) await(what string, cond func() bool) {
 		case <-a.news:
 		case <-deadline.C:
 			runtime, problems := a.Health(time.Now().Add(awayAfter))
-			a.t.Fatalf("waited in vain for %s: sandboxes %q, runtime %q, problems %q", what, a.names(), runtime, problems)
+			a.t.Fatalf("timed out waiting for %s: sandboxes %q, runtime %q, problems %q", what, a.names(), runtime, problems)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func (a *asking) problem() string {
 	return strings.Join(problems, "; ")
 }
 
-func TestRuntimeThatComesLaterIsFound(t *testing.T) {
+func TestRuntimeThatStartsLaterIsFound(t *testing.T) {
 	t.Parallel()
 	dir := socketDir(t)
 	dead, missing, socket := filepath.Join(dir, "dead.sock"), filepath.Join(dir, "no/such/dir/a.sock"), filepath.Join(dir, "run/fake/fake.sock")
@@ -279,7 +279,7 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 		return calls[Call{"Version", "unimplemented"}] > 0
 	})
 	if got := a.problem(); got != "" {
-		t.Errorf("no runtime, where none was chosen: got problem %q, want none", got)
+		t.Errorf("no runtime and none configured: got problem %q, want none", got)
 	}
 	f := newFakeRuntime()
 	f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a")
@@ -293,7 +293,7 @@ func TestRuntimeThatComesLaterIsFound(t *testing.T) {
 	}
 }
 
-func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
+func TestRuntimeWithSandboxesIsPreferred(t *testing.T) {
 	t.Parallel()
 	dir := socketDir(t)
 	docker, kubelet := newFakeRuntime(), newFakeRuntime()
@@ -312,8 +312,8 @@ func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 	}
 	before := tried()
 	a.await("the other one to be tried", func() bool { return tried() >= before+2 })
-	if got := a.problem(); !strings.Contains(got, "kubelet.sock does not answer since") {
-		t.Errorf("problem: got %q, want that kubelet's is away", got)
+	if got := a.problem(); !strings.Contains(got, "kubelet.sock has not answered since") {
+		t.Errorf("problem: got %q, want that kubelet's runtime is unavailable", got)
 	}
 	kubelet.set(func() { kubelet.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
 	stop = kubelet.serve(t, filepath.Join(dir, "kubelet.sock"))
@@ -328,7 +328,7 @@ func TestOfTwoRuntimesTheOneWithSandboxesIsAsked(t *testing.T) {
 	a.awaitNames("web-2")
 }
 
-func TestSocketThatWasChosenIsMissedInWords(t *testing.T) {
+func TestMissingConfiguredSocketIsAProblem(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	a := ask(t, socket)
@@ -352,16 +352,16 @@ func TestSocketThatWasChosenIsMissedInWords(t *testing.T) {
 	a.await("no problem", func() bool { return a.problem() == "" })
 }
 
-func TestPermissionThatIsMissingIsToldInWords(t *testing.T) {
+func TestMissingPermissionIsAProblem(t *testing.T) {
 	c := New(slog.New(slog.DiscardHandler), "/run/x.sock", "")
 	c.failed(fmt.Errorf("%s: %w", "/run/x.sock", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", os.ErrPermission)}))
 	_, problems := c.Health(time.Now())
-	if len(problems) != 1 || !strings.Contains(problems[0], "may not be asked") || !strings.Contains(problems[0], "let the agent's user write to that socket") {
-		t.Errorf("problems: got %q, want what to do", problems)
+	if len(problems) != 1 || !strings.Contains(problems[0], "no permission to use the socket") || !strings.Contains(problems[0], "give the agent's user write access to it") {
+		t.Errorf("problems: got %q, want one with a remedy", problems)
 	}
 }
 
-func TestEverySandboxIsAskedForOnce(t *testing.T) {
+func TestStatusOfEachSandboxIsRequestedOnce(t *testing.T) {
 	t.Parallel()
 	const pods = 300
 	socket := filepath.Join(socketDir(t), "fake.sock")
@@ -393,11 +393,11 @@ func TestEverySandboxIsAskedForOnce(t *testing.T) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.most > askAtOnce {
-		t.Errorf("status calls side by side: got %d, want %d at most", f.most, askAtOnce)
+		t.Errorf("concurrent status calls: got %d, want %d at most", f.most, askAtOnce)
 	}
 	for id, n := range f.asked {
 		if n != 1 || id == "ended" {
-			t.Errorf("sandbox %s: asked for %d times, want once, and none that has ended", id, n)
+			t.Errorf("sandbox %s: got %d status calls, want one, and none for an ended sandbox", id, n)
 		}
 	}
 	if f.lists > 2 {
@@ -405,7 +405,7 @@ func TestEverySandboxIsAskedForOnce(t *testing.T) {
 	}
 }
 
-func TestRuntimeThatIsAwayKeepsItsNames(t *testing.T) {
+func TestNamesAreKeptWhileTheRuntimeIsUnavailable(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
@@ -418,14 +418,14 @@ func TestRuntimeThatIsAwayKeepsItsNames(t *testing.T) {
 	}
 	stop()
 	a.await("that it is away", func() bool { _, up := a.Counters(); return up == 0 })
-	if got := a.problem(); !strings.Contains(got, socket) || !strings.Contains(got, "does not answer since") || !strings.Contains(got, "names of new pods") {
+	if got := a.problem(); !strings.Contains(got, socket) || !strings.Contains(got, "has not answered since") || !strings.Contains(got, "names of new pods") {
 		t.Errorf("problem: got %q", got)
 	}
 	if _, problems := a.Health(time.Now()); len(problems) != 0 {
-		t.Errorf("problems at once: got %q, want none, as it may be restarted", problems)
+		t.Errorf("problems at once: got %q, want none: it may be restarting", problems)
 	}
 	if got := a.names(); got != "web-0" {
-		t.Errorf("names while it is away: got %q, want web-0", got)
+		t.Errorf("names while it is unavailable: got %q, want web-0", got)
 	}
 	f.set(func() { f.fails["ListPodSandbox"] = status.Error(codes.Unknown, "server is not initialized yet") })
 	f.serve(t, socket)
@@ -440,7 +440,7 @@ func TestRuntimeThatIsAwayKeepsItsNames(t *testing.T) {
 	}
 }
 
-func TestNamespaceWithoutASandboxHasThemListedAFewTimes(t *testing.T) {
+func TestNamespaceWithoutASandboxTriggersAFewLists(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
@@ -463,7 +463,7 @@ func TestNamespaceWithoutASandboxHasThemListedAFewTimes(t *testing.T) {
 	}
 }
 
-func TestListsAreFewAndEnd(t *testing.T) {
+func TestListsAreFewAndStop(t *testing.T) {
 	began := time.Unix(1000, 0)
 	at := &attempt{last: began}
 	var waits []time.Duration
@@ -479,7 +479,7 @@ func TestListsAreFewAndEnd(t *testing.T) {
 		t.Errorf("waits: got %s, want %s", got, want)
 	}
 	if due := (&attempt{last: began}).due(eventsFirst); due.Sub(began) != eventsFirst {
-		t.Errorf("first list where events tell: got %s, want %s", due.Sub(began), eventsFirst)
+		t.Errorf("first list with events: got %s, want %s", due.Sub(began), eventsFirst)
 	}
 	l := listing{next: began.Add(listEvery), soonest: began.Add(time.Second)}
 	for _, c := range []struct{ reason, want time.Time }{
@@ -498,14 +498,14 @@ func TestListsAreFewAndEnd(t *testing.T) {
 	}
 }
 
-func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
+func TestEventsReportSandboxesWithoutAList(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
 	f.events = make(chan *runtimev1.ContainerEventResponse)
 	f.serve(t, socket)
 	a := ask(t, socket)
-	tell := func(id, container string, kind runtimev1.ContainerEventType) {
+	sendEvent := func(id, container string, kind runtimev1.ContainerEventType) {
 		t.Helper()
 		f.mu.Lock()
 		e := &runtimev1.ContainerEventResponse{ContainerId: container, ContainerEventType: kind}
@@ -520,20 +520,20 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 		}
 	}
 	f.set(func() { f.pods["1"] = sandboxAnswer("1", "web-0", "/run/netns/a") })
-	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
-	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
-	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in the sandbox
+	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
+	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	sendEvent("1", "c1", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT) // a container in the sandbox
 	a.awaitNames("web-0")
 	f.set(func() { f.pods["2"] = sandboxAnswer("2", "web-1", "/run/netns/b") })
 	a.Unnamed([]uint64{1}) // its namespace; the runtime gets time to report the sandbox
-	tell("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
+	sendEvent("2", "2", runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	a.awaitNames("web-0 web-1")
-	tell("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // the container restarts
-	tell("9", "c9", runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT) // a container of a deleted pod
+	sendEvent("1", "c1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT) // the container restarts
+	sendEvent("9", "c9", runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT) // a container of a deleted pod
 	ended := sandboxAnswer("1", "web-0", "/run/netns/a")
 	ended.Status.State = runtimev1.PodSandboxState_SANDBOX_NOTREADY
 	f.set(func() { f.pods["1"] = ended })
-	tell("1", "1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT)
+	sendEvent("1", "1", runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT)
 	a.awaitNames("web-1")
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -542,7 +542,7 @@ func TestEventsTellOfSandboxesWithoutAList(t *testing.T) {
 	}
 }
 
-func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
+func TestEventsWithASingleSubscriberAreLeftToKubelet(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	f := newFakeRuntime()
@@ -557,11 +557,11 @@ func TestEventsThatOnlyOneListenerHearsAreLeftToKubelet(t *testing.T) {
 	a.Unnamed([]uint64{1})
 	a.awaitNames("web-0 web-1")
 	if len(f.events) != 1 {
-		t.Error("events of containerd 1.2.3: got them taken, want them left")
+		t.Error("events of containerd 1.2.3: got a subscription, want none")
 	}
 }
 
-func TestRuntimeThatDoesNotAnswerStopsNothing(t *testing.T) {
+func TestUnresponsiveRuntimeBlocksNothing(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"Version", "ListPodSandbox", "PodSandboxStatus"} {
 		t.Run(method, func(t *testing.T) {
@@ -592,7 +592,7 @@ func TestRuntimeThatDoesNotAnswerStopsNothing(t *testing.T) {
 	}
 }
 
-func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
+func TestInvalidAnswersOfARuntimeAreRejected(t *testing.T) {
 	long := strings.Repeat("x", form.MaxLength+1)
 	ready := runtimev1.PodSandboxState_SANDBOX_READY
 	for name, c := range map[string]struct {
@@ -639,11 +639,11 @@ func TestJunkOfARuntimeIsNotTaken(t *testing.T) {
 	}
 	many := sandboxAnswer("1", "web-0", "/run/netns/a", slices.Repeat([]string{"10.0.0.2"}, 1000)...)
 	if s, err := parseSandbox(many); err != nil || len(s.IPs) != maxIPs {
-		t.Errorf("addresses without end: got %v, want %d", err, maxIPs)
+		t.Errorf("too many addresses: got %v, want %d", err, maxIPs)
 	}
 }
 
-func TestJunkFromASocketStopsNothing(t *testing.T) {
+func TestInvalidDataFromASocketBlocksNothing(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	l, err := net.Listen("unix", socket)
@@ -670,7 +670,7 @@ func TestJunkFromASocketStopsNothing(t *testing.T) {
 	a.awaitNames("web-0")
 }
 
-func TestVirtualMachineOfAPodIsNamedByItsLabels(t *testing.T) {
+func TestLabelsNameTheVirtualMachineOfAPod(t *testing.T) {
 	for _, c := range []struct {
 		labels map[string]string
 		want   string
@@ -688,7 +688,7 @@ func TestVirtualMachineOfAPodIsNamedByItsLabels(t *testing.T) {
 	}
 }
 
-func TestPathOfTheSocketIsReadAsPeopleWriteIt(t *testing.T) {
+func TestSocketFlagIsParsed(t *testing.T) {
 	for flag, want := range map[string]string{
 		"": "auto", "auto": "auto", "off": "off", "/run/x.sock": "/run/x.sock", "unix:///run/x.sock": "/run/x.sock", "/run//y/../x.sock": "/run/x.sock",
 		"x.sock": "", "tcp://1.2.3.4:1": "", "Auto": "", "/" + strings.Repeat("x", 120): "",
@@ -700,13 +700,13 @@ func TestPathOfTheSocketIsReadAsPeopleWriteIt(t *testing.T) {
 	}
 }
 
-func TestProbeFindsTheRuntimeOrSaysWhyNot(t *testing.T) {
+func TestProbeFindsTheRuntimeOrReturnsAnError(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "fake.sock")
 	probe := func(flag string) (name, at string, err error) {
 		return New(slog.New(slog.DiscardHandler), flag, "").Probe(t.Context())
 	}
 	if !New(slog.New(slog.DiscardHandler), Off, "").Off() || New(slog.New(slog.DiscardHandler), socket, "").Off() {
-		t.Error("off: got something else than the flag says")
+		t.Error("off: got a client that is not turned off")
 	}
 	if name, _, err := probe(socket); name != "" || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("socket that is missing: got %q and error %v, want that it does not exist", name, err)
@@ -719,7 +719,7 @@ func TestProbeFindsTheRuntimeOrSaysWhyNot(t *testing.T) {
 
 var errSome = errors.New("some")
 
-func TestCallsAreCountedByHowTheyEnded(t *testing.T) {
+func TestCallsAreCountedByResult(t *testing.T) {
 	c := New(slog.New(slog.DiscardHandler), Off, "")
 	for _, err := range []error{nil, errSome, status.Error(codes.DeadlineExceeded, ""), status.Error(codes.Unimplemented, ""), nil} {
 		c.count("Version", err)

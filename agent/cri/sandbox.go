@@ -65,7 +65,7 @@ func parseSandbox(r *runtimev1.PodSandboxStatusResponse) (*Sandbox, error) {
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine()} {
 		// An aggregator would reject the whole message.
 		if len(text) > form.MaxLength {
-			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, %d are possible", len(text), form.MaxLength)
+			return nil, fmt.Errorf("parse sandbox: a name has %d bytes, but the limit is %d", len(text), form.MaxLength)
 		}
 	}
 	out.Workload = w

@@ -26,6 +26,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/bpf"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // Values of Check.Status.
@@ -91,7 +92,7 @@ func Examine(cfg Config) []Check {
 	}
 	for _, c := range capabilities {
 		if c.value == unix.CAP_PERFMON && loadErr == nil {
-			c.used, c.lost = "nothing: this kernel does not ask for it", "nothing here; Linux 6.1 and 6.12 do not load the observer without it"
+			c.used, c.lost = "nothing: this kernel does not require it", "nothing here; Linux 6.1 and 6.12 do not load the observer without it"
 		}
 		status := StatusMissing
 		if c.used != "" {
@@ -111,7 +112,7 @@ func Examine(cfg Config) []Check {
 	add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
 		features.HaveMapType(ebpf.LRUHash), "BPF_MAP_TYPE_LRU_HASH")
 	tcx := bpf.HaveTCX()
-	hasTCX := Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first place in line: another program may hide frames", Fix: "Linux 6.6 or newer"}
+	hasTCX := Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first position among the filters: another program may hide frames", Fix: "Linux 6.6 or newer"}
 	if errors.Is(tcx, os.ErrPermission) {
 		hasTCX.Status, hasTCX.Used, hasTCX.Lost = StatusMissing, "netlink only", noFrames
 	}
@@ -145,8 +146,8 @@ func Examine(cfg Config) []Check {
 	}
 	out = append(out, sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"))
 	out = append(out,
-		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "ranges of addresses, and which network they are for"),
-		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "what IPAM believes: duplicates are not foretold"))
+		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "address ranges and their networks"),
+		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "the records of IPAM: duplicates are not predicted"))
 	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
 	return out
 }
@@ -164,7 +165,7 @@ func Usable(checks []Check) error {
 		}
 	}
 	if len(missing) == 2 {
-		return errors.New("the agent cannot work here, neither by the wire nor by netlink: " + strings.Join(missing, "; "))
+		return errors.New("the agent cannot work here, with neither frames nor netlink: " + strings.Join(missing, "; "))
 	}
 	return nil
 }
@@ -181,7 +182,7 @@ var capabilities = []struct {
 	lost    string
 }{
 	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
-	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "hears changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "milliseconds: a change is seen up to two seconds late"},
+	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "receives changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "milliseconds: a change is seen up to two seconds late"},
 	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 }
@@ -206,7 +207,7 @@ func tryClsact(tcx error) Check {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread and its namespace end with the goroutine
 		if e := unix.Unshare(unix.CLONE_NEWNET); e != nil {
-			c.Detail = "not tried: that needs a network namespace of its own, and CAP_SYS_ADMIN to make one"
+			c.Detail = "not tried: this needs a network namespace of its own, and CAP_SYS_ADMIN to create one"
 			err <- nil
 			return
 		}
@@ -242,14 +243,14 @@ func sourceCheck(root files.Root, feature, dir, gives string) Check {
 	_, err := os.ReadDir(dir)
 	unseen := root.Reach(dir)
 	if files.Orphaned(dir) {
-		unseen = files.ErrOrphaned
+		unseen = ipam.ErrOrphaned
 	}
 	switch {
 	case unseen != nil:
 		c.Status, c.Detail = StatusDegraded, fmt.Sprintf("%s: %v", dir, unseen)
 		c.Used, c.Lost, c.Fix = "other sources", gives, mountParent
 	case errors.Is(err, os.ErrNotExist):
-		c.Detail += " does not exist (it may come later)"
+		c.Detail += " does not exist (it may appear later)"
 	case err != nil:
 		c.Status, c.Detail = StatusDegraded, err.Error()
 		c.Used, c.Lost, c.Fix = "other sources", gives, "let the process read it; in a container, "+mountParent
@@ -273,7 +274,7 @@ func sourcesCheck(root files.Root, feature string, dirs []string, gives string) 
 	}
 	detail := strings.Join(there, ", ")
 	if detail == "" {
-		detail = "there is none of " + strings.Join(dirs, ", ") + " (it may come later)"
+		detail = "none of " + strings.Join(dirs, ", ") + " exists (it may appear later)"
 	}
 	return Check{Feature: feature, Status: StatusOK, Detail: detail}
 }
@@ -283,13 +284,13 @@ func readRuntime(socket string) Check {
 	c := Check{Feature: "container runtime", Status: StatusOK}
 	runtime := cri.New(slog.New(slog.DiscardHandler), socket, "/proc")
 	if runtime.Off() {
-		c.Detail = "none is asked (--cri-socket off)"
+		c.Detail = "disabled (--cri-socket off)"
 		return c
 	}
 	name, at, err := runtime.Probe(context.Background())
 	switch {
 	case err == nil && name == "":
-		c.Detail = "none is found (it may come later)"
+		c.Detail = "none found (it may appear later)"
 		return c
 	case err == nil:
 		c.Detail = name + " at " + at
@@ -297,7 +298,7 @@ func readRuntime(socket string) Check {
 	}
 	c.Status, c.Detail = StatusDegraded, form.Short(err)
 	c.Used = "CNI results, cgroups and processes"
-	c.Lost = "names of pods that have no CNI result; virtual machines, and addresses that the runtime believes"
+	c.Lost = "names of pods that have no CNI result; virtual machines, and the addresses that the runtime records"
 	c.Fix = "correct --cri-socket, or start the runtime"
 	if errors.Is(err, os.ErrPermission) {
 		c.Fix = "let the process write to that socket (in a container, mount the directory that it is in)"

@@ -13,7 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/proc/proctest"
 )
 
-func TestDoctorSaysWhetherARuntimeIsAsked(t *testing.T) {
+func TestDoctorChecksTheRuntime(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "missing.sock")
 	check := func(flag, wantStatus, want string) {
 		t.Helper()
@@ -21,11 +21,11 @@ func TestDoctorSaysWhetherARuntimeIsAsked(t *testing.T) {
 			t.Errorf("%s: got %+v, want %s and %q", flag, c, wantStatus, want)
 		}
 	}
-	check(cri.Off, StatusOK, "none is asked")
+	check(cri.Off, StatusOK, "disabled")
 	check(socket, StatusDegraded, "no such file")
 }
 
-func TestDoctorSaysWhichProcessesCanBeRead(t *testing.T) {
+func TestDoctorReportsReadableProcesses(t *testing.T) {
 	p := proctest.New(t)
 	p.Put(1, 0, "init", 1, 10, "/")
 	p.Put(os.Getpid(), 1, "doctor", 2, 10, "/")
@@ -60,7 +60,7 @@ func TestDoctorSaysWhichProcessesCanBeRead(t *testing.T) {
 	check("no /proc", StatusDegraded, fs.ErrNotExist.Error()[:4])
 }
 
-func TestDoctorLooksAtIPAM(t *testing.T) {
+func TestDoctorChecksIPAMDirectories(t *testing.T) {
 	root := t.TempDir()
 	a, b := filepath.Join(root, "a"), filepath.Join(root, "b")
 	if c := sourcesCheck(files.Root(false), "x", []string{a, b}, "y"); c.Status != StatusOK || !strings.Contains(c.Detail, "none of") {

@@ -34,7 +34,7 @@ func DropCapabilities(log *slog.Logger, obs *bpf.Observer) {
 	}
 	dropped, kept, err := dropPrivileges(keep)
 	if err != nil {
-		log.Warn("cannot drop capabilities that only the start needs, going on with all: let the seccomp profile allow capset(2) and prctl(2)", "error", err)
+		log.Warn("cannot drop capabilities that only the start needs, keeping all: allow capset(2) and prctl(2) in the seccomp profile", "error", err)
 		return
 	}
 	log.Info("dropped capabilities that only the start needs", "dropped", dropped, "kept", kept)

@@ -71,7 +71,7 @@ func ReadRegular(path string, flags int, most int64) (data []byte, written time.
 		return nil, written, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, written, fmt.Errorf("%s is no regular file of at most %d bytes", path, most)
+		return nil, written, fmt.Errorf("%s is not a regular file of at most %d bytes", path, most)
 	}
 	data, err = io.ReadAll(io.LimitReader(f, most))
 	return data, info.ModTime(), err

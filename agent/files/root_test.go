@@ -46,7 +46,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 	}
 }
 
-func TestWhatIsOnTheOwnRootCannotBeReached(t *testing.T) {
+func TestFilesOnTheContainersRootAreNotTheNodes(t *testing.T) {
 	loop := filepath.Join(t.TempDir(), "loop")
 	if err := os.Symlink(loop, loop); err != nil {
 		t.Fatal(err)

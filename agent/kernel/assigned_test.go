@@ -18,7 +18,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestOfTwoNetworksTheSameOneCountsEverywhere(t *testing.T) {
+func TestChoiceOfTwoNetworksIsTheSameOnAllNodes(t *testing.T) {
 	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
 	a, b := Networks{g: "a"}, Networks{g: "b"}
 	if got, same := a.With(b)[g], b.With(a)[g]; got != "a" || same != "a" {
@@ -53,11 +53,11 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
 	m := r.Take(time.Now())
 	if len(m.GetClaims()) != 2 || m.GetClaims()[0].GetNetwork() != "pods" || m.GetClaims()[0].GetCount() != 1 {
-		t.Errorf("told: got %v, want two claims with their network, seen once", m.GetClaims())
+		t.Errorf("changes: got %v, want two claims with their network, seen once", m.GetClaims())
 	}
 	give(result)
 	if m := r.Take(time.Now()); m != nil {
-		t.Errorf("told of what did not change: got %v, want nothing", m)
+		t.Errorf("after no change: got %v, want nothing", m)
 	}
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 5, Address: kerneltest.Address(2, "10.0.0.3/24")}) // before the address
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods, 10.0.0.3 ASSIGNED pods, 10.0.0.9 ASSIGNED , fd00::2 ASSIGNED pods")
@@ -79,7 +79,7 @@ func TestNetworkOfAnAddressFollowsTheResult(t *testing.T) {
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED other, 10.0.0.3 DAD_FAILED , 10.0.0.9 ASSIGNED pods, fd00::2 ASSIGNED ")
 }
 
-func TestNetworkIsKnownOfANamespaceThatIsFoundLate(t *testing.T) {
+func TestNamespaceThatIsFoundLateHasItsNetwork(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
@@ -106,7 +106,7 @@ func intended(k *Mirror, inode uint64) string {
 	return strings.Join(all, ", ")
 }
 
-func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
+func TestMissingIntendedAddressIsReportedAfterAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := kerneltest.Fake{}
 		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
@@ -135,13 +135,13 @@ func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
 		say(mean)
 		want("at once", "")
 		if len(again) != 1 || again[0] != intendedAfter {
-			t.Errorf("looks again: got %v, want one after %s", again, intendedAfter)
+			t.Errorf("repeated searches: got %v, want one after %s", again, intendedAfter)
 		}
 		time.Sleep(intendedAfter - time.Second)
 		say(mean)
 		want("soon after", "")
 		if len(again) != 2 || again[1] != time.Second {
-			t.Errorf("looks again: got %v, want one more after the second that is left", again)
+			t.Errorf("repeated searches: got %v, want one more after the remaining second", again)
 		}
 		time.Sleep(time.Second)
 		say(mean)
@@ -164,7 +164,7 @@ func TestAddressThatIsMeantAndMissingIsToldAfterAWhile(t *testing.T) {
 		time.Sleep(intendedAfter)
 		say(many)
 		if got := strings.Count(intended(k, 4000), "by"); got != mostIntended {
-			t.Errorf("addresses without end: got %d, want %d", got, mostIntended)
+			t.Errorf("too many addresses: got %d, want %d", got, mostIntended)
 		}
 		say(nil)
 		want("when none is", "")
@@ -179,7 +179,7 @@ func wantNetworks(t *testing.T, tab *table.Table, want string) {
 	}
 }
 
-func TestWhatWasSaidOfANamespaceThatEndedIsNotTakenForTheNext(t *testing.T) {
+func TestNamesOfAnEndedNamespaceDoNotApplyToTheNext(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
@@ -200,7 +200,7 @@ func TestWhatWasSaidOfANamespaceThatEndedIsNotTakenForTheNext(t *testing.T) {
 	}
 	say()
 	if got := tabletest.Workload(k.table, 4000); got != nil || len(k.networks)+len(k.intended) != 0 {
-		t.Errorf("the next namespace: got workload %v, networks %v, meant %v, want none", got, k.networks, k.intended)
+		t.Errorf("the next namespace: got workload %v, networks %v, intended addresses %v, want none", got, k.networks, k.intended)
 	}
 	k.BeginNames() // from now on, names are about the next namespace
 	say()

@@ -72,7 +72,7 @@ func TestAddressInAPodIsClaimedAsItIsAssigned(t *testing.T) {
 	wantClaims(t, k, "")
 }
 
-func TestDeathOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
+func TestEndOfANamespaceEndsItsClaimsWithoutADeladdr(t *testing.T) {
 	for name, end := range map[string]func(*Mirror, kerneltest.Fake){
 		"by RTM_DELNSID": func(k *Mirror, f kerneltest.Fake) {
 			delete(f, 5)
@@ -134,7 +134,7 @@ func TestNamespaceThatReusesIDAndInodeIsAnotherNamespace(t *testing.T) {
 	}
 }
 
-func TestEndOfANamespaceToldAfterItsIDWasReusedDoesNotEndTheNewOne(t *testing.T) {
+func TestLateEndOfANamespaceDoesNotEndTheNextWithItsID(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
@@ -176,9 +176,9 @@ func TestMessagesWithOurOwnIDAreAboutUs(t *testing.T) {
 
 func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	f := kerneltest.Fake{}
-	stranger := kerneltest.PodVeth(10)
-	stranger.LowerNSID = 6 // its peer belongs to another node on this machine
-	f.Put(5, stranger, "10.244.0.2/24")
+	external := kerneltest.PodVeth(10)
+	external.LowerNSID = 6 // its peer belongs to another node on this machine
+	f.Put(5, external, "10.244.0.2/24")
 	k := newTestKernel(t, f)
 	wantClaims(t, k, "")
 
@@ -190,7 +190,7 @@ func TestForeignNamespaceIsNotOursUntilAVethOfOursIsInIt(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: numbered})
 	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
 
-	f.Put(5, stranger, "10.244.0.2/24")
+	f.Put(5, external, "10.244.0.2/24")
 	delete(f[rtnetlink.NoNSID].Links, 10)
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
 	wantClaims(t, k, "")
@@ -280,12 +280,12 @@ func TestNamespaceThatIsOursAgainAtOnceIsANewRecord(t *testing.T) {
 		ended = ended || n.GetId() == 2 && n.GetGone()
 	}
 	if !ended {
-		t.Errorf("the end of the first record was not told: %v", m.GetNamespaces())
+		t.Errorf("the end of the first record was not sent: %v", m.GetNamespaces())
 	}
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2")
 }
 
-func TestAddressThatIsGoneWhenItIsReadAgainIsClaimedNoMore(t *testing.T) {
+func TestAddressThatIsGoneOnRereadIsNoLongerClaimed(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24", "10.244.0.3/24")
@@ -296,17 +296,17 @@ func TestAddressThatIsGoneWhenItIsReadAgainIsClaimedNoMore(t *testing.T) {
 	k.Reread([]netip.Addr{netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.3")})
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 2/2")
 	m := r.Take(time.Now())
-	told := map[bool]string{}
+	sent := map[bool]string{}
 	for _, c := range m.GetClaims() {
 		addr, _ := netip.AddrFromSlice(c.GetAddress())
-		told[c.GetGone()] += addr.String()
+		sent[c.GetGone()] += addr.String()
 	}
-	if told[true] != "10.244.0.2" || told[false] != "10.244.0.3" {
-		t.Errorf("told: got %q gone and %q there, want 10.244.0.2 and 10.244.0.3", told[true], told[false])
+	if sent[true] != "10.244.0.2" || sent[false] != "10.244.0.3" {
+		t.Errorf("changes: got %q removed and %q added, want 10.244.0.2 and 10.244.0.3", sent[true], sent[false])
 	}
 }
 
-func TestLostEventsAreMadeUpByAListing(t *testing.T) {
+func TestListingRecoversLostEvents(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
@@ -321,7 +321,7 @@ func TestLostEventsAreMadeUpByAListing(t *testing.T) {
 	wantClaims(t, k, "10.244.0.3 ASSIGNED 3/2, 10.244.0.9 ASSIGNED 2/2")
 }
 
-func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) {
+func TestFrameFromBeforeTheEndOfItsHolderIsDropped(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
@@ -335,7 +335,7 @@ func TestFrameThatWasSentBeforeItsHolderGaveTheAddressUpIsDropped(t *testing.T) 
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELADDR, NSID: 5, Address: kerneltest.Address(2, "10.244.0.2/24")})
 	wantClaims(t, k, "")
 	if len(forgotten) != 1 || forgotten[0] != frame {
-		t.Errorf("bindings that the observer is to forget: got %v", forgotten)
+		t.Errorf("bindings that the observer must forget: got %v", forgotten)
 	}
 	k.AddFrame(frame, sent)
 	wantClaims(t, k, "")

@@ -172,15 +172,15 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 	for _, kind := range []ipwitnessv1.Evidence_Kind{ipwitnessv1.Evidence_ASSIGNED, ipwitnessv1.Evidence_DAD_FAILED} {
 		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
 		a, wanted := want[c]
-		have, told := l.claims[c]
+		have, published := l.claims[c]
 		network := ""
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
 			network = p.networks[ns.inode][InterfaceAddress{l.Name, addr}]
 		}
 		switch {
-		case told && !wanted:
+		case published && !wanted:
 			p.endClaim(ns, l, c, now)
-		case wanted && told && have == a:
+		case wanted && published && have == a:
 			p.table.SetNetwork(c, network, now)
 		case wanted:
 			l.claims[c] = a

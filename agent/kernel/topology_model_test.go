@@ -16,9 +16,9 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// TestLinksAreThoseOfAFreshListing changes the wiring of a host at random. After each step, it
+// TestLinksEqualThoseOfAFreshListing changes the wiring of a host at random. After each step, it
 // compares the links with those of a fresh listing.
-func TestLinksAreThoseOfAFreshListing(t *testing.T) {
+func TestLinksEqualThoseOfAFreshListing(t *testing.T) {
 	seeds := uint64(200)
 	if testing.Short() {
 		seeds = 20
@@ -233,7 +233,7 @@ func (w *wirings) step() {
 		}
 	case 15:
 		if nsid := w.other(); nsid != 0 {
-			w.log = append(w.log, fmt.Sprintf("nsid %d is told who it is", nsid))
+			w.log = append(w.log, fmt.Sprintf("nsid %d gets its name", nsid))
 			kind := []ipwitnessv1.Workload_Kind{ipwitnessv1.Workload_POD, ipwitnessv1.Workload_CONTAINER}[w.r.IntN(2)]
 			w.names[inodeOf(nsid)] = &ipwitnessv1.Workload{Kind: kind, Name: "some"}
 			w.k.SetNames(maps.Clone(w.names), nil, nil)
@@ -300,7 +300,7 @@ func (w *wirings) address(l rtnetlink.Link, prefix string) {
 	if l.Index == 0 {
 		return
 	}
-	w.log = append(w.log, fmt.Sprintf("address %s of %d comes or goes", prefix, l.Index))
+	w.log = append(w.log, fmt.Sprintf("address %s of %d is added or removed", prefix, l.Index))
 	typ, a := uint16(unix.RTM_NEWADDR), kerneltest.Address(l.Index, prefix)
 	if on := w.f[rtnetlink.NoNSID].Addresses[l.Index]; slices.Contains(on, a) {
 		typ, w.f[rtnetlink.NoNSID].Addresses[l.Index] = unix.RTM_DELADDR, slices.DeleteFunc(on, func(have rtnetlink.Address) bool { return have == a })

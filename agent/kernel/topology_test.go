@@ -12,7 +12,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
+func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	f := kerneltest.Fake{}
 	own := func(index int32, name, kind string, more func(*rtnetlink.Link), addrs ...string) {
 		l := rtnetlink.Link{Index: index, Name: name, Kind: kind, MAC: fmt.Sprintf("own%03d", index), ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
@@ -112,7 +112,7 @@ func TestInterfacesStandOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	// The bridge gets an address, so the node routes for its ports from now on.
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(5, "10.9.0.1/24")})
 	if !k.table.Links.Get("br-iso").GetRouted() {
-		t.Error("bridge with a unicast address: got not routed")
+		t.Error("bridge with a unicast address: got a link that is not routed")
 	}
 	// A port leaves its bridge, so its pod is on a link of its own.
 	left := f[rtnetlink.NoNSID].Links[20]
@@ -312,11 +312,11 @@ func TestVethPairsInsideTheHost(t *testing.T) {
 	})
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: rtnetlink.NoNSID, Address: kerneltest.Address(13, "10.1.0.1/24")})
 	if !k.table.Links.Get("br-a").GetRouted() {
-		t.Error("bridge with the node's address behind a veth: got not routed")
+		t.Error("bridge with the node's address behind a veth: got a link that is not routed")
 	}
 	for _, l := range k.own.links {
 		if l.published.GetUplink() {
-			t.Errorf("%s: got an uplink, want none: both ends of its pair are ours", l.Name)
+			t.Errorf("%s: got an uplink, want none: both ends of the pair are in our namespace", l.Name)
 		}
 	}
 

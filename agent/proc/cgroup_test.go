@@ -14,7 +14,7 @@ const (
 	hashUID  = "89f4f2cb511c3b0b7e5272cff5ec37bf" // of a static pod
 )
 
-func TestCgroupSaysWhichContainerAProcessIsOf(t *testing.T) {
+func TestContainerOfACgroup(t *testing.T) {
 	const slices = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + sliceUID + ".slice/"
 	inPod := Container{ID: proctest.InnerID, Pod: proctest.PodUID}
 	for _, c := range []struct {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestStatusOfAProcessIsReadWhateverItsName(t *testing.T) {
+func TestStatusOfAProcessWithAnyName(t *testing.T) {
 	const rest = " S 7 1 1 0 -1 4194304 84 0 0 0 0 0 0 0 20 0 1 0 12345 2314240 128 18446744073709551615\n"
 	for _, name := range []string{"nginx", "a b", "a) S 99 (b", "(sd-pam)", ")", "", "a\nb", "runc:[2:INIT]"} {
 		got, err := parseStat("42 (" + name + ")" + rest)
@@ -14,7 +14,7 @@ func TestStatusOfAProcessIsReadWhateverItsName(t *testing.T) {
 		}
 	}
 	if got, err := parseStat("42 (nginx)" + strings.Replace(rest, "S", "Z", 1)); err != nil || !got.Ended {
-		t.Errorf("one that nobody has waited for: got %+v and error %v, want that it has ended", got, err)
+		t.Errorf("zombie: got %+v and error %v, want that it has ended", got, err)
 	}
 	for _, junk := range []string{"", "42", "42 (", "42 )(" + rest, "42 (a) S 7", "(a)" + rest, "x (a)" + rest, "42 (a) S x" + rest} {
 		if got, err := parseStat(junk); err == nil {

@@ -125,7 +125,7 @@ func callsOf() (fakeClient, <-chan *fakeCall) {
 	}, calls
 }
 
-func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
+func TestBackoffAfterStreamsThatEndEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()
 		r, log := newTestReporter(table.New(), client)
@@ -143,7 +143,7 @@ func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 				break
 			}
 		}
-		if n := log.count("report to the aggregator ended"); n != 1 {
+		if n := log.count("report stream to the aggregator ended"); n != 1 {
 			t.Errorf("lines of the log: got %d, want 1 for one reason", n)
 		}
 
@@ -157,8 +157,8 @@ func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 		}
 		c.ended <- refused
 		<-calls
-		if n := log.count("report to the aggregator ended"); n != 3 {
-			t.Errorf("lines of the log: got %d, want 3: two more that tell something new", n)
+		if n := log.count("report stream to the aggregator ended"); n != 3 {
+			t.Errorf("lines of the log: got %d, want 3: two more with new reasons", n)
 		}
 		stop()
 		if n := r.table.Attached(); n != 0 {
@@ -167,7 +167,7 @@ func TestStreamsThatEndEarlyAreTriedLessAndLessOften(t *testing.T) {
 	})
 }
 
-func TestOneOfTwoStreamsToOneAggregatorLeavesItToTheOther(t *testing.T) {
+func TestOneOfTwoStreamsToOneAggregatorBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()
 		r, log := newTestReporter(table.New(), client)
@@ -188,14 +188,14 @@ func TestOneOfTwoStreamsToOneAggregatorLeavesItToTheOther(t *testing.T) {
 			}
 			c.ended <- status.Error(codes.Aborted, "another connection took over")
 		}
-		if log.count("another connection took over: is this the same aggregator as that of another --aggregator") == 0 {
-			t.Errorf("log: got %s, want it to say what may be wrong", &log.lines)
+		if log.count("another connection took over: does another --aggregator lead to the same aggregator") == 0 {
+			t.Errorf("log: got %s, want it to name possible reasons", &log.lines)
 		}
 		stop()
 	})
 }
 
-func TestAggregatorThatPingsNoMoreIsLeft(t *testing.T) {
+func TestStreamEndsWhenPingsStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()
 		r, log := newTestReporter(table.New(), client)
@@ -219,14 +219,14 @@ func TestAggregatorThatPingsNoMoreIsLeft(t *testing.T) {
 		if second := <-calls; second.ctx.Err() != nil {
 			t.Error("the next stream has ended, too")
 		}
-		if log.count("the aggregator has said nothing for 30s") != 1 {
-			t.Errorf("log: got %s, want it to say why", &log.lines)
+		if log.count("the aggregator has sent nothing for 30s") != 1 {
+			t.Errorf("log: got %s, want it to have the reason", &log.lines)
 		}
 		stop()
 	})
 }
 
-func TestPingIsAnsweredAfterAllThatWasKnown(t *testing.T) {
+func TestPongFollowsEarlierChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab := table.New()
 		client, calls := callsOf()
@@ -262,7 +262,7 @@ func TestPingIsAnsweredAfterAllThatWasKnown(t *testing.T) {
 	})
 }
 
-func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
+func TestBlockedAggregatorDoesNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tab := table.New()
 		call := func() (*fakeCall, func()) {
@@ -286,7 +286,7 @@ func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
 		synctest.Wait()
 		<-stuck.sent // the initial snapshot
 		if m := <-stuck.sent; !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 10 || m.GetClaims()[0].GetCount() != 1000 {
-			t.Errorf("after the aggregator reads again: got %v, want one snapshot for all that it asked for", m)
+			t.Errorf("after the aggregator reads again: got %v, want one snapshot for all of its requests", m)
 		}
 		synctest.Wait()
 		select {
@@ -299,7 +299,7 @@ func TestAggregatorThatReadsNothingDelaysNobodyElse(t *testing.T) {
 	})
 }
 
-func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
+func TestUnreachableAggregatorIsLoggedOnceAndReconnected(t *testing.T) {
 	listener := bufconn.Listen(1 << 20)
 	there := make(chan struct{})
 	tried := make(chan struct{}, 1)
@@ -340,9 +340,9 @@ func TestAggregatorThatCannotBeReachedIsToldOnceAndFoundAgain(t *testing.T) {
 	s := <-agg.streams
 	s.t = t
 	if m := s.next(); len(m.GetClaims()) != 1 {
-		t.Errorf("first message: got %v, want what was witnessed meanwhile", m)
+		t.Errorf("first message: got %v, want the claims from meanwhile", m)
 	}
 	if n := log.count("cannot reach the aggregator"); n != 1 || log.count("connection refused") != 1 {
-		t.Errorf("log: got %s, want one line that says why", &log.lines)
+		t.Errorf("log: got %s, want one line with the reason", &log.lines)
 	}
 }

@@ -68,7 +68,7 @@ func (c *Contests) more(addr netip.Addr) bool {
 		if len(c.by) >= maxContests {
 			if !c.full {
 				c.full = true
-				c.log.Warn("too many addresses are contested: more of them are not looked at more often", "limit", maxContests)
+				c.log.Warn("too many contested addresses: further ones are reported at the normal rate", "limit", maxContests)
 			}
 			return false
 		}

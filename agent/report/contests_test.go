@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/table/tabletest"
 )
 
-func TestAddressIsContestedAsLongAsOneAggregatorSaysSo(t *testing.T) {
+func TestAddressIsContestedWhileAnyAggregatorWantsIt(t *testing.T) {
 	looked := map[netip.Addr]bool{}
 	all := NewContests(slog.New(slog.DiscardHandler), func(addr netip.Addr, on bool) {
 		if looked[addr] == on {
@@ -43,7 +43,7 @@ func TestAddressIsContestedAsLongAsOneAggregatorSaysSo(t *testing.T) {
 	}
 }
 
-func TestContestsAreNoMoreThanTheObserverTakes(t *testing.T) {
+func TestContestsAreLimited(t *testing.T) {
 	looked := 0
 	all := NewContests(slog.New(slog.DiscardHandler), func(netip.Addr, bool) { looked++ })
 	one := all.of()

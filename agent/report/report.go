@@ -65,33 +65,33 @@ const silentFor = 30 * time.Second
 
 var (
 	errEnded  = errors.New("the aggregator ended the stream")
-	errSilent = fmt.Errorf("the aggregator has said nothing for %s", silentFor)
+	errSilent = fmt.Errorf("the aggregator has sent nothing for %s", silentFor)
 )
 
 // Run keeps a stream open until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
 	backoff := FirstBackoff
-	said := "" // the last logged reason, which is not logged again
+	logged := "" // the last logged reason, which is not logged again
 	for {
 		lasted, err := r.stream(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if lasted > LastBackoff {
-			backoff, said = FirstBackoff, ""
+			backoff, logged = FirstBackoff, ""
 		}
 		reason := status.Convert(err).Message()
 		if status.Code(err) == codes.Aborted {
 			// Our own next stream cannot be the cause: it begins after the end of this one.
 			backoff = takenOverBackoff
-			reason += ": is this the same aggregator as that of another --aggregator, or was this machine cloned while it ran?"
+			reason += ": does another --aggregator lead to the same aggregator, or was this machine cloned while it ran?"
 		}
 		wait := backoff/2 + rand.N(backoff/2)
 		level := slog.LevelDebug
-		if reason != said {
-			level, said = slog.LevelWarn, reason
+		if reason != logged {
+			level, logged = slog.LevelWarn, reason
 		}
-		r.log.Log(ctx, level, "report to the aggregator ended, trying again", "error", reason, "wait", wait)
+		r.log.Log(ctx, level, "report stream to the aggregator ended, trying again", "error", reason, "wait", wait)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -108,7 +108,7 @@ func (r *Reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 	g, ctx := errgroup.WithContext(ctx)
 	stream, err := r.client.Report(ctx)
 	if status.Code(err) == codes.Unavailable && ctx.Err() == nil {
-		r.log.Warn("cannot reach the aggregator: what is witnessed is kept, and reported once it can be reached",
+		r.log.Warn("cannot reach the aggregator: claims are kept, and reported when it is reachable",
 			"error", status.Convert(err).Message())
 		// The connection retries with a backoff of its own.
 		stream, err = r.client.Report(ctx, grpc.WaitForReady(true))

@@ -86,7 +86,7 @@ func startReporter(t *testing.T, r *Reporter) func() *fakeStream {
 	}
 }
 
-func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
+func TestStreamBeginsWithASnapshotAndContinuesWithChanges(t *testing.T) {
 	tab := table.New()
 	tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
 	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
@@ -94,7 +94,7 @@ func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
 
 	m := s.next()
 	if m.GetSequence() != 1 || m.GetHello().GetNode() != "node1" || !m.GetSnapshotBegin() || !m.GetSnapshotEnd() || len(m.GetClaims()) != 1 {
-		t.Fatalf("first message: got %v, want hello and a whole snapshot", m)
+		t.Fatalf("first message: got %v, want hello and a complete snapshot", m)
 	}
 	tab.Update(func() { tab.Add(tabletest.Claim(2), table.Claim{Count: 1}, time.Now()) })
 	if m = s.next(); m.GetSequence() != 2 || m.GetHello() != nil || m.GetSnapshotBegin() || len(m.GetClaims()) != 1 {
@@ -109,7 +109,7 @@ func TestStreamBeginsWithASnapshotAndGoesOnWithChanges(t *testing.T) {
 	}
 }
 
-func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
+func TestReporterReconnectsAndSendsMissedChanges(t *testing.T) {
 	tab := table.New()
 	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{Node: "node1"}}
 	next := startReporter(t, r)
@@ -125,7 +125,7 @@ func TestReporterConnectsAgainAndTellsWhatHappenedMeanwhile(t *testing.T) {
 	}
 }
 
-func TestCheckIsAnsweredAfterWhatItFound(t *testing.T) {
+func TestCheckIsAnsweredAfterItsChanges(t *testing.T) {
 	tab := table.New()
 	asked := make(chan []netip.Addr, 1)
 	r := &Reporter{table: tab, hello: &ipwitnessv1.Hello{}}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestBridgePortTellsItsPVID(t *testing.T) {
+func TestBridgePortHasAPVID(t *testing.T) {
 	// struct ifinfomsg of the family AF_BRIDGE, then IFLA_AF_SPEC with a range of VLANs and
 	// the VLAN for untagged frames.
 	data := make([]byte, unix.SizeofIfInfomsg)
@@ -35,7 +35,7 @@ func TestBridgePortTellsItsPVID(t *testing.T) {
 	data = data[:unix.SizeofIfInfomsg]
 	data = append(data, 4+8, 0, unix.IFLA_AF_SPEC, 0x80, 6, 0, iflaBridgeFlags, 0, bridgeFlagsSelf, 0, 0, 0)
 	if known, err := m.parse(unix.RTM_NEWLINK, NoNSID, data); err != nil || !known || m.Link.Index != 0 {
-		t.Errorf("parse of what a network card tells of itself: got %+v, %v, %v, want no interface", m, known, err)
+		t.Errorf("parse of a network card's own message: got %+v, %v, %v, want no interface", m, known, err)
 	}
 }
 

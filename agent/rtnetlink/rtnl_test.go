@@ -128,7 +128,7 @@ func TestNamespaceGetsAnIDOnceAndIsListed(t *testing.T) {
 			return err
 		}
 		if !assigned || twice || first < 0 || again != first || len(ids) != 1 || ids[0] != first {
-			t.Errorf("ids: got %d, then %d, listed %v: want one and the same", first, again, ids)
+			t.Errorf("ids: got %d, then %d, listed %v: want the same id", first, again, ids)
 		}
 		return nil
 	})
@@ -140,11 +140,11 @@ func TestBridgeMessagesAreNotAboutTheEndOfAnInterface(t *testing.T) {
 	var m Message
 	known, err := m.parse(unix.RTM_DELLINK, NoNSID, body)
 	if known || err != nil {
-		t.Errorf("RTM_DELLINK of family AF_BRIDGE: got known %v, error %v, want it left alone", known, err)
+		t.Errorf("RTM_DELLINK of family AF_BRIDGE: got known %v, error %v, want it ignored", known, err)
 	}
 }
 
-func TestInterfaceNameThatIsNoUTF8CanBeReported(t *testing.T) {
+func TestInterfaceNameThatIsNotUTF8CanBeReported(t *testing.T) {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body = append(body, 8, 0, unix.IFLA_IFNAME, 0, 'e', 0xff, '0', 0)
 	l, err := parseLink(body)
@@ -184,7 +184,7 @@ func FuzzMessage(f *testing.F) {
 		var m Message
 		known, err := m.parse(typ, NoNSID, data)
 		if known && err == nil && (typ == unix.RTM_NEWADDR || typ == unix.RTM_DELADDR) && !m.Address.Addr.IsValid() {
-			t.Errorf("address message without an address was taken: %x", data)
+			t.Errorf("address message without an address was accepted: %x", data)
 		}
 		for range messages(data) {
 		}

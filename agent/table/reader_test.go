@@ -47,7 +47,7 @@ func TestChangesOfOneClaimCoalesceUntilTheyAreTaken(t *testing.T) {
 	}
 }
 
-func TestEndOfAClaimIsToldEvenWhereItsBeginningWasNotTaken(t *testing.T) {
+func TestEndOfAClaimIsSentEvenIfItsBeginningWasNotTaken(t *testing.T) {
 	tab := New()
 	r := follow(tab)
 	now := time.Now()
@@ -57,11 +57,11 @@ func TestEndOfAClaimIsToldEvenWhereItsBeginningWasNotTaken(t *testing.T) {
 	})
 	m := r.Take(now)
 	if len(m.GetClaims()) != 1 || !m.GetClaims()[0].GetGone() {
-		t.Errorf("claims taken: got %v, want one that is gone", m.GetClaims())
+		t.Errorf("claims taken: got %v, want one removed claim", m.GetClaims())
 	}
 }
 
-func TestSnapshotHasAllThatLivesAndNothingThatIsGone(t *testing.T) {
+func TestSnapshotHasAllLiveRecordsAndNoOthers(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	const claims = 3*maxRecords + 7
@@ -84,7 +84,7 @@ func TestSnapshotHasAllThatLivesAndNothingThatIsGone(t *testing.T) {
 		}
 		for _, c := range m.GetClaims() {
 			if c.GetGone() {
-				t.Error("a snapshot told of a claim that is gone")
+				t.Error("a snapshot has a removed claim")
 			}
 			got++
 		}
@@ -94,7 +94,7 @@ func TestSnapshotHasAllThatLivesAndNothingThatIsGone(t *testing.T) {
 	}
 }
 
-func TestEndOfANamespaceIsTheEndOfAllInIt(t *testing.T) {
+func TestEndOfANamespaceImpliesTheEndOfItsRecords(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	tab.Update(func() {
@@ -110,11 +110,11 @@ func TestEndOfANamespaceIsTheEndOfAllInIt(t *testing.T) {
 	})
 	m := r.Take(now)
 	if len(m.GetNamespaces()) != 1 || !m.GetNamespaces()[0].GetGone() || len(m.GetInterfaces())+len(m.GetClaims()) != 0 {
-		t.Errorf("told: got %v, want only the end of the namespace", m)
+		t.Errorf("changes: got %v, want only the end of the namespace", m)
 	}
 }
 
-func TestEachReaderTakesEveryChangeInItsOwnTime(t *testing.T) {
+func TestReadersAreIndependent(t *testing.T) {
 	tab := New()
 	fast, slow := follow(tab), follow(tab)
 	now := time.Now()
@@ -129,7 +129,7 @@ func TestEachReaderTakesEveryChangeInItsOwnTime(t *testing.T) {
 	}
 	fast.Answer(Questions{Checks: []uint64{7}})
 	if got := drain(slow); got != nil {
-		t.Errorf("answer to a check of somebody else: got %v, want nothing", got)
+		t.Errorf("answer to another reader's check: got %v, want nothing", got)
 	}
 	if got := drain(fast); len(got) != 1 || len(got[0].GetChecked()) != 1 {
 		t.Errorf("answer to a check: got %v, want one", got)
@@ -173,7 +173,7 @@ func TestAgeOfAClaimIsByTheMonotonicClock(t *testing.T) {
 	}
 }
 
-func TestNothingIsKeptForWhoDoesNotRead(t *testing.T) {
+func TestNothingIsKeptForDetachedReaders(t *testing.T) {
 	tab := New()
 	r := follow(tab)
 	r.Detach()
@@ -182,11 +182,11 @@ func TestNothingIsKeptForWhoDoesNotRead(t *testing.T) {
 		t.Errorf("kept for readers that left: got %d, want nothing", kept)
 	}
 	if len(r.claims.dirty) != 0 {
-		t.Error("a reader that left was told of a change")
+		t.Error("a detached reader got a change")
 	}
 }
 
-func TestReaderThatIsLeftBehindBeginsASnapshot(t *testing.T) {
+func TestReaderThatFallsBehindGetsASnapshot(t *testing.T) {
 	tab := New()
 	r := follow(tab)
 	now := time.Now()
@@ -198,7 +198,7 @@ func TestReaderThatIsLeftBehindBeginsASnapshot(t *testing.T) {
 				tab.claims.Remove(testClaim(i), now)
 			})
 			if len(r.claims.dirty) > spareChanges+2 {
-				t.Fatalf("changes that wait: got %d, want %d at most", len(r.claims.dirty), spareChanges+2)
+				t.Fatalf("waiting changes: got %d, want %d at most", len(r.claims.dirty), spareChanges+2)
 			}
 		}
 	}
@@ -229,7 +229,7 @@ func TestReaderThatIsLeftBehindBeginsASnapshot(t *testing.T) {
 	}
 }
 
-func TestSnapshotIsCompletedBeforeTheNextThatIsAskedFor(t *testing.T) {
+func TestSnapshotIsCompletedBeforeTheNextOne(t *testing.T) {
 	tab := New()
 	for i := range maxRecords + 1 {
 		tab.Add(testClaim(i), Claim{Count: 1}, time.Now())
@@ -285,14 +285,14 @@ func TestClaimsToImportantAddressesAreSentFirst(t *testing.T) {
 		}
 		tab.Update(func() { tab.took(t, wireClaim(2, later, 7), now) })
 		if second := r.Take(now); !has(second, later) || len(second.GetClaims()) != maxRecords {
-			t.Errorf("%s: the message after the claim came has %d claims, and not that one", round, len(second.GetClaims()))
+			t.Errorf("%s: the message after the new claim has %d claims, but not that one", round, len(second.GetClaims()))
 		}
 		tab.Update(func() { tab.claims.Remove(wireClaim(2, later, 7), now) })
 		drain(r)
 	}
 }
 
-func TestAnswersComeWhileTheTableKeepsChanging(t *testing.T) {
+func TestAnswersAreSentWhileTheTableKeepsChanging(t *testing.T) {
 	tab := New()
 	r := follow(tab)
 	const before = 2*maxRecords + 5
@@ -335,7 +335,7 @@ func TestAnswersComeWhileTheTableKeepsChanging(t *testing.T) {
 }
 
 // Repeated requests for snapshots do not prevent a question from being answered.
-func TestAnswersComeWhileSnapshotsAreAskedForWithoutEnd(t *testing.T) {
+func TestAnswersAreSentDespiteRepeatedSnapshots(t *testing.T) {
 	tab := New()
 	for i := range 10 {
 		tab.Add(testClaim(i), Claim{Count: 1}, time.Now())
@@ -354,7 +354,7 @@ func TestAnswersComeWhileSnapshotsAreAskedForWithoutEnd(t *testing.T) {
 	t.Error("no answer in 10 snapshots")
 }
 
-func TestChecksThatAreNotAnsweredDoNotPileUp(t *testing.T) {
+func TestWaitingChecksAreLimited(t *testing.T) {
 	tab := New()
 	r := follow(tab)
 	for i := range uint64(3 * maxChecks) {
@@ -398,7 +398,7 @@ func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
 			continue
 		}
 		if !p.namespaces[k.Namespace] {
-			return fmt.Errorf("interface %v of a namespace that was not told", k)
+			return fmt.Errorf("interface %v of an unknown namespace", k)
 		}
 		p.interfaces[k] = true
 	}
@@ -409,7 +409,7 @@ func (p *replica) apply(m *ipwitnessv1.ReportRequest) error {
 			continue
 		}
 		if !p.interfaces[k] {
-			return fmt.Errorf("claim on interface %v, which was not told", k)
+			return fmt.Errorf("claim on unknown interface %v", k)
 		}
 		if p.claims[k] == nil {
 			p.claims[k] = map[string]uint32{}
@@ -438,7 +438,7 @@ func (p *replica) check(t *Table) error {
 	return nil
 }
 
-func TestReadersEndUpWithTheTableWhateverHappens(t *testing.T) {
+func TestReadersConvergeToTheTable(t *testing.T) {
 	tab := New()
 	random := rand.New(rand.NewPCG(3, 4))
 	readers, replicas := []*Reader{tab.Attach(), tab.Attach()}, []*replica{{}, {}}
@@ -554,7 +554,7 @@ func allocationOf(name string, i int) (AllocationKey, *ipwitnessv1.AllocationRec
 	return AllocationKey{pool, addr}, &ipwitnessv1.AllocationRecord{Ipam: "host-local", Pool: name, Address: addr.AsSlice()}
 }
 
-func TestPoolsTravelBeforeTheirAllocations(t *testing.T) {
+func TestPoolsAreSentBeforeTheirAllocations(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	const allocations = 2*maxRecords + 5
@@ -585,11 +585,11 @@ func TestPoolsTravelBeforeTheirAllocations(t *testing.T) {
 	k, _ := allocationOf("a", 7)
 	tab.Update(func() { tab.Allocations.Remove(k, now) })
 	if m := drain(r); len(m) != 1 || len(m[0].GetAllocations()) != 1 || !m[0].GetAllocations()[0].GetGone() || len(m[0].GetPools()) != 0 {
-		t.Errorf("an address that was given back: got %v, want its end", m)
+		t.Errorf("a released allocation: got %v, want its end", m)
 	}
 }
 
-func TestEndOfAPoolIsTheEndOfItsAllocations(t *testing.T) {
+func TestEndOfAPoolImpliesTheEndOfItsAllocations(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	put := func(name string, n int) {
@@ -613,7 +613,7 @@ func TestEndOfAPoolIsTheEndOfItsAllocations(t *testing.T) {
 	tab.Update(func() { end("a", 3) })
 	m := r.Take(now)
 	if len(m.GetPools()) != 1 || !m.GetPools()[0].GetGone() || m.GetPools()[0].GetName() != "a" || len(m.GetAllocations()) != 0 {
-		t.Errorf("told: got %v, want only the end of the pool", m)
+		t.Errorf("changes: got %v, want only the end of the pool", m)
 	}
 	// If a pool comes back before its end was sent, the ends of its allocations must be sent.
 	tab.Update(func() { end("b", 3); put("b", 1) })
@@ -625,9 +625,9 @@ func TestEndOfAPoolIsTheEndOfItsAllocations(t *testing.T) {
 		}
 	}
 	if len(m.GetPools()) != 1 || m.GetPools()[0].GetGone() || len(m.GetAllocations()) != 3 || gone != 2 {
-		t.Errorf("told: got %v, want the pool, one allocation and the end of two", m)
+		t.Errorf("changes: got %v, want the pool, one allocation and the end of two", m)
 	}
 	if m := r.Take(now); m != nil {
-		t.Errorf("then: got %v, want nothing", m)
+		t.Errorf("afterwards: got %v, want nothing", m)
 	}
 }

@@ -26,7 +26,7 @@ func (t *Table) took(tb testing.TB, k ClaimKey, at time.Time) (evicted ClaimKey)
 	}
 	for _, evicted = range gone {
 		if t.claims.live[evicted] != nil {
-			tb.Fatalf("claim %v made room, and is still there", evicted)
+			tb.Fatalf("evicted claim %v is still in the table", evicted)
 		}
 	}
 	return evicted
@@ -41,7 +41,7 @@ func wireClaim(port, addr, mac int) ClaimKey {
 
 var none ClaimKey
 
-func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
+func TestFullPortEvictsOldClaimsThatWereSeenOnce(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	for i := range maxPerPort {
@@ -50,11 +50,11 @@ func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
 	tab.took(t, wireClaim(7, 0, 1), now)
 	for i := range 10 {
 		if got, want := tab.took(t, wireClaim(7, maxPerPort+i, 1), now), wireClaim(7, 1+i, 1); got != want {
-			t.Fatalf("made room for new claim %d: got %v, want the oldest that was seen once, %v", i, got, want)
+			t.Fatalf("evicted for new claim %d: got %v, want the oldest that was seen once, %v", i, got, want)
 		}
 	}
 	if got := tab.took(t, wireClaim(8, 1, 1), now); got != none {
-		t.Errorf("a claim by another port: got %v to make room, want none", got)
+		t.Errorf("evicted for a claim by another port: got %v, want none", got)
 	}
 	if held, leftOut := tab.Size(); held != maxPerPort+1 || leftOut != 10 {
 		t.Errorf("claims: got %d held and %d left out, want %d and 10", held, leftOut, maxPerPort+1)
@@ -70,18 +70,18 @@ func TestFullPortForgetsWhatWasSeenOnceAndLongAgo(t *testing.T) {
 	tab.took(t, wireClaim(7, 0, 1), now)
 	oldest := tab.byPort[7].queues[seenAgain].oldest.key
 	if got := tab.took(t, wireClaim(7, maxPerPort+10, 1), now); got != oldest || got == wireClaim(7, 0, 1) {
-		t.Errorf("made room: got %v, want the one that was seen last the longest ago, %v", got, oldest)
+		t.Errorf("evicted: got %v, want the one with the oldest last sighting, %v", got, oldest)
 	}
 
 	if got := len(tab.RemovePort(7, now)); got != maxPerPort {
 		t.Errorf("claims that ended with their port: got %d, want %d", got, maxPerPort)
 	}
 	if got := len(tab.RemoveOld(now.Add(time.Second), now)); got != 1 || len(tab.byAddr)+tab.wire+tab.byPort[8].count(seenOnce, importantAgain) != 0 {
-		t.Errorf("old claims: got %d, want 1, and nothing left of %v, %d", got, tab.byAddr, tab.wire)
+		t.Errorf("old claims: got %d, want 1, and no remains of %v, %d", got, tab.byAddr, tab.wire)
 	}
 }
 
-func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
+func TestClaimsToImportantAddressesAreKept(t *testing.T) {
 	const important = maxPerPort + 1
 	for name, hold := range map[string]func(*Table, bool){
 		"a kernel has it": func(tab *Table, on bool) {
@@ -109,7 +109,7 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 			now := time.Now()
 			hold(tab, true)
 			if got := tab.TakeImportance(); len(got) != 1 || !got[testClaim(important).Address] || woken != 1 {
-				t.Errorf("importance that changed: got %v and %d calls, want the address once", got, woken)
+				t.Errorf("changed importance: got %v and %d calls, want the address once", got, woken)
 			}
 			tab.took(t, wireClaim(7, important, 1), now)
 			// Claims of a flood that are seen again and again cannot evict a claim that was
@@ -123,12 +123,12 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 				t.Fatal("the claim to an important address made room for others")
 			}
 			if got := tab.took(t, wireClaim(7, important, 2), now); got == none || got.Address == testClaim(important).Address {
-				t.Errorf("made room for another claim to it: got %v, want one to another address", got)
+				t.Errorf("evicted for another claim to it: got %v, want one to another address", got)
 			}
 
 			hold(tab, false)
 			if got := tab.TakeImportance(); len(got) != 1 || got[testClaim(important).Address] {
-				t.Errorf("importance that changed: got %v, want that the address lost it", got)
+				t.Errorf("changed importance: got %v, want that the address is no longer important", got)
 			}
 			if len(tab.important.holders) != 0 {
 				t.Errorf("important addresses: got %v, want none", tab.important.holders)
@@ -143,7 +143,7 @@ func TestClaimsToImportantAddressesStayAndFindRoom(t *testing.T) {
 	}
 }
 
-func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
+func TestClaimsToImportantAddressesAreLimitedPerPort(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	const addresses = 2 * maxImportantPerPort / maxPerAddress
@@ -164,7 +164,7 @@ func TestImportantAddressesAreNoWayToFillTheTable(t *testing.T) {
 	}
 }
 
-func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
+func TestPortsThatFillTheTableLeaveOthersTheirShare(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	// One quiet port has claims that were seen once, and one of many ports has claims that
@@ -179,7 +179,7 @@ func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 	}
 	for i := range 2 * maxWire {
 		if got := tab.took(t, wireClaim(1+i%2, maxWire+i, 1), now); got != none && got.At.Index > 2 {
-			t.Fatalf("made room for a flood: got %v, of a port that does not flood", got)
+			t.Fatalf("evicted for a flood: got %v, a claim of a port that does not flood", got)
 		}
 	}
 	if tab.wire != maxWire {
@@ -193,32 +193,32 @@ func TestPortsThatFillTheTableLeaveTheOthersTheirShare(t *testing.T) {
 	// Another quiet port gets room, although the addresses in its claims are not known.
 	for i := range portShare {
 		if got := tab.took(t, wireClaim(5, i, 1), now); got.At.Index != 1 && got.At.Index != 2 {
-			t.Fatalf("made room for a quiet port: got %v, want one of those that flood", got)
+			t.Fatalf("evicted for a quiet port: got %v, want a claim of a flooding port", got)
 		}
 	}
 	got := tab.LeftOut()
 	if got[1]+got[2] != tab.leftOut || len(got) != 2 {
-		t.Errorf("left out by port: got %v, want all %d of those that flood", got, tab.leftOut)
+		t.Errorf("left out by port: got %v, want all %d of the flooding ports", got, tab.leftOut)
 	}
 	if got := tab.took(t, testClaim(1), now); got != none {
-		t.Errorf("an assigned address: got %v to make room, want none", got)
+		t.Errorf("evicted for an assigned address: got %v, want none", got)
 	}
 }
 
-func TestOneAddressIsNotWorthMoreThanAFewClaimants(t *testing.T) {
+func TestClaimsToOneAddressAreLimited(t *testing.T) {
 	tab := New()
 	now := time.Now()
 	for i := range maxPerAddress + 1 {
 		if took, _ := tab.Add(wireClaim(i%3, 7, i), Claim{Last: now}, now); took != (i < maxPerAddress) {
 			want := i < maxPerAddress
-			t.Fatalf("claimant %d: got taken %v, want %v", i, took, want)
+			t.Fatalf("claimant %d: got accepted %v, want %v", i, took, want)
 		}
 	}
 	tab.took(t, wireClaim(1, 8, 1), now) // a claim to another address is accepted
 	for i := range addressShare + 1 {
 		if took, _ := tab.Add(wireClaim(9, 7, i), Claim{Last: now}, now); took != (i < addressShare) {
 			want := i < addressShare
-			t.Fatalf("claimant %d by another port, which may be another tenant's: got taken %v, want %v", i, took, want)
+			t.Fatalf("claimant %d by another port, which may be another tenant's: got accepted %v, want %v", i, took, want)
 		}
 	}
 }
@@ -273,7 +273,7 @@ func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
 	}
 	for k := range want {
 		if c := tab.claims.live[k]; c == nil || tab.byAddr[k.Address][c.atAddr] != c {
-			t.Fatalf("claim %v is not in its place", k)
+			t.Fatalf("claim %v is at the wrong index", k)
 		}
 	}
 }

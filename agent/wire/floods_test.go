@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestFloodIsNamedFromItsBeginningToItsEnd(t *testing.T) {
+func TestFloodIsReportedUntilItEnds(t *testing.T) {
 	f := floods{log: slog.New(slog.DiscardHandler)}
 	begin := time.Now()
 	type want struct {

@@ -28,7 +28,7 @@ func (w *Wire) AddStatus(s *ipwitnessv1.StatusRecord, now time.Time) {
 	s.LostEvents += lost
 	if w.lostFrames.recent(lost, now) {
 		s.Problems = append(s.Problems, fmt.Sprintf(
-			"%d frames came faster than they could be told: a binding is told by its next frame, but one that has had no other since is not known", lost))
+			"%d frames arrived faster than they could be processed: a binding that was lost is unknown until its next frame", lost))
 	}
 }
 

@@ -151,7 +151,7 @@ func (w *Wire) forget(ctx context.Context) {
 		}
 		for addr, important := range w.table.TakeImportance() {
 			if err := w.obs.SetImportant(addr, important); err != nil {
-				w.log.Debug("cannot have the observer prefer an address", "address", addr, "error", err)
+				w.log.Debug("cannot mark an address as important in the observer", "address", addr, "error", err)
 			}
 		}
 	}
@@ -292,7 +292,7 @@ func (w *Wire) check() {
 		case p.err != nil:
 			delete(w.attached, index)
 		case !p.att.There():
-			w.log.Warn("somebody removed the observer: attaching it again", "interface", p.name)
+			w.log.Warn("another program removed the observer: attaching it again", "interface", p.name)
 			w.detach(p)
 			delete(w.attached, index)
 		}
@@ -315,7 +315,7 @@ func (w *Wire) detachAll() {
 func (w *Wire) Contest(addr netip.Addr, on bool) {
 	w.table.Contest(addr, on)
 	if err := w.obs.Contest(addr, on); err != nil {
-		w.log.Warn("cannot watch contested address more often", "address", addr, "error", err)
+		w.log.Warn("cannot raise the report rate of a contested address", "address", addr, "error", err)
 	}
 }
 

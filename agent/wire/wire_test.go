@@ -30,11 +30,11 @@ func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
 	c.now = c.now.Add(-time.Hour)
 	c.monotonic -= 2 * time.Second
 	if got := c.at(at).Sub(first); got.Abs() > time.Minute {
-		t.Errorf("time by a clock that was set: got %v off", got)
+		t.Errorf("time by a clock that was set: got a difference of %v", got)
 	}
 }
 
-func TestAgeOfAFrameIsFromWhenTheKernelSawIt(t *testing.T) {
+func TestAgeOfAFrameBeginsInTheKernel(t *testing.T) {
 	f := kerneltest.Fake{}
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10))
@@ -68,7 +68,7 @@ func BenchmarkFrame(b *testing.B) {
 			tabletest.Follow(tab)
 			w := &Wire{kernel: k}
 			ev := bpf.Event{Ktime: monotonic(b), Ifindex: 10, Kind: bpf.Used, Frames: 1}
-			tell := func(i int) {
+			processFrame := func(i int) {
 				ev.Addr = tabletest.Claim(i).Address
 				ev.SHA = bpf.MAC{2, 0, 0, byte(i >> 16), byte(i >> 8), byte(i)}
 				ev.Source = ev.SHA
@@ -76,7 +76,7 @@ func BenchmarkFrame(b *testing.B) {
 				w.frame(&ev)
 			}
 			for i := range c.begin {
-				tell(i)
+				processFrame(i)
 			}
 			b.ReportAllocs()
 			i := c.begin
@@ -89,7 +89,7 @@ func BenchmarkFrame(b *testing.B) {
 						b.StartTimer()
 					}
 				}
-				tell(i)
+				processFrame(i)
 				i++
 			}
 		})

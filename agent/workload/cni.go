@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
@@ -51,8 +52,7 @@ type cniFile struct {
 // the first interface, and Multus' own name of the network.
 const ofMultus = "multus/"
 
-// multusDir returns the directory of that cache: Multus' "cniDir", and libcni's directory in
-// it.
+// multusDir returns the directory of Multus' cache: libcni's directory below Multus' "cniDir".
 func (c *cniCache) multusDir() string {
 	return filepath.Join(filepath.Dir(c.dir), "multus", "results")
 }
@@ -225,7 +225,7 @@ func parseResult(data []byte) (cniFile, error) {
 	for _, text := range []string{w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId()} {
 		// An aggregator would reject the whole message.
 		if len(text) > form.MaxLength {
-			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, %d are possible", len(text), form.MaxLength)
+			return cniFile{}, fmt.Errorf("parse CNI result: a name has %d bytes, but the limit is %d", len(text), form.MaxLength)
 		}
 	}
 	f := cniFile{workload: w}
@@ -247,7 +247,8 @@ func parseResult(data []byte) (cniFile, error) {
 // isPodNetwork reports whether the network may be a network of pods. Podman also leaves such
 // results, but its bridges are separate networks on each host.
 func (c *cniResult) isPodNetwork() bool {
-	if c.NetworkName == "podman" || !form.IsNetworkName(c.NetworkName) {
+	const most = 253
+	if c.NetworkName == "podman" || len(c.NetworkName) > most || utils.ValidateNetworkName(c.NetworkName) != nil {
 		return false
 	}
 	for _, i := range c.Result.Interfaces {

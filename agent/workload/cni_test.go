@@ -57,14 +57,14 @@ func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
 	}
 }
 
-func TestCNIResultWithANameWithoutEndIsNotTaken(t *testing.T) {
+func TestCNIResultWithAnOverlongNameIsRejected(t *testing.T) {
 	long := strings.Repeat("x", 2000)
 	for _, file := range []string{
 		`{"containerId":"` + long + `"}`, `{"cniArgs":[["K8S_POD_NAMESPACE","` + long + `"]]}`,
 		`{"cniArgs":[["K8S_POD_NAME","` + long + `"]]}`, `{"cniArgs":[["K8S_POD_UID","` + long + `"]]}`,
 	} {
 		if f, err := parseResult([]byte(file)); err == nil {
-			t.Errorf("%.40s…: got %.60v, want an error: the aggregator would refuse all of the node for it", file, f.workload)
+			t.Errorf("%.40s…: got %.60v, want an error: the aggregator would refuse the whole message", file, f.workload)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func realResult(t *testing.T, version string) string {
 	return string(data)
 }
 
-func TestCNIResultSaysWhichNetworkGaveAnAddress(t *testing.T) {
+func TestCNIResultNamesTheNetworkOfAnAddress(t *testing.T) {
 	real := func(version string) string { return realResult(t, version) }
 	// pod returns the file that libcni would write for a pod with the given result.
 	pod := func(network, result string) string {
@@ -205,23 +205,23 @@ func TestResultsOfMultusAreRead(t *testing.T) {
 	write(n.cni.multusDir(), "three")
 	n.cni.stale["multus/pods-x-eth0"] = true // an event has the same effect
 	if got, want := read(), []string{"multus/pods-x-eth0 three"}; !slices.Equal(got, want) {
-		t.Errorf("one changed: got %q, want %q", got, want)
+		t.Errorf("one result changed: got %q, want %q", got, want)
 	}
 	n.cni.forget()
 	if got, want := read(), []string{"multus/pods-x-eth0 three", "pods-x-eth0 two"}; !slices.Equal(got, want) {
-		t.Errorf("all anew: got %q, want %q", got, want)
+		t.Errorf("all results read again: got %q, want %q", got, want)
 	}
 	if err := os.RemoveAll(n.cni.multusDir()); err != nil {
 		t.Fatal(err)
 	}
 	n.cni.forget()
 	if got, want := read(), []string{"pods-x-eth0 two"}; !slices.Equal(got, want) {
-		t.Errorf("Multus is gone: got %q, want %q", got, want)
+		t.Errorf("without Multus: got %q, want %q", got, want)
 	}
 }
 
 // Multus may be installed after the agent has started.
-func TestResultsOfMultusAreHeard(t *testing.T) {
+func TestResultsOfMultusAreWatched(t *testing.T) {
 	n, _ := newTestNames(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	over := make(chan error)
@@ -251,7 +251,7 @@ func TestResultsOfMultusAreHeard(t *testing.T) {
 	}
 }
 
-func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
+func TestUnchangedResultIsReadOnce(t *testing.T) {
 	n, _ := newTestNames(t)
 	file := filepath.Join(n.cni.dir, "pods-x-eth0")
 	write := func(name string) {
@@ -273,16 +273,16 @@ func TestResultThatIsTheSameIsReadOnce(t *testing.T) {
 	write("web-0")
 	first := read()
 	if again := read(); again != first || first.GetName() != "web-0" {
-		t.Errorf("result that is the same: got %v and then %v, want one that is read once", first, again)
+		t.Errorf("unchanged result: got %v and then %v, want it to be read once", first, again)
 	}
 	write("web-10")
 	if got := read(); got.GetName() != "web-10" {
-		t.Errorf("result that is another one: got %v, want web-10", got)
+		t.Errorf("replaced result: got %v, want web-10", got)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(); got != nil {
-		t.Errorf("result that is gone: got %v, want none", got)
+		t.Errorf("removed result: got %v, want none", got)
 	}
 }

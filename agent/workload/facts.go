@@ -12,16 +12,16 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// madeUp matches the names that container runtimes generate for files of namespaces:
+// generatedName matches the names that container runtimes generate for files of namespaces:
 // containerd, CRI-O and podman in /run/netns, docker in /run/docker/netns.
-var madeUp = map[string]*regexp.Regexp{
+var generatedName = map[string]*regexp.Regexp{
 	"netns":        regexp.MustCompile(`^(?:cni-|netns-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`),
 	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
 }
 
-// isMadeUp reports whether a container runtime generated the name of a file.
-func isMadeUp(file *ipwitnessv1.Workload) bool {
-	re := madeUp[file.GetSource()]
+// isGenerated reports whether a container runtime generated the name of a file.
+func isGenerated(file *ipwitnessv1.Workload) bool {
+	re := generatedName[file.GetSource()]
 	return re != nil && re.MatchString(file.GetName())
 }
 
@@ -118,9 +118,9 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 		add(f.sandbox.Workload, true)
 	}
 	add(f.result, f.result != nil)
-	add(f.file, f.file != nil && !isMadeUp(f.file))
+	add(f.file, f.file != nil && !isGenerated(f.file))
 	add(containerWorkload(f.container), f.container != proc.Container{})
-	add(f.file, f.file != nil && isMadeUp(f.file))
+	add(f.file, f.file != nil && isGenerated(f.file))
 	add(processWorkload(f.process), f.process.PID != 0)
 	return all
 }

@@ -34,7 +34,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 	result := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Uid: "u-cni", ContainerId: "c-cni", Source: "cni-result"}
 	resultWithout := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Namespace: "net", Name: "by-cni", Source: "cni-result"}
 	person := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_UNKNOWN, Name: "blue", Source: "netns"}
-	madeUp := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + proctest.PodUID, Source: "netns"}
+	generatedName := &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "cni-" + proctest.PodUID, Source: "netns"}
 	cgroup := proc.Container{ID: "c-cgroup", Pod: "u-cgroup"}
 	pause := proc.Process{PID: 7, Name: "pause"}
 	for name, c := range map[string]struct {
@@ -46,20 +46,20 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 		"runtime alone":           {facts{sandbox: runtime}, "POD shop/by-cri u-cri c-cri vm1  by cri"},
 		"runtime without ids":     {facts{sandbox: runtimeWithout, result: result}, "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
 		"ids of the cgroup":       {facts{sandbox: runtimeWithout, result: resultWithout, container: cgroup, process: pause}, "POD shop/by-cri u-cgroup c-cgroup  pause (7) by cri, containerId:cgroup process:process uid:cgroup"},
-		"no runtime":              {facts{result: result, file: madeUp, container: cgroup, process: pause}, "POD net/by-cni u-cni c-cni  pause (7) by cni-result, process:process"},
+		"no runtime":              {facts{result: result, file: generatedName, container: cgroup, process: pause}, "POD net/by-cni u-cni c-cni  pause (7) by cni-result, process:process"},
 		"result without ids":      {facts{result: resultWithout, container: cgroup}, "POD net/by-cni u-cgroup c-cgroup   by cni-result, containerId:cgroup uid:cgroup"},
 		"person":                  {facts{file: person, container: proc.Container{ID: "c-cgroup"}, process: pause}, "CONTAINER /blue  c-cgroup  pause (7) by netns, containerId:cgroup process:process"},
-		"made up, and a cgroup":   {facts{file: madeUp, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
-		"made up, and no cgroup":  {facts{file: madeUp, process: pause}, "CONTAINER /cni-" + proctest.PodUID + "    pause (7) by netns, process:process"},
+		"made up, and a cgroup":   {facts{file: generatedName, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
+		"made up, and no cgroup":  {facts{file: generatedName, process: pause}, "CONTAINER /cni-" + proctest.PodUID + "    pause (7) by netns, process:process"},
 		"cgroup":                  {facts{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
 		"process":                 {facts{process: pause}, "UNKNOWN /    pause (7) by process"},
 		"runtime, and its result": {facts{sandbox: runtimeWithout}.with(facts{result: result}), "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
-		"result, and its runtime": {facts{result: result, file: madeUp}.with(facts{sandbox: runtime}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
+		"result, and its runtime": {facts{result: result, file: generatedName}.with(facts{sandbox: runtime}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
 		"nothing more is said":    {facts{sandbox: runtime, result: result, file: person}.with(facts{}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := "nothing"
-			before := fmt.Sprint(runtime.Workload, runtimeWithout.Workload, result, resultWithout, person, madeUp)
+			before := fmt.Sprint(runtime.Workload, runtimeWithout.Workload, result, resultWithout, person, generatedName)
 			if w := c.facts.workload(); w != nil {
 				got = fmt.Sprintf("%s %s/%s %s %s %s %s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(), w.GetContainerId(), w.GetVirtualMachine(), w.GetProcess(), w.GetSource())
 				if len(w.GetSources()) > 0 {
@@ -69,8 +69,8 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 			if got != c.want {
 				t.Errorf("name: got  %q\n          want %q", got, c.want)
 			}
-			if after := fmt.Sprint(runtime.Workload, runtimeWithout.Workload, result, resultWithout, person, madeUp); after != before {
-				t.Errorf("what others hold as well was changed: got %s, want %s", after, before)
+			if after := fmt.Sprint(runtime.Workload, runtimeWithout.Workload, result, resultWithout, person, generatedName); after != before {
+				t.Errorf("shared facts were changed: got %s, want %s", after, before)
 			}
 		})
 	}
@@ -132,11 +132,11 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 	say(n.Names)
 	n.Look(true)
 	if got := n.name(100); got != "by-process by cri" {
-		t.Errorf("namespace of a sandbox that is forgotten: got %q, want its name", got)
+		t.Errorf("namespace of a forgotten sandbox: got %q, want its name", got)
 	}
 }
 
-func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
+func TestRuntimeIsAskedForNamespacesWithoutASandbox(t *testing.T) {
 	n, p := newTestNames(t, 100, 200)
 	var unnamed []uint64 // inodes
 	n.unnamed = func(numbers []uint64) {
@@ -160,7 +160,7 @@ func TestRuntimeIsAskedForNamespacesThatItHasNoNameFor(t *testing.T) {
 	}
 }
 
-func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
+func TestRuntimeNamesTheNetworkOfPods(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	p.Put(40, 2, "pause", 600, 100, "/")
 	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_NEWADDR, NSID: 1, Address: kerneltest.Address(2, "10.0.0.2/24")})
@@ -173,7 +173,7 @@ func TestRuntimeSaysThatAnAddressIsOfPods(t *testing.T) {
 	wantNetworks(t, n.table, "10.0.0.2 ASSIGNED cri, 10.0.0.9 ASSIGNED ")
 }
 
-func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
+func TestNetworkOfTheCNIResultIsPreferredToTheRuntimes(t *testing.T) {
 	n := &Names{cni: newCNICache(nil, "", nil)}
 	s := sandboxNamed("web-0", proc.Process{}, "10.0.0.2", "10.0.0.3")
 	say(n, s)
@@ -184,12 +184,12 @@ func TestNetworkOfTheCNIResultIsNamedBeforeTheRuntime(t *testing.T) {
 		workload: &ipwitnessv1.Workload{Source: "cni-result"},
 		networks: map[string]kernel.Networks{"/p": {g("eth0", "10.0.0.2"): "pods", g("net1", "10.1.0.2"): "storage"}},
 	}
-	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{100: {sandbox: s}})
-	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
-		t.Errorf("networks: got %v, want %v", gave[100], want)
+	assigned, intended := n.assignments(map[string]uint64{"/p": 100}, map[uint64]facts{100: {sandbox: s}})
+	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(assigned[100], want) {
+		t.Errorf("networks: got %v, want %v", assigned[100], want)
 	}
-	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cri", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "cni-result"}); !maps.Equal(mean[100], want) {
-		t.Errorf("meant: got %v, want %v", mean[100], want)
+	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cri", g("eth0", "10.0.0.3"): "cri", g("net1", "10.1.0.2"): "cni-result"}); !maps.Equal(intended[100], want) {
+		t.Errorf("meant: got %v, want %v", intended[100], want)
 	}
 }
 
@@ -207,17 +207,17 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 	n.cni.results["multus-cni-network-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "multus-cni-network", g("eth0", "fd00::2"): "multus-cni-network"})
 	n.cni.results[ofMultus+"pods-x-eth0"] = of(kernel.Networks{g("eth0", "10.0.0.2"): "pods"})
 	n.cni.results[ofMultus+"storage-x-net1"] = of(kernel.Networks{g("net1", "10.1.0.2"): "storage"})
-	gave, mean := n.given(map[string]uint64{"/p": 100}, map[uint64]facts{})
-	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(gave[100], want) {
-		t.Errorf("networks: got %v, want %v", gave[100], want)
+	assigned, intended := n.assignments(map[string]uint64{"/p": 100}, map[uint64]facts{})
+	if want := (kernel.Networks{g("eth0", "10.0.0.2"): "pods", g("eth0", "fd00::2"): "multus-cni-network", g("net1", "10.1.0.2"): "storage"}); !maps.Equal(assigned[100], want) {
+		t.Errorf("networks: got %v, want %v", assigned[100], want)
 	}
 	// net1 may be a user-space device, so its address is not expected.
-	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cni-result", g("eth0", "fd00::2"): "cni-result"}); !maps.Equal(mean[100], want) {
-		t.Errorf("meant: got %v, want %v", mean[100], want)
+	if want := (kernel.Intended{g("eth0", "10.0.0.2"): "cni-result", g("eth0", "fd00::2"): "cni-result"}); !maps.Equal(intended[100], want) {
+		t.Errorf("meant: got %v, want %v", intended[100], want)
 	}
 }
 
-func TestSearchIsWokenAfterAWhileOnce(t *testing.T) {
+func TestSearchHasOneTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Names{changed: make(chan struct{}, 1)}
 		for range 3 {
@@ -226,7 +226,7 @@ func TestSearchIsWokenAfterAWhileOnce(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if len(n.changed) != 1 || n.waking.Load() {
-			t.Errorf("woken: got %d, want once", len(n.changed))
+			t.Errorf("wake-ups: got %d, want one", len(n.changed))
 		}
 	})
 }

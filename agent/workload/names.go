@@ -152,34 +152,34 @@ func (n *Names) Look(everything bool) {
 		n.cni.forget()
 	}
 	n.kernel.BeginNames()
-	byPath, said := n.lookFiles(everything)
+	byPath, byInode := n.lookFiles(everything)
 	n.cni.read()
 	for name, f := range n.cni.results {
 		for _, path := range f.netns {
 			// A result may outlive its sandbox.
 			if inode, ok := byPath[path]; ok && !strings.HasPrefix(name, ofMultus) {
-				said[inode] = said[inode].with(facts{result: f.workload})
+				byInode[inode] = byInode[inode].with(facts{result: f.workload})
 			}
 		}
 	}
 	for _, s := range n.sandboxes() {
 		if inode := n.sandboxInode(s, byPath); inode != 0 {
-			said[inode] = said[inode].with(facts{sandbox: s})
+			byInode[inode] = byInode[inode].with(facts{sandbox: s})
 		}
 	}
-	if everything || n.kernel.Anonymous(func(inode uint64) bool { _, ok := said[inode]; return ok }) {
+	if everything || n.kernel.Anonymous(func(inode uint64) bool { _, ok := byInode[inode]; return ok }) {
 		n.walk(everything)
 	}
-	names, unnamed := n.moveTenants(said)
-	gave, meant := n.given(byPath, said)
-	n.kernel.SetNames(names, gave, meant)
+	names, unnamed := n.moveTenants(byInode)
+	assigned, intended := n.assignments(byPath, byInode)
+	n.kernel.SetNames(names, assigned, intended)
 	n.unnamed(unnamed)
 }
 
 // lookFiles finds the named namespaces. It returns their inodes by path, and the facts from
 // their files by inode. It reads known files again only if again is set.
-func (n *Names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64]facts) {
-	byPath, said = map[string]uint64{}, map[uint64]facts{}
+func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uint64]facts) {
+	byPath, byInode = map[string]uint64{}, map[uint64]facts{}
 	found := make(map[netnsFile]namedNetns, len(n.files))
 	for _, dir := range n.netnsDirs {
 		source := "netns"
@@ -200,20 +200,20 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, said map[uint64
 			}
 			if !ok {
 				ns.name = &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: form.Printable(name), Source: source}
-				if source == "netns" && !isMadeUp(ns.name) {
+				if source == "netns" && !isGenerated(ns.name) {
 					ns.name.Kind = ipwitnessv1.Workload_UNKNOWN // a file names the namespace, but does not say what uses it
 				}
 			}
 			found[f] = ns
 			byPath[f.path] = ns.inode
-			if said[ns.inode].file == nil {
-				said[ns.inode] = facts{file: ns.name}
+			if byInode[ns.inode].file == nil {
+				byInode[ns.inode] = facts{file: ns.name}
 			}
 			n.adopt(f.path, ns.inode)
 		}
 	}
 	n.files = found
-	return byPath, said
+	return byPath, byInode
 }
 
 // sandboxInode returns the network namespace of a sandbox, or 0 if it is not known.
@@ -240,10 +240,10 @@ func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
 
 // moveTenants adds the current facts about each namespace to the known ones. It returns the
 // names of all namespaces, and the namespaces of this node without a sandbox.
-func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
+func (n *Names) moveTenants(byInode map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
 	ours := n.kernel.OurInodes()
 	for inode := range n.kernel.Reused() { // after OurInodes: a namespace may have ended since
-		delete(said, inode)
+		delete(byInode, inode)
 	}
 	for inode, t := range n.tenants {
 		if ours[inode] != t.namespace {
@@ -254,21 +254,21 @@ func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 	for _, s := range n.sandboxes() {
 		byID[s.ID] = s
 	}
-	names = make(map[uint64]*ipwitnessv1.Workload, len(said))
+	names = make(map[uint64]*ipwitnessv1.Workload, len(byInode))
 	for inode, ns := range ours {
 		t := n.tenantOf(inode, ns)
-		t.facts = t.with(said[inode])
+		t.facts = t.with(byInode[inode])
 		if s := byID[t.container.ID]; s != nil && t.sandbox == nil {
 			t.sandbox = s // the runtime returned no path, but the cgroup identifies the sandbox
 		}
 		if t.sandbox == nil {
 			unnamed = append(unnamed, ns)
 		}
-		if said[inode] = t.facts; t.name() != nil {
+		if byInode[inode] = t.facts; t.name() != nil {
 			names[inode] = t.name()
 		}
 	}
-	for inode, f := range said {
+	for inode, f := range byInode {
 		if _, ok := ours[inode]; !ok {
 			names[inode] = f.workload() // the namespace may become one of this node
 		}
@@ -276,10 +276,10 @@ func (n *Names) moveTenants(said map[uint64]facts) (names map[uint64]*ipwitnessv
 	return names, unnamed
 }
 
-// given returns the networks that assigned the addresses of namespaces, and their intended
+// assignments returns the networks that assigned the addresses of namespaces, and their intended
 // addresses with the sources that report them, by inode.
-func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint64]kernel.Networks, map[uint64]kernel.Intended) {
-	gave, all := map[uint64]kernel.Networks{}, map[uint64]kernel.Intended{}
+func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) (map[uint64]kernel.Networks, map[uint64]kernel.Intended) {
+	assigned, all := map[uint64]kernel.Networks{}, map[uint64]kernel.Intended{}
 	mean := func(inode uint64, g kernel.InterfaceAddress, source string) {
 		if all[inode] == nil {
 			all[inode] = kernel.Intended{}
@@ -295,7 +295,7 @@ func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 			case strings.HasPrefix(name, ofMultus):
 				// The interface may be a user-space device, whose address no kernel has. So
 				// the result names the network, but the address is not expected.
-				gave[inode] = gave[inode].With(addrs)
+				assigned[inode] = assigned[inode].With(addrs)
 			default:
 				runtime[inode] = runtime[inode].With(addrs)
 				for g := range addrs {
@@ -305,29 +305,29 @@ func (n *Names) given(byPath map[string]uint64, said map[uint64]facts) (map[uint
 		}
 	}
 	for inode, addrs := range runtime {
-		gave[inode] = gave[inode].Keep(addrs) // only for addresses that Multus does not name
+		assigned[inode] = assigned[inode].Keep(addrs) // only for addresses that Multus does not name
 	}
 	there := map[*cri.Sandbox]bool{}
 	for _, s := range n.sandboxes() {
 		there[s] = true
 	}
-	for inode, f := range said {
+	for inode, f := range byInode {
 		if !there[f.sandbox] {
 			continue // the runtime has stopped the sandbox and removes its addresses
 		}
 		only := kernel.Networks{}
 		for _, ip := range f.sandbox.IPs {
 			g := kernel.InterfaceAddress{Interface: cri.PodInterface, Addr: ip}
-			if _, ok := gave[inode][g]; !ok {
+			if _, ok := assigned[inode][g]; !ok {
 				only[g] = cri.Source
 			}
 			mean(inode, g, cri.Source)
 		}
 		if len(only) > 0 {
-			gave[inode] = gave[inode].With(only)
+			assigned[inode] = assigned[inode].With(only)
 		}
 	}
-	return gave, all
+	return assigned, all
 }
 
 // walk reads all processes, at most once a second. Otherwise a namespace that stays without a
@@ -378,13 +378,13 @@ func (n *Names) adopt(path string, inode uint64) {
 	}
 	req, err := rtnetlink.Dial()
 	if err != nil {
-		n.log.Warn("cannot ask for namespace id", "error", err)
+		n.log.Warn("cannot get namespace id", "error", err)
 		return
 	}
 	defer req.Close()
 	nsid, assigned, err := req.NSIDOf(fd)
 	if err != nil {
-		n.log.Debug("cannot give namespace an id", "path", path, "error", err)
+		n.log.Debug("cannot assign a namespace id", "path", path, "error", err)
 		return
 	}
 	n.kernel.Adopt(nsid, inode, assigned)

@@ -75,20 +75,20 @@ func wantNetworks(t *testing.T, tab *table.Table, want string) {
 // named searches once with additional facts from files or CNI results, and returns the
 // resulting name of a namespace.
 func (n *testNames) named(inode uint64, by map[uint64]facts) string {
-	said := maps.Clone(by)
-	if said == nil {
-		said = map[uint64]facts{}
+	found := maps.Clone(by)
+	if found == nil {
+		found = map[uint64]facts{}
 	}
 	n.processes()
-	names, _ := n.moveTenants(said)
+	names, _ := n.moveTenants(found)
 	n.kernel.SetNames(names, nil, nil)
 	w := tabletest.Workload(n.table, inode)
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
 		w.GetContainerId()[:min(4, len(w.GetContainerId()))], w.GetProcess(), w.GetSource())
 }
 
-// saidBy returns w as a fact from its source.
-func saidBy(w *ipwitnessv1.Workload) facts {
+// factOf returns w as a fact from its source.
+func factOf(w *ipwitnessv1.Workload) facts {
 	if w.GetSource() == "cni-result" {
 		return facts{result: w}
 	}
@@ -132,7 +132,7 @@ func TestOldestProcessAndItsContainerNameANamespace(t *testing.T) {
 	wantNamed(t, n.named(200, nil), "CONTAINER /web uid= id= process=late (50) by cgroup")
 }
 
-func TestProcessThatWasThereForAMomentNamesNobodyOnceItHasEnded(t *testing.T) {
+func TestShortLivedProcessDoesNotNameANamespace(t *testing.T) {
 	const pod = "/kubepods/burstable/pod" + proctest.PodUID + "/"
 	n, p := newTestNames(t, 100)
 	var now uint64 = 100_000
@@ -201,19 +201,19 @@ func TestBetterNamesAreFilledInAndStay(t *testing.T) {
 			n, p := newTestNames(t, 100)
 			p.Put(40, 2, "pause", 600, 100, c.cgroup)
 			before := c.named.String()
-			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), c.want)
+			wantNamed(t, n.named(100, map[uint64]facts{100: factOf(c.named)}), c.want)
 			wantNamed(t, n.named(100, nil), c.want) // the file is gone, but its namespace is not
 			p.End(40)
 			gone := strings.Replace(c.want, "pause (40)", "pause (40, ended)", 1)
-			wantNamed(t, n.named(100, map[uint64]facts{100: saidBy(c.named)}), gone) // the process is gone
+			wantNamed(t, n.named(100, map[uint64]facts{100: factOf(c.named)}), gone) // the process is gone
 			if c.named.String() != before {
-				t.Errorf("what others hold as well was changed: got %s, want %s", c.named, before)
+				t.Errorf("shared facts were changed: got %s, want %s", c.named, before)
 			}
 		})
 	}
 }
 
-func TestNamespaceThatAContainerMadeIsNotThatContainers(t *testing.T) {
+func TestNamespaceCreatedByAContainerIsNotThatContainers(t *testing.T) {
 	n, p := newTestNames(t, 100, 200)
 	p.Put(20, 2, "neutron-agent", 500, 1, "/docker/"+proctest.InnerID) // in our own namespace
 	p.Put(30, 20, "dnsmasq", 600, 100, "/docker/"+proctest.InnerID)
@@ -224,7 +224,7 @@ func TestNamespaceThatAContainerMadeIsNotThatContainers(t *testing.T) {
 	wantNamed(t, n.named(200, nil), "POD / uid="+proctest.PodUID+" id=ee4b process=pause (50) by cgroup")
 }
 
-func TestNamespaceWithTheInodeOfADeadOneHasNoneOfItsNames(t *testing.T) {
+func TestNamespaceWithAReusedInodeHasNoOldNames(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	p.Put(40, 2, "pause", 600, 100, "/docker/"+proctest.InnerID)
 	n.named(100, nil)
@@ -233,7 +233,7 @@ func TestNamespaceWithTheInodeOfADeadOneHasNoneOfItsNames(t *testing.T) {
 	wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
 }
 
-func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
+func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 	web := sandboxNamed("web-0", proc.Process{})
 	for _, when := range []string{"before tenants move", "before names are set"} {
 		t.Run(when, func(t *testing.T) {
@@ -242,11 +242,11 @@ func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
 			published := func() string { return tabletest.Workload(n.table, 100).GetName() }
 
 			k.BeginNames()
-			said := map[uint64]facts{100: {sandbox: web}}
+			found := map[uint64]facts{100: {sandbox: web}}
 			if when == "before tenants move" {
 				n.reuse(100)
 			}
-			names, _ := n.moveTenants(said)
+			names, _ := n.moveTenants(found)
 			if when == "before names are set" {
 				n.reuse(100)
 			}
@@ -258,12 +258,12 @@ func TestNamespaceThatEndsDuringALookGivesItsNameToNoOther(t *testing.T) {
 
 			// The end of a namespace wakes the search.
 			if len(n.changed) != 1 {
-				t.Error("end of a namespace: got no look")
+				t.Error("end of a namespace: got no search")
 			}
 			k.BeginNames()
 			n.named(100, map[uint64]facts{100: {sandbox: sandboxNamed("web-1", proc.Process{})}})
 			if got := published(); got != "web-1" {
-				t.Errorf("the next namespace, said what it is: got %q, want web-1", got)
+				t.Errorf("the next namespace, with a new name: got %q, want web-1", got)
 			}
 		})
 	}
@@ -307,7 +307,7 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	p.Put(40, 1, "sleep", 600, 100, "/")
 	n.Look(true)
 	if k.Anonymous(unknown) || len(k.OurInodes()) != 0 {
-		t.Errorf("namespaces of ours: got %v, want none", k.OurInodes())
+		t.Errorf("our namespaces: got %v, want none", k.OurInodes())
 	}
 	for len(n.changed) > 0 {
 		<-n.changed
@@ -315,10 +315,10 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(11, 1)})
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 1, Link: kerneltest.PodVeth(11)})
 	if len(n.changed) == 0 {
-		t.Error("a namespace of ours without a name: got no look")
+		t.Error("one of our namespaces without a name: got no search")
 	}
 	if k.Anonymous(func(inode uint64) bool { return inode == 100 }) {
-		t.Error("a namespace of ours whose file is found in the same look: got that it needs a look at processes")
+		t.Error("one of our namespaces whose file is found in the same search: got a search of processes")
 	}
 	n.Look(false) // too soon after the last walk, which is postponed
 	n.walked = time.Time{}
@@ -327,11 +327,11 @@ func TestNamespaceWithoutAFileThatBecomesOursIsNamedAtOnce(t *testing.T) {
 		t.Errorf("process: got %q, want sleep (40)", got)
 	}
 	if k.Anonymous(unknown) {
-		t.Error("a namespace of ours that has a name: got that it needs a look at processes")
+		t.Error("one of our namespaces with a name: got a search of processes")
 	}
 }
 
-func TestOldestOfManyProcessesIsLookedForWithinBounds(t *testing.T) {
+func TestSearchForTheOldestProcessIsBounded(t *testing.T) {
 	n, p := newTestNames(t, 100)
 	var pids []int
 	for i := range 2 * mostRead {

@@ -149,14 +149,14 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 		}
 	case AnonymousNone:
 		if !cfg.known() {
-			return nil, errors.New("--anonymous none leaves nobody who may do anything: say how callers are known, by --tokens, --token-review or --tls-client-ca")
+			return nil, errors.New("--anonymous none would refuse all callers: configure authentication with --tokens, --token-review or --tls-client-ca")
 		}
 	case AnonymousRead:
 	default:
-		return nil, fmt.Errorf("%q is nothing that --anonymous can be: use none or read", cfg.Anonymous)
+		return nil, fmt.Errorf("invalid value %q of --anonymous: use none or read", cfg.Anonymous)
 	}
 	if cfg.Required && !cfg.known() {
-		return nil, errors.New("--require-auth: no authentication is configured, so that anybody could report and read: add --tokens, --token-review or --tls-client-ca")
+		return nil, errors.New("--require-auth: no authentication is configured, so anyone could report and read: add --tokens, --token-review or --tls-client-ca")
 	}
 	var err error
 	if cfg.Tokens != "" {
@@ -166,19 +166,19 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 	}
 	if cfg.TokenReview {
 		if reviewer == nil {
-			return nil, errors.New("--token-review needs the Kubernetes API, and there is none here: run in a pod with a service account, or name a file with --kubeconfig")
+			return nil, errors.New("--token-review needs the Kubernetes API, which is not configured: run in a pod with a service account, or set --kubeconfig")
 		}
 		if g.cfg.Audience == "" {
 			g.cfg.Audience = DefaultAudience
 		}
 		g.reviews = newReviews(reviewer)
 	} else if len(cfg.AgentAccounts) > 0 {
-		return nil, errors.New("--agent-account is for tokens of Kubernetes: add --token-review")
+		return nil, errors.New("--agent-account applies only to Kubernetes tokens: add --token-review")
 	}
 	for _, account := range cfg.AgentAccounts {
 		namespace, name, ok := strings.Cut(account, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("%q is no service account: write it NAMESPACE/NAME, like ipwitness/ipwitness-agent", account)
+			return nil, fmt.Errorf("%q is not a service account: write it like NAMESPACE/NAME, like ipwitness/ipwitness-agent", account)
 		}
 		g.accounts = append(g.accounts, "system:serviceaccount:"+namespace+":"+name)
 	}
@@ -193,7 +193,7 @@ func (g *Guard) Open() bool { return !g.cfg.known() }
 func (g *Guard) authenticate(ctx context.Context, by credential, reports bool) (*Caller, error) {
 	if by.certificate != nil && g.cfg.Certificates != nil { // check again: the certificate may have expired, or its CA been removed
 		if err := g.cfg.Certificates(by.chain); err != nil {
-			return nil, status.Errorf(codes.Unauthenticated, "the client certificate is not good any more: %s", err)
+			return nil, status.Errorf(codes.Unauthenticated, "the client certificate is no longer valid: %s", err)
 		}
 	}
 	c, err := g.identify(ctx, by, reports)
@@ -215,7 +215,7 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 		return c, nil
 	}
 	if g.reviews == nil {
-		return nil, status.Error(codes.Unauthenticated, "the token is not known here: it must be in the file of the aggregator's --tokens")
+		return nil, status.Error(codes.Unauthenticated, "the token is unknown: it must be in the aggregator's --tokens file")
 	}
 	audiences := []string{g.cfg.Audience}
 	if !reports {
@@ -227,17 +227,17 @@ func (g *Guard) identify(ctx context.Context, by credential, reports bool) (*Cal
 	switch {
 	case errors.Is(err, ErrRefused):
 		return nil, status.Errorf(codes.Unauthenticated,
-			"Kubernetes does not accept the token (%s): it must be current and of audience %s, as 'kubectl create token' gives it", err, g.cfg.Audience)
+			"Kubernetes does not accept the token (%s): it must be unexpired and have the audience %s, like a token of 'kubectl create token'", err, g.cfg.Audience)
 	case status.Code(err) == codes.ResourceExhausted:
 		return nil, err
 	case err != nil:
-		return nil, status.Errorf(codes.Unavailable, "the Kubernetes API cannot be asked whose token it is: %s: try again", err)
+		return nil, status.Errorf(codes.Unavailable, "the Kubernetes API cannot review the token: %s: try again", err)
 	}
 	c := &Caller{name: who.Name, subject: &who}
 	if slices.Contains(g.accounts, who.Name) {
 		if c.node = first(who.Extra[nodeName]); c.node == "" && reports {
 			return nil, status.Errorf(codes.PermissionDenied,
-				"the token of %s is of no node: it must be of a pod (a projected volume), and Kubernetes 1.30 or newer", who.Name)
+				"the token of %s is not bound to a node: use a projected token of a pod, and Kubernetes 1.30 or newer", who.Name)
 		}
 		c.agent = true
 	}
@@ -260,16 +260,16 @@ func certified(cert *x509.Certificate) (*Caller, error) {
 		c.name = first(cert.DNSNames)
 	}
 	if c.name == "" { // an agent without a name could report for all nodes
-		return nil, status.Error(codes.Unauthenticated, "the client certificate names nobody: it must have a common name (CN) or a DNS name")
+		return nil, status.Error(codes.Unauthenticated, "the client certificate has no name: it must have a common name (CN) or a DNS name")
 	}
 	c.node = c.name
 	return c, nil
 }
 
-// misled reports whether a caller on this host uses a host name that is not this host's. Such
+// rebound reports whether a caller on this host uses a host name that is not this host's. Such
 // a request may come from a page of another site that uses DNS rebinding in the user's
 // browser.
-func (g *Guard) misled(by credential) bool {
+func (g *Guard) rebound(by credential) bool {
 	host := by.host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -293,9 +293,9 @@ func (c *Caller) Reports(node string) error {
 		return nil
 	}
 	if !c.agent {
-		return status.Errorf(codes.PermissionDenied, "%s may not report: it is no agent", c.name)
+		return status.Errorf(codes.PermissionDenied, "%s may not report: it is not an agent", c.name)
 	}
-	return status.Errorf(codes.PermissionDenied, "an agent may report for its own node only: %s is of node %s, and it says that it is %s (see --node)",
+	return status.Errorf(codes.PermissionDenied, "an agent may report only for its own node: %s belongs to node %s, but reports as node %s (see --node)",
 		c.name, c.node, node)
 }
 
@@ -330,9 +330,9 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	switch {
 	case what.open:
 		return nil
-	case c.name == "" && g.cfg.Anonymous == AnonymousRead && g.misled(c.from):
+	case c.name == "" && g.cfg.Anonymous == AnonymousRead && g.rebound(c.from):
 		return status.Errorf(codes.PermissionDenied,
-			"%q is no name by which this host asks itself: ask 127.0.0.1, [::1], localhost or its hostname (a page of another site can have a browser ask for a name)", c.from.host)
+			"%q is not a name of this host: use 127.0.0.1, [::1], localhost or its hostname (other names are refused because of DNS rebinding)", c.from.host)
 	case !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
 		return nil
 	case what.report:
@@ -341,7 +341,7 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 		ok, err := g.reviews.access(ctx, *c.subject, what)
 		switch {
 		case err != nil:
-			return status.Errorf(codes.Unavailable, "the Kubernetes API cannot be asked whether %s may %s: %s: try again", c.name, what, err)
+			return status.Errorf(codes.Unavailable, "the Kubernetes API cannot check whether %s may %s: %s: try again", c.name, what, err)
 		case !ok:
 			return status.Errorf(codes.PermissionDenied, "%s may not %s: it needs a ClusterRole like ipwitness-reader, or ipwitness-operator to acknowledge", c.name, what)
 		}
@@ -350,9 +350,9 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 		return nil
 	case c.name == "" && what.changes() && g.Open():
 		return status.Errorf(codes.PermissionDenied,
-			"from elsewhere than this host nobody may %s, as nothing says who callers are: do it on the aggregator's host at its loopback address, or set --tokens, --token-review or --tls-client-ca", what)
+			"no authentication is configured, so only this host may %s: use the loopback address on the aggregator's host, or set --tokens, --token-review or --tls-client-ca", what)
 	case c.name == "":
-		return status.Errorf(codes.Unauthenticated, "who may %s must say who it is: show a bearer token (--token-file) or a client certificate (--tls-cert)", what)
+		return status.Errorf(codes.Unauthenticated, "authentication is required to %s: present a bearer token (--token-file) or a client certificate (--tls-cert)", what)
 	}
 	return status.Errorf(codes.PermissionDenied, "%s may not %s", c.name, what)
 }
@@ -361,16 +361,16 @@ func (g *Guard) mayReport(c *Caller) error {
 	switch {
 	case g.cfg.Certificates != nil && c.from.certificate == nil:
 		return status.Error(codes.Unauthenticated,
-			"an agent must show a client certificate that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)")
+			"an agent must present a client certificate that is signed by the CA of the aggregator's --tls-client-ca (--tls-cert)")
 	case c.agent:
 		return nil
 	case c.from.certificate != nil && c.from.token == "":
 		return status.Errorf(codes.PermissionDenied,
-			"%s may not report by its certificate alone: that must be of organization %s, with the node as its name; or show a token, too (--token-file)", c.name, AgentsGroup)
+			"%s may not report with its certificate alone: the certificate must have organization %s and the name of the node, or the agent must also present a token (--token-file)", c.name, AgentsGroup)
 	case c.name == "":
-		return status.Error(codes.Unauthenticated, "an agent must say who it is: by a token (--token-file), or by a client certificate (--tls-cert)")
+		return status.Error(codes.Unauthenticated, "an agent must authenticate with a token (--token-file) or a client certificate (--tls-cert)")
 	}
-	return status.Errorf(codes.PermissionDenied, "%s may not report: it is no agent (--agent-account, --tokens)", c.name)
+	return status.Errorf(codes.PermissionDenied, "%s may not report: it is not an agent (--agent-account, --tokens)", c.name)
 }
 
 // Reasons for refusals, as in the metric.
@@ -393,10 +393,10 @@ func (g *Guard) refuse(ctx context.Context, err error, by credential, what strin
 	return err
 }
 
-// HungUp counts a connection that was closed because its client exceeded a limit on it.
-func (g *Guard) HungUp(from net.Addr, err error) {
+// Disconnected counts a connection that was closed because its client exceeded a limit on it.
+func (g *Guard) Disconnected(from net.Addr, err error) {
 	g.refused.WithLabelValues(tooMany).Inc()
-	g.log.Log(context.Background(), g.level(), "hung up on a client", "from", from, "reason", err)
+	g.log.Log(context.Background(), g.level(), "disconnected a client", "from", from, "reason", err)
 }
 
 // level returns the log level for the next line about a refusal.

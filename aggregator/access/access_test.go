@@ -113,7 +113,7 @@ func from(ctx context.Context, token string) context.Context {
 	return ctx
 }
 
-func TestWhoMayDoWhat(t *testing.T) {
+func TestAuthorization(t *testing.T) {
 	g, _ := reviewed(t)
 	for _, c := range []struct {
 		token, method string
@@ -122,17 +122,17 @@ func TestWhoMayDoWhat(t *testing.T) {
 	}{
 		{agentUser + "@node1 ipwitness", pb.ReportService_Report_FullMethodName, codes.OK, ""},
 		{agentUser + "@node1", pb.ReportService_Report_FullMethodName, codes.Unauthenticated, "audience ipwitness"},
-		{agentUser + " ipwitness", pb.ReportService_Report_FullMethodName, codes.PermissionDenied, "of no node"},
-		{readerUser + " ipwitness", pb.ReportService_Report_FullMethodName, codes.PermissionDenied, "no agent"},
-		{"", pb.ReportService_Report_FullMethodName, codes.Unauthenticated, "must say who it is"},
+		{agentUser + " ipwitness", pb.ReportService_Report_FullMethodName, codes.PermissionDenied, "not bound to a node"},
+		{readerUser + " ipwitness", pb.ReportService_Report_FullMethodName, codes.PermissionDenied, "not an agent"},
+		{"", pb.ReportService_Report_FullMethodName, codes.Unauthenticated, "must authenticate"},
 		{"nonsense", pb.ReportService_Report_FullMethodName, codes.Unauthenticated, "does not accept"},
 		{readerUser + " ipwitness", pb.WitnessService_ListOwners_FullMethodName, codes.OK, ""},
 		{readerUser, pb.WitnessService_ListOwners_FullMethodName, codes.OK, ""},
 		{readerUser, pb.WitnessService_AcknowledgeConflict_FullMethodName, codes.PermissionDenied, "may not create conflicts/acknowledge"},
 		{agentUser + "@node1 ipwitness", pb.WitnessService_ListOwners_FullMethodName, codes.PermissionDenied, "may not list owners"},
-		{"", pb.WitnessService_ListOwners_FullMethodName, codes.Unauthenticated, "must say who it is"},
+		{"", pb.WitnessService_ListOwners_FullMethodName, codes.Unauthenticated, "authentication is required"},
 		{"", "/grpc.health.v1.Health/Check", codes.OK, ""},
-		{readerUser, "/ipwitness.v1.WitnessService/Brandnew", codes.PermissionDenied, "nobody may call"},
+		{readerUser, "/ipwitness.v1.WitnessService/Brandnew", codes.PermissionDenied, "cannot be called by anyone"},
 	} {
 		_, end, err := g.enter(from(t.Context(), c.token), c.method, false)
 		if status.Code(err) != c.want || !strings.Contains(status.Convert(err).Message(), c.says) {
@@ -156,7 +156,7 @@ func TestAllMethodsAreActions(t *testing.T) {
 		}
 		for _, name := range names {
 			if what, err := action("/" + service.ServiceName + "/" + name); err != nil || what.open {
-				t.Errorf("%s: got %v, %v, want an action", name, what, err)
+				t.Errorf("%s: got %v and error %v, want an action", name, what, err)
 			}
 		}
 	}
@@ -178,7 +178,7 @@ func TestAcknowledgingIsTheOnlyChange(t *testing.T) {
 	}
 }
 
-func TestAnAgentIsOfTheNodeThatItsTokenIsOf(t *testing.T) {
+func TestAgentBelongsToTheNodeOfItsToken(t *testing.T) {
 	g, _ := reviewed(t)
 	ctx, end, err := g.enter(from(t.Context(), agentUser+"@node1 ipwitness"), pb.ReportService_Report_FullMethodName, true)
 	if err != nil {
@@ -232,7 +232,7 @@ func TestAStreamEndsWhenItsTokenDoes(t *testing.T) {
 	})
 }
 
-func TestWithoutTheAPIServerKnownTokensAreGoodForAWhile(t *testing.T) {
+func TestKnownTokensStayValidWithoutTheAPIServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, api := reviewed(t)
 		enter := func(token string) codes.Code {
@@ -256,12 +256,12 @@ func TestWithoutTheAPIServerKnownTokensAreGoodForAWhile(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		if got := enter(known); got != codes.Unavailable {
-			t.Errorf("a known token after long: got %s, want Unavailable", got)
+			t.Errorf("a known token after a long time: got %s, want Unavailable", got)
 		}
 	})
 }
 
-func TestWrongTokensAskTheAPIServerFewTimes(t *testing.T) {
+func TestReviewsOfWrongTokensAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, api := reviewed(t)
 		good := agentUser + "@node1 ipwitness"
@@ -280,12 +280,12 @@ func TestWrongTokensAskTheAPIServerFewTimes(t *testing.T) {
 			t.Errorf("one more: got %s, want ResourceExhausted", got)
 		}
 		if got := enter(good); got != codes.OK {
-			t.Errorf("a good token from the same address: got %s, want OK", got)
+			t.Errorf("a valid token from the same address: got %s, want OK", got)
 		}
 	})
 }
 
-func TestCallsOfOneAreLimited(t *testing.T) {
+func TestCallsOfOneCallerAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // synthetic time: only the test makes time pass
 		const other = "system:serviceaccount:shop:dashboard"
 		g, api := reviewed(t)
@@ -370,7 +370,7 @@ func TestReportStreamsAreLimited(t *testing.T) {
 	for range reportsOfOne {
 		end, err := report("node1")
 		if err != nil {
-			t.Fatalf("got %v after %d streams, want %d", err, len(ends), reportsOfOne)
+			t.Fatalf("got error %v after %d streams, want %d streams", err, len(ends), reportsOfOne)
 		}
 		ends = append(ends, end)
 	}
@@ -383,7 +383,7 @@ func TestReportStreamsAreLimited(t *testing.T) {
 	}
 	for _, m := range families[0].GetMetric() {
 		if reason, got := m.GetLabel()[0].GetValue(), m.GetCounter().GetValue(); (reason == tooMany) != (got == 1) {
-			t.Errorf("refused as %s: got %v, want one as %s", reason, got, tooMany)
+			t.Errorf("refusals with reason %s: got %v, want one with reason %s", reason, got, tooMany)
 		}
 	}
 	end, err := report("node2")
@@ -415,7 +415,7 @@ func TestReportStreamsAreLimited(t *testing.T) {
 	}
 }
 
-func TestCertificatesSayWhoSomebodyIs(t *testing.T) {
+func TestCertificatesIdentifyCallers(t *testing.T) {
 	for _, c := range []struct {
 		groups                  []string
 		agent, reader, operator bool
@@ -468,7 +468,7 @@ func TestAddressesOfCallers(t *testing.T) {
 }
 
 // A certificate of an agent without a name would be valid for all nodes.
-func TestACertificateWithoutANameIsOfNobody(t *testing.T) {
+func TestCertificateWithoutANameIsRefused(t *testing.T) {
 	c, err := certified(&x509.Certificate{Subject: pkix.Name{Organization: []string{AgentsGroup}}})
 	if status.Code(err) != codes.Unauthenticated {
 		t.Errorf("got %+v, %v, want Unauthenticated", c, err)
@@ -476,7 +476,7 @@ func TestACertificateWithoutANameIsOfNobody(t *testing.T) {
 }
 
 // A certificate with the name "anonymous" is an authenticated caller.
-func TestSomebodyMayBeCalledAnonymous(t *testing.T) {
+func TestCallerMayBeNamedAnonymous(t *testing.T) {
 	c, err := certified(&x509.Certificate{Subject: pkix.Name{CommonName: "anonymous", Organization: []string{OperatorsGroup}}})
 	if err != nil || c.Name() != "anonymous" {
 		t.Errorf("got %q, %v, want anonymous", c.Name(), err)
@@ -533,7 +533,7 @@ func (s slowAPI) ReviewToken(ctx context.Context, token, audience string) (Subje
 	return s.fakeAPI.ReviewToken(ctx, token, audience)
 }
 
-func TestWrongTokensAtOnceAskTheAPIServerFewTimes(t *testing.T) {
+func TestConcurrentReviewsOfWrongTokensAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &fakeAPI{}
 		g, err := New(Config{TokenReview: true}, slowAPI{api, 100 * time.Millisecond}, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
@@ -556,7 +556,7 @@ func TestWrongTokensAtOnceAskTheAPIServerFewTimes(t *testing.T) {
 	})
 }
 
-func TestWithoutTheAPIServerItsOwnTokensAreGoodForAWhile(t *testing.T) {
+func TestTokensOfTheAPIServerStayValidWithoutIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, api := reviewed(t)
 		enter := func() codes.Code {
@@ -579,7 +579,7 @@ func TestWithoutTheAPIServerItsOwnTokensAreGoodForAWhile(t *testing.T) {
 
 // A client that starts a call and sends nothing more must not use up memory, neither with
 // calls that need no authentication nor with an unknown token.
-func TestCallsThatDoNotComeAreFewAndEnd(t *testing.T) {
+func TestIncompleteCallsAreLimitedAndEnd(t *testing.T) {
 	for _, c := range []struct{ token, method string }{
 		{"wrong", pb.WitnessService_ListOwners_FullMethodName},
 		{"", healthpb.Health_Check_FullMethodName},
@@ -613,7 +613,7 @@ func callsThatDoNotCome(t *testing.T, token, method string) {
 	}
 	synctest.Wait()
 	if len(ended) != calls-incoming {
-		t.Errorf("of %d calls %d were refused, want %d", calls, len(ended), calls-incoming)
+		t.Errorf("of %d calls, %d were refused, want %d", calls, len(ended), calls-incoming)
 	}
 	for range len(ended) {
 		if got := <-ended; got != codes.ResourceExhausted {
@@ -630,7 +630,7 @@ func callsThatDoNotCome(t *testing.T, token, method string) {
 	}
 }
 
-func TestAWatchOfRESTIsToldThatItsTokenIsOver(t *testing.T) {
+func TestRESTWatchEndsWhenItsTokenExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, api := reviewed(t)
 		c, err := g.authenticate(t.Context(), credential{token: readerUser}, false)

@@ -65,5 +65,5 @@ func action(method string) (Action, error) {
 	if strings.HasPrefix(method, "/grpc.health.v1.") || strings.HasPrefix(method, "/grpc.reflection.") {
 		return Action{open: true}, nil
 	}
-	return Action{}, status.Errorf(codes.PermissionDenied, "nobody may call %s", method)
+	return Action{}, status.Errorf(codes.PermissionDenied, "%s cannot be called by anyone", method)
 }

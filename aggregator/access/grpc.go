@@ -38,7 +38,7 @@ func Revoked(ctx context.Context) <-chan struct{} {
 }
 
 // ErrRevoked ends a stream whose credential is no longer valid.
-var ErrRevoked = status.Error(codes.Unauthenticated, "the token or certificate by which this stream was opened is not good any more: come again with a new one")
+var ErrRevoked = status.Error(codes.Unauthenticated, "the token or certificate of this stream is no longer valid: reconnect with a new one")
 
 // Outside returns the options of a server that is reachable from the network: the guard checks
 // all its calls. codec encodes its messages.

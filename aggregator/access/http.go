@@ -66,7 +66,7 @@ func shown(r *http.Request) credential {
 func (g *Guard) EnterREST(ctx context.Context, method string, stream bool) (_ context.Context, end func(), err error) {
 	c := Of(ctx)
 	if c == nil {
-		return nil, nil, status.Errorf(codes.Internal, "nobody knows who calls %s", method)
+		return nil, nil, status.Errorf(codes.Internal, "the caller of %s was not authenticated", method)
 	}
 	what, err := action(method)
 	if err == nil {

@@ -96,7 +96,7 @@ func (l *limits) call(c *Caller) error {
 	if limiter(l.calls, c.key(), callsPerSecond, callsAtOnce).Allow() {
 		return nil
 	}
-	return status.Errorf(codes.ResourceExhausted, "too many calls: %d a second are the most for one caller; a watch tells all changes by one call", callsPerSecond)
+	return status.Errorf(codes.ResourceExhausted, "too many calls: the limit is %d per second for one caller; use a watch, which sends all changes in one call", callsPerSecond)
 }
 
 // answer waits until a unary call may start, and counts the call until its answer has been
@@ -136,7 +136,7 @@ func (l *limits) answer(ctx context.Context, c *Caller) (end func(), err error) 
 		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 	return nil, status.Errorf(codes.ResourceExhausted,
-		"too many calls at once: %d are the most for one caller, and %d for all, until their answers are read; try again", answersOfOne, maxAnswers)
+		"too many concurrent calls: the limit is %d for one caller and %d in total, and a call ends when its answer is read; try again", answersOfOne, maxAnswers)
 }
 
 // watch counts a watch until end is called.
@@ -145,7 +145,7 @@ func (l *limits) watch(c *Caller) (end func(), err error) {
 	defer l.mu.Unlock()
 	key := c.key()
 	if *l.open >= maxWatches || l.watches[key] >= watchesOfOne {
-		return nil, status.Errorf(codes.ResourceExhausted, "too many watches: %d are the most for one caller, and %d for all: end one", watchesOfOne, maxWatches)
+		return nil, status.Errorf(codes.ResourceExhausted, "too many watches: the limit is %d for one caller and %d in total: end one", watchesOfOne, maxWatches)
 	}
 	*l.open++
 	l.watches[key]++
@@ -169,7 +169,7 @@ func (l *limits) report(c *Caller) (end func(), err error) {
 	defer l.mu.Unlock()
 	if l.reports[c.node] >= reportsOfOne {
 		return nil, status.Errorf(codes.ResourceExhausted,
-			"too many report streams: %d are the most for the agent of one node, and it needs one: see who else has the token or certificate of %s", reportsOfOne, c.node)
+			"too many report streams: the limit is %d for the agent of one node, which needs one: find out who else has the token or certificate of %s", reportsOfOne, c.node)
 	}
 	l.reports[c.node]++
 	return func() {
@@ -186,7 +186,7 @@ func (l *limits) come(ctx context.Context, a netip.Addr) (context.Context, error
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.incoming[a] >= incoming {
-		return ctx, status.Errorf(codes.ResourceExhausted, "too many calls at once: %d are the most for one address; try again", incoming)
+		return ctx, status.Errorf(codes.ResourceExhausted, "too many concurrent calls: the limit is %d for one address; try again", incoming)
 	}
 	l.incoming[a]++
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
@@ -206,7 +206,7 @@ func (l *limits) try(a netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if of := l.failures[a]; of != nil && of.Tokens() < 1 {
-		return status.Errorf(codes.ResourceExhausted, "too many tokens of %s were not accepted: wait a few seconds", a)
+		return status.Errorf(codes.ResourceExhausted, "too many invalid tokens from %s: wait a few seconds", a)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type tokens struct {
 	mu      sync.Mutex
 	info    fs.FileInfo
 	callers map[[sha256.Size]byte]Caller
-	said    string
+	logged  string
 }
 
 func openTokens(name string, log *slog.Logger) (*tokens, error) {
@@ -60,13 +60,13 @@ func (t *tokens) refresh() {
 	}
 	callers, info, err := t.read()
 	if err != nil {
-		if t.said != err.Error() {
-			t.said = err.Error()
+		if t.logged != err.Error() {
+			t.logged = err.Error()
 			t.log.Warn("cannot use the changed tokens file: keeping the previous tokens", "error", err)
 		}
 		return
 	}
-	t.callers, t.info, t.said = callers, info, ""
+	t.callers, t.info, t.logged = callers, info, ""
 	t.log.Info("reloaded the changed tokens file", "file", t.name, "tokens", len(callers))
 }
 

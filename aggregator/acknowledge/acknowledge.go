@@ -160,7 +160,7 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 			ack = next
 			continue
 		}
-		a.Judge(a.Facts.Retell([]index.Address{index.AddressOf(c.Address)}))
+		a.Judge(a.Facts.Republish([]index.Address{index.AddressOf(c.Address)}))
 		break
 	}
 	if err != nil {
@@ -251,8 +251,9 @@ func newAcknowledgement(q *pb.AcknowledgeConflictRequest, now verdict.Stamp) (*a
 
 // Lapse removes the acknowledgement of a conflict if the conflict is over, has had an additional
 // owner for the settle time, or if the acknowledgement has expired, and reports whether it did.
-// Otherwise it returns the time until which the acknowledgement holds; 0 if there is none. A
-// conflict that comes back gets the acknowledgement that it had before the start.
+// Otherwise it returns the time until which the acknowledgement holds; 0 if there is none. If
+// the conflict was acknowledged before the start of this process and is detected again, it gets that
+// acknowledgement back.
 func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, lapsed bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -48,15 +48,15 @@ type dataDir struct {
 
 	// unusable is the file to set aside before another one is written; nil if there is none.
 	unusable *unusableFile
-	// said holds the current problems. It is read without mu, which may be locked during slow disk
+	// current holds the current problems. It is read without mu, which may be locked during slow disk
 	// I/O.
-	said atomic.Pointer[dataProblems]
+	current atomic.Pointer[dataProblems]
 }
 
 // dataProblems describes the problems of a data directory; empty strings mean no problem.
 type dataProblems struct {
-	lost   string // about acknowledgements from before the start
-	unkept string // about current acknowledgements
+	lost          string // about acknowledgements from before the start
+	unsavedReason string // about current acknowledgements
 }
 
 // unusableFile says why a file cannot be used: reason is one word that becomes part of the name
@@ -73,7 +73,7 @@ var errInUse = errors.New("another ipwitness process uses it: stop that process,
 // error only if another process uses the directory.
 func openDataDir(path string) (*dataDir, error) {
 	d := &dataDir{path: path}
-	d.said.Store(&dataProblems{})
+	d.current.Store(&dataProblems{})
 	if path == "" {
 		return d, nil
 	}
@@ -81,7 +81,7 @@ func openDataDir(path string) (*dataDir, error) {
 	if errors.Is(err, errInUse) {
 		return nil, err
 	}
-	d.unkept(err)
+	d.unsavedReason(err)
 	return d, nil
 }
 
@@ -118,19 +118,19 @@ func (d *dataDir) writable() error {
 	return os.Remove(probe)
 }
 
-// unkept records why acknowledgements cannot be saved now; nil means that saving works.
-func (d *dataDir) unkept(err error) {
-	now := *d.said.Load()
-	if now.unkept = ""; err != nil {
-		now.unkept = fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: make the directory writable, or use another --data-dir", err)
+// unsavedReason records why acknowledgements cannot be saved now; nil means that saving works.
+func (d *dataDir) unsavedReason(err error) {
+	now := *d.current.Load()
+	if now.unsavedReason = ""; err != nil {
+		now.unsavedReason = fmt.Sprintf("acknowledgements cannot be saved, so conflicts cannot be acknowledged: %s: make the directory writable, or use another --data-dir", err)
 	}
-	d.said.Store(&now)
+	d.current.Store(&now)
 }
 
 // problems returns descriptions of the current problems.
 func (d *dataDir) problems() []string {
-	said := d.said.Load()
-	return slices.DeleteFunc([]string{said.lost, said.unkept}, func(s string) bool { return s == "" })
+	current := d.current.Load()
+	return slices.DeleteFunc([]string{current.lost, current.unsavedReason}, func(s string) bool { return s == "" })
 }
 
 // close releases the directory; nothing is written afterwards.
@@ -187,10 +187,10 @@ func (d *dataDir) load() map[string]*acknowledgement {
 // lost records why the acknowledgements from before the start are not known, and where the file
 // is.
 func (d *dataDir) lost(where string) {
-	now := *d.said.Load()
+	now := *d.current.Load()
 	now.lost = fmt.Sprintf("the acknowledgements from before the start are not known: %s is %s: %s: %s",
 		filepath.Join(d.path, acknowledgementsFile), strings.ReplaceAll(d.unusable.reason, "-", " "), d.unusable.err, where)
-	d.said.Store(&now)
+	d.current.Store(&now)
 }
 
 // setAside renames the unusable file, if there is one and this process holds the lock.
@@ -269,7 +269,7 @@ func (d *dataDir) save(acknowledged map[string]*acknowledgement) error {
 		return errors.New("the aggregator is stopping")
 	}
 	err := d.write(acknowledged)
-	d.unkept(err)
+	d.unsavedReason(err)
 	return err
 }
 

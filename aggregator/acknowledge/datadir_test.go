@@ -15,8 +15,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// asSomebody calls do with the rights of a user who owns no files here.
-func asSomebody(t *testing.T, do func()) {
+// asUnprivileged calls do with the rights of a user who owns no files here.
+func asUnprivileged(t *testing.T, do func()) {
 	t.Helper()
 	if os.Geteuid() == 0 {
 		runtime.LockOSThread() // Setfsuid applies to this thread only
@@ -30,7 +30,7 @@ func asSomebody(t *testing.T, do func()) {
 }
 
 // An unreadable file is set aside like a damaged one, and a read-only file is read.
-func TestFilesThatMayNotBeReadOrWritten(t *testing.T) {
+func TestFilesWithoutPermission(t *testing.T) {
 	for name, test := range map[string]struct {
 		file, dir os.FileMode
 		want      int
@@ -52,7 +52,7 @@ func TestFilesThatMayNotBeReadOrWritten(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer func() { _ = os.Chmod(dir, 0o700) }() // so that TempDir can be removed
-			asSomebody(t, func() {
+			asUnprivileged(t, func() {
 				d, err := openDataDir(dir)
 				if err != nil {
 					t.Fatal(err)

@@ -26,7 +26,7 @@ func (a *Acknowledgements) Run(ctx context.Context) {
 	again := time.NewTimer(saveAgainAfter)
 	again.Stop()
 	// A directory that could not be used at the start may become usable.
-	failed, said := len(a.dir.problems()) > 0, ""
+	failed, logged := len(a.dir.problems()) > 0, ""
 	if failed {
 		again.Reset(saveAgainAfter)
 	}
@@ -35,9 +35,9 @@ func (a *Acknowledgements) Run(ctx context.Context) {
 		failed = err != nil
 		switch {
 		case err == nil:
-			said = ""
-		case err.Error() != said: // logged once although saving is retried
-			said = err.Error()
+			logged = ""
+		case err.Error() != logged: // logged once although saving is retried
+			logged = err.Error()
 			a.Log.Error("cannot save acknowledgements: ended ones will be active again after a restart; free space in the data directory",
 				"error", err, "again_every", saveAgainAfter)
 		}

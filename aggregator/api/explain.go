@@ -74,8 +74,8 @@ func Judge(f *casefile.File) *pb.ExplainResponse {
 	out := convert.Explanation(f.Policy, f.Policy.Explain(f.Case), owner)
 	judged := f.Policy.Judge(f.Case)
 	for _, c := range latestFirst(judged.Conflicts) {
-		told := explain.Conflict(f.Policy, &c)
-		out.Conflicts = append(out.Conflicts, convert.Conflict(&c, &told, convert.Owners(c.Address, c.Owners, owner)))
+		text := explain.Conflict(f.Policy, &c)
+		out.Conflicts = append(out.Conflicts, convert.Conflict(&c, &text, convert.Owners(c.Address, c.Owners, owner)))
 	}
 	for _, m := range f.Case.Conflicts {
 		if slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.ID == m.ID }) {

@@ -21,9 +21,9 @@ type patience struct {
 	from atomic.Uint64
 }
 
-// anew is a revision before the first one: a watcher that resumes from it receives LOST with 0, and
+// fromStart is a revision before the first one: a watcher that resumes from it receives LOST with 0, and
 // the current state.
-const anew = 0
+const fromStart = 0
 
 func newPatience() *patience {
 	p := &patience{late: time.NewTimer(sendWithin)}

@@ -230,7 +230,7 @@ func (w *watch[K, T, M]) reassure(next uint64) error {
 
 // again sends the current state to a subscriber that has lost events because it was too slow.
 func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, err error) {
-	w.patience.from.Store(anew)
+	w.patience.from.Store(fromStart)
 	if err := w.send(w.lost(uint32(min(lost, math.MaxUint32)))); err != nil {
 		return 0, err
 	}

@@ -133,7 +133,7 @@ func TestEventsAreMadeForSubscribersOnly(t *testing.T) {
 func TestTokens(t *testing.T) {
 	b := newBus()
 	if _, known, err := b.Resume(""); known || err != nil {
-		t.Errorf("got %t and %v of no token", known, err)
+		t.Errorf("got %t and %v of an empty token", known, err)
 	}
 	for _, junk := range []string{"junk", "1-", "-", "1-!"} {
 		if _, _, err := b.Resume(junk); !errors.Is(err, ErrToken) {

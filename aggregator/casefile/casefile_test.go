@@ -110,8 +110,8 @@ func TestNothingIsLost(t *testing.T) {
 	}
 }
 
-// TestPseudonymsLeaveNoName fills every field of a case with names. Words that only the verdict
-// writes are not names.
+// TestPseudonymsLeaveNoName fills every field of a case with names. Fields
+// with values that only package verdict chooses are not names.
 func TestPseudonymsLeaveNoName(t *testing.T) {
 	f, filled := full()
 	data, err := Encode(f)

@@ -47,25 +47,25 @@ func Scope(kind verdict.ScopeKind, name string) *pb.Scope {
 
 // Conflict returns a conflict in the format of the API.
 func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
-	told := explain.Conflict(s.Facts.Policy, c)
-	out := Conflict(c, &told, Owners(c.Address, c.Owners, s.Owner))
+	text := explain.Conflict(s.Facts.Policy, c)
+	out := Conflict(c, &text, Owners(c.Address, c.Owners, s.Owner))
 	out.Acknowledgement = s.Acknowledgements.Of(c.ID)
 	out.Related = s.related(out)
 	if !c.Expected() {
-		out.Diagnosis = diagnosisProto(told.Diagnosis, s.kubernetesOf(c, out.Related))
+		out.Diagnosis = diagnosisProto(text.Diagnosis, s.kubernetesOf(c, out.Related))
 	}
 	return out
 }
 
 // Conflict returns a conflict in the format of the API, without the parts that need an aggregator.
-func Conflict(c *verdict.Conflict, told *explain.ToldConflict, owners []*pb.Owner) *pb.Conflict {
+func Conflict(c *verdict.Conflict, text *explain.ToldConflict, owners []*pb.Owner) *pb.Conflict {
 	out := Course(c.Address, &c.Identity, &c.Course)
-	out.Cause, out.Summary, out.Remedy = c.Cause, told.Summary, adviceProto(told.Remedy)
+	out.Cause, out.Summary, out.Remedy = c.Cause, text.Summary, adviceProto(text.Remedy)
 	out.Owners, out.Order = owners, c.Order
-	out.Because, out.Excluded, out.Allocations = told.Because, exclusionsProto(told.Excluded), allocationsProto(c.Allocations)
+	out.Because, out.Excluded, out.Allocations = text.Because, exclusionsProto(text.Excluded), allocationsProto(c.Allocations)
 	if !c.Expected() {
 		out.Runbook = explain.Runbook(c.Cause)
-		out.Diagnosis = diagnosisProto(told.Diagnosis, explain.Kubernetes{})
+		out.Diagnosis = diagnosisProto(text.Diagnosis, explain.Kubernetes{})
 	}
 	return out
 }

@@ -13,8 +13,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// maxTold is the maximum number of nodes named in one finding.
-const maxTold = 1000
+// maxNamed is the maximum number of nodes named in one finding.
+const maxNamed = 1000
 
 // Finding returns a finding in the format of the API, and whether it has become a conflict.
 func (s *Converter) Finding(f *findings.Found, superseded bool) *pb.Finding {
@@ -30,12 +30,12 @@ func (s *Converter) Finding(f *findings.Found, superseded bool) *pb.Finding {
 	} else if a.Stock != nil {
 		out.Pool = Pool(a.Pool, a.Stock.Use)
 	}
-	told := explain.Finding(a, use)
+	text := explain.Finding(a, use)
 	if superseded {
-		told = told.Superseded()
+		text = text.Superseded()
 	}
-	out.Summary, out.Evidence, out.Remedy = told.Summary, told.Evidence, adviceProto(told.Remedy)
-	for _, fix := range told.Fixes {
+	out.Summary, out.Evidence, out.Remedy = text.Summary, text.Evidence, adviceProto(text.Remedy)
+	for _, fix := range text.Fixes {
 		out.Fixes = append(out.Fixes, &pb.Fix{Node: fix.Node, What: fix.What, Command: fix.Command, Manual: fix.Manual})
 	}
 	for _, addr := range audit.Addresses(a) {
@@ -45,7 +45,7 @@ func (s *Converter) Finding(f *findings.Found, superseded bool) *pb.Finding {
 		out.Allocations = append(out.Allocations, allocationProto(al))
 	}
 	nodes := audit.Nodes(a)
-	out.Nodes = nodes[:min(len(nodes), maxTold)]
+	out.Nodes = nodes[:min(len(nodes), maxNamed)]
 	return out
 }
 

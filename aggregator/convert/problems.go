@@ -5,7 +5,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 )
 
-// nameProblem describes that a node shares its name. It returns nil for other nodes.
+// nameProblem returns the problem of a node that shares its name, and nil for other nodes.
 func (s *Converter) nameProblem(n *facts.Node) []string {
 	if !s.Findings.Names.Shared(n) {
 		return nil
@@ -14,7 +14,7 @@ func (s *Converter) nameProblem(n *facts.Node) []string {
 	return []string{explain.SharedName(n.Name, others, id)}
 }
 
-// placeProblem describes that another node reports the same boot ID and network namespace. It
+// placeProblem returns the problem that another node reports the same boot ID and network namespace. It
 // returns nil for other nodes.
 func (s *Converter) placeProblem(n *facts.Node) []string {
 	if others := s.Facts.InOnePlace(n); others != nil {
@@ -23,7 +23,7 @@ func (s *Converter) placeProblem(n *facts.Node) []string {
 	return nil
 }
 
-// memoryProblem describes that records of a node were left out for lack of memory.
+// memoryProblem returns the problem that records of a node were left out for lack of memory.
 func (s *Converter) memoryProblem(n *facts.Node) []string {
 	left := n.LeftOut()
 	if left == (facts.LeftOut{}) {

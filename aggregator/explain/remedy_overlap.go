@@ -48,7 +48,7 @@ func tellOverlap(f *verdict.Finding) Told {
 		told.Summary += fmt.Sprintf(" In total, %d nodes have overlapping ranges.", n)
 	}
 	rest := advice.Say("Find the pods on node %s that still have an address from the range of node %s, and restart them.", b.Node, a.Node).By("", "ipwitness owners "+a.within(b))
-	if a.Source == verdict.SideNodePool && b.Source == verdict.SideNodePool {
+	if a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject {
 		ranges := registry.Of(b.IPAM).NodeRanges
 		told.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(b.Node)}, b.reregistered(ranges.Renewed)...)
 		told.Remedy = append(told.Remedy, rest)
@@ -125,7 +125,7 @@ func (s side) from(kind string) string {
 	switch s.Source {
 	case verdict.SideNodeSpec:
 		return "Node.spec.podCIDRs"
-	case verdict.SideNodePool:
+	case verdict.SideNodeObject:
 		return registry.Of(s.IPAM).NodeRanges.Field
 	case verdict.SideAddress:
 		return "the address of " + s.Device

@@ -216,8 +216,8 @@ func TestToldOfOverlaps(t *testing.T) {
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
 		"node-a", "node-b"))
 	wantTold(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
-		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodePool, IPAM: cilium.Name},
-		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodePool, IPAM: cilium.Name},
+		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodeObject, IPAM: cilium.Name},
+		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodeObject, IPAM: cilium.Name},
 		"node-a", "node-b", "node-c"))
 	r := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}

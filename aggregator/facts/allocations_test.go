@@ -52,8 +52,8 @@ func TestAllocationsNeedMemory(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}})
 		s.fill(a.n)
-		s.told.heard = nil
-		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{test.al}})
+		s.notified.heard = nil
+		a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{test.al}})
 		addr, _ := netip.AddrFromSlice(test.al.Address)
 		var want LeftOut
 		if test.want != test.al.ContainerId {
@@ -80,12 +80,12 @@ func TestAllocationsAreLimited(t *testing.T) {
 		a := s.joins("n1", "b1", 1, all)
 		limit(s, a.n)
 		a.snapshot(all)
-		if got := s.sandboxOf("10.0.0.1"); got != "c1" || s.told.dropped["allocation"] != 0 {
-			t.Errorf("%s: got %q and %v dropped, want the known ones", name, got, s.told.dropped)
+		if got := s.sandboxOf("10.0.0.1"); got != "c1" || s.notified.dropped["allocation"] != 0 {
+			t.Errorf("%s: got %q and %v dropped, want the known ones", name, got, s.notified.dropped)
 		}
-		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("p", "10.0.0.2", "c2")}})
-		if got := s.sandboxOf("10.0.0.2"); got != "" || s.told.dropped["allocation"] != 1 {
-			t.Errorf("%s: got %q and %v dropped, want nothing more", name, got, s.told.dropped)
+		a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("p", "10.0.0.2", "c2")}})
+		if got := s.sandboxOf("10.0.0.2"); got != "" || s.notified.dropped["allocation"] != 1 {
+			t.Errorf("%s: got %q and %v dropped, want nothing more", name, got, s.notified.dropped)
 		}
 	}
 }
@@ -100,8 +100,8 @@ func TestPoolsOfTheClusterAreLimited(t *testing.T) {
 		s.byKey[poolKey{name: strconv.Itoa(i)}] = nil
 	}
 	s.IPAMChanged([]kube.IPAMChange{pool("q", ""), pool("p", "calico")})
-	if s.told.dropped["pool"] != 1 || s.byKey[poolKey{nil, calico.Name, "q"}] != nil {
-		t.Errorf("got %v dropped, want the pool that is too many", s.told.dropped)
+	if s.notified.dropped["pool"] != 1 || s.byKey[poolKey{nil, calico.Name, "q"}] != nil {
+		t.Errorf("got %v dropped, want the pool that is too many", s.notified.dropped)
 	}
 	if got := s.byKey[poolKey{nil, calico.Name, "p"}].Rec.Plugin; got != "calico" {
 		t.Errorf("got plugin %q of a pool that is known", got)
@@ -115,16 +115,16 @@ func TestAnAllocationThatIsTakenBackIsForgotten(t *testing.T) {
 	before := a.n.Charged()
 	mapped := given("p", "10.0.0.1", "c1")
 	mapped.Address = append([]byte{10: 0xff, 11: 0xff}, mapped.Address...)
-	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{mapped, given("p", "fd00::1", "c2")}})
+	a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{mapped, given("p", "fd00::1", "c2")}})
 	if p := a.n.Pools[0]; p.Allocated.Of(audit.IPv4) != 1 || p.Allocated.Of(audit.IPv6) != 1 {
 		t.Errorf("got %v allocated, want one of each family", p.Allocated)
 	}
-	a.tell(back(given("p", "10.0.0.1", "")))
+	a.report(back(given("p", "10.0.0.1", "")))
 	s.judgeAll()
 	changed := hostLocal("p", "10.9.0.1", "10.9.0.9")
-	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{changed}})
+	a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{changed}})
 	s.wantJudged("the pool changes", "fd00::1")
-	a.tell(back(given("p", "fd00::1", "")), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
+	a.report(back(given("p", "fd00::1", "")), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
 	if a.n.Charged() != before || s.Allocations() != 0 || len(s.allocations) != 0 || len(s.bySandbox) != 0 {
 		t.Errorf("got %d bytes, %d allocations of %d addresses and %d sandboxes, want nothing", a.n.Charged()-before, s.Allocations(), len(s.allocations), len(s.bySandbox))
 	}
@@ -135,13 +135,13 @@ func TestPoolsOfANodeAreLimited(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
 	for i := range MaxNodePools {
-		a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal(fmt.Sprint("p", i), "", "")}})
+		a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal(fmt.Sprint("p", i), "", "")}})
 	}
 	changed := hostLocal("p7", "", "")
 	changed.Plugin = "bridge"
-	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("more", "", ""), changed}})
-	if len(a.n.Pools) != MaxNodePools || s.told.dropped["pool"] != 1 || a.n.Pools[7].Rec.Plugin != "bridge" {
-		t.Errorf("got %d pools and %v dropped, want %d", len(a.n.Pools), s.told.dropped, MaxNodePools)
+	a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("more", "", ""), changed}})
+	if len(a.n.Pools) != MaxNodePools || s.notified.dropped["pool"] != 1 || a.n.Pools[7].Rec.Plugin != "bridge" {
+		t.Errorf("got %d pools and %v dropped, want %d", len(a.n.Pools), s.notified.dropped, MaxNodePools)
 	}
 }
 
@@ -161,8 +161,8 @@ func TestWhenAPoolComesIntoUse(t *testing.T) {
 		{"without the second", back(given("p", "10.0.0.2", "")).Allocations[0], true},
 		{"without the first", back(given("p", "10.0.0.1", "")).Allocations[0], true},
 	} {
-		s.told.heard = nil
-		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{step.al}})
+		s.notified.heard = nil
+		a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{step.al}})
 		want := []string{"pool p"}
 		if step.used {
 			want = append(want, "ranges n1")
@@ -198,10 +198,10 @@ func TestPoolsOfTheClusterThatChange(t *testing.T) {
 	}
 	found("one", "two")
 	p := s.Pool(s.Builder().Case(key("10.9.0.1"), false).Pools[0])
-	s.told.heard = nil
+	s.notified.heard = nil
 	s.IPAMChanged([]kube.IPAMChange{{Pool: one, Gone: true}})
 	if !p.Ended {
-		t.Error("got a pool not ended")
+		t.Error("got a pool that has not ended")
 	}
 	s.wantHeard("it ends", "pool one", "pool-ended one of -", "ranges -")
 	found("two")
@@ -221,7 +221,7 @@ func TestAllocationsInThePlaceOfFrames(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), flood(0, 5), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.1", "c1")}})
 		s.fill(a.n)
-		a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
+		a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
 		addr, _ := netip.AddrFromSlice(al.Address)
 		if got := s.sandboxOf(addr.String()); got != al.ContainerId || a.n.LeftOut() != (LeftOut{Wire: 5}) {
 			t.Errorf("%s: got %.5q and %+v left out, want frames in its place", name, got, a.n.LeftOut())

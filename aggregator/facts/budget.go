@@ -55,9 +55,9 @@ type charges struct {
 	cost, statusCost int32
 	// leftOut counts the records that did not fit into memory. saidIncomplete is set once this has
 	// been logged.
-	leftOut        LeftOut
-	saidIncomplete bool
-	refill         refill
+	leftOut          LeftOut
+	loggedIncomplete bool
+	refill           refill
 }
 
 // LeftOut counts the records of a node since its last snapshot that did not fit into memory.
@@ -336,8 +336,8 @@ func (f *ledger) countRefused(n *Node, record string, wire bool) {
 	} else {
 		n.leftOut.Records++
 	}
-	if !n.saidIncomplete {
-		n.saidIncomplete = true
+	if !n.loggedIncomplete {
+		n.loggedIncomplete = true
 		f.Log.Warn("memory budget exhausted: some records of the node are dropped", "node", n.Rec.Name,
 			"charged_bytes", n.used, "share_bytes", f.share(n.account), "budget_bytes", f.limit)
 		if !n.Rec.Unheard { // otherwise, it is published when the node reconnects
@@ -355,8 +355,8 @@ func (f *ledger) completed(n *Node) {
 		return
 	}
 	n.refill = refill{}
-	if n.saidIncomplete {
-		n.saidIncomplete = false
+	if n.loggedIncomplete {
+		n.loggedIncomplete = false
 		f.Log.Info("memory budget is sufficient again: all records of the node are kept", "node", n.Rec.Name)
 		f.Listener.NodeChanged(n)
 	}

@@ -180,7 +180,7 @@ func TestRecordsWithinAShareAreNotEvicted(t *testing.T) {
 		t.Errorf("a third node: got %v, want the shares to be smaller", err)
 	}
 	if a.n.LeftOut().Records == 0 {
-		t.Error("got nothing left out of a node above its smaller share")
+		t.Error("got no dropped records of a node above its reduced share")
 	}
 }
 
@@ -295,14 +295,14 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 		all := []*agent{join(s, "n1", "b1", "n1"), join(s, "n1", "b2", "n1"), join(s, "n2", "b3", "")}
 		before := make([]int, len(all))
 		for i, a := range all {
-			a.tell(flood(1000*i, test.frames[i]))
+			a.report(flood(1000*i, test.frames[i]))
 			before[i] = a.n.wireClaims
 		}
 		taker := all[test.taker].n
 		if !s.Hold(taker, s.room(s.high())) {
 			t.Fatalf("%s: got no room up to the threshold", test.name)
 		}
-		all[test.taker].tell(test.m)
+		all[test.taker].report(test.m)
 		for i, a := range all {
 			left := a.n.LeftOut()
 			if i == test.taker && !test.taken {
@@ -314,7 +314,7 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 			}
 		}
 		if got := s.Claimed(key("10.4.0.2")); got != test.taken {
-			t.Errorf("%s: got it taken %t, want %t", test.name, got, test.taken)
+			t.Errorf("%s: got accepted %t, want %t", test.name, got, test.taken)
 		}
 	}
 }
@@ -324,7 +324,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), pod(3, "10.0.0.3"))
 	b := s.joins("n2", "b2", 1, pod(4, "10.0.0.3"))
-	a.tell(
+	a.report(
 		&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.8", "c")}},
 		seen("10.0.0.3", records.MAC(9), 1), seen("10.0.0.8", records.MAC(9), 1), seen("10.0.0.7", records.MAC(9), 1),
 	)
@@ -339,7 +339,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	for i := range want {
 		s.piece(newBatch(), func() {
 			if got := s.evict(a.n, 1, i < 3); !got {
-				t.Errorf("step %d: got nothing freed", i)
+				t.Errorf("step %d: freed nothing", i)
 			}
 		})
 		var got []string
@@ -363,15 +363,15 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	}
 	s.piece(newBatch(), func() {
 		if s.evict(a.n, 1, true) {
-			t.Error("got something freed, but there are no frames")
+			t.Error("freed something, but there are no frames")
 		}
 	})
 	var order []string
 	for a.n.Charged() > nodeCost && len(order) < 50 {
-		s.told.heard = nil
+		s.notified.heard = nil
 		records := a.n.LeftOut().Records
 		s.piece(newBatch(), func() { s.evict(a.n, 1, false) })
-		for _, heard := range s.told.heard {
+		for _, heard := range s.notified.heard {
 			if record, ok := strings.CutPrefix(heard, "refused "); ok && !slices.Contains(order, record) {
 				order = append(order, record)
 			}
@@ -390,7 +390,7 @@ func TestTheOrderInWhichRecordsGo(t *testing.T) {
 }
 
 // A rebooted machine is accepted without free memory, because its old records are dropped.
-func TestARebootedNodeIsTakenWithoutMemory(t *testing.T) {
+func TestRebootedNodeIsAcceptedWithoutMemory(t *testing.T) {
 	s := newScene(t)
 	s.small()
 	old, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1"}, "n1")

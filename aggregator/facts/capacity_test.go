@@ -59,7 +59,7 @@ func TestASnapshotReleasesUnusedMemory(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1)
 		for i := range count {
-			a.tell(crowd(2+i, 1))
+			a.report(crowd(2+i, 1))
 		}
 		for _, left := range []int{count, 10} {
 			a.snapshot(crowd(2, left))

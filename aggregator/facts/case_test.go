@@ -61,22 +61,22 @@ func TestWhenAnAddressMayHaveSeveralOwners(t *testing.T) {
 	} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
-		a.tell(test.m...)
+		a.report(test.m...)
 		c := s.Builder().Case(key(addr), false)
 		subnets := 0
 		for _, n := range c.Nodes {
 			subnets += len(n.Subnets)
 		}
 		if c.Covered != test.want || (subnets > 0) != test.want {
-			t.Errorf("%s: got covered %t and %d subnets, want them %t", test.name, c.Covered, subnets, test.want)
+			t.Errorf("%s: got covered %t and %d subnets, want both present: %t", test.name, c.Covered, subnets, test.want)
 		}
 		c = s.Builder().Case(key(addr), true)
 		if !c.Covered {
-			t.Errorf("%s: got not covered in a dispute", test.name)
+			t.Errorf("%s: node in a dispute: got not covered", test.name)
 		}
 		c = s.Builder().Explained(key(addr))
 		if !c.Covered {
-			t.Errorf("%s: got not covered in an explanation", test.name)
+			t.Errorf("%s: node in an explanation: got not covered", test.name)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func TestWhenAnAddressMayHaveSeveralOwners(t *testing.T) {
 func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
-	a.tell(of(pb.Evidence_DAD_FAILED, assignedMessage(2, "10.0.0.2")), records.Claims(announced(2, "10.0.0.2", records.MAC(2))), of(pb.Evidence_USED, records.Claims(announced(2, "10.0.0.2", records.MAC(2)))), seen("10.0.0.3", records.MAC(3), 1))
+	a.report(of(pb.Evidence_DAD_FAILED, assignedMessage(2, "10.0.0.2")), records.Claims(announced(2, "10.0.0.2", records.MAC(2))), of(pb.Evidence_USED, records.Claims(announced(2, "10.0.0.2", records.MAC(2)))), seen("10.0.0.3", records.MAC(3), 1))
 	b := s.Builder()
 	var first string
 	for range 2 {
@@ -105,7 +105,7 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 		}
 		for _, i := range c.Stations {
 			if at := slices.IndexFunc(c.Claims, func(c *verdict.Claim) bool { return !wired(c) }); i != c.Claims[at].Interface {
-				t.Errorf("got a station %s that is another record than the claim's", i.Name)
+				t.Errorf("got a station %s with a different record from the claim's", i.Name)
 			}
 		}
 		if got := caseText(c); first != "" && got != first {
@@ -127,7 +127,7 @@ func TestABuilderMakesOneCaseAfterTheOther(t *testing.T) {
 		}
 	}
 	b.Case(key("10.0.0.3"), false)
-	a.tell(&pb.ReportRequest{
+	a.report(&pb.ReportRequest{
 		Namespaces: []*pb.NamespaceRecord{{Id: 3, Netns: "4003", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: "other"}}},
 		Links:      []*pb.LinkRecord{{Name: "veth3", Kind: pb.LinkRecord_BRIDGE}},
 		Interfaces: []*pb.InterfaceRecord{{Namespace: 3, Index: 2, Name: "renamed", Mac: records.MAC(3), Attachment: pb.InterfaceRecord_PEER, Link: "veth3"}},
@@ -188,7 +188,7 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 		}
 	}
 	want("an agent in one of them", "2 nested=true", "3 nested=false")
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
 	want("one is gone", "2 nested=true")
 	// The case has the Kubernetes object of the pod with the sender's hardware address.
 	s = newScene(t)
@@ -196,7 +196,7 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	s.follow(k)
 	a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), seen("10.0.0.9", records.MAC(3), 1))
 	want("its sender is a pod", "3 nested=false")
-	a.tell(seen("10.0.0.9", records.MAC(2), 1))
+	a.report(seen("10.0.0.9", records.MAC(2), 1))
 	want("another sender is a pod that is not in the API", "3 nested=false")
 }
 
@@ -236,7 +236,7 @@ func TestSendersOfAnswersInACase(t *testing.T) {
 	} {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 8, Name: "tun0", Attachment: pb.InterfaceRecord_OWN}}})
-		a.tell(records.Claims(test.claims...))
+		a.report(records.Claims(test.claims...))
 		var got []string
 		for _, one := range s.Builder().Case(key("10.0.0.9"), false).Answers {
 			got = append(got, fmt.Sprint(one.Link.Name, " ", one.MAC[5]))
@@ -263,7 +263,7 @@ func TestNodesOfACase(t *testing.T) {
 		{"an allocation of a blind node", []*pb.ReportRequest{pool, allocated, blind}, nil},
 	} {
 		s := newScene(t)
-		s.joins("n1", "b1", 1, pod(2, "10.0.0.2")).tell(test.m...)
+		s.joins("n1", "b1", 1, pod(2, "10.0.0.2")).report(test.m...)
 		var got []string
 		for _, n := range s.Builder().Case(key("10.0.0.2"), false).Nodes {
 			got = append(got, fmt.Sprintf("%s covered=%t", n.Node.Name, n.Covered))
@@ -276,12 +276,12 @@ func TestNodesOfACase(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
 	by := s.joins("n2", "b2", 1, lan(2))
-	by.tell(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.9", records.MAC(2), 1), of(pb.Evidence_USED, seen("10.0.0.9", records.MAC(2), 1)))
+	by.report(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.9", records.MAC(2), 1), of(pb.Evidence_USED, seen("10.0.0.9", records.MAC(2), 1)))
 	c := s.Builder().Case(key("10.0.0.9"), true)
 	if len(c.Stations) != 1 || c.Stations[0].Namespace.Record != 2 || len(c.Nodes) != 1 || c.Nodes[0].Node.Name != "n1" {
 		t.Errorf("got %d stations and nodes %+v, want the sender's", len(c.Stations), c.Nodes)
 	}
-	by.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 10, Name: "eth1", Attachment: pb.InterfaceRecord_OWN, Link: "eth1", Uplink: false}}}, records.Claims(&pb.ClaimRecord{
+	by.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 10, Name: "eth1", Attachment: pb.InterfaceRecord_OWN, Link: "eth1", Uplink: false}}}, records.Claims(&pb.ClaimRecord{
 		Address: []byte{10, 0, 0, 77}, Kind: pb.Evidence_ANNOUNCED, Namespace: 1, Index: 10, Mac: records.MAC(2), Link: "eth1", Count: 1,
 	}))
 	if c := s.Builder().Case(key("10.0.0.77"), true); len(c.Stations) != 0 {
@@ -311,20 +311,20 @@ func TestAddressesThatOthersSee(t *testing.T) {
 		if got := s.AddressesOn("n1"); !slices.Equal(got, []index.Address{key("10.0.0.1"), key("10.0.0.9")}) {
 			t.Errorf("got %v", got)
 		}
-		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Gone: true}}})
+		a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Gone: true}}})
 	}
 }
 
 // A kept case does not retain the texts of its nodes, not even those of unusual hardware addresses.
 func TestAKeptCaseHasTextsOfItsOwn(t *testing.T) {
-	odd, other := []byte("twenty bytes of a MAC"), []byte("twenty bytes of them")
+	unusual, other := []byte("twenty bytes of a MAC"), []byte("twenty bytes of them")
 	s := newScene(t)
 	m := pod(2, "10.0.0.2")
 	inside := m.Interfaces[0]
-	inside.Mac, inside.PeerNamespace, inside.HostInterface, inside.Vrf, inside.Kind = odd, 3, "veth-host", "red", "veth"
+	inside.Mac, inside.PeerNamespace, inside.HostInterface, inside.Vrf, inside.Kind = unusual, 3, "veth-host", "red", "veth"
 	m.Namespaces[1].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}}
 	m.Claims[0].Network = "net0"
-	frame := announced(2, "10.0.0.2", odd)
+	frame := announced(2, "10.0.0.2", unusual)
 	frame.Source, frame.Network = other, "net1"
 	a := s.joins("n1", "b1", 1, m, records.Claims(frame))
 	texts := func(c *verdict.Case) map[string]string {

@@ -206,7 +206,7 @@ func (r *reported) ending(record, index uint32) *pb.ReportRequest {
 // disputing is a Listener for which all addresses are disputed. It records the namespaces that may
 // lack an address, and the nodes whose ranges may have changed.
 type disputing struct {
-	deaf
+	ignoring
 	lack, ranges map[string]bool
 }
 
@@ -378,7 +378,7 @@ func TestCasesFollowFromWhatAgentsHave(t *testing.T) {
 		lan := seed%3 == 0 // nodes see frames of each other, which join links; a snapshot does not contain all of that
 		random := rand.New(rand.NewPCG(seed, 77))
 		now := verdict.Stamp(time.Hour)
-		l := &disputing{deaf: deaf{dropped: map[string]int{}}, lack: map[string]bool{}, ranges: map[string]bool{}}
+		l := &disputing{ignoring: ignoring{dropped: map[string]int{}}, lack: map[string]bool{}, ranges: map[string]bool{}}
 		f := timed(t, &now, l)
 		f.Kubernetes, f.Followed = &api{}, seed%2 == 0
 		sides := []*reported{newReported("n1"), newReported("n2")}
@@ -480,7 +480,7 @@ func wantPods(t *testing.T, when string, f *Facts, sides []*reported) {
 // wantAsFresh compares the cases with those of new facts that receive all records at once.
 func wantAsFresh(t *testing.T, when string, f *Facts, sides []*reported, now verdict.Stamp) {
 	t.Helper()
-	fresh := timed(t, &now, &deaf{dropped: map[string]int{}})
+	fresh := timed(t, &now, &ignoring{dropped: map[string]int{}})
 	fresh.Kubernetes, fresh.Followed = f.Kubernetes, f.Followed
 	for _, s := range sides {
 		p, n := connectNode(t, fresh, s.name)

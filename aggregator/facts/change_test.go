@@ -39,10 +39,10 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 		i := pod(2, "10.0.0.2").Interfaces[0]
 		change(i)
 		same := name == "nothing"
-		s.told.heard = nil
-		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{proto.CloneOf(i)}})
+		s.notified.heard = nil
+		a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{proto.CloneOf(i)}})
 		if got := s.text("10.0.0.2") == before; got != same {
-			t.Errorf("%s: got the same case %t, want %t", name, got, same)
+			t.Errorf("%s: got an equal case %t, want %t", name, got, same)
 		}
 		if same {
 			s.wantJudged(name)
@@ -52,12 +52,12 @@ func TestEachChangeOfAnInterfaceCounts(t *testing.T) {
 			s.wantHeard(name, "lack n1#2", "ranges n1")
 		}
 		after := s.text("10.0.0.2")
-		a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{i}})
+		a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{i}})
 		s.wantJudged(name + " once more")
 		s.wantHeard(name + " once more")
-		a.tell(&pb.ReportRequest{Interfaces: pod(2, "10.0.0.2").Interfaces[:1]})
+		a.report(&pb.ReportRequest{Interfaces: pod(2, "10.0.0.2").Interfaces[:1]})
 		if got := s.text("10.0.0.2"); got != before || after == before != same {
-			t.Errorf("%s: got\n%s\nwhen it is as before, want\n%s", name, got, before)
+			t.Errorf("%s: got\n%s\nafter the change was undone, want\n%s", name, got, before)
 		}
 		s.check(t, name)
 	}
@@ -78,7 +78,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 		"no intended": func(ns *pb.NamespaceRecord) { ns.Intended = nil },
 	} {
 		s := newScene(t)
-		ids := &identities{chronicle: s.told}
+		ids := &identities{recorder: s.notified}
 		s.Listener = ids
 		a := s.joins("n1", "b1", 1, &pb.ReportRequest{
 			Namespaces: []*pb.NamespaceRecord{first()},
@@ -92,9 +92,9 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 		change(next)
 		same := name == "nothing"
 		ids.ids = nil
-		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{proto.CloneOf(next)}})
+		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{proto.CloneOf(next)}})
 		if got := s.text("10.0.0.2") == before; got != same {
-			t.Errorf("%s: got the same case %t, want %t", name, got, same)
+			t.Errorf("%s: got an equal case %t, want %t", name, got, same)
 		}
 		if same {
 			s.wantJudged(name)
@@ -109,7 +109,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 			t.Errorf("%s: got notifications %q, want %q", name, ids.ids, want)
 		}
 		ids.ids = nil
-		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
+		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
 		s.wantJudged(name + " once more")
 		if len(ids.ids) > 0 {
 			t.Errorf("%s once more: got notifications %q", name, ids.ids)
@@ -119,7 +119,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 
 // identities is a chronicle that records the identities of the namespaces in notifications.
 type identities struct {
-	*chronicle
+	*recorder
 	ids []string
 }
 
@@ -135,10 +135,10 @@ func TestFramesOfANamespaceEndWithIt(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	host := assignedMessage(1, "10.0.0.20")
 	host.Claims[0].Index = 102
-	a.tell(host, records.Claims(announced(2, "10.0.0.21", records.MAC(9)), announced(3, "10.0.0.22", records.MAC(9))), seen("10.0.0.23", records.MAC(9), 1))
+	a.report(host, records.Claims(announced(2, "10.0.0.21", records.MAC(9)), announced(3, "10.0.0.22", records.MAC(9))), seen("10.0.0.23", records.MAC(9), 1))
 	s.judgeAll()
-	s.told.heard = nil
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
+	s.notified.heard = nil
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
 	for addr, want := range map[string]bool{"10.0.0.2": false, "10.0.0.3": true, "10.0.0.20": true, "10.0.0.21": false, "10.0.0.22": true, "10.0.0.23": true} {
 		if got := s.Claimed(key(addr)); got != want {
 			t.Errorf("%s: got claimed %t, want %t", addr, got, want)
@@ -148,13 +148,13 @@ func TestFramesOfANamespaceEndWithIt(t *testing.T) {
 		t.Errorf("got %d namespaces, want 2", a.n.Namespaces())
 	}
 	s.check(t, "a namespace ends")
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Netns: "7"}}})
-	s.told.heard = nil
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Gone: true}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Netns: "7"}}})
+	s.notified.heard = nil
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Gone: true}}})
 	s.wantHeard("a namespace without an interface ends", "lack n1#7")
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Gone: true}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 7, Gone: true}}})
 	s.wantHeard("it ends once more")
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Gone: true}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Gone: true}}})
 	if a.n.Claims() != 1 || !s.Claimed(key("10.0.0.3")) {
 		t.Errorf("got %d claims when the node's own namespace is gone, want that of the pod", a.n.Claims())
 	}
@@ -167,15 +167,15 @@ func TestALinkThatEndsLeavesItsDomain(t *testing.T) {
 	home := lan(1)
 	home.Links = nil
 	a, b := s.joins("n1", "b1", 1, home, onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.9", records.MAC(2), 1))
+	b.report(seen("10.0.0.9", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.9", "n2 n1/eth0 -")
 	s.judgeAll()
-	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 1, Index: 9, Gone: true}}})
+	a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 1, Index: 9, Gone: true}}})
 	s.wantDomains("nothing uses it", "10.0.0.9", "n2 - -")
 	s.wantJudged("nothing uses it", "10.0.0.1", "10.0.0.9")
 	s.check(t, "nothing uses it")
-	a.tell(home, onLAN(2, "10.0.0.1"))
-	b.tell(seen("10.0.0.9", records.MAC(2), 2))
+	a.report(home, onLAN(2, "10.0.0.1"))
+	b.report(seen("10.0.0.9", records.MAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.9", "n2 n1/eth0 -")
 	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -")
 }
@@ -189,13 +189,13 @@ func TestALinkThatIsNotReported(t *testing.T) {
 	if l := link(); l.Kind != verdict.Bridge || !l.Routed {
 		t.Errorf("got %+v, want a bridge", l)
 	}
-	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Kind: pb.LinkRecord_BRIDGE, Routed: true}}})
+	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Kind: pb.LinkRecord_BRIDGE, Routed: true}}})
 	s.wantJudged("it is reported once more")
-	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Kind: pb.LinkRecord_BRIDGE}}})
+	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Kind: pb.LinkRecord_BRIDGE}}})
 	if s.wantJudged("it is not routed any more", "10.0.0.1", "10.0.0.2", "10.0.0.3"); link().Routed {
-		t.Error("got it routed")
+		t.Error("got a routed link")
 	}
-	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Gone: true}}})
+	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "cni0", Gone: true}}})
 	if s.wantJudged("it is not reported any more", "10.0.0.1", "10.0.0.2", "10.0.0.3"); link().Kind != 0 || link().Name != "cni0" {
 		t.Errorf("got %+v, want a link of no kind", link())
 	}
@@ -228,15 +228,15 @@ func TestWhenAnAddressIsGivenUp(t *testing.T) {
 	} {
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1)), s.joins("n2", "b2", 1, lan(2))
-		home.tell(test.m...)
+		home.report(test.m...)
 		s.judgeAll()
 		end := proto.CloneOf(test.m[0].Claims[0])
 		end.Gone = true
-		home.tell(records.Claims(end))
+		home.report(records.Claims(end))
 		s.after(time.Second)
 		late := seen(addr, records.MAC(2), 1)
 		late.Claims[0].Age = durationpb.New(2 * time.Second)
-		if by.tell(late); (by.n.Claims() == 0) != test.want {
+		if by.report(late); (by.n.Claims() == 0) != test.want {
 			t.Errorf("%s: got %d claims of a late frame, want it left out %t", test.name, by.n.Claims(), test.want)
 		}
 	}
@@ -258,12 +258,12 @@ func TestFramesEndWithTheLastInterface(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), onLAN(2, addr), onLAN(3, "10.0.0.3"))
 		if test.other != nil {
-			a.tell(test.other)
+			a.report(test.other)
 		}
-		a.tell(seen(addr, records.MAC(2), 1))
+		a.report(seen(addr, records.MAC(2), 1))
 		s.judgeAll()
 		s.Settle(key(addr), false)
-		a.tell(withdrawn(2, addr))
+		a.report(withdrawn(2, addr))
 		if got := s.Wired(key(addr)); got != test.want {
 			t.Errorf("%s: got a frame %t, want %t", test.name, got, test.want)
 		}
@@ -299,13 +299,13 @@ func TestNeighboursAreJudgedAgain(t *testing.T) {
 			inside := pod(3, "10.0.0.3") // a pod on a bridge with the uplink as a port
 			inside.Links, inside.Interfaces[0].Link, inside.Interfaces[1].Link = nil, "eth0", "eth0"
 			a, b := s.joins("n1", "b1", 1, lan(1), holder(), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), inside)
-			b.tell(seen("10.0.0.4", records.MAC(4), 1))
+			b.report(seen("10.0.0.4", records.MAC(4), 1))
 			frame := announced(3, "10.0.0.9", mac)
 			frame.Link = "eth0"
-			b.tell(records.Claims(frame))
+			b.report(records.Claims(frame))
 			s.wantDomains(name+": before", "10.0.0.9", "n2 n1/eth0 -")
 			s.judgeAll()
-			a.tell(change)
+			a.report(change)
 			if judged := s.judgeAll(); !slices.Contains(judged, netip.MustParseAddr("10.0.0.9")) {
 				t.Errorf("%s: got %v to be judged", name, judged)
 			}
@@ -318,10 +318,10 @@ func TestSendersOnOtherNodesAreNotified(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
-	s.told.heard = nil
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	s.notified.heard = nil
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantHeard("a frame by the uplink", "lack n1#2")
-	b.tell(records.Claims(announced(3, "10.0.0.8", records.MAC(3))))
+	b.report(records.Claims(announced(3, "10.0.0.8", records.MAC(3))))
 	s.wantHeard("a frame by the port of a pod", "lack n2#3")
 }
 
@@ -335,11 +335,11 @@ func TestClaimsOfOneMACEndInAnyOrder(t *testing.T) {
 			c.Source = records.MAC(8)
 			return c
 		}
-		a.tell(records.Claims(frame(0), frame(1), frame(2)))
+		a.report(records.Claims(frame(0), frame(1), frame(2)))
 		for _, i := range order {
 			gone := frame(i)
 			gone.Gone = true
-			a.tell(records.Claims(gone))
+			a.report(records.Claims(gone))
 			s.check(t, fmt.Sprint(order))
 		}
 		if a.n.Claims() != 0 {

@@ -291,7 +291,7 @@ func (f *editor) Expire(item *Item, claims []Ref) {
 		again := f.touch(item.Address)
 		again.Before, again.Derived = item.Before, item.Derived
 		again.Vanished = append(item.Vanished, again.Vanished...)
-		again.At, again.Residence, again.Pods, again.Retell = item.At, item.Residence, item.Pods, item.Retell
+		again.At, again.Residence, again.Pods, again.Republish = item.At, item.Residence, item.Pods, item.Republish
 		now := f.now()
 		for _, r := range claims {
 			n := f.nodes[r.node()]

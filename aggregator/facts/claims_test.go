@@ -20,11 +20,11 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 	mapped := assignedMessage(2, "::ffff:10.0.0.7")
 	mapped.Claims[0].Address = make([]byte, 16)
 	copy(mapped.Claims[0].Address, []byte{10: 0xff, 11: 0xff, 12: 10, 15: 7})
-	a.tell(mapped)
+	a.report(mapped)
 	s.wantJudged("a mapped address", "10.0.0.1", "10.0.0.7")
 	mapped.Claims[0].Gone = true
-	if a.tell(mapped); s.Claimed(key("10.0.0.7")) {
-		t.Error("got a claim that is gone")
+	if a.report(mapped); s.Claimed(key("10.0.0.7")) {
+		t.Error("got a removed claim")
 	}
 }
 
@@ -40,10 +40,10 @@ func TestFramesInASnapshotOutliveTheirOwner(t *testing.T) {
 	if a.n.Claims() != 1 || !s.Wired(key("10.0.0.1")) {
 		t.Errorf("got %d claims, want the frame that the snapshot has", a.n.Claims())
 	}
-	a.tell(onLAN(2, "10.0.0.1"))
+	a.report(onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	if a.tell(withdrawn(2, "10.0.0.1")); a.n.Claims() != 0 {
+	if a.report(withdrawn(2, "10.0.0.1")); a.n.Claims() != 0 {
 		t.Errorf("got %d claims, want none: the frame was from the owner that ended", a.n.Claims())
 	}
 }
@@ -54,15 +54,15 @@ func TestNewFramesOutliveAnOwner(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	s.judgeAll()
 	s.Settle(key("10.0.0.1"), true)
-	a.tell(seen("10.0.0.1", records.MAC(2), 1), withdrawn(2, "10.0.0.1"))
+	a.report(seen("10.0.0.1", records.MAC(2), 1), withdrawn(2, "10.0.0.1"))
 	if a.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame", a.n.Claims())
 	}
 	b := s.joins("n2", "b2", 1, lan(2))
-	b.tell(onLAN(3, "10.0.0.3"), seen("10.0.0.3", records.MAC(9), 1))
+	b.report(onLAN(3, "10.0.0.3"), seen("10.0.0.3", records.MAC(9), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.3"), false)
-	if b.tell(withdrawn(3, "10.0.0.3")); b.n.Claims() != 1 {
+	if b.report(withdrawn(3, "10.0.0.3")); b.n.Claims() != 1 {
 		t.Errorf("got %d claims, want the frame of another sender", b.n.Claims())
 	}
 }
@@ -91,27 +91,27 @@ func TestAHolderThatEndedIsNotBroughtBack(t *testing.T) {
 	} {
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1), holder(false)), s.joins("n2", "b2", 1, lan(2))
-		by.tell(seen("10.0.0.1", mac, 1))
+		by.report(seen("10.0.0.1", mac, 1))
 		s.judgeAll()
 		for n := range s.Nodes {
 			if n == by.n {
 				s.Settle(index.AddressOf(netip.MustParseAddr("10.0.0.1")), false)
 			}
 		}
-		home.tell(&pb.ReportRequest{Claims: holder(true).GetClaims()})
+		home.report(&pb.ReportRequest{Claims: holder(true).GetClaims()})
 		if by.n.Claims() != 0 {
 			t.Errorf("%s: got %d claims of the holder, want none", test.name, by.n.Claims())
 		}
 		s.after(10 * time.Second)
 		late := seen("10.0.0.1", test.mac, 2)
 		late.Claims[0].Age = durationpb.New(test.age)
-		by.tell(late)
+		by.report(late)
 		if by.n.Claims() != test.want {
 			t.Errorf("%s: got %d claims, want %d", test.name, by.n.Claims(), test.want)
 		}
 		s.after(time.Minute)
 		late.Claims[0].Age = durationpb.New(test.age + time.Minute - 10*time.Second)
-		if by.tell(late); by.n.Claims() != 1 {
+		if by.report(late); by.n.Claims() != 1 {
 			t.Errorf("%s: got %d claims a minute later, want one", test.name, by.n.Claims())
 		}
 	}
@@ -120,15 +120,15 @@ func TestAHolderThatEndedIsNotBroughtBack(t *testing.T) {
 func TestClaimsThatAreTooOldEnd(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1))
-	a.tell(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 8}, 1))
+	a.report(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 8}, 1))
 	s.judgeAll()
 	s.after(time.Minute)
-	a.tell(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 8}, 2))
+	a.report(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 8}, 2))
 	old := seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1)
 	old.Claims[0].Age = durationpb.New(2 * time.Minute)
 	young := seen("10.0.0.3", []byte{2, 0, 0, 0, 0, 7}, 1)
 	young.Claims[0].Age = durationpb.New(2*time.Minute - 1)
-	a.tell(old, young)
+	a.report(old, young)
 	s.judgeAll()
 	if a.n.Claims() != 3 {
 		t.Fatalf("got %d claims, want 3: one was too old at once", a.n.Claims())
@@ -152,7 +152,7 @@ func TestClaimsThatAreTooOldEnd(t *testing.T) {
 	s.wantJudged("a claim has ended, of a MAC that claims another address", "10.0.0.1", "10.0.0.3")
 }
 
-func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
+func TestTimesOfKernelClaims(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
 	claim := func(addr string) verdict.Claim {
@@ -164,13 +164,13 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	s.after(time.Second)
 	again := assignedMessage(2, "10.0.0.1")
 	again.Claims[0].Count = 2
-	a.tell(again)
+	a.report(again)
 	if c := claim("10.0.0.1"); c.Begun != begun || c.Read != s.now || c.Seen != s.now || c.Count != 2 {
-		t.Errorf("got begun %d, read %d, seen %d, want read now", c.Begun, c.Read, c.Seen)
+		t.Errorf("got begun %d, read %d, seen %d, want read = now", c.Begun, c.Read, c.Seen)
 	}
 	read := s.now
 	s.after(time.Second)
-	a.tell(assignedMessage(2, "10.0.0.1"))
+	a.report(assignedMessage(2, "10.0.0.1"))
 	if c := claim("10.0.0.1"); c.Read != s.now {
 		t.Errorf("got read at %d, want now: the kernel reported a change", c.Read)
 	}
@@ -191,14 +191,14 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 
 	frame := seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1)
 	frame.Claims[0].Age = durationpb.New(3 * time.Second)
-	a.tell(frame)
+	a.report(frame)
 	first := s.now
 	if c := claim("10.0.0.2"); c.Begun != first.Add(-3*time.Second) || c.Seen != c.Begun || c.Before != 0 || c.Read != c.Begun {
 		t.Errorf("got begun %d, seen %d, before %d, want three seconds ago", c.Begun, c.Seen, c.Before)
 	}
 	s.judgeAll()
 	s.after(10 * time.Second)
-	a.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 2))
+	a.report(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 2))
 	if c := claim("10.0.0.2"); c.Seen != s.now || c.Before != first.Add(-3*time.Second) || c.Begun != c.Before {
 		t.Errorf("got begun %d, seen %d, before %d, want now and before that", c.Begun, c.Seen, c.Before)
 	}
@@ -206,19 +206,19 @@ func TestTheWordsOfKernelsAreKeptByTheirTime(t *testing.T) {
 	s.RLock()
 	s.Settle(index.AddressOf(netip.MustParseAddr("10.0.0.2")), true)
 	s.RUnlock()
-	a.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 3))
+	a.report(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 3))
 	s.wantJudged("a frame of a plain owner is seen again")
 }
 
 func TestOwnersBeforeAChange(t *testing.T) {
 	s := newScene(t)
-	s.told.watched = true
+	s.notified.watched = true
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	s.judgeAll()
 	if owners, derived := s.Before(key("10.0.0.1")); derived || owners != nil {
 		t.Errorf("got %v before no change", owners)
 	}
-	a.tell(withdrawn(2, "10.0.0.1"))
+	a.report(withdrawn(2, "10.0.0.1"))
 	if owners, derived := s.Before(key("10.0.0.1")); !derived || len(owners) != 1 {
 		t.Errorf("got %v before a change", owners)
 	}
@@ -238,7 +238,7 @@ func TestOldClaimsOfKernelsAreKept(t *testing.T) {
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	old := assignedMessage(2, "10.0.0.2")
 	old.Claims[0].Age = durationpb.New(30 * time.Minute)
-	if a.tell(old); !s.Claimed(key("10.0.0.2")) {
+	if a.report(old); !s.Claimed(key("10.0.0.2")) {
 		t.Error("got an old claim of a kernel left out")
 	}
 }

@@ -78,7 +78,7 @@ func (t *tables) compact() {
 		}
 	}
 	t.eachText(mark, func(m *mac) {
-		if m.form == oddMAC {
+		if m.form == unusualMAC {
 			mark(m.text())
 		}
 	}, nil)
@@ -87,7 +87,7 @@ func (t *tables) compact() {
 		now[id] = t.texts.put(textAt(old, id))
 	}
 	t.eachText(nil, func(m *mac) {
-		if m.form == oddMAC {
+		if m.form == unusualMAC {
 			m.setText(now[m.text()])
 		}
 	}, func(id *text) { *id = now[*id] })

@@ -43,10 +43,10 @@ func TestWhichAddressesAreDisputed(t *testing.T) {
 		s := newScene(t)
 		a, b := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3")), s.joins("n2", "b2", 1, lan(2))
 		if test.first != nil {
-			a.tell(test.first)
+			a.report(test.first)
 		}
 		if s.rivals(key(addr)) {
-			t.Errorf("%s: got it disputed by the first one alone", test.name)
+			t.Errorf("%s: got it disputed after the first claim", test.name)
 		}
 		by := a
 		if test.other {
@@ -54,14 +54,14 @@ func TestWhichAddressesAreDisputed(t *testing.T) {
 		}
 		claim := test.last.Claims[len(test.last.Claims)-1]
 		test.last.Claims = test.last.Claims[:len(test.last.Claims)-1]
-		by.tell(test.last)
+		by.report(test.last)
 		before := by.n.Charged()
-		by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{claim}})
+		by.report(&pb.ReportRequest{Claims: []*pb.ClaimRecord{claim}})
 		if got := s.rivals(key(addr)); got != test.want {
 			t.Errorf("%s: got disputed %t, want %t", test.name, got, test.want)
 		}
 		if got := by.n.Charged()-before >= rivalCost; got != test.want {
-			t.Errorf("%s: got charged with a dispute %t, want %t", test.name, got, test.want)
+			t.Errorf("%s: got charge for a dispute %t, want %t", test.name, got, test.want)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestALinkThatAFrameMovesToIsCharged(t *testing.T) {
 		count++
 		m := seen("10.0.0.9", records.MAC(9), count)
 		m.Claims[0].Link = link
-		a.tell(m)
+		a.report(m)
 		if got := int(a.n.Charged() - before); got != want {
 			t.Errorf("%s: got %d bytes more, want %d", why, got, want)
 		}
@@ -90,6 +90,6 @@ func TestALinkThatAFrameMovesToIsCharged(t *testing.T) {
 	want("the same again", "new", linkCost+textCost("new"))
 	kernel := assignedMessage(2, "10.0.0.2")
 	kernel.Claims[0].Link, kernel.Claims[0].Count = "another", 2
-	a.tell(kernel)
+	a.report(kernel)
 	want("a kernel's", "new", linkCost+textCost("new"))
 }

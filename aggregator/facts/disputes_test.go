@@ -11,7 +11,7 @@ import (
 
 // contesting is a chronicle with disputed addresses.
 type contesting struct {
-	*chronicle
+	*recorder
 	addrs []string
 }
 
@@ -42,12 +42,12 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), pod(4, "10.0.0.2"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
 		b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
-		b.tell(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
+		b.report(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
 		s.judgeAll()
-		s.Listener = &contesting{s.told, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
-		a.tell(test.m)
+		s.Listener = &contesting{s.notified, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
+		a.report(test.m)
 		s.wantJudged(test.name, test.want...)
-		a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "unused", Kind: pb.LinkRecord_BRIDGE}}})
+		a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "unused", Kind: pb.LinkRecord_BRIDGE}}})
 		s.wantJudged(test.name + ": a change of something else")
 	}
 }
@@ -72,33 +72,33 @@ func TestSendersOfManyAnswersAreNotJudgedAgain(t *testing.T) {
 			s := newScene(t)
 			a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
 			for i := range test.count {
-				a.tell(records.Claims(answer(i)))
+				a.report(records.Claims(answer(i)))
 			}
 			s.judgeAll()
 			return s, a
 		}
 		s, a := scene()
-		a.tell(records.Claims(answer(1000)))
+		a.report(records.Claims(answer(1000)))
 		if got := judged(s); got != test.more {
-			t.Errorf("one more than %d: got all judged %t, want %t", test.count, got, test.more)
+			t.Errorf("one more than %d: got all of them judged: %t, want %t", test.count, got, test.more)
 		}
 		s, a = scene()
 		gone := answer(0)
 		gone.Gone = true
-		a.tell(records.Claims(gone))
+		a.report(records.Claims(gone))
 		if got := judged(s); got != test.less && test.count > 1 {
-			t.Errorf("one less than %d: got all judged %t, want %t", test.count, got, test.less)
+			t.Errorf("one less than %d: got all of them judged: %t, want %t", test.count, got, test.less)
 		}
 		s, a = scene()
-		a.tell(assignedMessage(2, "10.1.0.0"))
+		a.report(assignedMessage(2, "10.1.0.0"))
 		if got := judged(s); got != test.kernel && test.count > 1 {
-			t.Errorf("a kernel has one of %d: got all judged %t, want %t", test.count, got, test.kernel)
+			t.Errorf("a kernel has one of %d: got all of them judged: %t, want %t", test.count, got, test.kernel)
 		}
 	}
 }
 
 // Claims in frames that another hardware address sent are judged again when the sender changes.
-func TestSendersForOthersAreJudgedAgain(t *testing.T) {
+func TestProxiesAreJudgedAgain(t *testing.T) {
 	s := newScene(t)
 	frame := seen("10.0.0.9", records.MAC(9), 1)
 	frame.Claims[0].Source = records.MAC(2)
@@ -115,7 +115,7 @@ func TestSendersForOthersAreJudgedAgain(t *testing.T) {
 		{"the frame is gone", func() *pb.ReportRequest { frame.Claims[0].Gone = true; return frame }(), []string{"10.0.0.9"}},
 		{"the sender is gone", &pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}}, []string{"10.0.0.2"}},
 	} {
-		a.tell(step.m)
+		a.report(step.m)
 		s.wantJudged(step.name, step.want...)
 	}
 }
@@ -125,8 +125,8 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"))
 	s.judgeAll()
-	s.told.watched = true
-	a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{withdrawn(2, "10.0.0.2").Claims[0], withdrawn(3, "10.0.0.3").Claims[0]}})
+	s.notified.watched = true
+	a.report(&pb.ReportRequest{Claims: []*pb.ClaimRecord{withdrawn(2, "10.0.0.2").Claims[0], withdrawn(3, "10.0.0.3").Claims[0]}})
 	for addr, want := range map[string]string{"10.0.0.2": "veth2", "10.0.0.3": "veth3"} {
 		owners, derived := s.Before(key(addr))
 		if !derived || len(owners) != 1 || owners[0].Namespace.Who.Name() != want || len(owners[0].Claims) != 1 {
@@ -134,8 +134,8 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 		}
 	}
 	s.judgeAll()
-	s.told.watched = false
-	a.tell(assignedMessage(2, "10.0.0.2"))
+	s.notified.watched = false
+	a.report(assignedMessage(2, "10.0.0.2"))
 	if owners, derived := s.Before(key("10.0.0.2")); derived || owners != nil {
 		t.Errorf("got %v without a subscriber", owners)
 	}
@@ -146,12 +146,12 @@ func TestOwnersBeforeSeveralChanges(t *testing.T) {
 func TestAllHoldersOfAMACAreNotified(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), secondInterface(3, 2, "10.0.0.33"), seen("10.0.0.9", records.MAC(2), 1), records.Claims(announced(3, "10.0.0.8", records.MAC(9))))
-	s.told.heard = nil
+	s.notified.heard = nil
 	renamed := pod(2, "10.0.0.2").Interfaces[:1]
 	renamed[0].Name = "other"
-	a.tell(&pb.ReportRequest{Interfaces: renamed})
+	a.report(&pb.ReportRequest{Interfaces: renamed})
 	s.wantHeard("an interface with the MAC changes", "lack n1#2", "lack n1#3", "ranges n1")
-	a.tell(assignedMessage(2, "10.0.0.8"))
+	a.report(assignedMessage(2, "10.0.0.8"))
 	s.wantHeard("a kernel has an address that entered by another pod's port", "lack n1#2", "lack n1#3")
 }
 
@@ -169,7 +169,7 @@ func TestDisputesAreJudgedAfterASnapshot(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.judgeAll()
-	s.Listener = &contesting{s.told, []string{"10.0.0.2", "10.0.0.9"}}
+	s.Listener = &contesting{s.notified, []string{"10.0.0.2", "10.0.0.9"}}
 	a.snapshot(pod(2, "10.0.0.2"), assignedMessage(2, "10.0.0.3"))
 	s.wantJudged("a snapshot of known records", "10.0.0.2")
 }

@@ -21,25 +21,25 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-// deaf is a Listener that only counts dropped records.
-type deaf struct {
+// ignoring is a Listener that only counts dropped records.
+type ignoring struct {
 	dropped map[string]int
 	watched bool
 }
 
-func (d *deaf) NodeChanged(*Node)                  {}
-func (d *deaf) NamesChanged(*Node)                 {}
-func (d *deaf) Answered(*Node)                     {}
-func (d *deaf) RangesChanged(*Node)                {}
-func (d *deaf) MayLack(*Node, uint32)              {}
-func (d *deaf) PoolChanged(*Pool)                  {}
-func (d *deaf) PoolEnded(*Pool)                    {}
-func (d *deaf) CoverageChanged()                   {}
-func (d *deaf) OwnersWatched() bool                { return d.watched }
-func (d *deaf) Contested(func(index.Address) bool) {}
-func (d *deaf) AtRisk(*Pool) []netip.Addr          { return nil }
-func (d *deaf) Dropped(record string, n int)       { d.dropped[record] += n }
-func (d *deaf) Refused(string)                     {}
+func (d *ignoring) NodeChanged(*Node)                  {}
+func (d *ignoring) NamesChanged(*Node)                 {}
+func (d *ignoring) Answered(*Node)                     {}
+func (d *ignoring) RangesChanged(*Node)                {}
+func (d *ignoring) MayLack(*Node, uint32)              {}
+func (d *ignoring) PoolChanged(*Pool)                  {}
+func (d *ignoring) PoolEnded(*Pool)                    {}
+func (d *ignoring) CoverageChanged()                   {}
+func (d *ignoring) OwnersWatched() bool                { return d.watched }
+func (d *ignoring) Contested(func(index.Address) bool) {}
+func (d *ignoring) AtRisk(*Pool) []netip.Addr          { return nil }
+func (d *ignoring) Dropped(record string, n int)       { d.dropped[record] += n }
+func (d *ignoring) Refused(string)                     {}
 
 // quiet is a Peer that only counts requests for snapshots.
 type quiet struct {
@@ -57,9 +57,9 @@ func (q *quiet) Lag(verdict.Stamp) (lag time.Duration, ok bool) { return q.lag, 
 
 var policyForTests = verdict.Policy{Cluster: "c", Settle: 3 * time.Second, StaleAfter: time.Minute, NodeTimeout: time.Minute}
 
-func newFacts(t testing.TB) (*Facts, *deaf) {
+func newFacts(t testing.TB) (*Facts, *ignoring) {
 	t.Helper()
-	l := &deaf{dropped: map[string]int{}}
+	l := &ignoring{dropped: map[string]int{}}
 	var now verdict.Stamp
 	return New(Config{
 		Policy: &policyForTests, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { now++; return now }, Listener: l, Queues: 2,
@@ -180,7 +180,7 @@ func TestClaimsOverTheLimitAreLeftOut(t *testing.T) {
 }
 
 // The limit of allocations applies to a node, regardless of the number of its pools.
-func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
+func TestOneNodeDoesNotUseUpTheLimits(t *testing.T) {
 	f, _ := newFacts(t)
 	p, n := connectNode(t, f, "n1")
 	give := func(pool, addr string, gone bool) {
@@ -200,7 +200,7 @@ func TestOneNodeDoesNotTakeTheRoomOfAll(t *testing.T) {
 	}
 	n.allocated = 2
 	if give("a", "10.0.0.1", true); n.allocated != 1 || f.Allocations() != 1 {
-		t.Errorf("got %d and %d allocations, want 1", n.allocated, f.Allocations())
+		t.Errorf("got %d and %d allocations, want 1 each", n.allocated, f.Allocations())
 	}
 }
 
@@ -221,7 +221,7 @@ func TestNodesAreLimited(t *testing.T) {
 }
 
 // A machine that reboots often is not refused because of its earlier boot IDs.
-func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
+func TestEarlierBootsDoNotExcludeANode(t *testing.T) {
 	f, _ := newFacts(t)
 	for i := range maxOfOneName {
 		n := newNode(NodeID{fmt.Sprint("boot", i), "1", "n1"})
@@ -230,20 +230,20 @@ func TestWhatANodeWasDoesNotKeepItOut(t *testing.T) {
 	}
 	more := NodeID{"boot more", "1", "n1"}
 	if err := f.mayBeOneMore(more); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("one boot more: got %v, want ResourceExhausted", err)
+		t.Errorf("another boot: got %v, want ResourceExhausted", err)
 	}
 	if err := f.mayBeOneMore(NodeID{"boot0", "1", "n2"}); err != nil {
 		t.Errorf("of another name: %v", err)
 	}
 	f.byID[NodeID{"boot0", "1", "n1"}].Rec.TimedOut = true
 	if err := f.mayBeOneMore(more); err != nil {
-		t.Errorf("one boot more after one has timed out: %v", err)
+		t.Errorf("another boot after one has timed out: %v", err)
 	}
 }
 
 // Sources and intended addresses are kept in memory, so words that are longer than those of an
 // agent are dropped.
-func TestLongWordsAreNotKept(t *testing.T) {
+func TestLongStringsAreNotKept(t *testing.T) {
 	long := string(make([]byte, MaxWord+1))
 	if got := intended([]*pb.Intended{{Address: "10.0.0.1", Source: long}, {Address: "10.0.0.2", Interface: long}, {Address: "10.0.0.3", Source: "cri"}}); got != "10.0.0.3 cri " {
 		t.Errorf("got %d bytes of intended addresses", len(got))
@@ -282,7 +282,7 @@ func TestSmallBatchesAreJudgedFirst(t *testing.T) {
 		}
 	})
 	if err != nil || inside != 2*fewAddresses+1 {
-		t.Fatalf("got %v and %d addresses that wait, want %d", err, inside, 2*fewAddresses+1)
+		t.Fatalf("got %v and %d waiting addresses, want %d", err, inside, 2*fewAddresses+1)
 	}
 	b := deltaOf(t, f, p, n, &pb.ReportRequest{Claims: []*pb.ClaimRecord{assigned(2, "10.0.2.1"), assigned(2, "10.0.1.7")}})
 	f.RLock()

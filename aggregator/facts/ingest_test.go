@@ -50,7 +50,7 @@ func TestWhichRecordsOfAKnownClaimAreApplied(t *testing.T) {
 					want = test.snapshot
 					a.snapshot(lan(1), pod(2, "10.0.0.2"), next)
 				} else {
-					a.tell(next)
+					a.report(next)
 				}
 				if got := s.text("10.0.0.9") != before; got != want {
 					t.Errorf("%s: got applied %t, want %t", name, got, want)
@@ -84,15 +84,15 @@ func TestClaimsInThePlaceOfFramesOutliveTheOwner(t *testing.T) {
 		s.judgeAll()
 		s.Settle(key(addr), false)
 		if test.next != nil {
-			by.tell(records.Claims(gone, test.next))
+			by.report(records.Claims(gone, test.next))
 		}
 		if test.addr != addr { // only this address is judged before the owner ends
 			s.queue(key(test.addr)).Take(key(test.addr)).Finish()
 			s.Settle(key(test.addr), true)
 		}
-		home.tell(withdrawn(2, addr))
+		home.report(withdrawn(2, addr))
 		if got := s.Claimed(key(test.addr)); got != test.want {
-			t.Errorf("%s: got it claimed %t, want %t", test.name, got, test.want)
+			t.Errorf("%s: got claimed %t, want %t", test.name, got, test.want)
 		}
 		s.check(t, test.name)
 	}
@@ -107,19 +107,19 @@ func TestAllHardwareAddressesOfAnOwnerThatEndedAreLate(t *testing.T) {
 		second.Interfaces[0].Index, second.Interfaces[0].Mac, second.Claims[0].Index = 3, records.MAC(7), 3
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1), pod(2, addr), second), s.joins("n2", "b2", 1, lan(2))
-		by.tell(seen(addr, records.MAC(7), 1))
+		by.report(seen(addr, records.MAC(7), 1))
 		s.judgeAll()
 		s.Settle(key(addr), true)
-		home.tell(withdrawn(2, addr))
+		home.report(withdrawn(2, addr))
 		if s.Claimed(key(addr)) {
-			t.Fatalf("%s: got the address claimed, want the frame ended with its owner", name)
+			t.Fatalf("%s: got a claim to the address, want the frame to end with its owner", name)
 		}
 		late := seen(addr, records.MAC(mac), 2)
 		late.Claims[0].Age = durationpb.New(time.Second)
 		s.after(time.Second)
-		by.tell(late)
+		by.report(late)
 		if got, want := s.Claimed(key(addr)), mac != 7; got != want {
-			t.Errorf("%s: got a late frame taken %t, want %t", name, got, want)
+			t.Errorf("%s: got a late frame accepted %t, want %t", name, got, want)
 		}
 	}
 }

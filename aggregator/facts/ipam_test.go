@@ -63,9 +63,9 @@ func TestPoolsOfANode(t *testing.T) {
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
 	b := s.joins("n2", "b2", 1)
 	s.judgeAll()
-	s.told.heard = nil
-	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("net0", "10.0.0.1", "10.0.0.3"), hostLocal("net2", "", "")}})
-	b.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("other", "10.0.0.1", "10.0.0.99")}})
+	s.notified.heard = nil
+	a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("net0", "10.0.0.1", "10.0.0.3"), hostLocal("net2", "", "")}})
+	b.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("other", "10.0.0.1", "10.0.0.99")}})
 	s.wantHeard("pools come", "pool net0", "pool net2", "pool other", "ranges n1", "ranges n2")
 	s.wantJudged("pools come", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.1.0.1", "10.1.0.4", "10.2.0.1")
 	for addr, want := range map[string][]string{"10.0.0.2": {"net0"}, "10.0.0.4": nil, "10.1.0.4": {"net2"}, "10.9.9.9": nil} {
@@ -73,12 +73,12 @@ func TestPoolsOfANode(t *testing.T) {
 			t.Errorf("%s: got pools %q, want %q", addr, got, want)
 		}
 	}
-	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("net0", "10.0.0.1", "10.0.0.3")}})
+	a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("net0", "10.0.0.1", "10.0.0.3")}})
 	s.wantHeard("nothing changes")
 	s.wantJudged("nothing changes")
 
 	al := given("net0", "10.0.0.2", "c-a")
-	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al, given("net0", "10.0.0.50", "c-x")}})
+	a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al, given("net0", "10.0.0.50", "c-x")}})
 	s.wantHeard("allocations", "pool net0", "ranges n1")
 	if items := s.items(); len(items) != 2 || items["10.0.0.2"].Vanished != nil || !items["10.0.0.50"].New || items["10.0.0.2"].New {
 		t.Errorf("got %+v to be judged", items)
@@ -87,36 +87,36 @@ func TestPoolsOfANode(t *testing.T) {
 		t.Errorf("got pools %q, %d given", got, a.n.Given())
 	}
 	s.after(time.Second)
-	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
+	a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
 	s.wantJudged("the same once more")
-	s.told.heard = nil
+	s.notified.heard = nil
 	moved := given("net0", "10.0.0.2", "c-y")
-	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{moved}})
+	a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{moved}})
 	if items := s.items(); len(items) != 1 || len(items["10.0.0.2"].Vanished) != 1 || items["10.0.0.2"].Vanished[0].ContainerID != "c-a" || s.Allocations() != 2 {
 		t.Errorf("got %+v to be judged: it was allocated to another one", items)
 	}
 	s.wantHeard("it was allocated to another one")
 	same := given("net0", "10.0.0.2", "c-y")
 	same.Interface = "eth0"
-	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{same}})
+	a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{same}})
 	if items := s.items(); len(items) != 1 || len(items["10.0.0.2"].Vanished) != 0 {
 		t.Errorf("got %+v to be judged: only its interface changed", items)
 	}
-	a.tell(back(given("net0", "10.0.0.2", "")))
+	a.report(back(given("net0", "10.0.0.2", "")))
 	if items := s.items(); len(items) != 1 || len(items["10.0.0.2"].Vanished) != 1 || a.n.Given() != 1 || a.n.Pools[0].Allocated.Of(audit.Both) != 1 {
 		t.Errorf("got %+v to be judged, %d given: it was withdrawn", items, a.n.Given())
 	}
 	s.wantHeard("it was taken back", "pool net0", "ranges n1")
-	a.tell(back(given("net0", "10.0.0.2", "")), back(given("net2", "10.0.0.50", "")))
+	a.report(back(given("net0", "10.0.0.2", "")), back(given("net2", "10.0.0.50", "")))
 	s.wantJudged("nothing was taken back")
 
-	s.told.risky["net0"] = []netip.Addr{netip.MustParseAddr("10.77.0.1")}
+	s.notified.risky["net0"] = []netip.Addr{netip.MustParseAddr("10.77.0.1")}
 	rec := &a.n.Pools[0].Rec
 	if s.Pool(rec) != a.n.Pools[0] {
 		t.Error("got no pool by its record")
 	}
-	s.told.heard = nil
-	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "net0", Gone: true}}})
+	s.notified.heard = nil
+	a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "net0", Gone: true}}})
 	items := s.items()
 	if len(items) != 9 || items["10.77.0.1"] == nil || len(items["10.0.0.50"].Vanished) != 1 || items["10.0.0.50"].Vanished[0].Pool.State != ipam.Stale {
 		t.Errorf("got %+v to be judged: the pool ended", items)
@@ -159,20 +159,20 @@ func TestWhenAPoolLostItsRecordsIsRemembered(t *testing.T) {
 	a := s.joins("n1", "b1", 1)
 	lost := hostLocal("net0", "10.0.0.1", "10.0.0.99")
 	lost.LostAt = &timestamppb.Timestamp{Seconds: 9}
-	a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}})
+	a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}})
 	first := s.now
 	heard := func() verdict.Stamp { return a.n.Pools[0].Rec.LostHeard }
 	s.after(time.Second)
 	lost.Plugin = "bridge"
-	if a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}}); heard() != first || a.n.Pools[0].Rec.Plugin != "bridge" {
+	if a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}}); heard() != first || a.n.Pools[0].Rec.Plugin != "bridge" {
 		t.Errorf("got heard at %d, want %d", heard(), first)
 	}
 	lost.LostAt = &timestamppb.Timestamp{Seconds: 10}
-	if a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}}); heard() != s.now {
+	if a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}}); heard() != s.now {
 		t.Errorf("got heard at %d, want now", heard())
 	}
 	lost.LostAt = nil
-	if a.tell(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}}); heard() != 0 {
+	if a.report(&pb.ReportRequest{Pools: []*pb.PoolRecord{lost}}); heard() != 0 {
 		t.Errorf("got heard at %d, want never", heard())
 	}
 }
@@ -186,28 +186,28 @@ func TestSandboxesOfAllocations(t *testing.T) {
 	sandboxed := func() bool { return s.Builder().Case(key("10.0.0.1"), false).Allocations[0].Sandbox }
 	s.judgeAll()
 	if sandboxed() {
-		t.Error("got a sandbox that is not there")
+		t.Error("got an unknown sandbox")
 	}
 	ns := &pb.NamespaceRecord{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c1"}}
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{ns}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{ns}})
 	s.wantJudged("the sandbox comes", "10.0.0.1", "10.0.0.2")
 	if !sandboxed() {
 		t.Error("got no sandbox")
 	}
-	a.tell(back(given("a", "10.0.0.2", "")))
+	a.report(back(given("a", "10.0.0.2", "")))
 	s.judgeAll()
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c3"}}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c3"}}}})
 	s.wantJudged("it is another one", "10.0.0.1", "10.0.0.3")
 	if sandboxed() {
-		t.Error("got a sandbox that is gone")
+		t.Error("got a removed sandbox")
 	}
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Gone: true}}})
 	s.wantJudged("it ends", "10.0.0.3")
-	a.tell(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("a", "10.0.0.3", "c4")}})
+	a.report(&pb.ReportRequest{Allocations: []*pb.AllocationRecord{given("a", "10.0.0.3", "c4")}})
 	s.judgeAll()
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c3"}}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c3"}}}})
 	s.wantJudged("a sandbox appears that had the address before")
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c4"}}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "2", Workload: &pb.Workload{Kind: pb.Workload_POD, ContainerId: "c4"}}}})
 	s.wantJudged("a sandbox appears that has the address", "10.0.0.3")
 }
 
@@ -215,7 +215,7 @@ func TestPoolsOfTheCluster(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	span := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
@@ -267,10 +267,10 @@ func TestPoolsOfTheCluster(t *testing.T) {
 	unknown := al("10.0.0.1", "one", "")
 	unknown.Pool = pool("none")
 	change(kube.IPAMChange{Allocation: unknown}, kube.IPAMChange{Pool: pool("none"), Gone: true})
-	if s.told.dropped["allocation"] != 1 {
-		t.Errorf("got %v dropped, want an allocation of no pool", s.told.dropped)
+	if s.notified.dropped["allocation"] != 1 {
+		t.Errorf("got %v dropped, want an allocation of no pool", s.notified.dropped)
 	}
-	s.told.heard = nil
+	s.notified.heard = nil
 	if got := change(kube.IPAMChange{Pool: pool("p"), Gone: true}); len(got) != 2 || got[0] != wide {
 		t.Errorf("got ranges %v of a pool that ended", got)
 	}

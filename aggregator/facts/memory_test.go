@@ -80,9 +80,9 @@ func TestNodesShareTheMemory(t *testing.T) {
 	s.small()
 	quiet := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	loud := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
-	loud.tell(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 7}, 1))
-	s.told.heard = nil
-	loud.tell(flood(0, 16_000))
+	loud.report(seen("10.0.0.1", []byte{2, 0, 0, 0, 0, 7}, 1))
+	s.notified.heard = nil
+	loud.report(flood(0, 16_000))
 	s.checkBudget("a flood")
 	used, limit := s.Budget()
 	if limit != LeastBudget || used > limit-limit/16 || used < limit/2 {
@@ -97,7 +97,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 	s.wantHeard("a flood", "changed n2", "refused claim")
 
 	before := loud.n.Claims()
-	loud.tell(many(3, 500))
+	loud.report(many(3, 500))
 	s.checkBudget("what kernels have")
 	if left := loud.n.LeftOut(); left.Records != 0 || loud.n.wireClaims >= before-1 || loud.n.Claims()-loud.n.wireClaims != 501 {
 		t.Errorf("got %+v left out, %d claims, want kernel claims instead of wire claims", left, loud.n.Claims())
@@ -109,7 +109,7 @@ func TestNodesShareTheMemory(t *testing.T) {
 		t.Errorf("got %d claims of a node within its share, want 2000", third.n.Claims())
 	}
 	if !s.Wired(index.AddressOf(netip.MustParseAddr("10.0.0.1"))) {
-		t.Error("got the sighting of a disputed address left out, want strangers first")
+		t.Error("got the sighting of a disputed address left out, want addresses without other claims first")
 	}
 
 	for range 2 { // the first replacement is reported before the old record ends
@@ -130,7 +130,7 @@ func TestKernelRecordsAboveAShareAreEvictedLast(t *testing.T) {
 		for k := range 1000 {
 			m.Claims = append(m.Claims, assigned(2, netip.AddrFrom4([4]byte{10, 5, byte(i*4 + k/250), byte(k % 250)}).String()))
 		}
-		large.tell(m)
+		large.report(m)
 	}
 	s.checkBudget("one node takes all")
 	if left := large.n.LeftOut(); left.Wire != 0 {
@@ -141,7 +141,7 @@ func TestKernelRecordsAboveAShareAreEvictedLast(t *testing.T) {
 		n := s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, lan(byte(10+i)), flood(1000*i, 1000))
 		s.checkBudget("another node")
 		if n.n.Incomplete() {
-			t.Fatalf("node %d: got %+v left out, want its share", i, n.n.LeftOut())
+			t.Fatalf("node %d: got %+v left out, want as many records as its share allows", i, n.n.LeftOut())
 		}
 	}
 	if left := large.n.LeftOut(); left.Records == 0 || large.n.Charged() >= alone || !large.n.Blind() {
@@ -184,7 +184,7 @@ func TestAllSortsOfRecordsAreDroppedForOthers(t *testing.T) {
 		large(m)
 		a := s.joins("n1", "b1", 1, m)
 		before := a.n.Charged()
-		s.told.heard = nil
+		s.notified.heard = nil
 		for i := range 3 {
 			n := s.joins(fmt.Sprint("m", i), fmt.Sprint("c", i), 1, many(uint32(20+i), 4000))
 			if n.n.Incomplete() || n.n.Claims() != 4000 {
@@ -192,7 +192,7 @@ func TestAllSortsOfRecordsAreDroppedForOthers(t *testing.T) {
 			}
 		}
 		s.checkBudget(name)
-		if a.n.Charged() >= before || a.n.LeftOut().Records == 0 || !slices.Contains(s.told.heard, "refused "+name) {
+		if a.n.Charged() >= before || a.n.LeftOut().Records == 0 || !slices.Contains(s.notified.heard, "refused "+name) {
 			t.Errorf("%s: got %d bytes of %d, %+v left out", name, a.n.Charged(), before, a.n.LeftOut())
 		}
 	}
@@ -225,11 +225,11 @@ func TestOneCredentialHasOneAccount(t *testing.T) {
 		t.Errorf("got %d accounts, want one for each credential", s.accounts)
 	}
 	two.snapshot(lan(1), pod(2, "10.4.0.1"))
-	two.tell(flood(0, 16_000))
+	two.report(flood(0, 16_000))
 	one.snapshot(many(4, 3000))
 	s.checkBudget("one credential")
 	if one.n.Claims() != 3000 || two.n.wireClaims == 0 {
-		t.Errorf("got %d and %d claims, want frames of the one node in favour of the other one's kernels", one.n.Claims(), two.n.Claims())
+		t.Errorf("got %d and %d claims, want wire claims of one node replaced by kernel claims of the other", one.n.Claims(), two.n.Claims())
 	}
 }
 
@@ -246,7 +246,7 @@ func TestMessagesThatAreKeptAreCharged(t *testing.T) {
 		t.Errorf("got %d bytes held", b.n.account.used-b.n.used)
 	}
 	if s.Hold(b.n, LeastBudget) || b.n.account.used != b.n.used+1000 {
-		t.Error("got more held than there is")
+		t.Error("got more held than used")
 	}
 	s.Release(b.n, 1000)
 	if b.n.account.used != b.n.used {
@@ -294,7 +294,7 @@ func TestTextsAreCharged(t *testing.T) {
 		t.Errorf("allocation: got %d bytes", got)
 	}
 	if textCost("") != 0 || interfaceCostOf(i) != interfaceCost {
-		t.Error("got a cost of no text")
+		t.Error("got a cost of an empty string")
 	}
 }
 
@@ -303,7 +303,7 @@ func TestRecordsAreReleased(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
 	empty := a.n.Charged()
-	a.tell(bridgeAndPods(), &pb.ReportRequest{
+	a.report(bridgeAndPods(), &pb.ReportRequest{
 		Pools:       []*pb.PoolRecord{{Ipam: hostlocal.Name, Name: "p", State: pb.Pool_KNOWN}},
 		Allocations: []*pb.AllocationRecord{{Ipam: hostlocal.Name, Pool: "p", Address: []byte{10, 0, 0, 2}, ContainerId: "c"}},
 		Claims:      []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: []byte{2, 0, 0, 0, 9, 9}, Count: 1, Link: "far"}},
@@ -351,12 +351,12 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"))
 		if test.frame {
-			a.tell(records.Claims(announced(2, "10.0.0.9", records.MAC(9))))
+			a.report(records.Claims(announced(2, "10.0.0.9", records.MAC(9))))
 		}
 		s.fill(a.n)
 		before, known := a.n.Charged(), s.text("10.0.0.2")+s.text("10.0.0.9")
-		s.told.heard = nil
-		a.tell(proto.CloneOf(test.m))
+		s.notified.heard = nil
+		a.report(proto.CloneOf(test.m))
 		if a.n.LeftOut() != test.want || a.n.Charged() != before {
 			t.Errorf("%s: got %+v left out and %d bytes more, want %+v", test.name, a.n.LeftOut(), a.n.Charged()-before, test.want)
 		}
@@ -372,7 +372,7 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 		s = newScene(t)
 		a = s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), flood(0, 5))
 		s.fill(a.n)
-		a.tell(proto.CloneOf(test.m))
+		a.report(proto.CloneOf(test.m))
 		if got, want := a.n.LeftOut(), (LeftOut{Wire: 5}); got != want {
 			t.Errorf("%s: got %+v left out, want frames in its place", test.name, got)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/records"
 )
 
-func TestAMachineThatIsRebootedIsAnotherNode(t *testing.T) {
+func TestRebootedMachineIsAnotherNode(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		change func(s *scene, old *agent)
@@ -49,12 +49,12 @@ func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
 	s.wantNodes("two", "n1 connected covers claims=0", "n1@boot-id- connected covers claims=0")
 	third, _ := s.hello(&pb.Hello{Node: "n1", BootId: "boot-id-of-a", Netns: "7"}, "")
 	s.wantNodes("three", "n1@boot-id-.1 connected covers claims=0", "n1@boot-id- connected covers claims=0", "n1 connected unheard claims=0")
-	s.told.heard = nil
+	s.notified.heard = nil
 	other, _ := s.hello(&pb.Hello{Node: "n9", BootId: "boot-id-of-c", Netns: "1", Epoch: 1}, "")
 	s.wantNodes("one is renamed", "n1@boot-id-.1 connected covers claims=0", "n9 connected covers claims=0", "n1 connected unheard claims=0")
 	s.wantHeard("one is renamed", "changed n9", "names n9", "ranges n1@boot-id-")
 	if got := s.Called("n1"); len(got) != 2 || len(s.Called("n9")) != 1 || s.Called("n9")[0] != other.n {
-		t.Errorf("got %d nodes that call themselves n1", len(got))
+		t.Errorf("got %d nodes named n1", len(got))
 	}
 	third.leave()
 	s.after(time.Minute)
@@ -65,7 +65,7 @@ func TestNodesOfOneNameHaveLongerOnes(t *testing.T) {
 func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("both are there", "10.0.0.3", "n2 n1/eth0 -")
 	a.leave()
 	s.after(time.Minute)
@@ -73,7 +73,7 @@ func TestLinksOfANodeThatIsGivenUpAreApart(t *testing.T) {
 	s.wantDomains("one times out", "10.0.0.3", "n2 - -")
 	s.check(t, "one times out")
 	s.joins("n1", "b1", 2, lan(1), onLAN(2, "10.0.0.1"))
-	b.tell(seen("10.0.0.1", records.MAC(2), 2))
+	b.report(seen("10.0.0.1", records.MAC(2), 2))
 	s.wantDomains("it is there again", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
@@ -94,7 +94,7 @@ func (s *scene) joinsPlace(name, vouched string) *agent {
 func TestNodesInOnePlaceArePublishedTogether(t *testing.T) {
 	s := newScene(t)
 	s.joinsPlace("n1", "x")
-	s.told.heard = nil
+	s.notified.heard = nil
 	b := s.joinsPlace("n2", "y")
 	if len(s.At(NodeID{Boot: "b1", Netns: "1"})) != 2 {
 		t.Errorf("got %d nodes in one place, want 2", len(s.At(NodeID{Boot: "b1", Netns: "1"})))
@@ -113,7 +113,7 @@ func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	b := s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))
 	a.leave()
 	s.after(time.Minute)
-	s.told.heard = nil
+	s.notified.heard = nil
 	s.Ring()
 	s.wantHeard("it times out", "changed n1", "lack n1#1", "lack n1#2", "pool p", "pool-ended p of n1", "ranges n1")
 	if s.Allocations() != 0 || a.n.Given() != 0 || len(a.n.Pools) != 0 || a.n.Charged() != 0 {
@@ -123,7 +123,7 @@ func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s.Ring()
 	s.checkBudget("it is forgotten")
 	if len(s.shown["n1"])+len(s.called["n1"])+len(s.places[a.n.ID.Place()]) != 0 || s.AddressesOn("n1") != nil {
-		t.Error("got a node that is forgotten")
+		t.Error("got a forgotten node")
 	}
 	c := s.joins("n3", "b3", 1, pod(2, "10.0.0.3"))
 	s.wantNodes("another node comes", "n3 connected covers claims=1", "n2 connected covers claims=1")
@@ -138,13 +138,13 @@ func TestANodeThatIsForgottenMakesRoom(t *testing.T) {
 	s.check(t, "another node comes")
 	for n := range s.Nodes {
 		if n == b.n {
-			t.Error("got more nodes than wanted")
+			t.Error("got too many nodes")
 		}
 		break
 	}
 }
 
-func TestWhatIsToldOfNames(t *testing.T) {
+func TestPublishedNames(t *testing.T) {
 	s := newScene(t)
 	connect := func(node, boot string) *agent {
 		a, err := s.hello(&pb.Hello{Node: node, BootId: boot, Netns: "1", Epoch: 1}, "")
@@ -181,7 +181,7 @@ func TestTheNameOfARemovedNodeGoesToAConnectedNode(t *testing.T) {
 			agents[i].leave()
 		}
 		s.after(time.Minute)
-		s.told.heard = nil
+		s.notified.heard = nil
 		s.Ring()
 		s.wantNodes(test.name, test.want...)
 		heard := map[int][]string{0: {"changed n1", "changed n1@b1", "lack n1#1", "names n1", "names n1@b1", "ranges n1", "ranges n1@b2"}, 1: {"changed n1@b2", "lack n1@b2#1"}}[test.leave[0]]
@@ -220,7 +220,7 @@ func TestDomainsFollowTheNamesOfNodes(t *testing.T) {
 	s := newScene(t)
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.3", "n2 n1/eth0 -")
 	s.judgeAll()
 	if _, err := s.hello(&pb.Hello{Node: "n9", BootId: "b1", Netns: "1", Epoch: 1}, ""); err != nil {
@@ -249,7 +249,7 @@ func TestSightingsOfAMachineByOtherNodes(t *testing.T) {
 	} {
 		s := newScene(t)
 		home := s.joins("n1", "b1", 1, lan(1), onHost("10.0.0.200"), onLAN(2, "10.0.0.1"))
-		s.joins("n2", "b2", 1, lan(2)).tell(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
+		s.joins("n2", "b2", 1, lan(2)).report(seen("10.0.0.1", records.MAC(2), 1), seen("10.0.0.200", []byte{2, 2, 0, 0, 0, 1}, 1))
 		s.judgeAll()
 		s.Settle(key("10.0.0.1"), false)
 		s.Settle(key("10.0.0.200"), false)
@@ -274,32 +274,32 @@ func TestCoverageIsAskedOnceInAWhile(t *testing.T) {
 	covered := func() bool { return s.Builder().Case(key("10.0.0.2"), true).Covered }
 	for range 3 {
 		if !covered() {
-			t.Error("got not all covered")
+			t.Error("got uncovered nodes")
 		}
 	}
 	s.after(coverFor - 1)
 	if covered(); asked != 1 {
-		t.Errorf("got asked %d times, want once", asked)
+		t.Errorf("got %d requests, want one", asked)
 	}
 	s.after(1)
 	if covered(); asked != 2 {
-		t.Errorf("got asked %d times, want twice", asked)
+		t.Errorf("got %d requests, want two", asked)
 	}
-	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
+	a.report(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
 	if covered() || asked != 3 {
-		t.Errorf("got all covered %t, asked %d times, want a blind node known at once", covered(), asked)
+		t.Errorf("got all nodes covered: %t, %d requests; want a blind node to count at once", covered(), asked)
 	}
-	a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{}})
+	a.report(&pb.ReportRequest{Status: &pb.StatusRecord{}})
 	b := s.joins("n2", "b2", 1)
 	b.leave()
 	s.after(coverFor)
 	if covered() {
-		t.Error("got all covered, but a node is silent")
+		t.Error("got all nodes covered, but a node is silent")
 	}
 	s.after(time.Minute)
 	s.Ring()
 	if !covered() {
-		t.Error("got not all covered, but the silent node has timed out")
+		t.Error("got uncovered nodes, but the silent node has timed out")
 	}
 }
 
@@ -316,7 +316,7 @@ func TestAddressesOnALargeNode(t *testing.T) {
 	for _, c := range gone.Claims {
 		c.Gone = true
 	}
-	a.tell(records.Claims(gone.Claims...))
+	a.report(records.Claims(gone.Claims...))
 	if got := len(s.AddressesOn("n1")); got != count-10 {
 		t.Errorf("got %d addresses, want %d", got, count-10)
 	}
@@ -330,7 +330,7 @@ func TestAgentsThatAnswer(t *testing.T) {
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1)
 	now := s.joins("n1", "b1", 1)
-	answers := &answering{chronicle: s.told}
+	answers := &answering{recorder: s.notified}
 	s.Listener = answers
 	s.Skewed(old.p, old.n, time.Second, true)
 	s.Heard(old.p, old.n)
@@ -346,7 +346,7 @@ func TestAgentsThatAnswer(t *testing.T) {
 
 // answering is a chronicle that counts answers.
 type answering struct {
-	*chronicle
+	*recorder
 	count int
 }
 

@@ -185,11 +185,11 @@ func (f *podIndex) allNodes() []*Node {
 // Touch queues addresses for judgement.
 func (f *podIndex) Touch(addrs []index.Address) *Batch { return f.touchList(newBatch(), addrs) }
 
-// Retell queues addresses for judgement, and has their active conflicts published even if they do
+// Republish queues addresses for judgement, and has their active conflicts published even if they do
 // not change.
-func (f *podIndex) Retell(addrs []index.Address) *Batch {
+func (f *podIndex) Republish(addrs []index.Address) *Batch {
 	b := newBatch()
-	b.retell = true
+	b.republish = true
 	return f.touchList(b, addrs)
 }
 

@@ -102,9 +102,9 @@ func TestANodeThatIsBackKeepsItsRecords(t *testing.T) {
 func TestMessagesShowThatAnAgentIsAlive(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
-	answers := &answering{chronicle: s.told}
+	answers := &answering{recorder: s.notified}
 	s.Listener = answers
-	if a.tell(assignedMessage(2, "10.0.0.1")); answers.count != 1 {
+	if a.report(assignedMessage(2, "10.0.0.1")); answers.count != 1 {
 		t.Errorf("got %d notifications of a change, want one", answers.count)
 	}
 	if a.snapshot(); answers.count != 2 {
@@ -119,7 +119,7 @@ func TestAddressesOfABlindNodeAreJudgedAgain(t *testing.T) {
 	s.judgeAll()
 	for _, blind := range []bool{true, false} {
 		for _, want := range [][]string{{"10.0.0.1"}, nil} {
-			a.tell(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: blind}})
+			a.report(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: blind}})
 			s.wantJudged(fmt.Sprintf("blind %t", blind), want...)
 		}
 	}
@@ -148,7 +148,7 @@ func TestSmallMessagesAreAppliedInOnePiece(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1))
 		pieces := -1 // the first piece notes the time of the message
-		s.Listener = &deaf{dropped: map[string]int{}}
+		s.Listener = &ignoring{dropped: map[string]int{}}
 		clock := s.Clock
 		s.Clock = func() verdict.Stamp {
 			pieces++
@@ -158,7 +158,7 @@ func TestSmallMessagesAreAppliedInOnePiece(t *testing.T) {
 		for _, c := range test.m.Claims {
 			c.Namespace = 99 // an unknown one: claims of links would read the clock, too
 		}
-		if a.tell(test.m); pieces != test.pieces {
+		if a.report(test.m); pieces != test.pieces {
 			t.Errorf("%s: got %d pieces, want %d", test.name, pieces, test.pieces)
 		}
 	}
@@ -208,12 +208,12 @@ func TestALinkInThePlaceOfAnotherOne(t *testing.T) {
 	}
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, home("eth0")...), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("before", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
-	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 1, Index: 9, Gone: true}}})
-	a.tell(home("eth7")...)
+	a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 1, Index: 9, Gone: true}}})
+	a.report(home("eth7")...)
 	s.after(time.Second)
-	b.tell(seen("10.0.0.1", records.MAC(2), 2))
+	b.report(seen("10.0.0.1", records.MAC(2), 2))
 	s.wantDomains("another link", "10.0.0.1", "n1 n1/eth7 -", "n2 n1/eth7 -")
 	s.check(t, "another link")
 }

@@ -14,31 +14,31 @@ func TestIncompleteNodesAreAskedAgainWhenThereIsRoom(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), flood(0, 16_000))
 	s.after(firstRefill)
 	if s.Refill(); a.p.asked != 0 {
-		t.Error("got asked, but there is no room")
+		t.Error("got a request, but there is no room")
 	}
 	s.limit *= 4
 	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once", a.p.asked)
+		t.Errorf("got %d requests, want one", a.p.asked)
 	}
 	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+		t.Errorf("got %d requests, want one before the pause is over", a.p.asked)
 	}
 	s.after(2*firstRefill - 1)
 	if s.Refill(); a.p.asked != 1 {
-		t.Errorf("got asked %d times, want once for a while", a.p.asked)
+		t.Errorf("got %d requests, want one before the pause is over", a.p.asked)
 	}
 	s.after(1)
 	if s.Refill(); a.p.asked != 2 {
-		t.Errorf("got asked %d times, want twice", a.p.asked)
+		t.Errorf("got %d requests, want two", a.p.asked)
 	}
-	s.told.heard = nil
+	s.notified.heard = nil
 	a.snapshot(lan(1), flood(0, 16_000))
-	if a.n.Incomplete() || !slices.Contains(s.told.heard, "changed n1") {
-		t.Errorf("got %+v left out, want nothing, and that published", a.n.LeftOut())
+	if a.n.Incomplete() || !slices.Contains(s.notified.heard, "changed n1") {
+		t.Errorf("got %+v left out, want nothing, and an event", a.n.LeftOut())
 	}
 	s.after(time.Hour)
 	if s.Refill(); a.p.asked != 2 {
-		t.Errorf("got asked %d times, want no further time", a.p.asked)
+		t.Errorf("got %d requests, want no further one", a.p.asked)
 	}
 }
 
@@ -57,15 +57,15 @@ func TestHowOftenAnIncompleteNodeIsAsked(t *testing.T) {
 		t.Helper()
 		asked := a.p.asked
 		if s.Refill(); a.p.asked != asked {
-			t.Errorf("%s: got asked at once", why)
+			t.Errorf("%s: got a request at once", why)
 		}
 		s.after(backoff - 1)
 		if s.Refill(); a.p.asked != asked {
-			t.Errorf("%s: got asked before %s", why, backoff)
+			t.Errorf("%s: got a request before %s", why, backoff)
 		}
 		s.after(1)
 		if s.Refill(); a.p.asked != asked+1 {
-			t.Errorf("%s: got not asked after %s", why, backoff)
+			t.Errorf("%s: got no request after %s", why, backoff)
 		}
 	}
 	incomplete()
@@ -113,7 +113,7 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 			}
 		}
 		if s.Refill(); agents[0].p.asked+agents[1].p.asked != 2 {
-			t.Errorf("%s: got asked too often", test.name)
+			t.Errorf("%s: got too many requests", test.name)
 		}
 	}
 	// A node that uses most of its share is asked only if there is enough free memory.
@@ -135,7 +135,7 @@ func TestWhichIncompleteNodeIsAsked(t *testing.T) {
 			t.Fatal("got no room")
 		}
 		if s.Refill(); a.p.asked != test.want {
-			t.Errorf("%+v: got asked %d times", test, a.p.asked)
+			t.Errorf("%+v: got %d requests", test, a.p.asked)
 		}
 	}
 }
@@ -147,8 +147,8 @@ func TestANodeIsPublishedWheneverItBecomesIncomplete(t *testing.T) {
 	for range 2 {
 		used, _ := s.Budget()
 		s.fill(a.n)
-		s.told.heard = nil
-		a.tell(assignedMessage(2, "10.0.0.3"), assignedMessage(2, "10.0.0.4"))
+		s.notified.heard = nil
+		a.report(assignedMessage(2, "10.0.0.3"), assignedMessage(2, "10.0.0.4"))
 		s.wantHeard("no memory", "changed n1", "refused claim")
 		full, _ := s.Budget()
 		s.Update(func() { s.Release(a.n, full-used) })

@@ -10,10 +10,10 @@ var seed = maphash.MakeSeed()
 func hashText(s string) uint64 { return maphash.String(seed, s) }
 
 func hashNumbers(a, b uint64) uint64 {
-	const odd = 0x9e3779b97f4a7c15
-	h := (a ^ a>>32) * odd
-	h = (h ^ h>>29 ^ b) * odd
-	return (h ^ h>>32) * odd
+	const multiplier = 0x9e3779b97f4a7c15
+	h := (a ^ a>>32) * multiplier
+	h = (h ^ h>>29 ^ b) * multiplier
+	return (h ^ h>>32) * multiplier
 }
 
 // A Ref is a claim, as Builder.Refs returns it.

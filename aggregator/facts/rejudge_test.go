@@ -18,12 +18,12 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderChanges(t *testing.T) {
 	other := onLAN(4, "10.0.0.4")
 	other.Interfaces[0].Link = "eth1"
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.2"), other), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(7), 1))
+	b.report(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(7), 1))
 	weak := seen("10.0.0.7", records.MAC(4), 1)
 	weak.Claims[0].NoOverride = true
-	b.tell(weak)
+	b.report(weak)
 	s.judgeAll()
-	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})
+	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})
 	s.wantJudged("its link is a veth", "10.0.0.2", "10.0.0.9")
 	s.check(t, "its link is a veth")
 }
@@ -44,17 +44,17 @@ func TestFramesAreJudgedWhenAnInterfaceGetsTheirMAC(t *testing.T) {
 			return records.Claims(c)
 		}
 		a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), inside(3, "10.0.0.3"))
-		b.tell(seen("10.0.0.4", records.MAC(4), 1), frame(3, "10.0.0.9"))
+		b.report(seen("10.0.0.4", records.MAC(4), 1), frame(3, "10.0.0.9"))
 		s.joins("n3", "b3", 1, lan(3), onLAN(5, "10.0.0.5"))
 		d := s.joins("n4", "b4", 1, lan(4), inside(6, "10.0.0.6"))
-		d.tell(seen("10.0.0.5", records.MAC(5), 1), frame(6, "10.0.0.10"))
+		d.report(seen("10.0.0.5", records.MAC(5), 1), frame(6, "10.0.0.10"))
 		s.wantDomains(name, "10.0.0.9", "n2 n1/eth0 -")
 		s.wantDomains(name, "10.0.0.10", "n4 n3/eth0 -")
 		for _, mac := range [][]byte{mac, records.MAC(2)} {
 			s.judgeAll()
 			m := onLAN(2, "10.0.0.1")
 			m.Interfaces[0].Mac = mac
-			a.tell(&pb.ReportRequest{Interfaces: m.Interfaces})
+			a.report(&pb.ReportRequest{Interfaces: m.Interfaces})
 			s.wantJudged(name, "10.0.0.1", "10.0.0.9")
 		}
 	}
@@ -77,7 +77,7 @@ func TestFramesJoinLinksOnceTheirSenderIsKnown(t *testing.T) {
 	inner.snapshot(lan(2), part(""))
 	s.joins("n3", "b3", 1, lan(3), seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("two namespaces have the MAC", "10.0.0.1", "n1 - -", "n2 - -", "n3 - -")
-	inner.tell(&pb.ReportRequest{Namespaces: part("4002").Namespaces[1:]})
+	inner.report(&pb.ReportRequest{Namespaces: part("4002").Namespaces[1:]})
 	s.wantDomains("it is one namespace", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -", "n3 n1/eth0 -")
 }
 
@@ -87,15 +87,15 @@ func TestFramesOutliveAnAddressThatComesAndGoes(t *testing.T) {
 	a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.2"), seen("10.0.0.9", records.MAC(2), 1))
 	s.judgeAll()
 	s.Settle(key("10.0.0.9"), true)
-	a.tell(records.Claims(assigned(2, "10.0.0.9"), withdrawn(2, "10.0.0.9").Claims[0]))
+	a.report(records.Claims(assigned(2, "10.0.0.9"), withdrawn(2, "10.0.0.9").Claims[0]))
 	if !s.Wired(key("10.0.0.9")) {
 		t.Error("got the frame ended, want it kept")
 	}
 	s.judgeAll()
 	s.Settle(key("10.0.0.9"), true)
-	a.tell(assignedMessage(2, "10.0.0.9"))
+	a.report(assignedMessage(2, "10.0.0.9"))
 	s.judgeAll()
-	if a.tell(withdrawn(2, "10.0.0.9")); s.Wired(key("10.0.0.9")) {
+	if a.report(withdrawn(2, "10.0.0.9")); s.Wired(key("10.0.0.9")) {
 		t.Error("got the frame kept, want it ended with the address that was judged")
 	}
 }
@@ -105,12 +105,12 @@ func TestClaimsBeforeTheyAreSeenAgain(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))
 	s.judgeAll()
-	s.told.watched = true
+	s.notified.watched = true
 	first := s.now
 	s.after(time.Second)
 	again := assignedMessage(2, "10.0.0.2")
 	again.Claims[0].Count = 2
-	a.tell(again)
+	a.report(again)
 	if owners, derived := s.Before(key("10.0.0.2")); !derived || len(owners) != 1 || owners[0].Claims[0].Read != first || owners[0].Claims[0].Count != 1 {
 		t.Errorf("got %+v, want the claim as it was first read", owners)
 	}
@@ -147,7 +147,7 @@ func TestClaimsThatEndBeforeTheyExpire(t *testing.T) {
 	item := s.queue(key("10.0.0.9")).Take(key("10.0.0.9"))
 	gone := seen("10.0.0.9", records.MAC(9), 1)
 	gone.Claims[0].Gone = true
-	a.tell(gone)
+	a.report(gone)
 	s.after(time.Hour)
 	s.Expire(item, refs)
 	item.Finish()
@@ -161,10 +161,10 @@ func TestClaimsThatEndBeforeTheyExpire(t *testing.T) {
 func TestRangesChangeWithTheOwnerOfANamespace(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.2"))
-	s.told.heard = nil
+	s.notified.heard = nil
 	next := pod(2, "10.0.0.2").Namespaces[1]
 	next.Workload.Kind = pb.Workload_CONTAINER
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
 	s.wantHeard("a pod is a container", "lack n1#2", "ranges n1")
 }
 
@@ -184,11 +184,11 @@ func TestVirtualMACsAreNotShared(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1))
 	before, _ := s.SharedMACs()
-	a.tell(seen("10.0.0.9", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
+	a.report(seen("10.0.0.9", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
 	if macs, _ := s.SharedMACs(); macs != before {
 		t.Errorf("got %d MACs, want %d", macs, before)
 	}
-	a.tell(seen("10.0.0.9", records.MAC(9), 1), seen("10.0.0.8", records.MAC(9), 1))
+	a.report(seen("10.0.0.9", records.MAC(9), 1), seen("10.0.0.8", records.MAC(9), 1))
 	if macs, _ := s.SharedMACs(); macs != before+1 {
 		t.Errorf("got %d MACs, want one more than %d", macs, before)
 	}
@@ -201,7 +201,7 @@ func TestAnInodeIsNotAnEpoch(t *testing.T) {
 	if id := a.n.NamespaceOf(2).Netns; id != "4002" {
 		t.Fatalf("got %s, want the epoch as the inode", id)
 	}
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4003"}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4003"}}})
 	if a.n.Claims() != 0 {
 		t.Errorf("got %d claims of another namespace", a.n.Claims())
 	}
@@ -231,7 +231,7 @@ func TestAnswersCountOnce(t *testing.T) {
 		c.Kind, c.Link = pb.Evidence_ANSWERED, link
 		return c
 	}
-	a.tell(records.Claims(answer("10.0.0.9", "eth0", 2), answer("10.0.0.9", "eth0", 3), answer("10.0.0.8", "eth0", 2), answer("10.0.0.7", "veth2", 2)))
+	a.report(records.Claims(answer("10.0.0.9", "eth0", 2), answer("10.0.0.9", "eth0", 3), answer("10.0.0.8", "eth0", 2), answer("10.0.0.7", "veth2", 2)))
 	i := slices.IndexFunc(s.Builder().Case(key("10.0.0.9"), false).Answers, func(a verdict.Answer) bool { return a.Link.Name == "eth0" })
 	if i < 0 {
 		t.Fatal("got no answer on eth0")

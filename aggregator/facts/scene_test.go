@@ -12,15 +12,15 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// chronicle is a Listener that records notifications about nodes, pools and namespaces.
-type chronicle struct {
-	deaf
+// recorder is a Listener that records notifications about nodes, pools and namespaces.
+type recorder struct {
+	ignoring
 	heard     []string
 	risky     map[string][]netip.Addr
 	contested []string
 }
 
-func (c *chronicle) Contested(yield func(index.Address) bool) {
+func (c *recorder) Contested(yield func(index.Address) bool) {
 	for _, a := range c.contested {
 		if !yield(key(a)) {
 			return
@@ -28,19 +28,19 @@ func (c *chronicle) Contested(yield func(index.Address) bool) {
 	}
 }
 
-func (c *chronicle) hear(format string, args ...any) {
+func (c *recorder) hear(format string, args ...any) {
 	c.heard = append(c.heard, fmt.Sprintf(format, args...))
 }
 
-func (c *chronicle) NodeChanged(n *Node)            { c.hear("changed %s", n.Rec.Name) }
-func (c *chronicle) NamesChanged(n *Node)           { c.hear("names %s", n.Rec.Name) }
-func (c *chronicle) RangesChanged(n *Node)          { c.hear("ranges %s", nameOfNode(n)) }
-func (c *chronicle) MayLack(n *Node, record uint32) { c.hear("lack %s#%d", n.Rec.Name, record) }
-func (c *chronicle) PoolChanged(p *Pool)            { c.hear("pool %s", p.Rec.Name) }
-func (c *chronicle) PoolEnded(p *Pool)              { c.hear("pool-ended %s of %s", p.Rec.Name, nameOfNode(p.Node)) }
-func (c *chronicle) CoverageChanged()               { c.hear("coverage") }
-func (c *chronicle) Refused(record string)          { c.hear("refused %s", record) }
-func (c *chronicle) AtRisk(p *Pool) []netip.Addr    { return c.risky[p.Rec.Name] }
+func (c *recorder) NodeChanged(n *Node)            { c.hear("changed %s", n.Rec.Name) }
+func (c *recorder) NamesChanged(n *Node)           { c.hear("names %s", n.Rec.Name) }
+func (c *recorder) RangesChanged(n *Node)          { c.hear("ranges %s", nameOfNode(n)) }
+func (c *recorder) MayLack(n *Node, record uint32) { c.hear("lack %s#%d", n.Rec.Name, record) }
+func (c *recorder) PoolChanged(p *Pool)            { c.hear("pool %s", p.Rec.Name) }
+func (c *recorder) PoolEnded(p *Pool)              { c.hear("pool-ended %s of %s", p.Rec.Name, nameOfNode(p.Node)) }
+func (c *recorder) CoverageChanged()               { c.hear("coverage") }
+func (c *recorder) Refused(record string)          { c.hear("refused %s", record) }
+func (c *recorder) AtRisk(p *Pool) []netip.Addr    { return c.risky[p.Rec.Name] }
 
 func nameOfNode(n *Node) string {
 	if n == nil {
@@ -53,13 +53,13 @@ func nameOfNode(n *Node) string {
 type scene struct {
 	*testing.T
 	*Facts
-	told *chronicle
-	now  verdict.Stamp
+	notified *recorder
+	now      verdict.Stamp
 }
 
 func newScene(t *testing.T) *scene {
-	s := &scene{T: t, told: &chronicle{deaf: deaf{dropped: map[string]int{}}, risky: map[string][]netip.Addr{}}, now: verdict.Stamp(time.Hour)}
-	s.Facts = timed(t, &s.now, s.told)
+	s := &scene{T: t, notified: &recorder{ignoring: ignoring{dropped: map[string]int{}}, risky: map[string][]netip.Addr{}}, now: verdict.Stamp(time.Hour)}
+	s.Facts = timed(t, &s.now, s.notified)
 	return s
 }
 
@@ -98,7 +98,7 @@ func (a *agent) snapshot(messages ...*pb.ReportRequest) {
 	}
 }
 
-func (a *agent) tell(messages ...*pb.ReportRequest) {
+func (a *agent) report(messages ...*pb.ReportRequest) {
 	a.s.Helper()
 	for _, m := range messages {
 		if _, err := a.s.Delta(a.p, a.n, m, a.s.now, nil); err != nil {
@@ -136,8 +136,8 @@ func (s *scene) wantNodes(why string, want ...string) {
 // wantHeard checks the notifications since the last call, in any order and each of them once.
 func (s *scene) wantHeard(why string, want ...string) {
 	s.Helper()
-	got := s.told.heard
-	s.told.heard = nil
+	got := s.notified.heard
+	s.notified.heard = nil
 	slices.Sort(got)
 	got = slices.Compact(got)
 	slices.Sort(want)

@@ -50,17 +50,17 @@ func (s *scene) wantDomains(why, addr string, want ...string) {
 func TestFramesShowThatLinksAreOne(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2), onLAN(3, "10.0.0.3"))
-	b.tell(seen("10.0.0.9", []byte{2, 0, 0, 0, 0, 99}, 1))
-	s.wantDomains("a stranger", "10.0.0.9", "n2 - -")
+	b.report(seen("10.0.0.9", []byte{2, 0, 0, 0, 0, 99}, 1))
+	s.wantDomains("an external device", "10.0.0.9", "n2 - -")
 	s.judgeAll()
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("a frame of a pod entered another node", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 	s.wantDomains("all that is on the links", "10.0.0.9", "n2 n1/eth0 -")
 	s.wantJudged("the links are one", "10.0.0.1", "10.0.0.3", "10.0.0.9")
 	if c := s.Builder().Case(key("10.0.0.1"), false); len(c.Stations) != 1 || c.Stations[0].Namespace.Record != 2 {
 		t.Errorf("got stations %+v, want the pod's interface", c.Stations)
 	}
-	a.tell(seen("10.0.0.3", records.MAC(3), 1))
+	a.report(seen("10.0.0.3", records.MAC(3), 1))
 	s.wantDomains("a frame went the other way", "10.0.0.1", "n1 n1/eth0 n1/eth0", "n2 n1/eth0 n1/eth0")
 	s.wantJudged("that is a proof", "10.0.0.1", "10.0.0.3", "10.0.0.9")
 	if c := s.Builder().Explained(key("10.0.0.1")); len(c.Stitches) != 1 || c.Stitches[0].Proof != verdict.Proven || len(c.Stitches[0].Back) == 0 {
@@ -71,11 +71,11 @@ func TestFramesShowThatLinksAreOne(t *testing.T) {
 		t.Errorf("got %d MACs that nodes share", macs)
 	}
 	s.judgeAll()
-	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 9, Gone: true}, {Namespace: 2, Index: 2, Gone: true}}, Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
+	a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 9, Gone: true}, {Namespace: 2, Index: 2, Gone: true}}, Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
 	s.wantDomains("one link is gone", "10.0.0.9", "n2 - -")
 }
 
-func TestFramesThatShowNothing(t *testing.T) {
+func TestFramesThatProveNoLink(t *testing.T) {
 	clone := func(record uint32, mac []byte) *pb.ReportRequest {
 		m := onLAN(record, "10.7.0.1")
 		m.Interfaces[0].Mac = mac
@@ -91,35 +91,35 @@ func TestFramesThatShowNothing(t *testing.T) {
 		{"sent by another one", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Source = records.MAC(77) }, false},
 		{"with the MAC of a router", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			c.Mac = []byte{0, 0, 0x5e, 0, 1, 7}
-			home.tell(clone(4, c.Mac))
+			home.report(clone(4, c.Mac))
 		}, false},
-		{"with a MAC of its own node, too", func(_ *scene, _, by *agent, c *pb.ClaimRecord) { by.tell(clone(4, c.Mac)) }, false},
+		{"with a MAC of its own node, too", func(_ *scene, _, by *agent, c *pb.ClaimRecord) { by.report(clone(4, c.Mac)) }, false},
 		{"with a MAC of a third node, too", func(s *scene, _, _ *agent, c *pb.ClaimRecord) { s.joins("n3", "b3", 1, lan(3), clone(4, c.Mac)) }, false},
-		{"with a MAC of a second pod on its link, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) { home.tell(clone(4, c.Mac)) }, true},
+		{"with a MAC of a second pod on its link, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) { home.report(clone(4, c.Mac)) }, true},
 		{"by a port that is no uplink", func(_ *scene, _, by *agent, c *pb.ClaimRecord) {
 			m := lan(2)
 			m.Interfaces[0].Uplink = false
-			by.tell(m)
+			by.report(m)
 		}, false},
 		{"of a pod that is on no link", func(_ *scene, home, _ *agent, _ *pb.ClaimRecord) {
 			m := onLAN(2, "10.0.0.1")
 			m.Interfaces[0].Link = ""
-			home.tell(m)
+			home.report(m)
 		}, false},
 		{"of a pod behind a veth", func(_ *scene, home, _ *agent, _ *pb.ClaimRecord) {
 			m := onLAN(2, "10.0.0.1")
 			m.Interfaces[0].Link, m.Links = "v", []*pb.LinkRecord{{Name: "v", Kind: pb.LinkRecord_POINT_TO_POINT}}
-			home.tell(m)
+			home.report(m)
 		}, false},
 		{"of an address that it has on one of two links", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m)
+			home.report(m)
 		}, true},
 		{"of an address that it has on neither of two links", func(s *scene, home, _ *agent, c *pb.ClaimRecord) {
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m, withdrawn(2, "10.0.0.1"))
+			home.report(m, withdrawn(2, "10.0.0.1"))
 			s.after(time.Second) // the frame is not a late one
 		}, false},
 		{"of another address, which it does not have, of one link", func(_ *scene, _, _ *agent, c *pb.ClaimRecord) { c.Address = []byte{10, 0, 0, 55} }, true},
@@ -127,34 +127,34 @@ func TestFramesThatShowNothing(t *testing.T) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m)
+			home.report(m)
 		}, false},
 		{"an answer for an address of the subnet that the other node has there", func(_ *scene, home, by *agent, c *pb.ClaimRecord) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m)
-			by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
+			home.report(m)
+			by.report(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 0, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
 		}, true},
 		{"an answer of a pod that has its MAC behind a veth, too", func(_ *scene, home, _ *agent, c *pb.ClaimRecord) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Links, m.Claims = 3, "v", []*pb.LinkRecord{{Name: "v", Kind: pb.LinkRecord_POINT_TO_POINT}}, nil
-			home.tell(m)
+			home.report(m)
 		}, true},
 		{"an answer for an address of another subnet", func(_ *scene, home, by *agent, c *pb.ClaimRecord) {
 			c.Kind = pb.Evidence_ANSWERED
 			m := clone(2, c.Mac)
 			m.Interfaces[0].Index, m.Interfaces[0].Link, m.Claims = 3, "eth1", nil
-			home.tell(m)
-			by.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 9, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
+			home.report(m)
+			by.report(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{Address: []byte{10, 9, 0, 200}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24}}})
 		}, false},
 	} {
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
 		frame := seen("10.0.0.1", records.MAC(2), 1)
 		test.change(s, home, by, frame.Claims[0])
-		by.tell(frame)
+		by.report(frame)
 		_, t1 := s.SharedMACs()
 		if joins := t1.Domains(topology.BySight) > 0; joins != test.joins {
 			t.Errorf("%s: got joined %t, want %t", test.name, joins, test.joins)
@@ -166,46 +166,46 @@ func TestFramesThatShowNothing(t *testing.T) {
 }
 
 // A frame may become evidence only once its sender is known.
-func TestFramesAreLookedAtAgain(t *testing.T) {
+func TestFramesAreEvaluatedAgain(t *testing.T) {
 	for name, last := range map[string]func(home, by *agent){
-		"its sender comes": func(home, _ *agent) { home.tell(onLAN(2, "10.0.0.1")) },
+		"its sender comes": func(home, _ *agent) { home.report(onLAN(2, "10.0.0.1")) },
 		"its sender gets its MAC": func(home, _ *agent) {
 			m := onLAN(2, "10.0.0.1")
 			m.Interfaces[0].Mac = records.MAC(5)
-			home.tell(m, onLAN(2, "10.0.0.1"))
+			home.report(m, onLAN(2, "10.0.0.1"))
 		},
 		"its sender comes to a link": func(home, _ *agent) {
 			m := onLAN(2, "10.0.0.1")
 			m.Interfaces[0].Link = ""
-			home.tell(m, onLAN(2, "10.0.0.1"))
+			home.report(m, onLAN(2, "10.0.0.1"))
 		},
 		"the link of its sender is no veth": func(home, _ *agent) {
 			m := onLAN(2, "10.0.0.1")
 			m.Links = []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}
-			home.tell(m, lan(1))
+			home.report(m, lan(1))
 		},
 		"the link of its sender ends, and is still used": func(home, _ *agent) {
 			gone := &pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}}
-			home.tell(onLAN(2, "10.0.0.1"), gone, gone)
+			home.report(onLAN(2, "10.0.0.1"), gone, gone)
 		},
 		"its port is an uplink": func(home, by *agent) {
 			m := lan(2)
 			m.Interfaces[0].Uplink = false
-			by.tell(m)
-			home.tell(onLAN(2, "10.0.0.1"))
-			by.tell(lan(2))
+			by.report(m)
+			home.report(onLAN(2, "10.0.0.1"))
+			by.report(lan(2))
 		},
 		"another one with its MAC is gone": func(home, by *agent) {
 			m := onLAN(4, "10.7.0.1")
 			m.Interfaces[0].Mac = records.MAC(2)
-			by.tell(m)
-			home.tell(onLAN(2, "10.0.0.1"))
-			by.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 4, Index: 2, Gone: true}}})
+			by.report(m)
+			home.report(onLAN(2, "10.0.0.1"))
+			by.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 4, Index: 2, Gone: true}}})
 		},
 	} {
 		s := newScene(t)
 		home, by := s.joins("n1", "b1", 1, lan(1)), s.joins("n2", "b2", 1, lan(2))
-		by.tell(seen("10.0.0.1", records.MAC(2), 1))
+		by.report(seen("10.0.0.1", records.MAC(2), 1))
 		s.wantDomains(name+": before", "10.0.0.1", "n2 - -")
 		s.judgeAll()
 		last(home, by)
@@ -234,7 +234,7 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 		default:
 		}
 	}
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	select {
 	case <-s.Woken():
 	default:
@@ -252,7 +252,7 @@ func TestLinksSeparateAfterAWhile(t *testing.T) {
 	s.wantJudged("the links are apart", "10.0.0.1")
 	s.wantDomains("the links are apart", "10.0.0.1", "n1 - -", "n2 - -")
 	s.after(time.Second)
-	b.tell(seen("10.0.0.1", records.MAC(2), 2))
+	b.report(seen("10.0.0.1", records.MAC(2), 2))
 	s.wantDomains("another frame", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 }
 
@@ -264,14 +264,14 @@ func TestOtherLinksDoNotKeepLinksTogether(t *testing.T) {
 	b := s.joins("n2", "b2", 1, lan(2))
 	s.joins("n3", "b3", 1, lan(3), onLAN(4, "10.0.0.3"))
 	c := s.joins("n4", "b4", 1, lan(4))
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
-	c.tell(seen("10.0.0.3", records.MAC(4), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
+	c.report(seen("10.0.0.3", records.MAC(4), 1))
 	s.now = s.Ring().Add(-time.Second)
-	b.tell(seen("10.0.0.1", records.MAC(2), 2))
+	b.report(seen("10.0.0.1", records.MAC(2), 2))
 	s.after(time.Second)
 	s.Ring()
 	s.after(time.Second / 2)
-	c.tell(seen("10.0.0.1", records.MAC(2), 1))
+	c.report(seen("10.0.0.1", records.MAC(2), 1))
 	s.wantDomains("a frame joins both LANs", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -", "n4 n1/eth0 -")
 	s.now = s.Ring()
 	s.Ring()
@@ -286,7 +286,7 @@ func TestAnswersOfASender(t *testing.T) {
 		for _, addr := range addrs {
 			m := seen(addr, records.MAC(99), 1)
 			m.Claims[0].Kind = pb.Evidence_ANSWERED
-			a.tell(m)
+			a.report(m)
 		}
 	}
 	want := func(why string, addresses, owners int) {
@@ -303,27 +303,27 @@ func TestAnswersOfASender(t *testing.T) {
 	want("that of a pod, too", 2, 1)
 	s.wantJudged("it answers for one more", "10.0.0.1", "10.0.0.2")
 	m := seen("10.0.0.4", records.MAC(99), 1)
-	a.tell(m)
+	a.report(m)
 	want("an address that it claims unsolicited", 2, 1)
 	m.Claims[0].Kind, m.Claims[0].Gone = pb.Evidence_ANSWERED, false
-	a.tell(m)
+	a.report(m)
 	want("an address that it claims unsolicited and answers for", 2, 1)
 	weak := seen("10.0.0.5", records.MAC(99), 1)
 	weak.Claims[0].Kind, weak.Claims[0].Source = pb.Evidence_ANSWERED, records.MAC(98)
-	a.tell(weak)
+	a.report(weak)
 	want("one for which another one speaks", 2, 1)
 	group := seen("10.0.0.6", []byte{1, 0, 0x5e, 0, 0, 1}, 1)
 	group.Claims[0].Kind = pb.Evidence_ANSWERED
-	if a.tell(group); len(s.Builder().Case(key("10.0.0.6"), false).Answers) != 0 {
-		t.Error("got an answer of a group")
+	if a.report(group); len(s.Builder().Case(key("10.0.0.6"), false).Answers) != 0 {
+		t.Error("got an answer of a multicast MAC")
 	}
 	answers("10.0.0.3")
 	want("addresses of two pods", 2, 2)
 	s.judgeAll()
-	a.tell(withdrawn(3, "10.0.0.3"))
+	a.report(withdrawn(3, "10.0.0.3"))
 	want("one pod's is gone", 3, 1)
 	s.wantJudged("one pod's is gone", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5")
-	a.tell(withdrawn(2, "10.0.0.2"))
+	a.report(withdrawn(2, "10.0.0.2"))
 	for i := range 20 {
 		answers(fmt.Sprint("10.1.0.", i))
 	}
@@ -344,13 +344,13 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
 		s.joins("n1", "b1", 1, lan(1), weak)
 		s.joins("n2", "b2", 1, lan(2), silent, onLAN(4, "10.0.0.4"))
 		a, c := s.joins("n1", "b1", 1, lan(1), weak, onLAN(6, "10.0.0.6")), s.joins("n3", "b3", 1, lan(3), onLAN(5, "10.0.0.5"))
-		a.tell(seen("10.0.0.5", records.MAC(5), 1))
+		a.report(seen("10.0.0.5", records.MAC(5), 1))
 		s.wantDomains(name+": the first two", "10.0.0.9", "n1 n1/eth0 -")
 		if got := s.Builder().Case(key("10.0.0.9"), false).Stations; len(got) != 0 {
 			t.Errorf("%s: got %d stations before the link of the sender joins, want none", name, len(got))
 		}
 		s.judgeAll()
-		c.tell(seen("10.0.0.4", records.MAC(4), 1))
+		c.report(seen("10.0.0.4", records.MAC(4), 1))
 		s.wantDomains(name+": the third", "10.0.0.4", "n2 n1/eth0 -", "n3 n1/eth0 -")
 		if judged := s.judgeAll(); !slices.Contains(judged, netip.MustParseAddr("10.0.0.9")) {
 			t.Errorf("%s: got %v to be judged", name, judged)
@@ -363,12 +363,12 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
 func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1")), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	_, domains := s.SharedMACs()
 	s.after(domains.Generation()) // the frame no longer joins the links, but they have not separated yet
 	s.wantDomains("before", "10.0.0.1", "n1 n1/eth0 -", "n2 n1/eth0 -")
 	s.judgeAll()
-	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
+	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Gone: true}}})
 	s.wantDomains("it is gone", "10.0.0.1", "n1 - -", "n2 - -")
 	s.wantJudged("it is gone", "10.0.0.1")
 }
@@ -380,17 +380,17 @@ func TestInterfacesOfOneMACLeaveOtherNodesTogether(t *testing.T) {
 	clone.Interfaces[0].Mac = records.MAC(2)
 	a, b := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), clone), s.joins("n2", "b2", 1, lan(2))
 	stations := func() int { return len(s.Builder().Case(key("10.0.0.1"), false).Stations) }
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	if got := stations(); got != 2 {
 		t.Errorf("got %d stations on the LAN, want both", got)
 	}
-	a.tell(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})
+	a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "eth0", Kind: pb.LinkRecord_POINT_TO_POINT}}})
 	if got := stations(); got != 0 {
 		t.Errorf("got %d stations behind a veth, want none", got)
 	}
 	s.check(t, "their link is point-to-point")
-	a.tell(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 3, Index: 2, Gone: true}}})
-	b.tell(onLAN(4, "10.0.0.4"), onLAN(2, "10.0.0.2"))
+	a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}, {Namespace: 3, Index: 2, Gone: true}}})
+	b.report(onLAN(4, "10.0.0.4"), onLAN(2, "10.0.0.2"))
 	s.check(t, "another node has the MAC")
 	if macs := s.holders.all(podMACKey(2)); len(slices.Collect(macs)) != 1 {
 		t.Errorf("got %d nodes with the MAC, want one", len(slices.Collect(macs)))

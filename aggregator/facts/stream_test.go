@@ -19,7 +19,7 @@ import (
 func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	s := newScene(t)
 	if at := s.Ring(); at != 0 {
-		t.Errorf("got something due at %d, want nothing", at)
+		t.Errorf("got the next work at %d, want none", at)
 	}
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	s.wantNodes("it reports", "n1 connected covers claims=1")
@@ -33,17 +33,17 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	s.wantJudged("it is silent", "10.0.0.1")
 	s.wantHeard("it is silent", "changed n1", "names n1")
 	if at := s.Ring(); at != s.now.Add(time.Minute) {
-		t.Errorf("got due at %d, want in a minute", at.Sub(s.now))
+		t.Errorf("got the next work at %d, want in a minute", at.Sub(s.now))
 	}
 	s.after(time.Minute - 1)
 	s.Ring()
 	s.wantNodes("the time is not over", "n1 unheard claims=1")
 	s.after(1)
 	if s.Overdue(s.now-1) || !s.Overdue(s.now) {
-		t.Error("got not due in time")
+		t.Error("got no due work in time")
 	}
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter) {
-		t.Errorf("got due in %s, want in a day", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want in a day", at.Sub(s.now))
 	}
 	s.wantNodes("it times out", "n1 unheard timed-out claims=0")
 	s.wantJudged("it times out", "10.0.0.1")
@@ -56,7 +56,7 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	s.wantNodes("it is forgotten")
 	s.wantHeard("it is forgotten", "names n1")
 	if s.NodeCount() != 0 || s.Node(a.n.Rec) != nil || len(s.Called("n1")) != 0 || len(s.At(a.n.ID.Place())) != 0 {
-		t.Error("got a node that is forgotten")
+		t.Error("got a forgotten node")
 	}
 }
 
@@ -65,7 +65,7 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), pod(3, "10.0.0.3"))
 	a.leave()
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 2, Version: "v", Kernel: "k"}, "")
 	if err != nil || a.n.Version != "v" || a.n.Kernel != "k" || a.n.ConnectedAt != s.now || a.n.LastHeard != s.now {
 		t.Fatalf("got %v and %+v", err, a.n.Agent)
@@ -78,11 +78,11 @@ func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {
 	s.wantNodes("it has reported", "n1 connected covers claims=1")
 	s.wantJudged("it has reported", "10.0.0.1", "10.0.0.3")
 	if a.n.LastHeard != s.now {
-		t.Error("got not heard now")
+		t.Error("got no update of the last message's time")
 	}
 	s.wantHeard("it has reported", "changed n1", "names n1", "lack n1#1", "lack n1#2", "lack n1#3", "ranges n1")
 	if s.Ring(); s.Ring() != 0 {
-		t.Error("got something due, want nothing")
+		t.Error("got scheduled work, want none")
 	}
 	a.leave()
 	s.after(time.Minute)
@@ -112,7 +112,7 @@ func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
 	p := &quiet{}
 	n, b, err := s.Connect(p, &pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 1}, "")
 	if err != nil || !done(b) {
-		t.Fatalf("got %v, done %t, want a node of which nothing is to be judged", err, done(b))
+		t.Fatalf("got %v, done %t, want a node with nothing to judge", err, done(b))
 	}
 	batches := snapshotOf(t, s.Facts, p, n, records.Merge(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}}, pod(2, "10.0.0.1")))
 	delta := deltaOf(t, s.Facts, p, n, assignedMessage(2, "10.0.0.2"))
@@ -129,7 +129,7 @@ func TestAChangeIsDoneWhenItIsJudged(t *testing.T) {
 	}
 	b, _ = s.IPAMChanged(nil)
 	if !done(b) || !done(s.PodsChanged(nil)) || !done(s.PodsOnChanged(func(string) bool { return false })) {
-		t.Error("got changes of nothing not done")
+		t.Error("got empty changes that are not done")
 	}
 }
 
@@ -137,7 +137,7 @@ func TestANodeThatNeverReportsIsGivenUp(t *testing.T) {
 	s := newScene(t)
 	a, _ := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1"}, "")
 	if at := s.Ring(); at != s.now.Add(time.Minute) {
-		t.Errorf("got due in %s, want in a minute", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want in a minute", at.Sub(s.now))
 	}
 	s.after(30 * time.Second)
 	a.leave()
@@ -158,7 +158,7 @@ func TestOneStreamReportsForANode(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"a delta":    second(s.Delta(old.p, old.n, assignedMessage(2, "10.0.0.9"), s.now, nil)),
-		"a snapshot": second(s.Snapshot(old.p, old.n, &Snapshot{Messages: once(pod(2, "10.0.0.9"))}, func() { t.Error("got it applied") })),
+		"a snapshot": second(s.Snapshot(old.p, old.n, &Snapshot{Messages: once(pod(2, "10.0.0.9"))}, func() { t.Error("got the message applied") })),
 	} {
 		if !errors.Is(err, ErrTakenOver) {
 			t.Errorf("%s of the old stream: got %v", name, err)
@@ -182,7 +182,7 @@ func TestASnapshotIsTakenOver(t *testing.T) {
 			}
 			yield(pod(4, "10.0.0.4"))
 		}
-	}}, func() { t.Error("got it done") })
+	}}, func() { t.Error("got the snapshot done") })
 	if !errors.Is(err, ErrTakenOver) || a.n.Claims() != 2 || a.n.Applying() || s.Claimed(key("10.0.0.4")) {
 		t.Errorf("got %v and %d claims, want the previous records", err, a.n.Claims())
 	}
@@ -197,7 +197,7 @@ func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 	}
 	if _, err := s.Snapshot(a.p, a.n, in, func() {
 		if !a.n.Applying() {
-			t.Error("got not applied")
+			t.Error("got a snapshot that was not applied")
 		}
 	}); err != nil {
 		t.Fatal(err)
@@ -206,11 +206,11 @@ func TestDroppedRecordsOfASnapshotAreCounted(t *testing.T) {
 		t.Errorf("got %d excess, %+v left out, %v corrected", a.n.Excess(), a.n.LeftOut(), a.n.Corrections)
 	}
 	if a.snapshot(); a.n.Incomplete() || a.n.Blind() || !a.n.Covers() {
-		t.Error("got it incomplete, want it whole again")
+		t.Error("got an incomplete node, want it complete again")
 	}
 	in.LeftOut, in.Excess = LeftOut{}, 1
 	if _, err := s.Snapshot(a.p, a.n, in, func() {}); err != nil || !a.n.Incomplete() || a.n.Blind() {
-		t.Errorf("got %v, incomplete %t, want frames alone left out", err, a.n.Incomplete())
+		t.Errorf("got %v, incomplete %t, want only frames left out", err, a.n.Incomplete())
 	}
 }
 
@@ -224,7 +224,7 @@ func TestAllOfALargeMessageIsApplied(t *testing.T) {
 	}
 	m.Pools, m.Status = []*pb.PoolRecord{hostLocal("a", "10.9.0.1", "10.9.0.99")}, &pb.StatusRecord{Ports: make([]*pb.Node_Port, 2)}
 	m.Allocations = []*pb.AllocationRecord{given("a", "10.9.0.1", "c")}
-	a.tell(m)
+	a.report(m)
 	if a.n.Claims() != 7+2*piece || a.n.Namespaces() != 5 || a.n.links.count != 3 || a.n.interfaces.count != 13 || a.n.Ports != 2 || s.Allocations() != 1 {
 		t.Errorf("got %d claims, %d namespaces, %d links, %d interfaces, %d ports, %d allocations", a.n.Claims(), a.n.Namespaces(), a.n.links.count, a.n.interfaces.count, a.n.Ports, s.Allocations())
 	}
@@ -245,7 +245,7 @@ func (s *scene) judgeBatches(batches []*Batch) bool {
 
 // A node that timed out and reconnects without sending a snapshot is forgotten a day after it
 // disconnects.
-func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
+func TestNodeThatConnectsAndSendsNothingIsForgotten(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1)
 	a.leave()
@@ -263,10 +263,10 @@ func TestANodeThatConnectsWithoutAWordIsForgotten(t *testing.T) {
 	}
 	s.checkBudget("it disconnects")
 	if at := s.Ring(); at != s.now.Add(ForgetNodeAfter-time.Hour) {
-		t.Errorf("got due in %s, want a day after it timed out", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want a day after it timed out", at.Sub(s.now))
 	}
 	if !s.judgeBatches(s.Disconnect(a.p, a.n, func(*Node) bool { return false })) {
-		t.Error("got the end of a stream that is over never done")
+		t.Error("got the end of a stream that is never done")
 	}
 }
 
@@ -278,13 +278,13 @@ func TestAReplacedConnectionMakesNothingDue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if at := s.Ring(); at != 0 {
-		t.Errorf("got due in %s, want nothing", at.Sub(s.now))
+		t.Errorf("got the next work in %s, want nothing", at.Sub(s.now))
 	}
 }
 
 // ringer records whether work is running when a node changes.
 type ringer struct {
-	deaf
+	ignoring
 	overdue func() bool
 	heard   []bool
 }
@@ -301,10 +301,10 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 			s.after(time.Second)
 		}
 		if at := s.Ring(); at != begin.Add(time.Minute) {
-			t.Errorf("%v: got due after %s, want after a minute", order, at.Sub(begin))
+			t.Errorf("%v: got the next work after %s, want after a minute", order, at.Sub(begin))
 		}
 		if s.Overdue(begin.Add(time.Minute-1)) || !s.Overdue(begin.Add(time.Minute)) {
-			t.Errorf("%v: got it overdue at another time", order)
+			t.Errorf("%v: got overdue work at a different time", order)
 		}
 		r := &ringer{overdue: func() bool { return s.Overdue(s.now) }}
 		s.Listener = r
@@ -316,7 +316,7 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 			}
 		}
 		if at := s.Ring(); at != s.now.Add(time.Second) || s.Overdue(s.now) {
-			t.Errorf("%v: got due in %s, want in a second", order, at.Sub(s.now))
+			t.Errorf("%v: got the next work in %s, want in a second", order, at.Sub(s.now))
 		}
 		if len(r.heard) != 1 || !r.heard[0] {
 			t.Errorf("%v: got overdue %v while a node times out", order, r.heard)
@@ -332,7 +332,7 @@ func TestTheNextTimeIsTheSoonest(t *testing.T) {
 }
 
 // A replaced stream changes nothing, not even the time of the last message.
-func TestAnOldStreamIsNotHeard(t *testing.T) {
+func TestMessagesOfAnOldStreamAreIgnored(t *testing.T) {
 	s := newScene(t)
 	old := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	now := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
@@ -344,8 +344,8 @@ func TestAnOldStreamIsNotHeard(t *testing.T) {
 	if _, err := s.Snapshot(old.p, old.n, &Snapshot{Messages: once(), LeftOut: LeftOut{Wire: 1}}, func() {}); !errors.Is(err, ErrTakenOver) || now.n.LastHeard != heard || now.n.Incomplete() || now.n.Claims() != 1 {
 		t.Errorf("a snapshot: got %v, heard at %d, want %d and nothing left out", err, now.n.LastHeard, heard)
 	}
-	if now.tell(assignedMessage(2, "10.0.0.3")); now.n.Claims() != 2 || now.n.LastHeard != s.now {
-		t.Errorf("got %d claims of the stream of now, want 2", now.n.Claims())
+	if now.report(assignedMessage(2, "10.0.0.3")); now.n.Claims() != 2 || now.n.LastHeard != s.now {
+		t.Errorf("got %d claims of the current stream, want 2", now.n.Claims())
 	}
 }
 
@@ -355,7 +355,7 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	frame := seen("10.0.0.9", records.MAC(9), 1)
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), frame)
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	a.snapshot(lan(1), pod(2, "10.0.0.1"), seen("10.0.0.9", records.MAC(9), 1))
 	s.wantJudged("it is the same")
 	s.wantHeard("it is the same")
@@ -370,7 +370,7 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 	s.after(time.Second)
 	a.snapshot(lan(1), pod(2, "10.0.0.1"), frame)
 	if read() != before {
-		t.Error("got read again, but only a snapshot came")
+		t.Error("got a new reading, but only a snapshot was received")
 	}
 	if _, err := s.Snapshot(a.p, a.n, &Snapshot{
 		Messages: once(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1, Netns: "1"}}, Checked: []uint64{5}}, lan(1), pod(2, "10.0.0.1"), frame),
@@ -384,12 +384,12 @@ func TestASnapshotOfWhatIsKnown(t *testing.T) {
 func TestTheNodesOwnNamespace(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1}, {Id: 3}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 1}, {Id: 3}}})
 	if got := a.n.NamespaceOf(1).Netns; got != "1" {
 		t.Errorf("got %q, want the network namespace of the agent", got)
 	}
 	if got := a.n.NamespaceOf(3).Netns; got != "" {
-		t.Errorf("got %q of another namespace that is not known", got)
+		t.Errorf("got %q of an unknown namespace", got)
 	}
 }
 
@@ -401,16 +401,16 @@ func TestHowManyKernelClaimsAMessageMayAdd(t *testing.T) {
 	two := records.Claims(assigned(2, "10.0.0.2"), assigned(2, "10.0.0.3"))
 	three := records.Claims(assigned(2, "10.0.0.4"), assigned(2, "10.0.0.5"), assigned(2, "10.0.0.6"))
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("three: got %v, want RESOURCE_EXHAUSTED", err)
+		t.Errorf("three kernel claims: got %v, want RESOURCE_EXHAUSTED", err)
 	}
 	three.Claims[2].Gone = true
 	three.Claims[1].Kind, three.Claims[1].Mac = pb.Evidence_USED, records.MAC(9)
 	if _, err := s.Delta(a.p, a.n, three, s.now, nil); err != nil {
-		t.Errorf("one, a frame and the end of one: got %v", err)
+		t.Errorf("one kernel claim, a frame and an end: got %v", err)
 	}
 	a.n.wireClaims = a.n.claims.count + 2 - MaxClaims
 	if _, err := s.Delta(a.p, a.n, two, s.now, nil); err != nil || !s.Claimed(key("10.0.0.3")) {
-		t.Errorf("two: got %v, want them taken", err)
+		t.Errorf("two kernel claims: got %v, want them accepted", err)
 	}
 }
 
@@ -420,9 +420,9 @@ func TestLinksAreOverdue(t *testing.T) {
 	s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, lan(2))
 	if s.Ring() != 0 || s.Overdue(s.now) {
-		t.Error("got something overdue before links are one")
+		t.Error("got overdue work before the links are joined")
 	}
-	b.tell(seen("10.0.0.1", records.MAC(2), 1))
+	b.report(seen("10.0.0.1", records.MAC(2), 1))
 	_, domains := s.SharedMACs()
 	due := domains.Due()
 	for at, want := range map[verdict.Stamp]bool{s.now: false, due - 1: false, due: true, due + 1: true} {
@@ -451,7 +451,7 @@ func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
 		}
 	}}, func() {})
 	if err == nil || two == nil {
-		t.Fatalf("got %v, want the snapshot taken over", err)
+		t.Fatalf("got %v, want the snapshot to be applied", err)
 	}
 	two.leave()
 	s.check(t, "it left")
@@ -461,7 +461,7 @@ func TestANodeThatIsForgottenAfterHalfASnapshot(t *testing.T) {
 	s.Ring()
 	s.wantNodes("it is forgotten")
 	if s.Claimed(key("10.0.0.1")) {
-		t.Error("got a claim of a node that is forgotten")
+		t.Error("got a claim of a forgotten node")
 	}
 	s.joins("n2", "b2", 1, pod(2, "10.0.0.1"))
 	s.checkBudget("another node has the address")

@@ -77,9 +77,9 @@ func (t *tables) hardwareNamed(m verdict.MAC) uint32 {
 		return t.hardwareOf(mac{[6]byte([]byte(m)), sixBytes})
 	}
 	id, _ := t.texts.find(string(m)) // no hardware address is the empty text
-	var odd mac
-	odd.setText(id)
-	return t.hardwareOf(odd)
+	var unusual mac
+	unusual.setText(id)
+	return t.hardwareOf(unusual)
 }
 
 // named returns the entry of a MAC, and adds it if necessary.

@@ -29,7 +29,7 @@ func (f *Facts) check(t *testing.T, when string) {
 			for c := range n.on(i) {
 				byInterface++
 				if claim := n.claims.at(c); claim.port != i || claim.before != before {
-					t.Fatalf("%s: a claim is listed wrongly", when)
+					t.Fatalf("%s: a claim is not in its list, or in another one", when)
 				}
 				before = c
 			}
@@ -39,7 +39,7 @@ func (f *Facts) check(t *testing.T, when string) {
 					found = found || k == i
 				}
 				if at := f.holders.of(one.mac.bytes, n.number); at != 0 && !f.reachesOthers(n, at) {
-					t.Fatalf("%s: an interface that meets no other node is found by %v", when, one.mac)
+					t.Fatalf("%s: an interface that cannot be on the link of another node is found by %v", when, one.mac)
 				}
 				meets := false
 				for by, k := range f.holdersOf(one.mac.bytes) {
@@ -79,17 +79,17 @@ func (f *Facts) check(t *testing.T, when string) {
 		}
 		for i, r := range n.rare {
 			if !n.interfaces.has(i) || r == (rare{}) {
-				t.Fatalf("%s: rare fields are kept for no interface", when)
+				t.Fatalf("%s: rare fields are kept without an interface", when)
 			}
 		}
 		for source, list := range n.sources {
 			for _, c := range list {
 				if !n.claims.has(c) || n.texts.macOf(n.wires.at(n.claims.at(c).wire()).source) != source {
-					t.Fatalf("%s: a claim is listed wrongly by its sender", when)
+					t.Fatalf("%s: a claim is not in the list of its sender, or in another one", when)
 				}
 			}
 			if len(list) == 0 {
-				t.Fatalf("%s: a sender is kept for nothing", when)
+				t.Fatalf("%s: a sender without claims is kept", when)
 			}
 		}
 		for hw := range n.hardware.all {
@@ -100,7 +100,7 @@ func (f *Facts) check(t *testing.T, when string) {
 			}
 			one := n.hardware.at(hw)
 			if one.mac.identifiesOne() && f.seen.of(one.mac.bytes, n.number) != hw || one.count != count || count == 0 || n.hardwareOf(one.mac) != hw {
-				t.Fatalf("%s: %v is kept for nothing, or not found", when, one.mac)
+				t.Fatalf("%s: %v is kept without records, or not found", when, one.mac)
 			}
 		}
 		for l := range n.links.all {
@@ -218,19 +218,19 @@ func randomChange(r *rand.Rand) *pb.ReportRequest {
 
 // Compacting the texts of a node does not change its records.
 func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
-	odd := []byte("twenty bytes of a MAC")
+	unusual := []byte("twenty bytes of a MAC")
 	m := bridgeAndPods()
 	for _, i := range m.Interfaces {
 		switch i.Namespace {
 		case 2:
-			i.Mac, i.HostInterface, i.Vrf = odd, "host", "red"
+			i.Mac, i.HostInterface, i.Vrf = unusual, "host", "red"
 		case 3:
 			i.PeerNamespace, i.HostInterface = 2, "other"
 		}
 	}
 	m.Namespaces[3].Intended = []*pb.Intended{{Address: "10.0.0.7", Source: "cri", Interface: "eth0"}}
 	frame := &pb.ClaimRecord{
-		Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: odd, Source: []byte("twenty bytes of them"), Link: "far", Network: "net9", Count: 1,
+		Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_USED, Namespace: 1, Index: 12, Mac: unusual, Source: []byte("twenty bytes of them"), Link: "far", Network: "net9", Count: 1,
 	}
 	m.Claims = append(m.Claims, frame)
 	s := newScene(t)
@@ -246,7 +246,7 @@ func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 	}
 	want := what()
 	for i := range 500 {
-		a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Netns: "9", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: fmt.Sprint("container", i)}}}})
+		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Netns: "9", Workload: &pb.Workload{Kind: pb.Workload_CONTAINER, Name: fmt.Sprint("container", i)}}}})
 	}
 	full := a.n.texts.arena.Len()
 	a.snapshot(m)
@@ -257,8 +257,8 @@ func TestTextsInUseStayWhenOthersAreDropped(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	frame.Gone = true
-	if a.tell(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
-		t.Error("got a frame that is gone")
+	if a.report(records.Claims(frame)); s.Wired(key("10.0.0.2")) {
+		t.Error("got a removed frame")
 	}
 	s.check(t, "the frame is gone")
 }

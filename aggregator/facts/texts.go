@@ -90,7 +90,7 @@ type macForm uint8
 const (
 	noMAC macForm = iota
 	sixBytes
-	oddMAC
+	unusualMAC
 )
 
 func (t *texts) mac(m verdict.MAC) (out mac) {
@@ -106,7 +106,7 @@ func (t *texts) mac(m verdict.MAC) (out mac) {
 }
 
 func (m *mac) setText(id text) {
-	m.form = oddMAC
+	m.form = unusualMAC
 	m.bytes = [6]byte{byte(id), byte(id >> 8), byte(id >> 16), byte(id >> 24)}
 }
 

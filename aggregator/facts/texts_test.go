@@ -20,7 +20,7 @@ func TestTextsOfAnyLength(t *testing.T) {
 			t.Errorf("got a text of %d bytes, want %d", len(got), len(want))
 		}
 		if again := all.put(want); again != id {
-			t.Errorf("got another number for a text of %d bytes that is known", len(want))
+			t.Errorf("got a new number for a known text of %d bytes", len(want))
 		}
 	}
 }

@@ -11,16 +11,16 @@ import (
 
 // The cause of a conflict depends on the subnets of a node that contain the address: those that the
 // node gains, loses or changes.
-func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
+func TestDisputesAreJudgedAgainWhenSubnetsChange(t *testing.T) {
 	s := newScene(t)
-	s.told.contested = []string{"10.0.0.9", "10.0.1.9", "10.1.0.9", "fe80::9"}
+	s.notified.contested = []string{"10.0.0.9", "10.0.1.9", "10.1.0.9", "fe80::9"}
 	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.9"), pod(3, "10.0.1.9"), pod(4, "10.1.0.9"), pod(5, "fe80::9"))
 	count := uint32(0)
 	own := func(prefix uint32, gone bool) {
 		s.judgeAll()
-		s.told.heard = nil
+		s.notified.heard = nil
 		count++
-		a.tell(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{
+		a.report(&pb.ReportRequest{Claims: []*pb.ClaimRecord{{
 			Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: count, PrefixLength: prefix, Gone: gone,
 		}}})
 	}
@@ -42,14 +42,14 @@ func TestDisputesAreJudgedAgainBySubnets(t *testing.T) {
 	} {
 		own(test.prefix, test.gone)
 		s.wantJudged(test.why, test.judged...)
-		if ranges := slices.Contains(s.told.heard, "ranges n1"); ranges != test.ranges {
-			t.Errorf("%s: got notified of changed ranges of n1 %t, want %t", test.why, ranges, test.ranges)
+		if ranges := slices.Contains(s.notified.heard, "ranges n1"); ranges != test.ranges {
+			t.Errorf("%s: got a notification of changed ranges of n1 %t, want %t", test.why, ranges, test.ranges)
 		}
 		s.check(t, test.why)
 	}
 	s.judgeAll()
-	a.tell(lan(2))
-	s.wantJudged("its interface changes", s.told.contested...)
+	a.report(lan(2))
+	s.wantJudged("its interface changes", s.notified.contested...)
 }
 
 // A frame is judged again when something about an interface with its hardware address changes, also
@@ -69,9 +69,9 @@ func TestFramesAreJudgedWhenTheirSenderChanges(t *testing.T) {
 		a := s.joins("n1", "b1", 1, lan(1), silent, pod(3, "10.0.0.3"), seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(9), 1))
 		s.judgeAll()
 		before := s.text("10.0.0.9")
-		a.tell(change)
+		a.report(change)
 		if s.text("10.0.0.9") == before {
-			t.Errorf("%s: got the same case, want another one", name)
+			t.Errorf("%s: got an equal case, want a different one", name)
 		}
 		s.wantJudged(name, "10.0.0.9")
 	}
@@ -92,14 +92,14 @@ func TestHoldersOfASharedMACAreNotified(t *testing.T) {
 			return m
 		}
 		a, b := s.joins("n1", "b1", 1, lan(1), holder(2, "10.0.0.1"), onLAN(4, "10.0.0.4")), s.joins("n2", "b2", 1, lan(2), holder(3, "10.0.0.3"))
-		b.tell(seen("10.0.0.4", records.MAC(4), 1), seen("10.0.0.9", test.seen, 1))
+		b.report(seen("10.0.0.4", records.MAC(4), 1), seen("10.0.0.9", test.seen, 1))
 		s.wantDomains(name, "10.0.0.9", "n2 n1/eth0 -")
-		s.told.heard = nil
+		s.notified.heard = nil
 		renamed := holder(2, "10.0.0.1").Interfaces
 		renamed[0].Name = "other"
-		a.tell(&pb.ReportRequest{Interfaces: renamed})
-		if got := slices.Contains(s.told.heard, "lack n2#3"); got != test.want {
-			t.Errorf("%s: got notified of the pod on the other node %t, want %t", name, got, test.want)
+		a.report(&pb.ReportRequest{Interfaces: renamed})
+		if got := slices.Contains(s.notified.heard, "lack n2#3"); got != test.want {
+			t.Errorf("%s: got a notification of the pod on the other node %t, want %t", name, got, test.want)
 		}
 	}
 }
@@ -112,10 +112,10 @@ func TestFramesOnOtherNodesAreNotOfAPodBehindAVeth(t *testing.T) {
 	}{"a pod behind a veth": {pod(2, "10.0.0.2"), []string{"10.0.0.2"}}, "a pod on the LAN": {onLAN(2, "10.0.0.2"), []string{"10.0.0.2", "10.0.0.9"}}} {
 		s := newScene(t)
 		a, b := s.joins("n1", "b1", 1, lan(1), test.m), s.joins("n2", "b2", 1, lan(2))
-		b.tell(seen("10.0.0.9", records.MAC(2), 1))
+		b.report(seen("10.0.0.9", records.MAC(2), 1))
 		s.judgeAll()
 		test.m.Interfaces[0].Name = "other"
-		a.tell(&pb.ReportRequest{Interfaces: test.m.Interfaces[:1]})
+		a.report(&pb.ReportRequest{Interfaces: test.m.Interfaces[:1]})
 		s.wantJudged(name, test.want...)
 		s.check(t, name)
 	}
@@ -130,12 +130,12 @@ func TestAPodIsNotifiedWhenItsFramesBelongToAnother(t *testing.T) {
 		mac  uint32
 		want bool
 	}{{8, false}, {9, true}} {
-		s.told.heard = nil
+		s.notified.heard = nil
 		next := pod(2, "10.0.0.2").Interfaces[:1]
 		next[0].Mac = records.MAC(test.mac)
-		a.tell(&pb.ReportRequest{Interfaces: next})
-		if got := slices.Contains(s.told.heard, "lack n1#3"); got != test.want {
-			t.Errorf("pod 2 gets MAC %d: got notified of pod 3 %t, want %t", test.mac, got, test.want)
+		a.report(&pb.ReportRequest{Interfaces: next})
+		if got := slices.Contains(s.notified.heard, "lack n1#3"); got != test.want {
+			t.Errorf("pod 2 gets MAC %d: got a notification of pod 3 %t, want %t", test.mac, got, test.want)
 		}
 	}
 }

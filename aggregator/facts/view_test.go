@@ -62,12 +62,12 @@ func bridgeAndPods() *pb.ReportRequest {
 	return m
 }
 
-func TestWhatIsKnownOfANode(t *testing.T) {
+func TestRecordsOfANode(t *testing.T) {
 	s := newScene(t)
 	began := s.now
 	a := s.joins("n1", "b1", 1)
 	s.after(time.Second)
-	a.tell(bridgeAndPods())
+	a.report(bridgeAndPods())
 	n := a.n
 	if n.SinceOf(1) != began || n.SinceOf(2) != s.now || n.SinceOf(9) != 0 {
 		t.Errorf("got since %d and %d", n.SinceOf(1), n.SinceOf(2))
@@ -80,7 +80,7 @@ func TestWhatIsKnownOfANode(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := n.NamespaceOf(5); got.Netns != "abc" || got.ID != "b1/abc" {
-		t.Errorf("got %+v, want an odd inode kept", got)
+		t.Errorf("got %+v, want an unusual inode kept", got)
 	}
 	names := func(all []*verdict.Interface) (names []string) {
 		for _, i := range all {
@@ -115,7 +115,7 @@ func TestWhatIsKnownOfANode(t *testing.T) {
 	if n.Intends(5) || n.Intends(9) {
 		t.Error("got unexpected intended addresses")
 	}
-	if a.tell(lacks); !n.Intends(5) || n.NamespaceOf(5).Intended != "10.0.0.9 cri eth0" {
+	if a.report(lacks); !n.Intends(5) || n.NamespaceOf(5).Intended != "10.0.0.9 cri eth0" {
 		t.Errorf("got %q meant", n.NamespaceOf(5).Intended)
 	}
 }
@@ -181,7 +181,7 @@ func TestNamespacesOnALink(t *testing.T) {
 func TestHoldersOfAnAddress(t *testing.T) {
 	s := newScene(t)
 	a, b := s.joins("n1", "b1", 1, lan(1), bridgeAndPods()), s.joins("n2", "b2", 1, lan(2))
-	b.tell(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 7}, 1))
+	b.report(seen("10.0.0.2", []byte{2, 0, 0, 0, 0, 7}, 1), seen("10.0.0.8", []byte{2, 0, 0, 0, 0, 7}, 1))
 	for _, test := range []struct {
 		addr                  string
 		holds, wired, claimed bool
@@ -205,7 +205,7 @@ func TestHoldersOfAnAddress(t *testing.T) {
 func TestACaseHasAllThatIsKnown(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, bridgeAndPods())
-	a.tell(&pb.ReportRequest{
+	a.report(&pb.ReportRequest{
 		Claims: []*pb.ClaimRecord{{
 			Address: []byte{10, 0, 0, 2}, Kind: pb.Evidence_ANSWERED, Namespace: 1, Index: 13, Mac: []byte{2, 0, 0, 0, 3, 2}, Link: "cni0", Count: 3, Vlan: 4, InnerVlan: 5,
 			Routed: true, NoOverride: true, Source: []byte{2, 0, 0, 0, 4, 2}, Flags: 9,
@@ -323,16 +323,16 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	if s.PodObject(nil) != nil || s.PodObject(a.n.NamespaceOf(1)) != nil || s.PodObject(a.n.NamespaceOf(5)) != nil || s.PodObject(a.n.NamespaceOf(2)) != byUID {
 		t.Error("got pods of namespaces without one")
 	}
-	s.told.heard = nil
+	s.notified.heard = nil
 	s.PodsChanged([]string{"u-a", "default/b", "none"})
 	s.wantJudged("a pod changes that is found by its uid", "10.0.0.2")
 	s.wantHeard("a pod changes", "lack n1#2")
 	unnamed := &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Netns: "4003", Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: "b"}}}}
-	a.tell(unnamed)
+	a.report(unnamed)
 	s.judgeAll()
 	s.PodsChanged([]string{"default/b"})
 	s.wantJudged("a pod changes that is found by its name", "10.0.0.3")
-	a.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
+	a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 3, Gone: true}}})
 	s.judgeAll()
 	s.PodsChanged([]string{"default/b"})
 	s.wantJudged("a pod changes that is gone")
@@ -349,7 +349,7 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 		t.Errorf("got allocations %+v, want one with the object of its pod", c.Allocations)
 	}
 	if c := s.Builder().Case(index.AddressOf(netip.MustParseAddr("10.0.0.2")), true); !c.Allocations[0].Covered {
-		t.Error("got the allocation's node not covered in a dispute, want it covered")
+		t.Error("the allocation's node in a dispute: got not covered, want covered")
 	}
 }
 
@@ -364,11 +364,11 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 		return s.Builder().Case(index.AddressOf(netip.MustParseAddr("10.0.0.2")), true).Covered
 	}
 	if covered() {
-		t.Error("got all covered without a node")
+		t.Error("got all nodes covered, but there is no node")
 	}
 	a := s.joins("N1.example.com", "b1", 1, bridgeAndPods())
 	if !covered() {
-		t.Error("got not all covered, want the only node covered")
+		t.Error("got uncovered nodes, want the only node covered")
 	}
 	for name, want := range map[string]bool{"N1.example.com": true, "n1": true, "n1.example.com": true, "n1.example.org": false, "n2": false, "n": false} {
 		if s.Covered(name) != want || s.Reporting()(name) != want {
@@ -377,25 +377,25 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 	}
 	k.covered = func(reports func(string) bool) bool { return reports("n1") && reports("n2") }
 	if covered() {
-		t.Error("got all covered, but the API has another node")
+		t.Error("got all nodes covered, but the API has another node")
 	}
 	b := s.joins("n2", "b2", 1)
 	if !covered() {
-		t.Error("got not all covered, want both nodes covered")
+		t.Error("got uncovered nodes, want both nodes covered")
 	}
-	s.told.heard = nil
-	b.tell(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
+	s.notified.heard = nil
+	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{Blind: true}})
 	if covered() || s.Covered("n2") || b.n.Covers() {
-		t.Error("got all covered, but one node is blind")
+		t.Error("got all nodes covered, but one node is blind")
 	}
 	s.wantHeard("a status", "coverage")
-	b.tell(&pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: "n7", Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
+	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: "n7", Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
 	if !covered() || b.n.Ports != 3 || b.n.Rec.CalicoNodename != "n7" || len(b.n.Status.GetProblems()) != MaxProblems || b.n.Status.GetPorts() != nil {
 		t.Errorf("got %d ports, %d problems", b.n.Ports, len(b.n.Status.GetProblems()))
 	}
 	a.leave()
 	if covered() || s.Covered("n1") {
-		t.Error("got all covered, but one node is silent")
+		t.Error("got all nodes covered, but one node is silent")
 	}
 }
 
@@ -416,7 +416,7 @@ func TestNumbersAndTimesOfOtherAgents(t *testing.T) {
 	}
 }
 
-func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
+func TestInvalidRecordsAreDropped(t *testing.T) {
 	claim := func(change func(c *pb.ClaimRecord)) *pb.ReportRequest {
 		m := assignedMessage(2, "10.0.0.7")
 		change(m.Claims[0])
@@ -448,12 +448,12 @@ func TestRecordsThatMeanNothingAreDropped(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, bridgeAndPods())
 		s.judgeAll()
-		a.tell(test.m)
+		a.report(test.m)
 		want := map[string]int{}
 		if test.dropped != "" {
 			want[test.dropped] = 1
 		}
-		got := maps.Clone(s.told.dropped)
+		got := maps.Clone(s.notified.dropped)
 		maps.DeleteFunc(got, func(_ string, n int) bool { return n == 0 })
 		if !maps.Equal(got, want) || a.n.Claims() != 7 || s.Allocations() != 0 {
 			t.Errorf("%s: got %v dropped and %d claims, want %v and 7", test.name, got, a.n.Claims(), want)
@@ -495,7 +495,7 @@ func TestNetworksOfPodsOnly(t *testing.T) {
 		m.Namespaces = []*pb.NamespaceRecord{{Id: test.record, Netns: "4003", Workload: &pb.Workload{Kind: test.kind, Name: "x"}}}
 		m.Interfaces, m.Links = []*pb.InterfaceRecord{{Namespace: test.record, Index: 2, Name: "eth0", Attachment: pb.InterfaceRecord_PEER}}, nil
 		m.Claims[0].Namespace, m.Claims[0].Network = test.record, "net0"
-		a.tell(m)
+		a.report(m)
 		if got := a.n.Ranges().PodNetworks()["net0"]; got != test.want {
 			t.Errorf("%s: got its network used %t, want %t", test.name, got, test.want)
 		}
@@ -506,7 +506,7 @@ func TestNamespacesOnALinkAreInOrder(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, lan(1))
 	for _, record := range []uint32{7, 3, 5, 4, 6} {
-		a.tell(onLAN(record, "10.0.0.1"))
+		a.report(onLAN(record, "10.0.0.1"))
 	}
 	var got []uint32
 	for _, ns := range s.OnLink(&verdict.Link{Node: a.n.Rec, Name: "eth0", Kind: verdict.Uplink}, a.n.NamespaceOf(5)) {
@@ -526,7 +526,7 @@ func TestANodeThatHasNotReported(t *testing.T) {
 	}
 	if n := a.n; n.Subnets() != nil || n.InterfacesOf(1) != nil || n.HasInterfaces(1) || n.Behind(2) != nil || n.NamespaceOf(1) != nil || n.Ranges().VRF("eth0") != "" ||
 		n.Ranges().PodsBehind(&verdict.Interface{Kind: "bridge", Link: &verdict.Link{Name: "cni0"}}) || len(s.AddressesOn("n1")) != 0 {
-		t.Error("got something known of a node that has not reported")
+		t.Error("got records of a node that has not reported")
 	}
 }
 
@@ -542,7 +542,7 @@ func TestPodsOfANodeThatIsGivenUp(t *testing.T) {
 	s.after(time.Minute)
 	s.Ring()
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	s.PodsChanged([]string{"uidveth2"})
 	s.wantJudged("it changes when its node times out")
 	s.wantHeard("it changes when its node times out")

@@ -20,9 +20,9 @@ type Batch struct {
 	// its change was in the agent.
 	at        verdict.Stamp
 	residence time.Duration
-	// pods is set if the Kubernetes API changed pods with the addresses. retell is set if conflicts
+	// pods is set if the Kubernetes API changed pods with the addresses. republish is set if conflicts
 	// must be published even if they do not change.
-	pods, retell bool
+	pods, republish bool
 }
 
 func newBatch() *Batch {
@@ -53,8 +53,8 @@ type Item struct {
 	Vanished []*verdict.Allocation
 	// Pods is set if the Kubernetes API changed pods with the address.
 	Pods bool
-	// Retell is set if the conflicts of the address must be published again.
-	Retell bool
+	// Republish is set if the conflicts of the address must be published again.
+	Republish bool
 	// New is set if the address was not known before.
 	New bool
 	// At and Residence are those of the message with the first change.
@@ -178,7 +178,7 @@ func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) ([]v
 		b.left.Add(1)
 		b.addrs = append(b.addrs, a)
 	}
-	item.Pods, item.Retell = item.Pods || b.pods, item.Retell || b.retell
+	item.Pods, item.Republish = item.Pods || b.pods, item.Republish || b.republish
 	return item
 }
 

@@ -22,39 +22,39 @@ func TestItemsHaveTheReasonOfTheirJudgement(t *testing.T) {
 	s.judgeAll()
 	one := func() *Item { return s.items()["10.0.0.1"] }
 	s.Touch([]index.Address{key("10.0.0.1")})
-	if i := one(); i.Pods || i.Retell || !i.Touched() || i.New || i.At != 0 {
+	if i := one(); i.Pods || i.Republish || !i.Touched() || i.New || i.At != 0 {
 		t.Errorf("touched: got %+v", i)
 	}
-	s.Retell([]index.Address{key("10.0.0.1")})
-	if i := one(); i.Pods || !i.Retell {
+	s.Republish([]index.Address{key("10.0.0.1")})
+	if i := one(); i.Pods || !i.Republish {
 		t.Errorf("reported again: got %+v", i)
 	}
 	s.PodsChanged([]string{"uidveth2"})
-	if i := one(); !i.Pods || i.Retell {
+	if i := one(); !i.Pods || i.Republish {
 		t.Errorf("its pod changed: got %+v", i)
 	}
 	s.PodsOnChanged(func(string) bool { return true })
 	s.Touch([]index.Address{key("10.0.0.1")})
 	if i := one(); !i.Pods {
-		t.Errorf("its pod changed, and it was touched: got %+v", i)
+		t.Errorf("its pod and its claims changed: got %+v", i)
 	}
 	at := s.now
-	a.tell(assignedMessage(2, "10.0.0.2"))
+	a.report(assignedMessage(2, "10.0.0.2"))
 	s.after(time.Second)
 	again := assignedMessage(2, "10.0.0.2")
 	again.Claims[0].Count = 2
-	a.tell(again)
+	a.report(again)
 	if i := s.items()["10.0.0.2"]; !i.New || i.At != at {
 		t.Errorf("a claim: got %+v, want the first time", i)
 	}
 	if i := s.queue(key("10.0.0.1")).Take(key("10.0.0.1")); i.Touched() || i.Address != key("10.0.0.1") {
-		t.Errorf("taken: got %+v, want nothing touched", i)
+		t.Errorf("after it was taken: got %+v, want no change", i)
 	}
 
 	before := []verdict.Owner{{ID: "x"}}
 	vanished := []*verdict.Allocation{{Allocation: ipam.Allocation{Pod: "y"}}}
-	s.Expire(&Item{Address: key("10.0.0.1"), Before: before, Derived: true, Vanished: vanished, At: 5, Residence: 6, Pods: true, Retell: true}, nil)
-	if i := one(); len(i.Before) != 1 || !i.Derived || len(i.Vanished) != 1 || i.At != 5 || i.Residence != 6 || !i.Pods || !i.Retell {
+	s.Expire(&Item{Address: key("10.0.0.1"), Before: before, Derived: true, Vanished: vanished, At: 5, Residence: 6, Pods: true, Republish: true}, nil)
+	if i := one(); len(i.Before) != 1 || !i.Derived || len(i.Vanished) != 1 || i.At != 5 || i.Residence != 6 || !i.Pods || !i.Republish {
 		t.Errorf("judged once more: got %+v, want the known one", i)
 	}
 }
@@ -70,7 +70,7 @@ func TestBatchesAreDoneWhenAllIsJudged(t *testing.T) {
 		}
 	}
 	if !done(s.Touch(nil)) {
-		t.Error("got a batch of nothing not done")
+		t.Error("got an empty batch that is not done")
 	}
 	first := s.Touch([]index.Address{key("10.0.0.1"), key("10.0.0.2")})
 	second := s.Touch([]index.Address{key("10.0.0.1"), key("10.0.0.1")})
@@ -79,7 +79,7 @@ func TestBatchesAreDoneWhenAllIsJudged(t *testing.T) {
 		waiting += q.Len()
 	}
 	if waiting != 2 || done(first) || done(second) {
-		t.Errorf("got %d addresses that wait", waiting)
+		t.Errorf("got %d waiting addresses", waiting)
 	}
 	for _, q := range s.queues {
 		select {
@@ -92,7 +92,7 @@ func TestBatchesAreDoneWhenAllIsJudged(t *testing.T) {
 	}
 	s.queue(key("10.0.0.1")).Take(key("10.0.0.1")).Finish()
 	if done(first) || !done(second) {
-		t.Error("got not the second batch done alone")
+		t.Error("got the wrong batch done, want only the second one")
 	}
 	if s.judgeAll(); !done(first) {
 		t.Error("got the first batch not done")
@@ -137,11 +137,11 @@ func TestADisputedClaimCostsMore(t *testing.T) {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), test.first)
 		before := a.n.Charged()
-		a.tell(test.then)
+		a.report(test.then)
 		if got := int(a.n.Charged() - before); got != test.cost {
 			t.Errorf("%s: got %d bytes, want %d", test.name, got, test.cost)
 		}
-		a.tell(test.then)
+		a.report(test.then)
 		if got := int(a.n.Charged() - before); got != test.cost {
 			t.Errorf("%s: got %d bytes when it is reported once more, want %d", test.name, got, test.cost)
 		}
@@ -169,7 +169,7 @@ func TestWhichClaimsAreOnlySeenOnTheWire(t *testing.T) {
 			got = got || s.seenOnlyOnWire(a.n, one)
 		}
 		if got != test.want {
-			t.Errorf("%s: got a stranger's %t, want %t", test.name, got, test.want)
+			t.Errorf("%s: got an external device's claim %t, want %t", test.name, got, test.want)
 		}
 	}
 }
@@ -179,7 +179,7 @@ func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 	s := newScene(t)
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "10.0.0.1", "10.0.0.9")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.7", "c")}})
 	s.judgeAll()
-	s.told.heard = nil
+	s.notified.heard = nil
 	s.joins("n1", "b0", 1)
 	s.wantJudged("another node has its name", "10.0.0.1", "10.0.0.7")
 	s.wantHeard("another node has its name", "changed n1", "changed n1@b1", "lack n1#1", "names n1", "names n1@b1", "pool p", "pool-ended p of n1", "ranges ", "ranges n1")
@@ -188,7 +188,7 @@ func TestANodeThatIsRenamedIsJudgedAgain(t *testing.T) {
 	}
 	a.leave()
 	if s.Covered("n1@b1") || !s.Covered("n1") {
-		t.Error("got the wrong one covered")
+		t.Error("got the wrong node covered")
 	}
 }
 
@@ -261,7 +261,7 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 	var got []string
 	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
 	for _, step := range []struct{ netns, name string }{{"4002", "a"}, {"", "a"}, {"", "b"}, {"7", "b"}, {"8", "b"}, {"odd", "b"}, {"007", "b"}} {
-		a.tell(m(step.netns, step.name), assignedMessage(2, "10.0.0.1"), &pb.ReportRequest{Interfaces: pod(2, "10.0.0.1").Interfaces}, assignedMessage(2, "10.0.0.1"))
+		a.report(m(step.netns, step.name), assignedMessage(2, "10.0.0.1"), &pb.ReportRequest{Interfaces: pod(2, "10.0.0.1").Interfaces}, assignedMessage(2, "10.0.0.1"))
 		got = append(got, a.n.NamespaceOf(2).ID)
 	}
 	want := []string{"b1/4002", "b1/1/1/2", "b1/1/1/2", "b1/7", "b1/8", "b1/odd", "b1/007"}
@@ -271,7 +271,7 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 	kept := func(first, second string) bool {
 		s := newScene(t)
 		a := s.joins("n1", "b1", 1, m(first, "a"), &pb.ReportRequest{Interfaces: pod(2, "10.0.0.1").Interfaces}, assignedMessage(2, "10.0.0.1"))
-		a.tell(m(second, "a"))
+		a.report(m(second, "a"))
 		return a.n.Claims() == 1
 	}
 	for _, test := range []struct {
@@ -279,7 +279,7 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 		want          bool
 	}{{"7", "7", true}, {"", "7", true}, {"7", "8", false}, {"7", "", false}, {"", "", true}, {"", "odd", true}, {"odd", "other", false}, {"odd", "odd", true}} {
 		if got := kept(test.first, test.second); got != test.want {
-			t.Errorf("from %q to %q: got kept %t, want %t", test.first, test.second, got, test.want)
+			t.Errorf("from %q to %q: got it kept: %t, want %t", test.first, test.second, got, test.want)
 		}
 	}
 	a, err := s.hello(&pb.Hello{Node: "n1", BootId: "b1", Netns: "1", Epoch: 2}, "")
@@ -348,7 +348,7 @@ func TestResidenceOfAChangeInTheAgent(t *testing.T) {
 		m.Claims[i].Residence = durationpb.New(d)
 	}
 	m.Claims[2].Gone = true
-	a.tell(m)
+	a.report(m)
 	if i := s.items()["10.0.0.5"]; i.Residence != 2*time.Second || i.At != s.now {
 		t.Errorf("got %s in the agent, received at %d", i.Residence, i.At)
 	}

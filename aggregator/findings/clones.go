@@ -27,8 +27,8 @@ type clone struct {
 
 // Clones tracks cloned hardware addresses.
 type Clones struct {
-	facts *facts.Facts
-	tell  *Teller
+	facts     *facts.Facts
+	publisher *Publisher
 	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
 	wake    chan struct{}
@@ -45,8 +45,8 @@ type Clones struct {
 	since  verdict.Stamp
 }
 
-func newClones(f *facts.Facts, tell *Teller, waiting func() int) *Clones {
-	return &Clones{facts: f, tell: tell, waiting: waiting, wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
+func newClones(f *facts.Facts, publisher *Publisher, waiting func() int) *Clones {
+	return &Clones{facts: f, publisher: publisher, waiting: waiting, wake: make(chan struct{}, 1), byKey: make(map[cloneKey]*clone), of: make(map[index.Address][]cloneKey)}
 }
 
 func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
@@ -58,14 +58,14 @@ func cloneKeyOf(spoof *verdict.Spoof) cloneKey {
 func (all *Clones) Note(a index.Address, found []verdict.Spoof) {
 	all.publishing.Lock()
 	defer all.publishing.Unlock()
-	tell := all.note(a, found, all.facts.Clock())
-	for _, one := range tell {
+	publisher := all.note(a, found, all.facts.Clock())
+	for _, one := range publisher {
 		f := audit.Clone(all.facts.Policy, &one.spoof) // only the newest claim; Whole adds the others
-		if told := one.clone.published; told != "" && told != f.ID {
-			all.tell.End(told, false) // its node or port was renamed
+		if previous := one.clone.published; previous != "" && previous != f.ID {
+			all.publisher.End(previous, false) // its node or port was renamed
 		}
 		one.clone.published = f.ID
-		all.tell.Tell(&f)
+		all.publisher.Publish(&f)
 	}
 }
 
@@ -87,7 +87,7 @@ func (all *Clones) end() verdict.Stamp {
 	all.publishing.Lock()
 	defer all.publishing.Unlock()
 	for _, c := range all.takeHidden() {
-		all.tell.End(c.published, false)
+		all.publisher.End(c.published, false)
 	}
 	return 0
 }
@@ -98,7 +98,7 @@ type newClone struct {
 }
 
 // note records the clones in the claims to an address, and returns those to publish.
-func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (tell []newClone) {
+func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stamp) (publisher []newClone) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	before := all.of[a]
@@ -112,7 +112,7 @@ func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stam
 		}
 		c.shown[a] = spoof
 		all.of[a] = append(all.of[a], key)
-		tell = append(tell, newClone{c, spoof})
+		publisher = append(publisher, newClone{c, spoof})
 	}
 	for _, key := range before {
 		if slices.Contains(all.of[a], key) {
@@ -130,7 +130,7 @@ func (all *Clones) note(a index.Address, found []verdict.Spoof, now verdict.Stam
 			}
 		}
 	}
-	return tell
+	return publisher
 }
 
 // Rested wakes the check of clones that may no longer be in any claim.

@@ -27,7 +27,7 @@ type Config struct {
 // Findings holds all findings, and the types that look for problems of more than one address. Use
 // New.
 type Findings struct {
-	*Teller
+	*Publisher
 	Pools    *Pools
 	Clones   *Clones
 	Overlaps *Overlaps
@@ -38,10 +38,10 @@ type Findings struct {
 // New returns a Findings without any finding.
 func New(cfg Config) *Findings {
 	counts := newTally(cfg.Facts.Clock)
-	tell := &Teller{newSet(cfg.Facts.Clock), cfg.Facts, counts, cfg.Listener}
+	publisher := &Publisher{newSet(cfg.Facts.Clock), cfg.Facts, counts, cfg.Listener}
 	return &Findings{
-		Teller: tell, Pools: &Pools{tally: counts, facts: cfg.Facts, tell: tell, waiting: cfg.Waiting}, Clones: newClones(cfg.Facts, tell, cfg.Waiting),
-		Overlaps: newOverlaps(cfg.Facts, cfg.Kubernetes, tell), Intended: newIntended(cfg.Facts, tell), Names: newNames(cfg.Facts, tell),
+		Publisher: publisher, Pools: &Pools{tally: counts, facts: cfg.Facts, publisher: publisher, waiting: cfg.Waiting}, Clones: newClones(cfg.Facts, publisher, cfg.Waiting),
+		Overlaps: newOverlaps(cfg.Facts, cfg.Kubernetes, publisher), Intended: newIntended(cfg.Facts, publisher), Names: newNames(cfg.Facts, publisher),
 	}
 }
 

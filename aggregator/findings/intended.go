@@ -14,8 +14,8 @@ import (
 
 // Intended finds namespaces that lack addresses which they were meant to have.
 type Intended struct {
-	facts *facts.Facts
-	tell  *Teller
+	facts     *facts.Facts
+	publisher *Publisher
 	// builders has case builders for reuse.
 	builders sync.Pool
 	wake     chan struct{}
@@ -39,9 +39,9 @@ type intent struct {
 	id   string
 }
 
-func newIntended(f *facts.Facts, tell *Teller) *Intended {
+func newIntended(f *facts.Facts, publisher *Publisher) *Intended {
 	return &Intended{
-		facts: f, tell: tell, builders: sync.Pool{New: func() any { return f.Builder() }},
+		facts: f, publisher: publisher, builders: sync.Pool{New: func() any { return f.Builder() }},
 		wake: make(chan struct{}, 1), due: make(map[intent]verdict.Stamp), waiting: make(map[*facts.Node][]intent),
 		lacks: make(map[intent][]verdict.Finding),
 	}
@@ -191,11 +191,11 @@ func (x *Intended) check(of intent) {
 	}
 	before := x.swap(of, now)
 	for i := range now {
-		x.tell.Tell(&now[i])
+		x.publisher.Publish(&now[i])
 	}
 	for i := range before {
 		if !slices.ContainsFunc(now, func(f verdict.Finding) bool { return f.ID == before[i].ID }) {
-			x.tell.End(before[i].ID, false)
+			x.publisher.End(before[i].ID, false)
 		}
 	}
 }

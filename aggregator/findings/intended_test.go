@@ -25,7 +25,7 @@ func TestALateAddressIsNoLongerMissing(t *testing.T) {
 		}}
 		b.Keep()
 		w.Intended.swap(intent{n, n.NamespaceOf(2).ID}, lacks)
-		w.Tell(&lacks[0])
+		w.Publish(&lacks[0])
 		w.facts.RUnlock()
 		if w.Intended.run(); w.Get("x") == nil || len(w.ended) != 0 {
 			t.Fatalf("got %v ended, want that it lacks one", w.ended)

@@ -10,9 +10,9 @@ import (
 
 // Names tracks connected nodes by name. It is guarded by the lock of the facts.
 type Names struct {
-	facts  *facts.Facts
-	tell   *Teller
-	byName map[string][]*facts.Node
+	facts     *facts.Facts
+	publisher *Publisher
+	byName    map[string][]*facts.Node
 	// called is the name under which each node is listed in byName.
 	called map[*facts.Node]string
 	// found is true for nodes that are known to share their name, and false for nodes that were
@@ -21,8 +21,8 @@ type Names struct {
 	found map[*facts.Node]bool
 }
 
-func newNames(f *facts.Facts, tell *Teller) *Names {
-	return &Names{facts: f, tell: tell, byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool)}
+func newNames(f *facts.Facts, publisher *Publisher) *Names {
+	return &Names{facts: f, publisher: publisher, byName: make(map[string][]*facts.Node), called: make(map[*facts.Node]string), found: make(map[*facts.Node]bool)}
 }
 
 // Check checks whether a node shares its name with another one. It must be called after the node
@@ -79,14 +79,14 @@ func (names *Names) check(name string) {
 		for _, n := range sure {
 			delete(names.found, n)
 		}
-		names.tell.End(id, false)
+		names.publisher.End(id, false)
 		return
 	}
 	for _, n := range sure {
 		names.found[n] = true
 	}
 	f := audit.Names(names.facts.Policy, name, machines(sure))
-	names.tell.Tell(&f)
+	names.publisher.Publish(&f)
 }
 
 // machines returns nodes in the form in which a finding lists them.
@@ -106,7 +106,7 @@ func (names *Names) Shared(n *facts.Node) bool { return names.found[n] }
 // finding about them. The caller holds the facts.
 func (names *Names) Others(n *facts.Node) (others []string, id string) {
 	id = audit.NamesID(names.facts.Policy, n.Name)
-	if f := names.tell.finding(id); f != nil {
+	if f := names.publisher.finding(id); f != nil {
 		for _, m := range f.Namesakes.Machines {
 			if m.Name != n.Rec.Name {
 				others = append(others, m.Name)

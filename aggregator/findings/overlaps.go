@@ -15,10 +15,10 @@ import (
 
 // Overlaps finds address ranges that overlap, on one node or across the cluster.
 type Overlaps struct {
-	facts *facts.Facts
-	kube  *kube.Cluster // nil if the API is not used
-	tell  *Teller
-	wake  chan struct{}
+	facts     *facts.Facts
+	kube      *kube.Cluster // nil if the API is not used
+	publisher *Publisher
+	wake      chan struct{}
 
 	mu sync.Mutex
 	// at is when ranges are compared next; 0 for never.
@@ -34,8 +34,8 @@ type Overlaps struct {
 	found  map[string]struct{}
 }
 
-func newOverlaps(f *facts.Facts, cluster *kube.Cluster, tell *Teller) *Overlaps {
-	return &Overlaps{facts: f, kube: cluster, tell: tell, wake: make(chan struct{}, 1), dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{})}
+func newOverlaps(f *facts.Facts, cluster *kube.Cluster, publisher *Publisher) *Overlaps {
+	return &Overlaps{facts: f, kube: cluster, publisher: publisher, wake: make(chan struct{}, 1), dirty: make(map[*facts.Node]struct{}), ranges: make(map[*facts.Node][]verdict.Side), found: make(map[string]struct{})}
 }
 
 // overlapPause is how long changes are collected before ranges are compared.
@@ -71,7 +71,7 @@ func (o *Overlaps) take(now verdict.Stamp) (dirty map[*facts.Node]struct{}, move
 	return dirty, moved, 0
 }
 
-// sides returns the ranges from which a node gives addresses to its pods. The caller holds the
+// sides returns the ranges from which a node assigns addresses to its pods. The caller holds the
 // facts.
 func (o *Overlaps) sides(n *facts.Node) []verdict.Side {
 	var pools []*verdict.Pool
@@ -111,30 +111,30 @@ func (o *Overlaps) run() verdict.Stamp {
 	before := o.found
 	o.found = make(map[string]struct{})
 	if moved {
-		o.tellAll(audit.Ranges(o.facts.Policy, all))
-		o.tellAll(audit.Ranges(o.facts.Policy, ofPools))
+		o.publishAll(audit.Ranges(o.facts.Policy, all))
+		o.publishAll(audit.Ranges(o.facts.Policy, ofPools))
 	} else {
 		for id := range before {
-			if f := o.tell.finding(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
+			if f := o.publisher.finding(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
 				o.found[id] = struct{}{}
 			}
 		}
 	}
 	for _, n := range nodes {
-		o.tellAll(o.compareNetworks(n))
+		o.publishAll(o.compareNetworks(n))
 	}
 	o.facts.RLock()
 	defer o.facts.RUnlock()
 	for id := range before {
 		if _, still := o.found[id]; !still {
-			o.tell.End(id, false)
+			o.publisher.End(id, false)
 		}
 	}
 	return 0
 }
 
-// tellAll publishes findings about overlaps.
-func (o *Overlaps) tellAll(found []verdict.Finding) {
+// publishAll publishes findings about overlaps.
+func (o *Overlaps) publishAll(found []verdict.Finding) {
 	if len(found) == 0 {
 		return
 	}
@@ -142,7 +142,7 @@ func (o *Overlaps) tellAll(found []verdict.Finding) {
 	defer o.facts.RUnlock()
 	for i := range found {
 		o.found[found[i].ID] = struct{}{}
-		o.tell.Tell(&found[i])
+		o.publisher.Publish(&found[i])
 	}
 }
 
@@ -166,7 +166,7 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
 	}
 	for p := range o.facts.Pools {
-		if p.Node == nil && registry.Of(p.Rec.IPAM).PoolPerNode && !p.Rec.Grows && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
+		if p.Node == nil && registry.Of(p.Rec.IPAM).NodeRanges.Field != "" && !p.Rec.Grows && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
 			ofPools = append(ofPools, audit.NodePoolSides(&p.Rec)...)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 // Pools finds problems of whole pools.
 type Pools struct {
 	*tally
-	facts *facts.Facts
-	tell  *Teller
+	facts     *facts.Facts
+	publisher *Publisher
 	// waiting returns the number of addresses that are queued for judgement.
 	waiting func() int
 	// checking is held while pools are checked.
@@ -29,7 +29,7 @@ func (a *Pools) InOrder() *index.Set[PoolPlace] { return a.inOrder }
 func (a *Pools) Ended(p *facts.Pool) {
 	a.ended(p)
 	for _, kind := range audit.PoolKinds() {
-		a.tell.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
+		a.publisher.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
 	}
 }
 
@@ -110,9 +110,9 @@ func (a *Pools) checkIfDue(p *facts.Pool, now verdict.Stamp) {
 		return
 	}
 	one.growth.See(now, p.Allocated)
-	told := one.checkedAt
+	checked := one.checkedAt
 	a.mu.Unlock()
-	if next := told.Add(poolPause); told != 0 && now < next && !a.newlyLost(p) {
+	if next := checked.Add(poolPause); checked != 0 && now < next && !a.newlyLost(p) {
 		a.arm(p, next)
 		return
 	}
@@ -127,11 +127,11 @@ func (a *Pools) checkPool(p *facts.Pool, now verdict.Stamp) {
 	given := a.given(p)
 	found := audit.Pool(a.facts.Policy, given)
 	for i := range found {
-		a.tell.Tell(&found[i])
+		a.publisher.Publish(&found[i])
 	}
 	for _, kind := range audit.PoolKinds() {
 		if !slices.ContainsFunc(found, func(f verdict.Finding) bool { return f.Kind == kind }) {
-			a.tell.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
+			a.publisher.End(audit.PoolID(a.facts.Policy, kind, &p.Rec), false)
 		}
 	}
 	if given.Use.ExhaustedIn > 0 {
@@ -155,5 +155,5 @@ func (a *Pools) given(p *facts.Pool) audit.Given {
 
 // newlyLost reports whether all records of a pool were lost and no finding reports it yet.
 func (a *Pools) newlyLost(p *facts.Pool) bool {
-	return a.tell.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
+	return a.publisher.finding(audit.PoolID(a.facts.Policy, verdict.FindingIPAMStateLost, &p.Rec)) == nil && audit.Lost(a.given(p))
 }

@@ -67,7 +67,7 @@ func FuzzCorrect(f *testing.F) {
 		for name, of := range forms {
 			got := of.Correct(s)
 			if !advice.Printable(got) || len(got) > 1024 || of.Correct(got) != got {
-				t.Errorf("%s: got %q of %q, want a text that is printable and stays as it is", name, got, s)
+				t.Errorf("%s: got %q of %q, want a printable text that stays unchanged", name, got, s)
 			}
 			if of.Has(s) && got != s {
 				t.Errorf("%s: got %q of %q, which has the form", name, got, s)

@@ -71,10 +71,10 @@ func (x Address) Less(y Address) bool {
 // Partition returns the number of the partition that has the address. It never changes, so that
 // several processes can share the partitions.
 func (x Address) Partition() int {
-	const odd = 0x9e3779b97f4a7c15 // the golden ratio, which spreads neighbouring addresses evenly
-	h := (x.hi ^ x.hi>>32) * odd
-	h = (h ^ h>>29 ^ x.lo) * odd
-	return int((h ^ h>>32) * odd >> 56)
+	const multiplier = 0x9e3779b97f4a7c15 // the golden ratio, which spreads neighbouring addresses evenly
+	h := (x.hi ^ x.hi>>32) * multiplier
+	h = (h ^ h>>29 ^ x.lo) * multiplier
+	return int((h ^ h>>32) * multiplier >> 56)
 }
 
 // Bytes returns the address as bytes, which have the same order as addresses.

@@ -180,7 +180,7 @@ func TestPutReplacesTheSameItem(t *testing.T) {
 		t.Errorf("got %v of %d items", got, s.Len())
 	}
 	if got := slices.Collect(before.All()); len(got) != 1 || got[0].value != 1 {
-		t.Errorf("got %v of a snapshot, want what it was", got)
+		t.Errorf("got %v of a snapshot, want its original items", got)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -507,13 +508,13 @@ func (n *announcement) text() string {
 		tail += " and " + n.runbook
 	}
 	if n.first != "" && !n.resolved {
-		tail = " First: " + cut(plain(n.first), maxMessage) + tail
+		tail = " First: " + ipam.Cut(ipam.Plain(n.first), ipam.MaxMessage) + tail
 	}
-	summary := plain(n.summary)
+	summary := ipam.Plain(n.summary)
 	if n.finding && n.resolved {
 		summary = "This is over: " + summary
 	}
-	return cut(summary, maxText-len(tail)) + tail
+	return ipam.Cut(summary, maxText-len(tail)) + tail
 }
 
 // put writes an event, or increases its count if it is another episode.

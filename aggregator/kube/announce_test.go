@@ -82,8 +82,8 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 
 func TestTextOfAnEvent(t *testing.T) {
 	c := knowing(t, func(c *Cluster) {
-		c.nodes.put(testNode("n1", ""))
-		c.pods.put(testPod("one", "n1", "10.0.0.1"))
+		c.put(&c.nodes, testNode("n1", ""))
+		c.put(&c.pods, testPod("one", "n1", "10.0.0.1"))
 	})
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3")
 	for i, summary := range []string{"It is held twice.", strings.Repeat("long \x1b", 500)} {

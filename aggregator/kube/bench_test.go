@@ -94,7 +94,7 @@ func heap() uint64 {
 func BenchmarkPod(b *testing.B) {
 	c := newFakeAPI(b).open()
 	for i := range 10_000 {
-		c.pods.put(kubernetes.Pod(i))
+		c.put(&c.pods, kubernetes.Pod(i))
 	}
 	c.health.state = pb.Kubernetes_LIVE
 	known := kubernetes.Pod(77)
@@ -118,11 +118,11 @@ func BenchmarkInPodCIDR(b *testing.B) {
 	const nodes = 5000
 	var listed []any
 	for i := range nodes {
-		listed = append(listed, c.nodes.reduce(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Spec: corev1.NodeSpec{
+		listed = append(listed, reduce(&c.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint(i)}, Spec: corev1.NodeSpec{
 			PodCIDRs: []string{fmt.Sprintf("10.%d.%d.0/24", i/250, i%250), fmt.Sprintf("fd00:%x::/64", i)},
 		}}))
 	}
-	c.nodes.replace(listed)
+	c.replace(&c.nodes, listed)
 	a := netip.MustParseAddr("10.7.77.7")
 	b.ReportAllocs()
 	for b.Loop() {
@@ -137,11 +137,11 @@ func BenchmarkInPodCIDR(b *testing.B) {
 func BenchmarkRelated(b *testing.B) {
 	c := newFakeAPI(b).open()
 	for _, node := range []string{"n1", "n2"} {
-		c.nodes.put(testNode(node, "10.0.0.0/24"))
-		c.pods.put(pluginPod("kindnet", node))
+		c.put(&c.nodes, testNode(node, "10.0.0.0/24"))
+		c.put(&c.pods, pluginPod("kindnet", node))
 		for i := range maxNodeEvents {
-			c.events.warnings.put(testEvent(fmt.Sprintf("w-%s-%d", node, i), fmt.Sprintf("p%d", i), node, "FailedCreatePodSandBox", 3, time.Minute))
-			c.events.normal.put(testEvent(fmt.Sprintf("n-%s-%d", node, i), node, node, "Rebooted", 3, time.Minute))
+			c.put(&c.events.warnings, testEvent(fmt.Sprintf("w-%s-%d", node, i), fmt.Sprintf("p%d", i), node, "FailedCreatePodSandBox", 3, time.Minute))
+			c.put(&c.events.normal, testEvent(fmt.Sprintf("n-%s-%d", node, i), node, node, "Rebooted", 3, time.Minute))
 		}
 	}
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "p1@n1", "p2@n2")

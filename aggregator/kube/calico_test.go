@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -70,9 +73,9 @@ const tunnelOfCalico = `{handle_id: vxlan-tunnel-addr-node1, secondary: {node: n
 
 func TestCalico(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools, calicoBlocks, calicoAffinities, calicoHandles)
-	f.apply(calicoPools, calicoPoolText)
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne), "",
+	f.install(calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne), "",
 		`{handle_id: windows-reserved-ipam-handle, secondary: {note: windows host rsvd}}`,
 		`{handle_id: k8s-pod-network.default-vm, secondary: {namespace: default, node: node2, pod: virt-launcher-vm}}`,
 		`{handle_id: lb-1, secondary: {namespace: default, service: web, type: loadBalancer}}`))
@@ -93,7 +96,7 @@ func TestCalico(t *testing.T) {
 	l.told()
 
 	// Only changed allocations are published, even if the attribute indexes change.
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
 	l.await("who has one changes, two are freed", pool+"\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
 	if n := l.told(); n != 3 {
 		t.Errorf("%d changes are told, want 3", n)
@@ -101,7 +104,7 @@ func TestCalico(t *testing.T) {
 	// A listing without differences publishes nothing.
 	f.set(func() { f.expired = true })
 	f.cut()
-	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calicoBlocks] > 1 })
+	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calico.Blocks] > 1 })
 	f.set(func() { f.expired = false })
 	live(t, c)
 	if n := l.told(); n != 0 {
@@ -109,19 +112,19 @@ func TestCalico(t *testing.T) {
 	}
 
 	// A block without an IPPool is its own pool until there is an IPPool for it.
-	f.apply(calicoBlocks, calicoBlockText("10-0-0-0-26", "10.0.0.0/26", podOfCalico("other", "node1", "abcdef012345")))
+	f.apply(calico.Blocks, calicoBlockText("10-0-0-0-26", "10.0.0.0/26", podOfCalico("other", "node1", "abcdef012345")))
 	two := pool + "\n" + tunnel + "\n" + strings.Replace(nginx, "node1", "node2", 1)
 	l.await("a block has no pool", "calico 10.0.0.0/26 known\n"+pool+"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0\n"+
 		tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
-	f.apply(calicoPools, "metadata: {name: second}\nspec: {cidr: 10.0.0.0/8, disabled: true}")
+	f.apply(calico.Pools, "metadata: {name: second}\nspec: {cidr: 10.0.0.0/8, disabled: true}")
 	l.await("it gets one, which gives nothing", pool+"\ncalico second known\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1)+
 		"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0")
-	f.remove(calicoPools, key{name: "second"})
-	f.remove(calicoBlocks, key{name: "10-0-0-0-26"})
+	f.remove(calico.Pools, ipam.Key{Name: "second"})
+	f.remove(calico.Blocks, ipam.Key{Name: "10-0-0-0-26"})
 	l.await("both are gone", two)
 
 	// A block that is marked as deleted counts as deleted.
-	f.apply(calicoBlocks, strings.Replace(calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico), "deleted: false", "deleted: true", 1))
+	f.apply(calico.Blocks, strings.Replace(calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico), "deleted: false", "deleted: true", 1))
 	l.await("the block is gone", pool)
 }
 
@@ -129,8 +132,8 @@ func TestCalico(t *testing.T) {
 // change.
 func TestStatesOfPools(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools, calicoBlocks)
-	f.apply(calicoPools, calicoPoolText)
+	f.install(calico.Pools, calico.Blocks)
+	f.apply(calico.Pools, calicoPoolText)
 	c := f.open()
 	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
 	l := keep(t, c)
@@ -148,7 +151,7 @@ func TestStatesOfPools(t *testing.T) {
 		wait.Until(t, what, func() bool { again(); return l.says() == want })
 	}
 	l.await("Calico is there, and gives nothing", pool("reading"))
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("it does", pool("known")+tunnel)
 
@@ -160,7 +163,7 @@ func TestStatesOfPools(t *testing.T) {
 	l.await("it is back", pool("known")+tunnel)
 
 	// A right is revoked, and after that one resource fails.
-	f.set(func() { f.forbidden[calicoBlocks.String()] = true })
+	f.set(func() { f.forbidden[calico.Blocks.String()] = true })
 	f.cut()
 	const missing = "may not list and watch ipamblocks.crd.projectcalico.org: what Calico has given is not known; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"
 	l.await("a right is missing", pool("unreadable: "+missing)+tunnel)
@@ -168,7 +171,7 @@ func TestStatesOfPools(t *testing.T) {
 		s := c.Status()
 		return s.GetState() == pb.Kubernetes_LIVE && len(s.GetProblems()) == 1 && s.GetProblems()[0] == missing
 	})
-	f.set(func() { delete(f.forbidden, calicoBlocks.String()); f.broken = calicoBlocks.String() })
+	f.set(func() { delete(f.forbidden, calico.Blocks.String()); f.broken = calico.Blocks.String() })
 	wait.Until(t, "it is there, and does not work", func() bool {
 		again()
 		return strings.Contains(l.says(), "cannot follow ipamblocks.crd.projectcalico.org")
@@ -181,13 +184,13 @@ func TestStatesOfPools(t *testing.T) {
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
-	f.uninstall(calicoBlocks)
+	f.uninstall(calico.Blocks)
 	soon("blocks are no more", pool("reading"))
-	f.uninstall(calicoPools)
+	f.uninstall(calico.Pools)
 	soon("Calico is no more", "")
-	f.install(calicoPools, calicoBlocks)
-	f.apply(calicoPools, calicoPoolText)
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.install(calico.Pools, calico.Blocks)
+	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	soon("Calico is back", pool("known")+tunnel)
 }
 
@@ -195,7 +198,7 @@ func TestStatesOfPools(t *testing.T) {
 // too.
 func TestNoIPAM(t *testing.T) {
 	f := newFakeAPI(t)
-	for _, k := range customKinds {
+	for _, k := range customKinds() {
 		f.forbidden[k.String()] = true
 	}
 	c := f.open()
@@ -205,8 +208,8 @@ func TestNoIPAM(t *testing.T) {
 	if l.says() != "" || len(c.Status().GetProblems()) != 0 {
 		t.Errorf("got %s, problems %q", l.says(), c.Status().GetProblems())
 	}
-	f.install(calicoPools, calicoBlocks)
-	f.apply(calicoPools, calicoPoolText)
+	f.install(calico.Pools, calico.Blocks)
+	f.apply(calico.Pools, calicoPoolText)
 	wait.Until(t, "it is said that it may not be read", func() bool {
 		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: may not list and watch ip")
 	})
@@ -217,13 +220,13 @@ func TestNoIPAM(t *testing.T) {
 // If discovery is forbidden, each resource is tried.
 func TestDiscoveryThatIsForbidden(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools, calicoBlocks)
+	f.install(calico.Pools, calico.Blocks)
 	f.custom.hidden = true
-	for _, k := range customKinds {
-		f.forbidden[k.String()] = k.group == "cilium.io"
+	for _, k := range customKinds() {
+		f.forbidden[k.String()] = k.Group == "cilium.io"
 	}
-	f.apply(calicoPools, calicoPoolText)
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	c := f.open()
 	l := keep(t, c)
 	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
@@ -235,22 +238,22 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 // An IPReservation excludes addresses from a pool. They are allocated only on request.
 func TestReservationsOfCalico(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools, calicoBlocks, calicoReservations)
-	f.apply(calicoPools, calicoPoolText)
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-0-26", "192.168.0.0/26", podOfCalico("asked", "node1", idOne)))
-	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24, 192.168.255.255, fd00::/64, nonsense]}")
+	f.install(calico.Pools, calico.Blocks, calico.Reservations)
+	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-0-26", "192.168.0.0/26", podOfCalico("asked", "node1", idOne)))
+	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24, 192.168.255.255, fd00::/64, nonsense]}")
 	l := keep(t, f.open())
 	const asked = "\n192.168.0.0 default/asked " + idOne + " node1 at ipamblocks 192-168-0-0-26 /spec/allocations/0"
 	l.await("some are kept back", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.254"+asked)
-	f.apply(calicoReservations, "metadata: {name: middle}\nspec: {reservedCIDRs: [192.168.128.0/17, 192.168.2.0/32]}")
+	f.apply(calico.Reservations, "metadata: {name: middle}\nspec: {reservedCIDRs: [192.168.128.0/17, 192.168.2.0/32]}")
 	l.await("more are", "calico default-ipv4-ippool known 192.168.1.0-192.168.1.255 192.168.2.1-192.168.127.255"+asked)
-	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {}")
-	f.remove(calicoReservations, key{name: "middle"})
+	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {}")
+	f.remove(calico.Reservations, ipam.Key{Name: "middle"})
 	l.await("none is", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
 	// Without the right to list reservations, the pool is still known.
-	f.apply(calicoReservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24]}")
+	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24]}")
 	l.await("some are again", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.255"+asked)
-	f.set(func() { f.forbidden[calicoReservations.String()] = true })
+	f.set(func() { f.forbidden[calico.Reservations.String()] = true })
 	c := f.open()
 	without := keep(t, c)
 	without.await("it may not be read", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
@@ -259,55 +262,25 @@ func TestReservationsOfCalico(t *testing.T) {
 	wait.Until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
 }
 
-// During a live migration, an address belongs to either of two pods.
-func TestCalicoOfAMachineThatMoves(t *testing.T) {
-	k, _ := newFakeAPI(t).open().ipams[1].sources[1].feed.into.(*mirror[calicoBlock])
-	_, block := k.read(&object{Spec: []byte(`{"cidr":"10.0.0.0/30","allocations":[null,0,1,2],"attributes":[
-		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"},"alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}},
-		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"}},
-		{"handle_id":"k8s-pod-network.default-vm","alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}}]}`)})
-	var got []string
-	for _, b := range block.bookings {
-		got = append(got, b.pod+" on "+b.node)
-	}
-	if want := []string{" on ", "virt-launcher-vm-1 on n1", " on "}; !slices.Equal(got, want) || block.odd != "" {
-		t.Errorf("got %q, %s, want %q", got, block.odd, want)
-	}
-}
-
-// Some IPPools are only for pods that name them, for example for a node's network, so that
-// their traffic is not masqueraded.
-func TestPoolsOfCalicoThatMustBeAskedFor(t *testing.T) {
-	for spec, want := range map[string]bool{
-		`{"cidr":"10.250.0.0/16","nodeSelector":"!all()"}`: true, `{"cidr":"10.250.0.0/16","nodeSelector":"! all( )"}`: true,
-		`{"cidr":"10.250.0.0/16","assignmentMode":"Manual"}`: true, `{"cidr":"10.250.0.0/16","nodeSelector":"all()","assignmentMode":"Automatic"}`: false,
-		`{"cidr":"10.250.0.0/16"}`: false, `{"cidr":"10.250.0.0/16","nodeSelector":"!has(edge)"}`: false,
-	} {
-		if _, p := readCalicoPool(&object{Spec: []byte(spec)}); p.odd != "" || p.asked != want {
-			t.Errorf("%s: got %+v, want asked %v", spec, p, want)
-		}
-	}
-}
-
 // Newer versions of Calico use another API group if the API server does not serve the old one.
 func TestCalicoOfTheNativeGroup(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools.native(), calicoBlocks.native(), calicoAffinities.native(), calicoHandles.native(), calicoReservations.native())
-	f.apply(calicoPools.native(), calicoPoolText)
-	f.apply(calicoBlocks.native(), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
-	f.apply(calicoReservations.native(), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/17]}")
+	f.install(native(calico.Pools), native(calico.Blocks), native(calico.Affinities), native(calico.Handles), native(calico.Reservations))
+	f.apply(native(calico.Pools), calicoPoolText)
+	f.apply(native(calico.Blocks), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(native(calico.Reservations), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/17]}")
 	c := f.open()
 	l := keep(t, c)
 	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("Calico is read", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel)
-	f.apply(calicoBlocks.native(), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
+	f.apply(native(calico.Blocks), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
 	l.await("what changes is heard", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel+
 		"\n192.168.0.193 default/nginx "+idOne+" node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1")
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
 	// A missing right is reported with the name of the served resource.
-	f.set(func() { f.forbidden[calicoBlocks.native().String()] = true })
+	f.set(func() { f.forbidden[native(calico.Blocks).String()] = true })
 	f.cut()
 	wait.Until(t, "a right is missing", func() bool {
 		return len(c.Status().GetProblems()) == 1 && strings.HasPrefix(c.Status().GetProblems()[0], "may not list and watch ipamblocks.projectcalico.org: ")
@@ -326,23 +299,23 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 // unavailable.
 func TestCalicoBehindItsAPIServer(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools, calicoBlocks, calicoPools.native())
-	f.apply(calicoPools, calicoPoolText)
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.install(calico.Pools, calico.Blocks, native(calico.Pools))
+	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	l := keep(t, f.open())
 	const want = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("it is read as it is kept", want)
 	f.mu.Lock()
-	asked := f.custom.lists[calicoPools.native()]
+	asked := f.custom.lists[native(calico.Pools)]
 	f.mu.Unlock()
 	if asked != 0 {
 		t.Errorf("Calico's API server is asked %d times", asked)
 	}
 	// If Calico keeps its objects in etcd, no resource is served and nothing is reported.
 	other := newFakeAPI(t)
-	other.install(calicoPools.native(), whereaboutsPools)
-	other.apply(whereaboutsPools, whereaboutsPool)
-	other.custom.away = calicoNative.Group
+	other.install(native(calico.Pools), whereabouts.Pools)
+	other.apply(whereabouts.Pools, whereaboutsPool)
+	other.custom.away = native(calico.Pools).Group
 	l = keep(t, other.open())
 	wait.Until(t, "what else there is is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
 	other.set(func() { other.custom.away = "" })
@@ -354,28 +327,28 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 
 func TestOddCalico(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools, calicoBlocks, calicoAffinities, calicoHandles)
-	f.apply(calicoPools, "metadata: {name: odd}\nspec: {cidr: 10.0.0.0/8}")
+	f.install(calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	f.apply(calico.Pools, "metadata: {name: odd}\nspec: {cidr: 10.0.0.0/8}")
 	// Indexes of missing attributes, and more allocations than addresses.
-	f.apply(calicoBlocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [], allocations: [null, 7, null, null]}")
+	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [], allocations: [null, 7, null, null]}")
 	l := keep(t, f.open())
 	const one = "\n10.0.0.1 at ipamblocks 10-0-0-0-30 /spec/allocations/1"
 	l.await("attributes that there are not", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
 		"/spec/allocations/1 names attributes 7 of 0: who has that address is not known; `calicoctl ipam check` may tell more"+one)
-	f.apply(calicoBlocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{}], allocations: [null, 0, null, null, 0]}")
+	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{}], allocations: [null, 0, null, null, 0]}")
 	l.await("more allocations than addresses", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
 		"it has 4 addresses, and /spec/allocations has 5; `calicoctl ipam check` may tell more"+one)
 	// If an object cannot be read, the previous state remains but counts as unreliable.
-	f.apply(calicoBlocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, allocations: {}}")
+	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, allocations: {}}")
 	l.await("another kind of list", "calico odd unreadable 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
 		"its spec is not as we know it: /allocations is a JSON object; `calicoctl ipam check` may tell more"+one)
-	f.apply(calicoBlocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{handle_id: k8s-pod-network.abc}], allocations: [null, 0, null, null]}")
+	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{handle_id: k8s-pod-network.abc}], allocations: [null, 0, null, null]}")
 	l.await("it is as it should be", "calico odd known 10.0.0.0-10.255.255.255"+one)
 
-	f.apply(calicoHandles, "metadata: {name: k8s-pod-network.abc}\nspec: {handleID: k8s-pod-network.abc, deleted: false, block: {10.0.0.0/30: 1}}")
-	f.apply(calicoHandles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
+	f.apply(calico.Handles, "metadata: {name: k8s-pod-network.abc}\nspec: {handleID: k8s-pod-network.abc, deleted: false, block: {10.0.0.0/30: 1}}")
+	f.apply(calico.Handles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
 	l.await("a handle that no block has", "calico odd known 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them"+one)
-	f.remove(calicoHandles, key{name: "k8s-pod-network.xyz"})
+	f.remove(calico.Handles, ipam.Key{Name: "k8s-pod-network.xyz"})
 	l.await("it is gone", "calico odd known 10.0.0.0-10.255.255.255"+one)
 }
 
@@ -383,8 +356,8 @@ func TestOddCalico(t *testing.T) {
 func BenchmarkCalico(b *testing.B) {
 	const blocks = 1563
 	f := newFakeAPI(b)
-	f.install(calicoPools, calicoBlocks)
-	f.apply(calicoPools, "metadata: {name: big}\nspec: {cidr: 10.0.0.0/8}")
+	f.install(calico.Pools, calico.Blocks)
+	f.apply(calico.Pools, "metadata: {name: big}\nspec: {cidr: 10.0.0.0/8}")
 	n := 0
 	for i := range blocks {
 		var given []string
@@ -392,7 +365,7 @@ func BenchmarkCalico(b *testing.B) {
 			given = append(given, podOfCalico(fmt.Sprintf("service-%03d-7d4b9c6f5d-%05x", n%300, n), fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i/250, i%250), fmt.Sprintf("%064x", n)))
 			n++
 		}
-		f.apply(calicoBlocks, calicoBlockText(fmt.Sprintf("10-%d-%d-%d-26", i/1024, i/4%256, i%4*64), fmt.Sprintf("10.%d.%d.%d/26", i/1024, i/4%256, i%4*64), given...))
+		f.apply(calico.Blocks, calicoBlockText(fmt.Sprintf("10-%d-%d-%d-26", i/1024, i/4%256, i%4*64), fmt.Sprintf("10.%d.%d.%d/26", i/1024, i/4%256, i%4*64), given...))
 	}
 	var kept, took float64
 	for b.Loop() {

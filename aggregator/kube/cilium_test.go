@@ -1,11 +1,12 @@
 package kube
 
 import (
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 )
 
 // ciliumNodeText returns a CiliumNode in the format of Cilium's operator and agent.
@@ -52,27 +53,27 @@ status:
 
 func TestCilium(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(ciliumNodes, ciliumEndpoints)
-	f.apply(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
+	f.install(cilium.Nodes, cilium.Endpoints)
+	f.apply(cilium.Nodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
 	l := keep(t, f.open())
 	const n1 = "cilium n1 known 10.0.2.1-10.0.2.254"
 	l.await("no pod has an address", strings.Replace(n1, "known", "reading", 1))
-	f.apply(ciliumEndpoints, ciliumEndpointText("default", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"))
+	f.apply(cilium.Endpoints, ciliumEndpointText("default", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"))
 	const web = "\n10.0.2.163 default/web 1e4101a4e7b1 n1 at ciliumendpoints default/web /status/networking/addressing"
 	l.await("one has", n1+web)
 	if p := l.pools["cilium n1"]; !p.Routed || p.Node != nil || !slices.Equal(p.Gateways, addresses("10.0.2.236", "10.0.2.46")) {
 		t.Errorf("got %+v", p)
 	}
 	// An endpoint of an unknown node is published once the node is known.
-	f.apply(ciliumEndpoints, ciliumEndpointText("default", "db", "2e4101a4e7b1", "10.0.3.9", "172.18.0.3"))
-	f.apply(ciliumEndpoints, ciliumEndpointText("default", "eni", "3e4101a4e7b1", "192.168.1.2", "172.18.0.4"))
-	f.apply(ciliumNodes, ciliumNodeText("n2", "172.18.0.3", "10.0.3.0/24, 'fd00::200/120'", "10.0.3.1", ""))
+	f.apply(cilium.Endpoints, ciliumEndpointText("default", "db", "2e4101a4e7b1", "10.0.3.9", "172.18.0.3"))
+	f.apply(cilium.Endpoints, ciliumEndpointText("default", "eni", "3e4101a4e7b1", "192.168.1.2", "172.18.0.4"))
+	f.apply(cilium.Nodes, ciliumNodeText("n2", "172.18.0.3", "10.0.3.0/24, 'fd00::200/120'", "10.0.3.1", ""))
 	const n2 = "\ncilium n2 known 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe"
 	const db = "\n10.0.3.9 default/db 2e4101a4e7b1 n2 at ciliumendpoints default/db /status/networking/addressing"
 	l.await("another node", n1+n2+web+db)
 
 	// Single addresses. The node's status lists those in use.
-	f.apply(ciliumNodes, ciliumNodeText("n3", "172.18.0.4", "", "192.168.1.1", `
+	f.apply(cilium.Nodes, ciliumNodeText("n3", "172.18.0.4", "", "192.168.1.1", `
     pool: {192.168.1.1: {resource: eni-1}, 192.168.1.2: {resource: eni-1}, 192.168.1.4: {resource: eni-1}}
 status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resource: eni-1}, 192.168.1.2: {owner: 'default/eni [restored]', resource: eni-1}}}}
 `))
@@ -88,45 +89,15 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 
 	// A range moves to another node together with its allocations.
 	l.told()
-	f.apply(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.3.0/24", "10.0.2.236", ""))
+	f.apply(cilium.Nodes, ciliumNodeText("n1", "172.18.0.2", "10.0.3.0/24", "10.0.2.236", ""))
 	l.await("an endpoint is in the range of its node no more, and in that by name", strings.Replace(n1, "10.0.2.1-10.0.2.254", "10.0.3.1-10.0.3.254", 1)+n2+n3+
 		web+db+eni)
-	f.apply(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
+	f.apply(cilium.Nodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
 	l.await("it is as it was", n1+n2+n3+web+db+eni)
-	f.remove(ciliumEndpoints, key{"default", "db"})
-	f.remove(ciliumNodes, key{name: "n3"})
+	f.remove(cilium.Endpoints, ipam.Key{Namespace: "default", Name: "db"})
+	f.remove(cilium.Nodes, ipam.Key{Name: "n3"})
 	l.await("a pod and a node are gone", n1+n2+web)
-	f.apply(ciliumNodes, ciliumNodeText("n2", "172.18.0.3", "nowhere", "10.0.3.1", ""))
+	f.apply(cilium.Nodes, ciliumNodeText("n2", "172.18.0.3", "nowhere", "10.0.3.1", ""))
 	l.await("a node is odd", n1+`
 cilium n2 unreadable 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe: the CiliumNode n2 is odd: "nowhere" is no range of addresses`+web)
-}
-
-// BenchmarkCiliumNodeComes adds a node to a cluster with 5,000 nodes and 100,000 endpoints.
-func BenchmarkCiliumNodeComes(b *testing.B) {
-	const nodes, endpoints = 5000, 100_000
-	c := newFakeAPI(b).open()
-	k, _ := c.ipams[2].sources[0].feed.into.(*mirror[ciliumNode])
-	of, _ := c.ipams[2].sources[1].feed.into.(*mirror[ciliumEndpoint])
-	ip := func(net, node, host int) netip.Addr {
-		return netip.AddrFrom4([4]byte{byte(net), byte(node / 256), byte(node), byte(host)})
-	}
-	enter := func(node int) {
-		k.set(key{name: "n" + strconv.Itoa(node)}, &ciliumNode{
-			prefixes: []netip.Prefix{netip.PrefixFrom(ip(10, node, 0), 24)}, internal: []netip.Addr{ip(11, node, 1)},
-		})
-	}
-	for node := range nodes {
-		enter(node)
-	}
-	for i := range endpoints {
-		of.records[key{"default", strconv.Itoa(i)}] = &ciliumEndpoint{addrs: []netip.Addr{ip(10, i%nodes, 1+i/nodes)}, node: ip(11, i%nodes, 1)}
-	}
-	k.settle()
-	more := nodes
-	for b.Loop() {
-		enter(more)
-		k.settle()
-		more++
-		c.pending.changes = Changes{}
-	}
 }

@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // clients has the REST clients for the API server. It does not use the typed clientset of
@@ -31,6 +33,8 @@ type clients struct {
 	authentication, authorization *rest.RESTClient
 	// custom has a client for each group and version of custom resources.
 	custom map[schema.GroupVersion]*rest.RESTClient
+	// discovery asks which groups, versions and resources are served.
+	discovery *rest.RESTClient
 }
 
 // configure returns the configuration of the cluster's clients; nil if there is no cluster.
@@ -103,15 +107,17 @@ func newClients(where *rest.Config, log *slog.Logger, version string) (clients, 
 	where.ContentType, where.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	where.NegotiatedSerializer = newCustomCodecs().WithoutConversion()
 	c.custom = map[schema.GroupVersion]*rest.RESTClient{}
-	for _, k := range customKinds {
-		if c.custom[k.gv()] != nil {
+	for _, k := range customKinds() {
+		gv := versionOf(k)
+		if c.custom[gv] != nil {
 			continue
 		}
-		if c.custom[k.gv()], err = make("/apis", k.gv()); err != nil {
+		if c.custom[gv], err = make("/apis", gv); err != nil {
 			return c, err
 		}
 	}
-	return c, nil
+	c.discovery, err = make("/apis", schema.GroupVersion{})
+	return c, err
 }
 
 // newCodecs returns the codecs of the built-in types in use.
@@ -137,7 +143,7 @@ type warnings struct{ log *slog.Logger }
 // HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
 func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
 	if code == 299 && text != "" { // the only code that Kubernetes uses
-		w.log.DebugContext(ctx, "the Kubernetes API server warns", "warning", plain(text))
+		w.log.DebugContext(ctx, "the Kubernetes API server warns", "warning", ipam.Plain(text))
 	}
 }
 

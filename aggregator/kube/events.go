@@ -9,9 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 
 // eventRecord is the record of an event.
 type eventRecord struct {
-	at              key // the event's own key
+	at              ipam.Key // the event's own key
 	reason          string
 	kind            string // kind of the object that the event is about: Pod or Node
 	namespace, name string // the object
@@ -36,8 +36,9 @@ type events struct{ warnings, normal eventLog }
 
 // eventLog has the events of one feed.
 type eventLog struct {
-	mirror[eventRecord]
-	byNode map[string][]*eventRecord
+	ipam.Mirror[*corev1.Event, eventRecord]
+	cluster *Cluster
+	byNode  map[string][]*eventRecord
 }
 
 func newEvents(c *Cluster) events {
@@ -45,11 +46,11 @@ func newEvents(c *Cluster) events {
 }
 
 func newEventLog(c *Cluster, self func() *eventLog) eventLog {
-	return eventLog{byNode: make(map[string][]*eventRecord), mirror: mirror[eventRecord]{
-		cluster: c, records: make(map[key]*eventRecord), limit: 2 * maxEvents,
-		read:    c.readEvent,
-		same:    func(a, b *eventRecord) bool { return *a == *b },
-		changed: func(_ key, before, after *eventRecord) { self().changed(before, after) },
+	return eventLog{cluster: c, byNode: make(map[string][]*eventRecord), Mirror: ipam.Mirror[*corev1.Event, eventRecord]{
+		Limit:   2 * maxEvents,
+		Read:    c.readEvent,
+		Same:    func(a, b *eventRecord) bool { return *a == *b },
+		Changed: func(_ ipam.Key, before, after *eventRecord) { self().changed(before, after) },
 	}}
 }
 
@@ -100,7 +101,7 @@ func (c *Cluster) eventFeeds() []*feed {
 	for _, reason := range dull {
 		lively = append(lively, fields.OneTermNotEqualSelector("reason", reason))
 	}
-	of := func(name string, into sink, terms ...fields.Selector) *feed {
+	of := func(name string, into ipam.Store, terms ...fields.Selector) *feed {
 		return &feed{
 			name: name, lost: "conflicts are not explained by events",
 			client: c.clients.core, resource: "events", into: into, list: func() list { return &corev1.EventList{} },
@@ -108,27 +109,23 @@ func (c *Cluster) eventFeeds() []*feed {
 		}
 	}
 	return []*feed{
-		of(warningFeed, &c.events.warnings.mirror, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
-		of(nodeEventFeed, &c.events.normal.mirror, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
+		of(warningFeed, &c.events.warnings, fields.OneTermEqualSelector("type", corev1.EventTypeWarning)),
+		of(nodeEventFeed, &c.events.normal, fields.OneTermEqualSelector("involvedObject.kind", "Node"),
 			fields.OneTermNotEqualSelector("type", corev1.EventTypeWarning)),
 	}
 }
 
 // readEvent returns the record of an event. The record is nil unless the event may explain a
 // conflict.
-func (c *Cluster) readEvent(o runtime.Object) (key, *eventRecord) {
-	event, ok := o.(*corev1.Event)
-	if !ok {
-		return key{}, nil
-	}
-	at := key{event.Namespace, event.Name}
+func (c *Cluster) readEvent(event *corev1.Event) (ipam.Key, *eventRecord) {
+	at := ipam.Key{Namespace: event.Namespace, Name: event.Name}
 	about := &event.InvolvedObject
 	if about.Kind != "Pod" && about.Kind != "Node" || event.Source.Component == reporter || !telling(event) {
 		return at, nil
 	}
 	r := &eventRecord{
-		at: at, reason: plain(event.Reason), kind: about.Kind, namespace: about.Namespace, name: about.Name,
-		message: shorten(event.Message), count: uint32(max(1, event.Count)), //nolint:gosec // not negative
+		at: at, reason: ipam.Plain(event.Reason), kind: about.Kind, namespace: about.Namespace, name: about.Name,
+		message: ipam.Shorten(event.Message), count: uint32(max(1, event.Count)), //nolint:gosec // not negative
 		first: verdict.At(event.FirstTimestamp.Time), last: verdict.At(event.LastTimestamp.Time),
 	}
 	for _, t := range []time.Time{event.EventTime.Time, event.CreationTimestamp.Time} {
@@ -148,7 +145,7 @@ func (c *Cluster) readEvent(o runtime.Object) (key, *eventRecord) {
 		r.node = event.Source.Host
 	default:
 		c.mu.RLock()
-		if p := c.pods.records[key{about.Namespace, about.Name}]; p != nil {
+		if p := c.pods.Records[ipam.Key{Namespace: about.Namespace, Name: about.Name}]; p != nil {
 			r.node = p.Node
 		}
 		c.mu.RUnlock()
@@ -182,14 +179,14 @@ func (l *eventLog) changed(before, after *eventRecord) {
 	}
 	if len(of) >= maxNodeEvents {
 		oldest := slices.MinFunc(of, byLast)
-		delete(l.records, oldest.at)
+		delete(l.Records, oldest.at)
 		l.forget(oldest)
 	}
 	l.byNode[after.node] = append(l.byNode[after.node], after)
-	if len(l.records) > maxEvents {
-		all := slices.SortedFunc(maps.Values(l.records), byLast)
+	if len(l.Records) > maxEvents {
+		all := slices.SortedFunc(maps.Values(l.Records), byLast)
 		for _, r := range all[:maxEvents/8] {
-			delete(l.records, r.at)
+			delete(l.Records, r.at)
 			l.forget(r)
 		}
 	}

@@ -11,13 +11,15 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // fakeCustom has the custom resources of a fakeAPI.
 type fakeCustom struct {
-	served  map[kind]bool
-	objects map[kind]map[key]map[string]any
-	watches map[chan fakeEvent]kind
+	served  map[ipam.Kind]bool
+	objects map[ipam.Kind]map[ipam.Key]map[string]any
+	watches map[chan fakeEvent]ipam.Kind
 	// strange has unknown versions of groups.
 	strange map[string]string
 	// hidden makes discovery forbidden.
@@ -25,14 +27,20 @@ type fakeCustom struct {
 	// away is a group of an aggregated API server that does not answer.
 	away  string
 	asked int // requests for that group
-	lists map[kind]int
+	lists map[ipam.Kind]int
 	past  []fakePast
+}
+
+// native returns the alternative of a kind of Calico.
+func native(k ipam.Kind) ipam.Kind {
+	k.Group, k.Version = "projectcalico.org", "v3"
+	return k
 }
 
 // fakePast is a past change.
 type fakePast struct {
 	version int
-	of      kind
+	of      ipam.Kind
 	event   fakeEvent
 }
 
@@ -42,23 +50,23 @@ type fakeEvent struct {
 }
 
 // install makes the server serve custom resources.
-func (f *fakeAPI) install(kinds ...kind) {
+func (f *fakeAPI) install(kinds ...ipam.Kind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.custom.served == nil {
 		f.custom = fakeCustom{
-			served: map[kind]bool{}, objects: map[kind]map[key]map[string]any{}, watches: map[chan fakeEvent]kind{},
-			strange: f.custom.strange, hidden: f.custom.hidden, asked: f.custom.asked, lists: map[kind]int{},
+			served: map[ipam.Kind]bool{}, objects: map[ipam.Kind]map[ipam.Key]map[string]any{}, watches: map[chan fakeEvent]ipam.Kind{},
+			strange: f.custom.strange, hidden: f.custom.hidden, asked: f.custom.asked, lists: map[ipam.Kind]int{},
 		}
 	}
 	for _, k := range kinds {
 		f.custom.served[k] = true
-		f.custom.objects[k] = map[key]map[string]any{}
+		f.custom.objects[k] = map[ipam.Key]map[string]any{}
 	}
 }
 
 // uninstall makes the server stop serving a custom resource.
-func (f *fakeAPI) uninstall(k kind) {
+func (f *fakeAPI) uninstall(k ipam.Kind) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.custom.served, k)
@@ -71,7 +79,7 @@ func (f *fakeAPI) uninstall(k kind) {
 }
 
 // apply creates or changes an object, given as YAML.
-func (f *fakeAPI) apply(k kind, text string) {
+func (f *fakeAPI) apply(k ipam.Kind, text string) {
 	f.t.Helper()
 	var o map[string]any
 	if err := yaml.Unmarshal([]byte(text), &o); err != nil {
@@ -80,15 +88,15 @@ func (f *fakeAPI) apply(k kind, text string) {
 	f.applyObject(k, o)
 }
 
-func (f *fakeAPI) applyObject(k kind, o map[string]any) {
+func (f *fakeAPI) applyObject(k ipam.Kind, o map[string]any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.version++
-	o["apiVersion"], o["kind"] = k.group+"/"+k.version, k.name
+	o["apiVersion"], o["kind"] = k.Group+"/"+k.Version, k.Name
 	meta := o["metadata"].(map[string]any)
 	meta["resourceVersion"] = strconv.Itoa(f.version)
 	namespace, _ := meta["namespace"].(string)
-	at := key{namespace, meta["name"].(string)}
+	at := ipam.Key{Namespace: namespace, Name: meta["name"].(string)}
 	event := "MODIFIED"
 	if f.custom.objects[k][at] == nil {
 		event = "ADDED"
@@ -98,7 +106,7 @@ func (f *fakeAPI) applyObject(k kind, o map[string]any) {
 }
 
 // remove deletes an object.
-func (f *fakeAPI) remove(k kind, at key) {
+func (f *fakeAPI) remove(k ipam.Kind, at ipam.Key) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	o := f.custom.objects[k][at]
@@ -110,7 +118,7 @@ func (f *fakeAPI) remove(k kind, at key) {
 	f.tellCustom(k, fakeEvent{"DELETED", o})
 }
 
-func (f *fakeAPI) tellCustom(k kind, e fakeEvent) {
+func (f *fakeAPI) tellCustom(k ipam.Kind, e fakeEvent) {
 	f.custom.past = append(f.custom.past, fakePast{f.version, k, e})
 	for w, of := range f.custom.watches {
 		if of == k {
@@ -135,8 +143,8 @@ func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 		f.custom.asked++
 		all := metav1.APIGroupList{Groups: []metav1.APIGroup{{Name: "apps", Versions: []metav1.GroupVersionForDiscovery{{Version: "v1"}}}}}
 		for k := range f.custom.served {
-			if !slices.ContainsFunc(all.Groups, func(g metav1.APIGroup) bool { return g.Name == k.group }) {
-				all.Groups = append(all.Groups, metav1.APIGroup{Name: k.group, Versions: []metav1.GroupVersionForDiscovery{{Version: k.version}}})
+			if !slices.ContainsFunc(all.Groups, func(g metav1.APIGroup) bool { return g.Name == k.Group }) {
+				all.Groups = append(all.Groups, metav1.APIGroup{Name: k.Group, Versions: []metav1.GroupVersionForDiscovery{{Version: k.Version}}})
 			}
 		}
 		for group, version := range f.custom.strange {
@@ -149,26 +157,27 @@ func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 	case len(parts) == 2:
 		var list metav1.APIResourceList
 		for k := range f.custom.served {
-			if k.group == parts[0] && k.version == parts[1] {
-				list.APIResources = append(list.APIResources, metav1.APIResource{Name: k.resource}, metav1.APIResource{Name: k.resource + "/status"})
+			if k.Group == parts[0] && k.Version == parts[1] {
+				list.APIResources = append(list.APIResources, metav1.APIResource{Name: k.Resource}, metav1.APIResource{Name: k.Resource + "/status"})
 			}
 		}
 		answer(list)
 	default:
-		i := slices.IndexFunc(customKinds, func(k kind) bool {
-			return []string{k.group, k.version, k.resource}[2] == parts[2] && k.group == parts[0]
+		kinds := customKinds()
+		i := slices.IndexFunc(kinds, func(k ipam.Kind) bool {
+			return []string{k.Group, k.Version, k.Resource}[2] == parts[2] && k.Group == parts[0]
 		})
-		if i < 0 || customKinds[i].version != parts[1] {
+		if i < 0 || kinds[i].Version != parts[1] {
 			f.t.Errorf("%s is asked for", r.URL.Path)
 			f.mu.Unlock()
 			return
 		}
-		f.serveKind(w, r, customKinds[i])
+		f.serveKind(w, r, kinds[i])
 	}
 }
 
 // serveKind serves a list or watch request. The caller holds the lock.
-func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k kind) {
+func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k ipam.Kind) {
 	q := r.URL.Query()
 	switch {
 	case f.forbidden[k.String()]: // a forbidden resource looks the same whether it is installed or not
@@ -199,7 +208,7 @@ func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k kind) {
 	if q.Get("watch") == "" {
 		defer f.mu.Unlock()
 		_ = json.NewEncoder(w).Encode(map[string]any{
-			"apiVersion": k.group + "/" + k.version, "kind": k.name + "List", "items": append([]any{}, all()...),
+			"apiVersion": k.Group + "/" + k.Version, "kind": k.Name + "List", "items": append([]any{}, all()...),
 			"metadata": map[string]any{"resourceVersion": strconv.Itoa(f.version)},
 		})
 		return
@@ -217,7 +226,7 @@ func (f *fakeAPI) serveKind(w http.ResponseWriter, r *http.Request, k kind) {
 			send(fakeEvent{"ADDED", o})
 		}
 		send(fakeEvent{"BOOKMARK", map[string]any{
-			"apiVersion": k.group + "/" + k.version, "kind": k.name, "metadata": map[string]any{
+			"apiVersion": k.Group + "/" + k.Version, "kind": k.Name, "metadata": map[string]any{
 				"resourceVersion": fmt.Sprint(f.version), "annotations": map[string]any{metav1.InitialEventsAnnotationKey: "true"},
 			},
 		}})

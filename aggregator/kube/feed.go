@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 const (
@@ -34,18 +36,7 @@ type list interface {
 	metav1.ListInterface
 }
 
-// sink stores the objects that a feed reads.
-type sink interface {
-	// put stores a new or changed object, and drop removes one.
-	put(runtime.Object)
-	drop(runtime.Object)
-	// reduce returns the part of an object that replace needs.
-	reduce(runtime.Object) runtime.Object
-	// replace replaces the contents with the reduced objects of a complete listing.
-	replace([]any)
-}
-
-// feed keeps a sink equal to a resource of the API server. A client-go
+// feed keeps a store equal to a resource of the API server. A client-go
 // reflector decides when to list and when to watch; the feed makes its requests and
 // retries them itself. A reflector alone would not report failed requests, would list
 // all objects again after most of them, and would wait up to a minute although the
@@ -58,7 +49,7 @@ type feed struct {
 	// resource, namespace and fields select the objects to follow. An empty namespace
 	// means all namespaces.
 	resource, namespace, fields string
-	into                        sink
+	into                        ipam.Store
 	list                        func() list // returns an empty page
 	// source is the custom resource that the feed reads, which may come and go. It is
 	// nil for resources that every cluster has.
@@ -72,7 +63,7 @@ type feed struct {
 // said returns the resource as messages name it.
 func (f *feed) said() string {
 	if f.source != nil {
-		return f.source.kind.String()
+		return f.source.reads.String()
 	}
 	return f.resource
 }
@@ -142,7 +133,7 @@ func (f *feed) attempt(ctx context.Context, options metav1.ListOptions, do func(
 		}
 		f.cluster.failed(f, err)
 		pause(ctx, delay(), back)
-		if f.source != nil && !f.source.reads(f.client) {
+		if f.source != nil && !f.source.readBy(f.client) {
 			f.stop()
 			return err
 		}
@@ -161,7 +152,7 @@ func (f *feed) page(ctx context.Context, options metav1.ListOptions) (runtime.Ob
 	f.cluster.hear()
 	small := &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: page.GetResourceVersion(), Continue: page.GetContinue()}}
 	return small, meta.EachListItem(page, func(o runtime.Object) error {
-		small.Items = append(small.Items, f.into.reduce(o))
+		small.Items = append(small.Items, reduce(f.into, o))
 		return nil
 	})
 }
@@ -211,7 +202,7 @@ func (s store) hear() {
 // Add implements cache.ReflectorStore.
 func (s store) Add(o any) error {
 	s.hear()
-	s.into.put(o.(runtime.Object))
+	s.cluster.put(s.into, o.(runtime.Object))
 	return nil
 }
 
@@ -221,13 +212,13 @@ func (s store) Update(o any) error { return s.Add(o) }
 // Delete implements cache.ReflectorStore.
 func (s store) Delete(o any) error {
 	s.hear()
-	s.into.drop(o.(runtime.Object))
+	s.cluster.drop(s.into, o.(runtime.Object))
 	return nil
 }
 
 // Replace implements cache.ReflectorStore.
-func (s store) Replace(reduced []any, _ string) error {
-	s.into.replace(reduced)
+func (s store) Replace(items []any, _ string) error {
+	s.cluster.replace(s.into, items)
 	s.cluster.listed(s.feed)
 	return nil
 }
@@ -246,7 +237,7 @@ func (s store) Bookmark(string) error {
 func (s store) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
 		s.hear()
-		return s.into.reduce(o.(runtime.Object)), nil
+		return reduce(s.into, o.(runtime.Object)), nil
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -63,5 +64,5 @@ func correctRelated(r *pb.Related) {
 	correct(form.Label, &r.Namespace)
 	correct(form.Subdomain, &r.Name)
 	correct(form.Node, &r.Node)
-	correct(form.Text(maxMessage), &r.Message)
+	correct(form.Text(ipam.MaxMessage), &r.Message)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -88,9 +87,9 @@ func TestHostileObjects(t *testing.T) {
 			t.Errorf("got the alias %q of %q", alias.alias, text)
 		}
 
-		m := newIPAM(c, whereabouts.Name)
-		m.put(verdict.Pool{Pool: ipam.Pool{Name: text, Served: ipam.Served{Network: text}, Config: text, Problem: text}}, text, false)
-		m.allocate(text, verdict.Allocation{Allocation: ipam.Allocation{Node: text, Namespace: text, Pod: text, ContainerID: text, Interface: text, Location: text}}, false)
+		m := newPublisher(c, "test")
+		m.Put(ipam.Pool{Name: text, Served: ipam.Served{Network: text}, Config: text, Problem: text}, text, false)
+		m.Allocate(text, ipam.Allocation{Node: text, Namespace: text, Pod: text, ContainerID: text, Interface: text, Location: text}, 0)
 		changes, _ := c.take()
 		if len(changes.IPAM) != 2 {
 			t.Fatalf("got %d changes of %q, want a pool and an allocation", len(changes.IPAM), text)

@@ -14,6 +14,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -167,7 +168,7 @@ func (c *Cluster) failed(f *feed, err error) {
 	default:
 		// A failure of one resource does not mean that the server is down: events may have an
 		// etcd of their own.
-		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.said(), f.lost, shorten(err.Error())))
+		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.said(), f.lost, ipam.Shorten(err.Error())))
 	}
 	switch {
 	case f.source != nil:
@@ -185,7 +186,7 @@ func (c *Cluster) unheard(err error) string {
 	if request := (*url.Error)(nil); errors.As(err, &request) {
 		err = request.Err
 	}
-	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, shorten(err.Error()))
+	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, ipam.Shorten(err.Error()))
 }
 
 // worked records that a resource was listed or is being watched again.
@@ -233,7 +234,7 @@ func (c *Cluster) assess() {
 		return
 	}
 	c.tellLog(slog.LevelInfo, "what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
-		"server", c.clients.server, "pods", len(c.pods.records), "nodes", len(c.nodes.records))
+		"server", c.clients.server, "pods", len(c.pods.Records), "nodes", len(c.nodes.Records))
 	h.state, h.since = state, time.Now()
 	c.reassess()
 	c.pending.changes.State = true

@@ -8,29 +8,23 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// ipams has the constructor of each IPAM.
-var ipams = []func(*Cluster) *publisher{newWhereabouts, newCalico, newCilium, newPodAddresses}
-
-// publisher publishes the pools and allocations of one IPAM. It publishes changes only. The
-// cluster's mu guards it.
+// publisher publishes the pools and allocations of one IPAM. It implements ipam.Publisher, and
+// publishes changes only. The cluster's mu guards it.
 type publisher struct {
 	cluster *Cluster
-	name    string // as in package verdict
+	name    string // of the IPAM
+	objects *ipam.Objects
 	// sources are the custom resources of the IPAM.
 	sources []*source
-	// used means that the IPAM has allocated something. An IPAM that is merely installed may
-	// not be the one that allocates addresses.
+	// used means that the IPAM has allocated something.
 	used bool
-	// settle is called when the state of a source changed.
-	settle func()
-	// check looks for inconsistencies that count only if they last; nil if there are none to
-	// look for.
-	check func()
 
-	pools map[string]*ipamPool
+	pools map[string]*poolState
 	// state and problem apply to all pools.
 	state   ipam.State
 	problem string
@@ -39,25 +33,38 @@ type publisher struct {
 	stand *verdict.Pool
 }
 
-// ipamPool is a published pool.
-type ipamPool struct {
-	told *verdict.Pool // never changes
-	// odd describes an inconsistency; bad means that the pool is unreliable because of it.
-	odd string
-	bad bool
+// poolState is the state of a published pool.
+type poolState struct {
+	published *verdict.Pool // never changes
+	// problem describes an inconsistency; unreadable means that the pool is unreliable because of
+	// it.
+	problem    string
+	unreadable bool
 	// lost means that the records of the pool are gone although addresses are still allocated
 	// from it.
 	lost bool
 }
 
-// newIPAM returns an IPAM that is read from the given sources.
-func newIPAM(c *Cluster, name string, sources ...*source) *publisher {
-	m := &publisher{cluster: c, name: name, sources: sources, state: ipam.Reading, pools: make(map[string]*ipamPool), settle: func() {}}
-	for _, s := range sources {
-		s.ipam = m
-		s.feed.source = s
+// newPublishers returns a publisher for each IPAM with records in the API.
+func (c *Cluster) newPublishers() (all []*publisher) {
+	for _, m := range registry.All {
+		if m.Objects == nil {
+			continue
+		}
+		p := newPublisher(c, m.Name)
+		p.objects = m.Objects(p)
+		for _, r := range p.objects.Resources {
+			p.sources = append(p.sources, newSource(p, r))
+		}
+		all = append(all, p)
 	}
-	return m
+	p := newPublisher(c, podips.Name)
+	c.addresses = podips.NewAddresses[*podRecord](p)
+	return append(all, p)
+}
+
+func newPublisher(c *Cluster, name string) *publisher {
+	return &publisher{cluster: c, name: name, objects: &ipam.Objects{}, state: ipam.Reading, pools: make(map[string]*poolState)}
 }
 
 // assess updates the state of the pools.
@@ -65,11 +72,11 @@ func (m *publisher) assess() {
 	state, problem := m.known()
 	if state != m.state || problem != m.problem {
 		m.state, m.problem = state, problem
-		for _, name := range slices.Sorted(maps.Keys(m.pools)) {
+		for _, name := range m.Pools() {
 			if p := m.pools[name]; p.lost {
-				m.lose(*p.told, p.odd)
+				m.Lose(p.published.Pool, p.problem)
 			} else {
-				m.put(*p.told, p.odd, p.bad)
+				m.Put(p.published.Pool, p.problem, p.unreadable)
 			}
 		}
 	}
@@ -79,17 +86,17 @@ func (m *publisher) assess() {
 // known returns the state of the pools and its cause.
 func (m *publisher) known() (ipam.State, string) {
 	for _, s := range m.sources {
-		if !s.extra && (s.state == strange || s.state == forbiddenHere) {
+		if s.Role != ipam.Extra && (s.state == strange || s.state == forbiddenHere) {
 			return ipam.Unreadable, s.problem
 		}
 	}
 	for _, s := range m.sources {
-		if !s.extra && (!s.decided() || s.needed && s.state == absentHere) {
+		if s.Role != ipam.Extra && !s.Decided || s.Role == ipam.Needed && s.state == absentHere {
 			return ipam.Reading, ""
 		}
 	}
 	for _, s := range m.sources {
-		if !s.extra && s.state == failing {
+		if s.Role != ipam.Extra && s.state == failing {
 			return ipam.Stale, s.problem
 		}
 	}
@@ -102,59 +109,80 @@ func (m *publisher) known() (ipam.State, string) {
 	return ipam.Known, ""
 }
 
-// use records that the IPAM has allocated something.
-func (m *publisher) use() {
+// Use implements ipam.Publisher.
+func (m *publisher) Use() {
 	if !m.used {
 		m.used = true
 		m.assess()
 	}
 }
 
-// put publishes a pool, new or changed. It sets the pool's state.
-func (m *publisher) put(next verdict.Pool, odd string, bad bool) {
-	next.IPAM, next.State, next.Problem = m.name, m.state, cmp.Or(m.problem, odd)
-	if bad {
-		next.State, next.Problem = ipam.Unreadable, odd
+// Pool implements ipam.Publisher.
+func (m *publisher) Pool(name string) *ipam.Pool {
+	correct(poolName, &name)
+	if p := m.pools[name]; p != nil {
+		return &p.published.Pool
 	}
-	m.say(next, ipamPool{odd: odd, bad: bad})
+	return nil
 }
 
-// lose publishes a pool whose records are gone although addresses are still allocated from it:
-// the IPAM will consider all of them free. The caller withdraws the allocations first.
-func (m *publisher) lose(next verdict.Pool, how string) {
-	next.IPAM, next.State, next.Problem = m.name, m.state, cmp.Or(m.problem, how)
+// Pools implements ipam.Publisher.
+func (m *publisher) Pools() []string { return slices.Sorted(maps.Keys(m.pools)) }
+
+// State implements ipam.Publisher.
+func (m *publisher) State() ipam.State { return m.state }
+
+// HasNode implements ipam.Publisher.
+func (m *publisher) HasNode(name string) (has, known bool) {
+	c := m.cluster
+	return c.nodes.of(name) != nil, c.health.placed && len(c.nodes.Records) > 0
+}
+
+// Put implements ipam.Publisher.
+func (m *publisher) Put(next ipam.Pool, problem string, unreadable bool) {
+	next.State, next.Problem = m.state, cmp.Or(m.problem, problem)
+	if unreadable {
+		next.State, next.Problem = ipam.Unreadable, problem
+	}
+	m.publish(next, poolState{problem: problem, unreadable: unreadable})
+}
+
+// Lose implements ipam.Publisher.
+func (m *publisher) Lose(next ipam.Pool, problem string) {
+	next.State, next.Problem = m.state, cmp.Or(m.problem, problem)
 	if next.State == ipam.Known {
 		next.State = ipam.Missing
 	}
-	m.say(next, ipamPool{odd: how, lost: true})
+	m.publish(next, poolState{problem: problem, lost: true})
 }
 
-// say publishes a pool if it changed.
-func (m *publisher) say(next verdict.Pool, is ipamPool) {
-	correctPool(&next)
-	p := m.pools[next.Name]
-	if p == nil {
-		p = &ipamPool{}
-		m.pools[next.Name] = p
+// publish publishes a pool if it changed.
+func (m *publisher) publish(pool ipam.Pool, is poolState) {
+	pool.IPAM = m.name
+	next := &verdict.Pool{Pool: pool}
+	correctPool(next)
+	was := m.pools[next.Name]
+	if is.published = next; was != nil && reflect.DeepEqual(was.published, next) {
+		is.published = was.published
+	}
+	m.pools[next.Name] = &is
+	if was == nil {
 		m.standIn()
 	}
-	p.odd, p.bad, p.lost = is.odd, is.bad, is.lost
-	if p.told != nil && reflect.DeepEqual(*p.told, next) {
-		return
+	if is.published == next {
+		m.cluster.pending.ipam(IPAMChange{Pool: next})
 	}
-	p.told = &next
-	m.cluster.pending.ipam(IPAMChange{Pool: p.told})
 }
 
-// drop withdraws a pool. The caller withdraws its allocations first.
-func (m *publisher) drop(name string) {
+// Drop implements ipam.Publisher.
+func (m *publisher) Drop(name string) {
 	correct(poolName, &name)
 	p := m.pools[name]
 	if p == nil {
 		return
 	}
 	delete(m.pools, name)
-	m.cluster.pending.ipam(IPAMChange{Pool: p.told, Gone: true})
+	m.cluster.pending.ipam(IPAMChange{Pool: p.published, Gone: true})
 	m.standIn()
 }
 
@@ -164,7 +192,7 @@ func (m *publisher) standIn() {
 	wanted := m.state == ipam.Unreadable && len(m.pools) == 0 && len(m.sources) > 0
 	switch {
 	case wanted && (m.stand == nil || m.stand.Problem != m.problem):
-		m.stand = &verdict.Pool{Pool: ipam.Pool{IPAM: m.name, Name: m.sources[0].kind.group, State: m.state, Problem: m.problem}}
+		m.stand = &verdict.Pool{Pool: ipam.Pool{IPAM: m.name, Name: m.sources[0].Kind.Group, State: m.state, Problem: m.problem}}
 		m.cluster.pending.ipam(IPAMChange{Pool: m.stand})
 	case !wanted && m.stand != nil:
 		m.cluster.pending.ipam(IPAMChange{Pool: m.stand, Gone: true})
@@ -172,16 +200,26 @@ func (m *publisher) standIn() {
 	}
 }
 
-// allocate publishes or withdraws an allocation of the named pool.
-func (m *publisher) allocate(pool string, al verdict.Allocation, gone bool) {
+// Allocate implements ipam.Publisher.
+func (m *publisher) Allocate(pool string, al ipam.Allocation, at int64) {
+	m.change(pool, &verdict.Allocation{Allocation: al, AllocatedAt: verdict.Stamp(at)}, false)
+}
+
+// Release implements ipam.Publisher.
+func (m *publisher) Release(pool string, al ipam.Allocation) {
+	m.change(pool, &verdict.Allocation{Allocation: al}, true)
+}
+
+// change publishes or withdraws an allocation of the named pool.
+func (m *publisher) change(pool string, al *verdict.Allocation, gone bool) {
 	correct(poolName, &pool)
 	p := m.pools[pool]
 	if p == nil {
 		return
 	}
-	al.Pool = p.told
-	correctAllocation(&al)
-	m.cluster.pending.ipam(IPAMChange{Allocation: &al, Gone: gone})
+	al.Pool = p.published
+	correctAllocation(al)
+	m.cluster.pending.ipam(IPAMChange{Allocation: al, Gone: gone})
 }
 
 // reassess updates the state of the pools of all IPAMs.

@@ -7,6 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/kubernetes"
 )
@@ -29,9 +33,9 @@ func (l *lab) crds(ipams ...string) {
 }
 
 // custom creates a custom resource.
-func (l *lab) custom(k kind, text string) {
+func (l *lab) custom(k ipam.Kind, text string) {
 	l.Helper()
-	l.apply("%s", "apiVersion: "+k.group+"/"+k.version+"\nkind: "+k.name+"\n"+strings.TrimPrefix(text, "\n"))
+	l.apply("%s", "apiVersion: "+k.Group+"/"+k.Version+"\nkind: "+k.Name+"\n"+strings.TrimPrefix(text, "\n"))
 }
 
 // The IPAMs are read from a real API server with their definitions: while they are installed,
@@ -41,22 +45,22 @@ func TestIPAMsOfARealAPI(t *testing.T) {
 	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	l.crds(kubernetes.IPAMs...)
-	l.custom(calicoPools, calicoPoolText)
-	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
-	l.custom(calicoAffinities, `
+	l.custom(calico.Pools, calicoPoolText)
+	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
+	l.custom(calico.Affinities, `
 metadata: {name: node1-192-168-0-192-26}
 spec: {cidr: 192.168.0.192/26, deleted: "false", node: node1, state: confirmed}
 `)
-	l.custom(calicoHandles, `
+	l.custom(calico.Handles, `
 metadata: {name: k8s-pod-network.`+idOne+`}
 spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.192/26: 1}}
 `)
-	l.custom(calicoReservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
-	l.custom(whereaboutsPools, whereaboutsPool)
-	l.custom(whereaboutsReservations, reservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
-	l.custom(attachmentDefinitions, attachmentText)
-	l.custom(ciliumNodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
-	l.custom(ciliumEndpoints, strings.Replace(ciliumEndpointText("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
+	l.custom(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
+	l.custom(whereabouts.Pools, whereaboutsPool)
+	l.custom(whereabouts.Reservations, reservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
+	l.custom(whereabouts.Networks, attachmentText)
+	l.custom(cilium.Nodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
+	l.custom(cilium.Endpoints, strings.Replace(ciliumEndpointText("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
 
 	// Lines in the order of the ledger: pools, then allocations.
 	text := func(state, nginx, where string) string {
@@ -86,7 +90,7 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	// node1 is not a node of the cluster, which may have no nodes at all in this test.
 	m.ipam.await("all of it is read", text("known", nginx("node1"), both))
 
-	l.kube("delete", "--namespace", "kube-system", whereaboutsReservations.String(), "192.168.2.1")
+	l.kube("delete", "--namespace", "kube-system", whereabouts.Reservations.String(), "192.168.2.1")
 	m.ipam.await("a reservation is lost", text("known", nginx("node1"), pooled))
 
 	// Calico changes a block while the API server is down.
@@ -94,14 +98,14 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	m.awaitState(pb.Kubernetes_STALE)
 	m.ipam.await("the API is away", text("stale", nginx("node1"), pooled))
 	l.restart()
-	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
+	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.ipam.await("it is back", text("known", nginx("node2"), pooled))
-	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
-	l.kube("delete", calicoHandles.String(), "k8s-pod-network."+idOne) // like Calico; otherwise the handle counts as lost after two checks
+	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	l.kube("delete", calico.Handles.String(), "k8s-pod-network."+idOne) // like Calico; otherwise the handle counts as lost after two checks
 	m.ipam.await("an address is freed", text("known", "", pooled))
 	m.ipam.told()
-	l.kube("label", calicoBlocks.String(), "192-168-0-192-26", "nothing=new")
+	l.kube("label", calico.Blocks.String(), "192-168-0-192-26", "nothing=new")
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -113,8 +117,8 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	if err := l.ApplyCRDs(ctx, "calico"); err != nil {
 		t.Fatal(err)
 	}
-	l.custom(calicoPools, calicoPoolText)
-	l.custom(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	l.custom(calico.Pools, calicoPoolText)
+	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	m.ipam.await("Calico is back", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
 }
 
@@ -124,9 +128,9 @@ func TestNativeCalicoOfARealAPI(t *testing.T) {
 	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	l.crds(kubernetes.NativeCalico)
-	l.custom(calicoPools.native(), calicoPoolText)
-	l.custom(calicoBlocks.native(), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
-	l.custom(calicoReservations.native(), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
+	l.custom(native(calico.Pools), calicoPoolText)
+	l.custom(native(calico.Blocks), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	l.custom(native(calico.Reservations), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
 	m.ipam.await("all of it is read", "calico default-ipv4-ippool known 192.168.0.0-192.168.254.255\n"+
 		"192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
@@ -143,7 +147,7 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 		}
 	}
 	l.crds("whereabouts")
-	want := fmt.Sprintf("may not list and watch %s: what whereabouts has given is not known; grant ipwitness's ClusterRole list and watch of %[1]s", whereaboutsPools)
+	want := fmt.Sprintf("may not list and watch %s: what whereabouts has given is not known; grant ipwitness's ClusterRole list and watch of %[1]s", whereabouts.Pools)
 	m.until("it is said", func() bool { return slices.Contains(m.Status().GetProblems(), want) })
 	m.ipam.await("there is one pool in the place of all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
 	if s := m.Status().GetState(); s != pb.Kubernetes_LIVE {
@@ -151,6 +155,6 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	}
 	l.kube("create", "clusterrolebinding", "poor-reads-ipam", "--clusterrole="+rich, "--serviceaccount="+kubernetes.Outside+":poor")
 	l.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-reads-ipam") })
-	l.custom(whereaboutsPools, whereaboutsPool)
+	l.custom(whereabouts.Pools, whereaboutsPool)
 	m.until("it is read", func() bool { return strings.HasPrefix(m.ipam.says(), "whereabouts kube-system/192.168.2.0-24 known") })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -196,17 +197,17 @@ func locationOf(at string) (n int) {
 // it as before.
 func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(calicoPools, calicoBlocks)
-	f.apply(calicoPools, calicoPoolText)
-	f.apply(calicoBlocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.install(calico.Pools, calico.Blocks)
+	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
 	c := f.open()
 	l := keep(t, c)
 	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
-	f.set(func() { f.forbidden[calicoPools.String()], f.forbidden[calicoBlocks.String()] = true, true })
+	f.set(func() { f.forbidden[calico.Pools.String()], f.forbidden[calico.Blocks.String()] = true, true })
 	f.cut()
 	wait.Until(t, "it may not be read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool unreadable") })
-	f.uninstall(calicoBlocks)
-	f.uninstall(calicoPools)
+	f.uninstall(calico.Blocks)
+	f.uninstall(calico.Pools)
 	wait.Until(t, "Calico is no more", func() bool {
 		c.mu.Lock() // skips the wait between attempts
 		close(c.health.returned)

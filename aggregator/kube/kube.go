@@ -4,7 +4,7 @@
 //
 // It is the only package that knows client-go. It judges nothing: it returns what the API
 // says, and whether that is current. For each resource, a feed lists and watches the objects
-// (feed.go) and a mirror holds their records (mirror.go). Records have only the fields in use
+// (feed.go) and an ipam.Mirror holds their records. Records have only the fields in use
 // and never change. The other files each read one kind of object.
 package kube
 
@@ -24,6 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -92,8 +94,8 @@ type Cluster struct {
 	// entries are queued for the log, because writing to it may block.
 	entries chan func(context.Context)
 
-	// cidrs has the pod CIDRs of all nodes.
-	cidrs atomic.Pointer[ranges]
+	// cidrs has the pod CIDRs of all nodes, for ipam.Contain.
+	cidrs atomic.Pointer[[]ipam.Range]
 	// heard is when the API server last sent something, in nanoseconds since the Unix epoch.
 	heard atomic.Int64
 	// begun is the origin of clock. following is since when the pods have been followed
@@ -101,16 +103,16 @@ type Cluster struct {
 	begun               time.Time
 	following, complete atomic.Int64
 
-	mu       sync.RWMutex
-	pods     pods
-	nodes    nodes
-	services services
-	leases   leases
-	events   events
-	health   health
-	pending  pending
-	ipams    []*publisher
-	shared   *podAddresses // also in ipams
+	mu        sync.RWMutex
+	pods      pods
+	nodes     nodes
+	services  services
+	leases    leases
+	events    events
+	health    health
+	pending   pending
+	ipams     []*publisher
+	addresses *podips.Addresses[*podRecord]
 
 	announcer announcer
 	discovery discovery
@@ -141,20 +143,18 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	if c.clients, err = newClients(where, log, cfg.Version); err != nil {
 		return nil, err
 	}
-	c.cidrs.Store(&ranges{})
+	c.cidrs.Store(&[]ipam.Range{})
 	c.health = newHealth(c)
 	c.pending = newPending()
 	c.pods = newPods(c)
 	c.pods.agentAccounts = cfg.AgentAccounts
 	c.nodes = newNodes(c)
 	c.services = newServices(c)
-	c.leases = newLeases(c)
+	c.leases = newLeases()
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
 	c.discovery = newDiscovery(c)
-	for _, make := range ipams {
-		c.ipams = append(c.ipams, make(c))
-	}
+	c.ipams = c.newPublishers()
 	c.feeds = c.newFeeds()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(collector{c}); err != nil {
@@ -169,15 +169,15 @@ func (c *Cluster) newFeeds() []*feed {
 	feeds := []*feed{
 		{
 			name: "pods", lost: "owners have no phase and no controller, and Events are not written",
-			client: c.clients.core, resource: "pods", into: &c.pods.mirror, list: func() list { return &corev1.PodList{} },
+			client: c.clients.core, resource: "pods", into: &c.pods, list: func() list { return &corev1.PodList{} },
 		},
 		{
 			name: "nodes", lost: "their ranges of pods are not known as networks, and pods that were left behind are not known as such",
-			client: c.clients.core, resource: "nodes", into: &c.nodes.mirror, list: func() list { return &corev1.NodeList{} },
+			client: c.clients.core, resource: "nodes", into: &c.nodes, list: func() list { return &corev1.NodeList{} },
 		},
 		{
 			name: "services", lost: "addresses of load balancers are not explained",
-			client: c.clients.core, resource: "services", into: &c.services.mirror, list: func() list { return &corev1.ServiceList{} },
+			client: c.clients.core, resource: "services", into: &c.services, list: func() list { return &corev1.ServiceList{} },
 		},
 	}
 	feeds = append(feeds, c.leaseFeeds()...)
@@ -251,7 +251,7 @@ func (c *Cluster) PodNamed(namespace, name string) *verdict.PodObject {
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if p := c.pods.records[key{namespace, name}]; p != nil {
+	if p := c.pods.Records[ipam.Key{Namespace: namespace, Name: name}]; p != nil {
 		return &p.PodObject
 	}
 	if c.health.state == pb.Kubernetes_LIVE {
@@ -283,7 +283,7 @@ func (c *Cluster) InPodCIDROf(node string, a netip.Addr) bool {
 
 // InPodCIDR reports whether an address is in the pod CIDR of any node.
 func (c *Cluster) InPodCIDR(a netip.Addr) bool {
-	return c != nil && c.cidrs.Load().contain(a)
+	return c != nil && ipam.Contain(*c.cidrs.Load(), a.Unmap().WithZone(""))
 }
 
 // Status returns the state of the mirror.
@@ -295,7 +295,7 @@ func (c *Cluster) Status() *pb.Kubernetes {
 	defer c.mu.RUnlock()
 	status := &pb.Kubernetes{
 		State: c.health.state, Server: c.clients.server, Since: timestamppb.New(c.health.since),
-		Pods: uint32(len(c.pods.records)), Nodes: uint32(len(c.nodes.records)), Problems: c.health.told(),
+		Pods: uint32(len(c.pods.Records)), Nodes: uint32(len(c.nodes.Records)), Problems: c.health.told(),
 	}
 	if heard := c.heard.Load(); heard != 0 {
 		status.LastHeard = timestamppb.New(time.Unix(0, heard))

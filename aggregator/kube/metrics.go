@@ -37,8 +37,8 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	}
 	c.mu.RLock()
 	objects := map[string]int{
-		"pods": len(c.pods.records), "nodes": len(c.nodes.records), "services": len(c.services.records), "leases": len(c.leases.records),
-		"events": len(c.events.warnings.records) + len(c.events.normal.records),
+		"pods": len(c.pods.Records), "nodes": len(c.nodes.Records), "services": len(c.services.Records), "leases": len(c.leases.Records),
+		"events": len(c.events.warnings.Records) + len(c.events.normal.Records),
 	}
 	up, problems := 0.0, len(c.health.told())
 	if c.health.state == pb.Kubernetes_LIVE {

@@ -5,130 +5,67 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// key identifies an object among those of its kind.
-type key struct{ namespace, name string }
-
-// mirror holds one record of each object of a resource. Records never change. The
-// cluster's mu guards it, and only one feed writes it.
-type mirror[R any] struct {
-	cluster *Cluster
-	// read returns the record of an object, or nil for an object of no interest. It is
-	// called without the lock.
-	read func(runtime.Object) (key, *R)
-	// same reports whether two records are equal.
-	same func(a, b *R) bool
-	// changed is called under the lock with the records of an object before and after a
-	// change. A record is nil if there was or is none.
-	changed func(at key, before, after *R)
-	// settled is called under the lock after one change or a whole listing.
-	settled func()
-	// limit is the maximum number of records of a listing; 0 for no limit.
-	limit   int
-	records map[key]*R
-}
-
-// put implements sink.
-func (m *mirror[R]) put(o runtime.Object) {
-	at, after := m.read(o)
-	m.cluster.mu.Lock()
-	m.set(at, after)
-	m.settle()
-	m.cluster.mu.Unlock()
-	m.cluster.pending.ring()
-}
-
-// drop implements sink.
-func (m *mirror[R]) drop(o runtime.Object) {
-	at, _ := m.read(o)
-	m.cluster.mu.Lock()
-	m.set(at, nil)
-	m.settle()
-	m.cluster.mu.Unlock()
-	m.cluster.pending.ring()
-}
-
-// set replaces the record of an object: nil for none.
-func (m *mirror[R]) set(at key, after *R) {
-	before := m.records[at]
-	switch {
-	case before == nil && after == nil, before != nil && after != nil && m.same(before, after):
-		return
-	case after == nil:
-		delete(m.records, at)
-	default:
-		if before != nil {
-			delete(m.records, at) // otherwise the map's key would keep the strings of the first record alive
-		}
-		m.records[at] = after
+// readable returns an object as a store reads it.
+func readable(o runtime.Object) any {
+	if o, ok := o.(*object); ok {
+		return &ipam.Object{Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Spec: o.Spec, Status: o.Status}
 	}
-	m.changed(at, before, after)
+	return o
 }
 
-func (m *mirror[R]) settle() {
-	if m.settled != nil {
-		m.settled()
-	}
+// put stores a new or changed object.
+func (c *Cluster) put(into ipam.Store, o runtime.Object) {
+	reduced := into.Reduce(readable(o))
+	c.mu.Lock()
+	into.Put(reduced)
+	c.mu.Unlock()
+	c.pending.ring()
 }
 
-// reduced implements runtime.Object, which the items of a list must do.
-type reduced struct{}
+// drop removes an object.
+func (c *Cluster) drop(from ipam.Store, o runtime.Object) {
+	reduced := from.Reduce(readable(o))
+	c.mu.Lock()
+	from.Drop(reduced)
+	c.mu.Unlock()
+	c.pending.ring()
+}
+
+// item is a reduced object of a listing. It implements runtime.Object, which the items of a list
+// must do.
+type item struct{ reduced any }
 
 // GetObjectKind implements runtime.Object.
-func (reduced) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
+func (*item) GetObjectKind() schema.ObjectKind { return schema.EmptyObjectKind }
 
-// DeepCopyObject implements runtime.Object. Records never change.
-func (r reduced) DeepCopyObject() runtime.Object { return r }
+// DeepCopyObject implements runtime.Object. Items never change.
+func (i *item) DeepCopyObject() runtime.Object { return i }
 
-// entry is a record of a listing.
-type entry[R any] struct {
-	reduced
-	at     key
-	record *R // nil for an object of no interest
-}
+// reduce returns the part of an object that replace needs.
+func reduce(into ipam.Store, o runtime.Object) *item { return &item{into.Reduce(readable(o))} }
 
-// reduce implements sink.
-func (m *mirror[R]) reduce(o runtime.Object) runtime.Object {
-	e := &entry[R]{}
-	e.at, e.record = m.read(o)
-	return e
-}
-
-// hold is the number of records after which the lock is released, because the aggregator waits
+// hold is the number of objects after which the lock is released, because the aggregator waits
 // for it.
 const hold = 512
 
-// replace implements sink.
-func (m *mirror[R]) replace(entries []any) {
-	listed := make(map[key]*R, len(entries))
-	for _, e := range entries {
-		if e := e.(*entry[R]); e.record != nil && (m.limit == 0 || len(listed) < m.limit) {
-			listed[e.at] = e.record
-		}
+// replace replaces the contents of a store with the items of a complete listing.
+func (c *Cluster) replace(into ipam.Store, items []any) {
+	reduced := make([]any, len(items))
+	for i := range items {
+		reduced[i] = items[i].(*item).reduced
 	}
-	c := m.cluster
 	n := 0
-	pause := func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	into.Replace(reduced, func() {
 		if n++; n%hold == 0 {
 			c.mu.Unlock()
 			c.mu.Lock()
 		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	// Only this goroutine writes m.records.
-	for at := range m.records {
-		if listed[at] == nil {
-			m.set(at, nil)
-		}
-		pause()
-	}
-	for at, r := range listed {
-		m.set(at, r)
-		pause()
-	}
-	m.settle()
+	})
 }
 
 // pending are the changes that the subscriber has not been told yet.

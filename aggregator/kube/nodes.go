@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -35,30 +34,26 @@ type nodeRecord struct {
 
 // nodes has the nodes of the cluster.
 type nodes struct {
-	mirror[nodeRecord]
+	ipam.Mirror[*corev1.Node, nodeRecord]
+	cluster *Cluster
 	// moved has the pod CIDRs for which the result of InPodCIDR is outdated.
 	moved []netip.Prefix
 }
 
 func newNodes(c *Cluster) nodes {
-	return nodes{mirror: mirror[nodeRecord]{
-		cluster: c, records: make(map[key]*nodeRecord),
-		read:    readNode,
-		same:    sameNode,
-		changed: func(_ key, before, after *nodeRecord) { c.nodes.changed(before, after) },
-		settled: func() { c.nodes.keepRanges() },
+	return nodes{cluster: c, Mirror: ipam.Mirror[*corev1.Node, nodeRecord]{
+		Read:    readNode,
+		Same:    sameNode,
+		Changed: func(_ ipam.Key, before, after *nodeRecord) { c.nodes.changed(before, after) },
+		Settled: func() { c.nodes.keepRanges() },
 	}}
 }
 
 // of returns the node with the given name; nil if there is none.
-func (n *nodes) of(name string) *nodeRecord { return n.records[key{name: name}] }
+func (n *nodes) of(name string) *nodeRecord { return n.Records[ipam.Key{Name: name}] }
 
 // readNode returns the record of a node.
-func readNode(o runtime.Object) (key, *nodeRecord) {
-	node, ok := o.(*corev1.Node)
-	if !ok {
-		return key{}, nil
-	}
+func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 	r := &nodeRecord{name: node.Name, uid: string(node.UID), added: verdict.At(node.CreationTimestamp.Time)}
 	os := cmp.Or(node.Labels[corev1.LabelOSStable], node.Status.NodeInfo.OperatingSystem)
 	r.other = os != "" && os != string(corev1.Linux) || virtual(node.Labels)
@@ -75,11 +70,11 @@ func readNode(o runtime.Object) (key, *nodeRecord) {
 		if condition.Type == corev1.NodeReady {
 			r.ready, r.since = condition.Status, verdict.At(condition.LastTransitionTime.Time)
 			if r.ready != corev1.ConditionTrue {
-				r.reason, r.said = plain(condition.Reason), shorten(condition.Message)
+				r.reason, r.said = ipam.Plain(condition.Reason), ipam.Shorten(condition.Message)
 			}
 		}
 	}
-	return key{name: node.Name}, r
+	return ipam.Key{Name: node.Name}, r
 }
 
 // virtual reports whether the labels are those of a virtual node, that is, of virtual-kubelet
@@ -114,44 +109,20 @@ func (n *nodes) changed(before, after *nodeRecord) {
 	}
 }
 
-// ranges is a sorted set of disjoint address ranges.
-type ranges struct{ first, last []netip.Addr }
-
-// newRanges returns the addresses of prefixes, which may overlap.
-func newRanges(prefixes []netip.Prefix) *ranges {
-	slices.SortFunc(prefixes, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
-	r := &ranges{}
-	for _, p := range prefixes {
-		first, last := p.Addr(), ipam.RangeOf(p).Last
-		if n := len(r.last); n > 0 && first.Compare(r.last[n-1]) <= 0 { // IPv4 addresses sort before IPv6 addresses
-			if last.Compare(r.last[n-1]) > 0 {
-				r.last[n-1] = last
-			}
-			continue
-		}
-		r.first, r.last = append(r.first, first), append(r.last, last)
-	}
-	return r
-}
-
-// contain reports whether an address is in one of the ranges.
-func (r *ranges) contain(a netip.Addr) bool {
-	a = a.Unmap().WithZone("")
-	i, found := slices.BinarySearchFunc(r.first, a, netip.Addr.Compare)
-	return found || i > 0 && a.Compare(r.last[i-1]) <= 0
-}
-
 // keepRanges updates the ranges of InPodCIDR, once for all nodes that changed together. The
 // caller holds mu.
 func (n *nodes) keepRanges() {
 	if len(n.moved) == 0 {
 		return
 	}
-	var prefixes []netip.Prefix
-	for _, r := range n.records {
-		prefixes = append(prefixes, r.cidrs...)
+	var ranges []ipam.Range
+	for _, r := range n.Records {
+		for _, p := range r.cidrs {
+			ranges = append(ranges, ipam.RangeOf(p))
+		}
 	}
-	n.cluster.cidrs.Store(newRanges(prefixes))
+	ranges = ipam.Union(ranges)
+	n.cluster.cidrs.Store(&ranges)
 	changes := &n.cluster.pending.changes
 	changes.Networks, n.moved = append(changes.Networks, n.moved...), nil
 }
@@ -170,7 +141,7 @@ func (c *Cluster) NodeRanges() (all []NodeRange) {
 		return nil
 	}
 	c.mu.RLock()
-	for _, r := range c.nodes.records {
+	for _, r := range c.nodes.Records {
 		for _, p := range r.cidrs {
 			all = append(all, NodeRange{r.name, p})
 		}
@@ -190,10 +161,10 @@ func (c *Cluster) NodesCovered(reports func(name string) bool) (all, known bool)
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if c.health.state != pb.Kubernetes_LIVE || len(c.nodes.records) == 0 {
+	if c.health.state != pb.Kubernetes_LIVE || len(c.nodes.Records) == 0 {
 		return false, true
 	}
-	for _, r := range c.nodes.records {
+	for _, r := range c.nodes.Records {
 		if !reports(r.name) {
 			return false, true
 		}
@@ -222,10 +193,10 @@ func (c *Cluster) namesOf(which func(*nodeRecord) bool) (names []string, known b
 	}
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if c.health.state != pb.Kubernetes_LIVE || len(c.nodes.records) == 0 {
+	if c.health.state != pb.Kubernetes_LIVE || len(c.nodes.Records) == 0 {
 		return nil, false
 	}
-	for _, r := range c.nodes.records {
+	for _, r := range c.nodes.Records {
 		if which(r) {
 			names = append(names, r.name)
 		}

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // pluginSets maps the names of the DaemonSets in the manifests and charts of CNI plugins to
@@ -90,9 +91,9 @@ type pluginState struct {
 
 // readPlugin returns the state of a CNI plugin's pod.
 func readPlugin(name string, pod *corev1.Pod) *pluginState {
-	s := &pluginState{name: name, word: string(pod.Status.Phase), said: shorten(pod.Status.Message)}
+	s := &pluginState{name: name, word: string(pod.Status.Phase), said: ipam.Shorten(pod.Status.Message)}
 	if pod.Status.Reason != "" {
-		s.word = plain(pod.Status.Reason)
+		s.word = ipam.Plain(pod.Status.Reason)
 	}
 	if pod.Status.StartTime != nil {
 		s.begun = verdict.At(pod.Status.StartTime.Time)
@@ -110,11 +111,11 @@ func readPlugin(name string, pod *corev1.Pod) *pluginState {
 				s.restarted = max(s.restarted, verdict.At(ended.FinishedAt.Time))
 			}
 			if waiting := c.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "PodInitializing" {
-				s.word, s.said = plain(waiting.Reason), shorten(waiting.Message)
+				s.word, s.said = ipam.Plain(waiting.Reason), ipam.Shorten(waiting.Message)
 			}
 			if ended := c.State.Terminated; ended != nil && ended.ExitCode != 0 {
 				s.restarted = max(s.restarted, verdict.At(ended.FinishedAt.Time))
-				s.word, s.said = plain(cmp.Or(ended.Reason, "Error")), shorten(ended.Message)
+				s.word, s.said = ipam.Plain(cmp.Or(ended.Reason, "Error")), ipam.Shorten(ended.Message)
 			}
 		}
 	}

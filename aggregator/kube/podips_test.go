@@ -63,9 +63,9 @@ kubernetes pods known
 
 func TestNodeRangesAndCover(t *testing.T) {
 	c := knowing(t, func(c *Cluster) {
-		c.nodes.put(testNode("n2", "10.0.1.0/24"))
-		c.nodes.put(testNode("n1", "10.0.0.0/16"))
-		c.nodes.put(testNode("n3", "10.0.0.0/24"))
+		c.put(&c.nodes, testNode("n2", "10.0.1.0/24"))
+		c.put(&c.nodes, testNode("n1", "10.0.0.0/16"))
+		c.put(&c.nodes, testNode("n3", "10.0.0.0/24"))
 	})
 	if got, want := fmt.Sprint(c.NodeRanges()), fmt.Sprint([]NodeRange{
 		{"n1", netip.MustParsePrefix("10.0.0.0/16")}, {"n3", netip.MustParsePrefix("10.0.0.0/24")}, {"n2", netip.MustParsePrefix("10.0.1.0/24")},

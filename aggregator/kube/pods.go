@@ -7,10 +7,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/podips"
 )
 
 // podFeed is the name of the feed of pods, which decides whether the mirror is live.
@@ -35,9 +36,21 @@ type podMore struct {
 	agentOn string
 }
 
+// Pod implements podips.Record.
+func (r *podRecord) Pod() podips.Pod {
+	if r == nil {
+		return podips.Pod{}
+	}
+	return podips.Pod{
+		Namespace: r.Namespace, Name: r.Name, Node: r.Node, VirtualMachine: r.VirtualMachine, IPs: r.IPs,
+		Exclusive: !r.HostNetwork && r.Phase == string(corev1.PodRunning) && r.DeletionTimestamp == 0,
+	}
+}
+
 // pods has the pods of all namespaces.
 type pods struct {
-	mirror[podRecord]
+	ipam.Mirror[*corev1.Pod, podRecord]
+	cluster *Cluster
 	byUID   map[string]*podRecord
 	aliases map[string]*podRecord
 	// plugins has the pods of CNI plugins, by node.
@@ -49,21 +62,20 @@ type pods struct {
 	agentAccounts []string
 	agents        map[string]int
 	// names interns strings that many pods have. Only the feed uses it.
-	names interned
+	names ipam.Interned
 }
 
 func newPods(c *Cluster) pods {
-	p := pods{
+	return pods{
+		cluster: c,
+		Mirror: ipam.Mirror[*corev1.Pod, podRecord]{
+			Read:    func(pod *corev1.Pod) (ipam.Key, *podRecord) { return c.pods.read(pod) },
+			Same:    samePod,
+			Changed: func(_ ipam.Key, before, after *podRecord) { c.pods.changed(before, after) },
+		},
 		byUID: make(map[string]*podRecord), aliases: make(map[string]*podRecord),
 		plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int), agents: make(map[string]int),
 	}
-	p.mirror = mirror[podRecord]{
-		cluster: c, records: make(map[key]*podRecord),
-		read:    func(o runtime.Object) (key, *podRecord) { return c.pods.read(o) },
-		same:    samePod,
-		changed: func(_ key, before, after *podRecord) { c.pods.changed(before, after) },
-	}
-	return p
 }
 
 // find returns the pod that Pod looks up; nil if there is none.
@@ -74,7 +86,7 @@ func (p *pods) find(namespace, name, uid, node string) *podRecord {
 		}
 		return p.aliases[uid]
 	}
-	r := p.records[key{namespace, name}]
+	r := p.Records[ipam.Key{Namespace: namespace, Name: name}]
 	if r != nil && r.Node != "" && r.Node != node {
 		return nil
 	}
@@ -82,19 +94,15 @@ func (p *pods) find(namespace, name, uid, node string) *podRecord {
 }
 
 // read returns the record of a pod.
-func (p *pods) read(o runtime.Object) (key, *podRecord) {
-	pod, ok := o.(*corev1.Pod)
-	if !ok {
-		return key{}, nil
-	}
-	namespace := p.names.of(pod.Namespace)
+func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
+	namespace := p.names.Of(pod.Namespace)
 	r := &podRecord{PodObject: verdict.PodObject{
-		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: p.names.of(pod.Spec.NodeName),
-		Phase: p.names.of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: podIPs(pod),
-		VirtualMachine: p.names.of(virtualMachine(pod)),
+		Namespace: namespace, Name: pod.Name, UID: string(pod.UID), Node: p.names.Of(pod.Spec.NodeName),
+		Phase: p.names.Of(string(pod.Status.Phase)), HostNetwork: pod.Spec.HostNetwork, RuntimeClass: pod.Spec.RuntimeClassName != nil && *pod.Spec.RuntimeClassName != "", IPs: podIPs(pod),
+		VirtualMachine: p.names.Of(virtualMachine(pod)),
 	}}
 	kind, name := controller(pod)
-	r.ControllerKind, r.Controller = p.names.of(kind), p.names.of(name)
+	r.ControllerKind, r.Controller = p.names.Of(kind), p.names.Of(name)
 	correctPod(&r.PodObject)
 	if pod.DeletionTimestamp != nil {
 		r.DeletionTimestamp = verdict.At(pod.DeletionTimestamp.Time)
@@ -109,7 +117,7 @@ func (p *pods) read(o runtime.Object) (key, *podRecord) {
 	if more != (podMore{}) {
 		r.more = &more
 	}
-	return key{namespace, pod.Name}, r
+	return ipam.Key{Namespace: namespace, Name: pod.Name}, r
 }
 
 // agentOn returns the node that an agent's pod runs on, or that the DaemonSet controller
@@ -223,7 +231,7 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	p.relate(before, after)
-	p.cluster.shared.changed(before, after)
+	p.cluster.addresses.Changed(before, after)
 }
 
 // tellAlias queues a static pod also under the UID that its node uses, because its owners are
@@ -297,26 +305,4 @@ func (p *pods) relate(before, after *podRecord) {
 		return
 	}
 	p.cluster.pending.relate(node)
-}
-
-// interned deduplicates strings that occur often.
-type interned map[string]string
-
-// maxInterned is the maximum number of strings that interned remembers. Forgetting a string
-// only means that it is stored twice from then on.
-const maxInterned = 1 << 16
-
-// of returns the stored copy of a string.
-func (i *interned) of(s string) string {
-	if s == "" {
-		return ""
-	}
-	if known, ok := (*i)[s]; ok {
-		return known
-	}
-	if *i == nil || len(*i) >= maxInterned {
-		*i = make(interned)
-	}
-	(*i)[s] = s
-	return s
 }

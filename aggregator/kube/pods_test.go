@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -99,7 +100,7 @@ func TestWhatIsReadOfAPod(t *testing.T) {
 			test.want.Namespace, test.want.Name, test.want.UID = "team", "pod", "u1"
 			var p pods
 			at, got := p.read(&test.pod)
-			if at != (key{"team", "pod"}) || fmt.Sprintf("%+v", got.PodObject) != fmt.Sprintf("%+v", test.want) {
+			if at != (ipam.Key{Namespace: "team", Name: "pod"}) || fmt.Sprintf("%+v", got.PodObject) != fmt.Sprintf("%+v", test.want) {
 				t.Errorf("got %+v, want %+v", got.PodObject, test.want)
 			}
 		})
@@ -126,8 +127,8 @@ func TestStaticPods(t *testing.T) {
 	static := testPod("static-n1", "n1", "10.0.0.1")
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
 	c := knowing(t, func(c *Cluster) {
-		c.nodes.put(testNode("n1", "10.0.0.0/24"))
-		c.pods.put(static)
+		c.put(&c.nodes, testNode("n1", "10.0.0.0/24"))
+		c.put(&c.pods, static)
 	})
 	if p := c.Pod("default", "static-n1", "hash", "n1"); p == nil || p.Absent || p.UID != "uid-static-n1" {
 		t.Errorf("got %+v", p)
@@ -135,20 +136,20 @@ func TestStaticPods(t *testing.T) {
 	// The mirror pod object is created again.
 	anew := static.DeepCopy()
 	anew.UID = "another"
-	c.pods.put(anew)
-	c.pods.drop(static)
-	c.pods.put(anew)
+	c.put(&c.pods, anew)
+	c.drop(&c.pods, static)
+	c.put(&c.pods, anew)
 	if p := c.Pod("", "", "hash", "n1"); p == nil || p.UID != "another" {
 		t.Errorf("anew: got %+v", p)
 	}
 	if p := c.Pod("", "", "uid-static-n1", "n1"); p != absent {
 		t.Errorf("the one before: got %+v", p)
 	}
-	c.pods.drop(anew)
+	c.drop(&c.pods, anew)
 	if p := c.Pod("", "", "hash", "n1"); p != absent {
 		t.Errorf("without it: got %+v", p)
 	}
-	if len(c.pods.byUID)+len(c.pods.aliases)+len(c.pods.records) != 0 {
+	if len(c.pods.byUID)+len(c.pods.aliases)+len(c.pods.Records) != 0 {
 		t.Errorf("something is left: %+v", c.pods)
 	}
 }
@@ -156,12 +157,12 @@ func TestStaticPods(t *testing.T) {
 // A change of fields that records do not have is not reported.
 func TestWhatDoesNotChange(t *testing.T) {
 	one := testPod("one", "n1", "10.0.0.1")
-	c := knowing(t, func(c *Cluster) { c.pods.put(one) })
+	c := knowing(t, func(c *Cluster) { c.put(&c.pods, one) })
 	before := c.Pod("", "", "uid-one", "")
 	_, _ = c.take()
 	again := one.DeepCopy()
 	again.ResourceVersion, again.Labels = "77", map[string]string{"new": "label"}
-	c.pods.put(again)
+	c.put(&c.pods, again)
 	if changes, any := c.take(); any || c.Pod("", "", "uid-one", "") != before {
 		t.Errorf("got %+v", changes)
 	}
@@ -173,7 +174,7 @@ func TestChangesAreNotKeptForEver(t *testing.T) {
 	one := testPod("one", "n1", "10.0.0.1")
 	for i := range 5 * firstCompact {
 		one.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodUnknown}[i%2]
-		c.pods.put(one)
+		c.put(&c.pods, one)
 	}
 	changes, _ := c.take()
 	if n := len(changes.Pods); n >= firstCompact {
@@ -187,7 +188,7 @@ func TestChangesAreNotKeptForEver(t *testing.T) {
 func TestRanges(t *testing.T) {
 	c := knowing(t, func(c *Cluster) {
 		for i, cidr := range []string{"10.0.1.0/24", "10.0.0.0/16", "10.2.0.0/24", "10.2.0.128/25", "10.2.1.0/24", "fd00:1::/64", "", "bad", "10.9.9.9/24"} {
-			c.nodes.put(testNode(fmt.Sprint(i), cidr))
+			c.put(&c.nodes, testNode(fmt.Sprint(i), cidr))
 		}
 	})
 	for text, want := range map[string]bool{
@@ -206,7 +207,7 @@ func TestRanges(t *testing.T) {
 	if !slices.Contains(changes.Networks, netip.MustParsePrefix("10.9.9.0/24")) {
 		t.Errorf("got %v", changes.Networks)
 	}
-	c.nodes.drop(testNode("1", ""))
+	c.drop(&c.nodes, testNode("1", ""))
 	if c.InPodCIDR(netip.MustParseAddr("10.0.0.1")) || !c.InPodCIDR(netip.MustParseAddr("10.0.1.1")) {
 		t.Error("a node that is gone has a range, or another has none")
 	}

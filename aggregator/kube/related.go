@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -45,13 +46,13 @@ type said struct {
 // subject is the address, pods and nodes of a conflict.
 type subject struct {
 	address netip.Addr
-	pods    map[key]bool
+	pods    map[ipam.Key]bool
 	nodes   []string
 }
 
 // subjectOf returns the subject of a conflict. The caller holds mu.
 func (c *Cluster) subjectOf(conflict *pb.Conflict) subject {
-	s := subject{pods: make(map[key]bool)}
+	s := subject{pods: make(map[ipam.Key]bool)}
 	s.address, _ = netip.ParseAddr(conflict.GetAddress())
 	s.address = s.address.Unmap()
 	node := func(name string) {
@@ -65,10 +66,10 @@ func (c *Cluster) subjectOf(conflict *pb.Conflict) subject {
 			node(o.GetNode())
 		}
 		if w.GetNamespace() != "" {
-			s.pods[key{w.GetNamespace(), w.GetName()}] = true
+			s.pods[ipam.Key{Namespace: w.GetNamespace(), Name: w.GetName()}] = true
 		}
 		if p := c.pods.find(w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()); p != nil {
-			s.pods[key{p.Namespace, p.Name}] = true
+			s.pods[ipam.Key{Namespace: p.Namespace, Name: p.Name}] = true
 			node(p.Node) // the agent may use another name for the node
 		}
 	}
@@ -107,7 +108,7 @@ func (c *Cluster) sayAddress(about subject) []said {
 			text += "; kube-vip has it on " + s.host
 		}
 		all = append(all, said{ofAddress, &pb.Related{
-			Kind: "Service", Namespace: s.namespace, Name: s.name, Node: s.host, Reason: "Address", Message: cut(text, maxMessage), Healthy: true,
+			Kind: "Service", Namespace: s.namespace, Name: s.name, Node: s.host, Reason: "Address", Message: ipam.Cut(text, ipam.MaxMessage), Healthy: true,
 		}})
 		if s.host != "" {
 			all = append(all, c.sayLease(servicesLease, "of services")...)
@@ -121,7 +122,7 @@ func (c *Cluster) sayAddress(about subject) []said {
 
 // sayLease returns the holder of a lease on addresses.
 func (c *Cluster) sayLease(name, of string) []said {
-	l := c.leases.records[key{leaseNamespace, name}]
+	l := c.leases.Records[ipam.Key{Namespace: leaseNamespace, Name: name}]
 	if l == nil {
 		return nil
 	}
@@ -134,7 +135,7 @@ func (c *Cluster) sayLease(name, of string) []said {
 		text += ", renewed " + l.renewed.Time().Format(time.RFC3339)
 	}
 	return []said{{ofAddress, &pb.Related{
-		Kind: "Lease", Namespace: l.namespace, Name: l.name, Node: l.holder, Reason: "Holder", Message: cut(text, maxMessage),
+		Kind: "Lease", Namespace: l.namespace, Name: l.name, Node: l.holder, Reason: "Holder", Message: ipam.Cut(text, ipam.MaxMessage),
 		FirstSeen: timestamp(l.acquired), LastSeen: timestamp(l.renewed), Healthy: true,
 	}}}
 }
@@ -155,7 +156,7 @@ func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 		if now.Sub(r.last) > lately {
 			return
 		}
-		g := group{r.node, r.reason, r.kind == "Pod" && about.pods[key{r.namespace, r.name}]}
+		g := group{r.node, r.reason, r.kind == "Pod" && about.pods[ipam.Key{Namespace: r.namespace, Name: r.name}]}
 		t := groups[g]
 		if t == nil {
 			t = &total{first: r.first, last: r}
@@ -177,7 +178,7 @@ func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 		}
 	}
 	for _, r := range c.events.warnings.byNode[""] { // events whose node is unknown
-		if about.pods[key{r.namespace, r.name}] {
+		if about.pods[ipam.Key{Namespace: r.namespace, Name: r.name}] {
 			note(r)
 		}
 	}
@@ -208,16 +209,16 @@ func (c *Cluster) sayNodes(about subject, now verdict.Stamp) []said {
 		}
 		say := func(as rank, reason, message string, since verdict.Stamp) {
 			all = append(all, said{as, &pb.Related{
-				Kind: "Node", Name: name, Node: name, Reason: reason, Message: cut(message, maxMessage), FirstSeen: timestamp(since),
+				Kind: "Node", Name: name, Node: name, Reason: reason, Message: ipam.Cut(message, ipam.MaxMessage), FirstSeen: timestamp(since),
 			}})
 		}
 		if n.ready != corev1.ConditionTrue && n.ready != "" {
-			say(ofNode, cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.said, "its condition Ready is "+plain(string(n.ready))), n.since)
+			say(ofNode, cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.said, "its condition Ready is "+ipam.Plain(string(n.ready))), n.since)
 		}
 		if n.addedLately(now) {
 			say(newNode, "Added", fmt.Sprintf("node %s was added less than an hour ago: was it made from a template that had pods?", name), n.added)
 		}
-		if len(n.cidrs) == 0 && len(c.cidrs.Load().first) > 0 {
+		if len(n.cidrs) == 0 && len(*c.cidrs.Load()) > 0 {
 			say(ofNode, "NoPodCIDR", fmt.Sprintf("node %s has no range of pods (spec.podCIDR), as others have", name), 0)
 		}
 	}
@@ -232,7 +233,7 @@ func (c *Cluster) sayPlugins(about subject, now verdict.Stamp) []said {
 		if len(of) == 0 && len(c.pods.plugins) > 0 && c.nodes.of(name) != nil && c.health.synced {
 			all = append(all, said{ofNode, &pb.Related{
 				Kind: "Node", Name: name, Node: name, Reason: "NoCNIPod",
-				Message: cut(fmt.Sprintf("node %s has no pod of a CNI plugin: %d nodes have (%s)", name, len(c.pods.plugins), c.pluginNames()), maxMessage),
+				Message: ipam.Cut(fmt.Sprintf("node %s has no pod of a CNI plugin: %d nodes have (%s)", name, len(c.pods.plugins), c.pluginNames()), ipam.MaxMessage),
 			}})
 		}
 		of = slices.SortedFunc(slices.Values(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) })
@@ -281,7 +282,7 @@ func sayPlugin(p *podRecord, now verdict.Stamp) said {
 			text += ": " + s.said
 		}
 	}
-	r.LastSeen, r.Message = timestamp(s.restarted), cut(text, maxMessage)
+	r.LastSeen, r.Message = timestamp(s.restarted), ipam.Cut(text, ipam.MaxMessage)
 	return said{rank, r}
 }
 

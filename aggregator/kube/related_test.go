@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -109,10 +108,10 @@ func TestHealthOfCNIPlugins(t *testing.T) {
 		}, "Evicted, bad ×0: Calico on n1 is not as it should be: Evicted: the node was low on memory"},
 	} {
 		c := knowing(t, func(c *Cluster) {
-			c.nodes.put(testNode("n1", ""))
+			c.put(&c.nodes, testNode("n1", ""))
 			p := pluginPod("calico-node", "n1")
 			test.change(p)
-			c.pods.put(p)
+			c.put(&c.pods, p)
 		})
 		said := saidOfConflict(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
 		if len(said) != 1 || !strings.HasPrefix(said[0], `Pod kube-system/calico-node-n1 on "n1", `+test.want) {
@@ -140,23 +139,23 @@ func TestTheMostTellingComesFirst(t *testing.T) {
 		sick := testNode("n3", "10.0.3.0/24")
 		sick.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status."}
 		for _, n := range []*corev1.Node{testNode("n1", "10.0.1.0/24"), young, sick, testNode("n4", "10.0.4.0/24")} {
-			c.nodes.put(n)
+			c.put(&c.nodes, n)
 		}
 		for _, n := range []string{"n1", "n2", "n4"} {
-			c.pods.put(pluginPod("kindnet", n))
+			c.put(&c.pods, pluginPod("kindnet", n))
 		}
-		c.pods.put(testPod("one", "n1", "10.0.0.1"))
+		c.put(&c.pods, testPod("one", "n1", "10.0.0.1"))
 		vip := testPod("kube-vip-n1", "n1", "192.0.2.1")
 		vip.Namespace, vip.Spec.Containers = "kube-system", []corev1.Container{{Env: []corev1.EnvVar{{Name: "address", Value: "10.0.0.1"}}}}
-		c.pods.put(vip)
+		c.put(&c.pods, vip)
 		holder := "n1"
-		c.leases.put(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: controlPlaneLease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})
+		c.put(&c.leases, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: leaseNamespace, Name: controlPlaneLease}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})
 		class := "metallb"
-		c.services.put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "front"}, Spec: corev1.ServiceSpec{
+		c.put(&c.services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "front"}, Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerIP: "10.0.0.1", LoadBalancerClass: &class,
 		}})
-		c.services.put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "outer"}, Spec: corev1.ServiceSpec{ExternalIPs: []string{"10.0.0.1"}}})
-		c.services.put(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "inner"}, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"}})
+		c.put(&c.services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "outer"}, Spec: corev1.ServiceSpec{ExternalIPs: []string{"10.0.0.1"}}})
+		c.put(&c.services, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "inner"}, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1"}})
 		for _, e := range []*corev1.Event{
 			testEvent("e1", "one", "n1", "FailedCreatePodSandBox", 3, time.Minute),
 			testEvent("e2", "other", "n1", "FailedCreatePodSandBox", 2, 3*time.Minute),
@@ -166,11 +165,11 @@ func TestTheMostTellingComesFirst(t *testing.T) {
 			testEvent("e6", "one", "n1", "Unhealthy", 1, time.Minute),
 			testEvent("e7", "one", "", "NetworkNotReady", 1, 2*time.Minute),
 		} {
-			c.events.warnings.put(e)
+			c.put(&c.events.warnings, e)
 		}
 		normal := testEvent("e8", "", "n2", "CIDRNotAvailable", 1, time.Minute)
 		normal.Type = corev1.EventTypeNormal
-		c.events.normal.put(normal)
+		c.put(&c.events.normal, normal)
 	})
 	said := saidOfConflict(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3"))
 	want := []string{
@@ -199,10 +198,10 @@ func TestTheMostTellingComesFirst(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	c := knowing(t, func(*Cluster) {})
 	for i := range 2 * maxEvents {
-		c.events.warnings.put(testEvent(fmt.Sprint("e", i), fmt.Sprint("p", i), fmt.Sprint("n", i%(maxEvents/16)), "FailedCreatePodSandBox", 1, time.Duration(2*maxEvents-i)*time.Millisecond))
+		c.put(&c.events.warnings, testEvent(fmt.Sprint("e", i), fmt.Sprint("p", i), fmt.Sprint("n", i%(maxEvents/16)), "FailedCreatePodSandBox", 1, time.Duration(2*maxEvents-i)*time.Millisecond))
 	}
 	for i := range 2 * maxNodeEvents {
-		c.events.warnings.put(testEvent(fmt.Sprint("one", i), fmt.Sprint("p", i), "one", "FailedKillPod", 1, 0))
+		c.put(&c.events.warnings, testEvent(fmt.Sprint("one", i), fmt.Sprint("p", i), "one", "FailedKillPod", 1, 0))
 	}
 	kept := 0
 	for node, of := range c.events.warnings.byNode {
@@ -210,7 +209,7 @@ func TestEventsAreBounded(t *testing.T) {
 			t.Errorf("%d are kept of %s", len(of), node)
 		}
 	}
-	if records := len(c.events.warnings.records); kept != records || records > maxEvents {
+	if records := len(c.events.warnings.Records); kept != records || records > maxEvents {
 		t.Errorf("%d are kept, and %d are found by their node", records, kept)
 	}
 	changes, _ := c.take()
@@ -218,23 +217,8 @@ func TestEventsAreBounded(t *testing.T) {
 		t.Errorf("%d nodes are told", n)
 	}
 	// A repeated event is not reported again.
-	c.events.warnings.put(testEvent("one7", "p7", "one", "FailedKillPod", 2, 0))
+	c.put(&c.events.warnings, testEvent("one7", "p7", "one", "FailedKillPod", 2, 0))
 	if changes, any := c.take(); any {
 		t.Errorf("got %+v", changes)
-	}
-}
-
-func TestWhatIsSaidIsPlain(t *testing.T) {
-	for from, want := range map[string]string{
-		"a\x1b[31mb\tc\n\nd\r": "a [31mb c d", "bad \xff utf-8": "bad \uFFFD utf-8", "\u202eright to left\u200b": "right to left", "": "", "naïve": "naïve",
-	} {
-		if got := plain(from); got != want {
-			t.Errorf("%q: got %q, want %q", from, got, want)
-		}
-	}
-	for _, s := range []string{strings.Repeat("é", 1000), strings.Repeat("x ", 10000), strings.Repeat("\x1b", 3000)} {
-		if got := shorten(s); len(got) > maxMessage || !utf8.ValidString(got) {
-			t.Errorf("got %q of %d bytes", got, len(got))
-		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // sourceState is how far the feed of a custom resource has come.
@@ -32,14 +34,12 @@ const sourceMisses = 3
 // source is a custom resource that an IPAM is read from. The cluster's mu guards the
 // fields that change.
 type source struct {
-	// kind is the kind to read: origin, or its native kind if the cluster serves that instead.
-	kind, origin kind
-	feed         *feed
-	ipam         *publisher
-	// needed means that nothing is known of the IPAM without this resource. extra means
-	// that it only serves to find inconsistencies.
-	needed, extra bool
+	*ipam.Resource
+	feed *feed
+	ipam *publisher
 
+	// reads is the kind to read: Kind, or Alternative if the cluster serves that instead.
+	reads    ipam.Kind
 	state    sourceState
 	problem  string // why it is not read
 	failures int    // consecutive
@@ -47,19 +47,15 @@ type source struct {
 	bell chan struct{}
 }
 
-// newSource returns a source. lost names what is unknown without it.
-func newSource(c *Cluster, k kind, into sink, lost string) *source {
-	return &source{
-		kind: k, origin: k, bell: make(chan struct{}, 1),
-		feed: &feed{
-			cluster: c, name: k.String(), lost: lost, client: c.clients.custom[k.gv()], resource: k.resource,
-			into: into, list: func() list { return &objects{} },
-		},
+// newSource returns a source of an IPAM.
+func newSource(m *publisher, r *ipam.Resource) *source {
+	s := &source{Resource: r, ipam: m, reads: r.Kind, bell: make(chan struct{}, 1)}
+	s.feed = &feed{
+		cluster: m.cluster, name: r.Kind.String(), lost: r.Lost, client: m.cluster.clients.custom[versionOf(r.Kind)], resource: r.Kind.Resource,
+		into: r.Store, list: func() list { return &objects{} }, source: s,
 	}
+	return s
 }
-
-// decided reports whether the contents of the resource are known, or cannot be known.
-func (s *source) decided() bool { return s.state != undiscovered && s.state != reading }
 
 // set changes the state. The caller holds mu.
 func (s *source) set(state sourceState, problem string) {
@@ -67,7 +63,10 @@ func (s *source) set(state sourceState, problem string) {
 		return
 	}
 	s.state, s.problem = state, problem
-	s.ipam.settle()
+	s.Decided, s.Followed = state != undiscovered && state != reading, state == followed
+	if settle := s.ipam.objects.Settle; settle != nil {
+		settle()
+	}
 	s.ipam.assess()
 }
 
@@ -77,14 +76,14 @@ func (s *source) await(ctx context.Context) bool {
 	c := s.feed.cluster
 	for {
 		c.mu.RLock()
-		state, client := s.state, c.clients.custom[s.kind.gv()]
+		state, client := s.state, c.clients.custom[versionOf(s.reads)]
 		c.mu.RUnlock()
 		switch {
 		case state > strange:
 			s.feed.client = client
 			return true
 		case state == absentHere:
-			s.feed.into.replace(nil)
+			c.replace(s.Store, nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -94,21 +93,21 @@ func (s *source) await(ctx context.Context) bool {
 	}
 }
 
-// reads reports whether the resource is still to be read by a client.
-func (s *source) reads(client *rest.RESTClient) bool {
+// readBy reports whether the resource is still to be read by a client.
+func (s *source) readBy(client *rest.RESTClient) bool {
 	c := s.feed.cluster
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return s.state > strange && c.clients.custom[s.kind.gv()] == client
+	return s.state > strange && c.clients.custom[versionOf(s.reads)] == client
 }
 
 // discovered records whether the resource is served, and as which kind. problem is set if only
 // unknown versions are served. The caller holds mu.
-func (s *source) discovered(as kind, served bool, problem string) {
+func (s *source) discovered(as ipam.Kind, served bool, problem string) {
 	waits := s.state <= strange
 	switch {
 	case served && waits:
-		s.kind = as
+		s.reads = as
 		s.feed.cluster.problem(s.feed.name, "")
 		s.set(reading, "")
 		select {
@@ -176,7 +175,7 @@ type discovery struct {
 	cluster *Cluster
 	every   time.Duration
 	bell    chan struct{}
-	// check is the interval of checkOdd, and checked is the time of the last check.
+	// check is the interval of Cluster.check, and checked is the time of the last check.
 	check   time.Duration
 	checked time.Time
 	// blind means that discovery is forbidden. In that case each resource is tried.
@@ -221,7 +220,7 @@ func (d *discovery) run(ctx context.Context) {
 			return
 		case err == nil:
 			backoff, d.refused = firstBackoff, time.Time{}
-			d.cluster.checkOdd()
+			d.cluster.check()
 			wait = d.every
 		case apierrors.IsForbidden(err) && d.refusedLong():
 			d.try()
@@ -271,21 +270,18 @@ func (d *discovery) ask(ctx context.Context) error {
 			served[g.Name] = append(served[g.Name], v.Version)
 		}
 	}
-	resources := make(map[kind]bool) // by kind without the name
-	for _, k := range customKinds {
-		at := kind{group: k.group, version: k.version}
-		native := k.gv() == calicoNative
-		if _, known := resources[at]; known || !slices.Contains(served[k.group], k.version) || native && len(served[calicoPools.group]) > 0 {
-			continue
-		}
-		resources[at] = true
-		var list metav1.APIResourceList
-		err := d.get(ctx, &list, "/apis/"+k.group+"/"+k.version)
-		if err != nil && !apierrors.IsNotFound(err) && (!native || d.cluster.readsNative()) {
-			return err // a failure of Calico's own API server must not hide the other groups
-		}
-		for _, r := range list.APIResources {
-			resources[kind{group: k.group, version: k.version, resource: r.Name}] = true
+	resources := make(map[ipam.Kind]bool) // by kind without the name
+	for _, m := range d.cluster.ipams {
+		for _, s := range m.sources {
+			if err := d.list(ctx, s.Kind, served, resources); err != nil {
+				return err
+			}
+			if len(served[s.Kind.Group]) > 0 {
+				continue
+			}
+			if err := d.list(ctx, s.Alternative, served, resources); err != nil && m.readsAlternative() {
+				return err // a failure of an IPAM's own API server must not hide the other groups
+			}
 		}
 	}
 	c := d.cluster
@@ -293,18 +289,40 @@ func (d *discovery) ask(ctx context.Context) error {
 	defer c.mu.Unlock()
 	d.blind = false
 	c.problem(discoveryProblem, "")
+	serves := func(k ipam.Kind) bool { k.Name = ""; return resources[k] }
 	for _, m := range c.ipams {
+		// The alternatives of all kinds are read, or none.
+		alternative := slices.ContainsFunc(m.sources, func(s *source) bool { return serves(s.Alternative) }) &&
+			!slices.ContainsFunc(m.sources, func(s *source) bool { return s.Role == ipam.Needed && !serves(s.Alternative) })
 		for _, s := range m.sources {
-			k, problem := s.origin, ""
-			if resources[kind{group: calicoNative.Group, version: calicoNative.Version, resource: calicoBlocks.resource}] {
-				k = k.native()
+			k, problem := s.Kind, ""
+			if alternative {
+				k = s.Alternative
 			}
-			if other := served[k.group]; len(other) > 0 && !slices.Contains(other, k.version) {
+			if other := served[k.Group]; len(other) > 0 && !slices.Contains(other, k.Version) {
 				problem = fmt.Sprintf("%s is served only as %v, but ipwitness knows only %s: %s; use a version of ipwitness that knows it",
-					k.group, plain(fmt.Sprint(other)), k.version, s.feed.lost)
+					k.Group, ipam.Plain(fmt.Sprint(other)), k.Version, s.Lost)
 			}
-			s.discovered(k, resources[kind{group: k.group, version: k.version, resource: k.resource}], problem)
+			s.discovered(k, serves(k), problem)
 		}
+	}
+	return nil
+}
+
+// list adds the resources in the group and version of a kind to those that are served, unless
+// they were asked for already.
+func (d *discovery) list(ctx context.Context, k ipam.Kind, served map[string][]string, resources map[ipam.Kind]bool) error {
+	at := ipam.Kind{Group: k.Group, Version: k.Version}
+	if resources[at] || !slices.Contains(served[k.Group], k.Version) {
+		return nil
+	}
+	resources[at] = true
+	var list metav1.APIResourceList
+	if err := d.get(ctx, &list, "/apis/"+k.Group+"/"+k.Version); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	for _, r := range list.APIResources {
+		resources[ipam.Kind{Group: k.Group, Version: k.Version, Resource: r.Name}] = true
 	}
 	return nil
 }
@@ -319,34 +337,32 @@ func (d *discovery) try() {
 		"bind ipwitness's service account to the ClusterRole system:discovery")
 	for _, m := range c.ipams {
 		for _, s := range m.sources {
-			s.discovered(s.origin, true, "")
+			s.discovered(s.Kind, true, "")
 		}
 	}
 }
 
-// readsNative reports whether any resource is read from Calico's newer group.
-func (c *Cluster) readsNative() bool {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return slices.ContainsFunc(c.ipams, func(m *publisher) bool {
-		return slices.ContainsFunc(m.sources, func(s *source) bool { return s.kind.gv() == calicoNative && s.state > strange })
-	})
+// readsAlternative reports whether any resource of the IPAM is read as its alternative.
+func (m *publisher) readsAlternative() bool {
+	m.cluster.mu.RLock()
+	defer m.cluster.mu.RUnlock()
+	return slices.ContainsFunc(m.sources, func(s *source) bool { return s.reads == s.Alternative && s.state > strange })
 }
 
 // get reads a document of the discovery API.
 func (d *discovery) get(ctx context.Context, into any, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, d.cluster.health.pulse.within)
 	defer cancel()
-	raw, err := d.cluster.clients.custom[whereaboutsPools.gv()].Get().AbsPath(path).MaxRetries(0).Do(ctx).Raw()
+	raw, err := d.cluster.clients.discovery.Get().AbsPath(path).MaxRetries(0).Do(ctx).Raw()
 	if err != nil {
 		return err
 	}
 	d.cluster.hear()
-	return part(raw, "answer to "+http.MethodGet+" "+path, into)
+	return ipam.Part(raw, "answer to "+http.MethodGet+" "+path, into)
 }
 
-// checkOdd looks for inconsistencies that count only if they last.
-func (c *Cluster) checkOdd() {
+// check makes the IPAMs look for inconsistencies that count only if they last.
+func (c *Cluster) check() {
 	if time.Since(c.discovery.checked) < c.discovery.check {
 		return
 	}
@@ -354,8 +370,8 @@ func (c *Cluster) checkOdd() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, m := range c.ipams {
-		if m.check != nil {
-			m.check()
+		if m.objects.Check != nil {
+			m.objects.Check()
 		}
 	}
 }

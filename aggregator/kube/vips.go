@@ -7,9 +7,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // serviceRecord is the record of a service with addresses that move between nodes or that
@@ -38,33 +38,28 @@ const (
 
 // services has the services whose addresses explain conflicts.
 type services struct {
-	mirror[serviceRecord]
+	ipam.Mirror[*corev1.Service, serviceRecord]
 	byAddress map[netip.Addr][]*serviceRecord
 }
 
 func newServices(c *Cluster) services {
 	return services{
 		byAddress: make(map[netip.Addr][]*serviceRecord),
-		mirror: mirror[serviceRecord]{
-			cluster: c, records: make(map[key]*serviceRecord),
-			read: readService,
-			same: func(a, b *serviceRecord) bool {
+		Mirror: ipam.Mirror[*corev1.Service, serviceRecord]{
+			Read: readService,
+			Same: func(a, b *serviceRecord) bool {
 				return a.host == b.host && a.class == b.class && slices.Equal(a.addresses, b.addresses)
 			},
-			changed: func(_ key, before, after *serviceRecord) { c.services.changed(before, after) },
+			Changed: func(_ ipam.Key, before, after *serviceRecord) { c.services.changed(before, after) },
 		},
 	}
 }
 
 // readService returns the record of a service: the addresses that clients outside the cluster
 // use.
-func readService(o runtime.Object) (key, *serviceRecord) {
-	service, ok := o.(*corev1.Service)
-	if !ok {
-		return key{}, nil
-	}
-	at := key{service.Namespace, service.Name}
-	r := &serviceRecord{namespace: at.namespace, name: at.name, host: plain(service.Annotations["kube-vip.io/vipHost"])}
+func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
+	at := ipam.Key{Namespace: service.Namespace, Name: service.Name}
+	r := &serviceRecord{namespace: at.Namespace, name: at.Name, host: ipam.Plain(service.Annotations["kube-vip.io/vipHost"])}
 	add := func(text, as string) {
 		a, err := netip.ParseAddr(text)
 		a = a.Unmap()
@@ -78,7 +73,7 @@ func readService(o runtime.Object) (key, *serviceRecord) {
 		}
 		add(service.Spec.LoadBalancerIP, asAsked)
 		if class := service.Spec.LoadBalancerClass; class != nil {
-			r.class = plain(*class)
+			r.class = ipam.Plain(*class)
 		}
 	}
 	for _, ip := range service.Spec.ExternalIPs {
@@ -125,26 +120,19 @@ const (
 
 // leases has the leases of kube-vip. Each is followed by name, because other leases, above all
 // the node heartbeats, change every few seconds.
-type leases struct{ mirror[leaseRecord] }
-
-func newLeases(c *Cluster) leases {
-	return leases{mirror[leaseRecord]{
-		cluster: c, records: make(map[key]*leaseRecord),
-		read:    readLease,
-		same:    func(a, b *leaseRecord) bool { return *a == *b },
-		changed: func(key, *leaseRecord, *leaseRecord) {},
-	}}
+type leases struct {
+	ipam.Mirror[*coordinationv1.Lease, leaseRecord]
 }
 
-func readLease(o runtime.Object) (key, *leaseRecord) {
-	lease, ok := o.(*coordinationv1.Lease)
-	if !ok {
-		return key{}, nil
-	}
-	at := key{lease.Namespace, lease.Name}
-	r := &leaseRecord{namespace: at.namespace, name: at.name}
+func newLeases() leases {
+	return leases{ipam.Mirror[*coordinationv1.Lease, leaseRecord]{Read: readLease, Same: func(a, b *leaseRecord) bool { return *a == *b }}}
+}
+
+func readLease(lease *coordinationv1.Lease) (ipam.Key, *leaseRecord) {
+	at := ipam.Key{Namespace: lease.Namespace, Name: lease.Name}
+	r := &leaseRecord{namespace: at.Namespace, name: at.Name}
 	if lease.Spec.HolderIdentity != nil {
-		r.holder = plain(*lease.Spec.HolderIdentity)
+		r.holder = ipam.Plain(*lease.Spec.HolderIdentity)
 	}
 	if lease.Spec.AcquireTime != nil {
 		r.acquired = verdict.At(lease.Spec.AcquireTime.Time)
@@ -158,22 +146,19 @@ func readLease(o runtime.Object) (key, *leaseRecord) {
 	return at, r
 }
 
-// one is a sink that writes a single object into a shared mirror.
-type one[R any] struct {
-	*mirror[R]
-	at key
+// oneLease is a store that writes a single object into the mirror of all leases.
+type oneLease struct {
+	*leases
+	at ipam.Key
 }
 
-// replace implements sink. It removes only the feed's own object if that is not listed.
-func (o one[R]) replace(entries []any) {
-	var after *R
-	if len(entries) > 0 {
-		after = entries[0].(*entry[R]).record
+// Replace implements ipam.Store. It removes only the feed's own object if that is not listed.
+func (o oneLease) Replace(reduced []any, _ func()) {
+	if len(reduced) == 0 {
+		o.Set(o.at, nil)
+		return
 	}
-	o.cluster.mu.Lock()
-	defer o.cluster.mu.Unlock()
-	o.set(o.at, after)
-	o.settle()
+	o.Put(reduced[0])
 }
 
 // leaseFeeds returns feeds that follow one lease each.
@@ -184,7 +169,7 @@ func (c *Cluster) leaseFeeds() []*feed {
 			name: "lease " + name, lost: "it is not known which node kube-vip has elected to hold an address",
 			client: c.clients.coordination, resource: "leases", namespace: leaseNamespace,
 			fields: fields.OneTermEqualSelector("metadata.name", name).String(),
-			into:   one[leaseRecord]{&c.leases.mirror, key{leaseNamespace, name}},
+			into:   oneLease{&c.leases, ipam.Key{Namespace: leaseNamespace, Name: name}},
 			list:   func() list { return &coordinationv1.LeaseList{} },
 		})
 	}

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -57,9 +57,9 @@ spec:
 
 func TestWhereabouts(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(whereaboutsPools, whereaboutsReservations, attachmentDefinitions)
-	f.apply(whereaboutsPools, whereaboutsPool)
-	f.apply(whereaboutsReservations, reservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
+	f.install(whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	f.apply(whereabouts.Pools, whereaboutsPool)
+	f.apply(whereabouts.Reservations, reservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
 	l := keep(t, f.open())
 	const (
 		first  = "192.168.2.1 test/test-648b75d6fc-f56cp 0c85206ce40fd429c62d1499c91f0fd5cb183fd610db3c4c458f167eaa0ee190 net1 at ippools kube-system/192.168.2.0-24 /spec/allocations/1; overlappingrangeipreservations kube-system/192.168.2.1"
@@ -69,7 +69,7 @@ func TestWhereabouts(t *testing.T) {
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.1-192.168.2.254
 `+first+"\n"+second)
 
-	f.apply(attachmentDefinitions, attachmentText)
+	f.apply(whereabouts.Networks, attachmentText)
 	l.await("the network narrows the range", `
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
 `+first+"\n"+second)
@@ -81,21 +81,21 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	l.told()
 
 	// A reservation without an entry in the pool also allocates its address.
-	f.apply(whereaboutsReservations, reservation("192.168.2.7", "test/lost"))
+	f.apply(whereabouts.Reservations, reservation("192.168.2.7", "test/lost"))
 	l.await("a reservation is lone", `
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
 `+first+"\n"+second+`
 192.168.2.7 test/lost net1 at overlappingrangeipreservations kube-system/192.168.2.7`)
 	// A reservation for another pod is a separate allocation.
-	f.apply(whereaboutsReservations, reservation("192.168.2.2", "test/other"))
+	f.apply(whereabouts.Reservations, reservation("192.168.2.2", "test/other"))
 	l.await("pool and reservation differ", `
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
 `+first+"\n"+second+`
 192.168.2.2 test/other net1 at overlappingrangeipreservations kube-system/192.168.2.2
 192.168.2.7 test/lost net1 at overlappingrangeipreservations kube-system/192.168.2.7`)
-	f.remove(whereaboutsReservations, key{"kube-system", "192.168.2.2"})
-	f.remove(whereaboutsReservations, key{"kube-system", "192.168.2.7"})
-	f.apply(whereaboutsPools, strings.Replace(whereaboutsPool, `"2":`, `"12":`, 1))
+	f.remove(whereabouts.Reservations, ipam.Key{Namespace: "kube-system", Name: "192.168.2.2"})
+	f.remove(whereabouts.Reservations, ipam.Key{Namespace: "kube-system", Name: "192.168.2.7"})
+	f.apply(whereabouts.Pools, strings.Replace(whereaboutsPool, `"2":`, `"12":`, 1))
 	moved := strings.NewReplacer("192.168.2.2 ", "192.168.2.12 ", "/2", "/12").Replace(second)
 	moved = strings.Replace(moved, "2.0-124", "2.0-24", 1)
 	l.await("an allocation moves", `
@@ -106,15 +106,15 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	}
 	// The pool is deleted but the network remains: whereabouts will create an empty pool
 	// again.
-	f.remove(whereaboutsPools, key{"kube-system", "192.168.2.0-24"})
+	f.remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: "192.168.2.0-24"})
 	l.await("its records are lost", `
 whereabouts kube-system/192.168.2.0-24 missing 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20: IPPool kube-system/192.168.2.0-24 is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it`)
-	f.apply(whereaboutsPools, strings.Replace(whereaboutsPool, `"2":`, `"12":`, 1))
+	f.apply(whereabouts.Pools, strings.Replace(whereaboutsPool, `"2":`, `"12":`, 1))
 	l.await("it is restored", `
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
 `+first+"\n"+moved)
-	f.remove(whereaboutsPools, key{"kube-system", "192.168.2.0-24"})
-	f.remove(attachmentDefinitions, key{"default", "whereabouts-conf"})
+	f.remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: "192.168.2.0-24"})
+	f.remove(whereabouts.Networks, ipam.Key{Namespace: "default", Name: "whereabouts-conf"})
 	l.await("the network is gone, too", "")
 }
 
@@ -122,10 +122,10 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 // IPPools and reservations.
 func TestRealmsOfWhereabouts(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(whereaboutsPools, whereaboutsReservations, attachmentDefinitions)
-	f.apply(whereaboutsPools, whereaboutsPool)
-	f.apply(whereaboutsPools, strings.Replace(whereaboutsPool, "name: 192", "name: blue-sky-192", 1))
-	f.apply(attachmentDefinitions, `
+	f.install(whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	f.apply(whereabouts.Pools, whereaboutsPool)
+	f.apply(whereabouts.Pools, strings.Replace(whereaboutsPool, "name: 192", "name: blue-sky-192", 1))
+	f.apply(whereabouts.Networks, `
 metadata: {name: blue, namespace: default}
 spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts", "range": "192.168.2.0/24", "network_name": "blue-sky"}}'}`)
 	l := keep(t, f.open())
@@ -139,24 +139,24 @@ spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts
 	}
 	wait.Until(t, "the unnamed one has none", func() bool { return realm("192.168.2.0-24") == "realm  of network " })
 	wait.Until(t, "the other one has its name", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network lan" })
-	f.apply(whereaboutsPools, "metadata: {name: 10.9.0.0-24, namespace: kube-system}\nspec: {range: 10.9.0.0/24, allocations: {}}")
+	f.apply(whereabouts.Pools, "metadata: {name: 10.9.0.0-24, namespace: kube-system}\nspec: {range: 10.9.0.0/24, allocations: {}}")
 	wait.Until(t, "one that nobody uses gives nothing", func() bool {
 		return strings.HasPrefix(l.says(), "whereabouts kube-system/10.9.0.0-24 known\n")
 	})
-	f.remove(attachmentDefinitions, key{"default", "blue"})
+	f.remove(whereabouts.Networks, ipam.Key{Namespace: "default", Name: "blue"})
 	wait.Until(t, "it has it, too, where no network tells", func() bool { return realm("blue-sky-192.168.2.0-24") == "realm blue-sky of network " })
 }
 
 func TestOddWhereabouts(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(whereaboutsPools, whereaboutsReservations)
-	f.apply(whereaboutsPools, `
+	f.install(whereabouts.Pools, whereabouts.Reservations)
+	f.apply(whereabouts.Pools, `
 metadata: {name: 10.0.0.0-30, namespace: w}
 spec: {range: 10.0.0.0/30, allocations: {"1": {id: a, podref: n/p}, "9": {id: b, podref: n/q}, "x": {id: c, podref: n/r}}}`)
-	f.apply(whereaboutsPools, `
+	f.apply(whereabouts.Pools, `
 metadata: {name: list, namespace: w}
 spec: {range: 10.0.1.0/30, allocations: [{id: a}]}`)
-	f.apply(whereaboutsPools, `
+	f.apply(whereabouts.Pools, `
 metadata: {name: none, namespace: w}
 spec: {range: somewhere, allocations: {}}`)
 	l := keep(t, f.open())
@@ -167,117 +167,12 @@ whereabouts w/none unreadable: the IPPool w/none of whereabouts is odd: its rang
 10.0.0.1 n/p a at ippools w/10.0.0.0-30 /spec/allocations/1`)
 }
 
-func TestRangesOfAttachments(t *testing.T) {
-	read := func(config string) *attachment {
-		o := &object{Spec: []byte(`{"config":` + config + `}`)}
-		o.Name = "nad"
-		_, a := readAttachment(o)
-		return a
-	}
-	for name, test := range map[string]struct{ config, pool, prefix, want string }{
-		"a list of plugins": {
-			`"{\"plugins\":[{\"type\":\"bridge\",\"bridge\":\"br1\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/29\"}},{\"type\":\"tuning\"}]}"`,
-			"10.0.0.0-29", "10.0.0.0/29", "nad bridge br1 10.0.0.1-10.0.0.6",
-		},
-		"first, last and length": {
-			`"{\"name\":\"n\",\"type\":\"ipvlan\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.3-10.0.0.5/29\"}}"`,
-			"10.0.0.0-29", "10.0.0.0/29", "n ipvlan  10.0.0.3-10.0.0.5",
-		},
-		"several ranges, and a name for them": {
-			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"network_name\":\"blue\",\"ipRanges\":[{\"range\":\"10.0.0.0/29\"},{\"range\":\"fd00::/120\",\"range_start\":\"fd00::10\"}]}}"`,
-			"blue-fd00---120", "fd00::/120", "n   fd00::10-fd00::fe",
-		},
-		"another name": {
-			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"network_name\":\"blue\",\"range\":\"10.0.0.0/29\"}}"`,
-			"10.0.0.0-29", "10.0.0.0/29", "",
-		},
-		"a slice of each node": {
-			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\",\"range_start\":\"10.0.0.200\",\"node_slice_size\":\"/28\"}}"`,
-			"node-1-10.0.0.16-28", "10.0.0.16/28", "n   10.0.0.17-10.0.0.30",
-		},
-		"another IPAM":            {`"{\"name\":\"n\",\"ipam\":{\"type\":\"host-local\",\"range\":\"10.0.0.0/24\"}}"`, "10.0.0.0-24", "10.0.0.0/24", ""},
-		"a file on the nodes":     {`""`, "10.0.0.0-24", "10.0.0.0/24", ""},
-		"what whereabouts is not": {`"{\"ipam\":7}"`, "10.0.0.0-24", "10.0.0.0/24", ""},
-	} {
-		got := ""
-		prefix := netip.MustParsePrefix(test.prefix)
-		if a := read(test.config); a != nil {
-			for _, r := range a.ranges {
-				if r.serves(a, test.pool, prefix) {
-					got = a.name + " " + a.plugin + " " + a.device
-					for _, given := range r.given(prefix) {
-						got += " " + given.First.String() + "-" + given.Last.String()
-					}
-				}
-			}
-		}
-		if got != test.want {
-			t.Errorf("%s: got %q, want %q", name, got, test.want)
-		}
-	}
-}
-
-// The name of a reservation is the network, a dash, and the address without colons.
-func TestNamesOfReservations(t *testing.T) {
-	pools := func(b *whereBook, more ...*whereBook) *whereaboutsObjects {
-		w := &whereaboutsObjects{books: make(map[key]*whereBook)}
-		for i, b := range append(more, b) {
-			w.books[key{"w", strconv.Itoa(i)}] = b
-		}
-		w.reindex()
-		return w
-	}
-	of := func(w *whereaboutsObjects, namespace, name string) string {
-		var all []string
-		for at, addr := range w.poolsOf(key{namespace, name}) {
-			all = append(all, addr.String()+" of "+w.books[at].network+" "+w.books[at].prefix.String())
-		}
-		slices.Sort(all)
-		return strings.Join(all, ", ")
-	}
-	blue := pools(&whereBook{network: "blue", prefix: netip.MustParsePrefix("10.0.0.0/24")})
-	for name, want := range map[string]string{
-		"10.0.0.5": "", "blue-10.0.0.5": "10.0.0.5 of blue 10.0.0.0/24", "blue-fd00--5": "", "bluest-10.0.0.5": "", "blue-10.1.0.5": "", "blue-": "",
-	} {
-		if got := of(blue, "w", name); got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
-	}
-	if got := of(blue, "other", "blue-10.0.0.5"); got != "" {
-		t.Errorf("in another namespace: got %s", got)
-	}
-	many := pools(
-		&whereBook{prefix: netip.MustParsePrefix("fd00::/64")},
-		&whereBook{prefix: netip.MustParsePrefix("fd00::/120")},
-		&whereBook{prefix: netip.MustParsePrefix("fd00:0:0:1::/64")},
-		&whereBook{prefix: netip.MustParsePrefix("10.0.0.0/24")},
-		&whereBook{network: "light-blue", prefix: netip.MustParsePrefix("fd00::/64")},
-		&whereBook{network: "light", prefix: netip.MustParsePrefix("fd00::/64")},
-	)
-	for name, want := range map[string]string{
-		normalized("fd00::5"):   "fd00::5 of  fd00::/120, fd00::5 of  fd00::/64",
-		normalized("fd00::"):    "fd00:: of  fd00::/120, fd00:: of  fd00::/64",
-		normalized("fd00::500"): "fd00::500 of  fd00::/64",
-		normalized("fd01::5"):   "",
-		"10.0.0.5":              "10.0.0.5 of  10.0.0.0/24",
-		// The format of later versions.
-		"fd00-0000-0000-0001-0000-0000-0000-0005": "fd00:0:0:1::5 of  fd00:0:0:1::/64",
-		"light-blue-fd00--5":                      "fd00::5 of light-blue fd00::/64",
-		"light-fd00--5":                           "fd00::5 of light fd00::/64",
-		"blue-fd00--5":                            "",
-	} {
-		if got := of(many, "w", name); got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
-	}
-}
-
 // IPv6 ranges may have more than 2^64 addresses, and later versions of whereabouts write IPv6
 // addresses in full in the names of reservations.
 func TestWhereaboutsOfIPv6(t *testing.T) {
 	f := newFakeAPI(t)
-	f.install(whereaboutsPools, whereaboutsReservations)
-	f.apply(whereaboutsPools, `
+	f.install(whereabouts.Pools, whereabouts.Reservations)
+	f.apply(whereabouts.Pools, `
 metadata: {name: fd00---32, namespace: w}
 spec:
   range: fd00::/32
@@ -285,8 +180,8 @@ spec:
     "5": {id: a, podref: n/p, ifname: net1}
     "18446744073709551621": {id: b, podref: n/q, ifname: net1}
     "79228162514264337593543950336": {id: c, podref: n/r, ifname: net1}`)
-	f.apply(whereaboutsReservations, "metadata: {name: fd00-0000-0000-0000-0000-0000-0000-0005, namespace: w}\nspec: {podref: n/p, ifname: net1}")
-	f.apply(whereaboutsReservations, "metadata: {name: fd00-0-0-1--5, namespace: w}\nspec: {podref: n/q, ifname: net1}")
+	f.apply(whereabouts.Reservations, "metadata: {name: fd00-0000-0000-0000-0000-0000-0000-0005, namespace: w}\nspec: {podref: n/p, ifname: net1}")
+	f.apply(whereabouts.Reservations, "metadata: {name: fd00-0-0-1--5, namespace: w}\nspec: {podref: n/q, ifname: net1}")
 	l := keep(t, f.open())
 	l.await("all is listed", `
 whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: the IPPool w/fd00---32 of whereabouts is odd: /spec/allocations/79228162514264337593543950336 is no offset in fd00::/32: remove it
@@ -308,13 +203,13 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 		t.Errorf("got problems %q", c.Status().GetProblems())
 	}
 	f.set(func() { f.custom.strange = nil })
-	f.install(whereaboutsPools)
-	f.apply(whereaboutsPools, whereaboutsPool)
+	f.install(whereabouts.Pools)
+	f.apply(whereabouts.Pools, whereaboutsPool)
 	wait.Until(t, "the known version is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
-	f.uninstall(whereaboutsPools)
+	f.uninstall(whereabouts.Pools)
 	l.await("it is removed", "")
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
@@ -326,8 +221,8 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 func BenchmarkWhereabouts(b *testing.B) {
 	const nodes, pods = 1000, 10
 	f := newFakeAPI(b)
-	f.install(whereaboutsPools, whereaboutsReservations, attachmentDefinitions)
-	f.apply(attachmentDefinitions, `
+	f.install(whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	f.apply(whereabouts.Networks, `
 metadata: {name: big, namespace: default}
 spec: {config: '{"name": "big", "type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/8", "node_slice_size": "/24"}}'}`)
 	slice := func(node int) {
@@ -335,9 +230,9 @@ spec: {config: '{"name": "big", "type": "macvlan", "ipam": {"type": "whereabouts
 		for i := range pods {
 			pod := fmt.Sprintf("default/pod-%d-%d", node, i)
 			given = append(given, fmt.Sprintf(`"%d": {id: %064x, podref: %s, ifname: net1}`, i+1, node*pods+i, pod))
-			f.apply(whereaboutsReservations, reservation(fmt.Sprintf("10.%d.%d.%d", node/256, node%256, i+1), pod))
+			f.apply(whereabouts.Reservations, reservation(fmt.Sprintf("10.%d.%d.%d", node/256, node%256, i+1), pod))
 		}
-		f.apply(whereaboutsPools, fmt.Sprintf("metadata: {name: node-%d-10.%d.%d.0-24, namespace: kube-system}\nspec: {range: 10.%d.%d.0/24, allocations: {%s}}",
+		f.apply(whereabouts.Pools, fmt.Sprintf("metadata: {name: node-%d-10.%d.%d.0-24, namespace: kube-system}\nspec: {range: 10.%d.%d.0/24, allocations: {%s}}",
 			node, node/256, node%256, node/256, node%256, strings.Join(given, ", ")))
 	}
 	for node := range nodes {
@@ -363,7 +258,7 @@ spec: {config: '{"name": "big", "type": "macvlan", "ipam": {"type": "whereabouts
 		wait.Until(b, "another is there", known(nodes+1))
 		added += time.Since(begin)
 		stop()
-		f.remove(whereaboutsPools, key{"kube-system", fmt.Sprintf("node-%d-10.%d.%d.0-24", nodes, nodes/256, nodes%256)})
+		f.remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: fmt.Sprintf("node-%d-10.%d.%d.0-24", nodes, nodes/256, nodes%256)})
 	}
 	b.ReportMetric(listed.Seconds()/float64(b.N), "sync-s")
 	b.ReportMetric(added.Seconds()/float64(b.N), "another-s")

@@ -29,9 +29,9 @@ type logQuota struct {
 
 // nodeQuota is the quota of log lines about a node, with the number of suppressed lines.
 type nodeQuota struct {
-	lines   *rate.Limiter
-	leftOut int
-	said    time.Time
+	lines      *rate.Limiter
+	leftOut    int
+	lastReport time.Time
 }
 
 func newLogQuota(log *slog.Logger) *logQuota {
@@ -62,9 +62,9 @@ func (q *logQuota) allows(now time.Time, nodes ...string) bool {
 		return true
 	}
 	of.leftOut++
-	if now.Sub(of.said) >= complainEvery {
+	if now.Sub(of.lastReport) >= complainEvery {
 		q.log.Warn("too many log lines about one node: suppressing further ones; use the API to list its owners and conflicts", "node", name, "lines", of.leftOut)
-		of.said, of.leftOut = now, 0
+		of.lastReport, of.leftOut = now, 0
 	}
 	return false
 }

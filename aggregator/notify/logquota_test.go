@@ -8,7 +8,7 @@ import (
 )
 
 // A node that other nodes attack keeps its own log quota.
-func TestAnAttackedNodeKeepsItsLines(t *testing.T) {
+func TestLogQuotaOfAnAttackedNode(t *testing.T) {
 	q := newLogQuota(slog.New(slog.DiscardHandler))
 	now := time.Now()
 	lines := 0
@@ -22,7 +22,7 @@ func TestAnAttackedNodeKeepsItsLines(t *testing.T) {
 	}
 	for i := range linesAtOnce / 4 {
 		if !q.allows(now, "attacked") || !q.allows(now, "attacked", "other") {
-			t.Fatalf("a line of another conflict is left out after %d", i)
+			t.Fatalf("a line of another conflict is suppressed after %d", i)
 		}
 	}
 	for n := range 10 { // a node in conflict with many others uses up only its own lines

@@ -42,9 +42,9 @@ func (s *Notifier) Run(ctx context.Context) {
 
 // account logs changes of conflicts and nodes until ctx ends.
 func (s *Notifier) account(ctx context.Context) {
-	said := map[string]toldState{} // the last logged state of each active conflict
+	logged := map[string]loggedState{} // the last logged state of each active conflict
 	quota := newLogQuota(s.Log)
-	s.accountOf(ctx, "log", s.Events.Conflicts, func(e *events.Event) { s.enter(e, said, quota) })
+	s.accountOf(ctx, "log", s.Events.Conflicts, func(e *events.Event) { s.enter(e, logged, quota) })
 }
 
 // accountFindings logs changes of findings until ctx ends.
@@ -61,13 +61,13 @@ func (s *Notifier) accountFindings(ctx context.Context) {
 func (s *Notifier) accountOf(ctx context.Context, where string, from *events.Bus, enter func(*events.Event)) {
 	next := from.Revision()
 	var some []events.Event
-	var said time.Time
+	var logged time.Time
 	for {
 		var lost uint64
 		var changed <-chan struct{}
 		some, next, lost, changed = from.Since(next, bus.Latest, some[:0])
-		if now := s.Clock().Time(); lost > 0 && now.Sub(said) >= complainEvery {
-			said = now
+		if now := s.Clock().Time(); lost > 0 && now.Sub(logged) >= complainEvery {
+			logged = now
 			s.Log.Warn("event subscriber is lagging: some events have expired", "subscriber", where, "lost_events", lost)
 		}
 		for i := range some {
@@ -88,14 +88,14 @@ func (s *Notifier) accountOf(ctx context.Context, where string, from *events.Bus
 	}
 }
 
-// toldState is the last logged state of a conflict.
-type toldState struct {
+// loggedState is the last logged state of a conflict.
+type loggedState struct {
 	state           pb.Conflict_State
 	acknowledgement *pb.Acknowledgement
 }
 
 // enter logs an event, unless its state has already been logged.
-func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQuota) {
+func (s *Notifier) enter(e *events.Event, logged map[string]loggedState, quota *logQuota) {
 	now, nodes := s.Clock().Time(), nodesOfEvent(e)
 	if n := e.Node; n != nil {
 		if !quota.allows(now, nodes...) {
@@ -110,9 +110,9 @@ func (s *Notifier) enter(e *events.Event, said map[string]toldState, quota *logQ
 		return
 	}
 	c := e.Conflict
-	before, is := said[c.GetId()], toldState{c.GetState(), c.GetAcknowledgement()}
-	if said[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
-		delete(said, c.GetId())
+	before, is := logged[c.GetId()], loggedState{c.GetState(), c.GetAcknowledgement()}
+	if logged[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
+		delete(logged, c.GetId())
 	}
 	if is.state != before.state && quota.allows(now, nodes...) {
 		s.Log.Info("conflict changed", "state", c.GetState(), "address", c.GetAddress(), "id", c.GetId(),

@@ -13,7 +13,7 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestMessagesOfVeryManyPartsAreNotRead(t *testing.T) {
+func TestMessagesWithTooManyPartsAreRefused(t *testing.T) {
 	const claims, namespaces = 8, 5
 	empty := func(field protowire.Number, n int) []byte {
 		return bytes.Repeat(protowire.AppendBytes(protowire.AppendTag(nil, field, protowire.BytesType), nil), n)

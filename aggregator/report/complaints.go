@@ -23,7 +23,7 @@ const (
 type complaints struct {
 	mu     sync.Mutex
 	logged map[complaint]verdict.Stamp
-	byHost map[string]int // number of complaints in said, by host
+	byHost map[string]int // number of remembered complaints, by host
 }
 
 type complaint struct{ host, reason string }

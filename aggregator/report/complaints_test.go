@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
+func TestComplaintsAreLoggedOnceAMinute(t *testing.T) {
 	var c complaints
 	for _, step := range []struct {
 		peer, reason string
@@ -35,9 +35,9 @@ func TestTheSameIsSaidOfOneHostOnceAMinute(t *testing.T) {
 }
 
 // A peer with a different complaint each time must not fill the log either.
-func TestOneHostHasFewComplaints(t *testing.T) {
+func TestComplaintsOfOneHostAreLimited(t *testing.T) {
 	var c complaints
-	said := func(host string, at time.Duration) (n int) {
+	logged := func(host string, at time.Duration) (n int) {
 		for i := range 5 * maxComplaints {
 			if c.shouldLog(host+":1000", "you are not "+strconv.Itoa(i), verdict.Stamp(1).Add(at)) {
 				n++
@@ -45,13 +45,13 @@ func TestOneHostHasFewComplaints(t *testing.T) {
 		}
 		return n
 	}
-	if n := said("192.0.2.1", 0); n != complaintsOfOne {
+	if n := logged("192.0.2.1", 0); n != complaintsOfOne {
 		t.Errorf("the log has %d complaints of one host in a minute, want %d", n, complaintsOfOne)
 	}
-	if n := said("192.0.2.2", 0); n != complaintsOfOne {
+	if n := logged("192.0.2.2", 0); n != complaintsOfOne {
 		t.Errorf("and %d of another one, want %d", n, complaintsOfOne)
 	}
-	if n := said("192.0.2.1", complainEvery); n != complaintsOfOne {
+	if n := logged("192.0.2.1", complainEvery); n != complaintsOfOne {
 		t.Errorf("and %d a minute later, want %d", n, complaintsOfOne)
 	}
 }

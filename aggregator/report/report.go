@@ -151,7 +151,7 @@ func (s *Service) snapshot(r *Session, last []*pb.ReportRequest) error {
 		s.forgetPending(r)
 		return err
 	}
-	s.tellCorrected(n, r.corrected)
+	s.logCorrected(n, r.corrected)
 	s.Listener.Untidy()
 	if s.peerOf(n) != r {
 		return facts.ErrTakenOver
@@ -173,7 +173,7 @@ func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error
 			all.add(r.corrected)
 			r.node.Corrections = all
 		})
-		s.tellCorrected(r.node, r.corrected)
+		s.logCorrected(r.node, r.corrected)
 	}
 	s.counters.countRecords(m)
 	b, err := s.Facts.Delta(r, r.node, m, at, r.checked)
@@ -181,8 +181,8 @@ func (s *Service) delta(r *Session, m *pb.ReportRequest, at verdict.Stamp) error
 	return err
 }
 
-// tellCorrected counts corrected strings of a node and logs them.
-func (s *Service) tellCorrected(n *facts.Node, some corrections) {
+// logCorrected counts corrected strings of a node and logs them.
+func (s *Service) logCorrected(n *facts.Node, some corrections) {
 	if len(some) == 0 {
 		return
 	}

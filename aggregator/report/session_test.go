@@ -27,7 +27,7 @@ import (
 
 // A snapshot that never ends must not use up the memory, even if its contents do not count as
 // records.
-func TestASnapshotHasSoManyBytesAndNoMore(t *testing.T) {
+func TestSnapshotsAreLimited(t *testing.T) {
 	r := newService(t).Session(nil)
 	hello := &pb.Hello{Node: "n1", BootId: "boot", Netns: "4026531840", Epoch: 1}
 	if err := r.Accept(&pb.ReportRequest{Sequence: 1, Hello: hello, SnapshotBegin: true}, 1); err != nil {
@@ -125,7 +125,7 @@ func TestASenderEndsWhenThereIsNothingToSend(t *testing.T) {
 
 // An agent whose snapshot waits for memory is not silent, however long it waits. If it were
 // disconnected, it would begin again and delay others even more.
-func TestASnapshotThatWaitsIsNotLate(t *testing.T) {
+func TestWaitingSnapshotIsNotLate(t *testing.T) {
 	for _, received := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, end := context.WithCancel(t.Context())
@@ -171,13 +171,13 @@ func (a *agent) Recv() (*pb.ReportRequest, error) { return nil, errors.New("use 
 
 func (a *agent) RecvMsg(m any) error {
 	select {
-	case said := <-a.says:
+	case message := <-a.says:
 		if !a.unread {
 			m.(*arrival).received()
 		}
 		time.Sleep(a.waits)
 		a.waits = 0
-		proto.Merge(&m.(*arrival).ReportRequest, said)
+		proto.Merge(&m.(*arrival).ReportRequest, message)
 		return nil
 	case <-a.ctx.Done():
 		return a.ctx.Err()
@@ -199,27 +199,27 @@ func newService(t *testing.T) *Service {
 	t.Helper()
 	f := facts.New(facts.Config{
 		Policy: &verdict.Policy{Cluster: "c"}, Log: slog.New(slog.DiscardHandler), Clock: func() verdict.Stamp { return verdict.At(time.Now()) },
-		Listener: deaf{}, Queues: 1,
+		Listener: ignoring{}, Queues: 1,
 	})
-	s, err := New(Config{Facts: f, Log: f.Log, Listener: deaf{}, Metrics: prometheus.NewRegistry(), Stopped: make(chan struct{})})
+	s, err := New(Config{Facts: f, Log: f.Log, Listener: ignoring{}, Metrics: prometheus.NewRegistry(), Stopped: make(chan struct{})})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-// deaf is a listener that ignores everything.
-type deaf struct{ facts.Listener }
+// ignoring is a listener that ignores everything.
+type ignoring struct{ facts.Listener }
 
-func (deaf) NodeChanged(*facts.Node)            {}
-func (deaf) NamesChanged(*facts.Node)           {}
-func (deaf) Answered(*facts.Node)               {}
-func (deaf) CoverageChanged()                   {}
-func (deaf) RangesChanged(*facts.Node)          {}
-func (deaf) Contested(func(index.Address) bool) {}
-func (deaf) OwnersWatched() bool                { return false }
-func (deaf) Dropped(string, int)                {}
-func (deaf) Applied(*facts.Node)                {}
-func (deaf) Judge(*facts.Batch)                 {}
-func (deaf) Untidy()                            {}
-func (deaf) Shared(*facts.Node) bool            { return false }
+func (ignoring) NodeChanged(*facts.Node)            {}
+func (ignoring) NamesChanged(*facts.Node)           {}
+func (ignoring) Answered(*facts.Node)               {}
+func (ignoring) CoverageChanged()                   {}
+func (ignoring) RangesChanged(*facts.Node)          {}
+func (ignoring) Contested(func(index.Address) bool) {}
+func (ignoring) OwnersWatched() bool                { return false }
+func (ignoring) Dropped(string, int)                {}
+func (ignoring) Applied(*facts.Node)                {}
+func (ignoring) Judge(*facts.Batch)                 {}
+func (ignoring) Untidy()                            {}
+func (ignoring) Shared(*facts.Node) bool            { return false }

@@ -48,21 +48,21 @@ func TestAddressesAreComparedWithIPAM(t *testing.T) {
 				t.Errorf("%s: got %d past and %d findings, want %d and %d", why, len(p), len(f), past, found)
 			}
 		}
-		n.tell(given(2, "10.0.0.1"))
+		n.report(given(2, "10.0.0.1"))
 		w.wantHeard("a pod without a pool")
-		n.tell(pool("10.0.0.1"))
+		n.report(pool("10.0.0.1"))
 		w.wantHeard("a pool that has it: there is nothing to tell")
 		wantRemembered("a pool that has it", 0, 0)
 		lost := pool("10.0.0.1")
 		lost.Pools, lost.Allocations[0].Gone = nil, true
-		n.tell(lost)
+		n.report(lost)
 		w.wantHeard("its record is gone", `audited 10.0.0.1 of 1: ["in-use-unallocated?"] was [] contested false`)
 		wantRemembered("its record is gone", 1, 1)
 		w.after(time.Second - 1)
 		w.wantHeard("before the settle time")
 		w.after(1)
 		w.wantHeard("after the settle time", `audited 10.0.0.1 of 1: [`+unallocated+`] was ["in-use-unallocated?"] contested false`)
-		n.tell(given(3, "10.0.0.1"))
+		n.report(given(3, "10.0.0.1"))
 		w.wantHeard("another pod has it", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true",
 			`audited 10.0.0.1 of 2: [] was [`+unallocated+`] contested true`)
 		wantRemembered("another pod has it", 1, 0)
@@ -89,22 +89,22 @@ func TestSpoofsAreAuditedAndClonesPublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
-		n.tell(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED))
+		n.report(bridged(2, "10.0.0.1"), bridged(3), behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED))
 		w.wantHeard("a pod answers for another one", `audited 10.0.0.1 of 2: ["address-spoofed?"] was [] contested false`, "spoke p3 live")
 		w.after(time.Second)
 		w.wantHeard("after the settle time", `audited 10.0.0.1 of 2: ["address-spoofed"] was ["address-spoofed?"] contested false`, "spoke p3 live")
-		n.tell(gone(behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED)))
+		n.report(gone(behind(3, "10.0.0.1", records.MAC(3), pb.Evidence_ANSWERED)))
 		w.wantHeard("it ends", `audited 10.0.0.1 of 1: [] was ["address-spoofed"] contested false`, "spoke p3 live")
 
-		n.tell(bridged(4), behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED))
+		n.report(bridged(4), behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED))
 		w.wantHeard("a pod claims an address with the MAC of another one", "spoke p4 live")
 		w.after(time.Second)
 		w.wantHeard("after the settle time", "cloned 10.0.0.4 1", "spoke p4 live")
 		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.4"))})
 		w.wantHeard("it is judged again", "cloned 10.0.0.4 1", "spoke p4 live")
-		n.tell(gone(behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED)))
+		n.report(gone(behind(4, "10.0.0.4", records.MAC(2), pb.Evidence_ANNOUNCED)))
 		w.wantHeard("it ends", "cloned 10.0.0.4 0")
-		n.tell(assigned(4, "10.0.0.4"))
+		n.report(assigned(4, "10.0.0.4"))
 		w.wantHeard("the address is plain")
 		w.after(time.Hour)
 		w.wantKept("nothing is remembered", 0, 0)
@@ -119,7 +119,7 @@ func TestAddressesOfLoopbacksAreAudited(t *testing.T) {
 			m := bridged(record, "10.0.0.1")
 			m.Interfaces = append(m.Interfaces, &pb.InterfaceRecord{Namespace: record, Index: 1, Name: "lo", Attachment: pb.InterfaceRecord_LOCAL})
 			m.Claims[0].Index = 1
-			n.tell(m, behind(record, "10.0.0.1", records.MAC(record), pb.Evidence_ANSWERED))
+			n.report(m, behind(record, "10.0.0.1", records.MAC(record), pb.Evidence_ANSWERED))
 		}
 		w.wantHeard("two answer for an address of their loopbacks", `audited 10.0.0.1 of 2: ["shared-address-answered?"] was [] contested false`,
 			"spoke p2 live", "spoke p2 live", "spoke p3 live")
@@ -132,13 +132,13 @@ func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
-		n.tell(pool("10.0.0.9"))
+		n.report(pool("10.0.0.9"))
 		w.wantHeard("an allocation", `audited 10.0.0.9 of 0: ["leaked?"] was [] contested false`)
 		w.after(time.Minute)
 		w.wantHeard("after a minute", `audited 10.0.0.9 of 0: ["leaked"] was ["leaked?"] contested false`)
 		end := pool("10.0.0.9")
 		end.Pools, end.Allocations[0].Gone = nil, true
-		n.tell(end)
+		n.report(end)
 		w.wantHeard("it ends", `audited 10.0.0.9 of 0: [] was ["leaked"] contested false`)
 		w.wantKept("nothing is remembered", 0, 0)
 	})
@@ -150,27 +150,27 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
 		known := pool("10.0.0.1")
-		n.tell(given(2, "10.0.0.1"), known)
+		n.report(given(2, "10.0.0.1"), known)
 		end := pool()
 		end.Pools[0].State = pb.Pool_MISSING
-		n.tell(end)
+		n.report(end)
 		gonePool := pool("10.0.0.1")
 		gonePool.Allocations[0].Gone = true
 		gonePool.Pools = nil
-		n.tell(gonePool)
+		n.report(gonePool)
 		w.set(func() { w.heard = nil })
 		past, _ := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
 		if len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
 			t.Errorf("got %+v, want the record that vanished", past)
 		}
-		n.tell(given(3, "10.0.0.1"))
+		n.report(given(3, "10.0.0.1"))
 		if c := w.of("10.0.0.1"); c.Cause != verdict.CauseIPAMStateLost {
 			t.Errorf("got cause %s, want %s", c.Cause, verdict.CauseIPAMStateLost)
 		}
-		n.tell(gone(given(2, "10.0.0.1")), gone(given(3, "10.0.0.1")))
+		n.report(gone(given(2, "10.0.0.1")), gone(given(3, "10.0.0.1")))
 		w.set(func() { w.heard = nil })
 		if past, found := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1"))); len(past)+len(found) != 0 {
-			t.Errorf("got %+v and %+v, want nothing of owners that are gone", past, found)
+			t.Errorf("got %+v and %+v, want nothing about removed owners", past, found)
 		}
 	})
 }
@@ -180,7 +180,7 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
-		n.tell(given(2, "10.0.0.1"), given(3, "10.0.0.1"), pool("10.0.0.1"))
+		n.report(given(2, "10.0.0.1"), given(3, "10.0.0.1"), pool("10.0.0.1"))
 		vanished := func() bool {
 			return slices.ContainsFunc(w.of("10.0.0.1").Facts, func(f verdict.Fact) bool { return f.Kind == verdict.FactRecordVanished })
 		}
@@ -189,7 +189,7 @@ func TestACauseFollowsFromARecordThatVanishes(t *testing.T) {
 		}
 		end := pool("10.0.0.1")
 		end.Pools, end.Allocations[0].Gone = nil, true
-		if n.tell(end); !vanished() {
+		if n.report(end); !vanished() {
 			t.Errorf("got %+v, want the record that vanished", w.of("10.0.0.1").Facts)
 		}
 	})

@@ -19,9 +19,9 @@ type entry struct {
 	judgedAt verdict.Stamp
 	// conflicts are the latest of each ID, active or resolved. They are immutable.
 	conflicts []*verdict.Conflict
-	// told has the streams of the nodes that were asked to watch the address more closely; nil if
+	// contesting has the streams of the nodes that were asked to watch the address more closely; nil if
 	// there are none.
-	told map[facts.Peer]struct{}
+	contesting map[facts.Peer]struct{}
 	// past has earlier states of the allocations. found has the findings of the last audit,
 	// including waiting ones.
 	past  []verdict.Past
@@ -35,7 +35,7 @@ type entry struct {
 }
 
 // disputed reports whether a conflict or a contest is remembered.
-func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.told != nil }
+func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.contesting != nil }
 
 // idle reports whether the entry has no state that cannot be derived from the facts.
 func (e *entry) idle() bool {

@@ -11,7 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-func TestTimersRingInOrderAndSoonerOnesReplaceLater(t *testing.T) {
+func TestTimersFireInOrder(t *testing.T) {
 	w := &worker{entries: map[index.Address]*entry{}}
 	r := rand.New(rand.NewPCG(1, 2))
 	entries, want := make([]entry, 50), make([]verdict.Stamp, 50)
@@ -62,6 +62,6 @@ func TestTheOldestConflictsAreForgottenFirst(t *testing.T) {
 		t.Errorf("got %d, want none before a day is over", got)
 	}
 	if got := at(c.takeOld(day + 7)); !slices.Equal(got, []verdict.Stamp{6, 7}) {
-		t.Errorf("got %d, want the ones of a day ago", got)
+		t.Errorf("got %d, want those from a day ago", got)
 	}
 }

@@ -24,14 +24,14 @@ func (w *worker) judge(item *facts.Item) {
 		return // it is judged again without them
 	}
 
-	told := s.Listener.OwnersWatched()
+	watched := s.Listener.OwnersWatched()
 	var before []verdict.Owner
-	if told {
-		before, told = w.before(e, item)
+	if watched {
+		before, watched = w.before(e, item)
 	}
-	if told {
+	if watched {
 		w.keep() // subscribers may retain the owners
-		w.tellOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
+		w.publishOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
 	}
 	if before == nil && e != nil {
 		before = e.owners
@@ -95,7 +95,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		over := e.conflicts[e.conflict(out.Ended[i].ID)].End(&out.Ended[i], out.Owners)
 		w.takeConflict(e, &over, item)
 	}
-	if out.Contested || e.told != nil {
+	if out.Contested || e.contesting != nil {
 		w.contest(e, out.Contested)
 	}
 	w.check(in, out)
@@ -166,9 +166,9 @@ func (w *worker) count(e *entry, a index.Address, now []verdict.Owner, isNew boo
 	}
 }
 
-// tellOwners publishes the changes of the owners of an address. pods is set if the Kubernetes API
+// publishOwners publishes the changes of the owners of an address. pods is set if the Kubernetes API
 // changed pods among them; the previous owners already include that change.
-func (w *worker) tellOwners(a index.Address, now, before []verdict.Owner, pods bool) {
+func (w *worker) publishOwners(a index.Address, now, before []verdict.Owner, pods bool) {
 	l := w.shards.Listener
 	for i := range now {
 		o := &now[i]
@@ -241,7 +241,7 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 	if until != 0 {
 		w.arm(e, until)
 	}
-	if !changed && !lapsed && (!item.Retell || !c.Active()) {
+	if !changed && !lapsed && (!item.Republish || !c.Active()) {
 		return
 	}
 	if opened && item.At != 0 {
@@ -258,14 +258,14 @@ func (w *worker) takeConflict(e *entry, c *verdict.Conflict, item *facts.Item) {
 func (w *worker) contest(e *entry, contested bool) {
 	w.shards.Conflicts.contest(e.addr, contested)
 	if !contested {
-		for p := range e.told {
+		for p := range e.contesting {
 			p.Contest(e.addr.Addr(), false)
 		}
-		e.told = nil
+		e.contesting = nil
 		return
 	}
-	before := e.told
-	e.told = make(map[facts.Peer]struct{})
+	before := e.contesting
+	e.contesting = make(map[facts.Peer]struct{})
 	for _, n := range w.shards.Facts.NodesOf(e.addr) {
 		if n.Peer == nil {
 			continue
@@ -273,11 +273,11 @@ func (w *worker) contest(e *entry, contested bool) {
 		if _, ok := before[n.Peer]; !ok {
 			n.Peer.Contest(e.addr.Addr(), true)
 		}
-		e.told[n.Peer] = struct{}{}
+		e.contesting[n.Peer] = struct{}{}
 	}
 	for p := range before {
-		if _, still := e.told[p]; !still {
-			e.told[p] = struct{}{} // it must be told when the dispute is over
+		if _, still := e.contesting[p]; !still {
+			e.contesting[p] = struct{}{} // it must be notified when the dispute is over
 		}
 	}
 }

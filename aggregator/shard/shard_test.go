@@ -18,22 +18,22 @@ import (
 
 // A panic in the judgement of one address affects no other address. It is recorded until the
 // address can be judged.
-func TestAPanicHarmsOneAddressOnly(t *testing.T) {
+func TestPanicAffectsOneAddressOnly(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.broken = index.AddressOf(netip.MustParseAddr("10.0.0.66")) })
 		n := w.connect("n1")
-		n.tell(pod(2, "10.0.0.66"), pod(3, "10.0.0.1"))
+		n.report(pod(2, "10.0.0.66"), pod(3, "10.0.0.1"))
 		if w.shards.Unjudged() != 1 || w.logged != 1 {
 			t.Errorf("got %d addresses that are not judged, %d lines of log, want 1 of each", w.shards.Unjudged(), w.logged)
 		}
-		n.tell(pod(3, "10.0.0.66"))
+		n.report(pod(3, "10.0.0.66"))
 		if w.shards.Unjudged() != 1 || w.logged != 1 {
 			t.Errorf("once more: got %d addresses that are not judged, %d lines of log, want 1 of each", w.shards.Unjudged(), w.logged)
 		}
 		delete(w.addrs, w.broken.Addr())
 		w.wantHeard("an address cannot be judged", "panicked", "panicked", "added 10.0.0.1 p3 live of 1")
 		w.set(func() { w.broken = index.Address{} })
-		n.tell(gone(assigned(3, "10.0.0.66")))
+		n.report(gone(assigned(3, "10.0.0.66")))
 		if w.shards.Unjudged() != 0 {
 			t.Errorf("got %d addresses that are not judged, want none", w.shards.Unjudged())
 		}
@@ -49,14 +49,14 @@ func TestEachAddressThatPanickedIsCounted(t *testing.T) {
 		addrs := []string{"10.0.0.66", "10.0.0.67", "10.0.0.68"}
 		for _, addr := range addrs {
 			w.set(func() { w.broken = index.AddressOf(netip.MustParseAddr(addr)) })
-			n.tell(pod(2, addr))
+			n.report(pod(2, addr))
 		}
 		w.set(func() { w.broken = index.Address{} })
 		for i, addr := range addrs {
 			if got := w.shards.Unjudged(); got != len(addrs)-i {
 				t.Errorf("got %d addresses that are not judged, want %d", got, len(addrs)-i)
 			}
-			n.tell(gone(assigned(2, addr)))
+			n.report(gone(assigned(2, addr)))
 		}
 		if got := w.shards.Unjudged(); got != 0 {
 			t.Errorf("got %d addresses that are not judged, want none", got)
@@ -67,7 +67,7 @@ func TestEachAddressThatPanickedIsCounted(t *testing.T) {
 // A reader returns the remembered owners of a disputed address, and derives those of others.
 func TestOwnersThatAReaderReturns(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
-		w.connect("n1").tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"), pod(4, "10.0.0.4"))
+		w.connect("n1").report(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"), pod(4, "10.0.0.4"))
 		r := w.shards.Reader()
 		w.shards.Facts.RLock()
 		defer w.shards.Facts.RUnlock()
@@ -82,23 +82,23 @@ func TestOwnersThatAReaderReturns(t *testing.T) {
 func TestChangesOfOwnersArePublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(pod(2, "10.0.0.1", "10.0.0.2"))
+		n.report(pod(2, "10.0.0.1", "10.0.0.2"))
 		w.wantHeard("a pod comes", "added 10.0.0.1 p2 live of 1", "added 10.0.0.2 p2 live of 1")
 		again := assigned(2, "10.0.0.1")
 		again.Claims[0].Count++
-		n.tell(again)
+		n.report(again)
 		w.wantHeard("nothing changes")
 		renamed := pod(2)
 		renamed.Namespaces[0].Workload.Name = "new"
-		n.tell(renamed)
+		n.report(renamed)
 		w.wantHeard("its name changes", "updated 10.0.0.1 new live was live of 1", "updated 10.0.0.2 new live was live of 1")
-		n.tell(gone(assigned(2, "10.0.0.2")))
+		n.report(gone(assigned(2, "10.0.0.2")))
 		w.wantHeard("one address goes", "removed 10.0.0.2 new gone was live of 1")
 		w.set(func() { w.watched = false })
-		n.tell(pod(3, "10.0.0.3"), gone(assigned(2, "10.0.0.1")))
+		n.report(pod(3, "10.0.0.3"), gone(assigned(2, "10.0.0.1")))
 		w.wantHeard("there is no subscriber")
 		w.set(func() { w.watched = true })
-		n.tell(gone(assigned(3, "10.0.0.3")))
+		n.report(gone(assigned(3, "10.0.0.3")))
 		w.wantHeard("there is a subscriber again", "removed 10.0.0.3 p3 gone was live of 1")
 	})
 }
@@ -106,17 +106,17 @@ func TestChangesOfOwnersArePublished(t *testing.T) {
 func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(uplink(), announced("10.0.0.1", records.MAC(7), 1))
+		n.report(uplink(), announced("10.0.0.1", records.MAC(7), 1))
 		w.wantHeard("a frame", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
 		w.after(3 * time.Minute)
-		n.tell(announced("10.0.0.1", records.MAC(7), 2))
+		n.report(announced("10.0.0.1", records.MAC(7), 2))
 		w.after(4 * time.Minute)
 		w.wantHeard("another frame keeps it")
 		w.after(time.Minute)
 		w.wantHeard("five minutes of silence", "updated 10.0.0.1 02:00:00:00:00:07 stale was live of 1")
 		w.after(5 * time.Minute)
 		w.wantHeard("five more", "removed 10.0.0.1 02:00:00:00:00:07 gone was stale of 1")
-		n.tell(announced("10.0.0.1", records.MAC(7), 1))
+		n.report(announced("10.0.0.1", records.MAC(7), 1))
 		w.wantHeard("it comes back", "added 10.0.0.1 02:00:00:00:00:07 live of 1")
 		w.set(func() { w.watched = false })
 		w.after(10 * time.Minute)
@@ -132,15 +132,15 @@ func TestPodsOnlySeenOnTheWireAreReported(t *testing.T) {
 	}
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(pod(2), frame(1))
+		n.report(pod(2), frame(1))
 		w.wantHeard("a frame of a pod", "added 10.0.0.1 p2 live of 1", "spoke p2 live")
-		n.tell(assigned(2, "10.0.0.1"))
+		n.report(assigned(2, "10.0.0.1"))
 		w.wantHeard("its kernel has the address", "updated 10.0.0.1 p2 live was live of 1", "spoke p2 live")
-		n.tell(assigned(2, "10.0.0.2"))
+		n.report(assigned(2, "10.0.0.2"))
 		w.wantHeard("a kernel has an address", "added 10.0.0.2 p2 live of 1")
 		meant := pod(2)
 		meant.Namespaces[0].Intended = []*pb.Intended{{Address: "10.0.0.3", Source: "cni-result"}}
-		n.tell(meant)
+		n.report(meant)
 		w.wantHeard("it is meant to have another address", "updated 10.0.0.1 p2 live was live of 1", "updated 10.0.0.2 p2 live was live of 1",
 			"spoke p2 live", "spoke p2 live")
 	})
@@ -149,9 +149,9 @@ func TestPodsOnlySeenOnTheWireAreReported(t *testing.T) {
 func TestAConflictFromItsDetectionToItsEnd(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(pod(2, "10.0.0.1"))
+		n.report(pod(2, "10.0.0.1"))
 		second := pod(3, "10.0.0.1")
-		n.tell(second)
+		n.report(second)
 		w.wantHeard("two pods", "added 10.0.0.1 p2 live of 1", "added 10.0.0.1 p3 live of 2", "detected in 5ms",
 			"opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
 		id := w.of("10.0.0.1").ID
@@ -165,36 +165,36 @@ func TestAConflictFromItsDetectionToItsEnd(t *testing.T) {
 		w.wantHeard("the answer", "conflict 10.0.0.1 confirmed episode 1 was suspected of 2")
 		w.after(time.Minute)
 		w.wantHeard("time passes")
-		n.tell(pod(4, "10.0.0.1"))
+		n.report(pod(4, "10.0.0.1"))
 		w.wantHeard("a third pod", "added 10.0.0.1 p4 live of 3", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 3")
-		n.tell(gone(assigned(4, "10.0.0.1")))
+		n.report(gone(assigned(4, "10.0.0.1")))
 		w.wantHeard("the third pod goes", "removed 10.0.0.1 p4 gone was live of 3", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
-		n.tell(gone(assigned(3, "10.0.0.1")))
+		n.report(gone(assigned(3, "10.0.0.1")))
 		w.wantHeard("the second pod goes", "removed 10.0.0.1 p3 gone was live of 2", "n1: contest 10.0.0.1 false",
 			"conflict 10.0.0.1 resolved episode 1 was confirmed of 2")
 		if c := w.of("10.0.0.1"); c.ID != id || c.ResolvedAt != clock() {
 			t.Errorf("got conflict %s, resolved at %d, want %s, now", c.ID, c.ResolvedAt, id)
 		}
 		w.after(time.Hour)
-		n.tell(assigned(3, "10.0.0.1"))
+		n.report(assigned(3, "10.0.0.1"))
 		w.wantHeard("the second pod is back", "added 10.0.0.1 p3 live of 2", "detected in 5ms", "n1: contest 10.0.0.1 true",
 			"opened 10.0.0.1 suspected episode 2 was resolved of 2")
-		n.tell(gone(assigned(2, "10.0.0.1")), gone(assigned(3, "10.0.0.1")))
+		n.report(gone(assigned(2, "10.0.0.1")), gone(assigned(3, "10.0.0.1")))
 		w.wantHeard("both go", "removed 10.0.0.1 p2 gone was live of 2", "removed 10.0.0.1 p3 gone was live of 2", "n1: contest 10.0.0.1 false",
 			"conflict 10.0.0.1 resolved episode 2 was suspected of 2")
 	})
 }
 
-func TestDetectionTakesAsLongAsAnAgentHadTheChange(t *testing.T) {
+func TestDetectionTimeIncludesTheResidenceInTheAgent(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(pod(2, "10.0.0.1"))
+		n.report(pod(2, "10.0.0.1"))
 		second := pod(3, "10.0.0.1")
 		second.Claims[0].Residence = durationpb.New(30 * time.Millisecond)
-		n.tell(second)
+		n.report(second)
 		w.wantHeard("two pods", "added 10.0.0.1 p2 live of 1", "added 10.0.0.1 p3 live of 2", "detected in 35ms",
 			"opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
-		n.tell(gone(assigned(3, "10.0.0.1")))
+		n.report(gone(assigned(3, "10.0.0.1")))
 		n.snapshot(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"))
 		w.wantHeard("two pods in a snapshot", "removed 10.0.0.1 p3 gone was live of 2", "n1: contest 10.0.0.1 false",
 			"conflict 10.0.0.1 resolved episode 1 was suspected of 2",
@@ -206,11 +206,11 @@ func TestConflictsAreForgotten(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
 		if at := w.shards.Forget(); at != 0 {
-			t.Errorf("got something to forget at %d, want never", at)
+			t.Errorf("got the next expiry at %d, want none", at)
 		}
 		dispute := func(addr string) {
-			n.tell(pod(2, addr), pod(3, addr))
-			n.tell(gone(assigned(3, addr)))
+			n.report(pod(2, addr), pod(3, addr))
+			n.report(gone(assigned(3, addr)))
 		}
 		dispute("10.0.0.1")
 		first := clock()
@@ -219,7 +219,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 		dispute("10.0.0.3")
 		w.set(func() { w.heard = nil })
 		if at := w.shards.Forget(); at != first.Add(24*time.Hour) {
-			t.Errorf("got the first to forget at %d, want a day after %d", at, first)
+			t.Errorf("got the first expiry at %d, want a day after %d", at, first)
 		}
 		w.after(23*time.Hour - 1)
 		w.shards.Forget()
@@ -228,17 +228,17 @@ func TestConflictsAreForgotten(t *testing.T) {
 		}
 		w.after(1)
 		if at := w.shards.Forget(); at != clock().Add(time.Hour) {
-			t.Errorf("got the next to forget at %d, want in an hour", at)
+			t.Errorf("got the next expiry at %d, want in an hour", at)
 		}
 		if w.wantHeard("a day is over"); w.shards.Conflicts.Len() != 2 {
 			t.Fatalf("got %d conflicts, want 2", w.shards.Conflicts.Len())
 		}
-		n.tell(assigned(3, "10.0.0.1"))
+		n.report(assigned(3, "10.0.0.1"))
 		if c := w.of("10.0.0.1"); c.Episode != 1 {
 			t.Errorf("got episode %d of a conflict that was forgotten, want 1", c.Episode)
 		}
-		n.tell(assigned(3, "10.0.0.2"), assigned(3, "10.0.0.3"))
-		n.tell(gone(assigned(3, "10.0.0.3")))
+		n.report(assigned(3, "10.0.0.2"), assigned(3, "10.0.0.3"))
+		n.report(gone(assigned(3, "10.0.0.3")))
 		w.after(time.Hour)
 		w.set(func() { w.heard = nil })
 		w.shards.Forget()
@@ -246,7 +246,7 @@ func TestConflictsAreForgotten(t *testing.T) {
 		if c := w.of("10.0.0.2"); w.shards.Conflicts.Len() != 3 || c.Episode != 2 || !c.Active() {
 			t.Errorf("got %d conflicts, and episode %d, want the two active ones, and one that became active again", w.shards.Conflicts.Len(), c.Episode)
 		}
-		n.tell(gone(pod(2, "10.0.0.1", "10.0.0.2", "10.0.0.3")), gone(pod(3, "10.0.0.1", "10.0.0.2")))
+		n.report(gone(pod(2, "10.0.0.1", "10.0.0.2", "10.0.0.3")), gone(pod(3, "10.0.0.1", "10.0.0.2")))
 		w.after(25 * time.Hour)
 		w.shards.Forget()
 		w.wantKept("all are forgotten", 0, 0)
@@ -263,14 +263,14 @@ func TestNodesAreAskedToWatchContestedAddresses(t *testing.T) {
 		w.set(func() { w.watched = false })
 		w.pods()
 		one, two, three := w.connect("n1"), w.connect("n2"), w.connect("n3")
-		one.tell(pod(2, "10.0.0.1"))
-		two.tell(pod(3, "10.0.0.1"))
+		one.report(pod(2, "10.0.0.1"))
+		two.report(pod(3, "10.0.0.1"))
 		w.wantHeard("two nodes", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true", "n2: contest 10.0.0.1 true")
-		three.tell(pod(4, "10.0.0.1"))
+		three.report(pod(4, "10.0.0.1"))
 		w.wantHeard("a third one", "conflict 10.0.0.1 suspected episode 1 was suspected of 3", "n3: contest 10.0.0.1 true")
-		two.tell(gone(assigned(3, "10.0.0.1")))
+		two.report(gone(assigned(3, "10.0.0.1")))
 		w.wantHeard("the second no longer has it", "conflict 10.0.0.1 suspected episode 1 was suspected of 2")
-		two.tell(assigned(3, "10.0.0.1"))
+		two.report(assigned(3, "10.0.0.1"))
 		w.wantHeard("the second has it again", "conflict 10.0.0.1 suspected episode 1 was suspected of 3")
 		three.silence()
 		w.wantHeard("the third one is silent", "conflict 10.0.0.1 suspected episode 1 was suspected of 3")
@@ -281,12 +281,12 @@ func TestNodesAreAskedToWatchContestedAddresses(t *testing.T) {
 		w.wantHeard("two answer", "conflict 10.0.0.1 confirmed episode 1 was suspected of 3")
 		three.reconnect(pod(4, "10.0.0.1"))
 		w.wantHeard("the third one is back", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 3", "n3: contest 10.0.0.1 true")
-		two.tell(gone(assigned(3, "10.0.0.1")))
+		two.report(gone(assigned(3, "10.0.0.1")))
 		w.set(func() { w.heard = nil })
-		three.tell(gone(assigned(4, "10.0.0.1")))
+		three.report(gone(assigned(4, "10.0.0.1")))
 		w.wantHeard("one is left", "conflict 10.0.0.1 resolved episode 1 was confirmed of 2",
 			"n1: contest 10.0.0.1 false", "n2: contest 10.0.0.1 false", "n3: contest 10.0.0.1 false", "n3: contest 10.0.0.1 false")
-		two.tell(assigned(3, "10.0.0.1"))
+		two.report(assigned(3, "10.0.0.1"))
 		w.wantHeard("two have it again", "detected in 5ms", "opened 10.0.0.1 suspected episode 2 was resolved of 2", "n1: contest 10.0.0.1 true", "n2: contest 10.0.0.1 true")
 	})
 }
@@ -295,7 +295,7 @@ func TestAnAcknowledgementLapses(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		w.set(func() { w.watched = false })
 		n := w.connect("n1")
-		n.tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"))
+		n.report(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"))
 		w.after(time.Second)
 		n.answer()
 		w.set(func() { w.heard = nil })
@@ -303,7 +303,7 @@ func TestAnAcknowledgementLapses(t *testing.T) {
 		w.facts.Touch([]index.Address{a})
 		w.wantHeard("it is judged again")
 		w.set(func() { w.acknowledged[id] = clock().Add(time.Hour) })
-		w.facts.Retell([]index.Address{a})
+		w.facts.Republish([]index.Address{a})
 		w.wantHeard("it is acknowledged", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
 		w.after(time.Hour - 1)
 		w.set(func() {
@@ -313,9 +313,9 @@ func TestAnAcknowledgementLapses(t *testing.T) {
 		w.wantHeard("it still holds")
 		w.after(1)
 		w.wantHeard("it lapses", "conflict 10.0.0.1 confirmed episode 1 was confirmed of 2")
-		n.tell(gone(assigned(3, "10.0.0.1")))
+		n.report(gone(assigned(3, "10.0.0.1")))
 		w.set(func() { w.heard = nil })
-		w.facts.Retell([]index.Address{a})
+		w.facts.Republish([]index.Address{a})
 		w.wantHeard("a resolved conflict is not published again")
 	})
 }
@@ -325,7 +325,7 @@ func TestPodsArePublishedWhenTheKubernetesAPIChangesThem(t *testing.T) {
 		n := w.connect("n1")
 		host := uplink()
 		host.Claims = append(host.Claims, &pb.ClaimRecord{Address: []byte{10, 0, 0, 1}, Kind: pb.Evidence_ASSIGNED, Namespace: 1, Index: 9, Count: 1, PrefixLength: 24})
-		n.tell(pod(2, "10.0.0.1"), pod(3, "10.0.0.3"), host)
+		n.report(pod(2, "10.0.0.1"), pod(3, "10.0.0.3"), host)
 		w.set(func() { w.heard = nil })
 		w.facts.Touch([]index.Address{index.AddressOf(netip.MustParseAddr("10.0.0.3"))})
 		w.wantHeard("an address is judged again")
@@ -338,22 +338,22 @@ func TestPodsArePublishedWhenTheKubernetesAPIChangesThem(t *testing.T) {
 func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
-		n.tell(uplink(), announced("10.0.0.1", records.MAC(7), 1))
+		n.report(uplink(), announced("10.0.0.1", records.MAC(7), 1))
 		wantJudged := func(why string, want bool, m *pb.ReportRequest) {
 			t.Helper()
 			before := w.rests()
-			if n.tell(m); w.rests() > before != want {
+			if n.report(m); w.rests() > before != want {
 				t.Errorf("%s: got judged %t, want %t", why, !want, want)
 			}
 		}
 		wantJudged("a plain owner", false, announced("10.0.0.1", records.MAC(7), 2))
 		wantJudged("another one", true, announced("10.0.0.1", records.MAC(8), 1))
 		wantJudged("one of two", true, announced("10.0.0.1", records.MAC(7), 3))
-		n.tell(gone(announced("10.0.0.1", records.MAC(8), 1)))
+		n.report(gone(announced("10.0.0.1", records.MAC(8), 1)))
 		wantJudged("a plain owner again", false, announced("10.0.0.1", records.MAC(7), 4))
-		n.tell(announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 1))
+		n.report(announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 1))
 		wantJudged("an owner that is excluded", true, announced("10.0.0.2", []byte{1, 0, 0, 0, 0, 1}, 2))
-		n.tell(bridged(2), bridged(3), behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED))
+		n.report(bridged(2), bridged(3), behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED))
 		w.after(time.Second)
 		again := behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED)
 		again.Claims[0].Count = 2
@@ -367,28 +367,28 @@ func TestQueuedAddressesAreJudgedOnceRunStarts(t *testing.T) {
 		n := w.connect("n1")
 		stop := w.run()
 		if synctest.Wait(); w.rests() != 0 || !w.running {
-			t.Errorf("got %d rests, running %t, want none before any judgement, and true", w.rests(), w.running)
+			t.Errorf("before any judgement: got %d idle calls, running %t, want none, true", w.rests(), w.running)
 		}
 		stop()
 		for i := range 40 {
-			n.tell(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
+			n.report(pod(2, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()))
 		}
 		if got := w.shards.Waiting(); got != 40 || w.rests() != 0 {
-			t.Errorf("got %d queued addresses, and %d rests, want 40 and none", got, w.rests())
+			t.Errorf("got %d queued addresses, and %d idle calls, want 40 and none", got, w.rests())
 		}
 		stop = w.run()
 		synctest.Wait()
 		if got := w.shards.Waiting(); got != 0 || w.rests() != 3 {
-			t.Errorf("got %d queued addresses, and %d rests, want none and one of each goroutine", got, w.rests())
+			t.Errorf("got %d queued addresses, and %d idle calls, want none and one of each goroutine", got, w.rests())
 		}
 		w.set(func() { w.heard = nil })
 		w.wantHeard("all are judged")
-		n.tell(pod(3, "10.0.0.50"))
+		n.report(pod(3, "10.0.0.50"))
 		if w.rests() != 4 {
-			t.Errorf("got %d rests, want one more", w.rests())
+			t.Errorf("got %d idle calls, want one more", w.rests())
 		}
 		stop()
-		n.tell(pod(3, "10.0.0.51"))
+		n.report(pod(3, "10.0.0.51"))
 		if got := w.shards.Waiting(); got != 1 {
 			t.Errorf("got %d queued addresses, want one: Run has returned", got)
 		}
@@ -402,9 +402,9 @@ func TestNodesTimeOutBeforeDueJudgements(t *testing.T) {
 		w.policy.NodeTimeout = time.Second
 		w.pods()
 		one, two := w.connect("n1"), w.connect("n2")
-		two.tell(pod(3, "10.0.0.1"))
+		two.report(pod(3, "10.0.0.1"))
 		two.silence()
-		one.tell(pod(2, "10.0.0.1"))
+		one.report(pod(2, "10.0.0.1"))
 		w.wantHeard("a pod of a node that is silent", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true")
 		w.after(time.Second) // the settle time is over, and the node times out
 		w.wantHeard("the node times out", "conflict 10.0.0.1 resolved episode 1 was suspected of 2", "n1: contest 10.0.0.1 false")
@@ -424,7 +424,7 @@ func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
 			w.set(func() { w.watched = seed%4 < 2 })
 			nodes := []*node{w.connect("n1"), w.connect("n2")}
 			for _, n := range nodes {
-				n.tell(uplink())
+				n.report(uplink())
 			}
 			for step := range 200 {
 				n := nodes[r.IntN(2)]
@@ -435,15 +435,15 @@ func TestShardsAgreeWithTheFactsAfterEachChange(t *testing.T) {
 					n.silence()
 					n.reconnect(uplink(), pod(record, addr))
 				case 1:
-					n.tell(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}})
+					n.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}})
 				case 2, 3:
-					n.tell(pod(record, addr))
+					n.report(pod(record, addr))
 				case 4, 5:
-					n.tell(pod(record), gone(assigned(record, addr)))
+					n.report(pod(record), gone(assigned(record, addr)))
 				case 6, 7:
-					n.tell(announced(addr, records.MAC(record), 1+r.Uint32N(3)))
+					n.report(announced(addr, records.MAC(record), 1+r.Uint32N(3)))
 				case 8:
-					n.tell(gone(announced(addr, records.MAC(record), 1)))
+					n.report(gone(announced(addr, records.MAC(record), 1)))
 				case 9:
 					n.answer()
 				case 10:

@@ -316,8 +316,8 @@ func (n *node) snapshot(messages ...*pb.ReportRequest) {
 	synctest.Wait()
 }
 
-// tell sends changes in one message, which took 5 ms to be received and read.
-func (n *node) tell(messages ...*pb.ReportRequest) {
+// report sends changes in one message, which took 5 ms to be received and read.
+func (n *node) report(messages ...*pb.ReportRequest) {
 	n.w.Helper()
 	n.w.know(messages...)
 	all := &pb.ReportRequest{}
@@ -348,7 +348,7 @@ func (n *node) asked(uint64) (all []index.Address) {
 }
 
 // answer reports that the kernel still has its addresses.
-func (n *node) answer() { n.tell(&pb.ReportRequest{Checked: []uint64{1}}) }
+func (n *node) answer() { n.report(&pb.ReportRequest{Checked: []uint64{1}}) }
 
 // silence ends the stream of a node.
 func (n *node) silence() {

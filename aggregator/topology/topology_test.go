@@ -16,8 +16,8 @@ import (
 func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		told := map[*Link]bool{}
-		s := New(time.Minute, func(l *Link, _ []*Link) { told[l] = true }, func(*Link) {})
+		notified := map[*Link]bool{}
+		s := New(time.Minute, func(l *Link, _ []*Link) { notified[l] = true }, func(*Link) {})
 		const count = 8
 		var links []*Link
 		for i := range count {
@@ -29,7 +29,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 			for _, l := range links {
 				before[l] = [layers]*domain{l.domain(BySight), l.domain(ByProof)}
 			}
-			clear(told)
+			clear(notified)
 			switch a, b := r.IntN(count), r.IntN(count); r.IntN(10) {
 			case 0:
 				s.Rotate(1)
@@ -45,8 +45,8 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 				}
 			}
 			for l, was := range before {
-				if now := [layers]*domain{l.domain(BySight), l.domain(ByProof)}; now != was && !told[l] {
-					t.Fatalf("seed %d, step %d: the domain of %s changed without a word", seed, step, l.Node.Name)
+				if now := [layers]*domain{l.domain(BySight), l.domain(ByProof)}; now != was && !notified[l] {
+					t.Fatalf("seed %d, step %d: the domain of %s changed without a notification", seed, step, l.Node.Name)
 				}
 			}
 			edges := [layers][][2]*Link{BySight: slices.Concat(frames[0], frames[1])}
@@ -67,7 +67,7 @@ func TestDomainsAreWhatFramesOfTwoGenerationsConnect(t *testing.T) {
 						}
 					}
 					if d := a.domain(y); (d == nil) != (a.Domain(y) == nil) || d != nil && (d.rec != a.Domain(y) || !slices.Contains(d.links, a)) {
-						t.Fatalf("seed %d, step %d, layer %d: %s has not the record of its domain", seed, step, y, a.Node.Name)
+						t.Fatalf("seed %d, step %d, layer %d: %s does not have the record of its domain", seed, step, y, a.Node.Name)
 					}
 				}
 				for d := range s.domains[y] {

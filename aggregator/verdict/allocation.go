@@ -9,7 +9,7 @@ import (
 
 // How owners, allocations and pools are matched.
 
-// Networks returns the networks that gave the owner its address, according to CNI results.
+// Networks returns the networks that assigned the address to the owner, according to CNI results.
 func (o *Owner) Networks() (names []string) {
 	for _, c := range o.Claims {
 		if c.Kind == Assigned && c.Network != "" && c.Network != NetworkOfRuntime && !slices.Contains(names, c.Network) {
@@ -80,7 +80,7 @@ func (al *Allocation) Names(o *Owner) bool {
 }
 
 // Nameless reports whether an allocation names no holder. It still reserves the address, like a
-// file that somebody created in the host-local directory to keep an address out of use.
+// file that an administrator created in the host-local directory to keep an address out of use.
 func (al *Allocation) Nameless() bool {
 	return al.Purpose == "" && al.ContainerID == "" && al.Pod == ""
 }

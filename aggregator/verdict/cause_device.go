@@ -228,8 +228,8 @@ func (q deviceCauses) addRanges(r *reason) {
 	}
 }
 
-// byHand returns the fact that shows that neither an IPAM nor a runtime gave an owner the address;
-// nil if that is not known.
+// byHand returns the fact that shows that neither an IPAM nor a runtime assigned the address to an
+// owner; nil if that is not known.
 func (q deviceCauses) byHand(o *Owner) []Fact {
 	if q.given(o) {
 		return nil

@@ -32,14 +32,14 @@ func TestCausesOfDevices(t *testing.T) {
 		// External devices.
 		{"two devices outside", func(w *world) {
 			port := w.Uplink("n1")
-			a := w.Wire(port, stranger)
+			a := w.Wire(port, externalMAC)
 			w.after(time.Millisecond).Wire(port, other)
 			w.after(time.Millisecond).Seen(a)
 		}, unknown, nil},
 		{"a device outside", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link))
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, outside, nil},
 		{"a device outside with a MAC of Calico's", func(w *world) {
 			port := w.Uplink("n1")
@@ -50,32 +50,32 @@ func TestCausesOfDevices(t *testing.T) {
 			port := w.Uplink("n1")
 			port.Uplink = false
 			w.Assigned(w.Child("a", "baaaaa", port.Link))
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, unknown, nil},
 		{"a device outside, and IPAM has it for a node with an agent", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "x", "n1")
 		}, outside, []string{elsewhere, lost}},
 		{"a device outside, and IPAM has it for a node without an agent", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 			w.Uncovered = []string{"n9"}
 			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "x", "n9")
 		}, unknown, []string{outside, elsewhere, lost}},
 		{"a device outside, and IPAM has it for no node", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 			w.Uncovered = []string{"n9"}
 			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "x", "")
 		}, outside, []string{elsewhere, lost}},
 		{"a device outside, and IPAM has it for the pod, on a node without an agent", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 			w.Uncovered = []string{"n1"}
 			w.Calico(w.Pool(whereabouts.Name, "", "lan"), "a", "n1")
 		}, outside, []string{elsewhere, lost}},
@@ -104,7 +104,7 @@ func TestCausesOfDevices(t *testing.T) {
 		{"a tunnel, and a device outside", func(w *world) {
 			i := w.Device("n1", "vxlan0", "vxlan")
 			i.Uplink = true
-			w.Wire(i, stranger)
+			w.Wire(i, externalMAC)
 		}, outside, nil},
 
 		// Addresses configured by hand.
@@ -245,20 +245,20 @@ func TestCausesOfDevices(t *testing.T) {
 		{"behind a pod with another address from CNI", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
 			_, port := w.guestOf("n1", "vm")
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, static, []string{outside}},
 		{"behind a pod whose addresses from CNI are not known", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
 			inside, port := w.guestOf("n1", "vm")
 			sourced(inside.Namespace, "cri", "")
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, unknown, []string{outside, static}},
 		{"behind a pod that the API has with another address", func(w *world) {
 			w.Within("n1", "br0", "kindnet", verdicttest.Who("web"))
 			inside, port := w.guestOf("n1", "vm")
 			sourced(inside.Namespace, "cri", "")
 			w.Says("uid-vm", verdict.PodObject{Namespace: "default", Name: "vm", Phase: "Running", IPs: []netip.Addr{netip.MustParseAddr("10.9.9.9")}})
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, static, []string{outside}},
 	} {
 		w := newWorld("10.244.1.5")

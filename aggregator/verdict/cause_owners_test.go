@@ -319,14 +319,14 @@ func TestHeadlinesOfCauses(t *testing.T) {
 		"T14 two CNI networks":                                        {"networks-overlap nodes=n1", ""},
 		"T6 on the node":                                              {"not-given owners=n1", "n1"},
 		"T6 in a pod whose CNI result does not have it":               {"not-given owners=mad", "mad"},
-		"T7 a machine outside has the node's address":                 {"owners-outside owners=" + verdict.MAC(stranger).String(), verdict.MAC(stranger).String()},
+		"T7 a machine outside has the node's address":                 {"owners-outside owners=" + verdict.MAC(externalMAC).String(), verdict.MAC(externalMAC).String()},
 		"T10 the pod is no more, and IPAM has given its address away": {"sandbox-left owners=old", "old"},
 		"T11 a tunnel":                                                {"tunnel-has-address owners=n1,web device=vxlan.calico text=vxlan", "web"},
 		"T11 the bridge that pods are on":                             {"not-given-gateway owners=web device=cni0", "web"},
 	} {
 		i := slices.IndexFunc(verdicttest.Situations, func(s verdicttest.Situation) bool { return s.Name == name })
 		if i < 0 {
-			t.Errorf("%s: got no such situation", name)
+			t.Errorf("%s: no situation has this name", name)
 			continue
 		}
 		_, c := verdicttest.Situations[i].Judge()

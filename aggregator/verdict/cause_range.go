@@ -9,7 +9,7 @@ import (
 type rangeCauses struct{ *inquiry }
 
 // ownRange returns the range of its node from which an owner has the address: a pool of the node,
-// or the prefix of a bridge to whose ports a CNI network gives addresses.
+// or the prefix of a bridge to whose ports a CNI network assigns addresses.
 func (q rangeCauses) ownRange(o *Owner) (s Origin, ok bool) {
 	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
@@ -34,7 +34,7 @@ func (q rangeCauses) ownRange(o *Owner) (s Origin, ok bool) {
 }
 
 // prefixOf returns the prefix of the bridge that an owner's interface is on: the one that the node
-// has on the bridge, or the one that a CNI network gave with the address. It is invalid if it is
+// has on the bridge, or the one that a CNI network assigned with the address. It is invalid if it is
 // not known or if the bridge is connected to a LAN.
 func (q rangeCauses) prefixOf(o *Owner) netip.Prefix {
 	l := o.Interface.Link
@@ -144,8 +144,8 @@ func (q rangeCauses) rangeHolders(a, b *Node) []string {
 	return nil
 }
 
-// clusterPool returns a cluster-wide pool that gave the address to one of two owners; nil if there
-// is none.
+// clusterPool returns a cluster-wide pool that assigned the address to one of two owners; nil if
+// there is none.
 func (q rangeCauses) clusterPool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if p.Node == nil && (q.gave(p, a) || q.gave(p, b)) {
@@ -240,8 +240,8 @@ func (q rangeCauses) rangesOfNetworks(a, b *Owner) (r reason) {
 	return r
 }
 
-// commonPool returns a pool that gave the address to both owners for a network that it serves; nil
-// if there is none.
+// commonPool returns a pool that assigned the address to both owners for a network that it serves;
+// nil if there is none.
 func (q rangeCauses) commonPool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
 		if q.gave(p, a) && q.gave(p, b) {

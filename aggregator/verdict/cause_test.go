@@ -54,7 +54,7 @@ func TestCauses(t *testing.T) {
 	}
 }
 
-func TestOwnersAreOrderedByWhenTheyCame(t *testing.T) {
+func TestOwnersAreOrderedByTheirFirstClaim(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	a := w.Within("n1", "", "", verdicttest.Who("a"))
 	b := w.Within("n1", "", "", verdicttest.Who("b"))

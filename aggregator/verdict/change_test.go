@@ -15,7 +15,7 @@ func TestConflictsAreComparedForSubscribers(t *testing.T) {
 	_, c := verdicttest.Situations[0].Judge()
 	_, same := verdicttest.Situations[0].Judge()
 	if !c.Same(same) || len(c.Facts) == 0 || len(c.RuledOut) == 0 || len(c.Checks) == 0 || len(c.Allocations) == 0 {
-		t.Fatalf("got a change of %+v to %+v, want none, and reasons of each kind", c, same)
+		t.Fatalf("got a change of %+v to %+v, want no change, and reasons of each kind", c, same)
 	}
 	for name, change := range map[string]func(c *verdict.Conflict){
 		"phase":                func(c *verdict.Conflict) { c.Phase = verdict.Resolved },
@@ -104,7 +104,7 @@ func eachField[T any](t *testing.T, same func(a, b *T) bool, except ...string) {
 		}
 		setOther(reflect.ValueOf(&b).Elem().FieldByIndex(f.Index))
 		if want := slices.Contains(except, f.Name); same(&a, &b) != want || same(&b, &a) != want {
-			t.Errorf("%T: got the same with another %s: %t, want %t", a, f.Name, !want, want)
+			t.Errorf("%T: with a different %s: got equal %t, want %t", a, f.Name, !want, want)
 		}
 	}
 }

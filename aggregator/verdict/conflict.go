@@ -289,7 +289,7 @@ type Title struct {
 	// Given is set if an IPAM, a runtime or Kubernetes is known to have given the owner the
 	// address.
 	Given bool
-	// Missing are the pools that gave the owner the address but have no record of it.
+	// Missing are the pools that assigned the address to the owner but have no record of it.
 	Missing []*Pool
 }
 

@@ -54,26 +54,26 @@ func TestAConflictOnOneLANNeedsAProof(t *testing.T) {
 			uplinks, _ := lanOfPods(w, false, "n1", "n2")
 			w.Assigned(w.Child("third", "bthird", uplinks[0].Link))
 		}, verdict.Confirmed, 0},
-		{"one is a stranger that the other one's node sees", func(w *world) {
+		{"one is an external device that the other one's node sees", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[0], stranger)
+			w.Wire(uplinks[0], externalMAC)
 		}, verdict.Confirmed, 0},
-		{"one is a stranger that another node sees", func(w *world) {
+		{"one is an external device that another node sees", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[1], stranger)
+			w.Wire(uplinks[1], externalMAC)
 		}, verdict.Suspected, verdict.OneWay},
-		{"one is a stranger that another node sees, on links that are proven to be one", func(w *world) {
+		{"one is an external device that another node sees, on links that are proven to be one", func(w *world) {
 			uplinks, claims := lanOfPods(w, true, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[1], stranger)
+			w.Wire(uplinks[1], externalMAC)
 		}, verdict.Confirmed, verdict.Proven},
-		{"one is a stranger that speaks for another one on the other's link", func(w *world) {
+		{"one is an external device that speaks for another one on the other's link", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
 			w.Drop(claims[1])
-			w.Wire(uplinks[1], stranger)
-			w.Wire(uplinks[0], stranger).Source = other
+			w.Wire(uplinks[1], externalMAC)
+			w.Wire(uplinks[0], externalMAC).Source = other
 		}, verdict.Suspected, verdict.OneWay},
 		{"the other's node sees a frame of one", func(w *world) {
 			uplinks, claims := lanOfPods(w, false, "n1", "n2")
@@ -127,7 +127,7 @@ func TestAConflictIsSuspectedAgainWithoutItsProof(t *testing.T) {
 
 // After the settle time, both sides must be witnessed on one link or on links that are proven to be
 // one.
-func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
+func TestBothOwnersAreWitnessedInTheirScope(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		again func(w *world, uplinks []*verdict.Interface, pods []*verdict.Claim)
@@ -158,15 +158,15 @@ func TestBothSidesAreWitnessedWhereTheyMeet(t *testing.T) {
 		again func(w *world, c *verdict.Claim)
 		phase verdict.Phase
 	}{
-		{"a stranger is seen again", func(w *world, c *verdict.Claim) { w.Seen(c) }, verdict.Confirmed},
-		{"a stranger is not", func(*world, *verdict.Claim) {}, verdict.Suspected},
-		{"a stranger is seen by a node that is silent now", func(w *world, c *verdict.Claim) { w.Seen(c); w.Node("n2").Unheard = true }, verdict.Suspected},
-		{"a stranger speaks for another one", func(w *world, c *verdict.Claim) { w.Wire(c.Interface, stranger).Source = other }, verdict.Suspected},
+		{"an external device is seen again", func(w *world, c *verdict.Claim) { w.Seen(c) }, verdict.Confirmed},
+		{"an external device is not", func(*world, *verdict.Claim) {}, verdict.Suspected},
+		{"an external device is seen by a node that is silent now", func(w *world, c *verdict.Claim) { w.Seen(c); w.Node("n2").Unheard = true }, verdict.Suspected},
+		{"an external device speaks for another one", func(w *world, c *verdict.Claim) { w.Wire(c.Interface, externalMAC).Source = other }, verdict.Suspected},
 	} {
 		w := newWorld("10.0.0.5")
 		uplinks, pods := lanOfPods(w, true, "n1", "n2")
 		w.Drop(pods[1])
-		c := w.Wire(uplinks[1], stranger)
+		c := w.Wire(uplinks[1], externalMAC)
 		w.judge()
 		w.after(w.Policy.Settle).Read(pods[0])
 		test.again(w, c)
@@ -186,24 +186,24 @@ func TestOnlyNodesWithTheAddressAreAskedToReadAgain(t *testing.T) {
 	w.judge()
 	out := w.after(w.Policy.Settle).judge()
 	if !slices.Equal(out.Check, []*verdict.Node{w.Node("n1"), w.Node("n2")}) {
-		t.Errorf("got asked %v, want each node once", out.Check)
+		t.Errorf("got checks of %v, want each node once", out.Check)
 	}
 	if out = w.after(time.Second - 1).judge(); len(out.Check) != 0 || out.Again != w.Now.Add(1) {
-		t.Errorf("got asked %v, again %d later, want no node for a second", out.Check, out.Again.Sub(w.Now))
+		t.Errorf("got checks of %v, next judgement %d later, want no check for a second", out.Check, out.Again.Sub(w.Now))
 	}
 	w.Node("n1").Unheard = true
 	if out = w.after(1).judge(); !slices.Equal(out.Check, []*verdict.Node{w.Node("n2")}) {
-		t.Errorf("got asked %v, want n2, as n1 is silent", out.Check)
+		t.Errorf("got checks of %v, want n2, as n1 is silent", out.Check)
 	}
 
 	w = newWorld("10.0.0.5")
 	uplinks, pods = lanOfPods(w, true, "n1", "n2")
 	w.Drop(pods[1])
-	w.Wire(uplinks[1], stranger)
+	w.Wire(uplinks[1], externalMAC)
 	w.judge()
 	w.after(w.Policy.Settle).Read(pods[0])
 	if out := w.judge(); len(out.Check) != 0 || out.Conflicts[0].Asked != 0 {
-		t.Errorf("got asked %v at %d, want no node: the external device cannot be asked", out.Check, out.Conflicts[0].Asked)
+		t.Errorf("got checks of %v at %d, want none: an external device cannot be checked", out.Check, out.Conflicts[0].Asked)
 	}
 }
 
@@ -231,10 +231,10 @@ func TestAnExternalDeviceIsTheSameOnAWiderLink(t *testing.T) {
 	for _, test := range []struct {
 		name, then string
 		phase      verdict.Phase
-	}{{"the same device", stranger, verdict.Confirmed}, {"another device", other, verdict.Suspected}} {
+	}{{"the same device", externalMAC, verdict.Confirmed}, {"another device", other, verdict.Suspected}} {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
-		a, device := w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Wire(port, stranger)
+		a, device := w.Assigned(w.Child("a", "baaaaa", port.Link)), w.Wire(port, externalMAC)
 		w.settled()
 		w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 		w.Drop(a)
@@ -319,7 +319,7 @@ func TestAConflictMovesWithItsOwners(t *testing.T) {
 	w.Link("n1", "br0", verdict.Bridge, true).Routed = false
 	out := w.judge().Conflicts
 	if len(out) != 2 || out[0].ID == wide.ID || out[0].Kind != verdict.LinkScope || out[1].ID != wide.ID || out[1].Active() {
-		t.Errorf("got %+v, want a new one on the link, and the wider one over", out)
+		t.Errorf("got %+v, want a new one on the link, and the wider one resolved", out)
 	}
 }
 
@@ -329,7 +329,7 @@ func TestConflictsOfARenamedNodeStayApart(t *testing.T) {
 	one, _ := w.on("n1", "br0", true, "a")
 	two, _ := w.on("n1", "br1", true, "b")
 	w.Assigned(one)
-	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "uplink", Attachment: verdict.Own, Link: one.Link, Uplink: true}), stranger)
+	w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "uplink", Attachment: verdict.Own, Link: one.Link, Uplink: true}), externalMAC)
 	w.judge()
 	w.Assigned(two)
 	w.judge()
@@ -364,7 +364,7 @@ func TestExternalDevicesAlternate(t *testing.T) {
 	} {
 		w := newWorld("10.0.0.5")
 		port := w.Uplink("n1")
-		a := w.Wire(port, stranger)
+		a := w.Wire(port, externalMAC)
 		w.after(time.Millisecond)
 		b := w.Wire(port, other)
 		w.after(test.within - time.Millisecond).Seen(a)
@@ -415,7 +415,7 @@ func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 		w.Assigned(w.Child("a", "baaaaa", port.Link)).AssignedAt = test.assigned
 		w.Claims[0].First = verdicttest.Start - 100 // the assignment may have been discovered only then
 		for i, first := range test.firsts {
-			c := w.Wire(port, stranger)
+			c := w.Wire(port, externalMAC)
 			c.VLAN, c.First = uint16(i), first
 		}
 		if c := w.judge().Conflicts[0]; !slices.Equal(c.Order, test.order) {
@@ -427,8 +427,8 @@ func TestOwnersThatOnlyFramesShowAreOrderedByTheirFirstOne(t *testing.T) {
 func TestAnOwnerBeginsWithItsFirstClaim(t *testing.T) {
 	w := newWorld("10.0.0.5")
 	port := w.Uplink("n1")
-	w.Wire(port, stranger).VLAN = 2
-	w.after(time.Second).Wire(port, stranger).VLAN = 1
+	w.Wire(port, externalMAC).VLAN = 2
+	w.after(time.Second).Wire(port, externalMAC).VLAN = 1
 	if o := w.judge().Owners[0]; o.Begun() != verdicttest.Start || o.Claims[0].Begun == verdicttest.Start {
 		t.Errorf("got begun %d, want %d, that of its second claim", o.Begun(), verdicttest.Start)
 	}

@@ -54,7 +54,7 @@ func TestRangesOfPodsInTheDiagnosis(t *testing.T) {
 
 // Pools and allocations come in any order, and the outcome must not depend on it.
 func TestTheOperandsOfACauseHaveAFixedOrder(t *testing.T) {
-	said := func(turned bool) verdict.Conflict {
+	conflictOf := func(turned bool) verdict.Conflict {
 		w := newWorld("10.244.1.5")
 		for _, n := range []string{"n1", "n2"} {
 			w.Within(n, "", "pods", verdicttest.Who("web"+n))
@@ -66,7 +66,7 @@ func TestTheOperandsOfACauseHaveAFixedOrder(t *testing.T) {
 		}
 		return w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods")
 	}
-	one, other := said(false), said(true)
+	one, other := conflictOf(false), conflictOf(true)
 	if !one.Same(&other) || one.Pools[0].Node.Name != other.Pools[0].Node.Name || len(one.Facts) == 0 {
 		t.Errorf("got\n%+v\nand\n%+v", one, other)
 	}
@@ -106,7 +106,7 @@ func TestChecksOfADiagnosis(t *testing.T) {
 		{"two devices outside, in a range of pods", func(w *world) {
 			w.PodCIDR = pods
 			port := w.Uplink("n1")
-			a := w.Wire(port, stranger)
+			a := w.Wire(port, externalMAC)
 			w.after(time.Millisecond).Wire(port, other)
 			w.after(time.Millisecond).Seen(a)
 		}, []string{"pod-cidrs pod-cidrs"}},

@@ -217,14 +217,14 @@ func TestStepsOfExplanations(t *testing.T) {
 			"one-owner NODE n1 owners=a",
 		}},
 		{"a device outside that was not seen for long", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger)
+			w.Wire(w.Uplink("n1"), externalMAC)
 			w.after(w.Policy.StaleAfter)
 		}, "", []string{
 			"stale owners=02:00:00:00:00:99 excludes",
 		}},
 		{"a device outside that has another MAC now", func(w *world) {
 			eth0 := w.Uplink("n1")
-			w.Wire(eth0, stranger)
+			w.Wire(eth0, externalMAC)
 			w.after(time.Second).Wire(eth0, other)
 		}, "LINK n1/eth0", []string{
 			"mac-changed no LINK n1/eth0 owners=02:00:00:00:00:98,02:00:00:00:00:99",
@@ -252,7 +252,7 @@ func (w *world) wantSteps(t *testing.T, why, scope string, want ...string) {
 }
 
 // If very many owners do not meet, only the first ones are explained.
-func TestOwnersThatDoNotMeetAreExplained(t *testing.T) {
+func TestOwnersWithoutACommonScopeAreExplained(t *testing.T) {
 	for owners, want := range map[int]int{1: 0, 2: 1, 5: 10, 9: 36, 30: 9*8/2 + 8*21 + 1} {
 		w := newWorld("10.0.0.5")
 		for i := range owners {

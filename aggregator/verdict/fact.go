@@ -39,7 +39,7 @@ const (
 	// pods.
 	FactBridgeOfPods FactKind = "on-bridge-of-pods"
 
-	// FactGivenByNetwork: according to a CNI result, Network gave the address to Owners[0].
+	// FactGivenByNetwork: according to a CNI result, Network assigned the address to Owners[0].
 	FactGivenByNetwork FactKind = "given-by-network"
 	// FactGivenByRuntime: according to the container runtime, Owners[0] was given the address.
 	FactGivenByRuntime FactKind = "given-by-runtime"
@@ -50,12 +50,12 @@ const (
 	// FactWasAllocated: Pool had the address for Owners[0].
 	FactWasAllocated FactKind = "was-allocated"
 
-	// FactGuest: Owners[0] is behind a port, and no CNI network gives addresses to guests.
+	// FactGuest: Owners[0] is behind a port, and no CNI network assigns addresses to guests.
 	FactGuest FactKind = "guest-behind-port"
 	// FactGuestOfOther: Owners[0] claims the address from behind its port, but was given other
 	// addresses.
 	FactGuestOfOther FactKind = "guest-of-owner-with-other-addresses"
-	// FactNodeDevice: the node Owners[0] has the address on Device, to which no CNI network gives
+	// FactNodeDevice: the node Owners[0] has the address on Device, to which no CNI network assigns
 	// addresses.
 	FactNodeDevice FactKind = "on-device-of-node"
 	// FactNotListed: the Kubernetes API lists only Addresses for the pod Owners[0].
@@ -102,10 +102,11 @@ const (
 const (
 	// HeadOutside: Owners are outside of all nodes with an agent.
 	HeadOutside FactKind = "owners-outside"
-	// HeadNotGiven: no IPAM or runtime gave the address, which is in a range of pods, to Owners[0].
+	// HeadNotGiven: no IPAM or runtime assigned the address, which is in a range of pods, to
+	// Owners[0].
 	HeadNotGiven FactKind = "not-given"
-	// HeadNotGivenGateway: no IPAM or runtime gave the address, which belongs to the bridge Device,
-	// to Owners[0].
+	// HeadNotGivenGateway: no IPAM or runtime assigned the address, which belongs to the bridge
+	// Device, to Owners[0].
 	HeadNotGivenGateway FactKind = "not-given-gateway"
 	// HeadAllocatedElsewhere: IPAM had the address for another owner in Records[0] while Owners[0]
 	// had it.
@@ -166,13 +167,13 @@ const (
 	NotRangesOf FactKind = "ranges-of-nodes-not-known"
 	// NotGivenToBoth: no CNI network is known to have given the address to both owners.
 	NotGivenToBoth FactKind = "not-known-to-be-given-to-both"
-	// NotTwoNetworks: Network gave the address to both owners.
+	// NotTwoNetworks: Network assigned the address to both owners.
 	NotTwoNetworks FactKind = "one-network"
 	// NotTwoBridges: both owners are on the bridge Device.
 	NotTwoBridges FactKind = "one-bridge"
 	// NotTwoPools: Pool serves both networks.
 	NotTwoPools FactKind = "one-pool"
-	// NotGivenTwice: Pool gave the address to Owners[0] alone.
+	// NotGivenTwice: Pool assigned the address to Owners[0] alone.
 	NotGivenTwice FactKind = "given-once"
 	// NotRead: the records of Pool are being read.
 	NotRead FactKind = "records-being-read"
@@ -182,8 +183,8 @@ const (
 	NotLost FactKind = "all-allocated"
 	// NotYetFree: the pod Owners[0] is being deleted.
 	NotYetFree FactKind = "being-deleted"
-	// NotRecorded: no records of Nodes are known. Network is the network that gave all of them the
-	// address.
+	// NotRecorded: no records of Nodes are known. Network is the network that assigned all of them
+	// the address.
 	NotRecorded FactKind = "no-records-known"
 )
 

@@ -117,15 +117,15 @@ type SideSource uint8
 const (
 	// SideNodeSpec: Node.spec.podCIDRs.
 	SideNodeSpec SideSource = iota + 1
-	// SideNodePool: a pool of the cluster for one node (ipam.Traits.PoolPerNode).
-	SideNodePool
+	// SideNodeObject: an object in which an IPAM assigns ranges to the node, such as a CiliumNode.
+	SideNodeObject
 	// SideAddress: an address on an interface of the node that pods are behind.
 	SideAddress
 	// SidePool: the configuration of an IPAM on the node.
 	SidePool
 )
 
-// A Side is a node or a network of a node that gives its pods addresses from a range.
+// A Side is a node or a network of a node that assigns addresses from a range to its pods.
 type Side struct {
 	// Node is the name of the node. Agent is nil for a node that is known from Kubernetes only.
 	Node  string
@@ -138,7 +138,7 @@ type Side struct {
 	// Ranges or Prefixes are all ranges of the side.
 	Ranges   []ipam.Range
 	Prefixes []netip.Prefix
-	// Source is the source of the range; IPAM is set for SideNodePool and SidePool.
+	// Source is the source of the range; IPAM is set for SideNodeObject and SidePool.
 	Source SideSource
 	IPAM   string
 }

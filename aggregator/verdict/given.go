@@ -10,7 +10,7 @@ import (
 
 // How an owner got its address, according to CNI results, container runtimes and IPAMs.
 
-// network returns the CNI network that gave an owner the address; empty if none is known.
+// network returns the CNI network that assigned the address to an owner; empty if none is known.
 func (o *Owner) network() string {
 	if names := o.Networks(); len(names) > 0 {
 		return names[0]
@@ -18,7 +18,7 @@ func (o *Owner) network() string {
 	return ""
 }
 
-// givenByRuntime reports whether the container runtime gave the owner the address and no CNI
+// givenByRuntime reports whether the container runtime assigned the address to the owner and no CNI
 // network is known.
 func (o *Owner) givenByRuntime() bool {
 	return o.network() == "" && slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Network == NetworkOfRuntime })
@@ -131,8 +131,8 @@ func (q *inquiry) given(o *Owner) bool {
 		q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil
 }
 
-// gave reports whether a pool gave an owner the address, according to CNI results, the container
-// runtime and the pool's own records.
+// gave reports whether a pool assigned the address to an owner, according to CNI results, the
+// container runtime and the pool's own records.
 func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if o.Namespace == nil || p.Node != nil && !p.Node.Is(o.Node) {
 		return false
@@ -146,7 +146,7 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if slices.ContainsFunc(q.allocations, func(al *Allocation) bool {
 		return (al.Pool.IPAM != p.IPAM || al.Pool.Realm != p.Realm) && q.matches(al, o) == certainMatch
 	}) {
-		return false // another pool gave it
+		return false // another pool assigned it
 	}
 	if !p.Contains(q.c.Address) && len(q.allocationsOf(p)) == 0 {
 		return false

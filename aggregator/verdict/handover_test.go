@@ -150,7 +150,7 @@ func TestAConflictIsNamedByTheFirstLinkOfItsOwners(t *testing.T) {
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n2/eth0")
 }
 
-func TestAnotherNodesMACWitnessesWhatItHosts(t *testing.T) {
+func TestFrameWithANodesMACIsEvidenceForItsPods(t *testing.T) {
 	w := newWorld("10.244.2.5")
 	lan := verdicttest.OnLAN(w.World, "n1", "n2")
 	inside, _ := w.Veth(w.Namespace("n2", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n2", "v1", verdict.PointToPoint, false))
@@ -203,7 +203,7 @@ func TestHandedOverAddresses(t *testing.T) {
 		build func(w *world, lan []*verdict.Interface)
 		over  bool
 	}{
-		{"its kernel has not got it, and it is silent", func(*world, []*verdict.Interface) {}, true},
+		{"its kernel does not have the address, and it sends no frames", func(*world, []*verdict.Interface) {}, true},
 		{"it is silent, but not for long enough", func(w *world, _ []*verdict.Interface) { w.Now-- }, false},
 		{"it spoke for another one meanwhile", func(w *world, lan []*verdict.Interface) {
 			w.Wire(lan[1], string(lan[1].MAC)).NoOverride = true

@@ -29,7 +29,7 @@ func checkIdentity[T any](t *testing.T, name string, is func(a, b *T) bool, reco
 		changed := record()
 		change(changed)
 		if identical(t, name, is, record(), changed) {
-			t.Errorf("%s: got one with another %s taken for the same", name, what)
+			t.Errorf("%s: got records with different %s considered equal", name, what)
 		}
 	}
 	if is(record(), nil) || is(nil, record()) {
@@ -48,7 +48,7 @@ func TestIdentity(t *testing.T) {
 	renamed := node()
 	renamed.Name = "n2"
 	if !identical(t, "node", (*Node).Is, node(), renamed) {
-		t.Error("node: got a difference after it was renamed")
+		t.Error("node: got a difference after a renaming")
 	}
 	checkIdentity(t, "namespace", (*Namespace).Is, namespace, map[string]func(*Namespace){
 		"record": func(ns *Namespace) { ns.Record = 3 }, "node": func(ns *Namespace) { ns.Node.Boot = "b2" },
@@ -77,7 +77,7 @@ func TestIdentity(t *testing.T) {
 		changed := allocation()
 		change(changed)
 		if identical(t, "allocation", (*Allocation).Is, allocation(), changed) {
-			t.Errorf("allocation: got one with another %s taken for the same", what)
+			t.Errorf("allocation: got records with different %s considered equal", what)
 		}
 	}
 	if !identical(t, "allocation", (*Allocation).Is, allocation(), allocation()) {

@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-func TestAJudgeReusesItsMemoryAndKeepsWhatIsKept(t *testing.T) {
+func TestJudgeReusesItsMemory(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	judge := verdict.NewJudge(&w.Policy)
 	var kept []verdict.Judgement

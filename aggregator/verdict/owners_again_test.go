@@ -12,7 +12,7 @@ import (
 
 func TestWireOnlyOwnersEnd(t *testing.T) {
 	w := newWorld("10.0.0.5")
-	c := w.Wire(w.Uplink("n1"), stranger)
+	c := w.Wire(w.Uplink("n1"), externalMAC)
 	stale, gone := verdicttest.Start.Add(w.Policy.StaleAfter), verdicttest.Start.Add(2*w.Policy.StaleAfter)
 	for _, test := range []struct {
 		after   time.Duration
@@ -40,27 +40,27 @@ func TestOwnersAreJudgedAgainWhenTheirFramesAreOld(t *testing.T) {
 		build func(w *world, uplinks []*verdict.Interface)
 		want  time.Duration
 	}{
-		{"one frame", func(w *world, uplinks []*verdict.Interface) { w.Wire(uplinks[0], stranger) }, 5 * time.Minute},
+		{"one frame", func(w *world, uplinks []*verdict.Interface) { w.Wire(uplinks[0], externalMAC) }, 5 * time.Minute},
 		{"frames on two nodes", func(w *world, uplinks []*verdict.Interface) {
-			w.Wire(uplinks[0], stranger)
-			w.after(time.Minute).Wire(uplinks[1], stranger)
+			w.Wire(uplinks[0], externalMAC)
+			w.after(time.Minute).Wire(uplinks[1], externalMAC)
 		}, 6 * time.Minute},
 		{"frames on two nodes, of which the first one is silent", func(w *world, uplinks []*verdict.Interface) {
-			w.Wire(uplinks[0], stranger)
-			w.after(time.Minute).Wire(uplinks[1], stranger)
+			w.Wire(uplinks[0], externalMAC)
+			w.after(time.Minute).Wire(uplinks[1], externalMAC)
 			w.Node("n1").Unheard = true
 		}, 7 * time.Minute},
 		{"a frame on a node that is silent", func(w *world, uplinks []*verdict.Interface) {
-			w.Wire(uplinks[0], stranger)
+			w.Wire(uplinks[0], externalMAC)
 			w.Node("n1").Unheard = true
 		}, 7 * time.Minute},
-		{"no frame that counts", func(w *world, uplinks []*verdict.Interface) { w.Wire(uplinks[0], stranger).Source = other }, 7 * time.Minute},
+		{"no frame that counts", func(w *world, uplinks []*verdict.Interface) { w.Wire(uplinks[0], externalMAC).Source = other }, 7 * time.Minute},
 	} {
 		w := newWorld("10.0.0.5")
 		uplinks := verdicttest.OnLAN(w.World, "n1", "n2")
 		test.build(w, uplinks)
 		w.Now = verdicttest.Start.Add(2 * time.Minute)
-		w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: uplinks[1], Frame: verdict.Frame{Link: uplinks[1].Link, MAC: stranger}})
+		w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: uplinks[1], Frame: verdict.Frame{Link: uplinks[1].Link, MAC: externalMAC}})
 		for range 2 {
 			slices.Reverse(w.Claims)
 			if out := w.Policy.Judge(w.Case()); len(out.Owners) != 1 || out.Again.Sub(verdicttest.Start) != test.want {

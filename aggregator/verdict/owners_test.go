@@ -66,10 +66,10 @@ func (w *world) machine(node, mac string, attachment verdict.Attachment) {
 }
 
 const (
-	vrrpMAC   = "\x00\x00\x5e\x00\x01\x33"
-	dockerMAC = "\x02\x42\x0a\x00\x00\x05"
-	stranger  = "\x02\x00\x00\x00\x00\x99"
-	other     = "\x02\x00\x00\x00\x00\x98"
+	vrrpMAC     = "\x00\x00\x5e\x00\x01\x33"
+	dockerMAC   = "\x02\x42\x0a\x00\x00\x05"
+	externalMAC = "\x02\x00\x00\x00\x00\x99"
+	other       = "\x02\x00\x00\x00\x00\x98"
 )
 
 func TestOwners(t *testing.T) {
@@ -132,28 +132,28 @@ func TestOwners(t *testing.T) {
 			w.after(time.Hour)
 		}, []string{"a n1/eth0 unheard assigned NODE=n1 1"}},
 		{"a sighting by a node that is now disconnected", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger)
+			w.Wire(w.Uplink("n1"), externalMAC)
 			w.Node("n1").Unheard = true
 			w.after(time.Hour)
-		}, []string{stranger + " n1/eth0 unheard LINK=n1/eth0 1"}},
+		}, []string{externalMAC + " n1/eth0 unheard LINK=n1/eth0 1"}},
 		{"a sighting by a node that timed out", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger)
+			w.Wire(w.Uplink("n1"), externalMAC)
 			w.Node("n1").Unheard, w.Node("n1").TimedOut = true, true
-		}, []string{stranger + " n1/eth0 gone stale 1"}},
-		{"a stranger, just before it is stale", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger)
+		}, []string{externalMAC + " n1/eth0 gone stale 1"}},
+		{"an external device, just before it is stale", func(w *world) {
+			w.Wire(w.Uplink("n1"), externalMAC)
 			w.after(w.Policy.StaleAfter - 1)
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1"}},
-		{"a stranger, when it is stale", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger)
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1"}},
+		{"an external device, when it is stale", func(w *world) {
+			w.Wire(w.Uplink("n1"), externalMAC)
 			w.after(w.Policy.StaleAfter)
-		}, []string{stranger + " n1/eth0 stale stale 1"}},
-		{"a stranger that another node saw later", func(w *world) {
+		}, []string{externalMAC + " n1/eth0 stale stale 1"}},
+		{"an external device that another node saw later", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
-			w.Wire(lan[0], stranger)
-			w.after(w.Policy.StaleAfter-1).Wire(lan[1], stranger)
+			w.Wire(lan[0], externalMAC)
+			w.after(w.Policy.StaleAfter-1).Wire(lan[1], externalMAC)
 			w.after(1)
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 2"}},
 		{"a pod of a node that has timed out, which another one saw long ago", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
 			w.Assigned(w.Child("a", "baaaaa", lan[0].Link))
@@ -177,28 +177,28 @@ func TestOwners(t *testing.T) {
 
 		// Senders of frames.
 		{"a neighbour table entry alone", func(w *world) {
-			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Frame: verdict.Frame{Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: stranger}})
-		}, []string{stranger + " n1/eth0 live believed 1"}},
-		{"a stranger on a LAN is one, whoever saw it", func(w *world) {
+			w.Claim(verdict.Claim{Kind: verdict.Believed, Interface: w.Uplink("n1"), Frame: verdict.Frame{Link: w.Link("n1", "eth0", verdict.Uplink, false), MAC: externalMAC}})
+		}, []string{externalMAC + " n1/eth0 live believed 1"}},
+		{"an external device on a LAN is one, whoever saw it", func(w *world) {
 			for _, i := range verdicttest.OnLAN(w.World, "n1", "n2") {
-				w.Wire(i, stranger)
+				w.Wire(i, externalMAC)
 			}
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
-		{"a stranger on two links that are not known to be one is two", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger)
-			w.Wire(w.Uplink("n2"), stranger)
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1", stranger + " n2/eth0 live LINK=n2/eth0 1"}},
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 2"}},
+		{"an external device on two links that are not known to be one is two", func(w *world) {
+			w.Wire(w.Uplink("n1"), externalMAC)
+			w.Wire(w.Uplink("n2"), externalMAC)
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1", externalMAC + " n2/eth0 live LINK=n2/eth0 1"}},
 		{"two external devices, one of them seen in two VLANs", func(w *world) {
 			eth0 := w.Uplink("n1")
-			w.Wire(eth0, stranger)
-			w.Wire(eth0, stranger).VLAN = 7
+			w.Wire(eth0, externalMAC)
+			w.Wire(eth0, externalMAC).VLAN = 7
 			w.Wire(eth0, other)
-		}, []string{other + " n1/eth0 live LINK=n1/eth0 1", stranger + " n1/eth0 live LINK=n1/eth0 2"}},
+		}, []string{other + " n1/eth0 live LINK=n1/eth0 1", externalMAC + " n1/eth0 live LINK=n1/eth0 2"}},
 		{"two agents on one kernel see one guest", func(w *world) {
 			w.Node("n2").Boot, w.Node("n2").Netns = "boot-n1", "2"
 			for _, node := range []string{"n2", "n1"} {
 				_, port := w.Veth(w.Namespace(node, 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link(node, "v1", verdict.PointToPoint, false))
-				w.Wire(port, stranger)
+				w.Wire(port, externalMAC)
 			}
 		}, []string{"a n1/veth102 live NODE=n1 2"}},
 		{"a pod that another node saw is where it is", func(w *world) {
@@ -232,13 +232,13 @@ func TestOwners(t *testing.T) {
 		}, []string{"a n1/eth0 live NODE=n1 1"}},
 		{"an unknown MAC enters through a pod's port", func(w *world) {
 			_, port := w.ptp("n1", 2, "a", "baaaaa")
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, []string{"a n1/vethn12 live NODE=n1 1"}},
 		{"an unknown MAC enters through a cable to another namespace", func(w *world) {
 			_, port := w.ptp("n1", 2, "a", "baaaaa")
 			port.Uplink = true
-			w.Wire(port, stranger)
-		}, []string{stranger + " n1/vethn12 live LINK=n1/v2 1"}},
+			w.Wire(port, externalMAC)
+		}, []string{externalMAC + " n1/vethn12 live LINK=n1/v2 1"}},
 		{"a MAC of another node enters by a pod's port", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
 			w.Interface(w.Namespace("n2", 2, "2", verdicttest.Pod("x")), verdict.Interface{MAC: "bxxxxx", Attachment: verdict.Lower, Link: lan[1].Link})
@@ -346,8 +346,8 @@ func TestOwners(t *testing.T) {
 		}, []string{"bvmvmv n1/vnet0 live LINK=n1/br0 1", "vm vm/eth0 live assigned NODE=vm 1"}},
 		{"another MAC by the tap", func(w *world) {
 			w.machine("vm", "bvmvmv", verdict.Own)
-			w.Wire(w.tap(), stranger)
-		}, []string{stranger + " n1/vnet0 live NODE=n1 1", "vm vm/eth0 live assigned NODE=vm 1"}},
+			w.Wire(w.tap(), externalMAC)
+		}, []string{externalMAC + " n1/vnet0 live NODE=n1 1", "vm vm/eth0 live assigned NODE=vm 1"}},
 		{"a MAC by the tap that machines share by design", func(w *world) {
 			w.machine("vm", dockerMAC, verdict.Own)
 			w.Wire(w.tap(), dockerMAC)
@@ -368,8 +368,8 @@ func TestOwners(t *testing.T) {
 
 		// Proxies.
 		{"an advertisement without the Override flag", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger).NoOverride = true
-		}, []string{stranger + " n1/eth0 live reachable-via 1"}},
+			w.Wire(w.Uplink("n1"), externalMAC).NoOverride = true
+		}, []string{externalMAC + " n1/eth0 live reachable-via 1"}},
 		{"the node answers with its own MAC", func(w *world) {
 			eth0 := w.Uplink("n1")
 			w.Wire(eth0, string(eth0.MAC)).Kind = verdict.Answered
@@ -381,76 +381,76 @@ func TestOwners(t *testing.T) {
 		}, []string{"a n1/eth0 live NODE=n1 1"}},
 		{"a pod answers with a MAC of something behind it", func(w *world) {
 			_, port := w.ptp("n1", 2, "a", "baaaaa")
-			w.Wire(port, stranger).Kind = verdict.Answered
+			w.Wire(port, externalMAC).Kind = verdict.Answered
 		}, []string{"a n1/vethn12 live NODE=n1 1"}},
 		{"Calico answers", func(w *world) {
 			w.Wire(w.Uplink("n1"), calicoMAC).Kind = verdict.Answered
 		}, []string{calicoMAC + " n1/eth0 live reachable-via 1"}},
-		{"a stranger answers for this address", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1"}},
+		{"an external device answers for this address", func(w *world) {
+			w.Wire(w.Uplink("n1"), externalMAC).Kind = verdict.Answered
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1"}},
 		{"a router answers for many", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, 0}}
-		}, []string{stranger + " n1/eth0 live reachable-via 1"}},
+			w.Wire(w.Uplink("n1"), externalMAC).Kind = verdict.Answered
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, 0}}
+		}, []string{externalMAC + " n1/eth0 live reachable-via 1"}},
 		{"a router answers for nearly as many", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers - 1, verdict.SeveralOwned - 1}}
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1"}},
+			w.Wire(w.Uplink("n1"), externalMAC).Kind = verdict.Answered
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers - 1, verdict.SeveralOwned - 1}}
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1"}},
 		{"a router answers for several owners", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
-			w.Answers = map[verdict.MAC][2]int{stranger: {2, verdict.SeveralOwned}}
-		}, []string{stranger + " n1/eth0 live reachable-via 1"}},
+			w.Wire(w.Uplink("n1"), externalMAC).Kind = verdict.Answered
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {2, verdict.SeveralOwned}}
+		}, []string{externalMAC + " n1/eth0 live reachable-via 1"}},
 		{"another MAC than the router's answers", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
+			w.Wire(w.Uplink("n1"), externalMAC).Kind = verdict.Answered
 			w.Answers = map[verdict.MAC][2]int{other: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 1"}},
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 1"}},
 		{"a sender that answers for many uses this address", func(w *world) {
 			eth0 := w.Uplink("n1")
-			w.Wire(eth0, stranger).Kind = verdict.Answered
-			w.Wire(eth0, stranger).Kind = verdict.Used
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
+			w.Wire(eth0, externalMAC).Kind = verdict.Answered
+			w.Wire(eth0, externalMAC).Kind = verdict.Used
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, verdict.SeveralOwned}}
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 2"}},
 		{"a sender that answers for many announces this address to another node", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
-			w.Wire(lan[0], stranger).Kind = verdict.Answered
-			w.Wire(lan[1], stranger).VLAN = 1
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{stranger + " n2/eth0 live LINK=n1/eth0 2"}},
+			w.Wire(lan[0], externalMAC).Kind = verdict.Answered
+			w.Wire(lan[1], externalMAC).VLAN = 1
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, verdict.SeveralOwned}}
+		}, []string{externalMAC + " n2/eth0 live LINK=n1/eth0 2"}},
 		{"a sender that answers for many used this address long ago", func(w *world) {
 			eth0 := w.Uplink("n1")
-			w.Wire(eth0, stranger).Kind = verdict.Used
-			w.after(w.Policy.StaleAfter).Wire(eth0, stranger).Kind = verdict.Answered
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
+			w.Wire(eth0, externalMAC).Kind = verdict.Used
+			w.after(w.Policy.StaleAfter).Wire(eth0, externalMAC).Kind = verdict.Answered
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, verdict.SeveralOwned}}
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 2"}},
 		{"a sender that answers for many announced this address long ago", func(w *world) {
 			eth0 := w.Uplink("n1")
-			w.Wire(eth0, stranger)
-			w.after(w.Policy.StaleAfter).Wire(eth0, stranger).Kind = verdict.Answered
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{stranger + " n1/eth0 live LINK=n1/eth0 2"}},
+			w.Wire(eth0, externalMAC)
+			w.after(w.Policy.StaleAfter).Wire(eth0, externalMAC).Kind = verdict.Answered
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, verdict.SeveralOwned}}
+		}, []string{externalMAC + " n1/eth0 live LINK=n1/eth0 2"}},
 		{"a sender that answers for many announced this address long ago on another link", func(w *world) {
-			w.Wire(w.Uplink("n2"), stranger)
-			w.after(w.Policy.StaleAfter).Wire(w.Uplink("n1"), stranger).Kind = verdict.Answered
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{stranger + " n1/eth0 live reachable-via 1", stranger + " n2/eth0 stale stale 1"}},
+			w.Wire(w.Uplink("n2"), externalMAC)
+			w.after(w.Policy.StaleAfter).Wire(w.Uplink("n1"), externalMAC).Kind = verdict.Answered
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, verdict.SeveralOwned}}
+		}, []string{externalMAC + " n1/eth0 live reachable-via 1", externalMAC + " n2/eth0 stale stale 1"}},
 		{"another sender announces the answered address", func(w *world) {
 			eth0 := w.Uplink("n1")
-			w.Wire(eth0, stranger).Kind = verdict.Answered
+			w.Wire(eth0, externalMAC).Kind = verdict.Answered
 			w.Wire(eth0, other)
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{other + " n1/eth0 live LINK=n1/eth0 1", stranger + " n1/eth0 live reachable-via 1"}},
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, verdict.SeveralOwned}}
+		}, []string{other + " n1/eth0 live LINK=n1/eth0 1", externalMAC + " n1/eth0 live reachable-via 1"}},
 		{"a sender that answers for many announces this address in a frame of another MAC", func(w *world) {
 			eth0 := w.Uplink("n1")
-			w.Wire(eth0, stranger).Kind = verdict.Answered
-			w.Wire(eth0, stranger).Source = other
-			w.Answers = map[verdict.MAC][2]int{stranger: {verdict.ManyAnswers, verdict.SeveralOwned}}
-		}, []string{stranger + " n1/eth0 live reachable-via 2"}},
+			w.Wire(eth0, externalMAC).Kind = verdict.Answered
+			w.Wire(eth0, externalMAC).Source = other
+			w.Answers = map[verdict.MAC][2]int{externalMAC: {verdict.ManyAnswers, verdict.SeveralOwned}}
+		}, []string{externalMAC + " n1/eth0 live reachable-via 2"}},
 
 		// Frames that prove nothing.
 		{"a frame from another MAC than it claims", func(w *world) {
-			w.Wire(w.Uplink("n1"), stranger).Source = other
-		}, []string{stranger + " n1/eth0 live weak-source 1"}},
+			w.Wire(w.Uplink("n1"), externalMAC).Source = other
+		}, []string{externalMAC + " n1/eth0 live weak-source 1"}},
 		{"a MAC that no host can have", func(w *world) {
 			w.Wire(w.Uplink("n1"), group)
 		}, []string{group + " n1/eth0 live weak-source 1"}},

@@ -10,7 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-func TestT10SandboxWhosePodIsNoMore(t *testing.T) {
+func TestT10SandboxWhosePodWasDeleted(t *testing.T) {
 	tests := []struct {
 		name string
 		left verdict.PodObject
@@ -47,7 +47,7 @@ func TestT10SandboxWhosePodIsNoMore(t *testing.T) {
 			// While the API server is down, the last known state counts.
 			w.Pods = nil
 			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseOrphanedSandbox {
-				t.Errorf("got cause %s with the API server away, want it as it was", c.Cause)
+				t.Errorf("got cause %s with the API server away, want it unchanged", c.Cause)
 			}
 			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running"})
 			if c = w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NetworkScope, "pods"); c.Cause != verdict.CauseUnknown {
@@ -57,13 +57,13 @@ func TestT10SandboxWhosePodIsNoMore(t *testing.T) {
 	}
 }
 
-func TestANewPodIsNotOrphanedBeforeTheAPICanHaveToldOfIt(t *testing.T) {
+func TestNewPodIsNotOrphanedBeforeTheAPIReportsIt(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	w.Says("uid-a", verdict.PodObject{Absent: true})
 	verdicttest.Given(w.World, w.Namespace("n1", 2, "100", verdicttest.Pod("a")))
 	out := w.wantNone(t)
 	if out.Owners[0].Orphaned || out.Again != w.Now.Add(5*time.Second) {
-		t.Fatalf("got orphaned %v, again %s later, want no such word for 5s", out.Owners[0].Orphaned, out.Again.Sub(w.Now))
+		t.Fatalf("got orphaned %v, again %s later, want no orphan within 5s", out.Owners[0].Orphaned, out.Again.Sub(w.Now))
 	}
 	w.Known = w.Now
 	w.after(5 * time.Second)
@@ -72,7 +72,7 @@ func TestANewPodIsNotOrphanedBeforeTheAPICanHaveToldOfIt(t *testing.T) {
 	}
 	w.Known = 0
 	if out = w.wantNone(t); !out.Owners[0].Orphaned {
-		t.Error("got an absent pod for one that is in the API")
+		t.Error("got a pod of the API reported as absent")
 	}
 }
 
@@ -85,7 +85,7 @@ func TestAPodThatHasJustEndedIsNotOrphaned(t *testing.T) {
 	w.after(time.Hour)
 	w.Says("uid-job", verdict.PodObject{Namespace: "default", Name: "job", Phase: "Succeeded", Heard: w.Now})
 	if out := w.wantNone(t); out.Owners[0].Orphaned || out.Again != w.Now.Add(5*time.Second) {
-		t.Fatalf("got orphaned %v, again %s later, want no such word for 5s", out.Owners[0].Orphaned, out.Again.Sub(w.Now))
+		t.Fatalf("got orphaned %v, again %s later, want no orphan within 5s", out.Owners[0].Orphaned, out.Again.Sub(w.Now))
 	}
 	w.after(5 * time.Second)
 	if out := w.wantNone(t); !out.Owners[0].Orphaned {

@@ -116,7 +116,7 @@ func TestSizesOfPools(t *testing.T) {
 	}
 }
 
-func TestAPoolContainsWhatItGives(t *testing.T) {
+func TestPoolContainsItsAllocations(t *testing.T) {
 	p := verdict.Pool{
 		Pool: ipam.Pool{
 			Ranges:   []ipam.Range{span("10.0.0.1-10.0.0.4"), span("10.0.1.1-10.0.1.2")},

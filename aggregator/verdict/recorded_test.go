@@ -20,9 +20,9 @@ const (
 	casesDir = "testdata/cases"
 )
 
-// TestEachRowHasACaseThatIsJudgedSo judges the recorded case of each row. The expected verdict is
+// TestEachRowHasACase judges the recorded case of each row. The expected verdict is
 // the one that was reached in real network namespaces.
-func TestEachRowHasACaseThatIsJudgedSo(t *testing.T) {
+func TestEachRowHasACase(t *testing.T) {
 	rows, err := filepath.Glob(filepath.Join(rowsDir, "*.json"))
 	if err != nil || len(rows) < 60 {
 		t.Fatalf("got %d rows (%v), want all", len(rows), err)

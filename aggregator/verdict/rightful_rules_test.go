@@ -149,26 +149,26 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		{"one is a device outside", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link))
-			w.after(time.Minute).Wire(port, stranger)
+			w.after(time.Minute).Wire(port, externalMAC)
 		}, "", verdict.RightUndecided},
 		{"frames of one began after the other's assignment", func(w *world) {
 			_, port := w.guestOf("n1", "vm")
 			w.Within("n1", "br0", "", blue("a"))
-			c := w.after(time.Minute).Wire(port, stranger)
-			w.Wire(port, stranger).VLAN = 7
+			c := w.after(time.Minute).Wire(port, externalMAC)
+			w.Wire(port, externalMAC).VLAN = 7
 			c.First = verdicttest.Start.Add(time.Second)
 		}, "a", verdict.RightOlderAssignment},
 		{"frames of one began before the other's assignment", func(w *world) {
 			_, port := w.guestOf("n1", "vm")
 			w.after(time.Minute).Within("n1", "br0", "", blue("a"))
-			w.Wire(port, stranger).First = w.Now.Add(-time.Second)
-			w.Wire(port, stranger).VLAN = 7
+			w.Wire(port, externalMAC).First = w.Now.Add(-time.Second)
+			w.Wire(port, externalMAC).VLAN = 7
 			w.Claims[2].First = w.Now.Add(time.Second)
 		}, "", verdict.RightUndecided},
 		{"of frames of one it is not known when they began", func(w *world) {
 			_, port := w.guestOf("n1", "vm")
 			w.Within("n1", "br0", "", blue("a"))
-			w.after(time.Minute).Wire(port, stranger).First = 0
+			w.after(time.Minute).Wire(port, externalMAC).First = 0
 		}, "", verdict.RightUndecided},
 		{"one orphan and another owner", func(w *world) {
 			w.Says("uid-old", verdict.PodObject{Absent: true})
@@ -189,7 +189,7 @@ func TestWhichOfSeveralKeepsTheAddress(t *testing.T) {
 		{"an allocation that may be for a device outside", func(w *world) {
 			port := w.Uplink("n1")
 			w.Assigned(w.Child("a", "baaaaa", port.Link)).Network = "lan"
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 			al := w.Books(w.Pool(hostlocal.Name, "n1", "lan"), "x")
 			al.Pod, al.Namespace = "x", "default"
 		}, "a", verdict.RightIntent},

@@ -15,7 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 )
 
-func TestSettleNeedsTimeAndBothReadAgain(t *testing.T) {
+func TestConfirmationNeedsTimeAndNewReadings(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	out := w.judge()
@@ -26,7 +26,7 @@ func TestSettleNeedsTimeAndBothReadAgain(t *testing.T) {
 	w.after(time.Second - 1)
 	w.Read(a, b)
 	if out = w.judge(); out.Conflicts[0].Phase != verdict.Suspected || len(out.Check) != 0 {
-		t.Fatal("got confirmed or asked before the settle time was over")
+		t.Fatal("got a confirmation or a check before the end of the settle time")
 	}
 
 	w.after(1)
@@ -35,19 +35,19 @@ func TestSettleNeedsTimeAndBothReadAgain(t *testing.T) {
 	}
 	w.after(time.Millisecond)
 	if out = w.judge(); len(out.Check) != 0 {
-		t.Fatal("got asked twice within a second")
+		t.Fatal("got two checks within a second")
 	}
 	w.Read(a)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 	w.after(time.Second)
 	if out = w.judge(); len(out.Check) != 1 {
-		t.Fatal("got no second question, want one a second later")
+		t.Fatal("got no second check, want one a second later")
 	}
 	w.Read(b)
 	w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
 }
 
-func TestSettleBeginsWhenTheTwoOfNowMet(t *testing.T) {
+func TestSettleTimeBeginsWithTheCurrentOwners(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.judge()
@@ -82,10 +82,10 @@ func TestEpisodesHaveOneID(t *testing.T) {
 		t.Errorf("got %s episode %d, want %s episode 2, begun now", second.ID, second.Episode, first.ID)
 	}
 	if other := verdict.ID("other", verdict.NodeScope, "n1", w.Addr); other == first.ID {
-		t.Error("got one id in two clusters")
+		t.Error("got equal ids in two clusters")
 	}
 	if verdict.ID("a", verdict.NodeScope, "NODEb", w.Addr) == verdict.ID("aNODE", verdict.NodeScope, "b", w.Addr) {
-		t.Error("got one id for two scopes whose names are one after another")
+		t.Error("got one id for two scopes whose concatenated names are equal")
 	}
 }
 
@@ -112,12 +112,12 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	own := w.Assigned(eth0)
-	stranger := w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
+	externalMAC := w.Wire(eth0, "\x02\x00\x00\x00\x00\x99")
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	w.after(time.Second).Read(own)
 	w.want(t, verdict.Suspected, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	w.after(time.Second)
-	w.Seen(stranger)
+	w.Seen(externalMAC)
 	c := w.want(t, verdict.Confirmed, verdict.RuleAssignedAndWire, verdict.LinkScope, "n1/eth0")
 	if k := c.Owners[0].Workload().Kind; k != verdict.External {
 		t.Errorf("got kind %d first, want the external device", k)
@@ -127,8 +127,8 @@ func TestAssignedAndAnExternalDevice(t *testing.T) {
 	if got := out.Conflicts[0]; got.Phase != verdict.Resolved || out.Owners[0].State != verdict.Stale || out.Again == 0 {
 		t.Fatalf("got phase %d, state %d, want resolved and stale, to be ended later", got.Phase, out.Owners[0].State)
 	}
-	if out = w.after(w.Policy.StaleAfter).judge(); len(out.Expired) != 1 || out.Expired[0] != stranger {
-		t.Fatalf("got expired %v, want the stranger's claim", out.Expired)
+	if out = w.after(w.Policy.StaleAfter).judge(); len(out.Expired) != 1 || out.Expired[0] != externalMAC {
+		t.Fatalf("got expired %v, want the external device's claim", out.Expired)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestExternalsAlternate(t *testing.T) {
 	w.after(time.Second)
 	b := w.Wire(eth0, "bbbbbb")
 	if out := w.wantNone(t); !out.Contested {
-		t.Error("got no closer look, want one")
+		t.Error("got no contest, want one")
 	}
 	w.wantRule(t, verdict.RuleMACChanged)
 	w.after(time.Second)
@@ -177,7 +177,7 @@ func TestDADFailed(t *testing.T) {
 	w.want(t, verdict.Resolved, verdict.RuleDADFailed, verdict.LinkScope, "n1/br0")
 }
 
-func TestUnheardIsNeverConfirmedNorResolvedBySilence(t *testing.T) {
+func TestDisconnectedOwnersNeitherConfirmNorResolve(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 	w.judge()
@@ -195,7 +195,7 @@ func TestUnheardIsNeverConfirmedNorResolvedBySilence(t *testing.T) {
 	}
 }
 
-func TestWeakClaimsAreNotedAndNeverRivals(t *testing.T) {
+func TestWeakClaimsAreExcluded(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	w.Assigned(eth0)
@@ -207,7 +207,7 @@ func TestWeakClaimsAreNotedAndNeverRivals(t *testing.T) {
 	w.wantRule(t, verdict.RuleWeakSource)
 }
 
-func TestBelievedIsNeverAnOwner(t *testing.T) {
+func TestNeighbourEntriesMakeNoOwner(t *testing.T) {
 	w := newWorld("192.168.1.10")
 	eth0 := w.Uplink("n1")
 	w.Assigned(eth0)
@@ -236,7 +236,7 @@ func TestDeclaredShared(t *testing.T) {
 	w.wantRule(t, verdict.RuleDeclaredShared)
 }
 
-func TestANodesMACWitnessesItsOwner(t *testing.T) {
+func TestFrameWithANodesMACIsEvidenceForItsOwner(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	eth0 := w.Uplink("n1")
 	inside, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", w.Link("n1", "v1", verdict.PointToPoint, false))
@@ -307,7 +307,7 @@ func TestANarrowerGroupThatIsNotCoveredIsItsOwn(t *testing.T) {
 }
 
 // threeOnALink adds two pods on a bridge and an external device.
-func threeOnALink(w *world) (a, b, stranger *verdict.Claim) {
+func threeOnALink(w *world) (a, b, externalMAC *verdict.Claim) {
 	l := w.Link("n1", "cni0", verdict.Bridge, false)
 	a, b = twoPods(w, verdict.Bridge, false, [2]string{"baaaaa", "bbbbbb"})
 	eth0 := w.Interface(w.Host("n1"), verdict.Interface{Name: "eth0", MAC: "hosthh", Attachment: verdict.Own, Link: l, Uplink: true})
@@ -319,7 +319,7 @@ func wantTwoIDs(t *testing.T, w *world, kept string) {
 	out := w.judge()
 	if len(out.Conflicts) != 2 || out.Conflicts[0].ID == kept || len(out.Conflicts[0].Owners) != 2 ||
 		out.Conflicts[1].ID != kept || len(out.Conflicts[1].Owners) != 3 || out.Conflicts[1].Kind != verdict.LinkScope {
-		t.Fatalf("got %+v, want a new one of two owners and %s with three", out.Conflicts, kept)
+		t.Fatalf("got conflicts %+v, want a new one with two owners, and conflict %s with three", out.Conflicts, kept)
 	}
 }
 
@@ -333,12 +333,12 @@ func TestTwoScopesNeverShareAConflict(t *testing.T) {
 
 	// The third owner appears after the scope was widened.
 	w = newWorld("10.0.0.5")
-	_, _, stranger := threeOnALink(w)
-	w.Drop(stranger)
+	_, _, externalMAC := threeOnALink(w)
+	w.Drop(externalMAC)
 	first = w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
 	w.Link("n1", "cni0", verdict.Bridge, false).Routed = true
 	w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.LinkScope, "n1/cni0")
-	w.Claims = append(w.Claims, stranger)
+	w.Claims = append(w.Claims, externalMAC)
 	wantTwoIDs(t, w, first.ID)
 }
 
@@ -374,7 +374,7 @@ func TestDADFailedAndItsRivalAreOneConflict(t *testing.T) {
 	out := w.judge()
 	if len(out.Conflicts) != 2 || out.Conflicts[0].Phase != verdict.Confirmed || len(out.Conflicts[0].Owners) != 2 ||
 		out.Conflicts[1].ID != alone.ID || out.Conflicts[1].Phase != verdict.Resolved || out.Conflicts[1].Ending.Kind != verdict.EndRivalKnown {
-		t.Fatalf("got %+v, want one of both, and that of one over", out.Conflicts)
+		t.Fatalf("got %+v, want one with both owners, and the other one resolved", out.Conflicts)
 	}
 	w.want(t, verdict.Confirmed, verdict.RuleDADFailed, verdict.LinkScope, "n1/cni0")
 }
@@ -407,7 +407,7 @@ func TestAConfirmedConflictEndsWithItsEvidence(t *testing.T) {
 }
 
 // A container's process may be the oldest one in a namespace that was named by hand.
-func TestContainerOfAProcessMakesNamedNamespacesNoPod(t *testing.T) {
+func TestContainerOfAProcessDoesNotMakeANamedNamespaceAPod(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	for i, name := range []string{"blue", "red"} {
 		who := verdict.Workload{Kind: verdict.Container, Name: name, UID: "u-1", ContainerID: "0123456789abcdef", Process: "sleep (12)", Source: "netns"}

@@ -114,19 +114,19 @@ func TestScopes(t *testing.T) {
 			inside, _ := w.on("n1", "br0", false, "a")
 			w.Assigned(inside)
 			_, port := w.on("n2", "br0", false, "b")
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, []string{"NETWORK=pods assigned-and-wire a b"}},
 		{"a virtual machine of another node", func(w *world) {
 			w.declare("pods " + pods)
 			inside, _ := w.on("n2", "br0", false, "a")
 			w.Assigned(inside)
-			w.Wire(w.tap(), stranger)
-		}, []string{"NETWORK=pods assigned-and-wire " + stranger + " a"}},
+			w.Wire(w.tap(), externalMAC)
+		}, []string{"NETWORK=pods assigned-and-wire " + externalMAC + " a"}},
 		{"a device outside, which another node sees", func(w *world) {
 			w.declare("pods " + pods)
 			inside, _ := w.on("n1", "br0", false, "a")
 			w.Assigned(inside)
-			w.Wire(w.Uplink("n2"), stranger)
+			w.Wire(w.Uplink("n2"), externalMAC)
 		}, nil},
 		{"a pod of this node, which another node sees outside", func(w *world) {
 			w.declare("pods " + pods)
@@ -134,13 +134,13 @@ func TestScopes(t *testing.T) {
 			w.Assigned(inside)
 			_, port := w.on("n2", "br0", false, "b")
 			port.Uplink = true
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, nil},
 		{"a device behind a port that leads nowhere", func(w *world) {
 			w.declare("pods " + pods)
 			inside, _ := w.on("n1", "br0", false, "a")
 			w.Assigned(inside)
-			w.Wire(w.Interface(w.Host("n2"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n2", "br0", verdict.Bridge, false)}), stranger)
+			w.Wire(w.Interface(w.Host("n2"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n2", "br0", verdict.Bridge, false)}), externalMAC)
 		}, nil},
 
 		// The pod network.
@@ -188,25 +188,25 @@ func TestScopes(t *testing.T) {
 			inside, _ := w.on("n1", "br0", true, "a")
 			w.Assigned(inside)
 			_, port := w.on("n1", "br1", true, "b")
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, []string{"NODE=n1 assigned-and-wire a b"}},
 		{"a device by an uplink of a routed bridge", func(w *world) {
 			inside, _ := w.on("n1", "br0", true, "a")
 			w.Assigned(inside)
 			_, port := w.on("n1", "br1", true, "b")
 			port.Uplink = true
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, nil},
 		{"a device by a port of a routed bridge that leads nowhere", func(w *world) {
 			inside, _ := w.on("n1", "br0", true, "a")
 			w.Assigned(inside)
-			w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n1", "br1", verdict.Bridge, true)}), stranger)
+			w.Wire(w.Interface(w.Host("n1"), verdict.Interface{Name: "eth1", Attachment: verdict.Own, Link: w.Link("n1", "br1", verdict.Bridge, true)}), externalMAC)
 		}, nil},
 		{"a guest on a bridge that is not routed", func(w *world) {
 			inside, _ := w.on("n1", "br0", true, "a")
 			w.Assigned(inside)
 			_, port := w.on("n1", "br1", false, "b")
-			w.Wire(port, stranger)
+			w.Wire(port, externalMAC)
 		}, nil},
 		{"a frame of a namespace that has the address on a private link", func(w *world) {
 			inside, _ := w.on("n1", "br0", false, "a")
@@ -234,7 +234,7 @@ func TestScopes(t *testing.T) {
 		{"a conflict has neither a proxy nor a stale owner", func(w *world) {
 			port := w.Uplink("n1")
 			w.Wire(port, other)
-			w.after(w.Policy.StaleAfter).Wire(port, stranger).NoOverride = true
+			w.after(w.Policy.StaleAfter).Wire(port, externalMAC).NoOverride = true
 			w.Assigned(w.Child("a", "baaaaa", port.Link))
 			w.Assigned(w.Child("b", "bbbbbb", port.Link))
 		}, []string{"LINK=n1/eth0 assigned-twice a b"}},
@@ -243,14 +243,14 @@ func TestScopes(t *testing.T) {
 			for i, n := range []string{"n3", "n2"} {
 				w.Assigned(w.Interface(w.Namespace(n, 2, "2", verdicttest.Pod(n)), verdict.Interface{MAC: verdict.MAC("bbbbb" + n[1:]), Attachment: verdict.Lower, Link: lan[2-i].Link}))
 			}
-			w.Wire(lan[0], stranger)
-		}, []string{"LINK=n2/eth0 assigned-twice " + stranger + " n2 n3"}},
+			w.Wire(lan[0], externalMAC)
+		}, []string{"LINK=n2/eth0 assigned-twice " + externalMAC + " n2 n3"}},
 		{"a domain has the name of its first link if no kernel has the address", func(w *world) {
 			lan := verdicttest.OnLAN(w.World, "n1", "n2")
-			a := w.Wire(lan[1], stranger)
+			a := w.Wire(lan[1], externalMAC)
 			w.after(time.Second).Wire(lan[1], other)
 			w.after(time.Second).Seen(a)
-		}, []string{"LINK=n1/eth0 externals-alternate " + other + " " + stranger}},
+		}, []string{"LINK=n1/eth0 externals-alternate " + other + " " + externalMAC}},
 		{"a link-local address on a LAN", func(w *world) {
 			w.Addr = netip.MustParseAddr("169.254.7.7")
 			for i, link := range verdicttest.OnLAN(w.World, "n1", "n2") {

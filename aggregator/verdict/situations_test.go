@@ -85,7 +85,7 @@ func TestL1ReuseOverlapsForAMoment(t *testing.T) {
 	w.wantNone(t)
 }
 
-func TestL3SandboxMadeAnew(t *testing.T) {
+func TestL3SandboxRecreated(t *testing.T) {
 	w := newWorld("10.244.0.5")
 	l := w.Link("n1", "cni0", verdict.Bridge, true)
 	one, _ := w.Veth(w.Namespace("n1", 2, "102", verdicttest.Pod("a")), "baaaaa", l)
@@ -112,7 +112,7 @@ func TestSandboxWhosePodIsKnownAfterItsConflictWasConfirmed(t *testing.T) {
 	two.Namespace.Who = verdicttest.Pod("a").Who()
 	c := w.want(t, verdict.Confirmed, verdict.RuleSamePod, verdict.NodeScope, "n1")
 	if got := w.Policy.Waited(&c); got != w.Policy.Settle {
-		t.Errorf("got waited %s, want %s: so long it was", got, w.Policy.Settle)
+		t.Errorf("got waited %s, want %s", got, w.Policy.Settle)
 	}
 }
 

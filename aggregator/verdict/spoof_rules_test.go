@@ -78,7 +78,7 @@ func TestSpoofs(t *testing.T) {
 		{"the owner's kernel found a duplicate", func(s *spoofWorld) { s.own.Kind = verdict.DADFailed }, nil},
 		{"the owner is a device that announces it", func(s *spoofWorld) {
 			s.Drop(s.own)
-			s.Wire(s.Uplink("n1"), stranger).Link = s.bridge
+			s.Wire(s.Uplink("n1"), externalMAC).Link = s.bridge
 		}, nil},
 		{"the node has it on the sender's own port", func(s *spoofWorld) {
 			s.Drop(s.claim)
@@ -142,7 +142,7 @@ func TestASpoofSumsUpItsFrames(t *testing.T) {
 			t.Errorf("got first %d, last %d, %d frames of %v, want 100, 900, 12, of both in order", sp.First, sp.Last, sp.Count, sp.MACs)
 		}
 		if sp.Owner.ID != s.other.ID || !sp.Owner.ExcludedBy(verdict.RuleAddressSpoofed) || len(sp.Owner.Claims) != 3 || sp.Link != s.bridge {
-			t.Errorf("got owner %+v, want evil with its claims, not compared", sp.Owner)
+			t.Errorf("got owner %+v, want evil with its claims, excluded", sp.Owner)
 		}
 		if i := slices.IndexFunc(out.Owners, func(o verdict.Owner) bool { return o.ID == s.other.ID }); !out.Owners[i].ExcludedBy(verdict.RuleAddressSpoofed) {
 			t.Errorf("got exclusion %+v of the sender, want that it spoofs", out.Owners[i].Excluded)

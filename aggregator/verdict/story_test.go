@@ -45,7 +45,7 @@ func TestStoryOfANodenameThatIsAnotherNodes(t *testing.T) {
 		t.Errorf("got cause %s because of %+v", c.Cause, c.Facts)
 	}
 	if keeper(&c) != "db" {
-		t.Errorf("got %s to keep the address, want the pod that IPAM has it for", keeper(&c))
+		t.Errorf("got %s to keep the address, want the pod to which IPAM has allocated it", keeper(&c))
 	}
 }
 
@@ -71,12 +71,12 @@ func TestStoryOfADirectoryThatWasDeleted(t *testing.T) {
 		t.Errorf("got cause %s because of %+v", c.Cause, c.Facts)
 	}
 	if keeper(&c) != "new" {
-		t.Errorf("got %s to keep the address, want the new pod: IPAM has the address for it", keeper(&c))
+		t.Errorf("got %s to keep the address, want the new pod: IPAM has allocated the address to it", keeper(&c))
 	}
 }
 
 // The aggregator was not running when the records were lost, so that nothing is remembered.
-func TestStoryOfADirectoryThatWasDeletedUnseen(t *testing.T) {
+func TestStoryOfADirectoryThatWasDeletedUnnoticed(t *testing.T) {
 	w := newWorld("10.244.1.5")
 	a := w.Within("n1", "", "kindnet", verdicttest.Who("old"))
 	b := w.after(time.Hour).Within("n1", "", "kindnet", verdicttest.Who("new"))

@@ -35,7 +35,7 @@ func TestWhoIsTheWorkload(t *testing.T) {
 	}
 }
 
-func TestIDsArePackedSmall(t *testing.T) {
+func TestIDsArePacked(t *testing.T) {
 	for text, want := range map[string]int{
 		"": 0, "web": 4, strings.Repeat("0123456789abcdef", 4): 34, "2d1f8a3c-9f64-4e6b-8d0c-0b7f5a1c2d3e": 17,
 		"2d1f8a3c9f64-4e6b-8d0c-0b7f-5a1c2d3e": 38, "2d1f8a3c-9f644-e6b-8d0c-0b7f5a1c2d3e": 38, strings.Repeat("0123456789ABCDEF", 2): 34,

@@ -61,7 +61,7 @@ func TestAcknowledge(t *testing.T) {
 			c.run(t, 0, args...)
 			want := &pb.AcknowledgeConflictRequest{Reason: "NET-42", ExpiresAt: timestamppb.New(now.Add(24 * time.Hour))}
 			if !proto.Equal(asked, want) {
-				t.Errorf("got asked for %v, want %v", asked, want)
+				t.Errorf("got requests %v, want %v", asked, want)
 			}
 			if got, want := c.stdout.String(), "Conflict abc of 10.0.0.7 (a/x | b/y) is acknowledged until 2026-03-15 15:09:26 UTC: NET-42\n"; got != want {
 				t.Errorf("got %q, want %q", got, want)
@@ -71,11 +71,11 @@ func TestAcknowledge(t *testing.T) {
 	}
 }
 
-func TestAcknowledgeIsTakenBack(t *testing.T) {
+func TestAcknowledgementIsWithdrawnByTheCommand(t *testing.T) {
 	c, asked := acknowledging(t)
 	c.run(t, 0, "acknowledge", "10.0.0.7", "--withdraw")
 	if want := (&pb.AcknowledgeConflictRequest{Withdraw: true}); !proto.Equal(asked, want) {
-		t.Errorf("got asked for %v, want %v", asked, want)
+		t.Errorf("got requests %v, want %v", asked, want)
 	}
 	if got, want := c.stdout.String(), "Conflict abc of 10.0.0.7 (a/x | b/y) is not acknowledged.\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
@@ -91,7 +91,7 @@ func TestAcknowledgeForPrograms(t *testing.T) {
 	}
 }
 
-func TestAcknowledgeSaysWhatIsMissing(t *testing.T) {
+func TestAcknowledgeReportsMissingArguments(t *testing.T) {
 	usage := "Run 'ipwitness acknowledge --help' for usage.\n"
 	for name, test := range map[string]struct {
 		args string
@@ -117,13 +117,13 @@ func TestAcknowledgeSaysWhatIsMissing(t *testing.T) {
 			c.run(t, 1, strings.Fields(test.args)...)
 			c.wantStderr(t, test.want)
 			if !proto.Equal(asked, &pb.AcknowledgeConflictRequest{}) {
-				t.Errorf("got asked for %v, want nothing", asked)
+				t.Errorf("got requests %v, want none", asked)
 			}
 		})
 	}
 }
 
-func TestExplainSaysWhatIsMissing(t *testing.T) {
+func TestExplainReportsMissingArguments(t *testing.T) {
 	c, _ := acknowledging(t)
 	c.run(t, 1, "explain")
 	c.wantStderr(t, "ipwitness: explain needs an ADDRESS or the ID of a conflict: 'ipwitness owners' and 'ipwitness conflicts' list them\n"+

@@ -225,7 +225,7 @@ func (c *auditCommand) silent(ctx context.Context, name string, coverage *pb.Cov
 	case known:
 		return name, nil
 	case c.exitCode && coverage.GetIncomplete():
-		c.tell("No finding with the id %[1]s and no node %[1]s is known so far.", name)
+		c.note("No finding with the id %[1]s and no node %[1]s is known so far.", name)
 		return "", exitCannotTell // an unseen node or finding may have this name
 	}
 	return "", fmt.Errorf("there is no finding with the id %[1]q and no node of that name: '%[2]s audit' lists the findings, '%[2]s nodes' lists the nodes", name, c.sys.program)
@@ -249,7 +249,7 @@ func (c *auditCommand) inFull(findings []*pb.Finding) error {
 // tables shows findings and the audited pools, or prints that there are no findings.
 func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about about, a *basis) error {
 	if len(findings) == 0 {
-		if err := c.tellNone(ctx, about, a); err != nil {
+		if err := c.noteNone(ctx, about, a); err != nil {
 			return err
 		}
 	} else if err := show.Findings(c.sys.stdout, findings, c.wide(), c.sys.now()); err != nil {
@@ -264,8 +264,8 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 	return show.Pools(c.sys.stdout, a.pools, c.wide())
 }
 
-// tellNone prints that nothing was found, and what was audited.
-func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) error {
+// noteNone prints that nothing was found, and what was audited.
+func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) error {
 	what := ""
 	if c.kind != "" {
 		what = " of kind " + c.kind
@@ -281,19 +281,19 @@ func (c *auditCommand) tellNone(ctx context.Context, about about, a *basis) erro
 	}
 	switch {
 	case a.silent != "":
-		c.tell("Cannot tell: no finding%s is known, and node %s is disconnected.", what, a.silent)
+		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, a.silent)
 	case a.unknown:
-		c.tell("No finding%s. This server does not report what it audits.", what)
+		c.note("No finding%s. This server does not report what it audits.", what)
 	case len(a.pools) > 0:
-		c.tell("No finding%s. Audited: %s.", what, show.Audited(a.pools))
+		c.note("No finding%s. Audited: %s.", what, show.Audited(a.pools))
 	case about.name != "":
-		c.tell("No finding%s. Nothing is audited there, because no address pool is known.", what)
+		c.note("No finding%s. Nothing is audited there, because no address pool is known.", what)
 	default:
 		why, err := c.notAudited(ctx)
 		if err != nil {
 			return err
 		}
-		c.tell("No finding%s, because nothing is audited: %s.", what, why)
+		c.note("No finding%s, because nothing is audited: %s.", what, why)
 	}
 	return nil
 }
@@ -335,7 +335,7 @@ func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
 	}
 	if a.silent != "" || len(findings) == 0 && c.kind == "" && a.nothing() {
 		if c.fixPlan || c.format.ForPrograms() {
-			c.tell("Cannot tell: %s.", a.why())
+			c.note("Cannot tell: %s.", a.why())
 		}
 		return exitCannotTell
 	}
@@ -384,7 +384,7 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 			}
 			if e.GetType() == pb.Watch_BOOKMARK && !begun {
 				begun = true
-				if err := c.tellWatched(ctx, about); err != nil {
+				if err := c.checkWatched(ctx, about); err != nil {
 					return err
 				}
 			}
@@ -394,17 +394,17 @@ func (c *auditCommand) follow(ctx context.Context, about about) error {
 			if c.format.ForPrograms() {
 				return c.encodeEvent(e, "finding", e.GetFinding())
 			}
-			c.tellLost(e)
+			c.noteLost(e)
 			return table.Event(e.GetType(), e.GetFinding(), c.sys.now())
 		},
 	}
 	return w.run(ctx)
 }
 
-// tellWatched warns if a watch will show nothing: it returns an error for an unknown ID
+// checkWatched warns if a watch will show nothing: it returns an error for an unknown ID
 // or node, and prints a message if nothing is audited. It ignores a server that cannot
 // be reached, because the watch reports that itself.
-func (c *auditCommand) tellWatched(ctx context.Context, about about) error {
+func (c *auditCommand) checkWatched(ctx context.Context, about about) error {
 	_, known, coverage, err := c.findings(ctx, about)
 	if err != nil {
 		return nil
@@ -419,12 +419,12 @@ func (c *auditCommand) tellWatched(ctx context.Context, about about) error {
 		case err != nil:
 			return err
 		case silent != "":
-			c.tell("Node %s is disconnected: ipwitness does not see what happens there.", silent)
+			c.note("Node %s is disconnected: ipwitness does not see what happens there.", silent)
 		}
 	}
 	if a, err := c.basis(ctx, about, coverage); err == nil && a.nothing() {
 		if why, err := c.notAudited(ctx); err == nil {
-			c.tell("Nothing is audited: %s. Findings appear here as soon as something is audited.", why)
+			c.note("Nothing is audited: %s. Findings appear here as soon as something is audited.", why)
 		}
 	}
 	return nil

@@ -109,17 +109,17 @@ host-local  /var/lib/cni/networks/cbr0  node-1  KNOWN  12/253 (4%)  0       -
 		c := serve(t, server)
 		c.run(t, 0, strings.Fields(args)...)
 		if got := c.stdout.String(); !strings.HasPrefix(got, "IPAM is wrong about 10.0.0.7.\n\nFinding:   abc\n") || strings.Contains(got, "10.0.0.8") {
-			t.Errorf("%s: got\n%s\nwant the page of abc alone", args, got)
+			t.Errorf("%s: got\n%s\nwant only the page of abc", args, got)
 		}
 	}
 	c := serve(t, server)
 	c.run(t, 0, "audit", "-o", "json")
 	if got := c.stdout.String(); !strings.HasPrefix(got, "{\n  \"findings\": [\n    {\n      \"kind\": \"in-use-unallocated\"") {
-		t.Errorf("got %s, want the findings as the API has them", got)
+		t.Errorf("got %s, want the findings in the format of the API", got)
 	}
 }
 
-func TestAuditWithoutFindingsSaysWhatItLookedAt(t *testing.T) {
+func TestAuditWithoutFindingsListsWhatWasAudited(t *testing.T) {
 	nothing := audited()
 	nothing["/v1/pools"] = ok(&pb.ListPoolsResponse{})
 	alone := audited()
@@ -168,7 +168,7 @@ func TestAuditWatches(t *testing.T) {
 		}
 		lines := strings.Split(strings.TrimSpace(c.stdout.String()), "\n")
 		if len(lines) != 2 || !strings.HasPrefix(lines[0], `{"type":"ADDED","finding":{"kind":"leaked","address":"10.0.0.1"`) || !strings.HasPrefix(lines[1], `{"type":"REMOVED"`) {
-			t.Errorf("got %q, want what happened to 10.0.0.1", lines)
+			t.Errorf("got %q, want the events of 10.0.0.1", lines)
 		}
 	})
 }

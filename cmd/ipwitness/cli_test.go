@@ -324,7 +324,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
-func TestServerErrorsAreShownAsTheServerWordsThem(t *testing.T) {
+func TestServerErrorsAreShownVerbatim(t *testing.T) {
 	c := serve(t, handler{"/v1/conflicts/abc": func(*http.Request) (int, string) {
 		return 404, `{"code":5, "message":"there is no conflict abc: list them with all=true", "details":[]}`
 	}})
@@ -332,7 +332,7 @@ func TestServerErrorsAreShownAsTheServerWordsThem(t *testing.T) {
 	c.wantStderr(t, "ipwitness: there is no conflict abc: list them with all=true\n")
 }
 
-func TestAnotherServerIsNamedAsSuch(t *testing.T) {
+func TestOtherServersAreRecognised(t *testing.T) {
 	c := serve(t, handler{"/v1/nodes": func(*http.Request) (int, string) { return 200, "<html>" }})
 	c.run(t, 1, "owners")
 	if got, want := c.stderr.String(), "answered 404 Not Found, but not as an ipwitness server does: check --server"; !strings.Contains(got, want) {
@@ -367,7 +367,7 @@ func TestListsFollowPages(t *testing.T) {
 	}
 }
 
-func TestEmptyListsSaySoOnStderr(t *testing.T) {
+func TestEmptyListsAreExplainedOnStderr(t *testing.T) {
 	h := handler{
 		"/v1/owners":    ok(&pb.ListOwnersResponse{}),
 		"/v1/conflicts": ok(&pb.ListConflictsResponse{}),
@@ -440,9 +440,9 @@ func TestCompletionOffersConflicts(t *testing.T) {
 	}
 }
 
-func TestPluginSpeaksOfKubectl(t *testing.T) {
+func TestPluginUsesItsKubectlName(t *testing.T) {
 	if got := programName("/usr/local/bin/kubectl-ipwitness"); got != "kubectl ipwitness" {
-		t.Fatalf("got %q, want kubectl ipwitness", got)
+		t.Fatalf("got %q, want it to name the command kubectl ipwitness", got)
 	}
 	c := newConsole()
 	c.program = "kubectl ipwitness"

@@ -121,13 +121,13 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	case c.format.ForPrograms():
 		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, coverage)
 	case len(conflicts) == 0 && address != "":
-		c.tell("No conflict of %s. '%s explain %s' shows why.", address, c.sys.program, address)
+		c.note("No conflict of %s. '%s explain %s' shows why.", address, c.sys.program, address)
 	case len(conflicts) == 0 && coverage.GetIncomplete():
-		c.tell("No conflicts are known.")
+		c.note("No conflicts are known.")
 	case len(conflicts) == 0 && c.narrowing != (narrowing{}):
-		c.tell("No conflict matches.")
+		c.note("No conflict matches.")
 	case len(conflicts) == 0:
-		c.tell("No conflicts.")
+		c.note("No conflicts.")
 	case address != "":
 		err = c.inFull(conflicts)
 	default:
@@ -196,7 +196,7 @@ func (c *conflictsCommand) follow(ctx context.Context, id, address string) error
 			if c.format.ForPrograms() {
 				return c.encodeEvent(e, "conflict", e.GetConflict())
 			}
-			c.tellLost(e)
+			c.noteLost(e)
 			return table.Event(e.GetType(), e.GetConflict(), c.sys.now())
 		},
 	}

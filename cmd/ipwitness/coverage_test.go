@@ -86,7 +86,7 @@ func TestExitCodesWhereNotEverythingIsSeen(t *testing.T) {
 			c := serve(t, test.server)
 			c.run(t, test.want, strings.Fields(test.args)...)
 			if test.want == 3 && c.stderr.Len() == 0 {
-				t.Error("got nothing on stderr, want why it cannot be told")
+				t.Error("got nothing on stderr, want the reason why the result is unknown")
 			}
 		})
 	}
@@ -129,11 +129,11 @@ func TestAFixPlanSaysWhatIsNotSeen(t *testing.T) {
 		c := serve(t, covered(oneSilent, found))
 		c.run(t, 3, "audit", "--fix-plan")
 		if !strings.Contains(c.stdout.String(), "\n# NOT SEEN: 1 of 3 nodes is disconnected (node-3)") {
-			t.Errorf("got\n%s\nwant what is not seen at its head", &c.stdout)
+			t.Errorf("got\n%s\nwant a comment on the coverage at its head", &c.stdout)
 		}
 		out, err := exec.Command("sh", "-c", c.stdout.String(), "plan.sh").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "1 of 3 nodes is disconnected (node-3)") || strings.Contains(string(out), "There is nothing to put right") {
-			t.Errorf("got %q, %v from the script, want it to say what is not seen", out, err)
+			t.Errorf("got %q, %v from the script, want it to report what is not seen", out, err)
 		}
 	}
 }
@@ -218,9 +218,9 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 				c := newConsole()
 				c.transport = routes{&script{cancel: cancel, begin: time.Now(), tries: []try{{status: 200, body: test.events}}}, server}
 				code := execute(ctx, c.system, strings.Fields(test.args))
-				said, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // the watch is interrupted, and then the command ends
-				if code != test.code || said != test.stderr {
-					t.Errorf("got exit code %d and on stderr\n%s\nwant %d and\n%s", code, said, test.code, test.stderr)
+				printed, _, _ := strings.Cut(c.stderr.String(), "The watch of ") // the watch is interrupted, and then the command ends
+				if code != test.code || printed != test.stderr {
+					t.Errorf("got exit code %d and on stderr\n%s\nwant %d and\n%s", code, printed, test.code, test.stderr)
 				}
 				if !strings.HasPrefix(c.stdout.String(), test.stdout) {
 					t.Errorf("got on stdout %q, want it to begin with %q", &c.stdout, test.stdout)

@@ -113,7 +113,7 @@ func drip(c io.Writer, header, part string) time.Duration {
 	return time.Since(begun)
 }
 
-func TestWhatIsDrippedIsCutOff(t *testing.T) {
+func TestSlowRequestsAreDisconnected(t *testing.T) {
 	for name, paths := range map[string][]string{
 		"rest": {
 			"GET /healthz", "HEAD /healthz", "GET /readyz", "GET /metrics", "GET /", "GET /openapi.json", "GET /v1/owners",
@@ -132,7 +132,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 				read <- raw
 			}()
 			if took := drip(c, header, part); took > within+2*time.Second {
-				t.Errorf("hung up on after %s, want %s", took, within)
+				t.Errorf("closed after %s, want %s", took, within)
 			}
 			return <-read
 		}
@@ -157,7 +157,7 @@ func TestWhatIsDrippedIsCutOff(t *testing.T) {
 }
 
 // A client that does not read the response to its request is disconnected.
-func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+func TestClientsThatDoNotReadAreDisconnected(t *testing.T) {
 	for name, paths := range map[string][]string{
 		"rest": {"/healthz", "/metrics", "/openapi.json", "/v1/owners"}, "probes": {"/healthz", "/metrics"}, "agent": {"/healthz", "/metrics"},
 	} {
@@ -168,7 +168,7 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 					l.serve(t, servers[name](t, nil))
 					// The server reads one byte past the request, to see whether the client is still there.
 					if took := drip(l.dial(), "GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n", "xx"); took > readWithin+2*time.Second {
-						t.Errorf("hung up on after %s, want %s", took, readWithin)
+						t.Errorf("closed after %s, want %s", took, readWithin)
 					}
 				})
 			})
@@ -241,7 +241,7 @@ func TestConnectionsOfHTTP2EndToo(t *testing.T) {
 						err = test.more(f)
 					}
 					if took := time.Since(begun); took > test.within+5*time.Second {
-						t.Errorf("hung up on after %s, want %s: %v", took, test.within, err)
+						t.Errorf("closed after %s, want %s: %v", took, test.within, err)
 					}
 				})
 			})
@@ -315,7 +315,7 @@ func TestProbesAnswerWhileRESTIsFull(t *testing.T) {
 	}
 	hangUp()
 	if err := <-rest; err != nil {
-		t.Errorf("REST after they hung up: %v", err)
+		t.Errorf("REST after they disconnected: %v", err)
 	}
 }
 

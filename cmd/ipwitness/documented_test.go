@@ -39,8 +39,8 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 		}
 		commands = append(commands, inline.FindAllStringSubmatch(block.ReplaceAllString(string(text), ""), -1)...)
 		for _, m := range commands {
-			said := strings.Join(m[1:], "")
-			command := quoted.ReplaceAllString(filled.Replace(said), "text")
+			line := strings.Join(m[1:], "")
+			command := quoted.ReplaceAllString(filled.Replace(line), "text")
 			if end := ends.FindStringIndex(command); end != nil {
 				command = command[:end[0]]
 			}
@@ -59,11 +59,11 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 				err = cmd.ValidateArgs(cmd.Flags().Args())
 			}
 			if err != nil {
-				t.Errorf("%s: ipwitness %s: %v", strings.TrimPrefix(file, "../../"), said, err)
+				t.Errorf("%s: ipwitness %s: %v", strings.TrimPrefix(file, "../../"), line, err)
 			}
 		}
 	}
 	if parsed < 150 {
-		t.Errorf("got %d commands, want more", parsed)
+		t.Errorf("got only %d commands", parsed)
 	}
 }

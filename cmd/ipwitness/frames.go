@@ -29,8 +29,8 @@ var errTooManyCalls = errors.New("too many calls or too many reset calls on one 
 // connection. A listener cannot do so, because TLS hides the frames from it.
 type framed struct {
 	credentials.TransportCredentials
-	// hungUp is called for each connection that is closed because of its frames.
-	hungUp func(from net.Addr, err error)
+	// disconnected is called for each connection that is closed because of its frames.
+	disconnected func(from net.Addr, err error)
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -40,13 +40,13 @@ func (f framed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 		return nil, nil, err
 	}
 	counted := newFrames(conn)
-	counted.hungUp = f.hungUp
+	counted.disconnected = f.disconnected
 	return counted, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
 func (f framed) Clone() credentials.TransportCredentials {
-	return framed{f.TransportCredentials.Clone(), f.hungUp}
+	return framed{f.TransportCredentials.Clone(), f.disconnected}
 }
 
 // frames is the server side of an HTTP/2 connection. It limits how many calls the client
@@ -54,7 +54,7 @@ func (f framed) Clone() credentials.TransportCredentials {
 type frames struct {
 	net.Conn
 	calls, resets *rate.Limiter
-	hungUp        func(from net.Addr, err error)
+	disconnected  func(from net.Addr, err error)
 	// skip is the number of bytes before the next frame; header holds the bytes of that
 	// frame's header that were read so far.
 	skip   int
@@ -82,7 +82,7 @@ func (f *frames) Read(into []byte) (int, error) {
 	n, err := f.Conn.Read(into)
 	if err := f.look(into[:n], time.Now()); err != nil {
 		_ = f.Close() // the peer sees the close
-		f.hungUp(f.RemoteAddr(), err)
+		f.disconnected(f.RemoteAddr(), err)
 		return 0, fmt.Errorf("read from %s: %w", f.RemoteAddr(), err)
 	}
 	return n, err

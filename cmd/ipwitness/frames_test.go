@@ -82,7 +82,7 @@ func (c *rawHTTP2) call(reset bool) error {
 
 // A client that begins and resets calls, or whose calls are all refused, is disconnected.
 // The server keeps answering others meanwhile.
-func TestConnectionsWithVeryManyCallsAreHungUp(t *testing.T) {
+func TestConnectionsWithTooManyCallsAreClosed(t *testing.T) {
 	const list = "/ipwitness.v1.WitnessService/ListNodes"
 	for name, c := range map[string]struct {
 		token string
@@ -105,7 +105,7 @@ func TestConnectionsWithVeryManyCallsAreHungUp(t *testing.T) {
 				err = raw.call(c.reset)
 			}
 			if err == nil {
-				t.Errorf("%d calls on one connection, and it is not hung up", calls)
+				t.Errorf("%d calls on one connection, which is still open", calls)
 			}
 			other := pb.NewWitnessServiceClient(g.connect(secure.Files{CA: g.ca.File, Token: g.file(readerToken)}))
 			for err = errTooManyCalls; err != nil; { // until the running calls from this address have ended

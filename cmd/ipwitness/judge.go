@@ -80,7 +80,7 @@ func (c *judgeCommand) judge(f *casefile.File) error {
 		err = show.Message(c.sys.stdout, c.format, explained)
 	} else {
 		if incomplete {
-			c.tell("Warning: not all nodes were seen when the case was written.")
+			c.note("Warning: not all nodes were seen when the case was written.")
 		}
 		err = show.Explain(c.sys.stdout, explained, f.Case.Now.Time())
 	}

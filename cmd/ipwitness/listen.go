@@ -70,7 +70,7 @@ func warnOpen(log *slog.Logger, l net.Listener, name, may string, encrypted bool
 		return
 	}
 	log.Warn("no authentication is configured: anyone who can reach this listener may use it",
-		"listener", name, "address", l.Addr(), "anybody_may", may, "encrypted", encrypted, "remedy", remedy+": docs/security.md")
+		"listener", name, "address", l.Addr(), "unauthenticated_access", may, "encrypted", encrypted, "remedy", remedy+": docs/security.md")
 }
 
 // logged returns the addresses as attributes for the log.

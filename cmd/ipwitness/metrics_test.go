@@ -146,10 +146,10 @@ func TestMetricsReferenceIsUpToDate(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics
 
-Made from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
+Generated from the program by ` + "`go test ./cmd/ipwitness -run MetricsReference -update`" + `; do not edit. [observability.md](observability.md) says how they are scraped, and what to alert on.
 
-An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both; each has ` + "`ipwitness_build_info`" + `, and what Go's client tells of any program (` + "`go_…`, `process_…`" + `). ` +
-		"`ipwitness_kubernetes_…`" + ` is there where a Kubernetes API is asked.
+An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ipwitness run`" + ` both; each has ` + "`ipwitness_build_info`" + `, and the standard metrics of Go's client (` + "`go_…`, `process_…`" + `). ` +
+		"`ipwitness_kubernetes_…`" + ` exists if a Kubernetes API is used.
 
 | Metric | Type | Labels | Meaning |
 |---|---|---|---|
@@ -170,13 +170,13 @@ An agent has ` + "`ipwitness_agent_…`" + `, an aggregator the others, ` + "`ip
 		return strings.Compare(a[strings.Index(a, "/")+1:]+a, b[strings.Index(b, "/")+1:]+b)
 	}) {
 		if values[key] == "" {
-			t.Errorf("it is not said what values %s may have", key)
+			t.Errorf("the values of label %s are not defined", key)
 		}
 		fmt.Fprintf(&page, "| %s | `%s` | %s |\n", key[strings.Index(key, "/")+1:], strings.Join(used[key], "`, `"), values[key])
 	}
 	for key := range values {
 		if used[key] == nil {
-			t.Errorf("nothing has the label %s", key)
+			t.Errorf("no metric has the label %s", key)
 		}
 	}
 	page.WriteString(bounds)

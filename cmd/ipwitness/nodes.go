@@ -49,7 +49,7 @@ within 15 seconds. Problems of the server are shown on stderr, or with -o json a
 			}
 			q.warn(list.GetCoverage())
 			if len(list.GetNodes()) == 0 {
-				q.tell("No nodes: no agent has connected yet.")
+				q.note("No nodes: no agent has connected yet.")
 				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now()), show.Aggregator(sys.stdout, list.GetProblems()))
 			}
 			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now()),
@@ -68,7 +68,7 @@ func (q *query) watchNodes(ctx context.Context) error {
 	client, known, table := q.client(), show.NewChanges(show.NodeKey), show.NewNodeWatch(q.sys.stdout, q.wide())
 	seen := coverageWatch{query: q}
 	var problems []string // problems of the aggregator
-	tell := func(kind pb.Watch_Type, n *pb.Node) error {
+	showEvent := func(kind pb.Watch_Type, n *pb.Node) error {
 		if q.format.ForPrograms() {
 			return show.Event(q.sys.stdout, q.format, kind.String(), "node", n)
 		}
@@ -78,9 +78,9 @@ func (q *query) watchNodes(ctx context.Context) error {
 		before, had := known.Put(n)
 		switch {
 		case !had:
-			return tell(pb.Watch_ADDED, n)
+			return showEvent(pb.Watch_ADDED, n)
 		case !proto.Equal(steady(before), steady(n)):
-			return tell(pb.Watch_UPDATED, n)
+			return showEvent(pb.Watch_UPDATED, n)
 		default:
 			return nil
 		}
@@ -100,7 +100,7 @@ func (q *query) watchNodes(ctx context.Context) error {
 			}
 		}
 		for _, gone := range known.Complete() {
-			if err := tell(pb.Watch_REMOVED, gone); err != nil {
+			if err := showEvent(pb.Watch_REMOVED, gone); err != nil {
 				return err
 			}
 		}
@@ -110,20 +110,20 @@ func (q *query) watchNodes(ctx context.Context) error {
 			if !changed {
 				return nil
 			}
-			told := &structpb.ListValue{}
+			list := &structpb.ListValue{}
 			for _, problem := range problems {
-				told.Values = append(told.Values, structpb.NewStringValue(problem))
+				list.Values = append(list.Values, structpb.NewStringValue(problem))
 			}
-			return show.Event(q.sys.stdout, q.format, pb.Watch_BOOKMARK.String(), "problems", told)
+			return show.Event(q.sys.stdout, q.format, pb.Watch_BOOKMARK.String(), "problems", list)
 		}
 		if err := table.Event(pb.Watch_BOOKMARK, nil, q.sys.now()); err != nil || !changed {
 			return err
 		}
 		for _, problem := range problems {
-			q.tell("Problem of the aggregator: %s", problem)
+			q.note("Problem of the aggregator: %s", problem)
 		}
 		if len(problems) == 0 {
-			q.tell("The aggregator no longer has problems.")
+			q.note("The aggregator no longer has problems.")
 		}
 		return nil
 	}

@@ -93,12 +93,12 @@ func TestNodeWatchEndsWhenTheServerRefuses(t *testing.T) {
 		{status: 403, body: `{"code":7,"message":"cannot list nodes"}`},
 	})
 	if code != 1 || c.stderr.String() != "ipwitness: cannot list nodes\n" {
-		t.Errorf("got exit code %d and %q, want 1 and the server's words", code, &c.stderr)
+		t.Errorf("got exit code %d and %q, want 1 and the server's message", code, &c.stderr)
 	}
 }
 
 // Changes of the aggregator's own problems are printed.
-func TestNodeWatchTellsProblemsOfTheAggregator(t *testing.T) {
+func TestNodeWatchShowsProblemsOfTheAggregator(t *testing.T) {
 	const full = "acknowledgements cannot be written: no space left on device"
 	ill := try{status: 200, body: `{"nodes":[` + node1 + `],"problems":["` + full + `"]}`}
 	tries := func() []try {
@@ -110,6 +110,6 @@ func TestNodeWatchTellsProblemsOfTheAggregator(t *testing.T) {
 	}
 	_, lines, _ = watchNodes(t, tries(), "-o", "json")
 	if len(lines) != 3 || lines[1] != `{"type":"BOOKMARK","problems":["`+full+`"]}` || lines[2] != `{"type":"BOOKMARK","problems":[]}` {
-		t.Errorf("got %q, want the problem and that it is over", lines)
+		t.Errorf("got %q, want the beginning and the end of the problem", lines)
 	}
 }

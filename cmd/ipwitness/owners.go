@@ -74,13 +74,13 @@ func (q *query) owners(ctx context.Context, sel selector) error {
 	case q.format.ForPrograms():
 		return show.List(q.sys.stdout, q.format, "owners", owners, coverage)
 	case len(owners) == 0 && sel.what != "":
-		q.tell("No owner %s.", sel.what)
+		q.note("No owner %s.", sel.what)
 		return nil
 	case len(owners) == 0 && len(sel.query) > 0:
-		q.tell("No owner matches.")
+		q.note("No owner matches.")
 		return nil
 	case len(owners) == 0:
-		q.tell("No owners: no agent has reported an address yet. '%s nodes' lists the agents.", q.sys.program)
+		q.note("No owners: no agent has reported an address yet. '%s nodes' lists the agents.", q.sys.program)
 		return nil
 	}
 	return show.Owners(q.sys.stdout, owners, q.wide(), q.sys.now())
@@ -104,7 +104,7 @@ func (q *query) watchOwners(ctx context.Context, sel selector) error {
 			if q.format.ForPrograms() {
 				return q.encodeEvent(e, "owner", e.GetOwner())
 			}
-			q.tellLost(e)
+			q.noteLost(e)
 			return table.Event(e.GetType(), e.GetOwner(), q.sys.now())
 		},
 	}

@@ -103,7 +103,7 @@ func (q *query) transport() http.RoundTripper {
 	t := q.sys.transport
 	config, err := q.files.Client()
 	for _, name := range q.files.Exposed() {
-		q.tell("Warning: every user of this host can read %s. Restrict it with 'chmod o= %s'.", name, name)
+		q.note("Warning: every user of this host can read %s. Restrict it with 'chmod o= %s'.", name, name)
 	}
 	switch {
 	case err != nil:
@@ -126,8 +126,8 @@ func (q *query) transport() http.RoundTripper {
 	return t
 }
 
-// tell writes a sentence that is not part of the output.
-func (q *query) tell(format string, args ...any) {
+// note writes a sentence that is not part of the output.
+func (q *query) note(format string, args ...any) {
 	fmt.Fprintln(q.sys.stderr, form.VisibleLines(fmt.Sprintf(format, args...)))
 }
 
@@ -135,13 +135,13 @@ func (q *query) tell(format string, args ...any) {
 // the answer itself.
 func (q *query) warn(c *pb.Coverage) {
 	if !q.format.ForPrograms() {
-		q.tellUnseen(c)
+		q.noteUnseen(c)
 	}
 }
 
-func (q *query) tellUnseen(c *pb.Coverage) {
+func (q *query) noteUnseen(c *pb.Coverage) {
 	for _, s := range show.Unseen(c) {
-		q.tell("Warning: %s", s)
+		q.note("Warning: %s", s)
 	}
 }
 
@@ -152,11 +152,11 @@ func (q *query) conclude(found bool, c *pb.Coverage) error {
 	case found:
 		return exitFound
 	case c == nil:
-		q.tell("Cannot tell whether the result is complete: this server does not report which nodes are connected.")
+		q.note("Cannot tell whether the result is complete: this server does not report which nodes are connected.")
 		return exitCannotTell
 	case c.GetIncomplete():
 		if q.format.ForPrograms() {
-			q.tellUnseen(c) // otherwise warn has printed it already
+			q.noteUnseen(c) // otherwise warn has printed it already
 		}
 		return exitCannotTell
 	}
@@ -194,9 +194,9 @@ func (w *coverageWatch) follow(e event) error {
 	if w.format.ForPrograms() {
 		return show.Event(w.sys.stdout, w.format, pb.Watch_BOOKMARK.String(), "coverage", c)
 	}
-	w.tellUnseen(c)
+	w.noteUnseen(c)
 	if !first && len(show.Unseen(c)) == 0 {
-		w.tell("Everything is seen now: %s.", show.Count(int(c.GetHeard()), "node", "nodes"))
+		w.note("Everything is seen now: %s.", show.Count(int(c.GetHeard()), "node", "nodes"))
 	}
 	return nil
 }
@@ -213,14 +213,14 @@ func (q *query) encodeEvent(e event, name string, item proto.Message) error {
 	}
 }
 
-// tellLost prints that a watch lost events.
-func (q *query) tellLost(e event) {
+// noteLost prints that a watch lost events.
+func (q *query) noteLost(e event) {
 	switch {
 	case e.GetType() != pb.Watch_LOST:
 	case e.GetLost() == 0:
-		q.tell("Some events have expired; the current state follows.")
+		q.note("Some events have expired; the current state follows.")
 	default:
-		q.tell("%d events came too fast and were dropped; the current state follows.", e.GetLost())
+		q.note("%d events came too fast and were dropped; the current state follows.", e.GetLost())
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/pki"
 )
 
-func TestWhereTheServerIs(t *testing.T) {
+func TestServerAddress(t *testing.T) {
 	const forwarded = "ipwitness: no kubeconfig found: -P needs KUBECONFIG or ~/.kube/config, like kubectl; " +
 		"without Kubernetes, use --server instead of -P\n"
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
@@ -51,7 +51,7 @@ func TestWhereTheServerIs(t *testing.T) {
 	}
 }
 
-func TestWhoSpeaksTLSAndWhoDoesNotIsTold(t *testing.T) {
+func TestTLSMismatchIsExplained(t *testing.T) {
 	plain, secured := httptest.NewServer(http.NotFoundHandler()), httptest.NewUnstartedServer(http.NotFoundHandler())
 	secured.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	secured.StartTLS()
@@ -79,6 +79,6 @@ func TestACommandWithoutAServerTakesNoPortForward(t *testing.T) {
 	c := newConsole()
 	c.run(t, 1, "version", "-P")
 	if !strings.Contains(c.stderr.String(), "unknown shorthand flag: 'P'") {
-		t.Errorf("got %q, want that the flag is not known", &c.stderr)
+		t.Errorf("got %q, want an error about an unknown flag", &c.stderr)
 	}
 }

@@ -101,7 +101,7 @@ func (r *runCommand) run(ctx context.Context) error {
 	g.Go(func() error { return s.run(serving) })
 	g.Go(func() error { return a.Run(serving, agent.Aggregator{Name: "in process", Conn: s.conn}) })
 	if r.live {
-		g.Go(func() error { return r.tell(ctx, s, p.build) })
+		g.Go(func() error { return r.showLive(ctx, s, p.build) })
 	}
 	err = g.Wait()
 	if errors.Is(err, context.Canceled) {

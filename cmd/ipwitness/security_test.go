@@ -194,14 +194,14 @@ func wantRefused(t *testing.T, err error, code codes.Code, words ...string) {
 	}
 }
 
-func TestAgentsAreKnownByTokens(t *testing.T) {
+func TestAgentsAuthenticateWithTokens(t *testing.T) {
 	g := newGuarded(t, false)
 	with := func(token string) secure.Files { return secure.Files{CA: g.ca.File, Token: g.file(token)} }
 	if err := say(g.agent(with(agentToken)), hello("node1", "boot1", 1)); err != nil {
 		t.Errorf("with its own token: %v", err)
 	}
-	wantRefused(t, say(g.agent(with(agentToken)), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only", "node1", "node2")
-	wantRefused(t, say(g.agent(with("wrong-token-0123456789")), hello("node1", "boot1", 1)), codes.Unauthenticated, "not known here")
+	wantRefused(t, say(g.agent(with(agentToken)), hello("node2", "boot2", 1)), codes.PermissionDenied, "only for its own node", "node1", "node2")
+	wantRefused(t, say(g.agent(with("wrong-token-0123456789")), hello("node1", "boot1", 1)), codes.Unauthenticated, "the token is unknown")
 	wantRefused(t, say(g.agent(with(operatorToken)), hello("node1", "boot1", 1)), codes.PermissionDenied, "alice may not report")
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File}), hello("node1", "boot1", 1)), codes.Unauthenticated, "--token-file")
 	wantRefused(t, say(g.agent(secure.Files{CA: g.clients.File}), hello("node1", "boot1", 1)), codes.Unavailable, "unknown authority")
@@ -228,11 +228,11 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	}
 	for name, stream := range map[string]pb.ReportService_ReportClient{"another node": victim, "this process": inside} {
 		if err := say(stream, &pb.ReportRequest{Sequence: 2}); err != nil {
-			t.Errorf("the agent of %s, whose boot id another one has: %v", name, err)
+			t.Errorf("the agent of %s, whose boot id another agent reports: %v", name, err)
 		}
 	}
 	if code, nodes := g.ask("GET", "/v1/nodes", readerToken, ""); code != http.StatusOK || strings.Count(nodes, "which cannot both be true") != 4 {
-		t.Errorf("got %d %s, want it told of all four", code, nodes)
+		t.Errorf("got %d %s, want it listed with all four nodes", code, nodes)
 	}
 
 	// It cannot be many nodes either.
@@ -242,7 +242,7 @@ func TestAgentsAreKnownByTokens(t *testing.T) {
 	wantRefused(t, err, codes.ResourceExhausted, "16 different boot IDs")
 }
 
-func TestAgentsAreKnownByCertificates(t *testing.T) {
+func TestAgentsAuthenticateWithCertificates(t *testing.T) {
 	g := newGuarded(t, true)
 	with := func(want pki.Want) secure.Files {
 		want.File = "agent"
@@ -255,23 +255,23 @@ func TestAgentsAreKnownByCertificates(t *testing.T) {
 	}
 	also := pki.Want{CommonName: "node3.example.net", Organization: access.AgentsGroup, Hosts: []string{"node3"}}
 	if err := say(g.agent(with(also)), hello("node3", "boot3", 1)); err != nil {
-		t.Errorf("with a certificate that has the node as another name: %v", err)
+		t.Errorf("with a certificate that has the node as an additional name: %v", err)
 	}
-	wantRefused(t, say(g.agent(with(mine)), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only")
+	wantRefused(t, say(g.agent(with(mine)), hello("node2", "boot2", 1)), codes.PermissionDenied, "only for its own node")
 	wantRefused(t, say(g.agent(with(pki.Want{CommonName: "node1"})), hello("node1", "boot1", 1)), codes.PermissionDenied, access.AgentsGroup)
 	// A certificate that agents share does not identify a node, but a token does.
 	shared := with(pki.Want{CommonName: "ipwitness-agent"})
-	wantRefused(t, say(g.agent(shared), hello("ipwitness-agent", "boot1", 1)), codes.PermissionDenied, "by its certificate alone")
+	wantRefused(t, say(g.agent(shared), hello("ipwitness-agent", "boot1", 1)), codes.PermissionDenied, "with its certificate alone")
 	shared.Token = g.file(agentToken)
 	if err := say(g.agent(shared), hello("node1", "boot1", 2)); err != nil {
 		t.Errorf("with a shared certificate and a token: %v", err)
 	}
-	wantRefused(t, say(g.agent(shared), hello("node2", "boot2", 1)), codes.PermissionDenied, "own node only")
+	wantRefused(t, say(g.agent(shared), hello("node2", "boot2", 1)), codes.PermissionDenied, "only for its own node")
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), hello("node1", "boot1", 1)), codes.Unauthenticated, "client certificate")
 
 	// With a certificate of another CA, or an expired one, the handshake fails.
-	stranger := issue(t, newCA(t, t.TempDir(), "clients"), pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
-	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Cert: stranger.Cert, Key: stranger.Key}), hello("node1", "boot1", 1)), codes.Unavailable)
+	unknown := issue(t, newCA(t, t.TempDir(), "clients"), pki.Want{File: "agent", CommonName: "node1", Organization: access.AgentsGroup})
+	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Cert: unknown.Cert, Key: unknown.Key}), hello("node1", "boot1", 1)), codes.Unavailable)
 	old := mine
 	old.Ended = true
 	wantRefused(t, say(g.agent(with(old)), hello("node1", "boot1", 1)), codes.Unavailable)
@@ -312,7 +312,7 @@ func (g *guarded) askAt(l net.Listener, method, path, token, body string) (int, 
 	return res.StatusCode, string(raw)
 }
 
-func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
+func TestReadersAndOperatorsHaveTokens(t *testing.T) {
 	g := newGuarded(t, false)
 	ack := fmt.Sprintf(`{"reason":"known","expiresAt":%q}`, time.Now().Add(time.Hour).Format(time.RFC3339))
 	for _, c := range []struct {
@@ -320,10 +320,10 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 		want                      int
 		says                      string
 	}{
-		{"GET", "/v1/owners", "", "", 401, "must say who it is"},
-		{"GET", "/v1/owners:watch", "", "", 401, "must say who it is"},
-		{"GET", "/metrics", "", "", 401, "must say who it is"},
-		{"GET", "/v1/nodes", "wrong-token-0123456789", "", 401, "not known here"},
+		{"GET", "/v1/owners", "", "", 401, "authentication is required"},
+		{"GET", "/v1/owners:watch", "", "", 401, "authentication is required"},
+		{"GET", "/metrics", "", "", 401, "authentication is required"},
+		{"GET", "/v1/nodes", "wrong-token-0123456789", "", 401, "the token is unknown"},
 		{"GET", "/v1/nodes", agentToken, "", 403, "node1 may not list nodes"},
 		{"GET", "/healthz", "", "", 200, "ok"},
 		{"GET", "/readyz", "", "", 200, "ok"},
@@ -333,7 +333,7 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 		{"GET", "/v1/explain?address=192.0.2.1", readerToken, "", 200, "192.0.2.1"},
 		{"GET", "/v1/pools", operatorToken, "", 200, `"pools":[]`},
 		{"GET", "/metrics", readerToken, "", 200, "ipwitness_build_info"},
-		{"POST", "/v1/conflicts/abc:acknowledge", "", ack, 401, "must say who it is"},
+		{"POST", "/v1/conflicts/abc:acknowledge", "", ack, 401, "authentication is required"},
 		{"POST", "/v1/conflicts/abc:acknowledge", readerToken, ack, 403, "bob may not create conflicts/acknowledge"},
 		{"POST", "/v1/conflicts/abc:acknowledge", operatorToken, ack, 404, "abc"},
 		{"GET", "/v1/findings/", readerToken, "", 404, "does not exist"},
@@ -351,11 +351,11 @@ func TestPeopleReadWithATokenAndAcknowledgeWithMore(t *testing.T) {
 	// changes nothing.
 	g.write("short agent node1\n")
 	if code, _ := g.ask("GET", "/v1/owners", readerToken, ""); code != 200 {
-		t.Errorf("with a damaged file: got %d, want what was before", code)
+		t.Errorf("with a damaged file: got %d, want the previous tokens", code)
 	}
 	g.write(operatorToken + " operator alice\n")
 	if code, _ := g.ask("GET", "/v1/owners", readerToken, ""); code != 401 {
-		t.Errorf("with a token that was taken out: got %d, want 401", code)
+		t.Errorf("with a removed token: got %d, want 401", code)
 	}
 }
 
@@ -380,7 +380,7 @@ func TestMetricsListenNeedsATokenToo(t *testing.T) {
 	}
 }
 
-func TestGRPCNeedsTheSameAsREST(t *testing.T) {
+func TestGRPCAndRESTNeedTheSameRights(t *testing.T) {
 	g := newGuarded(t, false)
 	call := func(token string) error {
 		conn := g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})
@@ -403,7 +403,7 @@ func TestGRPCNeedsTheSameAsREST(t *testing.T) {
 	wantRefused(t, call(operatorToken), codes.NotFound)
 }
 
-func TestTooMuchIsRefused(t *testing.T) {
+func TestOversizedRequestsAreRefused(t *testing.T) {
 	g := newGuarded(t, false)
 	// A message larger than that of any agent.
 	stream := g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)})
@@ -424,11 +424,11 @@ func TestTooMuchIsRefused(t *testing.T) {
 
 // Under synctest the clock stands still while a goroutine waits for the network, so the speed of
 // the machine does not matter.
-func TestWhoCallsTooOftenIsToldWhatToDo(t *testing.T) {
+func TestTooFrequentCallsAreRefusedWithAdvice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, false)
 		const atOnce = 1000
-		words := []string{"too many calls", "500 a second", "a watch tells all changes by one call"}
+		words := []string{"too many calls", "500 per second", "use a watch"}
 
 		config, err := secure.Files{CA: g.ca.File}.Client()
 		if err != nil {
@@ -497,7 +497,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 }
 
 // A client that opens many idle connections is limited to its share of them.
-func TestSlowlorisIsHungUpOn(t *testing.T) {
+func TestSlowlorisIsDisconnected(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -505,7 +505,7 @@ func TestSlowlorisIsHungUpOn(t *testing.T) {
 	s := newHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") }), nil, slog.New(slog.DiscardHandler))
 	s.ReadHeaderTimeout = 2 * time.Second // shorter than the default
 	ended := make(chan error, 1)
-	go func() { ended <- serveHTTP(s, newCrowd(l)) }()
+	go func() { ended <- serveHTTP(s, newConnectionLimiter(l)) }()
 	defer func() {
 		_ = s.Close()
 		if err := <-ended; err != nil {
@@ -534,7 +534,7 @@ func TestSlowlorisIsHungUpOn(t *testing.T) {
 	}
 	defer func() { _ = more.Close() }()
 	if n, err := more.Read(make([]byte, 1)); n > 0 || err == nil {
-		t.Errorf("one connection more than its share: got an answer, want to be hung up on")
+		t.Errorf("one connection more than its share: got an answer, want it closed")
 	}
 	// Another address has its own share.
 	other := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
@@ -598,7 +598,7 @@ func TestTLSIsOfTheNewestVersion(t *testing.T) {
 	}
 }
 
-func TestTheCLIShowsItsToken(t *testing.T) {
+func TestTheCLISendsItsToken(t *testing.T) {
 	g := newGuarded(t, false)
 	ask := func(args ...string) (int, string) {
 		var out strings.Builder
@@ -638,7 +638,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		{[]string{"run", "--require-auth", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "no authentication is configured"},
 		{[]string{"aggregator", "--tokens", open, "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "every user of this host can access"},
 		{[]string{"aggregator", "--token-review", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "needs the Kubernetes API"},
-		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "nobody who may do anything"},
+		{[]string{"aggregator", "--anonymous", "none", "--grpc-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"}, "would refuse all callers"},
 		{[]string{"aggregator", "--tls-cert", "x"}, "--tls-key"},
 		{[]string{"aggregator", "--tls-client-ca", "x"}, "--tls-cert"},
 		{[]string{"agent", "--aggregator", "127.0.0.1:1", "--token-file", tokens}, "not sent without TLS"},
@@ -656,7 +656,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 }
 
 // Each listener that other hosts can reach without authentication logs one warning.
-func TestListenersWithoutAuthenticationSaySo(t *testing.T) {
+func TestListenersWithoutAuthenticationLogAWarning(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 	ca := newCA(t, t.TempDir(), "servers")
 	pair := issue(t, ca, pki.Want{File: "server", CommonName: "aggregator", Hosts: []string{"localhost"}})
@@ -693,15 +693,15 @@ func TestListenersWithoutAuthenticationSaySo(t *testing.T) {
 			execute(ctx, sys, append(c.args, "--log-format", "json"))
 			got := map[string]string{}
 			for line := range strings.Lines(log.String()) {
-				var said struct {
+				var entry struct {
 					Level, Msg, Listener string
-					May                  string `json:"anybody_may"`
+					May                  string `json:"unauthenticated_access"`
 				}
-				if json.Unmarshal([]byte(line), &said) == nil && said.Listener != "" {
-					if _, twice := got[said.Listener]; twice || said.Level != "WARN" {
+				if json.Unmarshal([]byte(line), &entry) == nil && entry.Listener != "" {
+					if _, twice := got[entry.Listener]; twice || entry.Level != "WARN" {
 						t.Errorf("got %s, want it once, as a warning", line)
 					}
-					got[said.Listener] = said.May
+					got[entry.Listener] = entry.May
 				}
 			}
 			if !strings.Contains(log.String(), log.text) || !maps.Equal(got, c.want) {
@@ -711,7 +711,7 @@ func TestListenersWithoutAuthenticationSaySo(t *testing.T) {
 	}
 }
 
-func TestSecretsThatAllCanReadAreWarnedAbout(t *testing.T) {
+func TestWorldReadableSecretsCauseAWarning(t *testing.T) {
 	g := newGuarded(t, false)
 	token := g.file(readerToken)
 	for _, c := range []struct {
@@ -803,10 +803,10 @@ func TestAConnectionDoesNotOutliveItsAuthority(t *testing.T) {
 		t.Fatal(err)
 	}
 	newCA(t, filepath.Dir(g.clients.File), "clients")
-	wantRefused(t, report(2), codes.Unauthenticated, "not good any more", "unknown authority")
+	wantRefused(t, report(2), codes.Unauthenticated, "no longer valid", "unknown authority")
 }
 
-func TestNamesAreNotOfASCIIOnly(t *testing.T) {
+func TestNamesMayBeUnicode(t *testing.T) {
 	g := newGuarded(t, false)
 	g.write(readerToken + " reader jürgen\n")
 	if code, body := g.ask("GET", "/v1/owners", readerToken, ""); code != 200 {
@@ -829,7 +829,7 @@ func TestLargeHeadersAreRefused(t *testing.T) {
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-large", strings.Repeat("x", maxHeader))
 	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
 	if err == nil {
-		t.Errorf("a header of more than %d bytes is taken", maxHeader)
+		t.Errorf("a header of more than %d bytes is accepted", maxHeader)
 	}
 }
 
@@ -847,11 +847,11 @@ func TestTokensDoNotFollowRedirects(t *testing.T) {
 	var out strings.Builder
 	sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
 	if code := execute(t.Context(), sys, []string{"nodes", "--server", first.URL, "--token-file", token}); code != 1 || !strings.Contains(out.String(), elsewhere.URL) {
-		t.Errorf("got %d: %s, want it to say where the server sent us", code, out.String())
+		t.Errorf("got %d: %s, want it to name the redirect target", code, out.String())
 	}
 	select {
 	case got := <-shown:
-		t.Errorf("another server was shown %q", got)
+		t.Errorf("another server received %q", got)
 	default:
 	}
 }

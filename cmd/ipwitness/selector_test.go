@@ -42,7 +42,7 @@ func TestSelectorRefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestIDAndAddressAreToldApart(t *testing.T) {
+func TestIDAndAddressAreDistinguished(t *testing.T) {
 	tests := []struct{ arg, id, address string }{
 		{"k3j5x2a7", "k3j5x2a7", ""},
 		{"1234", "1234", ""},

@@ -108,7 +108,7 @@ func newServer(l listeners, agg *aggregator.Aggregator, tls *tls.Config, gathere
 	if tls != nil {
 		creds = credentials.NewTLS(tls)
 	}
-	options = append(options, grpc.Creds(framed{creds, agg.HungUp}))
+	options = append(options, grpc.Creds(framed{creds, agg.Disconnected}))
 	s := &server{
 		listeners: l,
 		preauth:   newPreauth(l.grpc, maxPreauth, preauthGrace),
@@ -138,7 +138,7 @@ func (s *server) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return serveGRPC(s.grpc, netutil.LimitListener(s.preauth, maxAgents)) })
 	g.Go(func() error { return serveGRPC(s.inside, s.pipe) })
-	g.Go(func() error { return serveHTTP(s.http, newCrowd(s.listeners.http)) })
+	g.Go(func() error { return serveHTTP(s.http, newConnectionLimiter(s.listeners.http)) })
 	if s.probes != nil {
 		g.Go(func() error { return serveHTTP(s.probes, newEvicting(s.listeners.metrics, maxProbes)) })
 	}

@@ -79,7 +79,7 @@ func TestServerStopsInTimeWithWatchesOpen(t *testing.T) {
 		t.Errorf("got %v, want nil", err)
 	}
 	if took := time.Since(begin); took > 10*time.Second { // on a busy machine; stopGrace is a second
-		t.Errorf("took %s to stop, want it soon", took)
+		t.Errorf("stopping took %s, which is too long", took)
 	}
 	if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, "the aggregator is stopping") {
 		t.Errorf("end of the watch: got %q, %v; want that the aggregator is stopping", line, err)
@@ -156,7 +156,7 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-func TestTellBeginsWithWhatThereIs(t *testing.T) {
+func TestLiveBeginsWithTheCurrentState(t *testing.T) {
 	s, _ := testServer(t)
 	report(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -164,7 +164,7 @@ func TestTellBeginsWithWhatThereIs(t *testing.T) {
 	out := &lineWriter{text: "no conflicts", end: cancel}
 	c := newConsole()
 	r := &runCommand{sys: c.system, account: show.NewLive(out, false, "ipwitness")}
-	if err := r.tell(ctx, s, build{Version: "v1.2.3"}); err != nil {
+	if err := r.showLive(ctx, s, build{Version: "v1.2.3"}); err != nil {
 		t.Errorf("got %v, want nil", err)
 	}
 	for _, want := range []string{"ipwitness v1.2.3 watches node n1 (Linux 6.18)\n", "1 address held by 1 owner\n", "no conflicts\n"} {
@@ -174,12 +174,12 @@ func TestTellBeginsWithWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestTellEndsWhenNobodyReads(t *testing.T) {
+func TestLiveEndsWhenTheOutputIsClosed(t *testing.T) {
 	s, _ := testServer(t)
 	report(t, s)
 	c := newConsole()
 	r := &runCommand{sys: c.system, account: show.NewLive(errWriter{}, false, "ipwitness")}
-	if err := r.tell(t.Context(), s, build{}); err == nil || !strings.Contains(err.Error(), "no space left") {
+	if err := r.showLive(t.Context(), s, build{}); err == nil || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("got %v, want the error of writing", err)
 	}
 }

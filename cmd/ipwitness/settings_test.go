@@ -133,7 +133,7 @@ func TestDefaultsOfRun(t *testing.T) {
 		t.Errorf("got node %q, wire %q; want %q, auto", a.Node, a.Wire, host)
 	}
 	if g.Settle != time.Second || g.StaleAfter != 5*time.Minute || g.NodeTimeout != 5*time.Minute || g.HandoverGrace != 10*time.Second {
-		t.Errorf("got %+v, want the times of the contract", g)
+		t.Errorf("got %+v, want the default durations", g)
 	}
 }
 

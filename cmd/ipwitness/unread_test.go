@@ -157,7 +157,7 @@ func dialFrom(t *testing.T, from string, to net.Addr) net.Conn {
 }
 
 // Only a few unread responses of a caller are kept in memory, and they do not block other callers.
-func TestAnswersThatAreNotReadAreFew(t *testing.T) {
+func TestUnreadAnswersAreLimited(t *testing.T) {
 	s, _ := testServer(t)
 	reportMany(t, s, 5000)
 	awaitOwners(t, s, 5000)
@@ -191,7 +191,7 @@ func TestAnswersThatAreNotReadAreFew(t *testing.T) {
 	}
 	greedy.do(func() error { return greedy.framer.WriteRSTStream(1, http2.ErrCodeCancel) })
 	if code, err := askFrom(t, "127.0.0.2", s.listeners.http.Addr()); err != nil || code != http.StatusOK {
-		t.Errorf("after it gave up one of the answers: got %d, %v, want 200", code, err)
+		t.Errorf("after it cancelled one of the calls: got %d, %v, want 200", code, err)
 	}
 }
 
@@ -244,7 +244,7 @@ func onPipes(t *testing.T) (s *server, grpc, http *pipes) {
 }
 
 // No response stays in memory forever: the connection is closed.
-func TestAnswersThatAreNotReadEnd(t *testing.T) {
+func TestUnreadAnswersTimeOut(t *testing.T) {
 	for name, hang := range map[string]func(t *testing.T, grpc, rest *pipes) (closed <-chan struct{}){
 		"grpc": func(t *testing.T, grpc, _ *pipes) <-chan struct{} {
 			l := newLister(t, grpc.dial())
@@ -288,7 +288,7 @@ func TestAnswersThatAreNotReadEnd(t *testing.T) {
 				}
 				<-closed
 				if took := time.Since(begun); took > readWithin+2*time.Second {
-					t.Errorf("hung up on after %s, want %s", took, readWithin)
+					t.Errorf("closed after %s, want %s", took, readWithin)
 				}
 				if code, err := ask1(t, client); err != nil || code != http.StatusOK {
 					t.Errorf("after the connections were closed: got %d, %v, want 200", code, err)

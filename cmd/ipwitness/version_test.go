@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestABuildIsKnownByItsLinkerElseByGo(t *testing.T) {
+func TestVersionIsFromTheLinkerOrTheBuildInfo(t *testing.T) {
 	const rev = "0123456789abcdef0123456789abcdef01234567"
 	checkout := func(version, modified string) *debug.BuildInfo {
 		return &debug.BuildInfo{

@@ -74,7 +74,7 @@ func watchOwners(t *testing.T, s *script, args ...string) (code int, c *console)
 	return execute(ctx, c.system, append([]string{"owners", "-w"}, args...)), c
 }
 
-func TestWatchBeginsAgainWhenItIsCut(t *testing.T) {
+func TestWatchRestartsWhenItIsDisconnected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{tries: []try{
 			{status: 200, body: line("ADDED", "10.0.0.1") + line("ADDED", "10.0.0.2") + line("BOOKMARK", "")},
@@ -121,7 +121,7 @@ func TestWatchBeginsAgainWhenItIsCut(t *testing.T) {
 	})
 }
 
-func TestWatchGoesOnWhereItWasCutOff(t *testing.T) {
+func TestWatchResumesAfterADisconnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cutOff := `{"error":{"code":8,"message":"the watch was cut off","details":[{"@type":"type.googleapis.com/google.rpc.ErrorInfo",` +
 			`"reason":"WATCH_CUT_OFF","domain":"ipwitness","metadata":{"resume_token":"abc-1"}}]}}` + "\n"
@@ -136,10 +136,10 @@ func TestWatchGoesOnWhereItWasCutOff(t *testing.T) {
 			t.Errorf("got requests %q, want %q", got, want)
 		}
 		if s.at[2] != 0 {
-			t.Errorf("got requests at %v, want the watch to go on at once", s.at)
+			t.Errorf("got requests at %v, want the watch to resume at once", s.at)
 		}
 		if got := c.stderr.String(); !strings.HasPrefix(got, "Some events have expired") || strings.Count(got, "\n") != 2 {
-			t.Errorf("got notices %q, want one of what is left out, and one of the end", got)
+			t.Errorf("got notices %q, want one about dropped events and one about the end", got)
 		}
 		var events []string
 		for line := range strings.Lines(c.stdout.String()) {
@@ -165,7 +165,7 @@ func TestWatchEndsWhenTheServerRefuses(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				code, c := watchOwners(t, &script{tries: tries})
 				if code != 1 || !strings.HasSuffix(c.stderr.String(), "ipwitness: that is no address\n") {
-					t.Errorf("got exit code %d and %q, want 1 and the server's words", code, &c.stderr)
+					t.Errorf("got exit code %d and %q, want 1 and the server's message", code, &c.stderr)
 				}
 			})
 		})
@@ -200,7 +200,7 @@ type errWriter struct{}
 
 func (errWriter) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
 
-func TestWatchEndsWhenItCannotBeShown(t *testing.T) {
+func TestWatchEndsWhenTheOutputFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newConsole()
 		c.system.stdout = errWriter{}
@@ -226,7 +226,7 @@ func TestConflictWatchOfAnIDShowsThatOne(t *testing.T) {
 			t.Errorf("got exit code %d, want 0", code)
 		}
 		if got := c.stdout.String(); strings.Contains(got, "other") || !strings.Contains(got, pb.Conflict_SUSPECTED.String()) {
-			t.Errorf("got\n%s\nwant the suspected conflict alone", got)
+			t.Errorf("got\n%s\nwant only the suspected conflict", got)
 		}
 	})
 }

@@ -12,5 +12,6 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "Calico",
 	Traits:    ipam.Traits{NodeNameFile: nodeNameFile},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
+	Objects:   newObjects,
 	Repair:    repair,
 }

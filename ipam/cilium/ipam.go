@@ -15,7 +15,7 @@ const Name = "cilium"
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Cilium",
 	Traits: ipam.Traits{
-		Mirrored: true, PoolPerNode: true,
+		Mirrored: true,
 		// Cilium limits the rate at which it writes objects.
 		StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second,
 		OwnNamespaces: true, // of its health endpoint
@@ -27,5 +27,6 @@ var IPAM = ipam.IPAM{
 		}
 		return "Cilium on node " + node
 	},
-	Repair: repair,
+	Objects: newObjects,
+	Repair:  repair,
 }

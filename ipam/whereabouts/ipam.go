@@ -12,5 +12,6 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "whereabouts",
 	Traits:    ipam.Traits{Secondary: true},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "whereabouts (IPPool " + p.Name + ")" },
+	Objects:   newObjects,
 	Repair:    repair,
 }

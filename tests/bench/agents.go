@@ -111,9 +111,9 @@ func (c *crowd) restart(ctx context.Context, away time.Duration) ([]row, error) 
 	}
 	return []row{
 		{what, millis(whole), "≤ 5 s", whole <= 5*time.Second},
-		{"  from when it listens", millis(heard), "", true},
-		{"  CPU of the aggregator until then, with what it takes to ask it", millis(used), "", true},
-		{"  conflicts ever", fmt.Sprint(conflicts), "0", conflicts == 0},
+		{"   measured from when it listens", millis(heard), "", true},
+		{"   CPU of the aggregator until then, including the queries of this benchmark", millis(used), "", true},
+		{"   conflicts reported", fmt.Sprint(conflicts), "0", conflicts == 0},
 	}, nil
 }
 
@@ -183,7 +183,7 @@ func (c *crowd) verify(ctx context.Context) (conflicts int, err error) {
 		for _, o := range m.GetOwners() {
 			addr, err := netip.ParseAddr(o.GetAddress())
 			if err != nil || want[addr] != o.GetNode() || o.GetState() != ipwitnessv1.Owner_LIVE {
-				return 0, fmt.Errorf("%s is %s of %s: want it live, of %s", o.GetAddress(), o.GetState(), o.GetNode(), want[addr])
+				return 0, fmt.Errorf("owner of %s: got node %s, state %s, want node %s, LIVE", o.GetAddress(), o.GetNode(), o.GetState(), want[addr])
 			}
 			delete(want, addr)
 		}
@@ -192,7 +192,7 @@ func (c *crowd) verify(ctx context.Context) (conflicts int, err error) {
 		}
 	}
 	if len(want) > 0 {
-		return 0, fmt.Errorf("%d owners are not known", len(want))
+		return 0, fmt.Errorf("%d owners are missing", len(want))
 	}
 	var m ipwitnessv1.ListConflictsResponse
 	err = c.program.Get(ctx, "/v1/conflicts?all=true", &m)

@@ -41,7 +41,7 @@ func (c *crowd) pages(ctx context.Context) ([]row, error) {
 		whole := time.Since(begin)
 		next := nextPage.FindSubmatch(page.Bytes())
 		if owners := bytes.Count(page.Bytes(), []byte(`"excluded":`)); owners != pageSize || next == nil {
-			return nil, fmt.Errorf("got a page of %d owners, want %d and a next one", owners, pageSize)
+			return nil, fmt.Errorf("got a page of %d owners, want %d and a next page", owners, pageSize)
 		}
 		token = string(next[1])
 		if i > 0 {
@@ -141,6 +141,6 @@ func (c *crowd) watch(ctx context.Context) ([]row, error) {
 	return []row{
 		{fmt.Sprintf("watch of %d owners through REST: first line", c.owners), millis(first), "≤ 50 ms", first > 0 && first <= 50*time.Millisecond},
 		{"  all lines", measured, "≤ 10 s", !inside && owners == c.owners && all <= 10*time.Second},
-		{"  most that the RSS of the aggregator grew by meanwhile", fmt.Sprintf("%.0f MiB of %.0f", most-before, most), "", true},
+		{"  maximum growth of the aggregator's RSS meanwhile", fmt.Sprintf("%.0f MiB of %.0f", most-before, most), "", true},
 	}, nil
 }

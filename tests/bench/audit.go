@@ -81,7 +81,7 @@ func auditOf(ctx context.Context, bin string, ipam bool, without float64) (rows 
 		return rows, rss, err
 	}
 	found := sum(text, "ipwitness_findings{")
-	rows = append(rows, row{"  findings while all is well", fmt.Sprint(found), "0", found == 0})
+	rows = append(rows, row{"   findings while nothing is wrong", fmt.Sprint(found), "0", found == 0})
 	single, err := s.forget(ctx, fleet)
 	if rows = append(rows, single...); err != nil {
 		return rows, rss, err
@@ -143,10 +143,10 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	told := make(map[string]time.Time)
+	sentAt := make(map[string]time.Time)
 	for i := range auditSingle {
 		node, pod := i%auditNodes, i%auditPods
-		told[fleet.Address(node, pod)] = time.Now()
+		sentAt[fleet.Address(node, pod)] = time.Now()
 		if err := fleet.Free(ctx, node, pod); err != nil {
 			return nil, err
 		}
@@ -161,7 +161,7 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 		return nil, err
 	}
 	var took []time.Duration
-	for address, at := range told {
+	for address, at := range sentAt {
 		if read, ok := found.get(address); ok {
 			took = append(took, read.Sub(at)-auditSettle)
 		}
@@ -170,7 +170,7 @@ func (s *site) forget(ctx context.Context, fleet *sim.Fleet) ([]row, error) {
 		return nil, fmt.Errorf("watched %d findings, want %d", len(took), auditSingle)
 	}
 	return []row{{
-		fmt.Sprintf("  %d addresses forgotten one by one: told until the line is read, less the settle time, p50 / p99", auditSingle),
+		fmt.Sprintf("   %d records lost one by one: until the line of the finding, minus the settle time, p50 / p99", auditSingle),
 		fmt.Sprintf("%s / %s, CPU of each %.2f ms", millis(quantile(took, 0.5)), millis(quantile(took, 0.99)), 1000*(used-before).Seconds()/auditSingle), "", true,
 	}}, nil
 }

@@ -134,7 +134,7 @@ func clusterRows(ctx context.Context, bin string) ([]row, error) {
 	return []row{
 		{"On another node: RTM_NEWADDR request to the SUSPECTED line, p50", millis(quantile(suspected, 0.5)), "", true},
 		{"  p99", millis(p99), "≤ 5 ms", p99 <= 5*time.Millisecond},
-		{"  to the CONFIRMED line less settle, p99", millis(c99), "≤ 20 ms", c99 <= 20*time.Millisecond},
+		{"  to the CONFIRMED line minus the settle time, p99", millis(c99), "≤ 20 ms", c99 <= 20*time.Millisecond},
 		floorRow(suspected, floor, hop),
 	}, nil
 }

@@ -47,10 +47,10 @@ func coresRows(ctx context.Context, bin string) ([]row, error) {
 	ratio := median(two) / median(one)
 	return []row{
 		{
-			fmt.Sprintf("judged changes of shared addresses, two cores (GOMAXPROCS) by one, median of %d", coresRuns),
+			fmt.Sprintf("throughput of judged changes of shared addresses, two cores (GOMAXPROCS) divided by one, median of %d", coresRuns),
 			fmt.Sprintf("%.2f × (%.0f/s by %.0f/s)", ratio, median(two), median(one)), "≥ 1.7 ×", ratio >= 1.7,
 		},
-		{"  CPU of the aggregator for each", fmt.Sprintf("%.2f µs, %.2f µs with one", median(twoCPU), median(oneCPU)), "", true},
+		{"  CPU of the aggregator for each change", fmt.Sprintf("%.2f µs, %.2f µs with one", median(twoCPU), median(oneCPU)), "", true},
 	}, nil
 }
 

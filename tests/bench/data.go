@@ -50,7 +50,7 @@ func frameRows(ctx context.Context, _ string) ([]row, error) {
 	ratio := metrics[worse+" x-empty"]
 	return []row{
 		{
-			"frame that is neither ARP nor NDP (IPv4 or IPv6, the worse), by an empty program",
+			"frame that is neither ARP nor NDP (the slower of IPv4 and IPv6), divided by an empty program",
 			fmt.Sprintf("%.3f × (%.0f ns by %.0f ns)", ratio, metrics[worse+" ns/frame"], metrics[worse+" ns/frame-empty"]),
 			"≤ 1.25 ×", ratio <= 1.25,
 		},
@@ -136,7 +136,7 @@ func tcpRows(ctx context.Context, bin string) ([]row, error) {
 	slices.Sort(ratios)
 	median := ratios[len(ratios)/2]
 	return []row{{
-		fmt.Sprintf("TCP between two pods, with the agent by without, median of %d pairs", pairs), fmt.Sprintf("%.3f × (%.3f … %.3f)", median, ratios[0], ratios[len(ratios)-1]),
+		fmt.Sprintf("TCP throughput between two pods, with the agent divided by without, median of %d pairs", pairs), fmt.Sprintf("%.3f × (%.3f … %.3f)", median, ratios[0], ratios[len(ratios)-1]),
 		"≥ 0.98 ×", median >= 0.98,
 	}}, nil
 }

@@ -84,7 +84,7 @@ func floodRows(ctx context.Context, bin string) ([]row, error) {
 	percent := 100 * (used - before).Seconds() / sent.took.Seconds()
 	rows := []row{
 		{
-			fmt.Sprintf("flood of ever new bindings by one port, %s: CPU of agent and aggregator", rate(sent)),
+			fmt.Sprintf("flood of new bindings on one port, %s: CPU of agent and aggregator", rate(sent)),
 			fmt.Sprintf("%.1f %% of a core", percent), "≤ 25 %", percent <= 25,
 		},
 		{"  RSS after it", fmt.Sprintf("%.1f MiB", rss), "", true},
@@ -93,10 +93,10 @@ func floodRows(ctx context.Context, bin string) ([]row, error) {
 	for _, d := range []struct {
 		what  string
 		times []time.Duration
-	}{{"of two kernels", kernel}, {"of a kernel and what only frames show", wire}} {
+	}{{"of two kernels", kernel}, {"of a kernel and an external device", wire}} {
 		p50, worst := quantile(d.times, 0.5), quantile(d.times, 1)
 		rows = append(rows, row{
-			fmt.Sprintf("  %d duplicates %s, by other ports meanwhile: request to the SUSPECTED line, p50 and worst", len(d.times), d.what),
+			fmt.Sprintf("  %d duplicates %s, on other ports meanwhile: request to the SUSPECTED line, p50 and maximum", len(d.times), d.what),
 			millis(p50) + ", " + millis(worst), "≤ 50 ms", worst <= 50*time.Millisecond,
 		})
 	}
@@ -138,7 +138,7 @@ func (f *floodSite) plant(ctx context.Context) (kernel, wire []time.Duration, er
 	return kernel, wire, nil
 }
 
-// claim makes a pod claim an address by frames alone, and returns the time of the
+// claim makes a pod claim an address only by frames, and returns the time of the
 // claim.
 func (f *floodSite) claim(i int) (at time.Time, err error) {
 	p, err := f.Pod(fmt.Sprintf("b%d", i))

@@ -42,13 +42,13 @@ func kubernetesRows(ctx context.Context, bin string) ([]row, error) {
 	}
 	perPod := func(mib float64) string { return fmt.Sprintf("%.0f bytes", mib*(1<<20)/apiPods) }
 	return []row{
-		{"RSS of an aggregator that asks no Kubernetes API", fmt.Sprintf("%.1f MiB", off.rss), "", true},
-		{"  one that follows an empty cluster", fmt.Sprintf("%.1f MiB", empty.rss), "", true},
-		{fmt.Sprintf("  for each of %d pods in the API, less that", apiPods), fmt.Sprintf("%s (%.1f MiB)", perPod(full.rss-empty.rss), full.rss), "", true},
-		{"    of the heap that the last collection left", perPod(full.heap - empty.heap), "", true},
+		{"RSS of an aggregator without a Kubernetes API", fmt.Sprintf("%.1f MiB", off.rss), "", true},
+		{"  with the API of an empty cluster", fmt.Sprintf("%.1f MiB", empty.rss), "", true},
+		{fmt.Sprintf("  for each of %d pods in the API, minus that", apiPods), fmt.Sprintf("%s (%.1f MiB)", perPod(full.rss-empty.rss), full.rss), "", true},
+		{"    of the heap after the last garbage collection", perPod(full.heap - empty.heap), "", true},
 		{"  peak while they are listed", fmt.Sprintf("%.1f MiB", full.peak), "", true},
 		{fmt.Sprintf("From the start until %d pods are known", apiPods), millis(full.synced), "", true},
-		{"From SIGKILL of the API server until STALE (it takes long to end)", millis(full.stale), "", true},
+		{"From SIGKILL of the API server until STALE (the server takes long to end)", millis(full.stale), "", true},
 		{"From when it is ready again until LIVE", millis(full.live), "", true},
 	}, nil
 }

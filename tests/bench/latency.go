@@ -69,7 +69,7 @@ func (s *stamps) await(ctx context.Context, what string, n int) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(time.Minute):
-			return fmt.Errorf("waited in vain for %s: have %d of %d", what, have, n)
+			return fmt.Errorf("timed out waiting for %s: have %d of %d", what, have, n)
 		case <-s.more:
 		}
 	}
@@ -162,7 +162,7 @@ func bareReader(h *netlab.Host, nth int) (*stamps, func(), error) {
 	file := os.NewFile(uintptr(fd), "rtnetlink")
 	go func() {
 		buf := make([]byte, 64<<10)
-		told := map[string]int{}
+		reports := map[string]int{}
 		for {
 			n, err := file.Read(buf)
 			at := time.Now()
@@ -174,7 +174,7 @@ func bareReader(h *netlab.Host, nth int) (*stamps, func(), error) {
 				return
 			}
 			for _, addr := range messages {
-				if told[addr]++; told[addr] == nth {
+				if reports[addr]++; reports[addr] == nth {
 					out.set(addr, at)
 				}
 			}
@@ -268,7 +268,7 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 	if err != nil {
 		return rows, fmt.Errorf("stop by SIGTERM: %w", err)
 	}
-	return append(rows, row{"  SIGTERM to the end, all detached", millis(took), "≤ 2 s", took <= 2*time.Second}), nil
+	return append(rows, row{"  SIGTERM to exit, with all ports detached", millis(took), "≤ 2 s", took <= 2*time.Second}), nil
 }
 
 // request adds an address to a pod, and returns the time of the request.
@@ -321,7 +321,7 @@ func floorRow(suspected, bare []time.Duration, hop time.Duration) row {
 	f := quantile(bare, 0.5) + 2*hop
 	ratio := float64(quantile(suspected, 0.5)) / float64(f)
 	return row{
-		"  p50 by its floor: a bare netlink reader and two gRPC hops",
+		"  p50, divided by its floor: a bare netlink reader and two gRPC hops",
 		fmt.Sprintf("%.1f × (%s + 2 × %s)", ratio, millis(quantile(bare, 0.5)), millis(hop)), "≤ 5 ×", ratio <= 5,
 	}
 }
@@ -332,7 +332,7 @@ func latencyRows(what string, suspected, confirmed []time.Duration) []row {
 	return []row{
 		{what + ", p50", millis(p50), "≤ 0.3 ms", p50 <= 300*time.Microsecond},
 		{"  p99", millis(p99), "≤ 3 ms", p99 <= 3*time.Millisecond},
-		{"  to the CONFIRMED line less settle, p99", millis(c99), "≤ 20 ms", c99 <= 20*time.Millisecond},
+		{"  to the CONFIRMED line minus the settle time, p99", millis(c99), "≤ 20 ms", c99 <= 20*time.Millisecond},
 	}
 }
 
@@ -415,7 +415,7 @@ func pluginRows(ctx context.Context, bin, name, conflist string) ([]row, error) 
 	rows = append(rows, latencyRows("  bare reader's RTM_NEWADDR to the SUSPECTED line", suspected, confirmed)...)
 	ratio := float64(quantile(suspected, 0.5)) / float64(2*hop.hop)
 	return append(rows, row{
-		"  p50 by its floor: two gRPC hops while the plugins run",
+		"  p50, divided by its floor: two gRPC hops while the plugins run",
 		fmt.Sprintf("%.1f × (2 × %s)", ratio, millis(hop.hop)), "≤ 5 ×", ratio <= 5,
 	}), nil
 }

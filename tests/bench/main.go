@@ -89,7 +89,7 @@ func bench(ctx context.Context, only []string) (rows []row, err error) {
 		if err != nil {
 			return rows, err
 		}
-		rows = append(rows, row{"  processors taken by other programs meanwhile", fmt.Sprintf("%.0f %%", after.others(before)), "", true})
+		rows = append(rows, row{"  processors used by other programs meanwhile", fmt.Sprintf("%.0f %%", after.others(before)), "", true})
 	}
 	return rows, nil
 }
@@ -111,17 +111,17 @@ var parts = []part{
 	{"plugins", "200 duplicates by the real bridge plugin", func(ctx context.Context, bin string) ([]row, error) {
 		return pluginRows(ctx, bin, "T2 (bridge)", netlab.Bridge)
 	}},
-	{"foretold", fmt.Sprintf("%d pods by the real ptp plugin, and host-local's directory deleted", foretoldPods), foretoldRows},
+	{"predicted", fmt.Sprintf("%d pods by the real ptp plugin, and host-local's directory deleted", predictedPods), predictedRows},
 	{"storm", "a storm of ARP, here and with libpcap listeners", stormRows},
-	{"flood", "a flood of ever new bindings, and duplicates meanwhile", floodRows},
-	{"pods", "0, 50 and 250 pods that do nothing", podRows},
+	{"flood", "a flood of new bindings, and duplicates meanwhile", floodRows},
+	{"pods", "0, 50 and 250 idle pods", podRows},
 	{"churn", fmt.Sprintf("%d pods that come and go with one address", warmPods+churnedPods), churnRows},
 	{"runtime", fmt.Sprintf("%d sandboxes of a real containerd", sandboxes), runtimeRows},
 	{"agents", fmt.Sprintf("%d simulated agents, and an aggregator that is killed", crowdNodes), agentRows},
 	{"scale", fmt.Sprintf("memory in clusters of up to %d nodes with %d owners each", largest, scaleOwners), scaleRows},
-	{"large", fmt.Sprintf("a restart, rest, pages and a watch with %d nodes", largest), largeRows},
-	{"resync", fmt.Sprintf("%d agents that report at once, and duplicates and questions meanwhile", largest), resyncRows},
-	{"cores", "changes that are judged with one core and with two", coresRows},
+	{"large", fmt.Sprintf("a restart, idle CPU, pages and a watch with %d nodes", largest), largeRows},
+	{"resync", fmt.Sprintf("%d agents that report at once, with duplicates and queries meanwhile", largest), resyncRows},
+	{"cores", "judged changes with one core and with two", coresRows},
 	{"memory", fmt.Sprintf("the aggregator's memory with up to %d flooded nodes", floodedNodes), memoryRows},
 	{"audit", fmt.Sprintf("%d allocations of host-local against as many owners", auditNodes*auditPods), auditRows},
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},

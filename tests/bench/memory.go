@@ -25,9 +25,9 @@ const (
 	chartMemory     = 512
 	chartGOMEMLIMIT = "483183820"
 	floodedNodes    = 8
-	// honestOwners is the number of owners on one additional node, whose data must be
+	// wellBehavedOwners is the number of owners on one additional node, whose data must be
 	// complete.
-	honestOwners = 110
+	wellBehavedOwners = 110
 )
 
 // memoryRows measures the memory of the aggregator under the chart's limit with the
@@ -108,12 +108,12 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 			return nil, err
 		}
 	}
-	fleet, err := sim.Start(c.Host, local+":9640", sim.Size{Nodes: 1, Owners: honestOwners})
+	fleet, err := sim.Start(c.Host, local+":9640", sim.Size{Nodes: 1, Owners: wellBehavedOwners})
 	if err != nil {
 		return nil, err
 	}
 	defer fleet.Stop()
-	honest, err := c.honest(ctx)
+	wellBehaved, err := c.wellBehaved(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +137,8 @@ func (c *crowd) flood(ctx context.Context, nodes int, together bool) ([]row, err
 			fmt.Sprintf("≤ %d MiB", chartMemory), peak <= chartMemory,
 		},
 		{"  afterwards", fmt.Sprintf("%.0f MiB", rss), "", true},
-		{"  charged of its budget", fmt.Sprintf("%d of %d MiB", used>>20, limit>>20), "", used <= limit},
-		{"  records left out of an honest node beside them", fmt.Sprint(honest.GetLeftOut()), "0", !honest.GetIncomplete() && honest.GetLeftOut() == 0},
+		{"  used budget", fmt.Sprintf("%d of %d MiB", used>>20, limit>>20), "", used <= limit},
+		{"  records dropped of a well-behaved node meanwhile", fmt.Sprint(wellBehaved.GetLeftOut()), "0", !wellBehaved.GetIncomplete() && wellBehaved.GetLeftOut() == 0},
 	}, nil
 }
 
@@ -154,8 +154,8 @@ func wait(ctx context.Context, streams *errgroup.Group, taken <-chan struct{}, n
 	return nil
 }
 
-// honest waits for all owners of the honest node.
-func (c *crowd) honest(ctx context.Context) (*ipwitnessv1.Node, error) {
+// wellBehaved waits for all owners of the honest node.
+func (c *crowd) wellBehaved(ctx context.Context) (*ipwitnessv1.Node, error) {
 	for deadline := time.Now().Add(time.Minute); ; {
 		nodes, err := c.program.Nodes(ctx)
 		if err != nil {
@@ -167,7 +167,7 @@ func (c *crowd) honest(ctx context.Context) (*ipwitnessv1.Node, error) {
 			}
 		}
 		if time.Now().After(deadline) {
-			return nil, errors.New("waited in vain for the honest node")
+			return nil, errors.New("timed out waiting for the well-behaved node")
 		}
 		select {
 		case <-ctx.Done():

@@ -41,7 +41,7 @@ func podRows(ctx context.Context, bin string) (rows []row, err error) {
 		}
 		percent := 100 * used.Seconds() / idleTime.Seconds()
 		memory := row{fmt.Sprintf("RSS of agent and aggregator with %d pods", pods), fmt.Sprintf("%.1f MiB", rss), "", true}
-		idle := row{fmt.Sprintf("  CPU of a core while nothing happens for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", percent), "", true}
+		idle := row{fmt.Sprintf("  CPU of a core while idle for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", percent), "", true}
 		if pods == 250 {
 			memory.budget, memory.met = "≤ 48 MiB", rss <= 48
 			idle.budget, idle.met = "≤ 0.2 %", percent <= 0.2
@@ -87,7 +87,7 @@ func churnRows(ctx context.Context, bin string) (rows []row, err error) {
 	}
 	grown := rss[1] - rss[0]
 	return []row{{
-		fmt.Sprintf("RSS of agent and aggregator: growth by %d pods that came and went", churnedPods),
+		fmt.Sprintf("RSS of agent and aggregator: growth after %d pods were created and deleted", churnedPods),
 		fmt.Sprintf("%.1f MiB", grown), "≤ 8 MiB", grown <= 8,
 	}}, nil
 }

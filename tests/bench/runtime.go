@@ -36,15 +36,15 @@ func runtimeRows(ctx context.Context, bin string) (rows []row, err error) {
 		perPod := func(d time.Duration) string { return fmt.Sprintf("%.2f ms", 1000*d.Seconds()/sandboxes) }
 		idle := 100 * m.idle.Seconds() / idleTime.Seconds()
 		rows = append(rows,
-			row{fmt.Sprintf("%s: %d sandboxes start and stop, in", m.name, sandboxes), fmt.Sprintf("%.1f s", m.took.Seconds()), "", true},
-			row{"  calls of the agent for each that starts", fmt.Sprintf("%.2f status, %.2f lists", m.status, m.lists), "", true},
-			row{"  CPU of the agent for each that starts and stops", perPod(m.agent), "", true},
-			row{"  of one that does not ask the runtime", perPod(floor.agent), "", true},
-			row{"  CPU of the agent to that of containerd, without plugins and shims", fmt.Sprintf("%.3f", m.agent.Seconds()/m.containerd.Seconds()), "", true},
-			row{"  CPU of containerd while asked to that while not asked", fmt.Sprintf("%.2f", m.containerd.Seconds()/floor.containerd.Seconds()), "", true},
-			row{"  from the start of a pod to its name by the runtime, all of them after", fmt.Sprintf("%.0f ms", 1000*m.named.Seconds()), "", true},
+			row{fmt.Sprintf("%s: time to start and stop %d sandboxes", m.name, sandboxes), fmt.Sprintf("%.1f s", m.took.Seconds()), "", true},
+			row{"  calls of the agent for each started sandbox", fmt.Sprintf("%.2f status, %.2f lists", m.status, m.lists), "", true},
+			row{"  CPU of the agent for each sandbox", perPod(m.agent), "", true},
+			row{"  CPU of an agent that does not ask the runtime", perPod(floor.agent), "", true},
+			row{"  CPU of the agent, divided by that of containerd without plugins and shims", fmt.Sprintf("%.3f", m.agent.Seconds()/m.containerd.Seconds()), "", true},
+			row{"  CPU of containerd with the agent's calls, divided by that without", fmt.Sprintf("%.2f", m.containerd.Seconds()/floor.containerd.Seconds()), "", true},
+			row{"  from the start of a pod to its name by the runtime, maximum", fmt.Sprintf("%.0f ms", 1000*m.named.Seconds()), "", true},
 			row{fmt.Sprintf("  RSS of the agent with %d sandboxes", sandboxes), fmt.Sprintf("%.1f MiB", m.rss), "≤ 48 MiB", m.rss <= 48},
-			row{fmt.Sprintf("  CPU of a core while nothing happens for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", idle), "≤ 0.2 %", idle <= 0.2},
+			row{fmt.Sprintf("  CPU of a core while idle for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", idle), "≤ 0.2 %", idle <= 0.2},
 		)
 	}
 	return rows, nil

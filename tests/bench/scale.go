@@ -175,7 +175,7 @@ func (s spent) since(before spent) spent {
 }
 
 func (s spent) row() row {
-	return row{"  CPU of the aggregator until then, and of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", s.aggregator.Seconds(), s.agents.Seconds()), "", true}
+	return row{"  CPU of the aggregator until then; CPU of the agents on the same processors", fmt.Sprintf("%.2f s, %.2f s", s.aggregator.Seconds(), s.agents.Seconds()), "", true}
 }
 
 // perOwner measures the memory for each owner, after the aggregator has returned the memory that it
@@ -199,10 +199,10 @@ func (c *crowd) perOwner(ctx context.Context, what string, empty float64, budget
 	stacks := float64(sum(text, "go_memstats_stack_inuse_bytes ")) / (1 << 20)
 	return []row{
 		{
-			fmt.Sprintf("RSS for each of %d owners, less that of an empty aggregator, %s", c.owners, what),
+			fmt.Sprintf("RSS for each of %d owners, minus that of an empty aggregator, %s", c.owners, what),
 			fmt.Sprintf("%.0f bytes (%.0f MiB of %.0f)", each(rss-empty), rss-empty, rss), fmt.Sprintf("≤ %.0f bytes", budget), each(rss-empty) <= budget,
 		},
-		{"  heap that the last collection left, and stacks; peak", fmt.Sprintf("%.0f bytes, %.0f bytes; %.0f MiB", each(heap), each(stacks), peak), "", true},
+		{"  heap after the last garbage collection; stacks; peak", fmt.Sprintf("%.0f bytes, %.0f bytes; %.0f MiB", each(heap), each(stacks), peak), "", true},
 	}, nil
 }
 
@@ -211,7 +211,7 @@ func (c *crowd) rest(ctx context.Context) ([]row, error) {
 	used, err := c.idle(ctx)
 	percent := 100 * used.Seconds() / idleTime.Seconds()
 	return []row{{
-		fmt.Sprintf("CPU of a core with %d connected agents, while nothing happens for %.0f s", c.nodes, idleTime.Seconds()),
+		fmt.Sprintf("CPU of a core with %d connected agents while idle for %.0f s", c.nodes, idleTime.Seconds()),
 		fmt.Sprintf("%.2f %%", percent), "≤ 5 %", percent <= 5,
 	}}, err
 }

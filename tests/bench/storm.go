@@ -61,10 +61,10 @@ func stormRows(ctx context.Context, bin string) ([]row, error) {
 		what, budget string
 		listen       func(context.Context) (*heard, error)
 	}{
-		{"tcpdump that writes lines", "≤ 0.1 ×", func(ctx context.Context) (*heard, error) {
+		{"tcpdump writing lines", "≤ 0.1 ×", func(ctx context.Context) (*heard, error) {
 			return tcpdump(ctx, "-l", "-n")
 		}},
-		{"tcpdump -w /dev/null, which decodes nothing", "", func(ctx context.Context) (*heard, error) {
+		{"tcpdump -w /dev/null, without decoding", "", func(ctx context.Context) (*heard, error) {
 			return tcpdump(ctx, "-w", "/dev/null")
 		}},
 		{"arpwatch", "≤ 0.1 ×", arpwatch},
@@ -116,7 +116,7 @@ func openRows(ctx context.Context, bin string) ([]row, error) {
 	}
 	a, b := quantile(with, 0.5), quantile(without, 0.5)
 	return []row{{
-		"  the observer's own time in the kernel, frames as fast as one core can",
+		"  time in the observer, with frames sent as fast as one core can",
 		fmt.Sprintf("%d ns a frame (%d with it, %d without)", (a - b).Nanoseconds(), a.Nanoseconds(), b.Nanoseconds()), "", true,
 	}}, nil
 }
@@ -233,7 +233,7 @@ func listen(ctx context.Context, h stormHost, cmd *exec.Cmd) (*heard, string, er
 			break
 		}
 		if ctx.Err() != nil || time.Now().After(deadline) {
-			return nil, "", fmt.Errorf("waited in vain for %s to listen: %s", cmd.Args[6], log)
+			return nil, "", fmt.Errorf("timed out waiting for %s to listen: %s", cmd.Args[6], log)
 		}
 	}
 	var out heard
@@ -262,13 +262,13 @@ func tcpdump(ctx context.Context, args ...string) (*heard, error) {
 	}
 	defer h.Close()
 	cmd := h.Command("tcpdump", append(args, "-Z", "root", "-i", "va", "arp")...)
-	out, said, err := listen(ctx, h, cmd)
+	out, stderr, err := listen(ctx, h, cmd)
 	if err != nil {
 		return nil, err
 	}
-	m := dropped.FindStringSubmatch(said)
+	m := dropped.FindStringSubmatch(stderr)
 	if m == nil {
-		return nil, fmt.Errorf("read what was lost: %s", said)
+		return nil, fmt.Errorf("read the number of lost packets: %s", stderr)
 	}
 	lost, _ := strconv.ParseFloat(m[1], 64)
 	out.lost = fmt.Sprintf("%.0f %% of frames lost", 100*lost/float64(out.sent.frames))

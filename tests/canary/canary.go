@@ -187,7 +187,7 @@ func (c *Cage) run(scripts []string, status int, arguments []string) string {
 	}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		c.Fatalf("the cage does not work: %v: %s", err, out)
+		c.Fatalf("the restricted shell does not work: %v: %s", err, out)
 	}
 	name := strings.TrimSpace(string(out))
 	if name == "" {

@@ -10,7 +10,7 @@ import (
 )
 
 // A silent canary proves something only if it sings for unquoted names.
-func TestUnquotedNamesLeaveACanary(t *testing.T) {
+func TestCanaryDetectsUnquotedNames(t *testing.T) {
 	unquoted := []string{"kubectl delete pod -n default %s", "kubectl get pod '%s'", `kubectl get pod "%s"`}
 	for _, payload := range canary.Payloads {
 		t.Run(form.Visible(payload), func(t *testing.T) {

@@ -25,15 +25,15 @@ const (
 )
 
 func main() {
-	if err := catalogue(); err != nil {
+	if err := write(); err != nil {
 		fmt.Fprintln(os.Stderr, "catalogue:", err)
 		os.Exit(1)
 	}
 }
 
-// catalogue writes the page in the repository, which is the working directory.
-func catalogue() error {
-	c := book{texts: map[string]text{}, verdicts: map[string]bool{}, tests: map[string]string{}}
+// write writes the page in the repository, which is the working directory.
+func write() error {
+	c := catalogue{texts: map[string]text{}, verdicts: map[string]bool{}, tests: map[string]string{}}
 	for _, dir := range []string{"tests", "tests/kubernetes", "aggregator/verdict"} {
 		if err := c.readTests(dir); err != nil {
 			return err
@@ -51,8 +51,8 @@ func catalogue() error {
 	return c.attackTable()
 }
 
-// book contains the inputs of the page.
-type book struct {
+// catalogue contains the inputs of the page.
+type catalogue struct {
 	texts    map[string]text   // by name
 	verdicts map[string]bool   // names of verdicts that tests compare with
 	tests    map[string]string // the file of each test
@@ -65,7 +65,7 @@ type text struct {
 }
 
 // readTests reads the names of the tests in a directory.
-func (c *book) readTests(dir string) error {
+func (c *catalogue) readTests(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (c *book) readTests(dir string) error {
 
 // readTexts reads the files that the tests wrote: a header of names and values, an empty line, and
 // the text.
-func (c *book) readTexts() error {
+func (c *catalogue) readTexts() error {
 	files, err := filepath.Glob(texts + "/*.txt")
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ var (
 )
 
 // check returns an error if rows, texts and tests do not match.
-func (c *book) check() error {
+func (c *catalogue) check() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	ids, used := map[string]bool{}, map[string]bool{}
@@ -187,12 +187,12 @@ func (c *book) check() error {
 const noConflict = "no conflict"
 
 // checkTest reports a fault if a row has no such test.
-func (c *book) checkTest(r row, test string, fault func(string, ...any)) {
+func (c *catalogue) checkTest(r row, test string, fault func(string, ...any)) {
 	switch {
 	case c.tests[test] == "":
 		fault("row %s: there is no test %s", r.id, test)
 	case !slices.Contains(idsOf(test), r.id):
-		fault("row %s: %s is no test of it by its name", r.id, test)
+		fault("row %s: the name of test %s does not begin with the row", r.id, test)
 	}
 }
 
@@ -211,7 +211,7 @@ What is a conflict, what only looks like one, and what ipwitness says of each. E
 `
 
 // page returns the text of the page.
-func (c *book) page() string {
+func (c *catalogue) page() string {
 	var b strings.Builder
 	b.WriteString(intro)
 	for _, part := range []struct {
@@ -225,7 +225,7 @@ func (c *book) page() string {
 			}
 			verdict, rule := "*not yet: "+r.waits+"*", ""
 			if len(r.shown) > 0 {
-				verdict, rule = c.told(r, func(t text) string { return t.verdict }), c.told(r, func(t text) string { return "`" + t.rule + "`" })
+				verdict, rule = c.property(r, func(t text) string { return t.verdict }), c.property(r, func(t text) string { return "`" + t.rule + "`" })
 			}
 			fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", r.id, strings.ToLower(r.id), r.situation, verdict, rule)
 		}
@@ -238,8 +238,8 @@ func (c *book) page() string {
 	return b.String()
 }
 
-// told returns a property of the texts of a row, without repetition.
-func (c *book) told(r row, what func(text) string) string {
+// property returns a property of the texts of a row, without repetition.
+func (c *catalogue) property(r row, what func(text) string) string {
 	var out []string
 	for _, s := range r.shown {
 		if w := what(c.texts[s.text]); !slices.Contains(out, w) {
@@ -250,7 +250,7 @@ func (c *book) told(r row, what func(text) string) string {
 }
 
 // row writes one row.
-func (c *book) row(b *strings.Builder, r row) {
+func (c *catalogue) row(b *strings.Builder, r row) {
 	fmt.Fprintf(b, "\n### %s\n\n%s\n", r.id, r.situation)
 	for _, s := range r.shown {
 		t := c.texts[s.text]
@@ -276,6 +276,6 @@ func (c *book) row(b *strings.Builder, r row) {
 }
 
 // proof names a test and links its file.
-func (c *book) proof(test string) string {
+func (c *catalogue) proof(test string) string {
 	return fmt.Sprintf("`%s` ([%s](../%s))", test, c.tests[test], c.tests[test])
 }

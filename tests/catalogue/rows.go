@@ -25,20 +25,20 @@ type pure struct{ what, test string }
 var rows = []row{
 	{
 		id:        "T1",
-		situation: "On a routed network (kindnet: `ptp` and `host-local`) the directory of the IPAM is deleted while pods run; the pods that start next get the addresses of those that live. No frame ever shows it.",
+		situation: "On a routed network (kindnet: `ptp` and `host-local`) the directory of the IPAM is deleted while pods run; pods that start afterwards get the addresses of running pods. No frame ever shows it.",
 		shown:     []shown{{"T1", ""}},
 	},
 	{
 		id:        "T2",
-		situation: "The same on one bridge (flannel, kubenet): both pods answer whoever asks for the address.",
+		situation: "The same on one bridge (flannel, kubenet): both pods answer requests for the address.",
 		shown:     []shown{{"T2", ""}},
 	},
 	{
 		id:        "T3",
-		situation: "A node with another node's name books its pods' addresses there; later they are freed as leaked, and given out again.",
+		situation: "A node that uses another node's name allocates its pods' addresses under that name; later they are freed as leaked and allocated again.",
 		shown: []shown{
-			{"T3-calico", "Calico's blocks say so: first a finding, at once and before any duplicate; when they have freed and given the address again, the conflict and its cause."},
-			{"T3", "Kubernetes pods: what a CNI result gave must be unique in the whole cluster. No wire joins the nodes. Here each node's own host-local has the address."},
+			{"T3-calico", "Calico's blocks show it: first a finding, at once and before any duplicate; after Calico has freed the address and allocated it again, the conflict and its cause."},
+			{"T3", "Kubernetes pods: an address from a CNI result must be unique in the whole cluster. The nodes share no link. Here the host-local of each node has allocated the address."},
 			{"T3-declared", "A network that is declared: `--network pods=10.244.0.0/16`."},
 		},
 	},
@@ -47,7 +47,7 @@ var rows = []row{
 		situation: "Two pods whose `macvlan` or `ipvlan` interfaces share an uplink get one address. Frames between them never enter a port of their node.",
 		shown: []shown{
 			{"T4", "On one node."},
-			{"T4-nodes", "On two nodes of one LAN: each lost the other's reservation."},
+			{"T4-nodes", "On two nodes of one LAN: both have lost the other's reservation."},
 		},
 		pure: []pure{
 			{"`ipvlan`: both have the MAC of the uplink", "TestT4IPVLANPodsOfOneParent"},
@@ -57,7 +57,7 @@ var rows = []row{
 	},
 	{
 		id:        "T5",
-		situation: "Two nodes were given one range of pod addresses, as a cloned node is.",
+		situation: "Two nodes have the same range of pod addresses, for instance because one was cloned.",
 		shown: []shown{
 			{"T5", "The pods."},
 			{"T5-gateway", "The gateway address, where the network is declared."},
@@ -65,19 +65,19 @@ var rows = []row{
 	},
 	{
 		id:        "T6",
-		situation: "An address inside the pod network was set by hand: on the node (somebody, or a process of a hostNetwork pod), or in a virtual machine.",
-		shown:     []shown{{"T6", "On the node."}, {"T6-guest", "In a virtual machine behind another pod's port: no kernel that can be read has it, its frames show it."}},
+		situation: "An address inside the pod network was set by hand: on the node (by a person or a process of a hostNetwork pod), or in a virtual machine.",
+		shown:     []shown{{"T6", "On the node."}, {"T6-guest", "In a virtual machine behind another pod's port: only frames show it, because no agent can read the guest's kernel."}},
 		devices:   []string{"TestDeviceTapOfAVirtualMachineOnARoutedBridge"},
 	},
 	{
 		id:        "T7",
-		situation: "A machine that is no part of the cluster takes an address that the node, or a pod of it, has on a shared LAN.",
+		situation: "A machine outside the cluster takes an address that the node, or one of its pods, has on a shared LAN.",
 		shown: []shown{
 			{"T7", "The node's own address."},
 			{"T7-pod", "The address of a `macvlan` pod."},
 			{"T7-ipv6", "The node's own IPv6 address."},
-			{"T7-nodes", "On a LAN of two nodes, where only the other one hears it."},
-			{"T7-externals", "Two machines outside: no agent can read either, so it stays a suspicion."},
+			{"T7-nodes", "On a LAN of two nodes, where only the other node sees the machine's frames."},
+			{"T7-externals", "Two machines outside: no agent can read their kernels, so the conflict stays SUSPECTED."},
 		},
 	},
 	{
@@ -85,7 +85,7 @@ var rows = []row{
 		situation: "A virtual IP (keepalived, kube-vip, MetalLB) stays on two nodes after a hand-over.",
 		shown: []shown{
 			{"T8", "Both have the address (keepalived, kube-vip)."},
-			{"T8-announced", "None has it, and both announce it (MetalLB)."},
+			{"T8-announced", "Neither has it, and both announce it (MetalLB)."},
 		},
 	},
 	{
@@ -100,7 +100,7 @@ var rows = []row{
 	},
 	{
 		id:        "T11",
-		situation: "The node's tunnel, or the bridge that connects its pods, has an address that a pod has, too.",
+		situation: "The node's tunnel, or the bridge that connects its pods, has the same address as a pod.",
 		shown:     []shown{{"T11", "`vxlan.calico`."}, {"T11-bridge", "`cni0`."}},
 	},
 	{
@@ -110,7 +110,7 @@ var rows = []row{
 	},
 	{
 		id:        "T13",
-		situation: "An IPv6 duplicate where it does not (`accept_dad=0`, as the bridge plugin sets it).",
+		situation: "An IPv6 duplicate where the kernel does not check addresses (`accept_dad=0`, as the bridge plugin sets it).",
 		shown:     []shown{{"T13", ""}},
 	},
 	{
@@ -121,7 +121,7 @@ var rows = []row{
 
 	{
 		id:        "L1",
-		situation: "An address is given out again after its pod was deleted.",
+		situation: "An address is allocated again after its pod was deleted.",
 		shown:     []shown{{"L1", ""}},
 	},
 	{
@@ -129,15 +129,15 @@ var rows = []row{
 		situation: "A pod of a StatefulSet moves to another node with its address.",
 		shown: []shown{
 			{"L2", "Its end on the old node is known."},
-			{"L2-unheard", "The old node is silent: a suspicion, which silence neither confirms nor ends."},
+			{"L2-unheard", "The old node is disconnected: the conflict stays SUSPECTED."},
 		},
 	},
 	{
 		id:        "L3",
-		situation: "The sandbox of a pod is made again, and the old one takes a while to end.",
+		situation: "The sandbox of a pod is recreated, and the old one takes a while to end.",
 		shown: []shown{
 			{"L3", "Both live for a while."},
-			{"L3-kubelet", "A sandbox died: kubelet makes another one, which gets the same address."},
+			{"L3-kubelet", "A sandbox died: kubelet creates another one, which gets the same address."},
 		},
 	},
 	{
@@ -165,7 +165,7 @@ var rows = []row{
 	},
 	{
 		id:        "L8",
-		situation: "A service or anycast address stands on the loopback or dummy device of the node and of pods, and Linux answers for it and asks with it.",
+		situation: "A service or anycast address is configured on the loopback or dummy device of the node and of pods, and Linux answers for it and uses it as a source.",
 		shown:     []shown{{"L8", ""}},
 		pure:      []pure{{"a dummy device such as `kube-ipvs0`", "TestL8L9DummyAndLoopback"}},
 		devices:   []string{"TestDeviceDummyAddressesMakeNoOwner"},
@@ -182,17 +182,17 @@ var rows = []row{
 	{
 		id:        "L10",
 		situation: "The bridges of docker, podman and libvirt, with the same addresses on every node.",
-		shown:     []shown{{"L10", "On one node."}, {"L10-nodes", "On two nodes of one LAN; docker makes the same MACs on both."}},
+		shown:     []shown{{"L10", "On one node."}, {"L10-nodes", "On two nodes of one LAN; docker uses the same MACs on both."}},
 	},
 	{
 		id:        "L11",
-		situation: "The gateway address stands on the node's end of every pod's veth.",
+		situation: "The gateway address is configured on the node's end of every pod's veth.",
 		shown:     []shown{{"L11", ""}},
 		pure:      []pure{{"Calico's MAC on every port", "TestL11CalicoHardwareAddressOnEveryPort"}},
 	},
 	{
 		id:        "L12",
-		situation: "Somebody answers for others: proxy ARP or NDP proxy.",
+		situation: "A device answers for others: proxy ARP or NDP proxy.",
 		shown: []shown{
 			{"L12-node", "The node answers on its uplink for a pod."},
 			{"L12-pod", "A pod answers for another one."},
@@ -203,12 +203,12 @@ var rows = []row{
 	{
 		id:        "L13",
 		situation: "A fabric or a network plugin answers for the owner (EVPN, OVN, Antrea).",
-		shown:     []shown{{"L13", "With the owner's MAC."}, {"L13-antrea", "With a MAC that is Antrea's everywhere."}},
+		shown:     []shown{{"L13", "With the owner's MAC."}, {"L13-antrea", "With the MAC that Antrea uses everywhere."}},
 	},
 	{
 		id:        "L14",
 		situation: "One owner is seen with two MACs: ARP flux between two interfaces of a namespace, fail-over of a bond.",
-		shown:     []shown{{"L14-host", "A node with two cables to one LAN."}, {"L14-pod", "A pod with two interfaces on one bridge."}},
+		shown:     []shown{{"L14-host", "A node with two interfaces on one LAN."}, {"L14-pod", "A pod with two interfaces on one bridge."}},
 		pure: []pure{
 			{"a bond of the node", "TestL14BondWhosePortsHaveTheirOwnMACs"},
 			{"a bond of a machine outside", "TestL14BondOfAMachineOutsideFailsOver"},
@@ -227,7 +227,7 @@ var rows = []row{
 		situation: "KubeVirt: every launcher has 10.0.2.1 on a bridge of its own; in a migration, two launchers hold one address.",
 		shown: []shown{
 			{"L16", "The bridge inside the launchers."},
-			{"L16-migration", "The address of one virtual machine in two launchers, as labels of KubeVirt tell."},
+			{"L16-migration", "The address of one virtual machine in two launchers, according to KubeVirt's labels."},
 		},
 	},
 	{
@@ -266,7 +266,7 @@ var rows = []row{
 	},
 	{
 		id:        "L22",
-		situation: "Sharing that is declared: `--shared '10.96.0.0/24=anycast DNS'`.",
+		situation: "Declared sharing: `--shared '10.96.0.0/24=anycast DNS'`.",
 		shown:     []shown{{"L22", ""}},
 	},
 }

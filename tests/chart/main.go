@@ -31,7 +31,7 @@ func main() {
 
 // The list of values is between these lines of README.md.
 const (
-	listBegins = "<!-- values: made of values.yaml by `make generate` -->\n"
+	listBegins = "<!-- values: generated from values.yaml by `make generate` -->\n"
 	listEnds   = "<!-- end of values -->\n"
 )
 
@@ -52,7 +52,7 @@ func writeReadme() error {
 	before, rest, begins := strings.Cut(string(readme), listBegins)
 	_, after, ends := strings.Cut(rest, listEnds)
 	if !begins || !ends {
-		return fmt.Errorf("%s has not the lines %q and %q", path, listBegins, listEnds)
+		return fmt.Errorf("%s lacks the lines %q and %q", path, listBegins, listEnds)
 	}
 	return os.WriteFile(path, []byte(before+listBegins+list+listEnds+after), 0o644)
 }
@@ -181,7 +181,7 @@ func (m manifest) render() (string, error) {
 		return "", err
 	}
 	text := strings.TrimPrefix(ofHelm.ReplaceAllString(out, ""), "---\n")
-	return "# Made of the Helm chart by `make generate`.\n" + text, nil
+	return "# Generated from the Helm chart by `make generate`.\n" + text, nil
 }
 
 // helm runs Helm and returns its output.

@@ -189,7 +189,7 @@ func TestDependencyOfAnotherChart(t *testing.T) {
 	for enabled, want := range map[string]bool{"true": true, "false": false} {
 		out, err := helm("template", "release", dir, "--set", "ipwitness.enabled="+enabled+",ipwitness.agent.wire=off,global.registry=example.net")
 		if got := strings.Contains(out, "name: release-ipwitness-agent"); err != nil || got != want {
-			t.Errorf("ipwitness.enabled=%s: are there agents: got %t (%v), want %t", enabled, got, err, want)
+			t.Errorf("ipwitness.enabled=%s: agents are installed: got %t (%v), want %t", enabled, got, err, want)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func TestAgentsHaveLeastPrivilege(t *testing.T) {
 		}
 		if c.Privileged != nil || *c.AllowPrivilegeEscalation || !*c.ReadOnlyRootFilesystem || c.SeccompProfile.Type != "RuntimeDefault" ||
 			pod.HostPID || pod.HostIPC || !pod.HostNetwork || *pod.AutomountServiceAccountToken || len(pod.InitContainers) > 0 {
-			t.Errorf("%s: got more than is needed: %v", mode, pod)
+			t.Errorf("%s: got unneeded permissions: %v", mode, pod)
 		}
 		for _, m := range pod.Containers[0].VolumeMounts {
 			i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
@@ -342,7 +342,7 @@ func TestAgentsAreOnMachines(t *testing.T) {
 			got = got && e.Operator == corev1.NodeSelectorOpNotIn && !slices.Contains(e.Values, node[e.Key])
 		}
 		if want := name == "" || name == "EC2"; got != want || len(terms) != 1 {
-			t.Errorf("a node %q with %v: has it an agent: got %t, want %t", name, node, got, want)
+			t.Errorf("a node %q with %v: has an agent: got %t, want %t", name, node, got, want)
 		}
 	}
 }
@@ -426,7 +426,7 @@ func TestFromOutside(t *testing.T) {
 		path := r.HTTP.Paths[0]
 		if r.Host != []string{"a.example.net", "b.example.net"}[n] || path.Path != "/" || *path.PathType != networkingv1.PathTypePrefix ||
 			path.Backend.Service.Name != s.Name || path.Backend.Service.Port.Name != s.Spec.Ports[1].Name || s.Spec.Ports[1].Name != "http" {
-			t.Errorf("got %v, want all of it at the Service's port http", r)
+			t.Errorf("got %v, want all requests at the Service's port http", r)
 		}
 	}
 }
@@ -520,7 +520,7 @@ func TestNamesAndLabels(t *testing.T) {
 		for _, o := range all {
 			id := o.Kind + " " + o.Name
 			if by := seen[id]; by != "" && by != release {
-				t.Errorf("releases %s and %s both have %s", by, release, id)
+				t.Errorf("releases %s and %s share %s", by, release, id)
 			}
 			seen[id] = release
 			if len(o.Name) > 63 {
@@ -694,7 +694,7 @@ func TestDashboardsAndRulesAreWhatTheFilesSay(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 		if a, b := mustJSON(t, want), mustJSON(t, got); a != b {
-			t.Errorf("%s is another dashboard in the ConfigMap", file)
+			t.Errorf("%s differs from the dashboard in the ConfigMap", file)
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(chart, "files/rules.yaml"))

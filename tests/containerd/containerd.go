@@ -145,7 +145,7 @@ func (c *Containerd) makeCgroup() error {
 	}
 	if err := c.janitor.Start(); err != nil {
 		c.janitor = nil
-		return fmt.Errorf("start who removes cgroups: %w", err)
+		return fmt.Errorf("start the process that removes cgroups: %w", err)
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ func TestPodsOutliveContainerdAndNothingOutlivesClose(t *testing.T) {
 			}
 			err = live(ctx, t, c)
 			if _, processes := living(c.Cgroup); len(processes) == 0 {
-				t.Errorf("no process in cgroup %s: it is not where pods are put", c.Cgroup)
+				t.Errorf("no process in cgroup %s: pods must be in another one", c.Cgroup)
 			}
 			if closed := c.Close(); err != nil || closed != nil {
 				t.Fatal(err, closed)
@@ -140,7 +140,7 @@ func live(ctx context.Context, t *testing.T, c *Containerd) error {
 		return err
 	}
 	if s, err := c.Runtime().ContainerStatus(ctx, &runtimev1.ContainerStatusRequest{ContainerId: container}); err != nil || s.GetStatus().GetExitCode() != 0 {
-		t.Errorf("container that was told to end: got %v, %v, want exit code 0", s.GetStatus(), err)
+		t.Errorf("container that was stopped: got %v, %v, want exit code 0", s.GetStatus(), err)
 	}
 	if err := c.StopPod(ctx, id); err != nil {
 		return err

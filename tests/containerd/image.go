@@ -12,7 +12,7 @@ import (
 )
 
 // Image is the only available image. It is the image of sandboxes, and can also run as a container
-// of a pod: it waits until it is told to end.
+// of a pod: it waits until it is stopped.
 const Image = "localhost/pause:1"
 
 // pauseCode are the programs, by GOARCH. They block SIGTERM and SIGINT, wait for one of them, and

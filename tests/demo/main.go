@@ -72,13 +72,13 @@ func demo(ctx context.Context) error {
 		return err
 	}
 
-	step("Somebody deletes what host-local knows: a restore, a cleanup script, a tmpfs after a reboot.")
+	step("host-local's records are deleted, as by a restore, a cleanup script, or a tmpfs after a reboot.")
 	command("rm -rf /run/cni-ipam-state")
 	if err := cni.Forget(); err != nil {
 		return err
 	}
 
-	if err := foretold(ctx, program, 3); err != nil {
+	if err := predicted(ctx, program, 3); err != nil {
 		return err
 	}
 	if err := show(host, bin, "audit"); err != nil {
@@ -116,13 +116,13 @@ func demo(ctx context.Context) error {
 	if _, err := program.Stop(); err != nil {
 		return fmt.Errorf("stop ipwitness: %w", err)
 	}
-	step("Done. The namespaces, and all in them, are gone.")
+	step("Done. The namespaces and everything in them are removed.")
 	return nil
 }
 
-// foretold prints the findings about addresses that are in use without an allocation as they
+// predicted prints the findings about addresses that are in use without an allocation as they
 // arrive, until there are n of them.
-func foretold(ctx context.Context, p *netlab.Program, n int) error {
+func predicted(ctx context.Context, p *netlab.Program, n int) error {
 	return p.WatchFindings(ctx, func(e netlab.FindingEvent) bool {
 		if f := e.GetFinding(); f.GetKind() == "in-use-unallocated" {
 			fmt.Printf("   %s  %-9s  %-10s  %s\n", e.Read.UTC().Format("15:04:05.000"), f.GetSeverity(), f.GetAddress(), f.GetKind())

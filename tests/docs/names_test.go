@@ -97,7 +97,7 @@ func TestTheArchitectureNamesWhatIsInTheSources(t *testing.T) {
 		t.Errorf("docs/architecture.md names %s, which does not exist", name)
 	}
 	if checked < 25 {
-		t.Errorf("got %d names, want those of the page: are they read?", checked)
+		t.Errorf("got %d names, want all of the page: does the parser find them?", checked)
 	}
 }
 
@@ -120,12 +120,12 @@ func TestContributingNamesWhatIsInTheSources(t *testing.T) {
 		t.Errorf("CONTRIBUTING.md names %s, which does not exist", name)
 	}
 	if len(files) < 20 {
-		t.Errorf("got %d files, want those of the recipes: are they read?", len(files))
+		t.Errorf("got %d files, want all of the recipes: does the parser find them?", len(files))
 	}
 }
 
 func TestNamesAreRead(t *testing.T) {
-	checked, missing := missingNames(t, "| `tests/docs/names_test.go`: `missingNames`, `none`; `tests/docs/gone.go`: `a` | `bpf/observe.c`: `tell`, `none` and `names_test.go` |")
+	checked, missing := missingNames(t, "| `tests/docs/names_test.go`: `missingNames`, `none`; `tests/docs/gone.go`: `a` | `bpf/observe.c`: `report`, `none` and `names_test.go` |")
 	if want := "tests/docs/names_test.go: none|tests/docs/gone.go|bpf/observe.c: none"; checked != 4 || strings.Join(missing, "|") != want {
 		t.Errorf("got %d, %q; want 4, %q", checked, missing, want)
 	}

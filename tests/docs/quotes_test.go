@@ -74,7 +74,7 @@ func TestTroubleshootingQuotesMessagesOfTheProgram(t *testing.T) {
 		}
 	}
 	if len(parts) < 30 {
-		t.Errorf("got %d messages, want those of the page: are they read?", len(parts))
+		t.Errorf("got %d messages, want all of the page: does the parser find them?", len(parts))
 	}
 }
 

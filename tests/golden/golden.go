@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the files that are compared")
+var update = flag.Bool("update", false, "update the golden files")
 
 // Compare fails the test if got differs from the content of the file. With -update it writes the
 // file. differs explains what to do about a difference.

@@ -61,11 +61,11 @@ func boot(ctx context.Context, k *kernel, dir, cni, ipwitness string, suites []s
 	err = cmd.Wait()
 	switch {
 	case ctx.Err() != nil:
-		return results, fmt.Errorf("it was given up: %w", context.Cause(ctx))
+		return results, fmt.Errorf("the guest was stopped: %w", context.Cause(ctx))
 	case err != nil:
 		return results, fmt.Errorf("run qemu: %w", err)
 	case !done:
-		return results, errors.New("it ended without a word: see above what it printed last")
+		return results, errors.New("the guest ended without a result: see its last output above")
 	}
 	return results, nil
 }
@@ -83,8 +83,8 @@ func follow(console io.Reader, results []result, out io.Writer) (done bool) {
 		}
 		_, _ = fmt.Fprintln(out, line)
 		// Kernel messages may precede the prefix on the same line.
-		if _, told, ok := strings.Cut(line, says); ok {
-			words := append(strings.Fields(told), "", "", "")
+		if _, result, ok := strings.Cut(line, says); ok {
+			words := append(strings.Fields(result), "", "", "")
 			for i := range results {
 				if results[i].suite == words[1] {
 					r = &results[i]

@@ -123,7 +123,7 @@ func (l *lab) described(reason, kind, name, tells string) {
 	})
 }
 
-func TestT10ForceDeletedPodWhoseNamespaceLivesOn(t *testing.T) {
+func TestT10ForceDeletedPodWhoseNamespaceRemains(t *testing.T) {
 	l := newLab(t, "force-deleted")
 	l.witness()
 	l.api(ipwitnessv1.Kubernetes_LIVE)

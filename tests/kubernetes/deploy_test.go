@@ -74,7 +74,7 @@ func newInstalled(t *testing.T, namespace string) *installed {
 	before := i.objects()
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("%s", i.said())
+			t.Logf("%s", i.logs())
 		}
 		_, _ = i.helm("uninstall", "ipwitness", "--ignore-not-found", "--wait") // left by a test that failed
 		i.tryKube("delete", "namespace", home, "--ignore-not-found", "--timeout=2m")
@@ -113,8 +113,8 @@ func (i *installed) objects() []string {
 	return all
 }
 
-// said returns the logs and Events of the pods.
-func (i *installed) said() string {
+// logs returns the logs and Events of the pods.
+func (i *installed) logs() string {
 	return strings.Join([]string{
 		i.tryKube("--namespace", home, "get", "pods", "--output", "wide"),
 		i.tryKube("--namespace", home, "get", "events"),
@@ -389,13 +389,13 @@ func TestHelmChart(t *testing.T) {
 		}
 		out := warnings.String()
 		if !strings.Contains(out, "ipwitness-agent") || strings.Contains(out, "ipwitness-aggregator") {
-			t.Errorf("got\n%s\nwant the agents alone to need more than restricted", out)
+			t.Errorf("got\n%s\nwant only the agents to need more than restricted", out)
 		}
 	})
 	t.Run("aggregator replaced", func(t *testing.T) {
 		cert := i.certificate()
 		away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-		t.Logf("RollingUpdate: the API did not know both nodes for %s at the longest", away)
+		t.Logf("RollingUpdate: the API lacked one of the nodes for at most %s", away)
 		if i.certificate() != cert {
 			t.Error("an upgrade made another certificate, though the old one is good for years")
 		}
@@ -408,7 +408,7 @@ func TestHelmChart(t *testing.T) {
 			second, _ = i.duplicate("db")
 			i.rollout()
 		})
-		t.Logf("all replaced: the API did not know both nodes for %s at the longest", away)
+		t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
 		i.awaitConflict(second, confirmed)
 		i.awaitConflict(addr, confirmed)
 	})
@@ -417,7 +417,7 @@ func TestHelmChart(t *testing.T) {
 	for _, p := range i.agents() {
 		t.Logf("the cgroup of the agent of %s has %s", p.Node, i.memory(p))
 	}
-	t.Run("fewer agents", i.wantOnlyMeantNodes)
+	t.Run("fewer agents", i.wantOnlyIntendedNodes)
 	i.uninstall()
 }
 
@@ -462,8 +462,8 @@ func (i *installed) wantMounts(t *testing.T) {
 	})
 }
 
-// wantOnlyMeantNodes checks whether a node without a pod of the DaemonSet is reported as missing.
-func (i *installed) wantOnlyMeantNodes(t *testing.T) {
+// wantOnlyIntendedNodes checks whether a node without a pod of the DaemonSet is reported as missing.
+func (i *installed) wantOnlyIntendedNodes(t *testing.T) {
 	i.upgrade(`agent.nodeSelector.kubernetes\.io/hostname=` + i.Nodes[0].Name)
 	i.until("nobody to miss the node that has no agent any more", func() error {
 		text, err := i.aggregator.Text(t.Context(), "/metrics")
@@ -541,13 +541,13 @@ func (i *installed) wantRenewal(t *testing.T) {
 	due("ipwitness-tls")
 	i.upgrade()
 	if i.certificate() == cert || ca() != authority {
-		t.Error("got the old certificate, or another authority; want another certificate of the same authority")
+		t.Error("got the old certificate or another CA, want another certificate of the same CA")
 	}
 	cert = i.certificate()
 	due("ipwitness-ca")
 	i.upgrade()
 	if both := ca(); i.certificate() == cert || strings.Count(both, "BEGIN") != 2 || !strings.HasSuffix(strings.TrimSpace(both), strings.TrimSpace(authority)) {
-		t.Errorf("got\n%s\nwant another authority, and the old one behind it:\n%s", both, authority)
+		t.Errorf("got\n%s\nwant another CA, followed by the old one:\n%s", both, authority)
 	}
 	i.until("the aggregator to show the new certificate", func() error {
 		newest, _, _ := strings.Cut(ca(), "-----END")
@@ -642,18 +642,18 @@ func (i *installed) wantRights(t *testing.T, p pod) {
 		slices.Sort(lines)
 		return lines
 	}
-	anybody := can("default")
-	if more := missing(can("ipwitness-agent"), anybody); len(more) > 0 {
-		t.Errorf("agents may more than anybody:\n%s", strings.Join(more, "\n"))
+	baseline := can("default")
+	if more := missing(can("ipwitness-agent"), baseline); len(more) > 0 {
+		t.Errorf("agents have more rights than other users:\n%s", strings.Join(more, "\n"))
 	}
 	reads := []string{"[/metrics] [] [get]"}
 	for _, what := range []string{"conflicts", "findings", "nodes", "owners", "pools"} {
 		reads = append(reads, what+".ipwitness.io [] [] [get list watch]")
 	}
-	if got := missing(can("ipwitness-reader"), anybody); !slices.Equal(got, reads) {
+	if got := missing(can("ipwitness-reader"), baseline); !slices.Equal(got, reads) {
 		t.Errorf("a reader may\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(reads, "\n"))
 	}
-	got := missing(can("ipwitness-aggregator"), anybody)
+	got := missing(can("ipwitness-aggregator"), baseline)
 	want := []string{
 		"blockaffinities.crd.projectcalico.org [] [] [list watch]",
 		"blockaffinities.projectcalico.org [] [] [list watch]",
@@ -735,7 +735,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 		}
 		return code
 	}
-	stranger, operator := account("stranger", ""), account("operator", "ipwitness-operator")
+	withoutRole, operator := account("stranger", ""), account("operator", "ipwitness-operator")
 	i.until("the rights of an operator", func() error { // which were granted just before
 		code, err := operator.Status(ctx, "/v1/owners")
 		if err == nil && code != http.StatusOK {
@@ -750,7 +750,7 @@ func (i *installed) wantPeople(t *testing.T, addr string) {
 	}{
 		{"nobody", i.must(t, ""), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
 		{"a wrong token", i.must(t, "nonsense"), http.StatusUnauthorized, http.StatusUnauthorized, http.StatusUnauthorized},
-		{"an account without rights", stranger, http.StatusForbidden, http.StatusForbidden, http.StatusForbidden},
+		{"an account without rights", withoutRole, http.StatusForbidden, http.StatusForbidden, http.StatusForbidden},
 		{"the reader", i.aggregator, http.StatusOK, http.StatusOK, http.StatusForbidden},
 		{"an operator", operator, http.StatusOK, http.StatusOK, http.StatusOK},
 	} {
@@ -838,17 +838,17 @@ spec:
 		return err
 	})
 	away := i.without(func() { i.upgrade("aggregator.podAnnotations.again=yes") })
-	t.Logf("Recreate: the API did not know both nodes for %s at the longest", away)
+	t.Logf("Recreate: the API lacked one of the nodes for at most %s", away)
 	var second string
 	away = i.without(func() {
 		i.mustHelm(append(i.upgradeArgs(), "--set-string", "image.tag="+nextTag)...) // all pods are being replaced
 		second, _ = i.duplicate("db")
 		i.rollout()
 	})
-	t.Logf("all replaced: the API did not know both nodes for %s at the longest", away)
+	t.Logf("all replaced: the API lacked one of the nodes for at most %s", away)
 	i.awaitConflict(second, confirmed)
 	if c := i.awaitConflict(addr, confirmed); c.GetAcknowledgement().GetReason() != "NET-42" || c.GetId() != conflict.GetId() {
-		t.Errorf("got %v, want it acknowledged as before", c)
+		t.Errorf("got %v, want it still acknowledged", c)
 	}
 	i.uninstall()
 	i.kube("delete", "persistentvolume", "volume", "--timeout=2m")
@@ -875,9 +875,9 @@ func (i *installed) mutual(mode string) {
 	i.live()
 	// An agent without a certificate is refused, and continues to run.
 	i.mustHelm(i.upgradeArgs("agent.extraArgs={--tls-cert=,--tls-key=}")...)
-	i.until("an agent to be told to show a certificate", func() error {
+	i.until("an agent to be refused without a certificate", func() error {
 		out := i.tryKube("--namespace", home, "logs", "--selector", "app.kubernetes.io/component=agent", "--tail=-1")
-		if !strings.Contains(out, "an agent must show a client certificate") {
+		if !strings.Contains(out, "an agent must present a client certificate") {
 			return errors.New(out)
 		}
 		return nil

@@ -241,9 +241,9 @@ func (c *client) send(ctx context.Context, method, path, content string, object 
 		return err
 	}
 	defer func() { _ = answer.Body.Close() }()
-	said, err := io.ReadAll(answer.Body)
+	text, err := io.ReadAll(answer.Body)
 	if err == nil && answer.StatusCode >= http.StatusMultipleChoices {
-		err = fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, said)
+		err = fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, text)
 	}
 	return err
 }

@@ -123,7 +123,7 @@ func (p person) needs(rights ...right) {
 }
 
 // -P needs a kubeconfig and three rights, and no connection except to the API server.
-func TestPeopleAskThroughThePortForward(t *testing.T) {
+func TestQueriesThroughThePortForward(t *testing.T) {
 	l := newLab(t, "forward")
 	p := l.deployAggregator("", ", --kubeconfig=off", "HTTP")
 	first := l.readyAggregator("")
@@ -134,8 +134,8 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 
 	// An agent reports to the pod, and the user sees its owners.
 	watch := p.command("owners", "--namespace", l.namespace, "--watch")
-	var told, noticed netlab.Log
-	watch.Stdout, watch.Stderr = &told, &noticed
+	var printed, noticed netlab.Log
+	watch.Stdout, watch.Stderr = &printed, &noticed
 	if err := l.Start(watch); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 		_ = watch.Process.Kill()
 		_ = watch.Wait()
 		if t.Failed() {
-			t.Logf("the watch said:\n%s\n%s", &told, &noticed)
+			t.Logf("the watch said:\n%s\n%s", &printed, &noticed)
 		}
 	})
 	node1 := l.node("node1")
@@ -160,8 +160,8 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 	agent := report(first)
 	shown := func(p pod) func() error {
 		return func() error {
-			if name := l.namespace + "/" + p.Name; !strings.Contains(told.String(), name) {
-				return fmt.Errorf("got %q, want %s", told.String(), name)
+			if name := l.namespace + "/" + p.Name; !strings.Contains(printed.String(), name) {
+				return fmt.Errorf("got %q, want %s", printed.String(), name)
 			}
 			return nil
 		}
@@ -175,7 +175,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 		return err
 	})
 	if out, err := l.Output(l.Command("ss", "-Hltnp")); err != nil || strings.Contains(out, "ipwitness") || !strings.Contains(out, "etcd") {
-		t.Errorf("got %q and error %v, want no local port of ipwitness", out, err)
+		t.Errorf("got %q and error %v, want no local listening port of ipwitness", out, err)
 	}
 
 	// The pod is deleted, and the watch continues with its replacement.
@@ -193,7 +193,7 @@ func TestPeopleAskThroughThePortForward(t *testing.T) {
 }
 
 // With TLS the aggregator authenticates itself, and the Kubernetes API authenticates the user.
-func TestPeopleAskByTLSThroughThePortForward(t *testing.T) {
+func TestQueriesByTLSThroughThePortForward(t *testing.T) {
 	l := newLab(t, "forward-tls")
 	dir := t.TempDir()
 	ca, err := pki.New(dir, "test")
@@ -226,21 +226,21 @@ func TestPeopleAskByTLSThroughThePortForward(t *testing.T) {
 
 	// The token belongs to the user's account, which has only the right to list nodes.
 	if out, err := p.ask("owners", "-n", l.namespace); err == nil || !strings.Contains(err.Error(), "system:serviceaccount:forward-tls:ipwitness-reader may not") {
-		t.Errorf("got %q and error %v, want that the account may not", out, err)
+		t.Errorf("got %q and error %v, want an error about the missing permission of the account", out, err)
 	}
 	own := filepath.Join(dir, "token")
 	if err := os.WriteFile(own, []byte("no-token-of-anybody"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := p.ask("nodes", "-n", l.namespace, "--token-file", own, "--tls-ca", ca.File); err == nil || !strings.Contains(err.Error(), "does not accept the token") {
-		t.Errorf("got %q and error %v, want that the token of the file is not accepted", out, err)
+		t.Errorf("got %q and error %v, want an error about the token of the file", out, err)
 	}
 	other, err := pki.New(dir, "other")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if out, err := p.ask("nodes", "-n", l.namespace, "--tls-ca", other.File); err == nil || !strings.Contains(err.Error(), "unknown authority") {
-		t.Errorf("got %q and error %v, want that the certificate is not believed", out, err)
+		t.Errorf("got %q and error %v, want an error about the untrusted certificate", out, err)
 	}
 }
 

@@ -154,7 +154,7 @@ func (l *lab) plan() string {
 
 // block returns Calico's IPAMBlock of the first 64 addresses of the pod network. It contains
 // allocations for pods, each with a node, and the address of a tunnel.
-func block(affinity string, booked map[string]calicoBooking) string {
+func block(affinity string, allocated map[string]calicoAllocation) string {
 	allocations, attributes := make([]*int, 64), []map[string]any{}
 	var unallocated []int
 	for ordinal := range 64 {
@@ -167,7 +167,7 @@ func block(affinity string, booked map[string]calicoBooking) string {
 			continue
 		}
 		addr := fmt.Sprintf("10.244.0.%d", ordinal)
-		b, ok := booked[addr]
+		b, ok := allocated[addr]
 		if !ok {
 			unallocated = append(unallocated, ordinal)
 			continue
@@ -189,12 +189,12 @@ func block(affinity string, booked map[string]calicoBooking) string {
 	return string(text)
 }
 
-type calicoBooking struct{ node, namespace, pod, sandbox string }
+type calicoAllocation struct{ node, namespace, pod, sandbox string }
 
 // Calico's issue 12257: a node created from a template has the template's name in
 // /var/lib/calico/nodename, so its first pod is allocated for another node. The garbage collector
 // does not find the pod on that node and frees the address, which is then allocated again.
-func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
+func TestT3CalicoAllocatesForAnotherNode(t *testing.T) {
 	l := newLab(t, "calico")
 	l.define("calico")
 	l.withoutHostLocal()
@@ -219,11 +219,11 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 	l.apply(block("node2", nil))
 
 	first := l.run("first", "node1", "")
-	wrong := calicoBooking{"node2", l.namespace, "first", l.sandbox(first, "").ID}
-	l.apply(block("node2", map[string]calicoBooking{first.Address: wrong}))
+	wrong := calicoAllocation{"node2", l.namespace, "first", l.sandbox(first, "").ID}
+	l.apply(block("node2", map[string]calicoAllocation{first.Address: wrong}))
 	f := l.awaitFinding("booked-elsewhere "+first.Address, "first", "node1", "node2")
 	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || !strings.Contains(fmt.Sprint(f.GetRemedy(), f.GetFixes()), "/var/lib/calico/nodename") {
-		t.Errorf("got %v, want it critical, and what is to be corrected", f)
+		t.Errorf("got %v, want it critical, with the setting to correct", f)
 	}
 	l.described("AddressBookedElsewhere", "pod", "first", first.Address)
 
@@ -241,7 +241,7 @@ func TestT3CalicoBooksAPodForAnotherNode(t *testing.T) {
 	if second.Address != first.Address {
 		t.Fatalf("addresses: got %s and %s, want the same", first.Address, second.Address)
 	}
-	l.apply(block("node2", map[string]calicoBooking{second.Address: {"node2", l.namespace, "second", l.sandbox(second, "").ID}}))
+	l.apply(block("node2", map[string]calicoAllocation{second.Address: {"node2", l.namespace, "second", l.sandbox(second, "").ID}}))
 	l.awaitCause(first.Address, "ipam-booked-elsewhere")
 	l.awaitFindings()
 	l.row("T3-calico", first.Address, "assigned-twice")
@@ -271,7 +271,7 @@ func ippool(allocations map[string]map[string]string) string {
 	return string(text)
 }
 
-func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
+func TestWhereaboutsLeaksAfterACrashAndLosesRunningPods(t *testing.T) {
 	l := newLab(t, "whereabouts")
 	l.define("whereabouts")
 	l.withoutHostLocal()
@@ -289,26 +289,26 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 		"{\"cniVersion\":\"1.0.0\",\"name\":\"pods\",\"type\":\"macvlan\",\"master\":\"eth0\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.244.0.0/29\",\"range_start\":\"10.244.0.2\",\"range_end\":\"10.244.0.6\"}}"}}`)
 
 	a, b := l.run("a", "node1", ""), l.run("b", "node1", "")
-	booked, reserved := map[string]map[string]string{}, map[string]string{}
-	book := func(addr, pod, sandbox string) {
+	allocated, reserved := map[string]map[string]string{}, map[string]string{}
+	allocate := func(addr, pod, sandbox string) {
 		offset := fmt.Sprint(netip.MustParseAddr(addr).As4()[3])
-		booked[offset] = map[string]string{"id": sandbox, "podref": l.namespace + "/" + pod, "ifname": "eth0"}
+		allocated[offset] = map[string]string{"id": sandbox, "podref": l.namespace + "/" + pod, "ifname": "eth0"}
 		reserved[addr] = pod
 		kube(fmt.Sprintf(`{"apiVersion": "whereabouts.cni.cncf.io/v1alpha1", "kind": "OverlappingRangeIPReservation", "metadata": {"name": %q, "namespace": "kube-system"},
 			"spec": {"containerid": %q, "podref": %q, "ifname": "eth0"}}`, addr, sandbox, l.namespace+"/"+pod))
 	}
 	for _, p := range []pod{a, b} {
-		book(p.Address, p.Name, l.sandbox(p, "").ID)
+		allocate(p.Address, p.Name, l.sandbox(p, "").ID)
 	}
 	// The allocations of a node that crashed.
 	var lost []string
 	for i := 2; i <= 6; i++ {
 		if addr := fmt.Sprintf("10.244.0.%d", i); reserved[addr] == "" {
-			book(addr, fmt.Sprintf("lost-%d", i), strings.Repeat(fmt.Sprint(i), 64))
+			allocate(addr, fmt.Sprintf("lost-%d", i), strings.Repeat(fmt.Sprint(i), 64))
 			lost = append(lost, addr)
 		}
 	}
-	kube(ippool(booked))
+	kube(ippool(allocated))
 	l.audited("kube-system/10.244.0.0-29", 5)
 	want := []string{"pool-exhaustion"}
 	for _, addr := range lost {
@@ -356,7 +356,7 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 	l.plan()
 	l.awaitFindings()
 	if got := offsets(); !slices.Equal(got, alive) {
-		t.Errorf("allocations: got %q, want %q, as they were", got, alive)
+		t.Errorf("allocations: got %q, want %q (unchanged)", got, alive)
 	}
 
 	// All allocations are lost, with the pool.
@@ -366,6 +366,6 @@ func TestWhereaboutsLeaksAfterACrashAndForgetsWhoLives(t *testing.T) {
 	l.plan()
 	l.awaitFindings()
 	if got := offsets(); !slices.Equal(got, alive) {
-		t.Errorf("allocations after the pool was lost: got %q, want %q, as they were", got, alive)
+		t.Errorf("allocations after the pool was lost: got %q, want %q (unchanged)", got, alive)
 	}
 }

@@ -121,7 +121,7 @@ func newLab(t *testing.T, namespace string) *lab {
 	l.kube("create", "namespace", l.namespace)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("pods, and the cluster said:\n%s\n%s", l.tryKube("get", "pods", "--all-namespaces", "--output", "wide"), l.Logs())
+			t.Logf("pods; output of the cluster:\n%s\n%s", l.tryKube("get", "pods", "--all-namespaces", "--output", "wide"), l.Logs())
 		}
 		// No pod may hold an address in the next test, so wait for their deletion. The rest of the
 		// namespace may take longer.
@@ -442,8 +442,8 @@ func (l *lab) startAgent(n *Node, args ...string) {
 func (l *lab) killed(name string, p *netlab.Program) {
 	l.t.Cleanup(func() {
 		if l.t.Failed() {
-			said := strings.Split(p.Log.String(), "\n")
-			l.t.Logf("%s said:\n%s", name, strings.Join(said[max(0, len(said)-40):], "\n"))
+			lines := strings.Split(p.Log.String(), "\n")
+			l.t.Logf("%s said:\n%s", name, strings.Join(lines[max(0, len(lines)-40):], "\n"))
 		}
 		p.Kill()
 	})
@@ -498,7 +498,7 @@ func (l *lab) awaitConflictSuch(addr string, state ipwitnessv1.Conflict_State, s
 			}
 		}
 		holders, err := l.listHolders(addr)
-		return errors.Join(fmt.Errorf("it is %v; holders are %v", all, holders), err)
+		return errors.Join(fmt.Errorf("the conflict is %v; the owners are %v", all, holders), err)
 	})
 	return got
 }
@@ -509,8 +509,8 @@ func (l *lab) row(id, addr, rule string) {
 	if l.t.Failed() {
 		return // a wrong result must not update the text
 	}
-	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Said {
-		var s situations.Said
+	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Output {
+		var s situations.Output
 		var err error
 		explain := l.Command(binary, "explain", addr)
 		if s.Printed, err = l.Stdout(explain); err != nil {

@@ -7,7 +7,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestL3KubeletMakesASandboxAgain(t *testing.T) {
+func TestL3KubeletRecreatesASandbox(t *testing.T) {
 	l := newLab(t, "sandbox-again")
 	l.witness()
 	node1 := l.node("node1")

@@ -134,8 +134,8 @@ func (n *Node) RestartKubelet() (err error) {
 	return err
 }
 
-// Forget deletes the state of host-local on the node, as in the accident of the blog post. It then
-// allocates the first addresses again.
+// Forget deletes the state of host-local on the node, so that host-local allocates the
+// first addresses of its range again.
 func (n *Node) Forget() error { return n.forget("/var/lib/cni/networks") }
 
 // forget deletes a directory. Kubelet repeatedly makes host-local release allocations of pods that
@@ -211,7 +211,7 @@ func pidOf(info map[string]string) (int, error) {
 		PID int `json:"pid"`
 	}
 	if err := json.Unmarshal([]byte(info["info"]), &more); err != nil {
-		return 0, fmt.Errorf("parse what containerd tells: %w", err)
+		return 0, fmt.Errorf("parse containerd's list of sandboxes: %w", err)
 	}
 	return more.PID, nil
 }

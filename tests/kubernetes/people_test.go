@@ -53,16 +53,16 @@ func TestKubectlIpwitness(t *testing.T) {
 		t.Errorf("got\n%s\nwant the Deployment and the phase of both", out)
 	}
 	if out := plugin("conflicts", "--help"); !strings.Contains(out, "kubectl ipwitness conflicts") {
-		t.Errorf("got %q, want it to call itself as it is called", out)
+		t.Errorf("got %q, want the name of the command as it was called", out)
 	}
 	if out := plugin("nodes"); !strings.Contains(out, "Kubernetes API: LIVE, https://"+Address+":6443") {
-		t.Errorf("got\n%s\nwant how the Kubernetes API is", out)
+		t.Errorf("got\n%s\nwant the state of the Kubernetes API", out)
 	}
 }
 
 // Steps two to four of the runbook, beside a conflict: they show Events, pods, and the pods of the
 // CNI plugin.
-func TestWhatKubernetesSaysBesideAConflict(t *testing.T) {
+func TestKubernetesDetailsOfAConflict(t *testing.T) {
 	l := newLab(t, "beside")
 	l.witness()
 	l.deploy("web", 2)
@@ -116,11 +116,11 @@ spec:
 		"Pod kube-system/kube-flannel-ds-",
 	}
 	l.until("what Kubernetes says beside the conflict", func() error {
-		var said []string
+		var objects []string
 		for _, r := range l.awaitConflict(addr, confirmed).GetRelated() {
-			said = append(said, fmt.Sprintf("%s %s/%s %s %s: %s", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetNode(), r.GetReason(), r.GetMessage()))
+			objects = append(objects, fmt.Sprintf("%s %s/%s %s %s: %s", r.GetKind(), r.GetNamespace(), r.GetName(), r.GetNode(), r.GetReason(), r.GetMessage()))
 		}
-		all := strings.Join(said, "\n")
+		all := strings.Join(objects, "\n")
 		for _, want := range wants {
 			if !strings.Contains(all, want) {
 				return fmt.Errorf("got %q, want %q", all, want)
@@ -133,6 +133,6 @@ spec:
 	})
 	page, err := l.Output(l.Command(binary, "conflicts", addr))
 	if err != nil || !strings.Contains(page, "Kubernetes says:\n") || !strings.Contains(page, "  Event "+l.namespace+"/stuck ") {
-		t.Errorf("got\n%s\nwant what the event says", page)
+		t.Errorf("got\n%s\nwant the text of the event", page)
 	}
 }

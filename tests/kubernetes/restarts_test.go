@@ -49,7 +49,7 @@ func (l *lab) restartAPI() {
 	}
 }
 
-func TestWhatTheAPISaidIsStaleWhileItIsAway(t *testing.T) {
+func TestAPIDataIsStaleWhileTheServerIsUnavailable(t *testing.T) {
 	l := newLab(t, "api-away")
 	l.witness()
 	l.api(ipwitnessv1.Kubernetes_LIVE)

@@ -104,13 +104,13 @@ rules:
 	agent(l.node("node1"), ofPod(one, "ipwitness"))
 	live("node1")
 	of := agent(l.node("node2"), ofPod(one, "ipwitness"))
-	refused("node2", "own node only: system:serviceaccount:tokens:agents is of node node1, and it says that it is node2")
+	refused("node2", "only for its own node: system:serviceaccount:tokens:agents belongs to node node1, but reports as node node2")
 	replace(t, of, ofPod(two, "elsewhere"))
-	refused("node2", "it must be current and of audience ipwitness")
+	refused("node2", "it must be unexpired and have the audience ipwitness")
 	replace(t, of, token("agents", "--audience", "ipwitness"))
-	refused("node2", "is of no node")
+	refused("node2", "is not bound to a node")
 	replace(t, of, token("reader", "--audience", "ipwitness"))
-	refused("node2", "it is no agent")
+	refused("node2", "it is not an agent")
 	replace(t, of, ofPod(two, "ipwitness"))
 	live("node2") // without a restart
 

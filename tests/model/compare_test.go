@@ -26,7 +26,7 @@ func (r *run) compare(end bool) string {
 			return fmt.Sprintf("n%d: got a stream that ended: %t, want %t", a.number, s.ended(), s.session.over)
 		}
 	}
-	r.tell() // including results of messages that are left out
+	r.publish() // including results of messages that are left out
 	ctx := context.Background()
 	var owners []*pb.Owner
 	for token := ""; ; {
@@ -108,7 +108,7 @@ func differ[M proto.Message](what string, got, want []M, scrub func(M)) string {
 			return fmt.Sprintf("%s is missing:\n  want %s", what, text(want[i]))
 		case i >= len(want):
 			scrub(got[i])
-			return fmt.Sprintf("%s is too many:\n  got  %s", what, text(got[i]))
+			return fmt.Sprintf("%s is unexpected:\n  got  %s", what, text(got[i]))
 		}
 		scrub(got[i])
 		scrub(want[i])
@@ -131,7 +131,7 @@ func text(m proto.Message) string { return prototext.MarshalOptions{}.Format(m) 
 
 func scrubOwner(o *pb.Owner) {
 	if o.GetExcluded() != "" {
-		o.Excluded = said
+		o.Excluded = anyText
 	}
 }
 

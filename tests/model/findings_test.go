@@ -58,8 +58,8 @@ func (r *reference) namesakes(name string) (found []*node) {
 	return found
 }
 
-// tell records since when findings have been reported.
-func (r *reference) tell() {
+// publish records since when findings have been reported.
+func (r *reference) publish() {
 	for _, n := range r.nodes {
 		for _, ns := range n.namespaces {
 			if !n.rec.Unheard { // findings of a disconnected node are kept
@@ -70,13 +70,13 @@ func (r *reference) tell() {
 	found := map[string]bool{}
 	for _, f := range r.findings() {
 		found[f.GetId()] = true
-		if r.told[f.GetId()] == 0 {
-			r.told[f.GetId()] = r.now
+		if r.since[f.GetId()] == 0 {
+			r.since[f.GetId()] = r.now
 		}
 	}
-	for id := range r.told {
+	for id := range r.since {
 		if !found[id] {
-			delete(r.told, id)
+			delete(r.since, id)
 		}
 	}
 }
@@ -257,7 +257,7 @@ func (n *node) sides(w *world) (list []side) {
 	for _, p := range n.pools {
 		if p.rec.Routed && slices.ContainsFunc(n.claims, func(c *claim) bool { return byCNI(c) && c.Network == p.rec.Network }) {
 			for _, g := range p.rec.Ranges {
-				list = append(list, side{n, g, "what host-local there is told to give"})
+				list = append(list, side{n, g, "the configured ranges of host-local there"})
 			}
 		}
 	}

@@ -83,7 +83,7 @@ type setting struct {
 // because pings make long jumps slow. Settings from 12 on are like those 12 below, but with odd
 // times, so that no timer is due at the time of a ping: the order of the two would be undefined.
 func settingOf(number int) setting {
-	odd := number >= 12
+	unusual := number >= 12
 	number %= 12
 	s := setting{agents: 2 + number%3, config: aggregator.Config{
 		Kubeconfig: kube.Off, Settle: time.Second, StaleAfter: time.Minute, NodeTimeout: 90 * time.Second, HandoverGrace: 5 * time.Second,
@@ -93,7 +93,7 @@ func settingOf(number int) setting {
 		c := &s.config
 		c.StaleAfter, c.NodeTimeout, c.HandoverGrace, c.LeakedAfter = 20*time.Second, 30*time.Second, 2*time.Second, 10*time.Second
 	}
-	if odd {
+	if unusual {
 		c := &s.config
 		c.StaleAfter += 3 * time.Millisecond
 		c.NodeTimeout += 7 * time.Millisecond
@@ -379,7 +379,7 @@ func (r *run) sleep(d time.Duration) string {
 			at = due.Time()
 		}
 		if !at.After(time.Now()) {
-			return fmt.Sprintf("the reference has something to do at %s, and it is %s", at, time.Now())
+			return fmt.Sprintf("the reference has a timer at %s, but the time is %s", at, time.Now())
 		}
 		time.Sleep(time.Until(at))
 		synctest.Wait()

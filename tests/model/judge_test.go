@@ -225,7 +225,7 @@ func (r *reference) judge() {
 		}
 		r.checks = nil
 	}
-	r.tell()
+	r.publish()
 }
 
 // judgeThose judges the addresses of some claims. A finding that ends here is no longer reported,
@@ -246,7 +246,7 @@ func (r *reference) judgeThose(claims []*claim) {
 		}
 		for _, f := range before {
 			if !slices.ContainsFunc(r.of(c.addr).found, func(now verdict.Finding) bool { return now.ID == f.ID && !now.Waiting }) {
-				delete(r.told, f.ID)
+				delete(r.since, f.ID)
 			}
 		}
 	}

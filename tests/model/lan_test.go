@@ -70,8 +70,8 @@ func (i *iface) meets() bool {
 	return i.rec.MAC != "" && !i.rec.MAC.Shared() && i.link != nil && i.link.kind != verdict.PointToPoint
 }
 
-// abroad returns the interfaces with a MAC whose frames may enter other nodes.
-func (r *reference) abroad(mac verdict.MAC) (found []*iface) {
+// reachingOthers returns the interfaces with a MAC whose frames may enter other nodes.
+func (r *reference) reachingOthers(mac verdict.MAC) (found []*iface) {
 	for _, n := range r.nodes {
 		for _, i := range n.interfaces {
 			if i.rec.MAC == mac && i.meets() {
@@ -84,7 +84,7 @@ func (r *reference) abroad(mac verdict.MAC) (found []*iface) {
 
 // change changes an interface, and has the sightings of its MAC examined again.
 func (r *reference) change(i *iface, apply func()) {
-	if mac := i.rec.MAC; i.meets() && len(r.abroad(mac)) > 1 {
+	if mac := i.rec.MAC; i.meets() && len(r.reachingOthers(mac)) > 1 {
 		r.lookAgain(mac)
 	}
 	apply()
@@ -135,7 +135,7 @@ func (r *reference) merge() {
 // look joins the link on which a claim was seen with the link of its sender, if the MAC identifies
 // the sender.
 func (r *reference) look(c *claim) {
-	holders := r.abroad(c.MAC)
+	holders := r.reachingOthers(c.MAC)
 	if len(holders) == 0 || c.Seen.Add(r.generationTime()) <= r.now {
 		return
 	}

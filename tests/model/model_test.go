@@ -28,7 +28,7 @@ var (
 // logs its progress.
 const (
 	stepsOfOne = 200
-	saidEvery  = 10_000
+	logEvery   = 10_000
 )
 
 // A random history leads to the same owners, conflicts and findings in the aggregator and in the
@@ -50,11 +50,11 @@ func TestRandomHistories(t *testing.T) {
 		history, difference := play(t, s, g.next)
 		done += len(history)
 		if difference != "" {
-			t.Logf("seed %d fails, and is made shorter: go test ./tests/model -run Random -args -seed %d -steps %d", number, number, stepsOfOne)
+			t.Logf("seed %d fails; shortening its history: go test ./tests/model -run Random -args -seed %d -steps %d", number, number, stepsOfOne)
 			history, difference = shrink(t, s, history, difference)
 			t.Fatalf("seed %d, a file of testdata/histories that fails:\n\tsetting %d\n%s\n%s", number, setting, lines(history), difference)
 		}
-		if done/saidEvery > (done-len(history))/saidEvery { // the last logged step helps to locate a panic of the aggregator
+		if done/logEvery > (done-len(history))/logEvery { // the last logged step helps to locate a panic of the aggregator
 			t.Logf("%d steps to seed %d", done, number)
 		}
 	}

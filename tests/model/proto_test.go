@@ -12,8 +12,8 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// said replaces texts, which are not compared.
-const said = "…"
+// anyText replaces texts, which are not compared.
+const anyText = "…"
 
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {
 	if s <= 0 {
@@ -57,7 +57,7 @@ func (r *reference) ownerProto(a netip.Addr, o *verdict.Owner) *pb.Owner {
 		Workload: workloadProto(o.Namespace), Intended: r.lacking(o), State: pb.Owner_State(o.State), AssignedAt: timestamp(o.AssignedAt()),
 	}
 	if o.Excluded != nil {
-		out.Excluded = said
+		out.Excluded = anyText
 	}
 	if ns := o.Namespace; ns != nil {
 		if out.Netns = ns.Netns; out.Netns == "" {
@@ -183,7 +183,7 @@ func allocationsProto(all []*verdict.Allocation) (list []*pb.Allocation) {
 func (r *reference) listFindings() []*pb.Finding {
 	list := r.findings()
 	for _, f := range list {
-		f.DetectedAt = timestamp(r.told[f.GetId()])
+		f.DetectedAt = timestamp(r.since[f.GetId()])
 	}
 	if r.quiet() {
 		list = append(list, r.late()...)

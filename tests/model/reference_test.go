@@ -33,10 +33,10 @@ type reference struct {
 	nodes    []*node // in the order in which they first connected
 	sessions map[*session]bool
 	memory   map[netip.Addr]*memory
-	// tombs are the addresses that holders have released, with their MACs.
-	tombs map[tomb]death
-	// told is the time since when each finding has been reported.
-	told map[string]verdict.Stamp
+	// tombstones are the addresses that holders have released, with their MACs.
+	tombstones map[tomb]death
+	// since is the time since when each finding has been reported.
+	since map[string]verdict.Stamp
 	// checks are the claims that their nodes are asked to read again.
 	checks []*claim
 	// changed is the time of the last change.
@@ -139,8 +139,8 @@ type allocation struct {
 
 func newReference(policy verdict.Policy, now verdict.Stamp) *reference {
 	return &reference{
-		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, tombs: map[tomb]death{},
-		told: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
+		policy: policy, now: now, sessions: map[*session]bool{}, memory: map[netip.Addr]*memory{}, tombstones: map[tomb]death{},
+		since: map[string]verdict.Stamp{}, lan: lan{oneWays: map[[2]*link]*oneWay{}},
 	}
 }
 
@@ -779,7 +779,7 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 	}
 	at := r.now.Add(-residence)
 	if c.port.meets() && !there {
-		r.tombs[tomb{c.addr, c.port.rec.MAC}] = death{at, c.node}
+		r.tombstones[tomb{c.addr, c.port.rec.MAC}] = death{at, c.node}
 	}
 	if still {
 		return
@@ -794,7 +794,7 @@ func (r *reference) endClaim(c *claim, sweeping bool, residence time.Duration) {
 		}
 		r.remove(sighting)
 		if sighting.node != c.node {
-			r.tombs[tomb{c.addr, sighting.MAC}] = death{at, c.node}
+			r.tombstones[tomb{c.addr, sighting.MAC}] = death{at, c.node}
 		}
 	}
 }
@@ -820,7 +820,7 @@ func (s *session) lag(now verdict.Stamp) time.Duration {
 // be behind its agent.
 func (r *reference) buried(by *node, addr netip.Addr, mac verdict.MAC, seen verdict.Stamp) bool {
 	late := lateWithin + by.session.lag(r.now)
-	d, ok := r.tombs[tomb{addr, mac}]
+	d, ok := r.tombstones[tomb{addr, mac}]
 	return ok && d.node != by && r.now < d.at.Add(r.policy.StaleAfter) && seen <= d.at.Add(late)
 }
 

@@ -1,4 +1,4 @@
-// Command mutate measures how many changes of a package its own tests detect. It changes one
+// Command mutate measures how many mutations of a package its own tests detect. It changes one
 // operator, condition or statement at random, runs the tests, and prints the changes that no test
 // detected. All changes are compiled into one test program, and an environment variable enables one
 // of them. The compiler gets the changed files as an overlay, so the source tree stays unchanged.
@@ -30,12 +30,12 @@ import (
 
 func main() {
 	s := sampling{out: os.Stdout, grace: 10 * time.Second}
-	flag.StringVar(&s.pkg, "package", "", "package to change, as ./DIRECTORY")
-	flag.IntVar(&s.n, "n", 40, "number of changes; 0 for all possible ones")
-	flag.Uint64Var(&s.seed, "seed", 0, "seed of the random choice (default: another one each time)")
-	flag.StringVar(&s.files, "files", ".", "regular expression for the names of the files to change")
-	flag.StringVar(&s.exec, "exec", "", "shell words before the test program, as in 'sudo -E'")
-	want := flag.Int("want", 0, "percentage of changes that the tests must notice, or the command fails")
+	flag.StringVar(&s.pkg, "package", "", "package to mutate, like ./DIRECTORY")
+	flag.IntVar(&s.n, "n", 40, "number of mutations; 0 for all possible ones")
+	flag.Uint64Var(&s.seed, "seed", 0, "seed of the random selection (default: a new one for each run)")
+	flag.StringVar(&s.files, "files", ".", "regular expression for the names of the files to mutate")
+	flag.StringVar(&s.exec, "exec", "", "command to run the test program with, like 'sudo -E'")
+	want := flag.Int("want", 0, "minimum percentage of detected mutations; the command fails below it")
 	flag.Parse()
 	if s.seed == 0 {
 		s.seed = rand.Uint64N(1_000_000)
@@ -44,7 +44,7 @@ func main() {
 	defer stop()
 	share, err := s.run(ctx)
 	if err == nil && share < *want {
-		err = fmt.Errorf("the tests notice %d %% of the changes, want %d %%", share, *want)
+		err = fmt.Errorf("the tests detected %d %% of the mutations, want %d %%", share, *want)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
@@ -86,7 +86,7 @@ func (s *sampling) run(ctx context.Context) (share int, err error) {
 	s.timeout = 5 * time.Minute
 	begin := time.Now()
 	if out, err := s.test(ctx, 0); err != nil {
-		return 0, fmt.Errorf("tests of %s fail without a change: %w\n%s", s.pkg, err, out)
+		return 0, fmt.Errorf("tests of %s fail without a mutation: %w\n%s", s.pkg, err, out)
 	}
 	s.timeout = s.grace + 10*time.Since(begin)
 
@@ -110,7 +110,7 @@ func (s *sampling) run(ctx context.Context) (share int, err error) {
 		}
 	}
 	share = 100 * count / len(mutants)
-	fmt.Fprintf(s.out, "%s: the tests notice %d of %d changes (%d %%), chosen from %d with seed %d\n",
+	fmt.Fprintf(s.out, "%s: the tests detected %d of %d mutations (%d %%), selected from %d with seed %d\n",
 		s.pkg, count, len(mutants), share, all, s.seed)
 	return share, nil
 }
@@ -123,7 +123,7 @@ func (s *sampling) build(ctx context.Context) ([]mutant, error) {
 	}
 	list, err := s.command(ctx, "go", "list", "-json=Dir,Name,GoFiles", s.pkg).Output()
 	if err != nil {
-		return nil, fmt.Errorf("list package %s: %w", s.pkg, said(err))
+		return nil, fmt.Errorf("list package %s: %w", s.pkg, withStderr(err))
 	}
 	var pkg struct {
 		Dir, Name string
@@ -156,14 +156,14 @@ func (s *sampling) build(ctx context.Context) ([]mutant, error) {
 			overlay[name] = instrument(sources[name], mutants[name])
 		}
 		if number == 0 {
-			return nil, fmt.Errorf("package %s has nothing to change", s.pkg)
+			return nil, fmt.Errorf("package %s has nothing to mutate", s.pkg)
 		}
-		said, err := s.compile(ctx, overlay)
+		output, err := s.compile(ctx, overlay)
 		if err == nil {
 			break
 		}
-		if !dropInvalid(mutants, said) {
-			return nil, fmt.Errorf("compile tests of %s: %w\n%s", s.pkg, err, said)
+		if !dropInvalid(mutants, output) {
+			return nil, fmt.Errorf("compile tests of %s: %w\n%s", s.pkg, err, output)
 		}
 	}
 	var all []mutant
@@ -179,8 +179,8 @@ var errorLine = regexp.MustCompile(`(?m)^(?:.*/)?([^/:]+\.go):(\d+):(?:\d+:)? `)
 // dropInvalid drops the mutants on lines that do not compile. On each line it drops those whose
 // operands may have a wrong type, or all if there are none of these. It reports whether it dropped
 // any.
-func dropInvalid(mutants map[string][]mutant, said []byte) (dropped bool) {
-	for _, m := range errorLine.FindAllSubmatch(said, -1) {
+func dropInvalid(mutants map[string][]mutant, output []byte) (dropped bool) {
+	for _, m := range errorLine.FindAllSubmatch(output, -1) {
 		name := string(m[1])
 		line, _ := strconv.Atoi(string(m[2]))
 		on := func(m mutant) bool { return m.first <= line && line <= m.last }
@@ -256,8 +256,8 @@ func (s *sampling) command(ctx context.Context, name string, args ...string) *ex
 	return cmd
 }
 
-// said adds the standard error of a command to its error.
-func said(err error) error {
+// withStderr adds the standard error of a command to its error.
+func withStderr(err error) error {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
 		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))

@@ -103,7 +103,7 @@ func (c *CNI) tool(command, sandbox, pod string) error {
 	return err
 }
 
-// Forget deletes the state of host-local, as in the accident of the blog post.
+// Forget deletes host-local's directory, as a restore or a cleanup script might.
 func (c *CNI) Forget() error {
 	for _, dir := range []string{"/run/cni-ipam-state", "/var/lib/cni/networks"} {
 		if err := os.RemoveAll(c.host.Path(dir)); err != nil {

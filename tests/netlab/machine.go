@@ -105,7 +105,7 @@ func (h *Host) firstProcess(out io.Reader, tie io.Writer) error {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "ready ")))
 	if err != nil {
-		return fmt.Errorf("read its first process: %w", err)
+		return fmt.Errorf("read the first process of the machine: %w", err)
 	}
 	if _, err := fmt.Fprintln(tie, pid); err != nil {
 		return fmt.Errorf("tell the holder: %w", err)

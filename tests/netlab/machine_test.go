@@ -101,7 +101,7 @@ func TestMachineLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestMachineEndsWithWhoMadeIt(t *testing.T) {
+func TestMachineEndsWithItsCreator(t *testing.T) {
 	possible(t)
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), held+"=1")
@@ -122,7 +122,7 @@ func TestMachineEndsWithWhoMadeIt(t *testing.T) {
 	wait.Until(t, "nothing to be left behind", func() bool { return left(t, strings.TrimSpace(cgroup)) == nil })
 }
 
-func TestNothingOfTheEnvironmentLeadsOutOfAHost(t *testing.T) {
+func TestEnvironmentVariablesDoNotLeadOutOfAHost(t *testing.T) {
 	kept := Environment()
 	for _, name := range []string{"HTTPS_PROXY", "no_proxy", "IPWITNESS_SERVER", "KUBECONFIG", "KUBERNETES_SERVICE_HOST", "HELM_NAMESPACE", "CONTAINERD_ADDRESS"} {
 		t.Setenv(name, "elsewhere")

@@ -167,7 +167,7 @@ func ReadDashboards() (map[string]Dashboard, error) {
 	return all, nil
 }
 
-// Answer evaluates a query of a panel: now, or for the period last.
+// Answer evaluates a query of a panel, at the present time or over the last period.
 func (s *Server) Answer(ctx context.Context, q Question, window string, last time.Duration) ([]Series, error) {
 	expr := Expr(q.Expr, window)
 	if q.Instant {

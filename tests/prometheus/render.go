@@ -51,7 +51,7 @@ const (
 // Render renders a dashboard as an HTML page, and returns its height.
 func (s *Server) Render(ctx context.Context, d Dashboard, window string, last time.Duration) (page string, height int, err error) {
 	var b strings.Builder
-	fmt.Fprintf(&b, `<!doctype html><meta charset="utf-8"><style>%s</style><header>%s<small>drawn from the dashboard's JSON by ipwitness' tests; in Grafana it looks much like this</small></header><main>`,
+	fmt.Fprintf(&b, `<!doctype html><meta charset="utf-8"><style>%s</style><header>%s<small>rendered from the dashboard's JSON by the tests of ipwitness; Grafana's rendering is similar</small></header><main>`,
 		style, html.EscapeString(d.Title))
 	for _, p := range d.Panels {
 		g := p.GridPos

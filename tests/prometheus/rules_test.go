@@ -64,9 +64,9 @@ func readYAML(t *testing.T, file string, into any) {
 	}
 }
 
-// TestEachAlertFiresAndDoesNot runs the cases of rules.test.yaml with promtool. Each alert must
+// TestEachAlertHasACaseThatFiresAndOneThatDoesNot runs the cases of rules.test.yaml with promtool. Each alert must
 // have a case in which it fires, and one in which it does not.
-func TestEachAlertFiresAndDoesNot(t *testing.T) {
+func TestEachAlertHasACaseThatFiresAndOneThatDoesNot(t *testing.T) {
 	t.Parallel()
 	const file = "rules.test.yaml"
 	var cases struct {
@@ -94,16 +94,16 @@ func TestEachAlertFiresAndDoesNot(t *testing.T) {
 	promtool(t, "test", "rules", file)
 }
 
-// TestAlertsSayWhatAPersonOnCallNeeds checks the required parts of each alert. aggregator/verdict
+// TestAlertsHaveTheRequiredFields checks the required parts of each alert. aggregator/verdict
 // checks that its runbook exists.
-func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
+func TestAlertsHaveTheRequiredFields(t *testing.T) {
 	t.Parallel()
 	rules, file := readRules(t)
 	promtool(t, "check", "rules", file)
 	var names []string
 	for _, r := range rules {
 		if !strings.HasPrefix(r.Alert, "Ipwitness") || slices.Contains(names, r.Alert) {
-			t.Errorf("alert %q: want a name of its own that begins with Ipwitness", r.Alert)
+			t.Errorf("alert %q: want a unique name that begins with Ipwitness", r.Alert)
 		}
 		names = append(names, r.Alert)
 		if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) {
@@ -123,7 +123,7 @@ func TestAlertsSayWhatAPersonOnCallNeeds(t *testing.T) {
 		}
 		for what, text := range r.Annotations {
 			if all, own := strings.Count(text, "query"), len(ofItsCluster.FindAllString(text, -1)); all != own {
-				t.Errorf("%s: %s asks %d times, %d times for its own cluster; want each to be like %s", r.Alert, what, all, own, ofItsCluster)
+				t.Errorf("%s: %s has %d queries, %d of them for its own cluster; want all to be like %s", r.Alert, what, all, own, ofItsCluster)
 			}
 		}
 	}

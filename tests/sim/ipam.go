@@ -48,7 +48,7 @@ func (a *agent) allocation(node, pod int) *pb.AllocationRecord {
 func (f *Fleet) Free(ctx context.Context, node, pod int) error {
 	al := f.all[node].allocation(f.size.First+node, pod)
 	al.Gone = true
-	return f.tell(ctx, node, &pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
+	return f.report(ctx, node, &pb.ReportRequest{Allocations: []*pb.AllocationRecord{al}})
 }
 
 // Wipe removes all allocations from a node's host-local.
@@ -61,5 +61,5 @@ func (f *Fleet) Wipe(ctx context.Context, node int) error {
 		al.Gone = true
 		m.Allocations = append(m.Allocations, al)
 	}
-	return f.tell(ctx, node, m)
+	return f.report(ctx, node, m)
 }

@@ -40,7 +40,7 @@ func (f *Fleet) Send(ctx context.Context, node int, records []byte) error {
 	return f.news(ctx, node, message{&pb.ReportRequest{}, records})
 }
 
-func (f *Fleet) tell(ctx context.Context, node int, m *pb.ReportRequest) error {
+func (f *Fleet) report(ctx context.Context, node int, m *pb.ReportRequest) error {
 	return f.news(ctx, node, message{head: m})
 }
 

@@ -34,8 +34,8 @@ func CheckAttack(t testing.TB, dir, id string, a Attack) {
 			t.Fatal(err)
 		}
 	case err != nil:
-		t.Errorf("no text for attack %s: run make update-situations, and look at it", id)
+		t.Errorf("no text for attack %s: run make update-situations and review it", id)
 	case got != string(want):
-		t.Errorf("attack %s: the text differs from %s (- want, + got); if it is better, run make update-situations:\n%s", id, file, diff(file, got))
+		t.Errorf("attack %s: the text differs from %s (- want, + got); if the change is intended, run make update-situations:\n%s", id, file, diff(file, got))
 	}
 }

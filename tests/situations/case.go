@@ -23,7 +23,7 @@ const cases = "../../../aggregator/verdict/testdata/cases"
 
 // writeCase writes the case of a row once its judgement is that of the row. It does not write a
 // case that differs from the existing one only in values that vary between runs.
-func writeCase(t testing.TB, file, want string, ask func() Said) {
+func writeCase(t testing.TB, file, want string, ask func() Output) {
 	t.Helper()
 	want, err := row.OfCase(want)
 	if err != nil {
@@ -60,7 +60,7 @@ func writeCase(t testing.TB, file, want string, ask func() Said) {
 		}
 		return
 	}
-	t.Errorf("case of %s: it is not judged as the row was", file)
+	t.Errorf("case of %s: its judgement differs from the one of the row", file)
 }
 
 // stableCase returns a case without most values that vary between runs: the order of events, the
@@ -72,7 +72,7 @@ func stableCase(f *casefile.File) (*casefile.File, error) {
 		case "boot", "uuid", "container", "netns":
 			return true
 		case "veth":
-			return row.MadeUpVeth(name)
+			return row.GeneratedVeth(name)
 		}
 		return strings.HasPrefix(class, "mac") && !row.ChosenMAC(verdict.MAC(name).String())
 	})

@@ -9,9 +9,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/casefile"
 )
 
-// TestARecordedCaseIsWhatLasts changes a recorded case, first as another run would and then as
+// TestRecordedCaseHasNoVolatileValues changes a recorded case, first as another run would and then as
 // another verdict would.
-func TestARecordedCaseIsWhatLasts(t *testing.T) {
+func TestRecordedCaseHasNoVolatileValues(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join("../testdata/situations", cases, "T1.json"))
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestARecordedCaseIsWhatLasts(t *testing.T) {
 	}
 	want := stable(string(raw))
 	if want != lasting(string(raw)) {
-		t.Errorf("got\n%s\nwant the case as it was recorded:\n%s", want, raw)
+		t.Errorf("got\n%s\nwant the recorded case:\n%s", want, raw)
 	}
 	for name, text := range map[string]string{
 		"inodes":     changed("4026532002", "4026533107", "4026532003", "4026533001"),
@@ -62,7 +62,7 @@ func TestARecordedCaseIsWhatLasts(t *testing.T) {
 		"a pool":   changed(`"state": "KNOWN"`, `"state": "STALE"`),
 	} {
 		if got := stable(text); got == want {
-			t.Errorf("another %s: got the same case", name)
+			t.Errorf("different %s: got an equal case", name)
 		}
 	}
 }

@@ -25,7 +25,7 @@ var causes = map[string]string{
 
 // WantCause fails if the conflict of a row does not have the expected cause, with the facts from
 // which it follows.
-func WantCause(t testing.TB, id string, ask func() Said) {
+func WantCause(t testing.TB, id string, ask func() Output) {
 	t.Helper()
 	want := causes[id]
 	if want == "" {

@@ -24,13 +24,13 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
-var update = flag.Bool("update", false, "write the texts of docs/situations.md anew: make update-situations")
+var update = flag.Bool("update", false, "update the texts of docs/situations.md (make update-situations)")
 
 // Updating reports whether the texts should be written.
 func Updating() bool { return *update }
 
-// Said is the output of ipwitness about an address.
-type Said struct {
+// Output is the output of ipwitness about an address.
+type Output struct {
 	Explanation *ipwitnessv1.ExplainResponse
 	Printed     string // output of `ipwitness explain`
 	// Case returns the case, as written by `ipwitness explain -o case`.
@@ -41,7 +41,7 @@ type Said struct {
 // with that name in a directory, or if another rule decided. The caller has waited for
 // the evidence that the row describes. Check itself waits for data that arrives
 // separately, such as names. With -update it writes the files of the row.
-func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
+func Check(t testing.TB, dir, id, addr, rule string, ask func() Output) {
 	t.Helper()
 	if *update {
 		write(t, dir, id, addr, rule, ask)
@@ -56,45 +56,45 @@ func Check(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 const asks = 100
 
 // compare fails the test if the verdict on a row does not become the one in its file.
-func compare(t testing.TB, dir, id string, ask func() Said) {
+func compare(t testing.TB, dir, id string, ask func() Output) {
 	t.Helper()
 	file := filepath.Join(dir, id+".json")
 	want, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("no verdict for row %s: run make update-situations, and look at it", id)
+		t.Errorf("no verdict for row %s: run make update-situations and review it", id)
 		return
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	var said Said
+	var printed Output
 	var got string
 	for range asks {
-		said = ask()
-		if got = rowOf(said.Explanation).Text(); got == string(want) {
+		printed = ask()
+		if got = rowOf(printed.Explanation).Text(); got == string(want) {
 			return
 		}
 	}
-	t.Errorf("row %s: the verdict differs from %s (- want, + got); if it is better, run make update-situations:\n%s\nIt was printed as:\n%s",
-		id, file, diff(file, got), said.Printed)
+	t.Errorf("row %s: the verdict differs from %s (- want, + got); if the change is intended, run make update-situations:\n%s\nThe output was:\n%s",
+		id, file, diff(file, got), printed.Printed)
 }
 
 // write writes the files of a row, once the verdict on it is stable.
-func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
+func write(t testing.TB, dir, id, addr, rule string, ask func() Output) {
 	t.Helper()
 	midnight := false
 	read := func() (text, values string) {
-		said := ask()
-		midnight = beforeMidnight(said.Printed, time.Now().UTC().Format(time.DateOnly))
+		printed := ask()
+		midnight = beforeMidnight(printed.Printed, time.Now().UTC().Format(time.DateOnly))
 		verdict := "no conflict"
-		for _, c := range said.Explanation.GetConflicts() {
+		for _, c := range printed.Explanation.GetConflicts() {
 			if c.GetState() != ipwitnessv1.Conflict_RESOLVED {
 				verdict = fmt.Sprintf("%s, %s", c.GetState(), scopeText(c.GetScope()))
 			}
 		}
 		test, _, _ := strings.Cut(t.Name(), "/")
-		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, row.Stable(said.Printed)),
-			rowOf(said.Explanation).Text()
+		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, row.Stable(printed.Printed)),
+			rowOf(printed.Explanation).Text()
 	}
 	text, values := read()
 	for same := 1; same < asks; same++ {
@@ -103,7 +103,7 @@ func write(t testing.TB, dir, id, addr, rule string, ask func() Said) {
 		}
 	}
 	if midnight {
-		t.Fatal("midnight went by, and the text has the day before: run it again")
+		t.Fatal("the text has a date because midnight passed during the test: run it again")
 	}
 	for name, data := range map[string]string{id + ".txt": text, id + ".json": values} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
-func TestARowIsTheVerdictAndNotItsWords(t *testing.T) {
+func TestRowComparesTheVerdictAndNotItsWording(t *testing.T) {
 	owner := func(name string) *ipwitnessv1.Owner {
 		return &ipwitnessv1.Owner{
 			Node: "node1", Netns: "4026532001", State: ipwitnessv1.Owner_LIVE,
@@ -21,14 +21,14 @@ func TestARowIsTheVerdictAndNotItsWords(t *testing.T) {
 		}
 	}
 	scope := &ipwitnessv1.Scope{Kind: ipwitnessv1.Scope_NODE, Name: "node1"}
-	said := &ipwitnessv1.ExplainResponse{
+	printed := &ipwitnessv1.ExplainResponse{
 		Scope: scope, Owners: []*ipwitnessv1.Owner{owner("a"), owner("b")}, Summary: "It is held twice.",
 		Steps: []*ipwitnessv1.ExplainResponse_Step{{Rule: "assigned-twice", Scope: scope, Applied: true, Reason: "It is."}},
 		Conflicts: []*ipwitnessv1.Conflict{{
 			State: ipwitnessv1.Conflict_CONFIRMED, Rule: "assigned-twice", Cause: "unknown", Scope: scope, Owners: []*ipwitnessv1.Owner{owner("a"), owner("b")},
 		}},
 	}
-	want := rowOf(said).Text()
+	want := rowOf(printed).Text()
 	for name, c := range map[string]struct {
 		change func(e *ipwitnessv1.ExplainResponse)
 		same   bool
@@ -47,7 +47,7 @@ func TestARowIsTheVerdictAndNotItsWords(t *testing.T) {
 		"other evidence":       {func(e *ipwitnessv1.ExplainResponse) { e.Owners[0].Evidence[0].Kind = ipwitnessv1.Evidence_USED }, false},
 		"a rule that did not":  {func(e *ipwitnessv1.ExplainResponse) { e.Steps[0].Applied = false }, false},
 	} {
-		other := proto.CloneOf(said)
+		other := proto.CloneOf(printed)
 		c.change(other)
 		if got := rowOf(other).Text(); (got == want) != c.same {
 			t.Errorf("%s: got\n%s\nof\n%s\nwant them to be the same: %v", name, got, want, c.same)
@@ -55,7 +55,7 @@ func TestARowIsTheVerdictAndNotItsWords(t *testing.T) {
 	}
 }
 
-func TestStableTextHasNothingThatDiffersFromRunToRun(t *testing.T) {
+func TestStableTextIsTheSameInEachRun(t *testing.T) {
 	now := time.Date(2026, 2, 3, 4, 5, 6, 7e6, time.UTC)
 	one := fmt.Sprintf("netns 4026532001 a6:9f:e1:00:00:01 and 02:00:00:00:00:01, last %s (0.4s ago), for 3m5s  x, ANNOUNCED 3 times: seen on node1/veth0a1b2c3d",
 		now.Format("15:04:05.000"))
@@ -67,7 +67,7 @@ func TestStableTextHasNothingThatDiffersFromRunToRun(t *testing.T) {
 	}
 }
 
-func TestATextWithTheDayBeforeIsKnown(t *testing.T) {
+func TestTextWithADateIsDetected(t *testing.T) {
 	const (
 		today     = "default/p1  since 00:00:01.000  host-local\ndefault/p2  -                   host-local\n"
 		yesterday = "default/p1  since 2026-02-02 23:59:59.000  host-local\ndefault/p2  -                              host-local\n"
@@ -81,7 +81,7 @@ func TestATextWithTheDayBeforeIsKnown(t *testing.T) {
 	}
 }
 
-func TestACommandOfTheTestIsNoneThatLivesThere(t *testing.T) {
+func TestCommandOfTheTestIsNotAProcessOfTheWorkload(t *testing.T) {
 	const text = "    container     c0ffee000001\n%s    evidence      ASSIGNED\n"
 	if got, want := row.Stable(fmt.Sprintf(text, "    process       ip (4711)\n")), fmt.Sprintf(text, ""); got != want {
 		t.Errorf("got %q, want %q", got, want)

@@ -1,7 +1,7 @@
 // Command image creates the OCI image archive of ipwitness, for several architectures and without a
 // container engine. The same files result in the same bytes, because the only time in the archive
 // is a flag. The last stage of the Dockerfile describes the same image for container engines;
-// TestImageIsWhatTheDockerfileSays compares both.
+// TestImageEqualsTheDockerfiles compares both.
 package main
 
 import (

@@ -281,7 +281,7 @@ func TestWithTLSTheAggregatorIsVerifiedAndGetsAToken(t *testing.T) {
 				t.Errorf("got %q and error %v, want %q and %q", got, err, test.want, test.wantErr)
 			}
 			if got := strings.Contains(strings.Join(a.asked, "\n"), "/token"); test.config.Token != nil && got {
-				t.Errorf("got %q, want that no token is asked for beside the user's own", a.asked)
+				t.Errorf("got %q, want no token request in addition to the user's own token", a.asked)
 			}
 		})
 	}
@@ -315,7 +315,7 @@ func TestATokenIsRenewedBeforeItEnds(t *testing.T) {
 		if step.token == "first" {
 			transport.mu.Lock()
 			if left := time.Until(transport.route.token.until); left > time.Second {
-				t.Errorf("got %s until a token of one second is renewed", left)
+				t.Errorf("got %s until a token with a lifetime of one second is renewed", left)
 			}
 			transport.route.token.until = time.Now() // expire it
 			transport.mu.Unlock()
@@ -323,7 +323,7 @@ func TestATokenIsRenewedBeforeItEnds(t *testing.T) {
 	}
 }
 
-func TestARefusalNamesTheRightThatIsMissing(t *testing.T) {
+func TestRefusalNamesTheMissingPermission(t *testing.T) {
 	refuse, _, pool := secured(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no token", http.StatusUnauthorized) })
 	for name, test := range map[string]struct {
 		denied []string
@@ -358,7 +358,7 @@ func TestARefusalNamesTheRightThatIsMissing(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsSaid(t *testing.T) {
+func TestMissingObjectsAreExplained(t *testing.T) {
 	for name, test := range map[string]struct {
 		put    func(a *api)
 		config Config
@@ -397,12 +397,12 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 		t.Setenv("KUBERNETES_SERVICE_HOST", "") // not in a pod
 		_, err := get(t, New(Config{}))
 		if err == nil || !strings.Contains(err.Error(), "no kubeconfig found") {
-			t.Errorf("got %v, want that there is no kubeconfig", err)
+			t.Errorf("got %v, want an error about the missing kubeconfig", err)
 		}
 	})
 }
 
-func TestAfterAFailureTheAggregatorIsFoundAnew(t *testing.T) {
+func TestAggregatorIsFoundAgainAfterAFailure(t *testing.T) {
 	a := newAPI(t)
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host) }))
 	defer backend.Close()
@@ -419,11 +419,11 @@ func TestAfterAFailureTheAggregatorIsFoundAnew(t *testing.T) {
 	a.put("elsewhere", "http", aPod("elsewhere", "c", ""))
 	const forwarded = "POST /api/v1/namespaces/elsewhere/pods/c/portforward"
 	if got, err := get(t, transport); err != nil || got != "200 localhost" || !slices.Contains(a.asked, forwarded) {
-		t.Errorf("got %q and error %v after %q, want what the new one answers", got, err, a.asked)
+		t.Errorf("got %q and error %v after %q, want the answer of the new aggregator", got, err, a.asked)
 	}
 }
 
-func TestARequestThatIsGivenUpEnds(t *testing.T) {
+func TestCancelledRequestEnds(t *testing.T) {
 	a := newAPI(t)
 	hang := make(chan struct{})
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -442,6 +442,6 @@ func TestARequestThatIsGivenUpEnds(t *testing.T) {
 	_, err := New(Config{}).RoundTrip(req)
 	var asked *url.Error
 	if !errors.Is(err, context.Canceled) || errors.As(err, &asked) {
-		t.Errorf("got %v, want that it was given up", err)
+		t.Errorf("got %v, want that it was cancelled", err)
 	}
 }

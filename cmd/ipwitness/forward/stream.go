@@ -108,9 +108,9 @@ func open(dialer httpstream.Dialer, p pod) (*conn, error) {
 		_ = streams.Close() // the error is of the stream
 		return nil, err
 	}
-	c := &conn{Stream: data, streams: streams, pod: p, told: make(chan struct{})}
+	c := &conn{Stream: data, streams: streams, pod: p, ended: make(chan struct{})}
 	go func() {
-		defer close(c.told)
+		defer close(c.ended)
 		text, _ := io.ReadAll(io.LimitReader(faults, 4<<10)) // it ends with the connection
 		c.fault = strings.TrimSpace(string(text))
 	}()
@@ -123,7 +123,7 @@ type conn struct {
 	streams httpstream.Connection
 	pod     pod
 
-	told  chan struct{} // closed when fault is known
+	ended chan struct{} // closed when fault is known
 	fault string        // the kubelet's error message
 }
 
@@ -135,9 +135,9 @@ func (c *conn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	select {
-	case <-c.told:
+	case <-c.ended:
 	case <-c.streams.CloseChan():
-		<-c.told
+		<-c.ended
 	}
 	if c.fault != "" {
 		return n, failed("pod %s/%s does not answer on port %d: %s", c.pod.namespace, c.pod.name, c.pod.port, c.fault)

@@ -44,11 +44,11 @@ type Files struct {
 func (f Files) Check() error {
 	switch {
 	case f.Cert != "" && f.Key == "":
-		return errors.New("--tls-cert needs the key of the certificate: name it with --tls-key")
+		return errors.New("--tls-cert needs the key of the certificate: set --tls-key")
 	case f.Key != "" && f.Cert == "":
-		return errors.New("--tls-key needs the certificate of the key: name it with --tls-cert")
+		return errors.New("--tls-key needs the certificate of the key: set --tls-cert")
 	case f.ClientCA != "" && f.Cert == "":
-		return errors.New("--tls-client-ca needs TLS: name our own certificate with --tls-cert and --tls-key")
+		return errors.New("--tls-client-ca needs TLS: set --tls-cert and --tls-key")
 	}
 	return nil
 }
@@ -169,9 +169,9 @@ func (f Files) ClientCredentials(log *slog.Logger) (credentials.TransportCredent
 	if f.CA == "" {
 		switch {
 		case f.Token != "":
-			return nil, errors.New("--token-file is not sent without TLS, where all on the way could read it: name who signed the aggregator's certificate with --tls-ca")
+			return nil, errors.New("--token-file is not sent without TLS, because it could be read in transit: set --tls-ca to the CA of the aggregator's certificate")
 		case f.Cert != "" && f.ClientCA == "":
-			return nil, errors.New("--tls-cert is not shown without TLS: name who signed the aggregator's certificate with --tls-ca")
+			return nil, errors.New("--tls-cert needs TLS: set --tls-ca to the CA of the aggregator's certificate")
 		}
 		return nil, nil
 	}
@@ -231,7 +231,7 @@ func ReadToken(name string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("read our token: %w", err)
 	case token == "" || len(raw) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return "", fmt.Errorf("%s is not a file with one token and nothing else", name)
+		return "", fmt.Errorf("%s must contain one token and nothing else", name)
 	}
 	return token, nil
 }
@@ -263,7 +263,7 @@ type bearer struct {
 // RoundTrip implements http.RoundTripper.
 func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !loopback(r.URL.Hostname()) {
-		return nil, Problem{errors.New("--token-file is not sent without TLS, where all on the way could read it: use an https:// server")}
+		return nil, Problem{errors.New("--token-file is not sent without TLS, because it could be read in transit: use an https:// server")}
 	}
 	token, err := ReadToken(string(b.token))
 	if err != nil {
@@ -299,11 +299,11 @@ type follower struct {
 	exposed func() []string
 	read    func() (*tls.Config, error)
 
-	mu    sync.Mutex
-	state []os.FileInfo // of the files; nil for a missing one
-	value *tls.Config
-	valid bool
-	said  string // the last error that was logged
+	mu     sync.Mutex
+	state  []os.FileInfo // of the files; nil for a missing one
+	value  *tls.Config
+	valid  bool
+	logged string // the last error that was logged
 }
 
 // unchanged reports whether two states of a file are the same.
@@ -343,14 +343,14 @@ func (f *follower) get() (*tls.Config, error) {
 		if f.valid {
 			f.log.Info("reloaded changed TLS files", "files", f.names)
 		}
-		f.value, f.state, f.valid, f.said = value, now, true, ""
+		f.value, f.state, f.valid, f.logged = value, now, true, ""
 		for _, name := range f.exposed() {
 			f.log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
 		}
 	case !f.valid:
 		return value, err
-	case f.said != err.Error(): // tried again: perhaps only one of two files is written yet
-		f.said = err.Error()
+	case f.logged != err.Error(): // tried again: perhaps only one of two files is written yet
+		f.logged = err.Error()
 		f.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
 	}
 	return f.value, nil

@@ -11,9 +11,9 @@ import (
 
 var (
 	notBeforeDesc = prometheus.NewDesc("ipwitness_tls_certificate_not_before_timestamp_seconds",
-		"From when the certificate of --tls-cert is valid, as the file is now; not there without one.", nil, nil)
+		"Start of the validity of the certificate in --tls-cert; absent without a certificate.", nil, nil)
 	notAfterDesc = prometheus.NewDesc("ipwitness_tls_certificate_not_after_timestamp_seconds",
-		"Until when the certificate of --tls-cert is valid, as the file is now; not there without one.", nil, nil)
+		"End of the validity of the certificate in --tls-cert; absent without a certificate.", nil, nil)
 )
 
 // Describe implements prometheus.Collector. The metrics are the validity of our certificate.

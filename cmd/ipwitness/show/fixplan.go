@@ -212,15 +212,15 @@ func (p *fixPlan) usage() {
 			where = "on that node, as root"
 		}
 		p.line("\tprintf '%%s\\n' \"  sh $0 \"%s", literal(fmt.Sprintf("%s    (%s, %s)", part.call(), Count(n, "step", "steps"), where)))
-		told := 0
+		shown := 0
 		for _, s := range part.steps {
-			if s.runs() && told < mostSteps {
-				told++
+			if s.runs() && shown < mostSteps {
+				shown++
 				p.say("\t", "      %s", s.fix.GetWhat())
 			}
 		}
-		if n > told {
-			p.say("\t", "      … and %d more", n-told)
+		if n > shown {
+			p.say("\t", "      … and %d more", n-shown)
 		}
 	}
 	p.line("}")

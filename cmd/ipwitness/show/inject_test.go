@@ -40,7 +40,7 @@ func pour(m protoreflect.Message, text string, deep int) {
 }
 
 // No data from a server makes the output control the terminal.
-func TestNothingShownSteersATerminal(t *testing.T) {
+func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 	o, c, f, n, p, e := &pb.Owner{}, &pb.Conflict{}, &pb.Finding{}, &pb.Node{}, &pb.Pool{}, &pb.ExplainResponse{}
 	k := &pb.Kubernetes{}
 	for _, m := range []protoreflect.ProtoMessage{o, c, f, n, p, e, k} {
@@ -87,7 +87,7 @@ func TestNothingShownSteersATerminal(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.Len() == 0 {
-			t.Errorf("%s: got nothing shown", name)
+			t.Errorf("%s: got no output", name)
 		}
 		canary.New(t).Readable(name, b.String())
 	}
@@ -97,7 +97,7 @@ func TestNothingShownSteersATerminal(t *testing.T) {
 	}
 	var read struct{ Node string }
 	if err := json.Unmarshal(b.Bytes(), &read); err != nil || read.Node != steering {
-		t.Errorf("got %q, %v, want JSON with what was said", read.Node, err)
+		t.Errorf("got %q, %v, want JSON with the original string", read.Node, err)
 	}
 	b.Reset()
 	if err := Message(&b, FormatYAML, o); err != nil {
@@ -108,7 +108,7 @@ func TestNothingShownSteersATerminal(t *testing.T) {
 	}
 }
 
-func TestFixPlanWithholdsWhatCannotBeRead(t *testing.T) {
+func TestFixPlanWithholdsUnprintableCommands(t *testing.T) {
 	cage := canary.New(t)
 	for _, command := range []string{"kubectl delete pod a\r", "kubectl delete pod a\u202eb", "echo '\x1b[2J'", "rm '\uFFFF'"} {
 		f := &pb.Finding{Fixes: []*pb.Fix{{Node: "n1", What: "Delete it.", Command: command}}}
@@ -138,7 +138,7 @@ func TestFixPlanWithholdsWhatCannotBeRead(t *testing.T) {
 		for _, arguments := range [][]string{nil, {"cluster"}, {"node", payload}} {
 			cage.Add(b.String())
 			if script := cage.Sings(arguments...); script != "" {
-				t.Errorf("got a plan that runs what %q says:\n%s", payload, script)
+				t.Errorf("got a plan that executes %q:\n%s", payload, script)
 			}
 		}
 	}

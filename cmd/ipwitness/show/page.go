@@ -63,17 +63,17 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 // workload adds what is known about the workload of an owner, in addition to its name.
 func (p *page) workload(w *pb.Workload) {
 	p.detail("named by", first(w.GetSources()["name"], w.GetSource()))
-	said := func(name, field, value string) {
+	attribute := func(name, field, value string) {
 		if value != "" {
 			p.detail(name, value+from(w.GetSources()[field]))
 		}
 	}
-	said("pod uid", "uid", w.GetUid())
-	said("container", "containerId", shortID(w.GetContainerId()))
+	attribute("pod uid", "uid", w.GetUid())
+	attribute("container", "containerId", shortID(w.GetContainerId()))
 	p.detail("process", w.GetProcess())
-	said("machine", "virtualMachine", w.GetVirtualMachine())
-	said("made by", "controller", controller(w))
-	said("phase", "phase", phase(w))
+	attribute("machine", "virtualMachine", w.GetVirtualMachine())
+	attribute("made by", "controller", controller(w))
+	attribute("phase", "phase", phase(w))
 }
 
 // from returns the source of a field, if it is not the source of the name.

@@ -190,7 +190,7 @@ func TestTablesAndPages(t *testing.T) {
 	lost := &pb.ExplainResponse{
 		Address: "10.244.0.7", Summary: "Conflict. " + diagnosed().GetSummary(), Conflicts: []*pb.Conflict{diagnosed(), conflict(pb.Conflict_RESOLVED)},
 	}
-	nobody := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
+	unowned := &pb.ExplainResponse{Address: "10.9.9.9", Summary: "Nobody holds 10.9.9.9."}
 
 	tests := map[string]func(*bytes.Buffer) error{
 		"owners":                   func(b *bytes.Buffer) error { return Owners(b, owners(), false, now) },
@@ -217,7 +217,7 @@ func TestTablesAndPages(t *testing.T) {
 			return Acknowledged(b, conflict(pb.Conflict_CONFIRMED), now)
 		},
 		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, now) },
-		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, nobody, now) },
+		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, now) },
 		"nodes":                func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
 		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
 		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
@@ -341,7 +341,7 @@ func TestDurationHasTwoUnitsAtMost(t *testing.T) {
 	}
 }
 
-func TestNamesTellOwnersApart(t *testing.T) {
+func TestNamesDistinguishOwners(t *testing.T) {
 	elsewhere := pod("default", "web-1", "1")
 	elsewhere.Node = "worker-2"
 	got := strings.Join(names([]*pb.Owner{pod("default", "web-1", "1"), elsewhere, external()}), " | ")
@@ -422,7 +422,7 @@ func conflictEvent(kind pb.Watch_Type, c *pb.Conflict) *pb.WatchConflictsRespons
 	return &pb.WatchConflictsResponse{Type: kind, Conflict: c}
 }
 
-func TestLiveTellsWhatHappens(t *testing.T) {
+func TestLiveShowsEvents(t *testing.T) {
 	wantShown(t, "live", account(func(l *Live) {
 		l.Start("v0.1.0", Watching{
 			Node: &pb.Node{Name: "worker-1", Kernel: "6.18.44", Wire: "tcx", Ports: 14, Namespaces: 12, Problems: []string{"no names: /var/lib/cni/results cannot be read"}},
@@ -454,7 +454,7 @@ func TestLiveTellsWhatHappens(t *testing.T) {
 	}))
 }
 
-func TestLiveIsShortOfWhatIsAcknowledged(t *testing.T) {
+func TestLiveShortensAcknowledgedConflicts(t *testing.T) {
 	suspected := acknowledged()
 	suspected.State = pb.Conflict_SUSPECTED
 	wantShown(t, "live-acknowledged", account(func(l *Live) {
@@ -650,7 +650,7 @@ func TestFixPlan(t *testing.T) {
 	}
 }
 
-func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
+func TestTimesAreInOneZoneWhichIsShownOnce(t *testing.T) {
 	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60)) // in this time zone it is still the previous day
 	f := finding(1, "leaked", pb.Finding_WARNING)
 	live := func(now time.Time) func(*bytes.Buffer) error {
@@ -692,7 +692,7 @@ func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		if here.String() != there.String() {
-			t.Errorf("%s: got\n%s\nwhere the clock is in another zone, want\n%s", name, &there, &here)
+			t.Errorf("%s: got\n%s\nin another time zone, want\n%s", name, &there, &here)
 		}
 		if got := strings.Count(here.String(), "UTC"); got != 1 {
 			t.Errorf("%s: got the zone %d times, want it once:\n%s", name, got, &here)
@@ -700,8 +700,8 @@ func TestTimesAreInOneZoneWhichIsSaidOnce(t *testing.T) {
 	}
 }
 
-// TestLogLinesDoNotInterruptTheAccount writes log records while conflicts are printed.
-func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
+// TestLogLinesDoNotInterruptAConflict writes log records while conflicts are printed.
+func TestLogLinesDoNotInterruptAConflict(t *testing.T) {
 	var b bytes.Buffer
 	l := NewLive(&b, false, "ipwitness")
 	log := l.Logger(slog.LevelWarn).With("component", "agent").WithGroup("wire")
@@ -722,7 +722,7 @@ func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
 	})
 	done.Wait()
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
-	logged, told := 0, 0
+	logged, begun := 0, 0
 	for i := 0; i < len(lines); i++ {
 		switch {
 		case strings.Contains(lines[i], "WARN"):
@@ -731,19 +731,19 @@ func TestLogLinesDoNotInterruptTheAccount(t *testing.T) {
 				t.Fatalf("got line %q", lines[i])
 			}
 		case strings.Contains(lines[i], "CONFIRMED"):
-			told++
+			begun++
 			block := lines[i+1 : i+6]
 			for _, line := range block {
 				if !strings.HasPrefix(line, "            ") {
-					t.Fatalf("got what is told of a conflict interrupted:\n%s", strings.Join(block, "\n"))
+					t.Fatalf("got an interrupted description of a conflict:\n%s", strings.Join(block, "\n"))
 				}
 			}
 			i += len(block)
 		default:
-			t.Fatalf("got line %q, want one of the log or the begin of a conflict", lines[i])
+			t.Fatalf("got line %q, want a log line or the first line of a conflict", lines[i])
 		}
 	}
-	if logged != many || told != many {
-		t.Errorf("got %d lines of the log and %d conflicts, want %d of each", logged, told, many)
+	if logged != many || begun != many {
+		t.Errorf("got %d lines of the log and %d conflicts, want %d of each", logged, begun, many)
 	}
 }

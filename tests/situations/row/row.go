@@ -96,20 +96,20 @@ const Day = "2026-01-02"
 // Values that vary between runs. A MAC that a test chose begins with 02:00:00 or 0a:58:0a, or is a
 // well-known one.
 var (
-	clocks     = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
-	ages       = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
-	lasted     = regexp.MustCompile(`(, (for|lasted)) (\d+(\.\d+)?(ms|[smhd]))+ +`)
-	counts     = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
-	inodes     = regexp.MustCompile(`netns \d+`)
-	cniVeths   = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
-	uids       = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
-	containers = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
-	booked     = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
-	processes  = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
-	passing    = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // a process of the test, ip -n NAMESPACE, that the agent happened to see
-	passed     = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, followed by more text on the line
-	macs       = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
-	chosenMACs = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
+	clocks           = regexp.MustCompile(`(\d{4}-\d\d-\d\d )?\b\d\d:\d\d:\d\d\.\d{3}\b`)
+	ages             = regexp.MustCompile(`\((\d+(\.\d+)?(ms|[smhd]))+ ago\)`)
+	lasted           = regexp.MustCompile(`(, (for|lasted)) (\d+(\.\d+)?(ms|[smhd]))+ +`)
+	counts           = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
+	inodes           = regexp.MustCompile(`netns \d+`)
+	cniVeths         = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
+	uids             = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
+	containers       = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
+	allocatedPattern = regexp.MustCompile(`\bcontainer [0-9a-f]{12}\b`)
+	processes        = regexp.MustCompile(`(\bprocess +\S+) \(\d+\)`)
+	passing          = regexp.MustCompile(`(?m)^ +process +ip \(\d+\)\n`) // a process of the test, ip -n NAMESPACE, that the agent happened to see
+	passed           = regexp.MustCompile(`,\s+process ip \(\d+\)\n`)     // the same, followed by more text on the line
+	macs             = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
+	chosenMACs       = regexp.MustCompile(`^(02:00:00|0a:58:0a|02:42:ac|00:00:5e|aa:bb:cc:dd:ee:ff|ee:ee:ee)`)
 )
 
 // Stable replaces values that vary between runs: times, ages, counts of frames, inodes and PIDs,
@@ -128,15 +128,15 @@ func Stable(text string) string {
 	text = numbered(text, cniVeths, "veth%08x")
 	text = numbered(text, uids, "0ddba110-0000-4000-8000-%012d")
 	text = numbered(text, containers, "container     c0ffee%06x")
-	text = numbered(text, booked, "container c0ffee%06x")
+	text = numbered(text, allocatedPattern, "container c0ffee%06x")
 	text = passing.ReplaceAllString(text, "")
 	text = passed.ReplaceAllString(text, "\n")
 	text = processes.ReplaceAllString(text, "$1 (42)")
 	return numbered(text, macs, "5e:00:00:00:00:%02x")
 }
 
-// MadeUpVeth reports whether a CNI plugin generated the name of an interface.
-func MadeUpVeth(name string) bool { return cniVeths.FindString(name) == name }
+// GeneratedVeth reports whether a CNI plugin generated the name of an interface.
+func GeneratedVeth(name string) bool { return cniVeths.FindString(name) == name }
 
 // ChosenMAC reports whether a test chose a MAC.
 func ChosenMAC(mac string) bool { return chosenMACs.MatchString(mac) }

@@ -1,4 +1,4 @@
-// Package sample has changes that its test notices, and others that it does not.
+// Package sample has mutations that its test detects, and others that it does not.
 package sample
 
 // Clamp returns n, but not more than limit.

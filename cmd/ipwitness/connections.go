@@ -49,19 +49,19 @@ func bufferLess(c net.Conn) {
 	}
 }
 
-// crowd is a listener that closes new connections from an address that has too many.
-type crowd struct {
+// connectionLimiter is a listener that closes new connections from an address that has too many.
+type connectionLimiter struct {
 	net.Listener
 	mu    sync.Mutex
 	share map[netip.Addr]int
 }
 
-func newCrowd(l net.Listener) net.Listener {
-	return netutil.LimitListener(&crowd{Listener: l, share: map[netip.Addr]int{}}, maxClients)
+func newConnectionLimiter(l net.Listener) net.Listener {
+	return netutil.LimitListener(&connectionLimiter{Listener: l, share: map[netip.Addr]int{}}, maxClients)
 }
 
 // Accept implements net.Listener.
-func (c *crowd) Accept() (net.Conn, error) {
+func (c *connectionLimiter) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
 		if err != nil {
@@ -76,7 +76,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 	}
 }
 
-func (c *crowd) join(a netip.Addr) bool {
+func (c *connectionLimiter) join(a netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.share[a] >= connectionsOfOne {
@@ -86,7 +86,7 @@ func (c *crowd) join(a netip.Addr) bool {
 	return true
 }
 
-func (c *crowd) leave(a netip.Addr) {
+func (c *connectionLimiter) leave(a netip.Addr) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.share[a]--; c.share[a] == 0 {
@@ -94,7 +94,7 @@ func (c *crowd) leave(a netip.Addr) {
 	}
 }
 
-// one is one of the connections of a crowd.
+// one is one of the connections of a connectionLimiter.
 type one struct {
 	net.Conn
 	leave func()

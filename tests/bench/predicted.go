@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// foretoldPods is the number of pods when host-local's directory is deleted, foretoldRuns the
+	// predictedPods is the number of pods when host-local's directory is deleted, predictedRuns the
 	// number of runs.
-	foretoldPods, foretoldRuns = 250, 5
-	// foretoldWithin is the time limit for reporting each of their addresses.
-	foretoldWithin = time.Second
+	predictedPods, predictedRuns = 250, 5
+	// predictedWithin is the time limit for reporting each of their addresses.
+	predictedWithin = time.Second
 )
 
-// foretoldRows measures from just before the directory is deleted until a watch has received the
+// predictedRows measures from just before the directory is deleted until a watch has received the
 // finding about the last address, and the finding that names all of them.
-func foretoldRows(ctx context.Context, bin string) ([]row, error) {
+func predictedRows(ctx context.Context, bin string) ([]row, error) {
 	s, err := newSite(ctx, bin)
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func foretoldRows(ctx context.Context, bin string) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	for i := range foretoldPods {
+	for i := range predictedPods {
 		if err := cni.Add(fmt.Sprintf("p%d", i)); err != nil {
 			return nil, err
 		}
@@ -41,8 +41,8 @@ func foretoldRows(ctx context.Context, bin string) ([]row, error) {
 		return nil, err
 	}
 	var first, last, named []time.Duration
-	for range foretoldRuns {
-		a, b, c, err := s.foretold(ctx, dir)
+	for range predictedRuns {
+		a, b, c, err := s.predicted(ctx, dir)
 		if err != nil {
 			return nil, err
 		}
@@ -56,15 +56,15 @@ func foretoldRows(ctx context.Context, bin string) ([]row, error) {
 	}
 	worst := max(quantile(last, 1), quantile(named, 1))
 	return []row{
-		{fmt.Sprintf("host-local's directory deleted under %d pods: until the first finding is read, median of %d", foretoldPods, foretoldRuns), millis(quantile(first, 0.5)), "", true},
+		{fmt.Sprintf("host-local's directory deleted under %d pods: until the first finding is read, median of %d", predictedPods, predictedRuns), millis(quantile(first, 0.5)), "", true},
 		{"  until each address is a finding, median", millis(quantile(last, 0.5)), "", true},
 		{"  until the finding that names all of them, median", millis(quantile(named, 0.5)), "", true},
-		{"  the slowest of all", millis(worst), "≤ 1 s", worst <= foretoldWithin},
+		{"  maximum", millis(worst), "≤ 1 s", worst <= predictedWithin},
 	}, nil
 }
 
-// foretold deletes the directory, and measures the time until the findings arrive.
-func (s *site) foretold(ctx context.Context, dir string) (first, last, named time.Duration, err error) {
+// predicted deletes the directory, and measures the time until the findings arrive.
+func (s *site) predicted(ctx context.Context, dir string) (first, last, named time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var begin time.Time
@@ -83,10 +83,10 @@ func (s *site) foretold(ctx context.Context, dir string) (first, last, named tim
 			}
 			seen[f.GetAddress()] = true
 			last = e.Read.Sub(begin)
-		case f.GetKind() == "ipam-state-lost" && len(f.GetAddresses()) == foretoldPods:
+		case f.GetKind() == "ipam-state-lost" && len(f.GetAddresses()) == predictedPods:
 			named = e.Read.Sub(begin)
 		}
-		return len(seen) < foretoldPods || named == 0
+		return len(seen) < predictedPods || named == 0
 	})
 	return first, last, named, err
 }

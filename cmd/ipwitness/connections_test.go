@@ -58,14 +58,14 @@ func (c *callers) next() net.Conn {
 	}
 }
 
-func hungUp(c net.Conn) bool {
+func disconnected(c net.Conn) bool {
 	_ = c.SetReadDeadline(time.Unix(1, 0))
 	_, err := c.Read(make([]byte, 1))
 	var late net.Error
 	return !errors.As(err, &late)
 }
 
-func TestPreauthConnectionsAreFew(t *testing.T) {
+func TestPreauthConnectionsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallers(t, 2)
 		known := c.call()
@@ -87,14 +87,14 @@ func TestPreauthConnectionsAreFew(t *testing.T) {
 		switch {
 		case third == nil:
 			t.Error("the third one is not let in, though the first had its time")
-		case !hungUp(first):
-			t.Error("the first one is not hung up, which had its time")
-		case hungUp(known), hungUp(third):
-			t.Error("one is hung up that is known, or just came")
+		case !disconnected(first):
+			t.Error("the first one, whose time is over, is not closed")
+		case disconnected(known), disconnected(third):
+			t.Error("an authenticated or a new connection is closed")
 		}
 		time.Sleep(10 * preauthGrace)
-		if hungUp(third) {
-			t.Error("one is hung up though nobody waits")
+		if disconnected(third) {
+			t.Error("a connection is closed although none waits")
 		}
 		_ = third.Close()
 		fourth := c.call()
@@ -128,7 +128,7 @@ func TestPreauthListenerEndsWhileOneWaits(t *testing.T) {
 
 // A caller with a valid token counts as authenticated. A caller with a wrong token, or one that
 // requests a public page, does not.
-func TestWhoMayCallIsAuthenticated(t *testing.T) {
+func TestCallersAreAuthenticated(t *testing.T) {
 	g := newGuarded(t, false)
 	unauthenticated := func() int {
 		g.preauth.mu.Lock()
@@ -138,15 +138,15 @@ func TestWhoMayCallIsAuthenticated(t *testing.T) {
 	as := func(token string) *grpc.ClientConn {
 		return g.connect(secure.Files{CA: g.ca.File, Token: g.file(token)})
 	}
-	anybody := as("wrong-token-0123456789")
-	if _, err := healthpb.NewHealthClient(anybody).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
+	withoutRights := as("wrong-token-0123456789")
+	if _, err := healthpb.NewHealthClient(withoutRights).Check(t.Context(), &healthpb.HealthCheckRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pb.NewWitnessServiceClient(anybody).ListNodes(t.Context(), &pb.ListNodesRequest{}); err == nil {
+	if _, err := pb.NewWitnessServiceClient(withoutRights).ListNodes(t.Context(), &pb.ListNodesRequest{}); err == nil {
 		t.Fatal("a wrong token is good")
 	}
 	if got := unauthenticated(); got != 1 {
-		t.Errorf("got %d unauthenticated connections, want the one that asked for its health and showed a wrong token", got)
+		t.Errorf("got %d unauthenticated connections, want the connection that called the health check with a wrong token", got)
 	}
 	if _, err := pb.NewWitnessServiceClient(as(readerToken)).ListNodes(t.Context(), &pb.ListNodesRequest{}); err != nil {
 		t.Fatal(err)
@@ -159,6 +159,6 @@ func TestWhoMayCallIsAuthenticated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := unauthenticated(); got != 1 {
-		t.Errorf("got %d unauthenticated connections, want 1: those of readers are not", got)
+		t.Errorf("got %d unauthenticated connections, want 1: readers are authenticated", got)
 	}
 }

@@ -20,12 +20,12 @@ const (
 	// are stable, and firstLooks is the maximum number of polls.
 	firstLook  = 100 * time.Millisecond
 	firstLooks = 30
-	// tellEvery is the interval at which bursts are summarized.
-	tellEvery = time.Second / 4
+	// liveEvery is the interval at which bursts are summarized.
+	liveEvery = time.Second / 4
 )
 
-// tell prints the live output until ctx ends.
-func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
+// showLive prints the live output until ctx ends.
+func (r *runCommand) showLive(ctx context.Context, s *server, b build) error {
 	client := pb.NewWitnessServiceClient(s.conn)
 	live := r.account
 	node, err := r.started(ctx, client)
@@ -38,26 +38,26 @@ func (r *runCommand) tell(ctx context.Context, s *server, b build) error {
 		HTTP: reachable(s.listeners.http.Addr()),
 	})
 
-	g, telling := errgroup.WithContext(ctx)
+	g, liveCtx := errgroup.WithContext(ctx)
 	owners := make(chan *pb.WatchOwnersResponse)
 	conflicts := make(chan *pb.WatchConflictsResponse)
 	g.Go(func() error {
-		return passOn(telling, owners, func(token string) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
-			return client.WatchOwners(telling, &pb.WatchOwnersRequest{ResumeToken: token})
+		return passOn(liveCtx, owners, func(token string) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
+			return client.WatchOwners(liveCtx, &pb.WatchOwnersRequest{ResumeToken: token})
 		})
 	})
 	g.Go(func() error {
-		return passOn(telling, conflicts, func(token string) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
-			return client.WatchConflicts(telling, &pb.WatchConflictsRequest{ResumeToken: token})
+		return passOn(liveCtx, conflicts, func(token string) (grpc.ServerStreamingClient[pb.WatchConflictsResponse], error) {
+			return client.WatchConflicts(liveCtx, &pb.WatchConflictsRequest{ResumeToken: token})
 		})
 	})
 	g.Go(func() error {
-		tick := time.NewTicker(tellEvery)
+		tick := time.NewTicker(liveEvery)
 		defer tick.Stop()
 		var begun <-chan *pb.WatchConflictsResponse
 		for {
 			select {
-			case <-telling.Done():
+			case <-liveCtx.Done():
 				return nil
 			case e := <-owners:
 				live.Owner(e, r.sys.now())

@@ -1,4 +1,4 @@
-package kube
+package whereabouts
 
 import (
 	"encoding/json"
@@ -6,26 +6,23 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
-// attachment is the part of a NetworkAttachmentDefinition that ipwitness uses. Only
-// definitions with whereabouts as their IPAM have one.
-type attachment struct {
+// network is the record of a NetworkAttachmentDefinition with whereabouts as its IPAM: the part of
+// it that ipwitness uses.
+type network struct {
 	// name is the name of the CNI network, plugin is the plugin's type, and device is the
 	// master interface or bridge.
 	name, plugin, device string
 	// network is whereabouts' network_name.
 	network  string
 	gateways []netip.Addr
-	ranges   []attachedRange
+	ranges   []networkRange
 }
 
-// attachedRange is an address range of a network.
-type attachedRange struct {
+// networkRange is an address range of a network.
+type networkRange struct {
 	prefix netip.Prefix
 	// first and last narrow the prefix if they are valid.
 	first, last netip.Addr
@@ -34,16 +31,9 @@ type attachedRange struct {
 	slice int
 }
 
-// attachmentOf is an attachment with one of its ranges.
-type attachmentOf struct {
-	at key
-	*attachment
-	part *attachedRange
-}
-
-func sameAttachment(a, b *attachment) bool {
+func sameNetwork(a, b *network) bool {
 	return a.name == b.name && a.plugin == b.plugin && a.device == b.device && a.network == b.network && slices.Equal(a.gateways, b.gateways) &&
-		slices.EqualFunc(a.ranges, b.ranges, func(a, b attachedRange) bool {
+		slices.EqualFunc(a.ranges, b.ranges, func(a, b networkRange) bool {
 			return a.prefix == b.prefix && a.first == b.first && a.last == b.last && a.slice == b.slice && slices.Equal(a.exclude, b.exclude)
 		})
 }
@@ -74,52 +64,47 @@ type cniRange struct {
 	Exclude []string `json:"exclude"`
 }
 
-// readAttachment returns the record of a NetworkAttachmentDefinition. The record is nil if
+// readNetwork returns the record of a NetworkAttachmentDefinition. The record is nil if
 // whereabouts does not serve the network, or if its configuration is on the nodes.
-func readAttachment(o runtime.Object) (key, *attachment) {
-	definition, ok := o.(*object)
-	if !ok {
-		return key{}, nil
-	}
-	at := key{definition.Namespace, definition.Name}
+func readNetwork(o *ipam.Object) (ipam.Key, *network) {
 	var spec struct {
 		Config string `json:"config"`
 	}
 	var config cniConfig
-	if part(definition.Spec, "spec", &spec) != nil || json.Unmarshal([]byte(spec.Config), &config) != nil {
-		return at, nil
+	if ipam.Part(o.Spec, "spec", &spec) != nil || json.Unmarshal([]byte(spec.Config), &config) != nil {
+		return o.Key(), nil
 	}
 	plugin := &config
-	if i := slices.IndexFunc(config.Plugins, func(p *cniConfig) bool { return p != nil && p.IPAM.Type == whereabouts.Name }); i >= 0 {
+	if i := slices.IndexFunc(config.Plugins, func(p *cniConfig) bool { return p != nil && p.IPAM.Type == Name }); i >= 0 {
 		plugin = config.Plugins[i]
 	}
-	if plugin.IPAM.Type != whereabouts.Name {
-		return at, nil
+	if plugin.IPAM.Type != Name {
+		return o.Key(), nil
 	}
-	a := &attachment{name: strings.Clone(config.Name), plugin: strings.Clone(plugin.Type), device: strings.Clone(plugin.Master), network: strings.Clone(plugin.IPAM.Network)}
-	if a.name == "" {
-		a.name = definition.Name // Multus does the same
+	n := &network{name: strings.Clone(config.Name), plugin: strings.Clone(plugin.Type), device: strings.Clone(plugin.Master), network: strings.Clone(plugin.IPAM.Network)}
+	if n.name == "" {
+		n.name = o.Name // Multus does the same
 	}
 	if plugin.Bridge != "" {
-		a.device = strings.Clone(plugin.Bridge)
+		n.device = strings.Clone(plugin.Bridge)
 	}
 	if gateway, err := netip.ParseAddr(plugin.IPAM.Gateway); err == nil {
-		a.gateways = []netip.Addr{gateway.Unmap()}
+		n.gateways = []netip.Addr{gateway.Unmap()}
 	}
 	for _, r := range append([]cniRange{plugin.IPAM.cniRange}, plugin.IPAM.Ranges...) {
 		if read, ok := r.read(); ok {
 			read.slice = sliceOf(plugin.IPAM.SliceSize)
-			a.ranges = append(a.ranges, read)
+			n.ranges = append(n.ranges, read)
 		}
 	}
-	if len(a.ranges) == 0 {
-		return at, nil
+	if len(n.ranges) == 0 {
+		return o.Key(), nil
 	}
-	return at, a
+	return o.Key(), n
 }
 
 // read parses a range in the form CIDR or FIRST-LAST/LENGTH.
-func (r *cniRange) read() (read attachedRange, ok bool) {
+func (r *cniRange) read() (read networkRange, ok bool) {
 	text := r.Range
 	first, last := r.First, r.Last
 	if start, rest, divided := strings.Cut(text, "-"); divided {
@@ -161,14 +146,14 @@ func sliceOf(text string) (bits int) {
 
 // serves reports whether an IPPool with this name and prefix has the addresses of a range. The
 // name has the form [NETWORK-][NODE-]RANGE.
-func (r *attachedRange) serves(a *attachment, pool string, prefix netip.Prefix) bool {
+func (r *networkRange) serves(n *network, pool string, prefix netip.Prefix) bool {
 	if r.slice == 0 {
 		if prefix != r.prefix {
 			return false
 		}
 		want := normalized(r.prefix.String())
-		if a.network != "" {
-			want = a.network + "-" + want
+		if n.network != "" {
+			want = n.network + "-" + want
 		}
 		return pool == want
 	}
@@ -176,15 +161,15 @@ func (r *attachedRange) serves(a *attachment, pool string, prefix netip.Prefix) 
 		return false
 	}
 	rest, ok := strings.CutSuffix(pool, "-"+normalized(prefix.String()))
-	if ok && a.network != "" {
-		rest, ok = strings.CutPrefix(rest, a.network+"-")
+	if ok && n.network != "" {
+		rest, ok = strings.CutPrefix(rest, n.network+"-")
 	}
 	return ok && rest != ""
 }
 
 // given returns the addresses of a range that whereabouts allocates. In a node's slice, these
 // are all but the first and the last address.
-func (r *attachedRange) given(prefix netip.Prefix) []ipam.Range {
+func (r *networkRange) given(prefix netip.Prefix) []ipam.Range {
 	all := ipam.Usable(prefix)
 	if r.slice != 0 {
 		return []ipam.Range{all}

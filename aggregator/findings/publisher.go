@@ -16,8 +16,8 @@ type Listener interface {
 	FindingEnded(over *Found, superseded bool)
 }
 
-// A Teller publishes findings.
-type Teller struct {
+// A Publisher publishes findings.
+type Publisher struct {
 	*Set
 	facts    *facts.Facts
 	tally    *tally
@@ -26,7 +26,7 @@ type Teller struct {
 
 // Audited publishes the findings of an audit of an address, and ends the previous ones that are
 // gone. The caller holds the facts.
-func (t *Teller) Audited(owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
+func (t *Publisher) Audited(owners []verdict.Owner, found, before []verdict.Finding, contested bool) {
 	// Old findings end first, because a finding of a renamed node gets another ID.
 	for i := range before {
 		f := &before[i]
@@ -36,14 +36,14 @@ func (t *Teller) Audited(owners []verdict.Owner, found, before []verdict.Finding
 	}
 	for i := range found {
 		if f := &found[i]; !f.Waiting {
-			t.Tell(f)
+			t.Publish(f)
 			t.tally.updateOwners(t.facts.Pool(f.Pool), f, owners)
 		}
 	}
 }
 
-// Tell publishes a finding if it is new or has changed. The caller holds the facts.
-func (t *Teller) Tell(f *verdict.Finding) {
+// Publish publishes a finding if it is new or has changed. The caller holds the facts.
+func (t *Publisher) Publish(f *verdict.Finding) {
 	one := *f
 	now, was, news := t.put(&one)
 	if !news {
@@ -55,7 +55,7 @@ func (t *Teller) Tell(f *verdict.Finding) {
 
 // End removes a finding and publishes its end. superseded is set if a conflict replaced it. The
 // caller holds the facts.
-func (t *Teller) End(id string, superseded bool) {
+func (t *Publisher) End(id string, superseded bool) {
 	over := t.remove(id)
 	if over == nil {
 		return

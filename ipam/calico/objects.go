@@ -1,0 +1,271 @@
+package calico
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// The custom resources of Calico.
+var (
+	Pools        = kind("ippools", "IPPool")
+	Blocks       = kind("ipamblocks", "IPAMBlock")
+	Affinities   = kind("blockaffinities", "BlockAffinity")
+	Handles      = kind("ipamhandles", "IPAMHandle")
+	Reservations = kind("ipreservations", "IPReservation")
+)
+
+func kind(resource, name string) ipam.Kind {
+	return ipam.Kind{Group: "crd.projectcalico.org", Version: "v1", Resource: resource, Name: name}
+}
+
+// native returns the kind of the same objects in the group that newer versions of Calico use. Like
+// Calico itself (UsingV3CRDs in libcalico-go/lib/backend/k8s), ipwitness uses it only if
+// crd.projectcalico.org is not served at all. Otherwise Calico's own API server serves this group,
+// from the objects of crd.projectcalico.org.
+func native(k ipam.Kind) ipam.Kind {
+	k.Group, k.Version = "projectcalico.org", "v3"
+	return k
+}
+
+// pool is the record of an IPPool.
+type pool struct {
+	prefix   netip.Prefix
+	disabled bool
+	// asked means that only pods that request the pool by name get addresses from it.
+	asked   bool
+	problem string // why the pool cannot be read
+}
+
+// readPool returns the record of an IPPool.
+func readPool(o *ipam.Object) (ipam.Key, *pool) {
+	var spec struct {
+		CIDR     string `json:"cidr"`
+		Disabled bool   `json:"disabled"`
+		Nodes    string `json:"nodeSelector"`
+		Mode     string `json:"assignmentMode"`
+	}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		return o.Key(), &pool{problem: fmt.Sprintf("the IPPool %s of Calico is odd: %s", o.Name, ipam.Shorten(err.Error()))}
+	}
+	prefix, err := netip.ParsePrefix(spec.CIDR)
+	if err != nil {
+		return o.Key(), &pool{problem: fmt.Sprintf("the IPPool %s of Calico is odd: its cidr %q is none", o.Name, ipam.Shorten(spec.CIDR))}
+	}
+	asked := strings.ReplaceAll(spec.Nodes, " ", "") == "!all()" || spec.Mode == "Manual"
+	return o.Key(), &pool{prefix: prefix.Masked(), disabled: spec.Disabled, asked: asked}
+}
+
+// reservation is the record of an IPReservation.
+type reservation struct{ prefixes []netip.Prefix }
+
+// readReservation returns the record of an IPReservation: its ranges and addresses.
+func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
+	var spec struct {
+		CIDRs []string `json:"reservedCIDRs"`
+	}
+	if ipam.Part(o.Spec, "spec", &spec) != nil {
+		return o.Key(), nil // Calico cannot read it either
+	}
+	r := &reservation{}
+	for _, text := range spec.CIDRs {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			r.prefixes = append(r.prefixes, p.Masked())
+		} else if a, err := netip.ParseAddr(text); err == nil {
+			r.prefixes = append(r.prefixes, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	return o.Key(), r
+}
+
+// block is the record of an IPAMBlock.
+type block struct {
+	prefix      netip.Prefix
+	allocations []allocation // by ordinal
+	// problem describes an inconsistency; bad means that the block cannot be read because of it.
+	problem string
+	bad     bool
+}
+
+// allocation is an allocated address of a block and its owner.
+type allocation struct {
+	ordinal                                  int32
+	at                                       int64 // in nanoseconds since the Unix epoch; 0 if it is not known
+	node, namespace, pod, container, purpose string
+	// handle is a hash of the handle and the block; 0 if the allocation has no handle.
+	handle uint64
+}
+
+func sameBlock(a, b *block) bool {
+	return a.prefix == b.prefix && a.problem == b.problem && a.bad == b.bad && slices.Equal(a.allocations, b.allocations)
+}
+
+// attribute describes the owner of an address.
+type attribute struct {
+	Handle    string            `json:"handle_id"`
+	Owner     map[string]string `json:"secondary"`
+	Alternate map[string]string `json:"alternate"`
+}
+
+// blockReader reads IPAMBlocks. Only the feed of blocks uses it.
+type blockReader struct {
+	// names interns strings that occur often, and hash returns the hash of a handle and a block.
+	names ipam.Interned
+	hash  func(handle, block string) uint64
+}
+
+// read returns the record of an IPAMBlock.
+func (k *blockReader) read(o *ipam.Object) (ipam.Key, *block) {
+	at := o.Key()
+	var spec struct {
+		CIDR        string      `json:"cidr"`
+		Deleted     bool        `json:"deleted"`
+		Allocations []*int      `json:"allocations"`
+		Attributes  []attribute `json:"attributes"`
+	}
+	r := &block{}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		r.problem, r.bad, r.prefix = problemOf(at, err.Error()), true, prefixOf(at.Name)
+		return at, r
+	}
+	if spec.Deleted {
+		return at, nil // Calico marks a block as deleted before it deletes the object
+	}
+	prefix, err := netip.ParsePrefix(spec.CIDR)
+	if err != nil {
+		r.problem, r.bad, r.prefix = problemOf(at, fmt.Sprintf("its cidr %q is none", spec.CIDR)), true, prefixOf(at.Name)
+		return at, r
+	}
+	r.prefix = prefix.Masked()
+	n := 0
+	for _, index := range spec.Allocations {
+		if index != nil {
+			n++
+		}
+	}
+	r.allocations = make([]allocation, 0, n)
+	for ordinal, index := range spec.Allocations {
+		if index == nil {
+			continue
+		}
+		if addr, fits := ipam.Plus(r.prefix.Addr(), uint64(ordinal)); !fits || !r.prefix.Contains(addr) { //nolint:gosec // not negative
+			r.problem = problemOf(at, fmt.Sprintf("it has %d addresses, and /spec/allocations has %d", ipam.RangeOf(r.prefix).Size(), len(spec.Allocations)))
+			break
+		}
+		al := allocation{ordinal: int32(ordinal)} //nolint:gosec // no object has so many
+		if *index < 0 || *index >= len(spec.Attributes) {
+			r.problem = cmp.Or(r.problem, problemOf(at, fmt.Sprintf("/spec/allocations/%d names attributes %d of %d: who has that address is not known", ordinal, *index, len(spec.Attributes))))
+		} else if !k.own(&al, &spec.Attributes[*index], r.prefix) {
+			continue
+		}
+		r.allocations = append(r.allocations, al)
+	}
+	return at, r
+}
+
+// problemOf returns the description of an inconsistent block.
+func problemOf(at ipam.Key, what string) string {
+	return fmt.Sprintf("the IPAMBlock %s of Calico is odd: %s; `calicoctl ipam check` may tell more", at.Name, ipam.Shorten(what))
+}
+
+// prefixOf returns the range of a block, parsed from a name such as 10-244-0-64-26.
+func prefixOf(name string) netip.Prefix {
+	i := strings.LastIndexByte(name, '-')
+	if i < 0 {
+		return netip.Prefix{}
+	}
+	for _, by := range []string{".", ":"} {
+		if p, err := netip.ParsePrefix(strings.ReplaceAll(name[:i], "-", by) + "/" + name[i+1:]); err == nil {
+			return p.Masked()
+		}
+	}
+	return netip.Prefix{}
+}
+
+// purposes describes addresses that Calico allocates for other purposes than pods, by attribute
+// type.
+var purposes = map[string]string{
+	"ipipTunnelAddress": "IP-in-IP tunnel", "vxlanTunnelAddress": "VXLAN tunnel", "vxlanV6TunnelAddress": "VXLAN tunnel",
+	"wireguardTunnelAddress": "WireGuard tunnel", "wireguardV6TunnelAddress": "WireGuard tunnel",
+}
+
+// reserved is the handle of the addresses that Windows reserves.
+const reserved = "windows-reserved-ipam-handle"
+
+// own sets the owner of an address. It returns false if the address is reserved and cannot have an
+// owner.
+func (k *blockReader) own(al *allocation, a *attribute, block netip.Prefix) bool {
+	handle, _, _ := strings.Cut(a.Handle, "\r") // some Calico releases wrote more after a carriage return
+	if strings.EqualFold(handle, reserved) {
+		return false
+	}
+	al.node = k.names.Of(a.Owner["node"])
+	if handle != "" {
+		al.handle = k.hash(handle, block.String())
+	}
+	switch kind := a.Owner["type"]; {
+	case a.Owner["pod"] != "":
+		al.namespace = k.names.Of(a.Owner["namespace"])
+		if al.pod = a.Owner["pod"]; len(a.Alternate) > 0 {
+			al.pod, al.node = "", "" // during a live migration, two pods on two nodes have the address
+		}
+		// The handle of a virtual machine ends with its name, not with a container ID.
+		if id := handle[strings.LastIndexByte(handle, '.')+1:]; isHex(id) {
+			al.container = strings.Clone(id)
+		}
+	case purposes[kind] != "":
+		al.purpose = purposes[kind]
+	case a.Owner["service"] != "":
+		al.purpose, al.node = k.names.Of("load balancer of Service "+a.Owner["namespace"]+"/"+a.Owner["service"]), ""
+	case kind != "":
+		al.purpose = k.names.Of(ipam.Plain(kind))
+	}
+	al.at = timeOf(a.Owner["timestamp"])
+	return true
+}
+
+// isHex reports whether a text can be a container ID.
+func isHex(id string) bool {
+	return len(id) >= 12 && strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// timeOf parses an allocation time in the format of Go's time.Time.String, and returns nanoseconds
+// since the Unix epoch; 0 if it is none.
+func timeOf(text string) int64 {
+	text, _, _ = strings.Cut(text, " m=")
+	at, err := time.Parse("2006-01-02 15:04:05.999999999 -0700 MST", text)
+	if err != nil || at.IsZero() {
+		return 0
+	}
+	return at.UnixNano()
+}
+
+// affinity is the record of a BlockAffinity: the node that a block is bound to.
+type affinity struct {
+	node   string
+	prefix netip.Prefix
+}
+
+// readAffinity returns the record of a BlockAffinity. The record is nil unless the block is bound to
+// a node.
+func readAffinity(o *ipam.Object) (ipam.Key, *affinity) {
+	var spec struct {
+		Node    string `json:"node"`
+		CIDR    string `json:"cidr"`
+		Type    string `json:"type"`
+		Deleted any    `json:"deleted"` // "true" or true
+	}
+	if ipam.Part(o.Spec, "spec", &spec) != nil || fmt.Sprint(spec.Deleted) == "true" || spec.Type != "" && spec.Type != "host" {
+		return o.Key(), nil
+	}
+	prefix, err := netip.ParsePrefix(spec.CIDR)
+	if err != nil || spec.Node == "" {
+		return o.Key(), nil
+	}
+	return o.Key(), &affinity{node: spec.Node, prefix: prefix.Masked()}
+}

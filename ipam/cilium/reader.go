@@ -1,0 +1,252 @@
+package cilium
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// reader reads the objects of Cilium. Cilium gives each node ranges or single addresses
+// (CiliumNode), and the agent on the node allocates pod addresses from them. The agent records an
+// allocation in an object for each pod (CiliumEndpoint). Allocations of single addresses are also in
+// the CiliumNode.
+type reader struct {
+	ipam.Publisher
+	nodes     ipam.Mirror[*ipam.Object, node]
+	endpoints ipam.Mirror[*ipam.Object, endpoint]
+	// dirty has nodes that changed, each with its last published record.
+	dirty map[string]*node
+	// index finds the node of an address, as of the last publication of endpoints.
+	index index
+	// names interns strings that occur often. Only the feed of endpoints uses it.
+	names ipam.Interned
+}
+
+// index finds the node that an address belongs to.
+type index struct {
+	byPrefix map[netip.Prefix]string
+	lengths  map[int]bool // prefix lengths in use; negative for IPv6
+	byIP     map[netip.Addr]string
+}
+
+func newReader(p ipam.Publisher) *reader {
+	r := &reader{Publisher: p, dirty: make(map[string]*node)}
+	r.nodes = ipam.Mirror[*ipam.Object, node]{
+		Read: readNode, Same: sameNode,
+		Changed: func(at ipam.Key, before, _ *node) {
+			if _, noted := r.dirty[at.Name]; !noted {
+				r.dirty[at.Name] = before
+			}
+		},
+		Settled: r.settle,
+	}
+	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
+		Read: func(o *ipam.Object) (ipam.Key, *endpoint) { return readEndpoint(o, &r.names) }, Same: sameEndpoint, Changed: r.endpointChanged,
+	}
+	return r
+}
+
+func newObjects(p ipam.Publisher) *ipam.Objects {
+	r := newReader(p)
+	return &ipam.Objects{
+		Resources: []*ipam.Resource{
+			{Kind: Nodes, Role: ipam.Needed, Store: &r.nodes, Lost: "which addresses Cilium gives is not known"},
+			{Kind: Endpoints, Role: ipam.Needed, Store: &r.endpoints, Lost: "what Cilium has given is not known"},
+		},
+	}
+}
+
+// newIndex returns an index of the current nodes.
+func (r *reader) newIndex() index {
+	x := index{byPrefix: make(map[netip.Prefix]string), lengths: make(map[int]bool), byIP: make(map[netip.Addr]string)}
+	for at, n := range r.nodes.Records {
+		for _, p := range n.prefixes {
+			if other, known := x.byPrefix[p]; !known || at.Name < other { // if two nodes have the same range, always choose the same one
+				x.byPrefix[p] = at.Name
+			}
+			if p.Addr().Is4() {
+				x.lengths[p.Bits()] = true
+			} else {
+				x.lengths[-p.Bits()] = true
+			}
+		}
+		for _, a := range n.internal {
+			x.byIP[a] = at.Name
+		}
+	}
+	return x
+}
+
+// of returns the node whose range contains an address. If no range does, it returns the node that
+// the endpoint is on, or the empty string.
+func (x *index) of(a, node netip.Addr) string {
+	name, longest := "", -1
+	for length := range x.lengths {
+		bits := length
+		if a.Is6() {
+			bits = -length
+		}
+		if bits <= longest || bits < 0 || bits > a.BitLen() {
+			continue
+		}
+		if p, err := a.Prefix(bits); err == nil && x.byPrefix[p] != "" {
+			name, longest = x.byPrefix[p], bits
+		}
+	}
+	return cmp.Or(name, x.byIP[node])
+}
+
+// settle publishes the changes of nodes.
+func (r *reader) settle() {
+	if len(r.dirty) == 0 {
+		return
+	}
+	// There are many more endpoints than changed nodes. An endpoint can have moved to another node
+	// only if it is in a range that changed, or on a node whose own addresses changed.
+	moved := false
+	var ranges []ipam.Range
+	nodes := make(map[netip.Addr]bool)
+	for _, name := range slices.Sorted(maps.Keys(r.dirty)) {
+		was, is := r.dirty[name], r.nodes.Records[ipam.Key{Name: name}]
+		if was == nil || is == nil || !slices.Equal(was.prefixes, is.prefixes) || !slices.Equal(was.internal, is.internal) {
+			moved = true
+			for _, n := range []*node{was, is} {
+				if n == nil {
+					continue
+				}
+				for _, p := range n.prefixes {
+					ranges = append(ranges, ipam.RangeOf(p))
+				}
+				for _, a := range n.internal {
+					nodes[a] = true
+				}
+			}
+		}
+		if is != nil {
+			r.publishNode(name, was, is)
+		}
+	}
+	if moved {
+		was := r.index
+		r.index = r.newIndex()
+		ranges = ipam.Union(ranges)
+		within := func(a netip.Addr) bool { return ipam.Contain(ranges, a) }
+		for at, e := range r.endpoints.Records {
+			if nodes[e.node] || slices.ContainsFunc(e.addrs, within) {
+				r.move(at, e, &was)
+			}
+		}
+	}
+	for name, was := range r.dirty {
+		if r.nodes.Records[ipam.Key{Name: name}] == nil {
+			r.publishUses(name, was, &node{})
+			r.Drop(name)
+		}
+	}
+	clear(r.dirty)
+}
+
+// publishNode publishes the current state of a node's pool.
+func (r *reader) publishNode(name string, was, is *node) {
+	next := ipam.Pool{Name: name, Wiring: ipam.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Config: "ciliumnodes " + name}
+	if is.problem != "" {
+		if last := r.Pool(name); last != nil {
+			next = *last
+		}
+		if was != nil {
+			is.used = was.used // keep the published allocations: they may still exist
+		}
+		r.Put(next, is.problem, true)
+		return
+	}
+	for _, p := range is.prefixes {
+		next.Ranges = append(next.Ranges, ipam.Usable(p))
+	}
+	for _, a := range is.single {
+		next.Ranges = append(next.Ranges, ipam.Range{First: a, Last: a})
+	}
+	next.Ranges = ipam.Union(next.Ranges)
+	for _, a := range is.own {
+		if slices.ContainsFunc(next.Ranges, func(r ipam.Range) bool { return r.Contains(a) }) {
+			next.Gateways = append(next.Gateways, a)
+		}
+	}
+	r.Put(next, "", false)
+	if was == nil {
+		was = &node{}
+	}
+	r.publishUses(name, was, is)
+}
+
+// publishUses publishes the differences between the allocations in two records of a node.
+func (r *reader) publishUses(name string, before, after *node) {
+	if before == nil {
+		return
+	}
+	ipam.Differences(before.used, after.used, func(a, b *use) int { return a.addr.Compare(b.addr) }, func(u *use) {
+		r.Use()
+		r.Allocate(name, u.allocation(name), 0)
+	}, func(u *use) { r.Release(name, u.allocation(name)) })
+}
+
+// allocation returns the allocation to publish for an address in a node's status.
+func (u *use) allocation(node string) ipam.Allocation {
+	al := ipam.Allocation{Address: u.addr, Node: node, Location: "ciliumnodes " + node + " /status/ipam/used/" + u.addr.String()}
+	owner, _ := strings.CutSuffix(u.owner, " [restored]") // the Cilium agent restored it after a restart
+	owner, iface, _ := strings.Cut(owner, ":")
+	if namespace, pod, ok := strings.Cut(owner, "/"); ok {
+		al.Namespace, al.Pod, al.Interface = namespace, pod, iface
+	} else {
+		al.Purpose = "Cilium's " + cmp.Or(ipam.Plain(owner), "own")
+	}
+	return al
+}
+
+// endpointChanged publishes the changes of an endpoint.
+func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
+	r.Use()
+	if after != nil {
+		for i, a := range after.addrs {
+			if before != nil && before.node == after.node && before.container == after.container && slices.Contains(before.addrs, a) {
+				continue
+			}
+			pool := r.index.of(a, after.node)
+			r.Allocate(pool, after.allocation(at, i, pool, &r.index), after.at)
+		}
+	}
+	if before == nil {
+		return
+	}
+	for i, a := range before.addrs {
+		pool := r.index.of(a, before.node)
+		if after == nil || !slices.Contains(after.addrs, a) || r.index.of(a, after.node) != pool {
+			r.Release(pool, before.allocation(at, i, pool, &r.index))
+		}
+	}
+}
+
+// move publishes an endpoint again if its addresses belong to other pools than before.
+func (r *reader) move(at ipam.Key, e *endpoint, was *index) {
+	for i, a := range e.addrs {
+		before, after := was.of(a, e.node), r.index.of(a, e.node)
+		if before == after && was.byIP[e.node] == r.index.byIP[e.node] {
+			continue
+		}
+		r.Allocate(after, e.allocation(at, i, after, &r.index), e.at)
+		if before != after {
+			r.Release(before, e.allocation(at, i, before, was))
+		}
+	}
+}
+
+// allocation returns the allocation to publish for the address of an endpoint.
+func (e *endpoint) allocation(at ipam.Key, i int, pool string, x *index) ipam.Allocation {
+	return ipam.Allocation{
+		Address: e.addrs[i], Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.Namespace, Pod: at.Name, ContainerID: e.container,
+		Location: "ciliumendpoints " + at.Namespace + "/" + at.Name + " /status/networking/addressing",
+	}
+}

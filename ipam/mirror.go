@@ -1,0 +1,159 @@
+package ipam
+
+// Key identifies an object among those of its kind.
+type Key struct{ Namespace, Name string }
+
+// A Store holds what is kept of the objects of one resource. Its driver calls Reduce without a
+// lock, and the other methods under the lock that guards all stores. Only one feed writes a store.
+type Store interface {
+	// Reduce returns the part of an object that the other methods need.
+	Reduce(object any) any
+	// Put stores a new or changed object, and Drop removes one.
+	Put(reduced any)
+	Drop(reduced any)
+	// Replace replaces the contents with the objects of a complete listing. It calls pause for each
+	// object, which may release the lock for a moment.
+	Replace(reduced []any, pause func())
+}
+
+// A Mirror is a store that holds one record of each object of type O. Records never change.
+type Mirror[O, R any] struct {
+	// Read returns the record of an object, or nil for an object of no interest. It is called
+	// without the lock.
+	Read func(O) (Key, *R)
+	// Same reports whether two records are equal.
+	Same func(a, b *R) bool
+	// Changed is called with the records of an object before and after a change; nil if nothing has
+	// to be done. A record is nil if there was or is none.
+	Changed func(at Key, before, after *R)
+	// Settled is called after one change or a whole listing; nil if nothing has to be done.
+	Settled func()
+	// Limit is the maximum number of records of a listing; 0 for no limit.
+	Limit   int
+	Records map[Key]*R
+}
+
+// entry is a reduced object.
+type entry[R any] struct {
+	at     Key
+	record *R // nil for an object of no interest
+}
+
+// Reduce implements Store.
+func (m *Mirror[O, R]) Reduce(object any) any {
+	e := &entry[R]{}
+	if o, ok := object.(O); ok {
+		e.at, e.record = m.Read(o)
+	}
+	return e
+}
+
+// Put implements Store.
+func (m *Mirror[O, R]) Put(reduced any) {
+	e := reduced.(*entry[R])
+	m.Set(e.at, e.record)
+	m.settle()
+}
+
+// Drop implements Store.
+func (m *Mirror[O, R]) Drop(reduced any) {
+	m.Set(reduced.(*entry[R]).at, nil)
+	m.settle()
+}
+
+// Replace implements Store.
+func (m *Mirror[O, R]) Replace(reduced []any, pause func()) {
+	listed := make(map[Key]*R, len(reduced))
+	for _, r := range reduced {
+		if e := r.(*entry[R]); e.record != nil && (m.Limit == 0 || len(listed) < m.Limit) {
+			listed[e.at] = e.record
+		}
+		pause()
+	}
+	for at := range m.Records {
+		if listed[at] == nil {
+			m.Set(at, nil)
+		}
+		pause()
+	}
+	for at, r := range listed {
+		m.Set(at, r)
+		pause()
+	}
+	m.settle()
+}
+
+// Set replaces the record of an object: nil for none.
+func (m *Mirror[O, R]) Set(at Key, after *R) {
+	before := m.Records[at]
+	switch {
+	case before == nil && after == nil, before != nil && after != nil && m.Same(before, after):
+		return
+	case after == nil:
+		delete(m.Records, at)
+	default:
+		if m.Records == nil {
+			m.Records = make(map[Key]*R)
+		}
+		if before != nil {
+			delete(m.Records, at) // otherwise the map's key would keep the strings of the first record alive
+		}
+		m.Records[at] = after
+	}
+	if m.Changed != nil {
+		m.Changed(at, before, after)
+	}
+}
+
+func (m *Mirror[O, R]) settle() {
+	if m.Settled != nil {
+		m.Settled()
+	}
+}
+
+// Interned deduplicates strings that many records have.
+type Interned map[string]string
+
+// maxInterned is the maximum number of strings that Interned remembers. Forgetting a string only
+// means that it is stored twice from then on.
+const maxInterned = 1 << 16
+
+// Of returns the stored copy of a string.
+func (i *Interned) Of(s string) string {
+	if s == "" {
+		return ""
+	}
+	if known, ok := (*i)[s]; ok {
+		return known
+	}
+	if *i == nil || len(*i) >= maxInterned {
+		*i = make(Interned)
+	}
+	(*i)[s] = s
+	return s
+}
+
+// Differences calls put for each element of is that was does not have, and after that gone for each
+// element of was that is no longer has. compare orders both, and returns 0 for elements of which one
+// replaces the other.
+func Differences[E comparable](was, is []E, compare func(a, b *E) int, put, gone func(*E)) {
+	var removed []*E
+	for len(was) > 0 || len(is) > 0 {
+		switch {
+		case len(is) == 0 || len(was) > 0 && compare(&was[0], &is[0]) < 0:
+			removed = append(removed, &was[0])
+			was = was[1:]
+		case len(was) == 0 || compare(&was[0], &is[0]) > 0:
+			put(&is[0])
+			is = is[1:]
+		default:
+			if was[0] != is[0] {
+				put(&is[0])
+			}
+			was, is = was[1:], is[1:]
+		}
+	}
+	for _, e := range removed {
+		gone(e)
+	}
+}

@@ -1,0 +1,120 @@
+package ipam
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A Kind is a kind of custom resource.
+type Kind struct{ Group, Version, Resource, Name string }
+
+// String returns the name of the resource as kubectl and RBAC use it.
+func (k Kind) String() string { return k.Resource + "." + k.Group }
+
+// Kinds returns all kinds of custom resources that the IPAM is read from, with alternatives.
+func (m *IPAM) Kinds() (kinds []Kind) {
+	if m.Objects == nil {
+		return nil
+	}
+	for _, r := range m.Objects(nil).Resources {
+		if kinds = append(kinds, r.Kind); r.Alternative != (Kind{}) {
+			kinds = append(kinds, r.Alternative)
+		}
+	}
+	return kinds
+}
+
+// Objects are the custom resources that an IPAM is read from.
+type Objects struct {
+	Resources []*Resource
+	// Settle is called after the state of a resource changed; nil if nothing has to be done.
+	Settle func()
+	// Check looks at intervals for inconsistencies that count only if they last; nil if there are
+	// none to look for.
+	Check func()
+}
+
+// A Resource is a custom resource that an IPAM is read from.
+type Resource struct {
+	Kind Kind
+	// Alternative is the same kind in another group, which is read if the group of Kind is not
+	// served at all; zero if there is none.
+	Alternative Kind
+	Role        Role
+	// Lost says what is unknown without the resource.
+	Lost string
+	// Store holds what is read.
+	Store Store
+	// Decided is set while the contents of the resource are known, or cannot be known. Followed is
+	// set while they are known and changes arrive. The driver sets both.
+	Decided, Followed bool
+}
+
+// A Role is what the records of an IPAM need a resource for.
+type Role uint8
+
+// The roles of resources.
+const (
+	Used   Role = iota // it has a part of the records, if it is installed
+	Needed             // nothing is known of the IPAM without it
+	Extra              // the records are known without it
+)
+
+// A Publisher publishes the pools and allocations of one IPAM.
+type Publisher interface {
+	// Put publishes a pool, new or changed. The publisher sets its IPAM, State and Problem. problem
+	// describes an inconsistency; unreadable is set if the pool cannot be read because of it.
+	Put(p Pool, problem string, unreadable bool)
+	// Lose publishes a pool whose records are gone although addresses are still allocated from it:
+	// the IPAM will consider all of them free. The caller releases the allocations first.
+	Lose(p Pool, problem string)
+	// Drop withdraws a pool. The caller releases its allocations first.
+	Drop(name string)
+	// Allocate publishes an allocation of a pool, new or changed. at is when the address was
+	// allocated, in nanoseconds since the Unix epoch; 0 if it is not known. Allocations of unknown
+	// pools are ignored.
+	Allocate(pool string, al Allocation, at int64)
+	// Release withdraws an allocation.
+	Release(pool string, al Allocation)
+	// Use records that the IPAM has allocated something. An IPAM that is merely installed may not be
+	// the one that allocates addresses.
+	Use()
+	// Pool returns a published pool; nil if there is none with that name. Pools returns the names of
+	// all published pools, sorted.
+	Pool(name string) *Pool
+	Pools() []string
+	// State returns the state of the pools whose records are readable.
+	State() State
+	// HasNode reports whether the cluster has a node with a name. known is false if the nodes of the
+	// cluster are not known.
+	HasNode(name string) (has, known bool)
+}
+
+// An Object is a custom resource. Readers decode the parts that they use, so that one malformed
+// object does not break the listing.
+type Object struct {
+	Namespace, Name string
+	Created         time.Time
+	Spec, Status    json.RawMessage
+}
+
+// Key returns the key of the object.
+func (o *Object) Key() Key { return Key{o.Namespace, o.Name} }
+
+// Part decodes one part of an object. name identifies the part in the error.
+func Part(raw json.RawMessage, name string, into any) error {
+	if len(raw) == 0 {
+		return fmt.Errorf("it has no %s", name)
+	}
+	err := json.Unmarshal(raw, into)
+	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
+		return fmt.Errorf("its %s is not as we know it: /%s is a JSON %s", name, strings.ReplaceAll(mismatch.Field, ".", "/"), mismatch.Value)
+	}
+	if err != nil {
+		return fmt.Errorf("its %s is not as we know it: %w", name, err)
+	}
+	return nil
+}

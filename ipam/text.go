@@ -1,0 +1,40 @@
+package ipam
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxMessage is the maximum number of bytes of a message.
+const MaxMessage = 300
+
+// Plain returns a text as a single line without control characters for terminals.
+func Plain(s string) string {
+	return strings.Join(strings.FieldsFunc(strings.ToValidUTF8(s, "\uFFFD"), func(r rune) bool {
+		return unicode.IsSpace(r) || !unicode.IsPrint(r)
+	}), " ")
+}
+
+// Cut returns at most size bytes of a text. An ellipsis marks that something is missing.
+func Cut(s string, size int) string {
+	const ellipsis = "…"
+	if len(s) <= size {
+		return s
+	}
+	size -= len(ellipsis)
+	for size > 0 && !utf8.RuneStart(s[size]) {
+		size--
+	}
+	return strings.TrimRight(s[:size], " ") + ellipsis
+}
+
+// Shorten returns the part of a message that is stored.
+func Shorten(s string) string {
+	const enough = 4 * MaxMessage // Plain may shorten the text
+	if len(s) > enough {
+		s = Cut(s, enough)
+	}
+	// Clone, so that the rest of the text is not kept alive.
+	return strings.Clone(Cut(Plain(s), MaxMessage))
+}

@@ -1,0 +1,100 @@
+package whereabouts
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// The custom resources of whereabouts and of the networks that use it.
+var (
+	Pools        = ipam.Kind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Resource: "ippools", Name: "IPPool"}
+	Reservations = ipam.Kind{Group: "whereabouts.cni.cncf.io", Version: "v1alpha1", Resource: "overlappingrangeipreservations", Name: "OverlappingRangeIPReservation"}
+	Networks     = ipam.Kind{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions", Name: "NetworkAttachmentDefinition"}
+)
+
+// pool is the record of an IPPool.
+type pool struct {
+	// base is the origin of the offsets: the address of the range as written.
+	base        netip.Addr
+	prefix      netip.Prefix
+	allocations []allocation // by address
+	// problem describes an inconsistency; bad means that the pool cannot be read because of it.
+	problem string
+	bad     bool
+}
+
+// allocation is an allocation in a pool.
+type allocation struct {
+	addr                  netip.Addr
+	pod, container, iface string // pod is NAMESPACE/NAME
+}
+
+func samePool(a, b *pool) bool {
+	return a.base == b.base && a.prefix == b.prefix && a.problem == b.problem && a.bad == b.bad && slices.Equal(a.allocations, b.allocations)
+}
+
+// readPool returns the record of an IPPool. interfaces interns the names of interfaces.
+func readPool(o *ipam.Object, interfaces *ipam.Interned) *pool {
+	r := &pool{}
+	var spec struct {
+		Range       string `json:"range"`
+		Allocations map[string]struct {
+			ID     string `json:"id"`
+			PodRef string `json:"podref"`
+			IfName string `json:"ifname"`
+			Claim  string `json:"ipamclaimref"`
+		} `json:"allocations"`
+	}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		r.problem, r.bad = problemOf(o, err.Error()), true
+		return r
+	}
+	base, err := netip.ParsePrefix(spec.Range)
+	if err != nil {
+		r.problem, r.bad = problemOf(o, fmt.Sprintf("its range %q is none", ipam.Shorten(spec.Range))), true
+		return r
+	}
+	r.base, r.prefix = base.Addr(), base.Masked()
+	for offset, a := range spec.Allocations {
+		addr, fits := ipam.OffsetFrom(r.base, offset)
+		if !fits || !r.prefix.Contains(addr) {
+			problem := problemOf(o, fmt.Sprintf("/spec/allocations/%s is no offset in %s: remove it", ipam.Shorten(offset), r.prefix))
+			if r.problem == "" || problem < r.problem {
+				r.problem = problem
+			}
+			continue
+		}
+		al := allocation{addr: addr, pod: a.PodRef, container: a.ID, iface: interfaces.Of(a.IfName)}
+		if a.Claim != "" {
+			// An IPAMClaim keeps the address after its pod ends, for the next pod.
+			al = allocation{addr: addr}
+		}
+		r.allocations = append(r.allocations, al)
+	}
+	slices.SortFunc(r.allocations, func(a, b allocation) int { return a.addr.Compare(b.addr) })
+	return r
+}
+
+// problemOf returns the description of an inconsistent pool.
+func problemOf(o *ipam.Object, what string) string {
+	return fmt.Sprintf("the IPPool %s/%s of whereabouts is odd: %s", o.Namespace, o.Name, ipam.Shorten(what))
+}
+
+// reservation is the record of an OverlappingRangeIPReservation.
+type reservation struct{ pod, container, iface string }
+
+// readReservation returns the record of an OverlappingRangeIPReservation.
+func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
+	var spec struct {
+		ContainerID string `json:"containerid"`
+		PodRef      string `json:"podref"`
+		IfName      string `json:"ifname"`
+	}
+	if ipam.Part(o.Spec, "spec", &spec) != nil {
+		return o.Key(), &reservation{} // it reserves its address even if it cannot be read
+	}
+	return o.Key(), &reservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}
+}
