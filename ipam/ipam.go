@@ -17,6 +17,7 @@ type IPAM struct {
 	// Files returns a source that reads the IPAM's files on a node. It reads nothing yet.
 	Files func(host Host, cfg FilesConfig) FileSource
 	Repair
+	Docs Docs
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.

@@ -1,7 +1,6 @@
 package allocations
 
 import (
-	"errors"
 	"os"
 	"time"
 
@@ -27,7 +26,7 @@ func (host) ReadFile(path string, follow bool, most int64) (data []byte, written
 func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 	if files.Orphaned(path) {
-		err = errors.Join(err, &os.PathError{Op: "read", Path: path, Err: ipam.ErrOrphaned})
+		err = &os.PathError{Op: "read", Path: path, Err: ipam.ErrOrphaned} // it may exist, and is empty
 	}
 	var id ipam.DirID
 	if err == nil {

@@ -29,4 +29,5 @@ var IPAM = ipam.IPAM{
 	},
 	Objects: newObjects,
 	Repair:  repair,
+	Docs:    docs,
 }

@@ -90,6 +90,58 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 			"",
 		},
 		"flannel with another IPAM": {`{"name":"cbr0","type":"flannel","ipam":{"type":"dhcp"}}`, nil, ""},
+		"a plugin that calls another one": {
+			`{"name":"x","type":"meta","delegate":{"type":"macvlan","master":"eth2","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}}`,
+			[]string{`x macvlan "eth2" routed=false ` + dir + `x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
+			"",
+		},
+		"a plugin with host-local that calls another one": {
+			`{"name":"x","type":"ptp","ipam":{"type":"host-local","subnet":"10.2.0.0/29"},"delegate":{"type":"macvlan","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}}`,
+			[]string{`x ptp "" routed=true ` + dir + `x 10.2.0.2-10.2.0.6 [10.2.0.1]`},
+			"",
+		},
+		"a delegate that is no object": {`{"name":"x","type":"meta","delegate":"me"}`, nil, "string"},
+		"the longest directory": {
+			`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":"/` + strings.Repeat("d", ipam.MaxText-1) + `"}}`,
+			[]string{`x ptp "" routed=true /` + strings.Repeat("d", ipam.MaxText-1) + `/x  []`},
+			"",
+		},
+		"a directory that is too long": {
+			`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":"/` + strings.Repeat("d", ipam.MaxText) + `"}}`, nil, "no absolute path",
+		},
+		"the longest name of a device": {
+			`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 47) + `","ipam":{"type":"host-local"}}`,
+			[]string{`x macvlan "` + strings.Repeat("e", 47) + `" routed=false ` + dir + `x  []`},
+			"",
+		},
+		"a name of devices that is too long": {
+			`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 48) + `","ipam":{"type":"host-local"}}`, nil, "cannot be",
+		},
+		"the longest name": {
+			`{"name":"` + strings.Repeat("n", 253) + `","type":"ptp","ipam":{"type":"host-local"}}`,
+			[]string{strings.Repeat("n", 253) + ` ptp "" routed=true ` + dir + strings.Repeat("n", 253) + `  []`},
+			"",
+		},
+		"a name that is too long": {
+			`{"name":"` + strings.Repeat("n", 254) + `","type":"ptp","ipam":{"type":"host-local"}}`, nil, "no name of a network",
+		},
+		"plugins as deep as they may be": {
+			strings.Repeat(`{"name":"x","plugins":[`, maxConfDepth-1) + `{"type":"ptp","ipam":{"type":"host-local"}}` + strings.Repeat(`]}`, maxConfDepth-1),
+			[]string{`x ptp "" routed=true ` + dir + `x  []`},
+			"",
+		},
+		"flannel with a file elsewhere": {
+			`{"name":"cbr0","type":"flannel","subnetFile":"subnet.env"}`,
+			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
+			"its subnetFile is no absolute path",
+		},
+		"flannel whose bridge has no gateway": {
+			`{"name":"cbr0","type":"flannel","delegate":{"isGateway":false}}`,
+			[]string{`cbr0 bridge "cni0" routed=false ` + dir + `cbr0  []`},
+			"",
+		},
+		"a wrong field of another plugin": {`{"name":"x","type":"own","bridge":7}`, nil, ""},
+		"an IPAM with a wrong field":      {`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":7}}`, nil, `"dataDir" is a number`},
 		"multus": {
 			`{"name":"multus-cni-network","type":"multus","delegates":[
 			  {"name":"cbr0","plugins":[{"type":"bridge","isGateway":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/29"}},{"type":"portmap"}]},
@@ -142,6 +194,18 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 				t.Errorf("error: got %v, want one with %q", err, c.err)
 			}
 		})
+	}
+}
+
+func TestMostRangesAreAccepted(t *testing.T) {
+	sets := make([]string, 0, maxRanges)
+	for i := range maxRanges - 1 {
+		sets = append(sets, fmt.Sprintf(`[{"subnet":"10.1.%d.0/24"}]`, i))
+	}
+	conf := `{"name":"x","type":"ptp","ipam":{"type":"host-local","subnet":"10.2.0.0/24","ranges":[` + strings.Join(sets, ",") + `]}}`
+	networks, err := parseConf("file", []byte(conf))
+	if err != nil || len(networks) != 1 || len(networks[0].ranges) != maxRanges || len(networks[0].gateways) != maxRanges || networks[0].file != "file" {
+		t.Errorf("got %+v and error %v, want %d ranges", networks, err, maxRanges)
 	}
 }
 

@@ -127,7 +127,7 @@ func (d *directory) readTouched(room int, now time.Time) {
 // read reads the whole directory, which must be watched before.
 func (d *directory) read(room int, now time.Time) {
 	d.stale = false
-	clear(d.touched)
+	clear(d.touched) // their files are read now
 	if err := d.host.Visible(filepath.Dir(d.Name)); err != nil {
 		d.fail(err, now)
 		return
@@ -208,6 +208,7 @@ func (d *directory) fail(err error, now time.Time) {
 		return
 	case errors.Is(err, ipam.ErrOrphaned):
 		d.vanish(now)
+		err = ipam.ErrOrphaned
 	default:
 		d.forget()
 	}

@@ -45,6 +45,12 @@ func TestAllocationsFollowTheFiles(t *testing.T) {
 	if got := l.addresses("pods"); !slices.Equal(got, []string{"fd00::2"}) {
 		t.Errorf("after a release: got %q", got)
 	}
+	l.must(os.WriteFile(path, []byte("again\neth0"), 0o600)) // its event is still to come
+	l.read(ipam.FileRead{})
+	if got := l.addresses("pods"); len(got) != 1 {
+		t.Errorf("before the event: got %q", got)
+	}
+	l.release("pods", "10.1.0.2")
 	// Without an event, only lost events and another directory lead to a new reading.
 	l.must(os.Remove(filepath.Join(l.path("pods"), "fd00::2")))
 	l.read(ipam.FileRead{})
@@ -138,6 +144,9 @@ func TestLossOfAllAllocationsIsNoticed(t *testing.T) {
 			p := l.pool("pods")
 			if p.State != c.state || p.Lost != 7 || p.LostAt.Before(before) || (p.Problem == "") != (c.state == ipam.Known) {
 				t.Errorf("pool: got %v (%s), lost %d at %v, want %v and 7", p.State, p.Problem, p.Lost, p.LostAt, c.state)
+			}
+			if name == "mount removed" && p.Problem != ipam.ErrOrphaned.Error() {
+				t.Errorf("problem: got %q", p.Problem)
 			}
 			if l.again != (c.state == ipam.Missing) {
 				t.Errorf("to look again soon: got %v", l.again)
@@ -260,6 +269,43 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 	wantLost(l, 0)
 }
 
+func TestMarkThatIsGoneWithoutAnEventIsNoticed(t *testing.T) {
+	for _, marks := range [][]string{{"lock"}, {"last_reserved_ip.0"}, {"lock", "last_reserved_ip.0"}} {
+		l := newLab(t)
+		l.allocateMany("pods", 2)
+		for _, mark := range []string{"lock", "last_reserved_ip.0"} {
+			if !slices.Contains(marks, mark) {
+				l.must(os.Remove(filepath.Join(l.path("pods"), mark)))
+			}
+		}
+		l.look()
+		l.now = l.now.Add(time.Minute)
+		l.read(ipam.FileRead{Lost: true})
+		if p := l.pool("pods"); p.Lost != 0 {
+			t.Errorf("%q, nothing removed: got %d lost", marks, p.Lost)
+		}
+		for _, file := range append(marks, "10.1.0.1", "10.1.0.2") {
+			l.must(os.Remove(filepath.Join(l.path("pods"), file)))
+		}
+		l.now = l.now.Add(time.Minute)
+		l.read(ipam.FileRead{Lost: true})
+		if p := l.pool("pods"); p.Lost != 2 {
+			t.Errorf("%q removed with all addresses: got %d lost, want 2", marks, p.Lost)
+		}
+	}
+
+	// A directory that host-local has not used yet has no marks to lose.
+	l := newLab(t)
+	l.must(os.MkdirAll(l.path("pods"), 0o755), os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.2"), []byte("c"), 0o600))
+	l.look()
+	l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.2")))
+	l.now = l.now.Add(time.Minute)
+	l.read(ipam.FileRead{Lost: true})
+	if p := l.pool("pods"); p.Lost != 0 || p.State != ipam.Known {
+		t.Errorf("directory without marks: got %v, %d lost, want none", p.State, p.Lost)
+	}
+}
+
 func TestReusedAddressIsLostWithItsLastContainer(t *testing.T) {
 	l := newLab(t)
 	l.allocate("pods", "10.1.0.2", "first")
@@ -362,6 +408,9 @@ func TestDirectoryThatCannotBeReadLosesNothing(t *testing.T) {
 		p := l.pool("pods")
 		if p.State != ipam.Unreadable || p.Lost != 0 || len(l.addresses("pods")) != 0 {
 			t.Errorf("%s: got %v, lost %d, %q", name, p.State, p.Lost, l.addresses("pods"))
+		}
+		if want := map[string]string{"not mounted": "not mounted", "not a directory": "not a directory"}[name]; want != "" && p.Problem != want {
+			t.Errorf("%s: got problem %q", name, p.Problem)
 		}
 		if got := strings.Contains(p.Problem, "let the agent's user read it"); got != (name == "no permission") {
 			t.Errorf("%s: got problem %q", name, p.Problem)

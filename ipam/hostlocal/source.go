@@ -21,11 +21,12 @@ type source struct {
 	confs    cniConfs
 	dirs     map[string]*directory // by path
 	problems []string              // of configurations and of the parent directories
+	room     int                   // limits the addresses in all directories
 }
 
 // newSource returns a source that has read nothing yet.
 func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
-	return &source{host: host, parents: cfg.Dirs, confs: cniConfs{dirs: cfg.CNIConfig, host: host}, dirs: map[string]*directory{}}
+	return &source{host: host, parents: cfg.Dirs, confs: cniConfs{dirs: cfg.CNIConfig, host: host}, dirs: map[string]*directory{}, room: maxAllAllocations}
 }
 
 // Places implements ipam.FileSource.
@@ -129,7 +130,7 @@ func (s *source) networkDirs(path string) (names []string, err error) {
 
 // Read reads the allocations that have changed.
 func (s *source) Read(r ipam.FileRead) (again bool) {
-	room := maxAllAllocations
+	room := s.room
 	for _, d := range s.dirs {
 		room -= len(d.allocated)
 	}

@@ -228,15 +228,29 @@ func TestLostDirectoriesMakeRoomForOthers(t *testing.T) {
 
 func TestAddressesOfAllDirectoriesShareTheirLimit(t *testing.T) {
 	l := newLab(t)
+	l.source.room = 5
 	l.allocateMany("a", 3)
-	l.allocateMany("b", 2)
+	l.allocateMany("b", 3)
+	count := func() int { return len(l.addresses("a")) + len(l.addresses("b")) }
 	l.look()
-	if got := len(l.addresses("a")) + len(l.addresses("b")); got != 5 {
-		t.Errorf("got %d addresses, want 5", got)
+	if a, b := l.pool("a").State, l.pool("b").State; count() != 5 || a == b || a == ipam.Unreadable == (b == ipam.Unreadable) {
+		t.Errorf("one address too many: got %d, %v and %v, want one directory unreadable", count(), a, b)
+	}
+	l.source.room = 6
+	if l.look(); count() != 6 || l.pool("a").State != ipam.Known || l.pool("b").State != ipam.Known {
+		t.Errorf("with enough room: got %d, %v and %v", count(), l.pool("a").State, l.pool("b").State)
 	}
 	// Each directory counts what it has, so that reading all of them again needs no more room.
-	l.read(ipam.FileRead{Lost: true})
-	if l.pool("a").State != ipam.Known || l.pool("b").State != ipam.Known {
-		t.Errorf("read again: got %v and %v", l.pool("a").State, l.pool("b").State)
+	if l.read(ipam.FileRead{Lost: true}); count() != 6 || l.pool("a").State != ipam.Known || l.pool("b").State != ipam.Known {
+		t.Errorf("read again: got %d, %v and %v", count(), l.pool("a").State, l.pool("b").State)
+	}
+	// Two addresses at once need room for both, and a release makes room for the other directory.
+	l.source.room = 7
+	for _, network := range []string{"a", "b"} {
+		l.allocate(network, "10.1.0.9", "c")
+		l.source.Event(filepath.Join(l.path(network), "10.1.0.9"), false)
+	}
+	if l.read(ipam.FileRead{}); count() != 7 {
+		t.Errorf("one more in each directory, and room for one: got %d, want 7", count())
 	}
 }
