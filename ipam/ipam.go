@@ -39,7 +39,7 @@ type Traits struct {
 	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
 	// it has none.
 	NodeNameFile string
-	// PodDevice is the name of the device on each node through which the node reaches the pods; empty
-	// if the IPAM creates none.
+	// PodDevice is the name of the device on each node through which the node reaches the pods, for an
+	// IPAM with a device that only its name tells apart; empty for others.
 	PodDevice string
 }
