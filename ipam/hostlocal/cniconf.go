@@ -244,10 +244,7 @@ func flannelRanges(env []byte) ([]ipam.Range, []netip.Addr, error) {
 		}
 		c.Ranges = append(c.Ranges, []subnetConf{{subnet.Masked().String()}})
 	}
-	raw, err := json.Marshal(map[string]any{"ranges": c.Ranges})
-	if err != nil {
-		return nil, nil, err
-	}
+	raw, _ := json.Marshal(map[string]any{"ranges": c.Ranges}) // strings can always be encoded
 	return c.ranges(raw)
 }
 

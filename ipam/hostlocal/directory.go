@@ -70,7 +70,7 @@ const (
 )
 
 func newDirectory(path string, host ipam.Host) *directory {
-	d := &directory{host: host, stale: true, allocated: map[netip.Addr]*allocation{}, touched: map[string]bool{}}
+	d := &directory{host: host, allocated: map[netip.Addr]*allocation{}, touched: map[string]bool{}}
 	d.IPAM, d.Name, d.Network = Name, path, filepath.Base(path)
 	d.Changes = map[netip.Addr]*ipam.FileAllocation{}
 	return d

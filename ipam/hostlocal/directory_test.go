@@ -178,7 +178,7 @@ func TestLossOfAllAllocationsIsNoticed(t *testing.T) {
 }
 
 func TestReleasedAddressesAreNotLost(t *testing.T) {
-	start := func(n int) *lab {
+	begin := func(n int) *lab {
 		l := newLab(t)
 		l.allocateMany("pods", n)
 		l.look()
@@ -198,7 +198,7 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 		l.look()
 	}
 
-	l := start(3)
+	l := begin(3)
 	for i := range 3 { // all pods of a drained node end at once
 		l.release("pods", fmt.Sprint("10.1.0.", i+1))
 	}
@@ -210,7 +210,7 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 		t.Errorf("directory that was removed without a loss: got %v, want it forgotten", p.State)
 	}
 
-	l = start(3)
+	l = begin(3)
 	l.release("pods", "10.1.0.1")
 	l.now = l.now.Add(time.Minute)
 	end(l)
@@ -218,7 +218,7 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 
 	// The lock is removed first, in the order of the directory, and one address is allocated
 	// in between.
-	l = start(3)
+	l = begin(3)
 	l.now = l.now.Add(time.Minute)
 	l.source.Event(filepath.Join(l.path("pods"), "lock"), true)
 	l.release("pods", "10.1.0.1")
@@ -231,7 +231,7 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 	}
 
 	// Everything is lost twice. An address that was released in between is not lost.
-	l = start(3)
+	l = begin(3)
 	l.now = l.now.Add(time.Minute)
 	end(l)
 	wantLost(l, 3)
@@ -252,7 +252,7 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 	}
 
 	// The lock is removed, and the pods end a while later.
-	l = start(2)
+	l = begin(2)
 	l.now = l.now.Add(time.Minute)
 	l.event("pods", "lock", true)
 	l.now = l.now.Add(time.Minute)
@@ -261,7 +261,7 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 	wantLost(l, 0)
 
 	// The pods end, and the lock is removed a while later.
-	l = start(2)
+	l = begin(2)
 	l.release("pods", "10.1.0.1")
 	l.release("pods", "10.1.0.2")
 	l.now = l.now.Add(sameRun + time.Millisecond)
@@ -306,6 +306,99 @@ func TestMarkThatIsGoneWithoutAnEventIsNoticed(t *testing.T) {
 	}
 }
 
+func TestAddressesThatAreReusedDuringALossAreLost(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 2)
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	for _, file := range []string{"lock", "10.1.0.1", "10.1.0.2"} {
+		l.must(os.Remove(filepath.Join(l.path("pods"), file)))
+		l.source.Event(filepath.Join(l.path("pods"), file), true)
+	}
+	l.allocate("pods", "10.1.0.1", "next") // before anything is read
+	l.source.Event(filepath.Join(l.path("pods"), "10.1.0.1"), false)
+	l.read(ipam.FileRead{})
+	if p := l.pool("pods"); p.Lost != 2 || len(l.addresses("pods")) != 1 {
+		t.Errorf("got %d lost and %q, want both lost and the next pod", p.Lost, l.addresses("pods"))
+	}
+}
+
+func TestPodThatStartsDuringALossIsNotLost(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 2)
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	l.event("pods", "lock", true)
+	l.release("pods", "10.1.0.1")
+	l.allocate("pods", "10.1.0.9", "next")
+	l.event("pods", "10.1.0.9", false)
+	l.event("pods", "last_reserved_ip.0", true) // what the next pod left
+	l.release("pods", "10.1.0.2")
+	if p := l.pool("pods"); p.Lost != 2 || len(l.addresses("pods")) != 1 {
+		t.Errorf("got %d lost and %q, want two lost and the next pod", p.Lost, l.addresses("pods"))
+	}
+}
+
+func TestRemovalsBelongTogetherWithinATime(t *testing.T) {
+	for pause, want := range map[time.Duration]int{sameRun - 1: 2, sameRun: 2, sameRun + 1: 1} {
+		l := newLab(t)
+		l.allocateMany("pods", 2)
+		l.look()
+		l.now = l.now.Add(time.Minute)
+		l.release("pods", "10.1.0.1")
+		l.now = l.now.Add(pause - time.Millisecond) // the clock of the lab has moved on
+		l.source.Event(filepath.Join(l.path("pods"), "lock"), true)
+		l.release("pods", "10.1.0.2")
+		if got := l.pool("pods").Lost; got != want {
+			t.Errorf("pause of %s: got %d lost, want %d", pause, got, want)
+		}
+	}
+}
+
+func TestDirectoriesAreClosedAfterReading(t *testing.T) {
+	l := newLab(t)
+	l.configure("10-pods.conf", l.ptp("pods", "10.1.0.0/24"))
+	l.allocate("pods", "10.1.0.2", "c")
+	l.look()
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		l.must(err)
+		return len(entries)
+	}
+	before := open()
+	for range 10 {
+		l.look()
+		l.read(ipam.FileRead{Lost: true})
+	}
+	if got := open(); got != before {
+		t.Errorf("open files: got %d after reading, want %d as before", got, before)
+	}
+}
+
+func TestFileThatCanBeReadAgainIsNoProblem(t *testing.T) {
+	l := newLab(t)
+	l.must(os.MkdirAll(l.path("pods"), 0o755), os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.2"), []byte(strings.Repeat("x", maxFileSize+1)), 0o600))
+	l.look()
+	if problems := l.source.Problems(); len(problems) != 1 {
+		t.Errorf("file that is too long: got problems %q, want one", problems)
+	}
+	l.allocate("pods", "10.1.0.2", "c")
+	l.event("pods", "10.1.0.2", false)
+	if problems := l.source.Problems(); len(problems) != 0 || l.allocations[l.path("pods")]["10.1.0.2"].ContainerID != "c" {
+		t.Errorf("file that is written again: got problems %q and %v", problems, l.allocations)
+	}
+}
+
+func TestNameOfAPool(t *testing.T) {
+	p := &ipam.Pool{Name: "/d/n"}
+	if got := IPAM.PoolTitle(p, ""); got != "host-local (/d/n)" {
+		t.Errorf("on an unknown node: got %q", got)
+	}
+	if got := IPAM.PoolTitle(p, "n1"); got != "host-local on node n1 (/d/n)" {
+		t.Errorf("on a node: got %q", got)
+	}
+}
+
 func TestReusedAddressIsLostWithItsLastContainer(t *testing.T) {
 	l := newLab(t)
 	l.allocate("pods", "10.1.0.2", "first")
@@ -329,7 +422,7 @@ func TestReusedAddressIsLostWithItsLastContainer(t *testing.T) {
 }
 
 func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
-	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), time.Now()
+	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), start
 	empty := &allocation{FileAllocation: ipam.FileAllocation{AllocatedAt: now}}
 	long := &allocation{FileAllocation: ipam.FileAllocation{AllocatedAt: now}, unread: true}
 	d.put(a, empty, now)
@@ -342,7 +435,7 @@ func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
 }
 
 func TestFileThatWasLostBeforeItWasReadMayBeBack(t *testing.T) {
-	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), time.Now()
+	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), start
 	d.put(a, &allocation{}, now)
 	d.id.Inode = 1
 	d.vanish(now.Add(time.Millisecond))
@@ -431,14 +524,14 @@ func TestAddressesOfADirectoryAreLimited(t *testing.T) {
 	l := newLab(t)
 	l.allocateMany("pods", 10)
 	d := newDirectory(l.path("pods"), l.host)
-	d.read(4, time.Now())
+	d.read(4, start)
 	if len(d.allocated) != 4 || d.State != ipam.Unreadable || !strings.Contains(d.Problem, "more than the 65536 addresses") {
 		t.Errorf("directory with too many addresses: got %d, %v, %q", len(d.allocated), d.State, d.Problem)
 	}
-	if d.judgeLoss(time.Now()); d.Lost != 0 {
+	if d.judgeLoss(start); d.Lost != 0 {
 		t.Errorf("directory with too many addresses: got %d lost", d.Lost)
 	}
-	d.read(100, time.Now())
+	d.read(100, start)
 	if len(d.allocated) != 10 || d.State != ipam.Known || d.Problem != "" {
 		t.Errorf("directory that may be larger: got %d, %v, %q", len(d.allocated), d.State, d.Problem)
 	}
@@ -447,14 +540,14 @@ func TestAddressesOfADirectoryAreLimited(t *testing.T) {
 	for _, name := range []string{"10.1.0.11", "10.1.0.12"} {
 		d.event(name, false)
 	}
-	d.readTouched(1, time.Now())
+	d.readTouched(1, start)
 	if len(d.allocated) != 11 || !d.stale {
 		t.Errorf("two more where there is room for one: got %d, to be read again %v", len(d.allocated), d.stale)
 	}
 	d.stale = false
 	l.allocate("pods", "10.1.0.1", "other") // an address that is known needs no room
 	d.event("10.1.0.1", false)
-	if d.readTouched(0, time.Now()); d.allocated[netip.MustParseAddr("10.1.0.1")].ContainerID != "other" || d.stale {
+	if d.readTouched(0, start); d.allocated[netip.MustParseAddr("10.1.0.1")].ContainerID != "other" || d.stale {
 		t.Errorf("known address without room: got %+v, to be read again %v", d.allocated, d.stale)
 	}
 }

@@ -86,11 +86,14 @@ type lab struct {
 	again           bool // the source wants to be called again
 }
 
+// start is the time at the start of a test.
+var start = time.Unix(1_700_000_000, 0)
+
 // newLab returns a lab whose source has read nothing yet.
 func newLab(t *testing.T) *lab {
 	root := t.TempDir()
 	l := &lab{
-		T: t, root: root, conf: filepath.Join(root, "etc/cni/net.d"), dir: filepath.Join(root, "var/lib/cni/networks"), now: time.Now(),
+		T: t, root: root, conf: filepath.Join(root, "etc/cni/net.d"), dir: filepath.Join(root, "var/lib/cni/networks"), now: start,
 		host:    testHost{map[string]error{}, map[string]error{}},
 		watches: map[string]ipam.Watch{}, allocations: map[string]map[string]ipam.FileAllocation{},
 	}

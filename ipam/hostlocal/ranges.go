@@ -44,10 +44,8 @@ func (c *ipamConf) ranges(raw json.RawMessage) (ranges []ipam.Range, gateways []
 	case len(all) > maxRanges:
 		return nil, nil, fmt.Errorf("there are more than %d ranges: they are not looked at", maxRanges)
 	}
-	network, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "ipam": raw}) // the runtime sets the version
-	if err != nil {
-		return nil, nil, err
-	}
+	// The runtime sets the version. raw can be encoded, because it has been decoded.
+	network, _ := json.Marshal(map[string]any{"cniVersion": "1.0.0", "ipam": raw})
 	conf, _, err := allocator.LoadIPAMConfig(network, "")
 	if err != nil {
 		return nil, nil, err

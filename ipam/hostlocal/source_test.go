@@ -190,15 +190,35 @@ func TestProblemsSayWhatToMount(t *testing.T) {
 	}
 }
 
+func TestNodeWithoutAllocationsHasNoProblem(t *testing.T) {
+	l := newLab(t)
+	if l.look(); len(l.source.Problems()) != 0 || len(l.source.Pools()) != 0 {
+		t.Errorf("no directories: got problems %q", l.source.Problems())
+	}
+	l.must(os.MkdirAll(l.dir, 0o755), os.MkdirAll(l.conf, 0o755))
+	if l.look(); len(l.source.Problems()) != 0 || len(l.source.Pools()) != 0 {
+		t.Errorf("empty directories: got problems %q", l.source.Problems())
+	}
+}
+
 func TestNumberOfDirectoriesIsLimited(t *testing.T) {
 	l := newLab(t)
+	names := []string{}
 	for i := range maxDirs + 5 {
-		l.must(os.MkdirAll(l.path(fmt.Sprint("net", i)), 0o755))
+		names = append(names, fmt.Sprint("net", i))
+		l.must(os.MkdirAll(l.path(names[i]), 0o755))
 	}
+	l.configure("10-net.conf", l.ptp("net1", "10.1.0.0/24")) // it counts once
 	l.must(os.MkdirAll(l.path("not a network"), 0o755), os.WriteFile(l.path("file"), nil, 0o600))
 	l.look()
 	if problems := l.source.Problems(); len(l.allocations) != maxDirs || len(problems) != 1 || !strings.Contains(problems[0], "more than the 256 directories") {
 		t.Errorf("too many directories: got %d, problems %q", len(l.allocations), problems)
+	}
+	slices.Sort(names)
+	for i, name := range names {
+		if _, got := l.allocations[l.path(name)]; got != (i < maxDirs) {
+			t.Errorf("directory %d in their order, %s: got read %v", i, name, got)
+		}
 	}
 }
 
