@@ -17,6 +17,7 @@ type IPAM struct {
 	// Files returns a source that reads the IPAM's files on a node. It reads nothing yet.
 	Files func(host Host, cfg FilesConfig) FileSource
 	Repair
+	Docs Docs
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.
@@ -38,7 +39,7 @@ type Traits struct {
 	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
 	// it has none.
 	NodeNameFile string
-	// PodDevice is the name of the device on each node through which the node reaches the pods; empty
-	// if the IPAM creates none.
+	// PodDevice is the name of the device on each node through which the node reaches the pods, for an
+	// IPAM with a device that only its name tells apart; empty for others.
 	PodDevice string
 }

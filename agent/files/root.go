@@ -61,9 +61,6 @@ func (own Root) Reach(dir string) error {
 			at = filepath.Clean(target)
 			continue
 		}
-		if at == "/" {
-			return nil
-		}
 		at, rest = filepath.Dir(at), filepath.Join(filepath.Base(at), rest)
 	}
 	mount := filepath.Join(at, rest)

@@ -10,130 +10,18 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
-
-// calicoPoolText is an IPPool in Calico's format.
-const calicoPoolText = `
-metadata:
-  annotations: {projectcalico.org/metadata: '{"uid":"ea36eb56","creationTimestamp":"2022-07-23T12:04:44Z"}'}
-  name: default-ipv4-ippool
-spec:
-  allowedUses: [Workload, Tunnel]
-  blockSize: 26
-  cidr: 192.168.0.0/16
-  ipipMode: Never
-  natOutgoing: true
-  nodeSelector: all()
-  vxlanMode: CrossSubnet
-`
-
-// calicoBlockText returns a block of 64 addresses in Calico's format. The given allocations
-// come first.
-func calicoBlockText(name, cidr string, given ...string) string {
-	text := `
-metadata:
-  annotations: {projectcalico.org/metadata: '{"creationTimestamp":null}'}
-  name: ` + name + `
-spec:
-  affinity: host:node1
-  cidr: ` + cidr + `
-  deleted: false
-  sequenceNumber: 1690000000000000000
-  sequenceNumberForAllocation: {}
-  strictAffinity: false
-  allocations: [`
-	for i := range 64 {
-		switch {
-		case i >= len(given) || given[i] == "":
-			text += "null, "
-		default:
-			text += fmt.Sprint(i) + ", "
-		}
-	}
-	text += "]\n  unallocated: []\n  attributes:\n"
-	for _, g := range given {
-		if g == "" {
-			g = "{}"
-		}
-		text += "  - " + g + "\n"
-	}
-	return text
-}
-
-const idOne = "6bf5918459e920bb5adae8e14a8424dd69dba59383927e68f49c77c49a0d531d"
-
-func podOfCalico(pod, node, id string) string {
-	return fmt.Sprintf(`{handle_id: k8s-pod-network.%s, secondary: {namespace: default, node: %s, pod: %s, timestamp: "2023-09-26 17:11:53.923041651 +0000 UTC"}}`, id, node, pod)
-}
-
-const tunnelOfCalico = `{handle_id: vxlan-tunnel-addr-node1, secondary: {node: node1, type: vxlanTunnelAddress}}`
-
-func TestCalico(t *testing.T) {
-	f := newFakeAPI(t)
-	f.install(calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
-	f.apply(calico.Pools, calicoPoolText)
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne), "",
-		`{handle_id: windows-reserved-ipam-handle, secondary: {note: windows host rsvd}}`,
-		`{handle_id: k8s-pod-network.default-vm, secondary: {namespace: default, node: node2, pod: virt-launcher-vm}}`,
-		`{handle_id: lb-1, secondary: {namespace: default, service: web, type: loadBalancer}}`))
-	c := f.open()
-	l := keep(t, c)
-	const (
-		pool   = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"
-		tunnel = "192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
-		nginx  = "192.168.0.193 default/nginx " + idOne + " node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1"
-		rest   = `
-192.168.0.196 default/virt-launcher-vm node2 at ipamblocks 192-168-0-192-26 /spec/allocations/4
-192.168.0.197 load balancer of Service default/web at ipamblocks 192-168-0-192-26 /spec/allocations/5`
-	)
-	l.await("all is listed", pool+"\n"+tunnel+"\n"+nginx+rest)
-	if al := l.allocations["calico default-ipv4-ippool 192.168.0.193 ipamblocks 192-168-0-192-26 /spec/allocations/1"]; al.AllocatedAt.Time().UTC().Format(time.RFC3339) != "2023-09-26T17:11:53Z" {
-		t.Errorf("got %+v", al)
-	}
-	l.told()
-
-	// Only changed allocations are published, even if the attribute indexes change.
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
-	l.await("who has one changes, two are freed", pool+"\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
-	if n := l.told(); n != 3 {
-		t.Errorf("%d changes are told, want 3", n)
-	}
-	// A listing without differences publishes nothing.
-	f.set(func() { f.expired = true })
-	f.cut()
-	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calico.Blocks] > 1 })
-	f.set(func() { f.expired = false })
-	live(t, c)
-	if n := l.told(); n != 0 {
-		t.Errorf("%d changes are told, want none", n)
-	}
-
-	// A block without an IPPool is its own pool until there is an IPPool for it.
-	f.apply(calico.Blocks, calicoBlockText("10-0-0-0-26", "10.0.0.0/26", podOfCalico("other", "node1", "abcdef012345")))
-	two := pool + "\n" + tunnel + "\n" + strings.Replace(nginx, "node1", "node2", 1)
-	l.await("a block has no pool", "calico 10.0.0.0/26 known\n"+pool+"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0\n"+
-		tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
-	f.apply(calico.Pools, "metadata: {name: second}\nspec: {cidr: 10.0.0.0/8, disabled: true}")
-	l.await("it gets one, which gives nothing", pool+"\ncalico second known\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1)+
-		"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0")
-	f.remove(calico.Pools, ipam.Key{Name: "second"})
-	f.remove(calico.Blocks, ipam.Key{Name: "10-0-0-0-26"})
-	l.await("both are gone", two)
-
-	// A block that is marked as deleted counts as deleted.
-	f.apply(calico.Blocks, strings.Replace(calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico), "deleted: false", "deleted: true", 1))
-	l.await("the block is gone", pool)
-}
 
 // Pools go through these states as API servers come and go, and as rights and resources
 // change.
 func TestStatesOfPools(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks)
-	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Pools, ipamtest.CalicoPool)
 	c := f.open()
 	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
 	l := keep(t, c)
@@ -151,7 +39,7 @@ func TestStatesOfPools(t *testing.T) {
 		wait.Until(t, what, func() bool { again(); return l.says() == want })
 	}
 	l.await("Calico is there, and gives nothing", pool("reading"))
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("it does", pool("known")+tunnel)
 
@@ -189,8 +77,8 @@ func TestStatesOfPools(t *testing.T) {
 	f.uninstall(calico.Pools)
 	soon("Calico is no more", "")
 	f.install(calico.Pools, calico.Blocks)
-	f.apply(calico.Pools, calicoPoolText)
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calico.Pools, ipamtest.CalicoPool)
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	soon("Calico is back", pool("known")+tunnel)
 }
 
@@ -209,7 +97,7 @@ func TestNoIPAM(t *testing.T) {
 		t.Errorf("got %s, problems %q", l.says(), c.Status().GetProblems())
 	}
 	f.install(calico.Pools, calico.Blocks)
-	f.apply(calico.Pools, calicoPoolText)
+	f.apply(calico.Pools, ipamtest.CalicoPool)
 	wait.Until(t, "it is said that it may not be read", func() bool {
 		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: may not list and watch ip")
 	})
@@ -225,8 +113,8 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	for _, k := range customKinds() {
 		f.forbidden[k.String()] = k.Group == "cilium.io"
 	}
-	f.apply(calico.Pools, calicoPoolText)
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calico.Pools, ipamtest.CalicoPool)
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	c := f.open()
 	l := keep(t, c)
 	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
@@ -235,47 +123,20 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	}
 }
 
-// An IPReservation excludes addresses from a pool. They are allocated only on request.
-func TestReservationsOfCalico(t *testing.T) {
-	f := newFakeAPI(t)
-	f.install(calico.Pools, calico.Blocks, calico.Reservations)
-	f.apply(calico.Pools, calicoPoolText)
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-0-26", "192.168.0.0/26", podOfCalico("asked", "node1", idOne)))
-	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24, 192.168.255.255, fd00::/64, nonsense]}")
-	l := keep(t, f.open())
-	const asked = "\n192.168.0.0 default/asked " + idOne + " node1 at ipamblocks 192-168-0-0-26 /spec/allocations/0"
-	l.await("some are kept back", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.254"+asked)
-	f.apply(calico.Reservations, "metadata: {name: middle}\nspec: {reservedCIDRs: [192.168.128.0/17, 192.168.2.0/32]}")
-	l.await("more are", "calico default-ipv4-ippool known 192.168.1.0-192.168.1.255 192.168.2.1-192.168.127.255"+asked)
-	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {}")
-	f.remove(calico.Reservations, ipam.Key{Name: "middle"})
-	l.await("none is", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
-	// Without the right to list reservations, the pool is still known.
-	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24]}")
-	l.await("some are again", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.255"+asked)
-	f.set(func() { f.forbidden[calico.Reservations.String()] = true })
-	c := f.open()
-	without := keep(t, c)
-	without.await("it may not be read", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
-	const problem = "may not list and watch ipreservations.crd.projectcalico.org: addresses that Calico keeps back (IPReservation) count as those that it gives; " +
-		"grant ipwitness's ClusterRole list and watch of ipreservations.crd.projectcalico.org"
-	wait.Until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
-}
-
 // Newer versions of Calico use another API group if the API server does not serve the old one.
 func TestCalicoOfTheNativeGroup(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(native(calico.Pools), native(calico.Blocks), native(calico.Affinities), native(calico.Handles), native(calico.Reservations))
-	f.apply(native(calico.Pools), calicoPoolText)
-	f.apply(native(calico.Blocks), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(native(calico.Pools), ipamtest.CalicoPool)
+	f.apply(native(calico.Blocks), ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	f.apply(native(calico.Reservations), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/17]}")
 	c := f.open()
 	l := keep(t, c)
 	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("Calico is read", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel)
-	f.apply(native(calico.Blocks), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
+	f.apply(native(calico.Blocks), ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node1", ipamtest.ContainerID)))
 	l.await("what changes is heard", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel+
-		"\n192.168.0.193 default/nginx "+idOne+" node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1")
+		"\n192.168.0.193 default/nginx "+ipamtest.ContainerID+" node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1")
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
@@ -300,8 +161,8 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 func TestCalicoBehindItsAPIServer(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks, native(calico.Pools))
-	f.apply(calico.Pools, calicoPoolText)
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calico.Pools, ipamtest.CalicoPool)
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l := keep(t, f.open())
 	const want = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("it is read as it is kept", want)
@@ -314,7 +175,7 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	// If Calico keeps its objects in etcd, no resource is served and nothing is reported.
 	other := newFakeAPI(t)
 	other.install(native(calico.Pools), whereabouts.Pools)
-	other.apply(whereabouts.Pools, whereaboutsPool)
+	other.apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
 	other.custom.away = native(calico.Pools).Group
 	l = keep(t, other.open())
 	wait.Until(t, "what else there is is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
@@ -325,31 +186,67 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	}
 }
 
-func TestOddCalico(t *testing.T) {
+// The IPAM publishes what is listed and what changes, and nothing if a listing has no differences.
+func TestCalico(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(calico.Pools, calico.Blocks)
+	f.apply(calico.Pools, ipamtest.CalicoPool)
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node1", ipamtest.ContainerID)))
+	c := f.open()
+	l := keep(t, c)
+	const (
+		pool   = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"
+		tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
+		nginx  = "\n192.168.0.193 default/nginx " + ipamtest.ContainerID + " node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1"
+	)
+	l.await("all is listed", pool+tunnel+nginx)
+	if al := l.allocations["calico default-ipv4-ippool 192.168.0.193 ipamblocks 192-168-0-192-26 /spec/allocations/1"]; al.AllocatedAt.Time().UTC().Format(time.RFC3339) != "2023-09-26T17:11:53Z" {
+		t.Errorf("got %+v", al)
+	}
+	l.told()
+	f.set(func() { f.expired = true })
+	f.cut()
+	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calico.Blocks] > 1 })
+	f.set(func() { f.expired = false })
+	live(t, c)
+	if n := l.told(); n != 0 {
+		t.Errorf("%d changes are told, want none", n)
+	}
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
+	l.await("an address is freed", pool+tunnel)
+}
+
+// The records are known without a resource that is only extra, if it may not be read.
+func TestExtraResourceThatMayNotBeRead(t *testing.T) {
+	f := newFakeAPI(t)
+	f.install(calico.Pools, calico.Blocks, calico.Reservations)
+	f.apply(calico.Pools, ipamtest.CalicoPool)
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-0-26", "192.168.0.0/26", ipamtest.CalicoTunnel))
+	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24]}")
+	const tunnel = "\n192.168.0.0 VXLAN tunnel node1 at ipamblocks 192-168-0-0-26 /spec/allocations/0"
+	l := keep(t, f.open())
+	l.await("some are reserved", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.255"+tunnel)
+	f.set(func() { f.forbidden[calico.Reservations.String()] = true })
+	c := f.open()
+	without := keep(t, c)
+	without.await("it may not be read", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+tunnel)
+	const problem = "may not list and watch ipreservations.crd.projectcalico.org: addresses that Calico keeps back (IPReservation) count as those that it gives; " +
+		"grant ipwitness's ClusterRole list and watch of ipreservations.crd.projectcalico.org"
+	wait.Until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
+}
+
+// IPAMs look at intervals for inconsistencies that last.
+func TestInconsistenciesThatLast(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
-	f.apply(calico.Pools, "metadata: {name: odd}\nspec: {cidr: 10.0.0.0/8}")
-	// Indexes of missing attributes, and more allocations than addresses.
-	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [], allocations: [null, 7, null, null]}")
+	f.apply(calico.Pools, ipamtest.CalicoPool)
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
+	f.apply(calico.Handles, "metadata: {name: xyz}\nspec: {handleID: xyz, block: {192.168.0.192/26: 1}}")
 	l := keep(t, f.open())
-	const one = "\n10.0.0.1 at ipamblocks 10-0-0-0-30 /spec/allocations/1"
-	l.await("attributes that there are not", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
-		"/spec/allocations/1 names attributes 7 of 0: who has that address is not known; `calicoctl ipam check` may tell more"+one)
-	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{}], allocations: [null, 0, null, null, 0]}")
-	l.await("more allocations than addresses", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
-		"it has 4 addresses, and /spec/allocations has 5; `calicoctl ipam check` may tell more"+one)
-	// If an object cannot be read, the previous state remains but counts as unreliable.
-	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, allocations: {}}")
-	l.await("another kind of list", "calico odd unreadable 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
-		"its spec is not as we know it: /allocations is a JSON object; `calicoctl ipam check` may tell more"+one)
-	f.apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{handle_id: k8s-pod-network.abc}], allocations: [null, 0, null, null]}")
-	l.await("it is as it should be", "calico odd known 10.0.0.0-10.255.255.255"+one)
-
-	f.apply(calico.Handles, "metadata: {name: k8s-pod-network.abc}\nspec: {handleID: k8s-pod-network.abc, deleted: false, block: {10.0.0.0/30: 1}}")
-	f.apply(calico.Handles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
-	l.await("a handle that no block has", "calico odd known 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them"+one)
-	f.remove(calico.Handles, ipam.Key{Name: "k8s-pod-network.xyz"})
-	l.await("it is gone", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	const pool, tunnel = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255", "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
+	l.await("a handle that no block has", pool+": 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them"+tunnel)
+	f.remove(calico.Handles, ipam.Key{Name: "xyz"})
+	l.await("it is gone", pool+tunnel)
 }
 
 // BenchmarkCalico lists 100,000 addresses in blocks of 64.
@@ -362,10 +259,10 @@ func BenchmarkCalico(b *testing.B) {
 	for i := range blocks {
 		var given []string
 		for range 64 {
-			given = append(given, podOfCalico(fmt.Sprintf("service-%03d-7d4b9c6f5d-%05x", n%300, n), fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i/250, i%250), fmt.Sprintf("%064x", n)))
+			given = append(given, ipamtest.CalicoPod(fmt.Sprintf("service-%03d-7d4b9c6f5d-%05x", n%300, n), fmt.Sprintf("ip-10-0-%d-%d.eu-central-1.compute.internal", i/250, i%250), fmt.Sprintf("%064x", n)))
 			n++
 		}
-		f.apply(calico.Blocks, calicoBlockText(fmt.Sprintf("10-%d-%d-%d-26", i/1024, i/4%256, i%4*64), fmt.Sprintf("10.%d.%d.%d/26", i/1024, i/4%256, i%4*64), given...))
+		f.apply(calico.Blocks, ipamtest.CalicoBlock(fmt.Sprintf("10-%d-%d-%d-26", i/1024, i/4%256, i%4*64), fmt.Sprintf("10.%d.%d.%d/26", i/1024, i/4%256, i%4*64), given...))
 	}
 	var kept, took float64
 	for b.Loop() {

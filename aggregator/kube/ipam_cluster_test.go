@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/kubernetes"
@@ -45,22 +46,22 @@ func TestIPAMsOfARealAPI(t *testing.T) {
 	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	l.crds(kubernetes.IPAMs...)
-	l.custom(calico.Pools, calicoPoolText)
-	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node1", idOne)))
+	l.custom(calico.Pools, ipamtest.CalicoPool)
+	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node1", ipamtest.ContainerID)))
 	l.custom(calico.Affinities, `
 metadata: {name: node1-192-168-0-192-26}
 spec: {cidr: 192.168.0.192/26, deleted: "false", node: node1, state: confirmed}
 `)
 	l.custom(calico.Handles, `
-metadata: {name: k8s-pod-network.`+idOne+`}
-spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.192/26: 1}}
+metadata: {name: k8s-pod-network.`+ipamtest.ContainerID+`}
+spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block: {192.168.0.192/26: 1}}
 `)
 	l.custom(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
-	l.custom(whereabouts.Pools, whereaboutsPool)
-	l.custom(whereabouts.Reservations, reservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
-	l.custom(whereabouts.Networks, attachmentText)
-	l.custom(cilium.Nodes, ciliumNodeText("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
-	l.custom(cilium.Endpoints, strings.Replace(ciliumEndpointText("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
+	l.custom(whereabouts.Pools, ipamtest.WhereaboutsPool)
+	l.custom(whereabouts.Reservations, ipamtest.WhereaboutsReservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
+	l.custom(whereabouts.Networks, ipamtest.WhereaboutsNetwork)
+	l.custom(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
+	l.custom(cilium.Endpoints, strings.Replace(ipamtest.CiliumEndpoint("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
 
 	// Lines in the order of the ledger: pools, then allocations.
 	text := func(state, nginx, where string) string {
@@ -85,7 +86,7 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 		both   = pooled + "; overlappingrangeipreservations kube-system/192.168.2.1"
 	)
 	nginx := func(node string) string {
-		return "192.168.0.193 default/nginx " + idOne + " " + node + " at ipamblocks 192-168-0-192-26 /spec/allocations/1"
+		return "192.168.0.193 default/nginx " + ipamtest.ContainerID + " " + node + " at ipamblocks 192-168-0-192-26 /spec/allocations/1"
 	}
 	// node1 is not a node of the cluster, which may have no nodes at all in this test.
 	m.ipam.await("all of it is read", text("known", nginx("node1"), both))
@@ -98,11 +99,11 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	m.awaitState(pb.Kubernetes_STALE)
 	m.ipam.await("the API is away", text("stale", nginx("node1"), pooled))
 	l.restart()
-	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico, podOfCalico("nginx", "node2", idOne)))
+	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node2", ipamtest.ContainerID)))
 	m.awaitState(pb.Kubernetes_LIVE)
 	m.ipam.await("it is back", text("known", nginx("node2"), pooled))
-	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
-	l.kube("delete", calico.Handles.String(), "k8s-pod-network."+idOne) // like Calico; otherwise the handle counts as lost after two checks
+	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
+	l.kube("delete", calico.Handles.String(), "k8s-pod-network."+ipamtest.ContainerID) // like Calico; otherwise the handle counts as lost after two checks
 	m.ipam.await("an address is freed", text("known", "", pooled))
 	m.ipam.told()
 	l.kube("label", calico.Blocks.String(), "192-168-0-192-26", "nothing=new")
@@ -117,8 +118,8 @@ spec: {handleID: k8s-pod-network.`+idOne+`, deleted: false, block: {192.168.0.19
 	if err := l.ApplyCRDs(ctx, "calico"); err != nil {
 		t.Fatal(err)
 	}
-	l.custom(calico.Pools, calicoPoolText)
-	l.custom(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	l.custom(calico.Pools, ipamtest.CalicoPool)
+	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	m.ipam.await("Calico is back", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
 }
 
@@ -128,8 +129,8 @@ func TestNativeCalicoOfARealAPI(t *testing.T) {
 	m := l.mirror(rich)
 	m.awaitState(pb.Kubernetes_LIVE)
 	l.crds(kubernetes.NativeCalico)
-	l.custom(native(calico.Pools), calicoPoolText)
-	l.custom(native(calico.Blocks), calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	l.custom(native(calico.Pools), ipamtest.CalicoPool)
+	l.custom(native(calico.Blocks), ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l.custom(native(calico.Reservations), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
 	m.ipam.await("all of it is read", "calico default-ipv4-ippool known 192.168.0.0-192.168.254.255\n"+
 		"192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
@@ -155,6 +156,6 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	}
 	l.kube("create", "clusterrolebinding", "poor-reads-ipam", "--clusterrole="+rich, "--serviceaccount="+kubernetes.Outside+":poor")
 	l.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-reads-ipam") })
-	l.custom(whereabouts.Pools, whereaboutsPool)
+	l.custom(whereabouts.Pools, ipamtest.WhereaboutsPool)
 	m.until("it is read", func() bool { return strings.HasPrefix(m.ipam.says(), "whereabouts kube-system/192.168.2.0-24 known") })
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -80,33 +81,12 @@ func (l *ledger) says() string {
 	defer l.mu.Unlock()
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(l.pools)) {
-		lines = append(lines, describePool(l.pools[name]))
+		lines = append(lines, ipamtest.DescribePool(&l.pools[name].Pool))
 	}
 	for _, at := range slices.Sorted(maps.Keys(l.allocations)) {
-		lines = append(lines, describeAllocation(l.allocations[at]))
+		lines = append(lines, ipamtest.DescribeAllocation(&l.allocations[at].Allocation))
 	}
 	return strings.Join(lines, "\n")
-}
-
-func describePool(p *verdict.Pool) string {
-	text := fmt.Sprintf("%s %s %s", p.IPAM, p.Name, [...]string{"", "known", "reading", "missing", "unreadable", "stale"}[p.State])
-	for _, r := range p.Ranges {
-		text += fmt.Sprintf(" %s-%s", r.First, r.Last)
-	}
-	if p.Problem != "" {
-		text += ": " + p.Problem
-	}
-	return text
-}
-
-func describeAllocation(al *verdict.Allocation) string {
-	text := al.Address.String()
-	for _, part := range []string{al.Purpose, al.Namespace + "/" + al.Pod, al.ContainerID, al.Interface, al.Node} {
-		if part != "" && part != "/" {
-			text += " " + part
-		}
-	}
-	return text + " at " + al.Location
 }
 
 // await waits until the contents are as given.
@@ -198,8 +178,8 @@ func locationOf(at string) (n int) {
 func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks)
-	f.apply(calico.Pools, calicoPoolText)
-	f.apply(calico.Blocks, calicoBlockText("192-168-0-192-26", "192.168.0.192/26", tunnelOfCalico))
+	f.apply(calico.Pools, ipamtest.CalicoPool)
+	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	c := f.open()
 	l := keep(t, c)
 	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })

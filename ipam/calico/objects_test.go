@@ -1,7 +1,10 @@
 package calico
 
 import (
+	"hash/maphash"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -9,7 +12,7 @@ import (
 
 // During a live migration, an address belongs to either of two pods.
 func TestCalicoOfAMachineThatMoves(t *testing.T) {
-	_, block := (&blockReader{hash: func(string, string) uint64 { return 1 }}).read(&ipam.Object{Spec: []byte(`{"cidr":"10.0.0.0/30","allocations":[null,0,1,2],"attributes":[
+	_, block := hashed().read(&ipam.Object{Spec: []byte(`{"cidr":"10.0.0.0/30","allocations":[null,0,1,2],"attributes":[
 		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"},"alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}},
 		{"handle_id":"k8s-pod-network.default-vm","secondary":{"namespace":"default","pod":"virt-launcher-vm-1","node":"n1"}},
 		{"handle_id":"k8s-pod-network.default-vm","alternate":{"namespace":"default","pod":"virt-launcher-vm-2","node":"n2"}}]}`)})
@@ -34,4 +37,135 @@ func TestPoolsOfCalicoThatMustBeAskedFor(t *testing.T) {
 			t.Errorf("%s: got %+v, want asked %v", spec, p, want)
 		}
 	}
+}
+
+// hashed returns a reader that hashes all handles to 1.
+func hashed() *blockReader {
+	return &blockReader{hash: func(string, string) uint64 { return 1 }}
+}
+
+func TestBlockObjects(t *testing.T) {
+	for name, test := range map[string]struct {
+		spec string
+		want []allocation
+		// problem is a part of the description of an inconsistency.
+		problem    string
+		bad, gone  bool
+		wantPrefix string
+	}{
+		"a pod": {
+			spec: `{"cidr":"10.0.0.0/30","allocations":[null,0],"attributes":[{"handle_id":"k8s-pod-network.abcdef012345","secondary":
+				{"namespace":"n","pod":"p","node":"n1","timestamp":"2023-09-26 17:11:53.5 +0000 UTC m=+0.1"}}]}`,
+			want: []allocation{{ordinal: 1, at: 1695748313500000000, node: "n1", namespace: "n", pod: "p", container: "abcdef012345", handle: 1}},
+		},
+		"a virtual machine has no container":  {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.n-vm","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p", handle: 1}}},
+		"a tunnel":                            {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"node":"n1","type":"wireguardTunnelAddress"}}]}`, want: []allocation{{node: "n1", purpose: "WireGuard tunnel"}}},
+		"a purpose that is not known":         {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"type":"new\nthing"}}]}`, want: []allocation{{purpose: "new thing"}}},
+		"fields that are not known":           {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"tertiary":{}}],"color":{}}`, want: []allocation{{}}},
+		"a handle with a carriage return":     {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"Windows-Reserved-IPAM-Handle\rmore"}]}`},
+		"a time that is none":                 {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":"p","timestamp":"yesterday"}}]}`, want: []allocation{{pod: "p"}}},
+		"a deleted block":                     {spec: `{"cidr":"10.0.0.0/30","deleted":true}`, gone: true},
+		"attributes that are missing":         {spec: `{"cidr":"10.0.0.0/30","allocations":[-1,0]}`, want: []allocation{{}, {ordinal: 1}}, problem: "/spec/allocations/0 names attributes -1 of 0"},
+		"more allocations than addresses":     {spec: `{"cidr":"10.0.0.0/31","allocations":[0,null,0],"attributes":[{}]}`, want: []allocation{{}}, problem: "it has 2 addresses, and /spec/allocations has 3"},
+		"no cidr":                             {spec: `{"allocations":[]}`, problem: `its cidr "" is none`, bad: true, wantPrefix: "10.0.0.0/30"},
+		"allocations that are no numbers":     {spec: `{"cidr":"10.0.0.0/30","allocations":["x"]}`, problem: "/allocations is a JSON string", bad: true, wantPrefix: "10.0.0.0/30"},
+		"no spec":                             {problem: "it has no spec", bad: true, wantPrefix: "10.0.0.0/30"},
+		"attributes of a newer form of owner": {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":{"name":"p"}}}]}`, problem: "is a JSON object", bad: true, wantPrefix: "10.0.0.0/30"},
+	} {
+		_, got := hashed().read(&ipam.Object{Name: "10-0-0-0-30", Spec: []byte(test.spec)})
+		switch {
+		case test.gone || got == nil:
+			if !test.gone || got != nil {
+				t.Errorf("%s: got %+v", name, got)
+			}
+		case !slices.Equal(got.allocations, test.want) || got.bad != test.bad || (got.problem == "") != (test.problem == "") || !strings.Contains(got.problem, test.problem) ||
+			test.wantPrefix != "" && got.prefix.String() != test.wantPrefix:
+			t.Errorf("%s: got %+v, want %+v", name, got, test.want)
+		}
+	}
+}
+
+func TestPoolObjects(t *testing.T) {
+	for spec, want := range map[string]string{
+		``: "it has no spec", `{}`: `its cidr "" is none`, `{"cidr":7}`: "/cidr is a JSON number", `{"cidr":"10.0.0.0/8","disabled":"yes"}`: "/disabled is a JSON string",
+		`{"cidr":"10.1.2.3/8","disabled":true,"newer":[]}`: "",
+	} {
+		_, p := readPool(&ipam.Object{Name: "p", Spec: []byte(spec)})
+		if (p.problem == "") != (want == "") || !strings.Contains(p.problem, want) || want == "" && (p.prefix.String() != "10.0.0.0/8" || !p.disabled) {
+			t.Errorf("%s: got %+v, want %q", spec, p, want)
+		}
+	}
+}
+
+func TestAffinityAndReservationObjects(t *testing.T) {
+	for spec, want := range map[string]string{
+		`{"node":"n1","cidr":"10.0.0.0/26","deleted":"false","state":"confirmed"}`: "n1 10.0.0.0/26", `{"node":"n1","cidr":"10.0.0.0/26","deleted":false,"type":"host"}`: "n1 10.0.0.0/26",
+		`{"node":"n1","cidr":"10.0.0.0/26","deleted":"true"}`: "", `{"node":"n1","cidr":"10.0.0.0/26","deleted":true}`: "", `{"node":"n1","cidr":"10.0.0.0/26","type":"virtual"}`: "",
+		`{"cidr":"10.0.0.0/26"}`: "", `{"node":"n1"}`: "", ``: "", `[]`: "",
+	} {
+		got := ""
+		if _, a := readAffinity(&ipam.Object{Name: "a", Spec: []byte(spec)}); a != nil {
+			got = a.node + " " + a.prefix.String()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", spec, got, want)
+		}
+	}
+	for spec, want := range map[string]int{`{"reservedCIDRs":["10.0.0.0/8","fd00::1","x",""]}`: 2, `{}`: 0, `{"reservedCIDRs":"10.0.0.0/8"}`: -1, ``: -1} {
+		got := -1
+		if _, r := readReservation(&ipam.Object{Name: "r", Spec: []byte(spec)}); r != nil {
+			got = len(r.prefixes)
+		}
+		if got != want {
+			t.Errorf("%s: got %d prefixes, want %d", spec, got, want)
+		}
+	}
+}
+
+// Handles are compared by hashes, and only those that name a block are held.
+func TestHandleObjects(t *testing.T) {
+	h := handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64)}
+	read := func(name, spec string) any { return h.Reduce(&ipam.Object{Name: name, Spec: []byte(spec)}) }
+	one := read("one", `{"handleID":"One","block":{"10.0.0.0/26":1,"fd00::/122":1}}`)
+	h.Put(one)
+	h.Put(read("two", `{"handleID":"two","block":{"10.0.0.0/26":0}}`))
+	h.Put(read("three", `{"handleID":"three","block":{"10.0.0.0/26":1},"deleted":true}`))
+	h.Put(read("four", `{"handleID":"four","block":{"nowhere":1}}`))
+	h.Put(read("five", `{"handleID":5}`))
+	want := [2]uint64{h.hash("one", "10.0.0.0/26"), h.hash("ONE", "fd00::/122")}
+	if got := slices.Collect(maps.Values(h.blocks)); len(got) != 1 || got[0] != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	h.Drop(one)
+	h.Put(read("six", `{"handleID":"six","block":{"10.0.0.0/26":1}}`))
+	h.Put(read("six", `{"handleID":"six","block":{}}`))
+	if len(h.blocks) != 0 {
+		t.Errorf("got %v, want none", h.blocks)
+	}
+	h.Replace([]any{one, read("two", ``)}, func() {})
+	if got := slices.Collect(maps.Values(h.blocks)); len(got) != 1 || got[0] != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Records of any object keep their invariants: allocations are in the block and in order.
+func FuzzObjects(f *testing.F) {
+	f.Add("10-0-0-0-30", `{"cidr":"10.0.0.0/30","allocations":[null,0,0],"attributes":[{"handle_id":"k8s-pod-network.abcdef012345","secondary":{"namespace":"n","pod":"p"}}]}`)
+	f.Add("fd00---126", `{"cidr":7}`)
+	f.Add("-", `{"node":"n1","cidr":"10.0.0.0/26","deleted":"false","reservedCIDRs":["10.0.0.1"],"handleID":"x","block":{"10.0.0.0/26":1}}`)
+	f.Fuzz(func(t *testing.T, name, spec string) {
+		o := &ipam.Object{Name: name, Spec: []byte(spec)}
+		if at, b := hashed().read(o); b != nil {
+			for i, al := range b.allocations {
+				if got := al.published(at, b.prefix).Address; !b.prefix.Contains(got) || i > 0 && al.ordinal <= b.allocations[i-1].ordinal {
+					t.Errorf("%s: got %v of %+v", spec, got, b)
+				}
+			}
+		}
+		readPool(o)
+		readAffinity(o)
+		readReservation(o)
+		h := handles{seed: maphash.MakeSeed()}
+		h.Reduce(o)
+	})
 }

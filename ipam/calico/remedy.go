@@ -29,7 +29,7 @@ var repair = ipam.Repair{
 		return "Add another IPPool (kubectl apply, or calicoctl create): pods get addresses from all pools. Check with calicoctl ipam show --show-blocks whether nodes have blocks that they hardly use."
 	},
 	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list ipamblocks.crd.projectcalico.org --as=system:serviceaccount:NAMESPACE:NAME; the same for ippools.crd.projectcalico.org."
+		return "Check whether the aggregator may read it: kubectl auth can-i list " + Blocks.String() + " --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Pools.String() + "."
 	},
 	Check:   advice.Say("Have Calico check its own records.").By("", "calicoctl ipam check --show-problem-ips"),
 	Effects: ipam.Effects{WrongNode: "Calico's garbage collector considers such an allocation leaked and frees the address after 15 minutes (leakGracePeriod); another pod then gets it."},

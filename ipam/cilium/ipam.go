@@ -18,8 +18,8 @@ var IPAM = ipam.IPAM{
 		Mirrored: true,
 		// Cilium limits the rate at which it writes objects.
 		StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second,
-		OwnNamespaces: true, // of its health endpoint
-		PodDevice:     "cilium_host",
+		OwnNamespaces: true,          // of its health endpoint
+		PodDevice:     "cilium_host", // a veth pair with both ends in the node
 	},
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
@@ -29,4 +29,5 @@ var IPAM = ipam.IPAM{
 	},
 	Objects: newObjects,
 	Repair:  repair,
+	Docs:    docs,
 }

@@ -18,11 +18,11 @@ var repair = ipam.Repair{
 		return "Add another range to clusterPoolIPv4PodCIDRList (ipam.mode cluster-pool). Leave the existing ranges unchanged."
 	},
 	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list ciliumendpoints.cilium.io -A --as=system:serviceaccount:NAMESPACE:NAME; the same for ciliumnodes.cilium.io."
+		return "Check whether the aggregator may read it: kubectl auth can-i list " + Endpoints.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Nodes.String() + "."
 	},
 	NodeRanges: ipam.NodeRanges{
 		Field:   "spec.ipam.podCIDRs of its CiliumNode",
-		Check:   advice.Say("Check which range Cilium's operator has assigned to each node; its log says when.").By("", "kubectl get ciliumnodes.cilium.io -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs"),
+		Check:   advice.Say("Check which range Cilium's operator has assigned to each node; its log says when.").By("", "kubectl get "+Nodes.String()+" -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs"),
 		Renewed: "Its CiliumNode is deleted with it, and the new one gets a free range.",
 	},
 	Effects: ipam.Effects{
@@ -94,7 +94,7 @@ func (t remedies) endpoint() {
 		What: fmt.Sprintf("Delete the CiliumEndpoint of pod %s/%s, which contains %s, if that pod does not exist.", al.Namespace, al.Pod, t.Address),
 		Command: advice.Script(
 			"if pod=$(kubectl get pod -n "+namespace+" "+name+" --ignore-not-found -o name) && [ -z \"$pod\" ]; then",
-			"  kubectl delete ciliumendpoints.cilium.io -n "+namespace+" "+name+" --ignore-not-found",
+			"  kubectl delete "+Endpoints.String()+" -n "+namespace+" "+name+" --ignore-not-found",
 			"else",
 			"  echo "+advice.Quote("pod "+al.Namespace+"/"+al.Pod+" exists: left unchanged"),
 			"fi"),

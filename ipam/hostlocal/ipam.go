@@ -18,4 +18,5 @@ var IPAM = ipam.IPAM{
 		return "host-local on node " + node + " (" + p.Name + ")"
 	},
 	Repair: repair,
+	Docs:   docs,
 }

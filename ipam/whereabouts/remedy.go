@@ -16,11 +16,6 @@ import (
 // patches like the ones below; for the API server, a "test" against null succeeds if the entry does
 // not exist.
 
-const (
-	ippools      = "ippools.whereabouts.cni.cncf.io"
-	reservations = "overlappingrangeipreservations.whereabouts.cni.cncf.io"
-)
-
 var repair = ipam.Repair{
 	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies { return remedies{c, a} },
 	Exclude: func(p *ipam.Pool, _ string, a netip.Addr) ipam.Exclusion {
@@ -37,7 +32,7 @@ var repair = ipam.Repair{
 		return "Give the network a larger range in its NetworkAttachmentDefinition, or an additional range (ipRanges). A changed range creates a new IPPool: exclude from it the addresses that the old one has allocated."
 	},
 	Access: func(*ipam.Pool) string {
-		return "Check whether the aggregator may read it: kubectl auth can-i list " + ippools + " -A --as=system:serviceaccount:NAMESPACE:NAME; the same for " + reservations + "."
+		return "Check whether the aggregator may read it: kubectl auth can-i list " + Pools.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Reservations.String() + "."
 	},
 	Loss: ipam.Loss{Rebuild: true, Recreate: recreate},
 }
@@ -55,7 +50,7 @@ func recreate(p *ipam.Pool) (advice.Fix, bool) {
 	return advice.Fix{
 		What: fmt.Sprintf("Recreate IPPool %s without allocations: the next steps write the allocations of the current holders.", p.Name),
 		Command: advice.Script(
-			"if pool=$(kubectl get "+ippools+" "+advice.Quote(name)+" -n "+advice.Quote(namespace)+" --ignore-not-found -o name) && [ -z \"$pool\" ]; then",
+			"if pool=$(kubectl get "+Pools.String()+" "+advice.Quote(name)+" -n "+advice.Quote(namespace)+" --ignore-not-found -o name) && [ -z \"$pool\" ]; then",
 			"  printf '%s\\n' "+advice.Quote(object)+" | kubectl create -f -",
 			"fi"),
 	}, true
@@ -131,7 +126,7 @@ func (t remedies) Reassign() {
 			"  echo "+advice.Quote(fmt.Sprintf("%s: it is allocated to another pod now, or pod %s exists: check it first", t.Address, other.podref)),
 			"fi",
 			"if "+entry.there(entry.podref)+" && "+other.reserved(other.podref)+"; then",
-			"  kubectl patch "+reservations+" "+advice.Quote(entry.reservation)+" -n "+advice.Quote(entry.namespace)+" --type=json -p "+
+			"  kubectl patch "+Reservations.String()+" "+advice.Quote(entry.reservation)+" -n "+advice.Quote(entry.namespace)+" --type=json -p "+
 				advice.Quote(`[{"op":"test","path":"/spec/podref","value":`+jsonText(other.podref)+`},{"op":"replace","path":"/spec","value":`+entry.spec()+`}]`),
 			"fi"),
 	})
@@ -153,7 +148,7 @@ func (t remedies) Release() {
 				} else if entry.name != "" {
 					why = ""
 				}
-			} else if _, name, ok := strings.Cut(place, "overlappingrangeipreservations "+entry.namespace+"/"); ok {
+			} else if _, name, ok := strings.Cut(place, Reservations.Resource+" "+entry.namespace+"/"); ok {
 				entry.reservation = name
 			}
 		}
@@ -183,7 +178,7 @@ func (t remedies) Release() {
 			"  echo "+advice.Quote(fmt.Sprintf("%s: offset %s is free or belongs to another pod now, or the pod has the address: nothing to do", t.Address, entry.offset)),
 			"fi",
 			"if "+entry.there("")+" && "+entry.reserved(entry.podref)+" && "+entry.without(t.Address)+"; then",
-			"  kubectl delete "+reservations+" "+advice.Quote(entry.reservation)+" -n "+advice.Quote(entry.namespace),
+			"  kubectl delete "+Reservations.String()+" "+advice.Quote(entry.reservation)+" -n "+advice.Quote(entry.namespace),
 			"fi"),
 	})
 }
@@ -236,18 +231,9 @@ func (t remedies) slot() (s slot, why string) {
 // if the pool has one, and the address with - in place of :.
 func reservationOf(p *ipam.Pool, a netip.Addr) string {
 	if p.Realm != "" {
-		return p.Realm + "-" + objectName(a)
+		return p.Realm + "-" + normalized(a.String())
 	}
-	return objectName(a)
-}
-
-// objectName formats an address as in the names of whereabouts' objects.
-func objectName(a netip.Addr) string {
-	name := a.String()
-	if strings.HasSuffix(name, ":") {
-		name += "0"
-	}
-	return strings.ReplaceAll(name, ":", "-")
+	return normalized(a.String())
 }
 
 // pointer returns the JSON pointer of the entry in the IPPool (RFC 6901).
@@ -268,7 +254,7 @@ func (s slot) spec() string {
 
 // patch returns the command that patches the IPPool. It applies all operations or none.
 func (s slot) patch(operations ...string) string {
-	return "kubectl patch " + ippools + " " + advice.Quote(s.name) + " -n " + advice.Quote(s.namespace) +
+	return "kubectl patch " + Pools.String() + " " + advice.Quote(s.name) + " -n " + advice.Quote(s.namespace) +
 		" --type=json -p " + advice.Quote("["+strings.Join(operations, ",")+"]")
 }
 
@@ -278,13 +264,13 @@ func (s slot) there(podref string) string { return s.says("podref", podref) }
 
 // says returns the condition that a field of the entry has a value.
 func (s slot) says(field, value string) string {
-	return "at=$(kubectl get " + ippools + " " + advice.Quote(s.name) + " -n " + advice.Quote(s.namespace) +
+	return "at=$(kubectl get " + Pools.String() + " " + advice.Quote(s.name) + " -n " + advice.Quote(s.namespace) +
 		" -o 'jsonpath={.spec.allocations." + s.offset + "." + field + "}') && [ \"$at\" = " + advice.Quote(value) + " ]"
 }
 
 // reserved returns the condition that the reservation is for a pod.
 func (s slot) reserved(podref string) string {
-	return "at=$(kubectl get " + reservations + " " + advice.Quote(s.reservation) + " -n " + advice.Quote(s.namespace) +
+	return "at=$(kubectl get " + Reservations.String() + " " + advice.Quote(s.reservation) + " -n " + advice.Quote(s.namespace) +
 		" --ignore-not-found -o 'jsonpath={.spec.podref}') && [ \"$at\" = " + advice.Quote(podref) + " ]"
 }
 
@@ -295,7 +281,7 @@ func (s slot) reserve() string {
 		`,"namespace":` + jsonText(s.namespace) + `},"spec":` + s.spec() + `}`
 	return advice.Script(
 		"if "+s.there(s.podref)+" && "+s.reserved("")+" &&",
-		"  [ -n \"$(kubectl get "+reservations+" -n "+advice.Quote(s.namespace)+" -o name)\" ]; then",
+		"  [ -n \"$(kubectl get "+Reservations.String()+" -n "+advice.Quote(s.namespace)+" -o name)\" ]; then",
 		"  printf '%s\\n' "+advice.Quote(object)+" | kubectl create -f -",
 		"fi")
 }

@@ -1,0 +1,145 @@
+package calico_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+)
+
+func TestCalico(t *testing.T) {
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	c.Apply(calico.Pools, ipamtest.CalicoPool)
+	c.Apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node1", ipamtest.ContainerID), "",
+		`{handle_id: windows-reserved-ipam-handle, secondary: {note: windows host rsvd}}`,
+		`{handle_id: k8s-pod-network.default-vm, secondary: {namespace: default, node: node2, pod: virt-launcher-vm}}`,
+		`{handle_id: lb-1, secondary: {namespace: default, service: web, type: loadBalancer}}`))
+	const (
+		pool   = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"
+		tunnel = "192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
+		nginx  = "192.168.0.193 default/nginx " + ipamtest.ContainerID + " node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1"
+		rest   = `
+192.168.0.196 default/virt-launcher-vm node2 at ipamblocks 192-168-0-192-26 /spec/allocations/4
+192.168.0.197 load balancer of Service default/web at ipamblocks 192-168-0-192-26 /spec/allocations/5`
+	)
+	c.Want("all is listed", pool+"\n"+tunnel+"\n"+nginx+rest)
+	at := c.AllocatedAt("default-ipv4-ippool", "192.168.0.193", "ipamblocks 192-168-0-192-26 /spec/allocations/1")
+	if got := at.UTC().Format(time.RFC3339); got != "2023-09-26T17:11:53Z" {
+		t.Errorf("got %s", got)
+	}
+	c.Changes()
+
+	// Only changed allocations are published, even if the attribute indexes change.
+	c.Apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node2", ipamtest.ContainerID)))
+	c.Want("who has one changes, two are freed", pool+"\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
+	if n := c.Changes(); n != 3 {
+		t.Errorf("%d changes, want 3", n)
+	}
+	// A listing without differences publishes nothing.
+	c.List(calico.Blocks)
+	if n := c.Changes(); n != 0 {
+		t.Errorf("%d changes, want none", n)
+	}
+
+	// A block without an IPPool is its own pool until there is an IPPool for it.
+	c.Apply(calico.Blocks, ipamtest.CalicoBlock("10-0-0-0-26", "10.0.0.0/26", ipamtest.CalicoPod("other", "node1", "abcdef012345")))
+	two := pool + "\n" + tunnel + "\n" + strings.Replace(nginx, "node1", "node2", 1)
+	c.Want("a block has no pool", "calico 10.0.0.0/26 known\n"+pool+"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0\n"+
+		tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
+	c.Apply(calico.Pools, "metadata: {name: second}\nspec: {cidr: 10.0.0.0/8, disabled: true}")
+	c.Want("it gets one, which gives nothing", pool+"\ncalico second known\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1)+
+		"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0")
+	c.Remove(calico.Pools, ipam.Key{Name: "second"})
+	c.Remove(calico.Blocks, ipam.Key{Name: "10-0-0-0-26"})
+	c.Want("both are gone", two)
+
+	// A block that is marked as deleted counts as deleted.
+	c.Apply(calico.Blocks, strings.Replace(ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel), "deleted: false", "deleted: true", 1))
+	c.Want("the block is gone", pool)
+}
+
+// An IPReservation excludes addresses from a pool. They are allocated only on request.
+func TestReservationsOfCalico(t *testing.T) {
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Reservations)
+	c.Apply(calico.Pools, ipamtest.CalicoPool)
+	c.Apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-0-26", "192.168.0.0/26", ipamtest.CalicoPod("asked", "node1", ipamtest.ContainerID)))
+	c.Apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24, 192.168.255.255, fd00::/64, nonsense]}")
+	const asked = "\n192.168.0.0 default/asked " + ipamtest.ContainerID + " node1 at ipamblocks 192-168-0-0-26 /spec/allocations/0"
+	c.Want("some are reserved", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.254"+asked)
+	c.Apply(calico.Reservations, "metadata: {name: middle}\nspec: {reservedCIDRs: [192.168.128.0/17, 192.168.2.0/32]}")
+	c.Want("more are", "calico default-ipv4-ippool known 192.168.1.0-192.168.1.255 192.168.2.1-192.168.127.255"+asked)
+	c.Apply(calico.Reservations, "metadata: {name: edge}\nspec: {}")
+	c.Remove(calico.Reservations, ipam.Key{Name: "middle"})
+	c.Want("none is", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
+}
+
+func TestOddCalico(t *testing.T) {
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	c.Apply(calico.Pools, "metadata: {name: odd}\nspec: {cidr: 10.0.0.0/8}")
+	// Indexes of missing attributes, and more allocations than addresses.
+	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [], allocations: [null, 7, null, null]}")
+	const one = "\n10.0.0.1 at ipamblocks 10-0-0-0-30 /spec/allocations/1"
+	c.Want("attributes that there are not", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
+		"/spec/allocations/1 names attributes 7 of 0: who has that address is not known; `calicoctl ipam check` may tell more"+one)
+	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{}], allocations: [null, 0, null, null, 0]}")
+	c.Want("more allocations than addresses", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
+		"it has 4 addresses, and /spec/allocations has 5; `calicoctl ipam check` may tell more"+one)
+	// If an object cannot be read, the previous state remains but counts as unreliable.
+	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, allocations: {}}")
+	c.Want("another kind of list", "calico odd unreadable 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
+		"its spec is not as we know it: /allocations is a JSON object; `calicoctl ipam check` may tell more"+one)
+	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{handle_id: k8s-pod-network.abc}], allocations: [null, 0, null, null]}")
+	c.Want("it is as it should be", "calico odd known 10.0.0.0-10.255.255.255"+one)
+
+	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.abc}\nspec: {handleID: k8s-pod-network.abc, deleted: false, block: {10.0.0.0/30: 1}}")
+	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
+	c.Check()
+	c.Want("not yet: Calico writes one after the other", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	c.Check()
+	c.Want("a handle that no block has", "calico odd known 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them"+one)
+	c.Remove(calico.Handles, ipam.Key{Name: "k8s-pod-network.xyz"})
+	c.Check()
+	c.Want("it is gone", "calico odd known 10.0.0.0-10.255.255.255"+one)
+
+	// A block of a node that does not exist.
+	c.Apply(calico.Affinities, "metadata: {name: n1-10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, deleted: \"false\", node: n1, state: confirmed}")
+	c.Check()
+	c.Check()
+	c.Want("the nodes are not known", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	c.Nodes = []string{"n2"}
+	c.Check()
+	c.Check()
+	c.Want("a node is missing", "calico odd known 10.0.0.0-10.255.255.255: the block 10.0.0.0/30 of Calico is bound to node n1, which does not exist: "+
+		"`calicoctl ipam check` finds such, and Calico's kube-controllers should free them"+one)
+	c.Nodes = []string{"n1", "n2"}
+	c.Check()
+	c.Want("it is there", "calico odd known 10.0.0.0-10.255.255.255"+one)
+}
+
+// Blocks move between pools with their allocations, and wait until pools and reservations are known.
+func TestBlocksThatMoveBetweenPools(t *testing.T) {
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks)
+	reservations := c.Resource(calico.Reservations)
+	reservations.Decided = false
+	c.Apply(calico.Blocks, ipamtest.CalicoBlock("10-1-0-0-26", "10.1.0.0/26", ipamtest.CalicoTunnel))
+	c.Apply(calico.Pools, "metadata: {name: all}\nspec: {cidr: 10.0.0.0/8}")
+	c.Want("reservations are being read", "")
+	reservations.Decided = true
+	c.Settle()
+	const tunnel = "\n10.1.0.0 VXLAN tunnel node1 at ipamblocks 10-1-0-0-26 /spec/allocations/0"
+	c.Want("they are not installed", "calico all known 10.0.0.0-10.255.255.255"+tunnel)
+	c.Apply(calico.Pools, "metadata: {name: one}\nspec: {cidr: 10.1.0.0/16}")
+	c.Want("a more specific pool", "calico all known 10.0.0.0-10.255.255.255\ncalico one known 10.1.0.0-10.1.255.255"+tunnel)
+	c.Remove(calico.Pools, ipam.Key{Name: "all"})
+	c.Want("the other pool is gone", "calico one known 10.1.0.0-10.1.255.255"+tunnel)
+	c.Apply(calico.Pools, "metadata: {name: one}\nspec: {cidr: nowhere}")
+	c.Want("the pool cannot be read", "calico 10.1.0.0/26 known\ncalico one unreadable 10.1.0.0-10.1.255.255: the IPPool one of Calico is odd: its cidr \"nowhere\" is none"+tunnel)
+	c.Apply(calico.Blocks, ipamtest.CalicoBlock("10-1-0-0-26", "10.1.0.64/26", ipamtest.CalicoTunnel))
+	c.Remove(calico.Pools, ipam.Key{Name: "one"})
+	c.Want("the block has another range", "calico 10.1.0.64/26 known\n10.1.0.64 VXLAN tunnel node1 at ipamblocks 10-1-0-0-26 /spec/allocations/0")
+	c.Remove(calico.Blocks, ipam.Key{Name: "10-1-0-0-26"})
+	c.Want("nothing is left", "")
+}

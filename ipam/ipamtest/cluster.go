@@ -1,0 +1,271 @@
+// Package ipamtest has what the tests of IPAMs need: a cluster without an API server, and objects in
+// the formats of the IPAMs.
+package ipamtest
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// A Cluster has custom resources of one IPAM, and what the IPAM publishes. It implements
+// ipam.Publisher, and checks the order of what is published.
+type Cluster struct {
+	// Nodes are the nodes of the cluster; nil if they are not known.
+	Nodes []string
+
+	t         testing.TB
+	name      string // of the IPAM
+	objects   *ipam.Objects
+	listed    map[ipam.Kind]map[ipam.Key]*ipam.Object
+	used      bool
+	published int
+
+	pools       map[string]*ipam.Pool
+	allocations map[string]ipam.Allocation
+	times       map[string]int64
+}
+
+// New returns a cluster in which kinds are installed, with no objects.
+func New(t testing.TB, m *ipam.IPAM, kinds ...ipam.Kind) *Cluster {
+	c := &Cluster{
+		t: t, name: m.Name, listed: make(map[ipam.Kind]map[ipam.Key]*ipam.Object),
+		pools: make(map[string]*ipam.Pool), allocations: make(map[string]ipam.Allocation), times: make(map[string]int64),
+	}
+	c.objects = m.Objects(c)
+	for _, r := range c.objects.Resources {
+		r.Decided, r.Followed = true, slices.Contains(kinds, r.Kind)
+		c.listed[r.Kind] = make(map[ipam.Key]*ipam.Object)
+		c.Settle()
+	}
+	return c
+}
+
+// Settle does what follows a change of the state of a resource.
+func (c *Cluster) Settle() {
+	if c.objects.Settle != nil {
+		c.objects.Settle()
+	}
+}
+
+// Check looks for inconsistencies that count only if they last.
+func (c *Cluster) Check() { c.objects.Check() }
+
+// Resource returns the resource of a kind.
+func (c *Cluster) Resource(k ipam.Kind) *ipam.Resource {
+	c.t.Helper()
+	i := slices.IndexFunc(c.objects.Resources, func(r *ipam.Resource) bool { return r.Kind == k })
+	if i < 0 {
+		c.t.Fatalf("%s does not read %s", c.name, k)
+	}
+	return c.objects.Resources[i]
+}
+
+// Apply creates or changes an object, given as YAML.
+func (c *Cluster) Apply(k ipam.Kind, text string) {
+	c.t.Helper()
+	var o struct {
+		Metadata struct {
+			Namespace, Name string
+			Created         string `yaml:"creationTimestamp"`
+		}
+		Spec, Status any
+	}
+	if err := yaml.Unmarshal([]byte(text), &o); err != nil {
+		c.t.Fatal(err)
+	}
+	object := &ipam.Object{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Spec: c.encode(o.Spec), Status: c.encode(o.Status)}
+	if o.Metadata.Created != "" {
+		at, err := time.Parse(time.RFC3339, o.Metadata.Created)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		object.Created = at
+	}
+	store := c.Resource(k).Store
+	c.listed[k][object.Key()] = object
+	store.Put(store.Reduce(object))
+}
+
+func (c *Cluster) encode(part any) json.RawMessage {
+	c.t.Helper()
+	if part == nil {
+		return nil
+	}
+	raw, err := json.Marshal(part)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return raw
+}
+
+// Remove deletes an object.
+func (c *Cluster) Remove(k ipam.Kind, at ipam.Key) {
+	c.t.Helper()
+	if c.listed[k][at] == nil {
+		c.t.Fatalf("there is no %s %v", k, at)
+	}
+	store := c.Resource(k).Store
+	store.Drop(store.Reduce(c.listed[k][at]))
+	delete(c.listed[k], at)
+}
+
+// List lists all objects of a kind again.
+func (c *Cluster) List(k ipam.Kind) {
+	c.t.Helper()
+	store := c.Resource(k).Store
+	var reduced []any
+	for _, o := range c.listed[k] {
+		reduced = append(reduced, store.Reduce(o))
+	}
+	store.Replace(reduced, func() {})
+}
+
+// Changes returns the number of published changes since the last call.
+func (c *Cluster) Changes() int {
+	n := c.published
+	c.published = 0
+	return n
+}
+
+// AllocatedAt returns when an address at a location was allocated.
+func (c *Cluster) AllocatedAt(pool, address, location string) time.Time {
+	return time.Unix(0, c.times[pool+" "+address+" "+location])
+}
+
+// Want checks what is published, one line each: pools as IPAM NAME STATE RANGES, and allocations as
+// ADDRESS OWNER at LOCATION.
+func (c *Cluster) Want(what, want string) {
+	c.t.Helper()
+	var lines []string
+	for _, name := range c.Pools() {
+		lines = append(lines, DescribePool(c.pools[name]))
+	}
+	for _, at := range slices.Sorted(maps.Keys(c.allocations)) {
+		al := c.allocations[at]
+		lines = append(lines, DescribeAllocation(&al))
+	}
+	if got, want := strings.Join(lines, "\n"), strings.TrimSpace(want); got != want {
+		c.t.Errorf("%s: got\n%s\nwant\n%s", what, got, want)
+	}
+}
+
+// DescribePool returns a pool in one line.
+func DescribePool(p *ipam.Pool) string {
+	words := []string{p.IPAM, p.Name, [...]string{"", "known", "reading", "missing", "unreadable", "stale"}[p.State]}
+	for _, r := range p.Ranges {
+		words = append(words, r.First.String()+"-"+r.Last.String())
+	}
+	text := strings.Join(words, " ")
+	if p.Problem != "" {
+		text += ": " + p.Problem
+	}
+	return text
+}
+
+// DescribeAllocation returns an allocation in one line.
+func DescribeAllocation(al *ipam.Allocation) string {
+	words := []string{al.Address.String(), al.Purpose, al.Namespace + "/" + al.Pod, al.ContainerID, al.Interface, al.Node, "at", al.Location}
+	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" || word == "/" }), " ")
+}
+
+// Put implements ipam.Publisher.
+func (c *Cluster) Put(p ipam.Pool, problem string, unreadable bool) {
+	p.State = c.State()
+	if unreadable {
+		p.State = ipam.Unreadable
+	}
+	c.put(p, problem)
+}
+
+// Lose implements ipam.Publisher.
+func (c *Cluster) Lose(p ipam.Pool, problem string) {
+	p.State = ipam.Missing
+	c.put(p, problem)
+}
+
+func (c *Cluster) put(p ipam.Pool, problem string) {
+	p.IPAM, p.Problem = c.name, problem
+	if was := c.pools[p.Name]; was == nil || !reflect.DeepEqual(*was, p) {
+		c.pools[p.Name] = &p
+		c.published++
+	}
+}
+
+// Drop implements ipam.Publisher.
+func (c *Cluster) Drop(name string) {
+	if c.pools[name] == nil {
+		return
+	}
+	for at := range c.allocations {
+		if strings.HasPrefix(at, name+" ") {
+			c.t.Errorf("pool %s is withdrawn before its allocation %s", name, at)
+		}
+	}
+	delete(c.pools, name)
+	c.published++
+}
+
+// Allocate implements ipam.Publisher.
+func (c *Cluster) Allocate(pool string, al ipam.Allocation, at int64) {
+	if c.pools[pool] == nil {
+		return
+	}
+	key := pool + " " + al.Address.String() + " " + al.Location
+	c.allocations[key], c.times[key] = al, at
+	c.published++
+}
+
+// Release implements ipam.Publisher.
+func (c *Cluster) Release(pool string, al ipam.Allocation) {
+	if c.pools[pool] == nil {
+		return
+	}
+	key := pool + " " + al.Address.String() + " " + al.Location
+	if _, known := c.allocations[key]; !known {
+		c.t.Errorf("%s is withdrawn and was not published", key)
+	}
+	delete(c.allocations, key)
+	c.published++
+}
+
+// Use implements ipam.Publisher.
+func (c *Cluster) Use() {
+	if c.used {
+		return
+	}
+	c.used = true
+	for _, p := range c.pools {
+		if p.State == ipam.Reading {
+			p.State = ipam.Known
+			c.published++
+		}
+	}
+}
+
+// Pool implements ipam.Publisher.
+func (c *Cluster) Pool(name string) *ipam.Pool { return c.pools[name] }
+
+// Pools implements ipam.Publisher.
+func (c *Cluster) Pools() []string { return slices.Sorted(maps.Keys(c.pools)) }
+
+// State implements ipam.Publisher.
+func (c *Cluster) State() ipam.State {
+	if c.used {
+		return ipam.Known
+	}
+	return ipam.Reading
+}
+
+// HasNode implements ipam.Publisher.
+func (c *Cluster) HasNode(name string) (has, known bool) {
+	return slices.Contains(c.Nodes, name), c.Nodes != nil
+}

@@ -1,0 +1,148 @@
+package ipam_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
+)
+
+// Each IPAM has kinds of its own, which can be listed without a publisher.
+func TestKinds(t *testing.T) {
+	by := make(map[ipam.Kind]string)
+	for _, m := range registry.All {
+		kinds := m.Kinds()
+		if (m.Objects != nil) != (len(kinds) > 0) {
+			t.Errorf("%s: got kinds %v", m.Name, kinds)
+		}
+		for _, k := range kinds {
+			if k.Group == "" || k.Version == "" || k.Resource != strings.ToLower(k.Resource) || k.Name == "" || by[k] != "" {
+				t.Errorf("%s: got kind %+v, which %q has", m.Name, k, by[k])
+			}
+			by[k] = m.Name
+		}
+		if m.Objects == nil {
+			continue
+		}
+		for _, r := range m.Objects(nil).Resources {
+			if r.Store == nil || r.Lost == "" || r.Decided || r.Followed {
+				t.Errorf("%s: got resource %+v", m.Name, r)
+			}
+		}
+	}
+	if len(by) < 10 {
+		t.Errorf("got only %d kinds", len(by))
+	}
+}
+
+func TestPart(t *testing.T) {
+	var into struct {
+		List []struct{ N int }
+	}
+	for raw, want := range map[string]string{
+		`{"List":[{"N":1}],"other":{}}`: "<nil>", `null`: "<nil>", "": "it has no spec",
+		`{"List":{}}`: "its spec is not as we know it: /List is a JSON object", `{"List":[{"N":"x"}]}`: "its spec is not as we know it: /List/N is a JSON string",
+		`[]`: "its spec is not as we know it: / is a JSON array", `{`: "its spec is not as we know it: unexpected end of JSON input",
+	} {
+		if got := fmt.Sprint(ipam.Part([]byte(raw), "spec", &into)); got != want {
+			t.Errorf("%s: got %s, want %s", raw, got, want)
+		}
+	}
+}
+
+// Mirrors report differences only: a deleted object once, and an equal one not at all.
+func TestMirror(t *testing.T) {
+	var got []string
+	show := func(r *int) string {
+		if r == nil {
+			return "-"
+		}
+		return fmt.Sprint(*r)
+	}
+	m := ipam.Mirror[string, int]{
+		Read: func(text string) (ipam.Key, *int) {
+			name, number, kept := strings.Cut(text, "=")
+			if !kept {
+				return ipam.Key{Name: name}, nil
+			}
+			n := int(number[0] - '0')
+			return ipam.Key{Name: name}, &n
+		},
+		Same: func(a, b *int) bool { return *a == *b },
+		Changed: func(at ipam.Key, before, after *int) {
+			got = append(got, at.Name+" "+show(before)+" "+show(after))
+		},
+		Settled: func() { got = append(got, "settled") },
+		Limit:   2,
+	}
+	list := func(objects ...string) {
+		var reduced []any
+		for _, o := range objects {
+			reduced = append(reduced, m.Reduce(o))
+		}
+		pauses := 0
+		m.Replace(reduced, func() { pauses++ })
+		if pauses < len(objects) {
+			t.Errorf("got %d pauses for %d objects", pauses, len(objects))
+		}
+	}
+	for _, step := range []struct {
+		do   func()
+		want string
+	}{
+		{func() { m.Put(m.Reduce("a=1")) }, "a - 1, settled"},
+		{func() { m.Put(m.Reduce("a=1")) }, "settled"},
+		{func() { m.Put(m.Reduce("a=2")) }, "a 1 2, settled"},
+		{func() { m.Put(m.Reduce("b")) }, "settled"},
+		{func() { m.Put(m.Reduce(7)) }, "settled"}, // an object of another type
+		{func() { list("b=1", "a=2", "c=3") }, "b - 1, settled"},
+		{func() { list("b=1", "d") }, "a 2 -, settled"},
+		{func() { m.Drop(m.Reduce("b=5")) }, "b 1 -, settled"},
+		{func() { m.Drop(m.Reduce("b=5")) }, "settled"},
+		{func() { list() }, "settled"},
+	} {
+		got = nil
+		if step.do(); strings.Join(got, ", ") != step.want {
+			t.Errorf("got %q, want %q", got, step.want)
+		}
+	}
+}
+
+// What is new comes before what is gone, so that an address that only moved was never free.
+func TestDifferences(t *testing.T) {
+	type e struct{ at, is int }
+	for _, test := range []struct {
+		was, is []e
+		want    string
+	}{
+		{nil, nil, ""},
+		{[]e{{1, 1}, {2, 1}, {4, 1}}, []e{{2, 1}, {3, 1}, {4, 2}}, "+3 +4 -1"},
+		{[]e{{1, 1}, {2, 1}}, nil, "-1 -2"},
+		{nil, []e{{1, 1}}, "+1"},
+	} {
+		var got []string
+		ipam.Differences(test.was, test.is, func(a, b *e) int { return a.at - b.at },
+			func(x *e) { got = append(got, fmt.Sprint("+", x.at)) }, func(x *e) { got = append(got, fmt.Sprint("-", x.at)) })
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%v to %v: got %q, want %q", test.was, test.is, got, test.want)
+		}
+	}
+}
+
+func TestInternedStrings(t *testing.T) {
+	var names ipam.Interned
+	text := []string{"node", "", "node"}
+	got := []string{names.Of(text[0]), names.Of(text[1]), names.Of(text[2])}
+	if !slices.Equal(got, text) || len(names) != 1 {
+		t.Errorf("got %q and %d names", got, len(names))
+	}
+	for i := range 1 << 17 {
+		names.Of(fmt.Sprint(i))
+	}
+	if len(names) > 1<<16 {
+		t.Errorf("got %d names, want a bounded number", len(names))
+	}
+}

@@ -1,0 +1,132 @@
+package whereabouts_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+)
+
+func TestWhereabouts(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	c.Apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
+	c.Apply(whereabouts.Reservations, ipamtest.WhereaboutsReservation("192.168.2.1", "test/test-648b75d6fc-f56cp"))
+	const (
+		first  = "192.168.2.1 test/test-648b75d6fc-f56cp 0c85206ce40fd429c62d1499c91f0fd5cb183fd610db3c4c458f167eaa0ee190 net1 at ippools kube-system/192.168.2.0-24 /spec/allocations/1; overlappingrangeipreservations kube-system/192.168.2.1"
+		second = "192.168.2.2 test/test-648b75d6fc-sdbbm 6442798c086abdad4c636b7c8e51f427511076a250e5434889b675c9e60bca06 at ippools kube-system/192.168.2.0-24 /spec/allocations/2"
+	)
+	c.Want("all is listed", `
+whereabouts kube-system/192.168.2.0-24 known 192.168.2.1-192.168.2.254
+`+first+"\n"+second)
+
+	c.Apply(whereabouts.Networks, ipamtest.WhereaboutsNetwork)
+	c.Want("the network narrows the range", `
+whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
+`+first+"\n"+second)
+	pool := c.Pool("kube-system/192.168.2.0-24")
+	if pool.Network != "whereaboutsexample" || pool.Plugin != "macvlan" || pool.Device != "eth0" || pool.Base != netip.MustParseAddr("192.168.2.0") ||
+		pool.Config != "network-attachment-definitions default/whereabouts-conf" || !slices.Equal(pool.Gateways, []netip.Addr{netip.MustParseAddr("192.168.2.4")}) {
+		t.Errorf("got %+v", pool)
+	}
+	c.Changes()
+
+	// A reservation without an entry in the pool also allocates its address.
+	c.Apply(whereabouts.Reservations, ipamtest.WhereaboutsReservation("192.168.2.7", "test/lost"))
+	c.Want("a reservation is lone", `
+whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
+`+first+"\n"+second+`
+192.168.2.7 test/lost net1 at overlappingrangeipreservations kube-system/192.168.2.7`)
+	// A reservation for another pod is a separate allocation.
+	c.Apply(whereabouts.Reservations, ipamtest.WhereaboutsReservation("192.168.2.2", "test/other"))
+	c.Want("pool and reservation differ", `
+whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
+`+first+"\n"+second+`
+192.168.2.2 test/other net1 at overlappingrangeipreservations kube-system/192.168.2.2
+192.168.2.7 test/lost net1 at overlappingrangeipreservations kube-system/192.168.2.7`)
+	c.Remove(whereabouts.Reservations, ipam.Key{Namespace: "kube-system", Name: "192.168.2.2"})
+	c.Remove(whereabouts.Reservations, ipam.Key{Namespace: "kube-system", Name: "192.168.2.7"})
+	c.Apply(whereabouts.Pools, strings.Replace(ipamtest.WhereaboutsPool, `"2":`, `"12":`, 1))
+	moved := strings.NewReplacer("192.168.2.2 ", "192.168.2.12 ", "/2", "/12").Replace(second)
+	moved = strings.Replace(moved, "2.0-124", "2.0-24", 1)
+	c.Want("an allocation moves", `
+whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
+`+first+"\n"+moved)
+	if n := c.Changes(); n != 6 {
+		t.Errorf("%d changes, want 6", n)
+	}
+	// The pool is deleted but the network remains: whereabouts will create an empty pool again.
+	c.Remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: "192.168.2.0-24"})
+	c.Want("its records are lost", `
+whereabouts kube-system/192.168.2.0-24 missing 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20: IPPool kube-system/192.168.2.0-24 is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it`)
+	c.Apply(whereabouts.Pools, strings.Replace(ipamtest.WhereaboutsPool, `"2":`, `"12":`, 1))
+	c.Want("it is restored", `
+whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
+`+first+"\n"+moved)
+	c.Remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: "192.168.2.0-24"})
+	c.Remove(whereabouts.Networks, ipam.Key{Namespace: "default", Name: "whereabouts-conf"})
+	c.Want("the network is gone, too", "")
+}
+
+// Networks with different values of network_name may allocate the same range. Each has its own
+// IPPools and reservations.
+func TestRealmsOfWhereabouts(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	c.Apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
+	c.Apply(whereabouts.Pools, strings.Replace(ipamtest.WhereaboutsPool, "name: 192", "name: blue-sky-192", 1))
+	c.Apply(whereabouts.Networks, `
+metadata: {name: blue, namespace: default}
+spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts", "range": "192.168.2.0/24", "network_name": "blue-sky"}}'}`)
+	c.Apply(whereabouts.Pools, "metadata: {name: 10.9.0.0-24, namespace: kube-system}\nspec: {range: 10.9.0.0/24, allocations: {}}")
+	for pool, want := range map[string]string{"192.168.2.0-24": "realm  of network ", "blue-sky-192.168.2.0-24": "realm blue-sky of network lan", "10.9.0.0-24": "realm  of network "} {
+		p := c.Pool("kube-system/" + pool)
+		if got := "realm " + p.Realm + " of network " + p.Network; got != want || (pool == "10.9.0.0-24") != (len(p.Ranges) == 0) {
+			t.Errorf("%s: got %s, %+v, want %s", pool, got, p, want)
+		}
+	}
+	c.Remove(whereabouts.Networks, ipam.Key{Namespace: "default", Name: "blue"})
+	if p := c.Pool("kube-system/blue-sky-192.168.2.0-24"); p.Realm != "blue-sky" || p.Network != "" {
+		t.Errorf("got %+v, want the realm from the name of the pool", p)
+	}
+}
+
+func TestOddWhereabouts(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
+	c.Apply(whereabouts.Pools, `
+metadata: {name: 10.0.0.0-30, namespace: w}
+spec: {range: 10.0.0.0/30, allocations: {"1": {id: a, podref: n/p}, "9": {id: b, podref: n/q}, "x": {id: c, podref: n/r}}}`)
+	c.Apply(whereabouts.Pools, `
+metadata: {name: list, namespace: w}
+spec: {range: 10.0.1.0/30, allocations: [{id: a}]}`)
+	c.Apply(whereabouts.Pools, `
+metadata: {name: none, namespace: w}
+spec: {range: somewhere, allocations: {}}`)
+	c.Want("odd ones are told", `
+whereabouts w/10.0.0.0-30 known 10.0.0.1-10.0.0.2: the IPPool w/10.0.0.0-30 of whereabouts is odd: /spec/allocations/9 is no offset in 10.0.0.0/30: remove it
+whereabouts w/list unreadable: the IPPool w/list of whereabouts is odd: its spec is not as we know it: /allocations is a JSON array
+whereabouts w/none unreadable: the IPPool w/none of whereabouts is odd: its range "somewhere" is none
+10.0.0.1 n/p a at ippools w/10.0.0.0-30 /spec/allocations/1`)
+}
+
+// IPv6 ranges may have more than 2^64 addresses, and later versions of whereabouts write IPv6
+// addresses in full in the names of reservations.
+func TestWhereaboutsOfIPv6(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
+	c.Apply(whereabouts.Pools, `
+metadata: {name: fd00---32, namespace: w}
+spec:
+  range: fd00::/32
+  allocations:
+    "5": {id: a, podref: n/p, ifname: net1}
+    "18446744073709551621": {id: b, podref: n/q, ifname: net1}
+    "79228162514264337593543950336": {id: c, podref: n/r, ifname: net1}`)
+	c.Apply(whereabouts.Reservations, "metadata: {name: fd00-0000-0000-0000-0000-0000-0000-0005, namespace: w}\nspec: {podref: n/p, ifname: net1}")
+	c.Apply(whereabouts.Reservations, "metadata: {name: fd00-0-0-1--5, namespace: w}\nspec: {podref: n/q, ifname: net1}")
+	c.Want("all is listed", `
+whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: the IPPool w/fd00---32 of whereabouts is odd: /spec/allocations/79228162514264337593543950336 is no offset in fd00::/32: remove it
+fd00:0:0:1::5 n/q b net1 at ippools w/fd00---32 /spec/allocations/18446744073709551621; overlappingrangeipreservations w/fd00-0-0-1--5
+fd00::5 n/p a net1 at ippools w/fd00---32 /spec/allocations/5; overlappingrangeipreservations w/fd00-0000-0000-0000-0000-0000-0000-0005`)
+}

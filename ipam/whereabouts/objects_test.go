@@ -1,0 +1,87 @@
+package whereabouts
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+func TestPoolObjects(t *testing.T) {
+	for name, test := range map[string]struct {
+		spec string
+		base string
+		want []allocation
+		// problem is a part of the description of an inconsistency.
+		problem string
+		bad     bool
+	}{
+		"allocations": {
+			spec: `{"range":"10.0.0.4/24","allocations":{"2":{"id":"a","podref":"n/p","ifname":"net1"},"1":{"id":"b","podref":"n/q"}}}`, base: "10.0.0.4",
+			want: []allocation{{addr: netip.MustParseAddr("10.0.0.5"), pod: "n/q", container: "b"}, {addr: netip.MustParseAddr("10.0.0.6"), pod: "n/p", container: "a", iface: "net1"}},
+		},
+		"an address of an IPAMClaim": {
+			spec: `{"range":"10.0.0.0/24","allocations":{"1":{"id":"a","podref":"n/p","ipamclaimref":"n/c"}}}`, base: "10.0.0.0",
+			want: []allocation{{addr: netip.MustParseAddr("10.0.0.1")}},
+		},
+		"fields that are missing or not known": {
+			spec: `{"range":"10.0.0.0/24","color":7,"allocations":{"1":{"since":{}}}}`, base: "10.0.0.0", want: []allocation{{addr: netip.MustParseAddr("10.0.0.1")}},
+		},
+		"no allocations":             {spec: `{"range":"fd00::/64"}`, base: "fd00::"},
+		"an offset below the range":  {spec: `{"range":"10.0.0.0/24","allocations":{"-1":{}}}`, base: "10.0.0.0", problem: "/spec/allocations/-1 is no offset in 10.0.0.0/24"},
+		"an offset above the range":  {spec: `{"range":"10.0.0.0/24","allocations":{"256":{}}}`, base: "10.0.0.0", problem: "/spec/allocations/256 is no offset"},
+		"no range":                   {spec: `{"allocations":{}}`, problem: `its range "" is none`, bad: true},
+		"an address without length":  {spec: `{"range":"10.0.0.0"}`, problem: `its range "10.0.0.0" is none`, bad: true},
+		"a list of allocations":      {spec: `{"range":"10.0.0.0/24","allocations":[]}`, problem: "/allocations is a JSON array", bad: true},
+		"a pod reference of numbers": {spec: `{"range":"10.0.0.0/24","allocations":{"1":{"podref":7}}}`, problem: "/allocations/podref is a JSON number", bad: true},
+		"no spec":                    {problem: "it has no spec", bad: true},
+		"a spec that is a list":      {spec: `[]`, problem: "is a JSON array", bad: true},
+		"a long range of junk":       {spec: `{"range":"` + strings.Repeat("x", 10000) + `"}`, problem: "its range", bad: true},
+	} {
+		var interfaces ipam.Interned
+		got := readPool(&ipam.Object{Namespace: "w", Name: "p", Spec: []byte(test.spec)}, &interfaces)
+		if !slices.Equal(got.allocations, test.want) || got.bad != test.bad || (got.problem == "") != (test.problem == "") || !strings.Contains(got.problem, test.problem) ||
+			test.base != "" && got.base.String() != test.base || len(got.problem) > 2*ipam.MaxMessage {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+func TestReservationObjects(t *testing.T) {
+	for spec, want := range map[string]reservation{
+		`{"podref":"n/p","ifname":"net1","containerid":"a","more":[]}`: {pod: "n/p", container: "a", iface: "net1"},
+		`{"podref":"n/p"}`: {pod: "n/p"}, `{"podref":{}}`: {}, ``: {}, `7`: {},
+	} {
+		if at, got := readReservation(&ipam.Object{Namespace: "w", Name: "10.0.0.1", Spec: []byte(spec)}); got == nil || *got != want || at != (ipam.Key{Namespace: "w", Name: "10.0.0.1"}) {
+			t.Errorf("%s: got %+v of %v, want %+v", spec, got, at, want)
+		}
+	}
+}
+
+// Records of any object keep their invariants: allocations are in the range and in order.
+func FuzzObjects(f *testing.F) {
+	f.Add(`{"range":"10.0.0.4/24","allocations":{"2":{"id":"a","podref":"n/p","ifname":"net1"},"900":{}}}`)
+	f.Add(`{"config":"{\"name\":\"n\",\"plugins\":[null,{\"type\":\"macvlan\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.3-10.0.0.5/29\",\"exclude\":[\"10.0.0.4\"]}}]}"}`)
+	f.Fuzz(func(t *testing.T, spec string) {
+		o := &ipam.Object{Name: "p", Spec: []byte(spec)}
+		var interfaces ipam.Interned
+		p := readPool(o, &interfaces)
+		for i, al := range p.allocations {
+			if !p.prefix.Contains(al.addr) || i > 0 && al.addr.Less(p.allocations[i-1].addr) {
+				t.Errorf("%s: got %+v", spec, p)
+			}
+		}
+		readReservation(o)
+		if _, n := readNetwork(o); n != nil {
+			for i := range n.ranges {
+				for _, r := range n.ranges[i].given(n.ranges[i].prefix) {
+					if !n.ranges[i].prefix.Contains(r.First) || !n.ranges[i].prefix.Contains(r.Last) {
+						t.Errorf("%s: got %v", spec, r)
+					}
+				}
+			}
+		}
+	})
+}
