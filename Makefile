@@ -256,7 +256,7 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, Op
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations.md and the attacks in docs/security.md from the files of the tests
+generate-situations: ## Regenerate docs/situations.md, the attacks in docs/security.md, and what docs say about each IPAM
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -269,7 +269,7 @@ update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in
 	go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^TestDashboardsAreDrawn$$' ./tests -args -pictures '$(CURDIR)/docs/images'
 
 .PHONY: generate-deploy
-generate-deploy: $(HELM) ## Regenerate deploy/manifests and the list of values from the chart
+generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, its list of values, and deploy/manifests
 	go run ./tests/chart
 
 .PHONY: update-situations
@@ -279,7 +279,7 @@ update-situations: deps-test cni-plugins containerd kubernetes ## Make the tests
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.
-GENERATED_SUMS := find bpf proto docs deploy -type f -regex '.*\(deploy/.*\(\.yaml\|/README\.md\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|/situations\.md\|/security\.md\|/metrics\.md\|/dashboards/.*\.json\)' \
+GENERATED_SUMS := find README.md bpf proto docs deploy -type f -regex '.*\(README\.md\|deploy/.*\(\.yaml\|/values\.schema\.json\)\|\.pb\.go\|\.pb\.gw\.go\|\.swagger\.json\|_bpfel\.go\|\.o\|docs/.*\.md\|/dashboards/.*\.json\)' \
 	-exec sha256sum {} + | sort -k 2
 .PHONY: check-generate
 check-generate: ## Fail if a generated file does not match its source

@@ -34,7 +34,6 @@ import (
 	"github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
-	"github.com/ipwitness/ipwitness/agent/wake"
 	"github.com/ipwitness/ipwitness/agent/wire"
 	"github.com/ipwitness/ipwitness/agent/workload"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -94,7 +93,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 			Kernel:  doctor.KernelRelease(),
 		},
 	}
-	a.ipam = allocations.New(log, a.table, allocations.Config{Dirs: cfg.IPAMDirs, CNIConfig: cfg.CNIConfig, CalicoNodename: cfg.CalicoNodename}, files.FindRoot("/proc"))
+	a.ipam = allocations.New(log, a.table, cfg.allocations(), files.FindRoot("/proc"))
 	a.runtime.StatusChanged, a.ipam.StatusChanged = a.report, a.report
 	if err := reg.Register(&collector{agent: a}); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -134,16 +133,16 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		a.blind = true
 		a.problem("addresses inside pods are not seen: only frames and the node's own addresses are", foreignErr)
 	}
-	listen, hearErr := rtnetlink.Listen(true)
+	listener, hearErr := rtnetlink.Listen(true)
 	if hearErr != nil {
-		if listen, err = rtnetlink.Listen(false); err != nil {
+		if listener, err = rtnetlink.Listen(false); err != nil {
 			return err
 		}
 		if foreignErr == nil {
 			a.problem(fmt.Sprintf("the kernel does not report changes of addresses inside pods: the addresses are read every %s instead", kernel.ListEvery), hearErr)
 		}
 	}
-	defer listen.Close()
+	defer listener.Close()
 
 	obs, mode, wireErr := a.startObserver()
 	if obs != nil {
@@ -186,8 +185,6 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		reporters, connected = append(reporters, r), append(connected, r.IsConnected)
 	}
 	a.connected.Store(&connected)
-	incomplete := make(chan struct{}, 1)
-	k.Incomplete = func() { wake.Poke(incomplete) }
 	n.Look(true) // names before addresses, so that the first report has both
 	if err := k.List(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
@@ -203,8 +200,8 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return a.runtime.Run(ctx) })
 	g.Go(func() error { return n.Run(ctx) })
 	g.Go(func() error { return a.ipam.Run(ctx) })
-	g.Go(func() error { return a.follow(ctx, k, listen) })
-	g.Go(func() error { return k.ListAgain(ctx, incomplete, hearErr != nil && foreignErr == nil) })
+	g.Go(func() error { return a.follow(ctx, k, listener.Run) })
+	g.Go(func() error { return k.ListAgain(ctx, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
 			a.ipam.Await(ctx) // so that the first report has allocations
@@ -228,9 +225,12 @@ func (a *Agent) aggregators() (connected, disconnected int) {
 	return connected, disconnected
 }
 
+// listen is the type of rtnetlink.Listener.Run.
+type listen func(ctx context.Context, fn func(*rtnetlink.Message), lost, malformed func()) error
+
 // follow passes the changes that netlink reports to k. If changes were lost, k lists
 // everything again.
-func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.Listener) error {
+func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, run listen) error {
 	lost := func() {
 		a.lostNetlink.Add(1)
 		a.log.Warn("netlink events were lost: listing everything again")
@@ -240,7 +240,7 @@ func (a *Agent) follow(ctx context.Context, k *kernel.Mirror, listen *rtnetlink.
 		}
 		a.report()
 	}
-	return listen.Run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
+	return run(ctx, k.Handle, lost, func() { a.malformed.Add(1) })
 }
 
 // startObserver loads the observer and chooses how to attach it. It returns neither an

@@ -10,6 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/agent/allocations"
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/doctor"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
 // Wire is the way in which the agent watches the wire.
@@ -87,14 +89,20 @@ func (c Config) defaults() (Config, error) {
 		c.CNIConfig = []string{"/etc/cni/net.d", "/var/lib/rancher/k3s/agent/etc/cni/net.d"}
 	}
 	if len(c.IPAMDirs) == 0 {
-		c.IPAMDirs = []string{allocations.DefaultDir, "/run/cni-ipam-state"}
-	}
-	if c.CalicoNodename == "" {
-		c.CalicoNodename = "/var/lib/calico/nodename"
+		c.IPAMDirs = []string{hostlocal.DefaultDir, "/run/cni-ipam-state"}
 	}
 	var err error
 	c.CRISocket, err = cri.ParseSocket(c.CRISocket)
 	return c, err
+}
+
+// allocations returns where to read the files of IPAMs.
+func (c Config) allocations() allocations.Config {
+	return allocations.Config{
+		Dirs:          map[string][]string{hostlocal.Name: c.IPAMDirs},
+		NodeNameFiles: map[string]string{calico.Name: c.CalicoNodename},
+		CNIConfig:     c.CNIConfig,
+	}
 }
 
 // Doctor checks what this host allows an agent with the given configuration to do.

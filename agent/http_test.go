@@ -27,7 +27,17 @@ func TestAgentIsHealthyBeforeItReportsAndReadyAfter(t *testing.T) {
 	}
 	check("/", 200, "/readyz")
 	check("/healthz", 200, "ok")
+	health := httptest.NewRecorder()
+	h.ServeHTTP(health, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+	if got := health.Header().Get("Content-Type"); got != "text/plain; charset=utf-8" {
+		t.Errorf("type of /healthz: got %q, want plain text", got)
+	}
 	check("/readyz", 503, "not reporting")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+	if strings.Contains(w.Body.String(), "ok") {
+		t.Errorf("agent that is not ready: got %q, want no ok", w.Body)
+	}
 	check("/metrics", 200, "ipwitness_agent_report_connected 0")
 	check("/v1/owners", 404, "")
 	first, second := false, false

@@ -65,18 +65,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		for _, p := range ports {
 			modes[p.GetMode()]++
 		}
-		var lost uint64
-		counters, err := w.Counters()
-		if err != nil {
-			a.log.Debug("cannot read the observer's counters", "error", err)
-		}
-		for _, n := range counters {
+		for _, n := range w.Counters() {
 			ch <- prometheus.MustNewConstMetric(framesDesc, prometheus.CounterValue, float64(n.Frames), n.Protocol, n.Result)
-			if n.Result == "lost" {
-				lost += n.Frames
-			}
 		}
-		ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(lost), "ringbuf")
+		ch <- prometheus.MustNewConstMetric(lostDesc, prometheus.CounterValue, float64(w.Lost()), "ringbuf")
 	}
 	for mode, n := range modes {
 		ch <- prometheus.MustNewConstMetric(interfacesDesc, prometheus.GaugeValue, n, mode)

@@ -14,9 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
@@ -301,7 +301,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 			}
 			corrected, err := report.Check(proto.CloneOf(reports[i]))
 			invalid := corrected[key] > 0
-			if err != nil || !bytesField && !form.Printable(payload) && !invalid {
+			if err != nil || !bytesField && !advice.Printable(payload) && !invalid {
 				t.Errorf("got %v, %v of %q in %s, want it corrected", corrected, err, payload, key)
 			}
 			problems := strings.Join(got.nodes[name].GetProblems(), "\n")
@@ -332,7 +332,7 @@ func TestNoReportRunsACommand(t *testing.T) {
 				case "ipwitness.v1.Action.text":
 					cage.Advice(text)
 				}
-				if !form.Printable(text) {
+				if !advice.Printable(text) {
 					t.Errorf("%q in %s: got %q, want nothing that cannot be printed", payload, f.FullName(), text)
 				}
 			})

@@ -14,6 +14,10 @@ type IPAM struct {
 	// Objects returns the custom resources that the IPAM is read from, with new, empty stores. It
 	// uses the publisher only once something is read.
 	Objects func(Publisher) *Objects
+	// Files returns a source that reads the IPAM's files on a node. It reads nothing yet.
+	Files func(host Host, cfg FilesConfig) FileSource
+	Repair
+	Docs Docs
 }
 
 // Traits are what distinguishes the records of one IPAM from those of others.
@@ -32,9 +36,10 @@ type Traits struct {
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool
-	// PoolPerNode is set if a pool of the cluster has the range of one node, whose name it has.
-	PoolPerNode bool
 	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
 	// it has none.
 	NodeNameFile string
+	// PodDevice is the name of the device on each node through which the node reaches the pods, for an
+	// IPAM with a device that only its name tells apart; empty for others.
+	PodDevice string
 }

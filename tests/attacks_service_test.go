@@ -26,7 +26,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/canary"
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -303,7 +303,7 @@ func TestAttackByAStolenTokenThatReportsCommands(t *testing.T) {
 		plan = s.cli("audit", "--fix-plan")
 		return strings.Contains(plan, "10.245.0.7") && strings.Contains(plan, "10.245.3.7")
 	})
-	wantWords(t, plan, form.Quote(poolOf(canary.Payloads[0]))) // a command that contains a payload
+	wantWords(t, plan, advice.Quote(poolOf(canary.Payloads[0]))) // a command that contains a payload
 	cage.Parses(plan)
 	cage.Readable("the plan", plan)
 	for _, arguments := range []string{"", " node node2", " cluster"} {

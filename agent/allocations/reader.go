@@ -1,17 +1,16 @@
-// Package allocations reads the IPAM state on this node: CNI configurations, the files in
-// which host-local keeps its allocations, and Calico's name for the node.
+// Package allocations reads the records that IPAMs keep in files on this node, and each IPAM's
+// name for the node. It watches the files; package ipam/registry lists the sources that parse them.
 //
 // It does not judge allocations and does not read Kubernetes objects.
 package allocations
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -29,24 +28,25 @@ import (
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Config says where to read. See agent.Config.
 type Config struct {
-	Dirs           []string // the parents of host-local's directories
-	CNIConfig      []string
-	CalicoNodename string
+	// Dirs are the directories of each IPAM, and NodeNameFiles the files that have its name for the
+	// node, by name of the IPAM.
+	Dirs          map[string][]string
+	NodeNameFiles map[string]string
+	CNIConfig     []string
 }
 
-// Reader reads CNI configurations, the directories in which host-local keeps its allocations,
-// and Calico's name for the node. Inotify reports their changes. Nothing waits for a Reader.
+// Reader reads the files of all IPAMs. Inotify reports their changes. Nothing waits for a Reader.
 type Reader struct {
 	log           *slog.Logger
 	table         *table.Table
-	cfg           Config
-	root          files.Root
-	StatusChanged func()        // called when problems or the name have changed; set before run
+	StatusChanged func()        // called when problems or the node's name have changed; set before run
 	mounted       chan struct{} // holds one token while a mount may have been added or removed
 	ready         chan struct{} // closed once everything has been read once
 	lost          atomic.Uint32 // number of times that events were lost
@@ -55,38 +55,42 @@ type Reader struct {
 	// Only the goroutine of Run uses these.
 	watching
 	due
-	confs     cniConfs
-	hostLocal map[string]*hostLocal // by path
-	says      []string              // problems of configurations and of the parent directories
-	calico    string                // Calico's name for the node
+	sources   []ipam.FileSource
+	nameFiles map[string]string                         // by name of the IPAM
+	names     names                                     // as last read
+	published map[table.PoolKey]*ipwitnessv1.PoolRecord // the records in the table
 }
 
 // status is the state that other goroutines may read.
 type status struct {
 	mu       sync.Mutex
 	problems []string
-	nodename string
+	nodeName string
+}
+
+// names are IPAMs' names for the node.
+type names struct {
+	node     string
+	problems []string
 }
 
 // watching has the directories that inotify watches.
 type watching struct {
 	watcher   *fsnotify.Watcher
-	noWatcher error             // why there is no watcher
-	unwatched error             // why not everything is watched
-	places    map[string]fileID // all directories to look at; zero for those that do not exist
+	noWatcher error                 // why there is no watcher
+	unwatched error                 // why not everything is watched
+	places    []string              // all directories with files of sources
+	watches   map[string]ipam.Watch // of the places and of their parents
 }
 
 // due has the pending reads.
 type due struct {
-	all     bool // read everything that may have changed
-	allAnew bool // read everything, because events were lost
-	soon    bool // read everything, after a short wait
+	all        bool // read everything that may have changed
+	lostEvents bool // read everything, because events were lost
+	soon       bool // read everything, after a short wait
 }
 
 const (
-	// checkEvery is how often everything is checked: a mount or a link may have changed
-	// the directory at a path without an event.
-	checkEvery = 15 * time.Second
 	// waitingEvents limits the queued events. A thousand pods that end cause about as many.
 	waitingEvents = 1024
 	// maxProblems limits the reported problems.
@@ -96,51 +100,58 @@ const (
 // New returns a Reader that puts the allocations into t. root says whether this process sees
 // the node's files.
 func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader {
-	return &Reader{
+	r := &Reader{
 		log:           log,
 		table:         t,
-		cfg:           cfg,
-		root:          root,
 		StatusChanged: func() {},
 		mounted:       make(chan struct{}, 1),
 		ready:         make(chan struct{}),
-		confs:         cniConfs{dirs: cfg.CNIConfig, root: root},
-		hostLocal:     map[string]*hostLocal{},
+		nameFiles:     map[string]string{},
+		published:     map[table.PoolKey]*ipwitnessv1.PoolRecord{},
 	}
+	for _, m := range registry.All {
+		if m.Files != nil {
+			r.sources = append(r.sources, m.Files(host{root}, ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}))
+		}
+		if file := cmp.Or(cfg.NodeNameFiles[m.Name], m.NodeNameFile); file != "" {
+			r.nameFiles[m.Title] = file
+		}
+	}
+	return r
 }
 
 // CheckMounts makes the Reader check whether a mount has changed the directories at its paths.
-func (i *Reader) CheckMounts() { wake.Poke(i.mounted) }
+func (r *Reader) CheckMounts() { wake.Poke(r.mounted) }
 
 // Await waits until everything has been read once, but for at most a second, because a file
 // system may not answer.
-func (i *Reader) Await(ctx context.Context) {
+func (r *Reader) Await(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-i.ready:
+	case <-r.ready:
 	case <-time.After(time.Second):
 	}
 }
 
 // Run reads whatever changes, until ctx ends.
-func (i *Reader) Run(ctx context.Context) error {
+func (r *Reader) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
 	if w, err := fsnotify.NewBufferedWatcher(waitingEvents); err != nil {
-		i.noWatcher = err
+		r.noWatcher = err
 	} else {
 		defer func() { _ = w.Close() }()
-		i.watcher, events, errs = w, w.Events, w.Errors
+		r.watcher, events, errs = w, w.Events, w.Errors
 	}
-	i.all = true
-	i.look(time.Now())
-	close(i.ready)
-	timer := time.NewTimer(checkEvery)
+	r.all = true
+	r.look(time.Now())
+	close(r.ready)
+	timer := time.NewTimer(ipam.CheckEvery)
 	defer timer.Stop()
 	for {
-		wait := checkEvery
-		if i.soon {
-			wait = settled
+		wait := ipam.CheckEvery
+		if r.soon {
+			wait = ipam.Settled
 		}
 		timer.Reset(wait)
 		var now time.Time
@@ -148,336 +159,236 @@ func (i *Reader) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-			now, i.all, i.soon = time.Now(), true, false
-		case <-i.mounted:
+			now, r.all, r.soon = time.Now(), true, false
+		case <-r.mounted:
 			now = time.Now()
-			i.all = i.all || i.moved()
+			r.all = r.all || r.moved()
 		case e := <-events:
 			now = time.Now()
-			i.event(e)
+			r.event(e)
 		case err := <-errs:
 			now = time.Now()
-			i.lostEvents(err)
+			r.loseEvents(err)
 		}
 		// Events that have arrived in the meantime are handled together.
 		for waiting := true; waiting; {
 			select {
 			case e := <-events:
-				i.event(e)
+				r.event(e)
 			case err := <-errs:
-				i.lostEvents(err)
+				r.loseEvents(err)
 			default:
 				waiting = false
 			}
 		}
-		i.look(now)
+		r.look(now)
 	}
 }
 
 // event records what an event requires to be read.
-func (i *Reader) event(e fsnotify.Event) {
-	gone := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
-	dir, name := filepath.Split(e.Name)
-	dir = filepath.Clean(dir)
-	if h := i.hostLocal[dir]; h != nil {
-		h.event(name, gone)
-		return
-	}
-	if h := i.hostLocal[e.Name]; h != nil {
-		i.all, h.stale = true, true
-		return
-	}
-	for place := range i.places {
-		// The directory itself, something in it, or one of its parents.
-		if dir == place || files.Within(place, e.Name) {
-			i.all = true
-			return
+func (r *Reader) event(e fsnotify.Event) {
+	removed := e.Has(fsnotify.Remove) || e.Has(fsnotify.Rename)
+	for _, s := range r.sources {
+		if !s.Event(e.Name, removed) {
+			r.all = r.all || concerns(e.Name, s.Places())
 		}
 	}
+	r.all = r.all || concerns(e.Name, r.namePlaces())
+}
+
+// concerns reports whether a path is one of the places, something in one of them, or one of their
+// parents.
+func concerns(path string, places []string) bool {
+	return slices.ContainsFunc(places, func(place string) bool { return filepath.Dir(path) == place || files.Within(place, path) })
 }
 
 // LostEvents returns the number of times that events were lost.
-func (i *Reader) LostEvents() uint32 { return i.lost.Load() }
+func (r *Reader) LostEvents() uint32 { return r.lost.Load() }
 
-// lostEvents counts lost events and schedules everything to be read again.
-func (i *Reader) lostEvents(err error) {
-	i.lost.Add(1)
-	i.log.Debug("events about IPAM were lost", "error", err)
-	i.all, i.allAnew = true, true
+// loseEvents counts lost events and schedules everything to be read again.
+func (r *Reader) loseEvents(err error) {
+	r.lost.Add(1)
+	r.log.Debug("events about IPAM were lost", "error", err)
+	r.all, r.lostEvents = true, true
 }
 
 // look reads everything that is due, and puts it into the table.
-func (i *Reader) look(now time.Time) {
-	if i.all {
-		i.lookForPlaces(now)
-	}
-	room := maxGivenAll
-	for _, h := range i.hostLocal {
-		room -= len(h.given)
-	}
-	for dir, h := range i.hostLocal {
-		had, was := len(h.given), h.state
-		if h.stale || i.allAnew || i.all && (h.state != ipwitnessv1.Pool_KNOWN || h.unheard != nil || !h.same()) {
-			h.read(room, now)
-		} else if len(h.touched) > 0 {
-			h.readTouched(room, now)
+func (r *Reader) look(now time.Time) {
+	if r.all {
+		r.watch() // before anything is read, so that later changes have events
+		for _, s := range r.sources {
+			r.soon = s.Find(now) || r.soon
 		}
-		h.judgeLoss(now)
-		room -= len(h.given) - had
-		i.soon = i.soon || h.state != was && h.state == ipwitnessv1.Pool_MISSING // more may be about to disappear
-		if h.conf == nil && (!h.found || h.state == ipwitnessv1.Pool_MISSING && h.lostAt.IsZero()) {
-			delete(i.hostLocal, dir)
-			i.end(h, now)
-		}
+		r.readNames()
+		r.watch()
 	}
-	i.all, i.allAnew = false, false
-	i.tell(now)
-	i.tellStatus()
-}
-
-// lookForPlaces reads the configurations, finds the directories and watches them.
-func (i *Reader) lookForPlaces(now time.Time) {
-	i.watch() // before anything is read, so that later changes have events
-	networks, problems, later := i.confs.read(now)
-	i.soon = i.soon || later
-	dirs := slices.Collect(maps.Keys(networks))
-	if err := i.root.ReachAny(i.cfg.Dirs); errors.Is(err, files.ErrNotMounted) {
-		problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", strings.Join(i.cfg.Dirs, " and "), err))
+	read := ipam.FileRead{Now: now, All: r.all, Lost: r.lostEvents, Watches: r.watches}
+	for _, s := range r.sources {
+		r.soon = s.Read(read) || r.soon
 	}
-	for _, dir := range i.cfg.Dirs {
-		names, err := networkDirs(dir)
-		if err != nil {
-			problems = append(problems, fmt.Sprintf("what host-local has given is not known (%s): let the agent's user read that directory, or mount it",
-				form.Short(err)))
-		}
-		for _, name := range names {
-			dirs = append(dirs, filepath.Join(dir, name))
-		}
-	}
-	slices.Sort(dirs)
-	for _, dir := range slices.Compact(dirs) {
-		if i.hostLocal[dir] != nil {
-			continue
-		}
-		if len(i.hostLocal) >= maxHostLocal && !i.forgetLost(networks, now) {
-			problems = append(problems, fmt.Sprintf("host-local has more than the %d directories that are looked at: remove those that are not used, such as %s, perhaps", maxHostLocal, dir))
-			break
-		}
-		h := newHostLocal(dir, i.root)
-		h.stale, h.found = true, slices.Contains(i.cfg.Dirs, filepath.Dir(dir))
-		i.hostLocal[dir] = h
-	}
-	var problem string
-	if i.calico, problem = i.readNodename(); problem != "" {
-		problems = append(problems, problem)
-	}
-	i.says = problems
-	for dir, h := range i.hostLocal {
-		h.conf = nil
-		if n, ok := networks[dir]; ok {
-			h.conf = &n
-		}
-	}
-	i.watch()
-}
-
-// forgetLost forgets a missing directory that no configuration names: the one that was lost
-// first. It reports whether there was one.
-func (i *Reader) forgetLost(networks map[string]cniNetwork, now time.Time) bool {
-	var first *hostLocal
-	for dir, h := range i.hostLocal {
-		if _, named := networks[dir]; !named && h.state == ipwitnessv1.Pool_MISSING && (first == nil || h.lostAt.Before(first.lostAt)) {
-			first = h
-		}
-	}
-	if first == nil {
-		return false
-	}
-	delete(i.hostLocal, first.path)
-	i.end(first, now)
-	return true
+	r.all, r.lostEvents = false, false
+	r.publish(now)
+	r.publishStatus()
 }
 
 // watch watches all places and their parents, so that the creation of a missing place has an
 // event. It stops watching everything else.
-func (i *Reader) watch() {
-	places := append(slices.Concat(i.confs.dirs, i.cfg.Dirs), filepath.Dir(i.cfg.CalicoNodename))
-	places = slices.AppendSeq(places, maps.Keys(i.hostLocal))
-	for _, env := range i.confs.envs {
-		places = append(places, filepath.Dir(env))
+func (r *Reader) watch() {
+	r.places = r.namePlaces()
+	for _, s := range r.sources {
+		r.places = append(r.places, s.Places()...)
 	}
-	i.unwatched = i.noWatcher
+	r.unwatched, r.watches = r.noWatcher, map[string]ipam.Watch{}
 	watched := map[string]bool{}
-	for _, place := range places {
+	for _, place := range r.places {
 		var way []string
 		for dir := place; !watched[dir]; dir = filepath.Dir(dir) {
 			watched[dir] = true
 			way = append(way, dir)
 		}
 		for _, dir := range slices.Backward(way) { // parents first, so that the creation of children has events
-			h := i.hostLocal[dir]
-			if h != nil {
-				h.heard, _ = identify(unix.AT_FDCWD, dir)
+			var w ipam.Watch
+			w.ID, _ = identify(unix.AT_FDCWD, dir)
+			w.Err = r.noWatcher
+			if r.watcher != nil {
+				w.Err = r.watcher.Add(dir)
 			}
-			err := i.noWatcher
-			if i.watcher != nil {
-				err = i.watcher.Add(dir)
-			}
-			if missing := errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ENOTDIR); missing {
-				err = nil
+			if missing := errors.Is(w.Err, os.ErrNotExist) || errors.Is(w.Err, unix.ENOTDIR); missing {
+				w.Err = nil
 				watched[dir] = false
 			}
-			if h != nil {
-				h.unheard = err
+			if w.Err != nil && !errors.Is(w.Err, os.ErrPermission) {
+				r.unwatched = w.Err
 			}
-			if err != nil && !errors.Is(err, os.ErrPermission) {
-				i.unwatched = err
-			}
+			r.watches[dir] = w
 		}
 	}
-	i.places = make(map[string]fileID, len(places))
-	for _, place := range places {
-		i.places[place], _ = identify(unix.AT_FDCWD, place)
-	}
-	if i.watcher == nil {
+	if r.watcher == nil {
 		return
 	}
-	for _, dir := range i.watcher.WatchList() {
+	for _, dir := range r.watcher.WatchList() {
 		if !watched[dir] {
-			_ = i.watcher.Remove(dir)
+			_ = r.watcher.Remove(dir)
 		}
 	}
 }
 
-// moved reports whether a place is another directory than when it was last looked at.
-func (i *Reader) moved() bool {
-	for place, was := range i.places {
-		if is, _ := identify(unix.AT_FDCWD, place); is != was {
-			return true
-		}
-	}
-	return false
+// moved reports whether a place is another directory than when it was last watched.
+func (r *Reader) moved() bool {
+	return slices.ContainsFunc(r.places, func(place string) bool {
+		id, _ := identify(unix.AT_FDCWD, place)
+		return id != r.watches[place].ID
+	})
 }
 
-// networkDirs returns the subdirectories whose names are valid network names. A missing
-// directory has none.
-func networkDirs(path string) (names []string, err error) {
-	const most = 4096
-	d, err := os.Open(path)
-	if err == nil {
-		defer func() { _ = d.Close() }()
-	}
-	switch {
-	case files.Orphaned(path):
-		return nil, &os.PathError{Op: "read", Path: path, Err: files.ErrOrphaned}
-	case errors.Is(err, os.ErrNotExist):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	entries, err := d.ReadDir(most)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	for _, e := range entries {
-		if e.IsDir() && form.IsNetworkName(e.Name()) {
-			names = append(names, e.Name())
+// publish puts everything that has changed into the table.
+func (r *Reader) publish(now time.Time) {
+	pools := map[table.PoolKey]*ipam.FilePool{}
+	for _, s := range r.sources {
+		for _, p := range s.Pools() {
+			pools[table.PoolKey{IPAM: p.IPAM, Name: p.Name}] = p
 		}
 	}
-	return names, err
-}
-
-// tell puts everything that has changed into the table.
-func (i *Reader) tell(now time.Time) {
-	var changed []*hostLocal
-	for _, h := range i.hostLocal {
-		if r := h.record(); len(h.changes) > 0 || !proto.Equal(r, h.told) {
-			h.told = r
-			changed = append(changed, h)
+	var changed, ended []table.PoolKey
+	for k, p := range pools {
+		if rec := poolRecord(p); len(p.Changes) > 0 || !proto.Equal(rec, r.published[k]) {
+			r.published[k] = rec
+			changed = append(changed, k)
 		}
 	}
-	if len(changed) == 0 {
+	for k := range r.published {
+		if pools[k] == nil {
+			delete(r.published, k)
+			ended = append(ended, k)
+		}
+	}
+	if len(changed)+len(ended) == 0 {
 		return
 	}
-	i.table.Update(func() {
-		for _, h := range changed {
-			pool := table.PoolKey{IPAM: hostLocalName, Name: h.path}
-			i.table.Pools.Put(pool, h.told, now)
-			for a, r := range h.changes {
-				if k := (table.AllocationKey{Pool: pool, Address: a}); r == nil {
-					i.table.Allocations.Remove(k, now)
+	r.table.Update(func() {
+		for _, k := range changed {
+			r.table.Pools.Put(k, r.published[k], now)
+			for addr, a := range pools[k].Changes {
+				if at := (table.AllocationKey{Pool: k, Address: addr}); a == nil {
+					r.table.Allocations.Remove(at, now)
 				} else {
-					i.table.Allocations.Put(k, r, now)
+					r.table.Allocations.Put(at, allocationRecord(k, addr, a), now)
 				}
 			}
-			h.changes = map[netip.Addr]*ipwitnessv1.AllocationRecord{}
+			clear(pools[k].Changes)
+		}
+		for _, k := range ended {
+			for at := range r.table.Allocations.All() {
+				if at.Pool == k {
+					r.table.Allocations.Remove(at, now)
+				}
+			}
+			r.table.Pools.Remove(k, now)
 		}
 	})
 }
 
-// end removes a directory from the table.
-func (i *Reader) end(h *hostLocal, now time.Time) {
-	if h.told == nil {
-		return
-	}
-	for a := range h.given {
-		h.drop(a)
-	}
-	i.table.Update(func() {
-		pool := table.PoolKey{IPAM: hostLocalName, Name: h.path}
-		for a := range h.changes {
-			i.table.Allocations.Remove(table.AllocationKey{Pool: pool, Address: a}, now)
-		}
-		i.table.Pools.Remove(pool, now)
-	})
-}
-
-// tellStatus calls StatusChanged if the problems or Calico's name for the node have changed.
-func (i *Reader) tellStatus() {
-	problems := slices.Clone(i.says)
-	if i.unwatched != nil {
+// publishStatus calls StatusChanged if the problems or the node's name have changed.
+func (r *Reader) publishStatus() {
+	problems := slices.Clone(r.names.problems)
+	if r.unwatched != nil {
 		problems = append(problems, fmt.Sprintf("changes of IPAM are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
-			form.Short(i.unwatched), checkEvery))
+			form.Short(r.unwatched), ipam.CheckEvery))
 	}
-	for _, dir := range slices.Sorted(maps.Keys(i.hostLocal)) {
-		h := i.hostLocal[dir]
-		if h.state == ipwitnessv1.Pool_UNREADABLE {
-			problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", dir, h.problem))
-		}
-		if h.unread > 0 {
-			problems = append(problems, fmt.Sprintf("whom host-local has given %d addresses in %s is not known, for their files cannot be read, or are none: run the agent as root", h.unread, dir))
-		}
+	for _, s := range r.sources {
+		problems = append(problems, s.Problems()...)
 	}
 	if more := len(problems) - maxProblems; more > 0 {
 		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more problems with IPAM", more))
 	}
-	i.status.mu.Lock()
-	same := slices.Equal(problems, i.status.problems) && i.calico == i.status.nodename
-	i.status.problems, i.status.nodename = problems, i.calico
-	i.status.mu.Unlock()
+	r.status.mu.Lock()
+	same := slices.Equal(problems, r.status.problems) && r.names.node == r.status.nodeName
+	r.status.problems, r.status.nodeName = problems, r.names.node
+	r.status.mu.Unlock()
 	if !same {
-		i.StatusChanged()
+		r.StatusChanged()
 	}
 }
 
-// readNodename reads Calico's name for the node.
-func (i *Reader) readNodename() (name, problem string) {
+// namePlaces returns the directories of the files that have names for the node.
+func (r *Reader) namePlaces() (places []string) {
+	for _, file := range r.nameFiles {
+		places = append(places, filepath.Dir(file))
+	}
+	return places
+}
+
+// readNames reads the names that IPAMs have for the node. It keeps the first one.
+func (r *Reader) readNames() {
+	r.names = names{}
+	for _, title := range slices.Sorted(maps.Keys(r.nameFiles)) {
+		name, err := readName(title, r.nameFiles[title])
+		if err != nil {
+			r.names.problems = append(r.names.problems, err.Error())
+		}
+		r.names.node = cmp.Or(r.names.node, name)
+	}
+}
+
+// readName reads the name that an IPAM has for the node; empty if there is no such file.
+func readName(title, file string) (string, error) {
 	const most = 253
-	data, _, err := files.ReadRegular(i.cfg.CalicoNodename, 0, files.MaxSmall)
-	switch name = strings.TrimSpace(string(data)); {
+	data, _, err := files.ReadRegular(file, 0, files.MaxSmall)
+	switch name := strings.TrimSpace(string(data)); {
 	case errors.Is(err, os.ErrNotExist):
-		return "", ""
+		return "", nil
 	case err != nil:
-		return "", fmt.Sprintf("the name that Calico has for this node is not known (%s): let the agent's user read it", form.Short(err))
+		return "", fmt.Errorf("the name that %s has for this node is not known (%s): let the agent's user read it", title, form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
-		return "", fmt.Sprintf("%s has no node name, and Calico allocates addresses to the node that this file names: write the name of the node into it", i.cfg.CalicoNodename)
+		return "", fmt.Errorf("%s has no node name, and %s allocates addresses to the node that this file names: write the name of the node into it", file, title)
+	default:
+		return name, nil
 	}
-	return name, ""
 }
 
-// Health returns the problems, and Calico's name for the node.
-func (i *Reader) Health() (problems []string, nodename string) {
-	i.status.mu.Lock()
-	defer i.status.mu.Unlock()
-	return slices.Clone(i.status.problems), i.status.nodename
+// Health returns the problems, and the name that an IPAM has for the node.
+func (r *Reader) Health() (problems []string, nodeName string) {
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	return slices.Clone(r.status.problems), r.status.nodeName
 }

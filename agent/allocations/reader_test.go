@@ -9,7 +9,8 @@ import (
 
 func TestNodenameOfCalico(t *testing.T) {
 	l := newIPAMLab(t)
-	l.must(os.MkdirAll(filepath.Dir(l.ipam.cfg.CalicoNodename), 0o755))
+	file := l.ipam.nameFiles["Calico"]
+	l.must(os.MkdirAll(filepath.Dir(file), 0o755))
 	for content, want := range map[string]struct{ name, problem string }{
 		"":                              {"", ""},
 		"worker-1":                      {"worker-1", ""},
@@ -18,17 +19,17 @@ func TestNodenameOfCalico(t *testing.T) {
 		strings.Repeat("x", 254):        {"", "has no node name"},
 		"\xff":                          {"", "has no node name"},
 	} {
-		l.must(os.WriteFile(l.ipam.cfg.CalicoNodename, []byte(content), 0o600))
-		if name, problem := l.ipam.readNodename(); name != want.name || !strings.Contains(problem, want.problem) || (problem == "") != (want.problem == "") {
-			t.Errorf("nodename %q: got %q, problem %q", content, name, problem)
+		l.must(os.WriteFile(file, []byte(content), 0o600))
+		if name, err := readName("Calico", file); name != want.name || (err == nil) != (want.problem == "") || err != nil && !strings.Contains(err.Error(), want.problem) {
+			t.Errorf("nodename %q: got %q, error %v", content, name, err)
 		}
 	}
-	l.must(os.Remove(l.ipam.cfg.CalicoNodename))
-	if name, problem := l.ipam.readNodename(); name != "" || problem != "" {
-		t.Errorf("no file: got %q, problem %q", name, problem)
+	l.must(os.Remove(file))
+	if name, err := readName("Calico", file); name != "" || err != nil {
+		t.Errorf("no file: got %q, error %v", name, err)
 	}
-	l.must(os.Mkdir(l.ipam.cfg.CalicoNodename, 0o755))
-	if name, problem := l.ipam.readNodename(); name != "" || !strings.Contains(problem, "is not known") {
-		t.Errorf("a directory: got %q, problem %q", name, problem)
+	l.must(os.Mkdir(file, 0o755))
+	if name, err := readName("Calico", file); name != "" || err == nil || !strings.Contains(err.Error(), "Calico has for this node is not known") {
+		t.Errorf("a directory: got %q, error %v", name, err)
 	}
 }

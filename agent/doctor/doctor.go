@@ -26,6 +26,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/bpf"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // Values of Check.Status.
@@ -63,28 +64,35 @@ type Config struct {
 	CNIResults, CRISocket          string
 }
 
+// findings are the checks that were made.
+type findings struct {
+	checks  []Check
+	lacking bool // a capability is missing
+}
+
+// add adds a check that describes what is lost, and the error of the attempt. If the attempt
+// succeeded, nothing is lost, and the check only has its details.
+func (f *findings) add(c Check, err error, details string) {
+	switch c.Detail = details; {
+	case errors.Is(err, os.ErrPermission) && c.Fix != "":
+		c.Detail = err.Error()
+		if c.Fix = "look for what denies it: a seccomp profile, an LSM or kernel lockdown"; f.lacking {
+			c.Fix = "give the process the capabilities that are missing above (or run it as root)"
+		}
+	case err != nil:
+		c.Detail = err.Error()
+	default:
+		c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
+	}
+	f.checks = append(f.checks, c)
+}
+
 // Examine tries everything that the agent needs on this host. It attaches nothing to the
 // host's interfaces, and leaves nothing behind except ids of network namespaces (RTM_NEWNSID),
 // which the agent assigns as well.
 func Examine(cfg Config) []Check {
-	var out []Check
-	lacking := false
-	add := func(c Check, err error, found string) {
-		switch c.Detail = found; {
-		case errors.Is(err, os.ErrPermission) && c.Fix != "":
-			c.Detail = err.Error()
-			if c.Fix = "look for what denies it: a seccomp profile, an LSM or kernel lockdown"; lacking {
-				c.Fix = "give the process the capabilities that are missing above (or run it as root)"
-			}
-		case err != nil:
-			c.Detail = err.Error()
-		default:
-			c.Status, c.Used, c.Lost, c.Fix = StatusOK, "", "", ""
-		}
-		out = append(out, c)
-	}
-
-	add(Check{Feature: "kernel"}, nil, KernelRelease())
+	var found findings
+	found.add(Check{Feature: "kernel"}, nil, KernelRelease())
 	obs, loadErr := bpf.Load()
 	if loadErr == nil {
 		_ = obs.Close()
@@ -98,42 +106,43 @@ func Examine(cfg Config) []Check {
 			status = StatusDegraded
 		}
 		err := haveCapability(c.value)
-		lacking = lacking || err != nil
-		add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
+		found.lacking = found.lacking || err != nil
+		found.add(Check{Feature: c.name, Status: status, Used: c.used, Lost: c.lost, Fix: "give the process " + c.name + " (or run it as root): " + permissionsPage},
 			err, c.purpose)
 	}
 
 	const noFrames = "frames are not seen: conflicts with devices outside this node's namespaces stay hidden"
-	add(Check{Feature: "BPF programs", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
+	found.add(Check{Feature: "BPF programs", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "a kernel with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"},
 		features.HaveProgramType(ebpf.SchedCLS), "programs of type sched_cls load")
-	add(Check{Feature: "BPF ring buffer", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 5.8 or newer"},
+	found.add(Check{Feature: "BPF ring buffer", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 5.8 or newer"},
 		features.HaveMapType(ebpf.RingBuf), "BPF_MAP_TYPE_RINGBUF")
-	add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
+	found.add(Check{Feature: "BPF LRU map", Status: StatusMissing, Used: "netlink only", Lost: noFrames, Fix: "Linux 4.10 or newer"},
 		features.HaveMapType(ebpf.LRUHash), "BPF_MAP_TYPE_LRU_HASH")
 	tcx := bpf.HaveTCX()
 	hasTCX := Check{Feature: "TCX", Status: StatusDegraded, Used: "clsact", Lost: "the first position among the filters: another program may hide frames", Fix: "Linux 6.6 or newer"}
 	if errors.Is(tcx, os.ErrPermission) {
 		hasTCX.Status, hasTCX.Used, hasTCX.Lost = StatusMissing, "netlink only", noFrames
 	}
-	add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
-	out = append(out, tryClsact(tcx))
-	add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
+	found.add(hasTCX, tcx, "links of attach type BPF_TCX_INGRESS")
+	tried, clsactErr := tryClsact()
+	found.checks = append(found.checks, clsactCheck(tried, clsactErr, tcx))
+	found.add(Check{Feature: checkObserver, Status: StatusMissing, Used: "netlink only (as with --wire off)", Lost: noFrames, Fix: "see the lines above"},
 		loadErr, "the observer's programs and maps load")
 
 	req, err := rtnetlink.Dial()
-	add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
+	found.add(Check{Feature: "rtnetlink strict checking", Status: StatusMissing, Lost: "everything: without it the kernel answers for the wrong namespace", Fix: "Linux 4.20 or newer"},
 		err, "NETLINK_GET_STRICT_CHK")
 	if req != nil {
 		defer req.Close()
 		nsid, err := req.OwnNSID()
-		add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
+		found.add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
 			err, fmt.Sprintf("interfaces and addresses are read by nsid (ours is %d)", nsid))
 	}
 	listen, err := rtnetlink.Listen(true)
 	if err == nil {
 		listen.Close()
 	}
-	add(Check{
+	found.add(Check{
 		Feature: "events of all namespaces", Status: StatusDegraded,
 		Used: fmt.Sprintf("a listing every %s", kernel.ListEvery), Lost: "milliseconds: a change is seen up to two seconds late",
 		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
@@ -141,14 +150,13 @@ func Examine(cfg Config) []Check {
 
 	root := files.FindRoot("/proc")
 	for _, dir := range cfg.NetnsDirs {
-		out = append(out, sourceCheck(root, "named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
+		found.checks = append(found.checks, sourceCheck(root, "named namespaces", dir, "namespaces without a veth here (macvlan, ipvlan), their names and inodes"))
 	}
-	out = append(out, sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"))
-	out = append(out,
+	return append(found.checks,
+		sourceCheck(root, "CNI results", cfg.CNIResults, "names of pods and containers"),
 		sourcesCheck(root, "CNI configurations", cfg.CNIConfig, "address ranges and their networks"),
-		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "the records of IPAM: duplicates are not predicted"))
-	out = append(out, readRuntime(cfg.CRISocket), readProcesses("/proc"))
-	return out
+		sourcesCheck(root, "host-local's allocations", cfg.IPAMDirs, "the records of IPAM: duplicates are not predicted"),
+		readRuntime(cfg.CRISocket), readProcesses("/proc"))
 }
 
 // Usable returns nil if the agent can use the wire or netlink, according to the checks of
@@ -199,36 +207,42 @@ func haveCapability(value int) error {
 	return nil
 }
 
-// tryClsact attaches the observer by clsact in a temporary network namespace.
-func tryClsact(tcx error) Check {
-	c := Check{Feature: "clsact", Status: StatusOK}
-	err := make(chan error)
+// tryClsact attaches the observer by clsact in a temporary network namespace, which ends with
+// the filter. It reports whether it could create one.
+func tryClsact() (tried bool, err error) {
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		runtime.LockOSThread() // never unlocked: the thread and its namespace end with the goroutine
-		if e := unix.Unshare(unix.CLONE_NEWNET); e != nil {
-			c.Detail = "not tried: this needs a network namespace of its own, and CAP_SYS_ADMIN to create one"
-			err <- nil
+		if unix.Unshare(unix.CLONE_NEWNET) != nil {
 			return
 		}
-		obs, e := bpf.Load()
-		if e == nil {
-			var att *bpf.Attachment
-			if att, e = obs.AttachClsact(loopbackIndex); e == nil {
-				e = att.Close()
-			}
+		tried = true
+		var obs *bpf.Observer
+		if obs, err = bpf.Load(); err == nil {
+			_, err = obs.AttachClsact(loopbackIndex)
 			_ = obs.Close()
 		}
-		c.Detail = "filters attach by a clsact qdisc"
-		err <- e
 	}()
-	if e := <-err; e != nil {
-		c.Status, c.Detail = StatusDegraded, e.Error()
-		c.Used, c.Lost = "TCX", "nothing"
-		if tcx != nil {
-			c.Status, c.Used, c.Lost = StatusMissing, "netlink only", "frames"
-		}
-		c.Fix = "a kernel with CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF"
+	<-done
+	return tried, err
+}
+
+// clsactCheck returns the check of clsact. tcx is nil if TCX can be used instead.
+func clsactCheck(tried bool, err, tcx error) Check {
+	c := Check{Feature: "clsact", Status: StatusOK, Detail: "filters attach by a clsact qdisc"}
+	switch {
+	case !tried:
+		c.Detail = "not tried: this needs a network namespace of its own, and CAP_SYS_ADMIN to create one"
+		return c
+	case err == nil:
+		return c
+	case tcx == nil:
+		c.Status, c.Used, c.Lost = StatusDegraded, "TCX", "nothing"
+	default:
+		c.Status, c.Used, c.Lost = StatusMissing, "netlink only", "frames"
 	}
+	c.Detail, c.Fix = err.Error(), "a kernel with CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF"
 	return c
 }
 
@@ -242,7 +256,7 @@ func sourceCheck(root files.Root, feature, dir, gives string) Check {
 	_, err := os.ReadDir(dir)
 	unseen := root.Reach(dir)
 	if files.Orphaned(dir) {
-		unseen = files.ErrOrphaned
+		unseen = ipam.ErrOrphaned
 	}
 	switch {
 	case unseen != nil:
@@ -357,8 +371,6 @@ func readProcesses(procDir proc.Dir) Check {
 // KernelRelease returns the release of the running kernel, or "" if it is unknown.
 func KernelRelease() string {
 	var u unix.Utsname
-	if unix.Uname(&u) != nil {
-		return ""
-	}
+	_ = unix.Uname(&u)
 	return unix.ByteSliceToString(u.Release[:])
 }

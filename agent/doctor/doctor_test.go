@@ -48,6 +48,9 @@ func TestDoctorReportsReadableProcesses(t *testing.T) {
 	}
 	pidNamespace(files.InitialPIDNamespace)
 	check("host", StatusOK, "3 processes, 1 of them in other network namespaces")
+	if c := readProcesses(proc.Dir(p.Dir)); strings.Contains(c.Detail, "cannot be read") {
+		t.Errorf("host whose processes can all be read: got %+v", c)
+	}
 	pidNamespace("pid:[7]")
 	check("node in a container", StatusOK, "3 processes, 1 of them in other network namespaces")
 	p.End(1<<22 + 1)
@@ -56,6 +59,9 @@ func TestDoctorReportsReadableProcesses(t *testing.T) {
 	check("host without namespaces", StatusOK, "2 processes, 0 of them in other")
 	p.End(1)
 	check("hidepid", StatusDegraded, "hidepid")
+	if c := readProcesses(proc.Dir(p.Dir)); !strings.Contains(c.Fix, "without hidepid") {
+		t.Errorf("hidepid: got advice %q, want to mount /proc without it", c.Fix)
+	}
 	p.Dir = filepath.Join(p.Dir, "missing")
 	check("no /proc", StatusDegraded, fs.ErrNotExist.Error()[:4])
 }

@@ -106,15 +106,10 @@ func ReadDir(dir string) (map[string]uint64, error) {
 			return out, nil
 		}
 		// struct linux_dirent64: inode, offset, record length, type, name.
-		for b := buf[:n]; len(b) > 19; {
-			size := int(binary.NativeEndian.Uint16(b[16:]))
-			if size <= 19 || size > len(b) {
-				break
-			}
-			if name := unix.ByteSliceToString(b[19:size]); name != "." && name != ".." {
+		for b := buf[:n]; len(b) > 0; b = b[binary.NativeEndian.Uint16(b[16:]):] {
+			if name := unix.ByteSliceToString(b[19:]); name != "." && name != ".." {
 				out[name] = binary.NativeEndian.Uint64(b)
 			}
-			b = b[size:]
 		}
 	}
 }

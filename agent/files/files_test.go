@@ -1,11 +1,19 @@
 package files
 
 import (
+	"errors"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/tests/alone"
 )
 
 func TestOnlySmallRegularFilesAreRead(t *testing.T) {
@@ -27,4 +35,160 @@ func TestOnlySmallRegularFilesAreRead(t *testing.T) {
 			t.Errorf("read %s: got %v", filepath.Base(path), err)
 		}
 	}
+}
+
+func TestPathIsWithinADirectory(t *testing.T) {
+	for _, c := range []struct {
+		path string
+		want bool
+	}{
+		{"/run/netns", true},
+		{"/run/netns/a", true},
+		{"/run/netns/a/b", true},
+		{"/run/netnsx", false},
+		{"/run", false},
+		{"", false},
+		{"/x/run/netns", false},
+		{"/var/lib", false},
+	} {
+		if got := Within(c.path, "/run/netns"); got != c.want {
+			t.Errorf("%q within /run/netns: got %v, want %v", c.path, got, c.want)
+		}
+	}
+}
+
+func TestPathsAreComparedCleanAndWithoutTheLinkToRun(t *testing.T) {
+	for path, want := range map[string]string{
+		"/var/run/netns/a": "/run/netns/a", "/var//run/./x/": "/run/x", "/run/netns/": "/run/netns", "/var/running": "/var/running", "/var/run": "/var/run",
+	} {
+		if got := Clean(path); got != want {
+			t.Errorf("clean %s: got %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestDeepestDirectoryThatExistsIsWatched(t *testing.T) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	WatchUp(w, filepath.Join(dir, "missing/too/file"))
+	if got := w.WatchList(); len(got) != 1 || got[0] != dir {
+		t.Errorf("watched for a file below a missing directory: got %v, want only %s", got, dir)
+	}
+	below := filepath.Join(dir, "missing")
+	if err := os.Mkdir(below, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	WatchUp(w, filepath.Join(below, "file"))
+	if got := w.WatchList(); len(got) != 2 || !slices.Contains(got, below) {
+		t.Errorf("watched for a file in a directory: got %v, want %s as well", got, below)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	WatchUp(w, filepath.Join(below, "file")) // nothing can be watched any more: it must return
+}
+
+func TestVersionChangesWithTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if got := VersionOf(path); got != (Version{}) {
+		t.Errorf("version of a missing file: got %+v, want none", got)
+	}
+	if err := os.WriteFile(path, []byte("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	before := VersionOf(path)
+	if before == (Version{}) || before != VersionOf(path) {
+		t.Errorf("version of an unchanged file: got %+v and %+v, want the same", before, VersionOf(path))
+	}
+	if err := os.WriteFile(path, []byte("ab"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := VersionOf(path); got == before {
+		t.Errorf("version of a changed file: got %+v as before", got)
+	}
+}
+
+func TestRegularFileIsReadUpToItsLimit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	written := time.Unix(1_000_000_000, 0)
+	for _, err := range []error{os.WriteFile(path, []byte("12345"), 0o600), os.Chtimes(path, written, written)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, at, err := ReadRegular(path, 0, 5); err != nil || string(data) != "12345" || !at.Equal(written) {
+		t.Errorf("file of the largest size: got %q of %s and error %v", data, at, err)
+	}
+	if data, _, err := ReadRegular(path, 0, 4); err == nil {
+		t.Errorf("file that is larger: got %q and no error", data)
+	}
+	if _, _, err := ReadRegular(path+".missing", 0, 5); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("missing file: got error %v, want that it does not exist", err)
+	}
+}
+
+// mount binds source to target until the test ends. An empty source is a new file system.
+func mount(t *testing.T, source, target string) {
+	t.Helper()
+	fstype, flags := "tmpfs", uintptr(0)
+	if source != "" {
+		fstype, flags = "", unix.MS_BIND
+	}
+	if err := unix.Mount(source, target, fstype, flags, ""); err != nil {
+		t.Fatal("mount: ", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(target, unix.MNT_DETACH) })
+}
+
+func TestDirectoryIsReadWithTheInodesOfItsEntries(t *testing.T) {
+	alone.Run(t, func() {
+		dir := t.TempDir()
+		want := map[string]uint64{}
+		for _, name := range []string{"a", "..b", ".c", "netns"} {
+			path := filepath.Join(dir, name)
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			inode, err := Inode(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[name] = inode
+		}
+		// A file is mounted over one of them, as "ip netns add" does.
+		mount(t, "/proc/self/ns/net", filepath.Join(dir, "netns"))
+		got, err := ReadDir(dir)
+		if err != nil || !maps.Equal(got, want) {
+			t.Errorf("directory: got %v and error %v, want %v", got, err, want)
+		}
+		if inode, err := Inode(filepath.Join(dir, "netns")); err != nil || inode == want["netns"] {
+			t.Errorf("inode of what is mounted: got %d and error %v, want another one than that of the entry", inode, err)
+		}
+		if _, err := ReadDir(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("missing directory: got error %v, want that it does not exist", err)
+		}
+		if _, err := Inode(filepath.Join(dir, "missing")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("inode of a missing file: got error %v, want that it does not exist", err)
+		}
+
+		open := func() int {
+			names, err := ReadDir("/proc/self/fd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(names)
+		}
+		before := open()
+		for range 10 {
+			_, _ = ReadDir(dir)
+			_, _ = ReadSmall(filepath.Join(dir, "a"))
+			_ = Orphaned(dir)
+		}
+		if got := open(); got != before {
+			t.Errorf("open files: got %d after reading, want %d as before", got, before)
+		}
+	})
 }

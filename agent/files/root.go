@@ -61,9 +61,6 @@ func (own Root) Reach(dir string) error {
 			at = filepath.Clean(target)
 			continue
 		}
-		if at == "/" {
-			return nil
-		}
 		at, rest = filepath.Dir(at), filepath.Join(filepath.Base(at), rest)
 	}
 	mount := filepath.Join(at, rest)
@@ -90,10 +87,6 @@ func (own Root) ReachAny(dirs []string) (first error) {
 
 // ErrNotMounted is returned for paths that lead to the container's own files.
 var ErrNotMounted = errors.New("it is not mounted into the agent's container")
-
-// ErrOrphaned is returned for mounted directories that were removed. A directory that is
-// created in their place is not visible here.
-var ErrOrphaned = errors.New("the directory that was mounted here was removed: mount its parent instead, and start the agent again")
 
 // mountOf returns the id of the mount that a path is on. ok is false if the path does not
 // exist, and before Linux 5.8.

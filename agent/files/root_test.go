@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/tests/alone"
 )
 
 func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
@@ -44,6 +46,104 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", name, got, c.want)
 		}
 	}
+	p := proctest.New(t)
+	if got := FindRoot(proc.Dir(p.Dir)); got {
+		t.Errorf("no processes and no PID namespace: got %v, want false", got)
+	}
+	p.Put(os.Getpid(), 1, "ipwitness", 2, 10, "/")
+	p.Put(1, 0, "ipwitness", 1, 10, "/")
+	if got := FindRoot(proc.Dir(p.Dir)); got {
+		t.Errorf("unknown PID namespace: got %v, want false", got)
+	}
+	if err := os.MkdirAll(filepath.Join(p.Dir, "self/ns"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	link := func(to string) {
+		t.Helper()
+		_ = os.Remove(filepath.Join(p.Dir, "self/ns/pid"))
+		if err := os.Symlink(to, filepath.Join(p.Dir, "self/ns/pid")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link(initPIDs)
+	if got := FindRoot(proc.Dir(p.Dir)); got {
+		t.Errorf("ipwitness as the first process of a machine: got %v, want false", got)
+	}
+	link(otherPIDs)
+	for _, pid := range []int{1, os.Getpid()} {
+		p.End(pid)
+	}
+	if got := FindRoot(proc.Dir(p.Dir)); got {
+		t.Errorf("processes that cannot be read: got %v, want false", got)
+	}
+	// The root directory of the first process is on the same file system as ours.
+	p.Put(1, 0, "systemd", 1, 10, "/")
+	if err := os.Symlink("/usr", filepath.Join(p.Dir, "1/root")); err != nil {
+		t.Fatal(err)
+	}
+	if got := FindRoot(proc.Dir(p.Dir)); !got {
+		t.Errorf("chroot: got %v, want true", got)
+	}
+}
+
+func TestMountedDirectoryCanBeReached(t *testing.T) {
+	alone.Run(t, func() {
+		base := t.TempDir()
+		at := func(name string) string { return filepath.Join(base, name) }
+		for _, err := range []error{
+			os.Mkdir(at("here"), 0o755),
+			os.Mkdir(at("mounted"), 0o755),
+			os.Symlink("mounted", at("relative")),
+			os.Symlink(at("mounted/later"), at("dangling")),
+			os.Symlink("here/nothing", at("lost")),
+			os.Mkdir(at("marked (deleted)"), 0o755),
+			os.Mkdir(at("removed"), 0o755),
+			os.Mkdir(at("seen"), 0o755),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		mount(t, "", at("mounted"))
+		mount(t, at("removed"), at("seen"))
+		own := Root(true)
+		for path, want := range map[string]string{
+			at("mounted"): "", at("mounted/missing/too"): "", at("relative"): "", at("relative/missing"): "", at("dangling"): "", at("dangling/x"): "",
+			at("here"): base, at("here/x"): at("here"), at("lost"): at("here"), at("lost/x"): at("here/nothing"), "/": "/",
+		} {
+			err := own.Reach(path)
+			if want == "" {
+				if err != nil {
+					t.Errorf("%s: got error %v, want none", path, err)
+				}
+			} else if !errors.Is(err, ErrNotMounted) || !strings.Contains(err.Error(), "mount "+want+" of") {
+				t.Errorf("%s: got error %v, want that %s is not mounted", path, err, want)
+			}
+		}
+		if err := own.ReachAny([]string{at("here/x"), at("mounted")}); err != nil {
+			t.Errorf("one of two is mounted: got error %v", err)
+		}
+		if err := own.ReachAny([]string{at("here/x"), "/no-such/dir"}); err == nil || !strings.Contains(err.Error(), at("here")) {
+			t.Errorf("none is mounted: got error %v, want that of the first", err)
+		}
+		if err := own.ReachAny(nil); err != nil {
+			t.Errorf("no directory: got error %v", err)
+		}
+
+		if Orphaned(at("seen")) || Orphaned(at("seen/x")) {
+			t.Error("mounted directory: got orphaned")
+		}
+		if err := os.Remove(at("removed")); err != nil {
+			t.Fatal(err)
+		}
+		for path, want := range map[string]bool{
+			at("seen"): true, at("seen/x/y"): true, at("mounted"): false, at("missing"): false, at("marked (deleted)"): false, "/": false,
+		} {
+			if got := Orphaned(path); got != want {
+				t.Errorf("%s: got orphaned %v, want %v", path, got, want)
+			}
+		}
+	})
 }
 
 func TestFilesOnTheContainersRootAreNotTheNodes(t *testing.T) {

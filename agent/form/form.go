@@ -15,23 +15,5 @@ func Short(err error) string {
 	return Printable(text[:min(len(text), MaxLength)])
 }
 
-// OneLine is like Short, but returns a single line.
-func OneLine(err error) string { return strings.ReplaceAll(Short(err), "\n", "; ") }
-
 // MaxLength is longer than any name of Kubernetes or of a container runtime.
 const MaxLength = 512
-
-// IsNetworkName reports whether s is a valid name of a CNI network (ValidateNetworkName in
-// libcni's pkg/utils) and not too long.
-func IsNetworkName(s string) bool {
-	const most = 253
-	for i, r := range s {
-		switch {
-		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
-		case i > 0 && (r == '_' || r == '.' || r == '-'):
-		default:
-			return false
-		}
-	}
-	return s != "" && len(s) <= most
-}

@@ -84,7 +84,8 @@ func TestNamespaceThatIsFoundLateHasItsNetwork(t *testing.T) {
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
 	f.Put(5, kerneltest.PodVeth(10), "10.0.0.2/24")
 	k := newTestKernel(t, f)
-	k.SetNames(map[uint64]*ipwitnessv1.Workload{}, map[uint64]Networks{4000: {{"eth0", netip.MustParseAddr("10.0.0.2")}: "pods"}}, nil)
+	g := InterfaceAddress{"eth0", netip.MustParseAddr("10.0.0.2")}
+	k.SetNames(map[uint64]*ipwitnessv1.Workload{4000: {Name: "web-0"}}, map[uint64]Networks{4000: {g: "pods"}}, map[uint64]Intended{4000: {g: "cri"}})
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED ")
 	k.Adopt(5, 4000, true)
 	wantNetworks(t, k.table, "10.0.0.2 ASSIGNED pods")
@@ -92,8 +93,8 @@ func TestNamespaceThatIsFoundLateHasItsNetwork(t *testing.T) {
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELLINK, NSID: rtnetlink.NoNSID, Link: kerneltest.HostVeth(10, 5)})
 	delete(f, 5)
 	k.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 5})
-	if len(k.networks) != 0 {
-		t.Errorf("networks after the end of the namespace: got %v, want none", k.networks)
+	if len(k.networks)+len(k.names)+len(k.intended) != 0 {
+		t.Errorf("after the end of the namespace: got networks %v, names %v and intended addresses %v, want none", k.networks, k.names, k.intended)
 	}
 }
 

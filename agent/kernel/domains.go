@@ -70,14 +70,12 @@ func (p *publisher) putTagged(l *link, now time.Time) {
 	}
 }
 
-// publishDomain puts the record of a domain, and reports whether it has changed.
-func (p *publisher) publishDomain(d domain, now time.Time) bool {
+// publishDomain puts the record of a domain if it has changed.
+func (p *publisher) publishDomain(d domain, now time.Time) {
 	r := &ipwitnessv1.LinkRecord{Name: d.name, Kind: d.kind, Routed: p.routes(d)}
-	if old := p.table.Links.Get(d.name); old != nil && proto.Equal(old, r) {
-		return false
+	if old := p.table.Links.Get(d.name); old == nil || !proto.Equal(old, r) {
+		p.table.Links.Put(d.name, r, now)
 	}
-	p.table.Links.Put(d.name, r, now)
-	return true
 }
 
 // addressed publishes the domain of one of our own interfaces again, because its addresses
@@ -89,12 +87,8 @@ func (p *publisher) addressed(l *link, now time.Time) {
 			defer p.publishAttached(nil, now) // its ports may have become uplinks, or ceased to be
 		}
 	}
-	if _, ok := p.domains[d.name]; !ok {
-		return
-	}
-	p.domains[d.name] = d
-	if p.publishDomain(d, now) {
-		p.publishAttached(d.base, now)
+	if _, ok := p.domains[d.name]; ok {
+		p.publishDomain(d, now)
 	}
 }
 
@@ -110,17 +104,6 @@ func (p *publisher) dropDomains(index int32, now time.Time) {
 func (p *publisher) dropDomain(name string, now time.Time) {
 	delete(p.domains, name)
 	p.table.Links.Remove(name, now)
-}
-
-// leaveLink records that our interface left a broadcast domain. The domain ends if the
-// interface formed it, and the wire claims of the interface end.
-func (p *publisher) leaveLink(l *link, name string, now time.Time) {
-	if d, ok := p.domains[name]; ok && d.base == l {
-		p.dropDomain(name, now)
-	} else if ok {
-		p.publishDomain(d, now) // the node's address on it may be gone
-	}
-	p.dropFrames(l.Index, now)
 }
 
 // redirected ends the wire claims of our port, or of all ports if changed is nil, if their

@@ -28,6 +28,7 @@ func TestClaimSaysWhetherTheNodeRoutesToItsSender(t *testing.T) {
 		"by somebody else":                  {"10.9.0.7", []rtnetlink.Hop{{Index: 20, Gateway: netip.MustParseAddr("10.244.0.3")}}, false},
 		"to all on its bridge":              {"10.244.0.7", []rtnetlink.Hop{{Index: 20}}, false},
 		"by an address of it, by elsewhere": {"10.9.0.7", []rtnetlink.Hop{{Index: 30, Gateway: netip.MustParseAddr("10.244.0.2")}}, false},
+		"by an interface that is not known": {"10.9.0.7", []rtnetlink.Hop{{Index: 99, Gateway: netip.MustParseAddr("10.244.0.2")}}, false},
 		"nowhere":                           {"10.9.0.7", nil, false},
 		"a link-local one":                  {"fe80::7", []rtnetlink.Hop{{Index: 10}}, false},
 		"its own":                           {"10.244.0.2", []rtnetlink.Hop{{Index: 10}}, false},

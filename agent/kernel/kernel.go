@@ -17,6 +17,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -42,6 +43,7 @@ type Mirror struct {
 	mu       sync.Mutex // protects everything except for hooks
 	req      Requests
 	reusable map[uint64]bool // inodes of namespaces that ended since BeginNames
+	again    chan struct{}   // holds one token while everything has to be listed again
 }
 
 // hooks are called with the kernel locked. They are set before any method is called.
@@ -49,7 +51,7 @@ type hooks struct {
 	PortsChanged func()                   // one of our own interfaces was added, removed or changed
 	Unnamed      func()                   // a namespace with an unknown inode was found
 	CompareAgain func(time.Duration)      // SetNames is to be called again after the given time
-	Incomplete   func()                   // something could not be read, and has to be listed again
+	Incomplete   func()                   // something could not be read; by default, ListAgain lists it
 	ClaimEnded   func(k []table.ClaimKey) // wire claims ended
 }
 
@@ -144,11 +146,13 @@ func (a addresses) remove(m rtnetlink.Address) {
 // New returns an empty mirror of the namespaces that req can read. ownNSID and ownInode
 // identify our own namespace, boot is when the machine booted, and node is its name.
 func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode uint64, boot time.Time, node string) *Mirror {
+	again := make(chan struct{}, 1)
 	own := &namespace{id: table.OwnNamespace, nsid: rtnetlink.NoNSID, inode: ownInode, first: time.Now(), links: map[int32]*link{}}
 	return &Mirror{
 		log:      log,
 		req:      req,
 		reusable: map[uint64]bool{},
+		again:    again,
 		publisher: publisher{
 			topology: topology{
 				ownNSID:  ownNSID,
@@ -163,7 +167,7 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 				PortsChanged: func() {},
 				Unnamed:      func() {},
 				CompareAgain: func(time.Duration) {},
-				Incomplete:   func() {},
+				Incomplete:   func() { wake.Poke(again) },
 				ClaimEnded:   func([]table.ClaimKey) {},
 			},
 			table:    t,
@@ -415,8 +419,8 @@ func (k *Mirror) Reread(addrs []netip.Addr) bool {
 const ListEvery = 2 * time.Second
 
 // ListAgain lists everything every two seconds until ctx ends. Unless always is set, it lists
-// only if wanted has a token, because something could not be read.
-func (k *Mirror) ListAgain(ctx context.Context, wanted <-chan struct{}, always bool) error {
+// only if something could not be read.
+func (k *Mirror) ListAgain(ctx context.Context, always bool) error {
 	tick := time.NewTicker(ListEvery)
 	defer tick.Stop()
 	for {
@@ -424,7 +428,7 @@ func (k *Mirror) ListAgain(ctx context.Context, wanted <-chan struct{}, always b
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-wanted:
+			case <-k.again:
 			}
 		}
 		select {

@@ -339,6 +339,9 @@ func TestFrameFromBeforeTheEndOfItsHolderIsDropped(t *testing.T) {
 	}
 	k.AddFrame(frame, sent)
 	wantClaims(t, k, "")
+	if len(forgotten) != 2 || forgotten[1] != frame {
+		t.Errorf("bindings that the observer is to forget after the late frame: got %v", forgotten)
+	}
 	k.AddFrame(frame, seenNow())
 	wantClaims(t, k, "10.244.0.2 USED 1/10")
 

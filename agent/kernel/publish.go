@@ -107,8 +107,8 @@ func (p *publisher) publish(ns *namespace, l *link, now time.Time) {
 // publishRecord updates the record of an interface in the table.
 func (p *publisher) publishRecord(ns *namespace, l *link, now time.Time) {
 	if r := p.interfaceRecord(ns, l, now); !proto.Equal(r, l.published) {
-		if old := l.published.GetLink(); ns == p.own && old != "" && old != r.GetLink() {
-			p.leaveLink(l, old, now)
+		if old, ok := p.domains[l.published.GetLink()]; ok && old.base == l && old.name != r.GetLink() {
+			p.dropDomain(old.name, now) // it formed the domain that it leaves
 		}
 		if ns == p.own && l.published.GetUplink() != r.GetUplink() {
 			p.putTagged(l, now)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -329,6 +330,9 @@ func (w *wirings) compare() {
 		}
 	}
 	fresh.SetNames(maps.Clone(w.names), nil, nil)
+	if got, want := state(w.k), state(fresh); !slices.Equal(got, want) {
+		w.t.Errorf("followed state:\n%s\nwant that of a fresh listing:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
 	for _, ns := range fresh.all() {
 		followed := w.k.own
 		if ns != fresh.own {
@@ -366,4 +370,36 @@ func (w *wirings) compare() {
 			w.t.Errorf("claim by %s with VLANs %d and %d: got link %q, want %q", port.Name, c.VLAN, c.InnerVLAN, v.Link, want)
 		}
 	}
+}
+
+// state returns the ports, namespaces, interfaces and kernel claims of a mirror, without what
+// differs between two mirrors of the same kernel.
+func state(k *Mirror) (out []string) {
+	for _, p := range k.Ports() {
+		out = append(out, fmt.Sprintf("port %d %s", p.Index, p.Name))
+	}
+	nsids := map[uint32]int32{}
+	for _, ns := range k.all() {
+		if ns.published {
+			nsids[ns.id] = ns.nsid
+		}
+	}
+	for id, r := range k.table.Namespaces.All() {
+		out = append(out, fmt.Sprintf("namespace %d: inode %s, %s", nsids[id], r.GetNetns(), r.GetWorkload()))
+	}
+	for _, r := range k.table.Interfaces.All() {
+		out = append(out, fmt.Sprintf("interface %d/%d: %s %s %x %s on %s by %s in %s, peer %d, uplink %v",
+			nsids[r.GetNamespace()], r.GetIndex(), r.GetName(), r.GetKind(), r.GetMac(), r.GetAttachment(), r.GetLink(), r.GetHostInterface(), r.GetVrf(),
+			nsids[r.GetPeerNamespace()], r.GetUplink()))
+	}
+	for c, v := range k.table.Claims() {
+		if !table.IsWire(c.Kind) {
+			out = append(out, fmt.Sprintf("claim %d/%d: %s %s/%d", nsids[c.At.Namespace], c.At.Index, c.Kind, c.Address, v.PrefixLength))
+		}
+	}
+	for index, all := range k.attached {
+		out = append(out, fmt.Sprintf("attached to %d: %d", index, len(all)))
+	}
+	slices.Sort(out)
+	return out
 }

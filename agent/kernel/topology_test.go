@@ -31,6 +31,8 @@ func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	own(8, "eth1", "", func(l *rtnetlink.Link) { l.Master, l.SlaveKind = 7, "bond" })
 	own(9, "blue", "vrf", nil)
 	own(11, "eth0.20", "vlan", func(l *rtnetlink.Link) { l.Lower, l.VLAN = 2, 20 })
+	own(12, "mv0", "macvlan", func(l *rtnetlink.Link) { l.Lower = 2 })
+	own(13, "tun0", "tun", nil)
 	own(20, "veth20", "veth", func(l *rtnetlink.Link) { l.Master, l.SlaveKind, l.Lower, l.LowerNSID = 4, "bridge", 2, 5 })
 	own(21, "veth21", "veth", func(l *rtnetlink.Link) { l.Lower, l.LowerNSID, l.Master, l.SlaveKind = 2, 6, 9, "vrf" }, "10.0.0.1/32")
 	own(22, "veth22", "veth", func(l *rtnetlink.Link) { l.Lower, l.LowerNSID, l.SlaveKind, l.Master = 2, 7, "openvswitch", 99 })
@@ -81,6 +83,8 @@ func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		"8/eth0":     `PEER on "br-iso" by veth23`,
 		"10/net1":    `LOWER on "eth0" by eth0`,
 		"10/net2":    `LOWER on "eth0.30" by eth0`,
+		"0/mv0":      `OWN on "eth0"`,
+		"0/tun0":     `OWN on "tun0"`,
 		"0/blue":     `OWN on "blue" in vrf blue`,
 		"0/uplink":   `OWN on "uplink", uplink`,
 		"0/veth21":   `OWN on "veth21" in vrf blue`,
@@ -95,6 +99,8 @@ func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 		"veth21": {Kind: ipwitnessv1.LinkRecord_POINT_TO_POINT},
 		"veth22": {Kind: ipwitnessv1.LinkRecord_OVS_PORT},
 		"eth0":   {Kind: ipwitnessv1.LinkRecord_UPLINK},
+		"tun0":   {Kind: ipwitnessv1.LinkRecord_UPLINK},
+		"uplink": {Kind: ipwitnessv1.LinkRecord_UPLINK},
 	} {
 		if got := k.table.Links.Get(name); got.GetKind() != want.GetKind() || got.GetRouted() != want.GetRouted() {
 			t.Errorf("link %s: got %v, want %v", name, got, want)
@@ -105,7 +111,7 @@ func TestInterfacesAreOnTheLinkOfTheirLowestDevice(t *testing.T) {
 	for _, p := range k.Ports() {
 		ports = append(ports, p.Name)
 	}
-	if got, want := strings.Join(ports, " "), "eth0 eth1 veth20 veth21 veth22 veth23 uplink"; got != want {
+	if got, want := strings.Join(ports, " "), "eth0 eth1 tun0 veth20 veth21 veth22 veth23 uplink"; got != want {
 		t.Errorf("ports: got %s, want %s", got, want)
 	}
 
@@ -146,6 +152,78 @@ func wantLinks(t *testing.T, k *Mirror, want map[string]string) {
 		if name, ok := want[l.Name]; ok && l.published.GetLink() != name {
 			t.Errorf("%s: got link %q, want %q", l.Name, l.published.GetLink(), name)
 		}
+	}
+}
+
+func TestPeersAreTheTwoEndsOfAPair(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(host *link, ns *namespace, m *rtnetlink.Link)
+		want   bool
+	}{
+		"as they are":               {func(*link, *namespace, *rtnetlink.Link) {}, true},
+		"netkit":                    {func(host *link, _ *namespace, m *rtnetlink.Link) { host.Kind, m.Kind = "netkit", "netkit" }, true},
+		"no pair there":             {func(_ *link, _ *namespace, m *rtnetlink.Link) { m.Kind = "macvlan" }, false},
+		"no pair here":              {func(host *link, _ *namespace, _ *rtnetlink.Link) { host.Kind = "vlan" }, false},
+		"no pair at all":            {func(host *link, _ *namespace, m *rtnetlink.Link) { host.Kind, m.Kind = "", "macvlan" }, false},
+		"another namespace":         {func(_ *link, ns *namespace, _ *rtnetlink.Link) { ns.nsid = 6 }, false},
+		"our end has another peer":  {func(host *link, _ *namespace, _ *rtnetlink.Link) { host.Lower = 3 }, false},
+		"the other end has another": {func(_ *link, _ *namespace, m *rtnetlink.Link) { m.Lower = 11 }, false},
+	} {
+		host, ns, m := &link{Link: kerneltest.HostVeth(10, 5)}, &namespace{nsid: 5}, kerneltest.PodVeth(10)
+		if c.change(host, ns, &m); isPeer(host, ns, m) != c.want {
+			t.Errorf("%s: got peers %v, want %v", name, !c.want, c.want)
+		}
+	}
+}
+
+func TestPrefixOfALANIsShorterThanAnAddress(t *testing.T) {
+	for prefix, want := range map[string]bool{
+		"192.0.2.1/24": true, "192.0.2.1/31": true, "192.0.2.1/32": false, "2001:db8::1/64": true, "2001:db8::1/128": false, "fe80::1/64": false, "169.254.0.1/16": false, "127.0.0.1/8": false,
+	} {
+		l := &link{addrs: addresses{}}
+		l.addrs.set(kerneltest.Address(1, prefix))
+		if got := hasPrefix(l); got != want {
+			t.Errorf("%s: got a LAN prefix %v, want %v", prefix, got, want)
+		}
+	}
+}
+
+func TestBridgeIsASwitchIfAnotherPortLeadsOut(t *testing.T) {
+	port := &link{Link: rtnetlink.Link{Index: 2, Kind: "veth", Master: 9, LowerNSID: 3}}
+	for name, c := range map[string]struct {
+		other rtnetlink.Link
+		want  bool
+	}{
+		"hardware":                {rtnetlink.Link{Master: 9, LowerNSID: rtnetlink.NoNSID}, true},
+		"hardware elsewhere":      {rtnetlink.Link{Master: 8, LowerNSID: rtnetlink.NoNSID}, false},
+		"another veth":            {rtnetlink.Link{Kind: "veth", Master: 9, LowerNSID: 4}, true},
+		"a veth of its own":       {rtnetlink.Link{Kind: "veth", Master: 9, LowerNSID: rtnetlink.NoNSID}, false},
+		"a virtual machine":       {rtnetlink.Link{Kind: "tun", Master: 9, LowerNSID: rtnetlink.NoNSID}, false},
+		"a VXLAN of another node": {rtnetlink.Link{Kind: "vxlan", Master: 9, LowerNSID: 4}, false},
+	} {
+		ns := &namespace{links: map[int32]*link{2: port, 3: {Link: c.other}}}
+		if got := isSwitch(ns, port); got != c.want {
+			t.Errorf("%s: got a switch %v, want %v", name, got, c.want)
+		}
+	}
+	if isSwitch(&namespace{links: map[int32]*link{2: port}}, port) {
+		t.Error("no other port: got a switch")
+	}
+}
+
+func TestBridgesThatPairsConnectAreOneLink(t *testing.T) {
+	// Two pairs connect two bridges each, and a third connects all four. The order in which they are
+	// looked at is random.
+	for range 20 {
+		f := kerneltest.Fake{}
+		for index, name := range map[int32]string{2: "br-d", 3: "br-c", 4: "br-b", 5: "br-a"} {
+			f.Put(rtnetlink.NoNSID, device(index, name, "bridge", nil))
+		}
+		for a, masters := range map[int32][2]int32{10: {2, 3}, 12: {4, 5}, 14: {2, 4}} {
+			f.Put(rtnetlink.NoNSID, device(a, fmt.Sprintf("in%d", a), "veth", func(l *rtnetlink.Link) { l.Lower = a + 1; inBridge(masters[0])(l) }))
+			f.Put(rtnetlink.NoNSID, device(a+1, fmt.Sprintf("in%d", a+1), "veth", func(l *rtnetlink.Link) { l.Lower = a; inBridge(masters[1])(l) }))
+		}
+		wantLinks(t, newTestKernel(t, f), map[string]string{"br-a": "br-a", "br-b": "br-a", "br-c": "br-a", "br-d": "br-a", "in10": "br-a"})
 	}
 }
 

@@ -89,6 +89,7 @@ func TestContainerOfACgroup(t *testing.T) {
 			"kind in a pod", "0::/kubepods/pod" + hashUID + "/" + proctest.OuterID + "/docker/" + proctest.OuterID + "/kubelet/kubepods/pod" + proctest.PodUID + "/" + proctest.InnerID,
 			inPod,
 		},
+		{"two containers on one level", "2:cpu:/docker/" + proctest.InnerID + "\n1:blkio:/docker/" + proctest.OuterID, Container{ID: proctest.InnerID}},
 		{"only some hierarchies", "11:freezer:/docker/" + proctest.InnerID + "\n10:rdma:/\n0::/system.slice/containerd.service", Container{ID: proctest.InnerID}},
 
 		{"LXC", "4:memory:/lxc/web", Container{Name: "web"}},

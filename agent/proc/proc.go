@@ -34,9 +34,7 @@ const TicksPerSecond = 100
 // BootTicks returns the time since boot in clock ticks, or 0 if the clock cannot be read.
 func BootTicks() uint64 {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		return 0
-	}
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
 	return uint64(t.Nano()) / (1e9 / TicksPerSecond)
 }
 
@@ -79,19 +77,20 @@ var errNoStat = errors.New("not the status of a process")
 // parseStat parses /proc/PID/stat (proc_pid_stat(5)). The name of a process may
 // contain any bytes, including blanks and parentheses.
 func parseStat(data string) (Process, error) {
-	begin, end := strings.IndexByte(data, '('), strings.LastIndexByte(data, ')')
-	if begin < 1 || end < begin {
+	first, rest, _ := strings.Cut(data, "(")
+	end := strings.LastIndexByte(rest, ')')
+	if end < 0 {
 		return Process{}, errNoStat
 	}
-	fields := strings.Fields(data[end+1:]) // starting with the third field
+	fields := strings.Fields(rest[end+1:]) // starting with the third field
 	if len(fields) < 20 {
 		return Process{}, errNoStat
 	}
-	pid, e1 := strconv.Atoi(strings.TrimSpace(data[:begin]))
+	pid, e1 := strconv.Atoi(strings.TrimSpace(first))
 	parent, e2 := strconv.Atoi(fields[1])
 	start, e3 := strconv.ParseUint(fields[19], 10, 64)
 	if err := errors.Join(e1, e2, e3); err != nil {
 		return Process{}, fmt.Errorf("%w: %w", errNoStat, err)
 	}
-	return Process{PID: pid, Parent: parent, Name: form.Printable(data[begin+1 : end]), Start: start, Ended: fields[0] == "Z" || fields[0] == "X"}, nil
+	return Process{PID: pid, Parent: parent, Name: form.Printable(rest[:end]), Start: start, Ended: fields[0] == "Z" || fields[0] == "X"}, nil
 }

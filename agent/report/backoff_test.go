@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,19 +41,24 @@ type fakeCall struct {
 	sent    chan *ipwitnessv1.ReportRequest
 	answers chan *ipwitnessv1.ReportResponse
 	ended   chan error
+	broken  chan struct{} // closed when nothing can be sent any more
+	tries   atomic.Int32  // calls of Send
 }
 
 func newFakeCall(ctx context.Context) *fakeCall {
 	return &fakeCall{
 		ctx: ctx, sent: make(chan *ipwitnessv1.ReportRequest),
-		answers: make(chan *ipwitnessv1.ReportResponse), ended: make(chan error),
+		answers: make(chan *ipwitnessv1.ReportResponse), ended: make(chan error), broken: make(chan struct{}),
 	}
 }
 
 func (c *fakeCall) Send(m *ipwitnessv1.ReportRequest) error {
+	c.tries.Add(1)
 	select {
 	case c.sent <- m:
 		return nil
+	case <-c.broken:
+		return io.EOF
 	case <-c.ctx.Done():
 		return io.EOF
 	}
@@ -147,6 +153,14 @@ func TestBackoffAfterStreamsThatEndEarly(t *testing.T) {
 			t.Errorf("lines of the log: got %d, want 1 for one reason", n)
 		}
 
+		// This one lasts just too short.
+		time.Sleep(LastBackoff)
+		c.ended <- refused
+		before := time.Now()
+		c = <-calls
+		if wait := time.Since(before); wait < LastBackoff/2 {
+			t.Errorf("wait after a stream of %s: got %s, want half of that at least", LastBackoff, wait)
+		}
 		// This stream works and then ends: the server was stopped and will be back.
 		time.Sleep(LastBackoff + time.Second)
 		c.ended <- status.Error(codes.Unavailable, "stopping")
@@ -160,7 +174,11 @@ func TestBackoffAfterStreamsThatEndEarly(t *testing.T) {
 		if n := log.count("report stream to the aggregator ended"); n != 3 {
 			t.Errorf("lines of the log: got %d, want 3: two more with new reasons", n)
 		}
+		lines := log.count("report stream to the aggregator ended")
 		stop()
+		if n := log.count("report stream to the aggregator ended"); n != lines {
+			t.Errorf("lines of the log when the agent stops: got %d more, want none", n-lines)
+		}
 		if n := r.table.Attached(); n != 0 {
 			t.Errorf("readers after the end: got %d, want none", n)
 		}
@@ -296,6 +314,69 @@ func TestBlockedAggregatorDoesNotDelayOthers(t *testing.T) {
 		}
 		stopStuck()
 		stopGood()
+	})
+}
+
+func TestReporterIsConnectedWhileTheAggregatorAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		streams, calls := callsOf()
+		refusals := 2
+		r, log := newTestReporter(table.New(), fakeClient(func(ctx context.Context, opts ...grpc.CallOption) (ipwitnessv1.ReportService_ReportClient, error) {
+			if refusals--; refusals >= 0 {
+				return nil, status.Error(codes.PermissionDenied, "no such token")
+			}
+			return streams(ctx, opts...)
+		}))
+		want := func(when string, connected bool, lines int) {
+			t.Helper()
+			synctest.Wait()
+			if got := r.IsConnected(); got != connected {
+				t.Errorf("%s: got connected %v, want %v", when, got, connected)
+			}
+			if got := log.count("reporting to the aggregator"); got != lines {
+				t.Errorf("%s: got %d lines of the log, want %d", when, got, lines)
+			}
+		}
+		stop := start(t, r)
+		for i := range 2 {
+			c := <-calls
+			<-c.sent
+			want("before the first answer", false, i)
+			c.answers <- &ipwitnessv1.ReportResponse{Acknowledged: 1}
+			want("after it", true, i+1)
+			c.answers <- &ipwitnessv1.ReportResponse{Acknowledged: 2}
+			want("after another one", true, i+1)
+			c.ended <- status.Error(codes.Unavailable, "stopping")
+			want("after the end of the stream", false, i+1)
+		}
+		if log.count("no such token") != 1 {
+			t.Errorf("log: got %s, want one line that says why the first attempt failed", &log.lines)
+		}
+		stop()
+	})
+}
+
+func TestReasonOfTheAggregatorIsLoggedIfNothingCanBeSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tab := table.New()
+		client, calls := callsOf()
+		r, log := newTestReporter(tab, client)
+		stop := start(t, r)
+		c := <-calls
+		close(c.broken)
+		synctest.Wait()
+		tries := c.tries.Load()
+		tab.Update(func() { tab.Add(tabletest.Claim(1), table.Claim{Count: 1}, time.Now()) })
+		synctest.Wait()
+		if got := c.tries.Load(); got != tries {
+			t.Errorf("messages sent on a broken stream: got %d more, want none", got-tries)
+		}
+		c.ended <- status.Error(codes.ResourceExhausted, "too many agents")
+		<-calls
+		if log.count("too many agents") != 1 {
+			t.Errorf("log: got %s, want the reason of the aggregator", &log.lines)
+		}
+		stop()
 	})
 }
 

@@ -51,12 +51,11 @@ func (s *contestsOf) set(addr netip.Addr, on bool) {
 	}
 }
 
-// end ends all contests of the stream.
+// end ends all contests of the stream, which is not used any more.
 func (s *contestsOf) end() {
 	for addr := range s.held {
 		s.all.less(addr)
 	}
-	clear(s.held)
 }
 
 // more adds one stream that wants an address. It returns false if there is no room.

@@ -38,6 +38,11 @@ func TestAddressIsContestedWhileAnyAggregatorWantsIt(t *testing.T) {
 	want(true)
 	one.end()
 	want(false)
+	three := all.of()
+	three.set(addr, true)
+	want(true)
+	three.end()
+	want(false)
 	if len(all.by) != 0 {
 		t.Errorf("contests after all ended: got %v, want none", all.by)
 	}
@@ -45,11 +50,19 @@ func TestAddressIsContestedWhileAnyAggregatorWantsIt(t *testing.T) {
 
 func TestContestsAreLimited(t *testing.T) {
 	looked := 0
-	all := NewContests(slog.New(slog.DiscardHandler), func(netip.Addr, bool) { looked++ })
+	log := &logged{more: make(chan struct{}, 1)}
+	all := NewContests(slog.New(slog.NewTextHandler(log, nil)), func(netip.Addr, bool) { looked++ })
+	wantLines := func(when string, want int) {
+		t.Helper()
+		if got := log.count("too many contested addresses"); got != want {
+			t.Errorf("lines of the log %s: got %d, want %d", when, got, want)
+		}
+	}
 	one := all.of()
 	for i := range maxContests + 10 {
 		one.set(tabletest.Claim(i).Address, true)
 	}
+	wantLines("after ten refusals", 1)
 	if looked != maxContests || len(one.held) != maxContests {
 		t.Errorf("contests: got %d, %d held, want %d", looked, len(one.held), maxContests)
 	}
@@ -58,4 +71,6 @@ func TestContestsAreLimited(t *testing.T) {
 	if _, held := one.held[tabletest.Claim(maxContests).Address]; !held {
 		t.Error("an address was refused when there was room again")
 	}
+	one.set(tabletest.Claim(maxContests+1).Address, true)
+	wantLines("after there was room meanwhile", 2)
 }

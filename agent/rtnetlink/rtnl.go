@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -41,6 +42,8 @@ const (
 	bridgeFlagsSelf       = 2  // BRIDGE_FLAGS_SELF
 	iflaBridgeVLANInfo    = 2  // IFLA_BRIDGE_VLAN_INFO, likewise
 	bridgeVLANPVID        = 2  // BRIDGE_VLAN_INFO_PVID
+
+	requestToNew = unix.RTM_GETLINK - unix.RTM_NEWLINK // an answer to RTM_GETX has the type RTM_NEWX, two less
 
 	nlaTypeMask   = 0x3fff // NLA_TYPE_MASK: without the flags NESTED and NET_BYTEORDER
 	rtextSkipStat = 1 << 3 // RTEXT_FILTER_SKIP_STATS: omit 200 bytes of counters
@@ -95,8 +98,7 @@ func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byt
 		return fmt.Errorf("send: %w", err)
 	}
 
-	var fault error // the first error of fn: the rest of the answer must still be read
-	interrupted := false
+	a := answer{seq: r.seq, single: flags&(unix.NLM_F_DUMP|unix.NLM_F_ACK) == 0, fn: fn}
 	for {
 		n, from, err := unix.Recvfrom(r.fd, r.buf, 0)
 		switch {
@@ -108,34 +110,51 @@ func (r *Conn) do(typ, flags uint16, body []byte, fn func(typ uint16, data []byt
 		if sa, ok := from.(*unix.SockaddrNetlink); !ok || sa.Pid != 0 {
 			continue // only the kernel may answer
 		}
-		for h, data := range messages(r.buf[:n]) {
-			if h.seq != r.seq {
-				continue // an answer to a request that was given up
+		if complete, err := a.read(r.buf[:n]); complete {
+			return err
+		}
+	}
+}
+
+// An answer is the kernel's answer to one request.
+type answer struct {
+	seq         uint32
+	single      bool // it has one message, and no NLMSG_DONE or acknowledgement follows
+	fn          func(typ uint16, data []byte) error
+	fault       error // the first error of fn: the rest of the answer must still be read
+	interrupted bool
+}
+
+// read calls fn with each message of a datagram, and reports whether the answer is complete.
+func (a *answer) read(datagram []byte) (complete bool, err error) {
+	for h, data := range messages(datagram) {
+		if h.seq != a.seq {
+			continue // an answer to a request that was given up
+		}
+		a.interrupted = a.interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
+		switch h.typ {
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR:
+			// The error of a dump is in the payload of NLMSG_DONE.
+			if len(data) >= 4 {
+				if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
+					return true, ackError(h, data, unix.Errno(-errno))
+				}
 			}
-			interrupted = interrupted || h.flags&unix.NLM_F_DUMP_INTR != 0
-			switch h.typ {
-			case unix.NLMSG_DONE, unix.NLMSG_ERROR:
-				// The error of a dump is in the payload of NLMSG_DONE.
-				if len(data) >= 4 {
-					if errno := int32(binary.NativeEndian.Uint32(data)); errno != 0 {
-						return ackError(h, data, unix.Errno(-errno))
-					}
-				}
-				if fault == nil && interrupted {
-					return errDumpInterrupted
-				}
-				return fault
-			case unix.NLMSG_NOOP:
-			default:
-				if fault == nil && fn != nil {
-					fault = fn(h.typ, data)
-				}
-				if flags&(unix.NLM_F_DUMP|unix.NLM_F_ACK) == 0 {
-					return fault
-				}
+			if a.fault == nil && a.interrupted {
+				return true, errDumpInterrupted
+			}
+			return true, a.fault
+		case unix.NLMSG_NOOP:
+		default:
+			if a.fault == nil && a.fn != nil {
+				a.fault = a.fn(h.typ, data)
+			}
+			if a.single {
+				return true, a.fault
 			}
 		}
 	}
+	return false, nil
 }
 
 // errDumpInterrupted is returned if the list changed while it was read (NLM_F_DUMP_INTR).
@@ -162,17 +181,24 @@ func ackError(h header, data []byte, errno unix.Errno) error {
 	return errno
 }
 
-// dump repeats a dump that a change interrupted. Each attempt calls reset first, and then fn
-// for each message.
-func (r *Conn) dump(typ uint16, body []byte, reset func(), fn func(typ uint16, data []byte) error) error {
-	var err error
+// list returns what parse makes of the messages of a dump. It repeats a dump that a change
+// interrupted.
+func list[T any](r *Conn, typ uint16, body []byte, parse func(data []byte) (T, error)) (out []T, err error) {
 	for range 16 {
-		reset()
-		if err = r.do(typ, unix.NLM_F_DUMP, body, fn); !errors.Is(err, errDumpInterrupted) {
+		out = nil
+		err = r.do(typ, unix.NLM_F_DUMP, body, func(answer uint16, data []byte) error {
+			if answer != typ-requestToNew {
+				return nil // without IPv6, the kernel answers AF_INET6 with messages of other families
+			}
+			one, err := parse(data)
+			out = append(out, one)
 			return err
+		})
+		if !errors.Is(err, errDumpInterrupted) {
+			break
 		}
 	}
-	return err
+	return out, err
 }
 
 // target appends the attribute that directs a request to another namespace.
@@ -185,14 +211,9 @@ func target(body []byte, attr uint16, nsid int32) []byte {
 
 // Links lists the interfaces of a namespace.
 func (r *Conn) Links(nsid int32) ([]Link, error) {
-	var out []Link
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body = appendAttr(target(body, unix.IFLA_TARGET_NETNSID, nsid), unix.IFLA_EXT_MASK, rtextSkipStat)
-	err := r.dump(unix.RTM_GETLINK, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
-		l, err := parseLink(data)
-		out = append(out, l)
-		return err
-	})
+	out, err := list(r, unix.RTM_GETLINK, body, parseLink)
 	return out, namespaceError("list links", nsid, err)
 }
 
@@ -214,21 +235,11 @@ func (r *Conn) Link(nsid, index int32) (Link, error) {
 func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
 	var out []Address
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
-		begin := len(out)
 		body := make([]byte, unix.SizeofIfAddrmsg)
 		body[0] = family
 		binary.NativeEndian.PutUint32(body[4:], uint32(index))
 		body = target(body, unix.IFA_TARGET_NETNSID, nsid)
-		err := r.dump(unix.RTM_GETADDR, body, func() { out = out[:begin] }, func(typ uint16, data []byte) error {
-			if typ != unix.RTM_NEWADDR {
-				return nil // without IPv6, the kernel answers AF_INET6 with messages of other families
-			}
-			a, err := parseAddr(data)
-			if err == nil && (index == 0 || a.Index == index) {
-				out = append(out, a)
-			}
-			return err
-		})
+		some, err := list(r, unix.RTM_GETADDR, body, parseAddr)
 		if family == unix.AF_INET6 && (errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)) {
 			break // a kernel without IPv6
 		}
@@ -238,6 +249,7 @@ func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
 		if err != nil {
 			return nil, namespaceError("list addresses", nsid, err)
 		}
+		out = append(out, some...)
 	}
 	return out, nil
 }
@@ -245,15 +257,21 @@ func (r *Conn) Addresses(nsid, index int32) ([]Address, error) {
 // PVIDs returns the VLAN that each bridge in our own namespace, and each port of one,
 // assigns to untagged frames.
 func (r *Conn) PVIDs() (map[int32]uint16, error) {
-	out := map[int32]uint16{}
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[0] = unix.AF_BRIDGE
 	body = appendAttr(body, unix.IFLA_EXT_MASK, rtextVLANs)
-	err := r.dump(unix.RTM_GETLINK, body, func() { clear(out) }, func(_ uint16, data []byte) error {
-		index, pvid, err := parsePort(data)
-		out[index] = pvid
-		return err
+	type port struct {
+		index int32
+		pvid  uint16
+	}
+	ports, err := list(r, unix.RTM_GETLINK, body, func(data []byte) (p port, err error) {
+		p.index, p.pvid, err = parsePort(data)
+		return p, err
 	})
+	out := make(map[int32]uint16, len(ports))
+	for _, p := range ports {
+		out[p.index] = p.pvid
+	}
 	return out, namespaceError("list VLANs of bridge ports", NoNSID, err)
 }
 
@@ -281,15 +299,8 @@ func (r *Conn) Route(addr netip.Addr) (hops []Hop, err error) {
 
 // NSIDs lists the ids of all namespaces in our table.
 func (r *Conn) NSIDs() ([]int32, error) {
-	var out []int32
-	body := make([]byte, 4) // struct rtgenmsg, padded
-	err := r.dump(unix.RTM_GETNSID, body, func() { out = out[:0] }, func(_ uint16, data []byte) error {
-		id, err := parseNSID(data)
-		if id >= 0 {
-			out = append(out, id)
-		}
-		return err
-	})
+	out, err := list(r, unix.RTM_GETNSID, make([]byte, 4), parseNSID) // struct rtgenmsg, padded
+	out = slices.DeleteFunc(out, func(id int32) bool { return id < 0 })
 	return out, namespaceError("list namespace ids", NoNSID, err)
 }
 
@@ -410,7 +421,7 @@ func (l *Listener) Run(ctx context.Context, fn func(*Message), lost, malformed f
 		case errors.Is(errno, unix.ENOBUFS):
 			draining = true
 			continue
-		case draining && errors.Is(errno, unix.EAGAIN):
+		case errors.Is(errno, unix.EAGAIN): // while draining: the buffer is empty
 			draining = false
 			lost()
 			continue

@@ -61,10 +61,15 @@ func (w *Wire) lookForFloods(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			if w.floods.look(w.leftOut(), now) {
-				w.StatusChanged()
-			}
+			w.readCounters(now)
 		}
+	}
+}
+
+// readCounters reads the counters once.
+func (w *Wire) readCounters(now time.Time) {
+	if w.floods.look(w.leftOut(), now) {
+		w.StatusChanged()
 	}
 }
 

@@ -24,7 +24,7 @@ func (w *Wire) AddStatus(s *ipwitnessv1.StatusRecord, now time.Time) {
 		Options:    w.frames(bpf.ResultUnparsedOptions),
 	}
 	s.Flooding = w.floods.records()
-	lost := uint32(min(w.frames(bpf.ResultLost), math.MaxUint32))
+	lost := uint32(min(w.Lost(), math.MaxUint32))
 	s.LostEvents += lost
 	if w.lostFrames.recent(lost, now) {
 		s.Problems = append(s.Problems, fmt.Sprintf(
@@ -53,11 +53,7 @@ func (w *Wire) Ports() (out []*ipwitnessv1.Node_Port, problems []string) {
 
 // frames returns the number of frames with a result.
 func (w *Wire) frames(result bpf.Result) (frames uint64) {
-	counters, err := w.obs.Counters()
-	if err != nil {
-		w.log.Debug("cannot read the observer's counters", "error", err)
-	}
-	for _, c := range counters {
+	for _, c := range w.Counters() {
 		if c.Result == result.String() {
 			frames += c.Frames
 		}
@@ -83,5 +79,14 @@ func (r *rising) recent(count uint32, now time.Time) bool {
 // Flooding returns the number of flooding ports.
 func (w *Wire) Flooding() int { return w.floods.count() }
 
-// Counters returns the observer's counters of frames.
-func (w *Wire) Counters() ([]bpf.Counter, error) { return w.obs.Counters() }
+// Lost returns the number of frames that found no room in the ring.
+func (w *Wire) Lost() uint64 { return w.frames(bpf.ResultLost) }
+
+// Counters returns the observer's counters of frames, or none if they cannot be read.
+func (w *Wire) Counters() []bpf.Counter {
+	counters, err := w.obs.Counters()
+	if err != nil {
+		w.log.Debug("cannot read the observer's counters", "error", err)
+	}
+	return counters
+}

@@ -203,12 +203,17 @@ func (w *Wire) keep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.changed:
-		case <-tick.C:
-			w.check()
-			w.kernel.Expire(time.Now().Add(-kept))
-			w.StatusChanged()
+		case now := <-tick.C:
+			w.renew(now)
 		}
 	}
+}
+
+// renew has all ports checked, and ends old claims.
+func (w *Wire) renew(now time.Time) {
+	w.check()
+	w.kernel.Expire(now.Add(-kept))
+	w.StatusChanged()
 }
 
 // attach attaches and detaches the observer as the current ports require.

@@ -22,9 +22,12 @@ func TestTimeOfAFrameIsThatOfItsOwnClock(t *testing.T) {
 	if got := c.at(at); got.Sub(before) < -time.Second || got.After(time.Now()) {
 		t.Errorf("time of a frame that came now: got %v, want %v", got, before)
 	}
-	first := c.at(at)
+	first, compared := c.at(at), c.now
 	if got := c.at(at + 3*time.Millisecond).Sub(first); got != 3*time.Millisecond {
 		t.Errorf("time between two frames: got %v, want 3ms", got)
+	}
+	if c.now != compared {
+		t.Error("the clocks were compared again for a frame in the same second")
 	}
 	// Long after the last comparison, the two clocks are compared again.
 	c.now = c.now.Add(-time.Hour)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
@@ -246,7 +247,8 @@ func parseResult(data []byte) (cniFile, error) {
 // isPodNetwork reports whether the network may be a network of pods. Podman also leaves such
 // results, but its bridges are separate networks on each host.
 func (c *cniResult) isPodNetwork() bool {
-	if c.NetworkName == "podman" || !form.IsNetworkName(c.NetworkName) {
+	const most = 253
+	if c.NetworkName == "podman" || len(c.NetworkName) > most || utils.ValidateNetworkName(c.NetworkName) != nil {
 		return false
 	}
 	for _, i := range c.Result.Interfaces {

@@ -57,6 +57,14 @@ func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
 	}
 }
 
+func TestInvalidCNIResultIsAnError(t *testing.T) {
+	for _, junk := range []string{"", "[]", "{", `{"result":7}`, `{"cniArgs":"a"}`} {
+		if f, err := parseResult([]byte(junk)); err == nil {
+			t.Errorf("result %q: got %+v, want an error", junk, f)
+		}
+	}
+}
+
 func TestCNIResultWithAnOverlongNameIsRejected(t *testing.T) {
 	long := strings.Repeat("x", 2000)
 	for _, file := range []string{

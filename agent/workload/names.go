@@ -410,6 +410,7 @@ func (n *Names) watchMounts(ctx context.Context) error {
 		{Fd: int32(mounts.Fd()), Events: unix.POLLPRI},
 		{Fd: int32(r.Fd()), Events: unix.POLLIN},
 	}
+	n.wake() // for mounts since the last search
 	for {
 		_, err := unix.Poll(fds, -1)
 		switch {

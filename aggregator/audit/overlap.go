@@ -60,7 +60,7 @@ func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
 // NodePoolSides returns the ranges of a pool of the cluster for one node.
 func NodePoolSides(p *verdict.Pool) (list []verdict.Side) {
 	for _, r := range p.Ranges {
-		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []ipam.Range{r}, Config: p.Config, Source: verdict.SideNodePool, IPAM: p.IPAM})
+		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []ipam.Range{r}, Config: p.Config, Source: verdict.SideNodeObject, IPAM: p.IPAM})
 	}
 	return list
 }

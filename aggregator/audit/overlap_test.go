@@ -185,7 +185,7 @@ func TestSidesOfANode(t *testing.T) {
 func TestSidesOfACiliumNode(t *testing.T) {
 	p := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "n1", Config: "ciliumnodes n1", Ranges: []ipam.Range{prefix("10.0.1.0/24"), prefix("fd00::/64")}}}
 	sides := audit.NodePoolSides(p)
-	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideNodePool || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
+	if len(sides) != 2 || sides[1].Range != p.Ranges[1] || sides[1].Node != "n1" || sides[1].Source != verdict.SideNodeObject || sides[1].IPAM != cilium.Name || !slices.Equal(sides[1].Ranges, p.Ranges[1:]) {
 		t.Errorf("got %+v, want one of each range", sides)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -49,7 +50,7 @@ func (s *Converter) Finding(f *findings.Found, superseded bool) *pb.Finding {
 }
 
 // adviceProto converts the actions for a finding to the format of the API.
-func adviceProto(actions []explain.Action) []*pb.Action {
+func adviceProto(actions []advice.Action) []*pb.Action {
 	out := make([]*pb.Action, 0, len(actions))
 	for _, a := range actions {
 		do := &pb.Action{Text: a.Text, Command: a.Command, Node: a.Node}

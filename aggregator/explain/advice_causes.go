@@ -5,28 +5,27 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // The remedies of conflicts with a known cause. The steps are ordered so that none creates
 // another duplicate and none takes the address from its rightful owner.
 
 // recordsFirst returns the steps that repair IPAM records before any workload requests an address.
-func (a *advising) recordsFirst(owners []*verdict.Owner) []Action {
+func (a *advising) recordsFirst(owners []*verdict.Owner) []advice.Action {
 	p := a.c.From[0]
-	part := "sh plan.sh cluster"
-	if p.Node != nil {
-		part = "sh plan.sh node " + quote(p.Node.Name)
-	}
-	steps := []Action{
-		say("Restart nothing yet: as long as the records of %s lack addresses in use, a restarted workload gets another duplicate. Generate the repair plan.", poolTitle(p.Label())).by("", makePlan),
-		say("Read plan.sh, and run it as it says before you restart anything: `%s`, if it has that part.", part),
+	steps := []advice.Action{
+		advice.Say("Restart nothing yet: as long as the records of %s lack addresses in use, a restarted workload gets another duplicate. Generate the repair plan.", poolTitle(p.Label())).By("", advice.MakePlan),
+		advice.Say("Read plan.sh, and run it as it says before you restart anything: `%s`, if it has that part.", advice.RunPlan(nodeOf(p))),
 	}
 	return append(steps, a.decide(owners)...)
 }
 
-// rightNode returns the steps by which Calico allocates addresses for the node that pods run on.
-func (a *advising) rightNode(owners []*verdict.Owner) (steps []Action) {
+// rightNode returns the steps by which an IPAM with its own name for each node allocates addresses
+// for the node that pods run on.
+func (a *advising) rightNode(owners []*verdict.Owner) (steps []advice.Action) {
+	m := registry.NodeNamed()
 	var done []string
 	for _, o := range a.wrong() {
 		node := kubernetesName(o)
@@ -34,17 +33,16 @@ func (a *advising) rightNode(owners []*verdict.Owner) (steps []Action) {
 			continue
 		}
 		done = append(done, node)
-		put := "printf %s " + quote(node) + " > " + calicoNodename
+		put := "printf %s " + advice.Quote(node) + " > " + m.NodeNameFile
+		restart := advice.Say("Restart %s on node %s: it reads the name only when it starts.", m.Title, o.Node.Name).By("", m.Daemon.Restart(node))
 		if name := o.Node.CalicoNodename; name != "" && !o.OnNode(name) {
 			steps = append(steps,
-				say("On node %s, correct the node name that Calico allocates for (currently %s).", o.Node.Name, name).by(o.Node.Name, put),
-				say("Restart Calico on node %s: it reads the name only when it starts.", o.Node.Name).by("", restartCalicoNode(node)))
-		} else if len(a.c.From) > 0 && a.c.From[0].IPAM == calico.Name {
-			steps = append(steps, say("On node %s, check which node name Calico allocates for: cat %s", o.Node.Name, calicoNodename).or(
-				either("the file contains "+node, say("Leave it as it is.")),
-				either("the file contains another name",
-					say("Correct the name.").by(o.Node.Name, put),
-					say("Restart Calico on node %s: it reads the name only when it starts.", o.Node.Name).by("", restartCalicoNode(node))),
+				advice.Say("On node %s, correct the node name that %s allocates for (currently %s).", o.Node.Name, m.Title, name).By(o.Node.Name, put),
+				restart)
+		} else if len(a.c.From) > 0 && a.c.From[0].IPAM == m.Name {
+			steps = append(steps, advice.Say("On node %s, check which node name %s allocates for: cat %s", o.Node.Name, m.Title, m.NodeNameFile).Or(
+				advice.Either("the file contains "+node, advice.Say("Leave it as it is.")),
+				advice.Either("the file contains another name", advice.Say("Correct the name.").By(o.Node.Name, put), restart),
 			))
 		}
 	}
@@ -58,27 +56,27 @@ func (a *advising) rightNode(owners []*verdict.Owner) (steps []Action) {
 	} else {
 		steps = append(steps, a.choice(owners))
 	}
-	return append(steps, say("Find the other addresses that IPAM has allocated to a wrong node or pod before it frees them, too, and restart those pods one after the other.").by("", "ipwitness audit"))
+	return append(steps, advice.Say("Find the other addresses that IPAM has allocated to a wrong node or pod before it frees them, too, and restart those pods one after the other.").By("", "ipwitness audit"))
 }
 
 // rangesApart returns the steps that give one of two nodes a different range.
-func (a *advising) rangesApart(owners []*verdict.Owner) []Action {
+func (a *advising) rangesApart(owners []*verdict.Owner) []advice.Action {
 	one, other := a.c.Networks[0].Node, a.c.Networks[1].Node
 	if keep, right := a.c.Rightful(owners); keep != nil && (keep.Node.Key() == one || keep.Node.Key() == other) {
 		if keep.Node.Key() == other {
 			one, other = other, one
 		}
-		leave := say("Leave node %s as it is: %s on it keeps the address (%s). Node %s must get a different pod CIDR.", one.Name, OwnerName(keep), a.because(keep, right), other.Name)
-		return append([]Action{leave}, a.anotherRange(other)...)
+		leave := advice.Say("Leave node %s as it is: %s on it keeps the address (%s). Node %s must get a different pod CIDR.", one.Name, OwnerName(keep), a.because(keep, right), other.Name)
+		return append([]advice.Action{leave}, a.anotherRange(other)...)
 	}
-	return []Action{say("Decide which of nodes %s gets a different pod CIDR: ipwitness has no information that decides it. All pods of that node must move, so choose the node where that is easier.", list([]string{one.Name, other.Name})).or(
-		either("node "+one.Name+" keeps its range", a.anotherRange(other)...),
-		either("node "+other.Name+" keeps its range", a.anotherRange(one)...),
+	return []advice.Action{advice.Say("Decide which of nodes %s gets a different pod CIDR: ipwitness has no information that decides it. All pods of that node must move, so choose the node where that is easier.", list([]string{one.Name, other.Name})).Or(
+		advice.Either("node "+one.Name+" keeps its range", a.anotherRange(other)...),
+		advice.Either("node "+other.Name+" keeps its range", a.anotherRange(one)...),
 	)}
 }
 
 // anotherRange returns the steps that give a node a different range. They drain the node first.
-func (a *advising) anotherRange(node verdict.NodeKey) []Action {
+func (a *advising) anotherRange(node verdict.NodeKey) []advice.Action {
 	config, device := "", ""
 	for _, s := range a.c.Networks {
 		if s.Node == node {
@@ -89,50 +87,50 @@ func (a *advising) anotherRange(node verdict.NodeKey) []Action {
 		}
 	}
 	name := plainName(node.Name)
-	steps := []Action{say("Drain node %s.", node.Name).by("", "kubectl drain --ignore-daemonsets "+argument(name))}
-	var bridge []Action
+	steps := []advice.Action{advice.Say("Drain node %s.", node.Name).By("", "kubectl drain --ignore-daemonsets "+advice.Argument(name))}
+	var bridge []advice.Action
 	if device != "" {
-		bridge = []Action{say("On node %s, delete the bridge that still has the old range when no pod is attached to it: the CNI plugin creates it again.", node.Name).by(node.Name, "ip link del dev "+quote(device))}
+		bridge = []advice.Action{advice.Say("On node %s, delete the bridge that still has the old range when no pod is attached to it: the CNI plugin creates it again.", node.Name).By(node.Name, "ip link del dev "+advice.Quote(device))}
 	}
 	if a.c.Kubernetes {
 		steps = append(steps,
-			say("Node.spec.podCIDR cannot be changed, so the node object must be recreated. Delete it.").by("", "kubectl delete node "+argument(name)),
-			say("On node %s, restart the kubelet so that the node registers again; the controller manager assigns it a free range.", node.Name).by(node.Name, "systemctl restart kubelet"))
+			advice.Say("Node.spec.podCIDR cannot be changed, so the node object must be recreated. Delete it.").By("", "kubectl delete node "+advice.Argument(name)),
+			advice.Say("On node %s, restart the kubelet so that the node registers again; the controller manager assigns it a free range.", node.Name).By(node.Name, "systemctl restart kubelet"))
 		steps = append(steps, bridge...)
-		return append(steps, say("Check that the node has a different range now.").by("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDR:.spec.podCIDRs"))
+		return append(steps, advice.Say("Check that the node has a different range now.").By("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDR:.spec.podCIDRs"))
 	}
-	steps = append(steps, say("On node %s, write a range that no other node has into %s (subnet, in the section ipam).", node.Name, cmp.Or(config, "its configuration in /etc/cni/net.d")))
+	steps = append(steps, advice.Say("On node %s, write a range that no other node has into %s (subnet, in the section ipam).", node.Name, cmp.Or(config, "its configuration in /etc/cni/net.d")))
 	steps = append(steps, bridge...)
-	return append(steps, say("Allow pods on node %s again.", node.Name).by("", "kubectl uncordon "+argument(name)))
+	return append(steps, advice.Say("Allow pods on node %s again.", node.Name).By("", "kubectl uncordon "+advice.Argument(name)))
 }
 
 // renumber returns the steps that give one of two networks a different range.
-func (a *advising) renumber(owners []*verdict.Owner) []Action {
+func (a *advising) renumber(owners []*verdict.Owner) []advice.Action {
 	x, y := a.c.Networks[0], a.c.Networks[1]
 	one, other := a.c.Owner(x.Owner), a.c.Owner(y.Owner)
 	switch keep, right := a.c.Rightful(owners); {
 	case keep == one && keep != nil:
-		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", placed(one), a.because(one, right))}, a.another(y, x, other)...)
+		return append([]advice.Action{advice.Say("Leave %s as it is. It keeps the address: %s.", placed(one), a.because(one, right))}, a.another(y, x, other)...)
 	case keep == other && keep != nil:
-		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", placed(other), a.because(other, right))}, a.another(x, y, one)...)
+		return append([]advice.Action{advice.Say("Leave %s as it is. It keeps the address: %s.", placed(other), a.because(other, right))}, a.another(x, y, one)...)
 	}
-	return []Action{say("Decide which of the two networks gets a different range: ipwitness has no information that decides it. Every workload on that network must request a new address, so choose the network where that is easier.").or(
-		either(sideName(x)+" keeps its range", a.another(y, x, other)...),
-		either(sideName(y)+" keeps its range", a.another(x, y, one)...),
+	return []advice.Action{advice.Say("Decide which of the two networks gets a different range: ipwitness has no information that decides it. Every workload on that network must request a new address, so choose the network where that is easier.").Or(
+		advice.Either(sideName(x)+" keeps its range", a.another(y, x, other)...),
+		advice.Either(sideName(y)+" keeps its range", a.another(x, y, one)...),
 	)}
 }
 
 // another returns the steps that give a network a different range than a second network. Its
 // workloads then get new addresses, beginning with an owner of the conflict.
-func (a *advising) another(change, keep verdict.Origin, first *verdict.Owner) []Action {
-	steps := []Action{say("Give %s a different range than %s: %s.", sideText(change), sideText(keep), configuration(change))}
+func (a *advising) another(change, keep verdict.Origin, first *verdict.Owner) []advice.Action {
+	steps := []advice.Action{advice.Say("Give %s a different range than %s: %s.", sideText(change), sideText(keep), configuration(change))}
 	steps = append(steps, giveUp(first, a.address)...)
-	rest := say("Restart all other workloads on %s, so that they request new addresses.", sideName(change))
+	rest := advice.Say("Restart all other workloads on %s, so that they request new addresses.", sideName(change))
 	if change.Network == "" || change.Device == "" {
 		return append(steps, rest)
 	}
 	return append(steps, rest,
-		say("Delete the bridge that still has the old range when nothing is attached to it: the CNI plugin creates it again. Workloads that start in the meantime wait for that.").by(change.Node.Name, "ip link del dev "+quote(change.Device)))
+		advice.Say("Delete the bridge that still has the old range when nothing is attached to it: the CNI plugin creates it again. Workloads that start in the meantime wait for that.").By(change.Node.Name, "ip link del dev "+advice.Quote(change.Device)))
 }
 
 // configuration says where the range of a side is configured.
@@ -158,14 +156,14 @@ func sideText(s verdict.Origin) string {
 
 // setByHand returns the steps for an address that was set by hand: remove it or, if it must stay,
 // exclude it from the range of IPAM.
-func (a *advising) setByHand(owners []*verdict.Owner) []Action {
+func (a *advising) setByHand(owners []*verdict.Owner) []advice.Action {
 	wrong := a.wrong()
 	byHand := func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }
 	given := those(owners, func(o *verdict.Owner) bool { return !byHand(o) })
-	var gone []Action
+	var gone []advice.Action
 	for _, o := range wrong {
 		if o.Kind() == verdict.Pod && !shown(o) {
-			gone = append(gone, say("Find what sets the address in %s (a script, an init container), and stop it: otherwise it would set the address again.", OwnerName(o)))
+			gone = append(gone, advice.Say("Find what sets the address in %s (a script, an init container), and stop it: otherwise it would set the address again.", OwnerName(o)))
 		}
 		gone = append(gone, giveUp(o, a.address)...)
 	}
@@ -173,7 +171,7 @@ func (a *advising) setByHand(owners []*verdict.Owner) []Action {
 		gone = append(gone, a.decide(given)...)
 	}
 	if a.c.Gateway {
-		return append([]Action{say("Leave %s as it is: pods reach other networks through this address.", list(ownerNames(given)))}, gone...)
+		return append([]advice.Action{advice.Say("Leave %s as it is: pods reach other networks through this address.", list(ownerNames(given)))}, gone...)
 	}
 	keep, right := a.c.Rightful(owners)
 	// External clients may use the address of a node or a machine, which ipwitness cannot see.
@@ -181,17 +179,17 @@ func (a *advising) setByHand(owners []*verdict.Owner) []Action {
 		return o.Kind() == verdict.Host || o.Namespace == nil || o.Guest() != verdict.NoGuest
 	})
 	if keep != nil && !byHand(keep) && !firm {
-		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}, gone...)
+		return append([]advice.Action{advice.Say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}, gone...)
 	}
-	pods := either(list(ownerNames(given))+" keeps the address, because IPAM allocates it to pods", gone...)
-	hand := either(list(ownerNames(wrong))+" must keep this address", a.insteadOf(given)...)
-	s := say("Decide whether %s can have a different address. Ask the person who set it there, and the users that connect to it.", list(ownerNames(wrong)))
-	return []Action{s.or(pods, hand)}
+	pods := advice.Either(list(ownerNames(given))+" keeps the address, because IPAM allocates it to pods", gone...)
+	hand := advice.Either(list(ownerNames(wrong))+" must keep this address", a.insteadOf(given)...)
+	s := advice.Say("Decide whether %s can have a different address. Ask the person who set it there, and the users that connect to it.", list(ownerNames(wrong)))
+	return []advice.Action{s.Or(pods, hand)}
 }
 
 // insteadOf returns the steps by which some owners give the address up to an owner without an
 // allocation. They exclude the address first, so that IPAM does not allocate it again.
-func (a *advising) insteadOf(owners []*verdict.Owner) []Action {
+func (a *advising) insteadOf(owners []*verdict.Owner) []advice.Action {
 	steps := outOfRange(a.c.From, a.c.Address)
 	for _, o := range owners {
 		steps = append(steps, giveUp(o, a.address)...)
@@ -201,42 +199,43 @@ func (a *advising) insteadOf(owners []*verdict.Owner) []Action {
 
 // leaveDevice returns the steps by which a pod gives the address up to the node's device, or the
 // device gives it up if IPAM has allocated it to the pod.
-func (a *advising) leaveDevice(owners []*verdict.Owner) []Action {
+func (a *advising) leaveDevice(owners []*verdict.Owner) []advice.Action {
 	ofNode := func(o *verdict.Owner) bool { return o.Kind() == verdict.Host }
 	devices, pods := those(owners, ofNode), those(owners, func(o *verdict.Owner) bool { return !ofNode(o) })
 	keep, right := a.c.Rightful(owners)
 	if keep != nil && ofNode(keep) && a.c.Title(keep).Allocated() {
 		return a.keep(keep, right, owners)
 	}
-	var another []Action
+	m := a.withDaemon()
+	var another []advice.Action
 	for _, o := range devices {
-		if o.Interface.Tunnel() != "" && a.ofCalico() {
-			another = append(another, say("Restart Calico on node %s: it requests a different address for its %s from IPAM, because this one belongs to a pod.", o.Node.Name, o.Interface.Name).by("", restartCalicoNode(plainName(o.Node.Name))))
+		if o.Interface.Tunnel() != "" && m != nil {
+			another = append(another, advice.Say("Restart %s on node %s: it requests a different address for its %s from IPAM, because this one belongs to a pod.", m.Title, o.Node.Name, o.Interface.Name).By("", m.Daemon.Restart(plainName(o.Node.Name))))
 			continue
 		}
-		another = append(another, say("Give %s of node %s a different address where it is configured.", o.Interface.Name, o.Node.Name))
+		another = append(another, advice.Say("Give %s of node %s a different address where it is configured.", o.Interface.Name, o.Node.Name))
 		another = append(another, giveUp(o, a.address)...)
 	}
 	if len(pods) > 1 {
 		another = append(another, a.decide(pods)...)
 	}
-	if keep != nil && right == verdict.RightAllocation && a.ofCalico() {
-		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}, another...)
+	if keep != nil && right == verdict.RightAllocation && m != nil {
+		return append([]advice.Action{advice.Say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}, another...)
 	}
-	pod := either(list(ownerNames(pods))+" keeps the address, and the device gets a different one", another...)
-	device := either("the device must keep this address", a.insteadOf(pods)...)
-	s := say("Decide whether %s of node %s can have a different address. Check the configuration of the software that created the device, and consider what depends on the address (tunnels of other nodes, the gateway of pods).", devices[0].Interface.Name, devices[0].Node.Name)
-	return []Action{s.or(pod, device)}
+	pod := advice.Either(list(ownerNames(pods))+" keeps the address, and the device gets a different one", another...)
+	device := advice.Either("the device must keep this address", a.insteadOf(pods)...)
+	s := advice.Say("Decide whether %s of node %s can have a different address. Check the configuration of the software that created the device, and consider what depends on the address (tunnels of other nodes, the gateway of pods).", devices[0].Interface.Name, devices[0].Node.Name)
+	return []advice.Action{s.Or(pod, device)}
 }
 
 // goOutside returns the steps that find a device outside all nodes.
-func (a *advising) goOutside(owners []*verdict.Owner) (steps []Action) {
+func (a *advising) goOutside(owners []*verdict.Owner) (steps []advice.Action) {
 	wrong := a.wrong()
 	ours := those(owners, func(o *verdict.Owner) bool { return !slices.Contains(wrong, o) })
-	var find []Action
+	var find []advice.Action
 	for _, o := range wrong {
 		if a.c.Uncovered {
-			find = append(find, say("First check whether the MAC belongs to a node without an agent or to a workload there: `ipwitness nodes` lists the nodes that have an agent; run this command on the other nodes.").by("", "ip -br link | grep -i "+quote(o.MAC.String())))
+			find = append(find, advice.Say("First check whether the MAC belongs to a node without an agent or to a workload there: `ipwitness nodes` lists the nodes that have an agent; run this command on the other nodes.").By("", "ip -br link | grep -i "+advice.Quote(o.MAC.String())))
 		}
 		find = append(find, giveUp(o, a.address)...)
 		find[len(find)-1].Text += " Restarting your pods or nodes changes nothing as long as the device has the address."
@@ -245,13 +244,13 @@ func (a *advising) goOutside(owners []*verdict.Owner) (steps []Action) {
 		find = append(find, a.decide(ours)...)
 	}
 	if keep, right := a.c.Rightful(owners); keep != nil && slices.Contains(ours, keep) {
-		return append([]Action{say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}, find...)
+		return append([]advice.Action{advice.Say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}, find...)
 	}
-	outside := either(list(ownerNames(wrong)) + " keeps the address")
+	outside := advice.Either(list(ownerNames(wrong)) + " keeps the address")
 	for _, o := range ours {
 		outside.Actions = append(outside.Actions, giveUp(o, a.address)...)
 	}
-	return []Action{say("Decide which one keeps the address. Ask the administrator of that LAN (address plan, DHCP server) which one it belongs to: ipwitness cannot see which one had it first.").or(
-		either(list(ownerNames(ours))+" keeps the address", find...), outside,
+	return []advice.Action{advice.Say("Decide which one keeps the address. Ask the administrator of that LAN (address plan, DHCP server) which one it belongs to: ipwitness cannot see which one had it first.").Or(
+		advice.Either(list(ownerNames(ours))+" keeps the address", find...), outside,
 	)}
 }

@@ -13,17 +13,18 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
-// advice returns the remedy of a conflict as lines of text, including those of alternatives.
-func advice(w *verdicttest.World, c *verdict.Conflict) []string {
+// remedyOf returns the remedy of a conflict as lines of text, including those of alternatives.
+func remedyOf(w *verdicttest.World, c *verdict.Conflict) []string {
 	return flat(explain.Conflict(&w.Policy, c).Remedy)
 }
 
 // flat returns actions as lines of text, including those of alternatives.
-func flat(actions []explain.Action) (lines []string) {
+func flat(actions []advice.Action) (lines []string) {
 	for _, a := range actions {
 		line := a.Text
 		if a.Command != "" {
@@ -95,12 +96,12 @@ func TestRemedies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.situation, func(t *testing.T) {
-			advice := strings.Join(advice(situated(t, tt.situation)), "\n")
-			rest := advice
+			text := strings.Join(remedyOf(situated(t, tt.situation)), "\n")
+			rest := text
 			for _, part := range tt.want {
 				_, after, ok := strings.Cut(rest, part)
 				if !ok {
-					t.Fatalf("got advice\n%s\nwant %q in it, after what comes before", advice, part)
+					t.Fatalf("got advice\n%s\nwant %q in it, after what comes before", text, part)
 				}
 				rest = after
 			}
@@ -113,9 +114,9 @@ func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
 	w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 	w.Device("n1", "tunl0", "ipip")
 	w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
-	advice := strings.Join(advice(w, only(t, w)), "\n")
-	if !strings.Contains(advice, "k8s-app=calico-node") || strings.Contains(advice, "delete pod -n default web") {
-		t.Errorf("got advice %q, want the tunnel to get another address", advice)
+	text := strings.Join(remedyOf(w, only(t, w)), "\n")
+	if !strings.Contains(text, "k8s-app=calico-node") || strings.Contains(text, "delete pod -n default web") {
+		t.Errorf("got advice %q, want the tunnel to get another address", text)
 	}
 }
 
@@ -129,9 +130,9 @@ func TestCommandsQuoteNames(t *testing.T) {
 	named := w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: evil, Source: "netns"})
 	named.Interface.Name = evil
 	w.Says("uid-1", verdict.PodObject{Namespace: evil, Name: "--all", Phase: "Running"})
-	alive := advice(w, only(t, w))
+	alive := remedyOf(w, only(t, w))
 	w.Says("uid-1", verdict.PodObject{Absent: true})
-	orphaned := advice(w, only(t, w.After(time.Minute)))
+	orphaned := remedyOf(w, only(t, w.After(time.Minute)))
 	n := 0
 	for _, step := range slices.Concat(alive, orphaned) {
 		for _, command := range []string{"kubectl delete", "ip -n", "crictl stopp"} {
@@ -164,17 +165,17 @@ func shellWords(t *testing.T, line string) []string {
 }
 
 // paths returns all paths through a remedy. Each takes one alternative of every choice.
-func paths(actions []explain.Action) [][]explain.Action {
-	all := [][]explain.Action{nil}
+func paths(actions []advice.Action) [][]advice.Action {
+	all := [][]advice.Action{nil}
 	for _, a := range actions {
-		ways := [][]explain.Action{{a}}
+		ways := [][]advice.Action{{a}}
 		if len(a.Choice) > 0 {
 			ways = nil
 			for _, alternative := range a.Choice {
 				ways = append(ways, paths(alternative.Actions)...)
 			}
 		}
-		var longer [][]explain.Action
+		var longer [][]advice.Action
 		for _, path := range all {
 			for _, way := range ways {
 				longer = append(longer, append(slices.Clone(path), way...))
@@ -210,7 +211,7 @@ func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
 				if len(taken) >= len(c.Owners) {
 					t.Errorf("path %d takes it from all, %q:\n%s", i, taken, strings.Join(flat(path), "\n"))
 				}
-				asked := slices.ContainsFunc(remedy, func(a explain.Action) bool { return len(a.Choice) > 0 })
+				asked := slices.ContainsFunc(remedy, func(a advice.Action) bool { return len(a.Choice) > 0 })
 				if !asked && keep != "" && slices.Contains(taken, keep) {
 					t.Errorf("path %d takes it from the rightful owner %s:\n%s", i, keep, strings.Join(flat(path), "\n"))
 				}
@@ -246,7 +247,7 @@ func TestRemedyFitsTheWorkload(t *testing.T) {
 		two, _ := w.Veth(w.Namespace("n1", 3, "103", test.who), "bbbbbb", w.Link("n1", "v2", verdict.PointToPoint, false))
 		w.Assigned(one)
 		w.Assigned(two).AssignedAt += 5e9
-		remedy := strings.Join(advice(w, only(t, w)), "\n")
+		remedy := strings.Join(remedyOf(w, only(t, w)), "\n")
 		if !strings.Contains(remedy, test.want) || strings.Contains(remedy, "delete pod -n default a") {
 			t.Errorf("got remedy\n%s\nwant %q, and nothing to be done to a", remedy, test.want)
 		}
@@ -261,8 +262,8 @@ func TestAStaticPodIsNotDeleted(t *testing.T) {
 	w.Assigned(one)
 	w.Assigned(two).AssignedAt += 5e9
 	w.Pods = map[string]*verdict.PodObject{"uid-b": {Namespace: "default", Name: "b", Node: "n1", Phase: "Running", ControllerKind: "Node", Controller: "n1"}}
-	if advice := strings.Join(advice(w, only(t, w)), "\n"); !strings.Contains(advice, "On node n1, move its manifest out") || strings.Contains(advice, "kubectl delete pod") {
-		t.Errorf("got advice\n%s", advice)
+	if text := strings.Join(remedyOf(w, only(t, w)), "\n"); !strings.Contains(text, "On node n1, move its manifest out") || strings.Contains(text, "kubectl delete pod") {
+		t.Errorf("got advice\n%s", text)
 	}
 }
 

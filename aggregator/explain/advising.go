@@ -5,7 +5,8 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // advising builds the remedy of a conflict.
@@ -26,42 +27,48 @@ func (a *advising) wrong() []*verdict.Owner {
 	return found
 }
 
-// ofCalico reports whether the address belongs to a pool of Calico.
-func (a *advising) ofCalico() bool {
-	return slices.ContainsFunc(a.c.Pools, func(p *verdict.Pool) bool { return p.IPAM == calico.Name })
+// withDaemon returns the IPAM of the address that allocates addresses for devices of nodes, too; nil
+// if there is none.
+func (a *advising) withDaemon() *ipam.IPAM {
+	for _, p := range a.c.Pools {
+		if m := ipamOf(p); m.Daemon.Name != "" {
+			return m
+		}
+	}
+	return nil
 }
 
 // decide returns the steps by which the rightful owner keeps the address and the other owners
 // give it up. If the rightful owner is not known, it returns a choice.
-func (a *advising) decide(owners []*verdict.Owner) []Action {
+func (a *advising) decide(owners []*verdict.Owner) []advice.Action {
 	if keep, right := a.c.Rightful(owners); keep != nil {
 		return a.keep(keep, right, owners)
 	}
-	return []Action{a.choice(owners)}
+	return []advice.Action{a.choice(owners)}
 }
 
 // choice returns an action that asks a person which owner keeps the address.
-func (a *advising) choice(owners []*verdict.Owner) Action {
-	s := say("Decide which one of them keeps the address. ipwitness has no information that decides it: no IPAM has allocated it to one of them alone, and it is not known which one had it first. Ask their operators which of them clients expect at this address.")
+func (a *advising) choice(owners []*verdict.Owner) advice.Action {
+	s := advice.Say("Decide which one of them keeps the address. ipwitness has no information that decides it: no IPAM has allocated it to one of them alone, and it is not known which one had it first. Ask their operators which of them clients expect at this address.")
 	if len(owners) > mostKept {
 		s.Text += fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
 	}
 	for _, o := range owners[:min(len(owners), mostKept)] {
-		s.Choice = append(s.Choice, either(placed(o)+" keeps the address", a.giveUpAll(o, owners)...))
+		s.Choice = append(s.Choice, advice.Either(placed(o)+" keeps the address", a.giveUpAll(o, owners)...))
 	}
 	return s
 }
 
 // keep returns the steps by which one owner keeps the address and the others give it up.
-func (a *advising) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []Action {
-	leave := say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))
-	return append([]Action{leave}, a.giveUpAll(keep, owners)...)
+func (a *advising) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []advice.Action {
+	leave := advice.Say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))
+	return append([]advice.Action{leave}, a.giveUpAll(keep, owners)...)
 }
 
 // giveUpAll returns the steps by which all owners but one give the address up. If that owner
 // has no allocation, the first step writes it, because restarted workloads ask IPAM for an
 // address.
-func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []Action {
+func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []advice.Action {
 	steps := a.reserve(keep)
 	for _, o := range except(owners, keep) {
 		steps = append(steps, giveUp(o, a.address)...)
@@ -71,14 +78,14 @@ func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []Act
 
 // reserve returns the steps that write the missing allocation of the owner that keeps the
 // address.
-func (a *advising) reserve(keep *verdict.Owner) (steps []Action) {
+func (a *advising) reserve(keep *verdict.Owner) (steps []advice.Action) {
 	for _, p := range a.c.Title(keep).Missing {
 		told := Finding(&verdict.Finding{
 			Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: a.c.Address, Owners: []verdict.Owner{*keep}, Pool: p,
 		}, verdict.PoolUse{})
 		for _, f := range told.Fixes {
 			if !f.Manual {
-				steps = append(steps, say("%s", f.What).by(f.Node, f.Command))
+				steps = append(steps, advice.Say("%s", f.What).By(f.Node, f.Command))
 			}
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // ToldConflict is the text of a conflict.
@@ -20,7 +21,7 @@ type ToldConflict struct {
 	// Diagnosis lists the results of the steps of a manual diagnosis.
 	Diagnosis []DiagnosisStep
 	// Remedy lists the steps to take, in order.
-	Remedy []Action
+	Remedy []advice.Action
 }
 
 // Excluded is a cause that was ruled out, and the reason.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // againstWords formats each kind of fact that rules a cause out.
@@ -40,12 +41,13 @@ var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("the address was assigned to %s and not set by hand", list(w.names(f.Owners)))
 	},
 	verdict.NotCalico: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("/var/lib/calico/nodename on node %s contains %s, but the address is in no IPPool of Calico", f.Nodes[0], f.Text)
+		m := registry.NodeNamed()
+		return fmt.Sprintf("%s on node %s contains %s, but the address is in no IPPool of %s", m.NodeNameFile, f.Nodes[0], f.Text, m.Title)
 	},
 	verdict.NotElsewhere: func(_ *wording, f verdict.Fact) string {
 		s := fmt.Sprintf("as far as ipwitness remembers, %s has never allocated the address to a node or pod other than the holder's", poolTitle(f.Pool))
 		if len(f.Nodes) > 0 {
-			s += "; /var/lib/calico/nodename is correct on " + list(f.Nodes)
+			s += "; " + registry.NodeNamed().NodeNameFile + " is correct on " + list(f.Nodes)
 		}
 		return s
 	},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // factWords formats each kind of fact.
@@ -92,7 +93,8 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("%s had allocated the address to %s while %s held it (known since %s).", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.placed(f.Owners[0]), stampExact(f.At))
 	},
 	verdict.FactWrongNodename: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("/var/lib/calico/nodename on node %s contains %s, so Calico allocates the addresses of its pods under that node name.", w.node(f.Owners[0]), f.Text)
+		m := registry.NodeNamed()
+		return fmt.Sprintf("%s on node %s contains %s, so %s allocates the addresses of its pods under that node name.", m.NodeNameFile, w.node(f.Owners[0]), f.Text, m.Title)
 	},
 	verdict.FactRecord: (*wording).record,
 	verdict.FactInPodCIDRs: func(_ *wording, f verdict.Fact) string {
@@ -197,8 +199,8 @@ func guestText(o *verdict.Owner) string {
 
 // tunnelName names a kind of tunnel.
 func tunnelName(kind string) string {
-	if kind == verdict.CiliumHost {
-		return "the device through which Cilium reaches pods"
+	if m := registry.WithPodDevice(kind); m != nil {
+		return "the device through which " + m.Title + " reaches pods"
 	}
 	return "a tunnel device (" + kind + ")"
 }
@@ -302,7 +304,7 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.HeadAllocatedElsewhere:
 		return fmt.Sprintf("IPAM had allocated the address to %s while %s held it, and freed it with that allocation.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
 	case verdict.HeadWrongNodename:
-		return fmt.Sprintf("Calico allocates the addresses of pods on node %s under node name %s, and frees them while they are in use.", w.node(f.Owners[0]), f.Text)
+		return fmt.Sprintf("%s allocates the addresses of pods on node %s under node name %s, and frees them while they are in use.", registry.NodeNamed().Title, w.node(f.Owners[0]), f.Text)
 	case verdict.HeadOneRange:
 		return fmt.Sprintf("Nodes %s and %s assign their pods addresses from the same range%s.", f.Nodes[0], f.Nodes[1], after(", ", rangesText(f.Ranges)))
 	case verdict.HeadNetworksOverlap:

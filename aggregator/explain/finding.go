@@ -37,5 +37,5 @@ func tellAddress(f *verdict.Finding, use verdict.PoolUse) Told {
 	case verdict.FindingSharedAddressAnswered:
 		tellShared(t)
 	}
-	return t.told
+	return t.Told
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
@@ -51,7 +52,7 @@ func TestNoNameRunsACommand(t *testing.T) {
 }
 
 // check runs the commands of a remedy, including the ones in its text.
-func check(cage *canary.Cage, remedy []explain.Action) {
+func check(cage *canary.Cage, remedy []advice.Action) {
 	for _, a := range remedy {
 		cage.Readable("a step", a.Text+a.Command+a.Node)
 		cage.Advice(a.Text)

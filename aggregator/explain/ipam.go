@@ -3,35 +3,29 @@ package explain
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/podips"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // The names of pools and allocations, and the usage of pools.
 
+// nodeOf returns the name of the node that a pool belongs to; it is empty for a pool of the whole
+// cluster.
+func nodeOf(p *verdict.Pool) string {
+	if p.Node == nil {
+		return ""
+	}
+	return p.Node.Name
+}
+
 // poolName returns the name of a pool for use in a sentence.
 func poolName(p *verdict.Pool) string {
-	switch {
-	case p.IPAM == hostlocal.Name && p.Node != nil:
-		return fmt.Sprintf("host-local on node %s (%s)", p.Node.Name, p.Name)
-	case p.IPAM == whereabouts.Name:
-		return "whereabouts (IPPool " + p.Name + ")"
-	case p.IPAM == calico.Name:
-		return "Calico (IPPool " + p.Name + ")"
-	case p.IPAM == cilium.Name && p.Node != nil:
-		return "Cilium on node " + p.Node.Name
-	case p.IPAM == cilium.Name:
-		return "Cilium (CiliumNode " + p.Name + ")"
-	case p.IPAM == podips.Name:
-		return "the Kubernetes API"
-	case p.IPAM == "":
+	if p.IPAM == "" {
 		return "IPAM"
+	}
+	if title := ipamOf(p).PoolTitle; title != nil {
+		return title(&p.Pool, nodeOf(p))
 	}
 	return p.IPAM + " (" + p.Name + ")"
 }
@@ -39,7 +33,7 @@ func poolName(p *verdict.Pool) string {
 // poolBegin returns the name of a pool for the beginning of a sentence. Names of plugins stay in
 // lower case.
 func poolBegin(p *verdict.Pool) string {
-	if p.IPAM == hostlocal.Name || p.IPAM == whereabouts.Name {
+	if m := ipamOf(p); m.Title == m.Name {
 		return poolName(p)
 	}
 	return capital(poolName(p))
@@ -50,7 +44,7 @@ func poolNext(p *verdict.Pool) string {
 	switch {
 	case p.Node != nil:
 		return "one of the next pods that start on that node"
-	case p.IPAM == whereabouts.Name:
+	case ipamOf(p).Secondary:
 		return "one of the next pods of that network, on any node"
 	}
 	return "one of the next pods, most likely on the same node"
@@ -109,7 +103,7 @@ func allocationName(al *verdict.Allocation) string {
 	case al.Pod != "":
 		who = "pod " + al.Namespace + "/" + al.Pod
 	case al.ContainerID != "":
-		who = "container " + shortID(al.ContainerID)
+		who = "container " + advice.ShortID(al.ContainerID)
 		if al.Interface != "" {
 			who += " (" + al.Interface + ")"
 		}
@@ -125,12 +119,13 @@ func allocationPlace(al *verdict.Allocation) string {
 	switch {
 	case al.Location != "":
 		return al.Location
-	case al.Pool != nil && al.Pool.IPAM == hostlocal.Name:
-		return strings.TrimSuffix(al.Pool.Name, "/") + "/" + al.Address.String()
-	case al.Pool != nil:
-		return poolName(al.Pool)
+	case al.Pool == nil:
+		return "IPAM"
 	}
-	return "IPAM"
+	if location := ipamOf(al.Pool).Location; location != nil {
+		return location(&al.Pool.Pool, al.Address)
+	}
+	return poolName(al.Pool)
 }
 
 // addressList lists addresses for use in a sentence; if there are many, it counts the rest.

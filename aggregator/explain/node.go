@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // tellNamesakes returns the text of the finding that several nodes have the same name.
@@ -20,20 +21,20 @@ func tellNamesakes(n *verdict.Namesakes) Told {
 		"Their owners are kept apart, but the name alone does not identify one of them, "+
 		"and Kubernetes has at most one node of that name.",
 		len(n.Machines), n.Name, all(boots))}
-	give := say("Make sure that only one of them uses the name.").or(
-		either("they are different machines",
-			say("Give all but one of them a unique hostname (`hostnamectl set-hostname NAME`), and restart its agent."),
-			say("If the machines were cloned from one image, make sure that they share nothing but the hostname: on each clone, remove /etc/machine-id, from which DHCP identities and hardware addresses are derived, and recreate it with `systemd-machine-id-setup`.")),
-		either("the hostname must stay as it is, or they are agents in several network namespaces of one machine",
-			say("Start all but one of the agents with a unique name: --node NAME.")),
+	give := advice.Say("Make sure that only one of them uses the name.").Or(
+		advice.Either("they are different machines",
+			advice.Say("Give all but one of them a unique hostname (`hostnamectl set-hostname NAME`), and restart its agent."),
+			advice.Say("If the machines were cloned from one image, make sure that they share nothing but the hostname: on each clone, remove /etc/machine-id, from which DHCP identities and hardware addresses are derived, and recreate it with `systemd-machine-id-setup`.")),
+		advice.Either("the hostname must stay as it is, or they are agents in several network namespaces of one machine",
+			advice.Say("Start all but one of the agents with a unique name: --node NAME.")),
 	)
 	if n.Machines[0].Boot == n.Machines[len(n.Machines)-1].Boot {
-		give = say("Some agents run on one kernel, in different network namespaces, and use its hostname: start each agent with a unique --node NAME.")
+		give = advice.Say("Some agents run on one kernel, in different network namespaces, and use its hostname: start each agent with a unique --node NAME.")
 	}
-	told.Remedy = []Action{
-		say("Identify the machines: `cat /proc/sys/kernel/random/boot_id` prints the boot id of a machine. %s.", strings.Join(machines, "; ")),
+	told.Remedy = []advice.Action{
+		advice.Say("Identify the machines: `cat /proc/sys/kernel/random/boot_id` prints the boot id of a machine. %s.", strings.Join(machines, "; ")),
 		give,
-		say("The finding ends when only one connected node has the name."),
+		advice.Say("The finding ends when only one connected node has the name."),
 	}
 	return told
 }

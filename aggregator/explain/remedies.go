@@ -1,42 +1,58 @@
 package explain
 
 import (
-	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
-// remedies builds the steps that repair the record of an address in an IPAM.
-type remedies interface {
-	// reserve is for an address in use that the IPAM considers free.
-	reserve()
-	// reassign is for an address in use that the IPAM has allocated to another owner.
-	reassign()
-	// release is for an address that the IPAM has allocated to an owner that is gone.
-	release()
-}
+// ipamOf returns the IPAM of a pool.
+func ipamOf(p *verdict.Pool) *ipam.IPAM { return registry.Of(p.IPAM) }
 
 // remediesOf returns the remedies for the address of a finding.
-func remediesOf(t *telling) remedies {
-	switch {
-	case t.ofNode():
+func remediesOf(t *telling) ipam.Remedies {
+	if t.ofNode() {
 		return ownAddress{t}
-	case t.pool.IPAM == hostlocal.Name:
-		return hostLocal{t, hostLocalFile{t.pool.Name, t.f.Address}}
-	case t.pool.IPAM == whereabouts.Name:
-		return whereaboutsRemedies{t}
-	case t.pool.IPAM == calico.Name:
-		return calicoRemedies{t}
-	case t.pool.IPAM == cilium.Name:
-		return ciliumRemedies{t}
+	}
+	if of := ipamOf(t.pool).Remedies; of != nil {
+		return of(t.remedyCase(), t)
 	}
 	return otherIPAM{t}
+}
+
+// remedyCase describes the address to the remedies of an IPAM.
+func (t *telling) remedyCase() ipam.Case {
+	c := ipam.Case{Address: t.f.Address, Pool: &t.pool.Pool, Node: nodeOf(t.pool), Allocation: t.allocation.Allocation}
+	o := t.owner
+	if o == nil {
+		return c
+	}
+	w := o.Workload()
+	c.Holder = &ipam.Holder{
+		Name: OwnerName(o), IsPod: o.Kind() == verdict.Pod, UID: w.UID, Sandbox: w.Sandbox(),
+		Place: ipam.Place{Node: o.Node.Name, OfAllocation: o.OnNode(t.allocation.Node)},
+	}
+	if namespace, name := o.Named(); c.Holder.IsPod && namespace != "" && name != "" {
+		c.Holder.Namespace, c.Holder.Pod = namespace, name
+	}
+	if i := o.Interface; i != nil && i.Namespace.ID == o.ID {
+		c.Holder.Interface = i.Name
+	}
+	if o.Namespace != nil {
+		c.Holder.Netns = o.Namespace.Netns
+	}
+	if o.Pod != nil {
+		c.Holder.KubernetesNode = o.Pod.Node
+	}
+	if name := o.Node.CalicoNodename; !o.OnNode(name) {
+		c.Holder.WrongName = name
+	}
+	return c
 }
 
 // otherIPAM builds the remedies of an IPAM without specific remedies.
 type otherIPAM struct{ *telling }
 
-func (t otherIPAM) reserve()  { t.restart("it requests a free address") }
-func (t otherIPAM) reassign() { t.restart("it requests a free address") }
-func (t otherIPAM) release()  {}
+func (t otherIPAM) Reserve()  { t.Restart("it requests a free address") }
+func (t otherIPAM) Reassign() { t.Restart("it requests a free address") }
+func (t otherIPAM) Release()  {}

@@ -5,8 +5,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // double builds the text of the finding that an IPAM has allocated an address twice.
@@ -15,22 +14,22 @@ type double struct{ *telling }
 // tell builds the text of the finding.
 func (t double) tell() {
 	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
-	t.told.Summary = fmt.Sprintf("%s has allocated %s twice: to %s. As soon as both are up, it is a duplicate.",
+	t.Summary = fmt.Sprintf("%s has allocated %s twice: to %s. As soon as both are up, it is a duplicate.",
 		poolBegin(t.pool), t.f.Address, list(names))
-	switch t.pool.IPAM {
-	case cilium.Name:
-		t.told.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
+	switch m := ipamOf(t.pool); {
+	case m.Mirrored:
+		t.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
 			poolBegin(t.pool), t.f.Address, list(names))
-	case podips.Name:
-		t.told.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. Either one status is wrong, or the pods share the address.",
+	case m.Status:
+		t.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. Either one status is wrong, or the pods share the address.",
 			t.f.Address, list(names))
 	}
 	t.allocations()
 	t.holding()
 	t.fullness()
-	t.act(say("Check which owner really has the address.").by("", "ipwitness owners "+t.f.Address.String()))
+	t.Act(advice.Say("Check which owner really has the address.").By("", "ipwitness owners "+t.f.Address.String()))
 	t.keepOne()
-	t.advise("Find out how this happened: records restored from a copy, two IPAM daemons, a manual edit.")
+	t.Advise("Find out how this happened: records restored from a copy, two IPAM daemons, a manual edit.")
 	t.closing()
 }
 
@@ -54,18 +53,18 @@ func (t double) keepOne() {
 		}
 	}
 	if kept >= 0 {
-		t.advise("Leave %s as it is: it %s.", allocationName(t.f.Allocations[kept]), why)
+		t.Advise("Leave %s as it is: it %s.", allocationName(t.f.Allocations[kept]), why)
 		for i, al := range t.f.Allocations {
 			if i != kept {
-				t.act(t.undo(al))
-				t.byHand(t.undoneOn(al), t.undo(al).Command, "%s", t.undo(al).Text)
+				t.Act(t.undo(al))
+				t.ByHand(t.undoneOn(al), t.undo(al).Command, "%s", t.undo(al).Text)
 			}
 		}
 		return
 	}
-	choice := say("Decide which one keeps the address: ipwitness has no information that decides it. Ask their operators which of them clients expect at this address.")
+	choice := advice.Say("Decide which one keeps the address: ipwitness has no information that decides it. Ask their operators which of them clients expect at this address.")
 	for i, keep := range t.f.Allocations {
-		a := either(allocationName(keep) + " keeps the address")
+		a := advice.Either(allocationName(keep) + " keeps the address")
 		for k, al := range t.f.Allocations {
 			if k != i {
 				a.Actions = append(a.Actions, t.undo(al))
@@ -73,8 +72,8 @@ func (t double) keepOne() {
 		}
 		choice.Choice = append(choice.Choice, a)
 	}
-	t.act(choice)
-	t.byHand("", "", "Decide which one keeps %s, %s, and stop the other one: ipwitness audit %[1]s says how.", t.f.Address,
+	t.Act(choice)
+	t.ByHand("", "", "Decide which one keeps %s, %s, and stop the other one: ipwitness audit %[1]s says how.", t.f.Address,
 		strings.Join(each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) }), " or "))
 }
 
@@ -98,11 +97,11 @@ func (t double) oldest() int {
 }
 
 // undo returns the action that ends an allocation together with its workload.
-func (t double) undo(al *verdict.Allocation) Action {
+func (t double) undo(al *verdict.Allocation) advice.Action {
 	if al.Pod != "" {
-		return say("Delete pod %s/%s to release the address: its controller, if it has one, creates a new pod, which gets a different address.", al.Namespace, al.Pod).by("", deletePod(al.Namespace, al.Pod))
+		return advice.Say("Delete pod %s/%s to release the address: its controller, if it has one, creates a new pod, which gets a different address.", al.Namespace, al.Pod).By("", deletePod(al.Namespace, al.Pod))
 	}
-	return say("Stop %s and start it again, so that it gets a different address; if it no longer exists, remove its record (%s).", allocationName(al), allocationPlace(al))
+	return advice.Say("Stop %s and start it again, so that it gets a different address; if it no longer exists, remove its record (%s).", allocationName(al), allocationPlace(al))
 }
 
 // undoneOn returns the node on which an allocation is ended; empty for any host with kubectl.
@@ -110,5 +109,5 @@ func (t double) undoneOn(al *verdict.Allocation) string {
 	if al.Pod != "" {
 		return ""
 	}
-	return t.node()
+	return nodeOf(t.pool)
 }

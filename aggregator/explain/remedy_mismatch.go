@@ -1,11 +1,10 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
 )
 
 // mismatch builds the text of findings that an IPAM and the kernels disagree about an address.
@@ -13,61 +12,57 @@ type mismatch struct{ *telling }
 
 // unallocated describes an address in use that IPAM considers free.
 func (t mismatch) unallocated() {
-	t.told.Summary = fmt.Sprintf("%s is held by %s, but %s considers it free and will allocate it to %s.",
-		t.f.Address, t.holder(), poolName(t.pool), poolNext(t.pool))
-	if t.pool.IPAM == cilium.Name {
-		t.told.Summary = fmt.Sprintf("%s is held by %s, but no CiliumEndpoint has it. If Cilium's agent does not know the allocation either, it will allocate the address to one of the next pods on that node.",
-			t.f.Address, t.holder())
-	}
+	free := cmp.Or(ipamOf(t.pool).Free, fmt.Sprintf("%s considers it free and will allocate it to %s.", poolName(t.pool), poolNext(t.pool)))
+	t.Summary = fmt.Sprintf("%s is held by %s, but %s", t.f.Address, t.holder(), free)
 	t.holding()
 	switch p := t.pool; {
 	case p.State == ipam.Missing:
-		t.evidence("%s has had no records at all%s.", poolBegin(p), poolLost("since", p))
+		t.State("%s has had no records at all%s.", poolBegin(p), poolLost("since", p))
 	case p.LostAt != 0:
-		t.evidence("%s has no record of the address. It lost %s at once%s.", poolBegin(p), plural(p.Lost, "record", "records"), poolLost("at", p))
+		t.State("%s has no record of the address. It lost %s at once%s.", poolBegin(p), plural(p.Lost, "record", "records"), poolLost("at", p))
 	default:
-		t.evidence("%s has no record of the address.", poolBegin(p))
+		t.State("%s has no record of the address.", poolBegin(p))
 	}
 	t.history()
 	t.fullness()
-	remediesOf(t.telling).reserve()
+	remediesOf(t.telling).Reserve()
 	t.closing()
 }
 
 // elsewhere describes an address in use that IPAM has allocated to another owner.
 func (t mismatch) elsewhere() {
-	t.told.Summary = fmt.Sprintf("%s is held by %s, but %s has allocated it to %s. %s",
+	t.Summary = fmt.Sprintf("%s is held by %s, but %s has allocated it to %s. %s",
 		t.f.Address, t.holder(), poolName(t.pool), allocationName(t.allocation), t.elsewhereEnds())
 	t.holding()
 	t.allocations()
 	t.history()
 	t.fullness()
-	remediesOf(t.telling).reassign()
+	remediesOf(t.telling).Reassign()
 	t.closing()
 }
 
 // elsewhereEnds describes the consequence of a wrong allocation.
 func (t mismatch) elsewhereEnds() string {
 	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
-	switch {
+	switch effects := ipamOf(t.pool).Effects; {
 	case t.ofNode():
 		return "As soon as that owner configures it, it is a duplicate."
-	case t.pool.IPAM == cilium.Name:
-		return "If Cilium's agent has the same allocation, the address is freed when that owner ends, and allocated to another pod while it is in use."
-	case t.pool.IPAM == calico.Name && own:
-		return "Calico's garbage collector considers such an allocation leaked and frees the address after 15 minutes (leakGracePeriod); another pod then gets it."
+	case effects.WrongNode != "" && own:
+		return effects.WrongNode
+	case effects.Elsewhere != "":
+		return effects.Elsewhere
 	}
 	return "When that owner ends, the address is freed and allocated to another pod while it is in use."
 }
 
 // leaked describes an address that IPAM has allocated to an owner that does not exist.
 func (t mismatch) leaked() {
-	t.told.Summary = fmt.Sprintf("%s has allocated %s to %s, but %s. No other pod can get it until it is freed.%s",
+	t.Summary = fmt.Sprintf("%s has allocated %s to %s, but %s. No other pod can get it until it is freed.%s",
 		poolBegin(t.pool), t.f.Address, allocationName(t.allocation), t.noHolder(), t.exhaustion())
 	t.allocations()
-	t.evidence("No kernel of the nodes that the pool serves has the address, according to their agents.")
+	t.State("No kernel of the nodes that the pool serves has the address, according to their agents.")
 	t.fullness()
-	remediesOf(t.telling).release()
+	remediesOf(t.telling).Release()
 	t.closing()
 }
 

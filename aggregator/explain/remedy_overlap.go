@@ -8,6 +8,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // side is one of two nodes or networks that assign addresses from the same range.
@@ -28,14 +30,14 @@ func tellOverlap(f *verdict.Finding) Told {
 	if kind == verdict.FindingRangesOverlap {
 		told.Summary = fmt.Sprintf("CNI networks %s and %s of node %s both assign %s: pods of one network get addresses that pods of the other network have.",
 			a.Network, b.Network, a.Node, common)
-		told.Remedy = []Action{say("Find out which workloads use each of the two networks, and whether the networks are connected: ipwitness owners %s lists the owners of addresses in both ranges.", a.within(b)).or(
-			either("they are intentionally separate, without a route or bridge between them", say("Declare this to the aggregator: --shared CIDR=REASON, with a range that contains all of %s.", common)),
-			either("no pod uses network "+a.Network, a.unused()),
-			either("no pod uses network "+b.Network, b.unused()),
-			either("both are used, and network "+a.Network+" should keep the range", b.renumbered()...),
-			either("both are used, and network "+b.Network+" should keep the range", a.renumbered()...),
+		told.Remedy = []advice.Action{advice.Say("Find out which workloads use each of the two networks, and whether the networks are connected: ipwitness owners %s lists the owners of addresses in both ranges.", a.within(b)).Or(
+			advice.Either("they are intentionally separate, without a route or bridge between them", advice.Say("Declare this to the aggregator: --shared CIDR=REASON, with a range that contains all of %s.", common)),
+			advice.Either("no pod uses network "+a.Network, a.unused()),
+			advice.Either("no pod uses network "+b.Network, b.unused()),
+			advice.Either("both are used, and network "+a.Network+" should keep the range", b.renumbered()...),
+			advice.Either("both are used, and network "+b.Network+" should keep the range", a.renumbered()...),
 		)}
-		told.Fixes = []Fix{{
+		told.Fixes = []advice.Fix{{
 			Node: a.Node, Manual: true,
 			What: fmt.Sprintf("Give %s or %s a different range: %s is in both (%s; %s).", a.Network, b.Network, common, cmp.Or(a.Config, a.from(kind)), cmp.Or(b.Config, b.from(kind))),
 		}}
@@ -45,59 +47,59 @@ func tellOverlap(f *verdict.Finding) Told {
 	if n := len(f.Overlap.Nodes); n > 2 {
 		told.Summary += fmt.Sprintf(" In total, %d nodes have overlapping ranges.", n)
 	}
-	see := say("Check which range each node has.").by("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs")
-	rest := say("Find the pods on node %s that still have an address from the range of node %s, and restart them.", b.Node, a.Node).by("", "ipwitness owners "+a.within(b))
-	if a.Source == verdict.SideNodePool && b.Source == verdict.SideNodePool {
-		see = say("Check which range Cilium's operator has assigned to each node; its log says when.").by("", "kubectl get ciliumnodes.cilium.io -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs")
-		told.Remedy = append([]Action{see, cordoning(b.Node)}, b.reregistered("Its CiliumNode is deleted with it, and the new one gets a free range.")...)
+	rest := advice.Say("Find the pods on node %s that still have an address from the range of node %s, and restart them.", b.Node, a.Node).By("", "ipwitness owners "+a.within(b))
+	if a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject {
+		ranges := registry.Of(b.IPAM).NodeRanges
+		told.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(b.Node)}, b.reregistered(ranges.Renewed)...)
 		told.Remedy = append(told.Remedy, rest)
 	} else {
-		told.Remedy = []Action{
-			see, cordoning(b.Node),
-			say("Check which range the CNI plugin of each node really uses: on both nodes, run grep -r subnet /etc/cni/net.d").or(
-				either("Node.spec.podCIDRs of both nodes contain the range", b.reregistered("It gets a free range.")...),
-				either("the CNI configuration of node "+a.Node+" contains the range, and its own Node.spec.podCIDRs is different", a.corrected()...),
-				either("the CNI configuration of node "+b.Node+" contains the range, and its own Node.spec.podCIDRs is different", b.corrected()...),
+		told.Remedy = []advice.Action{
+			advice.Say("Check which range each node has.").By("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs"),
+			advice.Cordon(b.Node),
+			advice.Say("Check which range the CNI plugin of each node really uses: on both nodes, run grep -r subnet /etc/cni/net.d").Or(
+				advice.Either("Node.spec.podCIDRs of both nodes contain the range", b.reregistered("It gets a free range.")...),
+				advice.Either("the CNI configuration of node "+a.Node+" contains the range, and its own Node.spec.podCIDRs is different", a.corrected()...),
+				advice.Either("the CNI configuration of node "+b.Node+" contains the range, and its own Node.spec.podCIDRs is different", b.corrected()...),
 			),
-			uncordoning(b.Node), rest,
-			say("Find out why two nodes got the same range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup, or a configuration that came with a container runtime or a disk image."),
+			advice.Uncordon(b.Node), rest,
+			advice.Say("Find out why two nodes got the same range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup, or a configuration that came with a container runtime or a disk image."),
 		}
 	}
-	told.Fixes = []Fix{{
-		Manual: true, Command: "kubectl cordon " + quote(b.Node),
+	told.Fixes = []advice.Fix{{
+		Manual: true, Command: "kubectl cordon " + advice.Quote(b.Node),
 		What: fmt.Sprintf("Start no pods on node %s until its pod CIDR differs from the pod CIDR of node %s: %s is in both.", b.Node, a.Node, common),
 	}}
 	return told
 }
 
 // unused returns the action that removes the configuration of a network.
-func (s side) unused() Action {
-	return say("On node %s, remove the configuration of network %s (%s): if there are several, container runtimes use the first one by file name.", s.Node, s.Network, cmp.Or(s.Config, s.from(verdict.FindingRangesOverlap)))
+func (s side) unused() advice.Action {
+	return advice.Say("On node %s, remove the configuration of network %s (%s): if there are several, container runtimes use the first one by file name.", s.Node, s.Network, cmp.Or(s.Config, s.from(verdict.FindingRangesOverlap)))
 }
 
 // renumbered returns the steps that give a network a different range.
-func (s side) renumbered() []Action {
-	return []Action{
-		say("Give network %s a different range in its configuration (%s), on every node that has it.", s.Network, cmp.Or(s.Config, s.Network)),
-		say("Restart the pods of network %s on node %s, one after the other: they keep their addresses until then.", s.Network, s.Node),
+func (s side) renumbered() []advice.Action {
+	return []advice.Action{
+		advice.Say("Give network %s a different range in its configuration (%s), on every node that has it.", s.Network, cmp.Or(s.Config, s.Network)),
+		advice.Say("Restart the pods of network %s on node %s, one after the other: they keep their addresses until then.", s.Network, s.Node),
 	}
 }
 
 // reregistered returns the steps that delete a node and register it again; gets says which range
 // the node then gets.
-func (s side) reregistered(gets string) []Action {
-	return []Action{
-		say("Node.spec.podCIDRs cannot be changed, so one of the node objects must be recreated. Drain node %s.", s.Node).by("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+argument(s.Node)),
-		say("Delete the node in the API.").by("", "kubectl delete node "+argument(s.Node)),
-		say("On node %s, restart the kubelet so that the node registers again. %s", s.Node, gets).by(s.Node, "systemctl restart kubelet"),
+func (s side) reregistered(gets string) []advice.Action {
+	return []advice.Action{
+		advice.Say("Node.spec.podCIDRs cannot be changed, so one of the node objects must be recreated. Drain node %s.", s.Node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(s.Node)),
+		advice.Say("Delete the node in the API.").By("", "kubectl delete node "+advice.Argument(s.Node)),
+		advice.Say("On node %s, restart the kubelet so that the node registers again. %s", s.Node, gets).By(s.Node, "systemctl restart kubelet"),
 	}
 }
 
 // corrected returns the steps that correct the CNI configuration of a node.
-func (s side) corrected() []Action {
-	return []Action{
-		say("On node %s, remove that configuration, or correct its range (%s).", s.Node, cmp.Or(s.Config, "/etc/cni/net.d")),
-		say("Restart the pods of node %s that have addresses from that range, one after the other.", s.Node),
+func (s side) corrected() []advice.Action {
+	return []advice.Action{
+		advice.Say("On node %s, remove that configuration, or correct its range (%s).", s.Node, cmp.Or(s.Config, "/etc/cni/net.d")),
+		advice.Say("Restart the pods of node %s that have addresses from that range, one after the other.", s.Node),
 	}
 }
 
@@ -123,8 +125,8 @@ func (s side) from(kind string) string {
 	switch s.Source {
 	case verdict.SideNodeSpec:
 		return "Node.spec.podCIDRs"
-	case verdict.SideNodePool:
-		return "spec.ipam.podCIDRs of its CiliumNode"
+	case verdict.SideNodeObject:
+		return registry.Of(s.IPAM).NodeRanges.Field
 	case verdict.SideAddress:
 		return "the address of " + s.Device
 	}

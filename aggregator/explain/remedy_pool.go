@@ -3,15 +3,11 @@ package explain
 import (
 	"cmp"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // tellPool returns the text of a finding about a whole pool.
@@ -25,7 +21,7 @@ func tellPool(f *verdict.Finding) Told {
 	case verdict.FindingPoolExhaustion:
 		t.exhaustion()
 	}
-	return t.told
+	return t.Told
 }
 
 // poolTelling builds the text of one finding about a pool.
@@ -33,16 +29,8 @@ type poolTelling struct {
 	pool   *verdict.Pool
 	use    verdict.PoolUse
 	atRisk []verdict.Held
-	told   Told
+	Told
 }
-
-func (t *poolTelling) evidence(format string, args ...any) {
-	t.told.Evidence = append(t.told.Evidence, fmt.Sprintf(format, args...))
-}
-
-func (t *poolTelling) advise(format string, args ...any) { t.act(say(format, args...)) }
-
-func (t *poolTelling) act(actions ...Action) { t.told.Remedy = append(t.told.Remedy, actions...) }
 
 // mostNamed is the number of addresses that one sentence of the evidence names at most.
 const mostNamed = 50
@@ -54,16 +42,16 @@ func (t *poolTelling) stateLost() {
 	if p.Lost > 0 {
 		lost = fmt.Sprintf("has lost all of its records (%d)", p.Lost)
 	}
-	t.told.Summary = fmt.Sprintf("%s %s, but %s of it %s in use: %s. It considers them free and will allocate them to %s.",
+	t.Summary = fmt.Sprintf("%s %s, but %s of it %s in use: %s. It considers them free and will allocate them to %s.",
 		poolBegin(p), lost, plural(len(t.atRisk), "address", "addresses"), isAre(len(t.atRisk)), list(each(t.atRisk, func(h *verdict.Held) string { return h.Address.String() })), strings.Replace(poolNext(p), "one of the next", "the next", 1))
 	if p.LostAt != 0 {
-		t.evidence("Its records were lost at %s by the clock of its node.", stampText(p.LostAt))
+		t.State("Its records were lost at %s by the clock of its node.", stampText(p.LostAt))
 	}
 	if p.Problem != "" {
-		t.evidence("%s.", capital(strings.TrimSuffix(p.Problem, ".")))
+		t.State("%s.", capital(strings.TrimSuffix(p.Problem, ".")))
 	}
 	if p.Config != "" {
-		t.evidence("It is configured in %s.", p.Config)
+		t.State("It is configured in %s.", p.Config)
 	}
 	for at := 0; at < len(t.atRisk); at += mostNamed {
 		var held []string
@@ -74,66 +62,47 @@ func (t *poolTelling) stateLost() {
 			}
 			held = append(held, h.Address.String()+" by "+name)
 		}
-		t.evidence("In use: %s.", strings.Join(held, ", "))
+		t.State("In use: %s.", strings.Join(held, ", "))
 	}
 	node := ""
 	if p.Node != nil {
 		node = p.Node.Name
-		t.act(cordoning(node))
-		t.told.Fixes = append(t.told.Fixes, Fix{
-			Manual: true, Command: "kubectl cordon " + quote(node),
-			What: fmt.Sprintf("Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", node, quote(node)),
-		})
+		t.Act(advice.Cordon(node))
+		t.ByHand("", "kubectl cordon "+advice.Quote(node), "Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", node, advice.Quote(node))
 	} else {
-		t.advise("Start no pods of that network until this is repaired: scale their controllers to the number of pods that exist now, or cordon the nodes that run them.")
+		t.Advise("Start no pods of that network until this is repaired: scale their controllers to the number of pods that exist now, or cordon the nodes that run them.")
 	}
-	if object := ipPool(p); p.IPAM == whereabouts.Name && p.State == ipam.Missing && object != "" {
-		namespace, name, _ := strings.Cut(p.Name, "/")
-		t.told.Fixes = append(t.told.Fixes, Fix{
-			What: fmt.Sprintf("Recreate IPPool %s without allocations: the next steps write the allocations of the current holders.", p.Name),
-			Command: script(
-				"if pool=$(kubectl get "+ippools+" "+quote(name)+" -n "+quote(namespace)+" --ignore-not-found -o name) && [ -z \"$pool\" ]; then",
-				"  printf '%s\\n' "+quote(object)+" | kubectl create -f -",
-				"fi"),
-		})
+	loss := ipamOf(p).Loss
+	if loss.Recreate != nil && p.State == ipam.Missing {
+		if fix, ok := loss.Recreate(&p.Pool); ok {
+			t.Fix(fix)
+		}
 	}
-	switch p.IPAM {
-	case hostlocal.Name, whereabouts.Name:
-		t.advise("Rebuild the records from the owners that really hold the addresses. Do not restore an old backup over them: it contains containers that are gone and lacks the ones that started since.")
-		t.act(plan(node)...)
-	case calico.Name:
-		t.act(say("Check whether there is a recent backup of Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities) from just before the loss.").or(
-			either("there is one", say("Restore these objects from the backup.")),
-			either("there is none", t.restartAll()),
+	switch {
+	case loss.Rebuild:
+		t.Advise("Rebuild the records from the owners that really hold the addresses. Do not restore an old backup over them: it contains containers that are gone and lacks the ones that started since.")
+		t.Act(advice.Plan(node)...)
+	case loss.Backup != "":
+		t.Act(advice.Say("Check whether there is a recent backup of %s from just before the loss.", loss.Backup).Or(
+			advice.Either("there is one", advice.Say("Restore these objects from the backup.")),
+			advice.Either("there is none", t.restartAll()),
 		))
 	default:
-		t.act(t.restartAll())
+		t.Act(t.restartAll())
 	}
 	if node != "" {
-		t.act(uncordoning(node))
+		t.Act(advice.Uncordon(node))
 	}
-	t.act(say("Check that no finding is left.").by("", "ipwitness audit"),
-		say("Check whether pods that started in the meantime got an address that was in use: the details of each such conflict say which of the two owners to restart.").by("", "ipwitness conflicts"))
-	if p.IPAM == hostlocal.Name {
-		t.advise("Find out what deleted %s: a restore, a clean-up script, or a reboot that pods survived (if it is on a tmpfs). It must exist as long as the pods of the node do.", p.Name)
+	t.Act(advice.Say("Check that no finding is left.").By("", "ipwitness audit"),
+		advice.Say("Check whether pods that started in the meantime got an address that was in use: the details of each such conflict say which of the two owners to restart.").By("", "ipwitness conflicts"))
+	if loss.Search != nil {
+		t.Advise("%s", loss.Search(&p.Pool))
 	}
 }
 
 // restartAll returns the action that restarts the holders of the addresses at risk.
-func (t *poolTelling) restartAll() Action {
-	return say("Restart the pods that hold the addresses, one after the other, as the plan says: ipwitness audit --fix-plan")
-}
-
-// ipPool returns the IPPool object that whereabouts would create, which is named after its range. It
-// is empty if the range is not known.
-func ipPool(p *verdict.Pool) string {
-	namespace, name, _ := strings.Cut(p.Name, "/")
-	bits, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
-	if err != nil || !p.Base.IsValid() || bits < 0 || bits > p.Base.BitLen() {
-		return ""
-	}
-	return `{"apiVersion":"whereabouts.cni.cncf.io/v1alpha1","kind":"IPPool","metadata":{"name":` + jsonText(name) + `,"namespace":` + jsonText(namespace) +
-		`},"spec":{"range":` + jsonText(p.Base.String()+"/"+strconv.Itoa(bits)) + `,"allocations":{}}}`
+func (t *poolTelling) restartAll() advice.Action {
+	return advice.Say("Restart the pods that hold the addresses, one after the other, as the plan says: ipwitness audit --fix-plan")
 }
 
 // unreadable describes a pool whose records cannot be read.
@@ -143,68 +112,54 @@ func (t *poolTelling) unreadable() {
 		t.invalid()
 		return
 	}
-	t.told.Summary = fmt.Sprintf("The records of %s cannot be read: %s. Until they can be read, addresses that are in use but not allocated go undetected.",
+	t.Summary = fmt.Sprintf("The records of %s cannot be read: %s. Until they can be read, addresses that are in use but not allocated go undetected.",
 		poolName(p), cmp.Or(p.Problem, "their format is not known"))
 	if p.Config != "" {
-		t.evidence("It is configured in %s.", p.Config)
+		t.State("It is configured in %s.", p.Config)
 	}
 	if p.State == ipam.Stale {
-		t.evidence("The source of its records is disconnected; the last known records are kept.")
+		t.State("The source of its records is disconnected; the last known records are kept.")
 	}
-	switch p.IPAM {
-	case hostlocal.Name:
-		t.advise("Check whether the agent may read it: the agent needs %s of the node. In a container, mount its parent directory read-only with HostToContainer propagation, because a mount of the directory itself is lost when the directory is recreated.", p.Name)
-	case whereabouts.Name:
-		t.advise("Check whether the aggregator may read it: kubectl auth can-i list %s -A --as=system:serviceaccount:NAMESPACE:NAME; the same for %s.", ippools, reservations)
-	case calico.Name:
-		t.advise("Check whether the aggregator may read it: kubectl auth can-i list ipamblocks.crd.projectcalico.org --as=system:serviceaccount:NAMESPACE:NAME; the same for ippools.crd.projectcalico.org.")
-	case cilium.Name:
-		t.advise("Check whether the aggregator may read it: kubectl auth can-i list ciliumendpoints.cilium.io -A --as=system:serviceaccount:NAMESPACE:NAME; the same for ciliumnodes.cilium.io.")
+	if access := ipamOf(p).Access; access != nil {
+		t.Advise("%s", access(&p.Pool))
 	}
-	t.advise("If it may, this version of the IPAM may be unknown to ipwitness: please report the problem with that version.")
-	t.advise("The finding ends as soon as the records can be read.")
+	t.Advise("If it may, this version of the IPAM may be unknown to ipwitness: please report the problem with that version.")
+	t.Advise("The finding ends as soon as the records can be read.")
 }
 
 // invalid describes a pool whose records can be read but contain something invalid.
 func (t *poolTelling) invalid() {
 	p := t.pool
-	t.told.Summary = fmt.Sprintf("The records of %s contain something invalid: %s. All other records of it are audited.", poolName(p), strings.TrimSuffix(p.Problem, "."))
+	t.Summary = fmt.Sprintf("The records of %s contain something invalid: %s. All other records of it are audited.", poolName(p), strings.TrimSuffix(p.Problem, "."))
 	if p.Config != "" {
-		t.evidence("It is configured in %s.", p.Config)
+		t.State("It is configured in %s.", p.Config)
 	}
-	if p.IPAM == calico.Name {
-		t.act(say("Have Calico check its own records.").by("", "calicoctl ipam check --show-problem-ips"))
+	if check := ipamOf(p).Check; check.Text != "" {
+		t.Act(check)
 	}
-	t.advise("Check that object, and find out what wrote it last. If ipwitness misreads it, please report the problem with the version of that IPAM.")
-	t.advise("The finding ends as soon as the records are valid.")
+	t.Advise("Check that object, and find out what wrote it last. If ipwitness misreads it, please report the problem with the version of that IPAM.")
+	t.Advise("The finding ends as soon as the records are valid.")
 }
 
 // exhaustion describes a pool with few addresses left.
 func (t *poolTelling) exhaustion() {
 	p, u := t.pool, t.use
-	t.told.Summary = fullness(u, p)
+	t.Summary = fullness(u, p)
 	if u.Size > 0 && u.Allocated >= u.Size {
-		t.told.Summary += " The pool has no addresses left: pods that need one stay in ContainerCreating."
+		t.Summary += " The pool has no addresses left: pods that need one stay in ContainerCreating."
 	} else {
-		t.told.Summary += " When the pool has no addresses left, pods that need one stay in ContainerCreating."
+		t.Summary += " When the pool has no addresses left, pods that need one stay in ContainerCreating."
 	}
 	if len(p.Ranges) > 0 {
-		t.evidence("It allocates %s.", list(each(p.Ranges, func(r *ipam.Range) string { return r.String() })))
+		t.State("It allocates %s.", list(each(p.Ranges, func(r *ipam.Range) string { return r.String() })))
 	}
 	if u.Size >= u.Allocated {
-		t.evidence("%s %s left.", addressCount(u, u.Size-u.Allocated), isAre(u.Size-u.Allocated))
+		t.State("%s %s left.", addressCount(u, u.Size-u.Allocated), isAre(u.Size-u.Allocated))
 	}
 	if u.Leaked > 0 {
-		t.act(say("List the %s without a holder, and free them as each of these findings says.", plural(u.Leaked, "address", "addresses")).by("", "ipwitness audit --kind "+verdict.FindingLeaked))
+		t.Act(advice.Say("List the %s without a holder, and free them as each of these findings says.", plural(u.Leaked, "address", "addresses")).By("", "ipwitness audit --kind "+verdict.FindingLeaked))
 	}
-	switch p.IPAM {
-	case hostlocal.Name:
-		t.advise("Give the network a larger range in %s. It must contain the present range, so that pods keep their addresses. A range from Node.spec.podCIDR cannot be changed for a node: add nodes, or recreate them with a smaller --node-cidr-mask-size.", cmp.Or(p.Config, "its CNI configuration"))
-	case whereabouts.Name:
-		t.advise("Give the network a larger range in its NetworkAttachmentDefinition, or an additional range (ipRanges). A changed range creates a new IPPool: exclude from it the addresses that the old one has allocated.")
-	case calico.Name:
-		t.advise("Add another IPPool (kubectl apply, or calicoctl create): pods get addresses from all pools. Check with calicoctl ipam show --show-blocks whether nodes have blocks that they hardly use.")
-	case cilium.Name:
-		t.advise("Add another range to clusterPoolIPv4PodCIDRList (ipam.mode cluster-pool). Leave the existing ranges unchanged.")
+	if enlarge := ipamOf(p).Enlarge; enlarge != nil {
+		t.Advise("%s", enlarge(&p.Pool))
 	}
 }

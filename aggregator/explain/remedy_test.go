@@ -12,6 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
@@ -215,8 +216,8 @@ func TestToldOfOverlaps(t *testing.T) {
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
 		"node-a", "node-b"))
 	wantTold(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
-		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodePool},
-		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodePool},
+		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodeObject, IPAM: cilium.Name},
+		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodeObject, IPAM: cilium.Name},
 		"node-a", "node-b", "node-c"))
 	r := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
@@ -241,7 +242,7 @@ func TestToldOfNamesakes(t *testing.T) {
 // Each problem of a node has a text.
 func TestProblemsOfNodes(t *testing.T) {
 	ns := verdicttest.NewNetwork().Namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
-	told := explain.Told{Summary: "The problems of nodes.", Evidence: []string{
+	told := explain.Told{Summary: "The problems of nodes.", Advice: advice.Advice{Evidence: []string{
 		explain.SharedName("node-a", []string{"node-a@b2", "node-a@b3"}, "abc"),
 		explain.SharedPlace([]string{"node-b"}),
 		explain.Flood("veth7", ns, 5, start, 3),
@@ -251,12 +252,12 @@ func TestProblemsOfNodes(t *testing.T) {
 		explain.TooManyClaims(1, 250_000),
 		explain.Corrected(map[string]int{"Workload.name": 1}),
 		explain.Unparsed(0, 0, 0),
-	}}
+	}}}
 	wantTold(t, "problems of nodes", told)
 }
 
 // written appends actions as text and has a shell parse each command.
-func written(t *testing.T, b []byte, margin string, actions []explain.Action) []byte {
+func written(t *testing.T, b []byte, margin string, actions []advice.Action) []byte {
 	t.Helper()
 	for i, a := range actions {
 		b = fmt.Appendf(b, "%s%d. %s\n", margin, i+1, a.Text)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // spoof builds the text of findings about frames with the addresses of others.
@@ -13,21 +14,21 @@ type spoof struct{ *telling }
 func (t spoof) address() {
 	s := t.f.Spoof
 	victims := list(each(s.Victims, placed))
-	t.told.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send traffic for the address to %s instead.",
+	t.Summary = fmt.Sprintf("%s claims %s on the wire, through port %s of node %s, but the address belongs to %s. Its neighbours may send traffic for the address to %s instead.",
 		capital(sender(s)), t.f.Address, s.Port.Name, s.Port.Namespace.Node.Name, victims, macs(s.MACs))
 	for i := range s.Victims {
 		v := &s.Victims[i]
-		t.evidence("The kernel of node %s reports that %s has %s.", v.Node.Name, placed(v), t.f.Address)
+		t.State("The kernel of node %s reports that %s has %s.", v.Node.Name, placed(v), t.f.Address)
 	}
-	t.evidence("The kernel of %s does not have the address on an interface that leads to the node.", sender(s))
-	t.evidence("Frames that entered through %s of node %s claim the address for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), times(s))
+	t.State("The kernel of %s does not have the address on an interface that leads to the node.", sender(s))
+	t.State("Frames that entered through %s of node %s claim the address for %s: %s.", s.Port.Name, s.Port.Namespace.Node.Name, macs(s.MACs), times(s))
 	t.exposed()
-	t.act(
-		say("Decide whether %s intentionally answers for this address, as a router does. Ask its operator.", sender(s)).or(
-			either("it does", say("Declare it: start the aggregator with --router %s. This ends the finding.", quote(declaration(s)+"=REASON"))),
-			either("it does not, or its purpose is unknown", t.cutOff("it claims an address of another workload")...),
+	t.Act(
+		advice.Say("Decide whether %s intentionally answers for this address, as a router does. Ask its operator.", sender(s)).Or(
+			advice.Either("it does", advice.Say("Declare it: start the aggregator with --router %s. This ends the finding.", advice.Quote(declaration(s)+"=REASON"))),
+			advice.Either("it does not, or its purpose is unknown", t.cutOff("it claims an address of another workload")...),
 		),
-		say("The finding ends by itself when no such frame has been seen for 10 minutes.").by("", "ipwitness audit "+t.f.Address.String()),
+		advice.Say("The finding ends by itself when no such frame has been seen for 10 minutes.").By("", "ipwitness audit "+t.f.Address.String()),
 	)
 }
 
@@ -36,14 +37,14 @@ func (t spoof) address() {
 func (t spoof) mac() {
 	s := t.f.Spoof
 	v := &s.Victims[0]
-	t.told.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that MAC belongs to %s. A bridge then delivers the owner's traffic to this port.",
+	t.Summary = fmt.Sprintf("%s sends frames with MAC %s through port %s of node %s, but that MAC belongs to %s. A bridge then delivers the owner's traffic to this port.",
 		capital(sender(s)), macs(s.MACs), s.Port.Name, s.Port.Namespace.Node.Name, placed(v))
-	t.evidence("The kernel of node %s reports that %s has MAC %s.", v.Node.Name, placed(v), macs(s.MACs))
-	t.evidence("No interface in %s has this MAC.", sender(s))
-	t.evidence("Frames with this MAC entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, times(s), addressList(s.Addresses))
+	t.State("The kernel of node %s reports that %s has MAC %s.", v.Node.Name, placed(v), macs(s.MACs))
+	t.State("No interface in %s has this MAC.", sender(s))
+	t.State("Frames with this MAC entered through %s of node %s: %s. They claim %s.", s.Port.Name, s.Port.Namespace.Node.Name, times(s), addressList(s.Addresses))
 	t.exposed()
-	t.act(t.cutOff("it sends frames with the MAC of another workload")...)
-	t.act(say("The finding ends by itself when no such frame has been seen for 10 minutes.").by("", "ipwitness audit --kind "+verdict.FindingMACCloned))
+	t.Act(t.cutOff("it sends frames with the MAC of another workload")...)
+	t.Act(advice.Say("The finding ends by itself when no such frame has been seen for 10 minutes.").By("", "ipwitness audit --kind "+verdict.FindingMACCloned))
 }
 
 // sender returns the name of the namespace behind the port.
@@ -75,19 +76,19 @@ func (t spoof) exposed() {
 		return
 	}
 	names := each(s.Exposed, func(ns **verdict.Namespace) string { return NamespaceName(*ns) })
-	t.evidence("Other namespaces on link %s, whose neighbour tables may be poisoned: %s.", linkName(s.Link), list(names))
+	t.State("Other namespaces on link %s, whose neighbour tables may be poisoned: %s.", linkName(s.Link), list(names))
 }
 
 // cutOff returns the steps that disconnect the sender without affecting the owner of the address.
-func (t spoof) cutOff(why string) []Action {
+func (t spoof) cutOff(why string) []advice.Action {
 	s := t.f.Spoof
-	node, port := s.Port.Namespace.Node.Name, quote(s.Port.Name)
+	node, port := s.Port.Namespace.Node.Name, advice.Quote(s.Port.Name)
 	command := fmt.Sprintf(`[ "$(cat /sys/class/net/%s/ifindex)" = %d ] && ip link set dev %s down`, port, s.Port.Index, port)
-	t.byHand(node, command, "Disconnect %s: %s.", sender(s), why)
-	steps := []Action{say("Disconnect %s. Leave the owner of the address as it is.", sender(s)).by(node, command)}
+	t.ByHand(node, command, "Disconnect %s: %s.", sender(s), why)
+	steps := []advice.Action{advice.Say("Disconnect %s. Leave the owner of the address as it is.", sender(s)).By(node, command)}
 	if t.f.Address.IsValid() {
 		flush := "ip neigh flush to " + t.f.Address.String()
-		steps = append(steps, say("Clear the neighbour entries that may be poisoned. Do the same in each pod on that link.").by(node, flush))
+		steps = append(steps, advice.Say("Clear the neighbour entries that may be poisoned. Do the same in each pod on that link.").By(node, flush))
 	}
-	return append(steps, say("Find out which process in %s sends the frames. It needs CAP_NET_RAW or CAP_NET_ADMIN there.", sender(s)))
+	return append(steps, advice.Say("Find out which process in %s sends the frames. It needs CAP_NET_RAW or CAP_NET_ADMIN there.", sender(s)))
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // telling builds the text of one finding about an address.
@@ -17,7 +18,7 @@ type telling struct {
 	// the address; it is empty if there is none.
 	owner      *verdict.Owner
 	allocation *verdict.Allocation
-	told       Told
+	Told
 }
 
 // newTelling returns a telling of a finding about one address, without any text yet.
@@ -35,28 +36,9 @@ func newTelling(f *verdict.Finding, use verdict.PoolUse) *telling {
 	return t
 }
 
-// evidence adds a fact.
-func (t *telling) evidence(format string, args ...any) {
-	t.told.Evidence = append(t.told.Evidence, fmt.Sprintf(format, args...))
-}
-
-// advise adds an action without a command.
-func (t *telling) advise(format string, args ...any) { t.act(say(format, args...)) }
-
-// act adds actions.
-func (t *telling) act(actions ...Action) { t.told.Remedy = append(t.told.Remedy, actions...) }
-
-// fix adds a command.
-func (t *telling) fix(f Fix) { t.told.Fixes = append(t.told.Fixes, f) }
-
-// byHand adds a step that a person must carry out, with its command, if there is one.
-func (t *telling) byHand(node, command, format string, args ...any) {
-	t.fix(Fix{Node: node, What: fmt.Sprintf(format, args...), Command: command, Manual: true})
-}
-
 // closing adds the step that verifies that the finding has ended.
 func (t *telling) closing() {
-	t.act(say("The finding ends by itself as soon as IPAM and the kernels agree. Check that it has ended.").by("", "ipwitness audit "+t.f.Address.String()))
+	t.Act(advice.Say("The finding ends by itself as soon as IPAM and the kernels agree. Check that it has ended.").By("", "ipwitness audit "+t.f.Address.String()))
 }
 
 // holder returns the name of the owner that holds the address.
@@ -77,14 +59,6 @@ func (t *telling) ownerName() string {
 		return ""
 	}
 	return namespace + "/" + name
-}
-
-// node returns the node that the pool belongs to; it is empty for a pool of the whole cluster.
-func (t *telling) node() string {
-	if t.pool.Node == nil {
-		return ""
-	}
-	return t.pool.Node.Name
 }
 
 // ofNode reports whether the holder is a node itself and the address belongs to an IPAM.
@@ -113,7 +87,7 @@ func (t *telling) holding() {
 			details = append(details, "last read at "+stampText(read))
 		}
 		fact := fmt.Sprintf("The kernel of node %s reports that %s has %s", o.Node.Name, placed(o), t.f.Address)
-		t.evidence("%s%s.", fact, after("; ", strings.Join(details, ", ")))
+		t.State("%s%s.", fact, after("; ", strings.Join(details, ", ")))
 	}
 }
 
@@ -124,7 +98,7 @@ func (t *telling) allocations() {
 		if al.AllocatedAt != 0 {
 			fact += ", since " + stampText(al.AllocatedAt)
 		}
-		t.evidence("%s.", fact)
+		t.State("%s.", fact)
 	}
 }
 
@@ -134,13 +108,13 @@ func (t *telling) history() {
 		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.Is) {
 			continue
 		}
-		t.evidence("Until %s, the address was allocated to %s (%s).", stampText(past.Since), allocationName(past.Allocation), allocationPlace(past.Allocation))
+		t.State("Until %s, the address was allocated to %s (%s).", stampText(past.Since), allocationName(past.Allocation), allocationPlace(past.Allocation))
 	}
 }
 
 // fullness adds how full the pool is.
 func (t *telling) fullness() {
 	if t.use.Size > 0 {
-		t.evidence("%s", fullness(t.use, t.pool))
+		t.State("%s", fullness(t.use, t.pool))
 	}
 }

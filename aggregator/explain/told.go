@@ -1,30 +1,15 @@
 package explain
 
-import "github.com/ipwitness/ipwitness/aggregator/form"
+import (
+	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+)
 
-// Told is the text of a finding. Nothing here runs a command.
+// Told is the text of a finding.
 type Told struct {
 	// Summary is one or two sentences.
 	Summary string
-	// Evidence lists the facts that the finding follows from.
-	Evidence []string
-	// Remedy lists the steps to take, in order.
-	Remedy []Action
-	// Fixes lists the commands that repair IPAM, in order.
-	Fixes []Fix
-}
-
-// Fix is one step that repairs IPAM.
-type Fix struct {
-	// Node is the node to run the command on; empty for any host with kubectl.
-	Node string
-	// What says what the step does and why.
-	What string
-	// Command is a POSIX shell script. It can run more than once, and does nothing if the
-	// state is no longer as it was found.
-	Command string
-	// Manual marks a step that must not be run without a person's decision.
-	Manual bool
+	advice.Advice
 }
 
 // Superseded returns the text of a finding that ended because it became a conflict.
@@ -33,13 +18,35 @@ func (t Told) Superseded() Told {
 	return t
 }
 
+// withheld replaces a command that contains invisible characters.
+const withheld = "The command is withheld because a name in it has unprintable characters, is too long or looks like an option. Handle this step by hand."
+
 // readable returns t without commands that contain unreadable names.
 func (t Told) readable() Told {
 	readable(t.Remedy)
 	for i, f := range t.Fixes {
-		if form.Withheld(f.Command) {
-			t.Fixes[i] = Fix{Node: f.Node, What: f.What + " " + withheld, Manual: true}
+		if advice.Withheld(f.Command) {
+			t.Fixes[i] = advice.Fix{Node: f.Node, What: f.What + " " + withheld, Manual: true}
 		}
 	}
 	return t
+}
+
+// readable returns actions with withheld in place of each command that contains an unreadable name.
+func readable(actions []advice.Action) []advice.Action {
+	for i := range actions {
+		a := &actions[i]
+		switch {
+		case advice.Withheld(a.Text):
+			a.Text, a.Command = "There is one more step. "+withheld, ""
+		case advice.Withheld(a.Command):
+			a.Text, a.Command = a.Text+" "+withheld, ""
+		}
+		a.Node = form.Visible(a.Node)
+		for n := range a.Choice {
+			a.Choice[n].When = form.Visible(a.Choice[n].When)
+			readable(a.Choice[n].Actions)
+		}
+	}
+	return actions
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // wording is the context for sentences about one address: the operator's policy, and the owners
@@ -115,7 +116,7 @@ func holderName(h verdict.Holder) string {
 	case h.Pod != "":
 		who = "pod " + h.Namespace + "/" + h.Pod
 	case h.ContainerID != "":
-		who = "container " + shortID(h.ContainerID)
+		who = "container " + advice.ShortID(h.ContainerID)
 	default:
 		who = "an unknown owner"
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // NamespaceName returns a readable name of a network namespace.
@@ -40,7 +41,7 @@ func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
 		if w.Name != "" {
 			return "container " + w.Name
 		}
-		return "container " + shortID(w.ContainerID)
+		return "container " + advice.ShortID(w.ContainerID)
 	case verdict.VM:
 		return "virtual machine " + w.Name
 	case verdict.Host:
@@ -50,7 +51,7 @@ func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
 	case w.Name != "":
 		return "network namespace " + w.Name
 	case w.ContainerID != "":
-		return "container " + shortID(w.ContainerID)
+		return "container " + advice.ShortID(w.ContainerID)
 	case w.Process != "":
 		return "process " + w.Process
 	case ns.Netns != "":
@@ -58,9 +59,6 @@ func workloadName(ns *verdict.Namespace, w verdict.Workload) string {
 	}
 	return fmt.Sprintf("network namespace #%d of node %s", ns.Record, ns.Node.Name)
 }
-
-// shortID returns a container id in its usual short form.
-func shortID(id string) string { return id[:min(len(id), 12)] }
 
 // placed returns the name of an owner and its location.
 func placed(o *verdict.Owner) string {
@@ -166,9 +164,6 @@ func isAre[N ~uint64 | ~int](n N) string {
 	}
 	return "are"
 }
-
-// script joins the lines of a command.
-func script(text ...string) string { return strings.Join(text, "\n") }
 
 // runbooks is the URL prefix of the runbook pages.
 const runbooks = "https://github.com/ipwitness/ipwitness/blob/main/docs/runbooks/"

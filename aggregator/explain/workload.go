@@ -1,33 +1,31 @@
 package explain
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/calico"
-	"github.com/ipwitness/ipwitness/ipam/hostlocal"
-	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // The steps that end or restart the owner of an address.
 
 // deletePod returns the command that deletes a pod.
 func deletePod(namespace, name string) string {
-	return "kubectl delete pod -n " + quote(namespace) + " " + argument(name)
+	return "kubectl delete pod -n " + advice.Quote(namespace) + " " + advice.Argument(name)
 }
 
 // deletion returns the steps that delete a pod. If no controller recreates the pod, its
 // manifest is saved first.
-func deletion(o *verdict.Owner) (steps []Action) {
+func deletion(o *verdict.Owner) (steps []advice.Action) {
 	w := o.Workload()
 	if p := o.Pod; p != nil && !p.Absent && p.Controller == "" {
-		steps = append(steps, say("Save the manifest of pod %s/%s: the pod has no controller that would recreate it.", w.Namespace, w.Name).
-			by("", "kubectl get pod -n "+quote(w.Namespace)+" -o yaml "+argument(w.Name)+" > "+quote(w.Name+".yaml")))
+		steps = append(steps, advice.Say("Save the manifest of pod %s/%s: the pod has no controller that would recreate it.", w.Namespace, w.Name).
+			By("", "kubectl get pod -n "+advice.Quote(w.Namespace)+" -o yaml "+advice.Argument(w.Name)+" > "+advice.Quote(w.Name+".yaml")))
 	}
-	return append(steps, say("Delete pod %s/%s; %s.", w.Namespace, w.Name, successor(o)).by("", deletePod(w.Namespace, w.Name)))
+	return append(steps, advice.Say("Delete pod %s/%s; %s.", w.Namespace, w.Name, successor(o)).By("", deletePod(w.Namespace, w.Name)))
 }
 
 // successor describes what replaces a pod that is deleted.
@@ -81,49 +79,30 @@ func prefixLength(o *verdict.Owner) uint8 {
 }
 
 // outOfRange returns the steps that exclude an address from the ranges of pools.
-func outOfRange(pools []*verdict.Pool, a netip.Addr) []Action {
+func outOfRange(pools []*verdict.Pool, a netip.Addr) []advice.Action {
 	if len(pools) == 0 {
-		return []Action{say("Exclude %s from the range that IPAM allocates from, and wait until IPAM has read the change.", a)}
+		return []advice.Action{advice.Say("Exclude %s from the range that IPAM allocates from, and wait until IPAM has read the change.", a)}
 	}
-	var steps []Action
+	var steps []advice.Action
 	for _, p := range pools {
-		where := after(" in ", p.Config)
-		switch {
-		case p.IPAM == hostlocal.Name && p.Node != nil && strings.HasPrefix(p.Name, "/"):
-			f := hostLocalFile{p.Name, a}
-			steps = append(steps, say("On node %s, have host-local skip %s: it never frees an empty file of that name. To exclude the address permanently, set rangeStart and rangeEnd%s so that it is outside the range.", p.Node.Name, a, where).
-				by(p.Node.Name, script("mkdir -p "+f.dir(), f.locked("", ": > "+f.path()))))
-		case p.IPAM == whereabouts.Name:
-			steps = append(steps, say("Exclude %s from what whereabouts allocates: add it to exclude%s.", a, where))
-		case p.IPAM == calico.Name:
-			steps = append(steps, say("Exclude %s from what Calico allocates: create an IPReservation that contains it (reservedCIDRs).", a))
-		default:
-			steps = append(steps, say("Exclude %s from the range of %s%s.", a, poolTitle(p.Label()), where))
-		}
+		steps = append(steps, exclusion(p, a).Step)
 	}
 	return steps
 }
 
-// restartCalicoNode returns the command that restarts calico-node on one node.
-func restartCalicoNode(node string) string {
-	return "kubectl delete pods -A -l k8s-app=calico-node --field-selector " + quote("spec.nodeName="+node)
+// exclusion returns how to exclude an address from a pool.
+func exclusion(p *verdict.Pool, a netip.Addr) (e ipam.Exclusion) {
+	if of := ipamOf(p).Exclude; of != nil {
+		e = of(&p.Pool, nodeOf(p), a)
+	}
+	if e.How == "" {
+		e.How = "configure a range without addresses of nodes"
+	}
+	if e.Step.Text == "" {
+		e.Step = advice.Say("Exclude %s from the range of %s%s.", a, poolTitle(p.Label()), after(" in ", p.Config))
+	}
+	return e
 }
-
-// makePlan is the command that writes the script that repairs IPAM.
-const makePlan = "ipwitness audit --fix-plan > plan.sh"
 
 // mostKept limits the alternatives of a choice between owners.
 const mostKept = 4
-
-// plan returns the steps that write the script that repairs IPAM and run its part for a node.
-// An empty node means the part for the cluster.
-func plan(node string) []Action {
-	run := "sh plan.sh cluster"
-	if node != "" {
-		run = "sh plan.sh node " + quote(node)
-	}
-	return []Action{
-		say("Generate the repair plan.").by("", makePlan),
-		say("Read plan.sh, and run its part for %s.", cmp.Or(after("node ", node), "the cluster")).by(node, run),
-	}
-}

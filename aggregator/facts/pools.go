@@ -8,7 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	ipams "github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -214,8 +214,8 @@ func (f *ipamRecords) applyPool(n *Node, rec *pb.PoolRecord, now verdict.Stamp) 
 		a, _ := netip.AddrFromSlice(g)
 		next.Gateways = append(next.Gateways, a.Unmap())
 	}
-	// A node may only report its own IPAM and not a cluster-wide one.
-	if next.IPAM != hostlocal.Name || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
+	// A node may only report an IPAM with files on nodes, and not a cluster-wide one.
+	if ipams.Of(next.IPAM).Files == nil || next.Name == "" || next.State == 0 || p == nil && len(n.Pools) >= MaxNodePools {
 		f.Listener.Dropped("pool", 1)
 		return
 	}

@@ -1,6 +1,6 @@
 // Package form defines which strings from outside are valid in which field, and makes other strings
 // safe to display. Every string from an agent, the Kubernetes API or a file passes through a Form
-// before it is used. The package also quotes words for a shell.
+// before it is used.
 package form
 
 import (
@@ -8,35 +8,13 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// Replaced replaces each character that is not allowed in a string. It marks the string as changed,
-// so that no command is printed with it.
-const Replaced = unicode.ReplacementChar
-
-// Printable reports whether a string can be displayed unchanged: it is valid UTF-8, and no
-// character moves the cursor, changes the direction of writing, or is invisible.
-func Printable(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if s[i] < ' ' || s[i] > '~' {
-			return printable(s[i:])
-		}
-	}
-	return true
-}
-
-func printable(s string) bool {
-	for i, r := range s {
-		if !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
-			return false
-		}
-	}
-	return true
-}
-
-// Visible returns the string with Replaced in place of each character that is not printable.
+// Visible returns the string with advice.Replaced in place of each character that is not printable.
 func Visible(s string) string {
-	if Printable(s) {
+	if advice.Printable(s) {
 		return s
 	}
 	return replace(s, unicode.IsPrint)
@@ -51,7 +29,7 @@ func VisibleLines(s string) string {
 func replace(s string, allowed func(rune) bool) string {
 	return strings.Map(func(r rune) rune {
 		if !allowed(r) {
-			return Replaced
+			return advice.Replaced
 		}
 		return r
 	}, s)
@@ -71,7 +49,7 @@ type Form struct {
 
 // Has reports whether a string is valid. The empty string is always valid.
 func (f Form) Has(s string) bool {
-	return s == "" || len(s) <= f.most && Printable(s) && (f.valid == nil || f.valid(s))
+	return s == "" || len(s) <= f.most && advice.Printable(s) && (f.valid == nil || f.valid(s))
 }
 
 // Correct returns s if it is valid. Otherwise it returns s with Replaced in place of characters
@@ -83,7 +61,7 @@ func (f Form) Correct(s string) string {
 	if f.allowed == nil {
 		return ""
 	}
-	const mark = string(Replaced)
+	const mark = string(advice.Replaced)
 	long := len(s) > f.most
 	if long {
 		s = s[:f.most-len(mark)] // the rest is cut off in any case

@@ -1,11 +1,11 @@
 package form_test
 
 import (
-	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 func TestForms(t *testing.T) {
@@ -66,39 +66,12 @@ func FuzzCorrect(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		for name, of := range forms {
 			got := of.Correct(s)
-			if !form.Printable(got) || len(got) > 1024 || of.Correct(got) != got {
+			if !advice.Printable(got) || len(got) > 1024 || of.Correct(got) != got {
 				t.Errorf("%s: got %q of %q, want a printable text that stays unchanged", name, got, s)
 			}
 			if of.Has(s) && got != s {
 				t.Errorf("%s: got %q of %q, which has the form", name, got, s)
 			}
-		}
-	})
-}
-
-// FuzzQuote runs a shell on quoted words and compares its arguments with the originals.
-func FuzzQuote(f *testing.F) {
-	for _, s := range []string{"", "a", "a b", "'", "$(reboot)", "`reboot`", `\`, "-rf", "--", "~", "*", "!", "\n", "\x1b", "\u202e", "\xff", "a\uFFFDb"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if strings.ContainsRune(s, 0) {
-			return
-		}
-		word := form.Quote(s)
-		readable := form.Printable(s) && !strings.ContainsRune(s, form.Replaced) && !strings.HasPrefix(s, "-")
-		if form.Withheld("rm "+word) == readable {
-			t.Fatalf("got %q of %q withheld: %v", word, s, readable)
-		}
-		out, err := exec.Command("sh", "-c", `printf '[%s]' `+word).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		if readable && string(out) != "["+s+"]" {
-			t.Errorf("got %s of %q, want one word", out, word)
-		}
-		if !readable && !form.Printable(strings.ReplaceAll(word, "\uFFFF", "")) {
-			t.Errorf("got %q, want nothing that cannot be printed", word)
 		}
 	})
 }

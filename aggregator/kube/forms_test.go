@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -57,7 +58,7 @@ func TestTextsOfObjectsHaveForms(t *testing.T) {
 		correctRelated(related)
 		for _, v := range []any{pool, al, object, related} {
 			texts(reflect.TypeOf(v).String(), reflect.ValueOf(v), func(at string, s reflect.Value) {
-				if !form.Printable(s.String()) || len(s.String()) > 1024 {
+				if !advice.Printable(s.String()) || len(s.String()) > 1024 {
 					t.Errorf("got %s %q, want it corrected", at, s)
 				}
 			})
@@ -78,7 +79,7 @@ func TestHostileObjects(t *testing.T) {
 		p.OwnerReferences = []metav1.OwnerReference{{Kind: text, Name: text, Controller: &yes}}
 		_, r := c.pods.read(p)
 		texts("pod", reflect.ValueOf(&r.PodObject), func(at string, s reflect.Value) {
-			if strings.ContainsAny(s.String(), "$;'\x1b\r\n") || strings.HasPrefix(s.String(), "-") && !form.Withheld(form.Quote(s.String())) || !form.Printable(s.String()) {
+			if strings.ContainsAny(s.String(), "$;'\x1b\r\n") || strings.HasPrefix(s.String(), "-") && !advice.Withheld(advice.Quote(s.String())) || !advice.Printable(s.String()) {
 				t.Errorf("got %s %q of %q", at, s, text)
 			}
 		})
@@ -95,7 +96,7 @@ func TestHostileObjects(t *testing.T) {
 		}
 		for _, change := range changes.IPAM {
 			texts("change", reflect.ValueOf(change), func(at string, s reflect.Value) {
-				if !form.Printable(s.String()) || len(s.String()) > 1024 {
+				if !advice.Printable(s.String()) || len(s.String()) > 1024 {
 					t.Errorf("got %s %q of %q", at, s, text)
 				}
 			})

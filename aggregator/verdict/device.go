@@ -3,6 +3,8 @@ package verdict
 import (
 	"slices"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // tunnels are the kinds of devices that carry frames to other nodes, in the terms of rtnetlink.
@@ -10,18 +12,14 @@ var tunnels = []string{
 	"ipip", "sit", "ip6tnl", "vxlan", "geneve", "gre", "gretap", "ip6gre", "ip6gretap", "erspan", "ip6erspan", "wireguard", "bareudp", "vti", "vti6", "xfrm",
 }
 
-// CiliumHost is the device through which Cilium reaches pods. It is recognised by its name because
-// it is an ordinary veth pair with both ends in the node.
-const CiliumHost = "cilium_host"
-
-// Tunnel returns the tunnel kind of a device in the terms of rtnetlink, or CiliumHost; empty if it
-// is not a tunnel.
+// Tunnel returns the tunnel kind of a device in the terms of rtnetlink, or the name of a device
+// through which an IPAM reaches pods (ipam.Traits.PodDevice); empty if it is neither.
 func (i *Interface) Tunnel() string {
 	switch {
 	case slices.Contains(tunnels, i.Kind):
 		return i.Kind
-	case i.Name == CiliumHost:
-		return CiliumHost
+	case registry.WithPodDevice(i.Name) != nil:
+		return i.Name
 	}
 	return ""
 }

@@ -117,8 +117,8 @@ type SideSource uint8
 const (
 	// SideNodeSpec: Node.spec.podCIDRs.
 	SideNodeSpec SideSource = iota + 1
-	// SideNodePool: a pool of the cluster for one node (ipam.Traits.PoolPerNode).
-	SideNodePool
+	// SideNodeObject: an object in which an IPAM assigns ranges to the node, such as a CiliumNode.
+	SideNodeObject
 	// SideAddress: an address on an interface of the node that pods are behind.
 	SideAddress
 	// SidePool: the configuration of an IPAM on the node.
@@ -138,7 +138,7 @@ type Side struct {
 	// Ranges or Prefixes are all ranges of the side.
 	Ranges   []ipam.Range
 	Prefixes []netip.Prefix
-	// Source is the source of the range; IPAM is set for SidePool.
+	// Source is the source of the range; IPAM is set for SideNodeObject and SidePool.
 	Source SideSource
 	IPAM   string
 }

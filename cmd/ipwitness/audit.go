@@ -14,6 +14,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -32,11 +33,12 @@ func newAudit(sys system) *cobra.Command {
 		Short: "Compare IPAM records with the real owners of addresses",
 		Long: `Compare IPAM records with the real owners of addresses, to find future duplicates.
 
-Supported IPAMs are host-local, whereabouts, Calico and Cilium. A CRITICAL finding is
-an address in use that IPAM will allocate again. A WARNING is a problem that grows,
-such as leaked addresses or a pool that runs out. With an ID or an ADDRESS, show all
-details: the evidence, the steps to take and their commands. With the name of a NODE,
-list the findings of that node.
+Supported IPAMs are ` + registry.Titles("and", registry.Any) + `.
+
+A CRITICAL finding is an address in use that IPAM will allocate again. A WARNING is a
+problem that grows, such as leaked addresses or a pool that runs out. With an ID or an
+ADDRESS, show all details: the evidence, the steps to take and their commands. With the
+name of a NODE, list the findings of that node.
 
 --fix-plan prints a shell script that repairs IPAM; ipwitness itself changes nothing.
 If not all nodes are seen, the script may lack steps, and the exit code is 3.
@@ -309,17 +311,17 @@ func (c *auditCommand) notAudited(ctx context.Context) (string, error) {
 
 // notAudited returns the reason why nothing is audited.
 func notAudited(nodes *pb.ListNodesResponse, program string) string {
-	why := "no agent has found records of host-local"
+	why := "no agent has found records of " + registry.Titles("or", registry.OfNodes)
 	if len(nodes.GetNodes()) == 0 {
 		why = "no agent has connected yet"
 	}
 	switch nodes.GetKubernetes().GetState() {
 	case pb.Kubernetes_LIVE, pb.Kubernetes_STALE:
-		return why + ", and the Kubernetes API has no records of whereabouts, Calico or Cilium"
+		return why + ", and the Kubernetes API has no records of " + registry.Titles("or", registry.OfCluster)
 	case pb.Kubernetes_SYNCING:
 		return why + ", and the Kubernetes API has not been read yet: see '" + program + " nodes'"
 	default:
-		return why + ", and no Kubernetes API is configured to read the records of whereabouts, Calico and Cilium (--kubeconfig)"
+		return why + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig)"
 	}
 }
 

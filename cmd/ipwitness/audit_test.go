@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -139,8 +140,8 @@ func TestAuditWithoutFindingsListsWhatWasAudited(t *testing.T) {
 		{audited(), "audit node-2", "Cannot tell: no finding about node-2 is known, and node node-2 is disconnected.\n"},
 		{audited(), "audit -o json", ""},
 		{old, "audit", "No finding. This server does not report what it audits.\n"},
-		{nothing, "audit", "No finding, because nothing is audited: no agent has found records of host-local, and no Kubernetes API is configured to read the records of whereabouts, Calico and Cilium (--kubeconfig).\n"},
-		{alone, "audit", "No finding, because nothing is audited: no agent has connected yet, and the Kubernetes API has no records of whereabouts, Calico or Cilium.\n"},
+		{nothing, "audit", "No finding, because nothing is audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig).\n"},
+		{alone, "audit", "No finding, because nothing is audited: no agent has connected yet, and the Kubernetes API has no records of " + registry.Titles("or", registry.OfCluster) + ".\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.args, func(t *testing.T) {

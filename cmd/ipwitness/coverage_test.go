@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -200,7 +201,7 @@ func TestWatchesSayWhatIsNotSeen(t *testing.T) {
 		{args: "conflicts -w -o json", events: marked(oneSilent), stdout: `{"type":"BOOKMARK","coverage":{"expected":3,"heard":2,`},
 		{
 			args: "audit -w", server: unaudited, events: marked(everything),
-			stderr: "Nothing is audited: no agent has found records of host-local, and no Kubernetes API is configured to read the records of whereabouts, Calico and Cilium (--kubeconfig). Findings appear here as soon as something is audited.\n",
+			stderr: "Nothing is audited: no agent has found records of " + registry.Titles("or", registry.OfNodes) + ", and no Kubernetes API is configured to read the records of " + registry.Titles("and", registry.OfCluster) + " (--kubeconfig). Findings appear here as soon as something is audited.\n",
 		},
 		{
 			args: "audit -w typo", events: marked(everything), code: 1,

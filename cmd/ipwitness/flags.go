@@ -18,6 +18,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // agentFlags adds the flags of an agent.
@@ -25,7 +26,7 @@ func agentFlags(cmd *cobra.Command, cfg *agent.Config) {
 	fs := cmd.Flags()
 	hostname, _ := os.Hostname() // without a hostname, the agent requires --node
 	cfg.Node = form.Node.Correct(hostname)
-	cfg.Node = strings.ReplaceAll(cfg.Node, string(form.Replaced), "-")
+	cfg.Node = strings.ReplaceAll(cfg.Node, string(advice.Replaced), "-")
 	cfg.Node = strings.TrimLeft(cfg.Node, "-._")
 	fs.Var(value[string]{&cfg.Node, "NAME", parseNode}, "node", "name of this node (default: the hostname)")
 	choiceFlag(cmd, &cfg.Wire, "wire", "", "method to watch frames; auto is tcx if the kernel supports it (Linux 6.6)",

@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/golden"
 )
 
@@ -49,13 +50,13 @@ var values = map[string]string{
 	"address": "the address, or range of addresses", "id": "the id of the conflict or finding", "node": "the node's name",
 	"scope":  "the name of the scope: the network's, the node's, or NODE/IFACE[.VLAN]",
 	"owners": "who they are, four at most, with their nodes", "holder": "who holds the address, four at most",
-	"pool": "the name of the pool: host-local's directory, the object's name", "network": "the CNI network that the pool is of",
+	"pool": "the name of the pool: a directory on the node, or the object's name", "network": "the CNI network that the pool is of",
 	"version": "of the program", "revision": "the commit", "goversion": "of Go",
 	"cause":                             oneOf(verdict.CauseIPAMStateLost, verdict.CauseIPAMBookedElsewhere, verdict.CausePodCIDROverlap, verdict.CauseOverlappingNetworks, verdict.CauseStaticAddress, verdict.CauseTunnelAddress, verdict.CauseOrphanedSandbox, verdict.CauseSplitBrain, verdict.CauseExternalDevice, verdict.CauseUnknown),
 	"kind":                              oneOf(verdict.FindingKinds()...),
 	"severity":                          oneOf("info", "warning", "critical"),
 	"scope_kind":                        oneOf("none", "link", "node", "network"),
-	"ipam":                              oneOf("host-local", "whereabouts", "calico", "cilium", "kubernetes"),
+	"ipam":                              oneOf(ipamNames()...),
 	"method":                            oneOf("Version", "ListPodSandbox", "PodSandboxStatus", "GetContainerEvents"),
 	"of":                                oneOf("owners", "conflicts", "findings"),
 	"mode":                              oneOf("tcx", "clsact"),
@@ -74,6 +75,13 @@ var values = map[string]string{
 	"ipwitness_conflict_info/state":            oneOf("suspected", "confirmed"),
 	"ipwitness_nodes/state":                    oneOf("live", "unheard", "absent"),
 	"ipwitness_ipam_pools/state":               oneOf("known", "reading", "missing", "unreadable", "stale"),
+}
+
+func ipamNames() (names []string) {
+	for _, m := range registry.All {
+		names = append(names, m.Name)
+	}
+	return names
 }
 
 func oneOf(all ...string) string { return "`" + strings.Join(all, "`, `") + "`" }

@@ -10,7 +10,9 @@ const Name = "calico"
 // IPAM describes Calico.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Calico",
-	Traits:    ipam.Traits{NodeNameFile: "/var/lib/calico/nodename"},
+	Traits:    ipam.Traits{NodeNameFile: nodeNameFile},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
+	Repair:    repair,
+	Docs:      docs,
 }

@@ -15,10 +15,11 @@ const Name = "cilium"
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Cilium",
 	Traits: ipam.Traits{
-		Mirrored: true, PoolPerNode: true,
+		Mirrored: true,
 		// Cilium limits the rate at which it writes objects.
 		StartDelay: 5 * time.Minute, EndDelay: 30 * time.Second,
-		OwnNamespaces: true, // of its health endpoint
+		OwnNamespaces: true,          // of its health endpoint
+		PodDevice:     "cilium_host", // a veth pair with both ends in the node
 	},
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
@@ -27,4 +28,6 @@ var IPAM = ipam.IPAM{
 		return "Cilium on node " + node
 	},
 	Objects: newObjects,
+	Repair:  repair,
+	Docs:    docs,
 }

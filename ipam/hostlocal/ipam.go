@@ -10,10 +10,13 @@ const Name = "host-local"
 // IPAM describes host-local.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "host-local",
+	Files: newSource,
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
 			return "host-local (" + p.Name + ")"
 		}
 		return "host-local on node " + node + " (" + p.Name + ")"
 	},
+	Repair: repair,
+	Docs:   docs,
 }

@@ -20,8 +20,26 @@ var unknown ipam.IPAM
 
 // Of returns the IPAM with a name; an IPAM without a name or traits if there is none.
 func Of(name string) *ipam.IPAM {
-	if i := slices.IndexFunc(All, func(m *ipam.IPAM) bool { return m.Name == name }); i >= 0 {
-		return All[i]
+	if m := first(func(m *ipam.IPAM) bool { return m.Name == name }); m != nil {
+		return m
 	}
 	return &unknown
+}
+
+// NodeNamed returns the IPAM that has its own name for each node, in NodeNameFile.
+func NodeNamed() *ipam.IPAM {
+	return first(func(m *ipam.IPAM) bool { return m.NodeNameFile != "" })
+}
+
+// WithPodDevice returns the IPAM that reaches pods through a device of this name; nil if there is
+// none.
+func WithPodDevice(name string) *ipam.IPAM {
+	return first(func(m *ipam.IPAM) bool { return m.PodDevice != "" && m.PodDevice == name })
+}
+
+func first(is func(*ipam.IPAM) bool) *ipam.IPAM {
+	if i := slices.IndexFunc(All, is); i >= 0 {
+		return All[i]
+	}
+	return nil
 }

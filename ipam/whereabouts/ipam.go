@@ -13,4 +13,6 @@ var IPAM = ipam.IPAM{
 	Traits:    ipam.Traits{Secondary: true},
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "whereabouts (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
+	Repair:    repair,
+	Docs:      docs,
 }

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // Payloads are names of three kinds: names that run a command in a shell unless they are quoted and
@@ -168,9 +168,9 @@ func (c *Cage) run(scripts []string, status int, arguments []string) string {
 		case "id":
 			answer = "echo 0"
 		case "cat":
-			answer = "echo " + form.Quote(c.Boot)
+			answer = "echo " + advice.Quote(c.Boot)
 		case "readlink":
-			answer = "echo " + form.Quote("net:["+c.Netns+"]")
+			answer = "echo " + advice.Quote("net:["+c.Netns+"]")
 		}
 		if name == "id" || name == "cat" || name == "readlink" {
 			fmt.Fprintf(&functions, "%s() { %s; }\n", name, answer)
@@ -232,7 +232,7 @@ func (c *Cage) Parses(script string) {
 func (c *Cage) Readable(what, text string) {
 	c.Helper()
 	for line := range strings.SplitSeq(text, "\n") {
-		if !form.Printable(strings.TrimLeft(line, "\t")) {
+		if !advice.Printable(strings.TrimLeft(line, "\t")) {
 			c.Errorf("%s: got %q, want nothing that cannot be printed", what, line)
 			return
 		}

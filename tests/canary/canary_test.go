@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
 
@@ -27,8 +28,8 @@ func TestCanaryDetectsUnquotedNames(t *testing.T) {
 			if (cage.Sings() != "") != runs {
 				t.Errorf("got a canary of %q in a sentence: %v, want %v", payload, !runs, runs)
 			}
-			cage.Add("kubectl delete pod " + form.Argument(payload))
-			cage.Advice("Delete it (by hand): kubectl delete pod " + form.Argument(payload) + ". Then look again.")
+			cage.Add("kubectl delete pod " + advice.Argument(payload))
+			cage.Advice("Delete it (by hand): kubectl delete pod " + advice.Argument(payload) + ". Then look again.")
 			if script := cage.Sings(); script != "" {
 				t.Errorf("got a canary of %q, though it is quoted", script)
 			}

@@ -2,7 +2,8 @@
 // says about it, and the test that proves it. It also writes the table of
 // attacks in docs/security.md. The texts come from the tests themselves
 // (tests/testdata/situations). It fails if a text or a test is missing, or
-// belongs to no situation.
+// belongs to no situation. It also writes what the folders of the IPAMs (ipam)
+// say into the pages that ask for it.
 package main
 
 import (
@@ -25,7 +26,7 @@ const (
 )
 
 func main() {
-	if err := write(); err != nil {
+	if err := errors.Join(write(), writeIPAMs()); err != nil {
 		fmt.Fprintln(os.Stderr, "catalogue:", err)
 		os.Exit(1)
 	}

@@ -1,6 +1,6 @@
-// Command chart generates files from the Helm chart: the list of values in its README, and the
-// manifests for users without Helm (deploy/manifests). It needs Helm: `make helm`. Its tests are
-// the tests of the chart.
+// Command chart writes the permissions for the IPAMs of the cluster into the Helm chart, and
+// generates files from the chart: the list of values in its README, and the manifests for users
+// without Helm (deploy/manifests). It needs Helm: `make helm`. Its tests are the tests of the chart.
 package main
 
 import (
@@ -23,7 +23,7 @@ const (
 )
 
 func main() {
-	if err := errors.Join(writeReadme(), writeManifests()); err != nil {
+	if err := errors.Join(writeIPAMs(), writeReadme(), writeManifests()); err != nil {
 		fmt.Fprintln(os.Stderr, "chart:", err)
 		os.Exit(1)
 	}

@@ -46,7 +46,7 @@ func quoted(text string) (parts []string) {
 func sources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, dir := range []string{"agent", "aggregator", "bpf", "cmd"} {
+	for _, dir := range []string{"agent", "aggregator", "bpf", "cmd", "ipam"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

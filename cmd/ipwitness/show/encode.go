@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -139,7 +140,7 @@ func encode(w io.Writer, f Format, raw []byte) error {
 // escaped replaces unprintable characters in JSON with escapes. Programs that parse
 // the JSON still get the characters, and a terminal does not.
 func escaped(raw []byte) []byte {
-	if form.Printable(strings.ReplaceAll(string(raw), "\n", "")) {
+	if advice.Printable(strings.ReplaceAll(string(raw), "\n", "")) {
 		return raw
 	}
 	var out []byte

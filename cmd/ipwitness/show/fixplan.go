@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -94,7 +94,7 @@ func (p *fixPlan) comment(format string, args ...any) {
 
 // say adds a command that prints a text. Its arguments may be untrusted.
 func (p *fixPlan) say(indent, format string, args ...any) {
-	p.line("%sprintf '%%s\\n' %s", indent, form.Literal(fmt.Sprintf(format, args...)))
+	p.line("%sprintf '%%s\\n' %s", indent, literal(fmt.Sprintf(format, args...)))
 }
 
 func (p *fixPlan) header(findings int) {
@@ -146,7 +146,7 @@ func (p *fixPlan) body() {
 	}
 	p.line("case \"${1-} ${2-}\" in")
 	for i, part := range p.parts {
-		p.line("%s) part_%d ;;", form.Literal(part.name()+part.end()), i+1)
+		p.line("%s) part_%d ;;", literal(part.name()+part.end()), i+1)
 	}
 	p.line("' ') usage ;;")
 	p.line("*) echo \"This plan has no such part: $*\" >&2; usage >&2; exit 1 ;;")
@@ -211,7 +211,7 @@ func (p *fixPlan) usage() {
 		if part.node != "" {
 			where = "on that node, as root"
 		}
-		p.line("\tprintf '%%s\\n' \"  sh $0 \"%s", form.Literal(fmt.Sprintf("%s    (%s, %s)", part.call(), Count(n, "step", "steps"), where)))
+		p.line("\tprintf '%%s\\n' \"  sh $0 \"%s", literal(fmt.Sprintf("%s    (%s, %s)", part.call(), Count(n, "step", "steps"), where)))
 		shown := 0
 		for _, s := range part.steps {
 			if s.runs() && shown < mostSteps {
@@ -227,12 +227,15 @@ func (p *fixPlan) usage() {
 	p.line("")
 }
 
+// literal returns a string as one word of a shell, for display only.
+func literal(s string) string { return advice.Literal(clean(s)) }
+
 // call returns the arguments that select the part, as typed in a shell.
 func (part *fixPart) call() string {
 	if part.node == "" {
 		return "cluster"
 	}
-	return "node " + form.Quote(part.node)
+	return "node " + advice.Quote(part.node)
 }
 
 // part writes the function of one part.
@@ -242,7 +245,7 @@ func (p *fixPlan) part(function string, part *fixPart) {
 		p.line("kubectl version >/dev/null # fails here if the cluster cannot be reached")
 	} else if i := slices.IndexFunc(p.origin.Nodes, func(n *pb.Node) bool { return n.GetName() == part.node }); i >= 0 {
 		n := p.origin.Nodes[i]
-		p.line("on_node %s %s %s", form.Literal(n.GetName()), form.Literal(n.GetBootId()), form.Literal(n.GetNetns()))
+		p.line("on_node %s %s %s", literal(n.GetName()), literal(n.GetBootId()), literal(n.GetNetns()))
 	} else {
 		p.say("", "Node %s is not connected now: generate a new plan when its agent reports.", part.node)
 		p.line("exit 1")
@@ -273,7 +276,7 @@ func (p *fixPlan) part(function string, part *fixPart) {
 // readable returns a fix that is safe to show. If the command has unprintable characters
 // or a name that looks like an option, the fix says that the command is withheld.
 func readable(fix *pb.Fix) *pb.Fix {
-	if !form.Withheld(fix.GetCommand()) {
+	if !advice.Withheld(fix.GetCommand()) {
 		return fix
 	}
 	return &pb.Fix{

@@ -1477,7 +1477,7 @@ type PoolRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Key, with ipam: name of the pool. host-local: the directory with the allocations.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Key, with name: the IPAM, which is host-local.
+	// Key, with name: an IPAM that keeps its records on nodes, such as host-local.
 	Ipam string `protobuf:"bytes,2,opt,name=ipam,proto3" json:"ipam,omitempty"`
 	// CNI network that the pool serves.
 	Network string `protobuf:"bytes,3,opt,name=network,proto3" json:"network,omitempty"`

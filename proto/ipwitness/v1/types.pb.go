@@ -2368,7 +2368,7 @@ func (x *Fix) GetManual() bool {
 // Pool is a set of addresses from which an IPAM allocates for one network.
 type Pool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// IPAM of the pool: host-local, whereabouts, calico, cilium.
+	// IPAM of the pool, such as host-local or calico.
 	Ipam string `protobuf:"bytes,1,opt,name=ipam,proto3" json:"ipam,omitempty"`
 	// Name of the pool in its IPAM: a directory, an object or a prefix.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`

@@ -1,4 +1,4 @@
-package allocations
+package hostlocal
 
 import (
 	"cmp"
@@ -13,20 +13,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/utils"
 	"golang.org/x/sys/unix"
 
-	"github.com/ipwitness/ipwitness/agent/files"
-	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // A cniNetwork is a configured network that uses host-local as its IPAM.
 type cniNetwork struct {
 	name     string
-	plugin   string
-	device   string // the bridge or the master; empty if unknown
-	routed   bool
+	wiring   ipam.Wiring
 	dir      string // where host-local keeps its allocations
-	ranges   []addrRange
+	ranges   []ipam.Range
 	gateways []netip.Addr
 	env      string // flannel only: the file that has its ranges
 	file     string
@@ -36,10 +34,8 @@ type cniNetwork struct {
 // (plugins/ipam/host-local/backend/disk of containernetworking/plugins).
 const DefaultDir = "/var/lib/cni/networks"
 
-const (
-	hostLocalName = "host-local"
-	flannel       = "flannel"
-)
+// flannel is a plugin that calls another one, and passes it the ranges of the node.
+const flannel = "flannel"
 
 // cniPlugin has the fields in use of the configuration of a plugin, or of a list of plugins.
 // They are specified in https://www.cni.dev/docs/spec and by each plugin.
@@ -62,17 +58,11 @@ type cniPlugin struct {
 	Delegates  []json.RawMessage `json:"delegates"`  // multus
 }
 
-// hostLocalConf has the fields in use of host-local's own configuration.
-type hostLocalConf struct {
-	Type    string `json:"type"`
-	DataDir string `json:"dataDir"`
-	hostLocalRange
-	Ranges [][]hostLocalRange `json:"ranges"`
-}
-
 const (
 	// maxConfFiles is larger than the number of files in any configuration directory.
 	maxConfFiles = 256
+	// maxConfSize limits the size of a file in bytes.
+	maxConfSize = 1 << 20
 	// maxConfDepth limits how deep plugins may be nested. A list, a delegate, a list in it and
 	// a delegate in that list need less.
 	maxConfDepth = 5
@@ -134,14 +124,14 @@ func plainJSON(err error) error {
 
 // hostLocal reports whether host-local allocates the addresses of the plugin.
 func (p *cniPlugin) hostLocal() bool {
-	var ipam struct {
+	var conf struct {
 		Type string `json:"type"`
 	}
 	if p.Type == flannel {
-		ipam.Type = hostLocalName
+		conf.Type = Name
 	}
-	_ = json.Unmarshal(p.IPAM, &ipam) // the IPAM section of other plugins may have any form
-	return ipam.Type == hostLocalName
+	_ = json.Unmarshal(p.IPAM, &conf) // the IPAM section of other plugins may have any form
+	return conf.Type == Name
 }
 
 // delegate returns the plugin that this one calls. Flannel completes its configuration, with
@@ -175,54 +165,60 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	if !p.hostLocal() && !d.hostLocal() {
 		return nil, nil
 	}
-	var ipam hostLocalConf
+	var conf ipamConf
 	if len(d.IPAM) > 0 {
-		if err := json.Unmarshal(d.IPAM, &ipam); err != nil {
+		if err := json.Unmarshal(d.IPAM, &conf); err != nil {
 			return nil, plainJSON(err)
 		}
 	}
-	dir := cmp.Or(ipam.DataDir, DefaultDir)
+	dir := cmp.Or(conf.DataDir, DefaultDir)
 	switch {
-	case !form.IsNetworkName(name):
+	case !isNetworkName(name):
 		return nil, errors.New("that is no name of a network: its allocations cannot be found")
-	case !filepath.IsAbs(dir) || len(dir) > form.MaxLength:
+	case !filepath.IsAbs(dir) || len(dir) > ipam.MaxText:
 		return nil, errors.New("its dataDir is no absolute path: its allocations cannot be found")
-	case len(d.Type) > form.MaxLength || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
+	case len(d.Type) > ipam.MaxText || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
 		return nil, errors.New("its plugin or its device has a name that cannot be")
 	}
-	n := &cniNetwork{name: name, plugin: d.Type, dir: filepath.Join(files.Clean(dir), name)}
-	n.attach(d)
+	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name)}
 	if p.Type == flannel {
-		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > form.MaxLength {
+		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > ipam.MaxText {
 			return n, errors.New("its subnetFile is no absolute path: its ranges are not known")
 		}
-		n.env = files.Clean(n.env)
 		return n, nil
 	}
 	var err error
-	n.ranges, n.gateways, err = ipam.ranges()
+	n.ranges, n.gateways, err = conf.ranges(d.IPAM)
 	return n, err
 }
 
-// attach sets how the plugin connects pods to the node.
-func (n *cniNetwork) attach(p *cniPlugin) {
-	switch n.plugin {
+// isNetworkName reports whether s is a valid name of a CNI network and not too long.
+func isNetworkName(s string) bool {
+	const most = 253
+	return len(s) <= most && utils.ValidateNetworkName(s) == nil
+}
+
+// wiring returns how the plugin connects pods to the node.
+func (p *cniPlugin) wiring() ipam.Wiring {
+	w := ipam.Wiring{Plugin: p.Type}
+	switch p.Type {
 	case "ptp":
-		n.routed = true
+		w.Routed = true
 	case "bridge":
-		n.device = cmp.Or(p.Bridge, "cni0")
-		n.routed = p.IsGateway != nil && *p.IsGateway || p.IsDefaultGateway || p.IPMasq
+		w.Device = cmp.Or(p.Bridge, "cni0")
+		w.Routed = p.IsGateway != nil && *p.IsGateway || p.IsDefaultGateway || p.IPMasq
 	default:
-		n.device = cmp.Or(p.Master, p.Device, p.Bridge)
+		w.Device = cmp.Or(p.Master, p.Device, p.Bridge)
 	}
+	return w
 }
 
 // readEnv reads the ranges that flannel has for this node. Before flannel runs, there are
 // none.
-func (n *cniNetwork) readEnv(root files.Root) error {
-	data, _, err := files.ReadRegular(n.env, 0, files.MaxSmall)
+func (n *cniNetwork) readEnv(host ipam.Host) error {
+	data, _, err := host.ReadFile(n.env, true, maxConfSize)
 	if errors.Is(err, os.ErrNotExist) {
-		return root.Reach(filepath.Dir(n.env))
+		return host.Visible(filepath.Dir(n.env))
 	}
 	if err == nil {
 		n.ranges, n.gateways, err = flannelRanges(data)
@@ -235,8 +231,8 @@ func (n *cniNetwork) readEnv(root files.Root) error {
 
 // flannelRanges returns the ranges that flannel's plugin passes to host-local, from the file
 // that flanneld writes for it.
-func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
-	var c hostLocalConf
+func flannelRanges(env []byte) ([]ipam.Range, []netip.Addr, error) {
+	var c ipamConf
 	for line := range strings.Lines(string(env)) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		if key != "FLANNEL_SUBNET" && key != "FLANNEL_IPV6_SUBNET" || value == "" {
@@ -246,22 +242,19 @@ func flannelRanges(env []byte) ([]addrRange, []netip.Addr, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s is no subnet", key)
 		}
-		c.Ranges = append(c.Ranges, []hostLocalRange{{Subnet: subnet.Masked().String()}})
+		c.Ranges = append(c.Ranges, []subnetConf{{subnet.Masked().String()}})
 	}
-	return c.ranges()
+	raw, _ := json.Marshal(map[string]any{"ranges": c.Ranges}) // strings can always be encoded
+	return c.ranges(raw)
 }
 
 // cniConfs holds CNI configurations.
 type cniConfs struct {
 	dirs  []string
-	root  files.Root
+	host  ipam.Host
 	files map[string][]cniNetwork // by file; the last version that could be parsed
 	envs  []string                // files that have the ranges of flannel networks
 }
-
-// settled is the minimum age of a file that counts as complete. Younger files that cannot be
-// parsed may still be being written.
-const settled = time.Second
 
 // read reads all configurations. Files are sorted by name, and the first one that names a
 // directory of allocations counts, as for container runtimes. If a file cannot be parsed, its
@@ -270,14 +263,14 @@ const settled = time.Second
 func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems []string, later bool) {
 	networks = map[string]cniNetwork{}
 	parsed := map[string][]cniNetwork{}
-	if err := c.root.ReachAny(c.dirs); errors.Is(err, files.ErrNotMounted) {
+	if err := c.host.Visible(c.dirs...); err != nil {
 		problems = append(problems, fmt.Sprintf("CNI's configurations in %s are not known: %s", strings.Join(c.dirs, " and "), err))
 	}
 	for _, dir := range c.dirs {
-		names, err := confFiles(dir)
+		names, err := c.confFiles(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			problems = append(problems, fmt.Sprintf("CNI's configurations are not known (%s): which ranges host-local gives, and where it keeps what it has given elsewhere than in %s; let the agent's user read that directory",
-				form.Short(err), DefaultDir))
+				ipam.OneLine(err), DefaultDir))
 			for file, before := range c.files {
 				if filepath.Dir(file) == dir {
 					parsed[file] = before
@@ -286,23 +279,29 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 		}
 		for _, name := range names {
 			file := filepath.Join(dir, name)
-			data, written, err := files.ReadRegular(file, 0, files.MaxSmall) // like libcni, follow symbolic links
+			data, written, err := c.host.ReadFile(file, true, maxConfSize) // like libcni, follow symbolic links
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
 			var found []cniNetwork
 			if err == nil {
-				found, err = parseConf(form.Printable(file), data)
+				found, err = parseConf(file, data)
+			}
+			for i := range found {
+				n := &found[i]
+				if n.dir = c.host.Clean(n.dir); n.env != "" {
+					n.env = c.host.Clean(n.env)
+				}
 			}
 			if err != nil {
 				if found == nil {
 					found = c.files[file]
 				}
-				if age := now.Sub(written); 0 <= age && age < settled {
+				if ipam.BeingWritten(written, now) {
 					later = true
 				} else {
 					problems = append(problems, fmt.Sprintf("CNI's configuration %s is not understood (%s): what host-local gives by it is not known; correct or remove it",
-						form.Printable(file), form.OneLine(err)))
+						file, ipam.OneLine(err)))
 				}
 			}
 			parsed[file] = found
@@ -317,8 +316,8 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 			for _, n := range parsed[file] {
 				if n.env != "" {
 					c.envs = append(c.envs, n.env)
-					if err := n.readEnv(c.root); err != nil {
-						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known: %s", n.name, form.OneLine(err)))
+					if err := n.readEnv(c.host); err != nil {
+						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known: %s", n.name, ipam.OneLine(err)))
 					}
 				}
 				first, known := networks[n.dir]
@@ -349,8 +348,8 @@ func union[T comparable](a, b []T) []T {
 
 // confFiles returns the sorted names of the files in a directory that libcni reads as
 // configurations (ConfFiles in libcni/conf.go).
-func confFiles(dir string) (names []string, err error) {
-	d, err := os.Open(dir)
+func (c *cniConfs) confFiles(dir string) (names []string, err error) {
+	d, _, err := c.host.OpenDir(dir)
 	if err != nil {
 		return nil, err
 	}

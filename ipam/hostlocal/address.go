@@ -1,10 +1,10 @@
-package explain
+package hostlocal
 
 import (
 	"net/netip"
 	"strings"
 
-	"github.com/ipwitness/ipwitness/aggregator/form"
+	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
 // host-local (plugins/ipam/host-local/backend/disk) keeps one file for each allocated address in
@@ -14,22 +14,22 @@ import (
 // DIR/lock (flock) meanwhile. last_reserved_ip.N only says where the search for a free address
 // begins and may be missing.
 
-// hostLocalFile is the file of an address in the directory of host-local, in shell commands.
-type hostLocalFile struct {
+// addressFile is the file of an address, in shell commands.
+type addressFile struct {
 	directory string
 	address   netip.Addr
 }
 
 // path returns the path of the file, quoted.
-func (f hostLocalFile) path() string {
-	return form.File(strings.TrimSuffix(f.directory, "/") + "/" + f.address.String())
+func (f addressFile) path() string {
+	return advice.File(strings.TrimSuffix(f.directory, "/") + "/" + f.address.String())
 }
 
 // dir returns the directory, quoted.
-func (f hostLocalFile) dir() string { return form.File(strings.TrimSuffix(f.directory, "/")) }
+func (f addressFile) dir() string { return advice.File(strings.TrimSuffix(f.directory, "/")) }
 
 // locked returns a command that runs under host-local's lock, in its own subshell.
-func (f hostLocalFile) locked(indent string, command ...string) string {
+func (f addressFile) locked(indent string, command ...string) string {
 	text := []string{
 		indent + "(",
 		indent + "  if command -v flock >/dev/null 2>&1; then exec 9>>" + f.dir() + "/lock; flock 9; fi",
@@ -37,16 +37,16 @@ func (f hostLocalFile) locked(indent string, command ...string) string {
 	for _, c := range command {
 		text = append(text, indent+"  "+c)
 	}
-	return script(append(text, indent+")")...)
+	return advice.Script(append(text, indent+")")...)
 }
 
 // lockedIfThere returns a command that runs under host-local's lock if host-local's directory
 // exists.
-func (f hostLocalFile) lockedIfThere(command ...string) string {
-	return script(
+func (f addressFile) lockedIfThere(command ...string) string {
+	return advice.Script(
 		"if [ -d "+f.dir()+" ]; then",
 		f.locked("  ", command...),
 		"else",
-		"  echo "+quote(f.directory+" does not exist: nothing to do"),
+		"  echo "+advice.Quote(f.directory+" does not exist: nothing to do"),
 		"fi")
 }

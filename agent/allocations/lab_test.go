@@ -11,15 +11,15 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -52,7 +52,8 @@ func newIPAMLab(t *testing.T) *ipamLab {
 	}
 	tab := table.New()
 	l.ipam = New(slog.New(slog.DiscardHandler), tab, Config{
-		CNIConfig: []string{l.conf}, Dirs: []string{l.dir}, CalicoNodename: filepath.Join(root, "var/lib/calico/nodename"),
+		CNIConfig: []string{l.conf}, Dirs: map[string][]string{hostlocal.Name: {l.dir}},
+		NodeNameFiles: map[string]string{calico.Name: filepath.Join(root, "var/lib/calico/nodename")},
 	}, false)
 	l.reader = tab.Attach()
 	t.Cleanup(l.reader.Detach)
@@ -268,125 +269,6 @@ func TestLossOfAllAllocationsIsTold(t *testing.T) {
 	}
 }
 
-func TestAddressesThatWereGivenBackAreNoLoss(t *testing.T) {
-	dir := t.TempDir()
-	now := time.Now()
-	pool := func(n int) *hostLocal {
-		path := filepath.Join(dir, "pods")
-		if err := os.RemoveAll(path); err != nil {
-			t.Fatal(err)
-		}
-		for i := range n {
-			if err := giveTo(path, fmt.Sprint("10.1.0.", i+1), fmt.Sprint("c", i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		h := newHostLocal(path, false)
-		h.read(maxGivenAll, now)
-		h.judgeLoss(now)
-		now = now.Add(time.Millisecond)
-		if len(h.given) != n || h.state != known {
-			t.Fatalf("directory of %d addresses: got %d, %s", n, len(h.given), h.state)
-		}
-		return h
-	}
-	giveBack := func(h *hostLocal, addr string) {
-		if err := os.Remove(filepath.Join(h.path, addr)); err != nil {
-			t.Fatal(err)
-		}
-		h.event(addr, true)
-		h.readTouched(maxGivenAll, now)
-		h.judgeLoss(now)
-		now = now.Add(time.Millisecond)
-	}
-	wantLost := func(h *hostLocal, n int) {
-		t.Helper()
-		if h.lost != n || h.lostAt.IsZero() != (n == 0) || len(h.given) != 0 {
-			t.Errorf("got %d lost, %d left, want %d lost and none left", h.lost, len(h.given), n)
-		}
-	}
-	end := func(h *hostLocal) {
-		if err := os.RemoveAll(h.path); err != nil {
-			t.Fatal(err)
-		}
-		h.read(maxGivenAll, now)
-		h.judgeLoss(now)
-	}
-
-	h := pool(3)
-	for i := range 3 { // all pods of a drained node end at once
-		giveBack(h, fmt.Sprint("10.1.0.", i+1))
-	}
-	wantLost(h, 0)
-	now = now.Add(time.Minute)
-	end(h) // then the node is reset
-	wantLost(h, 0)
-	if h.state != missing {
-		t.Errorf("directory that was removed: got %s", h.state)
-	}
-
-	h = pool(3)
-	giveBack(h, "10.1.0.1")
-	now = now.Add(time.Minute)
-	end(h)
-	wantLost(h, 2)
-
-	// The lock is removed first, in the order of the directory, and one address is allocated
-	// in between.
-	h = pool(3)
-	now = now.Add(time.Minute)
-	h.event("lock", true)
-	giveBack(h, "10.1.0.1")
-	giveBack(h, "10.1.0.2")
-	if err := giveTo(h.path, "10.1.0.9", "new"); err != nil {
-		t.Fatal(err)
-	}
-	h.event("10.1.0.9", false)
-	giveBack(h, "10.1.0.3")
-	if h.lost != 3 || len(h.given) != 1 {
-		t.Errorf("removal with a pod that starts meanwhile: got %d lost, %d left, want 3 and 1", h.lost, len(h.given))
-	}
-
-	// Everything is lost twice. An address that was released in between is not lost.
-	h = pool(3)
-	now = now.Add(time.Minute)
-	end(h)
-	wantLost(h, 3)
-	for range 2 {
-		if err := giveTo(h.path, "10.1.0.7", "new"); err != nil {
-			t.Fatal(err)
-		}
-		h.read(maxGivenAll, now)
-		h.judgeLoss(now)
-		now = now.Add(time.Millisecond)
-		end(h)
-		wantLost(h, 1)
-	}
-	for range 2 { // but an address that comes and goes after that is not lost
-		if err := giveTo(h.path, "10.1.0.7", "newer"); err != nil {
-			t.Fatal(err)
-		}
-		h.read(maxGivenAll, now)
-		h.judgeLoss(now)
-		now = now.Add(time.Millisecond)
-		was := h.lostAt
-		giveBack(h, "10.1.0.7")
-		if h.lostAt != was {
-			t.Errorf("a pod that came and went after a loss: got another loss of %d", h.lost)
-		}
-	}
-
-	// The lock is removed, and the pods end a while later.
-	h = pool(2)
-	now = now.Add(time.Minute)
-	h.event("lock", true)
-	h.judgeLoss(now)
-	now = now.Add(time.Minute)
-	giveBack(h, "10.1.0.1")
-	giveBack(h, "10.1.0.2")
-	wantLost(h, 0)
-}
-
 func TestLostEventsAreMadeUpFor(t *testing.T) {
 	l := startIPAM(t)
 	l.giveMany("pods", 5)
@@ -430,7 +312,7 @@ func TestDirectoryThatIsMadeBetweenWatchingAndReadingIsReadAgain(t *testing.T) {
 		l.ipam.all = true
 		l.ipam.look(time.Now())
 		l.must(os.RemoveAll(filepath.Join(l.root, "var")), os.MkdirAll(l.path("pods"), 0o755))
-		l.ipam.hostLocal[l.path("pods")].read(maxGivenAll, time.Now())
+		l.ipam.sources[0].Read(ipam.FileRead{Now: time.Now(), All: true, Watches: l.ipam.watches})
 		l.give("pods", "10.1.0.2", "unheard")
 		l.ipam.all = true // the creation of a parent directory has an event
 		l.ipam.look(time.Now())
@@ -439,63 +321,6 @@ func TestDirectoryThatIsMadeBetweenWatchingAndReadingIsReadAgain(t *testing.T) {
 			t.Errorf("made %s: got %v, want one", made, a)
 		}
 	}
-}
-
-func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
-	h, a, now := newHostLocal(t.TempDir(), false), netip.MustParseAddr("10.1.0.7"), time.Now()
-	at := timestamppb.New(now)
-	empty := &givenAddr{record: &ipwitnessv1.AllocationRecord{AllocatedAt: at}}
-	long := &givenAddr{record: &ipwitnessv1.AllocationRecord{AllocatedAt: at}, unread: true}
-	h.put(a, empty, now)
-	if h.put(a, long, now); h.unread != 1 {
-		t.Errorf("files that cannot be read: got %d, want 1", h.unread)
-	}
-	if h.remove(a, now); h.unread != 0 {
-		t.Errorf("after it is gone: got %d, want none", h.unread)
-	}
-}
-
-func TestFileThatWasLostBeforeItWasReadMayBeBack(t *testing.T) {
-	h, a, now := newHostLocal(t.TempDir(), false), netip.MustParseAddr("10.1.0.7"), time.Now()
-	h.put(a, &givenAddr{record: &ipwitnessv1.AllocationRecord{}}, now)
-	h.id.inode = 1
-	h.vanish(now.Add(time.Millisecond))
-	if h.lost != 1 {
-		t.Fatalf("lost: got %d, want 1", h.lost)
-	}
-	h.put(a, &givenAddr{record: &ipwitnessv1.AllocationRecord{ContainerId: "c"}}, now.Add(time.Second))
-	if h.lost != 0 || !h.lostAt.IsZero() {
-		t.Errorf("lost, when it is back: got %d, want none", h.lost)
-	}
-}
-
-func TestWhatIsNoFileIsReservedForNobodyKnown(t *testing.T) {
-	l := startIPAM(t)
-	l.give("pods", "10.1.0.2", "c")
-	dir := l.path("pods")
-	secret := filepath.Join(l.root, "secret")
-	l.must(os.WriteFile(secret, []byte("secret"), 0o600),
-		os.Symlink(secret, filepath.Join(dir, "10.1.0.3")),
-		unix.Mkfifo(filepath.Join(dir, "10.1.0.4"), 0o600),
-		os.Mkdir(filepath.Join(dir, "10.1.0.5"), 0o700),
-		os.WriteFile(filepath.Join(dir, "10.1.0.6"), nil, 0o600), // left by a plugin that was killed
-		os.WriteFile(filepath.Join(dir, "10.1.0.7"), []byte(strings.Repeat("x", maxGivenFile+1)), 0o600),
-		os.WriteFile(filepath.Join(dir, "10.1.0.008"), []byte("no address"), 0o600),
-		os.WriteFile(filepath.Join(dir, "::ffff:10.1.0.9"), []byte("not its name"), 0o600),
-		os.WriteFile(filepath.Join(dir, "fe80::1%eth0"), []byte("not its name"), 0o600))
-	l.awaitGiven("pods", 6, known)
-	l.await("the problem", func() bool {
-		problems, _ := l.ipam.Health()
-		return len(problems) == 1 && strings.Contains(problems[0], "4 addresses in "+dir)
-	})
-	for addr, a := range l.allocations[dir] {
-		if (a.GetContainerId() == "c") != (addr == "10.1.0.2") || a.GetAllocatedAt() == nil {
-			t.Errorf("allocation: got %v", a)
-		}
-	}
-	l.must(os.Remove(filepath.Join(dir, "10.1.0.3")), os.Remove(filepath.Join(dir, "10.1.0.4")), os.Remove(filepath.Join(dir, "10.1.0.5")), os.Remove(filepath.Join(dir, "10.1.0.7")))
-	l.await("no problem", func() bool { problems, _ := l.ipam.Health(); return len(problems) == 0 })
-	l.awaitGiven("pods", 2, known)
 }
 
 // unprivileged runs fn on a thread without root's rights to files.
@@ -605,106 +430,91 @@ func TestDirectoryOfANetworkThatIsGoneIsForgotten(t *testing.T) {
 	l.await("its end", func() bool { return l.pools[l.path("pods")] == nil && len(l.pools) == 1 })
 }
 
-func TestDirectoriesHaveBounds(t *testing.T) {
-	dir := t.TempDir()
-	for i := range 10 {
-		if err := giveTo(dir, fmt.Sprint("10.1.0.", i+1), "c"); err != nil {
-			t.Fatal(err)
+func TestConfigurationIsFollowed(t *testing.T) {
+	ptp := func(subnet string) string {
+		return `{"name":"pods","type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"` + subnet + `"}]]}}`
+	}
+	l := startIPAM(t, func(l *ipamLab) {
+		l.configure("10-other.conf", strings.Replace(ptp("10.9.0.0/24"), "pods", "other", 1)) // in defaultDataDir
+	})
+	other := hostlocal.DefaultDir + "/other"
+	if l.take(); l.pools[other].GetState() != missing || l.pools[other].GetConfig() != l.conf+"/10-other.conf" || l.pools[other].GetLostAt() != nil {
+		t.Errorf("network that gave no address yet: got %v", l.pools)
+	}
+	local := func(subnet string) string {
+		return strings.Replace(ptp(subnet), `"type":"host-local"`, fmt.Sprintf(`"type":"host-local","dataDir":%q`, l.dir), 1)
+	}
+	first := func() string {
+		r := l.pools[l.path("pods")].GetRanges()
+		if len(r) == 0 {
+			return ""
 		}
+		a, _ := netip.AddrFromSlice(r[0].GetFirst())
+		return a.String()
 	}
-	h := newHostLocal(dir, false)
-	h.read(4, time.Now())
-	if len(h.given) != 4 || h.state != unreadable || !strings.Contains(h.problem, "more than") {
-		t.Errorf("directory with too many addresses: got %d, %s, %q", len(h.given), h.state, h.problem)
+	l.give("pods", "10.1.0.2", "c")
+	l.configure("20-pods.conf", local("10.1.0.0/24"))
+	l.await("the ranges", func() bool { return first() == "10.1.0.2" })
+	if p := l.pools[l.path("pods")]; p.GetPlugin() != "ptp" || !p.GetRouted() || p.GetConfig() != l.conf+"/20-pods.conf" || len(p.GetGateways()) != 1 {
+		t.Errorf("pool with a configuration: got %v", p)
 	}
-	h.read(100, time.Now())
-	if len(h.given) != 10 || h.state != known || h.problem != "" {
-		t.Errorf("directory that may be larger: got %d, %s, %q", len(h.given), h.state, h.problem)
-	}
-	for _, name := range []string{"10.1.1.1", "10.1.1.2"} {
-		if err := giveTo(dir, name, "c"); err != nil {
-			t.Fatal(err)
-		}
-		h.event(name, false)
-	}
-	h.readTouched(1, time.Now())
-	if len(h.given) != 11 || !h.stale {
-		t.Errorf("two more where there is room for one: got %d, to be read anew %v", len(h.given), h.stale)
-	}
+	l.configure("20-pods.conf", local("10.2.0.0/24"))
+	l.await("other ranges", func() bool { return first() == "10.2.0.2" })
+	l.configure("15-pods.conflist", local("10.3.0.0/24"))
+	l.await("the first file", func() bool { return first() == "10.3.0.2" })
+	l.must(os.Remove(filepath.Join(l.conf, "15-pods.conflist")))
+	l.await("the second file", func() bool { return first() == "10.2.0.2" })
 
-	l := newIPAMLab(t)
-	for i := range maxHostLocal + 5 {
-		l.must(os.MkdirAll(l.path(fmt.Sprint("net", i)), 0o755))
+	// A file that cannot be parsed does not affect what is known.
+	l.configure("20-pods.conf", `{"name":`)
+	old := time.Now().Add(-time.Hour)
+	l.must(os.Chtimes(filepath.Join(l.conf, "20-pods.conf"), old, old))
+	l.await("the problem", func() bool {
+		problems, _ := l.ipam.Health()
+		return len(problems) == 1 && strings.Contains(problems[0], "20-pods.conf") && strings.Contains(problems[0], "no JSON")
+	})
+	if l.take(); first() != "10.2.0.2" || len(l.pools) != 2 {
+		t.Errorf("pools with a broken configuration: got %v", l.pools)
 	}
-	l.ipam.noWatcher = unix.EMFILE
-	l.ipam.all = true
-	l.ipam.look(time.Now())
-	l.take()
-	problems, _ := l.ipam.Health()
-	if len(l.pools) != maxHostLocal || !strings.Contains(strings.Join(problems, "\n"), "more than the 256 directories") {
-		t.Errorf("too many directories: got %d, problems %q", len(l.pools), problems)
+	l.must(os.RemoveAll(filepath.Join(l.root, "etc")))
+	l.await("the end of the configurations", func() bool {
+		problems, _ := l.ipam.Health()
+		return len(problems) == 0 && len(l.pools) == 1 && l.pools[l.path("pods")].GetConfig() == ""
+	})
+	if p := l.awaitGiven("pods", 1, known); len(p.GetRanges()) != 0 || p.GetRouted() {
+		t.Errorf("pool without a configuration: got %v", p)
 	}
+	l.configure("10-pods.conflist", local("10.4.0.0/24"))
+	l.await("the configuration that came back", func() bool { return first() == "10.4.0.2" })
 }
 
-func TestDirectoriesThatWereLostMakeRoomForOthers(t *testing.T) {
-	l := newIPAMLab(t)
-	l.ipam.noWatcher = unix.EMFILE
-	look := func() {
-		l.ipam.all = true
-		l.ipam.look(time.Now())
-		l.take()
+func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
+	l := startIPAM(t)
+	env := filepath.Join(l.root, "run/flannel/subnet.env")
+	l.configure("10-flannel.conflist", fmt.Sprintf(
+		`{"name":"cbr0","plugins":[{"type":"flannel","subnetFile":%q,"ipam":{"dataDir":%q},"delegate":{"isDefaultGateway":true}}]}`, env, l.dir))
+	if p := l.awaitGiven("cbr0", 0, missing); p.GetPlugin() != "bridge" || p.GetDevice() != "cni0" || !p.GetRouted() || len(p.GetRanges()) != 0 {
+		t.Errorf("pool before flannel runs: got %v", p)
 	}
-	for i := range maxHostLocal {
-		l.give(fmt.Sprint("net", i), "10.1.0.1", "c")
-	}
-	look()
-	l.must(os.RemoveAll(l.dir))
-	look()
-	if p := l.pools[l.path("net0")]; len(l.pools) != maxHostLocal || p.GetState() != missing || p.GetLost() != 1 {
-		t.Fatalf("directories that were removed: got %d, one is %v, want all, and what they lost", len(l.pools), p)
-	}
-	l.give("other", "10.1.0.1", "c")
-	look()
-	problems, _ := l.ipam.Health()
-	if len(l.allocations[l.path("other")]) != 1 || strings.Contains(strings.Join(problems, "\n"), "more than the 256 directories") {
-		t.Errorf("one more: got %v, problems %q, want it read", l.pools[l.path("other")], problems)
-	}
-	if len(l.pools) != maxHostLocal {
-		t.Errorf("one more: got %d directories, want %d still", len(l.pools), maxHostLocal)
-	}
-}
-
-func TestParseGiven(t *testing.T) {
-	for content, want := range map[string][2]string{
-		"":                                     {"", ""},
-		"\r\n":                                 {"", ""},
-		"abc":                                  {"abc", ""},
-		"abc\n":                                {"abc", ""},
-		"abc\r\neth0":                          {"abc", "eth0"},
-		" abc \n eth0 \n":                      {"abc", "eth0"},
-		"abc\neth0\nmore":                      {"abc", "eth0"},
-		"abc\r\nan-interface-with-a-long-name": {"abc", ""},
-		"\xff\xfe":                             {"\uFFFD", ""},
-		strings.Repeat("x", form.MaxLength+1):  {"", ""},
-		strings.Repeat("x", form.MaxLength) + "\r\neth0": {strings.Repeat("x", form.MaxLength), "eth0"},
-	} {
-		if id, iface := parseGiven([]byte(content)); id != want[0] || iface != want[1] {
-			t.Errorf("content %q: got %q and %q, want %q", content, id, iface, want)
+	ranges := func() (text string) {
+		for _, r := range l.pools[l.path("cbr0")].GetRanges() {
+			first, _ := netip.AddrFromSlice(r.GetFirst())
+			last, _ := netip.AddrFromSlice(r.GetLast())
+			text += fmt.Sprintf("%s-%s ", first, last)
 		}
+		return text
 	}
-}
-
-func FuzzGiven(f *testing.F) {
-	f.Add("10.1.0.2", []byte("abc\r\neth0"))
-	f.Add("fd00::1", []byte("abc"))
-	f.Add("last_reserved_ip.0", []byte("10.1.0.2"))
-	f.Fuzz(func(t *testing.T, name string, content []byte) {
-		if a, ok := addressOf(name); ok && (a.String() != name || isMark(name) || len(a.AsSlice()) != 4 && len(a.AsSlice()) != 16) {
-			t.Errorf("%q was taken for an address", name)
-		}
-		id, iface := parseGiven(content)
-		if !utf8.ValidString(id+iface) || len(id) > form.MaxLength || len(iface) >= unix.IFNAMSIZ || strings.ContainsAny(id, "\n") {
-			t.Errorf("content %q: got %q and %q", content, id, iface)
-		}
+	write := func(env, content string) {
+		t.Helper()
+		l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.WriteFile(env+".new", []byte(content), 0o644), os.Rename(env+".new", env))
+	}
+	write(env, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n")
+	l.await("its range", func() bool { return ranges() == "10.244.3.2-10.244.3.254 " })
+	write(env, "FLANNEL_SUBNET=10.244.4.1/24\nFLANNEL_IPV6_SUBNET=fd00:4::1/120\n")
+	l.await("both ranges", func() bool { return ranges() == "10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff " })
+	write(env, "FLANNEL_SUBNET=mine\n")
+	l.await("a problem", func() bool {
+		problems, _ := l.ipam.Health()
+		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is no subnet")
 	})
 }

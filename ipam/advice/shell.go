@@ -1,9 +1,37 @@
-package form
+package advice
 
 import (
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
+
+// Names come from agents and APIs, and anyone who creates a container or an interface can choose
+// them. A printed command must not run anything that is part of a name.
+
+// Replaced replaces each character that is not allowed in a string. It marks the string as changed,
+// so that no command is printed with it.
+const Replaced = unicode.ReplacementChar
+
+// Printable reports whether a string can be displayed unchanged: it is valid UTF-8, and no
+// character moves the cursor, changes the direction of writing, or is invisible.
+func Printable(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] < ' ' || s[i] > '~' {
+			return printable(s[i:])
+		}
+	}
+	return true
+}
+
+func printable(s string) bool {
+	for i, r := range s {
+		if !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(s[i:], string(utf8.RuneError)) {
+			return false
+		}
+	}
+	return true
+}
 
 // plainCharacters are the characters that have no special meaning to a POSIX shell in any position
 // of a word.
@@ -29,19 +57,17 @@ func word(s string) string {
 	if s[0] != '=' && strings.Trim(s, plainCharacters) == "" { // zsh expands =NAME to the path of a command
 		return s
 	}
-	if !Printable(s) || strings.ContainsRune(s, Replaced) {
-		s = replace(s, unicode.IsPrint)
-		s = strings.ReplaceAll(s, string(Replaced), string(unsafe))
-	}
-	return literal(s)
+	return Literal(strings.Map(func(r rune) rune {
+		if r == Replaced || !unicode.IsPrint(r) {
+			return unsafe
+		}
+		return r
+	}, s))
 }
 
-// Literal returns a string as one word of a POSIX shell for display only. Unprintable characters
-// are replaced, so that the word never makes a command withheld.
-func Literal(s string) string { return literal(Visible(s)) }
-
-// literal quotes a word for a shell. No other function does.
-func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// Literal returns a printable string as one word of a POSIX shell. No other function puts words in
+// quotes.
+func Literal(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 // Argument returns a string as the last argument of a command, in a form that the command does not
 // parse as an option.

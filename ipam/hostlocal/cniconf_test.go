@@ -1,25 +1,22 @@
-package allocations
+package hostlocal
 
 import (
 	"fmt"
-	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/ipwitness/ipwitness/agent/form"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // networkText returns a short description of a network.
 func networkText(n cniNetwork) string {
 	ranges := make([]string, 0, len(n.ranges))
 	for _, r := range n.ranges {
-		ranges = append(ranges, fmt.Sprintf("%s-%s", r.first, r.last))
+		ranges = append(ranges, fmt.Sprintf("%s-%s", r.First, r.Last))
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s %s %q routed=%v %s %s %v", n.name, n.plugin, n.device, n.routed, n.dir, strings.Join(ranges, ","), n.gateways))
+	return strings.TrimSpace(fmt.Sprintf("%s %s %q routed=%v %s %s %v", n.name, n.wiring.Plugin, n.wiring.Device, n.wiring.Routed, n.dir, strings.Join(ranges, ","), n.gateways))
 }
 
 func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
@@ -64,7 +61,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 		},
 		"host-device": {
 			`{"name":"x","type":"host-device","device":"eth3","ipam":{"type":"host-local","dataDir":"/var/run/x","subnet":"10.1.0.0/29"}}`,
-			[]string{`x host-device "eth3" routed=false /run/x/x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
+			[]string{`x host-device "eth3" routed=false /var/run/x/x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
 			"",
 		},
 		"ranges by the runtime": {
@@ -93,6 +90,58 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 			"",
 		},
 		"flannel with another IPAM": {`{"name":"cbr0","type":"flannel","ipam":{"type":"dhcp"}}`, nil, ""},
+		"a plugin that calls another one": {
+			`{"name":"x","type":"meta","delegate":{"type":"macvlan","master":"eth2","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}}`,
+			[]string{`x macvlan "eth2" routed=false ` + dir + `x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
+			"",
+		},
+		"a plugin with host-local that calls another one": {
+			`{"name":"x","type":"ptp","ipam":{"type":"host-local","subnet":"10.2.0.0/29"},"delegate":{"type":"macvlan","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}}`,
+			[]string{`x ptp "" routed=true ` + dir + `x 10.2.0.2-10.2.0.6 [10.2.0.1]`},
+			"",
+		},
+		"a delegate that is no object": {`{"name":"x","type":"meta","delegate":"me"}`, nil, "string"},
+		"the longest directory": {
+			`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":"/` + strings.Repeat("d", ipam.MaxText-1) + `"}}`,
+			[]string{`x ptp "" routed=true /` + strings.Repeat("d", ipam.MaxText-1) + `/x  []`},
+			"",
+		},
+		"a directory that is too long": {
+			`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":"/` + strings.Repeat("d", ipam.MaxText) + `"}}`, nil, "no absolute path",
+		},
+		"the longest name of a device": {
+			`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 47) + `","ipam":{"type":"host-local"}}`,
+			[]string{`x macvlan "` + strings.Repeat("e", 47) + `" routed=false ` + dir + `x  []`},
+			"",
+		},
+		"a name of devices that is too long": {
+			`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 48) + `","ipam":{"type":"host-local"}}`, nil, "cannot be",
+		},
+		"the longest name": {
+			`{"name":"` + strings.Repeat("n", 253) + `","type":"ptp","ipam":{"type":"host-local"}}`,
+			[]string{strings.Repeat("n", 253) + ` ptp "" routed=true ` + dir + strings.Repeat("n", 253) + `  []`},
+			"",
+		},
+		"a name that is too long": {
+			`{"name":"` + strings.Repeat("n", 254) + `","type":"ptp","ipam":{"type":"host-local"}}`, nil, "no name of a network",
+		},
+		"plugins as deep as they may be": {
+			strings.Repeat(`{"name":"x","plugins":[`, maxConfDepth-1) + `{"type":"ptp","ipam":{"type":"host-local"}}` + strings.Repeat(`]}`, maxConfDepth-1),
+			[]string{`x ptp "" routed=true ` + dir + `x  []`},
+			"",
+		},
+		"flannel with a file elsewhere": {
+			`{"name":"cbr0","type":"flannel","subnetFile":"subnet.env"}`,
+			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
+			"its subnetFile is no absolute path",
+		},
+		"flannel whose bridge has no gateway": {
+			`{"name":"cbr0","type":"flannel","delegate":{"isGateway":false}}`,
+			[]string{`cbr0 bridge "cni0" routed=false ` + dir + `cbr0  []`},
+			"",
+		},
+		"a wrong field of another plugin": {`{"name":"x","type":"own","bridge":7}`, nil, ""},
+		"an IPAM with a wrong field":      {`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":7}}`, nil, `"dataDir" is a number`},
 		"multus": {
 			`{"name":"multus-cni-network","type":"multus","delegates":[
 			  {"name":"cbr0","plugins":[{"type":"bridge","isGateway":true,"ipam":{"type":"host-local","subnet":"10.1.0.0/29"}},{"type":"portmap"}]},
@@ -126,7 +175,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 		"a range is wrong": {
 			`{"name":"x","type":"ptp","ipam":{"type":"host-local","subnet":"10.1.0.0/33"}}`,
 			[]string{`x ptp "" routed=true ` + dir + `x  []`},
-			`"10.1.0.0/33" is no subnet`,
+			"invalid CIDR address: 10.1.0.0/33",
 		},
 		"plugins in plugins": {
 			strings.Repeat(`{"name":"x","plugins":[`, 9) + `{"type":"ptp"}` + strings.Repeat(`]}`, 9), nil, "too deep",
@@ -148,21 +197,34 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 	}
 }
 
+func TestMostRangesAreAccepted(t *testing.T) {
+	sets := make([]string, 0, maxRanges)
+	for i := range maxRanges - 1 {
+		sets = append(sets, fmt.Sprintf(`[{"subnet":"10.1.%d.0/24"}]`, i))
+	}
+	conf := `{"name":"x","type":"ptp","ipam":{"type":"host-local","subnet":"10.2.0.0/24","ranges":[` + strings.Join(sets, ",") + `]}}`
+	networks, err := parseConf("file", []byte(conf))
+	if err != nil || len(networks) != 1 || len(networks[0].ranges) != maxRanges || len(networks[0].gateways) != maxRanges || networks[0].file != "file" {
+		t.Errorf("got %+v and error %v, want %d ranges", networks, err, maxRanges)
+	}
+}
+
 func TestRangesThatHostLocalRefusesAreRefused(t *testing.T) {
 	for name, c := range map[string]struct{ ranges, err string }{
-		"empty set":            {`[[]]`, "range set 0 is empty"},
-		"no subnet":            {`[[{"rangeStart":"10.1.0.2"}]]`, "no subnet"},
+		"empty set":            {`[[]]`, "empty range set"},
+		"no subnet":            {`[[{"rangeStart":"10.1.0.2"}]]`, "not v4 nor v6"},
 		"host bits":            {`[[{"subnet":"10.1.0.1/24"}]]`, "the network address is 10.1.0.0"},
 		"two addresses":        {`[[{"subnet":"10.1.0.0/31"}]]`, "too small"},
 		"two of IPv6":          {`[[{"subnet":"fd00::/127"}]]`, "too small"},
-		"start elsewhere":      {`[[{"subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}]]`, "rangeStart 10.2.0.1 is not in"},
-		"end elsewhere":        {`[[{"subnet":"10.1.0.0/24","rangeEnd":"10.2.0.1"}]]`, "rangeEnd 10.2.0.1 is not in"},
-		"end before its start": {`[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.8"}]]`, "before"},
-		"junk":                 {`[[{"subnet":"10.1.0.0/24","gateway":"me"}]]`, `gateway "me" is no address`},
-		"overlap in a set":     {`[[{"subnet":"10.1.0.0/24"},{"subnet":"10.1.0.0/25"}]]`, "overlaps"},
+		"start elsewhere":      {`[[{"subnet":"10.1.0.0/24","rangeStart":"10.2.0.1"}]]`, "RangeStart 10.2.0.1 not in network"},
+		"end elsewhere":        {`[[{"subnet":"10.1.0.0/24","rangeEnd":"10.2.0.1"}]]`, "RangeEnd 10.2.0.1 not in network"},
+		"end before its start": {`[[{"subnet":"10.1.0.0/24","rangeStart":"10.1.0.9","rangeEnd":"10.1.0.8"}]]`, "RangeStart 10.1.0.9 not in network"},
+		"junk":                 {`[[{"subnet":"10.1.0.0/24","gateway":"me"}]]`, "invalid IP address: me"},
+		"overlap in a set":     {`[[{"subnet":"10.1.0.0/24"},{"subnet":"10.1.0.0/25"}]]`, "overlap"},
 		"overlap of sets":      {`[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.1.0.0/16"}]]`, "overlaps"},
-		"two families":         {`[[{"subnet":"10.1.0.0/24"},{"subnet":"fd00::/64"}]]`, "IPv4 and IPv6"},
-		"IPv4 as IPv6":         {`[[{"subnet":"::ffff:10.1.0.0/120"}]]`, "written as IPv6"},
+		"too many ranges":      {`[` + strings.Repeat(`[{"subnet":"10.1.0.0/24"}],`, 128) + `[{"subnet":"10.2.0.0/24"}]]`, "more than 128 ranges"},
+		"two families":         {`[[{"subnet":"10.1.0.0/24"},{"subnet":"fd00::/64"}]]`, "mixed address families"},
+		"IPv4 as IPv6":         {`[[{"subnet":"::ffff:10.1.0.0/120"}]]`, "version mismatch"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			networks, err := parseConf("file", []byte(`{"name":"x","type":"ptp","ipam":{"type":"host-local","ranges":`+c.ranges+`}}`))
@@ -186,135 +248,17 @@ func FuzzConf(f *testing.F) {
 			t.Error("an error says nothing")
 		}
 		for _, n := range networks {
-			if !form.IsNetworkName(n.name) || !filepath.IsAbs(n.dir) || filepath.Base(n.dir) != n.name || len(n.dir) > 2*form.MaxLength {
+			if !isNetworkName(n.name) || !filepath.IsAbs(n.dir) || filepath.Base(n.dir) != n.name || len(n.dir) > 2*ipam.MaxText {
 				t.Errorf("network %q in %q was taken", n.name, n.dir)
 			}
 			for _, r := range n.ranges {
-				if r.first.BitLen() != r.last.BitLen() || r.last.Less(r.first) || r.first.Zone() != "" || r.first.Is4In6() {
+				if r.First.BitLen() != r.Last.BitLen() || r.Last.Less(r.First) || r.First.Zone() != "" || r.First.Is4In6() {
 					t.Errorf("range %v was taken", r)
 				}
 			}
-			h := newHostLocal(n.dir, false)
-			h.conf = &n
-			if r := h.record(); len(r.GetRanges()) > 2*maxRanges {
-				t.Errorf("got %d ranges", len(r.GetRanges()))
+			if len(n.ranges) > 2*maxRanges {
+				t.Errorf("got %d ranges", len(n.ranges))
 			}
 		}
 	})
-}
-
-func TestConfigurationIsFollowed(t *testing.T) {
-	ptp := func(subnet string) string {
-		return `{"name":"pods","type":"ptp","ipam":{"type":"host-local","ranges":[[{"subnet":"` + subnet + `"}]]}}`
-	}
-	l := startIPAM(t, func(l *ipamLab) {
-		l.configure("10-other.conf", strings.Replace(ptp("10.9.0.0/24"), "pods", "other", 1)) // in defaultDataDir
-	})
-	other := DefaultDir + "/other"
-	if l.take(); l.pools[other].GetState() != missing || l.pools[other].GetConfig() != l.conf+"/10-other.conf" || l.pools[other].GetLostAt() != nil {
-		t.Errorf("network that gave no address yet: got %v", l.pools)
-	}
-	local := func(subnet string) string {
-		return strings.Replace(ptp(subnet), `"type":"host-local"`, fmt.Sprintf(`"type":"host-local","dataDir":%q`, l.dir), 1)
-	}
-	first := func() string {
-		r := l.pools[l.path("pods")].GetRanges()
-		if len(r) == 0 {
-			return ""
-		}
-		a, _ := netip.AddrFromSlice(r[0].GetFirst())
-		return a.String()
-	}
-	l.give("pods", "10.1.0.2", "c")
-	l.configure("20-pods.conf", local("10.1.0.0/24"))
-	l.await("the ranges", func() bool { return first() == "10.1.0.2" })
-	if p := l.pools[l.path("pods")]; p.GetPlugin() != "ptp" || !p.GetRouted() || p.GetConfig() != l.conf+"/20-pods.conf" || len(p.GetGateways()) != 1 {
-		t.Errorf("pool with a configuration: got %v", p)
-	}
-	l.configure("20-pods.conf", local("10.2.0.0/24"))
-	l.await("other ranges", func() bool { return first() == "10.2.0.2" })
-	l.configure("15-pods.conflist", local("10.3.0.0/24"))
-	l.await("the first file", func() bool { return first() == "10.3.0.2" })
-	l.must(os.Remove(filepath.Join(l.conf, "15-pods.conflist")))
-	l.await("the second file", func() bool { return first() == "10.2.0.2" })
-
-	// A file that cannot be parsed does not affect what is known.
-	l.configure("20-pods.conf", `{"name":`)
-	old := time.Now().Add(-time.Hour)
-	l.must(os.Chtimes(filepath.Join(l.conf, "20-pods.conf"), old, old))
-	l.await("the problem", func() bool {
-		problems, _ := l.ipam.Health()
-		return len(problems) == 1 && strings.Contains(problems[0], "20-pods.conf") && strings.Contains(problems[0], "no JSON")
-	})
-	if l.take(); first() != "10.2.0.2" || len(l.pools) != 2 {
-		t.Errorf("pools with a broken configuration: got %v", l.pools)
-	}
-	l.must(os.RemoveAll(filepath.Join(l.root, "etc")))
-	l.await("the end of the configurations", func() bool {
-		problems, _ := l.ipam.Health()
-		return len(problems) == 0 && len(l.pools) == 1 && l.pools[l.path("pods")].GetConfig() == ""
-	})
-	if p := l.awaitGiven("pods", 1, known); len(p.GetRanges()) != 0 || p.GetRouted() {
-		t.Errorf("pool without a configuration: got %v", p)
-	}
-	l.configure("10-pods.conflist", local("10.4.0.0/24"))
-	l.await("the configuration that came back", func() bool { return first() == "10.4.0.2" })
-}
-
-func TestConfigurationThatIsBeingWrittenIsNoProblem(t *testing.T) {
-	c := cniConfs{dirs: []string{t.TempDir()}}
-	file := filepath.Join(c.dirs[0], "x.conf")
-	if err := os.WriteFile(file, []byte(`{"name"`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	if _, problems, later := c.read(now); len(problems) != 0 || !later {
-		t.Errorf("at once: got problems %q and later %v, want to look later", problems, later)
-	}
-	if _, problems, later := c.read(now.Add(2 * settled)); len(problems) != 1 || later {
-		t.Errorf("later: got problems %q and later %v, want one", problems, later)
-	}
-}
-
-func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
-	l := startIPAM(t)
-	env := filepath.Join(l.root, "run/flannel/subnet.env")
-	l.configure("10-flannel.conflist", fmt.Sprintf(
-		`{"name":"cbr0","plugins":[{"type":"flannel","subnetFile":%q,"ipam":{"dataDir":%q},"delegate":{"isDefaultGateway":true}}]}`, env, l.dir))
-	if p := l.awaitGiven("cbr0", 0, missing); p.GetPlugin() != "bridge" || p.GetDevice() != "cni0" || !p.GetRouted() || len(p.GetRanges()) != 0 {
-		t.Errorf("pool before flannel runs: got %v", p)
-	}
-	ranges := func() (text string) {
-		for _, r := range l.pools[l.path("cbr0")].GetRanges() {
-			first, _ := netip.AddrFromSlice(r.GetFirst())
-			last, _ := netip.AddrFromSlice(r.GetLast())
-			text += fmt.Sprintf("%s-%s ", first, last)
-		}
-		return text
-	}
-	write := func(env, content string) {
-		t.Helper()
-		l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.WriteFile(env+".new", []byte(content), 0o644), os.Rename(env+".new", env))
-	}
-	write(env, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n")
-	l.await("its range", func() bool { return ranges() == "10.244.3.2-10.244.3.254 " })
-	write(env, "FLANNEL_SUBNET=10.244.4.1/24\nFLANNEL_IPV6_SUBNET=fd00:4::1/120\n")
-	l.await("both ranges", func() bool { return ranges() == "10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff " })
-	write(env, "FLANNEL_SUBNET=mine\n")
-	l.await("a problem", func() bool {
-		problems, _ := l.ipam.Health()
-		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is no subnet")
-	})
-}
-
-func TestTwoPluginsOfOneListGiveFromOneDirectory(t *testing.T) {
-	c := cniConfs{dirs: []string{t.TempDir()}}
-	conf := `{"name":"x","plugins":[{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}},{"type":"macvlan","ipam":{"type":"host-local","subnet":"10.2.0.0/29"}}]}`
-	if err := os.WriteFile(filepath.Join(c.dirs[0], "x.conf"), []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	networks, _, _ := c.read(time.Now())
-	if n := networks[DefaultDir+"/x"]; len(networks) != 1 || len(n.ranges) != 2 || len(n.gateways) != 2 || n.plugin != "bridge" {
-		t.Errorf("networks: got %v, want one with both ranges", networks)
-	}
 }

@@ -1,0 +1,64 @@
+package allocations
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// host implements ipam.Host.
+type host struct{ root files.Root }
+
+// ReadFile implements ipam.Host.
+func (host) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
+	flags := unix.O_NOFOLLOW
+	if follow {
+		flags = 0
+	}
+	return files.ReadRegular(path, flags, most)
+}
+
+// OpenDir implements ipam.Host.
+func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
+	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	if files.Orphaned(path) {
+		err = &os.PathError{Op: "read", Path: path, Err: ipam.ErrOrphaned} // it may exist, and is empty
+	}
+	var id ipam.DirID
+	if err == nil {
+		id, err = identify(int(dir.Fd()), "")
+	}
+	if err != nil {
+		_ = dir.Close()
+		return nil, id, err
+	}
+	return dir, id, nil
+}
+
+// Visible implements ipam.Host.
+func (h host) Visible(dirs ...string) error { return h.root.ReachAny(dirs) }
+
+// Clean implements ipam.Host.
+func (host) Clean(path string) string { return files.Clean(path) }
+
+// identify returns the ID of the directory at a path, or of the one open as fd if the path is
+// empty.
+func identify(fd int, path string) (ipam.DirID, error) {
+	flags := 0
+	if path == "" {
+		flags = unix.AT_EMPTY_PATH
+	}
+	var st unix.Statx_t
+	if err := unix.Statx(fd, path, flags, unix.STATX_INO|unix.STATX_BTIME, &st); err != nil {
+		return ipam.DirID{}, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	id := ipam.DirID{Major: st.Dev_major, Minor: st.Dev_minor, Inode: st.Ino}
+	if st.Mask&unix.STATX_BTIME != 0 {
+		id.Born = st.Btime.Sec*int64(time.Second) + int64(st.Btime.Nsec)
+	}
+	return id, nil
+}

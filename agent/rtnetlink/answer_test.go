@@ -1,0 +1,370 @@
+package rtnetlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// message returns a netlink message with the given payload, padded as in a datagram.
+func message(typ, flags uint16, seq uint32, data ...byte) []byte {
+	b := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(data)))
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = binary.NativeEndian.AppendUint16(b, flags)
+	b = binary.NativeEndian.AppendUint32(b, seq)
+	b = append(binary.NativeEndian.AppendUint32(b, 0), data...)
+	return append(b, make([]byte, align4(len(b))-len(b))...)
+}
+
+func attribute(typ uint16, val ...byte) []byte {
+	b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(val)))
+	b = append(binary.NativeEndian.AppendUint16(b, typ), val...)
+	return append(b, make([]byte, align4(len(b))-len(b))...)
+}
+
+func u32Bytes(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+func negative(errno unix.Errno) []byte { return u32Bytes(uint32(-int32(errno))) }
+
+func TestAnswerIsCompleteAtItsEnd(t *testing.T) {
+	bad := errors.New("bad")
+	const seq, link = 7, unix.RTM_NEWLINK
+	done := message(unix.NLMSG_DONE, 0, seq, 0, 0, 0, 0)
+	interruptedLink := message(link, unix.NLM_F_DUMP_INTR, seq, 1)
+	for name, c := range map[string]struct {
+		single    bool
+		datagrams [][]byte
+		fails     byte // the payload that fn returns an error for
+		want      string
+		err       error
+		pending   bool
+	}{
+		"one message":                     {single: true, datagrams: [][]byte{message(link, 0, seq, 1)}, want: "1"},
+		"one message, which is bad":       {single: true, datagrams: [][]byte{message(link, 0, seq, 1)}, fails: 1, want: "1", err: bad},
+		"list":                            {datagrams: [][]byte{slices.Concat(message(link, 0, seq, 1), message(link, 0, seq, 2)), message(link, 0, seq, 3), done}, want: "123"},
+		"list without an end":             {datagrams: [][]byte{message(link, 0, seq, 1)}, want: "1", pending: true},
+		"end without a payload":           {datagrams: [][]byte{message(unix.NLMSG_DONE, 0, seq)}},
+		"nothing":                         {datagrams: [][]byte{message(unix.NLMSG_NOOP, 0, seq)}, pending: true},
+		"another request's answer":        {datagrams: [][]byte{message(link, 0, seq-1, 1), message(unix.NLMSG_DONE, 0, seq-1)}, pending: true},
+		"list with a bad message":         {datagrams: [][]byte{message(link, 0, seq, 1), message(link, 0, seq, 2), done}, fails: 1, want: "1", err: bad},
+		"list that changed":               {datagrams: [][]byte{interruptedLink, message(link, 0, seq, 2), done}, want: "12", err: errDumpInterrupted},
+		"bad list that changed":           {datagrams: [][]byte{interruptedLink, done}, fails: 1, want: "1", err: bad},
+		"list that changed at its end":    {datagrams: [][]byte{message(unix.NLMSG_DONE, unix.NLM_F_DUMP_INTR, seq)}, err: errDumpInterrupted},
+		"refused list":                    {datagrams: [][]byte{message(unix.NLMSG_DONE, 0, seq, negative(unix.EINVAL)...)}, err: unix.EINVAL},
+		"refused request":                 {datagrams: [][]byte{message(unix.NLMSG_ERROR, 0, seq, negative(unix.ENODEV)...)}, err: unix.ENODEV},
+		"acknowledged request":            {datagrams: [][]byte{message(unix.NLMSG_ERROR, 0, seq, 0, 0, 0, 0)}},
+		"error that is longer than 4":     {datagrams: [][]byte{message(unix.NLMSG_ERROR, 0, seq, append(negative(unix.EPERM), 1, 2)...)}, err: unix.EPERM},
+		"message that is cut off":         {datagrams: [][]byte{message(link, 0, seq, 1)[:16], done}, pending: false},
+		"message after the end of a list": {datagrams: [][]byte{slices.Concat(done, message(link, 0, seq, 1))}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got strings.Builder
+			a := answer{seq: seq, single: c.single, fn: func(typ uint16, data []byte) error {
+				if typ != link {
+					t.Errorf("type: got %d, want %d", typ, link)
+				}
+				got.WriteByte('0' + data[0])
+				if c.fails == data[0] {
+					return bad
+				}
+				return nil
+			}}
+			complete := false
+			var err error
+			for _, d := range c.datagrams {
+				if complete {
+					t.Fatal("the answer was complete too early")
+				}
+				complete, err = a.read(d)
+			}
+			if complete == c.pending || !errors.Is(err, c.err) || got.String() != c.want {
+				t.Errorf("got complete %v, error %v and messages %q, want %v, %v and %q", complete, err, got.String(), !c.pending, c.err, c.want)
+			}
+		})
+	}
+	a := answer{seq: seq} // no fn: only the acknowledgement counts
+	if complete, err := a.read(slices.Concat(message(link, 0, seq, 1), done)); !complete || err != nil {
+		t.Errorf("without a function: got %v and error %v, want complete", complete, err)
+	}
+}
+
+func TestErrorHasTheKernelsExplanation(t *testing.T) {
+	text := attribute(unix.NLMSGERR_ATTR_MSG, []byte("why\x00")...)
+	offset := attribute(unix.NLMSGERR_ATTR_OFFS, 1, 0, 0, 0)
+	errno := negative(unix.EINVAL)
+	request := message(unix.RTM_GETLINK, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8)
+	for name, c := range map[string]struct {
+		typ, flags uint16
+		data       []byte
+		want       string
+	}{
+		"list":                          {unix.NLMSG_DONE, unix.NLM_F_ACK_TLVS, slices.Concat(errno, offset, text), "invalid argument (why)"},
+		"list without an explanation":   {unix.NLMSG_DONE, unix.NLM_F_ACK_TLVS, slices.Concat(errno, offset), "invalid argument"},
+		"list with nothing":             {unix.NLMSG_DONE, unix.NLM_F_ACK_TLVS, errno, "invalid argument"},
+		"list without the flag":         {unix.NLMSG_DONE, 0, slices.Concat(errno, text), "invalid argument"},
+		"request with its header":       {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS | unix.NLM_F_CAPPED, slices.Concat(errno, request[:unix.SizeofNlMsghdr], text), "invalid argument (why)"},
+		"request with all of it":        {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, request, text), "invalid argument (why)"},
+		"request that is a header":      {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, message(unix.RTM_GETLINK, 0, 1), text), "invalid argument (why)"},
+		"request that is cut off":       {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, request[:unix.SizeofNlMsghdr]), "invalid argument"},
+		"request without its header":    {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, errno, "invalid argument"},
+		"request with a length of zero": {unix.NLMSG_ERROR, unix.NLM_F_ACK_TLVS, slices.Concat(errno, make([]byte, unix.SizeofNlMsghdr), text), "invalid argument (why)"},
+	} {
+		err := ackError(header{typ: c.typ, flags: c.flags}, c.data, unix.EINVAL)
+		if !errors.Is(err, unix.EINVAL) || err.Error() != c.want {
+			t.Errorf("%s: got %q, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestMessagesAndAttributesEndWhereTheyDoNotFit(t *testing.T) {
+	count := func(b []byte, most int) (all []int) {
+		for _, data := range messages(b) {
+			if all = append(all, len(data)); len(all) == most {
+				break
+			}
+		}
+		return all
+	}
+	one, two := message(1, 0, 0), message(1, 0, 0, 1, 2, 3)
+	short := slices.Clone(one)
+	short[0]--
+	for name, c := range map[string]struct {
+		b    []byte
+		want []int
+	}{
+		"header only":             {one, []int{0}},
+		"two":                     {slices.Concat(two, one), []int{3, 0}},
+		"last one not padded":     {slices.Concat(one, two[:19]), []int{0, 3}},
+		"second one cut off":      {slices.Concat(one, two[:18]), []int{0}},
+		"length below the header": {slices.Concat(short, one), nil},
+		"half a header":           {one[:15], nil},
+	} {
+		if got := count(c.b, 9); !slices.Equal(got, c.want) {
+			t.Errorf("messages, %s: got %v, want %v", name, got, c.want)
+		}
+	}
+	if got := count(slices.Concat(one, one), 1); len(got) != 1 {
+		t.Errorf("messages after a break: got %v, want one", got)
+	}
+
+	all := func(b []byte, most int) (out []uint16) {
+		for typ, val := range attributes(b) {
+			if out = append(out, typ, uint16(len(val))); len(out) == 2*most {
+				break
+			}
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		b    []byte
+		want []uint16
+	}{
+		"empty value":             {attribute(5), []uint16{5, 0}},
+		"flags":                   {attribute(5|unix.NLA_F_NESTED, 1), []uint16{5, 1}},
+		"two":                     {slices.Concat(attribute(5, 1), attribute(6)), []uint16{5, 1, 6, 0}},
+		"length below the header": {slices.Concat([]byte{3, 0, 5, 0}, attribute(6)), nil},
+		"longer than the rest":    {[]byte{9, 0, 5, 0, 1, 2, 3, 4}, nil},
+		"half a header":           {[]byte{4, 0, 5}, nil},
+	} {
+		if got := all(c.b, 9); !slices.Equal(got, c.want) {
+			t.Errorf("attributes, %s: got %v, want %v", name, got, c.want)
+		}
+	}
+	if got := all(slices.Concat(attribute(5), attribute(6)), 1); len(got) != 2 {
+		t.Errorf("attributes after a break: got %v, want one", got)
+	}
+}
+
+func TestLinkIsReadAsTheKernelWritesIt(t *testing.T) {
+	head := []byte{unix.AF_UNSPEC, 0, 1, 0, 9, 0, 0, 0, 0x43, 0x10, 0, 0, 0, 0, 0, 0}
+	info := func(kind string, more ...byte) []byte {
+		return attribute(unix.IFLA_LINKINFO, slices.Concat(attribute(unix.IFLA_INFO_KIND, append([]byte(kind), 0)...), more)...)
+	}
+	data := func(attrs ...byte) []byte { return attribute(unix.IFLA_INFO_DATA|unix.NLA_F_NESTED, attrs...) }
+	plain := Link{Index: 9, ARPHRD: unix.ARPHRD_ETHER, Flags: 0x1043, LowerNSID: NoNSID}
+	with := func(change func(*Link)) Link {
+		l := plain
+		change(&l)
+		return l
+	}
+	for name, c := range map[string]struct {
+		attrs []byte
+		want  Link
+	}{
+		"nothing": {nil, plain},
+		"hardware": {
+			slices.Concat(attribute(unix.IFLA_IFNAME, []byte("eth0\x00")...), attribute(unix.IFLA_ADDRESS, 2, 0, 0, 0, 0, 1)),
+			with(func(l *Link) { l.Name, l.MAC = "eth0", "\x02\x00\x00\x00\x00\x01" }),
+		},
+		"veth in a bridge": {
+			slices.Concat(attribute(unix.IFLA_LINK, u32Bytes(4)...), attribute(unix.IFLA_LINK_NETNSID, u32Bytes(0)...), attribute(unix.IFLA_MASTER, u32Bytes(3)...),
+				info("veth", attribute(unix.IFLA_INFO_SLAVE_KIND, []byte("bridge\x00")...)...)),
+			with(func(l *Link) { l.Lower, l.LowerNSID, l.Master, l.Kind, l.SlaveKind = 4, 0, 3, "veth", "bridge" }),
+		},
+		"peer in a namespace that ends": {attribute(unix.IFLA_LINK_NETNSID, 0xff, 0xff, 0xff, 0xff), with(func(l *Link) { l.LowerNSID = Elsewhere })},
+		"index of another length":       {attribute(unix.IFLA_LINK, 4, 0), plain},
+		"VLAN":                          {info("vlan", data(attribute(iflaVLANID, 10, 0)...)...), with(func(l *Link) { l.Kind, l.VLAN = "vlan", 10 })},
+		"VLAN with another attribute":   {info("vlan", data(attribute(iflaBridgeDefaultPVID, 10, 0)...)...), with(func(l *Link) { l.Kind = "vlan" })},
+		"VLAN of another length":        {info("vlan", data(attribute(iflaVLANID, 10, 0, 0, 0)...)...), with(func(l *Link) { l.Kind = "vlan" })},
+		"no VLAN but a MACVLAN":         {info("macvlan", data(attribute(iflaVLANID, 10, 0)...)...), with(func(l *Link) { l.Kind = "macvlan" })},
+		"bridge": {
+			info("bridge", data(slices.Concat(attribute(iflaBridgeFiltering, 1), attribute(iflaBridgeDefaultPVID, 3, 0))...)...),
+			with(func(l *Link) { l.Kind, l.Filtering, l.DefaultPVID = "bridge", true, 3 }),
+		},
+		"bridge that does not filter":     {info("bridge", data(attribute(iflaBridgeFiltering, 0)...)...), with(func(l *Link) { l.Kind = "bridge" })},
+		"bridge with others' attributes":  {info("bridge", data(slices.Concat(attribute(iflaVLANID, 10, 0), attribute(30, 1))...)...), with(func(l *Link) { l.Kind = "bridge" })},
+		"bridge with other lengths":       {info("bridge", data(slices.Concat(attribute(iflaBridgeFiltering, 1, 1), attribute(iflaBridgeDefaultPVID, 3))...)...), with(func(l *Link) { l.Kind = "bridge" })},
+		"bond with a bridge's attributes": {info("bond", data(slices.Concat(attribute(iflaBridgeFiltering, 1), attribute(iflaBridgeDefaultPVID, 3, 0))...)...), with(func(l *Link) { l.Kind = "bond" })},
+	} {
+		msg := slices.Concat(head, c.attrs)
+		if got, err := parseLink(msg); err != nil || got != c.want {
+			t.Errorf("%s: got %+v and error %v, want %+v", name, got, err, c.want)
+		}
+		m := Message{ID: 3}
+		if known, err := m.parse(unix.RTM_DELLINK, 5, msg); err != nil || !known || m != (Message{Type: unix.RTM_DELLINK, NSID: 5, Link: c.want}) {
+			t.Errorf("message about %s: got %+v, %v and error %v", name, m, known, err)
+		}
+	}
+	if _, err := parseLink(head[:15]); !errors.Is(err, errShort) {
+		t.Errorf("link that is cut off: got error %v, want %v", err, errShort)
+	}
+}
+
+func TestMessageIsReadByItsType(t *testing.T) {
+	addr := slices.Concat([]byte{unix.AF_INET, 24, 0x80, 0, 2, 0, 0, 0}, attribute(unix.IFA_LOCAL, 192, 0, 2, 1))
+	bridge := make([]byte, unix.SizeofIfInfomsg)
+	bridge[0] = unix.AF_BRIDGE
+	other := slices.Clone(bridge)
+	other[0] = unix.AF_INET6
+	for name, c := range map[string]struct {
+		typ   uint16
+		data  []byte
+		known bool
+		err   bool
+	}{
+		"address":                         {unix.RTM_NEWADDR, addr, true, false},
+		"end of an address":               {unix.RTM_DELADDR, addr, true, false},
+		"address that is cut off":         {unix.RTM_NEWADDR, addr[:7], true, true},
+		"address without an address":      {unix.RTM_NEWADDR, addr[:8], true, true},
+		"nsid":                            {unix.RTM_NEWNSID, slices.Concat(make([]byte, 4), attribute(netnsaNSID, u32Bytes(3)...)), true, false},
+		"nsid that is cut off":            {unix.RTM_DELNSID, make([]byte, 3), true, true},
+		"empty link":                      {unix.RTM_NEWLINK, nil, true, true},
+		"bridge port that is cut off":     {unix.RTM_NEWLINK, bridge[:15], true, true},
+		"bridge port":                     {unix.RTM_NEWLINK, bridge, true, false},
+		"end of a bridge port":            {unix.RTM_DELLINK, bridge, false, false},
+		"IPv6 state of a link":            {unix.RTM_NEWLINK, other, false, false},
+		"neighbour, which nobody follows": {unix.RTM_NEWNEIGH, addr, false, false},
+	} {
+		m := Message{PVID: 3, ID: 9}
+		known, err := m.parse(c.typ, 4, c.data)
+		if known != c.known || (err != nil) != c.err {
+			t.Errorf("%s: got known %v and error %v", name, known, err)
+		}
+		if m.NSID != 4 || m.PVID != 0 {
+			t.Errorf("%s: got %+v, want nsid 4 and nothing of the previous message", name, m)
+		}
+	}
+	var m Message
+	if _, err := m.parse(unix.RTM_NEWNSID, NoNSID, slices.Concat(make([]byte, 4), attribute(9, u32Bytes(8)...), attribute(netnsaNSID, u32Bytes(3)...))); err != nil || m.ID != 3 {
+		t.Errorf("nsid: got %d and error %v, want 3", m.ID, err)
+	}
+	if id, err := parseNSID(make([]byte, 4)); err != nil || id != NoNSID {
+		t.Errorf("message without an nsid: got %d and error %v, want none", id, err)
+	}
+}
+
+func TestAddressIsReadAsTheKernelWritesIt(t *testing.T) {
+	head := []byte{unix.AF_INET, 24, 0x80, 0, 2, 0, 0, 0}
+	cache := slices.Concat(u32Bytes(1), u32Bytes(2), u32Bytes(150), u32Bytes(9))
+	for name, c := range map[string]struct {
+		attrs []byte
+		want  string
+	}{
+		"local only":          {attribute(unix.IFA_LOCAL, 192, 0, 2, 1), "192.0.2.1 invalid IP 24 80 0s"},
+		"with its own peer":   {slices.Concat(attribute(unix.IFA_ADDRESS, 192, 0, 2, 1), attribute(unix.IFA_LOCAL, 192, 0, 2, 1)), "192.0.2.1 192.0.2.1 24 80 0s"},
+		"with a peer":         {slices.Concat(attribute(unix.IFA_ADDRESS, 192, 0, 2, 2), attribute(unix.IFA_LOCAL, 192, 0, 2, 1)), "192.0.2.1 192.0.2.2 24 80 0s"},
+		"IPv6":                {attribute(unix.IFA_ADDRESS, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1), "fd00::1 fd00::1 24 80 0s"},
+		"with more flags":     {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_FLAGS, u32Bytes(0x280)...)), "192.0.2.1 invalid IP 24 280 0s"},
+		"with its time":       {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_CACHEINFO, cache...)), "192.0.2.1 invalid IP 24 80 1.5s"},
+		"with half its times": {slices.Concat(attribute(unix.IFA_LOCAL, 192, 0, 2, 1), attribute(unix.IFA_CACHEINFO, cache[:12]...)), "192.0.2.1 invalid IP 24 80 0s"},
+	} {
+		a, err := parseAddr(slices.Concat(head, c.attrs))
+		if got := fmt.Sprintf("%s %s %d %x %s", a.Addr, a.Peer, a.PrefixLength, a.Flags, a.Created); err != nil || got != c.want || a.Index != 2 {
+			t.Errorf("%s: got %s of interface %d and error %v, want %s", name, got, a.Index, err, c.want)
+		}
+	}
+	if _, err := parseAddr(head); err == nil || errors.Is(err, errShort) {
+		t.Errorf("address without attributes: got error %v, want that it has no address", err)
+	}
+	if hops, err := parseRoute(make([]byte, unix.SizeofRtMsg)); err != nil || len(hops) != 0 {
+		t.Errorf("route without attributes: got %v and error %v, want no hops", hops, err)
+	}
+	if _, err := parseAddr(head[:7]); !errors.Is(err, errShort) {
+		t.Errorf("address that is cut off: got error %v, want %v", err, errShort)
+	}
+}
+
+func TestOnlyTheVLANForUntaggedFramesIsThePVID(t *testing.T) {
+	port := func(attrs ...byte) []byte {
+		b := make([]byte, unix.SizeofIfInfomsg)
+		b[4] = 21
+		return append(b, attrs...)
+	}
+	vlan := attribute(iflaBridgeVLANInfo, bridgeVLANPVID, 0, 10, 0)
+	for name, c := range map[string]struct {
+		msg   []byte
+		index int32
+		pvid  uint16
+	}{
+		"none":                         {port(), 21, 0},
+		"one":                          {port(attribute(unix.IFLA_AF_SPEC, vlan...)...), 21, 10},
+		"tagged":                       {port(attribute(unix.IFLA_AF_SPEC, attribute(iflaBridgeVLANInfo, 4, 0, 10, 0)...)...), 21, 0},
+		"in another attribute":         {port(attribute(unix.IFLA_PROTINFO, vlan...)...), 21, 0},
+		"of another length":            {port(attribute(unix.IFLA_AF_SPEC, attribute(iflaBridgeVLANInfo, bridgeVLANPVID, 0, 10, 0, 0)...)...), 21, 0},
+		"by another nested attribute":  {port(attribute(unix.IFLA_AF_SPEC, attribute(1, bridgeVLANPVID, 0, 10, 0)...)...), 21, 0},
+		"flags of the bridge":          {port(attribute(unix.IFLA_AF_SPEC, slices.Concat(attribute(iflaBridgeFlags, 1, 0), vlan)...)...), 21, 10},
+		"flags of another length":      {port(attribute(unix.IFLA_AF_SPEC, slices.Concat(attribute(iflaBridgeFlags, bridgeFlagsSelf, 0, 0, 0), vlan)...)...), 21, 10},
+		"two bytes that are not flags": {port(attribute(unix.IFLA_AF_SPEC, slices.Concat(attribute(1, bridgeFlagsSelf, 0), vlan)...)...), 21, 10},
+	} {
+		if index, pvid, err := parsePort(c.msg); err != nil || index != c.index || pvid != c.pvid {
+			t.Errorf("%s: got VLAN %d of interface %d and error %v, want %d of %d", name, pvid, index, err, c.pvid, c.index)
+		}
+	}
+}
+
+func TestNamespaceIsFoundBehindOtherControlMessages(t *testing.T) {
+	control := func(level, typ uint32, data ...byte) []byte {
+		b := make([]byte, unix.CmsgSpace(len(data)))
+		binary.NativeEndian.PutUint64(b, uint64(unix.CmsgLen(len(data))))
+		binary.NativeEndian.PutUint32(b[8:], level)
+		binary.NativeEndian.PutUint32(b[12:], typ)
+		copy(b[16:], data)
+		return b
+	}
+	nsid := control(unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, u32Bytes(9)...)
+	broken := slices.Clone(nsid)
+	broken[0] = 200
+	for name, c := range map[string]struct {
+		oob  []byte
+		want int32
+	}{
+		"behind another one":     {slices.Concat(control(unix.SOL_SOCKET, 1, 1, 2, 3, 4), nsid), 9},
+		"of another level":       {control(unix.SOL_SOCKET, unix.NETLINK_LISTEN_ALL_NSID, u32Bytes(9)...), NoNSID},
+		"of another type":        {control(unix.SOL_NETLINK, unix.NETLINK_PKTINFO, u32Bytes(9)...), NoNSID},
+		"too short":              {control(unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 9, 0), NoNSID},
+		"empty":                  {control(unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID), NoNSID},
+		"that does not fit":      {broken, NoNSID},
+		"after one that is cut":  {slices.Concat(broken, nsid), NoNSID},
+		"with half a header":     {nsid[:12], NoNSID},
+		"with nothing behind it": {nsid, 9},
+	} {
+		if got := controlNSID(c.oob); got != c.want {
+			t.Errorf("%s: got %d, want %d", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,530 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+	"kernel.org/pub/linux/libs/security/libcap/cap"
+
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/bpf"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/alone"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// watched is a Wire in the network namespace of the test process. The kernel's mirror is fed by
+// the test, which also has the other end of each port.
+type watched struct {
+	t      *testing.T
+	kernel *kernel.Mirror
+	table  *table.Table
+	*Wire
+	status atomic.Int32 // calls of StatusChanged
+}
+
+var (
+	macA    = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	macB    = net.HardwareAddr{2, 0, 0, 0, 0, 2}
+	target  = netip.MustParseAddr("192.0.2.254")
+	claimed = netip.MustParseAddr("192.0.2.1")
+)
+
+// best returns the best mode that the kernel has.
+func best() bpf.Mode {
+	if bpf.HaveTCX() != nil {
+		return bpf.Clsact
+	}
+	return bpf.TCX
+}
+
+func newWatched(t *testing.T, mode bpf.Mode, include, exclude []string) *watched {
+	t.Helper()
+	obs, err := bpf.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = obs.Close() })
+	w := &watched{t: t, table: table.New()}
+	w.kernel = testKernel(t, kerneltest.Fake{}, w.table)
+	w.Wire = New(slog.New(slog.DiscardHandler), w.kernel, w.table, obs, mode, include, exclude)
+	w.StatusChanged = func() { w.status.Add(1) }
+	return w
+}
+
+// add creates a port whose other end is named out-NAME.
+func (w *watched) add(name string) rtnetlink.Link {
+	w.t.Helper()
+	err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, Flags: net.FlagUp}, PeerName: "out-" + name})
+	if err != nil {
+		w.t.Fatal("add veth: ", err)
+	}
+	for _, end := range []string{name, "out-" + name} {
+		l, err := netlink.LinkByName(end)
+		if err == nil {
+			err = netlink.LinkSetUp(l)
+		}
+		if err != nil {
+			w.t.Fatal("set up: ", err)
+		}
+	}
+	l, err := netlink.LinkByName(name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	link := rtnetlink.Link{Index: int32(l.Attrs().Index), Name: name, MAC: "hosts1", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID}
+	w.tell(unix.RTM_NEWLINK, link)
+	return link
+}
+
+// tell tells the mirror that an interface was created, changed or deleted.
+func (w *watched) tell(typ uint16, l rtnetlink.Link) {
+	w.kernel.Handle(&rtnetlink.Message{Type: typ, NSID: rtnetlink.NoNSID, Link: l})
+}
+
+// start runs the Wire and returns a function that stops it.
+func (w *watched) start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	return func() {
+		w.t.Helper()
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				w.t.Errorf("run: got error %v", err)
+			}
+		case <-time.After(wait.Patience()):
+			w.t.Fatal("Run does not end with its context")
+		}
+	}
+}
+
+// send lets the other end of a port announce an address.
+func (w *watched) send(port string, sha net.HardwareAddr, addr netip.Addr) {
+	w.t.Helper()
+	if err := netlab.Send("out-"+port, netlab.ARP(2, sha, addr, target)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// names returns the names of the watched ports.
+func (w *watched) names() string {
+	ports, _ := w.Ports()
+	var all []string
+	for _, p := range ports {
+		all = append(all, p.GetInterface())
+	}
+	return strings.Join(all, " ")
+}
+
+func (w *watched) awaitPorts(want string) {
+	w.t.Helper()
+	wait.Until(w.t, "ports are "+want, func() bool { return w.names() == want })
+}
+
+// count returns how often a claim was seen, or 0 if there is none.
+func (w *watched) count(port rtnetlink.Link, sha net.HardwareAddr, addr netip.Addr) (n uint32) {
+	w.table.Update(func() {
+		for k, c := range w.table.Claims() {
+			if k.At.Index == port.Index && k.MAC == string(sha) && k.Address == addr {
+				n = c.Count
+			}
+		}
+	})
+	return n
+}
+
+func (w *watched) awaitCount(port rtnetlink.Link, sha net.HardwareAddr, addr netip.Addr, want uint32) {
+	w.t.Helper()
+	wait.Until(w.t, "claim is counted", func() bool { return w.count(port, sha, addr) == want })
+}
+
+// result returns how many frames had a result.
+func (w *watched) result(result bpf.Result) uint64 { return w.frames(result) }
+
+func TestFramesOfAllPortsBecomeClaims(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, best(), nil, []string{"hidden*"})
+		a, hidden := w.add("a"), w.add("hidden0")
+		stop := w.start()
+		w.awaitPorts("a")
+		if _, problems := w.Ports(); len(problems) != 0 {
+			t.Errorf("problems: got %q, want none", problems)
+		}
+		w.send("hidden0", macB, claimed)
+		w.send("a", macA, claimed)
+		w.awaitCount(a, macA, claimed, 1)
+		if got := w.count(hidden, macB, claimed); got != 0 {
+			t.Errorf("claims by an excluded port: got %d, want none", got)
+		}
+		told := w.status.Load()
+
+		b := w.add("b") // later, so the change of ports wakes the Wire
+		w.awaitPorts("a b")
+		wait.Until(t, "the new port is in the status", func() bool { return w.status.Load() > told })
+		w.send("b", macB, claimed)
+		w.awaitCount(b, macB, claimed, 1)
+		told = w.status.Load()
+
+		b.Name = "c"
+		w.tell(unix.RTM_NEWLINK, b)
+		w.awaitPorts("a c")
+		wait.Until(t, "the new name is in the status", func() bool { return w.status.Load() > told })
+
+		w.tell(unix.RTM_DELLINK, b)
+		w.awaitPorts("a")
+		w.tell(unix.RTM_NEWLINK, b) // an interface with the same index is another one
+		w.awaitPorts("a c")
+		w.send("b", macB, target)
+		w.awaitCount(b, macB, target, 1)
+
+		w.tell(unix.RTM_NEWLINK, rtnetlink.Link{Index: 9999, Name: "gone", ARPHRD: unix.ARPHRD_ETHER, Flags: kerneltest.Up, LowerNSID: rtnetlink.NoNSID})
+		d := w.add("d")
+		w.awaitPorts("a c d")
+		if _, problems := w.Ports(); len(problems) != 0 {
+			t.Errorf("problems with an interface that is gone: got %q, want none", problems)
+		}
+
+		stop()
+		w.awaitPorts("")
+		seen := w.result(bpf.ResultEvent)
+		w.send("d", macA, claimed)
+		if got := w.result(bpf.ResultEvent); got != seen || w.count(d, macA, claimed) != 0 {
+			t.Errorf("frames after the end: got %d events, want %d as before", got, seen)
+		}
+	})
+}
+
+func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, best(), nil, nil)
+		a := w.add("a")
+		stop := w.start()
+		defer stop()
+		w.awaitPorts("a")
+		w.send("a", macA, claimed)
+		w.awaitCount(a, macA, claimed, 1)
+		w.send("a", macA, claimed)
+		wait.Until(t, "the binding is known", func() bool { return w.result(bpf.ResultKnown) == 1 })
+		again := func(sha net.HardwareAddr, addr netip.Addr) {
+			t.Helper()
+			wait.Until(t, "the binding is told again", func() bool {
+				w.send("a", sha, addr)
+				return w.count(a, sha, addr) > 0
+			})
+		}
+		w.kernel.Expire(time.Now().Add(time.Hour))
+		if got := w.count(a, macA, claimed); got != 0 {
+			t.Fatalf("expired claim: got count %d, want none", got)
+		}
+		again(macA, claimed)
+		// The observer distinguishes bindings by their Ethernet source, too.
+		frame := netlab.ARP(2, macA, target, claimed)
+		copy(frame[6:], macB)
+		proxied := func() bool {
+			if err := netlab.Send("out-a", frame); err != nil {
+				t.Fatal(err)
+			}
+			return w.count(a, macA, target) > 0
+		}
+		wait.Until(t, "the proxied binding is told", proxied)
+		w.kernel.Expire(time.Now().Add(time.Hour))
+		wait.Until(t, "the proxied binding is told again", proxied)
+
+		// Bindings are forgotten once only.
+		again(macA, claimed)
+		events := w.result(bpf.ResultEvent)
+		other := netip.MustParseAddr("192.0.2.99")
+		w.letGo([]table.ClaimKey{{Address: other}})
+		wait.Until(t, "the Wire looks for what to forget", func() bool { return len(w.ended.wake) == 0 })
+		w.letGo([]table.ClaimKey{{Address: other}})
+		wait.Until(t, "the Wire has forgotten it", func() bool { return len(w.ended.wake) == 0 })
+		known := w.result(bpf.ResultKnown)
+		w.send("a", macA, claimed)
+		wait.Until(t, "the frame is known", func() bool { return w.result(bpf.ResultKnown) > known || w.result(bpf.ResultEvent) > events })
+		if got := w.result(bpf.ResultEvent); got != events {
+			t.Errorf("binding that was told since: got %d events, want %d as before", got, events)
+		}
+	})
+}
+
+func TestContestedAddressIsToldMoreOften(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, best(), nil, nil)
+		a := w.add("a")
+		stop := w.start()
+		defer stop()
+		w.awaitPorts("a")
+		w.send("a", macA, claimed)
+		w.awaitCount(a, macA, claimed, 1)
+		w.Contest(claimed, true)
+		wait.Until(t, "a contested binding is told again", func() bool {
+			w.send("a", macA, claimed)
+			return w.count(a, macA, claimed) > 1
+		})
+	})
+}
+
+func TestContestedAddressIsImportant(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, best(), nil, nil)
+		for _, on := range []bool{true, false} {
+			w.Contest(claimed, on)
+			select {
+			case <-w.ended.wake:
+			default:
+				t.Errorf("contested %v: the observer is not told", on)
+			}
+			if got := w.table.TakeImportance(); len(got) != 1 || got[claimed] != on {
+				t.Errorf("contested %v: got changes of importance %v", on, got)
+			}
+		}
+	})
+}
+
+func TestObserverThatAnotherProgramRemovesIsAttachedAgain(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, bpf.Clsact, nil, nil)
+		port := w.add("a")
+		w.attach(t.Context())
+		if got := w.names(); got != "a" {
+			t.Fatalf("ports: got %q, want a", got)
+		}
+		link, err := netlink.LinkByIndex(int(port.Index))
+		if err != nil {
+			t.Fatal(err)
+		}
+		qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+		filters := func() int {
+			all, err := netlink.FilterList(link, netlink.HANDLE_MIN_INGRESS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all)
+		}
+		reports := func(what string, want int32, change func()) {
+			t.Helper()
+			w.status.Store(0)
+			change()
+			if got := w.status.Load(); got != want {
+				t.Errorf("%s: got the status reported %d times, want %d", what, got, want)
+			}
+		}
+		reports("no change", 0, func() { w.attach(t.Context()) })
+		reports("another name", 1, func() {
+			port.Name = "b"
+			w.tell(unix.RTM_NEWLINK, port)
+			w.attach(t.Context())
+		})
+		if got := w.names(); got != "b" {
+			t.Errorf("ports after one was renamed: got %q, want b", got)
+		}
+		reports("another interface with the same index", 1, func() {
+			w.tell(unix.RTM_DELLINK, port)
+			port.Name = "a"
+			w.tell(unix.RTM_NEWLINK, port)
+			w.attach(t.Context())
+		})
+		if got := w.attached[port.Index].gen; got != w.kernel.Ports()[0].Gen || filters() != 1 {
+			t.Errorf("another interface with the same index: got generation %d and %d filters, want its own and one filter", got, filters())
+		}
+		reports("no flood", 0, func() { w.readCounters(time.Now()) })
+		reports("regularly", 1, func() { w.renew(time.Now()) })
+		if got := w.names(); got != "a" {
+			t.Errorf("ports after a regular check: got %q, want a", got)
+		}
+		<-w.changed
+		w.check()
+		if got := w.names(); got != "a" {
+			t.Errorf("ports while the filter is there: got %q, want a", got)
+		}
+		if len(w.changed) != 1 {
+			t.Error("ports are not looked at after the check")
+		}
+		if err := netlink.QdiscDel(qdisc); err != nil {
+			t.Fatal(err)
+		}
+		w.check()
+		if got := w.names(); got != "" {
+			t.Errorf("ports after another program removed the filter: got %q, want none", got)
+		}
+		w.attach(t.Context())
+		if got := filters(); got != 1 || w.names() != "a" {
+			t.Errorf("attached again: got %d filters and ports %q, want one on a", got, w.names())
+		}
+		ports, _ := w.Ports()
+		if got := ports[0].GetMode(); got != "clsact" {
+			t.Errorf("mode: got %q, want clsact", got)
+		}
+
+		// A killed agent leaves its filter. The next one cannot attach, says so, and removes it.
+		next := newWatched(t, bpf.Clsact, nil, nil)
+		next.tell(unix.RTM_NEWLINK, port)
+		next.attach(t.Context())
+		var s ipwitnessv1.StatusRecord
+		next.AddStatus(&s, time.Now())
+		if s.GetUnwatchedPorts() != 1 || len(s.GetPorts()) != 0 || len(s.GetProblems()) != 1 || !strings.Contains(s.GetProblems()[0], "frames on a are not seen") {
+			t.Errorf("status with a port that another agent watches: got %v", &s)
+		}
+		next.check()
+		if got := filters(); got != 1 || len(next.attached) != 0 {
+			t.Errorf("before the next attempt: got %d filters and ports %v, want one filter and no port", got, next.attached)
+		}
+		var said bytes.Buffer
+		RemoveLeftovers(slog.New(slog.NewTextHandler(&said, nil)), append(next.kernel.Ports(), kernel.Port{Index: 9999, Name: "gone"}))
+		if got := filters(); got != 0 || strings.Count(said.String(), "level=") != 1 {
+			t.Errorf("leftovers: got %d filters, want none; said %s", got, said.String())
+		}
+		next.attach(t.Context())
+		if got := filters(); got != 1 || next.names() != "a" {
+			t.Errorf("after the leftovers are gone: got %d filters and ports %q, want one on a", got, next.names())
+		}
+		set := cap.GetProc()
+		if err := set.SetFlag(cap.Effective, false, cap.NET_ADMIN); err != nil {
+			t.Fatal(err)
+		}
+		if err := set.SetProc(); err != nil {
+			t.Fatal(err)
+		}
+		said.Reset()
+		RemoveLeftovers(slog.New(slog.NewTextHandler(&said, nil)), next.kernel.Ports())
+		if filters() != 1 || strings.Count(said.String(), "level=WARN") != 1 {
+			t.Errorf("leftovers that cannot be removed: got %d filters, want one; said %s", filters(), said.String())
+		}
+		if err := set.SetFlag(cap.Effective, true, cap.NET_ADMIN); err != nil {
+			t.Fatal(err)
+		}
+		if err := set.SetProc(); err != nil {
+			t.Fatal(err)
+		}
+		next.detachAll()
+		if got := filters(); got != 0 || next.names() != "" {
+			t.Errorf("after the end: got %d filters and ports %q, want none", got, next.names())
+		}
+	})
+}
+
+func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, best(), nil, nil)
+		var ports []string
+		for _, name := range []string{"z", "y", "x", "p0", "p1", "p2", "p3", "p4", "p5", "p6", "p7"} {
+			w.add(name)
+			ports = append(ports, name)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		w.attach(ctx)
+		defer w.detachAll()
+		cancel()
+		slices.Sort(ports)
+		if got := w.names(); got != strings.Join(ports, " ") {
+			t.Errorf("ports: got %q, want them by name", got)
+		}
+		w.add("late")
+		w.attach(ctx)
+		if got := w.names(); strings.Contains(got, "late") {
+			t.Errorf("ports after the end of the context: got %q, want none more", got)
+		}
+		status := func(now time.Time) *ipwitnessv1.StatusRecord {
+			s := &ipwitnessv1.StatusRecord{LostEvents: 7}
+			w.AddStatus(s, now)
+			return s
+		}
+		now := time.Now()
+		if s := status(now); s.GetWire() != best().String() || s.GetLostEvents() != 7 || s.GetUnparsed().GetTags() != 0 || len(s.GetProblems()) != 0 || len(s.GetPorts()) != len(ports) {
+			t.Errorf("status at first: got %v", s)
+		}
+		// Three VLAN tags are more than the observer reads.
+		frame := netlab.ARP(2, macA, claimed, target)
+		tags := bytes.Repeat([]byte{0x88, 0xa8, 0, 10}, 3)
+		if err := netlab.Send("out-x", slices.Concat(frame[:12], tags, frame[12:])); err != nil {
+			t.Fatal(err)
+		}
+		if s := status(now); s.GetUnparsed().GetTags() != 1 || s.GetUnparsed().GetExtensions()+s.GetUnparsed().GetOptions() != 0 {
+			t.Errorf("unparsed frames: got %v, want one with too many tags", s.GetUnparsed())
+		}
+		// A flood is limited, and counted for its port only. Nobody reads the ring, so events are lost.
+		flood := func(port string, frames int) {
+			all := make([][]byte, frames)
+			for i := range all {
+				all[i] = netlab.ARP(2, net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), target)
+			}
+			if _, err := netlab.Flood("out-"+port, all, netlab.Times(frames)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const most = 1024 // frames of a port at once
+		for _, port := range ports {
+			flood(port, most)
+		}
+		flood("x", 10*most)
+		wait.Until(t, "the flood is seen", func() bool {
+			return w.result(bpf.ResultEvent)+w.result(bpf.ResultLimited)+w.result(bpf.ResultLost)+w.result(bpf.ResultKnown) == uint64(len(ports)+10)*most
+		})
+		limited, lost := w.result(bpf.ResultLimited), w.result(bpf.ResultLost)
+		if limited == 0 || lost == 0 {
+			t.Fatalf("flood: got %d limited and %d lost frames, want both", limited, lost)
+		}
+		sum := uint64(0)
+		for _, c := range w.leftOut() {
+			if sum += c.limited; c.name == "x" && c.limited == 0 {
+				t.Error("limited frames of x: got none")
+			}
+		}
+		if sum != limited {
+			t.Errorf("limited frames of all ports: got %d, want %d", sum, limited)
+		}
+		for _, c := range []struct {
+			after    time.Duration
+			problems int
+		}{{0, 1}, {kept - 1, 1}, {kept, 0}} {
+			if s := status(now.Add(c.after)); s.GetLostEvents() != uint32(7+lost) || len(s.GetProblems()) != c.problems {
+				t.Errorf("status %s after %d frames were lost: got %d lost events and problems %q, want %d problems", c.after, lost, s.GetLostEvents(), s.GetProblems(), c.problems)
+			}
+		}
+	})
+}
+
+func TestFloodingPortIsNamedByItsCounters(t *testing.T) {
+	alone.Run(t, func() {
+		w := newWatched(t, best(), nil, nil)
+		w.add("a")
+		stop := w.start()
+		defer stop()
+		w.awaitPorts("a")
+		if got := w.Flooding(); got != 0 {
+			t.Errorf("flooding ports at first: got %d, want none", got)
+		}
+		frames := make([][]byte, 1<<15)
+		for i := range frames {
+			frames[i] = netlab.ARP(2, net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), target)
+		}
+		told := w.status.Load()
+		if _, err := netlab.Flood("out-a", frames, netlab.Times(len(frames))); err != nil {
+			t.Fatal(err)
+		}
+		wait.Until(t, "the port is flooding", func() bool { return w.Flooding() == 1 })
+		wait.Until(t, "the flood is in the status", func() bool { return w.status.Load() > told })
+		var s ipwitnessv1.StatusRecord
+		w.AddStatus(&s, time.Now())
+		if len(s.GetFlooding()) != 1 || s.GetFlooding()[0].GetInterface() != "a" {
+			t.Errorf("flooding ports in the status: got %v, want a", s.GetFlooding())
+		}
+	})
+}

@@ -1,0 +1,307 @@
+package workload
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/agent/cri"
+	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/kernel"
+	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/agent/proc/proctest"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
+	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/table/tabletest"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/alone"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// machine is a search on a real kernel.
+type machine struct {
+	*Names
+	t       *testing.T
+	table   *table.Table
+	dir     string
+	mounted atomic.Int32
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	req, err := rtnetlink.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(req.Close)
+	own, err := req.OwnNSID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	inode, err := files.Inode("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &machine{t: t, table: table.New(), dir: t.TempDir()}
+	log := slog.New(slog.DiscardHandler)
+	k := kernel.New(log, m.table, req, own, inode, kernel.BootTime(), "node1")
+	if err := k.List(); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"netns", "docker/netns"} {
+		if err := os.MkdirAll(filepath.Join(m.dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.Names = New(log, k, []string{filepath.Join(m.dir, "missing"), filepath.Join(m.dir, "netns"), filepath.Join(m.dir, "docker/netns")},
+		filepath.Join(m.dir, "results"), "/proc", cri.New(log, cri.Off, "/proc"))
+	m.Mounted = func() { m.mounted.Add(1) }
+	return m
+}
+
+// namespace creates a network namespace with a veth to ours, and returns its inode. start is
+// called in it.
+func (m *machine) namespace(veth string, start func()) uint64 {
+	m.t.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer func() { _ = home.Close() }()
+	ns, err := netns.New()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer func() { _ = ns.Close() }()
+	inode, err := files.Inode("/proc/thread-self/ns/net")
+	if err == nil {
+		err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: veth, PeerNamespace: netlink.NsFd(home)})
+	}
+	start()
+	if e := netns.Set(home); e != nil {
+		m.t.Fatal(e)
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return inode
+}
+
+// name mounts the namespace of the calling thread over a file.
+func (m *machine) name(file string) {
+	m.t.Helper()
+	path := filepath.Join(m.dir, file)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+}
+
+// workload returns the workload of a namespace: its kind, name, process and source.
+func (m *machine) workload(inode uint64) string {
+	w := tabletest.Workload(m.table, inode)
+	process, _, _ := strings.Cut(w.GetProcess(), " ")
+	return fmt.Sprintf("%s %s %s %s", w.GetKind(), w.GetName(), process, w.GetSource())
+}
+
+func (m *machine) await(inode uint64, want string) {
+	m.t.Helper()
+	wait.Until(m.t, "workload is "+want, func() bool {
+		m.wake() // in place of rtnetlink
+		return m.workload(inode) == want
+	})
+}
+
+// waits is set in the environment of a process that waits in a namespace.
+const waits = "IPWITNESS_TEST_WAITS"
+
+// TestWaitsForTheEndOfItsInput is the process of another test.
+func TestWaitsForTheEndOfItsInput(*testing.T) {
+	if os.Getenv(waits) != "" {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+}
+
+func TestNamespacesOfTheMachineAreFoundAndNamed(t *testing.T) {
+	alone.Run(t, func() {
+		m := newMachine(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- m.Run(ctx) }()
+		blue := m.namespace("veth1", func() { m.name("netns/blue") })
+		m.await(blue, "UNKNOWN blue  netns")
+		before := m.mounted.Load()
+		wait.Until(t, "mounts are noticed", func() bool {
+			if err := unix.Mount("tmpfs", m.dir, "tmpfs", 0, ""); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Unmount(m.dir, unix.MNT_DETACH); err != nil {
+				t.Fatal(err)
+			}
+			return m.mounted.Load() > before
+		})
+		docker := m.namespace("veth2", func() { m.name("docker/netns/3f2a") })
+		m.await(docker, "CONTAINER 3f2a  docker-netns")
+		madeUp := m.namespace("veth3", func() { m.name("netns/cni-" + proctest.PodUID) })
+		m.await(madeUp, "CONTAINER cni-"+proctest.PodUID+"  netns")
+		if got := m.workload(blue); got != "UNKNOWN blue  netns" {
+			t.Errorf("name of the first namespace: got %q", got)
+		}
+
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestWaitsForTheEndOfItsInput$")
+		cmd.Env = append(os.Environ(), waits+"=1")
+		input, err := cmd.StdinPipe() // which ends with the test, and the process with it
+		if err != nil {
+			t.Fatal(err)
+		}
+		process := m.namespace("veth4", func() {
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+		})
+		defer func() { _, _ = input.Close(), cmd.Wait() }()
+		if err := m.kernel.List(); err != nil {
+			t.Fatal(err)
+		}
+		wait.Until(t, "the process names its namespace", func() bool {
+			m.wake()
+			return tabletest.Workload(m.table, process).GetProcessId() == uint32(cmd.Process.Pid)
+		})
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("run: got error %v", err)
+		}
+	})
+}
+
+func TestFilesThatNameNamespacesAreReadAgainIfEverythingIs(t *testing.T) {
+	alone.Run(t, func() {
+		m := newMachine(t)
+		path := filepath.Join(m.dir, "netns/blue")
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		look := func(everything bool) (inode uint64, found int) {
+			byPath, said := m.lookFiles(everything)
+			if len(byPath) != len(said) {
+				t.Errorf("files: got %d paths and facts about %d namespaces", len(byPath), len(said))
+			}
+			return byPath[path], len(byPath)
+		}
+		if inode, found := look(true); found != 0 {
+			t.Errorf("file that is no namespace yet: got inode %d", inode)
+		}
+		first := m.namespace("veth1", func() { m.name("netns/blue") })
+		if inode, _ := look(false); inode != first || !m.kernel.Known(first) {
+			t.Errorf("named namespace: got inode %d, want %d, and the kernel's mirror to have it", inode, first)
+		}
+		second := m.namespace("veth2", func() { // mounted over the first
+			if err := unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
+		})
+		if inode, _ := look(false); inode != first {
+			t.Errorf("file that is known: got inode %d, want %d as before", inode, first)
+		}
+		if inode, _ := look(true); inode != second || !m.kernel.Known(second) {
+			t.Errorf("file that is read again: got inode %d, want %d", inode, second)
+		}
+		m.adopt(filepath.Join(m.dir, "gone"), 4711)
+		m.adopt(path, 4711)
+		if m.kernel.Known(4711) {
+			t.Error("inode that the file does not have: got known")
+		}
+		if _, err := namespaceInode(filepath.Join(m.dir, "gone")); !os.IsNotExist(err) {
+			t.Errorf("namespace of a missing file: got error %v", err)
+		}
+
+		// A sandbox with a path below /run that is in none of the directories.
+		if err := os.MkdirAll("/run/ipwitness-test", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.Remove("/run/ipwitness-test") })
+		if err := unix.Mount("tmpfs", "/run/ipwitness-test", "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount("/run/ipwitness-test", unix.MNT_DETACH) })
+		sandbox := &cri.Sandbox{ID: "1", Path: "/run/ipwitness-test/a", Workload: &ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_POD, Name: "web-0", Source: "cri"}}
+		if got := m.sandboxInode(sandbox, nil); got != 0 {
+			t.Errorf("sandbox whose path is missing: got inode %d, want none", got)
+		}
+		third := m.namespace("veth3", func() {
+			if err := os.WriteFile(sandbox.Path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mount("/proc/thread-self/ns/net", sandbox.Path, "", unix.MS_BIND, ""); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got := m.sandboxInode(sandbox, nil); got != third || !m.kernel.Known(third) {
+			t.Errorf("sandbox whose path is a namespace: got inode %d, want %d", got, third)
+		}
+		say(m.Names, sandbox)
+		m.Look(false)
+		if got := m.workload(third); got != "POD web-0  cri" {
+			t.Errorf("workload of the sandbox: got %q", got)
+		}
+	})
+}
+
+func TestProcessesAreReadAtMostOnceASecond(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	p.Put(30, 1, "first", 700, 100, "/")
+	walk := func(now bool) string {
+		n.walk(now)
+		names, _ := n.moveTenants(map[uint64]facts{})
+		return names[100].GetProcess()
+	}
+	if got := walk(false); got != "first (30)" {
+		t.Errorf("first walk: got %q", got)
+	}
+	walked := n.walked
+	p.Put(30, 1, "second", 700, 100, "/")
+	if got := walk(false); got != "first (30)" || !n.later || n.walked != walked {
+		t.Errorf("second walk: got %q, later %v, want the processes read later", got, n.later)
+	}
+	select {
+	case <-n.changed:
+	case <-time.After(wait.Patience()):
+		t.Fatal("the search is not woken to read the processes")
+	}
+	if got := walk(false); got != "second (30)" || n.later {
+		t.Errorf("walk after a second: got %q, later %v", got, n.later)
+	}
+	p.Put(30, 1, "third", 700, 100, "/")
+	if got := walk(true); got != "third (30)" {
+		t.Errorf("walk that cannot wait: got %q", got)
+	}
+}
+
+func TestOfProcessesWithOneStartTheFirstIsTheOldest(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	for _, pid := range []int{31, 30, 32} {
+		p.Put(pid, 1, "x", 700, 100, "/")
+	}
+	if got, _ := n.oldest(proc.Process{}, []int{32, 30, 31}); got.PID != 30 {
+		t.Errorf("oldest process: got %d, want 30", got.PID)
+	}
+}

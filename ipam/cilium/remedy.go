@@ -1,0 +1,110 @@
+package cilium
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+)
+
+// Cilium's agent on each node allocates addresses from that node's range and keeps the allocations
+// in memory: when it starts, it restores them from its endpoints. A CiliumEndpoint in the API
+// describes an endpoint and allocates nothing.
+
+var repair = ipam.Repair{
+	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies { return remedies{c, a} },
+	Enlarge: func(*ipam.Pool) string {
+		return "Add another range to clusterPoolIPv4PodCIDRList (ipam.mode cluster-pool). Leave the existing ranges unchanged."
+	},
+	Access: func(*ipam.Pool) string {
+		return "Check whether the aggregator may read it: kubectl auth can-i list " + Endpoints.String() + " -A --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Nodes.String() + "."
+	},
+	NodeRanges: ipam.NodeRanges{
+		Field:   "spec.ipam.podCIDRs of its CiliumNode",
+		Check:   advice.Say("Check which range Cilium's operator has assigned to each node; its log says when.").By("", "kubectl get "+Nodes.String()+" -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs"),
+		Renewed: "Its CiliumNode is deleted with it, and the new one gets a free range.",
+	},
+	Effects: ipam.Effects{
+		Free:      "no CiliumEndpoint has it. If Cilium's agent does not know the allocation either, it will allocate the address to one of the next pods on that node.",
+		Elsewhere: "If Cilium's agent has the same allocation, the address is freed when that owner ends, and allocated to another pod while it is in use.",
+	},
+}
+
+// agentEndpoints returns the command that lists the endpoints of a node's agent.
+func agentEndpoints(node string) string {
+	return "kubectl -n kube-system exec -c cilium-agent \"$(kubectl -n kube-system get pods -l k8s-app=cilium --field-selector " + advice.Quote("spec.nodeName="+node) + " -o name)\" -- cilium-dbg endpoint list"
+}
+
+// remedies builds the remedies for addresses of Cilium.
+type remedies struct {
+	ipam.Case
+	ipam.Advisor
+}
+
+// Reserve advises to restart the holder unless Cilium's agent knows its endpoint.
+func (t remedies) Reserve() {
+	t.eitherEndpoint("the holder's", advice.Say("Leave the holder as it is: only the CiliumEndpoint is missing, and the address is safe."))
+}
+
+// Reassign advises to restart the holder if Cilium's agent does not know its endpoint.
+func (t remedies) Reassign() {
+	leave := []advice.Action{advice.Say("Leave the holder as it is.")}
+	if al := t.Allocation; al.Pod != "" {
+		leave = append(leave, advice.Say("If pod %s/%s does not exist, its CiliumEndpoint is left over.", al.Namespace, al.Pod))
+		leave = append(leave, advice.Plan("")...)
+		t.endpoint()
+	}
+	t.eitherEndpoint("the holder's", leave...)
+}
+
+// Release advises to delete a left-over CiliumEndpoint.
+func (t remedies) Release() {
+	t.Advise("Cilium's operator deletes a CiliumEndpoint without a pod by itself within minutes (--cilium-endpoint-gc-interval, 5m). If it does not, check whether the operator runs and what it logs.")
+	node := cmp.Or(t.Node, t.Allocation.Node, "?")
+	t.Act(advice.Say("Check whether Cilium's agent on node %s still has an endpoint with %s: restarting that agent removes endpoints without a container.", node, t.Address).By("", agentEndpoints(node)))
+	if t.endpoint(); t.Allocation.Pod != "" {
+		t.Act(advice.Plan("")...)
+	}
+}
+
+// eitherEndpoint adds a choice: leave the holder if Cilium's agent knows the endpoint of the
+// address, otherwise restart the holder so that it gets another address.
+func (t remedies) eitherEndpoint(whose string, leave ...advice.Action) {
+	restart, fix := t.Restarting("its successor gets an address that Cilium's agent has allocated")
+	t.Act(
+		advice.Say("Check which endpoint Cilium's agent on node %s has for %s.", t.holderNode(), t.Address).By("", agentEndpoints(t.holderNode())),
+		advice.Say("Continue according to the result.").Or(
+			advice.Either("the agent has an endpoint with the address, and it is "+whose, leave...),
+			advice.Either("the agent has no endpoint with that address, or it belongs to another pod", restart...),
+		))
+	if fix.What != "" {
+		t.Fix(fix)
+	}
+}
+
+// endpoint adds the fix that deletes the CiliumEndpoint of a pod that is gone.
+func (t remedies) endpoint() {
+	al := t.Allocation
+	if al.Pod == "" {
+		return
+	}
+	namespace, name := advice.Quote(al.Namespace), advice.Quote(al.Pod)
+	t.Fix(advice.Fix{
+		What: fmt.Sprintf("Delete the CiliumEndpoint of pod %s/%s, which contains %s, if that pod does not exist.", al.Namespace, al.Pod, t.Address),
+		Command: advice.Script(
+			"if pod=$(kubectl get pod -n "+namespace+" "+name+" --ignore-not-found -o name) && [ -z \"$pod\" ]; then",
+			"  kubectl delete "+Endpoints.String()+" -n "+namespace+" "+name+" --ignore-not-found",
+			"else",
+			"  echo "+advice.Quote("pod "+al.Namespace+"/"+al.Pod+" exists: left unchanged"),
+			"fi"),
+	})
+}
+
+// holderNode returns the holder's node.
+func (t remedies) holderNode() string {
+	if t.Holder == nil {
+		return cmp.Or(t.Node, "?")
+	}
+	return t.Holder.Node
+}

@@ -1,0 +1,132 @@
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+)
+
+// A FileSource reads the records that an IPAM keeps in files on the node. A driver watches the
+// places of the source, and calls its methods one at a time:
+//
+//	Places, Find, Places, Read, Pools, Problems
+//
+// at the start, after events that the source does not handle itself, and every CheckEvery. After
+// other events, it starts with Read.
+type FileSource interface {
+	// Places returns the directories with files that the source reads. They need not exist.
+	Places() []string
+	// Find looks for places, and reads the files that lead to them. It must not read allocations,
+	// because new places are only watched after it. It returns true if it is to be called again
+	// soon.
+	Find(now time.Time) (again bool)
+	// Event records that a file was changed, created or removed. It reports whether Read is
+	// sufficient to handle the event. It must return false for files that it does not know.
+	Event(path string, removed bool) (handled bool)
+	// Read reads the files that have changed. It returns true if Find and Read are to be called
+	// again soon.
+	Read(r FileRead) (again bool)
+	// Pools returns all pools. The driver clears the Changes of a pool once they are published. If
+	// it does not get a pool any more, it removes the pool with all its allocations.
+	Pools() []*FilePool
+	// Problems says which records cannot be read, and what to do about it. It is text for people.
+	Problems() []string
+}
+
+// A FileRead says what a FileSource has to read.
+type FileRead struct {
+	Now time.Time
+	// All is set if any file may have changed without an event, because Find was called. Lost is
+	// set if events were lost, so that files have to be read even if nothing indicates a change.
+	All, Lost bool
+	// Watches are the states of the watched directories, by path.
+	Watches map[string]Watch
+}
+
+// A Watch is the state of a watched directory.
+type Watch struct {
+	// ID is the directory just before it was watched; zero if there was none. Changes of another
+	// directory at the same path may have had no events.
+	ID DirID
+	// Err says why changes of the directory have no events. It is nil if the directory is missing.
+	Err error
+}
+
+// A DirID identifies a directory. A directory that reuses the inode of a removed one has another
+// ID.
+type DirID struct {
+	Major, Minor uint32
+	Inode        uint64
+	// Born is when the directory was created, in nanoseconds since 1970; 0 if the file system does
+	// not record it.
+	Born int64
+}
+
+// A FilePool is a pool with the allocations that have changed.
+type FilePool struct {
+	Pool
+	// LostAt is when Lost allocations disappeared at once without being released; zero if none are
+	// missing.
+	LostAt time.Time
+	Lost   int
+	// Changes are the allocations that have changed since they were published; nil for addresses
+	// that were released.
+	Changes map[netip.Addr]*FileAllocation
+}
+
+// A FileAllocation is an allocation that is recorded in a file.
+type FileAllocation struct {
+	Allocation
+	AllocatedAt time.Time // by the clock of the node
+}
+
+// FilesConfig says where a FileSource has to look.
+type FilesConfig struct {
+	// Dirs are the directories of the IPAM. CNIConfig are the directories of CNI configurations.
+	Dirs, CNIConfig []string
+}
+
+// A Host gives access to the files of the node. Their owners can neither block nor mislead it.
+type Host interface {
+	// ReadFile reads a regular file that has no more than the given number of bytes, and returns
+	// when it was last written. It follows a symbolic link only if follow is set.
+	ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error)
+	// OpenDir opens a directory. The error is os.ErrNotExist if there is none, and ErrOrphaned if
+	// it was removed while it was mounted into the agent's container.
+	OpenDir(path string) (dir *os.File, id DirID, err error)
+	// Visible returns an error if none of the directories, whether they exist or not, is visible to
+	// this process. The error says what to mount.
+	Visible(dirs ...string) error
+	// Clean returns path in the form in which paths are compared.
+	Clean(path string) string
+}
+
+// ErrOrphaned is returned for mounted directories that were removed. A directory that is created in
+// their place is not visible in the container.
+var ErrOrphaned = errors.New("the directory that was mounted here was removed: mount its parent instead, and start the agent again")
+
+const (
+	// CheckEvery is how often a driver checks everything, because a mount or a link may have
+	// changed the directory at a path without an event.
+	CheckEvery = 15 * time.Second
+	// Settled is the minimum age of a file that counts as complete. A younger file that cannot be
+	// parsed may still be being written. It is also how soon a driver calls a source again.
+	Settled = time.Second
+	// MaxText limits each text in a record: an aggregator rejects longer ones.
+	MaxText = 512
+)
+
+// BeingWritten reports whether a file that was last written at the given time may be incomplete.
+func BeingWritten(written, now time.Time) bool {
+	age := now.Sub(written)
+	return 0 <= age && age < Settled
+}
+
+// OneLine returns the text of an error as a single line of limited length, because it may quote
+// the content of files.
+func OneLine(err error) string {
+	text := err.Error()
+	return strings.ReplaceAll(strings.ToValidUTF8(text[:min(len(text), MaxText)], "\uFFFD"), "\n", "; ")
+}

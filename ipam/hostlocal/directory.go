@@ -1,0 +1,357 @@
+package hostlocal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// A directory has the allocations of one network, with a file for each address
+// (plugins/ipam/host-local/backend/disk/backend.go of containernetworking/plugins). An event only
+// says where to look. The state of the directory at that time counts.
+type directory struct {
+	ipam.FilePool // its name is the path of the directory
+	host          ipam.Host
+	found         bool // it is, or was, in one of the configured directories
+
+	id        ipam.DirID // the directory that was read; zero if none was
+	watch     ipam.Watch
+	stale     bool // it must be read again
+	allocated map[netip.Addr]*allocation
+	unread    int             // number of address files that cannot be read
+	touched   map[string]bool // files that have changed
+
+	losses
+}
+
+// losses tracks removals from a directory.
+type losses struct {
+	marked   bool // host-local has used the directory: its lock or last address exists
+	unmarked bool // the lock or the last address was removed
+	loss     loss
+	missing  map[netip.Addr]string // lost allocations that are not restored yet: containers by address
+}
+
+// allocation is an allocated address.
+type allocation struct {
+	ipam.FileAllocation
+	unread bool
+	since  time.Time // when it was first seen with this container
+}
+
+// loss is a run of removals. Host-local itself never removes the lock or the last address. If
+// one of them is removed, and the run removes everything that existed before that, then all
+// allocations were lost at once.
+type loss struct {
+	last          time.Time // time of the last removal
+	removed       map[netip.Addr]*allocation
+	first, latest time.Time // when the lock or the last address was removed
+}
+
+// sameRun is the maximum time between two removals of the same run. rm is faster than that,
+// and the releases of individual pods are seldom that fast.
+const sameRun = 500 * time.Millisecond
+
+const (
+	// maxDirs limits the directories that are read, and maxAllocations the addresses in each: all
+	// of an IPv4 /16. maxAllAllocations limits the addresses in all directories, and maxFileSize
+	// the size of each file.
+	maxDirs           = 256
+	maxAllocations    = 65536
+	maxAllAllocations = 2 * maxAllocations
+	maxFileSize       = 4096
+)
+
+func newDirectory(path string, host ipam.Host) *directory {
+	d := &directory{host: host, allocated: map[netip.Addr]*allocation{}, touched: map[string]bool{}}
+	d.IPAM, d.Name, d.Network = Name, path, filepath.Base(path)
+	d.Changes = map[netip.Addr]*ipam.FileAllocation{}
+	return d
+}
+
+// configure sets what the configuration of the network says; the zero value if there is none.
+func (d *directory) configure(n cniNetwork) {
+	d.Wiring, d.Config, d.Ranges, d.Gateways = n.wiring, n.file, n.ranges, n.gateways
+}
+
+// isMark reports whether host-local created the file for itself.
+func isMark(name string) bool {
+	return name == "lock" || strings.HasPrefix(name, "last_reserved_ip.")
+}
+
+// event records that a file of the directory has changed.
+func (d *directory) event(name string, removed bool) {
+	if !isMark(name) {
+		if _, ok := addressOf(name); ok {
+			d.touched[name] = true
+		}
+		return
+	}
+	d.unmarked = d.unmarked || removed
+}
+
+// addressOf returns the address that a file is named after. Host-local has only one way to
+// write each address.
+func addressOf(name string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(name)
+	return a, err == nil && a.Zone() == "" && !a.Is4In6() && a.String() == name
+}
+
+// readTouched reads the files that have changed.
+func (d *directory) readTouched(room int, now time.Time) {
+	for name := range d.touched {
+		a, _ := addressOf(name)
+		al, err := d.readAllocation(name)
+		switch _, known := d.allocated[a]; {
+		case errors.Is(err, os.ErrNotExist):
+			d.remove(a, now)
+		case known || len(d.allocated) < maxAllocations && room > 0:
+			if !known {
+				room--
+			}
+			d.put(a, al, now)
+		default:
+			d.stale = true // handled like a directory that is too large
+		}
+	}
+	clear(d.touched)
+}
+
+// read reads the whole directory, which must be watched before.
+func (d *directory) read(room int, now time.Time) {
+	d.stale = false
+	clear(d.touched) // their files are read now
+	if err := d.host.Visible(filepath.Dir(d.Name)); err != nil {
+		d.fail(err, now)
+		return
+	}
+	dir, id, err := d.host.OpenDir(d.Name)
+	if err != nil {
+		d.fail(err, now)
+		return
+	}
+	defer func() { _ = dir.Close() }()
+	if d.id != (ipam.DirID{}) && d.id != id {
+		d.vanish(now) // another directory is at the path now
+	}
+	all := map[netip.Addr]*allocation{}
+	marked, full := false, false
+	for err == nil && !full {
+		var names []string
+		names, err = dir.Readdirnames(1024)
+		for _, name := range names {
+			marked = marked || isMark(name)
+			a, ok := addressOf(name)
+			if !ok {
+				continue
+			}
+			if full = len(all) >= min(maxAllocations, room+len(d.allocated)); full {
+				break
+			}
+			if al, err := d.readAllocation(name); !errors.Is(err, os.ErrNotExist) {
+				all[a] = al
+			}
+		}
+	}
+	if !full && !errors.Is(err, io.EOF) {
+		d.fail(err, now)
+		return
+	}
+	d.unmarked = d.unmarked || d.marked && !marked && !full
+	for a := range d.allocated {
+		if all[a] == nil {
+			d.remove(a, now)
+		}
+	}
+	for a, al := range all {
+		d.put(a, al, now)
+	}
+	d.id, d.marked = id, marked
+	d.stale = id != d.watch.ID // the directory was created since then: changes before it was watched had no events
+	d.State, d.Problem = ipam.Known, ""
+	switch {
+	case full:
+		d.State = ipam.Unreadable
+		d.Problem = fmt.Sprintf("it has more than the %d addresses that are looked at (%d in all such directories): remove those that no pod has",
+			maxAllocations, maxAllAllocations)
+	case d.watch.Err != nil:
+		d.State = ipam.Stale
+		d.Problem = fmt.Sprintf("changes of it are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
+			ipam.OneLine(d.watch.Err), ipam.CheckEvery)
+	}
+}
+
+// same reports whether the directory that was read is still the one at the path.
+func (d *directory) same() bool {
+	dir, id, err := d.host.OpenDir(d.Name)
+	if err != nil {
+		return false
+	}
+	_ = dir.Close()
+	return id == d.id
+}
+
+// fail records that the directory cannot be read.
+func (d *directory) fail(err error, now time.Time) {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		d.vanish(now)
+		d.State = ipam.Missing
+		d.Problem = "there is no such directory: no pod was given an address there yet, or it was removed"
+		return
+	case errors.Is(err, ipam.ErrOrphaned):
+		d.vanish(now)
+		err = ipam.ErrOrphaned
+	default:
+		d.forget()
+	}
+	d.State = ipam.Unreadable
+	if d.Problem = ipam.OneLine(err); errors.Is(err, os.ErrPermission) {
+		d.Problem += ": let the agent's user read it"
+	}
+}
+
+// vanish records that the directory was removed with everything in it.
+func (d *directory) vanish(now time.Time) {
+	if d.id == (ipam.DirID{}) {
+		return
+	}
+	for a := range d.allocated {
+		d.remove(a, now)
+	}
+	d.unmarked = true
+	d.judgeLoss(now)
+	d.id, d.marked = ipam.DirID{}, false
+}
+
+// forget drops allocations that are no longer known, without counting them as lost.
+func (d *directory) forget() {
+	for a := range d.allocated {
+		d.drop(a)
+	}
+	d.id, d.marked, d.loss = ipam.DirID{}, false, loss{}
+}
+
+// put records the content of an address file.
+func (d *directory) put(a netip.Addr, al *allocation, now time.Time) {
+	al.Address, al.since = a, now
+	if old := d.allocated[a]; old != nil {
+		if old.unread == al.unread && old.FileAllocation == al.FileAllocation {
+			return
+		}
+		if old.ContainerID == al.ContainerID || old.ContainerID == "" {
+			al.since = old.since
+			d.drop(a)
+		} else {
+			d.remove(a, now) // it was allocated again, to another container
+		}
+	}
+	d.allocated[a] = al
+	if al.unread {
+		d.unread++
+	}
+	d.Changes[a] = &al.FileAllocation
+	if was, lost := d.missing[a]; lost && (was == al.ContainerID || was == "") {
+		// The file was restored, or rebuilt from the addresses of pods. If it was lost before
+		// it could be read, any container counts as the previous one.
+		if delete(d.missing, a); len(d.missing) == 0 {
+			d.LostAt, d.Lost, d.missing = time.Time{}, 0, nil
+		}
+	}
+}
+
+// remove records that an address was released, or that its file was lost.
+func (d *directory) remove(a netip.Addr, now time.Time) {
+	if al := d.allocated[a]; al != nil {
+		d.begin(now)
+		d.loss.removed[a] = al
+		d.drop(a)
+	}
+}
+
+// drop removes an address.
+func (d *directory) drop(a netip.Addr) {
+	if d.allocated[a].unread {
+		d.unread--
+	}
+	delete(d.allocated, a)
+	d.Changes[a] = nil
+}
+
+// begin starts a run of removals, or continues the current one.
+func (d *directory) begin(now time.Time) {
+	if d.loss.removed == nil || now.Sub(d.loss.last) > sameRun {
+		d.loss = loss{removed: map[netip.Addr]*allocation{}}
+	}
+	d.loss.last = now
+}
+
+// judgeLoss decides whether the current run of removals removed everything.
+func (d *directory) judgeLoss(now time.Time) {
+	if d.unmarked {
+		d.begin(now)
+		d.unmarked, d.loss.latest = false, now
+		if d.loss.first.IsZero() {
+			d.loss.first = now
+		}
+	}
+	if len(d.loss.removed) == 0 || d.loss.latest.IsZero() || now.Sub(d.loss.last) > sameRun {
+		return
+	}
+	oldest := now
+	for _, al := range d.allocated {
+		if al.since.Before(oldest) {
+			oldest = al.since
+		}
+	}
+	// The latest mark counts if allocations since the last loss were lost as well. The first
+	// mark counts if a pod started while everything was being removed.
+	for _, mark := range []time.Time{d.loss.latest, d.loss.first} {
+		lost := map[netip.Addr]string{}
+		for a, al := range d.loss.removed {
+			if al.since.Before(mark) {
+				lost[a] = al.ContainerID
+			}
+		}
+		if !oldest.Before(mark) && len(lost) > 0 {
+			d.LostAt, d.Lost, d.missing, d.loss = now, len(lost), lost, loss{}
+			return
+		}
+	}
+}
+
+// readAllocation reads the file of an address. It returns an error only if there is no file. As
+// long as any file has that name, host-local does not allocate the address again.
+func (d *directory) readAllocation(name string) (*allocation, error) {
+	path := filepath.Join(d.Name, name)
+	data, written, err := d.host.ReadFile(path, false, maxFileSize)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	al := &allocation{unread: err != nil}
+	if err != nil {
+		info, err := os.Lstat(path)
+		if err != nil {
+			return nil, os.ErrNotExist
+		}
+		written = info.ModTime()
+	}
+	al.Location, al.AllocatedAt = path, written
+	al.ContainerID, al.Interface = parse(data)
+	return al, nil
+}
+
+// parse parses the file of an address. It has the container's ID and, since version 0.7 of the
+// plugins, the interface on a second line.
+func parse(data []byte) (container, iface string) {
+	container, iface, _ = strings.Cut(strings.TrimSpace(string(data)), "\n")
+	iface, _, _ = strings.Cut(iface, "\n")
+	return strings.TrimSpace(container), strings.TrimSpace(iface)
+}

@@ -1,0 +1,584 @@
+package hostlocal
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+func TestAllocationsFollowTheFiles(t *testing.T) {
+	l := newLab(t)
+	l.allocate("pods", "10.1.0.2", "c2")
+	l.allocate("pods", "fd00::2", "c2")
+	written := l.now.Add(-time.Hour)
+	path := filepath.Join(l.path("pods"), "10.1.0.2")
+	l.must(os.Chtimes(path, written, written))
+	l.look()
+	want := ipam.FileAllocation{
+		Allocation:  ipam.Allocation{Address: netip.MustParseAddr("10.1.0.2"), ContainerID: "c2", Interface: "eth0", Location: path},
+		AllocatedAt: written,
+	}
+	got := l.allocations[l.path("pods")]
+	if a := got["10.1.0.2"]; !a.AllocatedAt.Equal(written) || a.Allocation != want.Allocation || got["fd00::2"].ContainerID != "c2" || len(got) != 2 {
+		t.Errorf("allocations: got %+v, want two, one of them %+v", got, want)
+	}
+	if p := l.pool("pods"); p.State != ipam.Known || p.Problem != "" || p.Config != "" || len(p.Ranges) != 0 || p.Lost != 0 {
+		t.Errorf("pool without a configuration: got %+v", p)
+	}
+
+	l.must(os.WriteFile(path, []byte("other\neth1"), 0o600))
+	l.event("pods", "10.1.0.2", false)
+	if a := l.allocations[l.path("pods")]["10.1.0.2"]; a.ContainerID != "other" || a.Interface != "eth1" {
+		t.Errorf("file that was written again: got %+v", a)
+	}
+	l.release("pods", "10.1.0.2")
+	if got := l.addresses("pods"); !slices.Equal(got, []string{"fd00::2"}) {
+		t.Errorf("after a release: got %q", got)
+	}
+	l.must(os.WriteFile(path, []byte("again\neth0"), 0o600)) // its event is still to come
+	l.read(ipam.FileRead{})
+	if got := l.addresses("pods"); len(got) != 1 {
+		t.Errorf("before the event: got %q", got)
+	}
+	l.release("pods", "10.1.0.2")
+	// Without an event, only lost events and another directory lead to a new reading.
+	l.must(os.Remove(filepath.Join(l.path("pods"), "fd00::2")))
+	l.read(ipam.FileRead{})
+	l.look()
+	if got := l.addresses("pods"); len(got) != 1 {
+		t.Errorf("before anything says that there is a change: got %q, want the one before", got)
+	}
+	l.read(ipam.FileRead{Lost: true})
+	if got := l.addresses("pods"); len(got) != 0 {
+		t.Errorf("after events were lost: got %q, want none", got)
+	}
+}
+
+func TestEventsOfDirectoriesNeedEverythingToBeRead(t *testing.T) {
+	l := newLab(t)
+	l.allocate("pods", "10.1.0.2", "c")
+	l.look()
+	for _, path := range []string{l.path("pods"), l.dir, filepath.Join(l.conf, "10-pods.conf"), "/elsewhere"} {
+		if l.source.Event(path, false) {
+			t.Errorf("event of %s: got handled, want that it is looked for", path)
+		}
+	}
+	l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.2")))
+	l.look()
+	if got := l.addresses("pods"); len(got) != 0 {
+		t.Errorf("after an event of the directory: got %q, want it read again", got)
+	}
+	want := []string{l.conf, l.dir, l.path("pods")}
+	if got := l.source.Places(); !slices.Equal(got, want) {
+		t.Errorf("places: got %q, want %q", got, want)
+	}
+}
+
+func TestDirectoryThatWasNotWatchedIsReadAgain(t *testing.T) {
+	l := newLab(t)
+	l.allocate("pods", "10.1.0.2", "c")
+	l.watches[l.path("pods")] = ipam.Watch{} // created after it was looked for
+	l.look()
+	l.allocate("pods", "10.1.0.3", "c")
+	delete(l.watches, l.path("pods"))
+	l.read(ipam.FileRead{})
+	if got := l.addresses("pods"); len(got) != 2 {
+		t.Errorf("directory that is watched now: got %q, want both", got)
+	}
+
+	l.watches[l.path("pods")] = ipam.Watch{ID: identify(l.path("pods")), Err: errors.New("no more watches")}
+	l.look() // everything is known, and the watch failed only now
+	l.look()
+	if p := l.pool("pods"); p.State != ipam.Stale || !strings.Contains(p.Problem, "no more watches") || !strings.Contains(p.Problem, "every 15s") {
+		t.Errorf("directory without events: got %v, %q", p.State, p.Problem)
+	}
+	l.allocate("pods", "10.1.0.4", "c")
+	l.look()
+	if got := l.addresses("pods"); len(got) != 3 {
+		t.Errorf("directory without events: got %q, want it read at each look", got)
+	}
+}
+
+func TestLossOfAllAllocationsIsNoticed(t *testing.T) {
+	away := func(l *lab) { l.must(os.Rename(l.path("pods"), filepath.Join(l.root, "away"))) }
+	for name, c := range map[string]struct {
+		lose  func(l *lab)
+		state ipam.State
+	}{
+		"removed":    {func(l *lab) { l.must(os.RemoveAll(l.path("pods"))) }, ipam.Missing},
+		"renamed":    {away, ipam.Missing},
+		"made anew":  {func(l *lab) { l.must(os.RemoveAll(l.path("pods")), os.Mkdir(l.path("pods"), 0o755)) }, ipam.Known},
+		"replaced":   {func(l *lab) { away(l); l.must(os.Mkdir(l.path("pods"), 0o755)) }, ipam.Known},
+		"all reused": {func(l *lab) { away(l); l.allocate("pods", "10.1.0.77", "new") }, ipam.Known},
+		"emptied": {func(l *lab) {
+			entries, err := os.ReadDir(l.path("pods"))
+			l.must(err)
+			for _, e := range entries {
+				l.must(os.Remove(filepath.Join(l.path("pods"), e.Name())))
+				l.event("pods", e.Name(), true)
+			}
+		}, ipam.Known},
+		"mount removed": {func(l *lab) {
+			l.must(os.RemoveAll(l.path("pods")))
+			l.host.broken[l.path("pods")] = fmt.Errorf("open: %w", ipam.ErrOrphaned)
+		}, ipam.Unreadable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			l.allocateMany("pods", 7)
+			l.look()
+			l.now = l.now.Add(time.Minute)
+			before := l.now
+			c.lose(l)
+			l.look()
+			p := l.pool("pods")
+			if p.State != c.state || p.Lost != 7 || p.LostAt.Before(before) || (p.Problem == "") != (c.state == ipam.Known) {
+				t.Errorf("pool: got %v (%s), lost %d at %v, want %v and 7", p.State, p.Problem, p.Lost, p.LostAt, c.state)
+			}
+			if name == "mount removed" && p.Problem != ipam.ErrOrphaned.Error() {
+				t.Errorf("problem: got %q", p.Problem)
+			}
+			if l.again != (c.state == ipam.Missing) {
+				t.Errorf("to look again soon: got %v", l.again)
+			}
+			delete(l.host.broken, l.path("pods"))
+			// The next pod takes an address that other pods still use: the loss remains.
+			l.allocate("pods", "10.1.0.1", "next")
+			l.look()
+			l.event("pods", "10.1.0.1", false)
+			if p := l.pool("pods"); p.State != ipam.Known || p.Lost != 7 {
+				t.Errorf("pool after the next pod: got %v, lost %d, want 7", p.State, p.Lost)
+			}
+			// Once all lost files are restored, there is no loss.
+			l.now = l.now.Add(time.Minute)
+			l.allocateMany("pods", 6)
+			for i := range 6 {
+				l.event("pods", fmt.Sprint("10.1.0.", i+1), false)
+			}
+			if p := l.pool("pods"); p.Lost != 7 {
+				t.Errorf("pool with all but one file: got %d lost, want 7", p.Lost)
+			}
+			l.allocateMany("pods", 7)
+			l.event("pods", "10.1.0.7", false)
+			if p := l.pool("pods"); p.Lost != 0 || !p.LostAt.IsZero() {
+				t.Errorf("pool with all files: got %d lost at %v, want none", p.Lost, p.LostAt)
+			}
+		})
+	}
+}
+
+func TestReleasedAddressesAreNotLost(t *testing.T) {
+	begin := func(n int) *lab {
+		l := newLab(t)
+		l.allocateMany("pods", n)
+		l.look()
+		if p := l.pool("pods"); len(l.addresses("pods")) != n || p.State != ipam.Known {
+			t.Fatalf("directory of %d addresses: got %q, %v", n, l.addresses("pods"), p.State)
+		}
+		return l
+	}
+	wantLost := func(l *lab, n int) {
+		t.Helper()
+		if p := l.pool("pods"); p.Lost != n || p.LostAt.IsZero() != (n == 0) || len(l.addresses("pods")) != 0 {
+			t.Errorf("got %d lost, %q left, want %d lost and none left", p.Lost, l.addresses("pods"), n)
+		}
+	}
+	end := func(l *lab) {
+		l.must(os.RemoveAll(l.path("pods")))
+		l.look()
+	}
+
+	l := begin(3)
+	for i := range 3 { // all pods of a drained node end at once
+		l.release("pods", fmt.Sprint("10.1.0.", i+1))
+	}
+	wantLost(l, 0)
+	l.now = l.now.Add(time.Minute)
+	end(l) // then the node is reset
+	wantLost(l, 0)
+	if p := l.pool("pods"); p.State != 0 {
+		t.Errorf("directory that was removed without a loss: got %v, want it forgotten", p.State)
+	}
+
+	l = begin(3)
+	l.release("pods", "10.1.0.1")
+	l.now = l.now.Add(time.Minute)
+	end(l)
+	wantLost(l, 2)
+
+	// The lock is removed first, in the order of the directory, and one address is allocated
+	// in between.
+	l = begin(3)
+	l.now = l.now.Add(time.Minute)
+	l.source.Event(filepath.Join(l.path("pods"), "lock"), true)
+	l.release("pods", "10.1.0.1")
+	l.release("pods", "10.1.0.2")
+	l.allocate("pods", "10.1.0.9", "new")
+	l.source.Event(filepath.Join(l.path("pods"), "10.1.0.9"), false)
+	l.release("pods", "10.1.0.3")
+	if p := l.pool("pods"); p.Lost != 3 || len(l.addresses("pods")) != 1 {
+		t.Errorf("removal with a pod that starts meanwhile: got %d lost, %q left, want 3 and one", p.Lost, l.addresses("pods"))
+	}
+
+	// Everything is lost twice. An address that was released in between is not lost.
+	l = begin(3)
+	l.now = l.now.Add(time.Minute)
+	end(l)
+	wantLost(l, 3)
+	for range 2 {
+		l.allocate("pods", "10.1.0.7", "new")
+		l.look()
+		end(l)
+		wantLost(l, 1)
+	}
+	for range 2 { // but an address that comes and goes after that is not lost
+		l.allocate("pods", "10.1.0.7", "newer")
+		l.look()
+		was := l.pool("pods").LostAt
+		l.release("pods", "10.1.0.7")
+		if p := l.pool("pods"); p.LostAt != was {
+			t.Errorf("a pod that came and went after a loss: got another loss of %d", p.Lost)
+		}
+	}
+
+	// The lock is removed, and the pods end a while later.
+	l = begin(2)
+	l.now = l.now.Add(time.Minute)
+	l.event("pods", "lock", true)
+	l.now = l.now.Add(time.Minute)
+	l.release("pods", "10.1.0.1")
+	l.release("pods", "10.1.0.2")
+	wantLost(l, 0)
+
+	// The pods end, and the lock is removed a while later.
+	l = begin(2)
+	l.release("pods", "10.1.0.1")
+	l.release("pods", "10.1.0.2")
+	l.now = l.now.Add(sameRun + time.Millisecond)
+	l.event("pods", "last_reserved_ip.0", true)
+	wantLost(l, 0)
+}
+
+func TestMarkThatIsGoneWithoutAnEventIsNoticed(t *testing.T) {
+	for _, marks := range [][]string{{"lock"}, {"last_reserved_ip.0"}, {"lock", "last_reserved_ip.0"}} {
+		l := newLab(t)
+		l.allocateMany("pods", 2)
+		for _, mark := range []string{"lock", "last_reserved_ip.0"} {
+			if !slices.Contains(marks, mark) {
+				l.must(os.Remove(filepath.Join(l.path("pods"), mark)))
+			}
+		}
+		l.look()
+		l.now = l.now.Add(time.Minute)
+		l.read(ipam.FileRead{Lost: true})
+		if p := l.pool("pods"); p.Lost != 0 {
+			t.Errorf("%q, nothing removed: got %d lost", marks, p.Lost)
+		}
+		for _, file := range append(marks, "10.1.0.1", "10.1.0.2") {
+			l.must(os.Remove(filepath.Join(l.path("pods"), file)))
+		}
+		l.now = l.now.Add(time.Minute)
+		l.read(ipam.FileRead{Lost: true})
+		if p := l.pool("pods"); p.Lost != 2 {
+			t.Errorf("%q removed with all addresses: got %d lost, want 2", marks, p.Lost)
+		}
+	}
+
+	// A directory that host-local has not used yet has no marks to lose.
+	l := newLab(t)
+	l.must(os.MkdirAll(l.path("pods"), 0o755), os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.2"), []byte("c"), 0o600))
+	l.look()
+	l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.2")))
+	l.now = l.now.Add(time.Minute)
+	l.read(ipam.FileRead{Lost: true})
+	if p := l.pool("pods"); p.Lost != 0 || p.State != ipam.Known {
+		t.Errorf("directory without marks: got %v, %d lost, want none", p.State, p.Lost)
+	}
+}
+
+func TestAddressesThatAreReusedDuringALossAreLost(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 2)
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	for _, file := range []string{"lock", "10.1.0.1", "10.1.0.2"} {
+		l.must(os.Remove(filepath.Join(l.path("pods"), file)))
+		l.source.Event(filepath.Join(l.path("pods"), file), true)
+	}
+	l.allocate("pods", "10.1.0.1", "next") // before anything is read
+	l.source.Event(filepath.Join(l.path("pods"), "10.1.0.1"), false)
+	l.read(ipam.FileRead{})
+	if p := l.pool("pods"); p.Lost != 2 || len(l.addresses("pods")) != 1 {
+		t.Errorf("got %d lost and %q, want both lost and the next pod", p.Lost, l.addresses("pods"))
+	}
+}
+
+func TestPodThatStartsDuringALossIsNotLost(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 2)
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	l.event("pods", "lock", true)
+	l.release("pods", "10.1.0.1")
+	l.allocate("pods", "10.1.0.9", "next")
+	l.event("pods", "10.1.0.9", false)
+	l.event("pods", "last_reserved_ip.0", true) // what the next pod left
+	l.release("pods", "10.1.0.2")
+	if p := l.pool("pods"); p.Lost != 2 || len(l.addresses("pods")) != 1 {
+		t.Errorf("got %d lost and %q, want two lost and the next pod", p.Lost, l.addresses("pods"))
+	}
+}
+
+func TestRemovalsBelongTogetherWithinATime(t *testing.T) {
+	for pause, want := range map[time.Duration]int{sameRun - 1: 2, sameRun: 2, sameRun + 1: 1} {
+		l := newLab(t)
+		l.allocateMany("pods", 2)
+		l.look()
+		l.now = l.now.Add(time.Minute)
+		l.release("pods", "10.1.0.1")
+		l.now = l.now.Add(pause - time.Millisecond) // the clock of the lab has moved on
+		l.source.Event(filepath.Join(l.path("pods"), "lock"), true)
+		l.release("pods", "10.1.0.2")
+		if got := l.pool("pods").Lost; got != want {
+			t.Errorf("pause of %s: got %d lost, want %d", pause, got, want)
+		}
+	}
+}
+
+func TestDirectoriesAreClosedAfterReading(t *testing.T) {
+	l := newLab(t)
+	l.configure("10-pods.conf", l.ptp("pods", "10.1.0.0/24"))
+	l.allocate("pods", "10.1.0.2", "c")
+	l.look()
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		l.must(err)
+		return len(entries)
+	}
+	before := open()
+	for range 10 {
+		l.look()
+		l.read(ipam.FileRead{Lost: true})
+	}
+	if got := open(); got != before {
+		t.Errorf("open files: got %d after reading, want %d as before", got, before)
+	}
+}
+
+func TestFileThatCanBeReadAgainIsNoProblem(t *testing.T) {
+	l := newLab(t)
+	l.must(os.MkdirAll(l.path("pods"), 0o755), os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.2"), []byte(strings.Repeat("x", maxFileSize+1)), 0o600))
+	l.look()
+	if problems := l.source.Problems(); len(problems) != 1 {
+		t.Errorf("file that is too long: got problems %q, want one", problems)
+	}
+	l.allocate("pods", "10.1.0.2", "c")
+	l.event("pods", "10.1.0.2", false)
+	if problems := l.source.Problems(); len(problems) != 0 || l.allocations[l.path("pods")]["10.1.0.2"].ContainerID != "c" {
+		t.Errorf("file that is written again: got problems %q and %v", problems, l.allocations)
+	}
+}
+
+func TestNameOfAPool(t *testing.T) {
+	p := &ipam.Pool{Name: "/d/n"}
+	if got := IPAM.PoolTitle(p, ""); got != "host-local (/d/n)" {
+		t.Errorf("on an unknown node: got %q", got)
+	}
+	if got := IPAM.PoolTitle(p, "n1"); got != "host-local on node n1 (/d/n)" {
+		t.Errorf("on a node: got %q", got)
+	}
+}
+
+func TestReusedAddressIsLostWithItsLastContainer(t *testing.T) {
+	l := newLab(t)
+	l.allocate("pods", "10.1.0.2", "first")
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	l.allocate("pods", "10.1.0.2", "second")
+	l.event("pods", "10.1.0.2", false)
+	l.now = l.now.Add(time.Minute)
+	l.must(os.RemoveAll(l.path("pods")))
+	l.look()
+	l.allocate("pods", "10.1.0.2", "first")
+	l.look()
+	if p := l.pool("pods"); p.Lost != 1 {
+		t.Errorf("with a container of before: got %d lost, want 1", p.Lost)
+	}
+	l.allocate("pods", "10.1.0.2", "second")
+	l.event("pods", "10.1.0.2", false)
+	if p := l.pool("pods"); p.Lost != 0 {
+		t.Errorf("with the last container: got %d lost, want none", p.Lost)
+	}
+}
+
+func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
+	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), start
+	empty := &allocation{FileAllocation: ipam.FileAllocation{AllocatedAt: now}}
+	long := &allocation{FileAllocation: ipam.FileAllocation{AllocatedAt: now}, unread: true}
+	d.put(a, empty, now)
+	if d.put(a, long, now); d.unread != 1 {
+		t.Errorf("files that cannot be read: got %d, want 1", d.unread)
+	}
+	if d.remove(a, now); d.unread != 0 {
+		t.Errorf("after it is gone: got %d, want none", d.unread)
+	}
+}
+
+func TestFileThatWasLostBeforeItWasReadMayBeBack(t *testing.T) {
+	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), start
+	d.put(a, &allocation{}, now)
+	d.id.Inode = 1
+	d.vanish(now.Add(time.Millisecond))
+	if d.Lost != 1 {
+		t.Fatalf("lost: got %d, want 1", d.Lost)
+	}
+	d.put(a, &allocation{FileAllocation: ipam.FileAllocation{Allocation: ipam.Allocation{ContainerID: "c"}}}, now.Add(time.Second))
+	if d.Lost != 0 || !d.LostAt.IsZero() {
+		t.Errorf("lost, when it is back: got %d, want none", d.Lost)
+	}
+}
+
+func TestFileThatCannotBeReadStillReservesItsAddress(t *testing.T) {
+	l := newLab(t)
+	l.allocate("pods", "10.1.0.2", "c")
+	dir := l.path("pods")
+	secret := filepath.Join(l.root, "secret")
+	l.must(os.WriteFile(secret, []byte("secret"), 0o600),
+		os.Symlink(secret, filepath.Join(dir, "10.1.0.3")),
+		unix.Mkfifo(filepath.Join(dir, "10.1.0.4"), 0o600),
+		os.Mkdir(filepath.Join(dir, "10.1.0.5"), 0o700),
+		os.WriteFile(filepath.Join(dir, "10.1.0.6"), nil, 0o600), // left by a plugin that was killed
+		os.WriteFile(filepath.Join(dir, "10.1.0.7"), []byte(strings.Repeat("x", maxFileSize+1)), 0o600),
+		os.WriteFile(filepath.Join(dir, "10.1.0.10"), []byte(strings.Repeat("x", maxFileSize)), 0o600),
+		os.WriteFile(filepath.Join(dir, "10.1.0.008"), []byte("no address"), 0o600),
+		os.WriteFile(filepath.Join(dir, "::ffff:10.1.0.9"), []byte("not its name"), 0o600),
+		os.WriteFile(filepath.Join(dir, "fe80::1%eth0"), []byte("not its name"), 0o600))
+	l.look()
+	if got := l.addresses("pods"); len(got) != 7 {
+		t.Errorf("allocations: got %q, want seven", got)
+	}
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "4 addresses in "+dir) {
+		t.Errorf("problems: got %q, want one about 4 addresses", problems)
+	}
+	for addr, a := range l.allocations[dir] {
+		if want := addr == "10.1.0.2" || addr == "10.1.0.10"; (a.ContainerID != "") != want || a.AllocatedAt.IsZero() {
+			t.Errorf("allocation: got %+v", a)
+		}
+	}
+	for _, addr := range []string{"10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.7"} {
+		l.release("pods", addr)
+	}
+	if problems := l.source.Problems(); len(problems) != 0 || len(l.addresses("pods")) != 3 {
+		t.Errorf("without these files: got %q, problems %q", l.addresses("pods"), problems)
+	}
+}
+
+func TestDirectoryThatCannotBeReadLosesNothing(t *testing.T) {
+	for name, hide := range map[string]func(l *lab){
+		"no permission": func(l *lab) {
+			l.host.broken[l.path("pods")] = &os.PathError{Op: "open", Path: "p", Err: os.ErrPermission}
+		},
+		"not mounted":     func(l *lab) { l.host.hidden[l.dir] = errors.New("not mounted") },
+		"not a directory": func(l *lab) { l.host.broken[l.path("pods")] = unix.ENOTDIR },
+	} {
+		l := newLab(t)
+		l.allocateMany("pods", 3)
+		l.look()
+		hide(l)
+		l.now = l.now.Add(time.Minute)
+		l.source.Event(l.path("pods"), false)
+		l.look()
+		p := l.pool("pods")
+		if p.State != ipam.Unreadable || p.Lost != 0 || len(l.addresses("pods")) != 0 {
+			t.Errorf("%s: got %v, lost %d, %q", name, p.State, p.Lost, l.addresses("pods"))
+		}
+		if want := map[string]string{"not mounted": "not mounted", "not a directory": "not a directory"}[name]; want != "" && p.Problem != want {
+			t.Errorf("%s: got problem %q", name, p.Problem)
+		}
+		if got := strings.Contains(p.Problem, "let the agent's user read it"); got != (name == "no permission") {
+			t.Errorf("%s: got problem %q", name, p.Problem)
+		}
+		if problems := strings.Join(l.source.Problems(), "\n"); !strings.Contains(problems, "what host-local has given in "+l.path("pods")+" is not known: ") {
+			t.Errorf("%s: got problems %q", name, problems)
+		}
+		clear(l.host.broken)
+		clear(l.host.hidden)
+		l.look()
+		if p := l.pool("pods"); p.State != ipam.Known || p.Lost != 0 || len(l.addresses("pods")) != 3 {
+			t.Errorf("%s, no more: got %v, lost %d, %q", name, p.State, p.Lost, l.addresses("pods"))
+		}
+	}
+}
+
+func TestAddressesOfADirectoryAreLimited(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 10)
+	d := newDirectory(l.path("pods"), l.host)
+	d.read(4, start)
+	if len(d.allocated) != 4 || d.State != ipam.Unreadable || !strings.Contains(d.Problem, "more than the 65536 addresses") {
+		t.Errorf("directory with too many addresses: got %d, %v, %q", len(d.allocated), d.State, d.Problem)
+	}
+	if d.judgeLoss(start); d.Lost != 0 {
+		t.Errorf("directory with too many addresses: got %d lost", d.Lost)
+	}
+	d.read(100, start)
+	if len(d.allocated) != 10 || d.State != ipam.Known || d.Problem != "" {
+		t.Errorf("directory that may be larger: got %d, %v, %q", len(d.allocated), d.State, d.Problem)
+	}
+	d.stale = false
+	l.allocateMany("pods", 12)
+	for _, name := range []string{"10.1.0.11", "10.1.0.12"} {
+		d.event(name, false)
+	}
+	d.readTouched(1, start)
+	if len(d.allocated) != 11 || !d.stale {
+		t.Errorf("two more where there is room for one: got %d, to be read again %v", len(d.allocated), d.stale)
+	}
+	d.stale = false
+	l.allocate("pods", "10.1.0.1", "other") // an address that is known needs no room
+	d.event("10.1.0.1", false)
+	if d.readTouched(0, start); d.allocated[netip.MustParseAddr("10.1.0.1")].ContainerID != "other" || d.stale {
+		t.Errorf("known address without room: got %+v, to be read again %v", d.allocated, d.stale)
+	}
+}
+
+func TestParseFileOfAnAddress(t *testing.T) {
+	for content, want := range map[string][2]string{
+		"":                 {"", ""},
+		"\r\n":             {"", ""},
+		"abc":              {"abc", ""},
+		"abc\n":            {"abc", ""},
+		"abc\r\neth0":      {"abc", "eth0"},
+		" abc \n eth0 \n":  {"abc", "eth0"},
+		"abc\neth0\nmore":  {"abc", "eth0"},
+		"abc\n\neth0\nend": {"abc", ""},
+	} {
+		if id, iface := parse([]byte(content)); id != want[0] || iface != want[1] {
+			t.Errorf("content %q: got %q and %q, want %q", content, id, iface, want)
+		}
+	}
+}
+
+func FuzzFileOfAnAddress(f *testing.F) {
+	f.Add("10.1.0.2", []byte("abc\r\neth0"))
+	f.Add("fd00::1", []byte("abc"))
+	f.Add("last_reserved_ip.0", []byte("10.1.0.2"))
+	f.Fuzz(func(t *testing.T, name string, content []byte) {
+		if a, ok := addressOf(name); ok && (a.String() != name || isMark(name) || len(a.AsSlice()) != 4 && len(a.AsSlice()) != 16) {
+			t.Errorf("%q was taken for an address", name)
+		}
+		if id, iface := parse(content); strings.ContainsAny(id+iface, "\n") {
+			t.Errorf("content %q: got %q and %q", content, id, iface)
+		}
+	})
+}

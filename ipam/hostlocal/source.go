@@ -1,0 +1,176 @@
+package hostlocal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// A source reads CNI configurations, and the directories in which host-local keeps its allocations.
+type source struct {
+	host     ipam.Host
+	parents  []string // directories with a directory for each network
+	confs    cniConfs
+	dirs     map[string]*directory // by path
+	problems []string              // of configurations and of the parent directories
+	room     int                   // limits the addresses in all directories
+}
+
+// newSource returns a source that has read nothing yet.
+func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
+	return &source{host: host, parents: cfg.Dirs, confs: cniConfs{dirs: cfg.CNIConfig, host: host}, dirs: map[string]*directory{}, room: maxAllAllocations}
+}
+
+// Places implements ipam.FileSource.
+func (s *source) Places() []string {
+	places := slices.AppendSeq(slices.Concat(s.confs.dirs, s.parents), maps.Keys(s.dirs))
+	for _, env := range s.confs.envs {
+		places = append(places, filepath.Dir(env))
+	}
+	return places
+}
+
+// Event implements ipam.FileSource.
+func (s *source) Event(path string, removed bool) (handled bool) {
+	dir, name := filepath.Split(path)
+	if d := s.dirs[filepath.Clean(dir)]; d != nil {
+		d.event(name, removed)
+		return true
+	}
+	if d := s.dirs[path]; d != nil {
+		d.stale = true
+	}
+	return false
+}
+
+// Find reads the configurations and finds the directories of allocations.
+func (s *source) Find(now time.Time) (again bool) {
+	networks, problems, again := s.confs.read(now)
+	dirs := slices.Collect(maps.Keys(networks))
+	if err := s.host.Visible(s.parents...); err != nil {
+		problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", strings.Join(s.parents, " and "), err))
+	}
+	for _, parent := range s.parents {
+		names, err := s.networkDirs(parent)
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("what host-local has given is not known (%s): let the agent's user read that directory, or mount it",
+				ipam.OneLine(err)))
+		}
+		for _, name := range names {
+			dirs = append(dirs, filepath.Join(parent, name))
+		}
+	}
+	slices.Sort(dirs)
+	for _, dir := range slices.Compact(dirs) {
+		if s.dirs[dir] != nil {
+			continue
+		}
+		if len(s.dirs) >= maxDirs && !s.forgetLost(networks) {
+			problems = append(problems, fmt.Sprintf("host-local has more than the %d directories that are looked at: remove those that are not used, such as %s, perhaps", maxDirs, dir))
+			break
+		}
+		d := newDirectory(dir, s.host)
+		d.found = slices.Contains(s.parents, filepath.Dir(dir))
+		s.dirs[dir] = d
+	}
+	for dir, d := range s.dirs {
+		d.configure(networks[dir])
+	}
+	s.problems = problems
+	return again
+}
+
+// forgetLost forgets a missing directory that no configuration names: the one that was lost
+// first. It reports whether there was one.
+func (s *source) forgetLost(networks map[string]cniNetwork) bool {
+	var first *directory
+	for dir, d := range s.dirs {
+		if _, named := networks[dir]; !named && d.State == ipam.Missing && (first == nil || d.LostAt.Before(first.LostAt)) {
+			first = d
+		}
+	}
+	if first == nil {
+		return false
+	}
+	delete(s.dirs, first.Name)
+	return true
+}
+
+// networkDirs returns the subdirectories whose names are valid network names. A missing
+// directory has none.
+func (s *source) networkDirs(path string) (names []string, err error) {
+	const most = 4096
+	dir, _, err := s.host.OpenDir(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	entries, err := dir.ReadDir(most)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	for _, e := range entries {
+		if e.IsDir() && isNetworkName(e.Name()) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// Read reads the allocations that have changed.
+func (s *source) Read(r ipam.FileRead) (again bool) {
+	room := s.room
+	for _, d := range s.dirs {
+		room -= len(d.allocated)
+	}
+	for path, d := range s.dirs {
+		had, was := len(d.allocated), d.State
+		d.watch = r.Watches[path]
+		if d.stale || r.Lost || r.All && (d.State != ipam.Known || d.watch.Err != nil || !d.same()) {
+			d.read(room, r.Now)
+		} else if len(d.touched) > 0 {
+			d.readTouched(room, r.Now)
+		}
+		d.judgeLoss(r.Now)
+		room -= len(d.allocated) - had
+		again = again || d.State != was && d.State == ipam.Missing // more may be about to disappear
+		if d.Config == "" && (!d.found || d.State == ipam.Missing && d.LostAt.IsZero()) {
+			delete(s.dirs, path)
+		}
+	}
+	return again
+}
+
+// Pools implements ipam.FileSource.
+func (s *source) Pools() (pools []*ipam.FilePool) {
+	for _, d := range s.dirs {
+		pools = append(pools, &d.FilePool)
+	}
+	return pools
+}
+
+// Problems implements ipam.FileSource.
+func (s *source) Problems() []string {
+	problems := slices.Clone(s.problems)
+	for _, path := range slices.Sorted(maps.Keys(s.dirs)) {
+		d := s.dirs[path]
+		if d.State == ipam.Unreadable {
+			problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", path, d.Problem))
+		}
+		if d.unread > 0 {
+			problems = append(problems, fmt.Sprintf("whom host-local has given %d addresses in %s is not known, for their files cannot be read, or are none: run the agent as root", d.unread, path))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,276 @@
+package hostlocal
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// ptp returns the configuration of a network with one range.
+func (l *lab) ptp(network, subnet string) string {
+	return fmt.Sprintf(`{"name":%q,"type":"ptp","ipam":{"type":"host-local","dataDir":%q,"subnet":%q}}`, network, l.dir, subnet)
+}
+
+// first returns the first address of a network's first range.
+func (l *lab) first(network string) string {
+	if r := l.pool(network).Ranges; len(r) > 0 {
+		return r[0].First.String()
+	}
+	return ""
+}
+
+func TestPoolsFollowTheConfigurations(t *testing.T) {
+	l := newLab(t)
+	l.allocate("pods", "10.1.0.2", "c")
+	l.configure("20-pods.conf", l.ptp("pods", "10.2.0.0/24"))
+	l.configure("10-other.conf", l.ptp("other", "10.9.0.0/24"))
+	l.look()
+	if p := l.pool("pods"); l.first("pods") != "10.2.0.2" || p.Plugin != "ptp" || !p.Routed || p.Config != l.conf+"/20-pods.conf" || len(p.Gateways) != 1 || p.State != ipam.Known {
+		t.Errorf("pool with a configuration: got %+v", p)
+	}
+	if p := l.pool("other"); p.State != ipam.Missing || p.Lost != 0 || l.first("other") != "10.9.0.2" || !strings.Contains(p.Problem, "no such directory") {
+		t.Errorf("network without allocations: got %+v", p)
+	}
+	l.configure("15-pods.conflist", l.ptp("pods", "10.3.0.0/24"))
+	if l.look(); l.first("pods") != "10.3.0.2" {
+		t.Errorf("two configurations of a network: got %s, want the range of the first", l.first("pods"))
+	}
+	l.must(os.Remove(filepath.Join(l.conf, "15-pods.conflist")))
+	l.configure("20-pods.conf", `{"name":`)
+	l.look()
+	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "20-pods.conf is not understood (it is no JSON") {
+		t.Errorf("configuration that cannot be parsed: got %s, problems %q, want the range of before", l.first("pods"), problems)
+	}
+	l.host.broken[l.conf] = os.ErrPermission
+	l.look()
+	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || l.first("other") != "10.9.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "CNI's configurations are not known (permission denied)") {
+		t.Errorf("configurations that cannot be read: got %s and %s, problems %q, want the ranges of before", l.first("pods"), l.first("other"), problems)
+	}
+	clear(l.host.broken)
+	l.must(os.RemoveAll(filepath.Join(l.root, "etc")))
+	l.look()
+	if p := l.pool("pods"); len(p.Ranges) != 0 || p.Routed || p.Config != "" || len(l.addresses("pods")) != 1 || len(l.source.Problems()) != 0 {
+		t.Errorf("pool without a configuration: got %+v, problems %q", p, l.source.Problems())
+	}
+	if _, ok := l.allocations[l.path("other")]; ok {
+		t.Error("network without configuration and directory: got a pool, want none")
+	}
+}
+
+func TestConfiguredDirectoryElsewhereIsForgottenWithItsConfiguration(t *testing.T) {
+	l := newLab(t)
+	parent := l.dir
+	l.dir = filepath.Join(l.root, "elsewhere")
+	l.configure("10-pods.conf", l.ptp("pods", "10.1.0.0/24"))
+	l.allocate("pods", "10.1.0.2", "c")
+	l.look()
+	if got := l.addresses("pods"); len(got) != 1 {
+		t.Errorf("configured directory: got %q, want one", got)
+	}
+	l.must(os.Remove(filepath.Join(l.conf, "10-pods.conf")))
+	l.look()
+	if _, ok := l.allocations[l.path("pods")]; ok {
+		t.Error("directory that no configuration names: got a pool, want none")
+	}
+	l.dir = parent
+	l.allocate("pods", "10.1.0.2", "c")
+	l.look()
+	if got := l.addresses("pods"); len(got) != 1 {
+		t.Errorf("directory at a usual place: got %q, want one", got)
+	}
+}
+
+func TestFilesThatAreNotConfigurationsAreIgnored(t *testing.T) {
+	l := newLab(t)
+	for _, name := range []string{"a.conf~", "a.txt", "conf", ".conf.swp"} {
+		l.configure(name, l.ptp("wrong", "10.7.0.0/24"))
+	}
+	l.must(os.MkdirAll(filepath.Join(l.conf, "dir.conf"), 0o755), os.Symlink(filepath.Join(l.root, "real"), filepath.Join(l.conf, "link.json")))
+	l.look()
+	if len(l.allocations) != 0 || len(l.source.Problems()) != 0 {
+		t.Errorf("files of other kinds: got %v, problems %q", l.allocations, l.source.Problems())
+	}
+	l.must(os.WriteFile(filepath.Join(l.root, "real"), []byte(l.ptp("linked", "10.8.0.0/24")), 0o600))
+	l.configure("x.json", l.ptp("json", "10.9.0.0/24"))
+	l.look()
+	if l.first("linked") != "10.8.0.2" || l.first("json") != "10.9.0.2" || len(l.allocations) != 2 {
+		t.Errorf("link and .json file: got %v", l.allocations)
+	}
+}
+
+func TestFileThatIsBeingWrittenIsNoProblem(t *testing.T) {
+	l := newLab(t)
+	l.configure("x.conf", `{"name"`)
+	l.must(os.Chtimes(filepath.Join(l.conf, "x.conf"), l.now, l.now))
+	if l.look(); len(l.source.Problems()) != 0 || !l.again {
+		t.Errorf("at once: got problems %q and again %v, want to look again", l.source.Problems(), l.again)
+	}
+	l.now = l.now.Add(2 * ipam.Settled)
+	if l.look(); len(l.source.Problems()) != 1 || l.again {
+		t.Errorf("later: got problems %q and again %v, want one", l.source.Problems(), l.again)
+	}
+}
+
+func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
+	l := newLab(t)
+	env := filepath.Join(l.root, "run/flannel/subnet.env")
+	l.configure("10-flannel.conflist", fmt.Sprintf(
+		`{"name":"cbr0","plugins":[{"type":"flannel","subnetFile":%q,"ipam":{"dataDir":%q},"delegate":{"isDefaultGateway":true}}]}`, env, l.dir))
+	l.look()
+	if p := l.pool("cbr0"); p.State != ipam.Missing || p.Plugin != "bridge" || p.Device != "cni0" || !p.Routed || len(p.Ranges) != 0 || len(l.source.Problems()) != 0 {
+		t.Errorf("pool before flannel runs: got %+v, problems %q", p, l.source.Problems())
+	}
+	if places := l.source.Places(); !slices.Contains(places, filepath.Dir(env)) {
+		t.Errorf("places: got %q, want that of subnet.env too", places)
+	}
+	l.host.hidden[filepath.Dir(env)] = errors.New("not mounted")
+	l.look()
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "the ranges of network cbr0 are not known: not mounted") {
+		t.Errorf("problems: got %q", problems)
+	}
+	clear(l.host.hidden)
+	for content, want := range map[string]string{
+		"FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\n": "[10.244.3.2-10.244.3.254]",
+		"FLANNEL_SUBNET=10.244.4.1/24\nFLANNEL_IPV6_SUBNET=fd00:4::1/120\n":               "[10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff]",
+		" FLANNEL_SUBNET=10.244.5.0/30 \nFLANNEL_IPV6_SUBNET=\n":                          "[10.244.5.2/32]",
+		"": "[]",
+	} {
+		l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.WriteFile(env, []byte(content), 0o600))
+		l.look()
+		if got := fmt.Sprint(l.pool("cbr0").Ranges); got != want || len(l.source.Problems()) != 0 {
+			t.Errorf("%q: got ranges %s, problems %q, want %s", content, got, l.source.Problems(), want)
+		}
+	}
+	for content, want := range map[string]string{
+		"FLANNEL_SUBNET=mine\n":          "subnet.env: FLANNEL_SUBNET is no subnet: let flannel write that file anew",
+		"FLANNEL_SUBNET=10.244.4.1/31\n": "too small",
+	} {
+		l.must(os.WriteFile(env, []byte(content), 0o600))
+		l.look()
+		if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], want) || len(l.pool("cbr0").Ranges) != 0 {
+			t.Errorf("%q: got problems %q, ranges %v", content, problems, l.pool("cbr0").Ranges)
+		}
+	}
+}
+
+func TestTwoPluginsOfOneListShareADirectory(t *testing.T) {
+	l := newLab(t)
+	plugin := func(kind, subnet string) string {
+		return fmt.Sprintf(`{"type":%q,"ipam":{"type":"host-local","dataDir":%q,"subnet":%q}}`, kind, l.dir, subnet)
+	}
+	l.configure("x.conf", `{"name":"x","plugins":[`+plugin("bridge", "10.1.0.0/29")+`,`+plugin("macvlan", "10.2.0.0/29")+`,`+plugin("macvlan", "10.1.0.0/29")+`]}`)
+	l.look()
+	if p := l.pool("x"); len(l.allocations) != 1 || len(p.Ranges) != 2 || len(p.Gateways) != 2 || p.Plugin != "bridge" {
+		t.Errorf("pool: got %+v, want one with both ranges", p)
+	}
+}
+
+func TestProblemsSayWhatToMount(t *testing.T) {
+	l := newLab(t)
+	l.host.hidden[l.dir], l.host.hidden[l.conf] = errors.New("mount the one"), errors.New("mount the other")
+	l.look()
+	problems := strings.Join(l.source.Problems(), "\n")
+	for _, want := range []string{"what host-local has given in " + l.dir + " is not known: mount the one", "CNI's configurations in " + l.conf + " are not known: mount the other"} {
+		if !strings.Contains(problems, want) {
+			t.Errorf("problems: got %q, want one with %q", problems, want)
+		}
+	}
+	clear(l.host.hidden)
+	l.host.broken[l.dir] = os.ErrPermission
+	l.look()
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "what host-local has given is not known (permission denied)") {
+		t.Errorf("problems: got %q", problems)
+	}
+}
+
+func TestNodeWithoutAllocationsHasNoProblem(t *testing.T) {
+	l := newLab(t)
+	if l.look(); len(l.source.Problems()) != 0 || len(l.source.Pools()) != 0 {
+		t.Errorf("no directories: got problems %q", l.source.Problems())
+	}
+	l.must(os.MkdirAll(l.dir, 0o755), os.MkdirAll(l.conf, 0o755))
+	if l.look(); len(l.source.Problems()) != 0 || len(l.source.Pools()) != 0 {
+		t.Errorf("empty directories: got problems %q", l.source.Problems())
+	}
+}
+
+func TestNumberOfDirectoriesIsLimited(t *testing.T) {
+	l := newLab(t)
+	names := []string{}
+	for i := range maxDirs + 5 {
+		names = append(names, fmt.Sprint("net", i))
+		l.must(os.MkdirAll(l.path(names[i]), 0o755))
+	}
+	l.configure("10-net.conf", l.ptp("net1", "10.1.0.0/24")) // it counts once
+	l.must(os.MkdirAll(l.path("not a network"), 0o755), os.WriteFile(l.path("file"), nil, 0o600))
+	l.look()
+	if problems := l.source.Problems(); len(l.allocations) != maxDirs || len(problems) != 1 || !strings.Contains(problems[0], "more than the 256 directories") {
+		t.Errorf("too many directories: got %d, problems %q", len(l.allocations), problems)
+	}
+	slices.Sort(names)
+	for i, name := range names {
+		if _, got := l.allocations[l.path(name)]; got != (i < maxDirs) {
+			t.Errorf("directory %d in their order, %s: got read %v", i, name, got)
+		}
+	}
+}
+
+func TestLostDirectoriesMakeRoomForOthers(t *testing.T) {
+	l := newLab(t)
+	for i := range maxDirs {
+		l.allocate(fmt.Sprint("net", i), "10.1.0.1", "c")
+	}
+	l.look()
+	l.must(os.RemoveAll(l.path("net7")))
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	l.must(os.RemoveAll(l.dir))
+	l.look()
+	if p := l.pool("net0"); len(l.allocations) != maxDirs || p.State != ipam.Missing || p.Lost != 1 {
+		t.Fatalf("directories that were removed: got %d, one is %+v, want all, and what they lost", len(l.allocations), p)
+	}
+	l.allocate("other", "10.1.0.1", "c")
+	l.look()
+	if problems := l.source.Problems(); len(l.addresses("other")) != 1 || len(problems) != 0 {
+		t.Errorf("one more: got %q, problems %q, want it read", l.addresses("other"), problems)
+	}
+	if _, first := l.allocations[l.path("net7")]; first || len(l.allocations) != maxDirs {
+		t.Errorf("one more: got %d directories, the one that was lost first %v, want %d without it", len(l.allocations), first, maxDirs)
+	}
+}
+
+func TestAddressesOfAllDirectoriesShareTheirLimit(t *testing.T) {
+	l := newLab(t)
+	l.source.room = 5
+	l.allocateMany("a", 3)
+	l.allocateMany("b", 3)
+	count := func() int { return len(l.addresses("a")) + len(l.addresses("b")) }
+	l.look()
+	if a, b := l.pool("a").State, l.pool("b").State; count() != 5 || a == b || a == ipam.Unreadable == (b == ipam.Unreadable) {
+		t.Errorf("one address too many: got %d, %v and %v, want one directory unreadable", count(), a, b)
+	}
+	l.source.room = 6
+	if l.look(); count() != 6 || l.pool("a").State != ipam.Known || l.pool("b").State != ipam.Known {
+		t.Errorf("with enough room: got %d, %v and %v", count(), l.pool("a").State, l.pool("b").State)
+	}
+	// Each directory counts what it has, so that reading all of them again needs no more room.
+	if l.read(ipam.FileRead{Lost: true}); count() != 6 || l.pool("a").State != ipam.Known || l.pool("b").State != ipam.Known {
+		t.Errorf("read again: got %d, %v and %v", count(), l.pool("a").State, l.pool("b").State)
+	}
+	// Two addresses at once need room for both, and a release makes room for the other directory.
+	l.source.room = 7
+	for _, network := range []string{"a", "b"} {
+		l.allocate(network, "10.1.0.9", "c")
+		l.source.Event(filepath.Join(l.path(network), "10.1.0.9"), false)
+	}
+	if l.read(ipam.FileRead{}); count() != 7 {
+		t.Errorf("one more in each directory, and room for one: got %d, want 7", count())
+	}
+}
