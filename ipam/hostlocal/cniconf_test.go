@@ -130,6 +130,29 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 			[]string{`x ptp "" routed=true ` + dir + `x  []`},
 			"",
 		},
+		"delegates as deep as they may not be": {
+			strings.Repeat(`{"name":"x","type":"multus","delegates":[`, maxConfDepth) + `{"name":"y","type":"ptp","ipam":{"type":"host-local"}}` + strings.Repeat(`]}`, maxConfDepth), nil, "too deep",
+		},
+		"ranges of flannel's own configuration": {
+			`{"name":"cbr0","type":"flannel","ipam":{"subnet":"10.9.0.0/24"}}`,
+			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
+			"",
+		},
+		"flannel with the longest name of a file": {
+			`{"name":"cbr0","type":"flannel","subnetFile":"/` + strings.Repeat("f", ipam.MaxText-1) + `"}`,
+			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
+			"",
+		},
+		"flannel with a name of a file that is too long": {
+			`{"name":"cbr0","type":"flannel","subnetFile":"/` + strings.Repeat("f", ipam.MaxText) + `"}`,
+			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
+			"its subnetFile is no absolute path",
+		},
+		"one range of Calico": {
+			`{"name":"x","type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}`,
+			[]string{`x calico "" routed=false ` + dir + `x  []`},
+			"",
+		},
 		"flannel with a file elsewhere": {
 			`{"name":"cbr0","type":"flannel","subnetFile":"subnet.env"}`,
 			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
@@ -206,6 +229,10 @@ func TestMostRangesAreAccepted(t *testing.T) {
 	networks, err := parseConf("file", []byte(conf))
 	if err != nil || len(networks) != 1 || len(networks[0].ranges) != maxRanges || len(networks[0].gateways) != maxRanges || networks[0].file != "file" {
 		t.Errorf("got %+v and error %v, want %d ranges", networks, err, maxRanges)
+	}
+	conf = strings.Replace(conf, `"ranges":[`, `"ranges":[[{"subnet":"10.3.0.0/24"}],`, 1)
+	if networks, err := parseConf("file", []byte(conf)); err == nil || len(networks) != 1 || len(networks[0].ranges) != 0 {
+		t.Errorf("one range more: got %+v and error %v", networks, err)
 	}
 }
 

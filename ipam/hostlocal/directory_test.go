@@ -36,8 +36,15 @@ func TestAllocationsFollowTheFiles(t *testing.T) {
 		t.Errorf("pool without a configuration: got %+v", p)
 	}
 
+	for range 2 { // with an event, but without a change
+		if l.event("pods", "10.1.0.2", false); l.changes != 0 {
+			t.Errorf("unchanged file: got %d changes", l.changes)
+		}
+	}
 	l.must(os.WriteFile(path, []byte("other\neth1"), 0o600))
-	l.event("pods", "10.1.0.2", false)
+	if l.event("pods", "10.1.0.2", false); l.changes != 1 {
+		t.Errorf("changed file: got %d changes", l.changes)
+	}
 	if a := l.allocations[l.path("pods")]["10.1.0.2"]; a.ContainerID != "other" || a.Interface != "eth1" {
 		t.Errorf("file that was written again: got %+v", a)
 	}

@@ -84,6 +84,7 @@ type lab struct {
 	watches         map[string]ipam.Watch // overrides of the state of watched directories
 	allocations     map[string]map[string]ipam.FileAllocation
 	again           bool // the source wants to be called again
+	changes         int  // in the last reading
 }
 
 // start is the time at the start of a test.
@@ -118,6 +119,7 @@ func (l *lab) read(r ipam.FileRead) {
 	}
 	maps.Copy(r.Watches, l.watches)
 	l.again = l.source.Read(r)
+	l.changes = 0
 	live := map[string]bool{}
 	for _, p := range l.source.Pools() {
 		live[p.Name] = true
@@ -126,6 +128,7 @@ func (l *lab) read(r ipam.FileRead) {
 			in = map[string]ipam.FileAllocation{}
 			l.allocations[p.Name] = in
 		}
+		l.changes += len(p.Changes)
 		for addr, a := range p.Changes {
 			if delete(in, addr.String()); a != nil {
 				in[addr.String()] = *a
