@@ -1,5 +1,7 @@
 package ipam
 
+import "reflect"
+
 // Key identifies an object among those of its kind.
 type Key struct{ Namespace, Name string }
 
@@ -21,7 +23,7 @@ type Mirror[O, R any] struct {
 	// Read returns the record of an object, or nil for an object of no interest. It is called
 	// without the lock.
 	Read func(O) (Key, *R)
-	// Same reports whether two records are equal.
+	// Same reports whether two records are equal; nil for reflect.DeepEqual.
 	Same func(a, b *R) bool
 	// Changed is called with the records of an object before and after a change; nil if nothing has
 	// to be done. A record is nil if there was or is none.
@@ -87,7 +89,7 @@ func (m *Mirror[O, R]) Replace(reduced []any, pause func()) {
 func (m *Mirror[O, R]) Set(at Key, after *R) {
 	before := m.Records[at]
 	switch {
-	case before == nil && after == nil, before != nil && after != nil && m.Same(before, after):
+	case before == nil && after == nil, before != nil && after != nil && m.same(before, after):
 		return
 	case after == nil:
 		delete(m.Records, at)
@@ -103,6 +105,13 @@ func (m *Mirror[O, R]) Set(at Key, after *R) {
 	if m.Changed != nil {
 		m.Changed(at, before, after)
 	}
+}
+
+func (m *Mirror[O, R]) same(a, b *R) bool {
+	if m.Same == nil {
+		return reflect.DeepEqual(a, b)
+	}
+	return m.Same(a, b)
 }
 
 func (m *Mirror[O, R]) settle() {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -99,10 +98,6 @@ type allocation struct {
 	node, namespace, pod, container, purpose string
 	// handle is a hash of the handle and the block; 0 if the allocation has no handle.
 	handle uint64
-}
-
-func sameBlock(a, b *block) bool {
-	return a.prefix == b.prefix && a.problem == b.problem && a.bad == b.bad && slices.Equal(a.allocations, b.allocations)
 }
 
 // attribute describes the owner of an address.

@@ -169,3 +169,20 @@ func FuzzObjects(f *testing.F) {
 		h.Reduce(o)
 	})
 }
+
+// Each kind has an alternative in the group of newer versions.
+func TestAlternatives(t *testing.T) {
+	for _, r := range newObjects(nil).Resources {
+		if want := (ipam.Kind{Group: "projectcalico.org", Version: "v3", Resource: r.Kind.Resource, Name: r.Kind.Name}); r.Alternative != want {
+			t.Errorf("%s: got %+v", r.Kind, r.Alternative)
+		}
+	}
+}
+
+func TestRangesInNamesOfBlocks(t *testing.T) {
+	for name, want := range map[string]string{"10-244-0-64-26": "10.244.0.64/26", "fd00---122": "fd00::/122", "10-244-0-64": "invalid Prefix", "block": "invalid Prefix", "": "invalid Prefix", "-26": "invalid Prefix"} {
+		if got := prefixOf(name).String(); got != want {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+}

@@ -44,14 +44,14 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64)},
 	}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
-		Read: readPool, Same: func(a, b *pool) bool { return *a == *b },
+		Read:    readPool,
 		Changed: func(ipam.Key, *pool, *pool) { r.regroup = true }, Settled: r.settle,
 	}
 	blocks := blockReader{hash: r.handles.hash}
-	r.blocks = ipam.Mirror[*ipam.Object, block]{Read: blocks.read, Same: sameBlock, Changed: r.blockChanged, Settled: r.settle}
-	r.affinities = ipam.Mirror[*ipam.Object, affinity]{Read: readAffinity, Same: func(a, b *affinity) bool { return *a == *b }}
+	r.blocks = ipam.Mirror[*ipam.Object, block]{Read: blocks.read, Changed: r.blockChanged, Settled: r.settle}
+	r.affinities = ipam.Mirror[*ipam.Object, affinity]{Read: readAffinity}
 	r.reservations = ipam.Mirror[*ipam.Object, reservation]{
-		Read: readReservation, Same: func(a, b *reservation) bool { return slices.Equal(a.prefixes, b.prefixes) },
+		Read:    readReservation,
 		Changed: func(ipam.Key, *reservation, *reservation) { r.regroup = true }, Settled: r.settle,
 	}
 	r.pooling = &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "which addresses Calico gives is not known"}

@@ -63,3 +63,118 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 	c.Want("a node is odd", n1+`
 cilium n2 unreadable 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe: the CiliumNode n2 is odd: "nowhere" is no range of addresses`+web)
 }
+
+func ciliumNode(name, ip, cidrs string) string {
+	return "metadata: {name: " + name + "}\nspec: {addresses: [{type: InternalIP, ip: " + ip + "}], ipam: {podCIDRs: [" + cidrs + "]}}"
+}
+
+// The node of an address is the one with the most specific range that contains it, and the one of
+// the endpoint if there is none.
+func TestNodesOfAddresses(t *testing.T) {
+	c := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints)
+	c.Apply(cilium.Nodes, ciliumNode("wide", "172.18.0.1", "10.0.0.0/16, 'fd00::/64'"))
+	c.Apply(cilium.Nodes, ciliumNode("narrow", "172.18.0.2", "10.0.1.0/24, 'fd00::100/120'"))
+	c.Apply(cilium.Nodes, ciliumNode("zwilling", "172.18.0.3", "10.0.1.0/24"))
+	for pod, ip := range map[string]string{"a": "10.0.0.9", "b": "10.0.1.9", "c": "10.9.0.9"} {
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("n", pod, "id", ip, "172.18.0.3"))
+	}
+	for pod, ip := range map[string]string{"d": "fd00::9", "e": "fd00::109", "f": "fd01::9"} {
+		c.Apply(cilium.Endpoints, "metadata: {name: "+pod+", namespace: n}\nstatus: {networking: {addressing: [{ipv6: '"+ip+"'}], node: 172.18.0.9}}")
+	}
+	const pools = `
+cilium narrow known 10.0.1.1-10.0.1.254 fd00::101-fd00::1fe
+cilium wide known 10.0.0.1-10.0.255.254 fd00::1-fd00::ffff:ffff:ffff:fffe
+cilium zwilling known 10.0.1.1-10.0.1.254`
+	const at = " at ciliumendpoints n/"
+	c.Want("each in its range", pools+`
+10.0.1.9 n/b id zwilling`+at+`b /status/networking/addressing
+fd00::109 n/e narrow`+at+`e /status/networking/addressing
+10.0.0.9 n/a id zwilling`+at+`a /status/networking/addressing
+fd00::9 n/d wide`+at+`d /status/networking/addressing
+10.9.0.9 n/c id zwilling`+at+`c /status/networking/addressing`)
+	c.Changes()
+	c.List(cilium.Nodes)
+	c.List(cilium.Endpoints)
+	if n := c.Changes(); n != 0 {
+		t.Errorf("%d changes of a listing without differences", n)
+	}
+	// The endpoint moves to another node, gets another container, another address, and none.
+	c.Remove(cilium.Endpoints, ipam.Key{Namespace: "n", Name: "a"})
+	c.Remove(cilium.Endpoints, ipam.Key{Namespace: "n", Name: "c"})
+	c.Remove(cilium.Endpoints, ipam.Key{Namespace: "n", Name: "d"})
+	c.Remove(cilium.Endpoints, ipam.Key{Namespace: "n", Name: "e"})
+	c.Changes()
+	for _, step := range []struct{ id, ip, node, want string }{
+		{"id", "10.0.1.9", "172.18.0.1", "10.0.1.9 n/b id wide" + at},
+		{"other", "10.0.1.9", "172.18.0.1", "10.0.1.9 n/b other wide" + at},
+		{"other", "10.0.0.7", "172.18.0.1", "10.0.0.7 n/b other wide" + at},
+	} {
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("n", "b", step.id, step.ip, step.node))
+		c.Want("the endpoint changes", pools+"\n"+step.want+"b /status/networking/addressing")
+	}
+	if n := c.Changes(); n != 4 {
+		t.Errorf("%d changes, want 4", n)
+	}
+	c.Apply(cilium.Nodes, ciliumNode("wide", "172.18.0.77", "10.0.0.0/16, 'fd00::/64'"))
+	c.Want("the node has another address", pools+"\n10.0.0.7 n/b other wide"+at+"b /status/networking/addressing")
+	c.Apply(cilium.Endpoints, "metadata: {name: b, namespace: n}\nstatus: {networking: {addressing: []}}")
+	c.Want("it has none", pools)
+}
+
+// Allocations in the status of a node remain while the node cannot be read.
+func TestAllocationsInTheStatusOfNodes(t *testing.T) {
+	c := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints)
+	node := func(pool, used string) string {
+		return "metadata: {name: n1}\nspec: {ipam: {pool: " + pool + "}}\nstatus: {ipam: {used: {" + used + "}}}"
+	}
+	const pool = "{10.0.0.1: {}, 10.0.0.2: {}, 10.0.0.3: {}}"
+	c.Apply(cilium.Nodes, node(pool, "10.0.0.2: {owner: n/two}, 10.0.0.1: {owner: n/one}, 10.0.0.3: {owner: n/three}"))
+	const at = " n1 at ciliumnodes n1 /status/ipam/used/10.0.0."
+	c.Want("three", "cilium n1 known 10.0.0.1-10.0.0.3\n10.0.0.1 n/one"+at+"1\n10.0.0.2 n/two"+at+"2\n10.0.0.3 n/three"+at+"3")
+	c.Changes()
+	c.Apply(cilium.Nodes, node(pool, "10.0.0.2: {owner: n/other}, 10.0.0.3: {owner: n/three}"))
+	const two = "10.0.0.2 n/other" + at + "2\n10.0.0.3 n/three" + at + "3"
+	c.Want("one is freed, one has another owner", "cilium n1 known 10.0.0.1-10.0.0.3\n"+two)
+	if n := c.Changes(); n != 2 {
+		t.Errorf("%d changes, want 2", n)
+	}
+	c.Apply(cilium.Nodes, node("[]", ""))
+	c.Want("the node cannot be read", "cilium n1 unreadable 10.0.0.1-10.0.0.3: the CiliumNode n1 is odd: its spec is not as we know it: /ipam/pool is a JSON array\n"+two)
+	c.Apply(cilium.Nodes, node("{10.0.0.3: {}}", "10.0.0.3: {owner: n/three}"))
+	c.Want("it can", "cilium n1 known 10.0.0.3-10.0.0.3\n10.0.0.3 n/three"+at+"3")
+	c.Remove(cilium.Nodes, ipam.Key{Name: "n1"})
+	c.Want("it is gone", "")
+}
+
+// An address that leaves the range of one node belongs to the node of its endpoint, and an address
+// that enters a range to the node with the range. Other endpoints are not published again.
+func TestRangesThatMoveBetweenNodes(t *testing.T) {
+	c := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints)
+	c.Apply(cilium.Nodes, ciliumNode("a", "172.18.0.1", "10.0.0.0/24"))
+	c.Apply(cilium.Nodes, ciliumNode("b", "172.18.0.2", "10.0.1.0/24"))
+	c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("n", "one", "x", "10.0.0.1", "172.18.0.2"))
+	c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("n", "two", "x", "10.0.1.2", "172.18.0.2"))
+	const a, b, at = "cilium a known 10.0.0.1-10.0.0.254", "\ncilium b known 10.0.1.1-10.0.1.254", " x b at ciliumendpoints n/"
+	const one, two = "\n10.0.0.1 n/one" + at + "one /status/networking/addressing", "\n10.0.1.2 n/two" + at + "two /status/networking/addressing"
+	c.Want("both are in a range", a+b+one+two)
+	published := func(pool string) bool {
+		return !c.AllocatedAt(pool, "10.0.0.1", "ciliumendpoints n/one /status/networking/addressing").Equal(time.Unix(0, 0))
+	}
+	if !published("a") || published("b") {
+		t.Error("the address is not in the pool of its range")
+	}
+	c.Changes()
+	c.Apply(cilium.Nodes, ciliumNode("a", "172.18.0.1", "10.0.7.0/24"))
+	c.Want("the range is gone", "cilium a known 10.0.7.1-10.0.7.254"+b+one+two)
+	if n := c.Changes(); n != 3 || !published("b") {
+		t.Errorf("%d changes, want a pool, and the address in another", n)
+	}
+	c.Apply(cilium.Nodes, ciliumNode("a", "172.18.0.1", "10.0.0.0/24"))
+	c.Want("the range is back", a+b+one+two)
+	if n := c.Changes(); n != 3 {
+		t.Errorf("%d changes, want 3", n)
+	}
+	c.Apply(cilium.Nodes, ciliumNode("c", "172.18.0.2", "10.0.9.0/24"))
+	c.Remove(cilium.Nodes, ipam.Key{Name: "b"})
+	c.Want("another node has the address of the first", a+"\ncilium c known 10.0.9.1-10.0.9.254"+strings.Replace(one+two, " x b", " x c", 2))
+}

@@ -124,15 +124,6 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 	return at, r
 }
 
-func sameNode(a, b *node) bool {
-	return a.problem == b.problem && a.grows == b.grows && slices.Equal(a.prefixes, b.prefixes) && slices.Equal(a.single, b.single) && slices.Equal(a.used, b.used) &&
-		slices.Equal(a.own, b.own) && slices.Equal(a.internal, b.internal)
-}
-
-func sameEndpoint(a, b *endpoint) bool {
-	return a.node == b.node && a.container == b.container && slices.Equal(a.addrs, b.addrs)
-}
-
 // readEndpoint returns the record of a CiliumEndpoint. The record is nil if the endpoint has no
 // address. names interns strings that occur often.
 func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {

@@ -36,7 +36,7 @@ type index struct {
 func newReader(p ipam.Publisher) *reader {
 	r := &reader{Publisher: p, dirty: make(map[string]*node)}
 	r.nodes = ipam.Mirror[*ipam.Object, node]{
-		Read: readNode, Same: sameNode,
+		Read: readNode,
 		Changed: func(at ipam.Key, before, _ *node) {
 			if _, noted := r.dirty[at.Name]; !noted {
 				r.dirty[at.Name] = before
@@ -45,7 +45,7 @@ func newReader(p ipam.Publisher) *reader {
 		Settled: r.settle,
 	}
 	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
-		Read: func(o *ipam.Object) (ipam.Key, *endpoint) { return readEndpoint(o, &r.names) }, Same: sameEndpoint, Changed: r.endpointChanged,
+		Read: func(o *ipam.Object) (ipam.Key, *endpoint) { return readEndpoint(o, &r.names) }, Changed: r.endpointChanged,
 	}
 	return r
 }

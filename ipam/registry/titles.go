@@ -26,7 +26,7 @@ func Titles(conjunction string, match func(*ipam.IPAM) bool) string {
 func Any(*ipam.IPAM) bool { return true }
 
 // OfNodes matches the IPAMs whose records are files on the nodes.
-func OfNodes(m *ipam.IPAM) bool { return len(m.Kinds()) == 0 }
+func OfNodes(m *ipam.IPAM) bool { return m.Files != nil }
 
 // OfCluster matches the IPAMs whose records are custom resources.
-func OfCluster(m *ipam.IPAM) bool { return len(m.Kinds()) > 0 }
+func OfCluster(m *ipam.IPAM) bool { return m.Objects != nil }

@@ -130,3 +130,96 @@ whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: the 
 fd00:0:0:1::5 n/q b net1 at ippools w/fd00---32 /spec/allocations/18446744073709551621; overlappingrangeipreservations w/fd00-0-0-1--5
 fd00::5 n/p a net1 at ippools w/fd00---32 /spec/allocations/5; overlappingrangeipreservations w/fd00-0000-0000-0000-0000-0000-0000-0005`)
 }
+
+// Pools wait until reservations and networks are known, and keep their allocations while they cannot
+// be read.
+func TestPoolsThatChange(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	pool := func(spec string) {
+		c.Apply(whereabouts.Pools, "metadata: {name: 10.0.0.0-29, namespace: w}\nspec: "+spec)
+	}
+	reservations, networks := c.Resource(whereabouts.Reservations), c.Resource(whereabouts.Networks)
+	reservations.Decided = false
+	pool(`{range: 10.0.0.0/29, allocations: {"1": {id: a, podref: n/p}}}`)
+	c.Want("reservations are being read", "")
+	reservations.Decided, networks.Decided = true, false
+	c.Settle()
+	c.Want("networks are being read", "")
+	networks.Decided = true
+	c.Settle()
+	const one = "\n10.0.0.1 n/p a at ippools w/10.0.0.0-29 /spec/allocations/1"
+	c.Want("all is known", "whereabouts w/10.0.0.0-29 known 10.0.0.1-10.0.0.6"+one)
+	c.Changes()
+	for _, k := range []ipam.Kind{whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks} {
+		c.List(k)
+	}
+	c.Settle()
+	if n := c.Changes(); n != 0 {
+		t.Errorf("%d changes of listings without differences", n)
+	}
+	pool(`[]`)
+	c.Want("it cannot be read", "whereabouts w/10.0.0.0-29 unreadable 10.0.0.1-10.0.0.6: the IPPool w/10.0.0.0-29 of whereabouts is odd: its spec is not as we know it: / is a JSON array"+one)
+	pool(`{range: 10.0.0.0/29, allocations: {"1": {id: b, podref: n/q}}}`)
+	c.Want("another pod", "whereabouts w/10.0.0.0-29 known 10.0.0.1-10.0.0.6\n10.0.0.1 n/q b at ippools w/10.0.0.0-29 /spec/allocations/1")
+	pool(`{range: 10.0.0.2/29, allocations: {"1": {id: b, podref: n/q}}}`)
+	c.Want("another base", "whereabouts w/10.0.0.0-29 known 10.0.0.1-10.0.0.6\n10.0.0.3 n/q b at ippools w/10.0.0.0-29 /spec/allocations/1")
+	pool(`{range: 10.0.0.8/29, allocations: {"1": {id: b, podref: q}}}`)
+	c.Want("another range, and a pod without namespace", "whereabouts w/10.0.0.0-29 known 10.0.0.9-10.0.0.14\n10.0.0.9 b at ippools w/10.0.0.0-29 /spec/allocations/1")
+	pool(`{range: 10.0.0.8/29}`)
+	c.Want("nothing is allocated, and no network uses it", "whereabouts w/10.0.0.0-29 known")
+	networks.Followed = false
+	c.Settle()
+	c.Want("it is not known who uses it", "whereabouts w/10.0.0.0-29 known 10.0.0.9-10.0.0.14")
+	c.Remove(whereabouts.Pools, ipam.Key{Namespace: "w", Name: "10.0.0.0-29"})
+	c.Want("it is gone", "")
+}
+
+// A reservation belongs to the allocation of its address that has the same pod or container.
+func TestReservationsOfPools(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
+	reserve := func(name, spec string) {
+		c.Apply(whereabouts.Reservations, "metadata: {name: "+name+", namespace: w}\nspec: "+spec)
+	}
+	reserve("10.0.0.1", "{podref: n/p}")
+	reserve("10.0.0.2", "{podref: n/x, containerid: b}")
+	reserve("10.0.0.3", "{podref: n/x}")
+	reserve("10.0.0.4", "{podref: n/x, containerid: z}")
+	reserve("10.0.0.9", "{podref: n/x}") // outside the range
+	c.Apply(whereabouts.Pools, `
+metadata: {name: 10.0.0.0-29, namespace: w}
+spec: {range: 10.0.0.0/29, allocations: {"1": {id: a, podref: n/p}, "2": {id: b, podref: n/q}, "3": {ipamclaimref: n/c}, "4": {podref: n/r}}}`)
+	const at, reserved = " at ippools w/10.0.0.0-29 /spec/allocations/", "overlappingrangeipreservations w/10.0.0."
+	const pool = "whereabouts w/10.0.0.0-29 known 10.0.0.1-10.0.0.6"
+	const same = "\n10.0.0.1 n/p a" + at + "1; " + reserved + "1\n10.0.0.2 n/q b" + at + "2; " + reserved + "2\n10.0.0.3" + at + "3; " + reserved + "3"
+	c.Want("by pod, by container, and of a claim", pool+same+"\n10.0.0.4 n/r"+at+"4\n10.0.0.4 n/x z at "+reserved+"4")
+	c.Changes()
+	reserve("10.0.0.4", "{podref: n/r, containerid: z}")
+	c.Want("now of the same pod", pool+same+"\n10.0.0.4 n/r"+at+"4; "+reserved+"4")
+	reserve("10.0.0.4", "7")
+	c.Want("it cannot be read, and reserves the address", pool+same+"\n10.0.0.4 n/r"+at+"4\n10.0.0.4 at "+reserved+"4")
+	c.Remove(whereabouts.Reservations, ipam.Key{Namespace: "w", Name: "10.0.0.4"})
+	c.Want("it is gone", pool+same+"\n10.0.0.4 n/r"+at+"4")
+}
+
+// Networks that share a pool narrow it together, and agree on plugin and device or have none.
+func TestNetworksThatShareAPool(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	network := func(name, config string) {
+		c.Apply(whereabouts.Networks, "metadata: {name: "+name+", namespace: default}\nspec: {config: '"+config+"'}")
+	}
+	c.Apply(whereabouts.Pools, "metadata: {name: 10.0.0.0-24, namespace: w}\nspec: {range: 10.0.0.0/24}")
+	network("b", `{"name": "two", "type": "macvlan", "master": "eth0", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "range_start": "10.0.0.128", "gateway": "10.0.0.1"}}`)
+	network("a", `{"name": "one", "type": "macvlan", "master": "eth0", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "range_end": "10.0.0.130", "gateway": "10.0.0.1"}}`)
+	network("c", `{"name": "one", "type": "macvlan", "master": "eth0", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "range_end": "10.0.0.9", "gateway": "10.1.0.1"}}`)
+	c.Want("together they have all", "whereabouts w/10.0.0.0-24 known 10.0.0.1-10.0.0.254")
+	p := c.Pool("w/10.0.0.0-24")
+	if !slices.Equal(p.Networks, []string{"one", "two"}) || p.Network != "" || p.Plugin != "macvlan" || p.Device != "eth0" ||
+		p.Config != "network-attachment-definitions default/a" || !slices.Equal(p.Gateways, []netip.Addr{netip.MustParseAddr("10.0.0.1")}) {
+		t.Errorf("got %+v", p)
+	}
+	network("b", `{"name": "two", "type": "ipvlan", "master": "eth1", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "range_start": "10.0.0.200"}}`)
+	c.Want("one has other addresses", "whereabouts w/10.0.0.0-24 known 10.0.0.1-10.0.0.130 10.0.0.200-10.0.0.254")
+	if p := c.Pool("w/10.0.0.0-24"); p.Plugin != "" || p.Device != "" {
+		t.Errorf("got %+v, want neither plugin nor device", p)
+	}
+}

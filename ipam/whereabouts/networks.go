@@ -31,13 +31,6 @@ type networkRange struct {
 	slice int
 }
 
-func sameNetwork(a, b *network) bool {
-	return a.name == b.name && a.plugin == b.plugin && a.device == b.device && a.network == b.network && slices.Equal(a.gateways, b.gateways) &&
-		slices.EqualFunc(a.ranges, b.ranges, func(a, b networkRange) bool {
-			return a.prefix == b.prefix && a.first == b.first && a.last == b.last && a.slice == b.slice && slices.Equal(a.exclude, b.exclude)
-		})
-}
-
 // cniConfig has the fields that ipwitness uses of a CNI configuration, which is either a
 // single plugin or a list of plugins.
 type cniConfig struct {

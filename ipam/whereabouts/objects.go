@@ -32,10 +32,6 @@ type allocation struct {
 	pod, container, iface string // pod is NAMESPACE/NAME
 }
 
-func samePool(a, b *pool) bool {
-	return a.base == b.base && a.prefix == b.prefix && a.problem == b.problem && a.bad == b.bad && slices.Equal(a.allocations, b.allocations)
-}
-
 // readPool returns the record of an IPPool. interfaces interns the names of interfaces.
 func readPool(o *ipam.Object, interfaces *ipam.Interned) *pool {
 	r := &pool{}

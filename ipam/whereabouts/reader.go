@@ -67,15 +67,14 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		attaching: &ipam.Resource{Kind: Networks, Lost: "which networks whereabouts serves, and which parts of its ranges it leaves out, is not known"},
 	}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
-		Read: func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o, &r.interfaces) }, Same: samePool,
+		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o, &r.interfaces) },
 		Changed: func(at ipam.Key, _, _ *pool) { r.dirty[at] = true }, Settled: r.settle,
 	}
 	r.reservations = ipam.Mirror[*ipam.Object, reservation]{
-		Read: readReservation, Same: func(a, b *reservation) bool { return *a == *b },
-		Changed: r.reservationChanged, Settled: r.settle,
+		Read: readReservation, Changed: r.reservationChanged, Settled: r.settle,
 	}
 	r.networks = ipam.Mirror[*ipam.Object, network]{
-		Read: readNetwork, Same: sameNetwork,
+		Read:    readNetwork,
 		Changed: func(ipam.Key, *network, *network) { r.regroup = true }, Settled: r.settle,
 	}
 	pools := &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "what whereabouts has given is not known"}

@@ -36,6 +36,34 @@ func TestRangesOfNetworks(t *testing.T) {
 			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\",\"range_start\":\"10.0.0.200\",\"node_slice_size\":\"/28\"}}"`,
 			"node-1-10.0.0.16-28", "10.0.0.16/28", "n   10.0.0.17-10.0.0.30",
 		},
+		"a slice of a named network": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"network_name\":\"blue\",\"range\":\"10.0.0.0/24\",\"node_slice_size\":\"28\"}}"`,
+			"blue-node-1-10.0.0.16-28", "10.0.0.16/28", "n   10.0.0.17-10.0.0.30",
+		},
+		"a slice of another network": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"network_name\":\"blue\",\"range\":\"10.0.0.0/24\",\"node_slice_size\":\"/28\"}}"`,
+			"red-node-1-10.0.0.16-28", "10.0.0.16/28", "",
+		},
+		"a slice without node": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"network_name\":\"blue\",\"range\":\"10.0.0.0/24\",\"node_slice_size\":\"/28\"}}"`,
+			"blue-10.0.0.16-28", "10.0.0.16/28", "",
+		},
+		"a slice of another range": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\",\"node_slice_size\":\"/28\"}}"`,
+			"node-1-10.0.1.16-28", "10.0.1.16/28", "",
+		},
+		"a slice of another size": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\",\"node_slice_size\":\"/28\"}}"`,
+			"node-1-10.0.0.16-29", "10.0.0.16/29", "",
+		},
+		"another range": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\"}}"`,
+			"10.0.0.0-24", "10.0.1.0/24", "",
+		},
+		"a range that is none": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0\",\"ipRanges\":[{\"range\":\"10.0.0.0/29\"}]}}"`,
+			"10.0.0.0-29", "10.0.0.0/29", "n   10.0.0.1-10.0.0.6",
+		},
 		"another IPAM":            {`"{\"name\":\"n\",\"ipam\":{\"type\":\"host-local\",\"range\":\"10.0.0.0/24\"}}"`, "10.0.0.0-24", "10.0.0.0/24", ""},
 		"a file on the nodes":     {`""`, "10.0.0.0-24", "10.0.0.0/24", ""},
 		"what whereabouts is not": {`"{\"ipam\":7}"`, "10.0.0.0-24", "10.0.0.0/24", ""},
@@ -109,6 +137,14 @@ func TestNamesOfReservations(t *testing.T) {
 	} {
 		if got := of(many, "w", name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestSizesOfSlices(t *testing.T) {
+	for text, want := range map[string]int{"/26": 26, "26": 26, "/109": 109, "": 0, "/": 0, "x": 0, "2x": 0, "2-": 0, "99999999999999999999": 0} {
+		if got := sliceOf(text); got != want {
+			t.Errorf("%q: got %d, want %d", text, got, want)
 		}
 	}
 }
