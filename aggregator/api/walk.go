@@ -70,7 +70,9 @@ type part[T any] struct {
 func (w *walk[K, T]) step(room int) (p part[T]) {
 	w.bound = w.last
 	if len(w.rest) == 0 {
-		p.revision = w.revision() // before the snapshot
+		if p.revision = w.revision(); w.events != nil {
+			w.facts.Await() // a judgement publishes its events before it updates the index
+		}
 		p.done = !w.list()
 		return p
 	}

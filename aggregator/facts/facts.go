@@ -148,6 +148,12 @@ func (f *Facts) RLock() { f.mu.RLock() }
 // RUnlock releases the lock of RLock.
 func (f *Facts) RUnlock() { f.mu.RUnlock() }
 
+// Await waits until all judgements in progress have ended.
+func (f *Facts) Await() {
+	f.mu.Lock()
+	f.mu.Unlock() //nolint:staticcheck // nothing is changed
+}
+
 // Update makes a small change to a node on which no judgement depends.
 func (f *Facts) Update(change func()) {
 	f.mu.Lock()

@@ -56,6 +56,8 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	switch {
 	case e != nil && e.owners != nil:
 		return e.owners, true
+	case !w.lists(item.Address): // also if nobody watched when the address changed, so that nothing was derived
+		return nil, true
 	case e == nil || item.Touched():
 		return item.Before, item.Derived
 	}
@@ -65,6 +67,12 @@ func (w *worker) before(e *entry, item *facts.Item) (owners []verdict.Owner, kno
 	judged := s.Policy.Judge(c)
 	w.second.Keep()
 	return judged.Owners, true
+}
+
+// lists reports whether the index has an address, which then had owners at its last judgement.
+func (w *worker) lists(a index.Address) bool {
+	_, there := w.shards.index.Partition(a.Partition()).Get(From(a))
+	return there
 }
 
 // remember stores the outcome of a judgement, and publishes the changes.

@@ -38,7 +38,7 @@ func TestPanicAffectsOneAddressOnly(t *testing.T) {
 			t.Errorf("got %d addresses that are not judged, want none", w.shards.Unjudged())
 		}
 		w.addrs[netip.MustParseAddr("10.0.0.66")] = true
-		w.wantHeard("it can be judged", "removed 10.0.0.66 p3 gone was live of 2")
+		w.wantHeard("it can be judged", "added 10.0.0.66 p2 live of 1")
 	})
 }
 
@@ -100,6 +100,23 @@ func TestChangesOfOwnersArePublished(t *testing.T) {
 		w.set(func() { w.watched = true })
 		n.report(gone(assigned(3, "10.0.0.3")))
 		w.wantHeard("there is a subscriber again", "removed 10.0.0.3 p3 gone was live of 1")
+	})
+}
+
+// A watch that begins between a change and its judgement does not find the address in the index.
+func TestOwnersThatAreNotJudgedWhenAWatchBeginsAreAdded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.watched = false
+		n := w.connect("n1")
+		n.report(pod(2, "10.0.0.1", "10.0.0.2"))
+		w.watched = true
+		renamed := pod(2)
+		renamed.Namespaces[0].Workload.Name = "new"
+		n.report(renamed)
+		w.heard = nil
+		defer w.run()()
+		w.wantHeard("they are judged", "added 10.0.0.1 new live of 1", "added 10.0.0.2 new live of 1")
 	})
 }
 
