@@ -154,20 +154,16 @@ func (r *Reader) Run(ctx context.Context) error {
 			wait = ipam.Settled
 		}
 		timer.Reset(wait)
-		var now time.Time
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-			now, r.all, r.soon = time.Now(), true, false
+			r.all, r.soon = true, false
 		case <-r.mounted:
-			now = time.Now()
 			r.all = r.all || r.moved()
 		case e := <-events:
-			now = time.Now()
 			r.event(e)
 		case err := <-errs:
-			now = time.Now()
 			r.loseEvents(err)
 		}
 		// Events that have arrived in the meantime are handled together.
@@ -181,7 +177,7 @@ func (r *Reader) Run(ctx context.Context) error {
 				waiting = false
 			}
 		}
-		r.look(now)
+		r.look(time.Now())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ import (
 // flaky is a Fake whose requests are counted, and fail while an error is set.
 type flaky struct {
 	kerneltest.Fake
+	mu        sync.Mutex // held for a request
 	requests  int
 	links     error
 	addresses error
@@ -34,6 +36,8 @@ type flaky struct {
 }
 
 func (f *flaky) Links(nsid int32) ([]rtnetlink.Link, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.requests++
 	if f.links != nil {
 		return nil, f.links
@@ -42,6 +46,8 @@ func (f *flaky) Links(nsid int32) ([]rtnetlink.Link, error) {
 }
 
 func (f *flaky) Link(nsid, index int32) (rtnetlink.Link, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.requests++
 	if f.links != nil {
 		return rtnetlink.Link{}, f.links
@@ -50,6 +56,8 @@ func (f *flaky) Link(nsid, index int32) (rtnetlink.Link, error) {
 }
 
 func (f *flaky) Addresses(nsid, index int32) ([]rtnetlink.Address, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.requests++
 	if f.addresses != nil {
 		return nil, f.addresses
@@ -389,8 +397,13 @@ func TestListingIsRepeated(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)
 			go func() { ended <- k.ListAgain(ctx, always) }()
+			set := func(change func()) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				change()
+			}
 			lists := func(d time.Duration) bool {
-				f.requests = 0
+				set(func() { f.requests = 0 })
 				time.Sleep(d)
 				synctest.Wait()
 				return f.requests > 0
@@ -399,7 +412,7 @@ func TestListingIsRepeated(t *testing.T) {
 				t.Errorf("always %v: got listed %v without being wanted", always, got)
 			}
 			if !always {
-				f.links = errors.New("busy")
+				set(func() { f.links = errors.New("busy") })
 				k.Incomplete()
 				k.Incomplete()
 				for i := range 3 {
@@ -407,7 +420,7 @@ func TestListingIsRepeated(t *testing.T) {
 						t.Errorf("attempt %d: got not listed again, though no attempt has succeeded", i+1)
 					}
 				}
-				f.links = nil
+				set(func() { f.links = nil })
 				if !lists(ListEvery) || lists(10*ListEvery) {
 					t.Error("wanted: got not listed, or listed after it has succeeded")
 				}
