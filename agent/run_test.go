@@ -251,7 +251,7 @@ func newPod(t *testing.T) *pod {
 	p := &pod{t: t, ns: ns, home: home}
 	p.packets, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
 	must(err)
-	p.inside, err = netlink.NewHandle()
+	p.inside, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 	must(err)
 	must(netns.Set(home))
 	t.Cleanup(func() {

@@ -283,6 +283,7 @@ func TestCapabilitiesOfTheStartAreDropped(t *testing.T) {
 }
 
 func TestDirectoryThatCannotBeSeenIsMissed(t *testing.T) {
+	alone.NeedsDisk(t)
 	alone.Run(t, func() {
 		base := t.TempDir()
 		at := func(name string) string { return filepath.Join(base, name) }

@@ -87,6 +87,7 @@ func TestOwnRootIsKnownByTheFirstProcess(t *testing.T) {
 }
 
 func TestMountedDirectoryCanBeReached(t *testing.T) {
+	alone.NeedsDisk(t)
 	alone.Run(t, func() {
 		base := t.TempDir()
 		at := func(name string) string { return filepath.Join(base, name) }

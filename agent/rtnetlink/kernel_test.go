@@ -351,7 +351,7 @@ func TestChangesOfAllNamespacesAreHeard(t *testing.T) {
 		}
 		all.await("new nsid", is(unix.RTM_NEWNSID))
 		own.await("new nsid", is(unix.RTM_NEWNSID))
-		in, err := netlink.NewHandleAt(other)
+		in, err := netlink.NewHandleAt(other, unix.NETLINK_ROUTE)
 		must(t, err)
 		defer in.Close()
 		d := &netlink.Bridge{LinkAttrs: attrs("inside")}

@@ -248,6 +248,7 @@ func (f *editor) moveClaimLink(n *Node, c uint32, linkName string) {
 		return
 	}
 	f.touch(one.addr)
+	f.touchAnswers(n, c, 0) // its sender may be a proxy on the other link
 	w.link = n.namedLink(linkName)
 	n.links.at(w.link).users++
 	if old != 0 {

@@ -47,3 +47,16 @@ func Run(t *testing.T, fn func()) {
 		t.Fatalf("test in a process of its own: %v\n%s", err, out)
 	}
 }
+
+// NeedsDisk skips a test if the root directory is in memory, as in the guests of make test-kernels:
+// there, mounted directories cannot be told from those of the root.
+func NeedsDisk(t *testing.T) {
+	t.Helper()
+	var fs unix.Statfs_t
+	if err := unix.Statfs("/", &fs); err != nil {
+		t.Fatal(err)
+	}
+	if fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC {
+		t.Skip("the root directory is in memory")
+	}
+}
