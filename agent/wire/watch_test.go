@@ -483,9 +483,7 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 		}
 		sum := uint64(0)
 		for _, c := range w.leftOut() {
-			if sum += c.limited; c.name == "x" && c.limited == 0 {
-				t.Error("limited frames of x: got none")
-			}
+			sum += c.limited // which ports are limited depends on the speed of the machine
 		}
 		if sum != limited {
 			t.Errorf("limited frames of all ports: got %d, want %d", sum, limited)
