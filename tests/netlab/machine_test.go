@@ -66,6 +66,16 @@ func left(t *testing.T, cgroup string) (all []string) {
 	return all
 }
 
+// waitForDaemon waits for the process and a cgroup of daemon. The command line of a process is empty
+// for a moment while it executes another program.
+func waitForDaemon(t *testing.T, cgroup string) {
+	t.Helper()
+	wait.Until(t, "a daemon and cgroups", func() bool {
+		got := left(t, cgroup)
+		return len(got) >= 2 && got[0] == "daemon"
+	})
+}
+
 func possible(t *testing.T) {
 	t.Helper()
 	if err := Possible(); err != nil {
@@ -89,9 +99,7 @@ func TestMachineLeavesNothingBehind(t *testing.T) {
 	if _, err := h.Output(h.Command("sh", "-euc", daemon(h))); err != nil {
 		t.Fatal(err)
 	}
-	if got := left(t, h.Cgroup()); len(got) < 2 || got[0] != "daemon" {
-		t.Errorf("before the end: got %v, want a daemon and cgroups", got)
-	}
+	waitForDaemon(t, h.Cgroup())
 	h.Close()
 	if got := left(t, h.Cgroup()); got != nil {
 		t.Errorf("after the end: got %v, want nothing", got)
@@ -112,14 +120,19 @@ func TestMachineEndsWithItsCreator(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	cgroup, err := bufio.NewReader(out).ReadString('\n')
-	before := left(t, strings.TrimSpace(cgroup))
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	if err != nil || len(before) < 2 || before[0] != "daemon" {
-		t.Fatalf("before the end: got %v, %q, %v, want a daemon and cgroups", before, cgroup, err)
+	end := func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 	}
-	wait.Until(t, "nothing to be left behind", func() bool { return left(t, strings.TrimSpace(cgroup)) == nil })
+	defer end()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("read the cgroup: got %q, %v", line, err)
+	}
+	cgroup := strings.TrimSpace(line)
+	waitForDaemon(t, cgroup)
+	end()
+	wait.Until(t, "nothing to be left behind", func() bool { return left(t, cgroup) == nil })
 }
 
 func TestEnvironmentVariablesDoNotLeadOutOfAHost(t *testing.T) {
