@@ -111,10 +111,10 @@ func Part(raw json.RawMessage, name string, into any) error {
 	}
 	err := json.Unmarshal(raw, into)
 	if mismatch := (*json.UnmarshalTypeError)(nil); errors.As(err, &mismatch) {
-		return fmt.Errorf("its %s is not as we know it: /%s is a JSON %s", name, strings.ReplaceAll(mismatch.Field, ".", "/"), mismatch.Value)
+		return fmt.Errorf("its %s has an unexpected format: /%s is a JSON %s", name, strings.ReplaceAll(mismatch.Field, ".", "/"), mismatch.Value)
 	}
 	if err != nil {
-		return fmt.Errorf("its %s is not as we know it: %w", name, err)
+		return fmt.Errorf("its %s has an unexpected format: %w", name, err)
 	}
 	return nil
 }

@@ -44,8 +44,8 @@ func TestPart(t *testing.T) {
 	}
 	for raw, want := range map[string]string{
 		`{"List":[{"N":1}],"other":{}}`: "<nil>", `null`: "<nil>", "": "it has no spec",
-		`{"List":{}}`: "its spec is not as we know it: /List is a JSON object", `{"List":[{"N":"x"}]}`: "its spec is not as we know it: /List/N is a JSON string",
-		`[]`: "its spec is not as we know it: / is a JSON array", `{`: "its spec is not as we know it: unexpected end of JSON input",
+		`{"List":{}}`: "its spec has an unexpected format: /List is a JSON object", `{"List":[{"N":"x"}]}`: "its spec has an unexpected format: /List/N is a JSON string",
+		`[]`: "its spec has an unexpected format: / is a JSON array", `{`: "its spec has an unexpected format: unexpected end of JSON input",
 	} {
 		if got := fmt.Sprint(ipam.Part([]byte(raw), "spec", &into)); got != want {
 			t.Errorf("%s: got %s, want %s", raw, got, want)

@@ -242,7 +242,7 @@ func TestIPAMDirectoryThatIsNotMountedIsAFinding(t *testing.T) {
 
 func TestContainerWithNothingMountedSaysWhatToMount(t *testing.T) {
 	onContainers(t, contained{}, func(t *testing.T, l *containerLab) {
-		l.problems("CNI's configurations", "mount /etc/cni of the node", "host-local", "mount /var/lib/cni of the node")
+		l.problems("CNI configurations", "mount /etc/cni of the node", "host-local", "mount /var/lib/cni of the node")
 		wantWords(t, l.doctor(), "/run/netns: it is not mounted", "mount /run of the node", "mount /etc/cni of the node", "mount /var/lib/cni of the node")
 	})
 }

@@ -215,7 +215,7 @@ func TestAgentReportsCalicosNodeName(t *testing.T) {
 	write("worker-2")
 	reported.await("another name", called("worker-2"))
 	write(strings.Repeat("x", 254))
-	reported.await("a name that cannot be", func() bool {
+	reported.await("an invalid name", func() bool {
 		return called("")() && strings.Contains(strings.Join(reported.status.GetProblems(), "\n"), file)
 	})
 	write("worker-3")

@@ -39,7 +39,7 @@ func TestAllocationsOfHostLocalAreTold(t *testing.T) {
 	l.await("changes", func() bool { return len(a) == 2 && a["10.1.0.9"].GetContainerId() == "new" })
 	l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.9")), os.Remove(filepath.Join(l.path("pods"), "fd00::2")))
 	if p := l.awaitGiven("pods", 0, known); p.GetLostAt() != nil || p.GetLost() != 0 {
-		t.Errorf("pool after the last pod has given back its address: got %v, want no loss", p)
+		t.Errorf("pool after the last address was released: got %v, want no loss", p)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
 		return strings.Join(all, "\n")
 	}
 	problems := look()
-	if p := l.pools[l.path("secret")]; p.GetState() != unreadable || !strings.Contains(p.GetProblem(), "permission denied: let the agent's user read it") {
+	if p := l.pools[l.path("secret")]; p.GetState() != unreadable || !strings.Contains(p.GetProblem(), "permission denied: give the agent's user read access to it") {
 		t.Errorf("directory that may not be read: got %v", p)
 	}
 	if os.Geteuid() == 0 { // the files belong to root
@@ -200,16 +200,16 @@ func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
 				t.Errorf("%s, whose file may not be read: got %v", addr, a)
 			}
 		}
-		if !strings.Contains(problems, "whom host-local has given 3 addresses in "+l.path("pods")) {
+		if !strings.Contains(problems, "the owners of 3 allocations of host-local in "+l.path("pods")) {
 			t.Errorf("problems: got %q", problems)
 		}
 	}
-	if len(l.allocations[l.path("pods")]) != 3 || !strings.Contains(problems, l.path("secret")+" is not known") {
+	if len(l.allocations[l.path("pods")]) != 3 || !strings.Contains(problems, l.path("secret")+": open ") {
 		t.Errorf("allocations: got %v, problems %q", l.allocations, problems)
 	}
 	l.must(os.Chmod(l.path("secret"), 0o755), os.Chmod(l.dir, 0), os.Chmod(l.conf, 0))
 	problems = look()
-	for _, want := range []string{"what host-local has given is not known (", "CNI's configurations are not known ("} {
+	for _, want := range []string{"cannot read the allocations of host-local (", "cannot read the CNI configurations ("} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("problems: got %q, want one with %q", problems, want)
 		}
@@ -294,7 +294,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	l.must(os.Chtimes(filepath.Join(l.conf, "20-pods.conf"), old, old))
 	l.await("the problem", func() bool {
 		problems, _ := l.ipam.Health()
-		return len(problems) == 1 && strings.Contains(problems[0], "20-pods.conf") && strings.Contains(problems[0], "no JSON")
+		return len(problems) == 1 && strings.Contains(problems[0], "20-pods.conf") && strings.Contains(problems[0], "parse JSON: ")
 	})
 	if l.take(); first() != "10.2.0.2" || len(l.pools) != 2 {
 		t.Errorf("pools with a broken configuration: got %v", l.pools)
@@ -338,6 +338,6 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 	write(env, "FLANNEL_SUBNET=mine\n")
 	l.await("a problem", func() bool {
 		problems, _ := l.ipam.Health()
-		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is no subnet")
+		return ranges() == "" && len(problems) == 1 && strings.Contains(problems[0], "subnet.env: FLANNEL_SUBNET is not a subnet")
 	})
 }

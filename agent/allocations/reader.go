@@ -328,7 +328,7 @@ func (r *Reader) publish(now time.Time) {
 func (r *Reader) publishStatus() {
 	problems := slices.Clone(r.names.problems)
 	if r.unwatched != nil {
-		problems = append(problems, fmt.Sprintf("changes of IPAM are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
+		problems = append(problems, fmt.Sprintf("cannot watch the IPAM directories for changes (%s), reading them every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
 			form.Short(r.unwatched), ipam.CheckEvery))
 	}
 	for _, s := range r.sources {
@@ -374,7 +374,7 @@ func readName(title, file string) (string, error) {
 	case errors.Is(err, os.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", fmt.Errorf("the name that %s has for this node is not known (%s): let the agent's user read it", title, form.Short(err))
+		return "", fmt.Errorf("cannot read %s's name of this node (%s): give the agent's user read access to the file", title, form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
 		return "", fmt.Errorf("%s has no node name, and %s allocates addresses to the node that this file names: write the name of the node into it", file, title)
 	default:

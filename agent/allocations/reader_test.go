@@ -29,7 +29,7 @@ func TestNodenameOfCalico(t *testing.T) {
 		t.Errorf("no file: got %q, error %v", name, err)
 	}
 	l.must(os.Mkdir(file, 0o755))
-	if name, err := readName("Calico", file); name != "" || err == nil || !strings.Contains(err.Error(), "Calico has for this node is not known") {
+	if name, err := readName("Calico", file); name != "" || err == nil || !strings.Contains(err.Error(), "cannot read Calico's name of this node") {
 		t.Errorf("a directory: got %q, error %v", name, err)
 	}
 }

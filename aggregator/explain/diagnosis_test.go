@@ -14,7 +14,7 @@ func TestDiagnosis(t *testing.T) {
 	known := []explain.DiagnosisStep{{Step: verdict.StepPodCIDRs, Answer: "They overlap."}, {Step: verdict.StepPods, Answer: "Both run."}}
 	event := explain.Related{Kind: "Event", Namespace: "default", Name: "web", Reason: "FailedCreatePodSandBox", Message: "no free addresses", Count: 3}
 	plugin := explain.Related{Kind: "Pod", Namespace: "kube-system", Name: "calico-node-x", Reason: "Running", Message: "calico on n1 runs and is ready"}
-	added := explain.Related{Kind: "Node", Name: "n2", Reason: "Added", Message: "node n2 was added less than an hour ago: was it made from a template that had pods?"}
+	added := explain.Related{Kind: "Node", Name: "n2", Reason: "Added", Message: "node n2 was added less than an hour ago: was it created from a template that contained pods?"}
 	service := explain.Related{Kind: "Service", Name: "web", Reason: "Address", Message: "10.0.0.5 is a service's"}
 	live := explain.Kubernetes{Live: true, Events: true, Whole: true}
 	nothing := map[string]string{"events": "has no event", "cni-plugin": "No pod of a known CNI plugin", "new-nodes": "None of the owners' nodes is new"}
@@ -28,7 +28,7 @@ func TestDiagnosis(t *testing.T) {
 		{"an API that is not heard from", []explain.Related{event}, explain.Kubernetes{Events: true, Whole: true}, map[string]string{"events": "FailedCreatePodSandBox of default/web, 3 times: no free addresses."}},
 		{"nothing is to be said", []explain.Related{service}, live, nothing},
 		{"all is said", []explain.Related{service, event, added, plugin}, live, map[string]string{
-			"events": "FailedCreatePodSandBox", "cni-plugin": "Calico on n1 runs and is ready.", "new-nodes": "from a template that had pods?",
+			"events": "FailedCreatePodSandBox", "cni-plugin": "Calico on n1 runs and is ready.", "new-nodes": "from a template that contained pods?",
 		}},
 		{"what was left out is not nothing", []explain.Related{event}, explain.Kubernetes{Live: true, Events: true}, map[string]string{"events": "FailedCreatePodSandBox"}},
 		{

@@ -397,11 +397,11 @@ func (a *announcer) write(ctx context.Context, n *announcement) error {
 			switch {
 			case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
 				a.counts[failed].Add(1)
-				a.cluster.log.Debug("an event was not written", "event", event.Namespace+"/"+event.Name, "err", err)
+				a.cluster.log.Debug("cannot write Event", "event", event.Namespace+"/"+event.Name, "err", err)
 				continue
 			case apierrors.IsForbidden(err):
 				a.counts[forbidden].Add(1)
-				a.problem("may not write Events: conflicts and findings are not shown by kubectl describe; grant ipwitness's ClusterRole create, get and patch of events")
+				a.problem("no permission to write Events: kubectl describe does not show conflicts and findings; grant ipwitness's ClusterRole create, get and patch of events")
 				// Another namespace may allow it: the cause may be a quota.
 				a.refused[event.Namespace] = time.Now().Add(rightsAgain)
 				a.later(n, n.targets[0], a.refused[event.Namespace])
@@ -512,7 +512,7 @@ func (n *announcement) text() string {
 	}
 	summary := ipam.Plain(n.summary)
 	if n.finding && n.resolved {
-		summary = "This is over: " + summary
+		summary = "Resolved: " + summary
 	}
 	return ipam.Cut(summary, maxText-len(tail)) + tail
 }

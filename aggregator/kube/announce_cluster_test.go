@@ -208,7 +208,7 @@ func TestMissingRights(t *testing.T) {
 	}
 	m.until("all problems are there", func() bool { return len(m.Status().GetProblems()) == 3 })
 	for _, what := range []string{"services", "leases", "events"} {
-		if problems("may not list and watch "+what+": ") != 1 {
+		if problems("no permission to list and watch "+what+": ") != 1 {
 			t.Errorf("no problem with %s, or several: %q", what, m.Status().GetProblems())
 		}
 	}
@@ -216,7 +216,7 @@ func TestMissingRights(t *testing.T) {
 		t.Error("pods and nodes are not known")
 	}
 	m.Announce(conflictOf(l.namespace, "10.99.7.7", pb.Conflict_CONFIRMED, "one@poor-node"))
-	m.until("it is said that events are forbidden", func() bool { return problems("may not write Events: ") == 1 })
+	m.until("it is said that events are forbidden", func() bool { return problems("no permission to write Events: ") == 1 })
 
 	// Newly granted rights take effect without a restart.
 	l.apply(`
@@ -228,7 +228,7 @@ subjects: [{kind: ServiceAccount, name: poor, namespace: outside}]
 `)
 	t.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-is-rich") })
 	m.until("services and events are followed", func() bool {
-		return problems("may not list and watch services: ") == 0 && problems("may not list and watch events: ") == 0
+		return problems("no permission to list and watch services: ") == 0 && problems("no permission to list and watch events: ") == 0
 	})
 }
 

@@ -161,7 +161,7 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 	finding.Owners = nil
 	c.AnnounceFinding(proto.CloneOf(finding), true)
 	n := c.announcer.queue[0]
-	if got, want := n.text(), "This is over: 10.0.0.1 is in use, and host-local takes it for free. More: ipwitness explain 10.0.0.1"; got != want {
+	if got, want := n.text(), "Resolved: 10.0.0.1 is in use, and host-local takes it for free. More: ipwitness explain 10.0.0.1"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if n.over != "AddressInUseUnallocatedResolved" || len(n.targets) != 3 {

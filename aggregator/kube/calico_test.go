@@ -45,7 +45,7 @@ func TestStatesOfPools(t *testing.T) {
 
 	f.set(func() { f.down = true })
 	f.cut()
-	l.await("the API is away", pool("stale: the Kubernetes API is not heard from")+tunnel)
+	l.await("the API is away", pool("stale: the Kubernetes API does not respond")+tunnel)
 	f.set(func() { f.down = false })
 	live(t, c)
 	l.await("it is back", pool("known")+tunnel)
@@ -53,7 +53,7 @@ func TestStatesOfPools(t *testing.T) {
 	// A right is revoked, and after that one resource fails.
 	f.set(func() { f.forbidden[calico.Blocks.String()] = true })
 	f.cut()
-	const missing = "may not list and watch ipamblocks.crd.projectcalico.org: what Calico has given is not known; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"
+	const missing = "no permission to list and watch ipamblocks.crd.projectcalico.org: the allocations of Calico are unknown; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"
 	l.await("a right is missing", pool("unreadable: "+missing)+tunnel)
 	wait.Until(t, "it is said", func() bool {
 		s := c.Status()
@@ -99,7 +99,7 @@ func TestNoIPAM(t *testing.T) {
 	f.install(calico.Pools, calico.Blocks)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
 	wait.Until(t, "it is said that it may not be read", func() bool {
-		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: may not list and watch ip")
+		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: no permission to list and watch ip")
 	})
 	f.set(func() { clear(f.forbidden) })
 	l.await("it may", "calico default-ipv4-ippool reading 192.168.0.0-192.168.255.255")
@@ -118,7 +118,7 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	c := f.open()
 	l := keep(t, c)
 	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
-	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "may not discover custom resources") {
+	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "no permission to discover custom resources") {
 		t.Errorf("got problems %q", p)
 	}
 }
@@ -144,7 +144,7 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 	f.set(func() { f.forbidden[native(calico.Blocks).String()] = true })
 	f.cut()
 	wait.Until(t, "a right is missing", func() bool {
-		return len(c.Status().GetProblems()) == 1 && strings.HasPrefix(c.Status().GetProblems()[0], "may not list and watch ipamblocks.projectcalico.org: ")
+		return len(c.Status().GetProblems()) == 1 && strings.HasPrefix(c.Status().GetProblems()[0], "no permission to list and watch ipamblocks.projectcalico.org: ")
 	})
 	f.set(func() { clear(f.forbidden) })
 	wait.Until(t, "it is there again", func() bool {
@@ -230,7 +230,7 @@ func TestExtraResourceThatMayNotBeRead(t *testing.T) {
 	c := f.open()
 	without := keep(t, c)
 	without.await("it may not be read", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+tunnel)
-	const problem = "may not list and watch ipreservations.crd.projectcalico.org: addresses that Calico keeps back (IPReservation) count as those that it gives; " +
+	const problem = "no permission to list and watch ipreservations.crd.projectcalico.org: addresses that Calico reserves (IPReservation) count as allocatable; " +
 		"grant ipwitness's ClusterRole list and watch of ipreservations.crd.projectcalico.org"
 	wait.Until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
 }
@@ -244,7 +244,7 @@ func TestInconsistenciesThatLast(t *testing.T) {
 	f.apply(calico.Handles, "metadata: {name: xyz}\nspec: {handleID: xyz, block: {192.168.0.192/26: 1}}")
 	l := keep(t, f.open())
 	const pool, tunnel = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255", "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
-	l.await("a handle that no block has", pool+": 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them"+tunnel)
+	l.await("a handle that no block has", pool+": 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them"+tunnel)
 	f.remove(calico.Handles, ipam.Key{Name: "xyz"})
 	l.await("it is gone", pool+tunnel)
 }

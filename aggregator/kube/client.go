@@ -48,7 +48,7 @@ func configure(cfg Config, log *slog.Logger) (*rest.Config, error) {
 		case errors.Is(err, rest.ErrNotInCluster):
 			return nil, nil
 		case errors.Is(err, fs.ErrNotExist):
-			log.Info("the Kubernetes API is not asked: this pod has no service account token; see --kubeconfig")
+			log.Info("the Kubernetes API is not used: this pod has no service account token; see --kubeconfig")
 			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("find the Kubernetes API of this pod: %w", err)
@@ -143,7 +143,7 @@ type warnings struct{ log *slog.Logger }
 // HandleWarningHeaderWithContext implements rest.WarningHandlerWithContext.
 func (w warnings) HandleWarningHeaderWithContext(ctx context.Context, code int, _, text string) {
 	if code == 299 && text != "" { // the only code that Kubernetes uses
-		w.log.DebugContext(ctx, "the Kubernetes API server warns", "warning", ipam.Plain(text))
+		w.log.DebugContext(ctx, "warning from the Kubernetes API server", "warning", ipam.Plain(text))
 	}
 }
 

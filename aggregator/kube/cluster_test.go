@@ -104,7 +104,7 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 		t.Errorf("of an unknown pod: got %+v, want nothing", p)
 	}
 	m.until("there is a problem", func() bool {
-		return slices.ContainsFunc(m.Status().GetProblems(), func(p string) bool { return strings.Contains(p, "is not heard from") })
+		return slices.ContainsFunc(m.Status().GetProblems(), func(p string) bool { return strings.Contains(p, " does not respond") })
 	})
 	l.restart()
 	m.awaitState(pb.Kubernetes_LIVE)

@@ -103,7 +103,7 @@ func (c *Cluster) eventFeeds() []*feed {
 	}
 	of := func(name string, into ipam.Store, terms ...fields.Selector) *feed {
 		return &feed{
-			name: name, lost: "conflicts are not explained by events",
+			name: name, lost: "Events are missing in the diagnosis of conflicts",
 			client: c.clients.core, resource: "events", into: into, list: func() list { return &corev1.EventList{} },
 			fields: fields.AndSelectors(slices.Concat(terms, lively)...).String(),
 		}

@@ -150,7 +150,7 @@ func TestAServerThatIsNotWell(t *testing.T) {
 	live(t, c)
 	wait.Until(t, "the one problem is the missing right", func() bool {
 		p := c.Status().GetProblems()
-		return len(p) == 1 && strings.HasPrefix(p[0], "may not list and watch services")
+		return len(p) == 1 && strings.HasPrefix(p[0], "no permission to list and watch services")
 	})
 }
 

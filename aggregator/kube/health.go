@@ -110,11 +110,11 @@ func (c *Cluster) problem(about, text string) {
 	case before == text:
 	case text == "":
 		delete(c.health.problems, about)
-		c.tellLog(slog.LevelInfo, "a problem with the Kubernetes API is over", "problem", before)
+		c.tellLog(slog.LevelInfo, "Kubernetes API problem resolved", "problem", before)
 	default:
 		c.health.problems[about] = text
 		if before == "" { // a new text of the same problem is not logged
-			c.tellLog(slog.LevelWarn, "there is a problem with the Kubernetes API", "problem", text)
+			c.tellLog(slog.LevelWarn, "Kubernetes API problem", "problem", text)
 		}
 	}
 }
@@ -153,11 +153,11 @@ func (c *Cluster) failed(f *feed, err error) {
 		// resources that were just installed.
 	case apierrors.IsForbidden(err) && c.health.missed == 0: // otherwise the server may be starting and forbid everything
 		c.hear()
-		c.problem(f.name, fmt.Sprintf("may not list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
+		c.problem(f.name, fmt.Sprintf("no permission to list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
 			f.said(), f.lost, f.said()))
 	case apierrors.IsUnauthorized(err):
 		c.hear()
-		c.problem(serverProblem, fmt.Sprintf("the API server %s does not know us any more: renew the token or certificate of the kubeconfig or service account",
+		c.problem(serverProblem, fmt.Sprintf("the API server %s no longer accepts our credentials: renew the token or certificate of the kubeconfig or service account",
 			c.clients.server))
 	case (f.name == podFeed || !answered(err)) && unreachable(err), apierrors.IsForbidden(err):
 		c.problem(serverProblem, c.unheard(err))
@@ -186,7 +186,7 @@ func (c *Cluster) unheard(err error) string {
 	if request := (*url.Error)(nil); errors.As(err, &request) {
 		err = request.Err
 	}
-	return fmt.Sprintf("the API server %s is not heard from: what is said of pods may be old: %s", c.clients.server, ipam.Shorten(err.Error()))
+	return fmt.Sprintf("the API server %s does not respond: the data about pods may be outdated: %s", c.clients.server, ipam.Shorten(err.Error()))
 }
 
 // worked records that a resource was listed or is being watched again.
@@ -233,7 +233,7 @@ func (c *Cluster) assess() {
 	if state == h.state {
 		return
 	}
-	c.tellLog(slog.LevelInfo, "what is known of Kubernetes", "state", state.String(), "before", h.state.String(),
+	c.tellLog(slog.LevelInfo, "state of the Kubernetes API", "state", state.String(), "before", h.state.String(),
 		"server", c.clients.server, "pods", len(c.pods.Records), "nodes", len(c.nodes.Records))
 	h.state, h.since = state, time.Now()
 	c.reassess()

@@ -104,7 +104,7 @@ func (m *publisher) known() (ipam.State, string) {
 	case !m.used, m.cluster.health.state == pb.Kubernetes_SYNCING:
 		return ipam.Reading, ""
 	case m.cluster.health.state != pb.Kubernetes_LIVE:
-		return ipam.Stale, "the Kubernetes API is not heard from"
+		return ipam.Stale, "the Kubernetes API does not respond"
 	}
 	return ipam.Known, ""
 }

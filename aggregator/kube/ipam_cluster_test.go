@@ -67,7 +67,7 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 	text := func(state, nginx, where string) string {
 		problem := ""
 		if state == "stale" {
-			problem = ": the Kubernetes API is not heard from"
+			problem = ": the Kubernetes API does not respond"
 		}
 		lines := []string{
 			"calico default-ipv4-ippool " + state + " 192.168.0.0-192.168.254.255" + problem,
@@ -148,7 +148,7 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 		}
 	}
 	l.crds("whereabouts")
-	want := fmt.Sprintf("may not list and watch %s: what whereabouts has given is not known; grant ipwitness's ClusterRole list and watch of %[1]s", whereabouts.Pools)
+	want := fmt.Sprintf("no permission to list and watch %s: the allocations of whereabouts are unknown; grant ipwitness's ClusterRole list and watch of %[1]s", whereabouts.Pools)
 	m.until("it is said", func() bool { return slices.Contains(m.Status().GetProblems(), want) })
 	m.ipam.await("there is one pool in the place of all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
 	if s := m.Status().GetState(); s != pb.Kubernetes_LIVE {

@@ -172,7 +172,7 @@ func (c *Cluster) newFeeds() []*feed {
 			client: c.clients.core, resource: "pods", into: &c.pods, list: func() list { return &corev1.PodList{} },
 		},
 		{
-			name: "nodes", lost: "their ranges of pods are not known as networks, and pods that were left behind are not known as such",
+			name: "nodes", lost: "their pod CIDRs are not compared as networks, and orphaned sandboxes are not detected",
 			client: c.clients.core, resource: "nodes", into: &c.nodes, list: func() list { return &corev1.NodeList{} },
 		},
 		{

@@ -11,15 +11,15 @@ type collector struct{ *Cluster }
 
 var (
 	descObjects = prometheus.NewDesc("ipwitness_kubernetes_objects",
-		"Kubernetes objects that are known; of services, leases and events only those that may explain something.", []string{"resource"}, nil)
+		"Kubernetes objects in memory; only those services, leases and events that may explain a conflict.", []string{"resource"}, nil)
 	descUp = prometheus.NewDesc("ipwitness_kubernetes_up",
-		"1 while all pods are known and the Kubernetes API server is heard from.", nil, nil)
+		"1 while all pods are known and the Kubernetes API server responds.", nil, nil)
 	descHeard = prometheus.NewDesc("ipwitness_kubernetes_last_heard_timestamp_seconds",
-		"When the Kubernetes API server last said something; 0 for never.", nil, nil)
+		"Time of the last response of the Kubernetes API server; 0 for never.", nil, nil)
 	descProblems = prometheus.NewDesc("ipwitness_kubernetes_problems",
-		"Things that do not work with the Kubernetes API: missing rights, a server that is away. `ipwitness nodes` names them.", nil, nil)
+		"Problems with the Kubernetes API, such as missing permissions or an unreachable server. `ipwitness nodes` describes them.", nil, nil)
 	descWritten = prometheus.NewDesc("ipwitness_kubernetes_events_total",
-		"Events to be written about conflicts and findings: written, repeated, known (written before), limited (put off, because the same was written just before), dropped (too many or too old), forbidden, failed.",
+		"Kubernetes Events about conflicts and findings, by result: written, repeated, known (written before), limited (delayed, because the same one was just written), dropped (too many or too old), forbidden, failed.",
 		[]string{"result"}, nil)
 )
 

@@ -216,10 +216,10 @@ func (c *Cluster) sayNodes(about subject, now verdict.Stamp) []said {
 			say(ofNode, cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.said, "its condition Ready is "+ipam.Plain(string(n.ready))), n.since)
 		}
 		if n.addedLately(now) {
-			say(newNode, "Added", fmt.Sprintf("node %s was added less than an hour ago: was it made from a template that had pods?", name), n.added)
+			say(newNode, "Added", fmt.Sprintf("node %s was added less than an hour ago: was it created from a template that contained pods?", name), n.added)
 		}
 		if len(n.cidrs) == 0 && len(*c.cidrs.Load()) > 0 {
-			say(ofNode, "NoPodCIDR", fmt.Sprintf("node %s has no range of pods (spec.podCIDR), as others have", name), 0)
+			say(ofNode, "NoPodCIDR", fmt.Sprintf("node %s has no pod CIDR (spec.podCIDR), unlike other nodes", name), 0)
 		}
 	}
 	return all
@@ -233,7 +233,7 @@ func (c *Cluster) sayPlugins(about subject, now verdict.Stamp) []said {
 		if len(of) == 0 && len(c.pods.plugins) > 0 && c.nodes.of(name) != nil && c.health.synced {
 			all = append(all, said{ofNode, &pb.Related{
 				Kind: "Node", Name: name, Node: name, Reason: "NoCNIPod",
-				Message: ipam.Cut(fmt.Sprintf("node %s has no pod of a CNI plugin: %d nodes have (%s)", name, len(c.pods.plugins), c.pluginNames()), ipam.MaxMessage),
+				Message: ipam.Cut(fmt.Sprintf("node %s has no pod of a CNI plugin, unlike %d nodes (%s)", name, len(c.pods.plugins), c.pluginNames()), ipam.MaxMessage),
 			}})
 		}
 		of = slices.SortedFunc(slices.Values(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) })
@@ -274,7 +274,7 @@ func sayPlugin(p *podRecord, now verdict.Stamp) said {
 		r.Reason = "Restarted"
 		text += fmt.Sprintf("was restarted %s (%s)", s.restarted.Time().Format(time.RFC3339), s.counted())
 	default:
-		text += "is not as it should be: " + s.word
+		text += "is not healthy: " + s.word
 		if s.restarts > 0 {
 			text += " (" + s.counted() + ")"
 		}

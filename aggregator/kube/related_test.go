@@ -84,13 +84,13 @@ func TestHealthOfCNIPlugins(t *testing.T) {
 			s := &p.Status.ContainerStatuses[0]
 			s.RestartCount, s.LastTerminationState.Terminated = 2, &corev1.ContainerStateTerminated{FinishedAt: ago(time.Minute)}
 		}, "Restarted, bad ×0: Calico on n1 was restarted "},
-		"not ready": {notReady, "NotReady, bad ×0: Calico on n1 is not as it should be: NotReady"},
+		"not ready": {notReady, "NotReady, bad ×0: Calico on n1 is not healthy: NotReady"},
 		"crashing": {func(p *corev1.Pod) {
 			notReady(p)
 			p.Status.ContainerStatuses[0] = corev1.ContainerStatus{RestartCount: 5, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
 				Reason: "CrashLoopBackOff", Message: "back-off 5m0s\x1b[31m restarting",
 			}}}
-		}, "CrashLoopBackOff, bad ×0: Calico on n1 is not as it should be: CrashLoopBackOff (5 restarts): back-off 5m0s [31m restarting"},
+		}, "CrashLoopBackOff, bad ×0: Calico on n1 is not healthy: CrashLoopBackOff (5 restarts): back-off 5m0s [31m restarting"},
 		"its image is not there": {func(p *corev1.Pod) {
 			notReady(p)
 			p.Status.Phase = corev1.PodPending
@@ -105,7 +105,7 @@ func TestHealthOfCNIPlugins(t *testing.T) {
 		"evicted": {func(p *corev1.Pod) {
 			notReady(p)
 			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "the node was low on memory"
-		}, "Evicted, bad ×0: Calico on n1 is not as it should be: Evicted: the node was low on memory"},
+		}, "Evicted, bad ×0: Calico on n1 is not healthy: Evicted: the node was low on memory"},
 	} {
 		c := knowing(t, func(c *Cluster) {
 			c.put(&c.nodes, testNode("n1", ""))
@@ -173,17 +173,17 @@ func TestTheMostTellingComesFirst(t *testing.T) {
 	})
 	said := saidOfConflict(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3"))
 	want := []string{
-		`Service web/front on "", Address, healthy ×0: 10.0.0.1 is the load balancer address that is asked for of Service web/front (class metallb)`,
+		`Service web/front on "", Address, healthy ×0: 10.0.0.1 is the requested load balancer address of Service web/front (class metallb)`,
 		`Service web/outer on "", Address, healthy ×0: 10.0.0.1 is an external address (spec.externalIPs) of Service web/outer`,
 		`Lease kube-system/plndr-cp-lock on "n1", Holder, healthy ×0: kube-vip's lease on the addresses of the control plane is held by n1`,
 		`Event default/one on "n1", FailedCreatePodSandBox, bad ×3: FailedCreatePodSandBox of one`,
 		`Event default/one on "n1", NetworkNotReady, bad ×1: NetworkNotReady of one`,
-		`Node /n2 on "n2", NoPodCIDR, bad ×0: node n2 has no range of pods (spec.podCIDR), as others have`,
+		`Node /n2 on "n2", NoPodCIDR, bad ×0: node n2 has no pod CIDR (spec.podCIDR), unlike other nodes`,
 		`Node /n3 on "n3", NodeStatusUnknown, bad ×0: node n3 is not ready: Kubelet stopped posting node status.`,
-		`Node /n3 on "n3", NoCNIPod, bad ×0: node n3 has no pod of a CNI plugin: 3 nodes have (kindnet)`,
+		`Node /n3 on "n3", NoCNIPod, bad ×0: node n3 has no pod of a CNI plugin, unlike 3 nodes (kindnet)`,
 		`Event /n2 on "n2", CIDRNotAvailable, bad ×1: CIDRNotAvailable of`,
 		`Event default/third on "n1", FailedCreatePodSandBox, bad ×6: FailedCreatePodSandBox of third`,
-		`Node /n2 on "n2", Added, bad ×0: node n2 was added less than an hour ago: was it made from a template that had pods?`,
+		`Node /n2 on "n2", Added, bad ×0: node n2 was added less than an hour ago: was it created from a template that contained pods?`,
 		`Pod kube-system/kindnet-n1 on "n1", Running, healthy ×0: kindnet on n1 runs and is ready`,
 	}
 	if got, want := strings.Join(said, "\n"), strings.Join(want, "\n"); got != want {

@@ -300,7 +300,7 @@ func (d *discovery) ask(ctx context.Context) error {
 				k = s.Alternative
 			}
 			if other := served[k.Group]; len(other) > 0 && !slices.Contains(other, k.Version) {
-				problem = fmt.Sprintf("%s is served only as %v, but ipwitness knows only %s: %s; use a version of ipwitness that knows it",
+				problem = fmt.Sprintf("%s is served only as %v, but ipwitness supports only %s: %s; use a version of ipwitness that supports it",
 					k.Group, ipam.Plain(fmt.Sprint(other)), k.Version, s.Lost)
 			}
 			s.discovered(k, serves(k), problem)
@@ -333,7 +333,7 @@ func (d *discovery) try() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d.blind = true
-	c.problem(discoveryProblem, "may not discover custom resources (get of /apis): those that may not be listed count as not installed; "+
+	c.problem(discoveryProblem, "no permission to discover custom resources (get of /apis): those that may not be listed count as not installed; "+
 		"bind ipwitness's service account to the ClusterRole system:discovery")
 	for _, m := range c.ipams {
 		for _, s := range m.sources {

@@ -32,7 +32,7 @@ type serviceAddress struct {
 // Roles of the addresses of services.
 const (
 	asIngress  = "the load balancer address"
-	asAsked    = "the load balancer address that is asked for"
+	asAsked    = "the requested load balancer address"
 	asExternal = "an external address (spec.externalIPs)"
 )
 
@@ -166,7 +166,7 @@ func (c *Cluster) leaseFeeds() []*feed {
 	var feeds []*feed
 	for _, name := range []string{controlPlaneLease, servicesLease} {
 		feeds = append(feeds, &feed{
-			name: "lease " + name, lost: "it is not known which node kube-vip has elected to hold an address",
+			name: "lease " + name, lost: "the node that kube-vip elected to hold an address is unknown",
 			client: c.clients.coordination, resource: "leases", namespace: leaseNamespace,
 			fields: fields.OneTermEqualSelector("metadata.name", name).String(),
 			into:   oneLease{&c.leases, ipam.Key{Namespace: leaseNamespace, Name: name}},

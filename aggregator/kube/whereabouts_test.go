@@ -21,7 +21,7 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	c := f.open()
 	l := keep(t, c)
 	live(t, c)
-	problem := "whereabouts.cni.cncf.io is served only as [v1beta1], but ipwitness knows only v1alpha1: what whereabouts has given is not known; use a version of ipwitness that knows it"
+	problem := "whereabouts.cni.cncf.io is served only as [v1beta1], but ipwitness supports only v1alpha1: the allocations of whereabouts are unknown; use a version of ipwitness that supports it"
 	l.await("another version", "whereabouts whereabouts.cni.cncf.io unreadable: "+problem)
 	if !slices.Contains(c.Status().GetProblems(), problem) {
 		t.Errorf("got problems %q", c.Status().GetProblems())

@@ -23,7 +23,7 @@ func (r *reader) check() {
 		if r.found.bound[at] {
 			a := r.affinities.Records[at]
 			pool := r.poolOf(at, a.prefix)
-			text := fmt.Sprintf("the block %s of Calico is bound to node %s, which does not exist: `calicoctl ipam check` finds such, and Calico's kube-controllers should free them", a.prefix, a.node)
+			text := fmt.Sprintf("the block %s of Calico is bound to node %s, which does not exist: `calicoctl ipam check` lists such blocks, and Calico's kube-controllers should free them", a.prefix, a.node)
 			if before := lasting[pool]; before == "" || text < before {
 				lasting[pool] = text
 			}
@@ -36,7 +36,7 @@ func (r *reader) check() {
 		}
 	}
 	if names := r.Pools(); lost > 0 && len(names) > 0 && lasting[names[0]] == "" {
-		lasting[names[0]] = fmt.Sprintf("%d IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them", lost)
+		lasting[names[0]] = fmt.Sprintf("%d IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them", lost)
 	}
 	r.found = found
 	before := r.lasting

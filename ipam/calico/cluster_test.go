@@ -76,47 +76,47 @@ func TestReservationsOfCalico(t *testing.T) {
 	c.Want("none is", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)
 }
 
-func TestOddCalico(t *testing.T) {
+func TestInvalidCalicoObjects(t *testing.T) {
 	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
-	c.Apply(calico.Pools, "metadata: {name: odd}\nspec: {cidr: 10.0.0.0/8}")
+	c.Apply(calico.Pools, "metadata: {name: pool1}\nspec: {cidr: 10.0.0.0/8}")
 	// Indexes of missing attributes, and more allocations than addresses.
 	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [], allocations: [null, 7, null, null]}")
 	const one = "\n10.0.0.1 at ipamblocks 10-0-0-0-30 /spec/allocations/1"
-	c.Want("attributes that there are not", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
-		"/spec/allocations/1 names attributes 7 of 0: who has that address is not known; `calicoctl ipam check` may tell more"+one)
+	c.Want("missing attributes", "calico pool1 known 10.0.0.0-10.255.255.255: IPAMBlock 10-0-0-0-30 of Calico is invalid: "+
+		"/spec/allocations/1 refers to attributes 7 of 0: the owner of that address is unknown; check it with `calicoctl ipam check`"+one)
 	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{}], allocations: [null, 0, null, null, 0]}")
-	c.Want("more allocations than addresses", "calico odd known 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
-		"it has 4 addresses, and /spec/allocations has 5; `calicoctl ipam check` may tell more"+one)
+	c.Want("more allocations than addresses", "calico pool1 known 10.0.0.0-10.255.255.255: IPAMBlock 10-0-0-0-30 of Calico is invalid: "+
+		"it has 4 addresses, and /spec/allocations has 5; check it with `calicoctl ipam check`"+one)
 	// If an object cannot be read, the previous state remains but counts as unreliable.
 	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, allocations: {}}")
-	c.Want("another kind of list", "calico odd unreadable 10.0.0.0-10.255.255.255: the IPAMBlock 10-0-0-0-30 of Calico is odd: "+
-		"its spec is not as we know it: /allocations is a JSON object; `calicoctl ipam check` may tell more"+one)
+	c.Want("another kind of list", "calico pool1 unreadable 10.0.0.0-10.255.255.255: IPAMBlock 10-0-0-0-30 of Calico is invalid: "+
+		"its spec has an unexpected format: /allocations is a JSON object; check it with `calicoctl ipam check`"+one)
 	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, attributes: [{handle_id: k8s-pod-network.abc}], allocations: [null, 0, null, null]}")
-	c.Want("it is as it should be", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	c.Want("a valid block", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 
 	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.abc}\nspec: {handleID: k8s-pod-network.abc, deleted: false, block: {10.0.0.0/30: 1}}")
 	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
 	c.Check()
-	c.Want("not yet: Calico writes one after the other", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	c.Want("reported only by the next check", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 	c.Check()
-	c.Want("a handle that no block has", "calico odd known 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` names them"+one)
+	c.Want("a handle without a block", "calico pool1 known 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them"+one)
 	c.Remove(calico.Handles, ipam.Key{Name: "k8s-pod-network.xyz"})
 	c.Check()
-	c.Want("it is gone", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	c.Want("it is gone", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 
 	// A block of a node that does not exist.
 	c.Apply(calico.Affinities, "metadata: {name: n1-10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, deleted: \"false\", node: n1, state: confirmed}")
 	c.Check()
 	c.Check()
-	c.Want("the nodes are not known", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	c.Want("the nodes are not known", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 	c.Nodes = []string{"n2"}
 	c.Check()
 	c.Check()
-	c.Want("a node is missing", "calico odd known 10.0.0.0-10.255.255.255: the block 10.0.0.0/30 of Calico is bound to node n1, which does not exist: "+
-		"`calicoctl ipam check` finds such, and Calico's kube-controllers should free them"+one)
+	c.Want("a node is missing", "calico pool1 known 10.0.0.0-10.255.255.255: the block 10.0.0.0/30 of Calico is bound to node n1, which does not exist: "+
+		"`calicoctl ipam check` lists such blocks, and Calico's kube-controllers should free them"+one)
 	c.Nodes = []string{"n1", "n2"}
 	c.Check()
-	c.Want("it is there", "calico odd known 10.0.0.0-10.255.255.255"+one)
+	c.Want("it is there", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 }
 
 // Blocks move between pools with their allocations, and wait until pools and reservations are known.
@@ -136,7 +136,7 @@ func TestBlocksThatMoveBetweenPools(t *testing.T) {
 	c.Remove(calico.Pools, ipam.Key{Name: "all"})
 	c.Want("the other pool is gone", "calico one known 10.1.0.0-10.1.255.255"+tunnel)
 	c.Apply(calico.Pools, "metadata: {name: one}\nspec: {cidr: nowhere}")
-	c.Want("the pool cannot be read", "calico 10.1.0.0/26 known\ncalico one unreadable 10.1.0.0-10.1.255.255: the IPPool one of Calico is odd: its cidr \"nowhere\" is none"+tunnel)
+	c.Want("the pool cannot be read", "calico 10.1.0.0/26 known\ncalico one unreadable 10.1.0.0-10.1.255.255: IPPool one of Calico is invalid: its cidr \"nowhere\" is not a CIDR"+tunnel)
 	c.Apply(calico.Blocks, ipamtest.CalicoBlock("10-1-0-0-26", "10.1.0.64/26", ipamtest.CalicoTunnel))
 	c.Remove(calico.Pools, ipam.Key{Name: "one"})
 	c.Want("the block has another range", "calico 10.1.0.64/26 known\n10.1.0.64 VXLAN tunnel node1 at ipamblocks 10-1-0-0-26 /spec/allocations/0")

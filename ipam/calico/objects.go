@@ -50,11 +50,11 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 		Mode     string `json:"assignmentMode"`
 	}
 	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
-		return o.Key(), &pool{problem: fmt.Sprintf("the IPPool %s of Calico is odd: %s", o.Name, ipam.Shorten(err.Error()))}
+		return o.Key(), &pool{problem: fmt.Sprintf("IPPool %s of Calico is invalid: %s", o.Name, ipam.Shorten(err.Error()))}
 	}
 	prefix, err := netip.ParsePrefix(spec.CIDR)
 	if err != nil {
-		return o.Key(), &pool{problem: fmt.Sprintf("the IPPool %s of Calico is odd: its cidr %q is none", o.Name, ipam.Shorten(spec.CIDR))}
+		return o.Key(), &pool{problem: fmt.Sprintf("IPPool %s of Calico is invalid: its cidr %q is not a CIDR", o.Name, ipam.Shorten(spec.CIDR))}
 	}
 	asked := strings.ReplaceAll(spec.Nodes, " ", "") == "!all()" || spec.Mode == "Manual"
 	return o.Key(), &pool{prefix: prefix.Masked(), disabled: spec.Disabled, asked: asked}
@@ -133,7 +133,7 @@ func (k *blockReader) read(o *ipam.Object) (ipam.Key, *block) {
 	}
 	prefix, err := netip.ParsePrefix(spec.CIDR)
 	if err != nil {
-		r.problem, r.bad, r.prefix = problemOf(at, fmt.Sprintf("its cidr %q is none", spec.CIDR)), true, prefixOf(at.Name)
+		r.problem, r.bad, r.prefix = problemOf(at, fmt.Sprintf("its cidr %q is not a CIDR", spec.CIDR)), true, prefixOf(at.Name)
 		return at, r
 	}
 	r.prefix = prefix.Masked()
@@ -154,7 +154,7 @@ func (k *blockReader) read(o *ipam.Object) (ipam.Key, *block) {
 		}
 		al := allocation{ordinal: int32(ordinal)} //nolint:gosec // no object has so many
 		if *index < 0 || *index >= len(spec.Attributes) {
-			r.problem = cmp.Or(r.problem, problemOf(at, fmt.Sprintf("/spec/allocations/%d names attributes %d of %d: who has that address is not known", ordinal, *index, len(spec.Attributes))))
+			r.problem = cmp.Or(r.problem, problemOf(at, fmt.Sprintf("/spec/allocations/%d refers to attributes %d of %d: the owner of that address is unknown", ordinal, *index, len(spec.Attributes))))
 		} else if !k.own(&al, &spec.Attributes[*index], r.prefix) {
 			continue
 		}
@@ -165,7 +165,7 @@ func (k *blockReader) read(o *ipam.Object) (ipam.Key, *block) {
 
 // problemOf returns the description of an inconsistent block.
 func problemOf(at ipam.Key, what string) string {
-	return fmt.Sprintf("the IPAMBlock %s of Calico is odd: %s; `calicoctl ipam check` may tell more", at.Name, ipam.Shorten(what))
+	return fmt.Sprintf("IPAMBlock %s of Calico is invalid: %s; check it with `calicoctl ipam check`", at.Name, ipam.Shorten(what))
 }
 
 // prefixOf returns the range of a block, parsed from a name such as 10-244-0-64-26.

@@ -65,9 +65,9 @@ func TestBlockObjects(t *testing.T) {
 		"a handle with a carriage return":     {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"Windows-Reserved-IPAM-Handle\rmore"}]}`},
 		"a time that is none":                 {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":"p","timestamp":"yesterday"}}]}`, want: []allocation{{pod: "p"}}},
 		"a deleted block":                     {spec: `{"cidr":"10.0.0.0/30","deleted":true}`, gone: true},
-		"attributes that are missing":         {spec: `{"cidr":"10.0.0.0/30","allocations":[-1,0]}`, want: []allocation{{}, {ordinal: 1}}, problem: "/spec/allocations/0 names attributes -1 of 0"},
+		"attributes that are missing":         {spec: `{"cidr":"10.0.0.0/30","allocations":[-1,0]}`, want: []allocation{{}, {ordinal: 1}}, problem: "/spec/allocations/0 refers to attributes -1 of 0"},
 		"more allocations than addresses":     {spec: `{"cidr":"10.0.0.0/31","allocations":[0,null,0],"attributes":[{}]}`, want: []allocation{{}}, problem: "it has 2 addresses, and /spec/allocations has 3"},
-		"no cidr":                             {spec: `{"allocations":[]}`, problem: `its cidr "" is none`, bad: true, wantPrefix: "10.0.0.0/30"},
+		"no cidr":                             {spec: `{"allocations":[]}`, problem: `its cidr "" is not a CIDR`, bad: true, wantPrefix: "10.0.0.0/30"},
 		"allocations that are no numbers":     {spec: `{"cidr":"10.0.0.0/30","allocations":["x"]}`, problem: "/allocations is a JSON string", bad: true, wantPrefix: "10.0.0.0/30"},
 		"no spec":                             {problem: "it has no spec", bad: true, wantPrefix: "10.0.0.0/30"},
 		"attributes of a newer form of owner": {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":{"name":"p"}}}]}`, problem: "is a JSON object", bad: true, wantPrefix: "10.0.0.0/30"},
@@ -87,7 +87,7 @@ func TestBlockObjects(t *testing.T) {
 
 func TestPoolObjects(t *testing.T) {
 	for spec, want := range map[string]string{
-		``: "it has no spec", `{}`: `its cidr "" is none`, `{"cidr":7}`: "/cidr is a JSON number", `{"cidr":"10.0.0.0/8","disabled":"yes"}`: "/disabled is a JSON string",
+		``: "it has no spec", `{}`: `its cidr "" is not a CIDR`, `{"cidr":7}`: "/cidr is a JSON number", `{"cidr":"10.0.0.0/8","disabled":"yes"}`: "/disabled is a JSON string",
 		`{"cidr":"10.1.2.3/8","disabled":true,"newer":[]}`: "",
 	} {
 		_, p := readPool(&ipam.Object{Name: "p", Spec: []byte(spec)})

@@ -54,13 +54,13 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		Read:    readReservation,
 		Changed: func(ipam.Key, *reservation, *reservation) { r.regroup = true }, Settled: r.settle,
 	}
-	r.pooling = &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "which addresses Calico gives is not known"}
-	r.reserving = &ipam.Resource{Kind: Reservations, Role: ipam.Extra, Store: &r.reservations, Lost: "addresses that Calico keeps back (IPReservation) count as those that it gives"}
+	r.pooling = &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the address pools of Calico are unknown"}
+	r.reserving = &ipam.Resource{Kind: Reservations, Role: ipam.Extra, Store: &r.reservations, Lost: "addresses that Calico reserves (IPReservation) count as allocatable"}
 	r.resources = []*ipam.Resource{
 		r.pooling,
-		{Kind: Blocks, Role: ipam.Needed, Store: &r.blocks, Lost: "what Calico has given is not known"},
-		{Kind: Affinities, Role: ipam.Extra, Store: &r.affinities, Lost: "blocks of Calico that are bound to nodes which do not exist are not known"},
-		{Kind: Handles, Role: ipam.Extra, Store: &r.handles, Lost: "handles of Calico that no block has are not known"},
+		{Kind: Blocks, Role: ipam.Needed, Store: &r.blocks, Lost: "the allocations of Calico are unknown"},
+		{Kind: Affinities, Role: ipam.Extra, Store: &r.affinities, Lost: "Calico blocks of deleted nodes are not detected"},
+		{Kind: Handles, Role: ipam.Extra, Store: &r.handles, Lost: "Calico handles without a block are not detected"},
 		r.reserving,
 	}
 	for _, resource := range r.resources {

@@ -60,8 +60,8 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 	c.Remove(cilium.Nodes, ipam.Key{Name: "n3"})
 	c.Want("a pod and a node are gone", n1+n2+web)
 	c.Apply(cilium.Nodes, ipamtest.CiliumNode("n2", "172.18.0.3", "nowhere", "10.0.3.1", ""))
-	c.Want("a node is odd", n1+`
-cilium n2 unreadable 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe: the CiliumNode n2 is odd: "nowhere" is no range of addresses`+web)
+	c.Want("a node is invalid", n1+`
+cilium n2 unreadable 10.0.3.1-10.0.3.254 fd00::201-fd00::2fe: CiliumNode n2 is invalid: "nowhere" is not a CIDR`+web)
 }
 
 func ciliumNode(name, ip, cidrs string) string {
@@ -139,7 +139,7 @@ func TestAllocationsInTheStatusOfNodes(t *testing.T) {
 		t.Errorf("%d changes, want 2", n)
 	}
 	c.Apply(cilium.Nodes, node("[]", ""))
-	c.Want("the node cannot be read", "cilium n1 unreadable 10.0.0.1-10.0.0.3: the CiliumNode n1 is odd: its spec is not as we know it: /ipam/pool is a JSON array\n"+two)
+	c.Want("the node cannot be read", "cilium n1 unreadable 10.0.0.1-10.0.0.3: CiliumNode n1 is invalid: its spec has an unexpected format: /ipam/pool is a JSON array\n"+two)
 	c.Apply(cilium.Nodes, node("{10.0.0.3: {}}", "10.0.0.3: {owner: n/three}"))
 	c.Want("it can", "cilium n1 known 10.0.0.3-10.0.0.3\n10.0.0.3 n/three"+at+"3")
 	c.Remove(cilium.Nodes, ipam.Key{Name: "n1"})

@@ -78,7 +78,7 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 		err = ipam.Part(o.Status, "status", &status)
 	}
 	if err != nil {
-		return at, &node{problem: fmt.Sprintf("the CiliumNode %s is odd: %s", at.Name, ipam.Shorten(err.Error()))}
+		return at, &node{problem: fmt.Sprintf("CiliumNode %s is invalid: %s", at.Name, ipam.Shorten(err.Error()))}
 	}
 	r := &node{}
 	for _, p := range spec.IPAM.Pools.Allocated {
@@ -88,7 +88,7 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 	for _, text := range spec.IPAM.PodCIDRs {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			r.problem = fmt.Sprintf("the CiliumNode %s is odd: %q is no range of addresses", at.Name, ipam.Shorten(text))
+			r.problem = fmt.Sprintf("CiliumNode %s is invalid: %q is not a CIDR", at.Name, ipam.Shorten(text))
 			return at, r
 		}
 		r.prefixes = append(r.prefixes, p.Masked())

@@ -31,10 +31,10 @@ func TestNodeObjects(t *testing.T) {
 		},
 		"fields that are missing or not known": {spec: `{"ipam":{"color":7}}`, status: `{"newer":[]}`, want: "[] [] [] [] []"},
 		"an address that is none":              {spec: `{"addresses":[{"type":"InternalIP","ip":"x"}]}`, want: "[] [] [] [] []"},
-		"a range that is none":                 {spec: `{"ipam":{"podCIDRs":["10.0.0.0"]}}`, want: "[] [] [] [] []", problem: `"10.0.0.0" is no range of addresses`},
+		"an invalid range":                     {spec: `{"ipam":{"podCIDRs":["10.0.0.0"]}}`, want: "[] [] [] [] []", problem: `"10.0.0.0" is not a CIDR`},
 		"no spec":                              {want: "[] [] [] [] []", problem: "it has no spec"},
 		"ranges of another form":               {spec: `{"ipam":{"podCIDRs":"10.0.0.0/8"}}`, want: "[] [] [] [] []", problem: "/ipam/podCIDRs is a JSON string"},
-		"a status of another form":             {spec: `{}`, status: `{"ipam":{"used":[]}}`, want: "[] [] [] [] []", problem: "its status is not as we know it"},
+		"a status of another form":             {spec: `{}`, status: `{"ipam":{"used":[]}}`, want: "[] [] [] [] []", problem: "its status has an unexpected format"},
 	} {
 		at, n := readNode(&ipam.Object{Name: "n1", Spec: []byte(test.spec), Status: []byte(test.status)})
 		var used []string

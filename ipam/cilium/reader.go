@@ -54,8 +54,8 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := newReader(p)
 	return &ipam.Objects{
 		Resources: []*ipam.Resource{
-			{Kind: Nodes, Role: ipam.Needed, Store: &r.nodes, Lost: "which addresses Cilium gives is not known"},
-			{Kind: Endpoints, Role: ipam.Needed, Store: &r.endpoints, Lost: "what Cilium has given is not known"},
+			{Kind: Nodes, Role: ipam.Needed, Store: &r.nodes, Lost: "the address pools of Cilium are unknown"},
+			{Kind: Endpoints, Role: ipam.Needed, Store: &r.endpoints, Lost: "the allocations of Cilium are unknown"},
 		},
 	}
 }

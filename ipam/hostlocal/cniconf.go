@@ -117,9 +117,9 @@ func parseConf(file string, data []byte) (networks []cniNetwork, err error) {
 // plainJSON makes an error of package json more helpful for correcting the file.
 func plainJSON(err error) error {
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return fmt.Errorf("%q is a %s, which CNI does not take there", wrong.Field, wrong.Value)
+		return fmt.Errorf("%q is a %s, which CNI does not accept there", wrong.Field, wrong.Value)
 	}
-	return fmt.Errorf("it is no JSON: %w", err)
+	return fmt.Errorf("parse JSON: %w", err)
 }
 
 // hostLocal reports whether host-local allocates the addresses of the plugin.
@@ -174,16 +174,16 @@ func (p *cniPlugin) network(name string) (*cniNetwork, error) {
 	dir := cmp.Or(conf.DataDir, DefaultDir)
 	switch {
 	case !isNetworkName(name):
-		return nil, errors.New("that is no name of a network: its allocations cannot be found")
+		return nil, errors.New("the network name is invalid: its allocations cannot be found")
 	case !filepath.IsAbs(dir) || len(dir) > ipam.MaxText:
-		return nil, errors.New("its dataDir is no absolute path: its allocations cannot be found")
+		return nil, errors.New("its dataDir is not an absolute path: its allocations cannot be found")
 	case len(d.Type) > ipam.MaxText || len(d.Bridge+d.Master+d.Device) >= 3*unix.IFNAMSIZ:
-		return nil, errors.New("its plugin or its device has a name that cannot be")
+		return nil, errors.New("the name of its plugin or device is invalid")
 	}
 	n := &cniNetwork{name: name, wiring: d.wiring(), dir: filepath.Join(dir, name)}
 	if p.Type == flannel {
 		if n.env = cmp.Or(p.SubnetFile, "/run/flannel/subnet.env"); !filepath.IsAbs(n.env) || len(n.env) > ipam.MaxText {
-			return n, errors.New("its subnetFile is no absolute path: its ranges are not known")
+			return n, errors.New("its subnetFile is not an absolute path: its ranges are unknown")
 		}
 		return n, nil
 	}
@@ -224,7 +224,7 @@ func (n *cniNetwork) readEnv(host ipam.Host) error {
 		n.ranges, n.gateways, err = flannelRanges(data)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: let flannel write that file anew", n.env, err)
+		return fmt.Errorf("%s: %w: restart flannel, which rewrites the file", n.env, err)
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func flannelRanges(env []byte) ([]ipam.Range, []netip.Addr, error) {
 		}
 		subnet, err := netip.ParsePrefix(value)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s is no subnet", key)
+			return nil, nil, fmt.Errorf("%s is not a subnet", key)
 		}
 		c.Ranges = append(c.Ranges, []subnetConf{{subnet.Masked().String()}})
 	}
@@ -264,12 +264,12 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 	networks = map[string]cniNetwork{}
 	parsed := map[string][]cniNetwork{}
 	if err := c.host.Visible(c.dirs...); err != nil {
-		problems = append(problems, fmt.Sprintf("CNI's configurations in %s are not known: %s", strings.Join(c.dirs, " and "), err))
+		problems = append(problems, fmt.Sprintf("cannot read the CNI configurations in %s: %s", strings.Join(c.dirs, " and "), err))
 	}
 	for _, dir := range c.dirs {
 		names, err := c.confFiles(dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
-			problems = append(problems, fmt.Sprintf("CNI's configurations are not known (%s): which ranges host-local gives, and where it keeps what it has given elsewhere than in %s; let the agent's user read that directory",
+			problems = append(problems, fmt.Sprintf("cannot read the CNI configurations (%s): the ranges of host-local, and its directories other than %s, are unknown; give the agent's user read access to that directory",
 				ipam.OneLine(err), DefaultDir))
 			for file, before := range c.files {
 				if filepath.Dir(file) == dir {
@@ -300,7 +300,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				if ipam.BeingWritten(written, now) {
 					later = true
 				} else {
-					problems = append(problems, fmt.Sprintf("CNI's configuration %s is not understood (%s): what host-local gives by it is not known; correct or remove it",
+					problems = append(problems, fmt.Sprintf("cannot parse CNI configuration %s (%s): the allocations of host-local under it are unknown; correct or remove it",
 						file, ipam.OneLine(err)))
 				}
 			}
@@ -317,7 +317,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				if n.env != "" {
 					c.envs = append(c.envs, n.env)
 					if err := n.readEnv(c.host); err != nil {
-						problems = append(problems, fmt.Sprintf("the ranges of network %s are not known: %s", n.name, ipam.OneLine(err)))
+						problems = append(problems, fmt.Sprintf("the ranges of network %s are unknown: %s", n.name, ipam.OneLine(err)))
 					}
 				}
 				first, known := networks[n.dir]

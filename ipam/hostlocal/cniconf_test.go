@@ -107,7 +107,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 			"",
 		},
 		"a directory that is too long": {
-			`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":"/` + strings.Repeat("d", ipam.MaxText) + `"}}`, nil, "no absolute path",
+			`{"name":"x","type":"ptp","ipam":{"type":"host-local","dataDir":"/` + strings.Repeat("d", ipam.MaxText) + `"}}`, nil, "not an absolute path",
 		},
 		"the longest name of a device": {
 			`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 47) + `","ipam":{"type":"host-local"}}`,
@@ -115,7 +115,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 			"",
 		},
 		"a name of devices that is too long": {
-			`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 48) + `","ipam":{"type":"host-local"}}`, nil, "cannot be",
+			`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 48) + `","ipam":{"type":"host-local"}}`, nil, "plugin or device is invalid",
 		},
 		"the longest name": {
 			`{"name":"` + strings.Repeat("n", 253) + `","type":"ptp","ipam":{"type":"host-local"}}`,
@@ -123,7 +123,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 			"",
 		},
 		"a name that is too long": {
-			`{"name":"` + strings.Repeat("n", 254) + `","type":"ptp","ipam":{"type":"host-local"}}`, nil, "no name of a network",
+			`{"name":"` + strings.Repeat("n", 254) + `","type":"ptp","ipam":{"type":"host-local"}}`, nil, "the network name is invalid",
 		},
 		"plugins as deep as they may be": {
 			strings.Repeat(`{"name":"x","plugins":[`, maxConfDepth-1) + `{"type":"ptp","ipam":{"type":"host-local"}}` + strings.Repeat(`]}`, maxConfDepth-1),
@@ -146,7 +146,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 		"flannel with a name of a file that is too long": {
 			`{"name":"cbr0","type":"flannel","subnetFile":"/` + strings.Repeat("f", ipam.MaxText) + `"}`,
 			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
-			"its subnetFile is no absolute path",
+			"its subnetFile is not an absolute path",
 		},
 		"one range of Calico": {
 			`{"name":"x","type":"calico","ipam":{"type":"host-local","subnet":"usePodCidr"}}`,
@@ -156,7 +156,7 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 		"flannel with a file elsewhere": {
 			`{"name":"cbr0","type":"flannel","subnetFile":"subnet.env"}`,
 			[]string{`cbr0 bridge "cni0" routed=true ` + dir + `cbr0  []`},
-			"its subnetFile is no absolute path",
+			"its subnetFile is not an absolute path",
 		},
 		"flannel whose bridge has no gateway": {
 			`{"name":"cbr0","type":"flannel","delegate":{"isGateway":false}}`,
@@ -180,16 +180,16 @@ func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
 		"no IPAM":                        {`{"name":"x","plugins":[{"type":"cilium-cni","master":{"is":"not"}},{"type":"loopback"}]}`, nil, ""},
 		"an IPAM that is no object":      {`{"name":"x","type":"own","ipam":"mine"}`, nil, ""},
 		"a list of nothing":              {`{"name":"x","plugins":[]}`, nil, ""},
-		"no JSON":                        {`{"name":"x",`, nil, "no JSON"},
-		"nothing":                        {``, nil, "no JSON"},
+		"no JSON":                        {`{"name":"x",`, nil, "parse JSON: "},
+		"nothing":                        {``, nil, "parse JSON: "},
 		"not of CNI":                     {`{"a":1}`, nil, "neither a name nor a plugin"},
 		"null":                           {`null`, nil, "neither a name nor a plugin"},
 		"a list":                         {`[]`, nil, "array"},
 		"a gateway that is no bool":      {`{"name":"x","type":"bridge","isGateway":"yes","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`, nil, `"isGateway" is a string`},
-		"no name":                        {`{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`, nil, "no name of a network"},
-		"a name that leads elsewhere":    {`{"name":"../x","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`, nil, "no name of a network"},
-		"a directory that leads nowhere": {`{"name":"x","type":"bridge","ipam":{"type":"host-local","dataDir":"data","subnet":"10.1.0.0/29"}}`, nil, "no absolute path"},
-		"a device without end":           {`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 100) + `","ipam":{"type":"host-local"}}`, nil, "cannot be"},
+		"no name":                        {`{"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`, nil, "the network name is invalid"},
+		"a name that leads elsewhere":    {`{"name":"../x","type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}`, nil, "the network name is invalid"},
+		"a directory that leads nowhere": {`{"name":"x","type":"bridge","ipam":{"type":"host-local","dataDir":"data","subnet":"10.1.0.0/29"}}`, nil, "not an absolute path"},
+		"a device without end":           {`{"name":"x","type":"macvlan","master":"` + strings.Repeat("e", 100) + `","ipam":{"type":"host-local"}}`, nil, "plugin or device is invalid"},
 		"one plugin of two is wrong": {
 			`{"name":"x","plugins":[7,{"type":"ptp","ipam":{"type":"host-local","subnet":"10.1.0.0/29"}}]}`,
 			[]string{`x ptp "" routed=true ` + dir + `x 10.1.0.2-10.1.0.6 [10.1.0.1]`},
@@ -249,7 +249,7 @@ func TestRangesThatHostLocalRefusesAreRefused(t *testing.T) {
 		"junk":                 {`[[{"subnet":"10.1.0.0/24","gateway":"me"}]]`, "invalid IP address: me"},
 		"overlap in a set":     {`[[{"subnet":"10.1.0.0/24"},{"subnet":"10.1.0.0/25"}]]`, "overlap"},
 		"overlap of sets":      {`[[{"subnet":"10.1.0.0/24"}],[{"subnet":"10.1.0.0/16"}]]`, "overlaps"},
-		"too many ranges":      {`[` + strings.Repeat(`[{"subnet":"10.1.0.0/24"}],`, 128) + `[{"subnet":"10.2.0.0/24"}]]`, "more than 128 ranges"},
+		"too many ranges":      {`[` + strings.Repeat(`[{"subnet":"10.1.0.0/24"}],`, 128) + `[{"subnet":"10.2.0.0/24"}]]`, "more ranges than the limit of 128"},
 		"two families":         {`[[{"subnet":"10.1.0.0/24"},{"subnet":"fd00::/64"}]]`, "mixed address families"},
 		"IPv4 as IPv6":         {`[[{"subnet":"::ffff:10.1.0.0/120"}]]`, "version mismatch"},
 	} {

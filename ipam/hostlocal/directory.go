@@ -179,11 +179,11 @@ func (d *directory) read(room int, now time.Time) {
 	switch {
 	case full:
 		d.State = ipam.Unreadable
-		d.Problem = fmt.Sprintf("it has more than the %d addresses that are looked at (%d in all such directories): remove those that no pod has",
+		d.Problem = fmt.Sprintf("it exceeds the limit of %d addresses (%d in all directories): remove the files of addresses that no pod has",
 			maxAllocations, maxAllAllocations)
 	case d.watch.Err != nil:
 		d.State = ipam.Stale
-		d.Problem = fmt.Sprintf("changes of it are not heard (%s), it is read every %s: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
+		d.Problem = fmt.Sprintf("cannot watch it for changes (%s), reading it every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
 			ipam.OneLine(d.watch.Err), ipam.CheckEvery)
 	}
 }
@@ -204,7 +204,7 @@ func (d *directory) fail(err error, now time.Time) {
 	case errors.Is(err, os.ErrNotExist):
 		d.vanish(now)
 		d.State = ipam.Missing
-		d.Problem = "there is no such directory: no pod was given an address there yet, or it was removed"
+		d.Problem = "the directory does not exist: no address was allocated there yet, or it was removed"
 		return
 	case errors.Is(err, ipam.ErrOrphaned):
 		d.vanish(now)
@@ -214,7 +214,7 @@ func (d *directory) fail(err error, now time.Time) {
 	}
 	d.State = ipam.Unreadable
 	if d.Problem = ipam.OneLine(err); errors.Is(err, os.ErrPermission) {
-		d.Problem += ": let the agent's user read it"
+		d.Problem += ": give the agent's user read access to it"
 	}
 }
 

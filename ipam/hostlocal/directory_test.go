@@ -191,8 +191,8 @@ func TestFileThatCannotBeReadStillReservesItsAddress(t *testing.T) {
 	if got := l.addresses("pods"); len(got) != 7 {
 		t.Errorf("allocations: got %q, want seven", got)
 	}
-	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "4 addresses in "+dir) {
-		t.Errorf("problems: got %q, want one about 4 addresses", problems)
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "4 allocations of host-local in "+dir) {
+		t.Errorf("problems: got %q, want one about 4 allocations", problems)
 	}
 	for addr, a := range l.allocations[dir] {
 		if want := addr == "10.1.0.2" || addr == "10.1.0.10"; (a.ContainerID != "") != want || a.AllocatedAt.IsZero() {
@@ -229,10 +229,10 @@ func TestDirectoryThatCannotBeReadLosesNothing(t *testing.T) {
 		if want := map[string]string{"not mounted": "not mounted", "not a directory": "not a directory"}[name]; want != "" && p.Problem != want {
 			t.Errorf("%s: got problem %q", name, p.Problem)
 		}
-		if got := strings.Contains(p.Problem, "let the agent's user read it"); got != (name == "no permission") {
+		if got := strings.Contains(p.Problem, "give the agent's user read access to it"); got != (name == "no permission") {
 			t.Errorf("%s: got problem %q", name, p.Problem)
 		}
-		if problems := strings.Join(l.source.Problems(), "\n"); !strings.Contains(problems, "what host-local has given in "+l.path("pods")+" is not known: ") {
+		if problems := strings.Join(l.source.Problems(), "\n"); !strings.Contains(problems, "cannot read the allocations of host-local in "+l.path("pods")+": ") {
 			t.Errorf("%s: got problems %q", name, problems)
 		}
 		clear(l.host.broken)
@@ -249,7 +249,7 @@ func TestAddressesOfADirectoryAreLimited(t *testing.T) {
 	l.allocateMany("pods", 10)
 	d := newDirectory(l.path("pods"), l.host)
 	d.read(4, start)
-	if len(d.allocated) != 4 || d.State != ipam.Unreadable || !strings.Contains(d.Problem, "more than the 65536 addresses") {
+	if len(d.allocated) != 4 || d.State != ipam.Unreadable || !strings.Contains(d.Problem, "the limit of 65536 addresses") {
 		t.Errorf("directory with too many addresses: got %d, %v, %q", len(d.allocated), d.State, d.Problem)
 	}
 	if d.judgeLoss(start); d.Lost != 0 {

@@ -42,7 +42,7 @@ func (c *ipamConf) ranges(raw json.RawMessage) (ranges []ipam.Range, gateways []
 	case c.Subnet == "" && len(c.Ranges) == 0, slices.ContainsFunc(all, usesPodCIDR):
 		return nil, nil, nil
 	case len(all) > maxRanges:
-		return nil, nil, fmt.Errorf("there are more than %d ranges: they are not looked at", maxRanges)
+		return nil, nil, fmt.Errorf("it has more ranges than the limit of %d: they are ignored", maxRanges)
 	}
 	// The runtime sets the version. raw can be encoded, because it has been decoded.
 	network, _ := json.Marshal(map[string]any{"cniVersion": "1.0.0", "ipam": raw})

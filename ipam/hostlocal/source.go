@@ -56,12 +56,12 @@ func (s *source) Find(now time.Time) (again bool) {
 	networks, problems, again := s.confs.read(now)
 	dirs := slices.Collect(maps.Keys(networks))
 	if err := s.host.Visible(s.parents...); err != nil {
-		problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", strings.Join(s.parents, " and "), err))
+		problems = append(problems, fmt.Sprintf("cannot read the allocations of host-local in %s: %s", strings.Join(s.parents, " and "), err))
 	}
 	for _, parent := range s.parents {
 		names, err := s.networkDirs(parent)
 		if err != nil {
-			problems = append(problems, fmt.Sprintf("what host-local has given is not known (%s): let the agent's user read that directory, or mount it",
+			problems = append(problems, fmt.Sprintf("cannot read the allocations of host-local (%s): give the agent's user read access to that directory, or mount it",
 				ipam.OneLine(err)))
 		}
 		for _, name := range names {
@@ -74,7 +74,7 @@ func (s *source) Find(now time.Time) (again bool) {
 			continue
 		}
 		if len(s.dirs) >= maxDirs && !s.forgetLost(networks) {
-			problems = append(problems, fmt.Sprintf("host-local has more than the %d directories that are looked at: remove those that are not used, such as %s, perhaps", maxDirs, dir))
+			problems = append(problems, fmt.Sprintf("host-local has more directories than the limit of %d: remove unused ones, possibly %s", maxDirs, dir))
 			break
 		}
 		d := newDirectory(dir, s.host)
@@ -166,10 +166,10 @@ func (s *source) Problems() []string {
 	for _, path := range slices.Sorted(maps.Keys(s.dirs)) {
 		d := s.dirs[path]
 		if d.State == ipam.Unreadable {
-			problems = append(problems, fmt.Sprintf("what host-local has given in %s is not known: %s", path, d.Problem))
+			problems = append(problems, fmt.Sprintf("cannot read the allocations of host-local in %s: %s", path, d.Problem))
 		}
 		if d.unread > 0 {
-			problems = append(problems, fmt.Sprintf("whom host-local has given %d addresses in %s is not known, for their files cannot be read, or are none: run the agent as root", d.unread, path))
+			problems = append(problems, fmt.Sprintf("the owners of %d allocations of host-local in %s are unknown, because their files cannot be read or are not regular files: run the agent as root", d.unread, path))
 		}
 	}
 	return problems

@@ -35,7 +35,7 @@ func TestPoolsFollowTheConfigurations(t *testing.T) {
 	if p := l.pool("pods"); l.first("pods") != "10.2.0.2" || p.Plugin != "ptp" || !p.Routed || p.Config != l.conf+"/20-pods.conf" || len(p.Gateways) != 1 || p.State != ipam.Known {
 		t.Errorf("pool with a configuration: got %+v", p)
 	}
-	if p := l.pool("other"); p.State != ipam.Missing || p.Lost != 0 || l.first("other") != "10.9.0.2" || !strings.Contains(p.Problem, "no such directory") {
+	if p := l.pool("other"); p.State != ipam.Missing || p.Lost != 0 || l.first("other") != "10.9.0.2" || !strings.Contains(p.Problem, "the directory does not exist") {
 		t.Errorf("network without allocations: got %+v", p)
 	}
 	l.configure("15-pods.conflist", l.ptp("pods", "10.3.0.0/24"))
@@ -45,12 +45,12 @@ func TestPoolsFollowTheConfigurations(t *testing.T) {
 	l.must(os.Remove(filepath.Join(l.conf, "15-pods.conflist")))
 	l.configure("20-pods.conf", `{"name":`)
 	l.look()
-	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "20-pods.conf is not understood (it is no JSON") {
+	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "20-pods.conf (parse JSON: ") {
 		t.Errorf("configuration that cannot be parsed: got %s, problems %q, want the range of before", l.first("pods"), problems)
 	}
 	l.host.broken[l.conf] = os.ErrPermission
 	l.look()
-	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || l.first("other") != "10.9.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "CNI's configurations are not known (permission denied)") {
+	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || l.first("other") != "10.9.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "cannot read the CNI configurations (permission denied)") {
 		t.Errorf("configurations that cannot be read: got %s and %s, problems %q, want the ranges of before", l.first("pods"), l.first("other"), problems)
 	}
 	clear(l.host.broken)
@@ -132,7 +132,7 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 	}
 	l.host.hidden[filepath.Dir(env)] = errors.New("not mounted")
 	l.look()
-	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "the ranges of network cbr0 are not known: not mounted") {
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "the ranges of network cbr0 are unknown: not mounted") {
 		t.Errorf("problems: got %q", problems)
 	}
 	clear(l.host.hidden)
@@ -149,7 +149,7 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 		}
 	}
 	for content, want := range map[string]string{
-		"FLANNEL_SUBNET=mine\n":          "subnet.env: FLANNEL_SUBNET is no subnet: let flannel write that file anew",
+		"FLANNEL_SUBNET=mine\n":          "subnet.env: FLANNEL_SUBNET is not a subnet: restart flannel, which rewrites the file",
 		"FLANNEL_SUBNET=10.244.4.1/31\n": "too small",
 	} {
 		l.must(os.WriteFile(env, []byte(content), 0o600))
@@ -177,7 +177,7 @@ func TestProblemsSayWhatToMount(t *testing.T) {
 	l.host.hidden[l.dir], l.host.hidden[l.conf] = errors.New("mount the one"), errors.New("mount the other")
 	l.look()
 	problems := strings.Join(l.source.Problems(), "\n")
-	for _, want := range []string{"what host-local has given in " + l.dir + " is not known: mount the one", "CNI's configurations in " + l.conf + " are not known: mount the other"} {
+	for _, want := range []string{"cannot read the allocations of host-local in " + l.dir + ": mount the one", "cannot read the CNI configurations in " + l.conf + ": mount the other"} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("problems: got %q, want one with %q", problems, want)
 		}
@@ -185,7 +185,7 @@ func TestProblemsSayWhatToMount(t *testing.T) {
 	clear(l.host.hidden)
 	l.host.broken[l.dir] = os.ErrPermission
 	l.look()
-	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "what host-local has given is not known (permission denied)") {
+	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "cannot read the allocations of host-local (permission denied)") {
 		t.Errorf("problems: got %q", problems)
 	}
 }
@@ -211,7 +211,7 @@ func TestNumberOfDirectoriesIsLimited(t *testing.T) {
 	l.configure("10-net.conf", l.ptp("net1", "10.1.0.0/24")) // it counts once
 	l.must(os.MkdirAll(l.path("not a network"), 0o755), os.WriteFile(l.path("file"), nil, 0o600))
 	l.look()
-	if problems := l.source.Problems(); len(l.allocations) != maxDirs || len(problems) != 1 || !strings.Contains(problems[0], "more than the 256 directories") {
+	if problems := l.source.Problems(); len(l.allocations) != maxDirs || len(problems) != 1 || !strings.Contains(problems[0], "the limit of 256: ") {
 		t.Errorf("too many directories: got %d, problems %q", len(l.allocations), problems)
 	}
 	slices.Sort(names)

@@ -61,7 +61,7 @@ whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.
 	// The pool is deleted but the network remains: whereabouts will create an empty pool again.
 	c.Remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: "192.168.2.0-24"})
 	c.Want("its records are lost", `
-whereabouts kube-system/192.168.2.0-24 missing 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20: IPPool kube-system/192.168.2.0-24 is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it`)
+whereabouts kube-system/192.168.2.0-24 missing 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20: IPPool kube-system/192.168.2.0-24 was deleted, but a NetworkAttachmentDefinition has its range: whereabouts will recreate it empty`)
 	c.Apply(whereabouts.Pools, strings.Replace(ipamtest.WhereaboutsPool, `"2":`, `"12":`, 1))
 	c.Want("it is restored", `
 whereabouts kube-system/192.168.2.0-24 known 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20
@@ -93,7 +93,7 @@ spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts
 	}
 }
 
-func TestOddWhereabouts(t *testing.T) {
+func TestInvalidWhereaboutsPools(t *testing.T) {
 	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
 	c.Apply(whereabouts.Pools, `
 metadata: {name: 10.0.0.0-30, namespace: w}
@@ -104,16 +104,16 @@ spec: {range: 10.0.1.0/30, allocations: [{id: a}]}`)
 	c.Apply(whereabouts.Pools, `
 metadata: {name: none, namespace: w}
 spec: {range: somewhere, allocations: {}}`)
-	c.Want("odd ones are told", `
-whereabouts w/10.0.0.0-30 known 10.0.0.1-10.0.0.2: the IPPool w/10.0.0.0-30 of whereabouts is odd: /spec/allocations/9 is no offset in 10.0.0.0/30: remove it
-whereabouts w/list unreadable: the IPPool w/list of whereabouts is odd: its spec is not as we know it: /allocations is a JSON array
-whereabouts w/none unreadable: the IPPool w/none of whereabouts is odd: its range "somewhere" is none
+	c.Want("invalid objects are reported", `
+whereabouts w/10.0.0.0-30 known 10.0.0.1-10.0.0.2: IPPool w/10.0.0.0-30 of whereabouts is invalid: /spec/allocations/9 is not an offset in 10.0.0.0/30: remove it
+whereabouts w/list unreadable: IPPool w/list of whereabouts is invalid: its spec has an unexpected format: /allocations is a JSON array
+whereabouts w/none unreadable: IPPool w/none of whereabouts is invalid: its range "somewhere" is not a CIDR
 10.0.0.1 n/p a at ippools w/10.0.0.0-30 /spec/allocations/1`)
 }
 
 // IPv6 ranges may have more than 2^64 addresses, and later versions of whereabouts write IPv6
 // addresses in full in the names of reservations.
-func TestWhereaboutsOfIPv6(t *testing.T) {
+func TestWhereaboutsIPv6(t *testing.T) {
 	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
 	c.Apply(whereabouts.Pools, `
 metadata: {name: fd00---32, namespace: w}
@@ -126,7 +126,7 @@ spec:
 	c.Apply(whereabouts.Reservations, "metadata: {name: fd00-0000-0000-0000-0000-0000-0000-0005, namespace: w}\nspec: {podref: n/p, ifname: net1}")
 	c.Apply(whereabouts.Reservations, "metadata: {name: fd00-0-0-1--5, namespace: w}\nspec: {podref: n/q, ifname: net1}")
 	c.Want("all is listed", `
-whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: the IPPool w/fd00---32 of whereabouts is odd: /spec/allocations/79228162514264337593543950336 is no offset in fd00::/32: remove it
+whereabouts w/fd00---32 known fd00::1-fd00:0:ffff:ffff:ffff:ffff:ffff:fffe: IPPool w/fd00---32 of whereabouts is invalid: /spec/allocations/79228162514264337593543950336 is not an offset in fd00::/32: remove it
 fd00:0:0:1::5 n/q b net1 at ippools w/fd00---32 /spec/allocations/18446744073709551621; overlappingrangeipreservations w/fd00-0-0-1--5
 fd00::5 n/p a net1 at ippools w/fd00---32 /spec/allocations/5; overlappingrangeipreservations w/fd00-0000-0000-0000-0000-0000-0000-0005`)
 }
@@ -158,7 +158,7 @@ func TestPoolsThatChange(t *testing.T) {
 		t.Errorf("%d changes of listings without differences", n)
 	}
 	pool(`[]`)
-	c.Want("it cannot be read", "whereabouts w/10.0.0.0-29 unreadable 10.0.0.1-10.0.0.6: the IPPool w/10.0.0.0-29 of whereabouts is odd: its spec is not as we know it: / is a JSON array"+one)
+	c.Want("it cannot be read", "whereabouts w/10.0.0.0-29 unreadable 10.0.0.1-10.0.0.6: IPPool w/10.0.0.0-29 of whereabouts is invalid: its spec has an unexpected format: / is a JSON array"+one)
 	pool(`{range: 10.0.0.0/29, allocations: {"1": {id: b, podref: n/q}}}`)
 	c.Want("another pod", "whereabouts w/10.0.0.0-29 known 10.0.0.1-10.0.0.6\n10.0.0.1 n/q b at ippools w/10.0.0.0-29 /spec/allocations/1")
 	pool(`{range: 10.0.0.2/29, allocations: {"1": {id: b, podref: n/q}}}`)

@@ -50,14 +50,14 @@ func readPool(o *ipam.Object, interfaces *ipam.Interned) *pool {
 	}
 	base, err := netip.ParsePrefix(spec.Range)
 	if err != nil {
-		r.problem, r.bad = problemOf(o, fmt.Sprintf("its range %q is none", ipam.Shorten(spec.Range))), true
+		r.problem, r.bad = problemOf(o, fmt.Sprintf("its range %q is not a CIDR", ipam.Shorten(spec.Range))), true
 		return r
 	}
 	r.base, r.prefix = base.Addr(), base.Masked()
 	for offset, a := range spec.Allocations {
 		addr, fits := ipam.OffsetFrom(r.base, offset)
 		if !fits || !r.prefix.Contains(addr) {
-			problem := problemOf(o, fmt.Sprintf("/spec/allocations/%s is no offset in %s: remove it", ipam.Shorten(offset), r.prefix))
+			problem := problemOf(o, fmt.Sprintf("/spec/allocations/%s is not an offset in %s: remove it", ipam.Shorten(offset), r.prefix))
 			if r.problem == "" || problem < r.problem {
 				r.problem = problem
 			}
@@ -76,7 +76,7 @@ func readPool(o *ipam.Object, interfaces *ipam.Interned) *pool {
 
 // problemOf returns the description of an inconsistent pool.
 func problemOf(o *ipam.Object, what string) string {
-	return fmt.Sprintf("the IPPool %s/%s of whereabouts is odd: %s", o.Namespace, o.Name, ipam.Shorten(what))
+	return fmt.Sprintf("IPPool %s/%s of whereabouts is invalid: %s", o.Namespace, o.Name, ipam.Shorten(what))
 }
 
 // reservation is the record of an OverlappingRangeIPReservation.

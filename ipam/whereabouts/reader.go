@@ -63,8 +63,8 @@ type entry struct {
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{
 		Publisher: p, published: make(map[ipam.Key]*published), lost: make(map[ipam.Key]netip.Prefix), dirty: make(map[ipam.Key]bool),
-		reserving: &ipam.Resource{Kind: Reservations, Lost: "what whereabouts has given in overlapping ranges is not known"},
-		attaching: &ipam.Resource{Kind: Networks, Lost: "which networks whereabouts serves, and which parts of its ranges it leaves out, is not known"},
+		reserving: &ipam.Resource{Kind: Reservations, Lost: "the allocations of whereabouts in overlapping ranges are unknown"},
+		attaching: &ipam.Resource{Kind: Networks, Lost: "the networks of whereabouts and its excluded ranges are unknown"},
 	}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o, &r.interfaces) },
@@ -77,7 +77,7 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		Read:    readNetwork,
 		Changed: func(ipam.Key, *network, *network) { r.regroup = true }, Settled: r.settle,
 	}
-	pools := &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "what whereabouts has given is not known"}
+	pools := &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of whereabouts are unknown"}
 	r.reserving.Store, r.attaching.Store = &r.reservations, &r.networks
 	return &ipam.Objects{
 		Resources: []*ipam.Resource{pools, r.reserving, r.attaching},
@@ -241,7 +241,7 @@ func (r *reader) publish(at ipam.Key) {
 			r.lost[at] = is.prefix
 		}
 		if last := r.Pool(name); last != nil && r.State() == ipam.Known && r.serves(at) {
-			r.Lose(*last, "IPPool "+name+" is gone, and a NetworkAttachmentDefinition has its range: whereabouts makes it anew, with nothing in it")
+			r.Lose(*last, "IPPool "+name+" was deleted, but a NetworkAttachmentDefinition has its range: whereabouts will recreate it empty")
 			return
 		}
 		delete(r.lost, at)

@@ -168,7 +168,7 @@ func TestTablesAndPages(t *testing.T) {
 	}
 	live := &pb.Kubernetes{
 		State: pb.Kubernetes_LIVE, Server: "https://10.96.0.1:443", LastHeard: at(3 * time.Second), Pods: 812, Nodes: 1,
-		Problems: []string{"may not list services: addresses of load balancers are not explained"},
+		Problems: []string{"no permission to list and watch services: addresses of load balancers are not explained"},
 	}
 	stale := &pb.Kubernetes{State: pb.Kubernetes_STALE, Server: "https://10.96.0.1:443", LastHeard: at(42 * time.Second), Pods: 812, Nodes: 3}
 	explained := &pb.ExplainResponse{
