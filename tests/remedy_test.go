@@ -220,7 +220,7 @@ func (s *scene) do(a *ipwitnessv1.Action) {
 		if !done && !slices.ContainsFunc(interpretations, func(part string) bool { return strings.Contains(a.GetText(), part) }) {
 			s.t.Fatalf("no interpretation of the action %q", a.GetText())
 		}
-		if strings.HasPrefix(a.GetText(), "Read plan.sh, and run it as it says") {
+		if strings.HasPrefix(a.GetText(), "Read plan.sh, and follow its instructions") {
 			for name, n := range s.nodes { // each part that exists
 				if plan, err := os.ReadFile(s.at.Path("/run/plan.sh")); err != nil {
 					s.t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-func TestAllocationsOfHostLocalAreTold(t *testing.T) {
+func TestAllocationsOfHostLocalAreReported(t *testing.T) {
 	l := startIPAM(t)
 	before := time.Now().Add(-time.Second)
 	l.give("pods", "10.1.0.2", "c2")
@@ -43,7 +43,7 @@ func TestAllocationsOfHostLocalAreTold(t *testing.T) {
 	}
 }
 
-func TestLossOfAllAllocationsIsTold(t *testing.T) {
+func TestLossOfAllAllocationsIsReported(t *testing.T) {
 	away := func(l *ipamLab) { l.must(os.Rename(l.path("pods"), filepath.Join(l.root, "away"))) }
 	for name, c := range map[string]struct {
 		lose  func(l *ipamLab)
@@ -118,7 +118,7 @@ func TestLostEventsAreMadeUpFor(t *testing.T) {
 		}
 	})
 	if p := l.awaitGiven("pods", 0, known); p.GetLost() < 5 { // maybe including the one that was released just before
-		t.Errorf("directory that was emptied unheard: got %v, want 5 lost", p)
+		t.Errorf("directory that was emptied unnoticed: got %v, want 5 lost", p)
 	}
 	l.give("pods", "10.1.0.1", "heard") // the directory is watched again
 	l.awaitGiven("pods", 1, known)
@@ -192,12 +192,12 @@ func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
 	}
 	problems := look()
 	if p := l.pools[l.path("secret")]; p.GetState() != unreadable || !strings.Contains(p.GetProblem(), "permission denied: give the agent's user read access to it") {
-		t.Errorf("directory that may not be read: got %v", p)
+		t.Errorf("directory without read permission: got %v", p)
 	}
 	if os.Geteuid() == 0 { // the files belong to root
 		for addr, a := range l.allocations[l.path("pods")] {
 			if a.GetContainerId() != "" || a.GetAllocatedAt() == nil {
-				t.Errorf("%s, whose file may not be read: got %v", addr, a)
+				t.Errorf("%s, whose file has no read permission: got %v", addr, a)
 			}
 		}
 		if !strings.Contains(problems, "the owners of 3 allocations of host-local in "+l.path("pods")) {
@@ -215,7 +215,7 @@ func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
 		}
 	}
 	if p := l.pools[l.path("pods")]; p.GetState() != unreadable || p.GetLostAt() != nil || len(p.GetRanges()) != 1 {
-		t.Errorf("directory in one that may not be read: got %v", p)
+		t.Errorf("directory in one without read permission: got %v", p)
 	}
 	l.must(os.Chmod(l.dir, 0o755), os.Chmod(l.conf, 0o755))
 	look()
@@ -262,7 +262,7 @@ func TestConfigurationIsFollowed(t *testing.T) {
 	})
 	other := hostlocal.DefaultDir + "/other"
 	if l.take(); l.pools[other].GetState() != missing || l.pools[other].GetConfig() != l.conf+"/10-other.conf" || l.pools[other].GetLostAt() != nil {
-		t.Errorf("network that gave no address yet: got %v", l.pools)
+		t.Errorf("network without allocations: got %v", l.pools)
 	}
 	local := func(subnet string) string {
 		return strings.Replace(ptp(subnet), `"type":"host-local"`, fmt.Sprintf(`"type":"host-local","dataDir":%q`, l.dir), 1)

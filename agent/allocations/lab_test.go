@@ -102,7 +102,7 @@ func (l *ipamLab) take() {
 			in := l.allocations[a.GetPool()]
 			switch {
 			case in == nil:
-				l.t.Errorf("allocation %s was told without its pool %q", addr, a.GetPool())
+				l.t.Errorf("allocation %s was reported without its pool %q", addr, a.GetPool())
 			case a.GetGone():
 				delete(in, addr.String())
 			default:
@@ -123,7 +123,7 @@ func (l *ipamLab) await(what string, cond func() bool) {
 		case <-l.status:
 		case <-timeout.C:
 			problems, _ := l.ipam.Health()
-			l.t.Fatalf("waited in vain for %s: pools %v, allocations %v, problems %q", what, l.pools, l.allocations, problems)
+			l.t.Fatalf("timed out waiting for %s: pools %v, allocations %v, problems %q", what, l.pools, l.allocations, problems)
 		}
 	}
 }

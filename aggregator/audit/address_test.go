@@ -90,7 +90,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 			w.kindPod("n1", "a", "kind", 2)
 		}, nil},
-		{"host-local has forgotten a pod", func(w *world) {
+		{"host-local has lost the record of a pod", func(w *world) {
 			w.hostLocal("n1", "kind", "10.244.0.0/24")
 			w.kindPod("n1", "a", "kind", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
@@ -169,7 +169,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			w.Node("n1")
 			w.allocate(w.ofCluster(calico.Name, "10.244.0.0/16"), verdict.Allocation{Allocation: ipam.Allocation{Node: "n1", Namespace: "default", Pod: "a"}})
 		}, nil},
-		{"whereabouts has forgotten a pod of its network", func(w *world) {
+		{"whereabouts has lost the record of a pod of its network", func(w *world) {
 			w.ofCluster(whereabouts.Name, "10.244.0.0/24").Networks = []string{"mac"}
 			w.kindPod("n1", "a", "mac", 2)
 		}, []string{verdict.FindingInUseUnallocated}},
@@ -235,7 +235,7 @@ func TestTheOwnerOfADoubleAllocationIsNamed(t *testing.T) {
 		t.Fatalf("got %+v, want one finding with the owner, and nothing remembered", out)
 	}
 	if o := out.Findings[0].Owners[0]; o.Workload().Name != "a" {
-		t.Errorf("got %+v, want a, which has it", o)
+		t.Errorf("got %+v, want a, the holder", o)
 	}
 }
 

@@ -234,7 +234,7 @@ func TestADoubleAllocationNamesTwoAllocationsAndTheOwner(t *testing.T) {
 		t.Fatalf("got %+v, want one about the first two that differ", found)
 	}
 	if o := found[0].Owners; len(o) != 1 || o[0].Workload().Name != "c" || found[0].Severity != verdict.Critical {
-		t.Errorf("got owners %+v, severity %d, want c, which has it", o, found[0].Severity)
+		t.Errorf("got owners %+v, severity %d, want c, the holder", o, found[0].Severity)
 	}
 }
 

@@ -243,7 +243,7 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 			continue
 		}
 		if got := twice(append(before, w.after(test.patience-1).audit().Findings...)...); !got[0].Waiting {
-			t.Errorf("%s: got it a moment too early", test.why)
+			t.Errorf("%s: reported too early", test.why)
 		}
 		if got := w.after(1); !slices.Equal(kinds(twice(before...)), []string{verdict.FindingDoubleAllocated}) {
 			t.Errorf("%s: got %v after %s, want it", test.why, kinds(twice(before...)), got.Now.Sub(start))
@@ -271,7 +271,7 @@ func TestAnAllocationOfADeletedPodIsNoDoubleAllocation(t *testing.T) {
 		test.change(w)
 		out := w.after(time.Minute).audit().Findings
 		if got := slices.ContainsFunc(out, func(f verdict.Finding) bool { return f.Kind == verdict.FindingDoubleAllocated }); got != test.want {
-			t.Errorf("%s: got %v, want it twice %t", why, kinds(out), test.want)
+			t.Errorf("%s: got findings %v, want two: %t", why, kinds(out), test.want)
 		}
 	}
 }

@@ -87,7 +87,7 @@ func TestFullAndUnreadablePools(t *testing.T) {
 		{"nearly empty, exhausted soon", verdict.PoolUse{Size: 100, Allocated: 49, ExhaustedIn: 60}, ipam.Known, "", nil},
 		{"of unknown size", verdict.PoolUse{Allocated: 1000}, ipam.Known, "", nil},
 		{"unreadable", verdict.PoolUse{}, ipam.Unreadable, "permission denied", []string{verdict.FindingIPAMUnreadable}},
-		{"known, with something odd", verdict.PoolUse{}, ipam.Known, "a block of no node", []string{verdict.FindingIPAMUnreadable}},
+		{"known, with an invalid block", verdict.PoolUse{}, ipam.Known, "a block of no node", []string{verdict.FindingIPAMUnreadable}},
 		{"gone", verdict.PoolUse{}, ipam.Missing, "the IPPool is gone", nil},
 		{"unreadable and full", verdict.PoolUse{Size: 1, Allocated: 1}, ipam.Stale, "x", []string{verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion}},
 	} {

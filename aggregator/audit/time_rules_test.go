@@ -153,7 +153,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 		other := before[0]
 		other.Kind, other.ID = leaked, "other"
 		if got := told(w.auditAll(other).Findings); slices.Contains(got, leaked+" p") {
-			t.Errorf("%s: got %q, which is nothing about an owner", test.name, got)
+			t.Errorf("%s: got %q, which concerns no owner", test.name, got)
 		}
 	}
 
@@ -170,7 +170,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 		change(w, p)
 		out := w.auditAll(before...)
 		if got := told(out.Findings); !slices.Equal(got, []string{leaked + " p"}) || out.Again != w.Now.Add(5*time.Minute) {
-			t.Errorf("%s: got %q, again %d, want it kept, and looked at again", name, got, out.Again)
+			t.Errorf("%s: got %q, again %d, want it kept and checked again", name, got, out.Again)
 		}
 	}
 

@@ -17,7 +17,7 @@ func (a *advising) recordsFirst(owners []*verdict.Owner) []advice.Action {
 	p := a.c.From[0]
 	steps := []advice.Action{
 		advice.Say("Restart nothing yet: as long as the records of %s lack addresses in use, a restarted workload gets another duplicate. Generate the repair plan.", poolTitle(p.Label())).By("", advice.MakePlan),
-		advice.Say("Read plan.sh, and run it as it says before you restart anything: `%s`, if it has that part.", advice.RunPlan(nodeOf(p))),
+		advice.Say("Read plan.sh, and follow its instructions before you restart anything: `%s`, if it has that part.", advice.RunPlan(nodeOf(p))),
 	}
 	return append(steps, a.decide(owners)...)
 }

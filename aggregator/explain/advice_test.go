@@ -209,7 +209,7 @@ func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
 					}
 				}
 				if len(taken) >= len(c.Owners) {
-					t.Errorf("path %d takes it from all, %q:\n%s", i, taken, strings.Join(flat(path), "\n"))
+					t.Errorf("path %d leaves no owner, %q:\n%s", i, taken, strings.Join(flat(path), "\n"))
 				}
 				asked := slices.ContainsFunc(remedy, func(a advice.Action) bool { return len(a.Choice) > 0 })
 				if !asked && keep != "" && slices.Contains(taken, keep) {
@@ -283,7 +283,7 @@ func TestNoNameRunsACommandOfAConflict(t *testing.T) {
 			}
 		}
 		if script := cage.Sings(); script != "" {
-			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
+			t.Errorf("got a command that executes %q:\n%s", payload, script)
 		}
 	}
 }

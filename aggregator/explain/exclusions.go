@@ -35,7 +35,7 @@ var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return f.Device + " was created by docker, podman or libvirt, which also set its address"
 	},
 	verdict.NotGiverKnown: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("it is not known what assigned the address to %s: no CNI result or container runtime reports it, and no IPAM has allocated the address to the other owner alone", w.name(f.Owners[0]))
+		return fmt.Sprintf("it is not known what assigned the address to %s: no CNI result or container runtime reports it, and no IPAM has allocated the address only to the other owner", w.name(f.Owners[0]))
 	},
 	verdict.NotByHand: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("the address was assigned to %s and not set by hand", list(w.names(f.Owners)))

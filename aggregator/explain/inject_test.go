@@ -46,7 +46,7 @@ func TestNoNameRunsACommand(t *testing.T) {
 			}
 		}
 		if script := cage.Sings(); script != "" {
-			t.Errorf("got a command that runs what %q says:\n%s", payload, script)
+			t.Errorf("got a command that executes %q:\n%s", payload, script)
 		}
 	}
 }

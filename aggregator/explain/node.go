@@ -17,8 +17,8 @@ func tellNamesakes(n *verdict.Namesakes) Told {
 		return fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
 			m.Name, m.Boot, m.Netns, m.Kernel, m.Version, m.Since.Time().Format("2006-01-02 15:04:05"))
 	})
-	told := Told{Summary: fmt.Sprintf("%d connected nodes call themselves %s; they are shown as %s. "+
-		"Their owners are kept apart, but the name alone does not identify one of them, "+
+	told := Told{Summary: fmt.Sprintf("%d connected nodes have the name %s; they are shown as %s. "+
+		"Their owners are kept separate, but the name alone does not identify one of them, "+
 		"and Kubernetes has at most one node of that name.",
 		len(n.Machines), n.Name, all(boots))}
 	give := advice.Say("Make sure that only one of them uses the name.").Or(

@@ -7,12 +7,12 @@ import (
 )
 
 // tellShared builds the text of the finding that several owners have the address on a loopback or
-// dummy device and answer for it on a wire.
+// dummy device and answer for it on a link.
 func tellShared(t *telling) {
 	owners := t.f.Owners
 	addr := t.f.Address
-	t.Summary = "Several owners have " + addr.String() + " on a loopback or dummy device and answer for it on a wire: " +
-		list(each(owners, placed)) + ". It is a matter of chance which of them a client reaches."
+	t.Summary = "Several owners have " + addr.String() + " on a loopback or dummy device and answer for it on a link: " +
+		list(each(owners, placed)) + ". Which of them a client reaches is arbitrary."
 	for i := range owners {
 		for _, c := range owners[i].Claims {
 			if c.Wire() && !c.Weak() {
@@ -31,10 +31,10 @@ func tellShared(t *telling) {
 				By(node, "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2"))
 		}
 	}
-	choice[1] = advice.Either("none of them should answer for it on a wire, as with the address of a Service in IPVS mode", silent...)
+	choice[1] = advice.Either("none of them should answer for it on a link, as with the address of a Service in IPVS mode", silent...)
 	for i, node := range nodes[:min(len(nodes), mostKept)] {
 		choice = append(choice, advice.Either("only node "+node+" should answer for it", slices.Delete(slices.Clone(silent), i, i+1)...))
 	}
-	t.Act(advice.Say("Decide which owner should answer for the address on that wire: by default, Linux answers on every interface for any address that it has.").Or(choice...))
+	t.Act(advice.Say("Decide which owner should answer for the address on that link: by default, Linux answers on every interface for any address that it has.").Or(choice...))
 	t.closing()
 }

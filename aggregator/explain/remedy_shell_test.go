@@ -153,7 +153,7 @@ func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 	f.Owners = []verdict.Owner{o}
 	for _, fix := range explain.Finding(&f, verdict.PoolUse{}).Fixes {
 		if !fix.Manual {
-			t.Errorf("got %s, want it by hand: what Kubernetes calls the node is not known", fix.What)
+			t.Errorf("got %s, want it by hand: the Kubernetes name of the node is unknown", fix.What)
 		}
 	}
 }

@@ -201,8 +201,8 @@ func TestToldOfPools(t *testing.T) {
 	wantTold(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
 	pool.State, pool.Problem = ipam.Unreadable, "permission denied"
 	wantTold(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
-	odd := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
-	wantTold(t, "ipam-unreadable calico, odd", ofPool(verdict.FindingIPAMUnreadable, odd, verdict.PoolUse{}, nil))
+	invalid := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
+	wantTold(t, "ipam-unreadable calico, invalid", ofPool(verdict.FindingIPAMUnreadable, invalid, verdict.PoolUse{}, nil))
 }
 
 // overlap returns the text of an overlap.

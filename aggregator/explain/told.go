@@ -14,7 +14,7 @@ type Told struct {
 
 // Superseded returns the text of a finding that ended because it became a conflict.
 func (t Told) Superseded() Told {
-	t.Summary = "This finding has become a conflict. It said: " + t.Summary
+	t.Summary = "This finding has become a conflict. Its summary was: " + t.Summary
 	return t
 }
 

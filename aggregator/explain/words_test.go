@@ -172,7 +172,7 @@ func TestEndings(t *testing.T) {
 		}}, nil)
 		told := explain.Conflict(&w.Policy, &over)
 		if len(told.Remedy) != 0 {
-			t.Errorf("got a remedy for what is over: %v", told.Remedy)
+			t.Errorf("got a remedy for a resolved conflict: %v", told.Remedy)
 		}
 		b = fmt.Appendf(b, "%s\n    %s\n", kind, told.Summary)
 	}

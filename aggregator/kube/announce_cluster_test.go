@@ -187,7 +187,7 @@ func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 		return l.kube("get", "events", "--namespace", l.namespace, "--field-selector", "reason="+reason, "--output", "jsonpath={.items[0].lastTimestamp}")
 	}
 	if over, is := when(resolvedReason), when(conflictReason); over > is { // timestamps have a resolution of one second
-		t.Errorf("the last word is that it is over, at %s, and it came again at %s", over, is)
+		t.Errorf("the last Event says resolved at %s, but the conflict came again at %s", over, is)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestMissingRights(t *testing.T) {
 		t.Error("pods and nodes are not known")
 	}
 	m.Announce(conflictOf(l.namespace, "10.99.7.7", pb.Conflict_CONFIRMED, "one@poor-node"))
-	m.until("it is said that events are forbidden", func() bool { return problems("no permission to write Events: ") == 1 })
+	m.until("missing permission for events is reported", func() bool { return problems("no permission to write Events: ") == 1 })
 
 	// Newly granted rights take effect without a restart.
 	l.apply(`

@@ -128,7 +128,7 @@ func TestOneNamespaceThatTakesNoEvents(t *testing.T) {
 	start(t, c)
 	live(t, c)
 	c.Announce(conflictOf("full", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
-	wait.Until(t, "it is said that events are forbidden", func() bool { return len(c.Status().GetProblems()) == 1 })
+	wait.Until(t, "missing permission for events is reported", func() bool { return len(c.Status().GetProblems()) == 1 })
 	other := conflictOf("default", "10.0.0.2", pb.Conflict_CONFIRMED, "two@n1")
 	other.Id = "another"
 	c.Announce(other)

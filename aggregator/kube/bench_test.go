@@ -58,7 +58,7 @@ func BenchmarkMirror(b *testing.B) {
 				took += time.Since(begin).Seconds()
 				close(sampling)
 				<-sampled
-				wait.Until(b, "all is told", func() bool {
+				wait.Until(b, "all changes are reported", func() bool {
 					c.mu.Lock()
 					defer c.mu.Unlock()
 					return len(c.pending.changes.Pods) == 0

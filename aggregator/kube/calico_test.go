@@ -98,7 +98,7 @@ func TestNoIPAM(t *testing.T) {
 	}
 	f.install(calico.Pools, calico.Blocks)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
-	wait.Until(t, "it is said that it may not be read", func() bool {
+	wait.Until(t, "the missing permission is reported", func() bool {
 		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: no permission to list and watch ip")
 	})
 	f.set(func() { clear(f.forbidden) })
@@ -210,13 +210,13 @@ func TestCalico(t *testing.T) {
 	f.set(func() { f.expired = false })
 	live(t, c)
 	if n := l.told(); n != 0 {
-		t.Errorf("%d changes are told, want none", n)
+		t.Errorf("got %d changes, want none", n)
 	}
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l.await("an address is freed", pool+tunnel)
 }
 
-// The records are known without a resource that is only extra, if it may not be read.
+// The records are known without an extra resource that may not be read.
 func TestExtraResourceThatMayNotBeRead(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks, calico.Reservations)
@@ -244,7 +244,7 @@ func TestInconsistenciesThatLast(t *testing.T) {
 	f.apply(calico.Handles, "metadata: {name: xyz}\nspec: {handleID: xyz, block: {192.168.0.192/26: 1}}")
 	l := keep(t, f.open())
 	const pool, tunnel = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255", "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
-	l.await("a handle that no block has", pool+": 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them"+tunnel)
+	l.await("a handle without a block", pool+": 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them"+tunnel)
 	f.remove(calico.Handles, ipam.Key{Name: "xyz"})
 	l.await("it is gone", pool+tunnel)
 }
@@ -273,7 +273,7 @@ func BenchmarkCalico(b *testing.B) {
 		before := heap()
 		begin := time.Now()
 		stop := run(c)
-		wait.Until(b, "all is told", func() bool {
+		wait.Until(b, "all changes are reported", func() bool {
 			c.mu.RLock()
 			defer c.mu.RUnlock()
 			return len(c.ipams) > 1 && len(c.pending.changes.IPAM) == 0 && c.ipams[1].state != 0 && c.ipams[1].pools["big"] != nil && c.ipams[1].sources[1].state == followed

@@ -54,7 +54,7 @@ spec:
 	}
 
 	var web *verdict.PodObject
-	m.until("the pod of the Deployment is told", func() bool {
+	m.until("the pod of the Deployment is reported", func() bool {
 		return m.told(func(c Changes) bool {
 			i := slices.IndexFunc(c.Pods, func(p *verdict.PodObject) bool { return p.Namespace == l.namespace && p.Controller == "web" })
 			if i >= 0 {
@@ -76,7 +76,7 @@ spec:
 	})
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":null}}`)
 	m.until("it is absent", func() bool { return gone(m.Pod("", "", before.UID, "pods-node")) })
-	m.until("its end is told", func() bool {
+	m.until("its end is reported", func() bool {
 		return m.told(func(c Changes) bool {
 			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.DeletionTimestamp != 0 })
 		})
@@ -98,7 +98,7 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 	l.KillAPI()
 	m.awaitState(pb.Kubernetes_STALE)
 	if m.named("stays", "killed-node") != stays || m.Pod("", "", stays.UID, "") != stays {
-		t.Error("a pod is forgotten that was known")
+		t.Error("a known pod was forgotten")
 	}
 	if p := m.named("nobody", "killed-node"); p != nil {
 		t.Errorf("of an unknown pod: got %+v, want nothing", p)
@@ -109,9 +109,9 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 	l.restart()
 	m.awaitState(pb.Kubernetes_LIVE)
 	if m.named("stays", "killed-node") != stays {
-		t.Error("the pod is told anew, and did not change")
+		t.Error("the pod was reported again without a change")
 	}
-	m.until("the state is told", func() bool { return m.told(func(c Changes) bool { return c.State }) })
+	m.until("the state is reported", func() bool { return m.told(func(c Changes) bool { return c.State }) })
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 }
 
@@ -145,7 +145,7 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 		m.awaitState(pb.Kubernetes_LIVE)
 		m.until("the new pod is known", func() bool { return there(m.named("comes", "meanwhile-node")) })
 		m.until("the pod that is gone is absent", func() bool { return gone(m.Pod("", "", goes.UID, "meanwhile-node")) })
-		m.until("its end is told", func() bool {
+		m.until("its end is reported", func() bool {
 			return m.told(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
 		})
 		if m.named("stays", "meanwhile-node") != stays {

@@ -81,7 +81,7 @@ func TestListings(t *testing.T) {
 			if n := c.Status().GetPods(); n != pods || f.lists != 1 || paged && f.pages != 3 {
 				t.Errorf("got %d pods by %d listings of %d pages", n, f.lists, f.pages)
 			}
-			wait.Until(t, "all pods are told", func() bool {
+			wait.Until(t, "all pods are reported", func() bool {
 				n := 0
 				for _, c := range told() {
 					n += len(c.Pods)
@@ -89,7 +89,7 @@ func TestListings(t *testing.T) {
 				return n == pods
 			})
 			if n := len(told()); n > 4 {
-				t.Errorf("they are told in %d parts", n)
+				t.Errorf("got %d parts", n)
 			}
 
 			// After a watch ends, the next one continues from the same version. It must have
@@ -111,7 +111,7 @@ func TestListings(t *testing.T) {
 				t.Errorf("it was listed %d times", f.lists)
 			}
 			second := c.Pod("", "", "uid-p7", "n1")
-			wait.Until(t, "both are told", func() bool {
+			wait.Until(t, "both are reported", func() bool {
 				return slices.ContainsFunc(told(), func(c Changes) bool {
 					return slices.Equal(c.Pods, []*verdict.PodObject{first, second})
 				})
@@ -184,7 +184,7 @@ func TestAServerThatCannotTellOfEvents(t *testing.T) {
 		t.Errorf("got problems %q, want those of events only", p)
 	}
 	if c.EventsHeard() {
-		t.Error("got events heard, want them not heard")
+		t.Error("got a working event watch, want none")
 	}
 	f.set(func() { f.broken = "" })
 	wait.Until(t, "events are heard", c.EventsHeard)
@@ -233,7 +233,7 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	f.set(func() { f.forbidden["pods"] = false })
 	wait.Until(t, "they are followed", func() bool { return c.following.Load() != 0 })
 	if c.KnownUntil() != known && early() {
-		t.Error("they are known, and may still be told")
+		t.Error("they are known, and may still be reported")
 	}
 	wait.Until(t, "they are known again", func() bool { return c.KnownUntil() > known })
 }

@@ -64,7 +64,7 @@ func (l *ledger) take(changes []IPAMChange) {
 		at := pool + " " + al.Address.String() + " " + al.Location
 		switch {
 		case l.pools[pool] == nil && !c.Gone:
-			l.t.Errorf("%s is told before its pool", at)
+			l.t.Errorf("%s is reported before its pool", at)
 		case c.Gone && l.allocations[at] == nil && !l.forgiving:
 			l.t.Errorf("%s is gone and was not there", at)
 		}

@@ -68,7 +68,7 @@ func (c *Cluster) replace(into ipam.Store, items []any) {
 	})
 }
 
-// pending are the changes that the subscriber has not been told yet.
+// pending are the changes that the subscriber has not received yet.
 type pending struct {
 	changes Changes
 	// related are the nodes of changes.Related.

@@ -45,7 +45,7 @@ func TestAddressesOfSeveralPods(t *testing.T) {
 	f.put(one)
 	l.await("one is over", said("three", "two"))
 	if n := l.told(); n != 1 {
-		t.Errorf("%d changes are told, want 1", n)
+		t.Errorf("got %d changes, want 1", n)
 	}
 	three.Labels = two.Labels // now the two pods are of one migrating virtual machine
 	f.put(three)
@@ -82,7 +82,7 @@ func TestNodeRangesAndCover(t *testing.T) {
 	}
 	c.health.state = 0
 	if all, known := c.NodesCovered(func(string) bool { return true }); all || !known {
-		t.Errorf("of an API that is away: got %t, %t", all, known)
+		t.Errorf("unreachable API: got %t, %t", all, known)
 	}
 	c = nil
 	if all, known := c.NodesCovered(func(string) bool { return true }); all || known || c.NodeRanges() != nil {

@@ -181,7 +181,7 @@ func TestChangesAreNotKeptForEver(t *testing.T) {
 		t.Errorf("%d are kept", n)
 	}
 	if last := changes.Pods[len(changes.Pods)-1]; last != c.Pod("", "", "uid-one", "") {
-		t.Error("the last is not told")
+		t.Error("the last one is not reported")
 	}
 }
 

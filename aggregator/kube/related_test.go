@@ -132,7 +132,7 @@ func testEvent(name, about, node, reason string, count int32, last time.Duration
 	return e
 }
 
-func TestTheMostTellingComesFirst(t *testing.T) {
+func TestMostSignificantObjectComesFirst(t *testing.T) {
 	c := knowing(t, func(c *Cluster) {
 		young := testNode("n2", "")
 		young.CreationTimestamp = ago(time.Minute)
@@ -190,7 +190,7 @@ func TestTheMostTellingComesFirst(t *testing.T) {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 	if n := len(c.Related(&pb.Conflict{})); n != 0 {
-		t.Errorf("of nothing it says %d things", n)
+		t.Errorf("no objects: got %d sentences", n)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestEventsAreBounded(t *testing.T) {
 	}
 	changes, _ := c.take()
 	if n := len(changes.Related); n > maxEvents/16+1 {
-		t.Errorf("%d nodes are told", n)
+		t.Errorf("got %d nodes", n)
 	}
 	// A repeated event is not reported again.
 	c.put(&c.events.warnings, testEvent("one7", "p7", "one", "FailedKillPod", 2, 0))

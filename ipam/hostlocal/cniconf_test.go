@@ -276,11 +276,11 @@ func FuzzConf(f *testing.F) {
 		}
 		for _, n := range networks {
 			if !isNetworkName(n.name) || !filepath.IsAbs(n.dir) || filepath.Base(n.dir) != n.name || len(n.dir) > 2*ipam.MaxText {
-				t.Errorf("network %q in %q was taken", n.name, n.dir)
+				t.Errorf("network %q in %q was accepted", n.name, n.dir)
 			}
 			for _, r := range n.ranges {
 				if r.First.BitLen() != r.Last.BitLen() || r.Last.Less(r.First) || r.First.Zone() != "" || r.First.Is4In6() {
-					t.Errorf("range %v was taken", r)
+					t.Errorf("range %v was accepted", r)
 				}
 			}
 			if len(n.ranges) > 2*maxRanges {

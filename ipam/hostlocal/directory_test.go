@@ -299,7 +299,7 @@ func FuzzFileOfAnAddress(f *testing.F) {
 	f.Add("last_reserved_ip.0", []byte("10.1.0.2"))
 	f.Fuzz(func(t *testing.T, name string, content []byte) {
 		if a, ok := addressOf(name); ok && (a.String() != name || isMark(name) || len(a.AsSlice()) != 4 && len(a.AsSlice()) != 16) {
-			t.Errorf("%q was taken for an address", name)
+			t.Errorf("%q was accepted as an address", name)
 		}
 		if id, iface := parse(content); strings.ContainsAny(id+iface, "\n") {
 			t.Errorf("content %q: got %q and %q", content, id, iface)
