@@ -58,7 +58,7 @@ func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
 }
 
 // Conflict returns a conflict in the format of the API, without the parts that need an aggregator.
-func Conflict(c *verdict.Conflict, text *explain.ToldConflict, owners []*pb.Owner) *pb.Conflict {
+func Conflict(c *verdict.Conflict, text *explain.ConflictText, owners []*pb.Owner) *pb.Conflict {
 	out := Course(c.Address, &c.Identity, &c.Course)
 	out.Cause, out.Summary, out.Remedy = c.Cause, text.Summary, adviceProto(text.Remedy)
 	out.Owners, out.Order = owners, c.Order

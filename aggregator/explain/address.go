@@ -7,14 +7,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// ToldAddress is the explanation of an address as text.
-type ToldAddress struct {
+// AddressText is the explanation of an address as text.
+type AddressText struct {
 	Summary string
-	Steps   []ToldStep
+	Steps   []StepText
 }
 
-// ToldStep is a rule that was evaluated, and its result as text.
-type ToldStep struct {
+// StepText is a rule that was evaluated, and its result as text.
+type StepText struct {
 	Rule    string
 	Scope   verdict.Scope
 	Applied bool
@@ -22,14 +22,14 @@ type ToldStep struct {
 }
 
 // Address returns the explanation of an address as text.
-func Address(p *verdict.Policy, e *verdict.Explanation) ToldAddress {
+func Address(p *verdict.Policy, e *verdict.Explanation) AddressText {
 	w := wording{policy: p, address: e.Address, owners: e.Owners}
-	told := ToldAddress{Summary: w.answer(e)}
+	text := AddressText{Summary: w.answer(e)}
 	for i := range e.Steps {
 		s := &e.Steps[i]
-		told.Steps = append(told.Steps, ToldStep{s.Rule, s.Scope, s.Applied, w.step(e, s)})
+		text.Steps = append(text.Steps, StepText{s.Rule, s.Scope, s.Applied, w.step(e, s)})
 	}
-	return told
+	return text
 }
 
 // answer returns a short form of the explanation.

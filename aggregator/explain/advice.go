@@ -11,7 +11,7 @@ import (
 // The remedies in this file leave the address with one owner, the rightful one.
 
 // remedy returns the steps to resolve the conflict, given its cause.
-func (a *advising) remedy() []advice.Action {
+func (a *remedyBuilder) remedy() []advice.Action {
 	c := a.c
 	switch {
 	case c.Phase != verdict.Suspected:
@@ -38,7 +38,7 @@ func (a *advising) remedy() []advice.Action {
 
 // settled returns the steps after which one of the owners keeps the address, as the cause
 // requires.
-func (a *advising) settled(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	switch c := a.c; {
 	case c.Rule == verdict.RuleSamePod:
 		return a.oneSandbox(owners)
@@ -80,7 +80,7 @@ func closing(c *verdict.Conflict) advice.Action {
 
 // oneSandbox returns the steps that leave one of several sandboxes of a pod. The kubelet knows
 // which one is current.
-func (a *advising) oneSandbox(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) oneSandbox(owners []*verdict.Owner) []advice.Action {
 	if keep, right := a.c.Rightful(owners); keep != nil {
 		steps := []advice.Action{advice.Say("Leave sandbox %s of %s as it is. It keeps the address: %s. Do not delete the pod, because that ends all of its sandboxes.", sandboxID(keep), placed(keep), a.because(keep, right))}
 		for _, o := range except(owners, keep) {
@@ -110,14 +110,14 @@ func sandboxID(o *verdict.Owner) string {
 
 // oneMachine returns the steps that leave one of several pods of a virtual machine. KubeVirt
 // knows on which node the machine runs.
-func (a *advising) oneMachine(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) oneMachine(owners []*verdict.Owner) []advice.Action {
 	w := owners[0].Workload()
 	s := advice.Say("Find out where virtual machine %s/%s runs, and delete the other pod. The column NODENAME of `kubectl get vmi -n %s %s` shows the node; `kubectl get vmim -n %[3]s` shows whether a migration is stuck.",
 		w.Namespace, w.VirtualMachine, advice.Quote(w.Namespace), advice.Quote(w.VirtualMachine))
 	for _, o := range owners[:min(len(owners), mostKept)] {
 		kept := advice.Either("it runs on node " + kubernetesName(o) + ", in " + OwnerName(o))
 		for _, other := range except(owners, o) {
-			kept.Actions = append(kept.Actions, giveUp(other, a.address)...)
+			kept.Actions = append(kept.Actions, release(other, a.address)...)
 		}
 		s.Choice = append(s.Choice, kept)
 	}
@@ -126,7 +126,7 @@ func (a *advising) oneMachine(owners []*verdict.Owner) []advice.Action {
 
 // oneActive returns the steps that leave an address on one of several nodes that have it
 // themselves.
-func (a *advising) oneActive(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
 	names := list(each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }))
 	byHand := a.decide(owners)
 	return []advice.Action{advice.Say("Check whether software such as keepalived, kube-vip or MetalLB moves the address between nodes: its configuration then contains the address.").Or(
@@ -137,11 +137,11 @@ func (a *advising) oneActive(owners []*verdict.Owner) []advice.Action {
 
 // somebodyElse returns the steps for an address that a kernel refused as in use by an unknown
 // owner.
-func (a *advising) somebodyElse(o *verdict.Owner) []advice.Action {
+func (a *remedyBuilder) somebodyElse(o *verdict.Owner) []advice.Action {
 	return []advice.Action{
 		advice.Say("Find the other device that has the address: on the link of %s, resolve the address, and find out which device has the MAC that answers (`ip -6 neigh`, the MAC address table of the switch).", placed(o)),
 		advice.Say("Decide which of the two keeps the address: check which one it was assigned to in the records of IPAM, DHCP or your address plan.").Or(
-			advice.Either("the other device keeps the address", giveUp(o, a.address)...),
+			advice.Either("the other device keeps the address", release(o, a.address)...),
 			advice.Either(placed(o)+" keeps the address",
 				advice.Say("Give the other device a different address."),
 				advice.Say("Restart %s, or set its address again: its kernel does not use the address until then.", OwnerName(o))),

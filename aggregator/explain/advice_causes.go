@@ -13,7 +13,7 @@ import (
 // another duplicate and none takes the address from its rightful owner.
 
 // recordsFirst returns the steps that repair IPAM records before any workload requests an address.
-func (a *advising) recordsFirst(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) recordsFirst(owners []*verdict.Owner) []advice.Action {
 	p := a.c.From[0]
 	steps := []advice.Action{
 		advice.Say("Restart nothing yet: as long as the records of %s lack addresses in use, a restarted workload gets another duplicate. Generate the repair plan.", poolTitle(p.Label())).By("", advice.MakePlan),
@@ -24,7 +24,7 @@ func (a *advising) recordsFirst(owners []*verdict.Owner) []advice.Action {
 
 // rightNode returns the steps by which an IPAM with its own name for each node allocates addresses
 // for the node that pods run on.
-func (a *advising) rightNode(owners []*verdict.Owner) (steps []advice.Action) {
+func (a *remedyBuilder) rightNode(owners []*verdict.Owner) (steps []advice.Action) {
 	m := registry.NodeNamed()
 	var done []string
 	for _, o := range a.wrong() {
@@ -60,7 +60,7 @@ func (a *advising) rightNode(owners []*verdict.Owner) (steps []advice.Action) {
 }
 
 // rangesApart returns the steps that give one of two nodes a different range.
-func (a *advising) rangesApart(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) rangesApart(owners []*verdict.Owner) []advice.Action {
 	one, other := a.c.Networks[0].Node, a.c.Networks[1].Node
 	if keep, right := a.c.Rightful(owners); keep != nil && (keep.Node.Key() == one || keep.Node.Key() == other) {
 		if keep.Node.Key() == other {
@@ -76,7 +76,7 @@ func (a *advising) rangesApart(owners []*verdict.Owner) []advice.Action {
 }
 
 // anotherRange returns the steps that give a node a different range. They drain the node first.
-func (a *advising) anotherRange(node verdict.NodeKey) []advice.Action {
+func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
 	config, device := "", ""
 	for _, s := range a.c.Networks {
 		if s.Node == node {
@@ -105,7 +105,7 @@ func (a *advising) anotherRange(node verdict.NodeKey) []advice.Action {
 }
 
 // renumber returns the steps that give one of two networks a different range.
-func (a *advising) renumber(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) renumber(owners []*verdict.Owner) []advice.Action {
 	x, y := a.c.Networks[0], a.c.Networks[1]
 	one, other := a.c.Owner(x.Owner), a.c.Owner(y.Owner)
 	switch keep, right := a.c.Rightful(owners); {
@@ -122,9 +122,9 @@ func (a *advising) renumber(owners []*verdict.Owner) []advice.Action {
 
 // another returns the steps that give a network a different range than a second network. Its
 // workloads then get new addresses, beginning with an owner of the conflict.
-func (a *advising) another(change, keep verdict.Origin, first *verdict.Owner) []advice.Action {
+func (a *remedyBuilder) another(change, keep verdict.Origin, first *verdict.Owner) []advice.Action {
 	steps := []advice.Action{advice.Say("Give %s a different range than %s: %s.", sideText(change), sideText(keep), configuration(change))}
-	steps = append(steps, giveUp(first, a.address)...)
+	steps = append(steps, release(first, a.address)...)
 	rest := advice.Say("Restart all other workloads on %s, so that they request new addresses.", sideName(change))
 	if change.Network == "" || change.Device == "" {
 		return append(steps, rest)
@@ -156,7 +156,7 @@ func sideText(s verdict.Origin) string {
 
 // setByHand returns the steps for an address that was set by hand: remove it or, if it must stay,
 // exclude it from the range of IPAM.
-func (a *advising) setByHand(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 	wrong := a.wrong()
 	byHand := func(o *verdict.Owner) bool { return slices.Contains(wrong, o) }
 	given := those(owners, func(o *verdict.Owner) bool { return !byHand(o) })
@@ -165,7 +165,7 @@ func (a *advising) setByHand(owners []*verdict.Owner) []advice.Action {
 		if o.Kind() == verdict.Pod && !shown(o) {
 			gone = append(gone, advice.Say("Find what sets the address in %s (a script, an init container), and stop it: otherwise it would set the address again.", OwnerName(o)))
 		}
-		gone = append(gone, giveUp(o, a.address)...)
+		gone = append(gone, release(o, a.address)...)
 	}
 	if len(given) > 1 {
 		gone = append(gone, a.decide(given)...)
@@ -189,17 +189,17 @@ func (a *advising) setByHand(owners []*verdict.Owner) []advice.Action {
 
 // insteadOf returns the steps by which some owners give the address up to an owner without an
 // allocation. They exclude the address first, so that IPAM does not allocate it again.
-func (a *advising) insteadOf(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) insteadOf(owners []*verdict.Owner) []advice.Action {
 	steps := outOfRange(a.c.From, a.c.Address)
 	for _, o := range owners {
-		steps = append(steps, giveUp(o, a.address)...)
+		steps = append(steps, release(o, a.address)...)
 	}
 	return steps
 }
 
 // leaveDevice returns the steps by which a pod gives the address up to the node's device, or the
 // device gives it up if IPAM has allocated it to the pod.
-func (a *advising) leaveDevice(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) leaveDevice(owners []*verdict.Owner) []advice.Action {
 	ofNode := func(o *verdict.Owner) bool { return o.Kind() == verdict.Host }
 	devices, pods := those(owners, ofNode), those(owners, func(o *verdict.Owner) bool { return !ofNode(o) })
 	keep, right := a.c.Rightful(owners)
@@ -214,7 +214,7 @@ func (a *advising) leaveDevice(owners []*verdict.Owner) []advice.Action {
 			continue
 		}
 		another = append(another, advice.Say("Give %s of node %s a different address where it is configured.", o.Interface.Name, o.Node.Name))
-		another = append(another, giveUp(o, a.address)...)
+		another = append(another, release(o, a.address)...)
 	}
 	if len(pods) > 1 {
 		another = append(another, a.decide(pods)...)
@@ -229,7 +229,7 @@ func (a *advising) leaveDevice(owners []*verdict.Owner) []advice.Action {
 }
 
 // goOutside returns the steps that find a device outside all nodes.
-func (a *advising) goOutside(owners []*verdict.Owner) (steps []advice.Action) {
+func (a *remedyBuilder) goOutside(owners []*verdict.Owner) (steps []advice.Action) {
 	wrong := a.wrong()
 	ours := those(owners, func(o *verdict.Owner) bool { return !slices.Contains(wrong, o) })
 	var find []advice.Action
@@ -237,7 +237,7 @@ func (a *advising) goOutside(owners []*verdict.Owner) (steps []advice.Action) {
 		if a.c.Uncovered {
 			find = append(find, advice.Say("First check whether the MAC belongs to a node without an agent or to a workload there: `ipwitness nodes` lists the nodes that have an agent; run this command on the other nodes.").By("", "ip -br link | grep -i "+advice.Quote(o.MAC.String())))
 		}
-		find = append(find, giveUp(o, a.address)...)
+		find = append(find, release(o, a.address)...)
 		find[len(find)-1].Text += " Restarting your pods or nodes changes nothing as long as the device has the address."
 	}
 	if len(ours) > 1 {
@@ -248,7 +248,7 @@ func (a *advising) goOutside(owners []*verdict.Owner) (steps []advice.Action) {
 	}
 	outside := advice.Either(list(ownerNames(wrong)) + " keeps the address")
 	for _, o := range ours {
-		outside.Actions = append(outside.Actions, giveUp(o, a.address)...)
+		outside.Actions = append(outside.Actions, release(o, a.address)...)
 	}
 	return []advice.Action{advice.Say("Decide which one keeps the address. Ask the administrator of that LAN (address plan, DHCP server) which one it belongs to: ipwitness cannot see which one had it first.").Or(
 		advice.Either(list(ownerNames(ours))+" keeps the address", find...), outside,

@@ -10,8 +10,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// ToldConflict is the text of a conflict.
-type ToldConflict struct {
+// ConflictText is the text of a conflict.
+type ConflictText struct {
 	// Summary is a few sentences.
 	Summary string
 	// Because lists the facts that the cause follows from.
@@ -40,23 +40,23 @@ func Remembered(a netip.Addr, m *verdict.Memory) string {
 }
 
 // Conflict returns the text of a conflict.
-func Conflict(p *verdict.Policy, c *verdict.Conflict) ToldConflict {
+func Conflict(p *verdict.Policy, c *verdict.Conflict) ConflictText {
 	w := wording{policy: p, address: c.Address, owners: c.Owners, named: c.Bystanders}
-	told := ToldConflict{Because: w.facts(c.Facts)}
+	text := ConflictText{Because: w.facts(c.Facts)}
 	for _, r := range c.RuledOut {
-		told.Excluded = append(told.Excluded, Excluded{r.Cause, w.against(r.Fact)})
+		text.Excluded = append(text.Excluded, Excluded{r.Cause, w.against(r.Fact)})
 	}
 	for _, check := range c.Checks {
-		told.Diagnosis = append(told.Diagnosis, DiagnosisStep{check.Step, strings.Join(w.facts(check.Facts), " ")})
+		text.Diagnosis = append(text.Diagnosis, DiagnosisStep{check.Step, strings.Join(w.facts(check.Facts), " ")})
 	}
 	if !c.Active() {
-		told.Summary = w.ending(c)
-		return told
+		text.Summary = w.ending(c)
+		return text
 	}
-	told.Summary = w.summary(c) + after(" ", w.headline(c))
-	a := advising{wording: w, c: c, parties: c.Parties()}
-	told.Remedy = readable(a.remedy())
-	return told
+	text.Summary = w.summary(c) + after(" ", w.headline(c))
+	a := remedyBuilder{wording: w, c: c, parties: c.Parties()}
+	text.Remedy = readable(a.remedy())
+	return text
 }
 
 // summary describes a conflict in two sentences.

@@ -4,21 +4,21 @@ import "github.com/ipwitness/ipwitness/aggregator/verdict"
 
 // Finding returns the text of a finding. For a finding about one address, use is the current usage
 // of its pool, or the zero value if it is not known.
-func Finding(f *verdict.Finding, use verdict.PoolUse) Told {
+func Finding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 	switch f.Kind {
 	case verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion:
-		return tellPool(f).readable()
+		return poolFinding(f).readable()
 	case verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap:
-		return tellOverlap(f).readable()
+		return overlapFinding(f).readable()
 	case verdict.FindingDuplicateNodeName:
-		return tellNamesakes(f.Namesakes).readable()
+		return namesakesFinding(f.Namesakes).readable()
 	}
-	return tellAddress(f, use).readable()
+	return addressFinding(f, use).readable()
 }
 
-// tellAddress returns the text of a finding about one address.
-func tellAddress(f *verdict.Finding, use verdict.PoolUse) Told {
-	t := newTelling(f, use)
+// addressFinding returns the text of a finding about one address.
+func addressFinding(f *verdict.Finding, use verdict.PoolUse) FindingText {
+	t := newFindingBuilder(f, use)
 	switch f.Kind {
 	case verdict.FindingInUseUnallocated:
 		mismatch{t}.unallocated()
@@ -27,15 +27,15 @@ func tellAddress(f *verdict.Finding, use verdict.PoolUse) Told {
 	case verdict.FindingLeaked:
 		mismatch{t}.leaked()
 	case verdict.FindingDoubleAllocated:
-		double{t}.tell()
+		double{t}.build()
 	case verdict.FindingIntendedNotObserved:
-		tellIntended(t)
+		buildIntended(t)
 	case verdict.FindingAddressSpoofed:
 		spoof{t}.address()
 	case verdict.FindingMACCloned:
 		spoof{t}.mac()
 	case verdict.FindingSharedAddressAnswered:
-		tellShared(t)
+		buildShared(t)
 	}
-	return t.Told
+	return t.FindingText
 }

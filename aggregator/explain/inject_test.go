@@ -16,9 +16,9 @@ import (
 // validated.
 func TestNoNameRunsACommand(t *testing.T) {
 	cage := canary.New(t)
-	tell := func(told explain.Told) {
-		check(cage, told.Remedy)
-		for _, fix := range told.Fixes {
+	checkText := func(text explain.FindingText) {
+		check(cage, text.Remedy)
+		for _, fix := range text.Fixes {
 			cage.Readable("a command", fix.Command)
 			cage.Script(fix.Command)
 		}
@@ -28,10 +28,10 @@ func TestNoNameRunsACommand(t *testing.T) {
 			for n, more := 0, true; more; n++ {
 				f := findings()[name]
 				more = poison(&f, n, payload)
-				tell(explain.Finding(&f, verdict.PoolUse{}))
+				checkText(explain.Finding(&f, verdict.PoolUse{}))
 				if f.Pool != nil {
 					for _, kind := range []string{verdict.FindingIPAMStateLost, verdict.FindingIPAMUnreadable, verdict.FindingPoolExhaustion} {
-						tell(ofPool(kind, f.Pool, verdict.PoolUse{Size: 9, Allocated: 9, Leaked: 1}, nil))
+						checkText(ofPool(kind, f.Pool, verdict.PoolUse{Size: 9, Allocated: 9, Leaked: 1}, nil))
 					}
 				}
 			}
@@ -41,8 +41,8 @@ func TestNoNameRunsACommand(t *testing.T) {
 			b := a
 			more = poison(&a, n, payload)
 			for _, kind := range []string{verdict.FindingPodCIDROverlap, verdict.FindingRangesOverlap} {
-				tell(overlap(kind, a, b))
-				tell(overlap(kind, b, a))
+				checkText(overlap(kind, a, b))
+				checkText(overlap(kind, b, a))
 			}
 		}
 		if script := cage.Sings(); script != "" {

@@ -10,14 +10,14 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// tellNamesakes returns the text of the finding that several nodes have the same name.
-func tellNamesakes(n *verdict.Namesakes) Told {
+// namesakesFinding returns the text of the finding that several nodes have the same name.
+func namesakesFinding(n *verdict.Namesakes) FindingText {
 	boots := each(n.Machines, func(m *verdict.Machine) string { return fmt.Sprintf("%s (boot id %s)", m.Name, m.Boot) })
 	machines := each(n.Machines, func(m *verdict.Machine) string {
 		return fmt.Sprintf("%s: boot id %s, network namespace %s, Linux %s, agent %s, reporting since %s",
 			m.Name, m.Boot, m.Netns, m.Kernel, m.Version, m.Since.Time().Format("2006-01-02 15:04:05"))
 	})
-	told := Told{Summary: fmt.Sprintf("%d connected nodes have the name %s; they are shown as %s. "+
+	text := FindingText{Summary: fmt.Sprintf("%d connected nodes have the name %s; they are shown as %s. "+
 		"Their owners are kept separate, but the name alone does not identify one of them, "+
 		"and Kubernetes has at most one node of that name.",
 		len(n.Machines), n.Name, all(boots))}
@@ -31,12 +31,12 @@ func tellNamesakes(n *verdict.Namesakes) Told {
 	if n.Machines[0].Boot == n.Machines[len(n.Machines)-1].Boot {
 		give = advice.Say("Some agents run on one kernel, in different network namespaces, and use its hostname: start each agent with a unique --node NAME.")
 	}
-	told.Remedy = []advice.Action{
+	text.Remedy = []advice.Action{
 		advice.Say("Identify the machines: `cat /proc/sys/kernel/random/boot_id` prints the boot id of a machine. %s.", strings.Join(machines, "; ")),
 		give,
 		advice.Say("The finding ends when only one connected node has the name."),
 	}
-	return told
+	return text
 }
 
 // all joins all words: "a, b and c". Unlike list, it does not shorten the list.

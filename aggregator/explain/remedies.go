@@ -10,7 +10,7 @@ import (
 func ipamOf(p *verdict.Pool) *ipam.IPAM { return registry.Of(p.IPAM) }
 
 // remediesOf returns the remedies for the address of a finding.
-func remediesOf(t *telling) ipam.Remedies {
+func remediesOf(t *findingBuilder) ipam.Remedies {
 	if t.ofNode() {
 		return ownAddress{t}
 	}
@@ -21,7 +21,7 @@ func remediesOf(t *telling) ipam.Remedies {
 }
 
 // remedyCase describes the address to the remedies of an IPAM.
-func (t *telling) remedyCase() ipam.Case {
+func (t *findingBuilder) remedyCase() ipam.Case {
 	c := ipam.Case{Address: t.f.Address, Pool: &t.pool.Pool, Node: nodeOf(t.pool), Allocation: t.allocation.Allocation}
 	o := t.owner
 	if o == nil {
@@ -51,7 +51,7 @@ func (t *telling) remedyCase() ipam.Case {
 }
 
 // otherIPAM builds the remedies of an IPAM without specific remedies.
-type otherIPAM struct{ *telling }
+type otherIPAM struct{ *findingBuilder }
 
 func (t otherIPAM) Reserve()  { t.Restart("it requests a free address") }
 func (t otherIPAM) Reassign() { t.Restart("it requests a free address") }

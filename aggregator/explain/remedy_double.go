@@ -9,10 +9,10 @@ import (
 )
 
 // double builds the text of the finding that an IPAM has allocated an address twice.
-type double struct{ *telling }
+type double struct{ *findingBuilder }
 
-// tell builds the text of the finding.
-func (t double) tell() {
+// build builds the text of the finding.
+func (t double) build() {
 	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
 	t.Summary = fmt.Sprintf("%s has allocated %s twice: to %s. As soon as both are up, it is a duplicate.",
 		poolBegin(t.pool), t.f.Address, list(names))

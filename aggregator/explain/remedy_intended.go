@@ -7,8 +7,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// tellIntended builds the text of the finding that an owner lacks an address intended for it.
-func tellIntended(t *telling) {
+// buildIntended builds the text of the finding that an owner lacks an address intended for it.
+func buildIntended(t *findingBuilder) {
 	t.Summary = fmt.Sprintf("%s was intended to have %s, but none of its interfaces has it. Traffic to the address is lost or reaches another host.",
 		capital(t.holder()), t.f.Address)
 	if t.f.Source != "" {

@@ -8,7 +8,7 @@ import (
 )
 
 // mismatch builds the text of findings that an IPAM and the kernels disagree about an address.
-type mismatch struct{ *telling }
+type mismatch struct{ *findingBuilder }
 
 // unallocated describes an address in use that IPAM considers free.
 func (t mismatch) unallocated() {
@@ -25,7 +25,7 @@ func (t mismatch) unallocated() {
 	}
 	t.history()
 	t.fullness()
-	remediesOf(t.telling).Reserve()
+	remediesOf(t.findingBuilder).Reserve()
 	t.closing()
 }
 
@@ -37,7 +37,7 @@ func (t mismatch) elsewhere() {
 	t.allocations()
 	t.history()
 	t.fullness()
-	remediesOf(t.telling).Reassign()
+	remediesOf(t.findingBuilder).Reassign()
 	t.closing()
 }
 
@@ -62,7 +62,7 @@ func (t mismatch) leaked() {
 	t.allocations()
 	t.State("No kernel of the nodes that the pool serves has the address, according to their agents.")
 	t.fullness()
-	remediesOf(t.telling).Release()
+	remediesOf(t.findingBuilder).Release()
 	t.closing()
 }
 

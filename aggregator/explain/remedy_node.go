@@ -4,7 +4,7 @@ import "github.com/ipwitness/ipwitness/ipam/advice"
 
 // ownAddress builds the remedies for an address of a node itself, for every IPAM. Restarting the
 // node would change nothing.
-type ownAddress struct{ *telling }
+type ownAddress struct{ *findingBuilder }
 
 func (t ownAddress) Reserve()  { t.exclude() }
 func (t ownAddress) Reassign() { t.exclude() }

@@ -15,45 +15,45 @@ import (
 // side is one of two nodes or networks that assign addresses from the same range.
 type side verdict.Side
 
-// tellOverlap returns the text of an overlap: pod-cidr-overlap of two nodes, or ranges-overlap of
+// overlapFinding returns the text of an overlap: pod-cidr-overlap of two nodes, or ranges-overlap of
 // two CNI networks of one node.
-func tellOverlap(f *verdict.Finding) Told {
+func overlapFinding(f *verdict.Finding) FindingText {
 	kind, a, b := f.Kind, side(f.Overlap.Sides[0]), side(f.Overlap.Sides[1])
 	common := a.common(b)
 	if common == "" {
 		common = "addresses"
 	}
-	var told Told
+	var text FindingText
 	for _, s := range []side{a, b} {
-		told.Evidence = append(told.Evidence, s.evidence(kind))
+		text.Evidence = append(text.Evidence, s.evidence(kind))
 	}
 	if kind == verdict.FindingRangesOverlap {
-		told.Summary = fmt.Sprintf("CNI networks %s and %s of node %s both assign %s: pods of one network get addresses that pods of the other network have.",
+		text.Summary = fmt.Sprintf("CNI networks %s and %s of node %s both assign %s: pods of one network get addresses that pods of the other network have.",
 			a.Network, b.Network, a.Node, common)
-		told.Remedy = []advice.Action{advice.Say("Find out which workloads use each of the two networks, and whether the networks are connected: ipwitness owners %s lists the owners of addresses in both ranges.", a.within(b)).Or(
+		text.Remedy = []advice.Action{advice.Say("Find out which workloads use each of the two networks, and whether the networks are connected: ipwitness owners %s lists the owners of addresses in both ranges.", a.within(b)).Or(
 			advice.Either("they are intentionally separate, without a route or bridge between them", advice.Say("Declare this to the aggregator: --shared CIDR=REASON, with a range that contains all of %s.", common)),
 			advice.Either("no pod uses network "+a.Network, a.unused()),
 			advice.Either("no pod uses network "+b.Network, b.unused()),
 			advice.Either("both are used, and network "+a.Network+" should keep the range", b.renumbered()...),
 			advice.Either("both are used, and network "+b.Network+" should keep the range", a.renumbered()...),
 		)}
-		told.Fixes = []advice.Fix{{
+		text.Fixes = []advice.Fix{{
 			Node: a.Node, Manual: true,
 			What: fmt.Sprintf("Give %s or %s a different range: %s is in both (%s; %s).", a.Network, b.Network, common, cmp.Or(a.Config, a.from(kind)), cmp.Or(b.Config, b.from(kind))),
 		}}
-		return told
+		return text
 	}
-	told.Summary = fmt.Sprintf("Nodes %s and %s both assign pods addresses from %s: sooner or later, pods on both nodes get the same address.", a.Node, b.Node, common)
+	text.Summary = fmt.Sprintf("Nodes %s and %s both assign pods addresses from %s: sooner or later, pods on both nodes get the same address.", a.Node, b.Node, common)
 	if n := len(f.Overlap.Nodes); n > 2 {
-		told.Summary += fmt.Sprintf(" In total, %d nodes have overlapping ranges.", n)
+		text.Summary += fmt.Sprintf(" In total, %d nodes have overlapping ranges.", n)
 	}
 	rest := advice.Say("Find the pods on node %s that still have an address from the range of node %s, and restart them.", b.Node, a.Node).By("", "ipwitness owners "+a.within(b))
 	if a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject {
 		ranges := registry.Of(b.IPAM).NodeRanges
-		told.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(b.Node)}, b.reregistered(ranges.Renewed)...)
-		told.Remedy = append(told.Remedy, rest)
+		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(b.Node)}, b.reregistered(ranges.Renewed)...)
+		text.Remedy = append(text.Remedy, rest)
 	} else {
-		told.Remedy = []advice.Action{
+		text.Remedy = []advice.Action{
 			advice.Say("Check which range each node has.").By("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs"),
 			advice.Cordon(b.Node),
 			advice.Say("Check which range the CNI plugin of each node really uses: on both nodes, run grep -r subnet /etc/cni/net.d").Or(
@@ -65,11 +65,11 @@ func tellOverlap(f *verdict.Finding) Told {
 			advice.Say("Find out why two nodes got the same range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup, or a configuration that came with a container runtime or a disk image."),
 		}
 	}
-	told.Fixes = []advice.Fix{{
+	text.Fixes = []advice.Fix{{
 		Manual: true, Command: "kubectl cordon " + advice.Quote(b.Node),
 		What: fmt.Sprintf("Start no pods on node %s until its pod CIDR differs from the pod CIDR of node %s: %s is in both.", b.Node, a.Node, common),
 	}}
-	return told
+	return text
 }
 
 // unused returns the action that removes the configuration of a network.

@@ -10,9 +10,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// tellPool returns the text of a finding about a whole pool.
-func tellPool(f *verdict.Finding) Told {
-	t := &poolTelling{pool: f.Pool, use: f.Stock.Use, atRisk: f.Stock.AtRisk}
+// poolFinding returns the text of a finding about a whole pool.
+func poolFinding(f *verdict.Finding) FindingText {
+	t := &poolFindingBuilder{pool: f.Pool, use: f.Stock.Use, atRisk: f.Stock.AtRisk}
 	switch f.Kind {
 	case verdict.FindingIPAMStateLost:
 		t.stateLost()
@@ -21,22 +21,22 @@ func tellPool(f *verdict.Finding) Told {
 	case verdict.FindingPoolExhaustion:
 		t.exhaustion()
 	}
-	return t.Told
+	return t.FindingText
 }
 
-// poolTelling builds the text of one finding about a pool.
-type poolTelling struct {
+// poolFindingBuilder builds the text of one finding about a pool.
+type poolFindingBuilder struct {
 	pool   *verdict.Pool
 	use    verdict.PoolUse
 	atRisk []verdict.Held
-	Told
+	FindingText
 }
 
 // mostNamed is the number of addresses that one sentence of the evidence names at most.
 const mostNamed = 50
 
 // stateLost describes a pool that has lost all of its records while its addresses are in use.
-func (t *poolTelling) stateLost() {
+func (t *poolFindingBuilder) stateLost() {
 	p := t.pool
 	lost := "has no records"
 	if p.Lost > 0 {
@@ -101,12 +101,12 @@ func (t *poolTelling) stateLost() {
 }
 
 // restartAll returns the action that restarts the holders of the addresses at risk.
-func (t *poolTelling) restartAll() advice.Action {
+func (t *poolFindingBuilder) restartAll() advice.Action {
 	return advice.Say("Restart the pods that hold the addresses, one after the other, as the plan says: ipwitness audit --fix-plan")
 }
 
 // unreadable describes a pool whose records cannot be read.
-func (t *poolTelling) unreadable() {
+func (t *poolFindingBuilder) unreadable() {
 	p := t.pool
 	if p.State == ipam.Known {
 		t.invalid()
@@ -128,7 +128,7 @@ func (t *poolTelling) unreadable() {
 }
 
 // invalid describes a pool whose records can be read but contain something invalid.
-func (t *poolTelling) invalid() {
+func (t *poolFindingBuilder) invalid() {
 	p := t.pool
 	t.Summary = fmt.Sprintf("The records of %s contain something invalid: %s. All other records of it are audited.", poolName(p), strings.TrimSuffix(p.Problem, "."))
 	if p.Config != "" {
@@ -142,7 +142,7 @@ func (t *poolTelling) invalid() {
 }
 
 // exhaustion describes a pool with few addresses left.
-func (t *poolTelling) exhaustion() {
+func (t *poolFindingBuilder) exhaustion() {
 	p, u := t.pool, t.use
 	t.Summary = fullness(u, p)
 	if u.Size > 0 && u.Allocated >= u.Size {

@@ -6,9 +6,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// tellShared builds the text of the finding that several owners have the address on a loopback or
+// buildShared builds the text of the finding that several owners have the address on a loopback or
 // dummy device and answer for it on a link.
-func tellShared(t *telling) {
+func buildShared(t *findingBuilder) {
 	owners := t.f.Owners
 	addr := t.f.Address
 	t.Summary = "Several owners have " + addr.String() + " on a loopback or dummy device and answer for it on a link: " +

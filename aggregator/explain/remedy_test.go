@@ -165,25 +165,25 @@ func spoofed(w *verdicttest.Network, kind string) verdict.Finding {
 	return f
 }
 
-// TestTold compares the texts of findings with testdata/told; -update writes them.
-func TestTold(t *testing.T) {
+// TestFindingTexts compares the texts of findings with testdata/texts; -update writes them.
+func TestFindingTexts(t *testing.T) {
 	for name, f := range findings() {
 		t.Run(name, func(t *testing.T) {
 			use := verdict.PoolUse{}
 			if f.Kind == verdict.FindingLeaked {
 				use = verdict.PoolUse{Size: 5, Allocated: 4, Leaked: 3, ExhaustedIn: 5400}
 			}
-			wantTold(t, name, explain.Finding(&f, use))
+			wantText(t, name, explain.Finding(&f, use))
 		})
 	}
 }
 
 // ofPool returns the text of a finding about a pool.
-func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.Held) explain.Told {
+func ofPool(kind string, p *verdict.Pool, use verdict.PoolUse, atRisk []verdict.Held) explain.FindingText {
 	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Pool: p, Stock: &verdict.Stock{Use: use, AtRisk: atRisk}}, verdict.PoolUse{})
 }
 
-func TestToldOfPools(t *testing.T) {
+func TestTextsOfPoolFindings(t *testing.T) {
 	w := verdicttest.NewNetwork()
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	pool.State, pool.LostAt, pool.Lost = ipam.Missing, start, 12
@@ -192,57 +192,57 @@ func TestToldOfPools(t *testing.T) {
 		o := holder(w, "node-a", fmt.Sprintf("web-%d", i), "eth0")
 		atRisk = append(atRisk, verdict.Held{Address: netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 2)}), Owner: &o})
 	}
-	wantTold(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
+	wantText(t, "ipam-state-lost host-local", ofPool(verdict.FindingIPAMStateLost, pool, verdict.PoolUse{}, atRisk))
 	lans := whereaboutsPool("kube-system/192.0.2.0-29", "192.0.2.0")
-	wantTold(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
+	wantText(t, "ipam-state-lost whereabouts", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
 	lans.State, lans.Problem = ipam.Missing, "IPPool kube-system/192.0.2.0-29 is gone"
-	wantTold(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
+	wantText(t, "ipam-state-lost whereabouts, the IPPool is gone", ofPool(verdict.FindingIPAMStateLost, lans, verdict.PoolUse{}, atRisk[:1]))
 	lans.State, lans.Problem = ipam.Known, ""
-	wantTold(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
+	wantText(t, "pool-exhaustion whereabouts", ofPool(verdict.FindingPoolExhaustion, lans, verdict.PoolUse{Size: 5, Allocated: 5, Leaked: 3}, nil))
 	pool.State, pool.Problem = ipam.Unreadable, "permission denied"
-	wantTold(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
+	wantText(t, "ipam-unreadable host-local", ofPool(verdict.FindingIPAMUnreadable, pool, verdict.PoolUse{}, nil))
 	invalid := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known, Problem: "block 10.244.0.0/26 is bound to node old-1, which does not exist"}}
-	wantTold(t, "ipam-unreadable calico, invalid", ofPool(verdict.FindingIPAMUnreadable, invalid, verdict.PoolUse{}, nil))
+	wantText(t, "ipam-unreadable calico, invalid", ofPool(verdict.FindingIPAMUnreadable, invalid, verdict.PoolUse{}, nil))
 }
 
 // overlap returns the text of an overlap.
-func overlap(kind string, a, b verdict.Side, nodes ...string) explain.Told {
+func overlap(kind string, a, b verdict.Side, nodes ...string) explain.FindingText {
 	return explain.Finding(&verdict.Finding{ID: "x", Kind: kind, Overlap: &verdict.Overlap{Sides: [2]verdict.Side{a, b}, Nodes: nodes}}, verdict.PoolUse{})
 }
 
-func TestToldOfOverlaps(t *testing.T) {
-	wantTold(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
+func TestTextsOfOverlaps(t *testing.T) {
+	wantText(t, "pod-cidr-overlap", overlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.244.1.0/24"), Source: verdict.SideNodeSpec},
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.244.0.0/16"), Source: verdict.SideAddress, Device: "cni0", Config: "/etc/cni/net.d/10-containerd-net.conflist"},
 		"node-a", "node-b"))
-	wantTold(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
+	wantText(t, "pod-cidr-overlap cilium", overlap(verdict.FindingPodCIDROverlap,
 		verdict.Side{Node: "node-a", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-a", Source: verdict.SideNodeObject, IPAM: cilium.Name},
 		verdict.Side{Node: "node-b", Prefixes: verdicttest.Prefixes("10.0.1.0/24"), Config: "ciliumnodes node-b", Source: verdict.SideNodeObject, IPAM: cilium.Name},
 		"node-a", "node-b", "node-c"))
 	r := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
-	wantTold(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
+	wantText(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
 		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []ipam.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []ipam.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		"node-a"))
 }
 
-func TestToldOfNamesakes(t *testing.T) {
-	two := func(boot string) explain.Told {
+func TestTextsOfNamesakes(t *testing.T) {
+	two := func(boot string) explain.FindingText {
 		return explain.Finding(&verdict.Finding{ID: "x", Kind: verdict.FindingDuplicateNodeName, Namesakes: &verdict.Namesakes{Name: "node-a", Machines: []verdict.Machine{
 			{Name: "node-a", Boot: "b1", Netns: "1", Kernel: "6.12", Version: "1.0", Since: start},
 			{Name: "node-a@b2", Boot: boot, Netns: "2", Kernel: "6.1", Version: "1.0", Since: start},
 		}}}, verdict.PoolUse{})
 	}
-	wantTold(t, "duplicate-node-name", two("b2"))
-	wantTold(t, "duplicate-node-name of one machine", two("b1"))
+	wantText(t, "duplicate-node-name", two("b2"))
+	wantText(t, "duplicate-node-name of one machine", two("b1"))
 }
 
 // Each problem of a node has a text.
 func TestProblemsOfNodes(t *testing.T) {
 	ns := verdicttest.NewNetwork().Namespace("node-a", 2, "4026532397", verdict.Workload{Kind: verdict.Pod, Namespace: "shop", Name: "cart-0"})
-	told := explain.Told{Summary: "The problems of nodes.", Advice: advice.Advice{Evidence: []string{
+	text := explain.FindingText{Summary: "The problems of nodes.", Advice: advice.Advice{Evidence: []string{
 		explain.SharedName("node-a", []string{"node-a@b2", "node-a@b3"}, "abc"),
 		explain.SharedPlace([]string{"node-b"}),
 		explain.Flood("veth7", ns, 5, start, 3),
@@ -253,7 +253,7 @@ func TestProblemsOfNodes(t *testing.T) {
 		explain.Corrected(map[string]int{"Workload.name": 1}),
 		explain.Unparsed(0, 0, 0),
 	}}}
-	wantTold(t, "problems of nodes", told)
+	wantText(t, "problems of nodes", text)
 }
 
 // written appends actions as text and has a shell parse each command.
@@ -275,21 +275,21 @@ func written(t *testing.T, b []byte, margin string, actions []advice.Action) []b
 	return b
 }
 
-// wantTold compares a text with its file, and has a shell parse each command.
-func wantTold(t *testing.T, name string, told explain.Told) {
+// wantText compares a text with its file, and has a shell parse each command.
+func wantText(t *testing.T, name string, text explain.FindingText) {
 	t.Helper()
 	var b []byte
-	b = fmt.Appendf(b, "%s\n\nEvidence:\n", told.Summary)
-	for _, e := range told.Evidence {
+	b = fmt.Appendf(b, "%s\n\nEvidence:\n", text.Summary)
+	for _, e := range text.Evidence {
 		b = fmt.Appendf(b, "- %s\n", e)
 	}
 	b = append(b, "\nRemedy:\n"...)
-	b = written(t, b, "", told.Remedy)
-	for _, f := range told.Fixes {
+	b = written(t, b, "", text.Remedy)
+	for _, f := range text.Fixes {
 		b = fmt.Appendf(b, "\nFix (node %q, by hand %v): %s\n%s\n", f.Node, f.Manual, f.What, f.Command)
 		if out, err := exec.Command("sh", "-n", "-c", f.Command).CombinedOutput(); err != nil {
 			t.Errorf("the shell cannot read the command: %v: %s\n%s", err, out, f.Command)
 		}
 	}
-	compare(t, "told/"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt", b)
+	compare(t, "texts/"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+".txt", b)
 }

@@ -10,7 +10,7 @@ import (
 
 // restart adds the advice to restart the holder. The parameter then describes the effect of the
 // restart. The command must be run by hand.
-func (t *telling) Restart(then string) {
+func (t *findingBuilder) Restart(then string) {
 	actions, fix := t.Restarting(then)
 	t.Act(actions...)
 	if fix.What != "" {
@@ -19,7 +19,7 @@ func (t *telling) Restart(then string) {
 }
 
 // restarting returns the steps that restart the holder. There are none if the holder is not known.
-func (t *telling) Restarting(then string) ([]advice.Action, advice.Fix) {
+func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
 	if t.owner == nil {
 		return nil, advice.Fix{}
 	}
@@ -43,7 +43,7 @@ func (t *telling) Restarting(then string) ([]advice.Action, advice.Fix) {
 // restartNow adds the advice to restart the holder. If a controller replaces the pod, the command
 // is safe to run as it is: it waits for the new pod, so that several pods are not gone at once. A
 // person must decide when to end the pod of a Job or of a virtual machine.
-func (t *telling) RestartNow(then string) {
+func (t *findingBuilder) RestartNow(then string) {
 	t.Restart(then)
 	if t.owner == nil || t.owner.Pod == nil || t.owner.Workload().UID == "" {
 		return

@@ -8,7 +8,7 @@ import (
 )
 
 // spoof builds the text of findings about frames with the addresses of others.
-type spoof struct{ *telling }
+type spoof struct{ *findingBuilder }
 
 // address describes frames from the port of one namespace that claim the address of another one.
 func (t spoof) address() {

@@ -123,12 +123,12 @@ func TestFacts(t *testing.T) {
 		f := example(verdict.FactKind(kind), c)
 		var words []string
 		c.Facts = []verdict.Fact{f}
-		if told := explain.Conflict(&w.Policy, c).Because[0]; told != "" {
-			words = append(words, told)
+		if text := explain.Conflict(&w.Policy, c).Because[0]; text != "" {
+			words = append(words, text)
 		}
 		c.Facts, c.RuledOut = nil, []verdict.RuledOut{{Cause: verdict.CauseUnknown, Fact: f}}
-		if told := explain.Conflict(&w.Policy, c).Excluded[0].Reason; told != "" {
-			words = append(words, "not it: "+told)
+		if text := explain.Conflict(&w.Policy, c).Excluded[0].Reason; text != "" {
+			words = append(words, "not it: "+text)
 		}
 		c.RuledOut = nil
 		without := explain.Conflict(&w.Policy, c).Summary
@@ -136,8 +136,8 @@ func TestFacts(t *testing.T) {
 		if kind == string(verdict.FactSandboxLeft) {
 			c.Facts = []verdict.Fact{f}
 		}
-		if told := strings.TrimPrefix(explain.Conflict(&w.Policy, c).Summary, without); told != "" {
-			words = append(words, "in short:"+told)
+		if text := strings.TrimPrefix(explain.Conflict(&w.Policy, c).Summary, without); text != "" {
+			words = append(words, "in short:"+text)
 		}
 		if len(words) == 0 {
 			t.Errorf("got no words for %s", kind)
@@ -170,11 +170,11 @@ func TestEndings(t *testing.T) {
 		over := c.End(&verdict.Ended{ID: c.ID, At: w.Now, Ending: verdict.Ending{
 			Kind: verdict.EndKind(kind), Owner: c.Owners[0].ID, Excluded: &verdict.Exclusion{Rule: verdict.RuleDeclaredShared, Reason: "anycast"},
 		}}, nil)
-		told := explain.Conflict(&w.Policy, &over)
-		if len(told.Remedy) != 0 {
-			t.Errorf("got a remedy for a resolved conflict: %v", told.Remedy)
+		text := explain.Conflict(&w.Policy, &over)
+		if len(text.Remedy) != 0 {
+			t.Errorf("got a remedy for a resolved conflict: %v", text.Remedy)
 		}
-		b = fmt.Appendf(b, "%s\n    %s\n", kind, told.Summary)
+		b = fmt.Appendf(b, "%s\n    %s\n", kind, text.Summary)
 	}
 	compare(t, "endings.txt", b)
 }
@@ -218,9 +218,9 @@ func TestConflicts(t *testing.T) {
 			w := verdicttest.New(cmp.Or(s.Addr, verdicttest.DefaultAddr))
 			s.Build(w)
 			e := w.Policy.Explain(w.Case())
-			told := explain.Address(&w.Policy, &e)
-			b := fmt.Appendf(nil, "%s\n", told.Summary)
-			for _, step := range told.Steps {
+			text := explain.Address(&w.Policy, &e)
+			b := fmt.Appendf(nil, "%s\n", text.Summary)
+			for _, step := range text.Steps {
 				if step.Reason == "" {
 					t.Errorf("got no words for rule %s", step.Rule)
 				}
@@ -238,21 +238,21 @@ func TestConflicts(t *testing.T) {
 // conflictText returns the complete text of a conflict.
 func conflictText(t *testing.T, w *verdicttest.World, c *verdict.Conflict) []byte {
 	t.Helper()
-	told := explain.Conflict(&w.Policy, c)
-	b := fmt.Appendf(nil, "%s\n\nBecause:\n", told.Summary)
-	for _, fact := range told.Because {
+	text := explain.Conflict(&w.Policy, c)
+	b := fmt.Appendf(nil, "%s\n\nBecause:\n", text.Summary)
+	for _, fact := range text.Because {
 		b = fmt.Appendf(b, "- %s\n", fact)
 	}
 	b = append(b, "\nExcluded:\n"...)
-	for _, e := range told.Excluded {
+	for _, e := range text.Excluded {
 		if e.Reason == "" {
 			t.Errorf("got no words for why it is not %s", e.Cause)
 		}
 		b = fmt.Appendf(b, "- %s: %s\n", e.Cause, e.Reason)
 	}
 	b = append(b, "\nDiagnosis:\n"...)
-	for _, d := range told.Diagnosis {
+	for _, d := range text.Diagnosis {
 		b = fmt.Appendf(b, "- %s: %s\n", d.Step, d.Answer)
 	}
-	return written(t, append(b, "\nRemedy:\n"...), "", told.Remedy)
+	return written(t, append(b, "\nRemedy:\n"...), "", text.Remedy)
 }

@@ -277,7 +277,7 @@ source: {component: kubelet, host: related-node1}
 		for _, r := range m.Related(conflict) {
 			said = append(said, fmt.Sprintf("%s %s %s ×%d: %s", r.GetKind(), r.GetName(), r.GetReason(), r.GetCount(), r.GetMessage()))
 		}
-		return len(said) >= 5 && m.told(func(c Changes) bool { return slices.Contains(c.Related, "related-node1") }) &&
+		return len(said) >= 5 && m.reported(func(c Changes) bool { return slices.Contains(c.Related, "related-node1") }) &&
 			slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "×6") }) && strings.HasPrefix(said[1], "Lease ")
 	})
 	if !strings.HasPrefix(said[0], "Service front Address ×0: 192.0.2.80 is the load balancer address of Service "+l.namespace+"/front; kube-vip has it on related-node2") ||

@@ -203,13 +203,13 @@ func TestCalico(t *testing.T) {
 	if al := l.allocations["calico default-ipv4-ippool 192.168.0.193 ipamblocks 192-168-0-192-26 /spec/allocations/1"]; al.AllocatedAt.Time().UTC().Format(time.RFC3339) != "2023-09-26T17:11:53Z" {
 		t.Errorf("got %+v", al)
 	}
-	l.told()
+	l.countChanges()
 	f.set(func() { f.expired = true })
 	f.cut()
 	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calico.Blocks] > 1 })
 	f.set(func() { f.expired = false })
 	live(t, c)
-	if n := l.told(); n != 0 {
+	if n := l.countChanges(); n != 0 {
 		t.Errorf("got %d changes, want none", n)
 	}
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
@@ -268,8 +268,8 @@ func BenchmarkCalico(b *testing.B) {
 	for b.Loop() {
 		c := f.open()
 		c.discovery.every = 20 * time.Millisecond
-		told := 0
-		c.Notify(func(changes Changes) { told += len(changes.IPAM) })
+		reported := 0
+		c.Notify(func(changes Changes) { reported += len(changes.IPAM) })
 		before := heap()
 		begin := time.Now()
 		stop := run(c)

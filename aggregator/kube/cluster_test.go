@@ -55,7 +55,7 @@ spec:
 
 	var web *verdict.PodObject
 	m.until("the pod of the Deployment is reported", func() bool {
-		return m.told(func(c Changes) bool {
+		return m.reported(func(c Changes) bool {
 			i := slices.IndexFunc(c.Pods, func(p *verdict.PodObject) bool { return p.Namespace == l.namespace && p.Controller == "web" })
 			if i >= 0 {
 				web = c.Pods[i]
@@ -77,7 +77,7 @@ spec:
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":null}}`)
 	m.until("it is absent", func() bool { return gone(m.Pod("", "", before.UID, "pods-node")) })
 	m.until("its end is reported", func() bool {
-		return m.told(func(c Changes) bool {
+		return m.reported(func(c Changes) bool {
 			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.DeletionTimestamp != 0 })
 		})
 	})
@@ -111,7 +111,7 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 	if m.named("stays", "killed-node") != stays {
 		t.Error("the pod was reported again without a change")
 	}
-	m.until("the state is reported", func() bool { return m.told(func(c Changes) bool { return c.State }) })
+	m.until("the state is reported", func() bool { return m.reported(func(c Changes) bool { return c.State }) })
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 }
 
@@ -146,7 +146,7 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 		m.until("the new pod is known", func() bool { return there(m.named("comes", "meanwhile-node")) })
 		m.until("the pod that is gone is absent", func() bool { return gone(m.Pod("", "", goes.UID, "meanwhile-node")) })
 		m.until("its end is reported", func() bool {
-			return m.told(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
+			return m.reported(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
 		})
 		if m.named("stays", "meanwhile-node") != stays {
 			t.Error("a pod changed that did not")

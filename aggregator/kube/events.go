@@ -54,8 +54,8 @@ func newEventLog(c *Cluster, self func() *eventLog) eventLog {
 	}}
 }
 
-// tellingReasons has the reasons of events that may explain a conflict.
-var tellingReasons = map[string]bool{
+// significantReasons has the reasons of events that may explain a conflict.
+var significantReasons = map[string]bool{
 	// From the kubelet, about pods.
 	"FailedCreatePodSandBox": true, "FailedPodSandBoxStatus": true, "FailedKillPod": true, "NetworkNotReady": true,
 	"FailedSync": false,
@@ -66,9 +66,9 @@ var tellingReasons = map[string]bool{
 	"AcquireAddressFailed": true, "ReleaseAddressFailed": true, "IPAMError": true,
 }
 
-// tellingWords has words by which a warning may explain a conflict, if tellingReasons does not
-// have its reason.
-var tellingWords = []string{"cni", "ipam", "ip address", "podcidr", "duplicate address"}
+// significantWords has words by which a warning may explain a conflict, if significantReasons does
+// not have its reason.
+var significantWords = []string{"cni", "ipam", "ip address", "podcidr", "duplicate address"}
 
 // dull has the reasons of frequent events that never explain a conflict. The API server is
 // asked to leave them out.
@@ -120,7 +120,7 @@ func (c *Cluster) eventFeeds() []*feed {
 func (c *Cluster) readEvent(event *corev1.Event) (ipam.Key, *eventRecord) {
 	at := ipam.Key{Namespace: event.Namespace, Name: event.Name}
 	about := &event.InvolvedObject
-	if about.Kind != "Pod" && about.Kind != "Node" || event.Source.Component == reporter || !telling(event) {
+	if about.Kind != "Pod" && about.Kind != "Node" || event.Source.Component == reporter || !significant(event) {
 		return at, nil
 	}
 	r := &eventRecord{
@@ -153,16 +153,16 @@ func (c *Cluster) readEvent(event *corev1.Event) (ipam.Key, *eventRecord) {
 	return at, r
 }
 
-// telling reports whether an event may explain a conflict.
-func telling(event *corev1.Event) bool {
-	if wanted, known := tellingReasons[event.Reason]; known {
+// significant reports whether an event may explain a conflict.
+func significant(event *corev1.Event) bool {
+	if wanted, known := significantReasons[event.Reason]; known {
 		return wanted
 	}
 	if event.Type != corev1.EventTypeWarning {
 		return false
 	}
 	message := strings.ToLower(event.Message)
-	return slices.ContainsFunc(tellingWords, func(word string) bool { return strings.Contains(message, word) })
+	return slices.ContainsFunc(significantWords, func(word string) bool { return strings.Contains(message, word) })
 }
 
 // changed updates the index and enforces the limits. The caller holds mu.

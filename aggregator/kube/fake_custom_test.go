@@ -102,7 +102,7 @@ func (f *fakeAPI) applyObject(k ipam.Kind, o map[string]any) {
 		event = "ADDED"
 	}
 	f.custom.objects[k][at] = o
-	f.tellCustom(k, fakeEvent{event, o})
+	f.sendCustom(k, fakeEvent{event, o})
 }
 
 // remove deletes an object.
@@ -115,10 +115,10 @@ func (f *fakeAPI) remove(k ipam.Kind, at ipam.Key) {
 	o = maps.Clone(o)
 	o["metadata"] = maps.Clone(o["metadata"].(map[string]any))
 	o["metadata"].(map[string]any)["resourceVersion"] = strconv.Itoa(f.version)
-	f.tellCustom(k, fakeEvent{"DELETED", o})
+	f.sendCustom(k, fakeEvent{"DELETED", o})
 }
 
-func (f *fakeAPI) tellCustom(k ipam.Kind, e fakeEvent) {
+func (f *fakeAPI) sendCustom(k ipam.Kind, e fakeEvent) {
 	f.custom.past = append(f.custom.past, fakePast{f.version, k, e})
 	for w, of := range f.custom.watches {
 		if of == k {

@@ -29,7 +29,7 @@ func testPod(name, node, ip string) *corev1.Pod {
 }
 
 // start runs a mirror until the test ends.
-func start(t testing.TB, c *Cluster) (told func() []Changes) {
+func start(t testing.TB, c *Cluster) (reported func() []Changes) {
 	t.Helper()
 	var mu sync.Mutex
 	var all []Changes
@@ -76,19 +76,19 @@ func TestListings(t *testing.T) {
 				f.put(testPod(fmt.Sprintf("p%d", i), "n1", fmt.Sprintf("10.0.%d.%d", i/250, i%250+1)))
 			}
 			c := f.open()
-			told := start(t, c)
+			reported := start(t, c)
 			live(t, c)
 			if n := c.Status().GetPods(); n != pods || f.lists != 1 || paged && f.pages != 3 {
 				t.Errorf("got %d pods by %d listings of %d pages", n, f.lists, f.pages)
 			}
 			wait.Until(t, "all pods are reported", func() bool {
 				n := 0
-				for _, c := range told() {
+				for _, c := range reported() {
 					n += len(c.Pods)
 				}
 				return n == pods
 			})
-			if n := len(told()); n > 4 {
+			if n := len(reported()); n > 4 {
 				t.Errorf("got %d parts", n)
 			}
 
@@ -100,7 +100,7 @@ func TestListings(t *testing.T) {
 			watched := func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 }
 			wait.Until(t, "it is watched", watched)
 			f.put(p)
-			wait.Until(t, "the watch tells something", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
+			wait.Until(t, "the watch reports a change", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
 			first := c.Pod("", "", "uid-p7", "n1")
 			f.cut()
 			p.Status.Phase = corev1.PodSucceeded
@@ -112,7 +112,7 @@ func TestListings(t *testing.T) {
 			}
 			second := c.Pod("", "", "uid-p7", "n1")
 			wait.Until(t, "both are reported", func() bool {
-				return slices.ContainsFunc(told(), func(c Changes) bool {
+				return slices.ContainsFunc(reported(), func(c Changes) bool {
 					return slices.Equal(c.Pods, []*verdict.PodObject{first, second})
 				})
 			})

@@ -67,15 +67,15 @@ func newHealth(c *Cluster) health {
 	}
 }
 
-// told returns the texts of the problems, ordered by key and without duplicates.
-func (h *health) told() []string {
-	var told []string
+// texts returns the texts of the problems, ordered by key and without duplicates.
+func (h *health) texts() []string {
+	var all []string
 	for _, about := range slices.Sorted(maps.Keys(h.problems)) {
-		if text := h.problems[about]; !slices.Contains(told, text) {
-			told = append(told, text)
+		if text := h.problems[about]; !slices.Contains(all, text) {
+			all = append(all, text)
 		}
 	}
-	return told
+	return all
 }
 
 // back returns a channel that is closed when the server answers again after an outage.
@@ -110,18 +110,18 @@ func (c *Cluster) problem(about, text string) {
 	case before == text:
 	case text == "":
 		delete(c.health.problems, about)
-		c.tellLog(slog.LevelInfo, "Kubernetes API problem resolved", "problem", before)
+		c.queueLog(slog.LevelInfo, "Kubernetes API problem resolved", "problem", before)
 	default:
 		c.health.problems[about] = text
 		if before == "" { // a new text of the same problem is not logged
-			c.tellLog(slog.LevelWarn, "Kubernetes API problem", "problem", text)
+			c.queueLog(slog.LevelWarn, "Kubernetes API problem", "problem", text)
 		}
 	}
 }
 
-// tellLog queues a log entry. It does not write the entry itself, because a caller that holds
+// queueLog queues a log entry. It does not write the entry itself, because a caller that holds
 // mu must not wait for the log.
-func (c *Cluster) tellLog(level slog.Level, text string, more ...any) {
+func (c *Cluster) queueLog(level slog.Level, text string, more ...any) {
 	select {
 	case c.entries <- func(ctx context.Context) { c.log.Log(ctx, level, text, more...) }: //nolint:sloglint // constant where it is called
 	default: // drop the entry: the log is blocked
@@ -233,7 +233,7 @@ func (c *Cluster) assess() {
 	if state == h.state {
 		return
 	}
-	c.tellLog(slog.LevelInfo, "state of the Kubernetes API", "state", state.String(), "before", h.state.String(),
+	c.queueLog(slog.LevelInfo, "state of the Kubernetes API", "state", state.String(), "before", h.state.String(),
 		"server", c.clients.server, "pods", len(c.pods.Records), "nodes", len(c.nodes.Records))
 	h.state, h.since = state, time.Now()
 	c.reassess()
@@ -295,8 +295,8 @@ func (c *Cluster) ready(ctx context.Context) error {
 	return err
 }
 
-// tell passes pending changes to the subscriber.
-func (c *Cluster) tell(ctx context.Context) {
+// notifyChanges passes pending changes to the subscriber.
+func (c *Cluster) notifyChanges(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -105,7 +105,7 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l.kube("delete", calico.Handles.String(), "k8s-pod-network."+ipamtest.ContainerID) // like Calico; otherwise the handle counts as lost after two checks
 	m.ipam.await("an address is freed", text("known", "", pooled))
-	m.ipam.told()
+	m.ipam.countChanges()
 	l.kube("label", calico.Blocks.String(), "192-168-0-192-26", "nothing=new")
 
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -109,8 +109,8 @@ func (l *ledger) await(what, want string) {
 	}
 }
 
-// told returns the number of changes since the last call.
-func (l *ledger) told() int {
+// countChanges returns the number of changes since the last call.
+func (l *ledger) countChanges() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := l.changes

@@ -214,7 +214,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { c.discovery.run(ctx); return nil })
 	group.Go(func() error { c.beat(ctx); return nil })
-	group.Go(func() error { c.tell(ctx); return nil })
+	group.Go(func() error { c.notifyChanges(ctx); return nil })
 	group.Go(func() error { c.announcer.run(ctx); return nil })
 	group.Go(func() error { c.writeLog(ctx); return nil })
 	return group.Wait()
@@ -295,7 +295,7 @@ func (c *Cluster) Status() *pb.Kubernetes {
 	defer c.mu.RUnlock()
 	status := &pb.Kubernetes{
 		State: c.health.state, Server: c.clients.server, Since: timestamppb.New(c.health.since),
-		Pods: uint32(len(c.pods.Records)), Nodes: uint32(len(c.nodes.Records)), Problems: c.health.told(),
+		Pods: uint32(len(c.pods.Records)), Nodes: uint32(len(c.nodes.Records)), Problems: c.health.texts(),
 	}
 	if heard := c.heard.Load(); heard != 0 {
 		status.LastHeard = timestamppb.New(time.Unix(0, heard))

@@ -281,8 +281,8 @@ func (m *mirrored) awaitState(want pb.Kubernetes_State) {
 	m.until("the state is "+want.String(), func() bool { return m.Status().GetState() == want })
 }
 
-// told reports whether a matching change was reported.
-func (m *mirrored) told(such func(Changes) bool) bool {
+// reported reports whether a matching change was reported.
+func (m *mirrored) reported(such func(Changes) bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.ContainsFunc(m.changes, such)

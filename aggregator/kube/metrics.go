@@ -40,7 +40,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		"pods": len(c.pods.Records), "nodes": len(c.nodes.Records), "services": len(c.services.Records), "leases": len(c.leases.Records),
 		"events": len(c.events.warnings.Records) + len(c.events.normal.Records),
 	}
-	up, problems := 0.0, len(c.health.told())
+	up, problems := 0.0, len(c.health.texts())
 	if c.health.state == pb.Kubernetes_LIVE {
 		up = 1
 	}

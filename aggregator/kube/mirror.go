@@ -86,7 +86,7 @@ func newPending() pending {
 	return pending{related: make(map[string]struct{}), compact: firstCompact, bell: make(chan struct{}, 1)}
 }
 
-// ring wakes up tell.
+// ring wakes up notifyChanges.
 func (p *pending) ring() {
 	select {
 	case p.bell <- struct{}{}:

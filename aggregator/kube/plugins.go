@@ -143,7 +143,7 @@ type pluginNews struct {
 	restarts int32
 }
 
-func (s *pluginState) told() pluginNews { return pluginNews{s.word, s.ready, s.restarts} }
+func (s *pluginState) news() pluginNews { return pluginNews{s.word, s.ready, s.restarts} }
 
 // keptVIP returns the control plane address that a kube-vip pod manages.
 func keptVIP(pod *corev1.Pod) netip.Addr {

@@ -38,13 +38,13 @@ func TestAddressesOfSeveralPods(t *testing.T) {
 	l.await("two have one", said("one", "two"))
 	f.put(three)
 	l.await("three have", said("one", "three", "two"))
-	l.told()
+	l.countChanges()
 	two.Labels = map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm"}
 	f.put(two) // a changed record with nothing to publish
 	one.Status.Phase = corev1.PodFailed
 	f.put(one)
 	l.await("one is over", said("three", "two"))
-	if n := l.told(); n != 1 {
+	if n := l.countChanges(); n != 1 {
 		t.Errorf("got %d changes, want 1", n)
 	}
 	three.Labels = two.Labels // now the two pods are of one migrating virtual machine

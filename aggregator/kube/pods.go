@@ -210,33 +210,33 @@ func sameMore(a, b *podMore) bool {
 // changed updates the indexes and queues notifications. The caller holds mu.
 func (p *pods) changed(before, after *podRecord) {
 	pending := &p.cluster.pending
-	told := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject)
+	changed := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject)
 	if before != nil {
 		p.unindex(before)
-		if told {
+		if changed {
 			pending.pod(&before.PodObject)
-			before.tellAlias(pending)
+			before.queueAlias(pending)
 		}
 	}
 	if after != nil {
 		// Readers cannot see the record before mu is released.
 		after.Heard = verdict.Stamp(p.cluster.clock())
-		if before != nil && !told {
+		if before != nil && !changed {
 			after.Heard = before.Heard
 		}
 		p.index(after)
-		if told {
+		if changed {
 			pending.pod(&after.PodObject)
-			after.tellAlias(pending)
+			after.queueAlias(pending)
 		}
 	}
 	p.relate(before, after)
 	p.cluster.addresses.Changed(before, after)
 }
 
-// tellAlias queues a static pod also under the UID that its node uses, because its owners are
+// queueAlias queues a static pod also under the UID that its node uses, because its owners are
 // found by that UID.
-func (r *podRecord) tellAlias(p *pending) {
+func (r *podRecord) queueAlias(p *pending) {
 	if r.more != nil && r.more.alias != "" {
 		p.pod(&verdict.PodObject{Namespace: r.Namespace, Name: r.Name, UID: r.more.alias})
 	}
@@ -301,7 +301,7 @@ func (p *pods) relate(before, after *podRecord) {
 	if after != nil && after.more != nil {
 		is, node = after.more.plugin, after.Node
 	}
-	if was == is || was != nil && is != nil && was.told() == is.told() {
+	if was == is || was != nil && is != nil && was.news() == is.news() {
 		return
 	}
 	p.cluster.pending.relate(node)

@@ -9,15 +9,15 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// advising builds the remedy of a conflict.
-type advising struct {
+// remedyBuilder builds the remedy of a conflict.
+type remedyBuilder struct {
 	wording
 	c       *verdict.Conflict
 	parties []*verdict.Owner
 }
 
 // wrong returns the owners that must give the address up according to the cause.
-func (a *advising) wrong() []*verdict.Owner {
+func (a *remedyBuilder) wrong() []*verdict.Owner {
 	var found []*verdict.Owner
 	for _, id := range a.c.Wrong {
 		if o := a.c.Owner(id); o != nil {
@@ -29,7 +29,7 @@ func (a *advising) wrong() []*verdict.Owner {
 
 // withDaemon returns the IPAM of the address that allocates addresses for devices of nodes, too; nil
 // if there is none.
-func (a *advising) withDaemon() *ipam.IPAM {
+func (a *remedyBuilder) withDaemon() *ipam.IPAM {
 	for _, p := range a.c.Pools {
 		if m := ipamOf(p); m.Daemon.Name != "" {
 			return m
@@ -40,7 +40,7 @@ func (a *advising) withDaemon() *ipam.IPAM {
 
 // decide returns the steps by which the rightful owner keeps the address and the other owners
 // give it up. If the rightful owner is not known, it returns a choice.
-func (a *advising) decide(owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 	if keep, right := a.c.Rightful(owners); keep != nil {
 		return a.keep(keep, right, owners)
 	}
@@ -48,42 +48,42 @@ func (a *advising) decide(owners []*verdict.Owner) []advice.Action {
 }
 
 // choice returns an action that asks a person which owner keeps the address.
-func (a *advising) choice(owners []*verdict.Owner) advice.Action {
+func (a *remedyBuilder) choice(owners []*verdict.Owner) advice.Action {
 	s := advice.Say("Decide which one of them keeps the address. ipwitness has no information that decides it: no IPAM has allocated it to only one of them, and it is not known which one had it first. Ask their operators which of them clients expect at this address.")
 	if len(owners) > mostKept {
 		s.Text += fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
 	}
 	for _, o := range owners[:min(len(owners), mostKept)] {
-		s.Choice = append(s.Choice, advice.Either(placed(o)+" keeps the address", a.giveUpAll(o, owners)...))
+		s.Choice = append(s.Choice, advice.Either(placed(o)+" keeps the address", a.releaseAllBut(o, owners)...))
 	}
 	return s
 }
 
 // keep returns the steps by which one owner keeps the address and the others give it up.
-func (a *advising) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) keep(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []advice.Action {
 	leave := advice.Say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))
-	return append([]advice.Action{leave}, a.giveUpAll(keep, owners)...)
+	return append([]advice.Action{leave}, a.releaseAllBut(keep, owners)...)
 }
 
-// giveUpAll returns the steps by which all owners but one give the address up. If that owner
+// releaseAllBut returns the steps by which all owners but one give the address up. If that owner
 // has no allocation, the first step writes it, because restarted workloads ask IPAM for an
 // address.
-func (a *advising) giveUpAll(keep *verdict.Owner, owners []*verdict.Owner) []advice.Action {
+func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Owner) []advice.Action {
 	steps := a.reserve(keep)
 	for _, o := range except(owners, keep) {
-		steps = append(steps, giveUp(o, a.address)...)
+		steps = append(steps, release(o, a.address)...)
 	}
 	return steps
 }
 
 // reserve returns the steps that write the missing allocation of the owner that keeps the
 // address.
-func (a *advising) reserve(keep *verdict.Owner) (steps []advice.Action) {
+func (a *remedyBuilder) reserve(keep *verdict.Owner) (steps []advice.Action) {
 	for _, p := range a.c.Title(keep).Missing {
-		told := Finding(&verdict.Finding{
+		text := Finding(&verdict.Finding{
 			Kind: verdict.FindingInUseUnallocated, Severity: verdict.Critical, Address: a.c.Address, Owners: []verdict.Owner{*keep}, Pool: p,
 		}, verdict.PoolUse{})
-		for _, f := range told.Fixes {
+		for _, f := range text.Fixes {
 			if !f.Manual {
 				steps = append(steps, advice.Say("%s", f.What).By(f.Node, f.Command))
 			}
@@ -93,7 +93,7 @@ func (a *advising) reserve(keep *verdict.Owner) (steps []advice.Action) {
 }
 
 // because says why an owner keeps the address.
-func (a *advising) because(keep *verdict.Owner, right verdict.Right) string {
+func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string {
 	switch right {
 	case verdict.RightAllocation:
 		if p := a.c.Title(keep).Pool; p != nil {

@@ -15,8 +15,8 @@ import (
 // has the hash of its configuration as the UID.
 const listPods = `kubectl get pods -A -o 'custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,UID:.metadata.uid,HASH:.metadata.annotations.kubernetes\.io/config\.hash'`
 
-// giveUp returns the steps by which an owner gives an address up.
-func giveUp(o *verdict.Owner, a netip.Addr) []advice.Action {
+// release returns the steps by which an owner gives an address up.
+func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 	w := o.Workload()
 	if o.Orphaned {
 		return removal(o)

@@ -5,15 +5,15 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// Told is the text of a finding.
-type Told struct {
+// FindingText is the text of a finding.
+type FindingText struct {
 	// Summary is one or two sentences.
 	Summary string
 	advice.Advice
 }
 
 // Superseded returns the text of a finding that ended because it became a conflict.
-func (t Told) Superseded() Told {
+func (t FindingText) Superseded() FindingText {
 	t.Summary = "This finding has become a conflict. Its summary was: " + t.Summary
 	return t
 }
@@ -22,7 +22,7 @@ func (t Told) Superseded() Told {
 const withheld = "The command is withheld because a name in it has unprintable characters, is too long or looks like an option. Handle this step by hand."
 
 // readable returns t without commands that contain unreadable names.
-func (t Told) readable() Told {
+func (t FindingText) readable() FindingText {
 	readable(t.Remedy)
 	for i, f := range t.Fixes {
 		if advice.Withheld(f.Command) {

@@ -9,8 +9,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// telling builds the text of one finding about an address.
-type telling struct {
+// findingBuilder builds the text of one finding about an address.
+type findingBuilder struct {
 	f    *verdict.Finding
 	pool *verdict.Pool
 	use  verdict.PoolUse
@@ -18,12 +18,12 @@ type telling struct {
 	// the address; it is empty if there is none.
 	owner      *verdict.Owner
 	allocation *verdict.Allocation
-	Told
+	FindingText
 }
 
-// newTelling returns a telling of a finding about one address, without any text yet.
-func newTelling(f *verdict.Finding, use verdict.PoolUse) *telling {
-	t := &telling{f: f, pool: f.Pool, use: use, allocation: &verdict.Allocation{}}
+// newFindingBuilder returns a builder for a finding about one address, without any text yet.
+func newFindingBuilder(f *verdict.Finding, use verdict.PoolUse) *findingBuilder {
+	t := &findingBuilder{f: f, pool: f.Pool, use: use, allocation: &verdict.Allocation{}}
 	if t.pool == nil {
 		t.pool = &verdict.Pool{}
 	}
@@ -37,12 +37,12 @@ func newTelling(f *verdict.Finding, use verdict.PoolUse) *telling {
 }
 
 // closing adds the step that verifies that the finding has ended.
-func (t *telling) closing() {
+func (t *findingBuilder) closing() {
 	t.Act(advice.Say("The finding ends by itself as soon as IPAM and the kernels agree. Check that it has ended.").By("", "ipwitness audit "+t.f.Address.String()))
 }
 
 // holder returns the name of the owner that holds the address.
-func (t *telling) holder() string {
+func (t *findingBuilder) holder() string {
 	if t.owner == nil {
 		return "an unknown owner"
 	}
@@ -50,7 +50,7 @@ func (t *telling) holder() string {
 }
 
 // ownerName returns the owner as NAMESPACE/POD; it is empty if the owner is not a pod.
-func (t *telling) ownerName() string {
+func (t *findingBuilder) ownerName() string {
 	if t.owner == nil || t.owner.Kind() != verdict.Pod {
 		return ""
 	}
@@ -62,12 +62,12 @@ func (t *telling) ownerName() string {
 }
 
 // ofNode reports whether the holder is a node itself and the address belongs to an IPAM.
-func (t *telling) ofNode() bool {
+func (t *findingBuilder) ofNode() bool {
 	return t.owner != nil && t.owner.Kind() == verdict.Host && t.pool.IPAM != ""
 }
 
 // holding adds the owners of the address that kernels report.
-func (t *telling) holding() {
+func (t *findingBuilder) holding() {
 	for i := range t.f.Owners {
 		o := &t.f.Owners[i]
 		var details []string
@@ -92,7 +92,7 @@ func (t *telling) holding() {
 }
 
 // allocations adds the records that IPAM has of the address.
-func (t *telling) allocations() {
+func (t *findingBuilder) allocations() {
 	for _, al := range t.f.Allocations {
 		fact := fmt.Sprintf("According to %s, the address is allocated to %s", allocationPlace(al), allocationName(al))
 		if al.AllocatedAt != 0 {
@@ -103,7 +103,7 @@ func (t *telling) allocations() {
 }
 
 // history adds the records that IPAM had before.
-func (t *telling) history() {
+func (t *findingBuilder) history() {
 	for _, past := range t.f.Past {
 		if t.owner == nil || past.Owner != t.owner.ID || past.Allocation == nil || slices.ContainsFunc(t.f.Allocations, past.Allocation.Is) {
 			continue
@@ -113,7 +113,7 @@ func (t *telling) history() {
 }
 
 // fullness adds how full the pool is.
-func (t *telling) fullness() {
+func (t *findingBuilder) fullness() {
 	if t.use.Size > 0 {
 		t.State("%s", fullness(t.use, t.pool))
 	}
