@@ -92,7 +92,7 @@ func TestLossOfAllAllocationsIsReported(t *testing.T) {
 	}
 }
 
-func TestLostEventsAreMadeUpFor(t *testing.T) {
+func TestLostEventsCauseAFullRead(t *testing.T) {
 	l := startIPAM(t)
 	l.giveMany("pods", 5)
 	l.awaitGiven("pods", 5, known)
@@ -167,7 +167,7 @@ func unprivileged(t *testing.T, fn func()) {
 	<-done
 }
 
-func TestWhatMayNotBeReadIsAProblem(t *testing.T) {
+func TestMissingReadPermissionIsAProblem(t *testing.T) {
 	umask := unix.Umask(0o022)
 	defer unix.Umask(umask)
 	l := newIPAMLab(t)

@@ -139,11 +139,11 @@ func TestFileThatIsBeingWrittenIsReadAgainSoon(t *testing.T) {
 		l.take()
 	}
 	if look(); !l.ipam.soon || len(l.pools) != 0 {
-		t.Errorf("half of a file: got %v, and to read it again soon %v", l.pools, l.ipam.soon)
+		t.Errorf("half of a file: got %v, to be read again soon %v", l.pools, l.ipam.soon)
 	}
 	l.must(os.WriteFile(path, []byte("10.1.0.2 a\nend\n"), 0o600))
 	if look(); l.ipam.soon || len(l.allocations[path]) != 1 {
-		t.Errorf("whole file: got %v, and to read it again soon %v", l.allocations, l.ipam.soon)
+		t.Errorf("whole file: got %v, to be read again soon %v", l.allocations, l.ipam.soon)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestProblemsOfSourcesAreLimited(t *testing.T) {
 	}
 }
 
-func TestRecordsAreInTheFormThatAnAggregatorAccepts(t *testing.T) {
+func TestRecordsHaveTheFormThatAnAggregatorAccepts(t *testing.T) {
 	key := table.PoolKey{IPAM: "i", Name: "p"}
 	long := strings.Repeat("x", form.MaxLength)
 	for container, want := range map[string]string{"abc": "abc", "\xff": "\uFFFD", long: long, long + "x": "", long[1:] + "\xff": ""} {
@@ -229,7 +229,7 @@ func TestDirectoriesHaveAnIdentity(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := open(); err == nil || errors.Is(err, os.ErrNotExist) {
-		t.Errorf("file: got error %v, want that it is no directory", err)
+		t.Errorf("file: got error %v, want that it is not a directory", err)
 	}
 	seen := map[ipam.DirID]bool{}
 	for i := range 3 {

@@ -90,7 +90,7 @@ func sourced(ns *verdict.Namespace, source, sources string) {
 	ns.Who = who.Who()
 }
 
-func TestANodeIsCalledByOtherNames(t *testing.T) {
+func TestNodesWithOtherNames(t *testing.T) {
 	for _, test := range []struct {
 		node, name string
 		want       bool

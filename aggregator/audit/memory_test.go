@@ -169,7 +169,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	}
 }
 
-func TestNotAllIsRemembered(t *testing.T) {
+func TestRememberedAllocationsAreLimited(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.hostLocal("n1", "kind", "10.244.0.0/24")
 	for n := range 9 {

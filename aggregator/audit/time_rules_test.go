@@ -81,7 +81,7 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 
 // A record for an owner may take five seconds to arrive, counted from when the owner was first
 // reported.
-func TestAnOwnerOfNearlyFiveSecondsIsWaitedFor(t *testing.T) {
+func TestNewOwnersAreWaitedFor(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2).Begun = start.Add(1 - 5*time.Second)
 	w.pooled("p", calico.Name, "")

@@ -191,7 +191,7 @@ var takes = regexp.MustCompile(`^kubectl delete pod -n \S+ (?:-- )?(\S+)$|^ip -n
 
 // With every alternative, one owner keeps the address. It is the rightful owner if that is known
 // and no decision of a person is needed.
-func TestNoRemedyTakesTheAddressFromAll(t *testing.T) {
+func TestEachRemedyLeavesOneOwner(t *testing.T) {
 	for _, s := range verdicttest.Situations {
 		t.Run(s.Name, func(t *testing.T) {
 			w, c := s.Judge()
@@ -268,7 +268,7 @@ func TestAStaticPodIsNotDeleted(t *testing.T) {
 }
 
 // No name in any field makes a command of a remedy run anything else.
-func TestNoNameRunsACommandOfAConflict(t *testing.T) {
+func TestNoNameInAConflictRunsACommand(t *testing.T) {
 	cage := canary.New(t)
 	for _, payload := range []string{"$(:>c)", "';:>c;'", "x\n:>c\n", "--evil=1", "x\x1b[2J"} {
 		for _, s := range verdicttest.Situations {

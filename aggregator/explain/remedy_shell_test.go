@@ -11,9 +11,9 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// TestCommandsOnlyChangeWhatIsAsItWasFound runs the commands for the Kubernetes API with fakes of
+// TestCommandsChangeOnlyUnchangedState runs the commands for the Kubernetes API with fakes of
 // kubectl and calicoctl that return prepared answers, and checks which changes they request.
-func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
+func TestCommandsChangeOnlyUnchangedState(t *testing.T) {
 	const (
 		uid     = "4203561e-1821-45b6-a68a-d4619be90320"
 		podref  = "spec.allocations.3.podref"
@@ -128,7 +128,7 @@ func TestCommandsOnlyChangeWhatIsAsItWasFound(t *testing.T) {
 
 // host-local never frees an allocation of another container, and with a slightly wrong node name
 // Calico allocates addresses for a node that does not exist.
-func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
+func TestOnlyKnownDataIsWritten(t *testing.T) {
 	all := findings()
 	for _, name := range []string{"in-use-unallocated host-local", "in-use-unallocated whereabouts", "booked-elsewhere host-local"} {
 		f := all[name]
@@ -159,7 +159,7 @@ func TestNothingIsWrittenThatIsNotKnown(t *testing.T) {
 }
 
 // A failure of crictl does not mean that a container is gone.
-func TestNothingIsFreedWhereTheRuntimeDoesNotAnswer(t *testing.T) {
+func TestNothingIsFreedIfTheRuntimeDoesNotAnswer(t *testing.T) {
 	all := findings()
 	for crictl, kept := range map[string]bool{"exit 1": true, "echo id": true, "exit 0": false} {
 		dir := t.TempDir()

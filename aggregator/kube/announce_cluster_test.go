@@ -81,7 +81,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	described := l.kube("describe", "pod", "one", "--namespace", l.namespace)
 	for _, text := range []string{"AddressConflict", "ipwitness", "is held by two pods of two nodes", "Delete the pod that came second.", "ipwitness explain " + address} {
 		if !strings.Contains(described, text) {
-			t.Errorf("kubectl describe pod does not say %q:\n%s", text, described)
+			t.Errorf("kubectl describe pod does not show %q:\n%s", text, described)
 		}
 	}
 	if described := l.kube("describe", "node", "event-node1"); !strings.Contains(described, "AddressConflict") {

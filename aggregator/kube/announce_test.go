@@ -35,7 +35,7 @@ func queued(c *Cluster) string {
 	return strings.Join(words, "; ")
 }
 
-func TestWhatIsAnnounced(t *testing.T) {
+func TestWhichConflictsAreAnnounced(t *testing.T) {
 	c := knowing(t, func(*Cluster) {})
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_SUSPECTED, "one@n1", "@n2")
 	conflict.Owners = append(conflict.Owners, &pb.Owner{Node: "n1", Mac: "02:00:00:00:00:01", Workload: &pb.Workload{Kind: pb.Workload_EXTERNAL}})
@@ -76,7 +76,7 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 	}
 	a := &c.announcer
 	if n, first := len(a.queue), a.queue[0].id; n != maxQueue || first != "7" || a.counts[dropped].Load() != 2*7 {
-		t.Errorf("%d wait, from %s on, and %d were dropped", n, first, a.counts[dropped].Load())
+		t.Errorf("got %d waiting, the first %s, and %d dropped", n, first, a.counts[dropped].Load())
 	}
 }
 
@@ -108,7 +108,7 @@ func TestTextOfAnEvent(t *testing.T) {
 	}
 	for _, gone := range []target{{"default", "two", "", "n2"}, {node: "n2"}, {"default", "one", "another", "n1"}} {
 		if e := c.announcer.event(n, gone); e != nil {
-			t.Errorf("of %v: got %+v", gone, e)
+			t.Errorf("%v: got %+v", gone, e)
 		}
 	}
 	if name := eventName(strings.Repeat("a.", 126)+"a", "id", conflictReason, "uid"); len(name) > 253 {
@@ -117,7 +117,7 @@ func TestTextOfAnEvent(t *testing.T) {
 }
 
 // If one namespace rejects events (by a quota or an admission webhook), others still get them.
-func TestOneNamespaceThatTakesNoEvents(t *testing.T) {
+func TestOneNamespaceThatRefusesEvents(t *testing.T) {
 	f := newFakeAPI(t)
 	f.quota = "full"
 	pod := testPod("one", "n1", "10.0.0.1")
@@ -190,6 +190,6 @@ func TestWhichFindingsAreAnnounced(t *testing.T) {
 		c.Announce(conflict)
 	}
 	if n := c.announcer.counts[dropped].Load(); n != maxFindingTargets+2 {
-		t.Errorf("%d were dropped, want those of the finding and the oldest conflict", n)
+		t.Errorf("got %d dropped, want the ones of the finding and the oldest conflict", n)
 	}
 }

@@ -38,14 +38,14 @@ func TestStatesOfPools(t *testing.T) {
 		t.Helper()
 		wait.Until(t, what, func() bool { again(); return l.says() == want })
 	}
-	l.await("Calico is there, and gives nothing", pool("reading"))
+	l.await("Calico is installed and allocates nothing", pool("reading"))
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("it does", pool("known")+tunnel)
 
 	f.set(func() { f.down = true })
 	f.cut()
-	l.await("the API is away", pool("stale: the Kubernetes API does not respond")+tunnel)
+	l.await("the API is unreachable", pool("stale: the Kubernetes API does not respond")+tunnel)
 	f.set(func() { f.down = false })
 	live(t, c)
 	l.await("it is back", pool("known")+tunnel)
@@ -54,13 +54,13 @@ func TestStatesOfPools(t *testing.T) {
 	f.set(func() { f.forbidden[calico.Blocks.String()] = true })
 	f.cut()
 	const missing = "no permission to list and watch ipamblocks.crd.projectcalico.org: the allocations of Calico are unknown; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"
-	l.await("a right is missing", pool("unreadable: "+missing)+tunnel)
+	l.await("a permission is missing", pool("unreadable: "+missing)+tunnel)
 	wait.Until(t, "it is said", func() bool {
 		s := c.Status()
 		return s.GetState() == pb.Kubernetes_LIVE && len(s.GetProblems()) == 1 && s.GetProblems()[0] == missing
 	})
 	f.set(func() { delete(f.forbidden, calico.Blocks.String()); f.broken = calico.Blocks.String() })
-	wait.Until(t, "it is there, and does not work", func() bool {
+	wait.Until(t, "it exists but does not work", func() bool {
 		again()
 		return strings.Contains(l.says(), "cannot follow ipamblocks.crd.projectcalico.org")
 	})
@@ -75,7 +75,7 @@ func TestStatesOfPools(t *testing.T) {
 	f.uninstall(calico.Blocks)
 	soon("blocks are no more", pool("reading"))
 	f.uninstall(calico.Pools)
-	soon("Calico is no more", "")
+	soon("Calico is removed", "")
 	f.install(calico.Pools, calico.Blocks)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
@@ -92,7 +92,7 @@ func TestNoIPAM(t *testing.T) {
 	c := f.open()
 	l := keep(t, c)
 	live(t, c)
-	wait.Until(t, "it is asked what is there", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.asked > 2 })
+	wait.Until(t, "discovery is requested", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.asked > 2 })
 	if l.says() != "" || len(c.Status().GetProblems()) != 0 {
 		t.Errorf("got %s, problems %q", l.says(), c.Status().GetProblems())
 	}
@@ -135,7 +135,7 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("Calico is read", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel)
 	f.apply(native(calico.Blocks), ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node1", ipamtest.ContainerID)))
-	l.await("what changes is heard", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel+
+	l.await("a change arrives", "calico default-ipv4-ippool known 192.168.128.0-192.168.255.255"+tunnel+
 		"\n192.168.0.193 default/nginx "+ipamtest.ContainerID+" node1 at ipamblocks 192-168-0-192-26 /spec/allocations/1")
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
@@ -143,7 +143,7 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 	// A missing right is reported with the name of the served resource.
 	f.set(func() { f.forbidden[native(calico.Blocks).String()] = true })
 	f.cut()
-	wait.Until(t, "a right is missing", func() bool {
+	wait.Until(t, "a permission is missing", func() bool {
 		return len(c.Status().GetProblems()) == 1 && strings.HasPrefix(c.Status().GetProblems()[0], "no permission to list and watch ipamblocks.projectcalico.org: ")
 	})
 	f.set(func() { clear(f.forbidden) })
@@ -165,12 +165,12 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l := keep(t, f.open())
 	const want = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
-	l.await("it is read as it is kept", want)
+	l.await("it is read as it is stored", want)
 	f.mu.Lock()
 	asked := f.custom.lists[native(calico.Pools)]
 	f.mu.Unlock()
 	if asked != 0 {
-		t.Errorf("Calico's API server is asked %d times", asked)
+		t.Errorf("Calico's API server got %d requests", asked)
 	}
 	// If Calico keeps its objects in etcd, no resource is served and nothing is reported.
 	other := newFakeAPI(t)
@@ -178,9 +178,9 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	other.apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
 	other.custom.away = native(calico.Pools).Group
 	l = keep(t, other.open())
-	wait.Until(t, "what else there is is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	wait.Until(t, "the other resources are read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
 	other.set(func() { other.custom.away = "" })
-	wait.Until(t, "it is asked again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
+	wait.Until(t, "it is requested again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
 	if strings.Contains(l.says(), "calico") {
 		t.Errorf("got %s", l.says())
 	}

@@ -47,10 +47,10 @@ spec:
 		}
 	}
 	if p := m.named("nobody", "elsewhere"); p != nil {
-		t.Errorf("on a machine that is none of the cluster's: got %+v, want nothing", p)
+		t.Errorf("on a machine outside the cluster: got %+v, want nothing", p)
 	}
 	if m.InPodCIDR(netip.MustParseAddr("10.99.2.1")) {
-		t.Error("a range is known that no node has")
+		t.Error("a range that no node has is known")
 	}
 
 	var web *verdict.PodObject
@@ -70,7 +70,7 @@ spec:
 	// With a finalizer, the pod is terminating and stays.
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":["ipwitness.test/stay"]}}`)
 	l.kube("delete", "--namespace", l.namespace, "pod/plain", "--wait=false")
-	m.until("its end is asked for", func() bool {
+	m.until("its deletion is requested", func() bool {
 		p := m.named("plain", "pods-node")
 		return p != nil && p.DeletionTimestamp != 0
 	})
@@ -101,7 +101,7 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 		t.Error("a known pod was forgotten")
 	}
 	if p := m.named("nobody", "killed-node"); p != nil {
-		t.Errorf("of an unknown pod: got %+v, want nothing", p)
+		t.Errorf("unknown pod: got %+v, want nothing", p)
 	}
 	m.until("there is a problem", func() bool {
 		return slices.ContainsFunc(m.Status().GetProblems(), func(p string) bool { return strings.Contains(p, " does not respond") })
@@ -139,17 +139,17 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 			l.restart()
 		}
 		if m.Pod("", "", goes.UID, "") != goes || m.named("comes", "meanwhile-node") != nil {
-			t.Error("it hears what it cannot")
+			t.Error("events are received without a watch")
 		}
 		m.cut(false)
 		m.awaitState(pb.Kubernetes_LIVE)
 		m.until("the new pod is known", func() bool { return there(m.named("comes", "meanwhile-node")) })
-		m.until("the pod that is gone is absent", func() bool { return gone(m.Pod("", "", goes.UID, "meanwhile-node")) })
+		m.until("the deleted pod is absent", func() bool { return gone(m.Pod("", "", goes.UID, "meanwhile-node")) })
 		m.until("its end is reported", func() bool {
 			return m.reported(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
 		})
 		if m.named("stays", "meanwhile-node") != stays {
-			t.Error("a pod changed that did not")
+			t.Error("an unchanged pod was reported as changed")
 		}
 		l.kube("delete", "--namespace", l.namespace, "pod/comes", "--force")
 	}

@@ -168,7 +168,7 @@ func (f *fakeAPI) serveCustom(w http.ResponseWriter, r *http.Request) {
 			return []string{k.Group, k.Version, k.Resource}[2] == parts[2] && k.Group == parts[0]
 		})
 		if i < 0 || kinds[i].Version != parts[1] {
-			f.t.Errorf("%s is asked for", r.URL.Path)
+			f.t.Errorf("unexpected request for %s", r.URL.Path)
 			f.mu.Unlock()
 			return
 		}

@@ -220,7 +220,7 @@ func (f *fakeAPI) list(w http.ResponseWriter, limit, from, resource string) {
 		_, _ = w.Write(b)
 		return
 	default:
-		f.t.Errorf("a page of %s is asked for", resource)
+		f.t.Errorf("unexpected request for a page of %s", resource)
 		return
 	}
 	if f.pages++; from == "" {

@@ -106,7 +106,7 @@ func TestListings(t *testing.T) {
 			p.Status.Phase = corev1.PodSucceeded
 			wait.Until(t, "it is watched again", watched)
 			f.put(p)
-			wait.Until(t, "the change is heard", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Succeeded" })
+			wait.Until(t, "the change arrives", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Succeeded" })
 			if f.lists != 1 {
 				t.Errorf("it was listed %d times", f.lists)
 			}
@@ -117,7 +117,7 @@ func TestListings(t *testing.T) {
 				})
 			})
 			f.drop(p)
-			wait.Until(t, "the end is heard", func() bool { return c.Pod("", "", "uid-p7", "n1") == nil })
+			wait.Until(t, "the deletion arrives", func() bool { return c.Pod("", "", "uid-p7", "n1") == nil })
 
 			// If the server's history has expired, the pods are listed again.
 			f.set(func() { f.expired = true })
@@ -133,7 +133,7 @@ func TestListings(t *testing.T) {
 }
 
 // A server that answers with errors counts as unavailable. The mirror keeps its contents.
-func TestAServerThatIsNotWell(t *testing.T) {
+func TestUnhealthyServer(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(testPod("one", "n1", "10.0.0.1"))
 	f.forbidden["services"] = true
@@ -144,18 +144,18 @@ func TestAServerThatIsNotWell(t *testing.T) {
 	f.cut()
 	wait.Until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
 	if p := c.Pod("default", "one", "", "n1"); p == nil || p.Absent {
-		t.Errorf("got %+v, want what was known", p)
+		t.Errorf("got %+v, want the previous state", p)
 	}
 	f.set(func() { f.down = false })
 	live(t, c)
-	wait.Until(t, "the one problem is the missing right", func() bool {
+	wait.Until(t, "the one problem is the missing permission", func() bool {
 		p := c.Status().GetProblems()
 		return len(p) == 1 && strings.HasPrefix(p[0], "no permission to list and watch services")
 	})
 }
 
 // A server that accepts connections but sends nothing is detected, even if no watch ends.
-func TestAServerThatSaysNothing(t *testing.T) {
+func TestSilentServer(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(testPod("one", "n1", "10.0.0.1"))
 	c := f.open()
@@ -168,12 +168,12 @@ func TestAServerThatSaysNothing(t *testing.T) {
 	f.set(func() { close(f.silent); f.silent = nil })
 	live(t, c)
 	if !c.Status().GetLastHeard().AsTime().After(heard) || f.lists != 1 {
-		t.Errorf("it was not heard again, or listed %d times", f.lists)
+		t.Errorf("no new response, or listed %d times", f.lists)
 	}
 }
 
 // A failure to follow events, which may have their own etcd, does not make the pods stale.
-func TestAServerThatCannotTellOfEvents(t *testing.T) {
+func TestServerWithoutWatches(t *testing.T) {
 	f := newFakeAPI(t)
 	f.broken = "events"
 	c := f.open()
@@ -181,13 +181,13 @@ func TestAServerThatCannotTellOfEvents(t *testing.T) {
 	live(t, c)
 	wait.Until(t, "it is said", func() bool { return len(c.Status().GetProblems()) > 0 })
 	if p := c.Status().GetProblems(); slices.ContainsFunc(p, func(p string) bool { return !strings.HasPrefix(p, "cannot follow events: ") }) {
-		t.Errorf("got problems %q, want those of events only", p)
+		t.Errorf("got problems %q, want only the ones of events", p)
 	}
 	if c.EventsHeard() {
 		t.Error("got a working event watch, want none")
 	}
 	f.set(func() { f.broken = "" })
-	wait.Until(t, "events are heard", c.EventsHeard)
+	wait.Until(t, "events arrive", c.EventsHeard)
 }
 
 func TestPodsThatMayNotBeListed(t *testing.T) {
@@ -205,7 +205,7 @@ func TestPodsThatMayNotBeListed(t *testing.T) {
 
 // While pods are not followed, the absence of a pod cannot be known even if the server
 // answers. The same holds for a short time after they are followed again.
-func TestUntilWhenPodsAreKnown(t *testing.T) {
+func TestTimeUntilWhichPodsAreKnown(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.open()
 	c.health.pulse = pulse{every: 20 * time.Millisecond, again: 20 * time.Millisecond, within: time.Second, silence: time.Minute}
@@ -214,7 +214,7 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	// Check this only if the machine was fast enough to look in time.
 	early := func() bool { return c.clock()-c.following.Load() < int64(catchUp) }
 	if c.KnownUntil() != 0 && early() {
-		t.Error("all is known as soon as it is listed")
+		t.Error("everything is known as soon as it is listed")
 	}
 	wait.Until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
 	f.set(func() { f.forbidden["pods"] = true })
@@ -222,13 +222,13 @@ func TestUntilWhenPodsAreKnown(t *testing.T) {
 	wait.Until(t, "they are not followed", func() bool { return c.following.Load() == 0 })
 	hear := func() {
 		heard := c.heard.Load()
-		wait.Until(t, "the server is heard", func() bool { return c.heard.Load() > heard })
+		wait.Until(t, "the server responds", func() bool { return c.heard.Load() > heard })
 	}
 	hear()
 	known := c.KnownUntil()
 	hear()
 	if c.KnownUntil() != known {
-		t.Error("they are known, and are not followed")
+		t.Error("the pods are known but not followed")
 	}
 	f.set(func() { f.forbidden["pods"] = false })
 	wait.Until(t, "they are followed", func() bool { return c.following.Load() != 0 })
@@ -248,9 +248,9 @@ func TestPodsThatAreListedAndNotWatched(t *testing.T) {
 	start(t, c)
 	wait.Until(t, "the watch is refused", func() bool { return len(c.Status().GetProblems()) == 1 })
 	if c.following.Load() != 0 {
-		t.Error("the pods are followed without a watch")
+		t.Error("the pods count as followed without a watch")
 	}
-	wait.Until(t, "the server is heard long after the listing", func() bool { return time.Unix(0, c.heard.Load()).Sub(begun) > 2*catchUp })
+	wait.Until(t, "the server responds long after the listing", func() bool { return time.Unix(0, c.heard.Load()).Sub(begun) > 2*catchUp })
 	if known := c.KnownUntil(); known != 0 {
 		t.Errorf("the pods are known until %d, want never", known)
 	}
@@ -259,7 +259,7 @@ func TestPodsThatAreListedAndNotWatched(t *testing.T) {
 }
 
 // A silent watch is opened again even if the server answers other requests.
-func TestAWatchThatSaysNothing(t *testing.T) {
+func TestSilentWatch(t *testing.T) {
 	f := newFakeAPI(t)
 	c := f.open()
 	c.health.pulse.silence = 1100 * time.Millisecond // longer than a second: reflectors list again after shorter watches without events
@@ -276,7 +276,7 @@ type stuckLog struct{ slog.Handler }
 
 func (stuckLog) Handle(ctx context.Context, _ slog.Record) error { <-ctx.Done(); return nil }
 
-func TestALogThatIsStuckDelaysNobody(t *testing.T) {
+func TestBlockedLogDelaysNothing(t *testing.T) {
 	f := newFakeAPI(t)
 	f.put(testPod("one", "n1", "10.0.0.1"))
 	c := f.open()
@@ -305,6 +305,6 @@ func TestNoCluster(t *testing.T) {
 	c.AnnounceFinding(&pb.Finding{Severity: pb.Finding_CRITICAL}, false)
 	if err := c.Run(ctx); err != nil || c.Pod("a", "b", "c", "d") != nil || c.InPodCIDR(netip.MustParseAddr("10.0.0.1")) ||
 		c.Related(&pb.Conflict{}) != nil || c.Status().GetState() != pb.Kubernetes_OFF {
-		t.Errorf("no cluster says something: %v", err)
+		t.Errorf("no cluster: got %v", err)
 	}
 }

@@ -97,7 +97,7 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 	// Calico changes a block while the API server is down.
 	l.KillAPI()
 	m.awaitState(pb.Kubernetes_STALE)
-	m.ipam.await("the API is away", text("stale", nginx("node1"), pooled))
+	m.ipam.await("the API is unreachable", text("stale", nginx("node1"), pooled))
 	l.restart()
 	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node2", ipamtest.ContainerID)))
 	m.awaitState(pb.Kubernetes_LIVE)
@@ -144,13 +144,13 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	m.awaitState(pb.Kubernetes_LIVE)
 	for _, p := range m.Status().GetProblems() {
 		if strings.Contains(p, "cni.cncf.io") {
-			t.Errorf("of what is not there it is said: %s", p)
+			t.Errorf("missing object: got %s", p)
 		}
 	}
 	l.crds("whereabouts")
 	want := fmt.Sprintf("no permission to list and watch %s: the allocations of whereabouts are unknown; grant ipwitness's ClusterRole list and watch of %[1]s", whereabouts.Pools)
 	m.until("it is said", func() bool { return slices.Contains(m.Status().GetProblems(), want) })
-	m.ipam.await("there is one pool in the place of all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
+	m.ipam.await("one pool replaces all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
 	if s := m.Status().GetState(); s != pb.Kubernetes_LIVE {
 		t.Errorf("the state is %s", s)
 	}

@@ -53,7 +53,7 @@ func (l *ledger) take(changes []IPAMChange) {
 				delete(l.pools, name)
 				for at := range l.allocations {
 					if strings.HasPrefix(at, name+" ") {
-						l.t.Errorf("%s is gone before its allocation %s", name, at)
+						l.t.Errorf("%s was removed before its allocation %s", name, at)
 					}
 				}
 			}
@@ -66,7 +66,7 @@ func (l *ledger) take(changes []IPAMChange) {
 		case l.pools[pool] == nil && !c.Gone:
 			l.t.Errorf("%s is reported before its pool", at)
 		case c.Gone && l.allocations[at] == nil && !l.forgiving:
-			l.t.Errorf("%s is gone and was not there", at)
+			l.t.Errorf("%s was removed but did not exist", at)
 		}
 		if l.allocations[at] = al; c.Gone {
 			delete(l.allocations, at)
@@ -120,7 +120,7 @@ func (l *ledger) countChanges() int {
 
 // Pending changes are bounded by the number of pools and allocations, and lead to the same
 // state.
-func TestWhatIPAMsSayIsBounded(t *testing.T) {
+func TestPendingIPAMChangesAreBounded(t *testing.T) {
 	p := newPending()
 	l, all := newLedger(t), newLedger(t)
 	pool := func(i int, gone bool) {
@@ -158,7 +158,7 @@ func TestWhatIPAMsSayIsBounded(t *testing.T) {
 		most = max(most, len(p.changes.IPAM))
 	}
 	if most > firstCompact {
-		t.Errorf("%d changes wait", most)
+		t.Errorf("got %d pending changes", most)
 	}
 	l.forgiving = true
 	l.take(p.changes.IPAM)
@@ -175,7 +175,7 @@ func locationOf(at string) (n int) {
 
 // The removal of a forbidden resource is noticed, although the API server answers requests for
 // it as before.
-func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
+func TestResourceRemovedWithoutReadPermission(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
@@ -188,7 +188,7 @@ func TestResourceThatIsRemovedWhileNobodyMayReadIt(t *testing.T) {
 	wait.Until(t, "it may not be read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool unreadable") })
 	f.uninstall(calico.Blocks)
 	f.uninstall(calico.Pools)
-	wait.Until(t, "Calico is no more", func() bool {
+	wait.Until(t, "Calico is removed", func() bool {
 		c.mu.Lock() // skips the wait between attempts
 		close(c.health.returned)
 		c.health.returned = make(chan struct{})

@@ -86,6 +86,6 @@ func TestNodeRangesAndCover(t *testing.T) {
 	}
 	c = nil
 	if all, known := c.NodesCovered(func(string) bool { return true }); all || known || c.NodeRanges() != nil {
-		t.Errorf("of no cluster: got %t, %t", all, known)
+		t.Errorf("no cluster: got %t, %t", all, known)
 	}
 }

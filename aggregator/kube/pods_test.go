@@ -20,7 +20,7 @@ func ownedBy(kind, name string) []metav1.OwnerReference {
 	return []metav1.OwnerReference{{Kind: kind, Name: name, Controller: &yes}}
 }
 
-func TestWhatIsReadOfAPod(t *testing.T) {
+func TestRecordOfAPod(t *testing.T) {
 	ending := metav1.NewTime(time.Unix(1773500966, 0))
 	for name, test := range map[string]struct {
 		pod  corev1.Pod
@@ -140,10 +140,10 @@ func TestStaticPods(t *testing.T) {
 	c.drop(&c.pods, static)
 	c.put(&c.pods, anew)
 	if p := c.Pod("", "", "hash", "n1"); p == nil || p.UID != "another" {
-		t.Errorf("anew: got %+v", p)
+		t.Errorf("recreated: got %+v", p)
 	}
 	if p := c.Pod("", "", "uid-static-n1", "n1"); p != absent {
-		t.Errorf("the one before: got %+v", p)
+		t.Errorf("the previous one: got %+v", p)
 	}
 	c.drop(&c.pods, anew)
 	if p := c.Pod("", "", "hash", "n1"); p != absent {
@@ -155,7 +155,7 @@ func TestStaticPods(t *testing.T) {
 }
 
 // A change of fields that records do not have is not reported.
-func TestWhatDoesNotChange(t *testing.T) {
+func TestUnchangedObjectsAreNotReported(t *testing.T) {
 	one := testPod("one", "n1", "10.0.0.1")
 	c := knowing(t, func(c *Cluster) { c.put(&c.pods, one) })
 	before := c.Pod("", "", "uid-one", "")
@@ -169,7 +169,7 @@ func TestWhatDoesNotChange(t *testing.T) {
 }
 
 // Changes that are collected late have only the first and the last state of each pod.
-func TestChangesAreNotKeptForEver(t *testing.T) {
+func TestPendingChangesAreBounded(t *testing.T) {
 	c := knowing(t, func(*Cluster) {})
 	one := testPod("one", "n1", "10.0.0.1")
 	for i := range 5 * firstCompact {
@@ -209,7 +209,7 @@ func TestRanges(t *testing.T) {
 	}
 	c.drop(&c.nodes, testNode("1", ""))
 	if c.InPodCIDR(netip.MustParseAddr("10.0.0.1")) || !c.InPodCIDR(netip.MustParseAddr("10.0.1.1")) {
-		t.Error("a node that is gone has a range, or another has none")
+		t.Error("a deleted node has a range, or an existing one has none")
 	}
 	if changes, _ := c.take(); !slices.Equal(changes.Networks, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}) || !slices.Equal(changes.Nodes, []string{"1"}) {
 		t.Errorf("got %+v", changes)

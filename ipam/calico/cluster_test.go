@@ -34,7 +34,7 @@ func TestCalico(t *testing.T) {
 
 	// Only changed allocations are published, even if the attribute indexes change.
 	c.Apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node2", ipamtest.ContainerID)))
-	c.Want("who has one changes, two are freed", pool+"\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
+	c.Want("one owner changes, two are freed", pool+"\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
 	if n := c.Changes(); n != 3 {
 		t.Errorf("%d changes, want 3", n)
 	}
@@ -50,7 +50,7 @@ func TestCalico(t *testing.T) {
 	c.Want("a block has no pool", "calico 10.0.0.0/26 known\n"+pool+"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0\n"+
 		tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
 	c.Apply(calico.Pools, "metadata: {name: second}\nspec: {cidr: 10.0.0.0/8, disabled: true}")
-	c.Want("it gets one, which gives nothing", pool+"\ncalico second known\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1)+
+	c.Want("it gets one, which allocates nothing", pool+"\ncalico second known\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1)+
 		"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0")
 	c.Remove(calico.Pools, ipam.Key{Name: "second"})
 	c.Remove(calico.Blocks, ipam.Key{Name: "10-0-0-0-26"})

@@ -27,7 +27,7 @@ func TestCalicoOfAMachineThatMoves(t *testing.T) {
 
 // Some IPPools are only for pods that name them, for example for a node's network, so that
 // their traffic is not masqueraded.
-func TestPoolsOfCalicoThatMustBeAskedFor(t *testing.T) {
+func TestCalicoPoolsUsedOnlyOnRequest(t *testing.T) {
 	for spec, want := range map[string]bool{
 		`{"cidr":"10.250.0.0/16","nodeSelector":"!all()"}`: true, `{"cidr":"10.250.0.0/16","nodeSelector":"! all( )"}`: true,
 		`{"cidr":"10.250.0.0/16","assignmentMode":"Manual"}`: true, `{"cidr":"10.250.0.0/16","nodeSelector":"all()","assignmentMode":"Automatic"}`: false,

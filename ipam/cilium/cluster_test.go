@@ -52,7 +52,7 @@ status: {ipam: {operator-status: {}, used: {192.168.1.1: {owner: router, resourc
 
 	// A range moves to another node together with its allocations.
 	c.Apply(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.2", "10.0.3.0/24", "10.0.2.236", ""))
-	c.Want("an endpoint is in the range of its node no more, and in that by name", strings.Replace(n1, "10.0.2.1-10.0.2.254", "10.0.3.1-10.0.3.254", 1)+n2+n3+
+	c.Want("an endpoint has left the range of its node", strings.Replace(n1, "10.0.2.1-10.0.2.254", "10.0.3.1-10.0.3.254", 1)+n2+n3+
 		web+db+eni)
 	c.Apply(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
 	c.Want("it is as it was", n1+n2+n3+web+db+eni)

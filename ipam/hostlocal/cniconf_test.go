@@ -19,7 +19,7 @@ func networkText(n cniNetwork) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %q routed=%v %s %s %v", n.name, n.wiring.Plugin, n.wiring.Device, n.wiring.Routed, n.dir, strings.Join(ranges, ","), n.gateways))
 }
 
-func TestConfigurationSaysWhatHostLocalGives(t *testing.T) {
+func TestRangesOfHostLocalConfigurations(t *testing.T) {
 	const dir = "/var/lib/cni/networks/"
 	for name, c := range map[string]struct {
 		conf string
@@ -236,7 +236,7 @@ func TestMostRangesAreAccepted(t *testing.T) {
 	}
 }
 
-func TestRangesThatHostLocalRefusesAreRefused(t *testing.T) {
+func TestRangesThatHostLocalRejectsAreRejected(t *testing.T) {
 	for name, c := range map[string]struct{ ranges, err string }{
 		"empty set":            {`[[]]`, "empty range set"},
 		"no subnet":            {`[[{"rangeStart":"10.1.0.2"}]]`, "not v4 nor v6"},
@@ -272,7 +272,7 @@ func FuzzConf(f *testing.F) {
 	f.Fuzz(func(t *testing.T, conf string) {
 		networks, err := parseConf("file", []byte(conf))
 		if err != nil && err.Error() == "" {
-			t.Error("an error says nothing")
+			t.Error("an error has no text")
 		}
 		for _, n := range networks {
 			if !isNetworkName(n.name) || !filepath.IsAbs(n.dir) || filepath.Base(n.dir) != n.name || len(n.dir) > 2*ipam.MaxText {

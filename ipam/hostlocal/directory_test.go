@@ -62,7 +62,7 @@ func TestAllocationsFollowTheFiles(t *testing.T) {
 	l.read(ipam.FileRead{})
 	l.look()
 	if got := l.addresses("pods"); len(got) != 1 {
-		t.Errorf("before anything says that there is a change: got %q, want the one before", got)
+		t.Errorf("before any event of a change: got %q, want the previous one", got)
 	}
 	l.read(ipam.FileRead{Lost: true})
 	if got := l.addresses("pods"); len(got) != 0 {
@@ -168,7 +168,7 @@ func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
 		t.Errorf("files that cannot be read: got %d, want 1", d.unread)
 	}
 	if d.remove(a, now); d.unread != 0 {
-		t.Errorf("after it is gone: got %d, want none", d.unread)
+		t.Errorf("after its deletion: got %d, want none", d.unread)
 	}
 }
 

@@ -172,7 +172,7 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 	wantLost(l, 0)
 }
 
-func TestMarkThatIsGoneWithoutAnEventIsNoticed(t *testing.T) {
+func TestMissingMarkIsNoticedWithoutAnEvent(t *testing.T) {
 	for _, marks := range [][]string{{"lock"}, {"last_reserved_ip.0"}, {"lock", "last_reserved_ip.0"}} {
 		l := newLab(t)
 		l.allocateMany("pods", 2)
@@ -271,7 +271,7 @@ func TestReusedAddressIsLostWithItsLastContainer(t *testing.T) {
 	l.allocate("pods", "10.1.0.2", "first")
 	l.look()
 	if p := l.pool("pods"); p.Lost != 1 {
-		t.Errorf("with a container of before: got %d lost, want 1", p.Lost)
+		t.Errorf("with an earlier container: got %d lost, want 1", p.Lost)
 	}
 	l.allocate("pods", "10.1.0.2", "second")
 	l.event("pods", "10.1.0.2", false)
@@ -290,6 +290,6 @@ func TestFileThatWasLostBeforeItWasReadMayBeBack(t *testing.T) {
 	}
 	d.put(a, &allocation{FileAllocation: ipam.FileAllocation{Allocation: ipam.Allocation{ContainerID: "c"}}}, now.Add(time.Second))
 	if d.Lost != 0 || !d.LostAt.IsZero() {
-		t.Errorf("lost, when it is back: got %d, want none", d.Lost)
+		t.Errorf("lost after it is back: got %d, want none", d.Lost)
 	}
 }

@@ -46,12 +46,12 @@ func TestPoolsFollowTheConfigurations(t *testing.T) {
 	l.configure("20-pods.conf", `{"name":`)
 	l.look()
 	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "20-pods.conf (parse JSON: ") {
-		t.Errorf("configuration that cannot be parsed: got %s, problems %q, want the range of before", l.first("pods"), problems)
+		t.Errorf("configuration that cannot be parsed: got %s, problems %q, want the previous range", l.first("pods"), problems)
 	}
 	l.host.broken[l.conf] = os.ErrPermission
 	l.look()
 	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || l.first("other") != "10.9.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "cannot read the CNI configurations (permission denied)") {
-		t.Errorf("configurations that cannot be read: got %s and %s, problems %q, want the ranges of before", l.first("pods"), l.first("other"), problems)
+		t.Errorf("configurations that cannot be read: got %s and %s, problems %q, want the previous ranges", l.first("pods"), l.first("other"), problems)
 	}
 	clear(l.host.broken)
 	l.must(os.RemoveAll(filepath.Join(l.root, "etc")))
@@ -172,7 +172,7 @@ func TestTwoPluginsOfOneListShareADirectory(t *testing.T) {
 	}
 }
 
-func TestProblemsSayWhatToMount(t *testing.T) {
+func TestProblemsNameTheMissingMount(t *testing.T) {
 	l := newLab(t)
 	l.host.hidden[l.dir], l.host.hidden[l.conf] = errors.New("mount the one"), errors.New("mount the other")
 	l.look()

@@ -111,7 +111,7 @@ func (c *Cluster) encode(part any) json.RawMessage {
 func (c *Cluster) Remove(k ipam.Kind, at ipam.Key) {
 	c.t.Helper()
 	if c.listed[k][at] == nil {
-		c.t.Fatalf("there is no %s %v", k, at)
+		c.t.Fatalf("%s %v does not exist", k, at)
 	}
 	store := c.Resource(k).Store
 	store.Drop(store.Reduce(c.listed[k][at]))
@@ -207,7 +207,7 @@ func (c *Cluster) Drop(name string) {
 	}
 	for at := range c.allocations {
 		if strings.HasPrefix(at, name+" ") {
-			c.t.Errorf("pool %s is withdrawn before its allocation %s", name, at)
+			c.t.Errorf("pool %s was withdrawn before its allocation %s", name, at)
 		}
 	}
 	delete(c.pools, name)
@@ -231,7 +231,7 @@ func (c *Cluster) Release(pool string, al ipam.Allocation) {
 	}
 	key := pool + " " + al.Address.String() + " " + al.Location
 	if _, known := c.allocations[key]; !known {
-		c.t.Errorf("%s is withdrawn and was not published", key)
+		c.t.Errorf("%s was withdrawn but never published", key)
 	}
 	delete(c.allocations, key)
 	c.published++

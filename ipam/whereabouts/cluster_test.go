@@ -169,7 +169,7 @@ func TestPoolsThatChange(t *testing.T) {
 	c.Want("nothing is allocated, and no network uses it", "whereabouts w/10.0.0.0-29 known")
 	networks.Followed = false
 	c.Settle()
-	c.Want("it is not known who uses it", "whereabouts w/10.0.0.0-29 known 10.0.0.9-10.0.0.14")
+	c.Want("its users are unknown", "whereabouts w/10.0.0.0-29 known 10.0.0.9-10.0.0.14")
 	c.Remove(whereabouts.Pools, ipam.Key{Namespace: "w", Name: "10.0.0.0-29"})
 	c.Want("it is gone", "")
 }
