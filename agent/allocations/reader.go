@@ -373,8 +373,10 @@ func readName(title, file string) (string, error) {
 	switch name := strings.TrimSpace(string(data)); {
 	case errors.Is(err, os.ErrNotExist):
 		return "", nil
-	case err != nil:
+	case errors.Is(err, os.ErrPermission):
 		return "", fmt.Errorf("cannot read %s's name of this node (%s): give the agent's user read access to the file", title, form.Short(err))
+	case err != nil:
+		return "", fmt.Errorf("cannot read %s's name of this node: %s", title, form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
 		return "", fmt.Errorf("%s has no node name, and %s allocates addresses to the node that this file names: write the name of the node into it", file, title)
 	default:

@@ -144,13 +144,13 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	m.awaitState(pb.Kubernetes_LIVE)
 	for _, p := range m.Status().GetProblems() {
 		if strings.Contains(p, "cni.cncf.io") {
-			t.Errorf("missing object: got %s", p)
+			t.Errorf("missing resource: got problem %s", p)
 		}
 	}
 	l.crds("whereabouts")
 	want := fmt.Sprintf("no permission to list and watch %s: the allocations of whereabouts are unknown; grant ipwitness's ClusterRole list and watch of %[1]s", whereabouts.Pools)
 	m.until("it is said", func() bool { return slices.Contains(m.Status().GetProblems(), want) })
-	m.ipam.await("one pool replaces all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
+	m.ipam.await("an unreadable pool stands for all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
 	if s := m.Status().GetState(); s != pb.Kubernetes_LIVE {
 		t.Errorf("the state is %s", s)
 	}

@@ -333,7 +333,7 @@ func (d *discovery) try() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d.blind = true
-	c.problem(discoveryProblem, "no permission to discover custom resources (get of /apis): those that may not be listed count as not installed; "+
+	c.problem(discoveryProblem, "no permission to discover custom resources (get of /apis): resources that cannot be listed count as not installed; "+
 		"bind ipwitness's service account to the ClusterRole system:discovery")
 	for _, m := range c.ipams {
 		for _, s := range m.sources {
