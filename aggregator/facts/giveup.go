@@ -18,8 +18,7 @@ func (f *streams) timeOut(nodes []*Node) {
 			case !n.Rec.Unheard:
 			case !n.Rec.TimedOut:
 				over = append(over, n)
-			case n.Peer == nil:
-				f.releaseAll(n)
+			case n.Peer == nil && !n.hasRecords(): // otherwise, another goroutine is about to remove the records
 				f.drop(n)
 				f.Listener.NamesChanged(n)
 			}
