@@ -79,6 +79,36 @@ func TestOwnersThatAReaderReturns(t *testing.T) {
 	})
 }
 
+// Until a change is judged, a reader returns the owners that were published last.
+func TestOwnersOfAnAddressThatIsNotJudgedYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		stop := w.run()
+		n := w.connect("n1")
+		n.report(pod(2, "10.0.0.1"))
+		w.wantHeard("a pod comes", "added 10.0.0.1 p2 live of 1")
+		stop()
+		n.report(gone(assigned(2, "10.0.0.1")), pod(3, "10.0.0.1"))
+		owner := func() string {
+			w.shards.Facts.RLock()
+			defer w.shards.Facts.RUnlock()
+			owners := w.shards.Reader().OwnersOf(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
+			if len(owners) != 1 {
+				t.Fatalf("got %d owners, want one", len(owners))
+			}
+			return nameOf(&owners[0])
+		}
+		if got := owner(); got != "p2" {
+			t.Errorf("got owner %s before the judgement, want p2", got)
+		}
+		defer w.run()()
+		w.wantHeard("another pod has the address", "removed 10.0.0.1 p2 gone was live of 1", "added 10.0.0.1 p3 live of 1")
+		if got := owner(); got != "p3" {
+			t.Errorf("got owner %s after the judgement, want p3", got)
+		}
+	})
+}
+
 func TestChangesOfOwnersArePublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
