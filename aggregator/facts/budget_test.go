@@ -208,6 +208,19 @@ func TestAddressesThatMakeRoomAreJudged(t *testing.T) {
 		t.Error("got no room for a message in the place of a frame, or for a larger one")
 	}
 	s.wantJudged("a frame made room", "10.0.0.1")
+
+	s = newScene(t)
+	s.small()
+	b := s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))
+	if !s.Hold(b.n, s.room(s.high())) {
+		t.Fatal("got no room")
+	}
+	s.judgeAll()
+	c := s.joins("n3", "b3", 1)
+	if !s.Hold(c.n, s.room(LeastBudget)) || !s.Hold(c.n, 1) || b.n.Claims() != 0 {
+		t.Errorf("got %d claims of a node above its share, want none", b.n.Claims())
+	}
+	s.wantJudged("a claim of a kernel made room", "10.0.0.2")
 }
 
 // Wire claims of a node are evicted for a message within its share, or while there is free memory.

@@ -141,7 +141,6 @@ func (f *streams) dropClaims(n *Node) (more bool) {
 			f.end(n, c, ending{}) // also ends sightings by other nodes; the machine itself still has its own addresses
 			continue
 		}
-		f.touch(one.addr)
 		f.removeFromIndexes(n, c)
 	}
 	return false
