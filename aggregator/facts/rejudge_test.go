@@ -232,7 +232,15 @@ func TestARebootedNodeDoesNotTimeOutBeforeItIsJudged(t *testing.T) {
 		s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1")).leave()
 		s.judgeAll()
 		s.after(policyForTests.NodeTimeout - 1)
-		go s.joins("n1", "b2", 1, lan(1), pod(2, "10.0.0.2"))
+		now, err := s.hello(&pb.Hello{Node: "n1", BootId: "b2", Netns: "1", Epoch: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			if _, err := s.Snapshot(now.p, now.n, &Snapshot{Messages: once(pod(2, "10.0.0.2"), lan(1))}, func() {}); err != nil {
+				t.Error(err)
+			}
+		}()
 		synctest.Wait()
 		s.wantNodes("it reports after a reboot", "n1@b1 unheard timed-out rebooted claims=1", "n1 connected covers claims=1")
 		s.after(1)
