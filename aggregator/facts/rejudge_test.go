@@ -206,6 +206,7 @@ func TestAnInodeIsNotAnEpoch(t *testing.T) {
 	if a.n.Claims() != 0 {
 		t.Errorf("got %d claims of another namespace", a.n.Claims())
 	}
+	s.check(t, "another namespace has the number")
 }
 
 // A machine that rebooted is listed under its old boot ID for a day.
