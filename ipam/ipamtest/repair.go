@@ -1,0 +1,124 @@
+package ipamtest
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+)
+
+// Remedies are the remedies of an IPAM for several cases, as text for a golden file.
+type Remedies struct {
+	IPAM *ipam.IPAM
+	text strings.Builder
+}
+
+// Reserve adds the remedy for an address in use that the IPAM considers free. what describes the case.
+func (r *Remedies) Reserve(what string, c ipam.Case) { r.add(ipam.Remedies.Reserve, what, c) }
+
+// Reassign adds the remedy for an address in use that the IPAM has allocated to another owner.
+func (r *Remedies) Reassign(what string, c ipam.Case) { r.add(ipam.Remedies.Reassign, what, c) }
+
+// Release adds the remedy for an address that the IPAM has allocated to an owner that is gone.
+func (r *Remedies) Release(what string, c ipam.Case) { r.add(ipam.Remedies.Release, what, c) }
+
+// String returns the text.
+func (r *Remedies) String() string { return strings.TrimSuffix(r.text.String(), "\n") }
+
+func (r *Remedies) add(step func(ipam.Remedies), what string, c ipam.Case) {
+	a := &advisor{holder: c.Holder}
+	step(r.IPAM.Remedies(c, a))
+	fmt.Fprintf(&r.text, "## %s\n", what)
+	for _, fact := range a.Evidence {
+		fmt.Fprintf(&r.text, "Evidence: %s\n", fact)
+	}
+	describeActions(&r.text, "", a.Remedy)
+	for _, f := range a.Fixes {
+		fmt.Fprintf(&r.text, "Fix (node %q, by hand %t): %s\n%s", f.Node, f.Manual, f.What, command("    ", f.Command))
+	}
+	r.text.WriteString("\n")
+}
+
+// DescribePools returns what an IPAM says about pools and about an address of them, for a golden
+// file. node is the node of the pools; empty for pools of the cluster.
+func DescribePools(m *ipam.IPAM, node string, a netip.Addr, pools ...*ipam.Pool) string {
+	var b strings.Builder
+	for _, p := range pools {
+		fmt.Fprintf(&b, "## Pool %q on node %q\nTitle: %s\n", p.Name, node, m.PoolTitle(p, node))
+		if m.Exclude != nil {
+			e := m.Exclude(p, node, a)
+			fmt.Fprintf(&b, "Exclude %s: %s\n", a, e.How)
+			describeActions(&b, "", []advice.Action{e.Step})
+		}
+		for _, text := range []struct {
+			what string
+			of   func(*ipam.Pool) string
+		}{{"Enlarge", m.Enlarge}, {"Access", m.Access}, {"Search", m.Loss.Search}} {
+			if text.of != nil {
+				fmt.Fprintf(&b, "%s: %s\n", text.what, text.of(p))
+			}
+		}
+		if m.Location != nil {
+			fmt.Fprintf(&b, "Location: %s\n", m.Location(p, a))
+		}
+		if m.Loss.Recreate != nil {
+			f, known := m.Loss.Recreate(p)
+			fmt.Fprintf(&b, "Recreate (known %t): %s\n%s", known, f.What, command("    ", f.Command))
+		}
+		b.WriteString("\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func describeActions(b *strings.Builder, indent string, actions []advice.Action) {
+	for _, a := range actions {
+		fmt.Fprintf(b, "%s- %s\n", indent, a.Text)
+		if a.Command != "" {
+			fmt.Fprintf(b, "%s  on node %q:\n%s", indent, a.Node, command(indent+"    ", a.Command))
+		}
+		for _, choice := range a.Choice {
+			fmt.Fprintf(b, "%s  if %s:\n", indent, choice.When)
+			describeActions(b, indent+"    ", choice.Actions)
+		}
+	}
+}
+
+// command returns a command with an indentation.
+func command(indent, text string) string {
+	if text == "" {
+		return ""
+	}
+	return indent + strings.ReplaceAll(text, "\n", "\n"+indent) + "\n"
+}
+
+// advisor collects the steps of a remedy. Any holder can be restarted, with a command "restart".
+type advisor struct {
+	advice.Advice
+	holder *ipam.Holder
+}
+
+func (a *advisor) Restart(then string) {
+	actions, fix := a.Restarting(then)
+	a.Act(actions...)
+	if fix.What != "" {
+		a.Fix(fix)
+	}
+}
+
+func (a *advisor) RestartNow(then string) {
+	actions, fix := a.Restarting(then)
+	a.Act(actions...)
+	if fix.Manual = false; fix.What != "" {
+		a.Fix(fix)
+	}
+}
+
+func (a *advisor) Restarting(then string) ([]advice.Action, advice.Fix) {
+	if a.holder == nil {
+		return nil, advice.Fix{}
+	}
+	restart := advice.Say("Restart %s: %s.", a.holder.Name, then)
+	return []advice.Action{restart}, advice.Fix{What: restart.Text, Command: "restart", Manual: true}
+}
