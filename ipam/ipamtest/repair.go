@@ -50,7 +50,9 @@ func DescribePools(m *ipam.IPAM, node string, a netip.Addr, pools ...*ipam.Pool)
 		if m.Exclude != nil {
 			e := m.Exclude(p, node, a)
 			fmt.Fprintf(&b, "Exclude %s: %s\n", a, e.How)
-			describeActions(&b, "", []advice.Action{e.Step})
+			if e.Step.Text != "" {
+				describeActions(&b, "", []advice.Action{e.Step})
+			}
 		}
 		for _, text := range []struct {
 			what string
