@@ -13,16 +13,8 @@ import (
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
 	pool := &ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool"}
-	holder := func(change func(*ipam.Holder)) *ipam.Holder {
-		h := &ipam.Holder{
-			Name: "pod shop/web", IsPod: true, Namespace: "shop", Pod: "web",
-			Place: ipam.Place{Node: "a.example", KubernetesNode: "node-a", WrongName: "template-0"},
-		}
-		change(h)
-		return h
-	}
-	same := func(*ipam.Holder) {}
-	wrongName := func(h *ipam.Holder) { h.WrongName = "" }
+	misnamed := func(h *ipam.Holder) { h.WrongName = "template-0" }
+	holder := ipamtest.Holder(misnamed)
 	of := func(namespace, pod, node string, h *ipam.Holder) ipam.Case {
 		return ipam.Case{
 			Address: netip.MustParseAddr("10.244.0.5"), Pool: pool, Holder: h,
@@ -30,16 +22,16 @@ func TestRemedies(t *testing.T) {
 		}
 	}
 	r := ipamtest.Remedies{IPAM: &calico.IPAM}
-	r.Reserve("in use, not allocated", of("", "", "", holder(same)))
-	r.Reassign("allocated to its pod on a node with a wrong name", of("shop", "web", "template-0", holder(same)))
-	r.Reassign("a wrong name, and the right one is not known", of("shop", "web", "template-0", holder(func(h *ipam.Holder) { h.KubernetesNode = "" })))
-	r.Reassign("a wrong name that has been corrected", of("shop", "web", "template-0", holder(wrongName)))
-	r.Reassign("allocated to a wrong node without a pod", of("", "", "template-0", holder(wrongName)))
-	r.Reassign("allocated to nobody", of("", "", "", holder(same)))
-	r.Reassign("allocated to its pod, without a node", of("shop", "web", "", holder(same)))
-	r.Reassign("allocated to its pod on its node", of("shop", "web", "node-a", holder(func(h *ipam.Holder) { h.OfAllocation = true })))
-	r.Reassign("allocated to another pod", of("shop", "-cart", "template-0", holder(same)))
-	r.Reassign("allocated to a pod of another namespace", of("other", "web", "template-0", holder(same)))
+	r.Reserve("in use, not allocated", of("", "", "", holder))
+	r.Reassign("allocated to its pod on a node with a wrong name", of("shop", "web", "template-0", holder))
+	r.Reassign("a wrong name, and the right one is not known", of("shop", "web", "template-0", ipamtest.Holder(misnamed, func(h *ipam.Holder) { h.KubernetesNode = "" })))
+	r.Reassign("a wrong name that has been corrected", of("shop", "web", "template-0", ipamtest.Holder()))
+	r.Reassign("allocated to a wrong node without a pod", of("", "", "template-0", ipamtest.Holder()))
+	r.Reassign("allocated to nobody", of("", "", "", holder))
+	r.Reassign("allocated to its pod, without a node", of("shop", "web", "", holder))
+	r.Reassign("allocated to its pod on its node", of("shop", "web", "node-a", ipamtest.Holder(misnamed, func(h *ipam.Holder) { h.OfAllocation = true })))
+	r.Reassign("allocated to another pod", of("shop", "-cart", "template-0", holder))
+	r.Reassign("allocated to a pod of another namespace", of("other", "web", "template-0", holder))
 	r.Reassign("allocated to a pod, and the holder is not known", of("shop", "web", "template-0", nil))
 	r.Release("leaked by a pod", of("shop", "web", "node-a", nil))
 	r.Release("leaked by an unknown owner", of("", "", "node-a", nil))

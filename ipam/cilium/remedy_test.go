@@ -13,7 +13,7 @@ import (
 
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
-	holder := &ipam.Holder{Name: "pod shop/web", IsPod: true, Namespace: "shop", Pod: "web", Place: ipam.Place{Node: "node-a"}}
+	holder := ipamtest.Holder()
 	of := func(pool *ipam.Pool, node, pod string, h *ipam.Holder) ipam.Case {
 		c := ipam.Case{Address: netip.MustParseAddr("10.0.2.5"), Pool: pool, Node: node, Holder: h, Allocation: ipam.Allocation{Node: "node-b"}}
 		if pod != "" {

@@ -12,22 +12,17 @@ import (
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
 	pool, noPath := &ipam.Pool{IPAM: Name, Name: "/var/lib/cni/networks/cbr0"}, &ipam.Pool{IPAM: Name, Name: "cbr0"}
-	holder := func(change func(*ipam.Holder)) *ipam.Holder {
-		h := &ipam.Holder{Name: "pod shop/web", IsPod: true, Sandbox: "199dc89a88c2f1d3", Interface: "eth0", Netns: "4026532397"}
-		change(h)
-		return h
-	}
-	known := holder(func(*ipam.Holder) {})
+	known := ipamtest.Holder()
 	of := func(p *ipam.Pool, node, container string, h *ipam.Holder) ipam.Case {
 		return ipam.Case{Address: netip.MustParseAddr("10.244.0.5"), Pool: p, Node: node, Holder: h, Allocation: ipam.Allocation{ContainerID: container}}
 	}
 	const other = "0d1e2f3a4b5c6d7e"
 	r := ipamtest.Remedies{IPAM: &IPAM}
 	r.Reserve("in use, not allocated", of(pool, "node-a", "", known))
-	r.Reserve("of a container in a namespace that is not known", of(pool, "node-a", "", holder(func(h *ipam.Holder) { h.IsPod, h.Netns = false, "" })))
+	r.Reserve("of a container in a namespace that is not known", of(pool, "node-a", "", ipamtest.Holder(func(h *ipam.Holder) { h.IsPod, h.Netns = false, "" })))
 	r.Reserve("the holder is not known", of(pool, "node-a", "", nil))
-	r.Reserve("the sandbox is not known", of(pool, "node-a", "", holder(func(h *ipam.Holder) { h.Sandbox = "" })))
-	r.Reserve("the interface is not known", of(pool, "node-a", "", holder(func(h *ipam.Holder) { h.Interface = "" })))
+	r.Reserve("the sandbox is not known", of(pool, "node-a", "", ipamtest.Holder(func(h *ipam.Holder) { h.Sandbox = "" })))
+	r.Reserve("the interface is not known", of(pool, "node-a", "", ipamtest.Holder(func(h *ipam.Holder) { h.Interface = "" })))
 	r.Reserve("the directory and the node are not known", of(noPath, "", "", known))
 	r.Reassign("allocated to another container", of(pool, "node-a", other, known))
 	r.Reassign("allocated to a container that is not known", of(pool, "node-a", "", known))

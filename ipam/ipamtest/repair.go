@@ -9,6 +9,18 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
+// Holder returns a pod that holds an address, of which everything is known, with changes.
+func Holder(changes ...func(*ipam.Holder)) *ipam.Holder {
+	h := &ipam.Holder{
+		Name: "pod shop/web", IsPod: true, Namespace: "shop", Pod: "web", UID: "4203561e-1821", Sandbox: "199dc89a88c2f1d3", Interface: "eth0", Netns: "4026532397",
+		Place: ipam.Place{Node: "a.example", KubernetesNode: "node-a"},
+	}
+	for _, change := range changes {
+		change(h)
+	}
+	return h
+}
+
 // Remedies are the remedies of an IPAM for several cases, as text for a golden file.
 type Remedies struct {
 	IPAM *ipam.IPAM

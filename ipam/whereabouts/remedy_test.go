@@ -16,12 +16,7 @@ func TestRemedies(t *testing.T) {
 	six := &ipam.Pool{IPAM: whereabouts.Name, Name: "kube-system/blue-fd00---64", Base: netip.MustParseAddr("fd00::"), Served: ipam.Served{Realm: "blue"}}
 	noName := &ipam.Pool{IPAM: whereabouts.Name, Name: "192.0.2.0-29", Base: four.Base}
 	noBase := &ipam.Pool{IPAM: whereabouts.Name, Name: four.Name}
-	holder := func(change func(*ipam.Holder)) *ipam.Holder {
-		h := &ipam.Holder{Name: "pod shop/cam-0", IsPod: true, Namespace: "shop", Pod: "cam-0", UID: "4203561e", Sandbox: "199dc89a88c2", Interface: "net1"}
-		change(h)
-		return h
-	}
-	known := holder(func(*ipam.Holder) {})
+	known := ipamtest.Holder()
 	of := func(p *ipam.Pool, h *ipam.Holder, al ipam.Allocation) ipam.Case {
 		a := "192.0.2.3"
 		if p == six {
@@ -38,11 +33,11 @@ func TestRemedies(t *testing.T) {
 	noID := ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/blue-fd00---64 /spec/allocations/18446744073709551621"}
 	r := ipamtest.Remedies{IPAM: &whereabouts.IPAM}
 	r.Reserve("in use, not allocated", of(four, known, none))
-	r.Reserve("in use, not allocated, of a named network", of(six, holder(func(h *ipam.Holder) { h.UID = "" }), none))
+	r.Reserve("in use, not allocated, of a named network", of(six, ipamtest.Holder(func(h *ipam.Holder) { h.UID = "" }), none))
 	r.Reserve("the holder is not known", of(four, nil, none))
-	r.Reserve("the pod is not known", of(four, holder(func(h *ipam.Holder) { h.Pod = "" }), none))
-	r.Reserve("the interface is not known", of(four, holder(func(h *ipam.Holder) { h.Interface = "" }), none))
-	r.Reserve("the sandbox is not known", of(four, holder(func(h *ipam.Holder) { h.Sandbox = "" }), none))
+	r.Reserve("the pod is not known", of(four, ipamtest.Holder(func(h *ipam.Holder) { h.Pod = "" }), none))
+	r.Reserve("the interface is not known", of(four, ipamtest.Holder(func(h *ipam.Holder) { h.Interface = "" }), none))
+	r.Reserve("the sandbox is not known", of(four, ipamtest.Holder(func(h *ipam.Holder) { h.Sandbox = "" }), none))
 	r.Reserve("the IPPool is not known", of(noName, known, none))
 	r.Reserve("the base of the IPPool is not known", of(noBase, known, none))
 	r.Reassign("allocated to another pod", of(four, known, other))
