@@ -24,7 +24,7 @@ func span(text string) ipam.Range {
 
 // spans parses ranges, separated by spaces.
 func spans(text string) (ranges []ipam.Range) {
-	for _, field := range strings.Fields(text) {
+	for field := range strings.FieldsSeq(text) {
 		ranges = append(ranges, span(field))
 	}
 	return ranges
@@ -32,7 +32,7 @@ func spans(text string) (ranges []ipam.Range) {
 
 // addresses parses addresses, separated by spaces.
 func addresses(text string) (all []netip.Addr) {
-	for _, field := range strings.Fields(text) {
+	for field := range strings.FieldsSeq(text) {
 		all = append(all, netip.MustParseAddr(field))
 	}
 	return all

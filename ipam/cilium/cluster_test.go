@@ -131,7 +131,7 @@ fd00::9 n/d wide`+at+`d /status/networking/addressing
 		want int
 	}{{"10.0.0.7", 0}, {"10.0.0.7, 10.0.0.8", 1}, {"10.0.0.9, 10.0.0.8", 2}, {"10.0.0.7", 3}} {
 		var pairs []string
-		for _, ip := range strings.Split(step.ips, ", ") {
+		for ip := range strings.SplitSeq(step.ips, ", ") {
 			pairs = append(pairs, "{ipv4: "+ip+"}")
 		}
 		c.Apply(cilium.Endpoints, "metadata: {name: b, namespace: n}\nstatus: {external-identifiers: {container-id: other}, networking: {addressing: ["+strings.Join(pairs, ", ")+"], node: 172.18.0.1}}")

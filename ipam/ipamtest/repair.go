@@ -24,7 +24,7 @@ func Holder(changes ...func(*ipam.Holder)) *ipam.Holder {
 // Remedies are the remedies of an IPAM for several cases, as text for a golden file.
 type Remedies struct {
 	IPAM *ipam.IPAM
-	text strings.Builder
+	text []byte
 }
 
 // Reserve adds the remedy for an address in use that the IPAM considers free. what describes the case.
@@ -37,33 +37,35 @@ func (r *Remedies) Reassign(what string, c ipam.Case) { r.add(ipam.Remedies.Reas
 func (r *Remedies) Release(what string, c ipam.Case) { r.add(ipam.Remedies.Release, what, c) }
 
 // String returns the text.
-func (r *Remedies) String() string { return strings.TrimSuffix(r.text.String(), "\n") }
+func (r *Remedies) String() string { return string(r.text) }
 
 func (r *Remedies) add(step func(ipam.Remedies), what string, c ipam.Case) {
 	a := &advisor{holder: c.Holder}
 	step(r.IPAM.Remedies(c, a))
-	fmt.Fprintf(&r.text, "## %s\n", what)
+	b := heading(r.text, what)
 	for _, fact := range a.Evidence {
-		fmt.Fprintf(&r.text, "Evidence: %s\n", fact)
+		b = fmt.Appendf(b, "Evidence: %s\n", fact)
 	}
-	describeActions(&r.text, "", a.Remedy)
+	b = appendActions(b, "", a.Remedy)
 	for _, f := range a.Fixes {
-		fmt.Fprintf(&r.text, "Fix (node %q, by hand %t): %s\n%s", f.Node, f.Manual, f.What, command("    ", f.Command))
+		b = fmt.Appendf(b, "Fix (node %q, by hand %t): %s\n", f.Node, f.Manual, f.What)
+		b = appendCommand(b, "    ", f.Command)
 	}
-	r.text.WriteString("\n")
+	r.text = b
 }
 
 // DescribePools returns what an IPAM says about pools and about an address of them, for a golden
 // file. node is the node of the pools; empty for pools of the cluster.
 func DescribePools(m *ipam.IPAM, node string, a netip.Addr, pools ...*ipam.Pool) string {
-	var b strings.Builder
+	var b []byte
 	for _, p := range pools {
-		fmt.Fprintf(&b, "## Pool %q on node %q\nTitle: %s\n", p.Name, node, m.PoolTitle(p, node))
+		b = heading(b, fmt.Sprintf("Pool %q on node %q", p.Name, node))
+		b = fmt.Appendf(b, "Title: %s\n", m.PoolTitle(p, node))
 		if m.Exclude != nil {
 			e := m.Exclude(p, node, a)
-			fmt.Fprintf(&b, "Exclude %s: %s\n", a, e.How)
+			b = fmt.Appendf(b, "Exclude %s: %s\n", a, e.How)
 			if e.Step.Text != "" {
-				describeActions(&b, "", []advice.Action{e.Step})
+				b = appendActions(b, "", []advice.Action{e.Step})
 			}
 		}
 		for _, text := range []struct {
@@ -71,40 +73,51 @@ func DescribePools(m *ipam.IPAM, node string, a netip.Addr, pools ...*ipam.Pool)
 			of   func(*ipam.Pool) string
 		}{{"Enlarge", m.Enlarge}, {"Access", m.Access}, {"Search", m.Loss.Search}} {
 			if text.of != nil {
-				fmt.Fprintf(&b, "%s: %s\n", text.what, text.of(p))
+				b = fmt.Appendf(b, "%s: %s\n", text.what, text.of(p))
 			}
 		}
 		if m.Location != nil {
-			fmt.Fprintf(&b, "Location: %s\n", m.Location(p, a))
+			b = fmt.Appendf(b, "Location: %s\n", m.Location(p, a))
 		}
 		if m.Loss.Recreate != nil {
 			f, known := m.Loss.Recreate(p)
-			fmt.Fprintf(&b, "Recreate (known %t): %s\n%s", known, f.What, command("    ", f.Command))
+			b = fmt.Appendf(b, "Recreate (known %t): %q\n", known, f.What)
+			b = appendCommand(b, "    ", f.Command)
 		}
-		b.WriteString("\n")
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return string(b)
 }
 
-func describeActions(b *strings.Builder, indent string, actions []advice.Action) {
+func heading(b []byte, text string) []byte {
+	if len(b) > 0 {
+		b = append(b, '\n')
+	}
+	return fmt.Appendf(b, "## %s\n", text)
+}
+
+func appendActions(b []byte, indent string, actions []advice.Action) []byte {
 	for _, a := range actions {
-		fmt.Fprintf(b, "%s- %s\n", indent, a.Text)
+		b = fmt.Appendf(b, "%s- %s\n", indent, a.Text)
 		if a.Command != "" {
-			fmt.Fprintf(b, "%s  on node %q:\n%s", indent, a.Node, command(indent+"    ", a.Command))
+			b = fmt.Appendf(b, "%s  on node %q:\n", indent, a.Node)
+			b = appendCommand(b, indent+"    ", a.Command)
 		}
 		for _, choice := range a.Choice {
-			fmt.Fprintf(b, "%s  if %s:\n", indent, choice.When)
-			describeActions(b, indent+"    ", choice.Actions)
+			b = fmt.Appendf(b, "%s  if %s:\n", indent, choice.When)
+			b = appendActions(b, indent+"    ", choice.Actions)
 		}
 	}
+	return b
 }
 
-// command returns a command with an indentation.
-func command(indent, text string) string {
-	if text == "" {
-		return ""
+func appendCommand(b []byte, indent, text string) []byte {
+	for line := range strings.Lines(text) {
+		b = append(append(b, indent...), line...)
 	}
-	return indent + strings.ReplaceAll(text, "\n", "\n"+indent) + "\n"
+	if text != "" {
+		b = append(b, '\n')
+	}
+	return b
 }
 
 // advisor collects the steps of a remedy. Any holder can be restarted, with a command "restart".
