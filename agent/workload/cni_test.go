@@ -175,7 +175,18 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(realResult(t, "1.0.0"), "/run/netns/cni-1.0.0", sandbox)), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Multus' result is for the same sandbox, but it does not name the pod.
+	if err := os.MkdirAll(n.cni.multusDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ofMultus := fmt.Sprintf(`{"netns":%q,"cniArgs":[["K8S_POD_NAME","multus"]]}`, sandbox)
+	if err := os.WriteFile(filepath.Join(n.cni.multusDir(), "pods-x-eth0"), []byte(ofMultus), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	n.Look(true)
+	if got := n.name(inode); got != "web-0 by cni-result" {
+		t.Errorf("name of the pod: got %q, want web-0 by cni-result", got)
+	}
 	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)

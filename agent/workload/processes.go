@@ -125,7 +125,7 @@ func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same
 // namespace.
 func (n *Names) containerIn(p proc.Process, inode uint64) proc.Container {
 	c := n.procDir.Container(p.PID)
-	if c == (proc.Container{}) || p.Parent == 0 {
+	if c == (proc.Container{}) {
 		return c
 	}
 	if elsewhere, err := n.procDir.Netns(p.Parent); err == nil && elsewhere != inode && n.procDir.Container(p.Parent) == c {
