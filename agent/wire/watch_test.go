@@ -88,7 +88,7 @@ func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
 		wait.Until(t, "the binding is known", func() bool { return w.frames(bpf.ResultKnown) == 1 })
 		again := func(sha net.HardwareAddr, addr netip.Addr) {
 			t.Helper()
-			wait.Until(t, "the binding is told again", func() bool {
+			w.awaitEarly("the binding is told again", func() bool {
 				w.send("a", sha, addr)
 				return w.count(a, sha, addr) > 0
 			})
@@ -109,7 +109,7 @@ func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
 		}
 		wait.Until(t, "the proxied binding is told", proxied)
 		w.kernel.Expire(time.Now().Add(time.Hour))
-		wait.Until(t, "the proxied binding is told again", proxied)
+		w.awaitEarly("the proxied binding is told again", proxied)
 
 		// Bindings are forgotten once only.
 		again(macA, claimed)
@@ -134,7 +134,7 @@ func TestContestedAddressIsToldMoreOften(t *testing.T) {
 		w.send("a", macA, claimed)
 		w.awaitCount(a, macA, claimed, 1)
 		w.Contest(claimed, true)
-		wait.Until(t, "a contested binding is told again", func() bool {
+		w.awaitEarly("a contested binding is told again", func() bool {
 			w.send("a", macA, claimed)
 			return w.count(a, macA, claimed) > 1
 		})

@@ -172,3 +172,14 @@ func (w *watched) awaitCount(port rtnetlink.Link, sha net.HardwareAddr, addr net
 	w.t.Helper()
 	wait.Until(w.t, "claim is counted", func() bool { return w.count(port, sha, addr) == want })
 }
+
+// awaitEarly waits for a condition that also becomes true when the observer reports a known
+// binding again, every 30 s. The test fails if it takes that long.
+func (w *watched) awaitEarly(what string, cond func() bool) {
+	w.t.Helper()
+	begin := time.Now()
+	wait.Until(w.t, what, cond)
+	if took := time.Since(begin); took > 25*time.Second {
+		w.t.Errorf("%s: got it after %s, as for a known binding", what, took)
+	}
+}
