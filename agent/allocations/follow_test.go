@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,13 +27,20 @@ type scripted struct {
 	onRead   func()
 	problems []string
 
+	mu    sync.Mutex
 	calls []string // Find and Read, the latter with what is to be read
+}
+
+func (s *scripted) called(call string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, call)
 }
 
 func (s *scripted) Places() []string { return []string{s.place} }
 
 func (s *scripted) Find(time.Time) (again bool) {
-	s.calls = append(s.calls, "find")
+	s.called("find")
 	again, s.again = s.again, false
 	return again
 }
@@ -47,7 +55,7 @@ func (s *scripted) Read(r ipam.FileRead) (again bool) {
 	if r.Lost {
 		call += " lost"
 	}
-	s.calls = append(s.calls, call)
+	s.called(call)
 	if s.onRead != nil {
 		s.onRead()
 	}
@@ -62,6 +70,8 @@ func (s *scripted) Problems() []string { return s.problems }
 func (s *scripted) want(t *testing.T, what string, calls ...string) {
 	t.Helper()
 	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if !slices.Equal(s.calls, calls) {
 		t.Errorf("%s: got calls %q, want %q", what, s.calls, calls)
 	}

@@ -319,12 +319,14 @@ func TestSearchReadsEverythingAgainRegularly(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		var name atomic.Value
+		n.unnamed = func([]uint64) { name.Store(n.cni.results["pods-x-eth0"].workload.GetName()) } // the end of a search
 		after := func(d time.Duration, want string) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
-			if got := n.cni.results["pods-x-eth0"].workload.GetName(); got != want {
-				t.Errorf("name in the result: got %q, want %q", got, want)
+			if got := name.Load(); got != want {
+				t.Errorf("name in the result: got %v, want %s", got, want)
 			}
 		}
 		write("first")
