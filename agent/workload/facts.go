@@ -19,7 +19,7 @@ var generatedName = map[string]*regexp.Regexp{
 	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
 }
 
-// isGenerated reports whether a container runtime generated the name of a file.
+// isGenerated reports whether there is a file whose name a container runtime generated.
 func isGenerated(file *ipwitnessv1.Workload) bool {
 	re := generatedName[file.GetSource()]
 	return re != nil && re.MatchString(file.GetName())
@@ -120,7 +120,7 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 	add(f.result, f.result != nil)
 	add(f.file, f.file != nil && !isGenerated(f.file))
 	add(containerWorkload(f.container), f.container != proc.Container{})
-	add(f.file, f.file != nil && isGenerated(f.file))
+	add(f.file, isGenerated(f.file))
 	add(processWorkload(f.process), f.process.PID != 0)
 	return all
 }

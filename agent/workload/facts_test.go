@@ -220,13 +220,24 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 func TestSearchHasOneTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Names{changed: make(chan struct{}, 1)}
-		for range 3 {
-			n.wakeAfter(time.Second)
+		after := func(d time.Duration, want int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := len(n.changed); got != want {
+				t.Errorf("wake-ups: got %d, want %d", got, want)
+			}
+			if want == 1 {
+				<-n.changed
+			}
 		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if len(n.changed) != 1 || n.waking.Load() {
-			t.Errorf("wake-ups: got %d, want one", len(n.changed))
+		const moment = time.Millisecond
+		for range 2 {
+			n.wakeAfter(time.Second)
+			n.wakeAfter(2 * time.Second)
+			after(time.Second-moment, 0)
+			after(2*moment, 1)
+			after(time.Second, 0)
 		}
 	})
 }

@@ -231,6 +231,17 @@ func TestFilesThatNameNamespacesAreReadAgainIfEverythingIs(t *testing.T) {
 		if m.kernel.Known(4711) {
 			t.Error("inode that the file does not have: got known")
 		}
+		plain := filepath.Join(m.dir, "plain")
+		if err := os.WriteFile(plain, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		inode, err := files.Inode(plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.adopt(plain, inode); m.kernel.Known(inode) || !m.kernel.Known(first) {
+			t.Error("file that is no namespace: got known in place of a namespace")
+		}
 		if _, err := namespaceInode(filepath.Join(m.dir, "gone")); !os.IsNotExist(err) {
 			t.Errorf("namespace of a missing file: got error %v", err)
 		}
