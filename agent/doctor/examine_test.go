@@ -282,6 +282,24 @@ func TestCapabilitiesOfTheStartAreDropped(t *testing.T) {
 	})
 }
 
+func TestObserverThatNeedsTheCapabilityKeepsIt(t *testing.T) {
+	alone.Run(t, func() {
+		obs, err := bpf.Load()
+		if err == nil {
+			err = obs.Close() // it does not work with any capability
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		DropCapabilities(slog.New(slog.DiscardHandler), obs)
+		for v, want := range map[cap.Value]bool{cap.BPF: true, cap.NET_ADMIN: true, cap.SYS_ADMIN: false} {
+			if has, err := cap.GetProc().GetFlag(cap.Effective, v); err != nil || has != want {
+				t.Errorf("%s: got %v and error %v, want %v", v, has, err, want)
+			}
+		}
+	})
+}
+
 func TestDirectoryThatCannotBeSeenIsMissed(t *testing.T) {
 	alone.NeedsDisk(t)
 	alone.Run(t, func() {
