@@ -137,6 +137,13 @@ func TestMissingCapabilitiesAreFound(t *testing.T) {
 		if err := all.SetProc(); err != nil {
 			t.Fatal(err)
 		}
+		drop(t, cap.BPF)
+		if _, by := examine(t, Config{CRISocket: cri.Off}); by["observer"].Status != StatusOK || !strings.Contains(by["CAP_BPF"].Used, "netlink only") {
+			t.Errorf("observer that loads with CAP_SYS_ADMIN: got %+v, CAP_BPF %+v, want what is used without CAP_BPF", by["observer"], by["CAP_BPF"])
+		}
+		if err := all.SetProc(); err != nil {
+			t.Fatal(err)
+		}
 		drop(t, cap.PERFMON, cap.SYS_ADMIN)
 		checks, by := examine(t, Config{CRISocket: cri.Off})
 		if got := by["clsact"]; got.Status != StatusOK || !strings.Contains(got.Detail, "not tried") {
