@@ -40,7 +40,7 @@ var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 	verdict.NotByHand: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("the address was assigned to %s and not set by hand", list(w.names(f.Owners)))
 	},
-	verdict.NotCalico: func(_ *wording, f verdict.Fact) string {
+	verdict.NotNodeNamed: func(_ *wording, f verdict.Fact) string {
 		m := registry.NodeNamed()
 		return fmt.Sprintf("%s on node %s contains %s, but the address is in no IPPool of %s", m.NodeNameFile, f.Nodes[0], f.Text, m.Title)
 	},

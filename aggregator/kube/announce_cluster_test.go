@@ -271,21 +271,21 @@ lastTimestamp: %[3]q
 source: {component: kubelet, host: related-node1}
 `, i, i+1, now)
 	}
-	var said []string
+	var related []string
 	m.until("all is known", func() bool {
-		said = said[:0]
+		related = related[:0]
 		for _, r := range m.Related(conflict) {
-			said = append(said, fmt.Sprintf("%s %s %s ×%d: %s", r.GetKind(), r.GetName(), r.GetReason(), r.GetCount(), r.GetMessage()))
+			related = append(related, fmt.Sprintf("%s %s %s ×%d: %s", r.GetKind(), r.GetName(), r.GetReason(), r.GetCount(), r.GetMessage()))
 		}
-		return len(said) >= 5 && m.reported(func(c Changes) bool { return slices.Contains(c.Related, "related-node1") }) &&
-			slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "×6") }) && strings.HasPrefix(said[1], "Lease ")
+		return len(related) >= 5 && m.reported(func(c Changes) bool { return slices.Contains(c.Related, "related-node1") }) &&
+			slices.ContainsFunc(related, func(s string) bool { return strings.Contains(s, "×6") }) && strings.HasPrefix(related[1], "Lease ")
 	})
-	if !strings.HasPrefix(said[0], "Service front Address ×0: 192.0.2.80 is the load balancer address of Service "+l.namespace+"/front; kube-vip has it on related-node2") ||
-		!strings.Contains(said[1], "is held by related-node1 since 2026-03-14T15:09:26Z") ||
-		!strings.HasPrefix(said[2], "Event one FailedCreatePodSandBox ×6: ") || strings.Contains(said[2], "\x1b") {
-		t.Errorf("got:\n%s", strings.Join(said, "\n"))
+	if !strings.HasPrefix(related[0], "Service front Address ×0: 192.0.2.80 is the load balancer address of Service "+l.namespace+"/front; kube-vip has it on related-node2") ||
+		!strings.Contains(related[1], "is held by related-node1 since 2026-03-14T15:09:26Z") ||
+		!strings.HasPrefix(related[2], "Event one FailedCreatePodSandBox ×6: ") || strings.Contains(related[2], "\x1b") {
+		t.Errorf("got:\n%s", strings.Join(related, "\n"))
 	}
-	t.Log("\n" + strings.Join(said, "\n"))
+	t.Log("\n" + strings.Join(related, "\n"))
 }
 
 func TestEventsOfAFinding(t *testing.T) {

@@ -36,7 +36,7 @@ func TestStatesOfPools(t *testing.T) {
 	}
 	soon := func(what, want string) {
 		t.Helper()
-		wait.Until(t, what, func() bool { again(); return l.says() == want })
+		wait.Until(t, what, func() bool { again(); return l.text() == want })
 	}
 	l.await("Calico is installed and allocates nothing", pool("reading"))
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
@@ -62,7 +62,7 @@ func TestStatesOfPools(t *testing.T) {
 	f.set(func() { delete(f.forbidden, calico.Blocks.String()); f.broken = calico.Blocks.String() })
 	wait.Until(t, "it exists but does not work", func() bool {
 		again()
-		return strings.Contains(l.says(), "cannot follow ipamblocks.crd.projectcalico.org")
+		return strings.Contains(l.text(), "cannot follow ipamblocks.crd.projectcalico.org")
 	})
 	if s := c.Status(); s.GetState() != pb.Kubernetes_LIVE {
 		t.Errorf("got status %v", s)
@@ -93,13 +93,13 @@ func TestNoIPAM(t *testing.T) {
 	l := keep(t, c)
 	live(t, c)
 	wait.Until(t, "discovery is requested", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.asked > 2 })
-	if l.says() != "" || len(c.Status().GetProblems()) != 0 {
-		t.Errorf("got %s, problems %q", l.says(), c.Status().GetProblems())
+	if l.text() != "" || len(c.Status().GetProblems()) != 0 {
+		t.Errorf("got %s, problems %q", l.text(), c.Status().GetProblems())
 	}
 	f.install(calico.Pools, calico.Blocks)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
 	wait.Until(t, "the missing permission is reported", func() bool {
-		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: no permission to list and watch ip")
+		return strings.HasPrefix(l.text(), "calico crd.projectcalico.org unreadable: no permission to list and watch ip")
 	})
 	f.set(func() { clear(f.forbidden) })
 	l.await("it may", "calico default-ipv4-ippool reading 192.168.0.0-192.168.255.255")
@@ -117,7 +117,7 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	c := f.open()
 	l := keep(t, c)
-	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
+	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool known") })
 	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "no permission to discover custom resources") {
 		t.Errorf("got problems %q", p)
 	}
@@ -152,7 +152,7 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 		close(c.health.returned)
 		c.health.returned = make(chan struct{})
 		c.mu.Unlock()
-		return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known")
+		return strings.HasPrefix(l.text(), "calico default-ipv4-ippool known")
 	})
 }
 
@@ -178,11 +178,11 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	other.apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
 	other.custom.away = native(calico.Pools).Group
 	l = keep(t, other.open())
-	wait.Until(t, "the other resources are read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	wait.Until(t, "the other resources are read", func() bool { return strings.HasPrefix(l.text(), "whereabouts kube-system/192.168.2.0-24 known") })
 	other.set(func() { other.custom.away = "" })
 	wait.Until(t, "it is requested again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
-	if strings.Contains(l.says(), "calico") {
-		t.Errorf("got %s", l.says())
+	if strings.Contains(l.text(), "calico") {
+		t.Errorf("got %s", l.text())
 	}
 }
 

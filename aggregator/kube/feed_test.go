@@ -164,10 +164,10 @@ func TestSilentServer(t *testing.T) {
 	live(t, c)
 	f.set(func() { f.silent = make(chan struct{}) })
 	wait.Until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
-	heard := c.Status().GetLastHeard().AsTime()
+	last := c.Status().GetLastHeard().AsTime()
 	f.set(func() { close(f.silent); f.silent = nil })
 	live(t, c)
-	if !c.Status().GetLastHeard().AsTime().After(heard) || f.lists != 1 {
+	if !c.Status().GetLastHeard().AsTime().After(last) || f.lists != 1 {
 		t.Errorf("no new response, or listed %d times", f.lists)
 	}
 }
@@ -220,13 +220,13 @@ func TestTimeUntilWhichPodsAreKnown(t *testing.T) {
 	f.set(func() { f.forbidden["pods"] = true })
 	f.cut()
 	wait.Until(t, "they are not followed", func() bool { return c.following.Load() == 0 })
-	hear := func() {
-		heard := c.heard.Load()
-		wait.Until(t, "the server responds", func() bool { return c.heard.Load() > heard })
+	awaitResponse := func() {
+		last := c.lastResponse.Load()
+		wait.Until(t, "the server responds", func() bool { return c.lastResponse.Load() > last })
 	}
-	hear()
+	awaitResponse()
 	known := c.KnownUntil()
-	hear()
+	awaitResponse()
 	if c.KnownUntil() != known {
 		t.Error("the pods are known but not followed")
 	}
@@ -250,7 +250,7 @@ func TestPodsThatAreListedAndNotWatched(t *testing.T) {
 	if c.following.Load() != 0 {
 		t.Error("the pods count as followed without a watch")
 	}
-	wait.Until(t, "the server responds long after the listing", func() bool { return time.Unix(0, c.heard.Load()).Sub(begun) > 2*catchUp })
+	wait.Until(t, "the server responds long after the listing", func() bool { return time.Unix(0, c.lastResponse.Load()).Sub(begun) > 2*catchUp })
 	if known := c.KnownUntil(); known != 0 {
 		t.Errorf("the pods are known until %d, want never", known)
 	}

@@ -157,5 +157,5 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	l.kube("create", "clusterrolebinding", "poor-reads-ipam", "--clusterrole="+rich, "--serviceaccount="+kubernetes.Outside+":poor")
 	l.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-reads-ipam") })
 	l.custom(whereabouts.Pools, ipamtest.WhereaboutsPool)
-	m.until("it is read", func() bool { return strings.HasPrefix(m.ipam.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	m.until("it is read", func() bool { return strings.HasPrefix(m.ipam.text(), "whereabouts kube-system/192.168.2.0-24 known") })
 }

@@ -25,7 +25,7 @@ func TestAddressesOfSeveralPods(t *testing.T) {
 	f.put(ends)
 	l := keep(t, f.open())
 	f.put(two)
-	said := func(names ...string) (text string) {
+	lines := func(names ...string) (text string) {
 		if len(names) > 0 {
 			text = "kubernetes pods known"
 		}
@@ -35,15 +35,15 @@ func TestAddressesOfSeveralPods(t *testing.T) {
 		}
 		return text
 	}
-	l.await("two have one", said("one", "two"))
+	l.await("two have one", lines("one", "two"))
 	f.put(three)
-	l.await("three have", said("one", "three", "two"))
+	l.await("three have", lines("one", "three", "two"))
 	l.countChanges()
 	two.Labels = map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm"}
 	f.put(two) // a changed record with nothing to publish
 	one.Status.Phase = corev1.PodFailed
 	f.put(one)
-	l.await("one is over", said("three", "two"))
+	l.await("one is over", lines("three", "two"))
 	if n := l.countChanges(); n != 1 {
 		t.Errorf("got %d changes, want 1", n)
 	}

@@ -57,8 +57,8 @@ func TestWhichPodsAreOfCNIPlugins(t *testing.T) {
 	}
 }
 
-// saidOfConflict returns the results of Related, one per line.
-func saidOfConflict(c *Cluster, conflict *pb.Conflict) []string {
+// relatedTexts returns the results of Related, one per line.
+func relatedTexts(c *Cluster, conflict *pb.Conflict) []string {
 	var lines []string
 	for _, r := range c.Related(conflict) {
 		health := "bad"
@@ -113,9 +113,9 @@ func TestHealthOfCNIPlugins(t *testing.T) {
 			test.change(p)
 			c.put(&c.pods, p)
 		})
-		said := saidOfConflict(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
-		if len(said) != 1 || !strings.HasPrefix(said[0], `Pod kube-system/calico-node-n1 on "n1", `+test.want) {
-			t.Errorf("%s: got %q, want %s", name, said, test.want)
+		related := relatedTexts(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
+		if len(related) != 1 || !strings.HasPrefix(related[0], `Pod kube-system/calico-node-n1 on "n1", `+test.want) {
+			t.Errorf("%s: got %q, want %s", name, related, test.want)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 		normal.Type = corev1.EventTypeNormal
 		c.put(&c.events.normal, normal)
 	})
-	said := saidOfConflict(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3"))
+	related := relatedTexts(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3"))
 	want := []string{
 		`Service web/front on "", Address, healthy ×0: 10.0.0.1 is the requested load balancer address of Service web/front (class metallb)`,
 		`Service web/outer on "", Address, healthy ×0: 10.0.0.1 is an external address (spec.externalIPs) of Service web/outer`,
@@ -186,7 +186,7 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 		`Node /n2 on "n2", Added, bad ×0: node n2 was added less than an hour ago: was it created from a template that contained pods?`,
 		`Pod kube-system/kindnet-n1 on "n1", Running, healthy ×0: kindnet on n1 runs and is ready`,
 	}
-	if got, want := strings.Join(said, "\n"), strings.Join(want, "\n"); got != want {
+	if got, want := strings.Join(related, "\n"), strings.Join(want, "\n"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 	if n := len(c.Related(&pb.Conflict{})); n != 0 {

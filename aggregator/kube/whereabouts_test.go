@@ -29,7 +29,7 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	f.set(func() { f.custom.strange = nil })
 	f.install(whereabouts.Pools)
 	f.apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
-	wait.Until(t, "the supported version is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	wait.Until(t, "the supported version is read", func() bool { return strings.HasPrefix(l.text(), "whereabouts kube-system/192.168.2.0-24 known") })
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}

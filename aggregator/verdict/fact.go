@@ -72,8 +72,8 @@ const (
 	// FactAllocatedElsewhere: since At, while Owners[0] had the address, Pool had it for another
 	// owner in Records[0].
 	FactAllocatedElsewhere FactKind = "was-allocated-elsewhere"
-	// FactWrongNodename: the Calico plugin on the node of Owners[0] uses the name of the node Text.
-	FactWrongNodename FactKind = "wrong-calico-nodename"
+	// FactWrongNodeName: the Calico plugin on the node of Owners[0] uses the name of the node Text.
+	FactWrongNodeName FactKind = "wrong-node-name"
 	// FactRecord: the records of the address in Pool. State says how far they are known, Text is
 	// the problem, Records are the allocations.
 	FactRecord FactKind = "record"
@@ -111,9 +111,9 @@ const (
 	// HeadAllocatedElsewhere: IPAM had the address for another owner in Records[0] while Owners[0]
 	// had it.
 	HeadAllocatedElsewhere FactKind = "freed-with-other-owner"
-	// HeadWrongNodename: on the node of Owners[0], Calico allocates pod addresses for the node
+	// HeadWrongNodeName: on the node of Owners[0], Calico allocates pod addresses for the node
 	// Text.
-	HeadWrongNodename FactKind = "freed-with-other-node"
+	HeadWrongNodeName FactKind = "freed-with-other-node"
 	// HeadOneRange: two Nodes give pods addresses from one range. Ranges is set if both report the
 	// same.
 	HeadOneRange FactKind = "nodes-with-one-range"
@@ -150,9 +150,9 @@ const (
 	NotGiverKnown FactKind = "giver-not-known"
 	// NotByHand: Owners were given the address.
 	NotByHand FactKind = "given-to-all"
-	// NotCalico: the Calico plugin on Nodes[0] uses the name of the node Text, but no Calico pool
+	// NotNodeNamed: the Calico plugin on Nodes[0] uses the name of the node Text, but no Calico pool
 	// has the address.
-	NotCalico FactKind = "no-calico-pool"
+	NotNodeNamed FactKind = "no-node-named-pool"
 	// NotElsewhere: Pool is not known to have had the address for another owner. Nodes have the
 	// right nodename.
 	NotElsewhere FactKind = "never-allocated-elsewhere"

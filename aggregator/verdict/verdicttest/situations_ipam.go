@@ -250,7 +250,7 @@ var ofRecords = []Situation{
 			w.Calico(w.Pool(calico.Name, "", ""), "db", "n2")
 		},
 		Facts: []string{
-			"wrong-calico-nodename owners=web text=n9",
+			"wrong-node-name owners=web text=n9",
 			"record pool=calico|| state=1 record=default|db|container-db|n2->db",
 		},
 		RuledOut: []string{
@@ -293,7 +293,7 @@ var ofRecords = []Situation{
 			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
 		},
 		RuledOut: []string{
-			"ipam-booked-elsewhere: no-calico-pool nodes=n1 text=n9",
+			"ipam-booked-elsewhere: no-node-named-pool nodes=n1 text=n9",
 			"overlapping-networks: one-network network=kindnet",
 			"static-address: given-to-all owners=old,new",
 		},
