@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 )
 
-func TestNodesOfOneName(t *testing.T) {
+func TestNodesWithTheSameName(t *testing.T) {
 	two := audit.Names(policy, "n1", []verdict.Machine{{Name: "n1@b", Boot: "b"}, {Name: "n1", Boot: "a"}})
 	if two.Kind != verdict.FindingDuplicateNodeName || two.Severity != verdict.Warning || two.ID != audit.NamesID(policy, "n1") ||
 		!slices.Equal(audit.Nodes(&two), []string{"n1", "n1@b"}) {

@@ -233,7 +233,7 @@ func TestLeakedAllocations(t *testing.T) {
 		build func(w *world, p *verdict.Pool, al *verdict.Allocation)
 		want  bool
 	}{
-		{"nobody has it", nil, true},
+		{"no owner has it", nil, true},
 		{"an owner on its node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.byHand() }, false},
 		{"an owner on another node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.kindPod("n2", "b", "kind", 2) }, true},
 		{"an owner on another node has it, and the pool is cluster-wide", func(w *world, p *verdict.Pool, _ *verdict.Allocation) {

@@ -90,7 +90,7 @@ func TestNewOwnersAreWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAnAuditRunsAgainAsSoonAsItMust(t *testing.T) {
+func TestAuditsAreRepeatedInTime(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.Policy.LeakedAfter = 5 * time.Minute
 	c := w.kindPod("n1", "a", "kind", 2)

@@ -33,7 +33,7 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return w.placed(f.Owners[0]) + " " + holds(w.owner(f.Owners[0])) + "."
 	},
 	verdict.FactUncovered: func(*wording, verdict.Fact) string {
-		return "It is not known whether every node has a connected agent. If the MAC belongs to a node without one, the device is that node or a workload on it."
+		return "There may be nodes without a connected agent. If the MAC belongs to one of them, the device is that node or a workload on it."
 	},
 	verdict.FactTunnel: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("Device %s of node %s is %s, and the address is configured on it.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text))

@@ -101,7 +101,7 @@ type announcement struct {
 
 // announcer writes events about conflicts and findings.
 //
-// It does not use client-go/tools/events, because a recorder promises less. It names an
+// It does not use client-go/tools/events, because a recorder guarantees less. It names an
 // event after the time, so that another replica, or the same one after a restart, writes
 // it again. It writes each event in its own goroutine, so that "resolved" may be written
 // before "conflict". It gives up after 12 attempts in two minutes, and after the first one
@@ -179,7 +179,7 @@ func firstOf(remedy []*pb.Action) string {
 	return text + " Either " + strings.Join(cases, ", or ") + "."
 }
 
-// podOf returns the pod of an owner; the zero target if it is no pod.
+// podOf returns the pod of an owner; the zero target if the owner is not a pod.
 func podOf(o *pb.Owner) target {
 	w := o.GetWorkload()
 	if w.GetKind() != pb.Workload_POD || w.GetUid() == "" && w.GetName() == "" {
@@ -247,7 +247,7 @@ func (n *announcement) add(of *announced, t target) {
 }
 
 // enqueue adds an announcement to the queue. If the queue is full it drops the oldest
-// finding, or if there is none the oldest conflict. The caller holds mu.
+// finding or, without findings, the oldest conflict. The caller holds mu.
 func (a *announcer) enqueue(n *announcement) {
 	if len(a.queue) >= maxQueue {
 		oldest := max(0, slices.IndexFunc(a.queue, func(n *announcement) bool { return n.finding }))
@@ -277,8 +277,8 @@ func (a *announcer) due(n *announcement, t target, name string) time.Time {
 	return due
 }
 
-// later queues an event for the time when it may be written. It replaces an event that
-// waits already, because only the last state matters.
+// later queues an event for the time when it may be written. It replaces a queued event
+// about the same target, because only the last state matters.
 func (a *announcer) later(n *announcement, t target, due time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -290,8 +290,8 @@ func (a *announcer) later(n *announcement, t target, due time.Time) {
 	a.enqueue(&one)
 }
 
-// first returns the next announcement to write. If that is nil, it returns when the next
-// one is due; zero for none.
+// first returns the next announcement to write. If none is due, it returns nil and the time
+// when the next one is due; zero if the queue is empty.
 func (a *announcer) first() (*announcement, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -185,7 +185,7 @@ func TestResourceRemovedWithoutReadPermission(t *testing.T) {
 	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool known") })
 	f.set(func() { f.forbidden[calico.Pools.String()], f.forbidden[calico.Blocks.String()] = true, true })
 	f.cut()
-	wait.Until(t, "it may not be read", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool unreadable") })
+	wait.Until(t, "the read permission is missing", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool unreadable") })
 	f.uninstall(calico.Blocks)
 	f.uninstall(calico.Pools)
 	wait.Until(t, "Calico is removed", func() bool {

@@ -26,7 +26,7 @@ func pluginPod(set, node string) *corev1.Pod {
 
 func notReady(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }
 
-func TestWhichPodsAreOfCNIPlugins(t *testing.T) {
+func TestPodsOfCNIPluginsAreRecognised(t *testing.T) {
 	labelled := func(key, value string) *corev1.Pod {
 		p := pluginPod("net", "n1")
 		p.Labels = map[string]string{key: value}
@@ -107,7 +107,7 @@ func TestHealthOfCNIPlugins(t *testing.T) {
 			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "the node was low on memory"
 		}, "Evicted, bad ×0: Calico on n1 is not healthy: Evicted: the node was low on memory"},
 	} {
-		c := knowing(t, func(c *Cluster) {
+		c := liveMirror(t, func(c *Cluster) {
 			c.put(&c.nodes, testNode("n1", ""))
 			p := pluginPod("calico-node", "n1")
 			test.change(p)
@@ -133,7 +133,7 @@ func testEvent(name, about, node, reason string, count int32, last time.Duration
 }
 
 func TestMostSignificantObjectComesFirst(t *testing.T) {
-	c := knowing(t, func(c *Cluster) {
+	c := liveMirror(t, func(c *Cluster) {
 		young := testNode("n2", "")
 		young.CreationTimestamp = ago(time.Minute)
 		sick := testNode("n3", "10.0.3.0/24")
@@ -196,7 +196,7 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 
 // The number of stored events is bounded: a broken CNI plugin causes one for each pod.
 func TestEventsAreBounded(t *testing.T) {
-	c := knowing(t, func(*Cluster) {})
+	c := liveMirror(t, func(*Cluster) {})
 	for i := range 2 * maxEvents {
 		c.put(&c.events.warnings, testEvent(fmt.Sprint("e", i), fmt.Sprint("p", i), fmt.Sprint("n", i%(maxEvents/16)), "FailedCreatePodSandBox", 1, time.Duration(2*maxEvents-i)*time.Millisecond))
 	}
