@@ -378,7 +378,7 @@ func readName(title, file string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("cannot read %s's name of this node: %s", title, form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
-		return "", fmt.Errorf("%s contains no node name, but %s allocates addresses for the node that this file names: write the name of this node into it", file, title)
+		return "", fmt.Errorf("%s contains no valid node name, but %s allocates addresses for the node that this file names: write the name of this node into it", file, title)
 	default:
 		return name, nil
 	}
