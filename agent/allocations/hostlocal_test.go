@@ -117,7 +117,7 @@ func TestLostEventsCauseAFullRead(t *testing.T) {
 			l.must(os.Remove(filepath.Join(l.path("pods"), e.Name())))
 		}
 	})
-	if p := l.awaitGiven("pods", 0, known); p.GetLost() < 5 { // maybe including the one that was released just before
+	if p := l.awaitGiven("pods", 0, known); p.GetLost() < 5 { // possibly including the address that was released just before
 		t.Errorf("directory that was emptied unnoticed: got %v, want 5 lost", p)
 	}
 	l.give("pods", "10.1.0.1", "heard") // the directory is watched again

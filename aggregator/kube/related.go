@@ -95,7 +95,7 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	return related
 }
 
-// addressResults returns the purpose of the address.
+// addressResults returns the services and leases that explain the purpose of the address.
 func (c *Cluster) addressResults(about subject) []ranked {
 	var all []ranked
 	for _, s := range c.services.byAddress[about.address] {

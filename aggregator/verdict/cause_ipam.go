@@ -111,8 +111,8 @@ func (q recordCauses) pastElsewhere(o *Owner) *Past {
 	return past
 }
 
-// wrongNodeName returns the node name that the Calico plugin uses on the node of an owner if it is
-// the name of another node; empty if it is right or Calico is not involved.
+// wrongNodeName returns the name that an IPAM with its own names for nodes has for the node of an
+// owner if it is the name of another node; empty if it is right or no such IPAM has the address.
 func (q recordCauses) wrongNodeName(o *Owner) string {
 	name := o.Node.CalicoNodename
 	if name == "" || o.OnNode(name) || !q.namesNodes() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
