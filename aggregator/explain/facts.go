@@ -302,7 +302,7 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.HeadNotGivenGateway:
 		return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and it is the address of bridge %s, which connects pods.", w.given(f.Owners[0]), f.Device)
 	case verdict.HeadAllocatedElsewhere:
-		return fmt.Sprintf("IPAM had allocated the address to %s while %s held it, and freed it with that allocation.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
+		return fmt.Sprintf("IPAM had allocated the address to %s while %s held it, and freed the address together with that allocation.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
 	case verdict.HeadWrongNodeName:
 		return fmt.Sprintf("%s allocates the addresses of pods on node %s under node name %s, and frees them while they are in use.", registry.NodeNamed().Title, w.node(f.Owners[0]), f.Text)
 	case verdict.HeadOneRange:
