@@ -49,7 +49,7 @@ type coreConfig struct {
 // newCore makes the rooms. It locks the data directory, and does nothing else before run.
 func newCore(cfg coreConfig) (*core, error) {
 	base := time.Now()
-	// The wall clock of the start, carried on by the monotonic clock: it never jumps, even if the
+	// The wall clock at the start plus the monotonic time since then: it never jumps, even if the
 	// wall clock is set.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)

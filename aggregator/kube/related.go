@@ -34,7 +34,7 @@ const (
 	ofNode                   // a problem of a node or its CNI plugin
 	ofNeighbours             // an event about a node, or about another pod on it
 	newNode                  // a node was added
-	nothing                  // something in order, which is not the cause
+	nothing                  // a healthy component, which is not the cause
 )
 
 // ranked is a result with its rank.
