@@ -397,7 +397,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 	l.wantOnlyPlanted()
 }
 
-func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
+func TestWhatAFullRingLosesIsCountedAndReportedByTheNextFrame(t *testing.T) {
 	slow(t)
 	l := newLab(t)
 	// Each port may report 768 new bindings at once. All ports together may fill half of the

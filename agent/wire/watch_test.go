@@ -211,7 +211,7 @@ func TestFramesOfAllPortsBecomeClaims(t *testing.T) {
 	})
 }
 
-func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
+func TestEndedClaimIsReportedAgainByItsNextFrame(t *testing.T) {
 	alone.Run(t, func() {
 		w := newWatched(t, best(), nil, nil)
 		a := w.add("a")
@@ -264,7 +264,7 @@ func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
 	})
 }
 
-func TestContestedAddressIsToldMoreOften(t *testing.T) {
+func TestContestedAddressIsReportedMoreOften(t *testing.T) {
 	alone.Run(t, func() {
 		w := newWatched(t, best(), nil, nil)
 		a := w.add("a")
