@@ -133,7 +133,7 @@ func (r *Reader) Await(ctx context.Context) {
 	}
 }
 
-// Run reads whatever changes, until ctx ends.
+// Run reads the files that change, until ctx ends.
 func (r *Reader) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
@@ -384,7 +384,7 @@ func readName(title, file string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("cannot read %s's name of this node: %s", title, form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
-		return "", fmt.Errorf("%s has no node name, and %s allocates addresses to the node that this file names: write the name of the node into it", file, title)
+		return "", fmt.Errorf("%s contains no valid node name, but %s allocates addresses for the node that this file names: write the name of this node into it", file, title)
 	default:
 		return name, nil
 	}

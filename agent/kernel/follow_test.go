@@ -380,7 +380,7 @@ func TestWhatCannotBeReadIsListedAgain(t *testing.T) {
 	wantClaims(t, k, "")
 }
 
-func TestNSIDThatWeAssignedIsToldOnlyOnce(t *testing.T) {
+func TestNSIDThatWeAssignedIsReportedOnlyOnce(t *testing.T) {
 	f, k := newFlaky(t)
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 6))
 	f.Put(6, kerneltest.PodVeth(11), "10.244.0.3/24")

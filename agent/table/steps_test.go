@@ -166,7 +166,7 @@ func TestTimesOfAssignmentAreShiftedWhereTheyAreKnown(t *testing.T) {
 	}
 }
 
-func TestImportanceThatChangesIsToldOnce(t *testing.T) {
+func TestImportanceThatChangesIsReportedOnce(t *testing.T) {
 	tab := New()
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	tab.Contest(a, true)

@@ -79,7 +79,7 @@ func TestFramesOfAllPortsBecomeClaims(t *testing.T) {
 	})
 }
 
-func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
+func TestEndedClaimIsReportedAgainByItsNextFrame(t *testing.T) {
 	alone.Run(t, func() {
 		w, a := watchOne(t)
 		w.send("a", macA, claimed)
@@ -128,7 +128,7 @@ func TestEndedClaimIsToldAgainByItsNextFrame(t *testing.T) {
 	})
 }
 
-func TestContestedAddressIsToldMoreOften(t *testing.T) {
+func TestContestedAddressIsReportedMoreOften(t *testing.T) {
 	alone.Run(t, func() {
 		w, a := watchOne(t)
 		w.send("a", macA, claimed)

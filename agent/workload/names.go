@@ -359,7 +359,7 @@ func namespaceInode(path string) (uint64, error) {
 	return files.Inode(path)
 }
 
-// adopt makes sure that the namespace at path has an nsid, unless it is known.
+// adopt makes sure that the namespace at path has an nsid, unless the namespace is known.
 func (n *Names) adopt(path string, inode uint64) {
 	if n.kernel.Known(inode) {
 		return

@@ -79,7 +79,7 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		if test.mine {
 			want = nil
 		}
-		w.wantTold(t, test.name, want...)
+		w.wantReported(t, test.name, want...)
 	}
 }
 

@@ -31,13 +31,13 @@ func TestCommandsChangeOnlyUnchangedState(t *testing.T) {
 		// changes are parts of the commands that change something, in order.
 		changes []string
 	}{
-		{"booked", "in-use-unallocated whereabouts", map[string]string{pod0: uid}, []string{"patch ippools"}},
-		{"the pod is another one", "in-use-unallocated whereabouts", map[string]string{pod0: "another"}, nil},
+		{"not allocated", "in-use-unallocated whereabouts", map[string]string{pod0: uid}, []string{"patch ippools"}},
+		{"another pod has the name", "in-use-unallocated whereabouts", map[string]string{pod0: "another"}, nil},
 		{"the pod is gone", "in-use-unallocated whereabouts", nil, nil},
 		{"the offset is taken", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-9"}, nil},
-		{"booked already, not reserved", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", others: "x"}, []string{"create -f -"}},
-		{"booked already, nobody reserves", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0"}, nil},
-		{"booked and reserved already", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", reserve: "shop/cam-0", others: "x"}, nil},
+		{"allocated already, not reserved", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", others: "x"}, []string{"create -f -"}},
+		{"allocated already, without reservations", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0"}, nil},
+		{"allocated and reserved already", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", reserve: "shop/cam-0", others: "x"}, nil},
 		{"no API", "in-use-unallocated whereabouts", map[string]string{"get": "!"}, nil},
 
 		{"leaked", "leaked whereabouts", leak, []string{"patch ippools"}},

@@ -47,8 +47,8 @@ const (
 	eventPause            = 10 * time.Second
 	// maxQueue is the maximum number of queued announcements. They wait no longer than lately.
 	maxQueue = 1000
-	// maxSaidConflicts is the maximum number of conflicts and findings that are remembered.
-	maxSaidConflicts = 20000
+	// maxAnnounced is the maximum number of conflicts and findings that are remembered.
+	maxAnnounced = 20000
 	// maxFindingTargets is the number of pods and nodes that get events about one finding.
 	maxFindingTargets = 32
 	// rightsAgain is the time after which a forbidden request is tried again.
@@ -101,7 +101,7 @@ type announcement struct {
 
 // announcer writes events about conflicts and findings.
 //
-// It does not use client-go/tools/events, because a recorder promises less. It names an
+// It does not use client-go/tools/events, because a recorder guarantees less. It names an
 // event after the time, so that another replica, or the same one after a restart, writes
 // it again. It writes each event in its own goroutine, so that "resolved" may be written
 // before "conflict". It gives up after 12 attempts in two minutes, and after the first one
@@ -118,12 +118,12 @@ type announcer struct {
 	written, refused map[string]time.Time
 
 	mu    sync.Mutex
-	said  map[string]*saidOf // by id
+	past  map[string]*announced // by id
 	queue []*announcement
 }
 
-// saidOf is the record of the announcements about one conflict or finding.
-type saidOf struct {
+// announced is what was announced about one conflict or finding.
+type announced struct {
 	detected time.Time
 	again    bool
 	resolved bool
@@ -133,7 +133,7 @@ type saidOf struct {
 func newAnnouncer(c *Cluster) announcer {
 	return announcer{
 		cluster: c, limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
-		written: make(map[string]time.Time), refused: make(map[string]time.Time), said: make(map[string]*saidOf),
+		written: make(map[string]time.Time), refused: make(map[string]time.Time), past: make(map[string]*announced),
 	}
 }
 
@@ -156,7 +156,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 	for _, o := range conflict.GetOwners() {
 		about = append(about, target{node: o.GetNode()}, podOf(o))
 	}
-	c.announcer.say(n, about)
+	c.announcer.announce(n, about)
 }
 
 // firstOf returns the first step of a remedy on one line; empty if there is none.
@@ -179,7 +179,7 @@ func firstOf(remedy []*pb.Action) string {
 	return text + " Either " + strings.Join(cases, ", or ") + "."
 }
 
-// podOf returns the pod of an owner; the zero target if it is no pod.
+// podOf returns the pod of an owner; the zero target if the owner is not a pod.
 func podOf(o *pb.Owner) target {
 	w := o.GetWorkload()
 	if w.GetKind() != pb.Workload_POD || w.GetUid() == "" && w.GetName() == "" {
@@ -188,11 +188,11 @@ func podOf(o *pb.Owner) target {
 	return target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
 }
 
-// say queues the new parts of an announcement.
-func (a *announcer) say(n *announcement, about []target) {
+// announce queues the new targets of an announcement.
+func (a *announcer) announce(n *announcement, about []target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.note(n, about) {
+	if !a.addNew(n, about) {
 		return
 	}
 	a.enqueue(n)
@@ -202,21 +202,21 @@ func (a *announcer) say(n *announcement, about []target) {
 	}
 }
 
-// note sets the targets that are new, and reports whether there are any. The caller holds mu.
-func (a *announcer) note(n *announcement, about []target) bool {
-	of := a.said[n.id]
+// addNew adds the targets that are new to the announcement, and reports whether there are any. The caller holds mu.
+func (a *announcer) addNew(n *announcement, about []target) bool {
+	of := a.past[n.id]
 	if of == nil || !of.detected.Equal(n.detected) {
 		if n.resolved {
 			return false // it was never announced, because it was acknowledged from the start
 		}
-		if len(a.said) >= maxSaidConflicts {
-			maps.DeleteFunc(a.said, func(_ string, of *saidOf) bool { return of.resolved })
-			if len(a.said) >= maxSaidConflicts {
-				clear(a.said)
+		if len(a.past) >= maxAnnounced {
+			maps.DeleteFunc(a.past, func(_ string, of *announced) bool { return of.resolved })
+			if len(a.past) >= maxAnnounced {
+				clear(a.past)
 			}
 		}
-		of = &saidOf{detected: n.detected, again: of != nil, targets: make(map[target]bool)}
-		a.said[n.id] = of
+		of = &announced{detected: n.detected, again: of != nil, targets: make(map[target]bool)}
+		a.past[n.id] = of
 	}
 	if of.resolved {
 		return false
@@ -224,7 +224,7 @@ func (a *announcer) note(n *announcement, about []target) bool {
 	n.again, n.since = of.again, time.Now()
 	for _, t := range about {
 		if !n.finding || len(of.targets) < maxFindingTargets {
-			n.aim(of, t)
+			n.add(of, t)
 		}
 	}
 	if n.resolved {
@@ -238,8 +238,8 @@ func (a *announcer) note(n *announcement, about []target) bool {
 	return len(n.targets) > 0
 }
 
-// aim adds a target that has no event yet.
-func (n *announcement) aim(of *saidOf, t target) {
+// add adds a target that has no event yet.
+func (n *announcement) add(of *announced, t target) {
 	if t != (target{}) && !of.targets[t] {
 		of.targets[t] = true
 		n.targets = append(n.targets, t)
@@ -247,7 +247,7 @@ func (n *announcement) aim(of *saidOf, t target) {
 }
 
 // enqueue adds an announcement to the queue. If the queue is full it drops the oldest
-// finding, or if there is none the oldest conflict. The caller holds mu.
+// finding or, without findings, the oldest conflict. The caller holds mu.
 func (a *announcer) enqueue(n *announcement) {
 	if len(a.queue) >= maxQueue {
 		oldest := max(0, slices.IndexFunc(a.queue, func(n *announcement) bool { return n.finding }))
@@ -277,8 +277,8 @@ func (a *announcer) due(n *announcement, t target, name string) time.Time {
 	return due
 }
 
-// later queues an event for the time when it may be written. It replaces an event that
-// waits already, because only the last state matters.
+// later queues an event for the time when it may be written. It replaces a queued event
+// about the same target, because only the last state matters.
 func (a *announcer) later(n *announcement, t target, due time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -290,8 +290,8 @@ func (a *announcer) later(n *announcement, t target, due time.Time) {
 	a.enqueue(&one)
 }
 
-// first returns the next announcement to write. If that is nil, it returns when the next
-// one is due; zero for none.
+// first returns the next announcement to write. If none is due, it returns nil and the time
+// when the next one is due; zero if the queue is empty.
 func (a *announcer) first() (*announcement, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -432,7 +432,7 @@ func (a *announcer) next(n *announcement) {
 func (a *announcer) miss(n *announcement, t target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if of := a.said[n.id]; of != nil && of.detected.Equal(n.detected) {
+	if of := a.past[n.id]; of != nil && of.detected.Equal(n.detected) {
 		delete(of.targets, t)
 	}
 }
