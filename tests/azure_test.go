@@ -173,7 +173,13 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	for i := pods - live; i < pod; i++ {
 		want = append(want, "in-use-unallocated "+address(i))
 	}
-	n.awaitFindings(want...)
+	for _, f := range n.awaitFindings(want...) {
+		// No step may start a pod on the node before all of its addresses are free.
+		want := []string{"kubectl cordon node1", "kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit", "ipwitness conflicts"}
+		if got := commands(f.GetRemedy()); f.GetKind() == "ipam-state-lost" && !slices.Equal(got, want) {
+			t.Errorf("remedy of the loss: got commands %q, want %q", got, want)
+		}
+	}
 	n.saveEndpoints()
 	n.record(name(next), address(next))
 	n.awaitFindings()

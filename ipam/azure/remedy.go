@@ -29,6 +29,7 @@ var repair = ipam.Repair{
 		Free: "Azure CNI has no record of it. It will allocate the address to one of the next pods on the node, azure-cns at the latest after it has restarted.",
 	},
 	Loss: ipam.Loss{
+		Empty: reboot,
 		Search: func(p *ipam.Pool) string {
 			return "Find out what deleted the records in " + p.Name + ": a clean-up script, or a container that was restarted with another /run. The file must exist as long as the pods of the node do. Do not restart azure-cns on the node until no address is at risk: it then allocates these addresses again."
 		},
@@ -51,7 +52,7 @@ func (t remedies) Reserve() {
 		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
 		advice.Say("Continue according to the result.").Or(
 			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others", t.reboot()...),
+			advice.Either("there are others", reboot(t.Node)...),
 		))
 	if fix.What != "" {
 		t.Fix(fix)
@@ -71,10 +72,8 @@ func (t remedies) Reassign() {
 // Release advises to have the runtime remove the container of the record.
 func (t remedies) Release() {
 	id := t.Allocation.ContainerID
-	left := append([]advice.Action{advice.Say("No command of Azure CNI frees a single address. Take the following steps once the node runs out of addresses.")}, t.reboot()...)
-	if t.Node != "" {
-		left = append(left, advice.Uncordon(t.Node))
-	}
+	left := append([]advice.Action{advice.Say("No command of Azure CNI frees a single address. Take the following steps once the node runs out of addresses.")}, reboot(t.Node)...)
+	left = append(left, advice.Uncordon(t.Node))
 	if id == "" {
 		t.Act(left...)
 	} else {
@@ -90,15 +89,11 @@ func (t remedies) Release() {
 	t.ByHand(t.Node, "", "Free %s: Azure CNI records it for a container that is gone, and no interface has the address. Drain and reboot the node: it then has no records.", t.Address)
 }
 
-// reboot returns the steps that end all pods of the node and remove its records, which are on a
-// tmpfs.
-func (t remedies) reboot() []advice.Action {
-	if t.Node == "" {
-		return nil
-	}
+// reboot returns the steps that end all pods of a node and remove its records, which are on a tmpfs.
+func reboot(node string) []advice.Action {
 	return []advice.Action{
-		advice.Say("Move the pods of node %s to other nodes.", t.Node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(t.Node)),
-		advice.Say("Reboot node %s. Its records are in /run, which is empty after the reboot, and the pods that stay on the node get new addresses.", t.Node).By(t.Node, "systemctl reboot"),
+		advice.Say("Move the pods of node %s to other nodes.", node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(node)),
+		advice.Say("Reboot node %s. Its records are in /run, which is empty after the reboot, and the pods that stay on the node get new addresses.", node).By(node, "systemctl reboot"),
 	}
 }
 

@@ -424,6 +424,16 @@ func TestDatabaseMattersOnlyWhereCNSIsUsed(t *testing.T) {
 	l.configure("10-azure.conflist", "azure", cns)
 	l.look()
 	l.want("azure-cns", "azure-cns/azure-endpoints.json"+unreadable+"0")
+	if got := l.pool(l.cns); got.Network != "azure" {
+		t.Errorf("azure-cns: got %+v, want the network, whose earlier findings are kept", got)
+	}
+	l.age = 0
+	if l.write(l.ipam, []byte("{")); !l.again {
+		t.Error("another file is being written: got not again, want again")
+	}
+	if l.read(ipam.FileRead{All: true}); l.again || l.pool(l.ipam).State != ipam.Unreadable {
+		t.Errorf("another file is spoilt: got again %v, %+v", l.again, l.pool(l.ipam))
+	}
 }
 
 func TestFileThatIsBeingWrittenIsReadAgainSoon(t *testing.T) {
