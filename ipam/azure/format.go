@@ -24,6 +24,8 @@ type content struct {
 	ranges []ipam.Range
 	// allocations are in the order of their addresses. An address may have several.
 	allocations []ipam.Allocation
+	// delegated are the addresses of delegated network cards, which are in networks of their own.
+	delegated map[netip.Addr]bool
 	// invalid describes a record that has no valid address; empty if there is none.
 	invalid string
 }
@@ -97,7 +99,7 @@ func parseIPAM(data []byte) (content, error) {
 				}
 				c.ranges = append(c.ranges, ipam.Range{First: r.Addr, Last: r.Addr})
 				if r.InUse || r.ID != "" {
-					c.add(ipam.Allocation{Address: r.Addr, ContainerID: r.ID})
+					c.add(ipam.Allocation{Address: r.Addr, ContainerID: r.ID}, infraNIC)
 				}
 			}
 		}
@@ -127,6 +129,11 @@ type endpoint struct {
 	PODName      string
 	PODNameSpace string
 	NICType      string // in newer versions
+	// SecondaryInterfaces are delegated network cards, in the versions without NICType.
+	SecondaryInterfaces map[string]*struct {
+		Name      string
+		IPConfigs []*struct{ Address prefix }
+	}
 }
 
 // parseVnet parses azure-vnet.json. It has the addresses in use.
@@ -139,12 +146,22 @@ func parseVnet(data []byte) (content, error) {
 	for _, device := range state.ExternalInterfaces {
 		for _, network := range device.Networks {
 			for id, e := range network.Endpoints {
-				if e == nil || !ofPodNetwork(e.NICType) {
+				if e == nil {
 					continue
 				}
+				al := ipam.Allocation{ContainerID: e.ContainerID, Interface: e.IfName, Namespace: e.PODNameSpace, Pod: e.PODName}
 				for _, a := range e.IPAddresses {
-					if c.valid(a.IP, "endpoint "+id) {
-						c.add(ipam.Allocation{Address: a.IP, ContainerID: e.ContainerID, Interface: e.IfName, Namespace: e.PODNameSpace, Pod: e.PODName})
+					c.addTo(al, a, "endpoint "+id, e.NICType)
+				}
+				for _, card := range e.SecondaryInterfaces {
+					if card == nil {
+						continue
+					}
+					al.Interface = card.Name
+					for _, conf := range card.IPConfigs {
+						if conf != nil {
+							c.addTo(al, conf.Address, "endpoint "+id, delegatedNIC)
+						}
 					}
 				}
 			}
@@ -175,22 +192,24 @@ func parseEndpoints(data []byte) (content, error) {
 			continue
 		}
 		for device, info := range e.IfnameToIPMap {
-			if info == nil || !ofPodNetwork(info.NICType) {
+			if info == nil {
 				continue
 			}
+			al := ipam.Allocation{ContainerID: id, Interface: device, Namespace: e.PodNamespace, Pod: e.PodName}
 			for _, a := range slices.Concat(info.IPv4, info.IPv6) {
-				if c.valid(a.IP, "endpoint "+id) {
-					c.add(ipam.Allocation{Address: a.IP, ContainerID: id, Interface: device, Namespace: e.PodNamespace, Pod: e.PodName})
-				}
+				c.addTo(al, a, "endpoint "+id, info.NICType)
 			}
 		}
 	}
 	return c.sorted()
 }
 
-// ofPodNetwork reports whether an interface gets its address from azure-cns's own pool. Interfaces of
-// other types are delegated network cards of other networks. Old versions record no type.
-func ofPodNetwork(nicType string) bool { return nicType == "" || nicType == "InfraNIC" }
+// The types of interfaces (NICType in cns). An interface of the pod network gets its address from
+// azure-cns's own pool; old versions record no type. All other types are delegated network cards.
+const (
+	infraNIC     = "InfraNIC"
+	delegatedNIC = "DelegatedVMNIC"
+)
 
 // valid reports whether a record has a valid address. It remembers a record that has none.
 func (c *content) valid(a netip.Addr, record string) bool {
@@ -204,8 +223,23 @@ func (c *content) valid(a netip.Addr, record string) bool {
 	return false
 }
 
+// addTo adds an allocation with the address that a record has.
+func (c *content) addTo(al ipam.Allocation, a prefix, record, nicType string) {
+	if al.Address = a.IP; c.valid(a.IP, record) {
+		c.add(al, nicType)
+	}
+}
+
 // add adds an allocation.
-func (c *content) add(al ipam.Allocation) { c.allocations = append(c.allocations, al) }
+func (c *content) add(al ipam.Allocation, nicType string) {
+	c.allocations = append(c.allocations, al)
+	if nicType != "" && nicType != infraNIC {
+		if c.delegated == nil {
+			c.delegated = map[netip.Addr]bool{}
+		}
+		c.delegated[al.Address] = true
+	}
+}
 
 // sorted returns the content in an order that does not depend on the order of map keys.
 func (c *content) sorted() (content, error) {
@@ -220,14 +254,20 @@ func (c *content) sorted() (content, error) {
 }
 
 // split returns the allocations by address. If an address is allocated to several containers, rest
-// has the second of them.
+// has the second of them. Several delegated networks may have one address: its allocation then names
+// no container, so that it is for all of them.
 func (c *content) split() (first, rest map[netip.Addr]ipam.Allocation) {
 	first, rest = map[netip.Addr]ipam.Allocation{}, map[netip.Addr]ipam.Allocation{}
 	for _, al := range c.allocations {
 		had, there := first[al.Address]
-		if !there {
+		_, more := rest[al.Address]
+		switch {
+		case !there:
 			first[al.Address] = al
-		} else if _, there := rest[al.Address]; !there && !sameHolder(&had, &al) {
+		case sameHolder(&had, &al):
+		case c.delegated[al.Address]:
+			first[al.Address] = ipam.Allocation{Address: al.Address}
+		case !more:
 			rest[al.Address] = al
 		}
 	}

@@ -36,8 +36,6 @@ func texts(c content) (all []string) {
 }
 
 func TestEndpointsAreParsed(t *testing.T) {
-	delegated := pod("web", web.Container, "172.25.0.7")
-	delegated.NICType = "DelegatedVMNIC"
 	old := db
 	old.NICType = ""
 	want := []string{"10.241.0.65 aaaa eth0 default/web", "10.241.0.66 bbbb eth0 default/db", "fd00:10::65 aaaa eth0 default/web"}
@@ -52,14 +50,49 @@ func TestEndpointsAreParsed(t *testing.T) {
 			t.Errorf("%s: got %q, ranges %v, invalid %q, error %v, want %q", name, got, c.ranges, c.invalid, err, want)
 		}
 	}
-	for name, parse := range map[string]func() (content, error){
-		"azure-vnet.json":      func() (content, error) { return parseVnet(azuretest.Vnet(delegated)) },
-		"azure-endpoints.json": func() (content, error) { return parseEndpoints(azuretest.Endpoints(delegated)) },
+}
+
+func TestDelegatedNetworkCardsAreInNetworksOfTheirOwn(t *testing.T) {
+	card := func(container string) azuretest.Pod {
+		p := pod("web-"+container, container, "172.25.0.7")
+		p.NICType = "DelegatedVMNIC"
+		return p
+	}
+	second := func(container string) azuretest.Pod {
+		p := pod("web-"+container, container)
+		p.Second = netip.MustParseAddr("172.25.0.7")
+		return p
+	}
+	a := netip.MustParseAddr("172.25.0.7")
+	for name, state := range map[string]func(containers ...string) (content, error){
+		"azure-vnet.json":           func(c ...string) (content, error) { return parseVnet(azuretest.Vnet(each(c, card)...)) },
+		"azure-vnet.json, older":    func(c ...string) (content, error) { return parseVnet(azuretest.Vnet(each(c, second)...)) },
+		"azure-cns/azure-endpoints": func(c ...string) (content, error) { return parseEndpoints(azuretest.Endpoints(each(c, card)...)) },
 	} {
-		if c, err := parse(); err != nil || len(c.allocations) != 0 {
-			t.Errorf("%s of a delegated network card: got %q, error %v, want nothing", name, texts(c), err)
+		c, err := state("c1")
+		if first, rest := c.split(); err != nil || first[a].ContainerID != "c1" || first[a].Pod != "web-c1" || len(rest) != 0 {
+			t.Errorf("%s: got %v and %v, error %v, want c1", name, first, rest, err)
+		}
+		c, err = state("c1", "c2", "c3")
+		if first, rest := c.split(); err != nil || len(c.allocations) != 3 || len(first) != 1 || first[a] != (ipam.Allocation{Address: a}) || len(rest) != 0 {
+			t.Errorf("%s with several: got %v and %v, error %v, want no container", name, first, rest, err)
 		}
 	}
+	c, err := parseVnet(azuretest.Vnet(second("c1")))
+	if want := []string{"172.25.0.7 c1 eth1 default/web-c1"}; err != nil || !slices.Equal(texts(c), want) {
+		t.Errorf("interface: got %q, error %v, want %q", texts(c), err, want)
+	}
+	const null = `{"Network":{"ExternalInterfaces":{"a":{"Networks":{"b":{"Endpoints":{"c":{"SecondaryInterfaces":{"d":null,"e":{"IPConfigs":[null]}}}}}}}}}}`
+	if c, err := parseVnet([]byte(null)); err != nil || len(c.allocations) != 0 || c.invalid != "" {
+		t.Errorf("interfaces null: got %q, error %v", texts(c), err)
+	}
+}
+
+func each(containers []string, of func(string) azuretest.Pod) (pods []azuretest.Pod) {
+	for _, c := range containers {
+		pods = append(pods, of(c))
+	}
+	return pods
 }
 
 // compact returns JSON without white space, and lowercase returns the fields in the form of newer

@@ -21,6 +21,8 @@ type Pod struct {
 	Addresses                  []netip.Addr
 	// NICType is the type of the interface; InfraNIC for that of the pod network.
 	NICType string
+	// Second is the address of a delegated network card in azure-vnet.json; invalid if there is none.
+	Second netip.Addr
 }
 
 // addressManager is that of ipam/manager.go at 2247a9d, with addressSpace, addressPool and
@@ -158,8 +160,24 @@ type endpoint struct {
 	PODNameSpace             string `json:",omitempty"`
 	InfraVnetAddressSpace    string `json:",omitempty"`
 	NetNs                    string `json:",omitempty"`
-	SecondaryInterfaces      map[string]*struct{}
+	SecondaryInterfaces      map[string]*interfaceInfo
 	NICType                  string `json:",omitempty"`
+}
+
+// interfaceInfo is InterfaceInfo of network/endpoint.go at 0b19084, and ipConfig its IPConfig.
+type interfaceInfo struct {
+	Name              string
+	MacAddress        net.HardwareAddr
+	IPConfigs         []*ipConfig
+	Routes            []routeInfo
+	DNS               dnsInfo
+	NICType           string
+	SkipDefaultRoutes bool
+}
+
+type ipConfig struct {
+	Address net.IPNet
+	Gateway net.IP
 }
 
 // Vnet returns azure-vnet.json with the endpoints of pods.
@@ -174,6 +192,12 @@ func Vnet(pods ...Pod) []byte {
 		}
 		for _, a := range p.Addresses {
 			e.IPAddresses = append(e.IPAddresses, ipNet(netip.PrefixFrom(a, a.BitLen()/2)))
+		}
+		if p.Second.IsValid() {
+			e.SecondaryInterfaces = map[string]*interfaceInfo{"eth1": {
+				Name: "eth1", MacAddress: net.HardwareAddr{2, 0, 0, 0, 0, 2}, NICType: "FrontendNIC",
+				IPConfigs: []*ipConfig{{Address: ipNet(netip.PrefixFrom(p.Second, p.Second.BitLen()))}},
+			}}
 		}
 		n.Endpoints[id] = e
 	}
