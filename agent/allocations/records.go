@@ -37,9 +37,12 @@ func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocatio
 	r := &ipwitnessv1.AllocationRecord{
 		Ipam: pool.IPAM, Pool: pool.Name, Address: addr.AsSlice(),
 		ContainerId: form.Printable(a.ContainerID), Interface: form.Printable(a.Interface), AllocatedAt: timestamppb.New(a.AllocatedAt),
+		Namespace: form.Printable(a.Namespace), Pod: form.Printable(a.Pod),
 	}
-	if len(r.ContainerId) > form.MaxLength {
-		r.ContainerId = ""
+	for _, text := range []*string{&r.ContainerId, &r.Namespace, &r.Pod} {
+		if len(*text) > form.MaxLength {
+			*text = ""
+		}
 	}
 	if len(r.Interface) >= unix.IFNAMSIZ {
 		r.Interface = ""

@@ -195,10 +195,14 @@ func TestProblemsOfSourcesAreLimited(t *testing.T) {
 func TestRecordsHaveTheFormThatAnAggregatorAccepts(t *testing.T) {
 	key := table.PoolKey{IPAM: "i", Name: "p"}
 	long := strings.Repeat("x", form.MaxLength)
-	for container, want := range map[string]string{"abc": "abc", "\xff": "\uFFFD", long: long, long + "x": "", long[1:] + "\xff": ""} {
-		a := &ipam.FileAllocation{Allocation: ipam.Allocation{ContainerID: container}}
-		if got := allocationRecord(key, netip.MustParseAddr("10.1.0.2"), a); got.GetContainerId() != want || got.GetPool() != "p" || got.GetIpam() != "i" || len(got.GetAddress()) != 4 {
-			t.Errorf("container %q: got %v", container, got)
+	for text, want := range map[string]string{"abc": "abc", "\xff": "\uFFFD", long: long, long + "x": "", long[1:] + "\xff": ""} {
+		a := &ipam.FileAllocation{Allocation: ipam.Allocation{ContainerID: text, Namespace: text, Pod: text}}
+		got := allocationRecord(key, netip.MustParseAddr("10.1.0.2"), a)
+		if got.GetContainerId() != want || got.GetNamespace() != want || got.GetPod() != want {
+			t.Errorf("text %q: got %v, want %q", text, got, want)
+		}
+		if got.GetPool() != "p" || got.GetIpam() != "i" || len(got.GetAddress()) != 4 {
+			t.Errorf("text %q: got %v", text, got)
 		}
 	}
 	for iface, want := range map[string]string{"eth0": "eth0", "fifteen-letters": "fifteen-letters", "sixteen--letters": "", "\xff": "\uFFFD"} {

@@ -82,6 +82,8 @@ func (t *poolFindingBuilder) stateLost() {
 	case loss.Rebuild:
 		t.Advise("Rebuild the records from the owners that really hold the addresses. Do not restore an old backup over them: it contains containers that are gone and lacks the ones that started since.")
 		t.Act(advice.Plan(node)...)
+	case loss.Empty != nil && node != "":
+		t.Act(loss.Empty(node)...)
 	case loss.Backup != "":
 		t.Act(advice.Say("Check whether there is a recent backup of %s from just before the loss.", loss.Backup).Or(
 			advice.Either("there is one", advice.Say("Restore these objects from the backup.")),

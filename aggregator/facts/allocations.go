@@ -36,7 +36,10 @@ func (f *ipamRecords) applyAllocation(n *Node, rec *pb.AllocationRecord, now ver
 		return
 	}
 	al := verdict.Allocation{
-		Allocation: ipam.Allocation{Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface()}, AllocatedAt: Stamp(rec.GetAllocatedAt()),
+		Allocation: ipam.Allocation{
+			Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(),
+		},
+		AllocatedAt: Stamp(rec.GetAllocatedAt()),
 	}
 	if have := f.putAllocation(p, al, now); have != nil {
 		have.sweep = n.sweep

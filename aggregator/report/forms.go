@@ -81,6 +81,8 @@ var rules = map[string]rule{
 	"AllocationRecord.address":      {sizes: addressSizes},
 	"AllocationRecord.container_id": {text: form.ID},
 	"AllocationRecord.interface":    {text: form.Interface},
+	"AllocationRecord.namespace":    {text: form.Label},
+	"AllocationRecord.pod":          {text: form.Subdomain},
 }
 
 // The valid lengths of IP addresses and of hardware addresses. A hardware address may be empty, an

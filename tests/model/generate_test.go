@@ -448,5 +448,8 @@ func (g *generator) allocation(a *agent, m *pb.ReportRequest) {
 	if len(al.GetAddress()) == 16 {
 		al.Address = []byte{10, 0, 0, 3}
 	}
+	if g.IntN(3) == 0 {
+		al.Namespace, al.Pod = pick(g, "default", "other"), pick(g, "a", "b", "d")
+	}
 	m.Allocations = append(m.Allocations, al)
 }

@@ -172,7 +172,7 @@ func allocationsProto(all []*verdict.Allocation) (list []*pb.Allocation) {
 	for _, al := range all {
 		list = append(list, &pb.Allocation{
 			Ipam: al.Pool.IPAM, Pool: al.Pool.Name, Node: al.Pool.Node.Name, ContainerId: al.ContainerID, Interface: al.Interface,
-			AllocatedAt: timestamp(al.AllocatedAt),
+			Namespace: al.Namespace, Pod: al.Pod, AllocatedAt: timestamp(al.AllocatedAt),
 		})
 	}
 	return list

@@ -912,18 +912,21 @@ func (r *reference) applyAllocation(n *node, rec *pb.AllocationRecord) {
 		return
 	}
 	next := &allocation{&verdict.Allocation{
-		Pool: p.rec, Allocation: ipam.Allocation{Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface()}, AllocatedAt: stamp(rec.GetAllocatedAt()), Heard: r.now,
+		Pool: p.rec, Allocation: ipam.Allocation{
+			Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(),
+		},
+		AllocatedAt: stamp(rec.GetAllocatedAt()), Heard: r.now,
 	}, p, n.sweep}
 	if at < 0 {
 		m.allocations = append(m.allocations, next)
 		return
 	}
 	have := m.allocations[at]
-	if was := *have.Allocation; was.ContainerID == next.ContainerID && was.Interface == next.Interface && was.AllocatedAt == next.AllocatedAt {
+	if was := *have.Allocation; was.Allocation == next.Allocation.Allocation && was.AllocatedAt == next.AllocatedAt {
 		have.sweep = n.sweep
 		return
 	}
-	if have.ContainerID != next.ContainerID {
+	if have.ContainerID != next.ContainerID || have.Pod != next.Pod || have.Namespace != next.Namespace {
 		m.vanished = append(m.vanished, have.Allocation)
 	}
 	m.allocations[at] = next

@@ -1709,7 +1709,12 @@ type AllocationRecord struct {
 	// Time of the allocation, by the agent's clock: the modification time of host-local's file.
 	AllocatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=allocated_at,json=allocatedAt,proto3" json:"allocated_at,omitempty"`
 	// True if the address was released.
-	Gone          bool `protobuf:"varint,7,opt,name=gone,proto3" json:"gone,omitempty"`
+	Gone bool `protobuf:"varint,7,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Kubernetes namespace of the pod that the address is allocated to; empty if the record names no
+	// pod.
+	Namespace string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Name of the pod that the address is allocated to; empty if the record names none.
+	Pod           string `protobuf:"bytes,9,opt,name=pod,proto3" json:"pod,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1791,6 +1796,20 @@ func (x *AllocationRecord) GetGone() bool {
 		return x.Gone
 	}
 	return false
+}
+
+func (x *AllocationRecord) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *AllocationRecord) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
 }
 
 var File_ipwitness_v1_report_proto protoreflect.FileDescriptor
@@ -1956,7 +1975,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x0e \x01(\bR\x04gone\"8\n" +
 	"\fAddressRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\fR\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\fR\x04last\"\xe8\x01\n" +
+	"\x04last\x18\x02 \x01(\fR\x04last\"\x98\x02\n" +
 	"\x10AllocationRecord\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x18\n" +
@@ -1964,7 +1983,9 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x04 \x01(\tR\vcontainerId\x12\x1c\n" +
 	"\tinterface\x18\x05 \x01(\tR\tinterface\x12=\n" +
 	"\fallocated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x12\n" +
-	"\x04gone\x18\a \x01(\bR\x04gone2X\n" +
+	"\x04gone\x18\a \x01(\bR\x04gone\x12\x1c\n" +
+	"\tnamespace\x18\b \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\t \x01(\tR\x03pod2X\n" +
 	"\rReportService\x12G\n" +
 	"\x06Report\x12\x1b.ipwitness.v1.ReportRequest\x1a\x1c.ipwitness.v1.ReportResponse(\x010\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
