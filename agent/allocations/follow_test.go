@@ -226,6 +226,54 @@ func TestMostProblemsAreReportedWithoutAnother(t *testing.T) {
 	}
 }
 
+func TestUnchangedPoolIsPublishedOnce(t *testing.T) {
+	l := newIPAMLab(t)
+	path := filepath.Join(l.root, "state")
+	l.ipam.sources = []ipam.FileSource{&oneFile{host: host{}, path: path}}
+	l.must(os.WriteFile(path, []byte("10.1.0.2 a\nend\n"), 0o600))
+	l.ipam.all = true
+	for _, want := range []bool{true, false} {
+		l.ipam.look(time.Now())
+		woken := len(l.reader.Wake()) == 1
+		if woken {
+			<-l.reader.Wake()
+		}
+		if got := l.reader.Take(time.Now()) != nil; got != want || woken != want {
+			t.Errorf("got changes %v and the reader woken %v, want %v", got, woken, want)
+		}
+	}
+}
+
+func TestFormerPlaceIsNoLongerWatched(t *testing.T) {
+	l := newIPAMLab(t)
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = watcher.Close() }()
+	first, second := filepath.Join(l.root, "first"), filepath.Join(l.root, "second")
+	l.must(os.Mkdir(first, 0o700), os.Mkdir(second, 0o700))
+	s := &scripted{place: first}
+	l.ipam.watcher, l.ipam.sources, l.ipam.nameFiles = watcher, []ipam.FileSource{s}, nil
+	for _, s.place = range []string{first, second} {
+		l.ipam.watch()
+		for _, dir := range []string{first, second} {
+			if got, want := slices.Contains(watcher.WatchList(), dir), dir == s.place; got != want {
+				t.Errorf("place %s: got %s watched %v, want %v", s.place, dir, got, want)
+			}
+		}
+	}
+	if !slices.Contains(watcher.WatchList(), l.root) {
+		t.Errorf("watched directories: got %q, want the parent of the place in them", watcher.WatchList())
+	}
+}
+
+func TestMissingDirectoryHasNoIdentity(t *testing.T) {
+	if id, err := identify(unix.AT_FDCWD, filepath.Join(t.TempDir(), "missing")); !errors.Is(err, os.ErrNotExist) || id != (ipam.DirID{}) {
+		t.Errorf("got %+v and error %v, want %v", id, err, os.ErrNotExist)
+	}
+}
+
 func TestIdentityHasTheTimeOfBirth(t *testing.T) {
 	dir := t.TempDir()
 	var st unix.Statx_t

@@ -16,6 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -74,7 +75,11 @@ func TestInvalidCNIResultIsAnError(t *testing.T) {
 }
 
 func TestCNIResultWithAnOverlongNameIsRejected(t *testing.T) {
-	long := strings.Repeat("x", 2000)
+	longest := strings.Repeat("x", form.MaxLength)
+	if f, err := parseResult([]byte(`{"containerId":"` + longest + `"}`)); err != nil || f.workload.GetContainerId() != longest {
+		t.Errorf("longest name: got %.60v and error %v, want it", f.workload, err)
+	}
+	long := longest + "x"
 	for _, file := range []string{
 		`{"containerId":"` + long + `"}`, `{"cniArgs":[["K8S_POD_NAMESPACE","` + long + `"]]}`,
 		`{"cniArgs":[["K8S_POD_NAME","` + long + `"]]}`, `{"cniArgs":[["K8S_POD_UID","` + long + `"]]}`,
@@ -138,7 +143,11 @@ func TestCNIResultNamesTheNetworkOfAnAddress(t *testing.T) {
 		"loopback":                  {pod("cni-loopback", `{"interfaces":[{"name":"lo","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"127.0.0.1/8"},{"interface":0,"address":"::1/128"}]}`), ""},
 		"no name":                   {pod("", eth0), ""},
 		"no name of a network":      {pod("a/b", eth0), ""},
-		"name without an end":       {pod(strings.Repeat("a", 300), eth0), ""},
+		"name of the most letters":  {pod(strings.Repeat("a", 253), eth0), "/run/netns/cni-1 eth0 10.0.0.2 " + strings.Repeat("a", 253)},
+		"name with one more":        {pod(strings.Repeat("a", 254), eth0), ""},
+		"pod's own cni-podman0":     {pod("net", strings.ReplaceAll(eth0, "eth0", "cni-podman0")), "/run/netns/cni-1 cni-podman0 10.0.0.2 net"},
+		"longest interface":         {pod("net", strings.ReplaceAll(eth0, "eth0", "fifteen-letters")), "/run/netns/cni-1 fifteen-letters 10.0.0.2 net"},
+		"interface without a name":  {pod("net", strings.ReplaceAll(eth0, "eth0", "")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := parseResult([]byte(c.file))

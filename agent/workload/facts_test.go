@@ -125,6 +125,11 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 			t.Errorf("namespace %d: got %q, want %q", inode, got, want)
 		}
 	}
+	// A pod in the namespace of the node.
+	p.Put(60, 2, "pause", 800, n.kernel.OwnInode(), "/")
+	if got := n.sandboxInode(sandboxNamed("host", proc.Process{PID: 60, Start: 800}), nil); got != 0 {
+		t.Errorf("sandbox in the namespace of the node: got inode %d, want none", got)
+	}
 	// The PID belongs to another process now.
 	p.Put(40, 2, "other", 900, 300, "/")
 	say(n.Names, byPath, byProcess, byCgroup, sandboxNamed("stale", proc.Process{PID: 40, Start: 600}))

@@ -231,6 +231,11 @@ func TestNamespaceWithAReusedInodeHasNoOldNames(t *testing.T) {
 	p.End(40)
 	n.reuse(100)
 	wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
+	delete(n.fake, 1)
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 1})
+	if n.named(100, nil); len(n.tenants) != 0 {
+		t.Errorf("tenants of namespaces that have ended: got %d, want none", len(n.tenants))
+	}
 }
 
 func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {

@@ -246,6 +246,13 @@ func TestFilesThatNameNamespacesAreReadAgainIfEverythingIs(t *testing.T) {
 			t.Errorf("namespace of a missing file: got error %v", err)
 		}
 
+		// A namespace with two names has the first one.
+		two := m.namespace("veth4", func() { m.name("netns/two"); m.name("netns/one") })
+		byPath, byInode := m.lookFiles(false)
+		if got := byInode[two].file.GetName(); got != "one" || byPath[filepath.Join(m.dir, "netns/two")] != two {
+			t.Errorf("namespace with two names: got %q and paths %v, want one", got, byPath)
+		}
+
 		// A sandbox with a path below /run that is in none of the directories.
 		if err := os.MkdirAll("/run/ipwitness-test", 0o700); err != nil {
 			t.Fatal(err)
