@@ -97,10 +97,7 @@ func (m *Mirror[O, R]) Set(at Key, after *R) {
 		if m.Records == nil {
 			m.Records = make(map[Key]*R)
 		}
-		if before != nil {
-			delete(m.Records, at) // otherwise the map's key would keep the strings of the first record alive
-		}
-		m.Records[at] = after
+		m.Records[at] = after // with the strings of this key, so that those of the first record are not kept alive
 	}
 	if m.Changed != nil {
 		m.Changed(at, before, after)

@@ -143,6 +143,12 @@ func (r *Reader) Run(ctx context.Context) error {
 		defer func() { _ = w.Close() }()
 		r.watcher, events, errs = w, w.Events, w.Errors
 	}
+	r.follow(ctx, events, errs)
+	return nil
+}
+
+// follow reads everything, and then whatever events and time require, until ctx ends.
+func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error) {
 	r.all = true
 	r.look(time.Now())
 	close(r.ready)
@@ -156,7 +162,7 @@ func (r *Reader) Run(ctx context.Context) error {
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-timer.C:
 			r.all, r.soon = true, false
 		case <-r.mounted:

@@ -26,9 +26,6 @@ type applying struct {
 
 // do runs one piece.
 func (a *applying) do(what func()) {
-	if a.err != nil {
-		return
-	}
 	a.facts.piece(a.batch, func() {
 		if a.node.Peer != a.peer {
 			a.err = ErrTakenOver
