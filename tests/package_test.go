@@ -221,7 +221,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	l.do(at + page["Install"])
 	l.do(page["Several hosts"])
 	l.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
-	l.do(page["See that it works"])
+	l.do(page["Check that it works"])
 
 	uid := strings.TrimSpace(l.do("id --user ipwitness"))
 	if got, want := l.privileges("ipwitness-agent"), privileges("0", fourCapabilities); got != want {

@@ -298,7 +298,7 @@ func TestEventsOfAFinding(t *testing.T) {
 	m.until("pod and node are known", func() bool { return m.Status().GetNodes() > 0 && m.named("one", "finding-node") != nil })
 	finding := &pb.Finding{
 		Kind: "booked-elsewhere", Id: l.namespace, Address: address, Severity: pb.Finding_CRITICAL, DetectedAt: timestamppb.Now(),
-		Summary: address + " is booked for another node.", Nodes: []string{"finding-node", "elsewhere"},
+		Summary: address + " is allocated to another node.", Nodes: []string{"finding-node", "elsewhere"},
 		Owners: conflictOf(l.namespace, address, pb.Conflict_CONFIRMED, "one@finding-node").GetOwners(),
 	}
 	objects := [][2]string{{"Pod", "one"}, {"Node", "finding-node"}}

@@ -73,7 +73,7 @@ func TestStatesOfPools(t *testing.T) {
 		t.Errorf("got problems %q", p)
 	}
 	f.uninstall(calico.Blocks)
-	soon("blocks are no more", pool("reading"))
+	soon("the blocks are no longer served", pool("reading"))
 	f.uninstall(calico.Pools)
 	soon("Calico is removed", "")
 	f.install(calico.Pools, calico.Blocks)

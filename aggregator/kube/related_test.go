@@ -40,16 +40,16 @@ func TestPodsOfCNIPluginsAreRecognised(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"by its DaemonSet":       {pluginPod("calico-node", "n1"), "Calico"},
-		"Amazon's":               {pluginPod("aws-node", "n1"), "Amazon VPC CNI"},
-		"by a label":             {labelled("k8s-app", "cilium"), "Cilium"},
-		"by another":             {labelled("app", "flannel"), "Flannel"},
-		"of a chart":             {labelled("app.kubernetes.io/name", "multus"), "Multus"},
-		"somebody else's":        {pluginPod("kube-proxy", "n1"), ""},
-		"one that is called so":  {elsewhere, ""},
-		"not one for each node":  {deployment, ""},
-		"one that nobody made":   {testPod("calico-node", "n1", "10.0.0.1"), ""},
-		"the label says nothing": {labelled("k8s-app", "dns"), ""},
+		"by its DaemonSet":         {pluginPod("calico-node", "n1"), "Calico"},
+		"Amazon's":                 {pluginPod("aws-node", "n1"), "Amazon VPC CNI"},
+		"by a label":               {labelled("k8s-app", "cilium"), "Cilium"},
+		"by another":               {labelled("app", "flannel"), "Flannel"},
+		"of a chart":               {labelled("app.kubernetes.io/name", "multus"), "Multus"},
+		"somebody else's":          {pluginPod("kube-proxy", "n1"), ""},
+		"one that is called so":    {elsewhere, ""},
+		"not one for each node":    {deployment, ""},
+		"one without a controller": {testPod("calico-node", "n1", "10.0.0.1"), ""},
+		"the label says nothing":   {labelled("k8s-app", "dns"), ""},
 	} {
 		if got := pluginOf(test.pod); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
