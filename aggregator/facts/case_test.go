@@ -200,6 +200,24 @@ func TestANamespaceMayHaveAnAgentInside(t *testing.T) {
 	want("another sender is a pod that is not in the API", "3 nested=false")
 }
 
+// Each namespace behind the port of a frame is listed once, also if a namespace of another node has
+// the same number.
+func TestNamespacesBehindPorts(t *testing.T) {
+	s := newScene(t)
+	for _, name := range []string{"n1", "n2"} {
+		s.joins(name, "b"+name, 1, pod(2, "10.0.0.2"), pod(3, "10.0.0.3"), records.Claims(
+			announced(2, "10.0.0.9", records.MAC(7)), announced(2, "10.0.0.9", records.MAC(8)), announced(3, "10.0.0.9", records.MAC(9)),
+		))
+	}
+	var got []string
+	for _, ns := range s.Builder().Case(key("10.0.0.9"), false).Namespaces {
+		got = append(got, fmt.Sprint(ns.Node.Name, " ", ns.Record))
+	}
+	if slices.Sort(got); !slices.Equal(got, []string{"n1 2", "n1 3", "n2 2", "n2 3"}) {
+		t.Errorf("got namespaces %q, want two of each node", got)
+	}
+}
+
 // A sender that answers for an address without claiming it is listed once for each link.
 func TestSendersOfAnswersInACase(t *testing.T) {
 	answer := func(c *pb.ClaimRecord) *pb.ClaimRecord {

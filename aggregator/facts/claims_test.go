@@ -236,6 +236,25 @@ func TestClaimsOfKernelsComeFirst(t *testing.T) {
 	}
 }
 
+// A kernel claim that is reported as if for the first time needs no history of its own.
+func TestHistoriesOfKernelClaims(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, pod(2, "10.0.0.1"))
+	for _, count := range []uint32{2, 3, 1} {
+		m := assignedMessage(2, "10.0.0.1")
+		m.Claims[0].Count = count
+		a.report(m)
+		want := 1
+		if count == 1 {
+			want = 0
+		}
+		if got := s.Builder().Case(key("10.0.0.1"), false).Claims[0].Count; got != count || a.n.histories.count != want {
+			t.Errorf("got count %d and %d histories, want %d and %d", got, a.n.histories.count, count, want)
+		}
+		s.check(t, "another count")
+	}
+}
+
 // Kernel claims are kept, however long ago they were reported.
 func TestOldClaimsOfKernelsAreKept(t *testing.T) {
 	s := newScene(t)

@@ -252,6 +252,10 @@ func TestMessagesThatAreKeptAreCharged(t *testing.T) {
 	if b.n.account.used != b.n.used {
 		t.Errorf("got %d bytes held", b.n.account.used-b.n.used)
 	}
+	s.Release(b.n, b.n.account.used) // an account without a charge does not count
+	if s.Hold(b.n, 0); s.accounts != 0 {
+		t.Errorf("got %d accounts after an empty message, want none", s.accounts)
+	}
 }
 
 // Each text of a record is charged by its length.

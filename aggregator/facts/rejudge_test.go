@@ -1,6 +1,7 @@
 package facts
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -207,13 +208,38 @@ func TestAnInodeIsNotAnEpoch(t *testing.T) {
 		t.Errorf("got %d claims of another namespace", a.n.Claims())
 	}
 	s.check(t, "another namespace has the number")
+}
+
+// A namespace that replaces another one is charged like the other one.
+func TestANamespaceInThePlaceOfAnotherOneIsCharged(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1)
 	var charged []int64
 	for _, netns := range []string{"5000", "5001"} {
 		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 5, Netns: netns}}})
 		charged = append(charged, a.n.Charged())
 	}
 	if charged[0] != charged[1] {
-		t.Errorf("got %d bytes charged for a namespace, and %d for the one in its place", charged[0], charged[1])
+		t.Errorf("got %d bytes charged, want %d", charged[1], charged[0])
+	}
+	s.check(t, "another namespace has the number")
+}
+
+// A frame of an undisputed owner is judged if it was forwarded by the node and the one before was
+// not, and the other way round.
+func TestFramesAreJudgedWhenTheirPathChanges(t *testing.T) {
+	s := newScene(t)
+	a := s.joins("n1", "b1", 1, lan(1))
+	for i, test := range []struct{ routed, judged bool }{{false, true}, {false, false}, {true, true}, {true, false}, {false, true}} {
+		m := seen("10.0.0.9", records.MAC(9), uint32(i+1))
+		m.Claims[0].Routed = test.routed
+		a.report(m)
+		var want []string
+		if test.judged {
+			want = []string{"10.0.0.9"}
+		}
+		s.wantJudged(fmt.Sprint("frame ", i), want...)
+		s.Settle(key("10.0.0.9"), true)
 	}
 }
 

@@ -16,7 +16,7 @@ func (f *Facts) check(t *testing.T, when string) {
 	addresses := map[index.Address]bool{}
 	for n := range f.Nodes {
 		users := map[uint32]int32{}
-		wires, byMAC, byInterface, byAddress := 0, 0, 0, 0
+		wires, histories, byMAC, byInterface, byAddress := 0, 0, 0, 0, 0
 		for i := range n.interfaces.all {
 			one := n.interfaces.at(i)
 			if n.iface(n.namespaces.at(one.namespace).record, one.index) != i {
@@ -75,7 +75,12 @@ func (f *Facts) check(t *testing.T, when string) {
 				if l := n.wires.at(claim.wire()).link; l != 0 {
 					users[l]++
 				}
+			} else if claim.more != 0 {
+				histories++
 			}
+		}
+		if histories != n.histories.count {
+			t.Fatalf("%s: got %d histories, want %d", when, n.histories.count, histories)
 		}
 		for i, r := range n.rare {
 			if !n.interfaces.has(i) || r == (rare{}) {

@@ -292,6 +292,25 @@ func TestAnEpochMakesNamespacesOthers(t *testing.T) {
 	}
 }
 
+// Await waits until no judgement holds the facts, and does not hold them afterwards.
+func TestWaitingForJudgementsReleasesTheFacts(t *testing.T) {
+	s := newScene(t)
+	s.RLock()
+	done := make(chan struct{})
+	go func() {
+		s.Await()
+		close(done)
+	}()
+	select {
+	case <-done:
+		t.Error("got no wait for a judgement in progress")
+	default:
+	}
+	s.RUnlock()
+	<-done
+	s.joins("n1", "b1", 1)
+}
+
 // An address counts until it has been judged, also during its judgement, and twice if it changes
 // meanwhile.
 func TestAnAddressCountsUntilItIsJudged(t *testing.T) {

@@ -455,6 +455,18 @@ func TestFramesOfDisputedAddressesAreJudgedEachTime(t *testing.T) {
 		again := behind(3, "10.0.0.3", records.MAC(2), pb.Evidence_ANNOUNCED)
 		again.Claims[0].Count = 2
 		wantJudged("an address that is claimed with a cloned MAC", true, again)
+		frame := func(count uint32) *pb.ReportRequest {
+			m := announced("10.0.0.5", records.MAC(5), count)
+			m.Claims[0].Index, m.Claims[0].Link = 105, records.Port(5)
+			return m
+		}
+		known, lost := pool("10.0.0.5"), pool("10.0.0.5")
+		known.Allocations[0].ContainerId, lost.Allocations[0].ContainerId = "c5", "c5"
+		n.report(given(5, "10.0.0.5"), known, frame(1))
+		wantJudged("a pod with an allocation", false, frame(2))
+		lost.Pools, lost.Allocations[0].Gone = nil, true
+		n.report(lost)
+		wantJudged("a pod whose allocation is gone", true, frame(3))
 	})
 }
 
