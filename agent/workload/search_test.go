@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -327,6 +328,7 @@ func TestMissingListOfMountsIsNotAnError(t *testing.T) {
 func TestMountsFromBeforeTheWatchAreSearched(t *testing.T) {
 	alone.Run(t, func() {
 		n, _ := newTestNames(t)
+		debug.SetGCPercent(-1) // files that are collected close themselves
 		open := func() int {
 			all, err := os.ReadDir("/proc/self/fd")
 			if err != nil {
