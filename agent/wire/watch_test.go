@@ -155,6 +155,12 @@ func TestContestedAddressIsImportant(t *testing.T) {
 				t.Errorf("contested %v: got changes of importance %v", on, got)
 			}
 		}
+		if got := w.logs.String(); got != "" {
+			t.Errorf("contest that the observer accepts: got logs %s", got)
+		}
+		if w.Contest(netip.Addr{}, true); strings.Count(w.logs.String(), "level=WARN") != 1 {
+			t.Errorf("contest that the observer rejects: got logs %s, want a warning", &w.logs)
+		}
 	})
 }
 
@@ -223,6 +229,9 @@ func TestObserverThatAnotherProgramRemovesIsAttachedAgain(t *testing.T) {
 		w.check()
 		if got := w.names(); got != "" {
 			t.Errorf("ports after another program removed the filter: got %q, want none", got)
+		}
+		if _, err := w.obs.Limited(int(port.Index)); err == nil {
+			t.Error("limits of the port that is watched no more: got some")
 		}
 		w.attach(t.Context())
 		if got := filters(); got != 1 || w.names() != "a" {
@@ -348,6 +357,9 @@ func TestStatusHasWhatTheObserverCouldNotTell(t *testing.T) {
 			if c.limited != limitedOn[c.name] {
 				t.Errorf("limited frames of %s: got %d, want %d", c.name, c.limited, limitedOn[c.name])
 			}
+		}
+		if got := w.logs.String(); got != "" {
+			t.Errorf("counters that can be read: got logs %s", got)
 		}
 		for _, c := range []struct {
 			after    time.Duration

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"net"
@@ -30,6 +31,7 @@ type watched struct {
 	table  *table.Table
 	*Wire
 	status atomic.Int32 // calls of StatusChanged
+	logs   bytes.Buffer // to be read only while the Wire does not run
 }
 
 var (
@@ -56,7 +58,7 @@ func newWatched(t *testing.T, mode bpf.Mode, include, exclude []string) *watched
 	t.Cleanup(func() { _ = obs.Close() })
 	w := &watched{t: t, table: table.New()}
 	w.kernel = testKernel(t, kerneltest.Fake{}, w.table)
-	w.Wire = New(slog.New(slog.DiscardHandler), w.kernel, w.table, obs, mode, include, exclude)
+	w.Wire = New(slog.New(slog.NewTextHandler(&w.logs, &slog.HandlerOptions{Level: slog.LevelDebug})), w.kernel, w.table, obs, mode, include, exclude)
 	w.StatusChanged = func() { w.status.Add(1) }
 	return w
 }

@@ -136,3 +136,24 @@ func TestGlobsChooseThePortsThatAreWatched(t *testing.T) {
 		}
 	}
 }
+
+func TestLossIsRecentUntilTheClaimsWouldHaveExpired(t *testing.T) {
+	var r rising
+	begin := time.Now()
+	for _, c := range []struct {
+		at    time.Duration
+		count uint32
+		want  bool
+	}{
+		{0, 0, false},
+		{time.Hour, 3, true},
+		{time.Hour + kept - 1, 3, true},
+		{time.Hour + kept, 3, false},
+		{2 * time.Hour, 4, true},
+		{2*time.Hour + kept, 4, false},
+	} {
+		if got := r.recent(c.count, begin.Add(c.at)); got != c.want {
+			t.Errorf("%d lost after %s: got recent %v, want %v", c.count, c.at, got, c.want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -321,6 +322,39 @@ func TestMissingListOfMountsIsNotAnError(t *testing.T) {
 		case <-time.After(wait.Patience()):
 			t.Error("watch mounts: got no end")
 		}
+	})
+}
+
+func TestMountsFromBeforeTheWatchAreSearched(t *testing.T) {
+	alone.Run(t, func() {
+		n, _ := newTestNames(t)
+		debug.SetGCPercent(-1) // files that are collected close themselves
+		open := func() int {
+			all, err := os.ReadDir("/proc/self/fd")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(all)
+		}
+		first := 0
+		for i := range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- n.watchMounts(ctx) }()
+			select {
+			case <-n.changed:
+			case <-time.After(wait.Patience()):
+				t.Error("the search is not woken")
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Errorf("watch mounts: got error %v", err)
+			}
+			if i == 0 {
+				first = open() // with those that the runtime keeps
+			}
+		}
+		wait.Until(t, "all descriptors are closed", func() bool { return open() <= first })
 	})
 }
 
