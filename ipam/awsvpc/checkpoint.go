@@ -36,7 +36,7 @@ type checkpoint struct {
 
 // checkpointFile has the fields in use of the file (CheckpointData).
 type checkpointFile struct {
-	Version     *string           `json:"version"`
+	Version     string            `json:"version"`
 	Allocations []checkpointEntry `json:"allocations"`
 }
 
@@ -62,12 +62,12 @@ func parse(data []byte, written time.Time) (c checkpoint, err error) {
 	var f checkpointFile
 	err = json.Unmarshal(data, &f)
 	switch {
-	case f.Version != nil && *f.Version != version:
-		// A newer version may have other types of fields.
-		return c, fmt.Errorf("its version is %q, and ipwitness knows only %q: look for an ipwitness that knows it", ipam.Cut(ipam.Plain(*f.Version), 64), version)
+	case f.Version != "" && f.Version != version:
+		// Another version may have other types of fields.
+		return c, fmt.Errorf("its version is %q, and this ipwitness reads only %q: look for a newer ipwitness", ipam.Cut(ipam.Plain(f.Version), 64), version)
 	case err != nil:
 		return c, fmt.Errorf("parse JSON: %w", err)
-	case f.Version == nil:
+	case f.Version == "":
 		return c, errors.New("it has no version")
 	case len(f.Allocations) > maxAllocations:
 		return c, fmt.Errorf("it has %d allocations, and the limit is %d", len(f.Allocations), maxAllocations)

@@ -20,9 +20,9 @@ var docs = ipam.Docs{
 		{Files: "`/var/lib/cni/results`: which pods have branch ENIs", Mount: "`/var/lib`", Without: "the network of pods, and so their audit"},
 	},
 	Plan: &ipam.Plan{
-		InUseUnallocated: "restarts the holder, if it is a pod of a controller that replaces it; otherwise by hand",
-		BookedElsewhere:  "the same",
-		Leaked:           "nothing: ipamd frees the address when it is started again",
+		InUseUnallocated: "by hand, because ipamd cannot record an address for a running pod",
+		BookedElsewhere:  "by hand",
+		Leaked:           "nothing, because ipamd drops the record when it is started the next time",
 	},
 	Runbooks: runbooks,
 }

@@ -10,7 +10,7 @@ const Name = "aws-vpc"
 
 // IPAM describes the AWS VPC CNI.
 var IPAM = ipam.IPAM{
-	Name: Name, Title: "AWS VPC CNI",
+	Name: Name, Title: "the AWS VPC CNI",
 	Files: newSource,
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
