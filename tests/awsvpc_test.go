@@ -112,9 +112,7 @@ func TestAllocationsThatIPAMDForgetsAreReported(t *testing.T) {
 	daemon.do("cidr eni-1 198.18.81.5/32")
 	add(t, cni, "new")
 	l.wantConfirmed("198.18.81.5")
-	if c := l.only("198.18.81.5"); c.GetCause() != "ipam-state-lost" {
-		t.Errorf("got %v, want cause ipam-state-lost", c)
-	}
+	wait.Until(t, "the cause", func() bool { return l.only("198.18.81.5").GetCause() == "ipam-state-lost" })
 	// The remedy is to restart the first pod, whose address is recorded for the other one.
 	if err := cni.Delete("web"); err != nil {
 		t.Fatal(err)
@@ -132,12 +130,12 @@ func TestChurnOfTheAWSVPCCNIIsSilent(t *testing.T) {
 	}
 	daemon, cni := l.ipamd(addresses...), l.cni(awsVPC)
 	events := l.follow()
-	for range 10 {
+	for round := range 10 {
 		for i := range 3 {
-			add(t, cni, fmt.Sprint("pod", i))
+			add(t, cni, fmt.Sprint("pod", round, "-", i))
 		}
 		for i := range 3 {
-			if err := cni.Delete(fmt.Sprint("pod", i)); err != nil {
+			if err := cni.Delete(fmt.Sprint("pod", round, "-", i)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -180,4 +178,91 @@ func TestCheckpointThatDisappearsIsReportedUntilIPAMDWritesItAgain(t *testing.T)
 	})
 	add(t, cni, "cache")
 	l.awaitFindings()
+}
+
+// awsScenes are problems with the AWS VPC CNI, whose remedies are carried out literally.
+var awsScenes = map[string]func(t *testing.T, b block) *scene{
+	"in-use-unallocated": func(t *testing.T, b block) *scene {
+		l, s, daemon := forgetful(t, b)
+		daemon.do("cidr eni-1 " + b.address(7) + "/32")
+		l.sh("mount -t tmpfs tmpfs /var/log", "mkdir /var/log/aws-routed-eni")
+		write(t, l.Path("/var/log/aws-routed-eni/ipamd.log"), "datastore: Sandbox aws-cni/c1/eth0 uses unknown IP Address "+b.address(5)+" - presuming stale/dead\n")
+		s.keeper = "-"
+		return s.found("in-use-unallocated", b.address(5))
+	},
+	"booked-elsewhere": func(t *testing.T, b block) *scene {
+		_, s, daemon := forgetful(t, b)
+		daemon.do("cidr eni-1 " + b.address(5) + "/32")
+		daemon.do("add another default gone")
+		daemon.do("cidr eni-1 " + b.address(7) + "/32")
+		s.keeper = "-"
+		return s.found("booked-elsewhere", b.address(5))
+	},
+	"leaked": func(t *testing.T, b block) *scene {
+		l := newLab(t, "--leaked-after", "1s")
+		s := newScene(t, l)
+		daemon := l.ipamd(b.address(5))
+		daemon.do("add another default gone")
+		daemon.do("cidr eni-1 " + b.address(6) + "/32")
+		s.place(l, l.cni(awsVPC), "web")
+		l.awaitAllocations(2)
+		s.effects["crictl rmp"] = func() { daemon.do("del another") } // the runtime calls CNI DEL
+		s.byHand["Leave the record as it is"] = func() {              // until ipamd is started the next time
+			daemon.end()
+			l.ipamd(b.address(5), b.address(6)).do("restore")
+		}
+		s.keeper, s.unreal = "-", []string{"it exists and is Ready"}
+		return s.found("leaked", b.address(5))
+	},
+	"ipam-state-lost": func(t *testing.T, b block) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		l.ipamd(b.address(5), b.address(6), b.address(7), b.address(8))
+		s.place(l, l.cni(awsVPC), "web", "db")
+		l.awaitAllocations(2)
+		if err := os.Remove(l.Path(awsCheckpoint)); err != nil {
+			t.Fatal(err)
+		}
+		s.byHand["Restart the pods that hold the addresses"] = func() {
+			s.end("web")
+			s.end("db")
+		}
+		return s.found("ipam-state-lost", "")
+	},
+	"a conflict": func(t *testing.T, b block) *scene {
+		l, s, daemon := forgetful(t, b)
+		daemon.do("cidr eni-1 " + b.address(5) + "/32")
+		s.place(l, l.cni(awsVPC), "new")
+		daemon.do("cidr eni-1 " + b.address(7) + "/32")
+		s.keeper = "new"
+		return s.conflicted(b.address(5), "default/new | default/web", "ipam-state-lost")
+	},
+}
+
+// forgetful returns a scene with the pods web and db, after ipamd has dropped the allocation of web.
+func forgetful(t *testing.T, b block) (*lab, *scene, *ipamd) {
+	t.Helper()
+	l := newLab(t)
+	s := newScene(t, l)
+	daemon, cni := l.ipamd(b.address(5)), l.cni(awsVPC)
+	s.place(l, cni, "web")
+	daemon.do("cidr eni-1 " + b.address(6) + "/32")
+	s.place(l, cni, "db")
+	l.awaitPod(b.address(5), "web")
+	l.awaitAllocations(2)
+	daemon.end()
+	daemon = l.ipamd(b.address(6))
+	daemon.do("restore")
+	l.awaitAllocations(1)
+	for _, text := range []string{"Restart the holder", "If ipwitness audit reports several addresses"} {
+		s.byHand[text] = func() {} // the following actions say how
+	}
+	return l, s, daemon
+}
+
+func TestRemediesForTheAWSVPCCNILeaveTheRightOwner(t *testing.T) {
+	t.Parallel()
+	for name, build := range awsScenes {
+		t.Run(name, func(t *testing.T) { t.Parallel(); carriedOut(t, build) })
+	}
 }

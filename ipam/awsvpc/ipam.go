@@ -3,7 +3,11 @@
 // the node.
 package awsvpc
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // Name is the name of the AWS VPC CNI in the API.
 const Name = "aws-vpc"
@@ -11,6 +15,11 @@ const Name = "aws-vpc"
 // IPAM describes the AWS VPC CNI.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "the AWS VPC CNI",
+	Traits: ipam.Traits{
+		// The plugin leaves the address on the pod when ipamd has released it. The runtime then removes
+		// the pod's network namespace. ipamd itself waits for 30 s before it uses the address again.
+		EndDelay: 10 * time.Second,
+	},
 	Files: newSource,
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
