@@ -64,7 +64,7 @@ GOLANGCI := bin/tools/golangci-lint
 IMAGE_TOOL := bin/tools/image
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
-AWS_VPC := $(addprefix bin/cni/,aws-cni ipamd)
+AWS_VPC := $(addprefix bin/awsvpc/,aws-cni ipamd)
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 ETCD := bin/kubernetes/etcd
 CALICO_CRDS := bin/kubernetes/calico-crds
@@ -345,10 +345,10 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 	@touch $(CNI_PLUGINS)
 
 # The CNI plugin of the AWS VPC CNI, and the part of its daemon that allocates addresses, which runs
-# without EC2.
+# without EC2. They are not in bin/cni, because test-kernels copies that directory into its guests.
 $(AWS_VPC) &: tools/awsvpc/main.go tools/awsvpc/go.mod tools/awsvpc/go.sum
-	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -buildvcs=false -o '$(CURDIR)/bin/cni/ipamd' .
-	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -o '$(CURDIR)/bin/cni/aws-cni' github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
+	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -buildvcs=false -o '$(CURDIR)/bin/awsvpc/ipamd' .
+	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -o '$(CURDIR)/bin/awsvpc/aws-cni' github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
 	@touch $(AWS_VPC)
 
 # Kubernetes gets its own version from these variables. Its programs are built one at a

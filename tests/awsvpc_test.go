@@ -35,7 +35,7 @@ type ipamd struct {
 // ipamd starts ipamd on the host. The node has one network interface with the given addresses.
 func (l *lab) ipamd(addresses ...string) *ipamd {
 	l.t.Helper()
-	bin, err := netlab.Plugins()
+	bin, err := netlab.AWSVPC()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -265,4 +265,24 @@ func TestRemediesForTheAWSVPCCNILeaveTheRightOwner(t *testing.T) {
 	for name, build := range awsScenes {
 		t.Run(name, func(t *testing.T) { t.Parallel(); carriedOut(t, build) })
 	}
+}
+
+// Security groups for pods give a pod the address of a branch ENI, which ipamd does not record. There
+// are no VLAN devices here: the pods and the results of the plugin are made by hand.
+func TestPodWithABranchENIIsNotExpectedInTheCheckpoint(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	daemon := l.ipamd("198.18.84.5")
+	daemon.do("add c0 default gone") // the node has a checkpoint
+	const branch, plain = "198.18.84.7", "198.18.84.8"
+	l.sh("mkdir -p /var/lib/cni/results")
+	for _, p := range []struct{ name, address, vlan string }{{"branch", branch, "7"}, {"plain", plain, "0"}} {
+		l.pod(p.name, p.address+"/32")
+		write(t, l.Path("/var/lib/cni/results/aws-cni-c"+p.name+"-eth0"), strings.NewReplacer("$pod", p.name, "$address", p.address, "$vlan", p.vlan).Replace(
+			`{"kind":"cniCacheV1","containerId":"c$pod","ifName":"eth0","networkName":"aws-cni","netns":"/run/netns/$pod",
+			"cniArgs":[["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME","$pod"]],"result":{"cniVersion":"0.4.0","interfaces":[{"name":"v$pod"},
+			{"mac":"1","name":"eth0","sandbox":"/run/netns/$pod"},{"mac":"$vlan","name":"dummy1"}],"ips":[{"address":"$address/32","interface":1}]}}`))
+		l.awaitPod(p.address, p.name)
+	}
+	l.awaitFindings("in-use-unallocated " + plain)
 }

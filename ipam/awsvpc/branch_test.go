@@ -139,6 +139,8 @@ func TestResultsAreLimited(t *testing.T) {
 	l.write(checkpointName, checkpointOf())
 	l.result("aws-cni-large-eth0", branchResult+strings.Repeat(" ", maxResultSize))
 	l.result("aws-cni-c1-eth0", branchResult)
+	l.result("target", strings.ReplaceAll(branchResult, "198.18.81.5", "198.18.81.6"))
+	l.must(os.Symlink("target", filepath.Join(l.source.branches.dir, "aws-cni-link-eth0")))
 	l.look()
 	l.want(checkpointName, "198.18.81.5 /  ")
 	b := &l.source.branches

@@ -13,7 +13,7 @@ var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
 		What:     "AWS VPC CNI (`ipam.json`; secondary addresses, prefixes, IPv6)",
 		State:    "**tested**: its real datastore, checkpoint and CNI plugin 1.23.2, without EC2. Addresses of branch ENIs (security groups for pods) are not audited",
-		Evidence: "`TestAllocationsThatIPAMDForgetsAreReported`, `TestChurnOfTheAWSVPCCNIIsSilent`, `ipam/awsvpc`",
+		Evidence: "`TestAllocationsThatIPAMDForgetsAreReported`, `TestChurnOfTheAWSVPCCNIIsSilent`, `TestRemediesForTheAWSVPCCNILeaveTheRightOwner`",
 	}},
 	Mounts: []ipam.Mount{
 		{Files: "`/run/aws-node`: allocations (`/var/run` is a link to `/run`)", Mount: "`/run`", Without: "the audit of the AWS VPC CNI: duplicates are not predicted"},

@@ -54,6 +54,13 @@ func Plugins() (string, error) {
 	return "", errors.New("no CNI plugins in bin/cni: run 'make cni-plugins', or set IPWITNESS_CNI_BIN")
 }
 
+// AWSVPC returns the directory of the programs of the AWS VPC CNI: awsvpc beside the directory of the
+// other plugins.
+func AWSVPC() (string, error) {
+	dir, err := Plugins()
+	return filepath.Join(filepath.Dir(dir), "awsvpc"), err
+}
+
 // CNI configures a network on the host.
 func (h *Host) CNI(conflist string) (*CNI, error) {
 	bin, err := Plugins()
