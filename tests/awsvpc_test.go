@@ -35,13 +35,23 @@ type ipamd struct {
 // ipamd starts ipamd on the host. The node has one network interface with the given addresses.
 func (l *lab) ipamd(addresses ...string) *ipamd {
 	l.t.Helper()
+	d := l.ipamdOf()
+	for _, a := range addresses {
+		d.do("cidr eni-1 " + a + "/32")
+	}
+	return d
+}
+
+// ipamdOf starts ipamd with flags. The node has one network interface without addresses.
+func (l *lab) ipamdOf(flags ...string) *ipamd {
+	l.t.Helper()
 	bin, err := netlab.AWSVPC()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 	const dir = "/run/aws-node"
 	l.sh("mkdir -p "+dir, "rm -f "+dir+"/ipamd.sock")
-	cmd := l.Command(filepath.Join(bin, "ipamd"), "-checkpoint", awsCheckpoint, "-socket", dir+"/ipamd.sock")
+	cmd := l.Command(filepath.Join(bin, "ipamd"), append(flags, "-checkpoint", awsCheckpoint, "-socket", dir+"/ipamd.sock")...)
 	d := &ipamd{t: l.t}
 	d.commands, err = cmd.StdinPipe()
 	if err != nil {
@@ -61,9 +71,6 @@ func (l *lab) ipamd(addresses ...string) *ipamd {
 	})
 	l.t.Cleanup(d.end)
 	d.do("eni eni-1 0")
-	for _, a := range addresses {
-		d.do("cidr eni-1 " + a + "/32")
-	}
 	return d
 }
 
@@ -75,6 +82,40 @@ func (d *ipamd) do(command string) {
 	}
 	if !d.answers.Scan() || !strings.HasPrefix(d.answers.Text(), "ok") {
 		d.t.Fatalf("%s: got %q, %v", command, d.answers.Text(), d.answers.Err())
+	}
+}
+
+func TestAgentReportsAllocationsOfTheAWSVPCCNI(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ flag, cidr, first string }{
+		"secondary addresses": {"-prefixes=false", "198.18.85.5/32", "198.18.85.5"},
+		"prefixes":            {"-prefixes", "198.18.85.16/28", "198.18.85.16"},
+		"IPv6":                {"-ipv6", "2001:db8:85::/80", "2001:db8:85::"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, reported := newListener(t)
+			cni := l.cni(awsVPC)
+			l.ipamdOf(c.flag).do("cidr eni-1 " + c.cidr)
+			add(t, cni, "web")
+			p := reported.awaitPool(awsCheckpoint, ipwitnessv1.Pool_KNOWN, 1)
+			if p.GetIpam() != "aws-vpc" || p.GetNetwork() != "aws-cni" || p.GetPlugin() != "aws-cni" || !p.GetRouted() || len(p.GetRanges()) != 0 {
+				t.Errorf("got %v", p)
+			}
+			reported.await("the pod of the address", func() bool {
+				a := reported.allocations[awsCheckpoint][c.first]
+				return a.GetNamespace() == "default" && a.GetPod() == "web" && strings.HasPrefix(a.GetContainerId(), "cnitool-") && a.GetInterface() == "eth0" && a.GetAllocatedAt().IsValid()
+			})
+			if err := cni.Delete("web"); err != nil {
+				t.Fatal(err)
+			}
+			reported.awaitPool(awsCheckpoint, ipwitnessv1.Pool_KNOWN, 0)
+			write(t, l.Path(awsCheckpoint), `{"version":"vpc-cni-ipam/2"}`)
+			reported.awaitPool(awsCheckpoint, ipwitnessv1.Pool_UNREADABLE, 0)
+			reported.await("the problem", func() bool {
+				return strings.Contains(strings.Join(reported.status.GetProblems(), "\n"), `its version is "vpc-cni-ipam/2"`)
+			})
+		})
 	}
 }
 
