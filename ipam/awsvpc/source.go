@@ -159,7 +159,9 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 		}
 	}
 	first := s.files[filepath.Join(s.dir, checkpointName)]
-	if first != nil && s.branches.read(first.Network, r.All, r.Lost) {
+	if first == nil {
+		clear(s.branches.stale)
+	} else if s.branches.read(first.Network, r.All, r.Lost) {
 		first.changed = true
 	}
 	for _, f := range s.files {
