@@ -341,9 +341,9 @@ func TestAcknowledgeOverREST(t *testing.T) {
 		want       string
 	}{
 		"no body":        {path, "", nil, 400, "reason is missing"},
-		"no time":        {path, `{"reason":"x","expiresAt":"tomorrow"}`, nil, 400, `want JSON as /openapi.json describes it: proto`},
+		"no time":        {path, `{"reason":"x","expiresAt":"tomorrow"}`, nil, 400, `expected JSON as /openapi.json describes it: proto`},
 		"unknown field":  {path, `{"reason":"x","expires":"` + expires + `"}`, nil, 400, `unknown field`},
-		"no JSON":        {path, `reason=x`, nil, 400, "want JSON as"},
+		"no JSON":        {path, `reason=x`, nil, 400, "expected JSON as"},
 		"too much":       {path, `{"reason":"` + strings.Repeat("x", maxBody) + `"}`, nil, 400, "the body is too large"},
 		"unknown id":     {"/v1/conflicts/nope:acknowledge", given, nil, 404, `no conflict has the id`},
 		"another site":   {path, given, []string{"Origin", "http://evil.example"}, 403, "cross-origin browser request"},

@@ -50,12 +50,12 @@ const (
 // migration has ended or is stuck.
 const migrationGrace = time.Minute
 
-// Config is what an operator decides. Zero fields have the defaults.
+// Config is the configuration of an Aggregator. Fields that are zero have default values.
 type Config struct {
-	// Cluster keeps the conflict ids of clusters apart.
+	// Cluster is the name of the cluster. It distinguishes the conflict ids of clusters.
 	Cluster string
-	// Settle is how long two owners must live side by side before the conflict
-	// is confirmed.
+	// Settle is how long two owners must exist at the same time before the
+	// conflict is confirmed.
 	Settle time.Duration
 	// StaleAfter is how long an owner that only wire claims show counts as alive.
 	StaleAfter time.Duration
@@ -65,13 +65,13 @@ type Config struct {
 	HandoverGrace time.Duration
 	// LeakedAfter is how long an allocation may be unused before it is reported as leaked.
 	LeakedAfter time.Duration
-	// Shared are addresses that several owners hold on purpose.
+	// Shared are addresses that several owners hold intentionally.
 	Shared []verdict.Shared
-	// Routers are the workloads that answer for addresses of others on purpose.
+	// Routers are the workloads that intentionally answer for addresses of others.
 	Routers []verdict.Router
 	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
 	DataDir string
-	// Networks are the declared networks. Several with one name add up.
+	// Networks are the declared networks. Networks with the same name are combined.
 	Networks []verdict.Network
 	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
 	// this process as a pod, if any, off for none, or the name of a kubeconfig file.

@@ -26,13 +26,13 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-// coreConfig is what a core needs.
+// coreConfig is the configuration of a core.
 type coreConfig struct {
 	policy verdict.Policy
 	log    *slog.Logger
 	// registry is where metrics are registered.
 	registry prometheus.Registerer
-	// kubernetes is the Kubernetes API; nil where there is none to ask.
+	// kubernetes is the Kubernetes API; nil if it is not used.
 	kubernetes *kube.Cluster
 	// memory is the number of bytes that the process may use; 0 means no limit.
 	memory int64
@@ -49,8 +49,8 @@ type coreConfig struct {
 // newCore makes the rooms. It locks the data directory, and does nothing else before run.
 func newCore(cfg coreConfig) (*core, error) {
 	base := time.Now()
-	// The wall clock of the start, carried on by the monotonic clock: it never jumps, whatever is
-	// done to the wall clock.
+	// The wall clock at the start plus the monotonic time since then: it never jumps, even if the
+	// wall clock is set.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
 	c := &core{kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
@@ -94,7 +94,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	return c, nil
 }
 
-// run judges, and does what is due, until ctx ends.
+// run judges addresses and runs the work that is due, until ctx ends.
 func (c *core) run(ctx context.Context) {
 	var group sync.WaitGroup
 	group.Go(func() {

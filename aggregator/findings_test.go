@@ -159,7 +159,7 @@ func TestRebootedMachineIsNoSecondNode(t *testing.T) {
 	})
 }
 
-func TestAgentsOnOneKernelWithOneNameAreToldToRename(t *testing.T) {
+func TestAgentsOnOneKernelWithOneNameAreAdvisedToRename(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		l.dial().send(snapshot(hello("n1", 1))).sync()

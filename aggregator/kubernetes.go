@@ -11,8 +11,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// manyPods is a number of pods in one change that only a listing reaches. A listing leaves behind
-// much more memory than what is kept of it.
+// manyPods is a number of changed pods that only a listing reaches. A listing leaves much more unused
+// memory behind than it takes.
 const manyPods = 1000
 
 // kubernetesChanged passes changes of the Kubernetes API to the rooms that they concern.

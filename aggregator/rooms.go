@@ -35,7 +35,7 @@ type core struct {
 	stopped, ended chan struct{}
 }
 
-// ring does what is due about nodes, links and resolved conflicts, and returns when more is due; 0
+// ring runs the work that is due on nodes, links and resolved conflicts, and returns when more is due; 0
 // for never.
 func (c *core) ring() verdict.Stamp {
 	next := c.facts.Ring()
@@ -64,7 +64,7 @@ func (c *core) problems() []string {
 	return problems
 }
 
-// watches returns the number of watches, by what they watch.
+// watches returns the number of watches, by type.
 func (c *core) watches() map[string]int {
 	return map[string]int{
 		"owners": c.events.Owners.Subscribers(), "conflicts": c.events.Conflicts.Subscribers(), "findings": c.events.Findings.Subscribers(),

@@ -42,7 +42,7 @@ func (m Mode) String() string {
 // Attachment is the attachment of an Observer to the ingress of one interface.
 type Attachment struct {
 	mode   Mode
-	there  func() bool // nil where nobody else can take it off
+	there  func() bool // nil if no other program can remove it
 	mu     sync.Mutex
 	remove func()       // removes its port from the program's maps
 	detach func() error // nil once done

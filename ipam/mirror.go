@@ -26,7 +26,7 @@ type Mirror[O, R any] struct {
 	// Same reports whether two records are equal; nil for reflect.DeepEqual.
 	Same func(a, b *R) bool
 	// Changed is called with the records of an object before and after a change; nil if nothing has
-	// to be done. A record is nil if there was or is none.
+	// to be done. A record is nil if the object did not exist before, or does not exist afterwards.
 	Changed func(at Key, before, after *R)
 	// Settled is called after one change or a whole listing; nil if nothing has to be done.
 	Settled func()
@@ -97,10 +97,7 @@ func (m *Mirror[O, R]) Set(at Key, after *R) {
 		if m.Records == nil {
 			m.Records = make(map[Key]*R)
 		}
-		if before != nil {
-			delete(m.Records, at) // otherwise the map's key would keep the strings of the first record alive
-		}
-		m.Records[at] = after
+		m.Records[at] = after // with the strings of this key, so that those of the first record are not kept alive
 	}
 	if m.Changed != nil {
 		m.Changed(at, before, after)
@@ -142,24 +139,24 @@ func (i *Interned) Of(s string) string {
 	return s
 }
 
-// Differences calls put for each element of is that was does not have, and after that gone for each
-// element of was that is no longer has. compare orders both, and returns 0 for elements of which one
-// replaces the other.
-func Differences[E comparable](was, is []E, compare func(a, b *E) int, put, gone func(*E)) {
+// Differences calls put for each element of after that is new or differs from its predecessor in
+// before, and then gone for each element of before that has no successor. Both are sorted by compare,
+// which returns 0 if one element replaces the other.
+func Differences[E comparable](before, after []E, compare func(a, b *E) int, put, gone func(*E)) {
 	var removed []*E
-	for len(was) > 0 || len(is) > 0 {
+	for len(before) > 0 || len(after) > 0 {
 		switch {
-		case len(is) == 0 || len(was) > 0 && compare(&was[0], &is[0]) < 0:
-			removed = append(removed, &was[0])
-			was = was[1:]
-		case len(was) == 0 || compare(&was[0], &is[0]) > 0:
-			put(&is[0])
-			is = is[1:]
+		case len(after) == 0 || len(before) > 0 && compare(&before[0], &after[0]) < 0:
+			removed = append(removed, &before[0])
+			before = before[1:]
+		case len(before) == 0 || compare(&before[0], &after[0]) > 0:
+			put(&after[0])
+			after = after[1:]
 		default:
-			if was[0] != is[0] {
-				put(&is[0])
+			if before[0] != after[0] {
+				put(&after[0])
 			}
-			was, is = was[1:], is[1:]
+			before, after = before[1:], after[1:]
 		}
 	}
 	for _, e := range removed {

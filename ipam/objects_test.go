@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/registry"
@@ -30,6 +31,9 @@ func TestKinds(t *testing.T) {
 		for _, r := range m.Objects(nil).Resources {
 			if r.Store == nil || r.Lost == "" || r.Decided || r.Followed {
 				t.Errorf("%s: got resource %+v", m.Name, r)
+			}
+			if !slices.Contains(kinds, r.Kind) || (r.Alternative != ipam.Kind{}) != slices.Contains(kinds, r.Alternative) {
+				t.Errorf("%s: got kinds %v, want %s and its alternative", m.Name, kinds, r.Kind)
 			}
 		}
 	}
@@ -83,10 +87,10 @@ func TestMirror(t *testing.T) {
 		for _, o := range objects {
 			reduced = append(reduced, m.Reduce(o))
 		}
-		pauses := 0
+		pauses, before := 0, len(m.Records)
 		m.Replace(reduced, func() { pauses++ })
-		if pauses < len(objects) {
-			t.Errorf("got %d pauses for %d objects", pauses, len(objects))
+		if want := len(objects) + before + len(m.Records); pauses != want {
+			t.Errorf("got %d pauses, want %d: one for each object, and for each record before and after", pauses, want)
 		}
 	}
 	for _, step := range []struct {
@@ -107,6 +111,28 @@ func TestMirror(t *testing.T) {
 		got = nil
 		if step.do(); strings.Join(got, ", ") != step.want {
 			t.Errorf("got %q, want %q", got, step.want)
+		}
+	}
+}
+
+// Without functions, a mirror compares the contents of records, and reports nothing.
+func TestMirrorWithoutFunctions(t *testing.T) {
+	m := ipam.Mirror[string, []string]{Read: func(text string) (ipam.Key, *[]string) { return ipam.Key{Name: "a"}, &[]string{text} }}
+	at := ipam.Key{Name: "a"}
+	m.Put(m.Reduce("one"))
+	first := m.Records[at]
+	if m.Put(m.Reduce("one")); m.Records[at] != first {
+		t.Error("an equal record replaced the first one")
+	}
+	if m.Put(m.Reduce("two")); (*m.Records[at])[0] != "two" {
+		t.Errorf("got %v, want the new record", *m.Records[at])
+	}
+	// The key of the first record is not kept alive.
+	again := ipam.Key{Name: strings.Clone("a")}
+	m.Set(again, &[]string{"three"})
+	for key := range m.Records {
+		if unsafe.StringData(key.Name) != unsafe.StringData(again.Name) {
+			t.Error("the map has the key of the first record, want the one of the last")
 		}
 	}
 }
@@ -134,15 +160,17 @@ func TestDifferences(t *testing.T) {
 
 func TestInternedStrings(t *testing.T) {
 	var names ipam.Interned
-	text := []string{"node", "", "node"}
+	text := []string{"node", "", strings.Clone("node")}
 	got := []string{names.Of(text[0]), names.Of(text[1]), names.Of(text[2])}
-	if !slices.Equal(got, text) || len(names) != 1 {
-		t.Errorf("got %q and %d names", got, len(names))
+	if !slices.Equal(got, text) || len(names) != 1 || unsafe.StringData(got[2]) != unsafe.StringData(text[0]) {
+		t.Errorf("got %q and %d names, want the first one twice", got, len(names))
 	}
+	most := 0
 	for i := range 1 << 17 {
 		names.Of(fmt.Sprint(i))
+		most = max(most, len(names))
 	}
-	if len(names) > 1<<16 {
-		t.Errorf("got %d names, want a bounded number", len(names))
+	if most != 1<<16 {
+		t.Errorf("got up to %d names, want up to %d", most, 1<<16)
 	}
 }

@@ -53,6 +53,9 @@ type Loss struct {
 	Rebuild bool
 	// Backup names the objects to restore from a backup, for an IPAM without Rebuild.
 	Backup string
+	// Empty returns the steps that end all pods of the node that the pool belongs to, for an IPAM
+	// without Rebuild that may give a restarted pod the address of another one.
+	Empty func(node string) []advice.Action
 	// Recreate returns the command that creates the object with the records again, without records;
 	// false if the object is not known.
 	Recreate func(p *Pool) (advice.Fix, bool)

@@ -22,3 +22,26 @@ func TestTextsAreSingleLines(t *testing.T) {
 		}
 	}
 }
+
+func TestCutTexts(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		size int
+		want string
+	}{
+		{"abcdef", 6, "abcdef"},
+		{"abcdef", 5, "ab…"},
+		{"ab def", 5, "ab…"},
+		{"a   ef", 5, "a…"},
+		{"aédef", 5, "a…"},
+		{"abcdef", 3, "…"},
+		{"\x80\x80\x80\x80", 3, "…"},
+	} {
+		if got := ipam.Cut(test.text, test.size); got != test.want {
+			t.Errorf("%q to %d bytes: got %q, want %q", test.text, test.size, got, test.want)
+		}
+	}
+	if got := ipam.Shorten(strings.Repeat("\x1b", 4*ipam.MaxMessage) + "end"); got != "…" {
+		t.Errorf("text behind many control characters: got %q, want only a mark that it is missing", got)
+	}
+}

@@ -153,8 +153,8 @@ func privileges(uid, capabilities string) string {
 	return fmt.Sprintf("Uid: %s\nCapBnd: %s\nNoNewPrivs: 1\nSeccomp: 2\nro\n", uid, capabilities)
 }
 
-// pages returns the commands of docs/install-linux.md, keyed by the heading above them.
-func pages(t *testing.T) map[string]string {
+// installPage returns a function that returns the commands below a heading of docs/install-linux.md.
+func installPage(t *testing.T) func(heading string) string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/install-linux.md")
 	if err != nil {
@@ -171,7 +171,13 @@ func pages(t *testing.T) map[string]string {
 			commands[heading] += strings.ReplaceAll(line, "linux-amd64", "linux-"+runtime.GOARCH)
 		}
 	}
-	return commands
+	return func(heading string) string {
+		t.Helper()
+		if commands[heading] == "" {
+			t.Fatalf("docs/install-linux.md has no commands below a heading %q", heading)
+		}
+		return commands[heading]
+	}
 }
 
 // exports returns the variables that commands of the page set.
@@ -216,12 +222,12 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	t.Parallel()
 	l := newSystemdHost(t, "node1")
 	at := "cd '" + unpackable(t) + "'\n"
-	page := pages(t)
+	page := installPage(t)
 	l.pod("before", "10.9.0.4/24")
-	l.do(at + page["Install"])
-	l.do(page["Several hosts"])
+	l.do(at + page("Install"))
+	l.do(page("Several hosts"))
 	l.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
-	l.do(page["See that it works"])
+	l.do(page("Check that it works"))
 
 	uid := strings.TrimSpace(l.do("id --user ipwitness"))
 	if got, want := l.privileges("ipwitness-agent"), privileges("0", fourCapabilities); got != want {
@@ -261,23 +267,23 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 	l.pod("one", "10.9.0.6/24")
 	l.pod("two", "10.9.0.6/24")
 	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
-	l.do(page["Open it to other hosts"] + page["With certificates"])
+	l.do(page("Open it to other hosts") + page("With certificates"))
 	if out, err := l.in("ipwitness nodes").CombinedOutput(); err == nil {
 		t.Errorf("an unauthenticated caller: got %s", out)
 	}
-	l.env = exports(page["With certificates"])
+	l.env = exports(page("With certificates"))
 	l.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
 	l.prints("ipwitness conflicts", `10\.9\.0\.6 +CONFIRMED `)
 	l.do(`ipwitness acknowledge 10.9.0.6 --reason "moving" --for 1h`)
 	before := l.do("systemctl show --property=InvocationID --value ipwitness-agent ipwitness-aggregator")
-	l.do(at + page["Upgrade"])
+	l.do(at + page("Upgrade"))
 	if after := l.do("systemctl show --property=InvocationID --value ipwitness-agent ipwitness-aggregator"); after == before {
 		t.Error("the upgrade has restarted nothing")
 	}
 	l.prints("ipwitness conflicts 10.9.0.6", `moving`)
 
 	l.env = ""
-	l.do("systemctl disable --now ipwitness-agent ipwitness-aggregator\n" + page["One host"])
+	l.do("systemctl disable --now ipwitness-agent ipwitness-aggregator\n" + page("One host"))
 	l.prints("ipwitness conflicts 10.9.0.6", `moving`) // the same data-dir
 	if got, want := l.privileges("ipwitness"), privileges("0", fourCapabilities); got != want {
 		t.Errorf("run: got\n%s, want\n%s", got, want)
@@ -286,7 +292,7 @@ func TestPackageOnAHostWithSystemd(t *testing.T) {
 		t.Errorf("the units: %s", got)
 	}
 
-	l.do(page["Uninstall"])
+	l.do(page("Uninstall"))
 	if got := l.do(`
 		find /usr/local /etc/ipwitness /var/lib/ipwitness /var/lib/private /etc/systemd/system -not -type d 2>/dev/null || true
 		getent passwd ipwitness || true
@@ -302,7 +308,7 @@ func TestPackageOnTwoHostsWithTokens(t *testing.T) {
 	slow(t)
 	t.Parallel()
 	at := "cd '" + unpackable(t) + "'\n"
-	page := pages(t)
+	page := installPage(t)
 	one, two := newSystemdHost(t, "node1"), newSystemdHost(t, "node2")
 	if err := one.Cable("eth0", two.Host, "eth0"); err != nil {
 		t.Fatal(err)
@@ -310,10 +316,10 @@ func TestPackageOnTwoHostsWithTokens(t *testing.T) {
 	one.do("ip address add 192.0.2.1/24 dev eth0; ip link set eth0 up")
 	two.do("ip address add 192.0.2.2/24 dev eth0; ip link set eth0 up; echo 192.0.2.1 node1 >>/etc/hosts")
 
-	one.do(at + page["Install"] + page["Several hosts"] + page["Open it to other hosts"] + page["With tokens"])
-	one.env = exports(page["People with tokens"])
+	one.do(at + page("Install") + page("Several hosts") + page("Open it to other hosts") + page("With tokens"))
+	one.env = exports(page("People with tokens"))
 	one.prints("ipwitness nodes", `(?m)^node1 +LIVE .* tcx`)
-	one.do(page["People with tokens"])
+	one.do(page("People with tokens"))
 	if got := one.do("stat --format='%a %U:%G %n' /etc/ipwitness/tokens /etc/ipwitness/*.token"); got != `640 root:ipwitness /etc/ipwitness/tokens
 600 root:root /etc/ipwitness/agent.token
 600 root:root /etc/ipwitness/alice.token
@@ -322,13 +328,13 @@ func TestPackageOnTwoHostsWithTokens(t *testing.T) {
 		t.Errorf("the tokens: got\n%s", got)
 	}
 
-	two.do(at + page["Install"] + "install -D -m 644 /usr/local/share/doc/ipwitness/agent.yaml /etc/ipwitness/agent.yaml\nsystemctl enable --now ipwitness-agent")
+	two.do(at + page("Install") + "install -D -m 644 /usr/local/share/doc/ipwitness/agent.yaml /etc/ipwitness/agent.yaml\nsystemctl enable --now ipwitness-agent")
 	two.do("install -d /etc/ipwitness/tls")
 	for _, file := range [][2]string{{"tls/ca.crt", "tls/ca.crt"}, {"node2.token", "agent.token"}, {"alice.token", "alice.token"}} {
 		two.do("cat >/etc/ipwitness/" + file[1] + " <<'end'\n" + one.do("cat /etc/ipwitness/"+file[0]) + "end")
 	}
-	two.do(page["On the other host"])
-	two.env = exports(page["People with tokens"])
+	two.do(page("On the other host"))
+	two.env = exports(page("People with tokens"))
 	two.prints("ipwitness nodes", `(?m)^node2 +LIVE .* tcx`)
 	if out := two.do("ipwitness nodes -o yaml"); strings.Count(out, " problems: []\n") != 3 {
 		t.Errorf("the agents, or the aggregator, have problems: %s", out)

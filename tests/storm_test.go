@@ -221,7 +221,7 @@ func TestTwoMACsAlternateAtLineRate(t *testing.T) {
 			case owners == 2 && l.only(addr.String()).GetRule() != "externals-alternate":
 				t.Errorf("rule: got %s, want externals-alternate", l.only(addr.String()).GetRule())
 			}
-			l.wantOnlyPlanted() // an external machine is never confirmed
+			l.wantOnlyPlanted() // a conflict with an external machine is never confirmed
 		})
 	}
 }
@@ -397,7 +397,7 @@ func TestManyMACsOnOneAddressAreBounded(t *testing.T) {
 	l.wantOnlyPlanted()
 }
 
-func TestWhatAFullRingLosesIsCountedAndToldByTheNextFrame(t *testing.T) {
+func TestWhatAFullRingLosesIsCountedAndReportedByTheNextFrame(t *testing.T) {
 	slow(t)
 	l := newLab(t)
 	// Each port may report 768 new bindings at once. All ports together may fill half of the

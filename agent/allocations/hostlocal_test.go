@@ -36,7 +36,7 @@ func TestAllocationsOfHostLocalAreReported(t *testing.T) {
 		t.Errorf("allocations: got %v", a)
 	}
 	l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.2")), os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.9"), []byte("new\neth1"), 0o600))
-	l.await("changes", func() bool { return len(a) == 2 && a["10.1.0.9"].GetContainerId() == "new" })
+	l.await("the changed allocations", func() bool { return len(a) == 2 && a["10.1.0.9"].GetContainerId() == "new" })
 	l.must(os.Remove(filepath.Join(l.path("pods"), "10.1.0.9")), os.Remove(filepath.Join(l.path("pods"), "fd00::2")))
 	if p := l.awaitGiven("pods", 0, known); p.GetLostAt() != nil || p.GetLost() != 0 {
 		t.Errorf("pool after the last address was released: got %v, want no loss", p)
@@ -117,7 +117,7 @@ func TestLostEventsCauseAFullRead(t *testing.T) {
 			l.must(os.Remove(filepath.Join(l.path("pods"), e.Name())))
 		}
 	})
-	if p := l.awaitGiven("pods", 0, known); p.GetLost() < 5 { // maybe including the one that was released just before
+	if p := l.awaitGiven("pods", 0, known); p.GetLost() < 5 { // possibly including the address that was released just before
 		t.Errorf("directory that was emptied unnoticed: got %v, want 5 lost", p)
 	}
 	l.give("pods", "10.1.0.1", "heard") // the directory is watched again
@@ -250,7 +250,7 @@ func TestDirectoryOfANetworkThatIsGoneIsForgotten(t *testing.T) {
 	l.must(os.MkdirAll(l.path("pods"), 0o755), os.WriteFile(filepath.Join(l.path("pods"), "lock"), nil, 0o600))
 	l.awaitGiven("pods", 0, known)
 	l.must(os.RemoveAll(l.path("pods")))
-	l.await("its end", func() bool { return l.pools[l.path("pods")] == nil && len(l.pools) == 1 })
+	l.await("the end of the pool", func() bool { return l.pools[l.path("pods")] == nil && len(l.pools) == 1 })
 }
 
 func TestConfigurationIsFollowed(t *testing.T) {
@@ -332,7 +332,7 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 		l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.WriteFile(env+".new", []byte(content), 0o644), os.Rename(env+".new", env))
 	}
 	write(env, "FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=true\n")
-	l.await("its range", func() bool { return ranges() == "10.244.3.2-10.244.3.254 " })
+	l.await("the range of the node", func() bool { return ranges() == "10.244.3.2-10.244.3.254 " })
 	write(env, "FLANNEL_SUBNET=10.244.4.1/24\nFLANNEL_IPV6_SUBNET=fd00:4::1/120\n")
 	l.await("both ranges", func() bool { return ranges() == "10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff " })
 	write(env, "FLANNEL_SUBNET=mine\n")

@@ -133,7 +133,7 @@ func (r *Reader) Await(ctx context.Context) {
 	}
 }
 
-// Run reads whatever changes, until ctx ends.
+// Run reads the files that change, until ctx ends.
 func (r *Reader) Run(ctx context.Context) error {
 	var events <-chan fsnotify.Event
 	var errs <-chan error
@@ -143,6 +143,12 @@ func (r *Reader) Run(ctx context.Context) error {
 		defer func() { _ = w.Close() }()
 		r.watcher, events, errs = w, w.Events, w.Errors
 	}
+	r.follow(ctx, events, errs)
+	return nil
+}
+
+// follow reads everything, and then whatever events and time require, until ctx ends.
+func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error) {
 	r.all = true
 	r.look(time.Now())
 	close(r.ready)
@@ -156,7 +162,7 @@ func (r *Reader) Run(ctx context.Context) error {
 		timer.Reset(wait)
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-timer.C:
 			r.all, r.soon = true, false
 		case <-r.mounted:
@@ -378,7 +384,7 @@ func readName(title, file string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("cannot read %s's name of this node: %s", title, form.Short(err))
 	case len(name) > most || !utf8.ValidString(name):
-		return "", fmt.Errorf("%s has no node name, and %s allocates addresses to the node that this file names: write the name of the node into it", file, title)
+		return "", fmt.Errorf("%s contains no valid node name, but %s allocates addresses for the node that this file names: write the name of this node into it", file, title)
 	default:
 		return name, nil
 	}

@@ -16,8 +16,8 @@ func TestNodenameOfCalico(t *testing.T) {
 		"worker-1":                      {"worker-1", ""},
 		"\n worker.example \r\n":        {"worker.example", ""},
 		strings.Repeat("x", 253) + "\n": {strings.Repeat("x", 253), ""},
-		strings.Repeat("x", 254):        {"", "has no node name"},
-		"\xff":                          {"", "has no node name"},
+		strings.Repeat("x", 254):        {"", "contains no valid node name"},
+		"\xff":                          {"", "contains no valid node name"},
 	} {
 		l.must(os.WriteFile(file, []byte(content), 0o600))
 		if name, err := readName("Calico", file); name != want.name || (err == nil) != (want.problem == "") || err != nil && !strings.Contains(err.Error(), want.problem) {

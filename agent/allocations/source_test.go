@@ -122,7 +122,7 @@ func TestSourceWithOneFileIsFollowed(t *testing.T) {
 	write("10.1.0.4 c\nend\n", 0)
 	l.awaitGiven("state", 1, known)
 	l.must(os.RemoveAll(filepath.Join(l.root, "run")))
-	l.await("its end", func() bool { return l.pools[path] == nil })
+	l.await("the end of the pool", func() bool { return l.pools[path] == nil })
 	write("10.1.0.5 d\nend\n", 0)
 	l.awaitGiven("state", 1, known)
 }

@@ -42,7 +42,7 @@ func (c *condition) mayBeIdle(socket string) bool {
 	return c.socket == "" || c.socket == socket
 }
 
-// socketIs records which runtime answers, and reports whether it is another one than before.
+// socketIs records which runtime answers, and reports whether it has changed.
 func (c *condition) socketIs(runtime, socket string) (other bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

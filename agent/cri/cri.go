@@ -99,7 +99,7 @@ type Client struct {
 	hurry   chan struct{} // holds one token while there may be a new socket
 	poked   chan struct{} // holds one token while there may be something to ask
 
-	// sandboxes is the latest complete list. It is never changed in place.
+	// published is the latest complete list of sandboxes. It is never changed in place.
 	published atomic.Pointer[[]*Sandbox]
 
 	// Only the goroutine of Run uses these.

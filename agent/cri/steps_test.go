@@ -188,7 +188,7 @@ func TestEventsDelayTheFirstList(t *testing.T) {
 	}
 }
 
-func TestStateOfTheRuntimeIsToldWhenItChanges(t *testing.T) {
+func TestStateOfTheRuntimeIsReportedWhenItChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := New(slog.New(slog.DiscardHandler), "/run/x.sock", "")
 		calls := make(chan struct{}, 10)

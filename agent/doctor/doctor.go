@@ -144,7 +144,7 @@ func Examine(cfg Config) []Check {
 	}
 	found.add(Check{
 		Feature: "events of all namespaces", Status: StatusDegraded,
-		Used: fmt.Sprintf("a listing every %s", kernel.ListEvery), Lost: "milliseconds: a change is seen up to two seconds late",
+		Used: fmt.Sprintf("a listing every %s", kernel.ListEvery), Lost: "promptness: a change is seen up to two seconds late",
 		Fix: "give the process CAP_NET_BROADCAST (Linux 4.2)",
 	}, err, "NETLINK_LISTEN_ALL_NSID")
 
@@ -189,7 +189,7 @@ var capabilities = []struct {
 	lost    string
 }{
 	{"CAP_NET_ADMIN", unix.CAP_NET_ADMIN, "attaches the observer, reads addresses in other namespaces", "", "everything: frames, and addresses inside pods"},
-	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "receives changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "milliseconds: a change is seen up to two seconds late"},
+	{"CAP_NET_BROADCAST", unix.CAP_NET_BROADCAST, "receives changes in all namespaces", fmt.Sprintf("a listing every %s", kernel.ListEvery), "promptness: a change is seen up to two seconds late"},
 	{"CAP_BPF", unix.CAP_BPF, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 	{"CAP_PERFMON", unix.CAP_PERFMON, "loads the observer", "netlink only (as with --wire off)", "frames: conflicts with devices outside this node's namespaces"},
 }
@@ -208,7 +208,7 @@ func haveCapability(value int) error {
 }
 
 // tryClsact attaches the observer by clsact in a temporary network namespace, which ends with
-// the filter. It reports whether it could create one.
+// the filter. It reports whether it could create the namespace.
 func tryClsact() (tried bool, err error) {
 	done := make(chan struct{})
 	go func() {

@@ -137,6 +137,13 @@ func TestMissingCapabilitiesAreFound(t *testing.T) {
 		if err := all.SetProc(); err != nil {
 			t.Fatal(err)
 		}
+		drop(t, cap.BPF)
+		if _, by := examine(t, Config{CRISocket: cri.Off}); by["observer"].Status != StatusOK || !strings.Contains(by["CAP_BPF"].Used, "netlink only") {
+			t.Errorf("observer that loads with CAP_SYS_ADMIN: got %+v, CAP_BPF %+v, want what is used without CAP_BPF", by["observer"], by["CAP_BPF"])
+		}
+		if err := all.SetProc(); err != nil {
+			t.Fatal(err)
+		}
 		drop(t, cap.PERFMON, cap.SYS_ADMIN)
 		checks, by := examine(t, Config{CRISocket: cri.Off})
 		if got := by["clsact"]; got.Status != StatusOK || !strings.Contains(got.Detail, "not tried") {
@@ -279,6 +286,24 @@ func TestCapabilitiesOfTheStartAreDropped(t *testing.T) {
 		}
 		DropCapabilities(log, nil)
 		held("without one")
+	})
+}
+
+func TestObserverThatNeedsTheCapabilityKeepsIt(t *testing.T) {
+	alone.Run(t, func() {
+		obs, err := bpf.Load()
+		if err == nil {
+			err = obs.Close() // it does not work with any capability
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		DropCapabilities(slog.New(slog.DiscardHandler), obs)
+		for v, want := range map[cap.Value]bool{cap.BPF: true, cap.NET_ADMIN: true, cap.SYS_ADMIN: false} {
+			if has, err := cap.GetProc().GetFlag(cap.Effective, v); err != nil || has != want {
+				t.Errorf("%s: got %v and error %v, want %v", v, has, err, want)
+			}
+		}
 	})
 }
 

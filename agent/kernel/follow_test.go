@@ -186,7 +186,7 @@ func TestMessageThatChangesNothingIsNotReported(t *testing.T) {
 }
 
 func TestPortsAreLookedAtWhenOneChanges(t *testing.T) {
-	_, k := newFlaky(t)
+	f, k := newFlaky(t)
 	calls := 0
 	k.PortsChanged = func() { calls++ }
 	want := func(what string, change func(), names string) {
@@ -225,6 +225,22 @@ func TestPortsAreLookedAtWhenOneChanges(t *testing.T) {
 	k.Handle(own(unix.RTM_NEWLINK, l))
 	if got := k.Ports(); len(got) != 1 {
 		t.Errorf("ports with a tunnel: got %v, want only the veth", got)
+	}
+	list := func() {
+		t.Helper()
+		if err := k.List(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("listed as gone, because its message was lost", list, "veth10")
+	f.Put(rtnetlink.NoNSID, device(4, "eth2", "", nil))
+	want("listed as new, because its message was lost", list, "eth2 veth10")
+	calls = 0
+	inPod := kerneltest.PodVeth(10)
+	inPod.Index, inPod.Lower = inPod.Index+1, 0
+	f.Put(5, inPod)
+	if list(); calls != 0 {
+		t.Errorf("interface in a pod: got the ports looked at %d times, want not", calls)
 	}
 }
 
@@ -364,7 +380,7 @@ func TestWhatCannotBeReadIsListedAgain(t *testing.T) {
 	wantClaims(t, k, "")
 }
 
-func TestNSIDThatWeAssignedIsToldOnlyOnce(t *testing.T) {
+func TestNSIDThatWeAssignedIsReportedOnlyOnce(t *testing.T) {
 	f, k := newFlaky(t)
 	f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(11, 6))
 	f.Put(6, kerneltest.PodVeth(11), "10.244.0.3/24")

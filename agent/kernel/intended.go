@@ -61,7 +61,7 @@ func (p *publisher) compareIntended(ns *namespace, now time.Time) {
 	p.putNamespace(ns, now)
 }
 
-// has reports whether an interface of the namespace has an address, whatever its state.
+// has reports whether an interface of the namespace has an address, in any state.
 func (ns *namespace) has(addr netip.Addr) bool {
 	for _, l := range ns.links {
 		if l.addrs[addr] != nil {

@@ -429,7 +429,7 @@ func TestAnswerOfAnotherProcessIsIgnored(t *testing.T) {
 	})
 }
 
-func TestLostMessagesAreToldOnceAfterTheOldOnesAreRead(t *testing.T) {
+func TestLostMessagesAreReportedOnceAfterTheOldOnesAreRead(t *testing.T) {
 	alone.Run(t, func() {
 		l, err := Listen(true)
 		must(t, err)

@@ -69,8 +69,6 @@ func (q *Questions) add(later Questions) {
 	}
 }
 
-func (q *Questions) none() bool { return len(q.Checks) == 0 && q.Ping == 0 }
-
 // changes has the keys of changed records of one kind, each with the time of the oldest change
 // that was not taken yet.
 type changes[K comparable] struct {
@@ -273,9 +271,7 @@ func (r *Reader) takeClaims(m *ipwitnessv1.ReportRequest, room int, now time.Tim
 				return
 			}
 			r.answer(m, now)
-			if !r.next() {
-				return
-			}
+			r.next()
 			if len(r.batch) == 0 {
 				r.answer(m, now)
 				return
@@ -317,11 +313,8 @@ func (r *Reader) answer(m *ipwitnessv1.ReportRequest, now time.Time) {
 	r.answers = Questions{}
 }
 
-// next makes a batch of all changed claims, and reports whether there is anything to send.
-func (r *Reader) next() bool {
-	if len(r.claims.dirty)+len(r.urgent.dirty) == 0 && r.asked.none() {
-		return false
-	}
+// next makes a batch of all changed claims, which may be none.
+func (r *Reader) next() {
 	r.answers, r.asked = r.asked, Questions{}
 	if cap(r.batch) > large {
 		r.batch = nil
@@ -333,7 +326,6 @@ func (r *Reader) next() bool {
 		clear(c.dirty)
 		c.emptied()
 	}
-	return true
 }
 
 // begin begins a snapshot, which contains all live records.

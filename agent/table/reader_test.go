@@ -32,7 +32,8 @@ func TestChangesOfOneClaimCoalesceUntilTheyAreTaken(t *testing.T) {
 	r := follow(tab)
 	now := time.Now()
 	for i := range 1000 {
-		tab.Update(func() { tab.Add(testClaim(1), Claim{First: now, Last: now.Add(time.Duration(i)), Count: 1}, now) })
+		at := now.Add(time.Duration(i))
+		tab.Update(func() { tab.Add(testClaim(1), Claim{First: now, Last: at, Count: 1}, at) })
 	}
 	m := r.Take(now.Add(time.Millisecond))
 	if len(m.GetClaims()) != 1 {

@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -165,7 +166,7 @@ func TestTimesOfAssignmentAreShiftedWhereTheyAreKnown(t *testing.T) {
 	}
 }
 
-func TestImportanceThatChangesIsToldOnce(t *testing.T) {
+func TestImportanceThatChangesIsReportedOnce(t *testing.T) {
 	tab := New()
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	tab.Contest(a, true)
@@ -190,5 +191,109 @@ func TestImportanceThatChangesIsToldOnce(t *testing.T) {
 	}
 	if len(tab.important.holders) != 0 {
 		t.Errorf("important addresses: got %v, want none", tab.important.holders)
+	}
+}
+
+func TestNetworkOfAClaimIsSentWhenItChanges(t *testing.T) {
+	tab := New()
+	now := time.Now()
+	tab.Add(testClaim(1), Claim{Count: 3, Network: "pods"}, now)
+	r := follow(tab)
+	tab.SetNetwork(testClaim(1), "pods", now)
+	tab.SetNetwork(testClaim(2), "pods", now)
+	if m := r.Take(now); m != nil {
+		t.Errorf("same network, and a claim that is not known: got %v, want no change", m)
+	}
+	tab.SetNetwork(testClaim(1), "storage", now)
+	if m := r.Take(now); len(m.GetClaims()) != 1 || m.GetClaims()[0].GetNetwork() != "storage" || m.GetClaims()[0].GetCount() != 3 {
+		t.Errorf("another network: got %v, want the claim with it, and with the same count", m)
+	}
+}
+
+func TestStatusIsSentOnceToEachReader(t *testing.T) {
+	tab := New()
+	now := time.Now()
+	a, b := follow(tab), follow(tab)
+	tab.SetStatus(&ipwitnessv1.StatusRecord{Wire: "tcx"})
+	for _, r := range []*Reader{a, b} {
+		if m := r.Take(now); m.GetStatus().GetWire() != "tcx" {
+			t.Errorf("status: got %v, want it", m)
+		}
+		if m := r.Take(now); m != nil {
+			t.Errorf("second message: got %v, want none", m)
+		}
+	}
+}
+
+func TestChangeOfAClaimThatWaitsInABatchIsSentOnce(t *testing.T) {
+	now := time.Now()
+	for _, important := range []bool{false, true} {
+		tab := New()
+		r := follow(tab)
+		const waiting = maxRecords - maxRecords/urgentShare
+		for i := range maxRecords + waiting {
+			tab.took(t, wireClaim(7, i, 1), now)
+		}
+		r.Take(now)
+		if len(r.batch) != waiting {
+			t.Fatalf("claims that wait in the batch: got %d, want %d", len(r.batch), waiting)
+		}
+		want := waiting
+		if important {
+			want = maxRecords // those that were sent early are still in the batch
+		}
+		for _, c := range slices.Clone(r.batch) {
+			if important {
+				tab.Contest(c.key.Address, true)
+			}
+			tab.took(t, c.key, now)
+		}
+		sent := 0
+		for _, m := range drain(r) {
+			sent += len(m.GetClaims())
+		}
+		if sent != want {
+			t.Errorf("claims to important addresses %v: got %d claims sent, want %d", important, sent, want)
+		}
+	}
+}
+
+func TestClaimToAnImportantAddressThatWaitsInABatchIsSentOnce(t *testing.T) {
+	tab := New()
+	r := follow(tab)
+	now := time.Now()
+	const claims = 100
+	for i := range claims {
+		tab.Contest(testClaim(i).Address, true)
+		tab.took(t, wireClaim(7, i, 1), now)
+	}
+	for i := range maxRecords - 1 { // leaves room for one claim
+		k, a := allocationOf("a", claims+i)
+		tab.Allocations.Put(k, a, now)
+	}
+	sent := []int{}
+	for _, m := range drain(r) {
+		sent = append(sent, len(m.GetClaims()))
+	}
+	if !slices.Equal(sent, []int{1, claims - 1}) {
+		t.Errorf("claims sent, by message: got %d, want 1 and %d", sent, claims-1)
+	}
+}
+
+func TestLargeMapOfChangesIsNotReused(t *testing.T) {
+	for changed, want := range map[int]bool{large: true, large + 1: false} {
+		var c changes[int]
+		c.reset()
+		first := reflect.ValueOf(c.dirty).UnsafePointer()
+		for k := range changed {
+			c.mark(k, time.Time{}, changed)
+		}
+		room := changed
+		if got := len(slices.Collect(c.take(&room))); got != changed {
+			t.Errorf("changes taken: got %d, want %d", got, changed)
+		}
+		if got := reflect.ValueOf(c.dirty).UnsafePointer() == first; got != want || c.grown {
+			t.Errorf("after %d changes: got the same map %v, want %v", changed, got, want)
+		}
 	}
 }

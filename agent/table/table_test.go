@@ -277,3 +277,47 @@ func TestClaimsOfTheWireAreListedOnceEach(t *testing.T) {
 		}
 	}
 }
+
+func TestFullTableEvictsOnlyClaimsOfPortsAboveTheirShare(t *testing.T) {
+	now := time.Now()
+	contest := func(tab *Table, addr int) int {
+		tab.Contest(testClaim(addr).Address, true)
+		return addr
+	}
+	const quiet, other = 1, 2
+	important, unimportant := 1<<20, 1<<21
+
+	// Each port has many claims to important addresses and a few others.
+	tab := New()
+	const few, mac = 10, 1
+	for i := range maxWire {
+		port, addr := other+i/(few+maxImportantPerPort), i
+		if i%(few+maxImportantPerPort) >= few {
+			addr = contest(tab, i)
+		}
+		tab.took(t, wireClaim(port, addr, mac), now)
+	}
+	if took, _ := tab.Add(wireClaim(quiet, unimportant, mac), Claim{}, now); took {
+		t.Error("full of claims to important addresses: got another claim accepted, want it refused")
+	}
+	if got := tab.LeftOut(); len(got) != 1 || got[quiet] != 1 {
+		t.Errorf("left out by port: got %v, want 1 of the port of the refused claim", got)
+	}
+	if got := tab.took(t, wireClaim(quiet, contest(tab, important), mac), now); got.At.Index < other {
+		t.Errorf("evicted for a claim to an important address: got %v, want a claim by another port", got)
+	}
+
+	// No port has more than its share.
+	tab = New()
+	for i := range maxWire {
+		tab.took(t, wireClaim(other+i/portShare, i, mac), now)
+	}
+	for _, addr := range []int{unimportant, contest(tab, important)} {
+		if took, _ := tab.Add(wireClaim(quiet, addr, mac), Claim{}, now); took {
+			t.Errorf("full of shares: got a claim to %s accepted, want it refused", testClaim(addr).Address)
+		}
+	}
+	if got := tab.took(t, wireClaim(other, unimportant, mac), now); got != wireClaim(other, 0, mac) {
+		t.Errorf("evicted for a claim by a port with its share: got %v, want its oldest", got)
+	}
+}

@@ -109,7 +109,7 @@ func (w *Wire) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(ctx, w.obs.Interrupt)
 	defer stop()
-	g.Go(func() error { return w.read(ctx) })
+	g.Go(w.read)
 	g.Go(func() error { w.keep(ctx); return nil })
 	g.Go(func() error { w.forget(ctx); return nil })
 	g.Go(func() error { w.lookForFloods(ctx); return nil })
@@ -157,13 +157,13 @@ func (w *Wire) forget(ctx context.Context) {
 	}
 }
 
-// read turns frames into claims until ctx ends.
-func (w *Wire) read(ctx context.Context) error {
+// read turns frames into claims until the observer is interrupted.
+func (w *Wire) read() error {
 	var ev bpf.Event
 	for {
 		err := w.obs.Read(&ev)
 		switch {
-		case ctx.Err() != nil || errors.Is(err, os.ErrClosed):
+		case errors.Is(err, os.ErrClosed):
 			return nil
 		case err != nil:
 			return fmt.Errorf("read frames from the observer: %w", err)

@@ -88,14 +88,18 @@ func (c *cniCache) watch(ctx context.Context) error {
 		}
 	}
 	watch()
+	c.follow(ctx, w.Events, w.Errors, dirs, watch)
+	return nil
+}
+
+// follow handles events about the results in dirs and about their parents, until ctx ends. It calls
+// watch for directories that may be new.
+func (c *cniCache) follow(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error, dirs map[string]string, watch func()) {
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case e, ok := <-w.Events:
-			if !ok {
-				return nil
-			}
+			return
+		case e := <-events:
 			onTheWay := false
 			for results := range dirs {
 				onTheWay = onTheWay || files.Within(results, e.Name)
@@ -115,7 +119,7 @@ func (c *cniCache) watch(ctx context.Context) error {
 				continue
 			}
 			c.changed()
-		case err := <-w.Errors:
+		case err := <-errs:
 			c.log.Debug("events about CNI results were lost", "error", err)
 			c.forget()
 			c.changed()

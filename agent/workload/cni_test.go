@@ -4,15 +4,19 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
+	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -35,6 +39,11 @@ func TestCNIResultNamesThePodOfASandbox(t *testing.T) {
 			`{"kind":"cniCacheV1","containerId":"abc","result":{"interfaces":[{"name":"eth0","sandbox":"/run/netns/cni-2"}]}}`,
 			&ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "abc", ContainerId: "abc", Source: "cni-result"},
 			[]string{"/run/netns/cni-2"},
+		},
+		"no interfaces": {
+			`{"kind":"cniCacheV1","containerId":"abc","netns":"/var/run/netns/cni-3","result":{"ip4":{"ip":"10.0.0.2/24"}}}`,
+			&ipwitnessv1.Workload{Kind: ipwitnessv1.Workload_CONTAINER, Name: "abc", ContainerId: "abc", Source: "cni-result"},
+			[]string{"/run/netns/cni-3"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +75,11 @@ func TestInvalidCNIResultIsAnError(t *testing.T) {
 }
 
 func TestCNIResultWithAnOverlongNameIsRejected(t *testing.T) {
-	long := strings.Repeat("x", 2000)
+	longest := strings.Repeat("x", form.MaxLength)
+	if f, err := parseResult([]byte(`{"containerId":"` + longest + `"}`)); err != nil || f.workload.GetContainerId() != longest {
+		t.Errorf("longest name: got %.60v and error %v, want it", f.workload, err)
+	}
+	long := longest + "x"
 	for _, file := range []string{
 		`{"containerId":"` + long + `"}`, `{"cniArgs":[["K8S_POD_NAMESPACE","` + long + `"]]}`,
 		`{"cniArgs":[["K8S_POD_NAME","` + long + `"]]}`, `{"cniArgs":[["K8S_POD_UID","` + long + `"]]}`,
@@ -130,7 +143,11 @@ func TestCNIResultNamesTheNetworkOfAnAddress(t *testing.T) {
 		"loopback":                  {pod("cni-loopback", `{"interfaces":[{"name":"lo","sandbox":"/run/netns/a"}],"ips":[{"interface":0,"address":"127.0.0.1/8"},{"interface":0,"address":"::1/128"}]}`), ""},
 		"no name":                   {pod("", eth0), ""},
 		"no name of a network":      {pod("a/b", eth0), ""},
-		"name without an end":       {pod(strings.Repeat("a", 300), eth0), ""},
+		"name of the most letters":  {pod(strings.Repeat("a", 253), eth0), "/run/netns/cni-1 eth0 10.0.0.2 " + strings.Repeat("a", 253)},
+		"name with one more":        {pod(strings.Repeat("a", 254), eth0), ""},
+		"pod's own cni-podman0":     {pod("net", strings.ReplaceAll(eth0, "eth0", "cni-podman0")), "/run/netns/cni-1 cni-podman0 10.0.0.2 net"},
+		"longest interface":         {pod("net", strings.ReplaceAll(eth0, "eth0", "fifteen-letters")), "/run/netns/cni-1 fifteen-letters 10.0.0.2 net"},
+		"interface without a name":  {pod("net", strings.ReplaceAll(eth0, "eth0", "")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := parseResult([]byte(c.file))
@@ -175,7 +192,18 @@ func TestResultsOfTheCacheReachTheClaims(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.ReplaceAll(realResult(t, "1.0.0"), "/run/netns/cni-1.0.0", sandbox)), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Multus' result is for the same sandbox, but it does not name the pod.
+	if err := os.MkdirAll(n.cni.multusDir(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ofMultus := fmt.Sprintf(`{"netns":%q,"cniArgs":[["K8S_POD_NAME","multus"]]}`, sandbox)
+	if err := os.WriteFile(filepath.Join(n.cni.multusDir(), "pods-x-eth0"), []byte(ofMultus), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	n.Look(true)
+	if got := n.name(inode); got != "web-0 by cni-result" {
+		t.Errorf("name of the pod: got %q, want web-0 by cni-result", got)
+	}
 	wantNetworks(t, n.table, "10.240.0.2 ASSIGNED pods-1.0.0")
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
@@ -293,4 +321,53 @@ func TestUnchangedResultIsReadOnce(t *testing.T) {
 	if got := read(); got != nil {
 		t.Errorf("removed result: got %v, want none", got)
 	}
+}
+
+func TestEventsSayWhichResultsAreReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := newTestNames(t)
+		c := n.cni
+		watched := 0
+		events, errs := make(chan fsnotify.Event), make(chan error)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go c.follow(ctx, events, errs, map[string]string{c.dir: "", c.multusDir(): ofMultus}, func() { watched++ })
+		for _, step := range []struct {
+			path         string
+			stale        []string
+			all, watched bool
+		}{
+			{path: filepath.Join(c.dir, "a"), stale: []string{"a"}},
+			{path: filepath.Join(c.multusDir(), "a"), stale: []string{"multus/a"}},
+			{path: c.multusDir(), all: true, watched: true},
+			{path: filepath.Dir(c.dir), all: true, watched: true},
+			{path: filepath.Join(filepath.Dir(c.dir), "other")},
+			{path: filepath.Join(c.dir, "a/b")},
+			{all: true}, // events were lost
+		} {
+			c.mu.Lock()
+			c.stale, c.all = map[string]bool{}, false
+			c.mu.Unlock()
+			if step.path != "" {
+				events <- fsnotify.Event{Name: step.path, Op: fsnotify.Create}
+			} else {
+				errs <- fsnotify.ErrEventOverflow
+			}
+			synctest.Wait()
+			c.mu.Lock()
+			if got := slices.Sorted(maps.Keys(c.stale)); !slices.Equal(got, step.stale) || c.all != step.all {
+				t.Errorf("event about %q: got %q to be read and all %v, want %q and %v", step.path, got, c.all, step.stale, step.all)
+			}
+			c.mu.Unlock()
+			if changed := len(n.changed) == 1; changed != (len(step.stale) > 0 || step.all) {
+				t.Errorf("event about %q: got the search woken %v", step.path, changed)
+			} else if changed {
+				<-n.changed
+			}
+			if (watched == 1) != step.watched {
+				t.Errorf("event about %q: got directories watched %d times, want %v", step.path, watched, step.watched)
+			}
+			watched = 0
+		}
+	})
 }

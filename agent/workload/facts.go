@@ -19,7 +19,7 @@ var generatedName = map[string]*regexp.Regexp{
 	"docker-netns": regexp.MustCompile(`^[0-9a-f]{12}$`),
 }
 
-// isGenerated reports whether a container runtime generated the name of a file.
+// isGenerated reports whether there is a file whose name a container runtime generated.
 func isGenerated(file *ipwitnessv1.Workload) bool {
 	re := generatedName[file.GetSource()]
 	return re != nil && re.MatchString(file.GetName())
@@ -39,7 +39,7 @@ type tenant struct {
 // name returns the workload that follows from the facts. It is computed again only if they
 // change.
 func (t *tenant) name() *ipwitnessv1.Workload {
-	if t.merged == nil || t.from != t.facts {
+	if t.from != t.facts {
 		t.merged, t.from = t.workload(), t.facts
 	}
 	if t.merged == nil && t.forgotten {
@@ -72,9 +72,9 @@ func (f facts) with(now facts) facts {
 }
 
 // workload returns the workload that uses the namespace, or nil if nothing is known.
-// The best source sets kind and name; every other fact comes from the best source
-// that has it. A namespace with a name is a container if a runtime has a container
-// in it.
+// The best source sets kind and name; every other fact comes from the best source that has it.
+// Only the runtime, which is the best source, knows virtual machines. A namespace with a name is a
+// container if a runtime has a container in it.
 func (f facts) workload() *ipwitnessv1.Workload {
 	var w *ipwitnessv1.Workload
 	for _, from := range f.sources() {
@@ -101,7 +101,6 @@ func (f facts) workload() *ipwitnessv1.Workload {
 			w.ProcessId, w.ProcessEnded = from.GetProcessId(), from.GetProcessEnded()
 		}
 		fill("process", &w.Process, from.GetProcess())
-		fill("virtualMachine", &w.VirtualMachine, from.GetVirtualMachine())
 	}
 	return w
 }
@@ -120,7 +119,7 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 	add(f.result, f.result != nil)
 	add(f.file, f.file != nil && !isGenerated(f.file))
 	add(containerWorkload(f.container), f.container != proc.Container{})
-	add(f.file, f.file != nil && isGenerated(f.file))
+	add(f.file, isGenerated(f.file))
 	add(processWorkload(f.process), f.process.PID != 0)
 	return all
 }

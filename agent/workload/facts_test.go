@@ -52,6 +52,7 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 		"made up, and a cgroup":   {facts{file: generatedName, container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
 		"made up, and no cgroup":  {facts{file: generatedName, process: pause}, "CONTAINER /cni-" + proctest.PodUID + "    pause (7) by netns, process:process"},
 		"cgroup":                  {facts{container: cgroup, process: pause}, "POD / u-cgroup c-cgroup  pause (7) by cgroup, process:process"},
+		"process that has ended":  {facts{file: person, process: proc.Process{PID: 7, Name: "sh", Ended: true}}, "UNKNOWN /blue    sh (7, ended) by netns, process:process"},
 		"process":                 {facts{process: pause}, "UNKNOWN /    pause (7) by process"},
 		"runtime, and its result": {facts{sandbox: runtimeWithout}.with(facts{result: result}), "POD shop/by-cri u-cni c-cni   by cri, containerId:cni-result uid:cni-result"},
 		"result, and its runtime": {facts{result: result, file: generatedName}.with(facts{sandbox: runtime}), "POD shop/by-cri u-cri c-cri vm1  by cri"},
@@ -65,6 +66,9 @@ func TestEachFieldIsFromTheBestSourceThatHasIt(t *testing.T) {
 				if len(w.GetSources()) > 0 {
 					got += ", " + strings.TrimSuffix(strings.TrimPrefix(fmt.Sprint(w.GetSources()), "map["), "]")
 				}
+			}
+			if p := c.facts.process; uint32(p.PID) != c.facts.workload().GetProcessId() || p.Ended != c.facts.workload().GetProcessEnded() {
+				t.Errorf("process: got %v, want %v", c.facts.workload(), p)
 			}
 			if got != c.want {
 				t.Errorf("name: got  %q\n          want %q", got, c.want)
@@ -120,6 +124,11 @@ func TestSandboxIsFoundByPathProcessOrCgroup(t *testing.T) {
 		if got := n.name(inode); got != want {
 			t.Errorf("namespace %d: got %q, want %q", inode, got, want)
 		}
+	}
+	// A pod in the namespace of the node.
+	p.Put(60, 2, "pause", 800, n.kernel.OwnInode(), "/")
+	if got := n.sandboxInode(sandboxNamed("host", proc.Process{PID: 60, Start: 800}), nil); got != 0 {
+		t.Errorf("sandbox in the namespace of the node: got inode %d, want none", got)
 	}
 	// The PID belongs to another process now.
 	p.Put(40, 2, "other", 900, 300, "/")
@@ -220,13 +229,24 @@ func TestNetworksOfMultusAreThoseOfItsDelegates(t *testing.T) {
 func TestSearchHasOneTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &Names{changed: make(chan struct{}, 1)}
-		for range 3 {
-			n.wakeAfter(time.Second)
+		after := func(d time.Duration, want int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := len(n.changed); got != want {
+				t.Errorf("wake-ups: got %d, want %d", got, want)
+			}
+			if want == 1 {
+				<-n.changed
+			}
 		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if len(n.changed) != 1 || n.waking.Load() {
-			t.Errorf("wake-ups: got %d, want one", len(n.changed))
+		const moment = time.Millisecond
+		for range 2 {
+			n.wakeAfter(time.Second)
+			n.wakeAfter(2 * time.Second)
+			after(time.Second-moment, 0)
+			after(2*moment, 1)
+			after(time.Second, 0)
 		}
 	})
 }

@@ -120,30 +120,33 @@ func (n *Names) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.watchMounts(ctx) })
 	g.Go(func() error { return n.cni.watch(ctx) })
-	g.Go(func() error {
-		tick := time.NewTicker(everythingEvery)
-		defer tick.Stop()
-		everything := false
-		for {
-			begin := time.Now()
-			n.Look(everything)
-			rest := time.NewTimer(min(longestRest, restShare*time.Since(begin)))
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-rest.C:
-			}
-			everything = false
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-n.changed:
-			case <-tick.C:
-				everything = true
-			}
-		}
-	})
+	g.Go(func() error { n.search(ctx); return nil })
 	return g.Wait()
+}
+
+// search searches whenever it is woken, until ctx ends.
+func (n *Names) search(ctx context.Context) {
+	tick := time.NewTicker(everythingEvery)
+	defer tick.Stop()
+	everything := false
+	for {
+		begin := time.Now()
+		n.Look(everything)
+		rest := time.NewTimer(min(longestRest, restShare*time.Since(begin)))
+		select {
+		case <-ctx.Done():
+			return
+		case <-rest.C:
+		}
+		everything = false
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.changed:
+		case <-tick.C:
+			everything = true
+		}
+	}
 }
 
 // Look searches once. If everything is set, it also reads again what it knows.
@@ -315,17 +318,13 @@ func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) 
 		if !there[f.sandbox] {
 			continue // the runtime has stopped the sandbox and removes its addresses
 		}
-		only := kernel.Networks{}
+		addrs := kernel.Networks{}
 		for _, ip := range f.sandbox.IPs {
 			g := kernel.InterfaceAddress{Interface: cri.PodInterface, Addr: ip}
-			if _, ok := assigned[inode][g]; !ok {
-				only[g] = cri.Source
-			}
+			addrs[g] = cri.Source
 			mean(inode, g, cri.Source)
 		}
-		if len(only) > 0 {
-			assigned[inode] = assigned[inode].With(only)
-		}
+		assigned[inode] = assigned[inode].Keep(addrs) // only for addresses that no CNI result names
 	}
 	return assigned, all
 }
@@ -360,7 +359,7 @@ func namespaceInode(path string) (uint64, error) {
 	return files.Inode(path)
 }
 
-// adopt makes sure that the namespace at path has an nsid, unless it is known.
+// adopt makes sure that the namespace at path has an nsid, unless the namespace is known.
 func (n *Names) adopt(path string, inode uint64) {
 	if n.kernel.Known(inode) {
 		return
@@ -418,7 +417,7 @@ func (n *Names) watchMounts(ctx context.Context) error {
 			return nil
 		case err != nil && !errors.Is(err, unix.EINTR):
 			return fmt.Errorf("poll mountinfo: %w", err)
-		case err == nil && fds[0].Revents != 0:
+		case err == nil:
 			n.wake()
 			n.Mounted()
 		}

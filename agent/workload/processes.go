@@ -82,19 +82,17 @@ func (n *Names) tenantOf(inode uint64, ns uint64) *tenant {
 // moveIn finds the oldest of the namespace's processes, and its container.
 func (n *Names) moveIn(t *tenant, inode uint64, pids []int) {
 	p, same := n.oldest(t.process, pids)
-	if p.PID == 0 {
-		return // none of them is readable
-	}
 	c := t.container
 	if !same || c == (proc.Container{}) { // a process moves to its cgroup only once, when it starts
 		c = n.containerIn(p, inode)
 	}
-	// The PID may have belonged to another process in the meantime.
+	// The PID may have belonged to another process in the meantime. It is 0 if none of the processes
+	// is readable.
 	if now, err := n.procDir.Netns(p.PID); err != nil || now != inode {
 		return
 	}
 	now := n.ticks()
-	settled := now >= p.Start && now-p.Start >= settledAfter
+	settled := now >= p.Start+settledAfter
 	if !settled && !same && t.settled && (t.process.Ended || n.ended(t.process)) {
 		t.process.Ended = true // the ended process is still the best name
 		return
@@ -125,9 +123,6 @@ func (n *Names) oldest(last proc.Process, pids []int) (oldest proc.Process, same
 // namespace.
 func (n *Names) containerIn(p proc.Process, inode uint64) proc.Container {
 	c := n.procDir.Container(p.PID)
-	if c == (proc.Container{}) || p.Parent == 0 {
-		return c
-	}
 	if elsewhere, err := n.procDir.Netns(p.Parent); err == nil && elsewhere != inode && n.procDir.Container(p.Parent) == c {
 		return proc.Container{}
 	}

@@ -231,6 +231,11 @@ func TestNamespaceWithAReusedInodeHasNoOldNames(t *testing.T) {
 	p.End(40)
 	n.reuse(100)
 	wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
+	delete(n.fake, 1)
+	n.kernel.Handle(&rtnetlink.Message{Type: unix.RTM_DELNSID, NSID: rtnetlink.NoNSID, ID: 1})
+	if n.named(100, nil); len(n.tenants) != 0 {
+		t.Errorf("tenants of namespaces that have ended: got %d, want none", len(n.tenants))
+	}
 }
 
 func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
@@ -267,6 +272,96 @@ func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestContainerOfAParentInAnUnknownNamespaceIsKept(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	p.Put(30, 2, "pause", 600, 100, "/docker/"+proctest.InnerID)
+	p.Put(40, 30, "nginx", 500, 100, "/docker/"+proctest.InnerID)
+	if err := os.Remove(filepath.Join(p.Dir, "30/ns/net")); err != nil { // may not be read
+		t.Fatal(err)
+	}
+	wantNamed(t, n.named(100, nil), "CONTAINER / uid= id=ee4b process=nginx (40) by cgroup")
+	if fds := openFiles(t, p.Dir); len(fds) != 0 {
+		t.Errorf("open descriptors of the list of processes: got %v, want none", fds)
+	}
+}
+
+func TestEndOfAProcessIsKnownOnlyIfItCanBeRead(t *testing.T) {
+	n, p := newTestNames(t)
+	p.Put(30, 2, "same", 600, 100, "/")
+	p.Put(31, 2, "other", 700, 100, "/")
+	p.Put(32, 2, "unreadable", 600, 100, "/")
+	p.Put(33, 2, "zombie", 600, 100, "/")
+	for _, err := range []error{
+		os.Remove(filepath.Join(p.Dir, "32/stat")), os.Mkdir(filepath.Join(p.Dir, "32/stat"), 0o700),
+		os.WriteFile(filepath.Join(p.Dir, "33/stat"), []byte("33 (zombie) Z 2"+strings.Repeat(" 0", 17)+" 600 0"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for pid, want := range map[int]bool{30: false, 31: true, 32: false, 33: true, 34: true} {
+		if got := n.ended(proc.Process{PID: pid, Start: 600}); got != want {
+			t.Errorf("process %d has ended: got %v, want %v", pid, got, want)
+		}
+	}
+}
+
+func TestProcessThatIsElsewhereMeanwhileDoesNotNameANamespace(t *testing.T) {
+	n, p := newTestNames(t)
+	p.Put(30, 2, "first", 600, 100, "/")
+	p.Put(31, 2, "elsewhere", 500, 200, "/")
+	var got tenant
+	n.moveIn(&got, 100, []int{30})
+	for _, pids := range [][]int{{31}, {99}} {
+		if n.moveIn(&got, 100, pids); got.process.PID != 30 {
+			t.Errorf("process of the namespace: got %v, want 30", got.process)
+		}
+	}
+	n.ticks = func() uint64 { return 600 + settledAfter - 1 }
+	if n.moveIn(&got, 100, []int{30}); got.settled {
+		t.Error("process that has lived for less than 10 s: got that it is settled")
+	}
+	n.ticks = func() uint64 { return 600 + settledAfter }
+	if n.moveIn(&got, 100, []int{30}); !got.settled {
+		t.Error("process that has lived for 10 s: got that it is not settled")
+	}
+	// A process that moves to another namespace has not ended, so the next one replaces it.
+	p.Put(30, 2, "first", 600, 200, "/")
+	p.Put(32, 2, "next", 600+settledAfter-1, 100, "/")
+	if n.moveIn(&got, 100, []int{32}); got.process.PID != 32 {
+		t.Errorf("process of the namespace after the first has moved: got %v, want 32", got.process)
+	}
+	if last, same := n.oldest(got.process, []int{32, 33}); last.PID != 32 || !same {
+		t.Errorf("oldest process: got %v and the same %v, want the same", last, same)
+	}
+}
+
+func TestNamespaceWithAReusedInodeIsNamedByTheNextSearch(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	p.Put(40, 2, "pause", 600, 100, "/")
+	n.reuse(100)
+	n.Look(true)
+	if got := n.name(100); got != " by process" {
+		t.Errorf("name: got %q, want that of the process", got)
+	}
+}
+
+func TestNamespaceThatNeverHadAProcessHasNoName(t *testing.T) {
+	n, _ := newTestNames(t, 100)
+	for range 2 {
+		wantNamed(t, n.named(100, nil), "UNSPECIFIED / uid= id= process= by ")
+	}
+}
+
+func TestKnownNamespaceIsNotOpened(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	path := filepath.Join(p.Dir, "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.adopt(path, 100) // would wait for a writer
 }
 
 func TestProcessesAreReadOnlyInNamespacesOfOurs(t *testing.T) {

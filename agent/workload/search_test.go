@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -230,8 +231,26 @@ func TestFilesThatNameNamespacesAreReadAgainIfEverythingIs(t *testing.T) {
 		if m.kernel.Known(4711) {
 			t.Error("inode that the file does not have: got known")
 		}
+		plain := filepath.Join(m.dir, "plain")
+		if err := os.WriteFile(plain, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		inode, err := files.Inode(plain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.adopt(plain, inode); m.kernel.Known(inode) || !m.kernel.Known(first) {
+			t.Error("file that is no namespace: got known in place of a namespace")
+		}
 		if _, err := namespaceInode(filepath.Join(m.dir, "gone")); !os.IsNotExist(err) {
 			t.Errorf("namespace of a missing file: got error %v", err)
+		}
+
+		// A namespace with two names has the first one.
+		two := m.namespace("veth4", func() { m.name("netns/two"); m.name("netns/one") })
+		byPath, byInode := m.lookFiles(false)
+		if got := byInode[two].file.GetName(); got != "one" || byPath[filepath.Join(m.dir, "netns/two")] != two {
+			t.Errorf("namespace with two names: got %q and paths %v, want one", got, byPath)
 		}
 
 		// A sandbox with a path below /run that is in none of the directories.
@@ -258,12 +277,114 @@ func TestFilesThatNameNamespacesAreReadAgainIfEverythingIs(t *testing.T) {
 		if got := m.sandboxInode(sandbox, nil); got != third || !m.kernel.Known(third) {
 			t.Errorf("sandbox whose path is a namespace: got inode %d, want %d", got, third)
 		}
+		for _, inode := range []uint64{first, second, third} {
+			if fds := openFiles(t, fmt.Sprintf("net:[%d]", inode)); len(fds) != 0 {
+				t.Errorf("open descriptors of namespace %d: got %v, want none, because they keep it alive", inode, fds)
+			}
+		}
 		say(m.Names, sandbox)
 		m.Look(false)
 		if got := m.workload(third); got != "POD web-0  cri" {
 			t.Errorf("workload of the sandbox: got %q", got)
 		}
 	})
+}
+
+// openFiles returns the descriptors of this process that refer to a file.
+func openFiles(t *testing.T, file string) (fds []string) {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range all {
+		if target, err := os.Readlink(filepath.Join("/proc/self/fd", fd.Name())); err == nil && target == file {
+			fds = append(fds, fd.Name())
+		}
+	}
+	return fds
+}
+
+func TestMissingListOfMountsIsNotAnError(t *testing.T) {
+	alone.Run(t, func() {
+		n, _ := newTestNames(t)
+		if err := unix.Mount("tmpfs", "/proc", "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- n.watchMounts(t.Context()) }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("watch mounts: got error %v", err)
+			}
+		case <-time.After(wait.Patience()):
+			t.Error("watch mounts: got no end")
+		}
+	})
+}
+
+func TestSearchReadsEverythingAgainRegularly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, _ := newTestNames(t)
+		if err := os.Mkdir(n.cni.dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		// Nothing watches the directory of results.
+		write := func(pod string) {
+			t.Helper()
+			if err := os.WriteFile(filepath.Join(n.cni.dir, "pods-x-eth0"), []byte(`{"cniArgs":[["K8S_POD_NAME","`+pod+`"]]}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var name atomic.Value
+		n.unnamed = func([]uint64) { name.Store(n.cni.results["pods-x-eth0"].workload.GetName()) } // the end of a search
+		after := func(d time.Duration, want string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if got := name.Load(); got != want {
+				t.Errorf("name in the result: got %v, want %s", got, want)
+			}
+		}
+		write("first")
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go n.search(ctx)
+		after(time.Second, "first")
+		write("the second")
+		n.wake()
+		after(time.Second, "first")
+		after(everythingEvery, "the second")
+		write("another one")
+		n.wake()
+		after(time.Second, "the second")
+		after(everythingEvery, "another one")
+	})
+}
+
+func TestSearchPausesInProportionToItsCost(t *testing.T) {
+	for cost, want := range map[time.Duration]time.Duration{
+		time.Millisecond: time.Millisecond + restShare*time.Millisecond,
+		time.Minute:      time.Minute + longestRest,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n, _ := newTestNames(t)
+			var ends []time.Time
+			ctx, cancel := context.WithCancel(t.Context())
+			n.unnamed = func([]uint64) { // the end of a search
+				time.Sleep(cost)
+				ends = append(ends, time.Now())
+				if n.wake(); len(ends) == 3 {
+					cancel()
+				}
+			}
+			n.search(ctx)
+			if len(ends) != 3 || ends[1].Sub(ends[0]) != want || ends[2].Sub(ends[1]) != want {
+				t.Errorf("searches that take %s: got them at %v, want one every %s", cost, ends, want)
+			}
+		})
+	}
 }
 
 func TestProcessesAreReadAtMostOnceASecond(t *testing.T) {

@@ -178,7 +178,7 @@ func New(cfg Config, reviewer Reviewer, log *slog.Logger, reg prometheus.Registe
 	for _, account := range cfg.AgentAccounts {
 		namespace, name, ok := strings.Cut(account, "/")
 		if !ok || namespace == "" || name == "" || strings.Contains(name, "/") {
-			return nil, fmt.Errorf("%q is not a service account: write it like NAMESPACE/NAME, like ipwitness/ipwitness-agent", account)
+			return nil, fmt.Errorf("%q is not a service account: write it as NAMESPACE/NAME, like ipwitness/ipwitness-agent", account)
 		}
 		g.accounts = append(g.accounts, "system:serviceaccount:"+namespace+":"+name)
 	}

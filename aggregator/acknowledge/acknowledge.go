@@ -25,7 +25,7 @@ import (
 const (
 	// maxReason is the maximum length of a reason in bytes.
 	maxReason = 1024
-	// longestAcknowledgement is a year, also a leap year.
+	// longestAcknowledgement is one year, even if it is a leap year.
 	longestAcknowledgement = 366 * 24 * time.Hour
 )
 
@@ -38,9 +38,9 @@ type acknowledgement struct {
 	owners  []string
 }
 
-// covers returns the time until which the acknowledgement holds. An owner that was not there when
-// it was given ends it after the settle time, so that an owner that leaves again immediately does not.
-// An owner that left and came back does not end it.
+// covers returns the time until which the acknowledgement holds. A new owner of the conflict ends it, but
+// only after the settle time, because the owner may leave again immediately. An owner that left and
+// came back is not new.
 func (a *acknowledgement) covers(c *verdict.Conflict, settle time.Duration) verdict.Stamp {
 	until := a.until
 	for i := range c.Owners {

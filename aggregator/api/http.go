@@ -90,7 +90,7 @@ func (m *jsonLines) NewDecoder(r io.Reader) runtime.Decoder {
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 			return fmt.Errorf("the body is too large: the limit is %d bytes", tooLarge.Limit)
 		}
-		return fmt.Errorf("read the body: want JSON as /openapi.json describes it: %w", err)
+		return fmt.Errorf("read the body: expected JSON as /openapi.json describes it: %w", err)
 	})
 }
 

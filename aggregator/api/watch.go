@@ -122,7 +122,7 @@ func serveWatch[K, T, M any](stream grpc.ServerStream, s *Service, x *watch[K, T
 	return x.serve(stream.Context(), s.Stopped, token)
 }
 
-// A flusher is a stream that may collect messages until Flush is called.
+// A flusher is a stream that may buffer messages until Flush is called.
 type flusher interface{ Flush() error }
 
 func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, token string) error {

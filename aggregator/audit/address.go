@@ -185,8 +185,8 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		}
 		named, unknown := false, true
 		for _, n := range networks {
-			serves, nobody := p.Serves(n)
-			named, unknown = named || serves, unknown && nobody
+			serves, unsure := p.Serves(n)
+			named, unknown = named || serves, unknown && unsure
 		}
 		switch {
 		case named:

@@ -126,7 +126,7 @@ func TestAuditOfOneAddress(t *testing.T) {
 			inside, _ := w.Veth(w.Namespace("n1", 2, "77", who), "m", w.Link("n1", "vetha", verdict.PointToPoint, false))
 			w.Assigned(inside).Network = "kind"
 		}, nil},
-		{"nobody has it", func(w *world) {
+		{"no owner has it", func(w *world) {
 			w.Node("n1")
 			w.allocate(w.hostLocal("n1", "kind", "10.244.0.0/24"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
 		}, []string{verdict.FindingLeaked}},

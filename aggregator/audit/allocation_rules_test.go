@@ -79,7 +79,7 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		if test.mine {
 			want = nil
 		}
-		w.wantTold(t, test.name, want...)
+		w.wantReported(t, test.name, want...)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestDoubleAllocations(t *testing.T) {
 			p.IPAM, q.IPAM, p.Network, q.Network = whereabouts.Name, whereabouts.Name, "lan", "wan"
 		}, want: true},
 
-		{name: "the API has had one of the pods no more for long enough", one: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, change: func(w *world, _, _ *verdict.Pool) {
+		{name: "one of the pods was deleted from the API long enough ago", one: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a"}}, two: verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, change: func(w *world, _, _ *verdict.Pool) {
 			w.Listed = true
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running"}}
 			w.Known = start.Add(w.Policy.Settle) + 1
@@ -203,7 +203,7 @@ func TestDoubleAllocations(t *testing.T) {
 			if test.want && (out.Again == 0 || out.Again > w.Now.Add(30*time.Second)) {
 				t.Errorf("%s: got again %d, want it in half a minute: nothing changes when one of the pods ends", test.name, out.Again)
 			}
-			if test.name == "the API has had one of the pods no more for long enough" || test.name == "the API may not have had one of the pods yet" {
+			if test.name == "one of the pods was deleted from the API long enough ago" || test.name == "the API may not have had one of the pods yet" {
 				break // this case is not symmetric
 			}
 			test.one, test.two = test.two, test.one

@@ -12,7 +12,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 )
 
-func TestNodesOfOneName(t *testing.T) {
+func TestNodesWithTheSameName(t *testing.T) {
 	two := audit.Names(policy, "n1", []verdict.Machine{{Name: "n1@b", Boot: "b"}, {Name: "n1", Boot: "a"}})
 	if two.Kind != verdict.FindingDuplicateNodeName || two.Severity != verdict.Warning || two.ID != audit.NamesID(policy, "n1") ||
 		!slices.Equal(audit.Nodes(&two), []string{"n1", "n1@b"}) {
@@ -22,18 +22,18 @@ func TestNodesOfOneName(t *testing.T) {
 
 func TestIntendedAddresses(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
-	told := audit.Meant{Address: a, Source: "cri", Interface: "eth0"}
+	intended := audit.Meant{Address: a, Source: "cri", Interface: "eth0"}
 	api := audit.Meant{Address: b, Source: audit.SourceKubernetes}
 	for _, test := range []struct {
 		why  string
 		pod  *verdict.PodObject
 		want []audit.Meant
 	}{
-		{"without the API", nil, []audit.Meant{told}},
-		{"running", &verdict.PodObject{Phase: "Running", IPs: []netip.Addr{b}}, []audit.Meant{told, api}},
-		{"pending", &verdict.PodObject{Phase: "Pending", IPs: []netip.Addr{b}}, []audit.Meant{told}},
-		{"in the node's network", &verdict.PodObject{Phase: "Running", HostNetwork: true, IPs: []netip.Addr{b}}, []audit.Meant{told}},
-		{"absent", &verdict.PodObject{Absent: true}, []audit.Meant{told}},
+		{"without the API", nil, []audit.Meant{intended}},
+		{"running", &verdict.PodObject{Phase: "Running", IPs: []netip.Addr{b}}, []audit.Meant{intended, api}},
+		{"pending", &verdict.PodObject{Phase: "Pending", IPs: []netip.Addr{b}}, []audit.Meant{intended}},
+		{"in the node's network", &verdict.PodObject{Phase: "Running", HostNetwork: true, IPs: []netip.Addr{b}}, []audit.Meant{intended}},
+		{"absent", &verdict.PodObject{Absent: true}, []audit.Meant{intended}},
 		{"of a runtime class", &verdict.PodObject{Phase: "Running", RuntimeClass: true, IPs: []netip.Addr{b}}, nil},
 	} {
 		o := verdict.Owner{Pod: test.pod, Namespace: &verdict.Namespace{Intended: "10.0.0.5 cri eth0"}}
@@ -42,7 +42,7 @@ func TestIntendedAddresses(t *testing.T) {
 		}
 	}
 	two := verdict.Owner{Namespace: &verdict.Namespace{Intended: "10.0.0.5 cri eth0\n10.0.0.6 cni-result net1"}}
-	if got := audit.Intended(&two); !slices.Equal(got, []audit.Meant{told, {Address: b, Source: "cni-result", Interface: "net1"}}) {
+	if got := audit.Intended(&two); !slices.Equal(got, []audit.Meant{intended, {Address: b, Source: "cni-result", Interface: "net1"}}) {
 		t.Errorf("got %+v, want both", got)
 	}
 	if got := audit.Intended(&verdict.Owner{}); got != nil {

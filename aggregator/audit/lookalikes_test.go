@@ -130,24 +130,24 @@ func TestAddressesOfPodsInTheAPICatchUp(t *testing.T) {
 	w.Pools = append(w.Pools, p)
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "a", Location: "1"}})
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b", Location: "2"}})
-	found := func(before ...verdict.Finding) (told []string, all []verdict.Finding) {
+	found := func(before ...verdict.Finding) (reported []string, all []verdict.Finding) {
 		all = w.audit(before...).Findings
 		for _, f := range all {
 			if !f.Waiting {
-				told = append(told, f.Kind)
+				reported = append(reported, f.Kind)
 			}
 		}
-		return told, all
+		return reported, all
 	}
 	_, before := found()
 	w.after(20 * time.Second)
-	told, before := found(before...)
-	if len(told) > 0 {
-		t.Errorf("got %v after 20 seconds, want nothing yet", told)
+	reported, before := found(before...)
+	if len(reported) > 0 {
+		t.Errorf("got %v after 20 seconds, want nothing yet", reported)
 	}
 	w.after(10 * time.Second)
-	if told, _ := found(before...); !slices.Equal(told, []string{verdict.FindingDoubleAllocated}) {
-		t.Errorf("got %v, want that it lasts", told)
+	if reported, _ := found(before...); !slices.Equal(reported, []string{verdict.FindingDoubleAllocated}) {
+		t.Errorf("got %v, want that it lasts", reported)
 	}
 }
 

@@ -30,7 +30,7 @@ func kinds(findings []verdict.Finding) (list []string) {
 }
 
 // Findings are kept while the state of the pool or node is not known.
-func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
+func TestFindingsAreKeptWhileTheStateIsUnknown(t *testing.T) {
 	for _, test := range []struct {
 		why    string
 		change func(w *world, p *verdict.Pool)
@@ -84,7 +84,7 @@ func TestFindingsAreKeptWhileNothingIsKnown(t *testing.T) {
 }
 
 // A critical finding that replaces another one is reported at once.
-func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
+func TestACriticalFindingThatReplacesAnotherIsReportedAtOnce(t *testing.T) {
 	for _, test := range []struct {
 		why    string
 		change func(b *verdict.Finding)
@@ -93,7 +93,7 @@ func TestACriticalFindingBecomesAnotherAtOnce(t *testing.T) {
 		{"of this pool and owner", func(*verdict.Finding) {}, verdict.FindingBookedElsewhere},
 		{"one that waits", func(b *verdict.Finding) { b.Waiting = true }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"of another owner", func(b *verdict.Finding) { b.Owners = []verdict.Owner{{ID: "other"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
-		{"of nobody", func(b *verdict.Finding) { b.Owners = nil }, verdict.FindingBookedElsewhere},
+		{"without owners", func(b *verdict.Finding) { b.Owners = nil }, verdict.FindingBookedElsewhere},
 		{"of another pool", func(b *verdict.Finding) { b.Pool = &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "x"}} }, "(" + verdict.FindingBookedElsewhere + ")"},
 		{"a warning", func(b *verdict.Finding) { b.Severity = verdict.Warning }, "(" + verdict.FindingBookedElsewhere + ")"},
 	} {
@@ -253,7 +253,7 @@ func TestAnAddressThatIsAllocatedTwice(t *testing.T) {
 
 // An allocation for a pod that no longer exists in the API is not a second one, once the API is up
 // to date.
-func TestAnAllocationOfADeletedPodIsNoDoubleAllocation(t *testing.T) {
+func TestAnAllocationOfADeletedPodIsNotADoubleAllocation(t *testing.T) {
 	for why, test := range map[string]struct {
 		change func(w *world)
 		want   bool

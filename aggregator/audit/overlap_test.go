@@ -77,7 +77,7 @@ func TestRangesOfNodes(t *testing.T) {
 	}
 }
 
-func TestRangesThatAreDeclaredAsSharedAreNoFinding(t *testing.T) {
+func TestRangesDeclaredAsSharedAreNotReported(t *testing.T) {
 	sides := []verdict.Side{ofKubernetes("n1", "10.244.0.0/24"), ofKubernetes("n2", "10.244.0.0/24")}
 	for declared, want := range map[string]int{"10.244.0.0/16": 0, "10.244.0.0/25": 1} {
 		p := &verdict.Policy{Shared: []verdict.Shared{{Prefix: netip.MustParsePrefix(declared)}}}

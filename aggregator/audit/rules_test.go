@@ -26,8 +26,8 @@ func (w *world) auditAll(before ...verdict.Finding) audit.Result {
 	return audit.Address(&w.Policy, in, &out)
 }
 
-// told returns the findings that are not waiting, each as KIND POOL.
-func told(findings []verdict.Finding) (kinds []string) {
+// reported returns the findings that are not waiting, each as KIND POOL.
+func reported(findings []verdict.Finding) (kinds []string) {
 	for _, f := range findings {
 		if f.Waiting {
 			continue
@@ -41,12 +41,12 @@ func told(findings []verdict.Finding) (kinds []string) {
 	return kinds
 }
 
-// wantTold waits until no finding is waiting, and checks the reported findings.
-func (w *world) wantTold(t *testing.T, why string, want ...string) {
+// wantReported waits until no finding is waiting, and checks the reported findings.
+func (w *world) wantReported(t *testing.T, why string, want ...string) {
 	t.Helper()
 	before := w.auditAll().Findings
 	w.after(10 * time.Minute)
-	if got := told(w.auditAll(before...).Findings); !slices.Equal(got, want) {
+	if got := reported(w.auditAll(before...).Findings); !slices.Equal(got, want) {
 		t.Errorf("%s: got %q, want %q", why, got, want)
 	}
 }
@@ -223,7 +223,7 @@ func TestWhichPoolsAnAddressIsCheckedAgainst(t *testing.T) {
 	} {
 		w := newWorld("10.244.0.7")
 		test.build(w)
-		w.wantTold(t, test.name, test.want...)
+		w.wantReported(t, test.name, test.want...)
 	}
 }
 
@@ -233,7 +233,7 @@ func TestLeakedAllocations(t *testing.T) {
 		build func(w *world, p *verdict.Pool, al *verdict.Allocation)
 		want  bool
 	}{
-		{"nobody has it", nil, true},
+		{"no owner has it", nil, true},
 		{"an owner on its node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.byHand() }, false},
 		{"an owner on another node has it", func(w *world, _ *verdict.Pool, _ *verdict.Allocation) { w.kindPod("n2", "b", "kind", 2) }, true},
 		{"an owner on another node has it, and the pool is cluster-wide", func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
@@ -266,7 +266,7 @@ func TestLeakedAllocations(t *testing.T) {
 		before := w.auditAll()
 		w.after(10 * time.Minute)
 		out := w.auditAll(before.Findings...)
-		if got := slices.Contains(told(out.Findings), leaked+" p"); got != test.want {
+		if got := slices.Contains(reported(out.Findings), leaked+" p"); got != test.want {
 			t.Errorf("%s: got %+v, want it leaked: %t", test.name, out.Findings, test.want)
 		}
 	}
@@ -306,7 +306,7 @@ func TestASharedAddressIsAnswered(t *testing.T) {
 			c.Before, c.Seen = c.Seen, w.Now
 		}
 		out := w.after(w.Policy.Settle).auditAll(first.Findings...)
-		if got := slices.Equal(told(out.Findings), []string{verdict.FindingSharedAddressAnswered}); got != test.want || len(told(first.Findings)) != 0 {
+		if got := slices.Equal(reported(out.Findings), []string{verdict.FindingSharedAddressAnswered}); got != test.want || len(reported(first.Findings)) != 0 {
 			t.Errorf("%s: got %+v, then %+v, want it: %t", test.name, first.Findings, out.Findings, test.want)
 		}
 		if test.want && (len(out.Findings[0].Owners) != 2 || out.Findings[0].Severity != verdict.Warning || len(out.Past) != 0) {
@@ -338,7 +338,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 		test.before(&before[0])
 		w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-x"}})
 		out := w.after(time.Minute).auditAll(before...).Findings
-		if got := told(out); (len(got) == 1) != test.soon || len(out) != 1 || out[0].Kind != bookedElse || out[0].Since != w.Now {
+		if got := reported(out); (len(got) == 1) != test.soon || len(out) != 1 || out[0].Kind != bookedElse || out[0].Since != w.Now {
 			t.Errorf("%s: got %+v, want it reported at once: %t", test.name, out, test.soon)
 		}
 	}
@@ -364,7 +364,7 @@ func TestAFindingTurnsIntoAnotherOne(t *testing.T) {
 	w.pooled("p", cilium.Name, "")
 	first = w.auditAll().Findings
 	before = w.after(5 * time.Minute).auditAll(first...).Findings
-	if out := w.after(time.Second).auditAll(before...).Findings; len(told(out)) != 1 {
+	if out := w.after(time.Second).auditAll(before...).Findings; len(reported(out)) != 1 {
 		t.Errorf("got %+v, want it to stay reported", out)
 	}
 }

@@ -54,26 +54,26 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 		}
 		first := w.auditAll()
 		if test.want == 0 {
-			if got := told(first.Findings); len(got) != 1 {
+			if got := reported(first.Findings); len(got) != 1 {
 				t.Errorf("%s: got %+v, want it reported at once", test.name, first.Findings)
 			}
 			continue
 		}
 		if test.want < 0 { // while the API is not followed
 			out := w.after(time.Hour).auditAll(first.Findings...)
-			if len(told(out.Findings)) != 0 || out.Again != w.Now.Add(time.Second) {
+			if len(reported(out.Findings)) != 0 || out.Again != w.Now.Add(time.Second) {
 				t.Errorf("%s: got %+v, again %d, want to wait for a second each time", test.name, out.Findings, out.Again)
 			}
 			continue
 		}
-		if len(told(first.Findings)) != 0 || first.Again != start.Add(test.want) {
+		if len(reported(first.Findings)) != 0 || first.Again != start.Add(test.want) {
 			t.Errorf("%s: got %+v, again after %s, want after %s", test.name, first.Findings, first.Again.Sub(start), test.want)
 		}
-		if out := w.after(test.want - 1).auditAll(first.Findings...); len(told(out.Findings)) != 0 {
+		if out := w.after(test.want - 1).auditAll(first.Findings...); len(reported(out.Findings)) != 0 {
 			t.Errorf("%s: got %+v after less than %s", test.name, out.Findings, test.want)
 		}
 		out := w.after(1).auditAll(first.Findings...)
-		if len(told(out.Findings)) != 1 || out.Findings[0].Since != start {
+		if len(reported(out.Findings)) != 1 || out.Findings[0].Since != start {
 			t.Errorf("%s: got %+v after %s, want it reported, since then", test.name, out.Findings, test.want)
 		}
 	}
@@ -90,7 +90,7 @@ func TestNewOwnersAreWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAnAuditRunsAgainAsSoonAsItMust(t *testing.T) {
+func TestAuditsAreRepeatedInTime(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.Policy.LeakedAfter = 5 * time.Minute
 	c := w.kindPod("n1", "a", "kind", 2)
@@ -140,7 +140,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 		}
 		before := w.after(time.Second).auditAll(waiting...).Findings
 		test.change(w, p)
-		if got := told(w.auditAll(before...).Findings); !slices.Equal(got, test.want) {
+		if got := reported(w.auditAll(before...).Findings); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)
 		}
 		// Findings that were waiting are not kept.
@@ -152,7 +152,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 		// Findings of another kind are not kept.
 		other := before[0]
 		other.Kind, other.ID = leaked, "other"
-		if got := told(w.auditAll(other).Findings); slices.Contains(got, leaked+" p") {
+		if got := reported(w.auditAll(other).Findings); slices.Contains(got, leaked+" p") {
 			t.Errorf("%s: got %q, which concerns no owner", test.name, got)
 		}
 	}
@@ -169,7 +169,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 		before := w.after(5 * time.Minute).auditAll(first...).Findings
 		change(w, p)
 		out := w.auditAll(before...)
-		if got := told(out.Findings); !slices.Equal(got, []string{leaked + " p"}) || out.Again != w.Now.Add(5*time.Minute) {
+		if got := reported(out.Findings); !slices.Equal(got, []string{leaked + " p"}) || out.Again != w.Now.Add(5*time.Minute) {
 			t.Errorf("%s: got %q, again %d, want it kept and checked again", name, got, out.Again)
 		}
 	}
@@ -182,7 +182,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 	first := w.auditAll().Findings
 	before := w.after(5 * time.Minute).auditAll(first...).Findings
 	p.State = ipam.Reading
-	if got := told(w.auditAll(before...).Findings); !slices.Equal(got, []string{leaked + " p"}) {
+	if got := reported(w.auditAll(before...).Findings); !slices.Equal(got, []string{leaked + " p"}) {
 		t.Errorf("got %q, want it once", got)
 	}
 }

@@ -127,13 +127,13 @@ func (d *decoder) value(raw json.RawMessage, into reflect.Value) *fault {
 			n, err = strconv.ParseUint(digits, 10, 64)
 		}
 		if err != nil {
-			return faultf("got %s, want a number in quotes", short(raw))
+			return faultf("got %s, expected a number in quotes", short(raw))
 		}
 		into.SetUint(n)
 		return nil
 	}
 	if string(raw) == "null" || json.Unmarshal(raw, into.Addr().Interface()) != nil {
-		return faultf("got %s, want a value like %#v", short(raw), into.Interface())
+		return faultf("got %s, expected a value like %#v", short(raw), into.Interface())
 	}
 	return nil
 }
@@ -145,7 +145,7 @@ func decodeLeaf(l leaf, raw json.RawMessage, into reflect.Value) *fault {
 		value, err = l.parse(text)
 	}
 	if err != nil {
-		return &fault{what: "got " + short(raw) + `, want a value like "` + l.example + `"`, newer: true}
+		return &fault{what: "got " + short(raw) + `, expected a value like "` + l.example + `"`, newer: true}
 	}
 	into.Set(reflect.ValueOf(value))
 	return nil
@@ -160,7 +160,7 @@ func (d *decoder) pointer(raw json.RawMessage, into reflect.Value) *fault {
 	}
 	var id string
 	if json.Unmarshal(raw, &id) != nil || id == "" {
-		return faultf("got %s, want the ID of a record in %s", short(raw), tables[i].name)
+		return faultf("got %s, expected the ID of a record in %s", short(raw), tables[i].name)
 	}
 	record, err := d.reference(i, id)
 	if err == nil {

@@ -145,7 +145,7 @@ func parse(data []byte) (*members, error) {
 func membersOf(raw json.RawMessage) ([]member, *fault) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return nil, faultf("got %s, want an object", short(raw))
+		return nil, faultf("got %s, expected an object", short(raw))
 	}
 	var all []member
 	seen := map[string]bool{}
@@ -171,7 +171,7 @@ func membersOf(raw json.RawMessage) ([]member, *fault) {
 func elementsOf(raw json.RawMessage) ([]json.RawMessage, *fault) {
 	var all []json.RawMessage
 	if raw[0] != '[' || json.Unmarshal(raw, &all) != nil {
-		return nil, faultf("got %s, want a list", short(raw))
+		return nil, faultf("got %s, expected a list", short(raw))
 	}
 	return all, nil
 }

@@ -56,7 +56,7 @@ func (a *remedyBuilder) rightNode(owners []*verdict.Owner) (steps []advice.Actio
 	} else {
 		steps = append(steps, a.choice(owners))
 	}
-	return append(steps, advice.Say("Find the other addresses that IPAM has allocated to a wrong node or pod before it frees them, too, and restart those pods one after the other.").By("", "ipwitness audit"))
+	return append(steps, advice.Say("Find the other addresses that IPAM has allocated to a wrong node or pod, and restart their pods one after the other before IPAM frees those addresses, too.").By("", "ipwitness audit"))
 }
 
 // rangesApart returns the steps that give one of two nodes a different range.

@@ -92,7 +92,7 @@ func TestRemedies(t *testing.T) {
 		{"T11 a tunnel", []string{"if pod default/web keeps the address", "ip addr del", "if the device must keep", "kubectl delete pod -n default web"}},
 		{"T7 a machine outside has the node's address", []string{"Find the device with MAC 02:00:00:00:00:99", "changes nothing"}},
 		{"T7 a machine outside has a pod's address, and a node has no agent", []string{"ip -br link | grep -i 02:00:00:00:00:99", "Find the device"}},
-		{"T10 the pod is no more, and IPAM has given its address away", []string{"crictl stopp container-ol && crictl rmp container-ol"}},
+		{"T10 the pod is deleted, and IPAM has allocated its address again", []string{"crictl stopp container-ol && crictl rmp container-ol"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.situation, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestRemedies(t *testing.T) {
 	}
 }
 
-func TestATunnelsAddressThatIPAMHasForAPod(t *testing.T) {
+func TestTunnelAddressThatIPAMAllocatedToAPod(t *testing.T) {
 	w := verdicttest.New("10.244.1.5")
 	w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 	w.Device("n1", "tunl0", "ipip")

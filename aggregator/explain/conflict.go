@@ -66,7 +66,7 @@ func (w *wording) summary(c *verdict.Conflict) string {
 	var what string
 	switch {
 	case c.Rule == verdict.RuleDADFailed && len(c.Owners) == 1:
-		what = fmt.Sprintf("The kernel found %s in use by another host when it was configured in %s; the other host is not known.%s",
+		what = fmt.Sprintf("The kernel found %s in use by another host when it was configured in %s; the other host is unknown.%s",
 			c.Address, names, bystanders(c))
 	case c.Rule == verdict.RuleDADFailed:
 		what = fmt.Sprintf("%s is used by %d owners %s: %s.", c.Address, len(c.Owners), place, names)

@@ -25,14 +25,14 @@ func TestDiagnosis(t *testing.T) {
 		want    map[string]string
 	}{
 		{"without Kubernetes", nil, explain.Kubernetes{}, nil},
-		{"an API that is not heard from", []explain.Related{event}, explain.Kubernetes{Events: true, Whole: true}, map[string]string{"events": "FailedCreatePodSandBox of default/web, 3 times: no free addresses."}},
-		{"nothing is to be said", []explain.Related{service}, live, nothing},
-		{"all is said", []explain.Related{service, event, added, plugin}, live, map[string]string{
+		{"an API that does not respond", []explain.Related{event}, explain.Kubernetes{Events: true, Whole: true}, map[string]string{"events": "FailedCreatePodSandBox of default/web, 3 times: no free addresses."}},
+		{"healthy objects only", []explain.Related{service}, live, nothing},
+		{"objects for each step", []explain.Related{service, event, added, plugin}, live, map[string]string{
 			"events": "FailedCreatePodSandBox", "cni-plugin": "Calico on n1 runs and is ready.", "new-nodes": "from a template that contained pods?",
 		}},
-		{"what was left out is not nothing", []explain.Related{event}, explain.Kubernetes{Live: true, Events: true}, map[string]string{"events": "FailedCreatePodSandBox"}},
+		{"objects that were left out are not reported as missing", []explain.Related{event}, explain.Kubernetes{Live: true, Events: true}, map[string]string{"events": "FailedCreatePodSandBox"}},
 		{
-			"events are not heard of", nil,
+			"events are not followed", nil,
 			explain.Kubernetes{Live: true, Whole: true},
 			map[string]string{"cni-plugin": nothing["cni-plugin"], "new-nodes": nothing["new-nodes"]},
 		},

@@ -35,12 +35,12 @@ var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return f.Device + " was created by docker, podman or libvirt, which also set its address"
 	},
 	verdict.NotGiverKnown: func(w *wording, f verdict.Fact) string {
-		return fmt.Sprintf("it is not known what assigned the address to %s: no CNI result or container runtime reports it, and no IPAM has allocated the address only to the other owner", w.name(f.Owners[0]))
+		return fmt.Sprintf("the source of the address of %s is unknown: no CNI result or container runtime reports that it assigned the address, and no IPAM has allocated the address only to the other owner", w.name(f.Owners[0]))
 	},
 	verdict.NotByHand: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("the address was assigned to %s and not set by hand", list(w.names(f.Owners)))
 	},
-	verdict.NotCalico: func(_ *wording, f verdict.Fact) string {
+	verdict.NotNodeNamed: func(_ *wording, f verdict.Fact) string {
 		m := registry.NodeNamed()
 		return fmt.Sprintf("%s on node %s contains %s, but the address is in no IPPool of %s", m.NodeNameFile, f.Nodes[0], f.Text, m.Title)
 	},
@@ -64,7 +64,7 @@ var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("no range of node %s is known from which %s could have the address", w.node(f.Owners[0]), w.name(f.Owners[0]))
 	},
 	verdict.NotRangesOf: func(_ *wording, f verdict.Fact) string {
-		return fmt.Sprintf("the ranges from which nodes %s and %s assign pod addresses are not known", f.Nodes[0], f.Nodes[1])
+		return fmt.Sprintf("the ranges from which nodes %s and %s assign pod addresses are unknown", f.Nodes[0], f.Nodes[1])
 	},
 	verdict.NotGivenToBoth: func(*wording, verdict.Fact) string {
 		return "no CNI network is known to have assigned the address to both"

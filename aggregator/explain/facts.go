@@ -33,7 +33,7 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return w.placed(f.Owners[0]) + " " + holds(w.owner(f.Owners[0])) + "."
 	},
 	verdict.FactUncovered: func(*wording, verdict.Fact) string {
-		return "It is not known whether every node has a connected agent. If the MAC belongs to a node without one, the device is that node or a workload on it."
+		return "There may be nodes without a connected agent. If the MAC belongs to one of them, the device is that node or a workload on it."
 	},
 	verdict.FactTunnel: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("Device %s of node %s is %s, and the address is configured on it.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text))
@@ -92,7 +92,7 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 	verdict.FactAllocatedElsewhere: func(w *wording, f verdict.Fact) string {
 		return fmt.Sprintf("%s had allocated the address to %s while %s held it (known since %s).", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.placed(f.Owners[0]), stampExact(f.At))
 	},
-	verdict.FactWrongNodename: func(w *wording, f verdict.Fact) string {
+	verdict.FactWrongNodeName: func(w *wording, f verdict.Fact) string {
 		m := registry.NodeNamed()
 		return fmt.Sprintf("%s on node %s contains %s, so %s allocates the addresses of its pods under that node name.", m.NodeNameFile, w.node(f.Owners[0]), f.Text, m.Title)
 	},
@@ -302,8 +302,8 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.HeadNotGivenGateway:
 		return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and it is the address of bridge %s, which connects pods.", w.given(f.Owners[0]), f.Device)
 	case verdict.HeadAllocatedElsewhere:
-		return fmt.Sprintf("IPAM had allocated the address to %s while %s held it, and freed it with that allocation.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
-	case verdict.HeadWrongNodename:
+		return fmt.Sprintf("IPAM had allocated the address to %s while %s held it, and freed the address together with that allocation.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
+	case verdict.HeadWrongNodeName:
 		return fmt.Sprintf("%s allocates the addresses of pods on node %s under node name %s, and frees them while they are in use.", registry.NodeNamed().Title, w.node(f.Owners[0]), f.Text)
 	case verdict.HeadOneRange:
 		return fmt.Sprintf("Nodes %s and %s assign their pods addresses from the same range%s.", f.Nodes[0], f.Nodes[1], after(", ", rangesText(f.Ranges)))

@@ -49,7 +49,7 @@ func (a *remedyBuilder) decide(owners []*verdict.Owner) []advice.Action {
 
 // choice returns an action that asks a person which owner keeps the address.
 func (a *remedyBuilder) choice(owners []*verdict.Owner) advice.Action {
-	s := advice.Say("Decide which one of them keeps the address. ipwitness has no information that decides it: no IPAM has allocated it to only one of them, and it is not known which one had it first. Ask their operators which of them clients expect at this address.")
+	s := advice.Say("Decide which one of them keeps the address. ipwitness has no information that decides it: no IPAM has allocated it to only one of them, and ipwitness does not know which one had it first. Ask their operators which of them clients expect at this address.")
 	if len(owners) > mostKept {
 		s.Text += fmt.Sprintf(" (Each of the other %d can keep it in the same way.)", len(owners)-mostKept)
 	}

@@ -14,11 +14,11 @@ type double struct{ *findingBuilder }
 // build builds the text of the finding.
 func (t double) build() {
 	names := each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) })
-	t.Summary = fmt.Sprintf("%s has allocated %s twice: to %s. As soon as both are up, it is a duplicate.",
+	t.Summary = fmt.Sprintf("%s has allocated %s twice: to %s. As soon as both are up, the address is a duplicate.",
 		poolBegin(t.pool), t.f.Address, list(names))
 	switch m := ipamOf(t.pool); {
 	case m.Mirrored:
-		t.Summary = fmt.Sprintf("%s has %s twice: for %s. One of them may be left over; if both are up, it is a duplicate.",
+		t.Summary = fmt.Sprintf("%s lists %s twice: for %s. One of these records may be left over; if both owners are up, the address is a duplicate.",
 			poolBegin(t.pool), t.f.Address, list(names))
 	case m.Status:
 		t.Summary = fmt.Sprintf("%s is in the status of several running pods: %s. Either one status is wrong, or the pods share the address.",

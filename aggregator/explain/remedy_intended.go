@@ -9,7 +9,7 @@ import (
 
 // buildIntended builds the text of the finding that an owner lacks an address intended for it.
 func buildIntended(t *findingBuilder) {
-	t.Summary = fmt.Sprintf("%s was intended to have %s, but none of its interfaces has it. Traffic to the address is lost or reaches another host.",
+	t.Summary = fmt.Sprintf("%s should have %s, but none of its interfaces has it. Traffic to the address is lost or reaches another host.",
 		capital(t.holder()), t.f.Address)
 	if t.f.Source != "" {
 		t.State("The address is intended for this owner according to %s.", intends(t.f.Source))

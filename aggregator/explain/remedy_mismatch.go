@@ -46,7 +46,7 @@ func (t mismatch) elsewhereEnds() string {
 	own := t.owner != nil && t.allocation.Pod != "" && t.allocation.Namespace+"/"+t.allocation.Pod == t.ownerName()
 	switch effects := ipamOf(t.pool).Effects; {
 	case t.ofNode():
-		return "As soon as that owner configures it, it is a duplicate."
+		return "As soon as that owner configures the address, it is a duplicate."
 	case effects.WrongNode != "" && own:
 		return effects.WrongNode
 	case effects.Elsewhere != "":

@@ -20,7 +20,7 @@ func (t ownAddress) exclude() {
 		return
 	}
 	how := exclusion(t.pool, t.f.Address).How
-	t.Advise("The address belongs to node %s itself, so a restart changes nothing. Exclude it from %s: %s. It is better to use a range that contains no nodes.", node, poolName(t.pool), how)
+	t.Advise("The address belongs to node %s itself, so a restart changes nothing. Exclude it from %s: %s. It is better to use a range that contains no addresses of nodes.", node, poolName(t.pool), how)
 	t.ByHand(nodeOf(t.pool), "", "Exclude %s, which belongs to node %s itself, from %s: %s.", t.f.Address, node, poolName(t.pool), how)
 	if al := t.allocation; al.Pod != "" {
 		t.Act(advice.Say("Delete pod %s/%s, to which the address is allocated: its successor gets a different address.", al.Namespace, al.Pod).By("", deletePod(al.Namespace, al.Pod)))

@@ -42,7 +42,7 @@ func (t *poolFindingBuilder) stateLost() {
 	if p.Lost > 0 {
 		lost = fmt.Sprintf("has lost all of its records (%d)", p.Lost)
 	}
-	t.Summary = fmt.Sprintf("%s %s, but %s of it %s in use: %s. It considers them free and will allocate them to %s.",
+	t.Summary = fmt.Sprintf("%s %s, but %s of the pool %s in use: %s. It considers them free and will allocate them to %s.",
 		poolBegin(p), lost, plural(len(t.atRisk), "address", "addresses"), isAre(len(t.atRisk)), list(each(t.atRisk, func(h *verdict.Held) string { return h.Address.String() })), strings.Replace(poolNext(p), "one of the next", "the next", 1))
 	if p.LostAt != 0 {
 		t.State("Its records were lost at %s by the clock of its node.", stampText(p.LostAt))
@@ -82,6 +82,8 @@ func (t *poolFindingBuilder) stateLost() {
 	case loss.Rebuild:
 		t.Advise("Rebuild the records from the owners that really hold the addresses. Do not restore an old backup over them: it contains containers that are gone and lacks the ones that started since.")
 		t.Act(advice.Plan(node)...)
+	case loss.Empty != nil && node != "":
+		t.Act(loss.Empty(node)...)
 	case loss.Backup != "":
 		t.Act(advice.Say("Check whether there is a recent backup of %s from just before the loss.", loss.Backup).Or(
 			advice.Either("there is one", advice.Say("Restore these objects from the backup.")),
@@ -113,7 +115,7 @@ func (t *poolFindingBuilder) unreadable() {
 		return
 	}
 	t.Summary = fmt.Sprintf("The records of %s cannot be read: %s. Until they can be read, addresses that are in use but not allocated go undetected.",
-		poolName(p), cmp.Or(p.Problem, "their format is not known"))
+		poolName(p), cmp.Or(p.Problem, "their format is unknown"))
 	if p.Config != "" {
 		t.State("It is configured in %s.", p.Config)
 	}
@@ -130,7 +132,7 @@ func (t *poolFindingBuilder) unreadable() {
 // invalid describes a pool whose records can be read but contain something invalid.
 func (t *poolFindingBuilder) invalid() {
 	p := t.pool
-	t.Summary = fmt.Sprintf("The records of %s contain something invalid: %s. All other records of it are audited.", poolName(p), strings.TrimSuffix(p.Problem, "."))
+	t.Summary = fmt.Sprintf("The records of %s contain an invalid entry: %s. The other records are audited.", poolName(p), strings.TrimSuffix(p.Problem, "."))
 	if p.Config != "" {
 		t.State("It is configured in %s.", p.Config)
 	}

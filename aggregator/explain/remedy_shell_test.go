@@ -31,13 +31,13 @@ func TestCommandsChangeOnlyUnchangedState(t *testing.T) {
 		// changes are parts of the commands that change something, in order.
 		changes []string
 	}{
-		{"booked", "in-use-unallocated whereabouts", map[string]string{pod0: uid}, []string{"patch ippools"}},
-		{"the pod is another one", "in-use-unallocated whereabouts", map[string]string{pod0: "another"}, nil},
+		{"not allocated", "in-use-unallocated whereabouts", map[string]string{pod0: uid}, []string{"patch ippools"}},
+		{"another pod has the name", "in-use-unallocated whereabouts", map[string]string{pod0: "another"}, nil},
 		{"the pod is gone", "in-use-unallocated whereabouts", nil, nil},
 		{"the offset is taken", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-9"}, nil},
-		{"booked already, not reserved", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", others: "x"}, []string{"create -f -"}},
-		{"booked already, nobody reserves", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0"}, nil},
-		{"booked and reserved already", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", reserve: "shop/cam-0", others: "x"}, nil},
+		{"allocated already, not reserved", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", others: "x"}, []string{"create -f -"}},
+		{"allocated already, without reservations", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0"}, nil},
+		{"allocated and reserved already", "in-use-unallocated whereabouts", map[string]string{pod0: uid, podref: "shop/cam-0", reserve: "shop/cam-0", others: "x"}, nil},
 		{"no API", "in-use-unallocated whereabouts", map[string]string{"get": "!"}, nil},
 
 		{"leaked", "leaked whereabouts", leak, []string{"patch ippools"}},
@@ -64,8 +64,8 @@ func TestCommandsChangeOnlyUnchangedState(t *testing.T) {
 		{"calico, leaked, a pod of that name has it", "leaked calico", map[string]string{"get pod -n shop old": " 192.0.2.9 10.244.0.5 ", "ipam show": "  namespace: shop\n  pod: old"}, nil},
 		{"calico, leaked, a pod of that name starts", "leaked calico", map[string]string{"get pod -n shop old": "  ", "ipam show": "  namespace: shop\n  pod: old"}, nil},
 		{"calico, leaked, a pod of that name has another", "leaked calico", map[string]string{"get pod -n shop old": " 10.244.0.50 ", "ipam show": "  namespace: shop\n  pod: old"}, []string{"ipam release --ip=10.244.0.5"}},
-		{"calico, leaked, booked for a longer name", "leaked calico", map[string]string{"ipam show": "  namespace: shop\n  pod: old-2"}, nil},
-		{"calico, leaked, booked in another namespace", "leaked calico", map[string]string{"ipam show": "  namespace: other\n  pod: old"}, nil},
+		{"calico, leaked, allocated to a longer name", "leaked calico", map[string]string{"ipam show": "  namespace: shop\n  pod: old-2"}, nil},
+		{"calico, leaked, allocated in another namespace", "leaked calico", map[string]string{"ipam show": "  namespace: other\n  pod: old"}, nil},
 		{"calico, leaked, no API", "leaked calico", map[string]string{"get": "!", "ipam show": "  namespace: shop\n  pod: old"}, nil},
 		{"cilium, leaked", "leaked cilium", nil, []string{"delete ciliumendpoints"}},
 		{"cilium, leaked, the pod is there", "leaked cilium", map[string]string{"get pod -n shop old": "pod/old"}, nil},

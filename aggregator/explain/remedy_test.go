@@ -62,9 +62,9 @@ func findings() map[string]verdict.Finding {
 	owner := holder(w, "node-a", "web-5d", "eth0")
 	lan := holder(w, "node-b", "cam-0", "net1")
 	lan.ID, lan.Namespace.ID = "b/1", "b/1"
-	nobody := holder(w, "node-c", "plain", "eth0")
-	nobody.Namespace.Who = verdict.Workload{Kind: verdict.Unknown}.Who()
-	nobody.Pod = nil
+	unknown := holder(w, "node-c", "plain", "eth0")
+	unknown.Namespace.Who = verdict.Workload{Kind: verdict.Unknown}.Who()
+	unknown.Pod = nil
 	pool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	lostPool := hostLocal(w, "node-a", "/var/lib/cni/networks/cbr0")
 	lostPool.State, lostPool.LostAt, lostPool.Lost = ipam.Missing, start.Add(-1e9), 12
@@ -118,7 +118,7 @@ func findings() map[string]verdict.Finding {
 		"booked-elsewhere calico, of a node":           find(verdict.FindingBookedElsewhere, calico, "192.168.1.10", self("eth0", ""), &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Node: "node-b", Location: "ipamblocks 192-168-1-0-26 /spec/allocations/10"}}),
 		"in-use-unallocated host-local":                find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", host),
 		"in-use-unallocated host-local lost":           find(verdict.FindingInUseUnallocated, lostPool, "10.244.0.5", host),
-		"in-use-unallocated host-local unknown":        find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{nobody}),
+		"in-use-unallocated host-local unknown":        find(verdict.FindingInUseUnallocated, pool, "10.244.0.5", []verdict.Owner{unknown}),
 		"in-use-unallocated whereabouts":               remembers,
 		"in-use-unallocated whereabouts, of a slice":   find(verdict.FindingInUseUnallocated, slice, "192.0.2.3", []verdict.Owner{lan}),
 		"in-use-unallocated calico":                    find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", host),
@@ -142,7 +142,7 @@ func findings() map[string]verdict.Finding {
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
-		"in-use-unallocated of nobody who is known":    find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
+		"in-use-unallocated of an unknown owner":       find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
 }
 
@@ -228,7 +228,7 @@ func TestTextsOfOverlaps(t *testing.T) {
 		"node-a"))
 }
 
-func TestTextsOfNamesakes(t *testing.T) {
+func TestTextsOfNodesWithTheSameName(t *testing.T) {
 	two := func(boot string) explain.FindingText {
 		return explain.Finding(&verdict.Finding{ID: "x", Kind: verdict.FindingDuplicateNodeName, Namesakes: &verdict.Namesakes{Name: "node-a", Machines: []verdict.Machine{
 			{Name: "node-a", Boot: "b1", Netns: "1", Kernel: "6.12", Version: "1.0", Since: start},

@@ -8,8 +8,8 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// restart adds the advice to restart the holder. The parameter then describes the effect of the
-// restart. The command must be run by hand.
+// Restart adds the advice to restart the holder. then is the effect of the restart, as a
+// clause. The command must be run by hand.
 func (t *findingBuilder) Restart(then string) {
 	actions, fix := t.Restarting(then)
 	t.Act(actions...)
@@ -18,7 +18,7 @@ func (t *findingBuilder) Restart(then string) {
 	}
 }
 
-// restarting returns the steps that restart the holder. There are none if the holder is not known.
+// Restarting returns the steps that restart the holder. There are none if the holder is not known.
 func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
 	if t.owner == nil {
 		return nil, advice.Fix{}
@@ -40,7 +40,7 @@ func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
 	return deletion(t.owner), advice.Fix{Command: deletePod(w.Namespace, w.Name), What: fmt.Sprintf("Restart pod %s/%s: %s.", w.Namespace, w.Name, then), Manual: true}
 }
 
-// restartNow adds the advice to restart the holder. If a controller replaces the pod, the command
+// RestartNow adds the advice to restart the holder. If a controller replaces the pod, the command
 // is safe to run as it is: it waits for the new pod, so that several pods are not gone at once. A
 // person must decide when to end the pod of a Job or of a virtual machine.
 func (t *findingBuilder) RestartNow(then string) {

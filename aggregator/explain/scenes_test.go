@@ -17,7 +17,7 @@ func twoPods(w *verdicttest.World, links ...string) (a, b *verdict.Claim) {
 
 // scenes are addresses whose explanations contain steps that occur in no situation.
 var scenes = []verdicttest.Situation{
-	{Name: "nobody", Build: func(*verdicttest.World) {}},
+	{Name: "no owner", Build: func(*verdicttest.World) {}},
 	{Name: "one pod", Build: func(w *verdicttest.World) { w.Within("n1", "", "net0", verdicttest.Who("web")) }},
 	{Name: "pods that do not meet", Build: func(w *verdicttest.World) { twoPods(w, "br1", "br2") }},
 	{Name: "link-local pods that do not meet", Addr: "169.254.7.5", Build: func(w *verdicttest.World) { twoPods(w, "br1", "br2") }},
@@ -25,11 +25,11 @@ var scenes = []verdicttest.Situation{
 		w.Policy.Shared = []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/8"), Reason: "anycast"}}
 		twoPods(w, "br1", "br1")
 	}},
-	{Name: "a node that is not heard from", Build: func(w *verdicttest.World) {
+	{Name: "a disconnected node", Build: func(w *verdicttest.World) {
 		twoPods(w, "br1", "br1")
 		w.Node("n1").Unheard = true
 	}},
-	{Name: "a stranger that fell silent", Addr: "192.168.1.10", Build: func(w *verdicttest.World) {
+	{Name: "an external device that fell silent", Addr: "192.168.1.10", Build: func(w *verdicttest.World) {
 		w.Wire(w.Uplink("n1"), "\x02\x00\x00\x00\x00\x99")
 		w.After(w.Policy.StaleAfter)
 	}},

@@ -56,11 +56,12 @@ func (f *Facts) claimedOnOtherNodes(n *Node, i uint32, into []index.Address) (al
 		return into, true
 	}
 	one := n.interfaces.at(i)
-	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
+	j := n.joints[one.link]
+	if j == nil {
 		return into, true
 	}
 	mac := n.texts.macOf(one.mac)
-	for l := range n.joints[one.link].Links {
+	for l := range j.Links {
 		other := f.byID[IDOf(l.Node)]
 		if hw := other.hardwareNamed(mac); hw != 0 {
 			for c := range other.by(hw) {

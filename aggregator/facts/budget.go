@@ -19,7 +19,7 @@ import (
 const (
 	// BudgetOverhead is the memory in bytes that the aggregator needs without any node.
 	BudgetOverhead = 32 << 20
-	// LeastBudget is the smallest budget in bytes, whatever the memory limit is.
+	// LeastBudget is the smallest budget in bytes, regardless of the memory limit.
 	LeastBudget = 8 << 20
 	// firstRefill and lastRefill are the shortest and the longest time before an incomplete
 	// node is asked for another snapshot. The time doubles whenever the snapshot did not fit.
@@ -53,7 +53,7 @@ type charges struct {
 	used    int64
 	// cost is the charge of the node's connection, and statusCost is the charge of its status.
 	cost, statusCost int32
-	// leftOut counts the records that did not fit into memory. saidIncomplete is set once this has
+	// leftOut counts the records that did not fit into memory. loggedIncomplete is set once this has
 	// been logged.
 	leftOut          LeftOut
 	loggedIncomplete bool

@@ -208,6 +208,19 @@ func TestAddressesThatMakeRoomAreJudged(t *testing.T) {
 		t.Error("got no room for a message in the place of a frame, or for a larger one")
 	}
 	s.wantJudged("a frame made room", "10.0.0.1")
+
+	s = newScene(t)
+	s.small()
+	b := s.joins("n2", "b2", 1, pod(2, "10.0.0.2"))
+	if !s.Hold(b.n, s.room(s.high())) {
+		t.Fatal("got no room")
+	}
+	s.judgeAll()
+	c := s.joins("n3", "b3", 1)
+	if !s.Hold(c.n, s.room(LeastBudget)) || !s.Hold(c.n, 1) || b.n.Claims() != 0 {
+		t.Errorf("got %d claims of a node above its share, want none", b.n.Claims())
+	}
+	s.wantJudged("a claim of a kernel made room", "10.0.0.2")
 }
 
 // Wire claims of a node are evicted for a message within its share, or while there is free memory.
@@ -319,10 +332,27 @@ func TestKernelsComeBeforeFrames(t *testing.T) {
 	}
 }
 
+// The wire claims of a snapshot take the memory that its kernel claims leave.
+func TestFramesOfASnapshotComeAfterKernelClaims(t *testing.T) {
+	s := newScene(t)
+	s.small()
+	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"))
+	if !s.Hold(a.n, s.room(LeastBudget)-100*WireCost) {
+		t.Fatal("got no room")
+	}
+	m := flood(0, 150)
+	m.Claims = append(m.Claims, assigned(2, "10.0.0.2"))
+	a.snapshot(lan(1), pod(2, "10.0.0.1"), m)
+	if left := a.n.LeftOut(); left.Records > 0 || left.Wire > 52 || a.n.wireClaims+left.Wire != 150 || !s.Claimed(key("10.0.0.2")) {
+		t.Errorf("got %+v left out and %d frames, want those left out for which there was no room", left, a.n.wireClaims)
+	}
+	s.checkBudget("a snapshot")
+}
+
 // Records that are most likely known from elsewhere, or least needed, are evicted first.
 func TestTheOrderInWhichRecordsGo(t *testing.T) {
 	s := newScene(t)
-	a := s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1"), pod(3, "10.0.0.3"))
+	a := s.joins("n1", "b1", 1, lan(1), pod(3, "10.0.0.3"), pod(2, "10.0.0.1"))
 	b := s.joins("n2", "b2", 1, pod(4, "10.0.0.3"))
 	a.report(
 		&pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}, Allocations: []*pb.AllocationRecord{given("p", "10.0.0.8", "c")}},

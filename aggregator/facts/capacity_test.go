@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -188,6 +190,9 @@ func TestRoomInASlab(t *testing.T) {
 	if cap(s.items) != room || s.count != 10_000 {
 		t.Errorf("got room for %d records after as many were removed and added, want %d", cap(s.items), room)
 	}
+	if s.reserve(15_000); cap(s.items) < 15_000 {
+		t.Errorf("got room for %d records, want 15000", cap(s.items))
+	}
 	found := 0
 	for i := range s.all {
 		if found++; i == 0 || !s.has(i) {
@@ -232,5 +237,13 @@ func TestMemoryOfAQueue(t *testing.T) {
 		if got := cap(l.addrs) >= count; got != want || len(l.addrs) != 0 {
 			t.Errorf("%d addresses: got the memory kept %t, want %t", count, got, want)
 		}
+	}
+	q := newQueue()
+	for range 100 { // changes of an address that waits for its judgement
+		q.touch(key("10.0.0.1"), newBatch(), func(index.Address) ([]verdict.Owner, bool) { return nil, false })
+		q.release(key("10.0.0.1"), soon)
+	}
+	if got := len(q.soon.addrs); got != 1 {
+		t.Errorf("got an address that waits listed %d times, want once", got)
 	}
 }

@@ -470,9 +470,6 @@ func (b *Builder) addNodes(several bool) {
 			add(p.Node, true)
 		}
 	}
-	if !several && !c.InPodCIDR {
-		return
-	}
 	for _, claim := range c.Claims {
 		add(claim.Node(), false)
 	}

@@ -313,6 +313,10 @@ func TestAddressesThatOthersSee(t *testing.T) {
 		}
 		a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 1, Index: 30, Gone: true}}})
 	}
+	a.report(&pb.ReportRequest{Interfaces: []*pb.InterfaceRecord{{Namespace: 2, Index: 2, Gone: true}}})
+	if got := s.AddressesOn("n1"); len(got) > 0 {
+		t.Errorf("got %v of an interface that ended", got)
+	}
 }
 
 // A kept case does not retain the texts of its nodes, not even those of unusual hardware addresses.

@@ -111,6 +111,7 @@ func TestEachChangeOfANamespaceCounts(t *testing.T) {
 		ids.ids = nil
 		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{next}})
 		s.wantJudged(name + " once more")
+		s.check(t, name)
 		if len(ids.ids) > 0 {
 			t.Errorf("%s once more: got notifications %q", name, ids.ids)
 		}

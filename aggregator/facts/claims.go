@@ -117,7 +117,7 @@ func (f *editor) addToIndexes(n *Node, a index.Address, port uint32, key claimKe
 	return c
 }
 
-// removeFromIndexes removes a claim. Its address must be touched before.
+// removeFromIndexes removes a claim.
 func (f *editor) removeFromIndexes(n *Node, c uint32) {
 	one := n.claims.at(c)
 	f.touch(one.addr)

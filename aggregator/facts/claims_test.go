@@ -22,6 +22,10 @@ func TestAddressesOfIPv4HaveOneForm(t *testing.T) {
 	copy(mapped.Claims[0].Address, []byte{10: 0xff, 11: 0xff, 12: 10, 15: 7})
 	a.report(mapped)
 	s.wantJudged("a mapped address", "10.0.0.1", "10.0.0.7")
+	unspecified := assignedMessage(2, "::ffff:0.0.0.0")
+	if a.report(unspecified); s.Claimed(key("0.0.0.0")) || s.notified.dropped["claim"] != 1 {
+		t.Errorf("got %d dropped claims, want the one to no address", s.notified.dropped["claim"])
+	}
 	mapped.Claims[0].Gone = true
 	if a.report(mapped); s.Claimed(key("10.0.0.7")) {
 		t.Error("got a removed claim")

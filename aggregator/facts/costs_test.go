@@ -84,7 +84,7 @@ func TestALinkThatAFrameMovesToIsCharged(t *testing.T) {
 		s.checkBudget(why)
 	}
 	want("the same link", "eth0", 0)
-	want("none is said", "", 0)
+	want("no link is named", "", 0)
 	want("another link that is known", "veth2", 0)
 	want("an unknown one", "new", linkCost+textCost("new"))
 	want("the same again", "new", linkCost+textCost("new"))

@@ -43,8 +43,9 @@ func TestDisputesAreJudgedWhenTheirNodesChange(t *testing.T) {
 		a := s.joins("n1", "b1", 1, lan(1), onLAN(2, "10.0.0.1"), pod(4, "10.0.0.2"), &pb.ReportRequest{Pools: []*pb.PoolRecord{hostLocal("p", "", "")}})
 		b := s.joins("n2", "b2", 1, lan(2), pod(3, "10.0.0.3"))
 		b.report(seen("10.0.0.9", records.MAC(2), 1), seen("10.0.0.8", records.MAC(77), 1), seen("10.0.0.7", []byte{0, 0, 0x5e, 0, 1, 7}, 1))
+		s.joins("n3", "b3", 1, pod(5, "10.0.0.5")) // without frames
 		s.judgeAll()
-		s.Listener = &contesting{s.notified, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
+		s.Listener = &contesting{s.notified, []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.5", "10.0.0.7", "10.0.0.8", "10.0.0.9"}}
 		a.report(test.m)
 		s.wantJudged(test.name, test.want...)
 		a.report(&pb.ReportRequest{Links: []*pb.LinkRecord{{Name: "unused", Kind: pb.LinkRecord_BRIDGE}}})

@@ -18,8 +18,7 @@ func (f *streams) timeOut(nodes []*Node) {
 			case !n.Rec.Unheard:
 			case !n.Rec.TimedOut:
 				over = append(over, n)
-			case n.Peer == nil:
-				f.releaseAll(n)
+			case n.Peer == nil && !n.hasRecords(): // otherwise, another goroutine is about to remove the records
 				f.drop(n)
 				f.Listener.NamesChanged(n)
 			}
@@ -142,7 +141,6 @@ func (f *streams) dropClaims(n *Node) (more bool) {
 			f.end(n, c, ending{}) // also ends sightings by other nodes; the machine itself still has its own addresses
 			continue
 		}
-		f.touch(one.addr)
 		f.removeFromIndexes(n, c)
 	}
 	return false

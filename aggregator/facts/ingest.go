@@ -26,9 +26,6 @@ type applying struct {
 
 // do runs one piece.
 func (a *applying) do(what func()) {
-	if a.err != nil {
-		return
-	}
 	a.facts.piece(a.batch, func() {
 		if a.node.Peer != a.peer {
 			a.err = ErrTakenOver
@@ -160,12 +157,11 @@ func (a *applying) namespace(rec *pb.NamespaceRecord) {
 		netns = n.ID.Netns
 	}
 	now := f.setNamespace(n, rec.GetId(), netns, who(rec.GetWorkload()), intended(rec.GetIntended()))
-	if now != old { // a replaced namespace has released its charge
-		if old != 0 {
-			has = 0
-			f.setCharge(n, &has, cost)
-		}
-		n.namespaces.at(now).cost = has
+	switch one := n.namespaces.at(now); {
+	case old == 0:
+		one.cost = has
+	case one.cost == 0: // the old one was replaced, and has released its charge
+		f.setCharge(n, &one.cost, cost)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -205,6 +206,15 @@ func TestAnInodeIsNotAnEpoch(t *testing.T) {
 	if a.n.Claims() != 0 {
 		t.Errorf("got %d claims of another namespace", a.n.Claims())
 	}
+	s.check(t, "another namespace has the number")
+	var charged []int64
+	for _, netns := range []string{"5000", "5001"} {
+		a.report(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 5, Netns: netns}}})
+		charged = append(charged, a.n.Charged())
+	}
+	if charged[0] != charged[1] {
+		t.Errorf("got %d bytes charged for a namespace, and %d for the one in its place", charged[0], charged[1])
+	}
 }
 
 // A machine that rebooted is listed under its old boot ID for a day.
@@ -220,6 +230,40 @@ func TestARebootedNodeIsListedForADay(t *testing.T) {
 	s.after(ForgetNodeAfter)
 	s.Ring()
 	s.wantNodes("a day later", want[1])
+}
+
+// A machine that rebooted stays listed if the time of its old boot is over before its addresses are
+// judged.
+func TestARebootedNodeDoesNotTimeOutBeforeItIsJudged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t)
+		s.Stopped = nil // wait for judgements
+		s.joins("n1", "b1", 1, lan(1), pod(2, "10.0.0.1")).leave()
+		s.judgeAll()
+		s.after(policyForTests.NodeTimeout - 1)
+		now, err := s.hello(&pb.Hello{Node: "n1", BootId: "b2", Netns: "1", Epoch: 1}, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			if _, err := s.Snapshot(now.p, now.n, &Snapshot{Messages: once(pod(2, "10.0.0.2"), lan(1))}, func() {}); err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		s.wantNodes("it reports after a reboot", "n1@b1 unheard timed-out rebooted claims=1", "n1 connected covers claims=1")
+		s.after(1)
+		s.Ring()
+		s.wantNodes("the time of the old boot is over", "n1@b1 unheard timed-out rebooted claims=1", "n1 connected covers claims=1")
+		s.wantJudged("the time of the old boot is over", "10.0.0.1", "10.0.0.2")
+		synctest.Wait()
+		s.wantNodes("its addresses are judged", "n1@b1 unheard timed-out rebooted claims=0", "n1 connected covers claims=1")
+		s.wantJudged("its addresses are judged", "10.0.0.1")
+		s.check(t, "its addresses are judged")
+		s.after(ForgetNodeAfter)
+		s.Ring()
+		s.wantNodes("a day later", "n1 connected covers claims=1")
+	})
 }
 
 // Two ports that see the same answer count as one address, and answers on another link do not count.

@@ -108,10 +108,9 @@ func (f *sharing) replaceHolder(n *Node, i uint32) {
 // hardware address.
 func (f *sharing) touchNeighbours(n *Node, i uint32) {
 	one := n.interfaces.at(i)
-	if one.mac.form == noMAC || one.link == 0 || n.joints[one.link] == nil {
-		return
+	if j := n.joints[one.link]; j != nil {
+		f.touchOn(j.Links, n, one.mac)
 	}
-	f.touchOn(n.joints[one.link].Links, n, one.mac)
 }
 
 // touchOn touches the addresses that are claimed with a hardware address of a node by the nodes of

@@ -359,6 +359,35 @@ func TestFramesAreJudgedWhenTheLinkOfTheirSenderJoins(t *testing.T) {
 	}
 }
 
+// A frame is judged again when the link of the station with its MAC separates from the domain.
+func TestFramesAreJudgedWhenTheLinkOfTheirSenderSeparates(t *testing.T) {
+	weak := seen("10.0.0.9", records.MAC(2), 1)
+	weak.Claims[0].NoOverride = true
+	s := newScene(t)
+	s.joins("n4", "b4", 1, lan(1), onLAN(2, "10.0.0.2"), onLAN(6, "10.0.0.6"))
+	s.joins("n2", "b2", 1, lan(2), onLAN(4, "10.0.0.4"))
+	c := s.joins("n3", "b3", 1, lan(3))
+	c.report(seen("10.0.0.6", records.MAC(6), 1), seen("10.0.0.4", records.MAC(4), 1), weak)
+	stations := func(why string, want int) {
+		t.Helper()
+		if got := s.Builder().Case(key("10.0.0.9"), false).Stations; len(got) != want {
+			t.Errorf("%s: got %d stations, want %d", why, len(got), want)
+		}
+	}
+	s.wantDomains("all are on one LAN", "10.0.0.9", "n3 n2/eth0 -")
+	stations("all are on one LAN", 1)
+	s.now = s.Ring()
+	next := s.Ring()
+	c.report(seen("10.0.0.4", records.MAC(4), 2))
+	s.wantDomains("one frame is older", "10.0.0.9", "n3 n2/eth0 -")
+	s.judgeAll()
+	s.now = next
+	s.Ring()
+	s.wantDomains("one link separates", "10.0.0.9", "n3 n2/eth0 -")
+	stations("one link separates", 0)
+	s.wantJudged("one link separates", "10.0.0.2", "10.0.0.6", "10.0.0.9")
+}
+
 // A link that is no longer reported leaves its domain, even if there are interfaces on it.
 func TestALinkThatIsNoLongerReportedLeavesItsDomain(t *testing.T) {
 	s := newScene(t)

@@ -58,6 +58,9 @@ func TestANodeThatIsSilentIsGivenUp(t *testing.T) {
 	if s.NodeCount() != 0 || s.Node(a.n.Rec) != nil || len(s.Called("n1")) != 0 || len(s.At(a.n.ID.Place())) != 0 {
 		t.Error("got a forgotten node")
 	}
+	if got := len(s.called) + len(s.shown) + len(s.places); got != 0 {
+		t.Errorf("got %d names and places of a forgotten node", got)
+	}
 }
 
 func TestANodeThatReconnectsHasTheReportedRecords(t *testing.T) {

@@ -109,7 +109,7 @@ type Queue struct {
 	taken int
 }
 
-// addToIndexes is a queue of addresses.
+// list is a queue of addresses.
 type list struct {
 	addrs []index.Address
 	next  int

@@ -54,7 +54,7 @@ func (a *tally) Changed(p *facts.Pool) {
 	a.markChanged(p)
 }
 
-// markChanged adds a pool to looked. The caller holds a.mu.
+// markChanged adds a pool to changed. The caller holds a.mu.
 func (a *tally) markChanged(p *facts.Pool) *poolAudit {
 	one := a.of[p]
 	if one == nil {

@@ -3,12 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -18,10 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -47,8 +40,8 @@ const (
 	eventPause            = 10 * time.Second
 	// maxQueue is the maximum number of queued announcements. They wait no longer than lately.
 	maxQueue = 1000
-	// maxSaidConflicts is the maximum number of conflicts and findings that are remembered.
-	maxSaidConflicts = 20000
+	// maxAnnounced is the maximum number of conflicts and findings that are remembered.
+	maxAnnounced = 20000
 	// maxFindingTargets is the number of pods and nodes that get events about one finding.
 	maxFindingTargets = 32
 	// rightsAgain is the time after which a forbidden request is tried again.
@@ -56,25 +49,6 @@ const (
 	// writeWithin is the timeout of writing one event.
 	writeWithin = 10 * time.Second
 )
-
-// result is the result of writing an event.
-type result int
-
-const (
-	written result = iota
-	repeated
-	known
-	limited
-	dropped
-	forbidden
-	failed
-	results // the number of results
-)
-
-// String returns the label of the metric.
-func (r result) String() string {
-	return [...]string{"written", "repeated", "known", "limited", "dropped", "forbidden", "failed"}[r]
-}
 
 // target is the object of an event: a pod, or a node if only that is set.
 type target struct{ namespace, name, uid, node string }
@@ -101,7 +75,7 @@ type announcement struct {
 
 // announcer writes events about conflicts and findings.
 //
-// It does not use client-go/tools/events, because a recorder promises less. It names an
+// It does not use client-go/tools/events, because a recorder guarantees less. It names an
 // event after the time, so that another replica, or the same one after a restart, writes
 // it again. It writes each event in its own goroutine, so that "resolved" may be written
 // before "conflict". It gives up after 12 attempts in two minutes, and after the first one
@@ -118,12 +92,12 @@ type announcer struct {
 	written, refused map[string]time.Time
 
 	mu    sync.Mutex
-	said  map[string]*saidOf // by id
+	past  map[string]*announced // by id
 	queue []*announcement
 }
 
-// saidOf is the record of the announcements about one conflict or finding.
-type saidOf struct {
+// announced is what was announced about one conflict or finding.
+type announced struct {
 	detected time.Time
 	again    bool
 	resolved bool
@@ -133,7 +107,7 @@ type saidOf struct {
 func newAnnouncer(c *Cluster) announcer {
 	return announcer{
 		cluster: c, limiter: flowcontrol.NewTokenBucketRateLimiter(eventRate, eventBurst), bell: make(chan struct{}, 1), pause: eventPause,
-		written: make(map[string]time.Time), refused: make(map[string]time.Time), said: make(map[string]*saidOf),
+		written: make(map[string]time.Time), refused: make(map[string]time.Time), past: make(map[string]*announced),
 	}
 }
 
@@ -156,7 +130,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 	for _, o := range conflict.GetOwners() {
 		about = append(about, target{node: o.GetNode()}, podOf(o))
 	}
-	c.announcer.say(n, about)
+	c.announcer.announce(n, about)
 }
 
 // firstOf returns the first step of a remedy on one line; empty if there is none.
@@ -179,7 +153,7 @@ func firstOf(remedy []*pb.Action) string {
 	return text + " Either " + strings.Join(cases, ", or ") + "."
 }
 
-// podOf returns the pod of an owner; the zero target if it is no pod.
+// podOf returns the pod of an owner; the zero target if the owner is not a pod.
 func podOf(o *pb.Owner) target {
 	w := o.GetWorkload()
 	if w.GetKind() != pb.Workload_POD || w.GetUid() == "" && w.GetName() == "" {
@@ -188,11 +162,11 @@ func podOf(o *pb.Owner) target {
 	return target{w.GetNamespace(), w.GetName(), w.GetUid(), o.GetNode()}
 }
 
-// say queues the new parts of an announcement.
-func (a *announcer) say(n *announcement, about []target) {
+// announce queues the new targets of an announcement.
+func (a *announcer) announce(n *announcement, about []target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.note(n, about) {
+	if !a.addNew(n, about) {
 		return
 	}
 	a.enqueue(n)
@@ -202,21 +176,21 @@ func (a *announcer) say(n *announcement, about []target) {
 	}
 }
 
-// note sets the targets that are new, and reports whether there are any. The caller holds mu.
-func (a *announcer) note(n *announcement, about []target) bool {
-	of := a.said[n.id]
+// addNew adds the targets that are new to the announcement, and reports whether there are any. The caller holds mu.
+func (a *announcer) addNew(n *announcement, about []target) bool {
+	of := a.past[n.id]
 	if of == nil || !of.detected.Equal(n.detected) {
 		if n.resolved {
 			return false // it was never announced, because it was acknowledged from the start
 		}
-		if len(a.said) >= maxSaidConflicts {
-			maps.DeleteFunc(a.said, func(_ string, of *saidOf) bool { return of.resolved })
-			if len(a.said) >= maxSaidConflicts {
-				clear(a.said)
+		if len(a.past) >= maxAnnounced {
+			maps.DeleteFunc(a.past, func(_ string, of *announced) bool { return of.resolved })
+			if len(a.past) >= maxAnnounced {
+				clear(a.past)
 			}
 		}
-		of = &saidOf{detected: n.detected, again: of != nil, targets: make(map[target]bool)}
-		a.said[n.id] = of
+		of = &announced{detected: n.detected, again: of != nil, targets: make(map[target]bool)}
+		a.past[n.id] = of
 	}
 	if of.resolved {
 		return false
@@ -224,7 +198,7 @@ func (a *announcer) note(n *announcement, about []target) bool {
 	n.again, n.since = of.again, time.Now()
 	for _, t := range about {
 		if !n.finding || len(of.targets) < maxFindingTargets {
-			n.aim(of, t)
+			n.add(of, t)
 		}
 	}
 	if n.resolved {
@@ -238,8 +212,8 @@ func (a *announcer) note(n *announcement, about []target) bool {
 	return len(n.targets) > 0
 }
 
-// aim adds a target that has no event yet.
-func (n *announcement) aim(of *saidOf, t target) {
+// add adds a target that has no event yet.
+func (n *announcement) add(of *announced, t target) {
 	if t != (target{}) && !of.targets[t] {
 		of.targets[t] = true
 		n.targets = append(n.targets, t)
@@ -247,7 +221,7 @@ func (n *announcement) aim(of *saidOf, t target) {
 }
 
 // enqueue adds an announcement to the queue. If the queue is full it drops the oldest
-// finding, or if there is none the oldest conflict. The caller holds mu.
+// finding or, without findings, the oldest conflict. The caller holds mu.
 func (a *announcer) enqueue(n *announcement) {
 	if len(a.queue) >= maxQueue {
 		oldest := max(0, slices.IndexFunc(a.queue, func(n *announcement) bool { return n.finding }))
@@ -277,8 +251,8 @@ func (a *announcer) due(n *announcement, t target, name string) time.Time {
 	return due
 }
 
-// later queues an event for the time when it may be written. It replaces an event that
-// waits already, because only the last state matters.
+// later queues an event for the time when it may be written. It replaces a queued event
+// about the same target, because only the last state matters.
 func (a *announcer) later(n *announcement, t target, due time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -290,8 +264,8 @@ func (a *announcer) later(n *announcement, t target, due time.Time) {
 	a.enqueue(&one)
 }
 
-// first returns the next announcement to write. If that is nil, it returns when the next
-// one is due; zero for none.
+// first returns the next announcement to write. If none is due, it returns nil and the time
+// when the next one is due; zero if the queue is empty.
 func (a *announcer) first() (*announcement, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -432,7 +406,7 @@ func (a *announcer) next(n *announcement) {
 func (a *announcer) miss(n *announcement, t target) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if of := a.said[n.id]; of != nil && of.detected.Equal(n.detected) {
+	if of := a.past[n.id]; of != nil && of.detected.Equal(n.detected) {
 		delete(of.targets, t)
 	}
 }
@@ -450,128 +424,4 @@ func (a *announcer) remember(name string) {
 		maps.DeleteFunc(a.written, func(_ string, at time.Time) bool { return now.Sub(at) >= a.pause })
 	}
 	a.written[name] = now
-}
-
-// event returns the event about a target; nil if the API has no such object.
-func (a *announcer) event(n *announcement, t target) *corev1.Event {
-	about := corev1.ObjectReference{APIVersion: "v1"}
-	c := a.cluster
-	c.mu.RLock()
-	if t.name == "" && t.uid == "" {
-		if node := c.nodes.of(t.node); node != nil {
-			// The kubelet uses the name as UID, too: kubectl describe looks for that.
-			about.Kind, about.Name, about.UID = "Node", node.name, types.UID(node.name)
-		}
-	} else if p := c.pods.find(t.namespace, t.name, t.uid, t.node); p != nil {
-		about.Kind, about.Namespace, about.Name, about.UID = "Pod", p.Namespace, p.Name, types.UID(p.UID)
-	}
-	c.mu.RUnlock()
-	if about.Kind == "" {
-		return nil
-	}
-	reason, kind := n.reason, corev1.EventTypeWarning
-	if n.resolved {
-		reason, kind = n.over, corev1.EventTypeNormal
-	}
-	now := metav1.Now()
-	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: cmp.Or(about.Namespace, nodeNamespace), Name: eventName(about.Name, n.id, reason, string(about.UID)),
-			Annotations: map[string]string{n.mark: n.id, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)},
-		},
-		InvolvedObject: about, Reason: reason, Type: kind, Message: n.text(),
-		Source: corev1.EventSource{Component: reporter}, ReportingController: reporter,
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-}
-
-// eventName returns the name of an event. All replicas derive the same name, even after a
-// restart, so no event is written twice.
-func eventName(object, id, reason, uid string) string {
-	sum := sha256.Sum256([]byte(id + "\x00" + reason + "\x00" + uid))
-	const longest = 253 // of a DNS name: RFC 1123
-	hash := hex.EncodeToString(sum[:8])
-	if room := longest - len(hash) - 1; len(object) > room {
-		object = strings.TrimRight(object[:room], "-.")
-	}
-	return object + "." + hash
-}
-
-// text returns the message of an event: the summary, the first step of the remedy, and
-// where to read more.
-func (n *announcement) text() string {
-	tail := " More: ipwitness explain " + n.address
-	if _, err := netip.ParseAddr(n.address); n.finding && err != nil {
-		tail = " More: ipwitness audit"
-	}
-	if n.runbook != "" && !n.resolved {
-		tail += " and " + n.runbook
-	}
-	if n.first != "" && !n.resolved {
-		tail = " First: " + ipam.Cut(ipam.Plain(n.first), ipam.MaxMessage) + tail
-	}
-	summary := ipam.Plain(n.summary)
-	if n.finding && n.resolved {
-		summary = "Resolved: " + summary
-	}
-	return ipam.Cut(summary, maxText-len(tail)) + tail
-}
-
-// put writes an event, or increases its count if it is another episode.
-func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Event) (result, error) {
-	ctx, cancel := context.WithTimeout(ctx, writeWithin)
-	defer cancel()
-	client := a.cluster.clients.core
-	err := client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
-	if !apierrors.IsAlreadyExists(err) {
-		return written, err
-	}
-	var before corev1.Event
-	if err := client.Get().Namespace(event.Namespace).Resource("events").Name(event.Name).Do(ctx).Into(&before); err != nil {
-		return failed, fmt.Errorf("read event %s/%s: %w", event.Namespace, event.Name, err)
-	}
-	if before.Annotations[detectedNote] == event.Annotations[detectedNote] {
-		return known, nil // written by another replica, or by this one before a restart
-	}
-	if !before.LastTimestamp.Time.Before(n.detected.Truncate(time.Second)) {
-		return known, nil // another replica wrote it, which detected the conflict at another time
-	}
-	if !n.again {
-		over, err := a.over(ctx, n, &before)
-		if err != nil {
-			return failed, err
-		}
-		if !over {
-			return known, nil // found again after a restart
-		}
-	}
-	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": event.Annotations}, "message": event.Message,
-		"count": before.Count + 1, "lastTimestamp": event.LastTimestamp,
-	})
-	if err != nil {
-		return failed, err
-	}
-	err = client.Patch(types.MergePatchType).Namespace(event.Namespace).Resource("events").Name(event.Name).Body(patch).Do(ctx).Error()
-	return repeated, err
-}
-
-// over reports whether the episode of an event has ended, that is, whether the event with the
-// opposite reason was written after it.
-func (a *announcer) over(ctx context.Context, n *announcement, before *corev1.Event) (bool, error) {
-	opposite := n.over
-	if n.resolved {
-		opposite = n.reason
-	}
-	about := before.InvolvedObject
-	var twin corev1.Event
-	err := a.cluster.clients.core.Get().Namespace(before.Namespace).Resource("events").
-		Name(eventName(about.Name, n.id, opposite, string(about.UID))).Do(ctx).Into(&twin)
-	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("read event: %w", err)
-	}
-	return !twin.LastTimestamp.Before(&before.LastTimestamp), nil
 }

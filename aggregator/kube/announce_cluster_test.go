@@ -95,7 +95,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	again.until("the nodes are known", func() bool { return again.Status().GetNodes() >= 2 })
 	conflict.DetectedAt = timestamppb.New(time.Now().Add(2 * time.Second))
 	again.Announce(conflict)
-	again.until("it is known", func() bool { return again.counted(known) == 4 })
+	again.until("the conflict is known", func() bool { return again.counted(known) == 4 })
 	if got := l.events("Pod", "one"); !slices.Equal(got, want) {
 		t.Errorf("after a restart: got %q, want %q", got, want)
 	}
@@ -106,7 +106,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	for range 2 {
 		again.Announce(over)
 	}
-	again.until("its end is written", func() bool { return again.counted(written) == 4 })
+	again.until("the end of the conflict is written", func() bool { return again.counted(written) == 4 })
 	want = append(want, "Normal AddressConflictResolved 1")
 	slices.Sort(want)
 	for _, object := range [][2]string{{"Pod", "one"}, {"Node", "event-node2"}} {
@@ -122,7 +122,7 @@ func TestEventsOfAConflict(t *testing.T) {
 	third.until("the nodes are known", func() bool { return third.Status().GetNodes() >= 2 })
 	conflict.DetectedAt = timestamppb.New(time.Now().Add(3 * time.Second))
 	third.Announce(conflict)
-	third.until("it is counted", func() bool { return third.counted(repeated) == 4 })
+	third.until("the episode is counted", func() bool { return third.counted(repeated) == 4 })
 	if got, want := l.events("Pod", "two"), []string{"Normal AddressConflictResolved 1", "Warning AddressConflict 2"}; !slices.Equal(got, want) {
 		t.Errorf("another episode: got %q, want %q", got, want)
 	}
@@ -132,7 +132,7 @@ func TestEventsOfAConflict(t *testing.T) {
 }
 
 // Events wait until the API server is back.
-func TestEventsOfAConflictWhileTheAPIServerIsAway(t *testing.T) {
+func TestEventsOfAConflictWhileTheAPIServerIsDown(t *testing.T) {
 	l := newLab(t)
 	l.node("away-node", "10.99.6.0/24")
 	l.pod("one", "away-node", "10.99.6.7", "")
@@ -191,7 +191,7 @@ func TestEventsOfAConflictThatComesAndGoes(t *testing.T) {
 	}
 }
 
-func TestMissingRights(t *testing.T) {
+func TestMissingPermissions(t *testing.T) {
 	l := newLab(t)
 	l.node("poor-node", "10.99.7.0/24")
 	l.pod("one", "poor-node", "10.99.7.7", "")
@@ -271,21 +271,21 @@ lastTimestamp: %[3]q
 source: {component: kubelet, host: related-node1}
 `, i, i+1, now)
 	}
-	var said []string
+	var related []string
 	m.until("all is known", func() bool {
-		said = said[:0]
+		related = related[:0]
 		for _, r := range m.Related(conflict) {
-			said = append(said, fmt.Sprintf("%s %s %s ×%d: %s", r.GetKind(), r.GetName(), r.GetReason(), r.GetCount(), r.GetMessage()))
+			related = append(related, fmt.Sprintf("%s %s %s ×%d: %s", r.GetKind(), r.GetName(), r.GetReason(), r.GetCount(), r.GetMessage()))
 		}
-		return len(said) >= 5 && m.reported(func(c Changes) bool { return slices.Contains(c.Related, "related-node1") }) &&
-			slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "×6") }) && strings.HasPrefix(said[1], "Lease ")
+		return len(related) >= 5 && m.reported(func(c Changes) bool { return slices.Contains(c.Related, "related-node1") }) &&
+			slices.ContainsFunc(related, func(s string) bool { return strings.Contains(s, "×6") }) && strings.HasPrefix(related[1], "Lease ")
 	})
-	if !strings.HasPrefix(said[0], "Service front Address ×0: 192.0.2.80 is the load balancer address of Service "+l.namespace+"/front; kube-vip has it on related-node2") ||
-		!strings.Contains(said[1], "is held by related-node1 since 2026-03-14T15:09:26Z") ||
-		!strings.HasPrefix(said[2], "Event one FailedCreatePodSandBox ×6: ") || strings.Contains(said[2], "\x1b") {
-		t.Errorf("got:\n%s", strings.Join(said, "\n"))
+	if !strings.HasPrefix(related[0], "Service front Address ×0: 192.0.2.80 is the load balancer address of Service "+l.namespace+"/front; kube-vip has it on related-node2") ||
+		!strings.Contains(related[1], "is held by related-node1 since 2026-03-14T15:09:26Z") ||
+		!strings.HasPrefix(related[2], "Event one FailedCreatePodSandBox ×6: ") || strings.Contains(related[2], "\x1b") {
+		t.Errorf("got:\n%s", strings.Join(related, "\n"))
 	}
-	t.Log("\n" + strings.Join(said, "\n"))
+	t.Log("\n" + strings.Join(related, "\n"))
 }
 
 func TestEventsOfAFinding(t *testing.T) {
@@ -298,7 +298,7 @@ func TestEventsOfAFinding(t *testing.T) {
 	m.until("pod and node are known", func() bool { return m.Status().GetNodes() > 0 && m.named("one", "finding-node") != nil })
 	finding := &pb.Finding{
 		Kind: "booked-elsewhere", Id: l.namespace, Address: address, Severity: pb.Finding_CRITICAL, DetectedAt: timestamppb.Now(),
-		Summary: address + " is booked for another node.", Nodes: []string{"finding-node", "elsewhere"},
+		Summary: address + " is allocated to another node.", Nodes: []string{"finding-node", "elsewhere"},
 		Owners: conflictOf(l.namespace, address, pb.Conflict_CONFIRMED, "one@finding-node").GetOwners(),
 	}
 	objects := [][2]string{{"Pod", "one"}, {"Node", "finding-node"}}
@@ -313,17 +313,17 @@ func TestEventsOfAFinding(t *testing.T) {
 	for range 3 {
 		m.AnnounceFinding(finding, false)
 	}
-	m.until("it is written", func() bool { return m.counted(written) == 2 })
+	m.until("the conflict is written", func() bool { return m.counted(written) == 2 })
 	check("Warning AddressBookedElsewhere 1")
 
 	// Another replica finds the same conflict, and then that it is over.
 	other := l.mirror(rich)
 	other.awaitState(pb.Kubernetes_LIVE)
 	other.AnnounceFinding(finding, false)
-	other.until("it is known", func() bool { return other.counted(known) == 2 })
+	other.until("the conflict is known", func() bool { return other.counted(known) == 2 })
 	other.AnnounceFinding(finding, true)
-	other.until("its end is written", func() bool { return other.counted(written) == 2 })
+	other.until("the end of the conflict is written", func() bool { return other.counted(written) == 2 })
 	check("Normal AddressBookedElsewhereResolved 1", "Warning AddressBookedElsewhere 1")
 	m.AnnounceFinding(finding, true)
-	m.until("its end is known", func() bool { return m.counted(known) == 2 })
+	m.until("the end of the conflict is known", func() bool { return m.counted(known) == 2 })
 }

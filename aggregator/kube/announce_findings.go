@@ -61,5 +61,5 @@ func (c *Cluster) AnnounceFinding(finding *pb.Finding, over bool) {
 	for _, node := range finding.GetNodes() {
 		about = append(about, target{node: node})
 	}
-	c.announcer.say(n, about)
+	c.announcer.announce(n, about)
 }

@@ -36,7 +36,7 @@ func queued(c *Cluster) string {
 }
 
 func TestWhichConflictsAreAnnounced(t *testing.T) {
-	c := knowing(t, func(*Cluster) {})
+	c := liveMirror(t, func(*Cluster) {})
 	conflict := conflictOf("default", "10.0.0.1", pb.Conflict_SUSPECTED, "one@n1", "@n2")
 	conflict.Owners = append(conflict.Owners, &pb.Owner{Node: "n1", Mac: "02:00:00:00:00:01", Workload: &pb.Workload{Kind: pb.Workload_EXTERNAL}})
 	announce := func(what, want string) {
@@ -68,7 +68,7 @@ func TestWhichConflictsAreAnnounced(t *testing.T) {
 
 // The queue for an unreachable API server is bounded and keeps the newest announcements.
 func TestAnnouncementsAreBounded(t *testing.T) {
-	c := knowing(t, func(*Cluster) {})
+	c := liveMirror(t, func(*Cluster) {})
 	for i := range maxQueue + 7 {
 		conflict := conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1")
 		conflict.Id = fmt.Sprint(i)
@@ -81,7 +81,7 @@ func TestAnnouncementsAreBounded(t *testing.T) {
 }
 
 func TestTextOfAnEvent(t *testing.T) {
-	c := knowing(t, func(c *Cluster) {
+	c := liveMirror(t, func(c *Cluster) {
 		c.put(&c.nodes, testNode("n1", ""))
 		c.put(&c.pods, testPod("one", "n1", "10.0.0.1"))
 	})
@@ -139,7 +139,7 @@ func TestOneNamespaceThatRefusesEvents(t *testing.T) {
 }
 
 func TestWhichFindingsAreAnnounced(t *testing.T) {
-	c := knowing(t, func(*Cluster) {})
+	c := liveMirror(t, func(*Cluster) {})
 	finding := &pb.Finding{
 		Kind: "in-use-unallocated", Id: "id", Address: "10.0.0.1", Severity: pb.Finding_INFO, DetectedAt: timestamppb.Now(), Nodes: []string{"n1"},
 		Summary: "10.0.0.1 is in use, and host-local takes it for free.", Remedy: []*pb.Action{{Text: "Restart the pod."}},

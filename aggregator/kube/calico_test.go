@@ -36,33 +36,33 @@ func TestStatesOfPools(t *testing.T) {
 	}
 	soon := func(what, want string) {
 		t.Helper()
-		wait.Until(t, what, func() bool { again(); return l.says() == want })
+		wait.Until(t, what, func() bool { again(); return l.text() == want })
 	}
 	l.await("Calico is installed and allocates nothing", pool("reading"))
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	const tunnel = "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
-	l.await("it does", pool("known")+tunnel)
+	l.await("Calico allocates addresses", pool("known")+tunnel)
 
 	f.set(func() { f.down = true })
 	f.cut()
 	l.await("the API is unreachable", pool("stale: the Kubernetes API does not respond")+tunnel)
 	f.set(func() { f.down = false })
 	live(t, c)
-	l.await("it is back", pool("known")+tunnel)
+	l.await("the API is reachable again", pool("known")+tunnel)
 
 	// A right is revoked, and after that one resource fails.
 	f.set(func() { f.forbidden[calico.Blocks.String()] = true })
 	f.cut()
 	const missing = "no permission to list and watch ipamblocks.crd.projectcalico.org: the allocations of Calico are unknown; grant ipwitness's ClusterRole list and watch of ipamblocks.crd.projectcalico.org"
 	l.await("a permission is missing", pool("unreadable: "+missing)+tunnel)
-	wait.Until(t, "it is said", func() bool {
+	wait.Until(t, "the problem is reported", func() bool {
 		s := c.Status()
 		return s.GetState() == pb.Kubernetes_LIVE && len(s.GetProblems()) == 1 && s.GetProblems()[0] == missing
 	})
 	f.set(func() { delete(f.forbidden, calico.Blocks.String()); f.broken = calico.Blocks.String() })
-	wait.Until(t, "it exists but does not work", func() bool {
+	wait.Until(t, "the resource exists but does not work", func() bool {
 		again()
-		return strings.Contains(l.says(), "cannot follow ipamblocks.crd.projectcalico.org")
+		return strings.Contains(l.text(), "cannot follow ipamblocks.crd.projectcalico.org")
 	})
 	if s := c.Status(); s.GetState() != pb.Kubernetes_LIVE {
 		t.Errorf("got status %v", s)
@@ -73,7 +73,7 @@ func TestStatesOfPools(t *testing.T) {
 		t.Errorf("got problems %q", p)
 	}
 	f.uninstall(calico.Blocks)
-	soon("blocks are no more", pool("reading"))
+	soon("the blocks are no longer served", pool("reading"))
 	f.uninstall(calico.Pools)
 	soon("Calico is removed", "")
 	f.install(calico.Pools, calico.Blocks)
@@ -93,20 +93,20 @@ func TestNoIPAM(t *testing.T) {
 	l := keep(t, c)
 	live(t, c)
 	wait.Until(t, "discovery is requested", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.asked > 2 })
-	if l.says() != "" || len(c.Status().GetProblems()) != 0 {
-		t.Errorf("got %s, problems %q", l.says(), c.Status().GetProblems())
+	if l.text() != "" || len(c.Status().GetProblems()) != 0 {
+		t.Errorf("got %s, problems %q", l.text(), c.Status().GetProblems())
 	}
 	f.install(calico.Pools, calico.Blocks)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
 	wait.Until(t, "the missing permission is reported", func() bool {
-		return strings.HasPrefix(l.says(), "calico crd.projectcalico.org unreadable: no permission to list and watch ip")
+		return strings.HasPrefix(l.text(), "calico crd.projectcalico.org unreadable: no permission to list and watch ip")
 	})
 	f.set(func() { clear(f.forbidden) })
-	l.await("it may", "calico default-ipv4-ippool reading 192.168.0.0-192.168.255.255")
+	l.await("the permission is granted", "calico default-ipv4-ippool reading 192.168.0.0-192.168.255.255")
 }
 
 // If discovery is forbidden, each resource is tried.
-func TestDiscoveryThatIsForbidden(t *testing.T) {
+func TestForbiddenDiscovery(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks)
 	f.custom.hidden = true
@@ -117,7 +117,7 @@ func TestDiscoveryThatIsForbidden(t *testing.T) {
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	c := f.open()
 	l := keep(t, c)
-	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
+	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool known") })
 	if p := c.Status().GetProblems(); len(p) != 1 || !strings.HasPrefix(p[0], "no permission to discover custom resources") {
 		t.Errorf("got problems %q", p)
 	}
@@ -147,12 +147,12 @@ func TestCalicoOfTheNativeGroup(t *testing.T) {
 		return len(c.Status().GetProblems()) == 1 && strings.HasPrefix(c.Status().GetProblems()[0], "no permission to list and watch ipamblocks.projectcalico.org: ")
 	})
 	f.set(func() { clear(f.forbidden) })
-	wait.Until(t, "it is there again", func() bool {
+	wait.Until(t, "Calico is installed again", func() bool {
 		c.mu.Lock()
 		close(c.health.returned)
 		c.health.returned = make(chan struct{})
 		c.mu.Unlock()
-		return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known")
+		return strings.HasPrefix(l.text(), "calico default-ipv4-ippool known")
 	})
 }
 
@@ -165,7 +165,7 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l := keep(t, f.open())
 	const want = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
-	l.await("it is read as it is stored", want)
+	l.await("the stored objects are read", want)
 	f.mu.Lock()
 	asked := f.custom.lists[native(calico.Pools)]
 	f.mu.Unlock()
@@ -178,11 +178,11 @@ func TestCalicoBehindItsAPIServer(t *testing.T) {
 	other.apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
 	other.custom.away = native(calico.Pools).Group
 	l = keep(t, other.open())
-	wait.Until(t, "the other resources are read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	wait.Until(t, "the other resources are read", func() bool { return strings.HasPrefix(l.text(), "whereabouts kube-system/192.168.2.0-24 known") })
 	other.set(func() { other.custom.away = "" })
-	wait.Until(t, "it is requested again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
-	if strings.Contains(l.says(), "calico") {
-		t.Errorf("got %s", l.says())
+	wait.Until(t, "discovery is requested again", func() bool { other.mu.Lock(); defer other.mu.Unlock(); return other.custom.asked > 3 })
+	if strings.Contains(l.text(), "calico") {
+		t.Errorf("got %s", l.text())
 	}
 }
 
@@ -206,7 +206,7 @@ func TestCalico(t *testing.T) {
 	l.countChanges()
 	f.set(func() { f.expired = true })
 	f.cut()
-	wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calico.Blocks] > 1 })
+	wait.Until(t, "the blocks are listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.custom.lists[calico.Blocks] > 1 })
 	f.set(func() { f.expired = false })
 	live(t, c)
 	if n := l.countChanges(); n != 0 {
@@ -217,7 +217,7 @@ func TestCalico(t *testing.T) {
 }
 
 // The records are known without an extra resource that may not be read.
-func TestExtraResourceThatMayNotBeRead(t *testing.T) {
+func TestExtraResourceWithoutReadPermission(t *testing.T) {
 	f := newFakeAPI(t)
 	f.install(calico.Pools, calico.Blocks, calico.Reservations)
 	f.apply(calico.Pools, ipamtest.CalicoPool)
@@ -225,14 +225,14 @@ func TestExtraResourceThatMayNotBeRead(t *testing.T) {
 	f.apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24]}")
 	const tunnel = "\n192.168.0.0 VXLAN tunnel node1 at ipamblocks 192-168-0-0-26 /spec/allocations/0"
 	l := keep(t, f.open())
-	l.await("some are reserved", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.255"+tunnel)
+	l.await("some addresses are reserved", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.255"+tunnel)
 	f.set(func() { f.forbidden[calico.Reservations.String()] = true })
 	c := f.open()
 	without := keep(t, c)
-	without.await("it may not be read", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+tunnel)
+	without.await("the read permission is missing", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+tunnel)
 	const problem = "no permission to list and watch ipreservations.crd.projectcalico.org: addresses that Calico reserves (IPReservation) count as allocatable; " +
 		"grant ipwitness's ClusterRole list and watch of ipreservations.crd.projectcalico.org"
-	wait.Until(t, "it is said", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
+	wait.Until(t, "the problem is reported", func() bool { return slices.Equal(c.Status().GetProblems(), []string{problem}) })
 }
 
 // IPAMs look at intervals for inconsistencies that last.
@@ -246,7 +246,7 @@ func TestInconsistenciesThatLast(t *testing.T) {
 	const pool, tunnel = "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255", "\n192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0"
 	l.await("a handle without a block", pool+": 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them"+tunnel)
 	f.remove(calico.Handles, ipam.Key{Name: "xyz"})
-	l.await("it is gone", pool+tunnel)
+	l.await("the inconsistency is gone", pool+tunnel)
 }
 
 // BenchmarkCalico lists 100,000 addresses in blocks of 64.

@@ -70,13 +70,13 @@ spec:
 	// With a finalizer, the pod is terminating and stays.
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":["ipwitness.test/stay"]}}`)
 	l.kube("delete", "--namespace", l.namespace, "pod/plain", "--wait=false")
-	m.until("its deletion is requested", func() bool {
+	m.until("the deletion of the pod is requested", func() bool {
 		p := m.named("plain", "pods-node")
 		return p != nil && p.DeletionTimestamp != 0
 	})
 	l.kube("patch", "--namespace", l.namespace, "pod/plain", "--patch", `{"metadata":{"finalizers":null}}`)
-	m.until("it is absent", func() bool { return gone(m.Pod("", "", before.UID, "pods-node")) })
-	m.until("its end is reported", func() bool {
+	m.until("the pod is absent", func() bool { return gone(m.Pod("", "", before.UID, "pods-node")) })
+	m.until("the end of the pod is reported", func() bool {
 		return m.reported(func(c Changes) bool {
 			return slices.ContainsFunc(c.Pods, func(p *verdict.PodObject) bool { return p.UID == before.UID && p.DeletionTimestamp != 0 })
 		})
@@ -117,7 +117,7 @@ func TestTheAPIServerIsKilled(t *testing.T) {
 
 // After an outage, the mirror learns of the changes that it missed. It continues from the last
 // version it has seen, or lists again if that is too old for the server.
-func TestWhatHappensMeanwhile(t *testing.T) {
+func TestMirrorCatchesUpAfterAnOutage(t *testing.T) {
 	l := newLab(t)
 	l.node("meanwhile-node", "10.99.4.0/24")
 	m := l.mirror(rich)
@@ -145,7 +145,7 @@ func TestWhatHappensMeanwhile(t *testing.T) {
 		m.awaitState(pb.Kubernetes_LIVE)
 		m.until("the new pod is known", func() bool { return there(m.named("comes", "meanwhile-node")) })
 		m.until("the deleted pod is absent", func() bool { return gone(m.Pod("", "", goes.UID, "meanwhile-node")) })
-		m.until("its end is reported", func() bool {
+		m.until("the end of the pod is reported", func() bool {
 			return m.reported(func(c Changes) bool { return slices.Contains(c.Pods, goes) })
 		})
 		if m.named("stays", "meanwhile-node") != stays {

@@ -70,9 +70,9 @@ var significantReasons = map[string]bool{
 // not have its reason.
 var significantWords = []string{"cni", "ipam", "ip address", "podcidr", "duplicate address"}
 
-// dull has the reasons of frequent events that never explain a conflict. The API server is
+// ignoredReasons has the reasons of frequent events that never explain a conflict. The API server is
 // asked to leave them out.
-var dull = []string{
+var ignoredReasons = []string{
 	"BackOff", "Unhealthy", "ProbeWarning", "FailedScheduling", "FailedMount", "FailedAttachVolume", "Failed", "InspectFailed", "Evicted",
 	"FailedCreate", "FailedGetResourceMetric", "FailedComputeMetricsReplicas", "DNSConfigForming", "NodeHasSufficientMemory",
 	"NodeHasNoDiskPressure", "NodeHasSufficientPID", "NodeAllocatableEnforced", conflictReason,
@@ -98,7 +98,7 @@ func (c *Cluster) EventsHeard() bool {
 // whatever their type, because even the most serious have type Normal.
 func (c *Cluster) eventFeeds() []*feed {
 	lively := []fields.Selector{}
-	for _, reason := range dull {
+	for _, reason := range ignoredReasons {
 		lively = append(lively, fields.OneTermNotEqualSelector("reason", reason))
 	}
 	of := func(name string, into ipam.Store, terms ...fields.Selector) *feed {

@@ -60,8 +60,8 @@ type feed struct {
 	quiet *time.Timer
 }
 
-// said returns the resource as messages name it.
-func (f *feed) said() string {
+// resourceName returns the resource as messages name it.
+func (f *feed) resourceName() string {
 	if f.source != nil {
 		return f.source.reads.String()
 	}
@@ -149,7 +149,7 @@ func (f *feed) page(ctx context.Context, options metav1.ListOptions) (runtime.Ob
 	if err := f.attempt(ctx, options, func(r *rest.Request) error { return r.Do(ctx).Into(page) }); err != nil {
 		return nil, fmt.Errorf("list %s: %w", f.name, err)
 	}
-	f.cluster.hear()
+	f.cluster.recordResponse()
 	small := &internalversion.List{ListMeta: metav1.ListMeta{ResourceVersion: page.GetResourceVersion(), Continue: page.GetContinue()}}
 	return small, meta.EachListItem(page, func(o runtime.Object) error {
 		small.Items = append(small.Items, reduce(f.into, o))
@@ -194,14 +194,14 @@ func (w openWatch) Stop() {
 // store is the store of a feed's reflector.
 type store struct{ *feed }
 
-func (s store) hear() {
+func (s store) recordResponse() {
 	s.quiet.Reset(s.cluster.health.pulse.silence)
-	s.cluster.hear()
+	s.cluster.recordResponse()
 }
 
 // Add implements cache.ReflectorStore.
 func (s store) Add(o any) error {
-	s.hear()
+	s.recordResponse()
 	s.cluster.put(s.into, o.(runtime.Object))
 	return nil
 }
@@ -211,7 +211,7 @@ func (s store) Update(o any) error { return s.Add(o) }
 
 // Delete implements cache.ReflectorStore.
 func (s store) Delete(o any) error {
-	s.hear()
+	s.recordResponse()
 	s.cluster.drop(s.into, o.(runtime.Object))
 	return nil
 }
@@ -228,7 +228,7 @@ func (s store) Resync() error { return nil }
 
 // Bookmark implements cache.ReflectorBookmarkStore.
 func (s store) Bookmark(string) error {
-	s.hear()
+	s.recordResponse()
 	return nil
 }
 
@@ -236,7 +236,7 @@ func (s store) Bookmark(string) error {
 // one by one.
 func (s store) Transformer() cache.TransformFunc {
 	return func(o any) (any, error) {
-		s.hear()
+		s.recordResponse()
 		return reduce(s.into, o.(runtime.Object)), nil
 	}
 }

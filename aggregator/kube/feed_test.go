@@ -98,20 +98,20 @@ func TestListings(t *testing.T) {
 			p := testPod("p7", "n1", "10.0.0.8")
 			p.Status.Phase = corev1.PodPending
 			watched := func() bool { f.mu.Lock(); defer f.mu.Unlock(); return len(f.watches) == 1 }
-			wait.Until(t, "it is watched", watched)
+			wait.Until(t, "the pods are watched", watched)
 			f.put(p)
 			wait.Until(t, "the watch reports a change", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Pending" })
 			first := c.Pod("", "", "uid-p7", "n1")
 			f.cut()
 			p.Status.Phase = corev1.PodSucceeded
-			wait.Until(t, "it is watched again", watched)
+			wait.Until(t, "the pods are watched again", watched)
 			f.put(p)
 			wait.Until(t, "the change arrives", func() bool { return c.Pod("", "", "uid-p7", "n1").Phase == "Succeeded" })
 			if f.lists != 1 {
 				t.Errorf("it was listed %d times", f.lists)
 			}
 			second := c.Pod("", "", "uid-p7", "n1")
-			wait.Until(t, "both are reported", func() bool {
+			wait.Until(t, "both changes are reported", func() bool {
 				return slices.ContainsFunc(reported(), func(c Changes) bool {
 					return slices.Equal(c.Pods, []*verdict.PodObject{first, second})
 				})
@@ -122,7 +122,7 @@ func TestListings(t *testing.T) {
 			// If the server's history has expired, the pods are listed again.
 			f.set(func() { f.expired = true })
 			f.cut()
-			wait.Until(t, "it is listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 2 })
+			wait.Until(t, "the pods are listed again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.lists >= 2 })
 			f.set(func() { f.expired = false })
 			live(t, c)
 			if n := c.Status().GetPods(); n != pods-1 {
@@ -164,10 +164,10 @@ func TestSilentServer(t *testing.T) {
 	live(t, c)
 	f.set(func() { f.silent = make(chan struct{}) })
 	wait.Until(t, "the state is STALE", func() bool { return c.Status().GetState() == pb.Kubernetes_STALE })
-	heard := c.Status().GetLastHeard().AsTime()
+	last := c.Status().GetLastHeard().AsTime()
 	f.set(func() { close(f.silent); f.silent = nil })
 	live(t, c)
-	if !c.Status().GetLastHeard().AsTime().After(heard) || f.lists != 1 {
+	if !c.Status().GetLastHeard().AsTime().After(last) || f.lists != 1 {
 		t.Errorf("no new response, or listed %d times", f.lists)
 	}
 }
@@ -179,7 +179,7 @@ func TestServerWithoutWatches(t *testing.T) {
 	c := f.open()
 	start(t, c)
 	live(t, c)
-	wait.Until(t, "it is said", func() bool { return len(c.Status().GetProblems()) > 0 })
+	wait.Until(t, "the problem is reported", func() bool { return len(c.Status().GetProblems()) > 0 })
 	if p := c.Status().GetProblems(); slices.ContainsFunc(p, func(p string) bool { return !strings.HasPrefix(p, "cannot follow events: ") }) {
 		t.Errorf("got problems %q, want only the ones of events", p)
 	}
@@ -190,12 +190,12 @@ func TestServerWithoutWatches(t *testing.T) {
 	wait.Until(t, "events arrive", c.EventsHeard)
 }
 
-func TestPodsThatMayNotBeListed(t *testing.T) {
+func TestPodsWithoutListPermission(t *testing.T) {
 	f := newFakeAPI(t)
 	f.forbidden["pods"] = true
 	c := f.open()
 	start(t, c)
-	wait.Until(t, "it is said", func() bool { return len(c.Status().GetProblems()) == 1 })
+	wait.Until(t, "the problem is reported", func() bool { return len(c.Status().GetProblems()) == 1 })
 	if s := c.Status().GetState(); s != pb.Kubernetes_SYNCING {
 		t.Errorf("got %s", s)
 	}
@@ -216,30 +216,30 @@ func TestTimeUntilWhichPodsAreKnown(t *testing.T) {
 	if c.KnownUntil() != 0 && early() {
 		t.Error("everything is known as soon as it is listed")
 	}
-	wait.Until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
+	wait.Until(t, "the pods are known", func() bool { return c.KnownUntil() != 0 })
 	f.set(func() { f.forbidden["pods"] = true })
 	f.cut()
-	wait.Until(t, "they are not followed", func() bool { return c.following.Load() == 0 })
-	hear := func() {
-		heard := c.heard.Load()
-		wait.Until(t, "the server responds", func() bool { return c.heard.Load() > heard })
+	wait.Until(t, "the pods are not followed", func() bool { return c.following.Load() == 0 })
+	awaitResponse := func() {
+		last := c.lastResponse.Load()
+		wait.Until(t, "the server responds", func() bool { return c.lastResponse.Load() > last })
 	}
-	hear()
+	awaitResponse()
 	known := c.KnownUntil()
-	hear()
+	awaitResponse()
 	if c.KnownUntil() != known {
 		t.Error("the pods are known but not followed")
 	}
 	f.set(func() { f.forbidden["pods"] = false })
-	wait.Until(t, "they are followed", func() bool { return c.following.Load() != 0 })
+	wait.Until(t, "the pods are followed", func() bool { return c.following.Load() != 0 })
 	if c.KnownUntil() != known && early() {
 		t.Error("they are known, and may still be reported")
 	}
-	wait.Until(t, "they are known again", func() bool { return c.KnownUntil() > known })
+	wait.Until(t, "the pods are known again", func() bool { return c.KnownUntil() > known })
 }
 
 // A listing alone does not make the pods known. That takes a watch, too.
-func TestPodsThatAreListedAndNotWatched(t *testing.T) {
+func TestPodsThatAreListedButNotWatched(t *testing.T) {
 	f := newFakeAPI(t)
 	f.paged, f.unwatched = true, true
 	c := f.open()
@@ -250,12 +250,12 @@ func TestPodsThatAreListedAndNotWatched(t *testing.T) {
 	if c.following.Load() != 0 {
 		t.Error("the pods count as followed without a watch")
 	}
-	wait.Until(t, "the server responds long after the listing", func() bool { return time.Unix(0, c.heard.Load()).Sub(begun) > 2*catchUp })
+	wait.Until(t, "the server responds long after the listing", func() bool { return time.Unix(0, c.lastResponse.Load()).Sub(begun) > 2*catchUp })
 	if known := c.KnownUntil(); known != 0 {
 		t.Errorf("the pods are known until %d, want never", known)
 	}
 	f.set(func() { f.unwatched = false })
-	wait.Until(t, "they are known", func() bool { return c.KnownUntil() != 0 })
+	wait.Until(t, "the pods are known", func() bool { return c.KnownUntil() != 0 })
 }
 
 // A silent watch is opened again even if the server answers other requests.
@@ -265,7 +265,7 @@ func TestSilentWatch(t *testing.T) {
 	c.health.pulse.silence = 1100 * time.Millisecond // longer than a second: reflectors list again after shorter watches without events
 	start(t, c)
 	live(t, c)
-	wait.Until(t, "it is opened again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.opened >= 2 })
+	wait.Until(t, "the watch is opened again", func() bool { f.mu.Lock(); defer f.mu.Unlock(); return f.opened >= 2 })
 	if s := c.Status(); f.lists != 1 || s.GetState() != pb.Kubernetes_LIVE || len(s.GetProblems()) != 0 {
 		t.Errorf("it was listed %d times: %v", f.lists, s)
 	}

@@ -93,9 +93,9 @@ const catchUp = time.Second
 // set.
 func (c *Cluster) clock() int64 { return c.begun.UnixNano() + int64(time.Since(c.begun)) }
 
-// hear records that the server sent something.
-func (c *Cluster) hear() {
-	c.heard.Store(time.Now().UnixNano())
+// recordResponse records that the server sent something.
+func (c *Cluster) recordResponse() {
+	c.lastResponse.Store(time.Now().UnixNano())
 	now := c.clock()
 	if since := c.following.Load(); since != 0 && now-since >= int64(catchUp) {
 		c.complete.Store(now)
@@ -152,15 +152,15 @@ func (c *Cluster) failed(f *feed, err error) {
 		// Not a problem yet: a server that is starting forbids everything, and cannot list
 		// resources that were just installed.
 	case apierrors.IsForbidden(err) && c.health.missed == 0: // otherwise the server may be starting and forbid everything
-		c.hear()
+		c.recordResponse()
 		c.problem(f.name, fmt.Sprintf("no permission to list and watch %s: %s; grant ipwitness's ClusterRole list and watch of %s",
-			f.said(), f.lost, f.said()))
+			f.resourceName(), f.lost, f.resourceName()))
 	case apierrors.IsUnauthorized(err):
-		c.hear()
+		c.recordResponse()
 		c.problem(serverProblem, fmt.Sprintf("the API server %s no longer accepts our credentials: renew the token or certificate of the kubeconfig or service account",
 			c.clients.server))
 	case (f.name == podFeed || !answered(err)) && unreachable(err), apierrors.IsForbidden(err):
-		c.problem(serverProblem, c.unheard(err))
+		c.problem(serverProblem, c.unreachableText(err))
 		select {
 		case c.health.kick <- struct{}{}:
 		default:
@@ -168,7 +168,7 @@ func (c *Cluster) failed(f *feed, err error) {
 	default:
 		// A failure of one resource does not mean that the server is down: events may have an
 		// etcd of their own.
-		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.said(), f.lost, ipam.Shorten(err.Error())))
+		c.problem(f.name, fmt.Sprintf("cannot follow %s: %s: %s", f.resourceName(), f.lost, ipam.Shorten(err.Error())))
 	}
 	switch {
 	case f.source != nil:
@@ -181,7 +181,7 @@ func (c *Cluster) failed(f *feed, err error) {
 	c.assess()
 }
 
-func (c *Cluster) unheard(err error) string {
+func (c *Cluster) unreachableText(err error) string {
 	// Leave out the URL of the request, which may be longer than the rest of the message.
 	if request := (*url.Error)(nil); errors.As(err, &request) {
 		err = request.Err
@@ -193,7 +193,7 @@ func (c *Cluster) unheard(err error) string {
 func (c *Cluster) worked(f *feed) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hear()
+	c.recordResponse()
 	c.problem(f.name, "")
 	if f.source != nil {
 		f.source.worked()
@@ -263,7 +263,7 @@ func (c *Cluster) beat(ctx context.Context) {
 		c.mu.Lock()
 		if err == nil {
 			wait = pulse.every
-			c.hear()
+			c.recordResponse()
 			if c.health.missed > 0 {
 				close(c.health.returned)
 				c.health.returned = make(chan struct{})
@@ -275,7 +275,7 @@ func (c *Cluster) beat(ctx context.Context) {
 		} else {
 			wait = pulse.again
 			if c.health.missed++; c.health.missed >= misses {
-				c.problem(serverProblem, c.unheard(err))
+				c.problem(serverProblem, c.unreachableText(err))
 			}
 		}
 		c.assess()

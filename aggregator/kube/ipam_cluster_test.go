@@ -89,7 +89,7 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 		return "192.168.0.193 default/nginx " + ipamtest.ContainerID + " " + node + " at ipamblocks 192-168-0-192-26 /spec/allocations/1"
 	}
 	// node1 is not a node of the cluster, which may have no nodes at all in this test.
-	m.ipam.await("all of it is read", text("known", nginx("node1"), both))
+	m.ipam.await("all pools and allocations are known", text("known", nginx("node1"), both))
 
 	l.kube("delete", "--namespace", "kube-system", whereabouts.Reservations.String(), "192.168.2.1")
 	m.ipam.await("a reservation is lost", text("known", nginx("node1"), pooled))
@@ -101,7 +101,7 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 	l.restart()
 	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel, ipamtest.CalicoPod("nginx", "node2", ipamtest.ContainerID)))
 	m.awaitState(pb.Kubernetes_LIVE)
-	m.ipam.await("it is back", text("known", nginx("node2"), pooled))
+	m.ipam.await("the server is back", text("known", nginx("node2"), pooled))
 	l.custom(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l.kube("delete", calico.Handles.String(), "k8s-pod-network."+ipamtest.ContainerID) // like Calico; otherwise the handle counts as lost after two checks
 	m.ipam.await("an address is freed", text("known", "", pooled))
@@ -113,7 +113,7 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 	if err := l.DeleteCRDs(ctx, kubernetes.IPAMs...); err != nil {
 		t.Fatal(err)
 	}
-	m.ipam.await("all of it is removed", "")
+	m.ipam.await("all pools and allocations are removed", "")
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 	if err := l.ApplyCRDs(ctx, "calico"); err != nil {
 		t.Fatal(err)
@@ -132,13 +132,13 @@ func TestNativeCalicoOfARealAPI(t *testing.T) {
 	l.custom(native(calico.Pools), ipamtest.CalicoPool)
 	l.custom(native(calico.Blocks), ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	l.custom(native(calico.Reservations), "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.255.0/24]}")
-	m.ipam.await("all of it is read", "calico default-ipv4-ippool known 192.168.0.0-192.168.254.255\n"+
+	m.ipam.await("all pools and allocations are known", "calico default-ipv4-ippool known 192.168.0.0-192.168.254.255\n"+
 		"192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0")
 	m.until("there is no problem", func() bool { return len(m.Status().GetProblems()) == 0 })
 }
 
 // Installed IPAMs cannot be read without rights, but everything else can.
-func TestIPAMsThatMayNotBeRead(t *testing.T) {
+func TestIPAMsWithoutReadPermission(t *testing.T) {
 	l := newLab(t)
 	m := l.mirror("poor")
 	m.awaitState(pb.Kubernetes_LIVE)
@@ -149,7 +149,7 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	}
 	l.crds("whereabouts")
 	want := fmt.Sprintf("no permission to list and watch %s: the allocations of whereabouts are unknown; grant ipwitness's ClusterRole list and watch of %[1]s", whereabouts.Pools)
-	m.until("it is said", func() bool { return slices.Contains(m.Status().GetProblems(), want) })
+	m.until("the problem is reported", func() bool { return slices.Contains(m.Status().GetProblems(), want) })
 	m.ipam.await("an unreadable pool stands for all", "whereabouts whereabouts.cni.cncf.io unreadable: "+want)
 	if s := m.Status().GetState(); s != pb.Kubernetes_LIVE {
 		t.Errorf("the state is %s", s)
@@ -157,5 +157,5 @@ func TestIPAMsThatMayNotBeRead(t *testing.T) {
 	l.kube("create", "clusterrolebinding", "poor-reads-ipam", "--clusterrole="+rich, "--serviceaccount="+kubernetes.Outside+":poor")
 	l.Cleanup(func() { l.kube("delete", "clusterrolebinding", "poor-reads-ipam") })
 	l.custom(whereabouts.Pools, ipamtest.WhereaboutsPool)
-	m.until("it is read", func() bool { return strings.HasPrefix(m.ipam.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	m.until("the pool is known", func() bool { return strings.HasPrefix(m.ipam.text(), "whereabouts kube-system/192.168.2.0-24 known") })
 }

@@ -74,9 +74,9 @@ func (l *ledger) take(changes []IPAMChange) {
 	}
 }
 
-// says returns the contents, one line each: pools as IPAM NAME STATE RANGES, and allocations
+// text returns the contents, one line each: pools as IPAM NAME STATE RANGES, and allocations
 // as ADDRESS OWNER at LOCATION.
-func (l *ledger) says() string {
+func (l *ledger) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var lines []string
@@ -97,7 +97,7 @@ func (l *ledger) await(what, want string) {
 	defer tick.Stop()
 	over := time.After(patience / 4)
 	for {
-		got := l.says()
+		got := l.text()
 		if got == want {
 			return
 		}
@@ -162,7 +162,7 @@ func TestPendingIPAMChangesAreBounded(t *testing.T) {
 	}
 	l.forgiving = true
 	l.take(p.changes.IPAM)
-	if got, want := l.says(), all.says(); got != want {
+	if got, want := l.text(), all.text(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -182,10 +182,10 @@ func TestResourceRemovedWithoutReadPermission(t *testing.T) {
 	f.apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-192-26", "192.168.0.192/26", ipamtest.CalicoTunnel))
 	c := f.open()
 	l := keep(t, c)
-	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool known") })
+	wait.Until(t, "Calico is read", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool known") })
 	f.set(func() { f.forbidden[calico.Pools.String()], f.forbidden[calico.Blocks.String()] = true, true })
 	f.cut()
-	wait.Until(t, "it may not be read", func() bool { return strings.HasPrefix(l.says(), "calico default-ipv4-ippool unreadable") })
+	wait.Until(t, "the read permission is missing", func() bool { return strings.HasPrefix(l.text(), "calico default-ipv4-ippool unreadable") })
 	f.uninstall(calico.Blocks)
 	f.uninstall(calico.Pools)
 	wait.Until(t, "Calico is removed", func() bool {
@@ -193,6 +193,6 @@ func TestResourceRemovedWithoutReadPermission(t *testing.T) {
 		close(c.health.returned)
 		c.health.returned = make(chan struct{})
 		c.mu.Unlock()
-		return l.says() == ""
+		return l.text() == ""
 	})
 }

@@ -96,8 +96,8 @@ type Cluster struct {
 
 	// cidrs has the pod CIDRs of all nodes, for ipam.Contain.
 	cidrs atomic.Pointer[[]ipam.Range]
-	// heard is when the API server last sent something, in nanoseconds since the Unix epoch.
-	heard atomic.Int64
+	// lastResponse is when the API server last sent something, in nanoseconds since the Unix epoch.
+	lastResponse atomic.Int64
 	// begun is the origin of clock. following is since when the pods have been followed
 	// without a break, or 0 if they are not. complete is the value of KnownUntil.
 	begun               time.Time
@@ -297,8 +297,8 @@ func (c *Cluster) Status() *pb.Kubernetes {
 		State: c.health.state, Server: c.clients.server, Since: timestamppb.New(c.health.since),
 		Pods: uint32(len(c.pods.Records)), Nodes: uint32(len(c.nodes.Records)), Problems: c.health.texts(),
 	}
-	if heard := c.heard.Load(); heard != 0 {
-		status.LastHeard = timestamppb.New(time.Unix(0, heard))
+	if last := c.lastResponse.Load(); last != 0 {
+		status.LastHeard = timestamppb.New(time.Unix(0, last))
 	}
 	return status
 }

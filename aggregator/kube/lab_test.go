@@ -236,7 +236,7 @@ func (m *mirrored) dial(ctx context.Context, network, address string) (conn net.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.away {
-		return nil, errors.New("the test lets nobody through")
+		return nil, errors.New("the test has cut the connection")
 	}
 	err = m.lab.Do(func() error {
 		// With a literal address there is no lookup, so everything happens on this thread.

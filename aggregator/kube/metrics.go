@@ -14,7 +14,7 @@ var (
 		"Kubernetes objects in memory; only those services, leases and events that may explain a conflict.", []string{"resource"}, nil)
 	descUp = prometheus.NewDesc("ipwitness_kubernetes_up",
 		"1 while all pods are known and the Kubernetes API server responds.", nil, nil)
-	descHeard = prometheus.NewDesc("ipwitness_kubernetes_last_heard_timestamp_seconds",
+	descLastResponse = prometheus.NewDesc("ipwitness_kubernetes_last_heard_timestamp_seconds",
 		"Time of the last response of the Kubernetes API server; 0 for never.", nil, nil)
 	descProblems = prometheus.NewDesc("ipwitness_kubernetes_problems",
 		"Problems with the Kubernetes API, such as missing permissions or an unreachable server. `ipwitness nodes` describes them.", nil, nil)
@@ -25,7 +25,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descUp, descHeard, descProblems, descWritten} {
+	for _, d := range []*prometheus.Desc{descObjects, descUp, descLastResponse, descProblems, descWritten} {
 		out <- d
 	}
 }
@@ -49,7 +49,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		gauge(descObjects, float64(n), resource)
 	}
 	gauge(descUp, up)
-	gauge(descHeard, float64(c.heard.Load())/1e9)
+	gauge(descLastResponse, float64(c.lastResponse.Load())/1e9)
 	gauge(descProblems, float64(problems))
 	for r := range results {
 		out <- prometheus.MustNewConstMetric(descWritten, prometheus.CounterValue, float64(c.announcer.counts[r].Load()), r.String())

@@ -26,10 +26,10 @@ type nodeRecord struct {
 	// is a virtual node.
 	other bool
 	ready corev1.ConditionStatus
-	// reason and said are the reason and message of the Ready condition, and since is its last
+	// reason and message are the reason and message of the Ready condition, and since is its last
 	// change.
-	reason, said string
-	since        verdict.Stamp
+	reason, message string
+	since           verdict.Stamp
 }
 
 // nodes has the nodes of the cluster.
@@ -70,7 +70,7 @@ func readNode(node *corev1.Node) (ipam.Key, *nodeRecord) {
 		if condition.Type == corev1.NodeReady {
 			r.ready, r.since = condition.Status, verdict.At(condition.LastTransitionTime.Time)
 			if r.ready != corev1.ConditionTrue {
-				r.reason, r.said = ipam.Plain(condition.Reason), ipam.Shorten(condition.Message)
+				r.reason, r.message = ipam.Plain(condition.Reason), ipam.Shorten(condition.Message)
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func virtual(labels map[string]string) bool {
 }
 
 func sameNode(a, b *nodeRecord) bool {
-	return a.uid == b.uid && a.added == b.added && a.other == b.other && a.ready == b.ready && a.reason == b.reason && a.said == b.said && a.since == b.since &&
+	return a.uid == b.uid && a.added == b.added && a.other == b.other && a.ready == b.ready && a.reason == b.reason && a.message == b.message && a.since == b.since &&
 		slices.Equal(a.cidrs, b.cidrs)
 }
 

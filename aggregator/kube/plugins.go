@@ -80,8 +80,8 @@ type pluginState struct {
 	name string
 	// word is a short form of the state: Running, or the reason why the pod is not running.
 	word string
-	// said is the kubelet's message about the state.
-	said     string
+	// message is the kubelet's message about the state.
+	message  string
 	ready    bool
 	restarts int32
 	// restarted is when one of the containers last terminated, and begun is when the pod
@@ -91,7 +91,7 @@ type pluginState struct {
 
 // readPlugin returns the state of a CNI plugin's pod.
 func readPlugin(name string, pod *corev1.Pod) *pluginState {
-	s := &pluginState{name: name, word: string(pod.Status.Phase), said: ipam.Shorten(pod.Status.Message)}
+	s := &pluginState{name: name, word: string(pod.Status.Phase), message: ipam.Shorten(pod.Status.Message)}
 	if pod.Status.Reason != "" {
 		s.word = ipam.Plain(pod.Status.Reason)
 	}
@@ -111,11 +111,11 @@ func readPlugin(name string, pod *corev1.Pod) *pluginState {
 				s.restarted = max(s.restarted, verdict.At(ended.FinishedAt.Time))
 			}
 			if waiting := c.State.Waiting; waiting != nil && waiting.Reason != "" && waiting.Reason != "PodInitializing" {
-				s.word, s.said = ipam.Plain(waiting.Reason), ipam.Shorten(waiting.Message)
+				s.word, s.message = ipam.Plain(waiting.Reason), ipam.Shorten(waiting.Message)
 			}
 			if ended := c.State.Terminated; ended != nil && ended.ExitCode != 0 {
 				s.restarted = max(s.restarted, verdict.At(ended.FinishedAt.Time))
-				s.word, s.said = ipam.Plain(cmp.Or(ended.Reason, "Error")), ipam.Shorten(ended.Message)
+				s.word, s.message = ipam.Plain(cmp.Or(ended.Reason, "Error")), ipam.Shorten(ended.Message)
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func TestAddressesOfSeveralPods(t *testing.T) {
 	f.put(ends)
 	l := keep(t, f.open())
 	f.put(two)
-	said := func(names ...string) (text string) {
+	lines := func(names ...string) (text string) {
 		if len(names) > 0 {
 			text = "kubernetes pods known"
 		}
@@ -35,34 +35,34 @@ func TestAddressesOfSeveralPods(t *testing.T) {
 		}
 		return text
 	}
-	l.await("two have one", said("one", "two"))
+	l.await("two pods have one address", lines("one", "two"))
 	f.put(three)
-	l.await("three have", said("one", "three", "two"))
+	l.await("three pods have it", lines("one", "three", "two"))
 	l.countChanges()
 	two.Labels = map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm"}
 	f.put(two) // a changed record with nothing to publish
 	one.Status.Phase = corev1.PodFailed
 	f.put(one)
-	l.await("one is over", said("three", "two"))
+	l.await("one pod has ended", lines("three", "two"))
 	if n := l.countChanges(); n != 1 {
 		t.Errorf("got %d changes, want 1", n)
 	}
-	three.Labels = two.Labels // now the two pods are of one migrating virtual machine
+	three.Labels = two.Labels // now both pods belong to one migrating virtual machine
 	f.put(three)
 	f.put(testPod("four", "n4", "10.0.0.4"))
 	one.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: "10.0.0.4"}, {IP: "fd00::4"}}}
 	f.put(one)
 	f.drop(two)
-	l.await("others have another", `
+	l.await("other pods have another address", `
 kubernetes pods known
 10.0.0.4 default/four n4 at pods default/four /status/podIPs
 10.0.0.4 default/one n1 at pods default/one /status/podIPs`)
 	f.drop(one)
-	l.await("none has", "")
+	l.await("no two pods have one address", "")
 }
 
-func TestNodeRangesAndCover(t *testing.T) {
-	c := knowing(t, func(c *Cluster) {
+func TestNodeRangesAndCoverage(t *testing.T) {
+	c := liveMirror(t, func(c *Cluster) {
 		c.put(&c.nodes, testNode("n2", "10.0.1.0/24"))
 		c.put(&c.nodes, testNode("n1", "10.0.0.0/16"))
 		c.put(&c.nodes, testNode("n3", "10.0.0.0/24"))

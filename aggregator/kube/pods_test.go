@@ -32,7 +32,7 @@ func TestRecordOfAPod(t *testing.T) {
 			}},
 			verdict.PodObject{ControllerKind: "Deployment", Controller: "my-web"},
 		},
-		"a ReplicaSet's that nobody made": {
+		"a ReplicaSet's without a Deployment": {
 			corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: ownedBy("ReplicaSet", "web")}},
 			verdict.PodObject{ControllerKind: "ReplicaSet", Controller: "web"},
 		},
@@ -107,8 +107,8 @@ func TestRecordOfAPod(t *testing.T) {
 	}
 }
 
-// knowing returns a mirror with the given objects, in state LIVE.
-func knowing(t testing.TB, fill func(c *Cluster)) *Cluster {
+// liveMirror returns a mirror with the given objects, in state LIVE.
+func liveMirror(t testing.TB, fill func(c *Cluster)) *Cluster {
 	c := newFakeAPI(t).open()
 	c.health.state, c.health.synced = pb.Kubernetes_LIVE, true
 	fill(c)
@@ -126,7 +126,7 @@ func testNode(name, cidr string) *corev1.Node {
 func TestStaticPods(t *testing.T) {
 	static := testPod("static-n1", "n1", "10.0.0.1")
 	static.Annotations = map[string]string{corev1.MirrorPodAnnotationKey: "hash"}
-	c := knowing(t, func(c *Cluster) {
+	c := liveMirror(t, func(c *Cluster) {
 		c.put(&c.nodes, testNode("n1", "10.0.0.0/24"))
 		c.put(&c.pods, static)
 	})
@@ -157,7 +157,7 @@ func TestStaticPods(t *testing.T) {
 // A change of fields that records do not have is not reported.
 func TestUnchangedObjectsAreNotReported(t *testing.T) {
 	one := testPod("one", "n1", "10.0.0.1")
-	c := knowing(t, func(c *Cluster) { c.put(&c.pods, one) })
+	c := liveMirror(t, func(c *Cluster) { c.put(&c.pods, one) })
 	before := c.Pod("", "", "uid-one", "")
 	_, _ = c.take()
 	again := one.DeepCopy()
@@ -170,7 +170,7 @@ func TestUnchangedObjectsAreNotReported(t *testing.T) {
 
 // Changes that are collected late have only the first and the last state of each pod.
 func TestPendingChangesAreBounded(t *testing.T) {
-	c := knowing(t, func(*Cluster) {})
+	c := liveMirror(t, func(*Cluster) {})
 	one := testPod("one", "n1", "10.0.0.1")
 	for i := range 5 * firstCompact {
 		one.Status.Phase = []corev1.PodPhase{corev1.PodRunning, corev1.PodUnknown}[i%2]
@@ -186,7 +186,7 @@ func TestPendingChangesAreBounded(t *testing.T) {
 }
 
 func TestRanges(t *testing.T) {
-	c := knowing(t, func(c *Cluster) {
+	c := liveMirror(t, func(c *Cluster) {
 		for i, cidr := range []string{"10.0.1.0/24", "10.0.0.0/16", "10.2.0.0/24", "10.2.0.128/25", "10.2.1.0/24", "fd00:1::/64", "", "bad", "10.9.9.9/24"} {
 			c.put(&c.nodes, testNode(fmt.Sprint(i), cidr))
 		}

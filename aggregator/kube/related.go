@@ -21,8 +21,8 @@ const (
 	// MostRelated is the maximum number of results of Related. With that many, there may be
 	// more.
 	MostRelated = 12
-	// maxSaidNodes is the maximum number of nodes that Related covers.
-	maxSaidNodes = 16
+	// maxRelatedNodes is the maximum number of nodes that Related covers.
+	maxRelatedNodes = 16
 )
 
 // rank is the relevance of a result. Lower ranks are more relevant.
@@ -34,11 +34,11 @@ const (
 	ofNode                   // a problem of a node or its CNI plugin
 	ofNeighbours             // an event about a node, or about another pod on it
 	newNode                  // a node was added
-	nothing                  // something in order, which is not the cause
+	nothing                  // a healthy component, which is not the cause
 )
 
-// said is a result with its rank.
-type said struct {
+// ranked is a result with its rank.
+type ranked struct {
 	rank rank
 	*pb.Related
 }
@@ -56,7 +56,7 @@ func (c *Cluster) subjectOf(conflict *pb.Conflict) subject {
 	s.address, _ = netip.ParseAddr(conflict.GetAddress())
 	s.address = s.address.Unmap()
 	node := func(name string) {
-		if name != "" && len(s.nodes) < maxSaidNodes && !slices.Contains(s.nodes, name) {
+		if name != "" && len(s.nodes) < maxRelatedNodes && !slices.Contains(s.nodes, name) {
 			s.nodes = append(s.nodes, name)
 		}
 	}
@@ -85,8 +85,8 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	about := c.subjectOf(conflict)
-	all := slices.Concat(c.sayAddress(about), c.sayEvents(about, now), c.sayNodes(about, now), c.sayPlugins(about, now))
-	slices.SortStableFunc(all, func(a, b said) int { return cmp.Compare(a.rank, b.rank) })
+	all := slices.Concat(c.addressResults(about), c.eventResults(about, now), c.nodeResults(about, now), c.pluginResults(about, now))
+	slices.SortStableFunc(all, func(a, b ranked) int { return cmp.Compare(a.rank, b.rank) })
 	var related []*pb.Related
 	for _, s := range all[:min(len(all), MostRelated)] {
 		correctRelated(s.Related)
@@ -95,9 +95,9 @@ func (c *Cluster) Related(conflict *pb.Conflict) []*pb.Related {
 	return related
 }
 
-// sayAddress returns the purpose of the address.
-func (c *Cluster) sayAddress(about subject) []said {
-	var all []said
+// addressResults returns the services and leases that explain the purpose of the address.
+func (c *Cluster) addressResults(about subject) []ranked {
+	var all []ranked
 	for _, s := range c.services.byAddress[about.address] {
 		as := s.addresses[slices.IndexFunc(s.addresses, func(a serviceAddress) bool { return a.Addr == about.address })].as
 		text := fmt.Sprintf("%s is %s of Service %s/%s", about.address, as, s.namespace, s.name)
@@ -107,21 +107,21 @@ func (c *Cluster) sayAddress(about subject) []said {
 		if s.host != "" {
 			text += "; kube-vip has it on " + s.host
 		}
-		all = append(all, said{ofAddress, &pb.Related{
+		all = append(all, ranked{ofAddress, &pb.Related{
 			Kind: "Service", Namespace: s.namespace, Name: s.name, Node: s.host, Reason: "Address", Message: ipam.Cut(text, ipam.MaxMessage), Healthy: true,
 		}})
 		if s.host != "" {
-			all = append(all, c.sayLease(servicesLease, "of services")...)
+			all = append(all, c.leaseResults(servicesLease, "of services")...)
 		}
 	}
 	if c.pods.vips[about.address] > 0 {
-		all = append(all, c.sayLease(controlPlaneLease, "of the control plane")...)
+		all = append(all, c.leaseResults(controlPlaneLease, "of the control plane")...)
 	}
 	return all
 }
 
-// sayLease returns the holder of a lease on addresses.
-func (c *Cluster) sayLease(name, of string) []said {
+// leaseResults returns the holder of a lease on addresses.
+func (c *Cluster) leaseResults(name, of string) []ranked {
 	l := c.leases.Records[ipam.Key{Namespace: leaseNamespace, Name: name}]
 	if l == nil {
 		return nil
@@ -134,14 +134,14 @@ func (c *Cluster) sayLease(name, of string) []said {
 	if l.renewed != 0 {
 		text += ", renewed " + l.renewed.Time().Format(time.RFC3339)
 	}
-	return []said{{ofAddress, &pb.Related{
+	return []ranked{{ofAddress, &pb.Related{
 		Kind: "Lease", Namespace: l.namespace, Name: l.name, Node: l.holder, Reason: "Holder", Message: ipam.Cut(text, ipam.MaxMessage),
 		FirstSeen: timestamp(l.acquired), LastSeen: timestamp(l.renewed), Healthy: true,
 	}}}
 }
 
-// sayEvents returns the events about the owners and their nodes.
-func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
+// eventResults returns the events about the owners and their nodes.
+func (c *Cluster) eventResults(about subject, now verdict.Stamp) []ranked {
 	type group struct {
 		node, reason string
 		own          bool // about an owner
@@ -182,63 +182,63 @@ func (c *Cluster) sayEvents(about subject, now verdict.Stamp) []said {
 			note(r)
 		}
 	}
-	var all []said
+	var all []ranked
 	for g, t := range groups {
 		r := ofNeighbours
 		if g.own {
 			r = ofOwner
 		}
-		all = append(all, said{r, &pb.Related{
+		all = append(all, ranked{r, &pb.Related{
 			Kind: "Event", Namespace: t.last.namespace, Name: t.last.name, Node: g.node, Reason: g.reason, Message: t.last.message,
 			Count: t.count, FirstSeen: timestamp(t.first), LastSeen: timestamp(t.last.last),
 		}})
 	}
-	slices.SortFunc(all, func(a, b said) int {
+	slices.SortFunc(all, func(a, b ranked) int {
 		return cmp.Or(b.GetLastSeen().AsTime().Compare(a.GetLastSeen().AsTime()), cmp.Compare(a.GetNode(), b.GetNode()), cmp.Compare(a.GetReason(), b.GetReason()))
 	})
 	return all
 }
 
-// sayNodes returns the unusual conditions of the owners' nodes.
-func (c *Cluster) sayNodes(about subject, now verdict.Stamp) []said {
-	var all []said
+// nodeResults returns the unusual conditions of the owners' nodes.
+func (c *Cluster) nodeResults(about subject, now verdict.Stamp) []ranked {
+	var all []ranked
 	for _, name := range about.nodes {
 		n := c.nodes.of(name)
 		if n == nil {
 			continue
 		}
-		say := func(as rank, reason, message string, since verdict.Stamp) {
-			all = append(all, said{as, &pb.Related{
+		add := func(as rank, reason, message string, since verdict.Stamp) {
+			all = append(all, ranked{as, &pb.Related{
 				Kind: "Node", Name: name, Node: name, Reason: reason, Message: ipam.Cut(message, ipam.MaxMessage), FirstSeen: timestamp(since),
 			}})
 		}
 		if n.ready != corev1.ConditionTrue && n.ready != "" {
-			say(ofNode, cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.said, "its condition Ready is "+ipam.Plain(string(n.ready))), n.since)
+			add(ofNode, cmp.Or(n.reason, "NotReady"), "node "+name+" is not ready: "+cmp.Or(n.message, "its condition Ready is "+ipam.Plain(string(n.ready))), n.since)
 		}
 		if n.addedLately(now) {
-			say(newNode, "Added", fmt.Sprintf("node %s was added less than an hour ago: was it created from a template that contained pods?", name), n.added)
+			add(newNode, "Added", fmt.Sprintf("node %s was added less than an hour ago: was it created from a template that contained pods?", name), n.added)
 		}
 		if len(n.cidrs) == 0 && len(*c.cidrs.Load()) > 0 {
-			say(ofNode, "NoPodCIDR", fmt.Sprintf("node %s has no pod CIDR (spec.podCIDR), unlike other nodes", name), 0)
+			add(ofNode, "NoPodCIDR", fmt.Sprintf("node %s has no pod CIDR (spec.podCIDR), unlike other nodes", name), 0)
 		}
 	}
 	return all
 }
 
-// sayPlugins returns the state of the CNI plugin on the owners' nodes.
-func (c *Cluster) sayPlugins(about subject, now verdict.Stamp) []said {
-	var all []said
+// pluginResults returns the state of the CNI plugin on the owners' nodes.
+func (c *Cluster) pluginResults(about subject, now verdict.Stamp) []ranked {
+	var all []ranked
 	for _, name := range about.nodes {
 		of := c.pods.plugins[name]
 		if len(of) == 0 && len(c.pods.plugins) > 0 && c.nodes.of(name) != nil && c.health.synced {
-			all = append(all, said{ofNode, &pb.Related{
+			all = append(all, ranked{ofNode, &pb.Related{
 				Kind: "Node", Name: name, Node: name, Reason: "NoCNIPod",
 				Message: ipam.Cut(fmt.Sprintf("node %s has no pod of a CNI plugin, unlike %d nodes (%s)", name, len(c.pods.plugins), c.pluginNames()), ipam.MaxMessage),
 			}})
 		}
 		of = slices.SortedFunc(slices.Values(of), func(a, b *podRecord) int { return cmp.Compare(a.Name, b.Name) })
 		for _, p := range of {
-			all = append(all, sayPlugin(p, now))
+			all = append(all, pluginResult(p, now))
 		}
 	}
 	return all
@@ -255,8 +255,8 @@ func (c *Cluster) pluginNames() string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), ", ")
 }
 
-// sayPlugin returns the state of a CNI plugin's pod.
-func sayPlugin(p *podRecord, now verdict.Stamp) said {
+// pluginResult returns the state of a CNI plugin's pod.
+func pluginResult(p *podRecord, now verdict.Stamp) ranked {
 	s := p.more.plugin
 	r := &pb.Related{
 		Kind: "Pod", Namespace: p.Namespace, Name: p.Name, Node: p.Node, Reason: s.word, Healthy: s.healthy(now), FirstSeen: timestamp(s.begun),
@@ -278,12 +278,12 @@ func sayPlugin(p *podRecord, now verdict.Stamp) said {
 		if s.restarts > 0 {
 			text += " (" + s.counted() + ")"
 		}
-		if s.said != "" {
-			text += ": " + s.said
+		if s.message != "" {
+			text += ": " + s.message
 		}
 	}
 	r.LastSeen, r.Message = timestamp(s.restarted), ipam.Cut(text, ipam.MaxMessage)
-	return said{rank, r}
+	return ranked{rank, r}
 }
 
 func timestamp(s verdict.Stamp) *timestamppb.Timestamp {

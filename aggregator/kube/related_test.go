@@ -26,7 +26,7 @@ func pluginPod(set, node string) *corev1.Pod {
 
 func notReady(p *corev1.Pod) { p.Status.Conditions[0].Status = corev1.ConditionFalse }
 
-func TestWhichPodsAreOfCNIPlugins(t *testing.T) {
+func TestPodsOfCNIPluginsAreRecognised(t *testing.T) {
 	labelled := func(key, value string) *corev1.Pod {
 		p := pluginPod("net", "n1")
 		p.Labels = map[string]string{key: value}
@@ -40,16 +40,16 @@ func TestWhichPodsAreOfCNIPlugins(t *testing.T) {
 		pod  *corev1.Pod
 		want string
 	}{
-		"by its DaemonSet":       {pluginPod("calico-node", "n1"), "Calico"},
-		"Amazon's":               {pluginPod("aws-node", "n1"), "Amazon VPC CNI"},
-		"by a label":             {labelled("k8s-app", "cilium"), "Cilium"},
-		"by another":             {labelled("app", "flannel"), "Flannel"},
-		"of a chart":             {labelled("app.kubernetes.io/name", "multus"), "Multus"},
-		"somebody else's":        {pluginPod("kube-proxy", "n1"), ""},
-		"one that is called so":  {elsewhere, ""},
-		"not one for each node":  {deployment, ""},
-		"one that nobody made":   {testPod("calico-node", "n1", "10.0.0.1"), ""},
-		"the label says nothing": {labelled("k8s-app", "dns"), ""},
+		"by its DaemonSet":         {pluginPod("calico-node", "n1"), "Calico"},
+		"Amazon's":                 {pluginPod("aws-node", "n1"), "Amazon VPC CNI"},
+		"by a label":               {labelled("k8s-app", "cilium"), "Cilium"},
+		"by another":               {labelled("app", "flannel"), "Flannel"},
+		"of a chart":               {labelled("app.kubernetes.io/name", "multus"), "Multus"},
+		"somebody else's":          {pluginPod("kube-proxy", "n1"), ""},
+		"one that is called so":    {elsewhere, ""},
+		"not one for each node":    {deployment, ""},
+		"one without a controller": {testPod("calico-node", "n1", "10.0.0.1"), ""},
+		"the label says nothing":   {labelled("k8s-app", "dns"), ""},
 	} {
 		if got := pluginOf(test.pod); got != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
@@ -57,8 +57,8 @@ func TestWhichPodsAreOfCNIPlugins(t *testing.T) {
 	}
 }
 
-// saidOfConflict returns the results of Related, one per line.
-func saidOfConflict(c *Cluster, conflict *pb.Conflict) []string {
+// relatedTexts returns the results of Related, one per line.
+func relatedTexts(c *Cluster, conflict *pb.Conflict) []string {
 	var lines []string
 	for _, r := range c.Related(conflict) {
 		health := "bad"
@@ -107,15 +107,15 @@ func TestHealthOfCNIPlugins(t *testing.T) {
 			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "the node was low on memory"
 		}, "Evicted, bad ×0: Calico on n1 is not healthy: Evicted: the node was low on memory"},
 	} {
-		c := knowing(t, func(c *Cluster) {
+		c := liveMirror(t, func(c *Cluster) {
 			c.put(&c.nodes, testNode("n1", ""))
 			p := pluginPod("calico-node", "n1")
 			test.change(p)
 			c.put(&c.pods, p)
 		})
-		said := saidOfConflict(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
-		if len(said) != 1 || !strings.HasPrefix(said[0], `Pod kube-system/calico-node-n1 on "n1", `+test.want) {
-			t.Errorf("%s: got %q, want %s", name, said, test.want)
+		related := relatedTexts(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1"))
+		if len(related) != 1 || !strings.HasPrefix(related[0], `Pod kube-system/calico-node-n1 on "n1", `+test.want) {
+			t.Errorf("%s: got %q, want %s", name, related, test.want)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func testEvent(name, about, node, reason string, count int32, last time.Duration
 }
 
 func TestMostSignificantObjectComesFirst(t *testing.T) {
-	c := knowing(t, func(c *Cluster) {
+	c := liveMirror(t, func(c *Cluster) {
 		young := testNode("n2", "")
 		young.CreationTimestamp = ago(time.Minute)
 		sick := testNode("n3", "10.0.3.0/24")
@@ -171,7 +171,7 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 		normal.Type = corev1.EventTypeNormal
 		c.put(&c.events.normal, normal)
 	})
-	said := saidOfConflict(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3"))
+	related := relatedTexts(c, conflictOf("default", "10.0.0.1", pb.Conflict_CONFIRMED, "one@n1", "two@n2", "@n3"))
 	want := []string{
 		`Service web/front on "", Address, healthy ×0: 10.0.0.1 is the requested load balancer address of Service web/front (class metallb)`,
 		`Service web/outer on "", Address, healthy ×0: 10.0.0.1 is an external address (spec.externalIPs) of Service web/outer`,
@@ -186,7 +186,7 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 		`Node /n2 on "n2", Added, bad ×0: node n2 was added less than an hour ago: was it created from a template that contained pods?`,
 		`Pod kube-system/kindnet-n1 on "n1", Running, healthy ×0: kindnet on n1 runs and is ready`,
 	}
-	if got, want := strings.Join(said, "\n"), strings.Join(want, "\n"); got != want {
+	if got, want := strings.Join(related, "\n"), strings.Join(want, "\n"); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 	if n := len(c.Related(&pb.Conflict{})); n != 0 {
@@ -196,7 +196,7 @@ func TestMostSignificantObjectComesFirst(t *testing.T) {
 
 // The number of stored events is bounded: a broken CNI plugin causes one for each pod.
 func TestEventsAreBounded(t *testing.T) {
-	c := knowing(t, func(*Cluster) {})
+	c := liveMirror(t, func(*Cluster) {})
 	for i := range 2 * maxEvents {
 		c.put(&c.events.warnings, testEvent(fmt.Sprint("e", i), fmt.Sprint("p", i), fmt.Sprint("n", i%(maxEvents/16)), "FailedCreatePodSandBox", 1, time.Duration(2*maxEvents-i)*time.Millisecond))
 	}

@@ -357,7 +357,7 @@ func (d *discovery) get(ctx context.Context, into any, path string) error {
 	if err != nil {
 		return err
 	}
-	d.cluster.hear()
+	d.cluster.recordResponse()
 	return ipam.Part(raw, "answer to "+http.MethodGet+" "+path, into)
 }
 

@@ -22,19 +22,19 @@ func TestVersionsOfWhereabouts(t *testing.T) {
 	l := keep(t, c)
 	live(t, c)
 	problem := "whereabouts.cni.cncf.io is served only as [v1beta1], but ipwitness supports only v1alpha1: the allocations of whereabouts are unknown; use a version of ipwitness that supports it"
-	l.await("another version", "whereabouts whereabouts.cni.cncf.io unreadable: "+problem)
+	l.await("the unsupported version is reported", "whereabouts whereabouts.cni.cncf.io unreadable: "+problem)
 	if !slices.Contains(c.Status().GetProblems(), problem) {
 		t.Errorf("got problems %q", c.Status().GetProblems())
 	}
 	f.set(func() { f.custom.strange = nil })
 	f.install(whereabouts.Pools)
 	f.apply(whereabouts.Pools, ipamtest.WhereaboutsPool)
-	wait.Until(t, "the supported version is read", func() bool { return strings.HasPrefix(l.says(), "whereabouts kube-system/192.168.2.0-24 known") })
+	wait.Until(t, "the supported version is read", func() bool { return strings.HasPrefix(l.text(), "whereabouts kube-system/192.168.2.0-24 known") })
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
 	f.uninstall(whereabouts.Pools)
-	l.await("it is removed", "")
+	l.await("whereabouts is removed", "")
 	if p := c.Status().GetProblems(); len(p) != 0 {
 		t.Errorf("got problems %q", p)
 	}
@@ -79,7 +79,7 @@ spec: {config: '{"name": "big", "type": "macvlan", "ipam": {"type": "whereabouts
 		listed += time.Since(begin)
 		begin = time.Now()
 		slice(nodes)
-		wait.Until(b, "another is there", known(nodes+1))
+		wait.Until(b, "the added node is known", known(nodes+1))
 		added += time.Since(begin)
 		stop()
 		f.remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: fmt.Sprintf("node-%d-10.%d.%d.0-24", nodes, nodes/256, nodes%256)})

@@ -144,6 +144,18 @@ func TestAllocationsWithoutAnOwnerAreAudited(t *testing.T) {
 	})
 }
 
+// An address whose claims expire is judged without them, and the outcome is published once.
+func TestExpiredOwnersAreAuditedOnce(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.report(uplink(), pool("10.0.0.9"), announced("10.0.0.9", records.MAC(7), 1))
+		w.after(10*time.Minute - 1)
+		w.set(func() { w.heard = nil })
+		w.after(1)
+		w.wantHeard("the frame expires", "removed 10.0.0.9 02:00:00:00:00:07 gone was stale of 1", `audited 10.0.0.9 of 0: ["leaked"] was ["leaked"] contested false`)
+	})
+}
+
 // An owner's allocation that vanished with its pool determines the cause of a later conflict.
 func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 	inWorld(t, 1, func(w *world) {

@@ -1,10 +1,11 @@
 package shard
 
-// Kept returns the number of entries, of timers, and of places in the list of conflicts.
+// Kept returns the number of entries and of conflicts to forget, of timers, and of places in the
+// list of conflicts.
 func (s *Shards) Kept() (entries, timers, conflicts int) {
 	for _, w := range s.workers {
 		w.forgetMu.Lock() // the goroutine takes it before it accesses either
-		entries += len(w.entries)
+		entries += len(w.entries) + len(w.forget)
 		timers += len(w.timers)
 		w.forgetMu.Unlock()
 	}

@@ -122,7 +122,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 	}
 	if again != 0 {
 		w.arm(e, again)
-	} else if len(in.Claims) == 0 && len(in.Allocations) == 0 && !e.active() {
+	} else if !e.active() { // an active conflict may wait for the end of its acknowledgement
 		w.disarm(e)
 	}
 	w.settle(e)

@@ -146,7 +146,7 @@ type worker struct {
 	// released.
 	expired []expired
 	done    []*facts.Item
-	// forget are conflicts that need not be kept any longer.
+	// forgetMu guards forget, which has the conflicts that need not be kept any longer.
 	forgetMu  sync.Mutex
 	forget    []conflictPlace
 	forgotten chan struct{}

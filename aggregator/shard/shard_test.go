@@ -79,6 +79,36 @@ func TestOwnersThatAReaderReturns(t *testing.T) {
 	})
 }
 
+// Until a change is judged, a reader returns the owners that were published last.
+func TestOwnersOfAnAddressThatIsNotJudgedYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		stop := w.run()
+		n := w.connect("n1")
+		n.report(pod(2, "10.0.0.1"))
+		w.wantHeard("a pod comes", "added 10.0.0.1 p2 live of 1")
+		stop()
+		n.report(gone(assigned(2, "10.0.0.1")), pod(3, "10.0.0.1"))
+		owner := func() string {
+			w.shards.Facts.RLock()
+			defer w.shards.Facts.RUnlock()
+			owners := w.shards.Reader().OwnersOf(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
+			if len(owners) != 1 {
+				t.Fatalf("got %d owners, want one", len(owners))
+			}
+			return nameOf(&owners[0])
+		}
+		if got := owner(); got != "p2" {
+			t.Errorf("got owner %s before the judgement, want p2", got)
+		}
+		defer w.run()()
+		w.wantHeard("another pod has the address", "removed 10.0.0.1 p2 gone was live of 1", "added 10.0.0.1 p3 live of 1")
+		if got := owner(); got != "p3" {
+			t.Errorf("got owner %s after the judgement, want p3", got)
+		}
+	})
+}
+
 func TestChangesOfOwnersArePublished(t *testing.T) {
 	inWorld(t, 1, func(w *world) {
 		n := w.connect("n1")
@@ -138,6 +168,35 @@ func TestOwnersThatOnlyFramesShowGoStale(t *testing.T) {
 		w.set(func() { w.watched = false })
 		w.after(10 * time.Minute)
 		w.wantHeard("there is no subscriber")
+	})
+}
+
+// The previous owners are derived again if only the time has changed.
+func TestSeveralOwnersGoStaleAtTheSameTime(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.report(uplink(), announced("10.0.0.1", records.MAC(7), 1), announced("10.0.0.2", records.MAC(8), 1))
+		w.set(func() { w.heard = nil })
+		w.after(5 * time.Minute)
+		w.wantHeard("five minutes of silence", "updated 10.0.0.1 02:00:00:00:00:07 stale was live of 1", "updated 10.0.0.2 02:00:00:00:00:08 stale was live of 1")
+		n.report(gone(announced("10.0.0.1", records.MAC(7), 1)), gone(announced("10.0.0.2", records.MAC(8), 1)))
+		w.wantHeard("they are gone", "removed 10.0.0.1 02:00:00:00:00:07 gone was stale of 1", "removed 10.0.0.2 02:00:00:00:00:08 gone was stale of 1")
+		w.wantKept("nothing is left to be judged later", 0, 0)
+	})
+}
+
+// Only the owner that goes is published, not the one that takes its place in the list.
+func TestTheFirstOfTwoOwnersGoes(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		n.report(pod(2, "10.0.0.1"), pod(3, "10.0.0.1"))
+		w.set(func() { w.heard = nil })
+		n.report(gone(assigned(2, "10.0.0.1")))
+		w.wantHeard("the first pod goes", "removed 10.0.0.1 p2 gone was live of 2", "n1: contest 10.0.0.1 false",
+			"conflict 10.0.0.1 resolved episode 1 was suspected of 2")
+		n.report(assigned(2, "10.0.0.1"))
+		w.wantHeard("it is back", "added 10.0.0.1 p2 live of 2", "detected in 5ms", "n1: contest 10.0.0.1 true",
+			"opened 10.0.0.1 suspected episode 2 was resolved of 2")
 	})
 }
 
@@ -267,6 +326,27 @@ func TestConflictsAreForgotten(t *testing.T) {
 		w.after(25 * time.Hour)
 		w.shards.Forget()
 		w.wantKept("all are forgotten", 0, 0)
+	})
+}
+
+// A conflict that ends makes the shards forget the conflicts that ended a day ago.
+func TestTheEndOfAConflictForgetsOldOnes(t *testing.T) {
+	inWorld(t, 1, func(w *world) {
+		n := w.connect("n1")
+		dispute := func(addr string) {
+			n.report(pod(2, addr), pod(3, addr))
+			n.report(gone(assigned(3, addr)))
+		}
+		dispute("10.0.0.1")
+		w.after(24 * time.Hour)
+		if id := w.of("10.0.0.1").ID; w.shards.Conflicts.Get(id) == nil {
+			t.Fatal("got the conflict forgotten before another one ended")
+		}
+		dispute("10.0.0.2")
+		if _ = w.of("10.0.0.2"); w.shards.Conflicts.Len() != 1 {
+			t.Errorf("got %d conflicts, want only the one that has just ended", w.shards.Conflicts.Len())
+		}
+		w.wantKept("the old one is forgotten", 1, 0)
 	})
 }
 

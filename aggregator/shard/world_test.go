@@ -33,15 +33,23 @@ type world struct {
 	mu      sync.Mutex
 	heard   []string
 	watched bool
-	rested  int
-	running bool // Run has not returned
-	logged  int
+	// retained are the owners that were published, with their description at that time.
+	retained []retained
+	rested   int
+	running  bool // Run has not returned
+	logged   int
 	// broken is an address whose judgement panics.
 	broken index.Address
 	// acknowledged is until when each conflict is acknowledged; lapsed has the conflicts whose
 	// acknowledgement has lapsed.
 	acknowledged map[string]verdict.Stamp
 	lapsed       map[string]bool
+}
+
+// retained is an owner that a subscriber retains.
+type retained struct {
+	owner *verdict.Owner
+	was   string
 }
 
 // newWorld returns a world in which addresses are not judged yet. It must be called in a synctest
@@ -68,7 +76,30 @@ func inWorld(t *testing.T, workers int, test func(w *world)) {
 		w := newWorld(t, workers)
 		defer w.run()()
 		test(w)
+		w.wantRetained()
 	})
+}
+
+// wantRetained checks that the owners that were published have not changed since.
+func (w *world) wantRetained() {
+	w.Helper()
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, r := range w.retained {
+		if got := describe(r.owner); got != r.was {
+			w.Errorf("got a published owner that has become\n\t%s, want\n\t%s", got, r.was)
+		}
+	}
+}
+
+// describe returns the fields of an owner that a later judgement could overwrite.
+func describe(o *verdict.Owner) string {
+	text := fmt.Sprintf("%s %s %s %s", o.ID, o.MAC, nameOf(o), states[o.State])
+	for _, c := range o.Claims {
+		text += fmt.Sprintf(", %d by %s on %d of %s seen %d", c.Kind, c.MAC, c.Interface.Index, c.Interface.Namespace.ID, c.Seen)
+	}
+	return text
 }
 
 // run judges addresses until the returned function is called.
@@ -415,12 +446,20 @@ func (w *world) OwnerChanged(what shard.OwnerChange, a index.Address, o, before 
 	if broken {
 		panic("a defect")
 	}
+	w.retain(o)
 	was := ""
 	if before != nil {
+		w.retain(before)
 		was = " was " + states[before.State]
 	}
 	w.hear("%s %s %s %s%s of %d", map[shard.OwnerChange]string{shard.Added: "added", shard.Updated: "updated", shard.Removed: "removed"}[what],
 		a.Addr(), nameOf(o), states[o.State], was, len(all))
+}
+
+func (w *world) retain(o *verdict.Owner) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.retained = append(w.retained, retained{o, describe(o)})
 }
 
 var phases = map[verdict.Phase]string{verdict.Suspected: "suspected", verdict.Confirmed: "confirmed", verdict.Resolved: "resolved"}

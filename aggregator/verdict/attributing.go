@@ -79,7 +79,7 @@ func (l *ownerTable) external(c *Claim) int {
 	return l.add(Owner{ID: id, Node: c.Node(), MAC: c.MAC})
 }
 
-// A speaker is a hardware address on a broadcast domain.
+// unsolicitedSender is a hardware address on a broadcast domain.
 type unsolicitedSender struct {
 	mac  MAC
 	link extent

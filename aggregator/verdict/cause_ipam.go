@@ -21,7 +21,7 @@ func (q recordCauses) bookedElsewhere() (r reason) {
 			continue
 		}
 		past := q.pastElsewhere(o)
-		nodename := q.wrongNodename(o)
+		nodename := q.wrongNodeName(o)
 		if past == nil && nodename == "" {
 			continue
 		}
@@ -34,9 +34,9 @@ func (q recordCauses) bookedElsewhere() (r reason) {
 		}
 		if nodename != "" {
 			if past == nil {
-				r.Headline = &Fact{Kind: HeadWrongNodename, Owners: ids(o), Text: nodename}
+				r.Headline = &Fact{Kind: HeadWrongNodeName, Owners: ids(o), Text: nodename}
 			}
-			r.fact(Fact{Kind: FactWrongNodename, Owners: ids(o), Text: nodename})
+			r.fact(Fact{Kind: FactWrongNodeName, Owners: ids(o), Text: nodename})
 		}
 	}
 	if r.fits() {
@@ -58,7 +58,7 @@ func (q recordCauses) neverElsewhere() reason {
 			case o.OnNode(name):
 				nodes = append(nodes, o.Node.Name)
 			case !q.namesNodes():
-				return ruledOut(Fact{Kind: NotCalico, Nodes: []string{o.Node.Name}, Text: name})
+				return ruledOut(Fact{Kind: NotNodeNamed, Nodes: []string{o.Node.Name}, Text: name})
 			}
 		}
 	}
@@ -111,9 +111,9 @@ func (q recordCauses) pastElsewhere(o *Owner) *Past {
 	return past
 }
 
-// wrongNodename returns the node name that the Calico plugin uses on the node of an owner if it is
-// the name of another node; empty if it is right or Calico is not involved.
-func (q recordCauses) wrongNodename(o *Owner) string {
+// wrongNodeName returns the name that an IPAM with its own names for nodes has for the node of an
+// owner if it is the name of another node; empty if it is right or no such IPAM has the address.
+func (q recordCauses) wrongNodeName(o *Owner) string {
 	name := o.Node.CalicoNodename
 	if name == "" || o.OnNode(name) || !q.namesNodes() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
 		return ""

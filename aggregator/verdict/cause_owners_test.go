@@ -310,19 +310,19 @@ func sourced(ns *verdict.Namespace, source, sources string) {
 // A cause has a headline and, if it is certain, the owners that should give the address up.
 func TestHeadlinesOfCauses(t *testing.T) {
 	for name, want := range map[string]struct{ headline, wrong string }{
-		"T1 the record of the first pod is gone":                      {"record-lost-given-again owners=old pool=host-local|n1|kindnet", ""},
-		"T1 all records are gone":                                     {"record-lost-given-again pool=host-local|n1|kindnet", ""},
-		"T3 booked for another node":                                  {"freed-with-other-owner owners=web record=default|web||n9", "web"},
-		"T3 nodename is another node's":                               {"freed-with-other-node owners=web text=n9", "web"},
-		"T5 each node's own IPAM has it for its own pod":              {"nodes-with-one-range nodes=n1,n2 ranges=10.244.0.1-10.244.255.254", ""},
-		"T5 the ranges of pods of both nodes have it":                 {"nodes-with-one-range nodes=n1,n2", ""},
-		"T14 two CNI networks":                                        {"networks-overlap nodes=n1", ""},
-		"T6 on the node":                                              {"not-given owners=n1", "n1"},
-		"T6 in a pod whose CNI result does not have it":               {"not-given owners=mad", "mad"},
-		"T7 a machine outside has the node's address":                 {"owners-outside owners=" + verdict.MAC(externalMAC).String(), verdict.MAC(externalMAC).String()},
-		"T10 the pod is no more, and IPAM has given its address away": {"sandbox-left owners=old", "old"},
-		"T11 a tunnel":                                                {"tunnel-has-address owners=n1,web device=vxlan.calico text=vxlan", "web"},
-		"T11 the bridge that pods are on":                             {"not-given-gateway owners=web device=cni0", "web"},
+		"T1 the record of the first pod is gone":                           {"record-lost-given-again owners=old pool=host-local|n1|kindnet", ""},
+		"T1 all records are gone":                                          {"record-lost-given-again pool=host-local|n1|kindnet", ""},
+		"T3 booked for another node":                                       {"freed-with-other-owner owners=web record=default|web||n9", "web"},
+		"T3 nodename is another node's":                                    {"freed-with-other-node owners=web text=n9", "web"},
+		"T5 each node's own IPAM has it for its own pod":                   {"nodes-with-one-range nodes=n1,n2 ranges=10.244.0.1-10.244.255.254", ""},
+		"T5 the ranges of pods of both nodes have it":                      {"nodes-with-one-range nodes=n1,n2", ""},
+		"T14 two CNI networks":                                             {"networks-overlap nodes=n1", ""},
+		"T6 on the node":                                                   {"not-given owners=n1", "n1"},
+		"T6 in a pod whose CNI result does not have it":                    {"not-given owners=mad", "mad"},
+		"T7 a machine outside has the node's address":                      {"owners-outside owners=" + verdict.MAC(externalMAC).String(), verdict.MAC(externalMAC).String()},
+		"T10 the pod is deleted, and IPAM has allocated its address again": {"sandbox-left owners=old", "old"},
+		"T11 a tunnel":                                                     {"tunnel-has-address owners=n1,web device=vxlan.calico text=vxlan", "web"},
+		"T11 the bridge that pods are on":                                  {"not-given-gateway owners=web device=cni0", "web"},
 	} {
 		i := slices.IndexFunc(verdicttest.Situations, func(s verdicttest.Situation) bool { return s.Name == name })
 		if i < 0 {

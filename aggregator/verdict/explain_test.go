@@ -60,7 +60,7 @@ func TestStepsOfExplanations(t *testing.T) {
 		scope string
 		want  []string
 	}{
-		{"nobody", func(*world) {}, "", nil},
+		{"no owner", func(*world) {}, "", nil},
 		{"one pod", func(w *world) {
 			inside, _ := w.ptp("n1", 2, "a", "baaaaa")
 			w.Assigned(inside)
@@ -278,7 +278,7 @@ func TestHowConflictsEnd(t *testing.T) {
 		want        verdict.EndKind
 		owner, rule string
 	}{
-		{"nobody is left", func(w *world) func() {
+		{"no owner is left", func(w *world) func() {
 			a, b := twoPods(w, verdict.PointToPoint, false, [2]string{"baaaaa", "bbbbbb"})
 			return func() { w.Drop(a, b) }
 		}, verdict.EndNoOwner, "", ""},

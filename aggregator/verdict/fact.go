@@ -72,8 +72,9 @@ const (
 	// FactAllocatedElsewhere: since At, while Owners[0] had the address, Pool had it for another
 	// owner in Records[0].
 	FactAllocatedElsewhere FactKind = "was-allocated-elsewhere"
-	// FactWrongNodename: the Calico plugin on the node of Owners[0] uses the name of the node Text.
-	FactWrongNodename FactKind = "wrong-calico-nodename"
+	// FactWrongNodeName: the IPAM with its own names for nodes uses the name of the node Text on the
+	// node of Owners[0].
+	FactWrongNodeName FactKind = "wrong-node-name"
 	// FactRecord: the records of the address in Pool. State says how far they are known, Text is
 	// the problem, Records are the allocations.
 	FactRecord FactKind = "record"
@@ -111,9 +112,9 @@ const (
 	// HeadAllocatedElsewhere: IPAM had the address for another owner in Records[0] while Owners[0]
 	// had it.
 	HeadAllocatedElsewhere FactKind = "freed-with-other-owner"
-	// HeadWrongNodename: on the node of Owners[0], Calico allocates pod addresses for the node
-	// Text.
-	HeadWrongNodename FactKind = "freed-with-other-node"
+	// HeadWrongNodeName: on the node of Owners[0], the IPAM with its own names for nodes allocates
+	// pod addresses for the node Text.
+	HeadWrongNodeName FactKind = "freed-with-other-node"
 	// HeadOneRange: two Nodes give pods addresses from one range. Ranges is set if both report the
 	// same.
 	HeadOneRange FactKind = "nodes-with-one-range"
@@ -150,11 +151,11 @@ const (
 	NotGiverKnown FactKind = "giver-not-known"
 	// NotByHand: Owners were given the address.
 	NotByHand FactKind = "given-to-all"
-	// NotCalico: the Calico plugin on Nodes[0] uses the name of the node Text, but no Calico pool
-	// has the address.
-	NotCalico FactKind = "no-calico-pool"
-	// NotElsewhere: Pool is not known to have had the address for another owner. Nodes have the
-	// right nodename.
+	// NotNodeNamed: the IPAM with its own names for nodes uses the name of the node Text on Nodes[0],
+	// but none of its pools has the address.
+	NotNodeNamed FactKind = "no-node-named-pool"
+	// NotElsewhere: Pool is not known to have had the address for another owner. On Nodes,
+	// the node name that the IPAM uses is right.
 	NotElsewhere FactKind = "never-allocated-elsewhere"
 	// NotByNode: Pool allocates addresses for the whole cluster.
 	NotByNode FactKind = "pool-of-cluster"

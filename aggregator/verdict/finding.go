@@ -50,7 +50,7 @@ type Severity uint8
 // The severities.
 const (
 	Info     Severity = iota + 1 // no action is needed
-	Warning                      // it will cause trouble in time
+	Warning                      // it will cause problems later
 	Critical                     // it will cause a duplicate
 )
 

@@ -39,7 +39,7 @@ func (j *evaluation) judge() Judgement {
 	return j.out
 }
 
-// ownerTable returns an empty ledger with capacity for some claims.
+// ownerTable returns an empty table with capacity for the owners of some claims.
 func (m *memory) ownerTable(claims []*Claim) ownerTable {
 	if m.owners == nil {
 		kernels := 0

@@ -117,8 +117,8 @@ type Node struct {
 	// Clocks of two nodes are compared by it to give advice. It never influences verdicts.
 	Skew      time.Duration
 	SkewKnown bool
-	// CalicoNodename is the content of /var/lib/calico/nodename on the node; empty if there is
-	// none.
+	// CalicoNodename is the content of /var/lib/calico/nodename on the node; empty if that file does
+	// not exist. Case files have a field of this name.
 	CalicoNodename string
 }
 

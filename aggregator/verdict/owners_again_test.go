@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 func TestWireOnlyOwnersEnd(t *testing.T) {
@@ -103,4 +104,14 @@ func TestARangeIsDeclaredShared(t *testing.T) {
 			t.Errorf("%s: got %t, want %t", text, got, want)
 		}
 	}
+}
+
+// span parses a range such as "10.0.0.1-10.0.0.9".
+func span(text string) ipam.Range {
+	for i, c := range text {
+		if c == '-' {
+			return ipam.Range{First: netip.MustParseAddr(text[:i]), Last: netip.MustParseAddr(text[i+1:])}
+		}
+	}
+	return ipam.RangeOf(netip.MustParsePrefix(text))
 }

@@ -100,7 +100,7 @@ func listenFlags(cmd *cobra.Command, to *addresses, byDefault addresses) {
 // exitCodeHelp returns the help text of --exit-code. found names the results that make
 // the command exit with 2.
 func exitCodeHelp(found string) string {
-	return "exit 2 on " + found + ", 0 on none, 3 if not everything is seen, 1 on an error"
+	return "exit 2 on " + found + ", 0 if none, 3 if not everything is seen, 1 on error"
 }
 
 // The names of the listen flags, which errors about listeners contain.

@@ -50,7 +50,7 @@ aggregator has: acknowledgements, and Kubernetes objects that are not in the cas
 		},
 	}
 	outputFlag(cmd, &c.format)
-	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 on a confirmed conflict, 0 on none, 3 if not all nodes were seen, 1 on an error")
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 on a confirmed conflict, 0 if none, 3 if not all nodes were seen, 1 on error")
 	return cmd
 }
 

@@ -57,7 +57,7 @@ func cgroupMemory(root fs.FS) int64 {
 		case controllers != "":
 			continue
 		}
-		// In a container, the path may be that of the host; then only the root directory
+		// In a container, the path may be the host's; then only the root directory
 		// exists.
 		for dir := path.Clean("/" + at); ; dir = path.Dir(dir) {
 			raw, err := fs.ReadFile(root, path.Join(mount, dir, name))

@@ -405,7 +405,7 @@ func TestGRPCAndRESTNeedTheSameRights(t *testing.T) {
 
 func TestOversizedRequestsAreRefused(t *testing.T) {
 	g := newGuarded(t, false)
-	// A message larger than that of any agent.
+	// A message that is larger than any agent sends.
 	stream := g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)})
 	big := hello("node1", "boot1", 1)
 	big.Claims = []*pb.ClaimRecord{{Network: strings.Repeat("x", 5<<20)}}
@@ -416,7 +416,7 @@ func TestOversizedRequestsAreRefused(t *testing.T) {
 		many.Links = append(many.Links, &pb.LinkRecord{})
 	}
 	wantRefused(t, say(g.agent(secure.Files{CA: g.ca.File, Token: g.file(agentToken)}), many), codes.Internal, "more than 200000 parts")
-	// A body larger than that of any request.
+	// A body that is larger than any valid request.
 	if code, body := g.ask("POST", "/v1/conflicts/abc:acknowledge", operatorToken, `{"reason":"`+strings.Repeat("x", 64<<10)+`"}`); code != 400 || !strings.Contains(body, "too large") {
 		t.Errorf("a large body: got %d %s, want 400 too large", code, body)
 	}

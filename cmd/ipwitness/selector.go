@@ -47,7 +47,7 @@ func parseSelector(arg string) (selector, error) {
 	if _, err := netip.ParseAddr(before); err == nil {
 		prefix, err := netip.ParsePrefix(arg)
 		if err != nil {
-			return selector{}, fmt.Errorf("%q is not a CIDR: want the number of mask bits after the slash, like 10.244.0.0/16", arg)
+			return selector{}, fmt.Errorf("%q is not a CIDR: write the prefix length after the slash, like 10.244.0.0/16", arg)
 		}
 		return selector{query: url.Values{"cidr": {prefix.Masked().String()}}, what: "inside " + prefix.Masked().String()}, nil
 	}

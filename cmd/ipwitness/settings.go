@@ -99,7 +99,7 @@ func readSettings(name string, known map[string]bool) (map[string]*yaml.Node, er
 		return nil, nil
 	}
 	if top.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("%s, line %d: want flag names with values, like http-listen: 127.0.0.1:9641", name, top.Line)
+		return nil, fmt.Errorf("%s, line %d: expected flag names with values, like http-listen: 127.0.0.1:9641", name, top.Line)
 	}
 	settings := map[string]*yaml.Node{}
 	for pair := range slices.Chunk(top.Content, 2) {
@@ -132,7 +132,7 @@ func setFromFile(f *pflag.Flag, node *yaml.Node) error {
 		var values []string
 		for _, n := range node.Content {
 			if n.Kind != yaml.ScalarNode {
-				return fmt.Errorf("%s: want a list of plain values", f.Name)
+				return fmt.Errorf("%s: expected a list of plain values", f.Name)
 			}
 			values = append(values, n.Value)
 		}

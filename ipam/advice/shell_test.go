@@ -34,3 +34,53 @@ func FuzzQuote(f *testing.F) {
 		}
 	})
 }
+
+func TestWordsOfAShell(t *testing.T) {
+	for word, want := range map[string]struct{ quoted, argument, file string }{
+		"":        {`""`, `""`, "./"},
+		"a-b":     {"a-b", "a-b", "./a-b"},
+		"/etc/a":  {"/etc/a", "/etc/a", "/etc/a"},
+		"a=b":     {"a=b", "a=b", "./a=b"},
+		"=ls":     {"'=ls'", "'=ls'", "./=ls"},
+		"a b":     {"'a b'", "'a b'", "'./a b'"},
+		"it's":    {`'it'\''s'`, `'it'\''s'`, `'./it'\''s'`},
+		"-f":      {"'\uFFFF-f'", "-- -f", "./-f"},
+		"a\tb":    {"'a\uFFFFb'", "'a\uFFFFb'", "'./a\uFFFFb'"},
+		"a\uFFFD": {"'a\uFFFF'", "'a\uFFFF'", "'./a\uFFFF'"},
+		"é":       {"'é'", "'é'", "'./é'"},
+	} {
+		if got := advice.Quote(word); got != want.quoted {
+			t.Errorf("%q: got word %s, want %s", word, got, want.quoted)
+		}
+		if got := advice.Argument(word); got != want.argument {
+			t.Errorf("%q: got argument %s, want %s", word, got, want.argument)
+		}
+		if got := advice.File(word); got != want.file {
+			t.Errorf("%q: got file %s, want %s", word, got, want.file)
+		}
+	}
+}
+
+func TestTextsThatAreNotShown(t *testing.T) {
+	for text, want := range map[string]struct{ printable, withheld bool }{
+		"":                           {true, false},
+		" ~":                         {true, false},
+		"é and \uFFFD":               {true, false},
+		"\xff":                       {false, true},
+		"a\x7f":                      {false, true},
+		"é\u202e":                    {false, true},
+		"\uFFFD\xff":                 {false, true},
+		"one\ntwo":                   {false, false},
+		"one\n\ttwo":                 {false, true},
+		"rm " + advice.Quote("-rf"):  {false, true},
+		"rm " + advice.Quote("a b"):  {true, false},
+		"rm " + advice.Quote("a\nb"): {false, true},
+	} {
+		if got := advice.Printable(text); got != want.printable {
+			t.Errorf("%q: got printable %t", text, got)
+		}
+		if got := advice.Withheld(text); got != want.withheld {
+			t.Errorf("%q: got withheld %t", text, got)
+		}
+	}
+}

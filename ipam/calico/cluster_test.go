@@ -30,6 +30,9 @@ func TestCalico(t *testing.T) {
 	if got := at.UTC().Format(time.RFC3339); got != "2023-09-26T17:11:53Z" {
 		t.Errorf("got %s", got)
 	}
+	if p := c.Pool("default-ipv4-ippool"); p.Plugin != "calico" || !p.Routed || p.Config != "ippools default-ipv4-ippool" {
+		t.Errorf("got %+v", p)
+	}
 	c.Changes()
 
 	// Only changed allocations are published, even if the attribute indexes change.
@@ -49,6 +52,15 @@ func TestCalico(t *testing.T) {
 	two := pool + "\n" + tunnel + "\n" + strings.Replace(nginx, "node1", "node2", 1)
 	c.Want("a block has no pool", "calico 10.0.0.0/26 known\n"+pool+"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0\n"+
 		tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1))
+	if p := c.Pool("10.0.0.0/26"); p.Config != "" {
+		t.Errorf("got %+v, want no configuration", p)
+	}
+	c.Changes()
+	// An IPPool without blocks publishes no allocation again.
+	c.Apply(calico.Pools, "metadata: {name: second}\nspec: {cidr: 172.16.0.0/12}")
+	if n := c.Changes(); n != 1 {
+		t.Errorf("%d changes, want 1", n)
+	}
 	c.Apply(calico.Pools, "metadata: {name: second}\nspec: {cidr: 10.0.0.0/8, disabled: true}")
 	c.Want("it gets one, which allocates nothing", pool+"\ncalico second known\n"+tunnel+"\n"+strings.Replace(nginx, "node1", "node2", 1)+
 		"\n10.0.0.0 default/other abcdef012345 node1 at ipamblocks 10-0-0-0-26 /spec/allocations/0")
@@ -104,12 +116,42 @@ func TestInvalidCalicoObjects(t *testing.T) {
 	c.Check()
 	c.Want("it is gone", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 
+	// Handles are not compared with incomplete records.
+	c.Apply(calico.Handles, "metadata: {name: k8s-pod-network.xyz}\nspec: {handleID: k8s-pod-network.xyz, deleted: false, block: {10.0.0.0/30: 1}}")
+	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-4-30}\nspec: []")
+	const known, format = "calico pool1 known 10.0.0.0-10.255.255.255", "its spec has an unexpected format: / is a JSON array; check it with `calicoctl ipam check`"
+	c.Check()
+	c.Check()
+	c.Want("another block cannot be read", "calico pool1 unreadable 10.0.0.0-10.255.255.255: IPAMBlock 10-0-0-4-30 of Calico is invalid: "+format+one)
+	c.Apply(calico.Blocks, "metadata: {name: 10-0-0-8-30}\nspec: []")
+	c.Remove(calico.Blocks, ipam.Key{Name: "10-0-0-4-30"})
+	c.Want("one of two is gone", "calico pool1 unreadable 10.0.0.0-10.255.255.255: IPAMBlock 10-0-0-8-30 of Calico is invalid: "+format+one)
+	c.Remove(calico.Blocks, ipam.Key{Name: "10-0-0-8-30"})
+	c.Want("both are gone", known+one)
+	c.Apply(calico.Blocks, "metadata: {name: odd}\nspec: []")
+	c.Want("a block without a range", "calico odd unreadable: IPAMBlock odd of Calico is invalid: "+format+"\n"+known+one)
+	c.Remove(calico.Blocks, ipam.Key{Name: "odd"})
+	affinities := c.Resource(calico.Affinities)
+	affinities.Followed = false
+	c.Check()
+	c.Check()
+	c.Want("affinities are not known", known+one)
+	c.Remove(calico.Handles, ipam.Key{Name: "k8s-pod-network.xyz"})
+
 	// A block of a node that does not exist.
+	c.Nodes = []string{"n2"}
 	c.Apply(calico.Affinities, "metadata: {name: n1-10-0-0-0-30}\nspec: {cidr: 10.0.0.0/30, deleted: \"false\", node: n1, state: confirmed}")
+	c.Check()
+	c.Check()
+	c.Want("affinities are still not known", known+one)
+	affinities.Followed, c.Nodes = true, nil
 	c.Check()
 	c.Check()
 	c.Want("the nodes are not known", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 	c.Nodes = []string{"n2"}
+	for _, block := range []string{"4", "8", "12", "16"} { // a pool has one problem at a time
+		c.Apply(calico.Affinities, "metadata: {name: n1-10-0-0-"+block+"-30}\nspec: {cidr: 10.0.0."+block+"/30, node: n1}")
+	}
 	c.Check()
 	c.Check()
 	c.Want("a node is missing", "calico pool1 known 10.0.0.0-10.255.255.255: the block 10.0.0.0/30 of Calico is bound to node n1, which does not exist: "+
@@ -119,20 +161,49 @@ func TestInvalidCalicoObjects(t *testing.T) {
 	c.Want("it is there", "calico pool1 known 10.0.0.0-10.255.255.255"+one)
 }
 
+// A handle without a block is reported with the first pool, if there is one.
+func TestHandlesWithoutPools(t *testing.T) {
+	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks, calico.Affinities, calico.Handles)
+	c.Apply(calico.Handles, "metadata: {name: a}\nspec: {handleID: a, block: {10.0.0.0/30: 1}}")
+	c.Check()
+	c.Check()
+	c.Want("nothing is published", "")
+	c.Apply(calico.Pools, "metadata: {name: all}\nspec: {cidr: 10.0.0.0/8}")
+	c.Check()
+	c.Want("a pool", "calico all reading 10.0.0.0-10.255.255.255: 1 IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them")
+}
+
 // Blocks move between pools with their allocations, and wait until pools and reservations are known.
 func TestBlocksThatMoveBetweenPools(t *testing.T) {
 	c := ipamtest.New(t, &calico.IPAM, calico.Pools, calico.Blocks)
 	reservations := c.Resource(calico.Reservations)
 	reservations.Decided = false
+	const block, tunnel = "calico 10.1.0.0/26 known", "\n10.1.0.0 VXLAN tunnel node1 at ipamblocks 10-1-0-0-26 /spec/allocations/0"
 	c.Apply(calico.Blocks, ipamtest.CalicoBlock("10-1-0-0-26", "10.1.0.0/26", ipamtest.CalicoTunnel))
-	c.Apply(calico.Pools, "metadata: {name: all}\nspec: {cidr: 10.0.0.0/8}")
 	c.Want("reservations are being read", "")
 	reservations.Decided = true
 	c.Settle()
-	const tunnel = "\n10.1.0.0 VXLAN tunnel node1 at ipamblocks 10-1-0-0-26 /spec/allocations/0"
+	c.Want("there is no pool", block+tunnel)
+	c.Remove(calico.Blocks, ipam.Key{Name: "10-1-0-0-26"})
+	c.Want("the block is gone", "")
+	reservations.Decided = false
+	c.Apply(calico.Blocks, ipamtest.CalicoBlock("10-1-0-0-26", "10.1.0.0/26", ipamtest.CalicoTunnel))
+	c.Apply(calico.Pools, "metadata: {name: all}\nspec: {cidr: 10.0.0.0/8}")
+	c.Want("reservations are being read again", "")
+	reservations.Decided = true
+	c.Settle()
 	c.Want("they are not installed", "calico all known 10.0.0.0-10.255.255.255"+tunnel)
 	c.Apply(calico.Pools, "metadata: {name: one}\nspec: {cidr: 10.1.0.0/16}")
 	c.Want("a more specific pool", "calico all known 10.0.0.0-10.255.255.255\ncalico one known 10.1.0.0-10.1.255.255"+tunnel)
+	for _, cidr := range []string{"10.0.0.0/10", "10.0.0.0/12", "10.0.0.0/14", "10.1.0.0/26", "10.1.0.0/27"} {
+		c.Apply(calico.Pools, "metadata: {name: temporary-"+cidr[len(cidr)-2:]+"}\nspec: {cidr: "+cidr+", disabled: true}")
+	}
+	if !c.Allocated("temporary-26", "10.1.0.0", "ipamblocks 10-1-0-0-26 /spec/allocations/0") {
+		t.Error("the block is not in the smallest pool that contains all of it")
+	}
+	for _, bits := range []string{"10", "12", "14", "26", "27"} {
+		c.Remove(calico.Pools, ipam.Key{Name: "temporary-" + bits})
+	}
 	c.Remove(calico.Pools, ipam.Key{Name: "all"})
 	c.Want("the other pool is gone", "calico one known 10.1.0.0-10.1.255.255"+tunnel)
 	c.Apply(calico.Pools, "metadata: {name: one}\nspec: {cidr: nowhere}")

@@ -58,7 +58,9 @@ func TestBlockObjects(t *testing.T) {
 				{"namespace":"n","pod":"p","node":"n1","timestamp":"2023-09-26 17:11:53.5 +0000 UTC m=+0.1"}}]}`,
 			want: []allocation{{ordinal: 1, at: 1695748313500000000, node: "n1", namespace: "n", pod: "p", container: "abcdef012345", handle: 1}},
 		},
-		"a virtual machine has no container":  {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.n-vm","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p", handle: 1}}},
+		"a virtual machine has no container":  {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.namespace-machine","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p", handle: 1}}},
+		"a machine with a hexadecimal name":   {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"handle_id":"k8s-pod-network.beef","secondary":{"pod":"p"}}]}`, want: []allocation{{pod: "p", handle: 1}}},
+		"a time that was never set":           {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"pod":"p","timestamp":"0001-01-01 00:00:00 +0000 UTC"}}]}`, want: []allocation{{pod: "p"}}},
 		"a tunnel":                            {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"node":"n1","type":"wireguardTunnelAddress"}}]}`, want: []allocation{{node: "n1", purpose: "WireGuard tunnel"}}},
 		"a purpose that is not known":         {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"secondary":{"type":"new\nthing"}}]}`, want: []allocation{{purpose: "new thing"}}},
 		"fields that are not known":           {spec: `{"cidr":"10.0.0.0/30","allocations":[0],"attributes":[{"tertiary":{}}],"color":{}}`, want: []allocation{{}}},
@@ -142,9 +144,10 @@ func TestHandleObjects(t *testing.T) {
 	if len(h.blocks) != 0 {
 		t.Errorf("got %v, want none", h.blocks)
 	}
-	h.Replace([]any{one, read("two", ``)}, func() {})
-	if got := slices.Collect(maps.Values(h.blocks)); len(got) != 1 || got[0] != want {
-		t.Errorf("got %v, want %v", got, want)
+	pauses := 0
+	h.Replace([]any{one, read("two", ``), h.Reduce("an object of another kind")}, func() { pauses++ })
+	if got := slices.Collect(maps.Values(h.blocks)); len(got) != 1 || got[0] != want || pauses != 3 {
+		t.Errorf("got %v with %d pauses, want %v with one for each object", got, pauses, want)
 	}
 }
 

@@ -124,7 +124,7 @@ func (t remedies) Release() {
 		advice.Say("Check the record that Calico has of the address.").By("", "calicoctl ipam show --ip="+a),
 		advice.Say("Free the address, unless it is already free. If there are many, the repair plan (ipwitness audit --fix-plan) frees each address that still has no holder.").By("", "calicoctl ipam release --ip="+a))
 	if t.Allocation.Pod == "" {
-		t.ByHand("", "calicoctl ipam release --ip="+a, "Free %s. Do this by hand, because it is not known which pod it is allocated to.", a)
+		t.ByHand("", "calicoctl ipam release --ip="+a, "Free %s. Do this by hand, because the pod that it is allocated to is unknown.", a)
 		return
 	}
 	// A new pod of that name may exist, with the address as its second one, or still without a

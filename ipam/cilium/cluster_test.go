@@ -117,8 +117,45 @@ fd00::9 n/d wide`+at+`d /status/networking/addressing
 	}
 	c.Apply(cilium.Nodes, ciliumNode("wide", "172.18.0.77", "10.0.0.0/16, 'fd00::/64'"))
 	c.Want("the node has another address", pools+"\n10.0.0.7 n/b other wide"+at+"b /status/networking/addressing")
+	c.Apply(cilium.Nodes, ciliumNode("zwilling", "172.18.0.1", "10.0.1.0/24"))
+	c.Want("another node has the address of the first", pools+"\n10.0.0.7 n/b other zwilling"+at+"b /status/networking/addressing")
+	c.Changes()
+	c.Apply(cilium.Nodes, ciliumNode("zwilling-2", "172.18.0.4", "10.0.0.0/16"))
+	c.Remove(cilium.Nodes, ipam.Key{Name: "zwilling-2"})
+	if n := c.Changes(); n != 2 {
+		t.Errorf("%d changes, want 2: the range of another node is not published again", n)
+	}
+	// Addresses of an endpoint come and go one by one.
+	for _, step := range []struct {
+		ips  string
+		want int
+	}{{"10.0.0.7", 0}, {"10.0.0.7, 10.0.0.8", 1}, {"10.0.0.9, 10.0.0.8", 2}, {"10.0.0.7", 3}} {
+		var pairs []string
+		for ip := range strings.SplitSeq(step.ips, ", ") {
+			pairs = append(pairs, "{ipv4: "+ip+"}")
+		}
+		c.Apply(cilium.Endpoints, "metadata: {name: b, namespace: n}\nstatus: {external-identifiers: {container-id: other}, networking: {addressing: ["+strings.Join(pairs, ", ")+"], node: 172.18.0.1}}")
+		if n := c.Changes(); n != step.want {
+			t.Errorf("addresses %s: %d changes, want %d", step.ips, n, step.want)
+		}
+	}
 	c.Apply(cilium.Endpoints, "metadata: {name: b, namespace: n}\nstatus: {networking: {addressing: []}}")
 	c.Want("it has none", pools)
+}
+
+// Nodes may have ranges of all sizes.
+func TestSmallestAndLargestRanges(t *testing.T) {
+	c := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints)
+	c.Apply(cilium.Nodes, ciliumNode("all", "172.18.0.1", "0.0.0.0/0"))
+	c.Apply(cilium.Nodes, ciliumNode("one", "172.18.0.2", "10.0.0.1/32, 'fd00::1/128'"))
+	c.Apply(cilium.Endpoints, "metadata: {name: a, namespace: n}\nstatus: {networking: {addressing: [{ipv4: 10.0.0.1, ipv6: 'fd00::1'}, {ipv4: 10.0.0.2, ipv6: 'fd00::2'}]}}")
+	const at = " at ciliumendpoints n/a /status/networking/addressing"
+	c.Want("each in its range", `
+cilium all known 0.0.0.1-255.255.255.254
+cilium one known 10.0.0.1-10.0.0.1 fd00::1-fd00::1
+10.0.0.2 n/a all`+at+`
+10.0.0.1 n/a one`+at+`
+fd00::1 n/a one`+at)
 }
 
 // Allocations in the status of a node remain while the node cannot be read.
@@ -158,7 +195,7 @@ func TestRangesThatMoveBetweenNodes(t *testing.T) {
 	const one, two = "\n10.0.0.1 n/one" + at + "one /status/networking/addressing", "\n10.0.1.2 n/two" + at + "two /status/networking/addressing"
 	c.Want("both are in a range", a+b+one+two)
 	published := func(pool string) bool {
-		return !c.AllocatedAt(pool, "10.0.0.1", "ciliumendpoints n/one /status/networking/addressing").Equal(time.Unix(0, 0))
+		return c.Allocated(pool, "10.0.0.1", "ciliumendpoints n/one /status/networking/addressing")
 	}
 	if !published("a") || published("b") {
 		t.Error("the address is not in the pool of its range")

@@ -29,6 +29,10 @@ func TestNodeObjects(t *testing.T) {
 			spec: `{"ipam":{"pool":{"10.0.0.2":{"resource":"eni"},"10.0.0.1":{},"x":{}}}}`, status: `{"ipam":{"used":{"10.0.0.2":{"owner":"n/p"},"y":{}}}}`,
 			want: "[] [10.0.0.1 10.0.0.2] [10.0.0.2 n/p] [] []", grows: true,
 		},
+		"many single addresses": {
+			spec: `{}`, status: `{"ipam":{"used":{"10.0.0.7":{},"10.0.0.3":{},"10.0.0.6":{},"10.0.0.1":{},"10.0.0.5":{},"10.0.0.2":{},"10.0.0.4":{}}}}`,
+			want: "[] [] [10.0.0.1  10.0.0.2  10.0.0.3  10.0.0.4  10.0.0.5  10.0.0.6  10.0.0.7 ] [] []",
+		},
 		"fields that are missing or not known": {spec: `{"ipam":{"color":7}}`, status: `{"newer":[]}`, want: "[] [] [] [] []"},
 		"an address that is none":              {spec: `{"addresses":[{"type":"InternalIP","ip":"x"}]}`, want: "[] [] [] [] []"},
 		"an invalid range":                     {spec: `{"ipam":{"podCIDRs":["10.0.0.0"]}}`, want: "[] [] [] [] []", problem: `"10.0.0.0" is not a CIDR`},
@@ -53,7 +57,7 @@ func TestEndpointObjects(t *testing.T) {
 	for status, want := range map[string]string{
 		`{"external-identifiers":{"container-id":"a"},"networking":{"addressing":[{"ipv4":"10.0.0.1","ipv6":"fd00::1"},{"ipv4":"x"}],"node":"172.18.0.2"},"newer":{}}`: "[10.0.0.1 fd00::1] 172.18.0.2 a",
 		`{"networking":{"addressing":[{"ipv4":"10.0.0.1"}],"node":"x"}}`:                                                                                               "[10.0.0.1] invalid IP ",
-		`{"networking":{"addressing":[]}}`: "", `{"networking":{"addressing":[{"ipv4":""}]}}`: "", `{"networking":{"addressing":{}}}`: "", `{"id":1}`: "", ``: "",
+		`{"networking":{"addressing":[]}}`: "", `{"networking":{"addressing":[{"ipv4":""}]}}`: "", `{"networking":{"addressing":{}}}`: "", `{"networking":{"addressing":[{"ipv4":"10.0.0.1"}],"node":7}}`: "", `{"id":1}`: "", ``: "",
 	} {
 		var names ipam.Interned
 		got := ""

@@ -101,10 +101,10 @@ func (t remedies) endpoint() {
 	})
 }
 
-// holderNode returns the holder's node.
+// holderNode returns the name of the holder's node, as in Kubernetes if it is known.
 func (t remedies) holderNode() string {
 	if t.Holder == nil {
 		return cmp.Or(t.Node, "?")
 	}
-	return t.Holder.Node
+	return cmp.Or(t.Holder.KubernetesNode, t.Holder.Node)
 }

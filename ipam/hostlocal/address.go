@@ -10,8 +10,8 @@ import (
 // host-local (plugins/ipam/host-local/backend/disk) keeps one file for each allocated address in
 // its directory, named after the address. The file contains the id of the container, CR LF, and
 // the interface. host-local does not allocate an address whose file exists, and DEL removes only
-// files with exactly the container and interface that it is called with. It holds a lock on
-// DIR/lock (flock) meanwhile. last_reserved_ip.N only says where the search for a free address
+// files with exactly the container and interface that it is called with. Both hold a lock on
+// DIR/lock (flock). last_reserved_ip.N only says where the search for a free address
 // begins and may be missing.
 
 // addressFile is the file of an address, in shell commands.

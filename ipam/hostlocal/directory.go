@@ -76,7 +76,7 @@ func newDirectory(path string, host ipam.Host) *directory {
 	return d
 }
 
-// configure sets what the configuration of the network says; the zero value if there is none.
+// configure applies the configuration of the network: the zero value if it has none.
 func (d *directory) configure(n cniNetwork) {
 	d.Wiring, d.Config, d.Ranges, d.Gateways = n.wiring, n.file, n.ranges, n.gateways
 }

@@ -149,16 +149,6 @@ func TestFileThatCanBeReadAgainIsNoProblem(t *testing.T) {
 	}
 }
 
-func TestNameOfAPool(t *testing.T) {
-	p := &ipam.Pool{Name: "/d/n"}
-	if got := IPAM.PoolTitle(p, ""); got != "host-local (/d/n)" {
-		t.Errorf("on an unknown node: got %q", got)
-	}
-	if got := IPAM.PoolTitle(p, "n1"); got != "host-local on node n1 (/d/n)" {
-		t.Errorf("on a node: got %q", got)
-	}
-}
-
 func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
 	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), start
 	empty := &allocation{FileAllocation: ipam.FileAllocation{AllocatedAt: now}}

@@ -102,7 +102,7 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// look lets the source look at everything, as every CheckEvery.
+// look lets the source check everything, as a driver does every CheckEvery.
 func (l *lab) look() {
 	l.Helper()
 	again := l.source.Find(l.now)

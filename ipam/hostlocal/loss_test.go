@@ -163,6 +163,14 @@ func TestReleasedAddressesAreNotLost(t *testing.T) {
 	l.release("pods", "10.1.0.2")
 	wantLost(l, 0)
 
+	// The lock is opened, and the pods end.
+	l = begin(2)
+	l.now = l.now.Add(time.Minute)
+	l.event("pods", "lock", false)
+	l.release("pods", "10.1.0.1")
+	l.release("pods", "10.1.0.2")
+	wantLost(l, 0)
+
 	// The pods end, and the lock is removed a while later.
 	l = begin(2)
 	l.release("pods", "10.1.0.1")
@@ -277,6 +285,25 @@ func TestReusedAddressIsLostWithItsLastContainer(t *testing.T) {
 	l.event("pods", "10.1.0.2", false)
 	if p := l.pool("pods"); p.Lost != 0 {
 		t.Errorf("with the last container: got %d lost, want none", p.Lost)
+	}
+}
+
+func TestFilesThatAreCompletedDuringALossAreLost(t *testing.T) {
+	l := newLab(t)
+	l.allocateMany("pods", 2)
+	l.must(os.WriteFile(filepath.Join(l.path("pods"), "10.1.0.3"), nil, 0o600))
+	l.look()
+	l.now = l.now.Add(time.Minute)
+	l.event("pods", "lock", true)
+	for file, content := range map[string]string{"10.1.0.1": "c0\neth1", "10.1.0.3": "c2\neth0"} {
+		l.must(os.WriteFile(filepath.Join(l.path("pods"), file), []byte(content), 0o600))
+		l.event("pods", file, false)
+	}
+	for i := range 3 {
+		l.release("pods", fmt.Sprint("10.1.0.", i+1))
+	}
+	if got := l.pool("pods").Lost; got != 3 {
+		t.Errorf("got %d lost, want 3: the allocations are older than the loss of the lock", got)
 	}
 }
 

@@ -92,7 +92,7 @@ func (t remedies) Reserve() {
 func (t remedies) Reassign() {
 	node := t.Node
 	if why := t.unwritable(); why != "" || t.Allocation.ContainerID == "" {
-		why = cmp.Or(why, "it is not known which container it is for now")
+		why = cmp.Or(why, "the container that it is currently reserved for is unknown")
 		t.Act(advice.Say("On node %s, check which container the reservation is for.", node).By(node, "cat "+t.file.path()))
 		t.ByHand(node, "", "Change the reservation of %s in %s to its holder. Do this by hand, because %s.", t.Address, t.Pool.Name, why)
 		t.Restart("it requests a free address, and host-local does not free an address in use")
@@ -130,7 +130,7 @@ func (t remedies) Release() {
 			advice.Say("Continue according to the result.").Or(
 				advice.Either("that container does not exist", advice.Say("On node %s, remove the file.", node).By(node, "rm "+t.file.path())),
 				advice.Either("that container exists", advice.Say("Leave the file as it is."))))
-		t.ByHand(node, "", "Remove %s/%s if no interface has the address. Do this by hand, because it is not known which container it is for.", t.Pool.Name, t.Address)
+		t.ByHand(node, "", "Remove %s/%s if no interface has the address. Do this by hand, because the container that it is reserved for is unknown.", t.Pool.Name, t.Address)
 		return
 	}
 	id := t.Allocation.ContainerID
@@ -165,13 +165,13 @@ func (t remedies) Release() {
 func (t remedies) unwritable() string {
 	switch {
 	case t.Holder == nil:
-		return "its holder is not known"
+		return "its holder is unknown"
 	case t.Holder.Sandbox == "":
-		return "the id of its container is not known, and host-local needs it to free the address"
+		return "the id of its container, which host-local needs to free the address, is unknown"
 	case t.Holder.Interface == "":
-		return "it is not known which interface of the container has it"
+		return "the container's interface with the address is unknown"
 	case !strings.HasPrefix(t.Pool.Name, "/"):
-		return "the directory is not known"
+		return "the directory is unknown"
 	}
 	return ""
 }

@@ -64,6 +64,18 @@ func TestPoolsFollowTheConfigurations(t *testing.T) {
 	}
 }
 
+func TestFirstDirectoryOfConfigurationsCounts(t *testing.T) {
+	l := newLab(t)
+	l.source.confs.dirs = []string{filepath.Join(l.root, "b"), filepath.Join(l.root, "a")}
+	for i, dir := range l.source.confs.dirs {
+		l.conf = dir
+		l.configure("10-pods.conf", l.ptp("pods", fmt.Sprintf("10.%d.0.0/24", i+1)))
+	}
+	if l.look(); l.first("pods") != "10.1.0.2" {
+		t.Errorf("got %s, want the range of the first directory", l.first("pods"))
+	}
+}
+
 func TestConfiguredDirectoryElsewhereIsForgottenWithItsConfiguration(t *testing.T) {
 	l := newLab(t)
 	parent := l.dir
@@ -136,13 +148,14 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 		t.Errorf("problems: got %q", problems)
 	}
 	clear(l.host.hidden)
+	l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.Symlink(filepath.Join(l.root, "subnet.env"), env))
 	for content, want := range map[string]string{
 		"FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\n": "[10.244.3.2-10.244.3.254]",
 		"FLANNEL_SUBNET=10.244.4.1/24\nFLANNEL_IPV6_SUBNET=fd00:4::1/120\n":               "[10.244.4.2-10.244.4.254 fd00:4::2-fd00:4::ff]",
 		" FLANNEL_SUBNET=10.244.5.0/30 \nFLANNEL_IPV6_SUBNET=\n":                          "[10.244.5.2/32]",
 		"": "[]",
 	} {
-		l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.WriteFile(env, []byte(content), 0o600))
+		l.must(os.WriteFile(env, []byte(content), 0o600))
 		l.look()
 		if got := fmt.Sprint(l.pool("cbr0").Ranges); got != want || len(l.source.Problems()) != 0 {
 			t.Errorf("%q: got ranges %s, problems %q, want %s", content, got, l.source.Problems(), want)

@@ -136,6 +136,12 @@ func (c *Cluster) Changes() int {
 	return n
 }
 
+// Allocated reports whether an address at a location is allocated from a pool.
+func (c *Cluster) Allocated(pool, address, location string) bool {
+	_, allocated := c.allocations[pool+" "+address+" "+location]
+	return allocated
+}
+
 // AllocatedAt returns when an address at a location was allocated.
 func (c *Cluster) AllocatedAt(pool, address, location string) time.Time {
 	return time.Unix(0, c.times[pool+" "+address+" "+location])

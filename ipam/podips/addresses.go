@@ -30,7 +30,7 @@ func (p *Pod) exclusive() []netip.Addr {
 	return nil
 }
 
-// A Record is the driver's record of a pod, which never changes. The zero record stands for none.
+// A Record is the driver's record of a pod, which never changes. The zero record means that there is no pod.
 type Record interface {
 	comparable
 	Pod() Pod
@@ -54,7 +54,7 @@ func NewAddresses[R Record](p ipam.Publisher) *Addresses[R] {
 }
 
 // Changed updates the pods of each address, and publishes addresses that several pods have. A record
-// is zero if there was or is none.
+// is zero if the pod did not exist before, or does not exist afterwards.
 func (s *Addresses[R]) Changed(before, after R) {
 	was, is := before.Pod(), after.Pod()
 	for _, a := range is.exclusive() {

@@ -16,6 +16,7 @@ func TestTitlesAreAListInASentence(t *testing.T) {
 		"whereabouts or Calico":             func(m *ipam.IPAM) bool { return named("host-local", "whereabouts", "Calico")(m) && OfCluster(m) },
 		"host-local":                        func(m *ipam.IPAM) bool { return named("host-local", "Calico")(m) && OfNodes(m) },
 		"":                                  func(*ipam.IPAM) bool { return false },
+		"host-local, whereabouts, Calico or Cilium": Any,
 	} {
 		if got := Titles("or", match); got != want {
 			t.Errorf("got %q, want %q", got, want)

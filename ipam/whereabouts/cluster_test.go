@@ -3,6 +3,7 @@ package whereabouts_test
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -93,6 +94,36 @@ spec: {config: '{"name": "lan", "type": "macvlan", "ipam": {"type": "whereabouts
 	}
 }
 
+// A pool that no network uses is dropped when it is deleted.
+func TestDeletedPoolsThatNoNetworkUses(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	c.Apply(whereabouts.Networks, ipamtest.WhereaboutsNetwork)
+	c.Apply(whereabouts.Pools, "metadata: {name: 10.9.0.0-24, namespace: kube-system}\nspec: {range: 10.9.0.0/24, allocations: {}}")
+	c.Want("a pool of another range", "whereabouts kube-system/10.9.0.0-24 known")
+	c.Remove(whereabouts.Pools, ipam.Key{Namespace: "kube-system", Name: "10.9.0.0-24"})
+	c.Want("it is gone", "")
+}
+
+// The IPPools of all nodes of a network share its reservations, once the network is known.
+func TestReservationsOfSlices(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations, whereabouts.Networks)
+	c.Apply(whereabouts.Pools, "metadata: {name: blue-node-1-10.0.0.16-28, namespace: w}\nspec: {range: 10.0.0.16/28, allocations: {}}")
+	c.Apply(whereabouts.Reservations, ipamtest.WhereaboutsReservation("blue-10.0.0.17", "n/p"))
+	c.Apply(whereabouts.Reservations, "metadata: {name: blue-10.0.0.18, namespace: w}\nspec: {podref: n/p}")
+	c.Want("the network is not known", "whereabouts w/blue-node-1-10.0.0.16-28 known")
+	if p := c.Pool("w/blue-node-1-10.0.0.16-28"); p.Realm != "blue-node-1" {
+		t.Errorf("got %+v", p)
+	}
+	c.Apply(whereabouts.Networks, `
+metadata: {name: blue, namespace: default}
+spec: {config: '{"name": "lan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "network_name": "blue", "node_slice_size": "/28"}}'}`)
+	c.Want("it is", `
+whereabouts w/blue-node-1-10.0.0.16-28 known 10.0.0.17-10.0.0.30
+10.0.0.18 n/p at overlappingrangeipreservations w/blue-10.0.0.18`)
+	c.Remove(whereabouts.Networks, ipam.Key{Namespace: "default", Name: "blue"})
+	c.Want("it is gone", "whereabouts w/blue-node-1-10.0.0.16-28 known")
+}
+
 func TestInvalidWhereaboutsPools(t *testing.T) {
 	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
 	c.Apply(whereabouts.Pools, `
@@ -159,6 +190,10 @@ func TestPoolsThatChange(t *testing.T) {
 	}
 	pool(`[]`)
 	c.Want("it cannot be read", "whereabouts w/10.0.0.0-29 unreadable 10.0.0.1-10.0.0.6: IPPool w/10.0.0.0-29 of whereabouts is invalid: its spec has an unexpected format: / is a JSON array"+one)
+	const user = `{"name": "n", "ipam": {"type": "whereabouts", "range": "10.0.0.0/29"}}`
+	c.Apply(whereabouts.Networks, "metadata: {name: n, namespace: w}\nspec: {config: '"+user+"'}")
+	c.Want("a network appears meanwhile", "whereabouts w/10.0.0.0-29 unreadable 10.0.0.1-10.0.0.6: IPPool w/10.0.0.0-29 of whereabouts is invalid: its spec has an unexpected format: / is a JSON array"+one)
+	c.Remove(whereabouts.Networks, ipam.Key{Namespace: "w", Name: "n"})
 	pool(`{range: 10.0.0.0/29, allocations: {"1": {id: b, podref: n/q}}}`)
 	c.Want("another pod", "whereabouts w/10.0.0.0-29 known 10.0.0.1-10.0.0.6\n10.0.0.1 n/q b at ippools w/10.0.0.0-29 /spec/allocations/1")
 	pool(`{range: 10.0.0.2/29, allocations: {"1": {id: b, podref: n/q}}}`)
@@ -172,6 +207,16 @@ func TestPoolsThatChange(t *testing.T) {
 	c.Want("its users are unknown", "whereabouts w/10.0.0.0-29 known 10.0.0.9-10.0.0.14")
 	c.Remove(whereabouts.Pools, ipam.Key{Namespace: "w", Name: "10.0.0.0-29"})
 	c.Want("it is gone", "")
+}
+
+// A pool whose range changes gets the reservations in its new range.
+func TestReservationsOfAPoolThatGrows(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
+	c.Apply(whereabouts.Reservations, "metadata: {name: lan-10.0.0.12, namespace: w}\nspec: {podref: n/p}")
+	c.Apply(whereabouts.Pools, "metadata: {name: lan, namespace: w}\nspec: {range: 10.0.0.0/29}")
+	c.Want("the reservation is outside", "whereabouts w/lan known 10.0.0.1-10.0.0.6")
+	c.Apply(whereabouts.Pools, "metadata: {name: lan, namespace: w}\nspec: {range: 10.0.0.0/28}")
+	c.Want("it is inside", "whereabouts w/lan known 10.0.0.1-10.0.0.14\n10.0.0.12 n/p at overlappingrangeipreservations w/lan-10.0.0.12")
 }
 
 // A reservation belongs to the allocation of its address that has the same pod or container.
@@ -195,10 +240,32 @@ spec: {range: 10.0.0.0/29, allocations: {"1": {id: a, podref: n/p}, "2": {id: b,
 	c.Changes()
 	reserve("10.0.0.4", "{podref: n/r, containerid: z}")
 	c.Want("now of the same pod", pool+same+"\n10.0.0.4 n/r"+at+"4; "+reserved+"4")
-	reserve("10.0.0.4", "7")
+	reserve("10.0.0.4", "{podref: n/r, containerid: 7}")
 	c.Want("it cannot be read, and reserves the address", pool+same+"\n10.0.0.4 n/r"+at+"4\n10.0.0.4 at "+reserved+"4")
 	c.Remove(whereabouts.Reservations, ipam.Key{Namespace: "w", Name: "10.0.0.4"})
 	c.Want("it is gone", pool+same+"\n10.0.0.4 n/r"+at+"4")
+}
+
+// Several versions of whereabouts may have written reservations for one address. The first name counts.
+func TestReservationsWithTwoNames(t *testing.T) {
+	c := ipamtest.New(t, &whereabouts.IPAM, whereabouts.Pools, whereabouts.Reservations)
+	want, allocations := "whereabouts w/fd00---120 known fd00::1-fd00::fe", ""
+	for i := range 8 {
+		n := strconv.Itoa(i + 1)
+		for _, name := range []string{"fd00--" + n, "fd00-0000-0000-0000-0000-0000-0000-000" + n} {
+			c.Apply(whereabouts.Reservations, "metadata: {name: "+name+", namespace: w}\nspec: {podref: n/p}")
+		}
+		allocations += `"` + n + `": {podref: n/p}, `
+		want += "\nfd00::" + n + " n/p at ippools w/fd00---120 /spec/allocations/" + n + "; overlappingrangeipreservations w/fd00--" + n +
+			"\nfd00::" + n + " n/p at overlappingrangeipreservations w/fd00-0000-0000-0000-0000-0000-0000-000" + n
+	}
+	c.Apply(whereabouts.Pools, "metadata: {name: fd00---120, namespace: w}\nspec: {range: 'fd00::/120', allocations: {"+allocations+"}}")
+	c.Want("both reserve the address", want)
+	c.Changes()
+	c.Apply(whereabouts.Pools, "metadata: {name: fd00---120, namespace: w}\nspec: {range: 'fd00::/120', allocations: {"+allocations+`"100": {podref: n/q}}}`)
+	if n := c.Changes(); n != 1 {
+		t.Errorf("%d changes, want only the new allocation", n)
+	}
 }
 
 // Networks that share a pool narrow it together, and agree on plugin and device or have none.

@@ -34,6 +34,7 @@ func TestPoolObjects(t *testing.T) {
 		"an offset above the range":  {spec: `{"range":"10.0.0.0/24","allocations":{"256":{}}}`, base: "10.0.0.0", problem: "/spec/allocations/256 is not an offset"},
 		"no range":                   {spec: `{"allocations":{}}`, problem: `its range "" is not a CIDR`, bad: true},
 		"an address without length":  {spec: `{"range":"10.0.0.0"}`, problem: `its range "10.0.0.0" is not a CIDR`, bad: true},
+		"a range that is none":       {spec: `{"range":"here","allocations":{"1":{}}}`, problem: `its range "here" is not a CIDR`, bad: true},
 		"a list of allocations":      {spec: `{"range":"10.0.0.0/24","allocations":[]}`, problem: "/allocations is a JSON array", bad: true},
 		"a pod reference of numbers": {spec: `{"range":"10.0.0.0/24","allocations":{"1":{"podref":7}}}`, problem: "/allocations/podref is a JSON number", bad: true},
 		"no spec":                    {problem: "it has no spec", bad: true},
@@ -52,7 +53,7 @@ func TestPoolObjects(t *testing.T) {
 func TestReservationObjects(t *testing.T) {
 	for spec, want := range map[string]reservation{
 		`{"podref":"n/p","ifname":"net1","containerid":"a","more":[]}`: {pod: "n/p", container: "a", iface: "net1"},
-		`{"podref":"n/p"}`: {pod: "n/p"}, `{"podref":{}}`: {}, ``: {}, `7`: {},
+		`{"podref":"n/p"}`: {pod: "n/p"}, `{"podref":{}}`: {}, `{"podref":"n/p","ifname":7}`: {}, ``: {}, `7`: {},
 	} {
 		if at, got := readReservation(&ipam.Object{Namespace: "w", Name: "10.0.0.1", Spec: []byte(spec)}); got == nil || *got != want || at != (ipam.Key{Namespace: "w", Name: "10.0.0.1"}) {
 			t.Errorf("%s: got %+v of %v, want %+v", spec, got, at, want)

@@ -1,6 +1,7 @@
 package whereabouts
 
 import (
+	"encoding/json"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -33,8 +34,12 @@ func TestRangesOfNetworks(t *testing.T) {
 			"10.0.0.0-29", "10.0.0.0/29", "",
 		},
 		"a slice of each node": {
-			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\",\"range_start\":\"10.0.0.200\",\"node_slice_size\":\"/28\"}}"`,
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\",\"range_start\":\"10.0.0.20\",\"node_slice_size\":\"/28\"}}"`,
 			"node-1-10.0.0.16-28", "10.0.0.16/28", "n   10.0.0.17-10.0.0.30",
+		},
+		"a slice that is the whole range": {
+			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"range\":\"10.0.0.0/24\",\"node_slice_size\":\"/24\"}}"`,
+			"node-1-10.0.0.0-24", "10.0.0.0/24", "n   10.0.0.1-10.0.0.254",
 		},
 		"a slice of a named network": {
 			`"{\"name\":\"n\",\"ipam\":{\"type\":\"whereabouts\",\"network_name\":\"blue\",\"range\":\"10.0.0.0/24\",\"node_slice_size\":\"28\"}}"`,
@@ -86,6 +91,26 @@ func TestRangesOfNetworks(t *testing.T) {
 	}
 }
 
+func TestNetworksWithoutRanges(t *testing.T) {
+	for config, want := range map[string]int{
+		`{"name":"n","ipam":{"type":"whereabouts","range":"10.0.0.0/24","ipRanges":[{"range":"nowhere"},{"range":"fd00::/64"}]}}`: 2,
+		`{"name":"n","ipam":{"type":"whereabouts"}}`:                          -1,
+		`{"name":"n","ipam":{"type":"whereabouts","range":"nowhere"}}`:        -1,
+		`{"name":7,"ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}`:      -1,
+		`{"name":"n","ipam":{"type":"host-local","range":"10.0.0.0/24"}}`:     -1,
+		`{"name":"n","ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}`:    1,
+		`{"plugins":[{"ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}]}`: 1,
+	} {
+		got := -1
+		if _, n := readNetwork(&ipam.Object{Name: "nad", Spec: []byte(`{"config":` + strconv.Quote(config) + `}`)}); n != nil {
+			got = len(n.ranges)
+		}
+		if got != want {
+			t.Errorf("%s: got %d ranges, want %d", config, got, want)
+		}
+	}
+}
+
 // The name of a reservation is the network, a dash, and the address without colons.
 func TestNamesOfReservations(t *testing.T) {
 	pools := func(b *published, more ...*published) *reader {
@@ -122,6 +147,7 @@ func TestNamesOfReservations(t *testing.T) {
 		&published{prefix: netip.MustParsePrefix("10.0.0.0/24")},
 		&published{network: "light-blue", prefix: netip.MustParsePrefix("fd00::/64")},
 		&published{network: "light", prefix: netip.MustParsePrefix("fd00::/64")},
+		&published{network: "light-", prefix: netip.MustParsePrefix("10.0.0.0/24")},
 	)
 	for name, want := range map[string]string{
 		normalized("fd00::5"):   "fd00::5 of  fd00::/120, fd00::5 of  fd00::/64",
@@ -133,10 +159,37 @@ func TestNamesOfReservations(t *testing.T) {
 		"fd00-0000-0000-0001-0000-0000-0000-0005": "fd00:0:0:1::5 of  fd00:0:0:1::/64",
 		"light-blue-fd00--5":                      "fd00::5 of light-blue fd00::/64",
 		"light-fd00--5":                           "fd00::5 of light fd00::/64",
+		"light_fd00--5":                           "",
+		"light--10.0.0.5":                         "10.0.0.5 of light- 10.0.0.0/24",
 		"blue-fd00--5":                            "",
 	} {
 		if got := of(many, "w", name); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+// A caller may stop at any pool.
+func TestFirstPoolOfAReservation(t *testing.T) {
+	r := &reader{published: map[ipam.Key]*published{
+		{Name: "a"}: {prefix: netip.MustParsePrefix("10.0.0.0/24")}, {Name: "b"}: {prefix: netip.MustParsePrefix("10.0.0.0/16")},
+	}}
+	r.reindex()
+	n := 0
+	for range r.poolsOf(ipam.Key{Name: "10.0.0.5"}) {
+		n++
+		break
+	}
+	if n != 1 {
+		t.Errorf("got %d pools, want the first of two", n)
+	}
+}
+
+func TestTextsInJSON(t *testing.T) {
+	for _, text := range []string{"", "net1", `"\`, "a\x00\t\n\x1fb", "é\u2028 ~"} {
+		var got string
+		if err := json.Unmarshal([]byte(jsonText(text)), &got); err != nil || got != text {
+			t.Errorf("%q: got %s, which is %q (%v)", text, jsonText(text), got, err)
 		}
 	}
 }

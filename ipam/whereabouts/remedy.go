@@ -91,7 +91,7 @@ func (t remedies) Reserve() {
 func (t remedies) Reassign() {
 	entry, why := t.slot()
 	if why == "" && t.Allocation.Pod == "" {
-		why = "it is not known which pod has it now"
+		why = "the pod that it is currently allocated to is unknown"
 	}
 	if why != "" {
 		pod := "the pod of the allocation"
@@ -136,7 +136,7 @@ func (t remedies) Reassign() {
 func (t remedies) Release() {
 	al := t.Allocation
 	var entry slot
-	why := "it is not known which pod it is for"
+	why := "the pod that it is allocated to is unknown"
 	if al.Pod != "" {
 		entry, why = slotOf(t.Pool, t.Address)
 		entry.podref, entry.id, entry.ifname = al.Namespace+"/"+al.Pod, al.ContainerID, al.Interface
@@ -144,7 +144,7 @@ func (t remedies) Release() {
 			if _, offset, ok := strings.Cut(place, "/spec/allocations/"); ok {
 				entry.offset = offset
 				if offset == "" || strings.Trim(offset, "0123456789") != "" {
-					why = "its location is not understood: " + al.Location
+					why = "its location cannot be parsed: " + al.Location
 				} else if entry.name != "" {
 					why = ""
 				}
@@ -202,11 +202,11 @@ type slot struct {
 func slotOf(p *ipam.Pool, a netip.Addr) (s slot, why string) {
 	namespace, name, ok := strings.Cut(p.Name, "/")
 	if !ok {
-		return s, "the IPPool is not known"
+		return s, "the IPPool is unknown"
 	}
 	s = slot{namespace: namespace, name: name, reservation: reservationOf(p, a)}
 	if s.offset, ok = ipam.OffsetOf(p.Base, a); !ok {
-		return s, "the offset of the address is not known"
+		return s, "the offset of the address is unknown"
 	}
 	return s, ""
 }
@@ -216,11 +216,11 @@ func (t remedies) slot() (s slot, why string) {
 	h := t.Holder
 	switch {
 	case h == nil || h.Pod == "":
-		return s, "it is not known which pod holds it"
+		return s, "the pod that holds it is unknown"
 	case h.Interface == "":
-		return s, "it is not known which interface of the pod has it"
+		return s, "the pod's interface with the address is unknown"
 	case h.Sandbox == "":
-		return s, "the id of its sandbox is not known, and whereabouts needs it to free the address"
+		return s, "the id of its sandbox, which whereabouts needs to free the address, is unknown"
 	}
 	s, why = slotOf(t.Pool, t.Address)
 	s.id, s.podref, s.ifname = h.Sandbox, h.Namespace+"/"+h.Pod, h.Interface

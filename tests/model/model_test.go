@@ -20,11 +20,11 @@ import (
 var (
 	steps    = flag.Int("steps", 2000, "number of steps to run; 0 runs for -for")
 	duration = flag.Duration("for", time.Minute, "how long to run random histories if -steps is 0")
-	procs    = flag.Int("procs", 1, "number of processors: with several, histories take longer, and fail now and then only")
+	procs    = flag.Int("procs", 1, "number of processors: with several, histories take longer and fail only occasionally")
 	seed     = flag.Uint64("seed", 1000, "seed of the first history; 0 takes one from the clock")
 )
 
-// stepsOfOne is the number of steps of one history. saidEvery is the interval at which the test
+// stepsOfOne is the number of steps of one history. logEvery is the interval at which the test
 // logs its progress.
 const (
 	stepsOfOne = 200

@@ -86,7 +86,7 @@ var ofDevices = []Situation{
 		},
 	},
 	{
-		Name: "a pod that is only beginning is not yet known to have it by nobody", Cause: unknown,
+		Name: "a pod that is starting, and whose assignment is not known yet", Cause: unknown,
 		Build: func(w *World) {
 			w.Within("n1", "", "kindnet", Who("web"))
 			w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: "cni-0123", Source: "netns"})
@@ -200,7 +200,7 @@ var ofDevices = []Situation{
 		},
 	},
 	{
-		Name: "what seems to be outside may be a pod of a node without an agent", Cause: unknown, Addr: "192.168.1.10",
+		Name: "an external device may be a pod of a node without an agent", Cause: unknown, Addr: "192.168.1.10",
 		Build: func(w *World) {
 			lan := OnLAN(w, "n1")
 			w.Assigned(w.Child("a", "baaaaa", lan[0].Link)).Network = "lan"
@@ -240,7 +240,7 @@ var ofDevices = []Situation{
 		},
 	},
 	{
-		Name: "T9 namespaces that nobody knows", Cause: unknown,
+		Name: "T9 unknown namespaces", Cause: unknown,
 		Build: func(w *World) {
 			for _, name := range []string{"a", "b"} {
 				w.Within("n1", "", "", verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"})
@@ -265,7 +265,7 @@ var ofDevices = []Situation{
 		},
 	},
 	{
-		Name: "T10 the pod is no more, and IPAM has given its address away", Cause: orphan,
+		Name: "T10 the pod is deleted, and IPAM has allocated its address again", Cause: orphan,
 		Build: func(w *World) {
 			Twins(w)
 			w.Says("uid-old", verdict.PodObject{Absent: true})
@@ -281,7 +281,7 @@ var ofDevices = []Situation{
 		},
 	},
 	{
-		Name: "both pods are there", Cause: lost,
+		Name: "both pods exist", Cause: lost,
 		Build: func(w *World) {
 			Twins(w)
 			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running"})
@@ -396,7 +396,7 @@ var ofDevices = []Situation{
 		},
 	},
 	{
-		Name: "T3 in a declared network, of namespaces that nobody knows", Cause: unknown,
+		Name: "T3 in a declared network, unknown namespaces", Cause: unknown,
 		Build: func(w *World) {
 			w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: Prefixes("10.244.0.0/16")}}
 			for _, n := range []string{"n1", "n2"} {

@@ -116,7 +116,7 @@ var ofRecords = []Situation{
 		},
 	},
 	{
-		Name: "the pod that IPAM has no more is being deleted", Cause: unknown,
+		Name: "the pod whose allocation is gone is being deleted", Cause: unknown,
 		Build: func(w *World) {
 			Twins(w)
 			w.Says("uid-old", verdict.PodObject{Namespace: "default", Name: "old", Phase: "Running", DeletionTimestamp: Start})
@@ -129,7 +129,7 @@ var ofRecords = []Situation{
 		},
 	},
 	{
-		Name: "T1 only the container runtime says who gave it", Cause: lost,
+		Name: "T1 only the container runtime reports the assignment", Cause: lost,
 		Build: func(w *World) {
 			a, b := Twins(w)
 			a.Network, b.Network = "cri", "cri"
@@ -162,7 +162,7 @@ var ofRecords = []Situation{
 		},
 	},
 	{
-		Name: "T13 the same of IPv6", Cause: lost, Addr: "fd00:10:244::5",
+		Name: "T13 the same with IPv6", Cause: lost, Addr: "fd00:10:244::5",
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "cbr0", Who("old"))
 			w.After(time.Minute).Within("n1", "cni0", "cbr0", Who("new"))
@@ -250,7 +250,7 @@ var ofRecords = []Situation{
 			w.Calico(w.Pool(calico.Name, "", ""), "db", "n2")
 		},
 		Facts: []string{
-			"wrong-calico-nodename owners=web text=n9",
+			"wrong-node-name owners=web text=n9",
 			"record pool=calico|| state=1 record=default|db|container-db|n2->db",
 		},
 		RuledOut: []string{
@@ -293,13 +293,13 @@ var ofRecords = []Situation{
 			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
 		},
 		RuledOut: []string{
-			"ipam-booked-elsewhere: no-calico-pool nodes=n1 text=n9",
+			"ipam-booked-elsewhere: no-node-named-pool nodes=n1 text=n9",
 			"overlapping-networks: one-network network=kindnet",
 			"static-address: given-to-all owners=old,new",
 		},
 	},
 	{
-		Name: "that IPAM has it for the rival is no booking elsewhere", Cause: lost,
+		Name: "an allocation for the rival is not an allocation elsewhere", Cause: lost,
 		Build: func(w *World) {
 			a, _ := Twins(w)
 			al := w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")

@@ -60,7 +60,7 @@ var ofRanges = []Situation{
 		},
 	},
 	{
-		Name: "pods of both nodes are on a LAN by a bridge, which some DHCP server gives addresses of", Cause: unknown,
+		Name: "pods of both nodes are on a LAN whose addresses come from a DHCP server", Cause: unknown,
 		Build: func(w *World) {
 			for _, n := range []string{"n1", "n2"} {
 				w.Within(n, "br1", "lan", Who(n))
@@ -133,7 +133,7 @@ var ofRanges = []Situation{
 		},
 	},
 	{
-		Name: "T14 two CNI networks, each of which has it for its own", Cause: networks,
+		Name: "T14 two CNI networks, each of which allocated it to its own pod", Cause: networks,
 		Build: func(w *World) {
 			w.Within("n1", "cni0", "net0", Who("web"))
 			w.Within("n1", "cni1", "net1", Who("db"))

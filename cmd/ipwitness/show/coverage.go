@@ -38,9 +38,9 @@ func Unseen(c *pb.Coverage) (sentences []string) {
 	case pb.Coverage_STARTING:
 		add("The server has just started: some agents may not have reconnected yet.")
 	case pb.Coverage_KUBERNETES:
-		add("The Kubernetes API is currently unreliable, so it is not known which nodes should have an agent.")
+		add("The Kubernetes API is currently unreliable, so ipwitness does not know which nodes should have an agent.")
 	default:
-		add("It is not known which nodes should have an agent.")
+		add("ipwitness does not know which nodes should have an agent.")
 	}
 	if n := int(c.GetWithoutFrames()); n > 0 {
 		add("On %d of %s (%s), not all frames are seen, so a duplicate that only frames show is not detected there.",

@@ -1761,10 +1761,10 @@ func (x *Exclusion) GetReason() string {
 	return ""
 }
 
-// DiagnosisStep is one place to look at for a cause, and what is found there.
+// DiagnosisStep is one place to look for the cause, and what was found there.
 type DiagnosisStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Place to look at: events, pods, cni-plugin, ipam, pod-cidrs, new-nodes.
+	// Place to look: events, pods, cni-plugin, ipam, pod-cidrs, new-nodes.
 	Step string `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
 	// What is found there, in words.
 	Answer        string `protobuf:"bytes,2,opt,name=answer,proto3" json:"answer,omitempty"`

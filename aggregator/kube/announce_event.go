@@ -1,0 +1,163 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// result is the result of writing an event.
+type result int
+
+const (
+	written result = iota
+	repeated
+	known
+	limited
+	dropped
+	forbidden
+	failed
+	results // the number of results
+)
+
+// String returns the label of the metric.
+func (r result) String() string {
+	return [...]string{"written", "repeated", "known", "limited", "dropped", "forbidden", "failed"}[r]
+}
+
+// event returns the event about a target; nil if the API has no such object.
+func (a *announcer) event(n *announcement, t target) *corev1.Event {
+	about := corev1.ObjectReference{APIVersion: "v1"}
+	c := a.cluster
+	c.mu.RLock()
+	if t.name == "" && t.uid == "" {
+		if node := c.nodes.of(t.node); node != nil {
+			// The kubelet uses the name as UID, too: kubectl describe looks for that.
+			about.Kind, about.Name, about.UID = "Node", node.name, types.UID(node.name)
+		}
+	} else if p := c.pods.find(t.namespace, t.name, t.uid, t.node); p != nil {
+		about.Kind, about.Namespace, about.Name, about.UID = "Pod", p.Namespace, p.Name, types.UID(p.UID)
+	}
+	c.mu.RUnlock()
+	if about.Kind == "" {
+		return nil
+	}
+	reason, kind := n.reason, corev1.EventTypeWarning
+	if n.resolved {
+		reason, kind = n.over, corev1.EventTypeNormal
+	}
+	now := metav1.Now()
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cmp.Or(about.Namespace, nodeNamespace), Name: eventName(about.Name, n.id, reason, string(about.UID)),
+			Annotations: map[string]string{n.mark: n.id, detectedNote: n.detected.UTC().Format(time.RFC3339Nano)},
+		},
+		InvolvedObject: about, Reason: reason, Type: kind, Message: n.text(),
+		Source: corev1.EventSource{Component: reporter}, ReportingController: reporter,
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+}
+
+// eventName returns the name of an event. All replicas derive the same name, even after a
+// restart, so no event is written twice.
+func eventName(object, id, reason, uid string) string {
+	sum := sha256.Sum256([]byte(id + "\x00" + reason + "\x00" + uid))
+	const longest = 253 // of a DNS name: RFC 1123
+	hash := hex.EncodeToString(sum[:8])
+	if room := longest - len(hash) - 1; len(object) > room {
+		object = strings.TrimRight(object[:room], "-.")
+	}
+	return object + "." + hash
+}
+
+// text returns the message of an event: the summary, the first step of the remedy, and
+// where to read more.
+func (n *announcement) text() string {
+	tail := " More: ipwitness explain " + n.address
+	if _, err := netip.ParseAddr(n.address); n.finding && err != nil {
+		tail = " More: ipwitness audit"
+	}
+	if n.runbook != "" && !n.resolved {
+		tail += " and " + n.runbook
+	}
+	if n.first != "" && !n.resolved {
+		tail = " First: " + ipam.Cut(ipam.Plain(n.first), ipam.MaxMessage) + tail
+	}
+	summary := ipam.Plain(n.summary)
+	if n.finding && n.resolved {
+		summary = "Resolved: " + summary
+	}
+	return ipam.Cut(summary, maxText-len(tail)) + tail
+}
+
+// put writes an event, or increases its count if it is another episode.
+func (a *announcer) put(ctx context.Context, n *announcement, event *corev1.Event) (result, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeWithin)
+	defer cancel()
+	client := a.cluster.clients.core
+	err := client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
+	if !apierrors.IsAlreadyExists(err) {
+		return written, err
+	}
+	var before corev1.Event
+	if err := client.Get().Namespace(event.Namespace).Resource("events").Name(event.Name).Do(ctx).Into(&before); err != nil {
+		return failed, fmt.Errorf("read event %s/%s: %w", event.Namespace, event.Name, err)
+	}
+	if before.Annotations[detectedNote] == event.Annotations[detectedNote] {
+		return known, nil // written by another replica, or by this one before a restart
+	}
+	if !before.LastTimestamp.Time.Before(n.detected.Truncate(time.Second)) {
+		return known, nil // another replica wrote it, which detected the conflict at another time
+	}
+	if !n.again {
+		over, err := a.over(ctx, n, &before)
+		if err != nil {
+			return failed, err
+		}
+		if !over {
+			return known, nil // found again after a restart
+		}
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": event.Annotations}, "message": event.Message,
+		"count": before.Count + 1, "lastTimestamp": event.LastTimestamp,
+	})
+	if err != nil {
+		return failed, err
+	}
+	err = client.Patch(types.MergePatchType).Namespace(event.Namespace).Resource("events").Name(event.Name).Body(patch).Do(ctx).Error()
+	return repeated, err
+}
+
+// over reports whether the episode of an event has ended, that is, whether the event with the
+// opposite reason was written after it.
+func (a *announcer) over(ctx context.Context, n *announcement, before *corev1.Event) (bool, error) {
+	opposite := n.over
+	if n.resolved {
+		opposite = n.reason
+	}
+	about := before.InvolvedObject
+	var twin corev1.Event
+	err := a.cluster.clients.core.Get().Namespace(before.Namespace).Resource("events").
+		Name(eventName(about.Name, n.id, opposite, string(about.UID))).Do(ctx).Into(&twin)
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("read event: %w", err)
+	}
+	return !twin.LastTimestamp.Before(&before.LastTimestamp), nil
+}

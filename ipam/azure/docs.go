@@ -1,0 +1,24 @@
+package azure
+
+import (
+	_ "embed"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+//go:embed runbooks.md
+var runbooks string
+
+var docs = ipam.Docs{
+	Supported: []ipam.Supported{{
+		What:     "Azure CNI (`azure-vnet-ipam`, `azure-vnet`, `azure-cns`)",
+		State:    "by its interface: the format of its files is restated from its sources. None of its programs ran; the database `azure-cns.db` of newer versions is not read",
+		Evidence: "`ipam/azure`, `TestAzureCNSThatForgetsPodsIsPredicted`, `TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared`",
+	}},
+	Mounts: []ipam.Mount{{
+		Files: "`/run/azure-vnet-ipam.json`, `/run/azure-vnet.json`, `/run/azure-cns/azure-endpoints.json`: allocations", Mount: "`/run`",
+		Without: "the audit of Azure CNI: duplicates are not predicted",
+	}},
+	Plan:     &ipam.Plan{InUseUnallocated: "by hand", BookedElsewhere: "by hand", Leaked: "by hand"},
+	Runbooks: runbooks,
+}

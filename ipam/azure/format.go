@@ -1,0 +1,319 @@
+package azure
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// The state files are key-value stores in JSON (store/json.go of Azure/azure-container-networking
+// at d0ea07a): an object with one key for each part of the state. They are written to a temporary
+// file in the same directory and renamed. The structs have the fields in use, under the names that
+// encoding/json gives them there. An address is the text of a net.IP, which netip.Addr accepts.
+
+// content is what a state file says.
+type content struct {
+	// ranges are the addresses that the file offers for allocation; nil if it only has those in use.
+	ranges []ipam.Range
+	// allocations are in the order of their addresses. An address may have several.
+	allocations []ipam.Allocation
+	// delegated are the addresses of delegated network cards, which are in networks of their own.
+	delegated map[netip.Addr]bool
+	// invalid describes a record that has no valid address; empty if there is none.
+	invalid string
+}
+
+// maxAllocations limits the addresses in a file, and maxRanges the ranges of their pool, of which an
+// aggregator accepts no more.
+const (
+	maxAllocations = 65536
+	maxRanges      = 1024
+)
+
+// errEmpty is returned for a store without any key. azure-cns's DaemonSet creates azure-vnet.json
+// as an empty file (hostPath FileOrCreate), and the programs treat it as a missing one.
+var errEmpty = errors.New("the file is empty")
+
+// decode decodes the value of a key of a store.
+func decode[T any](data []byte, key string) (value T, err error) {
+	var keys map[string]json.RawMessage
+	if len(bytes.TrimSpace(data)) == 0 {
+		return value, errEmpty
+	}
+	if err := json.Unmarshal(data, &keys); err != nil {
+		return value, fmt.Errorf("parse JSON: %w", err)
+	}
+	raw, has := keys[key]
+	switch {
+	case len(keys) == 0:
+		return value, errEmpty
+	case !has:
+		return value, fmt.Errorf("it has no key %q: its version of Azure CNI is not known to ipwitness", key)
+	}
+	if err := json.Unmarshal(raw, &value); err != nil {
+		return value, fmt.Errorf("parse %s: %w: its version of Azure CNI may not be known to ipwitness", key, err)
+	}
+	return value, nil
+}
+
+// prefix is a net.IPNet in JSON.
+type prefix struct{ IP netip.Addr }
+
+// addressManager is the state of azure-vnet-ipam (addressManager in ipam/manager.go at 2247a9d,
+// addressPool and addressRecord in ipam/pool.go at 459c40e).
+type addressManager struct {
+	AddressSpaces map[string]struct {
+		Pools map[string]struct {
+			Addresses map[string]*addressRecord
+		}
+	}
+}
+
+// addressRecord is an address that Azure has assigned to the node for its pods.
+type addressRecord struct {
+	ID    string // the container; empty in old versions
+	Addr  netip.Addr
+	InUse bool
+}
+
+// parseIPAM parses azure-vnet-ipam.json. It has all addresses that the node may give to pods. An
+// address that is not in use but has an ID is not given out either (requestAddress in ipam/pool.go).
+func parseIPAM(data []byte) (content, error) {
+	state, err := decode[addressManager](data, "IPAM")
+	if err != nil {
+		return content{}, err
+	}
+	var c content
+	for _, space := range state.AddressSpaces {
+		for _, pool := range space.Pools {
+			for key, r := range pool.Addresses {
+				if r == nil || !c.valid(r.Addr, "record "+key) {
+					continue
+				}
+				c.ranges = append(c.ranges, ipam.Range{First: r.Addr, Last: r.Addr})
+				if r.InUse || r.ID != "" {
+					c.add(ipam.Allocation{Address: r.Addr, ContainerID: r.ID}, infraNIC)
+				}
+			}
+		}
+	}
+	if c.ranges = ipam.Union(c.ranges); len(c.ranges) > maxRanges {
+		return content{}, fmt.Errorf("its addresses exceed the limit of %d ranges", maxRanges)
+	}
+	return c.sorted()
+}
+
+// networkManager is the state of azure-vnet (networkManager in network/manager.go at 0314348,
+// externalInterface and network in network/network.go at 065edcf, endpoint in network/endpoint.go
+// at 0b19084).
+type networkManager struct {
+	ExternalInterfaces map[string]struct {
+		Networks map[string]struct {
+			Endpoints map[string]*endpoint
+		}
+	}
+}
+
+// endpoint is an interface of a container.
+type endpoint struct {
+	IfName       string
+	IPAddresses  []prefix
+	ContainerID  string
+	PODName      string
+	PODNameSpace string
+	NICType      string // in newer versions
+	// SecondaryInterfaces are delegated network cards, in the versions without NICType.
+	SecondaryInterfaces map[string]*struct {
+		Name      string
+		IPConfigs []*struct{ Address prefix }
+	}
+}
+
+// parseVnet parses azure-vnet.json. It has the addresses in use.
+func parseVnet(data []byte) (content, error) {
+	state, err := decode[networkManager](data, "Network")
+	if err != nil {
+		return content{}, err
+	}
+	var c content
+	for _, device := range state.ExternalInterfaces {
+		for _, network := range device.Networks {
+			for id, e := range network.Endpoints {
+				if e == nil {
+					continue
+				}
+				al := ipam.Allocation{ContainerID: e.ContainerID, Interface: e.IfName, Namespace: e.PODNameSpace, Pod: e.PODName}
+				for _, a := range e.IPAddresses {
+					c.addTo(al, a, "endpoint "+id, e.NICType)
+				}
+				for _, card := range e.SecondaryInterfaces {
+					if card == nil {
+						continue
+					}
+					al.Interface = card.Name
+					for _, conf := range card.IPConfigs {
+						if conf != nil {
+							c.addTo(al, conf.Address, "endpoint "+id, delegatedNIC)
+						}
+					}
+				}
+			}
+		}
+	}
+	return c.sorted()
+}
+
+// endpointInfo is the state of azure-cns about a container, by its ID (EndpointInfo and IPInfo in
+// cns/restserver, as endpoint_state.go at 6077b92 copies them).
+type endpointInfo struct {
+	PodName, PodNamespace string
+	IfnameToIPMap         map[string]*struct {
+		IPv4, IPv6 []prefix
+		NICType    string
+	}
+}
+
+// parseEndpoints parses azure-endpoints.json. It has the addresses in use.
+func parseEndpoints(data []byte) (content, error) {
+	state, err := decode[map[string]*endpointInfo](data, "Endpoints")
+	if err != nil {
+		return content{}, err
+	}
+	var c content
+	for id, e := range state {
+		if e == nil {
+			continue
+		}
+		for device, info := range e.IfnameToIPMap {
+			if info == nil {
+				continue
+			}
+			al := ipam.Allocation{ContainerID: id, Interface: device, Namespace: e.PodNamespace, Pod: e.PodName}
+			for _, a := range slices.Concat(info.IPv4, info.IPv6) {
+				c.addTo(al, a, "endpoint "+id, info.NICType)
+			}
+		}
+	}
+	return c.sorted()
+}
+
+// The types of interfaces (NICType in cns). An interface of the pod network gets its address from
+// azure-cns's own pool; old versions record no type. All other types are delegated network cards.
+const (
+	infraNIC     = "InfraNIC"
+	delegatedNIC = "DelegatedVMNIC"
+)
+
+// valid reports whether a record has a valid address. It remembers a record that has none.
+func (c *content) valid(a netip.Addr, record string) bool {
+	if a.IsValid() && a.Zone() == "" && !a.Is4In6() {
+		return true
+	}
+	// Records are read in no particular order.
+	if c.invalid == "" || record < c.invalid {
+		c.invalid = record
+	}
+	return false
+}
+
+// addTo adds an allocation with the address that a record has.
+func (c *content) addTo(al ipam.Allocation, a prefix, record, nicType string) {
+	if al.Address = a.IP; c.valid(a.IP, record) {
+		c.add(al, nicType)
+	}
+}
+
+// add adds an allocation.
+func (c *content) add(al ipam.Allocation, nicType string) {
+	c.allocations = append(c.allocations, al)
+	if nicType != "" && nicType != infraNIC {
+		if c.delegated == nil {
+			c.delegated = map[netip.Addr]bool{}
+		}
+		c.delegated[al.Address] = true
+	}
+}
+
+// sorted returns the content in an order that does not depend on the order of map keys.
+func (c *content) sorted() (content, error) {
+	if len(c.allocations) > maxAllocations {
+		return content{}, fmt.Errorf("it exceeds the limit of %d allocations", maxAllocations)
+	}
+	slices.SortFunc(c.allocations, func(a, b ipam.Allocation) int {
+		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Interface, b.Interface))
+	})
+	return *c, nil
+}
+
+// split returns the allocations by address. If an address is allocated to several containers, rest
+// has the second of them. Several delegated networks may have one address: its allocation then names
+// no container, so that it is for all of them.
+func (c *content) split() (first, rest map[netip.Addr]ipam.Allocation) {
+	first, rest = map[netip.Addr]ipam.Allocation{}, map[netip.Addr]ipam.Allocation{}
+	for _, al := range c.allocations {
+		had, there := first[al.Address]
+		_, more := rest[al.Address]
+		switch {
+		case !there:
+			first[al.Address] = al
+		case sameHolder(&had, &al):
+		case c.delegated[al.Address]:
+			first[al.Address] = ipam.Allocation{Address: al.Address}
+		case !more:
+			rest[al.Address] = al
+		}
+	}
+	return first, rest
+}
+
+// sameHolder reports whether two allocations are for the same container.
+func sameHolder(a, b *ipam.Allocation) bool {
+	return a.ContainerID == b.ContainerID && a.Namespace == b.Namespace && a.Pod == b.Pod
+}
+
+// netConf has the fields in use of the configuration of a CNI plugin, or of a list of plugins.
+type netConf struct {
+	Name    string          `json:"name"`
+	IPAM    json.RawMessage `json:"ipam"`
+	Plugins []netConf       `json:"plugins"`
+}
+
+// networks returns the name of the network of each IPAM plugin that a CNI configuration names, by
+// the type of the plugin. A configuration that cannot be parsed has none: host-local's source
+// reports it.
+func networks(data []byte) map[string]string {
+	var list netConf
+	if json.Unmarshal(data, &list) != nil {
+		return nil
+	}
+	found := map[string]string{}
+	for _, p := range append(list.Plugins, list) {
+		var conf struct {
+			Type string `json:"type"`
+		}
+		if json.Unmarshal(p.IPAM, &conf) == nil && list.Name != "" {
+			found[conf.Type] = list.Name
+		}
+	}
+	maps.DeleteFunc(found, func(kind, _ string) bool { return !slices.Contains(pluginTypes, kind) })
+	return found
+}
+
+// The types of the IPAM plugins in CNI configurations. azure-vnet calls azure-cns itself, and
+// Cilium's plugin calls azure-ipam, which asks azure-cns.
+const (
+	vnetIPAM   = "azure-vnet-ipam"
+	vnetIPAMv6 = "azure-vnet-ipamv6"
+	cns        = "azure-cns"
+	delegated  = "azure-ipam"
+)
+
+var pluginTypes = []string{vnetIPAM, vnetIPAMv6, cns, delegated}

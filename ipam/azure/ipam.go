@@ -1,0 +1,23 @@
+// Package azure describes the IPAM of Azure CNI (Azure/azure-container-networking). On each node,
+// the plugin azure-vnet-ipam or the daemon azure-cns allocates addresses, and keeps its records in
+// files below /run.
+package azure
+
+import "github.com/ipwitness/ipwitness/ipam"
+
+// Name is the name of Azure CNI in the API.
+const Name = "azure"
+
+// IPAM describes Azure CNI.
+var IPAM = ipam.IPAM{
+	Name: Name, Title: "Azure CNI",
+	Files: newSource,
+	PoolTitle: func(p *ipam.Pool, node string) string {
+		if node == "" {
+			return "Azure CNI (" + p.Name + ")"
+		}
+		return "Azure CNI on node " + node + " (" + p.Name + ")"
+	},
+	Repair: repair,
+	Docs:   docs,
+}

@@ -1,0 +1,196 @@
+package azure
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// A source reads the state files of Azure CNI (platform/os_linux.go at 0be7e3d, cns/service/main.go):
+//
+//   - azure-vnet-ipam.json and azure-vnet-ipamv6.json: the addresses that Azure has assigned to the
+//     node, and the containers that azure-vnet-ipam has given them to.
+//   - azure-vnet.json: the endpoints of azure-vnet. azure-cns restores its allocations from it, unless
+//     it keeps them itself.
+//   - azure-cns/azure-endpoints.json: the endpoints of azure-cns, if it keeps them. azure-vnet.json
+//     is not used then, and may be left over.
+type source struct {
+	host      ipam.Host
+	run       string // directory of the files
+	confDirs  []string
+	database  string            // where newer versions of azure-cns keep all state
+	networks  map[string]string // by type of the IPAM plugin
+	ipams     []*stateFile
+	vnet, cns *stateFile
+	hidden    error // why the directory of the files is not visible
+}
+
+// The default directories. /var/run is a link to /run.
+const (
+	runDir   = "/run"
+	stateDir = "/var/lib/azure-network"
+)
+
+const (
+	// maxConfFiles and maxConfSize limit what is read of CNI configurations.
+	maxConfFiles = 256
+	maxConfSize  = 1 << 20
+)
+
+// newSource returns a source that has read nothing yet. The directories of the configuration, if
+// there are any, are that of the files and that of azure-cns's database.
+func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
+	run, state := runDir, stateDir
+	if len(cfg.Dirs) == 2 {
+		run, state = cfg.Dirs[0], cfg.Dirs[1]
+	}
+	file := func(name string, parse func([]byte) (content, error), plugins ...string) *stateFile {
+		return &stateFile{path: filepath.Join(run, name), parse: parse, host: host, plugins: plugins}
+	}
+	return &source{
+		host: host, run: run, confDirs: cfg.CNIConfig, database: filepath.Join(state, "azure-cns.db"),
+		ipams: []*stateFile{file("azure-vnet-ipam.json", parseIPAM, vnetIPAM), file("azure-vnet-ipamv6.json", parseIPAM, vnetIPAMv6)},
+		vnet:  file("azure-vnet.json", parseVnet, cns),
+		cns:   file("azure-cns/azure-endpoints.json", parseEndpoints, cns, delegated),
+	}
+}
+
+// files returns all files.
+func (s *source) files() []*stateFile { return append(slices.Clone(s.ipams), s.vnet, s.cns) }
+
+// Places implements ipam.FileSource.
+func (s *source) Places() []string {
+	return append([]string{s.run, filepath.Dir(s.cns.path)}, s.confDirs...)
+}
+
+// Event implements ipam.FileSource. Other files in the directories, which have the state of other
+// programs, are known not to matter.
+func (s *source) Event(path string, _ bool) (handled bool) {
+	for _, f := range s.files() {
+		if f.path == path {
+			f.stale = true
+			return true
+		}
+	}
+	own := filepath.Dir(s.cns.path)
+	return path != own && (filepath.Dir(path) == s.run || filepath.Dir(path) == own)
+}
+
+// Find reads which networks use the IPAM plugins of Azure.
+func (s *source) Find(time.Time) (again bool) {
+	s.networks = map[string]string{}
+	for _, dir := range s.confDirs {
+		for _, file := range s.confFiles(dir) {
+			data, _, err := s.host.ReadFile(file, true, maxConfSize) // like libcni, follow symbolic links
+			if err != nil {
+				continue // host-local's source reports it
+			}
+			for kind, network := range networks(data) {
+				if s.networks[kind] == "" { // the first file counts
+					s.networks[kind] = network
+				}
+			}
+		}
+	}
+	s.hidden = s.host.Visible(s.run)
+	return false
+}
+
+// confFiles returns the files in a directory that libcni reads as configurations, sorted by name.
+func (s *source) confFiles(dir string) (files []string) {
+	d, _, err := s.host.OpenDir(dir)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = d.Close() }()
+	names, _ := d.Readdirnames(maxConfFiles)
+	for _, name := range names {
+		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
+			files = append(files, filepath.Join(dir, name))
+		}
+	}
+	slices.Sort(files)
+	return files
+}
+
+// Read implements ipam.FileSource.
+func (s *source) Read(r ipam.FileRead) (again bool) {
+	if s.hidden != nil {
+		return false // the files there are the container's own
+	}
+	due := func(f *stateFile) bool { return f.stale || r.All || r.Lost }
+	update := func(f *stateFile) {
+		again = f.update(r.Now, s.network(f), r.Watches[filepath.Dir(f.path)]) || again
+	}
+	for _, f := range s.ipams {
+		if due(f) {
+			update(f)
+		}
+	}
+	if !due(s.cns) && !due(s.vnet) {
+		return again
+	}
+	if s.inDatabase() {
+		s.vnet.drop()
+		s.cns.fail(fmt.Errorf("azure-cns keeps its state in %s, whose format ipwitness does not know", s.database))
+		s.cns.describe(s.network(s.cns), ipam.Watch{})
+		return again
+	}
+	if update(s.cns); len(s.cns.pools) > 0 {
+		s.vnet.drop() // it is not used
+	} else {
+		update(s.vnet)
+	}
+	return again
+}
+
+// network returns the network that a file serves; empty if it is not known.
+func (s *source) network(f *stateFile) string {
+	for _, kind := range f.plugins {
+		if n := s.networks[kind]; n != "" {
+			return n
+		}
+	}
+	return ""
+}
+
+// inDatabase reports whether azure-cns on this node keeps its state in a database.
+func (s *source) inDatabase() bool {
+	if _, err := os.Lstat(s.database); err != nil {
+		return false
+	}
+	_, err := os.Lstat(s.cns.path)
+	return err == nil || s.network(s.cns) != "" || len(s.cns.pools) > 0
+}
+
+// Pools implements ipam.FileSource.
+func (s *source) Pools() (pools []*ipam.FilePool) {
+	for _, f := range s.files() {
+		for _, p := range f.pools {
+			pools = append(pools, &p.FilePool)
+		}
+	}
+	return pools
+}
+
+// Problems implements ipam.FileSource.
+func (s *source) Problems() (problems []string) {
+	if s.hidden != nil && len(s.networks) > 0 {
+		named := slices.Sorted(maps.Values(s.networks))[0]
+		problems = append(problems, fmt.Sprintf("cannot read the allocations of Azure CNI in %s, which allocates the addresses of network %s: %s", s.run, named, s.hidden))
+	}
+	for _, p := range s.Pools() {
+		switch {
+		case p.State == ipam.Unreadable:
+			problems = append(problems, fmt.Sprintf("cannot read the allocations of Azure CNI in %s: %s", p.Name, p.Problem))
+		case p.State == ipam.Known && p.Problem != "":
+			problems = append(problems, fmt.Sprintf("cannot read all allocations of Azure CNI in %s: %s", p.Name, p.Problem))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,222 @@
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/ipam/azure"
+	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// azureNode is a host on which the test plays Azure CNI: it writes its state files and libcni's
+// results, in the order of ADD and DEL.
+type azureNode struct {
+	*lab
+	endpoints map[string]azuretest.Pod // the state of azure-cns, by container
+}
+
+// newAzureNode returns a node whose network "azure" gets its addresses from an IPAM plugin.
+func newAzureNode(t *testing.T, plugin string) *azureNode {
+	t.Helper()
+	n := &azureNode{newLab(t), map[string]azuretest.Pod{}}
+	n.write("/etc/cni/net.d/10-azure.conflist", `{"cniVersion":"0.3.0","name":"azure","plugins":[{"type":"azure-vnet","mode":"transparent","ipam":{"type":"`+plugin+`"}}]}`)
+	return n
+}
+
+// write writes a file of the host.
+func (n *azureNode) write(path, content string) {
+	n.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(n.Path(path)), 0o755); err != nil {
+		n.t.Fatal(err)
+	}
+	if err := os.WriteFile(n.Path(path), []byte(content), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// save replaces a state file.
+func (n *azureNode) save(name string, data []byte) {
+	n.t.Helper()
+	if err := azuretest.Write(n.Path("/run/"+name), data); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// saveEndpoints replaces the state file of azure-cns.
+func (n *azureNode) saveEndpoints(more ...azuretest.Pod) {
+	n.t.Helper()
+	n.save("azure-cns/azure-endpoints.json", azuretest.Endpoints(append(slices.Collect(maps.Values(n.endpoints)), more...)...))
+}
+
+// sandbox returns the container of a pod.
+func sandbox(pod string) string { return fmt.Sprintf("%064x", pod) }
+
+// record adds the record of a pod to the state of azure-cns.
+func (n *azureNode) record(pod, addr string) {
+	n.t.Helper()
+	n.endpoints[sandbox(pod)] = azuretest.Pod{
+		Namespace: "default", Name: pod, Container: sandbox(pod), Addresses: []netip.Addr{netip.MustParseAddr(addr)}, NICType: "InfraNIC",
+	}
+	n.saveEndpoints()
+}
+
+// forget removes the record of a pod from the state of azure-cns.
+func (n *azureNode) forget(pod string) {
+	n.t.Helper()
+	delete(n.endpoints, sandbox(pod))
+	n.saveEndpoints()
+}
+
+// run starts a pod of a network with an address.
+func (n *azureNode) run(network, pod, addr string) {
+	n.t.Helper()
+	n.pod(pod, addr+"/32")
+	result, err := json.Marshal(map[string]any{
+		"kind": "cniCacheV1", "containerId": sandbox(pod), "ifName": "eth0", "networkName": network, "netns": "/run/netns/" + pod,
+		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod}, {"K8S_POD_UID", "uid-" + pod}},
+		"result":  map[string]any{"interfaces": []map[string]string{{"name": "eth0", "sandbox": "/run/netns/" + pod}}, "ips": []map[string]any{{"interface": 0, "address": addr + "/16"}}},
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.write("/var/lib/cni/results/"+network+"-"+sandbox(pod)+"-eth0", string(result))
+}
+
+// add does what an ADD of azure-cns does, and del what its DEL does.
+func (n *azureNode) add(pod, addr string) {
+	n.t.Helper()
+	n.record(pod, addr)
+	n.run("azure", pod, addr)
+}
+
+func (n *azureNode) del(pod string) {
+	n.t.Helper()
+	n.forget(pod)
+	n.sh("ip netns del "+pod, "rm /var/lib/cni/results/azure-"+sandbox(pod)+"-eth0")
+}
+
+// commands returns all commands of a remedy, in order.
+func commands(actions []*ipwitnessv1.Action) (all []string) {
+	for _, a := range actions {
+		if a.GetCommand() != "" {
+			all = append(all, a.GetCommand())
+		}
+		for _, c := range a.GetChoice() {
+			all = append(all, commands(c.GetActions())...)
+		}
+	}
+	return all
+}
+
+func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
+	t.Parallel()
+	n := newAzureNode(t, "azure-cns")
+	found := n.follow()
+	address := func(i int) string { return fmt.Sprintf("10.241.0.%d", 10+i) }
+	name := func(i int) string { return fmt.Sprintf("p%d", i) }
+	const pods, live = 20, 5
+	for i := range pods {
+		if n.add(name(i), address(i)); i >= live {
+			n.del(name(i - live))
+		}
+	}
+	n.awaitAllocations(live)
+	for i := pods - live; i < pods; i++ {
+		n.awaitPod(address(i), name(i))
+	}
+	n.plant() // takes as long as the settle time
+	if got := found.all(); len(got) != 0 {
+		t.Errorf("findings of pods that come and go: got %q, want none", got)
+	}
+
+	// A DEL by the name of a pod removes the record of its successor.
+	const pod, next, last = pods - 1, pods - 2, pods - 3
+	n.forget(name(pod))
+	f := n.awaitFindings("in-use-unallocated " + address(pod))[0]
+	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetPool().GetIpam() != azure.Name || f.GetPool().GetName() != "/run/azure-cns/azure-endpoints.json" || f.GetRunbook() == "" {
+		t.Errorf("got %v, want it critical, of azure-cns's file, with a runbook", f)
+	}
+	got := commands(f.GetRemedy())
+	want := []string{
+		"kubectl cordon node1", "ipwitness audit --kind in-use-unallocated node1", "kubectl delete pod -n default " + name(pod),
+		"kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit " + address(pod),
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("remedy: got commands %q, want %q", got, want)
+	}
+	n.del(name(pod)) // its successor is on another node
+	n.awaitFindings()
+
+	// Without that remedy, a restarted azure-cns gives the address to the next pod.
+	n.forget(name(next))
+	n.awaitFindings("in-use-unallocated " + address(next))
+	n.add("stranger", address(next))
+	n.watch.await("the predicted duplicate", inState(address(next), ipwitnessv1.Conflict_CONFIRMED))
+	wait.Until(t, "its cause", func() bool { return n.watch.find(address(next))[0].GetCause() == "ipam-state-lost" })
+	n.del("stranger")
+	n.forget(name(next))
+	n.awaitFindings("in-use-unallocated " + address(next))
+
+	// All records are lost.
+	if err := os.Remove(n.Path("/run/azure-cns/azure-endpoints.json")); err != nil {
+		t.Fatal(err)
+	}
+	want = []string{"ipam-state-lost"}
+	for i := pods - live; i < pod; i++ {
+		want = append(want, "in-use-unallocated "+address(i))
+	}
+	for _, f := range n.awaitFindings(want...) {
+		// No step may start a pod on the node before all of its addresses are free.
+		want := []string{"kubectl cordon node1", "kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit", "ipwitness conflicts"}
+		if got := commands(f.GetRemedy()); f.GetKind() == "ipam-state-lost" && !slices.Equal(got, want) {
+			t.Errorf("remedy of the loss: got commands %q, want %q", got, want)
+		}
+	}
+	n.saveEndpoints()
+	n.record(name(next), address(next))
+	n.awaitFindings()
+	n.wantConfirmed(address(next))
+
+	// A record that the file has twice: azure-cns does not start with it.
+	n.saveEndpoints(azuretest.Pod{Namespace: "default", Name: "ghost", Container: sandbox("ghost"), Addresses: []netip.Addr{netip.MustParseAddr(address(last))}})
+	wait.Until(t, "both records", func() bool {
+		for _, f := range n.findings("?kind=double-allocated") {
+			return f.GetAddress() == address(last) && len(f.GetAllocations()) == 2
+		}
+		return false
+	})
+}
+
+func TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared(t *testing.T) {
+	t.Parallel()
+	n := newAzureNode(t, "azure-vnet-ipam")
+	n.save("azure-vnet-ipam.json", azuretest.IPAM(map[string]string{"10.240.0.5": sandbox("old"), "10.240.0.6": "", "10.240.0.7": sandbox("web")}))
+	n.save("azure-vnet.json", azuretest.Vnet(azuretest.Pod{Namespace: "default", Name: "web", Container: sandbox("web"), Addresses: []netip.Addr{netip.MustParseAddr("10.240.0.7")}}))
+	n.run("azure", "web", "10.240.0.7")
+	n.awaitPod("10.240.0.7", "web")
+	n.awaitAllocations(3)
+	n.plant()
+	n.awaitFindings()
+
+	// Another IPAM, which knows nothing of these records, gives pods two of the addresses. It has
+	// moved Azure's configuration away, as Cilium does.
+	n.sh("mv /etc/cni/net.d/10-azure.conflist /etc/cni/net.d/10-azure.conflist.cilium_bak")
+	n.run("cilium", "late", "10.240.0.5")
+	n.run("cilium", "early", "10.240.0.6")
+	for _, f := range n.awaitFindings("booked-elsewhere 10.240.0.5", "in-use-unallocated 10.240.0.6") {
+		if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetPool().GetName() != "/run/azure-vnet-ipam.json" || len(f.GetRemedy()) == 0 {
+			t.Errorf("got %v, want it critical, of azure-vnet-ipam's file, with a remedy", f)
+		}
+	}
+	n.run("cilium", "wrong", "10.240.0.7")
+	n.watch.await("the duplicate of both IPAMs", inState("10.240.0.7", ipwitnessv1.Conflict_CONFIRMED))
+	n.wantConfirmed("10.240.0.7")
+}
