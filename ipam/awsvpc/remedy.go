@@ -1,7 +1,6 @@
 package awsvpc
 
 import (
-	"cmp"
 	"net/netip"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -29,9 +28,12 @@ var repair = ipam.Repair{
 	Access: func(p *ipam.Pool) string {
 		return "Check whether the agent may read it: the agent needs " + p.Name + " of the node. In a container, mount /run read-only with HostToContainer propagation."
 	},
-	Loss: ipam.Loss{Search: func(p *ipam.Pool) string {
-		return "Find out what deleted " + p.Name + ". ipamd never deletes it. If aws-node has not been restarted since, ipamd still has all allocations in its memory, and writes them to the file again as soon as a pod of the node starts or ends; this finding then ends. Do not restart aws-node before that."
-	}},
+	Loss: ipam.Loss{
+		Empty: reboot,
+		Search: func(p *ipam.Pool) string {
+			return "Find out what deleted " + p.Name + ": ipamd never deletes it. Do not restart aws-node on the node until no address is at risk. If it has not been restarted since the loss, it still has all allocations in its memory, and writes the file again, complete, as soon as a pod of the node starts or ends."
+		},
+	},
 }
 
 // ipamdLog is ipamd's log on each node, unless AWS_VPC_K8S_CNI_LOG_FILE names another file.
@@ -43,14 +45,21 @@ type remedies struct {
 	ipam.Advisor
 }
 
-// Reserve advises to restart the holder on a node that starts no pods meanwhile.
+// Reserve advises to restart the holder on a node that starts no pods meanwhile. If several addresses
+// have no record, the holder's successor may get another one of them, so that the node must be emptied.
 func (t remedies) Reserve() {
 	t.cordon()
-	t.Advise("Restart the holder before ipamd gives the address to another pod. ipamd cannot record an address for a running pod: do not edit or delete %s, which ipamd overwrites and reads only when it starts, and do not restart aws-node, because that restores nothing.", t.Pool.Name)
-	if t.Holder != nil && t.Holder.IsPod {
-		t.Advise("If ipwitness audit reports several addresses of this node, restart all of their holders before new pods are allowed again, and the pods of DaemonSets last: these start on a cordoned node, too, and ipamd could give one of them the address of a holder that is still running.")
+	t.Advise("Do not edit or delete %s, which ipamd overwrites, and do not restart aws-node, which restores nothing: ipamd cannot record an address for a running pod.", t.Pool.Name)
+	restart, fix := t.Restarting("its successor gets an address that ipamd has recorded for it")
+	t.Act(
+		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
+		advice.Say("Continue according to the result.").Or(
+			advice.Either("it is only "+t.Address.String(), restart...),
+			advice.Either("there are others", reboot(t.Node)...),
+		))
+	if fix.What != "" {
+		t.Fix(fix)
 	}
-	t.Restart("its successor gets an address that ipamd has recorded for it")
 	t.uncordon()
 	t.Act(advice.Say("Find out on node %s why ipamd dropped the record. After a restart, it drops addresses that the instance metadata does not list (\"presuming stale/dead\") and pods whose veth it does not find (\"stale IP allocation\"); later, it removes addresses that EC2 no longer lists for the node.", t.Node).
 		By(t.Node, "grep -E "+advice.Literal("presuming stale/dead|stale IP allocation|"+t.Address.String())+" "+ipamdLog))
@@ -84,25 +93,24 @@ func (t remedies) Release() {
 	t.Advise("Addresses leak if CNI DEL cannot reach ipamd: the plugin then reports success, so that the runtime does not try again. If this happens repeatedly, check why aws-node on that node restarts.")
 }
 
-// node returns the name of the node in Kubernetes; empty if it is not known.
-func (t remedies) node() string {
-	if t.Holder == nil || !t.Holder.IsPod {
-		return ""
+// reboot returns the steps that end all pods of a node and remove its checkpoint, which is on a tmpfs.
+func reboot(node string) []advice.Action {
+	return []advice.Action{
+		advice.Say("Move the pods of node %s to other nodes.", node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(node)),
+		advice.Say("Reboot node %s, or replace its instance. The checkpoint is in /run, which is empty after the reboot, and the pods that stay on the node get new addresses.", node).By(node, "systemctl reboot"),
 	}
-	return cmp.Or(t.Holder.KubernetesNode, t.Node)
 }
 
 // cordon advises to start no pods on the node for now.
 func (t remedies) cordon() {
-	if node := t.node(); node != "" {
-		t.Act(advice.Cordon(node))
-		t.ByHand("", "kubectl cordon "+advice.Argument(node), "Start no pods on node %s until the holders of its addresses are restarted (afterwards: kubectl uncordon %s).", node, advice.Argument(node))
+	if t.Holder != nil && t.Holder.IsPod && t.Node != "" {
+		t.Act(advice.Cordon(t.Node))
 	}
 }
 
 // uncordon adds the action that reverts cordon.
 func (t remedies) uncordon() {
-	if node := t.node(); node != "" {
-		t.Act(advice.Uncordon(node))
+	if t.Holder != nil && t.Holder.IsPod && t.Node != "" {
+		t.Act(advice.Uncordon(t.Node))
 	}
 }

@@ -11,19 +11,31 @@ import (
 )
 
 // advisor collects the steps of a remedy. The restart of the holder is one action.
-type advisor struct{ advice.Advice }
+type advisor struct {
+	advice.Advice
+	holder *ipam.Holder
+}
 
 const restart = "kubectl delete pod -n default web"
 
 func (a *advisor) Restart(then string) {
-	a.Act(advice.Say("Restart the holder, so that %s.", then).By("", restart))
+	actions, fix := a.Restarting(then)
+	a.Act(actions...)
+	if fix.What != "" {
+		a.Fix(fix)
+	}
 }
 
 func (a *advisor) RestartNow(string) {
 	panic("ipamd may give the successor the address of another holder")
 }
 
-func (*advisor) Restarting(string) ([]advice.Action, advice.Fix) { return nil, advice.Fix{} }
+func (a *advisor) Restarting(then string) ([]advice.Action, advice.Fix) {
+	if a.holder == nil {
+		return nil, advice.Fix{}
+	}
+	return []advice.Action{advice.Say("Restart the holder: %s.", then).By("", restart)}, advice.Fix{What: "Restart the holder.", Command: restart, Manual: true}
+}
 
 // steps returns the commands of actions, and the beginnings of the texts of actions without one.
 func steps(actions []advice.Action) (list []string) {
@@ -46,9 +58,13 @@ func steps(actions []advice.Action) (list []string) {
 
 func TestRemediesAreThoseThatIPAMDAllows(t *testing.T) {
 	pool := &ipam.Pool{IPAM: Name, Name: "/run/aws-node/ipam.json"}
-	pod := &ipam.Holder{Name: "pod default/web", IsPod: true, Place: ipam.Place{Node: "n1", KubernetesNode: "ip-10-0-0-1"}}
+	pod := &ipam.Holder{Name: "pod default/web", IsPod: true, Place: ipam.Place{Node: "n1"}}
 	const log = `n1: grep -E 'presuming stale/dead|stale IP allocation|10.0.0.5' /var/log/aws-routed-eni/ipamd.log`
 	const leave = "Leave the record"
+	reserve := []string{
+		"Do not edit", "ipwitness audit --kind in-use-unallocated n1", "if it is only 10.0.0.5", restart,
+		"if there are others", "kubectl drain --ignore-daemonsets --delete-emptydir-data n1", "n1: systemctl reboot",
+	}
 	for name, c := range map[string]struct {
 		holder    *ipam.Holder
 		container string
@@ -56,22 +72,19 @@ func TestRemediesAreThoseThatIPAMDAllows(t *testing.T) {
 		want      []string
 		fixes     []string
 	}{
-		"missing record": {pod, "", ipam.Remedies.Reserve, []string{"kubectl cordon ip-10-0-0-1", "Restart the holder", "If ipwitness audit", restart, "kubectl uncordon ip-10-0-0-1", log}, []string{"kubectl cordon ip-10-0-0-1"}},
-		"missing record, the name in Kubernetes is unknown": {
-			&ipam.Holder{IsPod: true}, "", ipam.Remedies.Reserve, []string{"kubectl cordon n1", "Restart the holder", "If ipwitness audit", restart, "kubectl uncordon n1", log}, []string{"kubectl cordon n1"},
-		},
-		"missing record of a device":       {&ipam.Holder{}, "", ipam.Remedies.Reserve, []string{"Restart the holder", restart, log}, nil},
-		"missing record of nobody":         {nil, "", ipam.Remedies.Reserve, []string{"Restart the holder", restart, log}, nil},
-		"other record":                     {pod, "c0ffee000000000", ipam.Remedies.Reassign, []string{"n1: crictl pods --no-trunc --id c0ffee000000000", "Restart the holder", restart}, nil},
-		"other record without a container": {pod, "", ipam.Remedies.Reassign, []string{"Restart the holder", restart}, nil},
-		"hostile container":                {pod, "a; reboot", ipam.Remedies.Reassign, []string{"n1: crictl pods --no-trunc --id 'a; reboot'", "Restart the holder", restart}, nil},
+		"missing record":                   {pod, "", ipam.Remedies.Reserve, slices.Concat([]string{"kubectl cordon n1"}, reserve, []string{"kubectl uncordon n1", log}), []string{restart}},
+		"missing record of a device":       {&ipam.Holder{}, "", ipam.Remedies.Reserve, append(slices.Clone(reserve), log), []string{restart}},
+		"missing record of nobody":         {nil, "", ipam.Remedies.Reserve, append(slices.DeleteFunc(slices.Clone(reserve), func(s string) bool { return s == restart }), log), nil},
+		"other record":                     {pod, "c0ffee000000000", ipam.Remedies.Reassign, []string{"n1: crictl pods --no-trunc --id c0ffee000000000", "Restart the holder", restart}, []string{restart}},
+		"other record without a container": {pod, "", ipam.Remedies.Reassign, []string{"Restart the holder", restart}, []string{restart}},
+		"hostile container":                {pod, "a; reboot", ipam.Remedies.Reassign, []string{"n1: crictl pods --no-trunc --id 'a; reboot'", "Restart the holder", restart}, []string{restart}},
 		"left record": {nil, "c0ffee000000000", ipam.Remedies.Release, []string{
 			"n1: crictl pods --no-trunc --id c0ffee000000000", "if it does not exist", leave,
 			"if it exists and is NotReady", "n1: crictl rmp c0ffee000000", "if it exists and is Ready", "Leave it and", "Addresses leak if",
 		}, nil},
 		"left record without a container": {nil, "", ipam.Remedies.Release, []string{leave}, nil},
 	} {
-		a := &advisor{}
+		a := &advisor{holder: c.holder}
 		c.remedy(IPAM.Remedies(ipam.Case{
 			Address: netip.MustParseAddr("10.0.0.5"), Pool: pool, Node: "n1", Holder: c.holder, Allocation: ipam.Allocation{ContainerID: c.container},
 		}, a))
@@ -106,6 +119,9 @@ func TestTextsNameThePool(t *testing.T) {
 		if !strings.Contains(got, p.Name) {
 			t.Errorf("got %q, want the file named", got)
 		}
+	}
+	if got := steps(IPAM.Loss.Empty("n1")); !slices.Equal(got, []string{"kubectl drain --ignore-daemonsets --delete-emptydir-data n1", "n1: systemctl reboot"}) {
+		t.Errorf("got %q to empty a node", got)
 	}
 	if got := IPAM.Exclude(p, "n1", a); got.How == "" || !strings.Contains(got.Step.Text, "10.0.0.5") || IPAM.Enlarge(p) == "" {
 		t.Errorf("got %+v", got)
