@@ -69,6 +69,9 @@ func newLab(t *testing.T) *lab {
 		published: map[string]map[netip.Addr]ipam.FileAllocation{},
 	}
 	l.source = newSource(l.host, ipam.FilesConfig{Dirs: []string{filepath.Join(root, "run/aws-node")}, CNIConfig: []string{l.conf + "-none", l.conf}}).(*source)
+	if l.source.dir != filepath.Join(root, "run/aws-node") {
+		t.Fatalf("got directory %s, want the configured one: a test must not write into another", l.source.dir)
+	}
 	l.source.branches.dir = filepath.Join(root, "var/lib/cni/results")
 	return l
 }
