@@ -64,6 +64,7 @@ GOLANGCI := bin/tools/golangci-lint
 IMAGE_TOOL := bin/tools/image
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
+AWS_VPC := $(addprefix bin/awsvpc/,aws-cni ipamd)
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 ETCD := bin/kubernetes/etcd
 CALICO_CRDS := bin/kubernetes/calico-crds
@@ -222,6 +223,8 @@ lint-go: $(GOLANGCI)
 	$(GOLANGCI) run --allow-serial-runners ./...
 	go -C tools/image mod tidy -diff
 	cd tools/image && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
+	go -C tools/awsvpc mod tidy -diff
+	cd tools/awsvpc && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
 
 .PHONY: lint-c
 lint-c: deps-format
@@ -294,7 +297,7 @@ check-generate: ## Fail if a generated file does not match its source
 ##@ Tools
 
 .PHONY: cni-plugins
-cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
+cni-plugins: $(CNI_PLUGINS) $(AWS_VPC) ## Build the real CNI plugins that tests and demo use
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) $(ETCD) $(HELM) $(CALICO_CRDS) $(OPERATOR_CRDS) ## Build the real Kubernetes that the cluster's tests use
@@ -340,6 +343,13 @@ $(CNI_PLUGINS) &: tools/cni/go.mod tools/cni/go.sum
 	CGO_ENABLED=0 go -C tools/cni build -trimpath -o '$(CURDIR)/bin/cni/' \
 		-ldflags "-X $(CNI_MODULE)/pkg/utils/buildversion.BuildVersion=$$v" tool
 	@touch $(CNI_PLUGINS)
+
+# The CNI plugin of the AWS VPC CNI, and the part of its daemon that allocates addresses, which runs
+# without EC2. They are not in bin/cni, because test-kernels copies that directory into its guests.
+$(AWS_VPC) &: tools/awsvpc/main.go tools/awsvpc/go.mod tools/awsvpc/go.sum
+	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -buildvcs=false -o '$(CURDIR)/bin/awsvpc/ipamd' .
+	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -o '$(CURDIR)/bin/awsvpc/aws-cni' github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
+	@touch $(AWS_VPC)
 
 # Kubernetes gets its own version from these variables. Its programs are built one at a
 # time: each build needs more than a gigabyte of memory, and its result is kept if a later

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/awsvpc"
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
@@ -14,7 +15,7 @@ import (
 )
 
 // All has all supported IPAMs, in the order of the documentation.
-var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &azure.IPAM, &podips.IPAM}
+var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &awsvpc.IPAM, &azure.IPAM, &podips.IPAM}
 
 // unknown has nothing that distinguishes it.
 var unknown ipam.IPAM

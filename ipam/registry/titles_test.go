@@ -16,10 +16,14 @@ func TestTitlesAreAListInASentence(t *testing.T) {
 		"whereabouts or Calico":             func(m *ipam.IPAM) bool { return named("host-local", "whereabouts", "Calico")(m) && OfCluster(m) },
 		"host-local":                        func(m *ipam.IPAM) bool { return named("host-local", "Calico")(m) && OfNodes(m) },
 		"":                                  func(*ipam.IPAM) bool { return false },
-		"host-local, whereabouts, Calico or Cilium": Any,
 	} {
 		if got := Titles("or", match); got != want {
 			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	for _, m := range All {
+		if !Any(m) {
+			t.Errorf("%s: got that it does not match", m.Title)
 		}
 	}
 }

@@ -54,6 +54,22 @@ func Plugins() (string, error) {
 	return "", errors.New("no CNI plugins in bin/cni: run 'make cni-plugins', or set IPWITNESS_CNI_BIN")
 }
 
+// AWSVPC returns the directory of the programs of the AWS VPC CNI: awsvpc beside the directory of the
+// other plugins.
+func AWSVPC() (string, error) {
+	plugins, err := Plugins()
+	if err != nil {
+		return "", err
+	}
+	dir := awsVPC(plugins)
+	if _, err := os.Stat(filepath.Join(dir, "ipamd")); err != nil {
+		return "", fmt.Errorf("find the AWS VPC CNI: %w: run 'make cni-plugins'", err)
+	}
+	return dir, nil
+}
+
+func awsVPC(plugins string) string { return filepath.Join(filepath.Dir(plugins), "awsvpc") }
+
 // CNI configures a network on the host.
 func (h *Host) CNI(conflist string) (*CNI, error) {
 	bin, err := Plugins()
@@ -97,7 +113,7 @@ func (c *CNI) Delete(pod string) error {
 
 func (c *CNI) tool(command, sandbox, pod string) error {
 	cmd := c.host.Command(filepath.Join(c.bin, "cnitool"), command, c.name, "/run/netns/"+sandbox)
-	cmd.Env = append(cmd.Env, "CNI_PATH="+c.bin, "NETCONFPATH="+confDir, "CNI_IFNAME="+cmp.Or(c.Interface, "eth0"),
+	cmd.Env = append(cmd.Env, "CNI_PATH="+c.bin+":"+awsVPC(c.bin), "NETCONFPATH="+confDir, "CNI_IFNAME="+cmp.Or(c.Interface, "eth0"),
 		fmt.Sprintf("CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=%s;K8S_POD_UID=uid-%[1]s", pod))
 	_, err := c.host.Output(cmd)
 	return err

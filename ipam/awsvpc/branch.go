@@ -1,0 +1,131 @@
+package awsvpc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// A pod with security groups of its own has the address of a branch ENI. The VPC resource controller
+// assigns that address, and ipamd does not record it. On the node, only the result of the CNI plugin
+// shows it: the plugin adds an interface that does not exist, whose MAC is the VLAN ID of the branch
+// ENI, or 0 for other pods (cmd/routed-eni-cni-plugin/cni.go).
+
+// branchPods has the addresses of the pods with branch ENIs.
+type branchPods struct {
+	host  ipam.Host
+	dir   string                  // libcni's results
+	known map[string][]netip.Addr // by name of the result; empty for other pods
+	stale map[string]bool         // names of results that have changed
+}
+
+const (
+	// resultsDir is libcni's directory of results.
+	resultsDir = "/var/lib/cni/results"
+	// maxResults limits the results that are read, and maxResultSize the size of each.
+	maxResults    = 4096
+	maxResultSize = 1 << 18
+	// dummyPrefix begins the name of the interface that does not exist.
+	dummyPrefix = "dummy"
+)
+
+// event records that a result has changed.
+func (b *branchPods) event(name string) { b.stale[name] = true }
+
+// read reads the results of a network that have changed, or whose names are new if list is set, or
+// all of them. It returns true if addresses may have changed.
+func (b *branchPods) read(network string, list, all bool) (changed bool) {
+	if list || all {
+		names := b.list(network + "-")
+		for name := range b.known {
+			if !names[name] || all {
+				changed = changed || len(b.known[name]) > 0
+				delete(b.known, name)
+			}
+		}
+		for name := range names {
+			if _, known := b.known[name]; !known {
+				b.stale[name] = true
+			}
+		}
+	}
+	for name := range b.stale {
+		changed = changed || len(b.known[name]) > 0
+		delete(b.known, name)
+		if !strings.HasPrefix(name, network+"-") || len(b.known) >= maxResults {
+			continue
+		}
+		data, _, err := b.host.ReadFile(filepath.Join(b.dir, name), false, maxResultSize)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			b.known[name], err = branchAddresses(data)
+		}
+		if err != nil {
+			delete(b.known, name) // it may be being written; the next list has it again
+		}
+		changed = changed || len(b.known[name]) > 0
+	}
+	clear(b.stale)
+	return changed
+}
+
+// list returns the names of the results that begin with a prefix.
+func (b *branchPods) list(prefix string) map[string]bool {
+	found := map[string]bool{}
+	dir, _, err := b.host.OpenDir(b.dir)
+	if err != nil {
+		return found
+	}
+	defer func() { _ = dir.Close() }()
+	for err == nil && len(found) < maxResults {
+		var names []string
+		names, err = dir.Readdirnames(1024)
+		for _, name := range names {
+			if strings.HasPrefix(name, prefix) {
+				found[name] = true
+			}
+		}
+	}
+	return found
+}
+
+// branchAddresses returns the addresses in a file of libcni's cache if they are of a branch ENI.
+func branchAddresses(data []byte) (addresses []netip.Addr, err error) {
+	var c struct {
+		Result struct {
+			Interfaces []struct {
+				Name string `json:"name"`
+				MAC  string `json:"mac"`
+			} `json:"interfaces"`
+			IPs []struct {
+				Address string `json:"address"`
+			} `json:"ips"`
+		} `json:"result"`
+	}
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, fmt.Errorf("parse CNI result: %w", err)
+	}
+	branch := false
+	for _, i := range c.Result.Interfaces {
+		vlan, err := strconv.ParseUint(i.MAC, 10, 12)
+		branch = branch || strings.HasPrefix(i.Name, dummyPrefix) && err == nil && vlan != 0
+	}
+	if !branch {
+		return nil, nil
+	}
+	for _, ip := range c.Result.IPs {
+		if p, err := netip.ParsePrefix(ip.Address); err == nil {
+			addresses = append(addresses, p.Addr().Unmap())
+		}
+	}
+	return addresses, nil
+}

@@ -1,0 +1,199 @@
+package awsvpc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+const (
+	// checkpointDir is the directory of ipamd's files, as Clean returns it.
+	checkpointDir = "/run/aws-node"
+	// networkName and pluginType are the network and the plugin in configName, which the DaemonSet
+	// installs.
+	networkName = "aws-cni"
+	pluginType  = "aws-cni"
+	configName  = "10-aws.conflist"
+	// checkpointName is the checkpoint of the first network card. Those of the others are named
+	// cardPrefix and their number.
+	checkpointName = "ipam.json"
+	cardPrefix     = "ipam-nic-"
+	// maxCards limits the number of checkpoints.
+	maxCards = 16
+	// maxEntries is larger than the number of files in the directory.
+	maxEntries = 4096
+)
+
+// A source reads the checkpoints of ipamd.
+type source struct {
+	host      ipam.Host
+	dir       string   // of the checkpoints
+	configs   []string // directories of CNI configurations
+	files     map[string]*file
+	branches  branchPods
+	unopened  error // why the directory cannot be read
+	truncated bool  // there are more checkpoints than maxCards
+}
+
+// newSource returns a source that has read nothing yet.
+func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
+	s := &source{
+		host: host, dir: checkpointDir, configs: cfg.CNIConfig, files: map[string]*file{},
+		branches: branchPods{host: host, dir: resultsDir, known: map[string][]netip.Addr{}, stale: map[string]bool{}},
+	}
+	if len(cfg.Dirs) > 0 {
+		s.dir = cfg.Dirs[0]
+	}
+	return s
+}
+
+// Places implements ipam.FileSource. CNI results are watched only where the AWS VPC CNI is used.
+func (s *source) Places() []string {
+	if len(s.files) == 0 {
+		return []string{s.dir}
+	}
+	return []string{s.dir, s.branches.dir}
+}
+
+// Find looks for checkpoints.
+func (s *source) Find(time.Time) (again bool) {
+	names, err := s.checkpoints()
+	config := s.config()
+	if err != nil && !errors.Is(err, os.ErrNotExist) && (config != "" || s.host.Visible(s.dir) == nil) {
+		names = []string{checkpointName} // the node uses the AWS VPC CNI: its pool is unreadable
+	}
+	s.unopened, s.truncated = err, len(names) > maxCards
+	for _, name := range names[:min(len(names), maxCards)] {
+		if path := filepath.Join(s.dir, name); s.files[path] == nil {
+			s.files[path] = newFile(path, s.host)
+		}
+	}
+	for _, f := range s.files {
+		f.Config = config
+	}
+	return false
+}
+
+// checkpoints returns the names of the checkpoints. The error is os.ErrNotExist if there is no
+// directory.
+func (s *source) checkpoints() (names []string, err error) {
+	if err := s.host.Visible(s.dir); err != nil {
+		return nil, err
+	}
+	dir, _, err := s.host.OpenDir(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = dir.Close() }()
+	all, err := dir.Readdirnames(maxEntries)
+	for _, name := range all {
+		if isCheckpoint(name) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	if errors.Is(err, io.EOF) {
+		err = nil // the directory is empty
+	}
+	return names, err
+}
+
+// isCheckpoint reports whether a file of the directory is a checkpoint.
+func isCheckpoint(name string) bool {
+	number, card := strings.CutPrefix(strings.TrimSuffix(name, ".json"), cardPrefix)
+	return name == checkpointName || card && strings.HasSuffix(name, ".json") && number != "" && strings.Trim(number, "0123456789") == ""
+}
+
+// isTemporary reports whether ipamd writes a file of this name before it renames it to a checkpoint.
+func isTemporary(name string) bool {
+	before, _, temporary := strings.Cut(name, ".tmp")
+	return temporary && isCheckpoint(before)
+}
+
+// config returns the path of the CNI configuration of the AWS VPC CNI; empty if there is none.
+func (s *source) config() string {
+	for _, dir := range s.configs {
+		path := filepath.Join(dir, configName)
+		if _, _, err := s.host.ReadFile(path, true, maxFileSize); err == nil {
+			return path
+		}
+	}
+	return ""
+}
+
+// Event implements ipam.FileSource.
+func (s *source) Event(path string, _ bool) (handled bool) {
+	if f := s.files[path]; f != nil {
+		f.stale = true
+		return true
+	}
+	dir, name := filepath.Split(path)
+	switch filepath.Clean(dir) {
+	case s.dir:
+		return isTemporary(name)
+	case s.branches.dir:
+		s.branches.event(name)
+		return true
+	}
+	return false
+}
+
+// Read reads the checkpoints that have changed.
+func (s *source) Read(r ipam.FileRead) (again bool) {
+	for path, f := range s.files {
+		if !f.stale && !r.All && !r.Lost {
+			continue
+		}
+		again = f.read(s.unopened, r.Watches[s.dir], r.Now) || again
+		if f.State == ipam.Missing && !f.seen {
+			delete(s.files, path) // ipamd has not created it yet
+		}
+	}
+	first := s.files[filepath.Join(s.dir, checkpointName)]
+	if first == nil {
+		clear(s.branches.stale)
+	} else if s.branches.read(first.Network, r.All, r.Lost) {
+		first.changed = true
+	}
+	for _, f := range s.files {
+		if !f.changed {
+			continue
+		}
+		var branches map[string][]netip.Addr
+		if f == first {
+			branches = s.branches.known
+		}
+		f.publish(branches)
+	}
+	return again
+}
+
+// Pools implements ipam.FileSource.
+func (s *source) Pools() (pools []*ipam.FilePool) {
+	for _, f := range s.files {
+		pools = append(pools, &f.FilePool)
+	}
+	return pools
+}
+
+// Problems implements ipam.FileSource.
+func (s *source) Problems() (problems []string) {
+	for _, path := range slices.Sorted(maps.Keys(s.files)) {
+		if f := s.files[path]; f.State == ipam.Unreadable {
+			problems = append(problems, fmt.Sprintf("cannot read the allocations of the AWS VPC CNI in %s: %s", path, f.Problem))
+		}
+	}
+	if s.truncated {
+		problems = append(problems, fmt.Sprintf("%s has more checkpoints of the AWS VPC CNI than the limit of %d: the others are not read", s.dir, maxCards))
+	}
+	return problems
+}
