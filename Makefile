@@ -164,7 +164,7 @@ check: lint check-generate build test ## Run the checks that must pass at every 
 PARALLEL := -parallel 8
 
 .PHONY: test
-test: deps-test build cni-plugins containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
+test: deps-test build cni-plugins aws-vpc-cni containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
 	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 # ./tests runs the program, which is built without the race detector: there the detector
@@ -172,7 +172,7 @@ test: deps-test build cni-plugins containerd helm ## Test all packages and a hos
 # without it. make test-cluster runs ./aggregator/kube.
 RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
 .PHONY: test-all
-test-all: deps-test build cni-plugins containerd image package helm ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
+test-all: deps-test build cni-plugins aws-vpc-cni containerd image package helm ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
 	go -C tools/image test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./aggregator
@@ -276,7 +276,7 @@ generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, i
 	go run ./tests/chart
 
 .PHONY: update-situations
-update-situations: deps-test cni-plugins containerd kubernetes ## Make the tests write their texts again, and regenerate docs/situations.md
+update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Make the tests write their texts again, and regenerate docs/situations.md
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack|AFloodHides|AForgedFrame)' ./tests -args -update
 	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations
@@ -297,7 +297,10 @@ check-generate: ## Fail if a generated file does not match its source
 ##@ Tools
 
 .PHONY: cni-plugins
-cni-plugins: $(CNI_PLUGINS) $(AWS_VPC) ## Build the real CNI plugins that tests and demo use
+cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo use
+
+.PHONY: aws-vpc-cni
+aws-vpc-cni: $(AWS_VPC) ## Build the real CNI plugin and allocation of the AWS VPC CNI
 
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) $(ETCD) $(HELM) $(CALICO_CRDS) $(OPERATOR_CRDS) ## Build the real Kubernetes that the cluster's tests use

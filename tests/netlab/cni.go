@@ -63,7 +63,7 @@ func AWSVPC() (string, error) {
 	}
 	dir := awsVPC(plugins)
 	if _, err := os.Stat(filepath.Join(dir, "ipamd")); err != nil {
-		return "", fmt.Errorf("find the AWS VPC CNI: %w: run 'make cni-plugins'", err)
+		return "", fmt.Errorf("find the AWS VPC CNI: %w: run 'make aws-vpc-cni'", err)
 	}
 	return dir, nil
 }
