@@ -17,6 +17,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/awsvpc"
+	"github.com/ipwitness/ipwitness/ipam/azure"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
@@ -105,7 +107,7 @@ func mapKeys(m protoreflect.Map) (keys []protoreflect.MapKey) {
 // everything returns the report of a node with many problems, with every string field filled. Nodes
 // with different numbers have different addresses.
 func everything(number int) *pb.ReportRequest {
-	at := func(address string) string { return fmt.Sprintf("10.%d.%s", number, address) }
+	at := func(address string) string { return fmt.Sprintf("%d.%d.%s", 10+number>>8, number&255, address) }
 	a, b := kindPod(2, "a", at("0.5")), kindPod(3, "b", at("0.5"))
 	a.Namespaces[0].Intended = []*pb.Intended{{Address: at("0.9"), Source: "cri", Interface: "eth1"}}
 	a.Namespaces[0].Workload.Sources = map[string]string{"uid": "cgroup"}
@@ -133,15 +135,27 @@ func everything(number int) *pb.ReportRequest {
 	overlapping, unreadable := hostLocal(at("0.0/25"), pb.Pool_KNOWN), hostLocal(at("9.0/24"), pb.Pool_UNREADABLE)
 	overlapping.Name, overlapping.Network, overlapping.Device = "/var/lib/cni/networks/other", "other", "cni0"
 	unreadable.Name, unreadable.Problem = "/var/lib/cni/networks/broken", "it cannot be read"
+	recorded, forgotten := kindPod(12, "f", at("8.5")), kindPod(13, "g", at("8.6"))
+	recorded.Claims[0].Network, forgotten.Claims[0].Network = "azure", "aws-cni"
+	azureFile := &pb.PoolRecord{Ipam: azure.Name, Name: "/run/azure-cns/azure-endpoints.json", Network: "azure", State: pb.Pool_KNOWN}
+	awsFile := &pb.PoolRecord{Ipam: awsvpc.Name, Name: "/run/aws-node/ipam.json", Network: "aws-cni", State: pb.Pool_KNOWN}
 	h := hello(nodeName(number), 1)
 	h.BootId = bootID(number)
 	m := snapshot(h, a, b, named, process, container, anonymous, kindPod(8, "c", at("0.30")), kindPod(9, "d", at("0.31")),
 		machine, tunnel, kindPod(11, "e", at("0.42")), poolOf(hostLocal(at("0.0/24"), pb.Pool_KNOWN), overlapping, unreadable),
-		given(allocated(at("0.5"), "sandbox-b"), allocated(at("0.31"), "sandbox-old"), allocated(at("0.20"), "sandbox-gone")))
+		given(allocated(at("0.5"), "sandbox-b"), allocated(at("0.31"), "sandbox-old"), allocated(at("0.20"), "sandbox-gone")),
+		recorded, forgotten, poolOf(azureFile, awsFile), given(allocatedToPod(azureFile, at("8.5"), "old"), allocatedToPod(awsFile, at("8.7"), "gone")))
 	m.Status = &pb.StatusRecord{
 		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", CalicoNodename: "other", Flooding: []*pb.FloodingRecord{{Index: 2, Interface: "eth0", LeftOut: 3, Rate: 4}},
 	}
 	return m
+}
+
+// allocatedToPod returns an allocation of an IPAM that records the names of pods.
+func allocatedToPod(p *pb.PoolRecord, addr, pod string) *pb.AllocationRecord {
+	al := allocated(addr, "sandbox-"+pod)
+	al.Ipam, al.Pool, al.Namespace, al.Pod = p.GetIpam(), p.GetName(), "default", pod
+	return al
 }
 
 func nodeName(number int) string { return fmt.Sprintf("n%d", number) }
