@@ -285,7 +285,8 @@ func (f *editor) Settle(a index.Address, plain bool) {
 	}
 }
 
-// Expire deletes expired wire claims after an address was judged.
+// Expire deletes expired wire claims of an address that was judged only to find them. The item's
+// batches then wait for the next judgement.
 func (f *editor) Expire(item *Item, claims []Ref) {
 	b := newBatch()
 	f.piece(b, func() {
@@ -293,6 +294,7 @@ func (f *editor) Expire(item *Item, claims []Ref) {
 		again.Before, again.Derived = item.Before, item.Derived
 		again.Vanished = append(item.Vanished, again.Vanished...)
 		again.At, again.Residence, again.Pods, again.Republish = item.At, item.Residence, item.Pods, item.Republish
+		again.batches, item.batches = append(item.batches, again.batches...), nil
 		now := f.now()
 		for _, r := range claims {
 			n := f.nodes[r.node()]

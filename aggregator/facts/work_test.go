@@ -97,6 +97,15 @@ func TestBatchesAreDoneWhenAllIsJudged(t *testing.T) {
 	if s.judgeAll(); !done(first) {
 		t.Error("got the first batch not done")
 	}
+	third := s.Touch([]index.Address{key("10.0.0.1")})
+	item := s.queue(key("10.0.0.1")).Take(key("10.0.0.1"))
+	s.Expire(item, nil)
+	if item.Finish(); done(third) {
+		t.Error("got a batch done before its address is judged without expired claims")
+	}
+	if s.judgeAll(); !done(third) {
+		t.Error("got the third batch not done")
+	}
 	var many []index.Address
 	for i := range 3 * piece {
 		many = append(many, index.AddressOf(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)})))
