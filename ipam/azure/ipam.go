@@ -3,7 +3,11 @@
 // files below /run.
 package azure
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
 
 // Name is the name of Azure CNI in the API.
 const Name = "azure"
@@ -11,6 +15,10 @@ const Name = "azure"
 // IPAM describes Azure CNI.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Azure CNI",
+	Traits: ipam.Traits{
+		// azure-vnet writes the record at the end of CNI ADD, when the pod already has the address.
+		StartDelay: 10 * time.Second,
+	},
 	Files: newSource,
 	PoolTitle: func(p *ipam.Pool, node string) string {
 		if node == "" {
