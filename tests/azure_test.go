@@ -138,6 +138,7 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	const pod, next, last = pods - 1, pods - 2, pods - 3
 	n.forget(name(pod))
 	f := n.awaitFindings("in-use-unallocated " + address(pod))[0]
+	wait.Until(t, "the finding as the first one of the watch", func() bool { return len(found.all()) > 0 })
 	if got, want := found.all(), []string{"in-use-unallocated " + address(pod)}; !slices.Equal(got, want) {
 		t.Errorf("got findings %q, want only %q", got, want)
 	}

@@ -340,6 +340,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		l := newLab(t)
 		s := newScene(t, l)
 		s.place(l, l.cni(b.network(netlab.PTP)), "web", "db")
+		l.awaitPod(b.first(), "web")
 		l.awaitAllocations(2)
 		if err := os.Remove(l.Path("/run/cni-ipam-state/kindnet/" + b.first())); err != nil {
 			t.Fatal(err)
@@ -400,6 +401,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		cni := l.cni(b.network(netlab.PTP))
 		s.place(l, cni, "web", "db")
 		l.awaitPod(b.first(), "web")
+		l.awaitPod(b.address(3), "db") // the plan cannot repair the record of a namespace without a name
 		l.awaitAllocations(2)
 		forgotten(t, cni)
 		return s.found("ipam-state-lost", "")
