@@ -188,6 +188,7 @@ func TestChurnOfTheAWSVPCCNIIsSilent(t *testing.T) {
 	daemon.do("drop eni-1 " + address + "/32")
 	l.awaitFindings("in-use-unallocated " + address)
 	wait.Until(t, "the event of it", func() bool { return len(events.all()) > 0 })
+	wait.Until(t, "the finding as the first one of the watch", func() bool { return len(events.all()) > 0 })
 	if got := events.all(); !slices.Equal(got, []string{"in-use-unallocated " + address}) {
 		t.Errorf("findings: got %q, want only the control", got)
 	}
