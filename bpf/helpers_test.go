@@ -26,7 +26,8 @@ func requireRoot(tb testing.TB) {
 	}
 }
 
-// newObserver loads an Observer for one test.
+// newObserver loads an Observer for one test. The seed of its hashes is 0, so that no test depends
+// on chance.
 func newObserver(tb testing.TB, changes ...func(*ebpf.CollectionSpec)) *Observer {
 	tb.Helper()
 	requireRoot(tb)

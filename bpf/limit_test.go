@@ -145,6 +145,26 @@ func TestImportantAddressIsReportedDuringAFlood(t *testing.T) {
 	}
 }
 
+// Nobody can choose bindings that share a slot of the refusals.
+func TestHashesHaveARandomSeed(t *testing.T) {
+	requireRoot(t)
+	seeds := map[uint64]bool{}
+	for range 2 {
+		o, err := Load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seed uint64
+		err = o.objects.HashSeed.Get(&seed)
+		if seeds[seed] = true; err != nil || o.Close() != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seeds) != 2 || seeds[0] {
+		t.Errorf("got seeds %v, want two different ones", seeds)
+	}
+}
+
 func TestRepeatedBindingIsReportedDuringAFlood(t *testing.T) {
 	o := newLimited(t)
 	o.countReported(t, frames(random, 0, 100)...)

@@ -36,14 +36,14 @@ func Load() (*Observer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read bpf object: %w", err)
 	}
+	if err := spec.Variables[observeVarHashSeed].Set(rand.Uint64()); err != nil {
+		return nil, fmt.Errorf("set seed of hashes: %w", err)
+	}
 	return load(spec)
 }
 
 func load(spec *ebpf.CollectionSpec) (*Observer, error) {
 	var o Observer
-	if err := spec.Variables[observeVarHashSeed].Set(rand.Uint64()); err != nil {
-		return nil, fmt.Errorf("set seed of hashes: %w", err)
-	}
 	if err := spec.LoadAndAssign(&o.objects, nil); err != nil {
 		return nil, fmt.Errorf("load bpf program: %w", explain(err, toLoad))
 	}
