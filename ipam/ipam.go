@@ -25,8 +25,10 @@ type Traits struct {
 	// Mirrored is set if the records are copies that the IPAM writes for others and does not read.
 	// A wrong record then does not lead to a duplicate.
 	Mirrored bool
-	// StartDelay and EndDelay are how long after an owner begins or stops to hold an address the
-	// records may say so, for an IPAM that writes them late; 0 for others.
+	// StartDelay is how long an owner may have an address before its missing record is reported, for
+	// an IPAM that writes records late. EndDelay is the same for records that are written or removed
+	// at the end of an owner. Both count from when the difference is first seen; 0 means the usual
+	// time.
 	StartDelay, EndDelay time.Duration
 	// Secondary is set if the addresses are for additional interfaces of pods, so that they only
 	// have to be unique on their link.

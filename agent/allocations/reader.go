@@ -147,7 +147,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow reads everything, and then whatever events and time require, until ctx ends.
+// follow reads everything, and then again after events and at intervals, until ctx ends.
 func (r *Reader) follow(ctx context.Context, events <-chan fsnotify.Event, errs <-chan error) {
 	r.all = true
 	r.look(time.Now())

@@ -158,7 +158,7 @@ func (w *watched) awaitPorts(want string) {
 	wait.Until(w.t, "ports are "+want, func() bool { return w.names() == want })
 }
 
-// count returns how often a claim was seen, or 0 if there is none.
+// count returns how often a claim was seen; 0 if it does not exist.
 func (w *watched) count(port rtnetlink.Link, sha net.HardwareAddr, addr netip.Addr) (n uint32) {
 	w.table.Update(func() {
 		for k, c := range w.table.Claims() {

@@ -1,7 +1,6 @@
 package awsvpc
 
 import (
-	"errors"
 	"maps"
 	"net/netip"
 	"os"
@@ -11,46 +10,13 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 )
-
-// testHost is a Host for the files of a test. Directories with an error in hidden are not visible,
-// and files and directories with an error in broken cannot be opened.
-type testHost struct{ hidden, broken map[string]error }
-
-func (h testHost) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
-	if err := h.broken[path]; err != nil {
-		return nil, written, err
-	}
-	info, err := os.Lstat(path)
-	if err == nil && follow {
-		info, err = os.Stat(path)
-	}
-	if err != nil {
-		return nil, written, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, written, errors.New("not a regular file of that size")
-	}
-	data, err = os.ReadFile(path)
-	return data, info.ModTime(), err
-}
-
-func (h testHost) OpenDir(path string) (*os.File, ipam.DirID, error) {
-	if err := h.broken[path]; err != nil {
-		return nil, ipam.DirID{}, err
-	}
-	dir, err := os.Open(path)
-	return dir, ipam.DirID{}, err
-}
-
-func (h testHost) Visible(dirs ...string) error { return h.hidden[dirs[0]] }
-
-func (testHost) Clean(path string) string { return filepath.Clean(path) }
 
 // lab is a source with directories of its own, a clock, and the allocations that were published.
 type lab struct {
 	*testing.T
-	host      testHost
+	host      ipamtest.Host
 	source    *source
 	conf      string // the directory of CNI configurations
 	now       time.Time
@@ -65,7 +31,7 @@ type lab struct {
 func newLab(t *testing.T) *lab {
 	root := t.TempDir()
 	l := &lab{
-		T: t, host: testHost{map[string]error{}, map[string]error{}}, conf: filepath.Join(root, "etc/cni/net.d"), now: written,
+		T: t, host: ipamtest.NewHost(), conf: filepath.Join(root, "etc/cni/net.d"), now: written,
 		published: map[string]map[netip.Addr]ipam.FileAllocation{},
 	}
 	l.source = newSource(l.host, ipam.FilesConfig{Dirs: []string{filepath.Join(root, "run/aws-node")}, CNIConfig: []string{l.conf + "-none", l.conf}}).(*source)

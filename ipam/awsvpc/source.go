@@ -119,7 +119,7 @@ func isTemporary(name string) bool {
 	return temporary && isCheckpoint(before)
 }
 
-// config returns the path of the CNI configuration of the AWS VPC CNI; empty if there is none.
+// config returns the path of the CNI configuration of the AWS VPC CNI; empty if it does not exist.
 func (s *source) config() string {
 	for _, dir := range s.configs {
 		path := filepath.Join(dir, configName)

@@ -73,9 +73,9 @@ func TestNodeWithoutTheAWSVPCCNIHasNoPool(t *testing.T) {
 		}
 	}
 	nothing("no directory")
-	l.host.hidden[l.source.dir] = errors.New("mount it")
+	l.host.Hidden[l.source.dir] = errors.New("mount it")
 	nothing("directory that is not mounted, and no configuration")
-	clear(l.host.hidden)
+	clear(l.host.Hidden)
 	l.must(os.MkdirAll(l.source.dir, 0o755))
 	nothing("empty directory")
 	for _, name := range []string{"ipamd.sock", "ipam.json.tmp123", "ipam.json.old", "ipam-nic-.json", "ipam-nic-x.json", "ipam-nic-1", "ipam-nic-1.json.tmp"} {
@@ -224,7 +224,7 @@ func TestCheckpointThatCannotBeReadIsUnreadable(t *testing.T) {
 		want   string
 	}{
 		"newer version": {func(l *lab) { l.write(checkpointName, `{"version":"vpc-cni-ipam/2","allocations":[]}`) }, `its version is "vpc-cni-ipam/2"`},
-		"huge file":     {func(l *lab) { l.write(checkpointName, strings.Repeat(" ", maxFileSize+1)) }, "not a regular file of that size"},
+		"huge file":     {func(l *lab) { l.write(checkpointName, strings.Repeat(" ", maxFileSize+1)) }, "not a regular file of at most 8388608 bytes"},
 		"link": {func(l *lab) {
 			l.write("other", checkpointOf(web))
 			l.must(os.Remove(l.path(checkpointName)), os.Symlink(l.path("other"), l.path(checkpointName)))
@@ -232,9 +232,9 @@ func TestCheckpointThatCannotBeReadIsUnreadable(t *testing.T) {
 		"directory": {func(l *lab) {
 			l.must(os.Remove(l.path(checkpointName)), os.Mkdir(l.path(checkpointName), 0o755))
 		}, "not a regular file"},
-		"permission of the file":      {func(l *lab) { l.host.broken[l.path(checkpointName)] = os.ErrPermission }, "permission denied: give the agent's user read access to it"},
-		"permission of the directory": {func(l *lab) { l.host.broken[l.source.dir] = os.ErrPermission }, "permission denied: give the agent's user read access to it"},
-		"not visible":                 {func(l *lab) { l.host.hidden[l.source.dir] = errors.New("mount /run") }, "mount /run"},
+		"permission of the file":      {func(l *lab) { l.host.Broken[l.path(checkpointName)] = os.ErrPermission }, "permission denied: give the agent's user read access to it"},
+		"permission of the directory": {func(l *lab) { l.host.Broken[l.source.dir] = os.ErrPermission }, "permission denied: give the agent's user read access to it"},
+		"not visible":                 {func(l *lab) { l.host.Hidden[l.source.dir] = errors.New("mount /run") }, "mount /run"},
 	} {
 		l := newLab(t)
 		l.write(checkpointName, checkpointOf(web, db))
@@ -246,8 +246,8 @@ func TestCheckpointThatCannotBeReadIsUnreadable(t *testing.T) {
 			t.Errorf("%s: got %+v, problems %q", name, p, problems)
 		}
 		l.want(checkpointName)
-		clear(l.host.broken)
-		clear(l.host.hidden)
+		clear(l.host.Broken)
+		clear(l.host.Hidden)
 		l.must(os.RemoveAll(l.path(checkpointName)))
 		l.write(checkpointName, checkpointOf(web))
 		l.look()
@@ -262,7 +262,7 @@ func TestMountedDirectoryThatWasRemovedIsALoss(t *testing.T) {
 	l := newLab(t)
 	l.write(checkpointName, checkpointOf(web))
 	l.look()
-	l.host.broken[l.source.dir] = fmt.Errorf("read: %w", ipam.ErrOrphaned)
+	l.host.Broken[l.source.dir] = fmt.Errorf("read: %w", ipam.ErrOrphaned)
 	l.look()
 	if p := l.pool(checkpointName); p.State != ipam.Unreadable || p.Lost != 1 || !strings.Contains(p.Problem, "mount its parent") {
 		t.Errorf("got %+v", p)
@@ -271,14 +271,14 @@ func TestMountedDirectoryThatWasRemovedIsALoss(t *testing.T) {
 
 func TestMissingMountIsAProblemWhereTheAWSVPCCNIIsConfigured(t *testing.T) {
 	l := newLab(t)
-	l.host.hidden[l.source.dir] = errors.New("mount /run")
+	l.host.Hidden[l.source.dir] = errors.New("mount /run")
 	path := filepath.Join(l.conf, "10-aws.conflist")
 	l.must(os.MkdirAll(l.conf, 0o755), os.WriteFile(path, []byte("{}"), 0o600))
 	l.look()
 	if p := l.pool(checkpointName); p.State != ipam.Unreadable || p.Problem != "mount /run" || p.Config != path || len(l.source.Problems()) != 1 {
 		t.Errorf("got %+v, problems %q", p, l.source.Problems())
 	}
-	clear(l.host.hidden)
+	clear(l.host.Hidden)
 	if l.look(); len(l.source.Pools()) != 0 || len(l.source.Problems()) != 0 {
 		t.Errorf("mounted, and no checkpoint yet: got %+v, problems %q", l.pool(checkpointName), l.source.Problems())
 	}
@@ -293,7 +293,7 @@ func TestMissingMountIsAProblemWhereTheAWSVPCCNIIsConfigured(t *testing.T) {
 	}
 	// A directory that exists and cannot be read shows that the node uses the AWS VPC CNI.
 	l = newLab(t)
-	l.host.broken[l.source.dir] = os.ErrPermission
+	l.host.Broken[l.source.dir] = os.ErrPermission
 	if l.look(); l.pool(checkpointName).State != ipam.Unreadable {
 		t.Errorf("directory without permission: got %+v", l.pool(checkpointName))
 	}

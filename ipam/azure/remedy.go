@@ -60,8 +60,8 @@ func (t remedies) Reserve() {
 	t.uncordon()
 }
 
-// Reassign advises to restart the holder, whatever the state of the other container is: its record
-// is right if it runs, and cannot be changed if it does not.
+// Reassign advises to restart the holder, whether or not the other container runs: its record is
+// right if it does, and cannot be changed if it does not.
 func (t remedies) Reassign() {
 	t.cordon()
 	t.Advise("Leave the record as it is: only Azure CNI can change it, and it frees the address when it removes that container.")

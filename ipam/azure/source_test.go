@@ -14,43 +14,13 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 )
-
-// testHost is a Host for the files of a test. Directories with an error in hidden are not visible,
-// and files with an error in broken cannot be read.
-type testHost struct{ hidden, broken map[string]error }
-
-func (h testHost) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
-	if err := h.broken[path]; err != nil {
-		return nil, written, err
-	}
-	info, err := os.Lstat(path)
-	if err == nil && follow {
-		info, err = os.Stat(path)
-	}
-	if err != nil {
-		return nil, written, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, written, fmt.Errorf("%s is not a regular file of at most %d bytes", path, most)
-	}
-	data, err = os.ReadFile(path)
-	return data, info.ModTime(), err
-}
-
-func (testHost) OpenDir(path string) (*os.File, ipam.DirID, error) {
-	dir, err := os.Open(path)
-	return dir, ipam.DirID{}, err
-}
-
-func (h testHost) Visible(dirs ...string) error { return h.hidden[dirs[0]] }
-
-func (testHost) Clean(path string) string { return filepath.Clean(path) }
 
 // lab is a source with directories of its own, a clock, and the allocations that were published.
 type lab struct {
 	*testing.T
-	host                   testHost
+	host                   ipamtest.Host
 	source                 *source
 	run, conf, state       string
 	now                    time.Time
@@ -70,7 +40,7 @@ func newLab(t *testing.T) *lab {
 	root := t.TempDir()
 	l := &lab{
 		T: t, run: filepath.Join(root, "run"), conf: filepath.Join(root, "etc/cni/net.d"), state: filepath.Join(root, "var/lib/azure-network"),
-		now: start, age: time.Hour, host: testHost{map[string]error{}, map[string]error{}}, watches: map[string]ipam.Watch{},
+		now: start, age: time.Hour, host: ipamtest.NewHost(), watches: map[string]ipam.Watch{},
 		allocations: map[string]map[string]ipam.FileAllocation{},
 		ipam:        "azure-vnet-ipam.json", vnet: "azure-vnet.json", cns: "azure-cns/azure-endpoints.json", extra: "azure-cns/azure-endpoints.json#2",
 	}
@@ -207,7 +177,7 @@ func TestNodeWithoutAzureCNIHasNoPools(t *testing.T) {
 }
 
 func TestDefaultDirectories(t *testing.T) {
-	s := newSource(testHost{}, ipam.FilesConfig{CNIConfig: []string{"/etc/cni/net.d"}}).(*source)
+	s := newSource(ipamtest.Host{}, ipam.FilesConfig{CNIConfig: []string{"/etc/cni/net.d"}}).(*source)
 	var got []string
 	for _, f := range s.files() {
 		got = append(got, f.path)
@@ -386,7 +356,7 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 		"a directory":   {func(l *lab, path string) { l.must(os.Remove(path), os.Mkdir(path, 0o700)) }, "not a regular file"},
 		"huge":          {func(l *lab, path string) { l.must(os.Truncate(path, maxFileSize+1)) }, "at most"},
 		"not permitted": {func(l *lab, path string) {
-			l.host.broken[path] = &os.PathError{Op: "open", Path: path, Err: os.ErrPermission}
+			l.host.Broken[path] = &os.PathError{Op: "open", Path: path, Err: os.ErrPermission}
 		}, "give the agent's user read access"},
 		"in a database":  {func(l *lab, _ string) { l.must(os.WriteFile(l.source.database, nil, 0o600)) }, "azure-cns.db"},
 		"only databases": {func(l *lab, path string) { l.must(os.WriteFile(l.source.database, nil, 0o600), os.Remove(path)) }, "azure-cns.db"},
@@ -403,7 +373,7 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 		if p := l.pool(l.cns); len(got) != 1 || !strings.Contains(got[0], path+": ") || !strings.Contains(got[0], test.want) || !strings.HasSuffix(got[0], p.Problem) || p.Lost != 0 {
 			t.Errorf("%s: got problems %q, pool %+v, want one with %q, and no loss", name, got, p, test.want)
 		}
-		clear(l.host.broken)
+		clear(l.host.Broken)
 		_ = os.Remove(l.source.database)
 		l.must(os.RemoveAll(path))
 		l.write(l.cns, azuretest.Endpoints(web))
@@ -492,7 +462,7 @@ func TestRecordWithoutAddressIsAProblemAndTheOthersCount(t *testing.T) {
 
 func TestHiddenDirectoryIsAProblemWhereAzureCNIIsConfigured(t *testing.T) {
 	l := newLab(t)
-	l.host.hidden[l.run] = errors.New("mount it")
+	l.host.Hidden[l.run] = errors.New("mount it")
 	l.must(azuretest.Write(filepath.Join(l.run, l.cns), azuretest.Endpoints(web)))
 	l.look()
 	if got := l.source.Problems(); len(got) != 0 {
@@ -504,7 +474,7 @@ func TestHiddenDirectoryIsAProblemWhereAzureCNIIsConfigured(t *testing.T) {
 	if got := l.source.Problems(); len(got) != 1 || !strings.Contains(got[0], l.run) || !strings.Contains(got[0], "azure: mount it") {
 		t.Errorf("got problems %q, want the mount", got)
 	}
-	delete(l.host.hidden, l.run)
+	delete(l.host.Hidden, l.run)
 	l.look()
 	if l.want("visible", l.cns+known+"2"); len(l.source.Problems()) != 0 {
 		t.Errorf("visible: got problems %q", l.source.Problems())

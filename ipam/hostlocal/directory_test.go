@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 )
 
 func TestAllocationsFollowTheFiles(t *testing.T) {
@@ -102,7 +103,7 @@ func TestDirectoryThatWasNotWatchedIsReadAgain(t *testing.T) {
 		t.Errorf("directory that is watched now: got %q, want both", got)
 	}
 
-	l.watches[l.path("pods")] = ipam.Watch{ID: identify(l.path("pods")), Err: errors.New("no more watches")}
+	l.watches[l.path("pods")] = ipam.Watch{ID: ipamtest.Identify(l.path("pods")), Err: errors.New("no more watches")}
 	l.look() // everything is known, and the watch failed only now
 	l.look()
 	if p := l.pool("pods"); p.State != ipam.Stale || !strings.Contains(p.Problem, "no more watches") || !strings.Contains(p.Problem, "every 15s") {
@@ -150,7 +151,7 @@ func TestFileThatCanBeReadAgainIsNoProblem(t *testing.T) {
 }
 
 func TestFileThatGrowsTooLongWithinOneTickIsNotRead(t *testing.T) {
-	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), start
+	d, a, now := newDirectory(t.TempDir(), ipamtest.Host{}), netip.MustParseAddr("10.1.0.7"), start
 	empty := &allocation{FileAllocation: ipam.FileAllocation{AllocatedAt: now}}
 	long := &allocation{FileAllocation: ipam.FileAllocation{AllocatedAt: now}, unread: true}
 	d.put(a, empty, now)
@@ -200,10 +201,10 @@ func TestFileThatCannotBeReadStillReservesItsAddress(t *testing.T) {
 func TestDirectoryThatCannotBeReadLosesNothing(t *testing.T) {
 	for name, hide := range map[string]func(l *lab){
 		"no permission": func(l *lab) {
-			l.host.broken[l.path("pods")] = &os.PathError{Op: "open", Path: "p", Err: os.ErrPermission}
+			l.host.Broken[l.path("pods")] = &os.PathError{Op: "open", Path: "p", Err: os.ErrPermission}
 		},
-		"not mounted":     func(l *lab) { l.host.hidden[l.dir] = errors.New("not mounted") },
-		"not a directory": func(l *lab) { l.host.broken[l.path("pods")] = unix.ENOTDIR },
+		"not mounted":     func(l *lab) { l.host.Hidden[l.dir] = errors.New("not mounted") },
+		"not a directory": func(l *lab) { l.host.Broken[l.path("pods")] = unix.ENOTDIR },
 	} {
 		l := newLab(t)
 		l.allocateMany("pods", 3)
@@ -225,8 +226,8 @@ func TestDirectoryThatCannotBeReadLosesNothing(t *testing.T) {
 		if problems := strings.Join(l.source.Problems(), "\n"); !strings.Contains(problems, "cannot read the allocations of host-local in "+l.path("pods")+": ") {
 			t.Errorf("%s: got problems %q", name, problems)
 		}
-		clear(l.host.broken)
-		clear(l.host.hidden)
+		clear(l.host.Broken)
+		clear(l.host.Hidden)
 		l.look()
 		if p := l.pool("pods"); p.State != ipam.Known || p.Lost != 0 || len(l.addresses("pods")) != 3 {
 			t.Errorf("%s, no more: got %v, lost %d, %q", name, p.State, p.Lost, l.addresses("pods"))

@@ -1,83 +1,23 @@
 package hostlocal
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 )
-
-// testHost is a Host for the files of a test. Directories with an error in hidden are not visible,
-// and those with an error in broken cannot be opened.
-type testHost struct{ hidden, broken map[string]error }
-
-func (testHost) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
-	info, err := os.Lstat(path)
-	if err == nil && follow {
-		info, err = os.Stat(path)
-	}
-	if err != nil {
-		return nil, written, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > most {
-		return nil, written, errors.New("not a regular file of that size")
-	}
-	data, err = os.ReadFile(path)
-	return data, info.ModTime(), err
-}
-
-func (h testHost) OpenDir(path string) (*os.File, ipam.DirID, error) {
-	if err := h.broken[path]; err != nil {
-		return nil, ipam.DirID{}, err
-	}
-	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return nil, ipam.DirID{}, err
-	}
-	return dir, identify(path), nil
-}
-
-// identify returns the ID of a directory; zero if there is none.
-func identify(path string) ipam.DirID {
-	info, err := os.Stat(path)
-	if err != nil {
-		return ipam.DirID{}
-	}
-	var st unix.Statx_t
-	if unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_BTIME, &st) != nil {
-		return ipam.DirID{}
-	}
-	return ipam.DirID{Inode: info.Sys().(*syscall.Stat_t).Ino, Born: st.Btime.Sec*int64(time.Second) + int64(st.Btime.Nsec)}
-}
-
-func (h testHost) Visible(dirs ...string) error {
-	for _, dir := range dirs {
-		if h.hidden[dir] == nil {
-			return nil
-		}
-	}
-	if len(dirs) == 0 {
-		return nil
-	}
-	return h.hidden[dirs[0]]
-}
-
-func (testHost) Clean(path string) string { return filepath.Clean(path) }
 
 // lab is a source with directories of its own, a clock, and the allocations that were published.
 type lab struct {
 	*testing.T
-	host            testHost
+	host            ipamtest.Host
 	source          *source
 	root, conf, dir string // conf has CNI configurations, dir a directory for each network
 	now             time.Time
@@ -95,7 +35,7 @@ func newLab(t *testing.T) *lab {
 	root := t.TempDir()
 	l := &lab{
 		T: t, root: root, conf: filepath.Join(root, "etc/cni/net.d"), dir: filepath.Join(root, "var/lib/cni/networks"), now: start,
-		host:    testHost{map[string]error{}, map[string]error{}},
+		host:    ipamtest.NewHost(),
 		watches: map[string]ipam.Watch{}, allocations: map[string]map[string]ipam.FileAllocation{},
 	}
 	l.source = newSource(l.host, ipam.FilesConfig{Dirs: []string{l.dir}, CNIConfig: []string{l.conf}}).(*source)
@@ -115,7 +55,7 @@ func (l *lab) read(r ipam.FileRead) {
 	l.Helper()
 	r.Now, r.Watches = l.now, map[string]ipam.Watch{}
 	for _, place := range l.source.Places() {
-		r.Watches[place] = ipam.Watch{ID: identify(place)}
+		r.Watches[place] = ipam.Watch{ID: ipamtest.Identify(place)}
 	}
 	maps.Copy(r.Watches, l.watches)
 	l.again = l.source.Read(r)

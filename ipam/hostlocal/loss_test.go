@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 )
 
 func TestLossOfAllAllocationsIsNoticed(t *testing.T) {
@@ -33,7 +34,7 @@ func TestLossOfAllAllocationsIsNoticed(t *testing.T) {
 		}, ipam.Known},
 		"mount removed": {func(l *lab) {
 			l.must(os.RemoveAll(l.path("pods")))
-			l.host.broken[l.path("pods")] = fmt.Errorf("open: %w", ipam.ErrOrphaned)
+			l.host.Broken[l.path("pods")] = fmt.Errorf("open: %w", ipam.ErrOrphaned)
 		}, ipam.Unreadable},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +55,7 @@ func TestLossOfAllAllocationsIsNoticed(t *testing.T) {
 			if l.again != (c.state == ipam.Missing) {
 				t.Errorf("to look again soon: got %v", l.again)
 			}
-			delete(l.host.broken, l.path("pods"))
+			delete(l.host.Broken, l.path("pods"))
 			// The next pod takes an address that other pods still use: the loss remains.
 			l.allocate("pods", "10.1.0.1", "next")
 			l.look()
@@ -308,7 +309,7 @@ func TestFilesThatAreCompletedDuringALossAreLost(t *testing.T) {
 }
 
 func TestFileThatWasLostBeforeItWasReadMayBeBack(t *testing.T) {
-	d, a, now := newDirectory(t.TempDir(), testHost{}), netip.MustParseAddr("10.1.0.7"), start
+	d, a, now := newDirectory(t.TempDir(), ipamtest.Host{}), netip.MustParseAddr("10.1.0.7"), start
 	d.put(a, &allocation{}, now)
 	d.id.Inode = 1
 	d.vanish(now.Add(time.Millisecond))

@@ -48,12 +48,12 @@ func TestPoolsFollowTheConfigurations(t *testing.T) {
 	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "20-pods.conf (parse JSON: ") {
 		t.Errorf("configuration that cannot be parsed: got %s, problems %q, want the previous range", l.first("pods"), problems)
 	}
-	l.host.broken[l.conf] = os.ErrPermission
+	l.host.Broken[l.conf] = os.ErrPermission
 	l.look()
 	if problems := l.source.Problems(); l.first("pods") != "10.2.0.2" || l.first("other") != "10.9.0.2" || len(problems) != 1 || !strings.Contains(problems[0], "cannot read the CNI configurations (permission denied)") {
 		t.Errorf("configurations that cannot be read: got %s and %s, problems %q, want the previous ranges", l.first("pods"), l.first("other"), problems)
 	}
-	clear(l.host.broken)
+	clear(l.host.Broken)
 	l.must(os.RemoveAll(filepath.Join(l.root, "etc")))
 	l.look()
 	if p := l.pool("pods"); len(p.Ranges) != 0 || p.Routed || p.Config != "" || len(l.addresses("pods")) != 1 || len(l.source.Problems()) != 0 {
@@ -142,12 +142,12 @@ func TestRangesOfFlannelAreThoseOfTheNode(t *testing.T) {
 	if places := l.source.Places(); !slices.Contains(places, filepath.Dir(env)) {
 		t.Errorf("places: got %q, want that of subnet.env too", places)
 	}
-	l.host.hidden[filepath.Dir(env)] = errors.New("not mounted")
+	l.host.Hidden[filepath.Dir(env)] = errors.New("not mounted")
 	l.look()
 	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "the ranges of network cbr0 are unknown: not mounted") {
 		t.Errorf("problems: got %q", problems)
 	}
-	clear(l.host.hidden)
+	clear(l.host.Hidden)
 	l.must(os.MkdirAll(filepath.Dir(env), 0o755), os.Symlink(filepath.Join(l.root, "subnet.env"), env))
 	for content, want := range map[string]string{
 		"FLANNEL_NETWORK=10.244.0.0/16\nFLANNEL_SUBNET=10.244.3.1/24\nFLANNEL_MTU=1450\n": "[10.244.3.2-10.244.3.254]",
@@ -187,7 +187,7 @@ func TestTwoPluginsOfOneListShareADirectory(t *testing.T) {
 
 func TestProblemsNameTheMissingMount(t *testing.T) {
 	l := newLab(t)
-	l.host.hidden[l.dir], l.host.hidden[l.conf] = errors.New("mount the one"), errors.New("mount the other")
+	l.host.Hidden[l.dir], l.host.Hidden[l.conf] = errors.New("mount the one"), errors.New("mount the other")
 	l.look()
 	problems := strings.Join(l.source.Problems(), "\n")
 	for _, want := range []string{"cannot read the allocations of host-local in " + l.dir + ": mount the one", "cannot read the CNI configurations in " + l.conf + ": mount the other"} {
@@ -195,8 +195,8 @@ func TestProblemsNameTheMissingMount(t *testing.T) {
 			t.Errorf("problems: got %q, want one with %q", problems, want)
 		}
 	}
-	clear(l.host.hidden)
-	l.host.broken[l.dir] = os.ErrPermission
+	clear(l.host.Hidden)
+	l.host.Broken[l.dir] = os.ErrPermission
 	l.look()
 	if problems := l.source.Problems(); len(problems) != 1 || !strings.Contains(problems[0], "cannot read the allocations of host-local (permission denied)") {
 		t.Errorf("problems: got %q", problems)
