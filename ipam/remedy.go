@@ -127,6 +127,23 @@ type Case struct {
 	Holder *Holder
 }
 
+// Cordon advises to start no pods on the node of the pool for now, if the holder is a pod.
+func (c *Case) Cordon(a Advisor) {
+	if c.restartsPod() {
+		a.Act(advice.Cordon(c.Node))
+	}
+}
+
+// Uncordon adds the action that reverts Cordon.
+func (c *Case) Uncordon(a Advisor) {
+	if c.restartsPod() {
+		a.Act(advice.Uncordon(c.Node))
+	}
+}
+
+// restartsPod reports whether the holder is a pod of a known node.
+func (c *Case) restartsPod() bool { return c.Holder != nil && c.Holder.IsPod && c.Node != "" }
+
 // A Holder is the workload that has an address according to a kernel.
 type Holder struct {
 	// Name is its name in a sentence.

@@ -35,5 +35,10 @@ func Uncordon(node string) Action {
 	return Say("Allow pods on node %s again.", node).By("", "kubectl uncordon "+Argument(node))
 }
 
+// Drain returns the action that moves the pods of a node to other nodes.
+func Drain(node string) Action {
+	return Say("Move the pods of node %s to other nodes.", node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+Argument(node))
+}
+
 // ShortID returns a container ID in its usual short form.
 func ShortID(id string) string { return id[:min(len(id), 12)] }

@@ -48,7 +48,7 @@ type remedies struct {
 // Reserve advises to restart the holder on a node that starts no pods meanwhile. If several addresses
 // have no record, the holder's successor may get another one of them, so that the node must be emptied.
 func (t remedies) Reserve() {
-	t.cordon()
+	t.Cordon(t.Advisor)
 	t.Advise("Do not edit or delete %s, which ipamd overwrites, and do not restart aws-node, which restores nothing: ipamd cannot record an address for a running pod.", t.Pool.Name)
 	restart, fix := t.Restarting("its successor gets an address that ipamd has recorded for it")
 	t.Act(
@@ -60,7 +60,7 @@ func (t remedies) Reserve() {
 	if fix.What != "" {
 		t.Fix(fix)
 	}
-	t.uncordon()
+	t.Uncordon(t.Advisor)
 	t.Act(advice.Say("Find out on node %s why ipamd dropped the record. After a restart, it drops addresses that the instance metadata does not list (\"presuming stale/dead\") and pods whose veth it does not find (\"stale IP allocation\"); later, it removes addresses that EC2 no longer lists for the node.", t.Node).
 		By(t.Node, "grep -E "+advice.Literal("presuming stale/dead|stale IP allocation|"+t.Address.String())+" "+ipamdLog))
 }
@@ -96,21 +96,7 @@ func (t remedies) Release() {
 // reboot returns the steps that end all pods of a node and remove its checkpoint, which is on a tmpfs.
 func reboot(node string) []advice.Action {
 	return []advice.Action{
-		advice.Say("Move the pods of node %s to other nodes.", node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(node)),
+		advice.Drain(node),
 		advice.Say("Reboot node %s, or replace its instance. The checkpoint is in /run, which is empty after the reboot, and the pods that stay on the node get new addresses.", node).By(node, "systemctl reboot"),
-	}
-}
-
-// cordon advises to start no pods on the node for now.
-func (t remedies) cordon() {
-	if t.Holder != nil && t.Holder.IsPod && t.Node != "" {
-		t.Act(advice.Cordon(t.Node))
-	}
-}
-
-// uncordon adds the action that reverts cordon.
-func (t remedies) uncordon() {
-	if t.Holder != nil && t.Holder.IsPod && t.Node != "" {
-		t.Act(advice.Uncordon(t.Node))
 	}
 }

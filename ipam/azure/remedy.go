@@ -45,7 +45,7 @@ type remedies struct {
 // Reserve advises to restart the holder. Its successor may get another address that is in use if
 // several have no record; then the node must be emptied first.
 func (t remedies) Reserve() {
-	t.cordon()
+	t.Cordon(t.Advisor)
 	t.Advise("Do not restart azure-cns on node %s meanwhile: when it starts, it considers every address without a record free.", t.Node)
 	restart, fix := t.Restarting("it requests a free address")
 	t.Act(
@@ -57,16 +57,16 @@ func (t remedies) Reserve() {
 	if fix.What != "" {
 		t.Fix(fix)
 	}
-	t.uncordon()
+	t.Uncordon(t.Advisor)
 }
 
 // Reassign advises to restart the holder, whether or not the other container runs: its record is
 // right if it does, and cannot be changed if it does not.
 func (t remedies) Reassign() {
-	t.cordon()
+	t.Cordon(t.Advisor)
 	t.Advise("Leave the record as it is: only Azure CNI can change it, and it frees the address when it removes that container.")
 	t.Restart("its successor gets an address of its own")
-	t.uncordon()
+	t.Uncordon(t.Advisor)
 }
 
 // Release advises to have the runtime remove the container of the record.
@@ -92,21 +92,7 @@ func (t remedies) Release() {
 // reboot returns the steps that end all pods of a node and remove its records, which are on a tmpfs.
 func reboot(node string) []advice.Action {
 	return []advice.Action{
-		advice.Say("Move the pods of node %s to other nodes.", node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(node)),
+		advice.Drain(node),
 		advice.Say("Reboot node %s. Its records are in /run, which is empty after the reboot, and the pods that stay on the node get new addresses.", node).By(node, "systemctl reboot"),
-	}
-}
-
-// cordon advises to start no pods on the node for now.
-func (t remedies) cordon() {
-	if t.Holder != nil && t.Holder.IsPod && t.Node != "" {
-		t.Act(advice.Cordon(t.Node))
-	}
-}
-
-// uncordon adds the action that reverts cordon.
-func (t remedies) uncordon() {
-	if t.Holder != nil && t.Holder.IsPod && t.Node != "" {
-		t.Act(advice.Uncordon(t.Node))
 	}
 }
