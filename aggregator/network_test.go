@@ -110,7 +110,7 @@ func TestNetworks(t *testing.T) {
 		"two of which nothing is known":    {one: plain, two: plain},
 		"second interfaces":                {one: second, two: second},
 		"containers":                       {one: container, two: container},
-		"ports of an Open vSwitch":         {one: ovs, two: ovs},
+		"ports of an Open vSwitch":         {one: ovs, two: ovs, scope: "pods"},
 		"pods in VRFs":                     {one: vrf, two: vrf},
 		"in a declared network":            {one: plain, two: container, declared: pods, scope: "tenants"},
 		"pods in a declared network":       {one: given, two: given, declared: pods, scope: "tenants"},

@@ -183,6 +183,7 @@ var (
 	// deviceStems match the prefixes of generated names. Some of them matter to the verdict.
 	deviceStems = regexp.MustCompile(`^(veth|cali|lxc|tap|vnet|tun|podman|cni-podman|virbr)`)
 	dockerNames = regexp.MustCompile(`^br-[0-9a-f]{12}$`)
+	kubeOVN     = regexp.MustCompile(`^[0-9a-f]+(_.+)?_h$`) // see verdict.SeparatesTenants
 	vlanTags    = regexp.MustCompile(`^(.+?)((?:\.\d+)+)$`)
 )
 
@@ -198,6 +199,9 @@ func (p *pseudonyms) device(s string) string {
 		return p.numbered("docker", s)
 	case stem != "":
 		return p.numbered(stem, s)
+	case kubeOVN.MatchString(s):
+		_, n, _ := strings.Cut(p.numbered("port", s), "-")
+		return n + "_h"
 	}
 	return p.numbered("if", s)
 }

@@ -117,6 +117,10 @@ func (w *wording) inNetwork(s *verdict.Step) string {
 		return fmt.Sprintf("The address is in %s, which is declared as network %s, so it must be unique on all nodes.", s.Prefix, s.Network)
 	case s.Network == "":
 		return "The address is in the pod CIDR of a node (Node.spec.podCIDRs)" + pods
+	case s.Annotated:
+		return fmt.Sprintf("According to the annotations of %s, the address belongs to network %s, in which it must be unique.", w.name(s.Owners[0].Owner), s.Network)
+	case s.Network == verdict.NetworkOfAPI:
+		return fmt.Sprintf("According to the Kubernetes API, the address is that of %s", w.name(s.Owners[0].Owner)) + pods
 	case s.Network == verdict.NetworkOfRuntime:
 		return fmt.Sprintf("The container runtime reports that it assigned the address to %s", w.name(s.Owners[0].Owner)) + pods
 	}

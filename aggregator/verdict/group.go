@@ -50,7 +50,7 @@ func (j *comparison) groups() []group {
 		groups = append(groups, newGroup(members[:n]))
 		members = members[n:]
 	}
-	return j.dropPodNetwork(groups)
+	return j.dropNetworks(groups)
 }
 
 // newGroup returns the group of the members of one scope; members must be sorted by owner. For a
@@ -70,27 +70,31 @@ func newGroup(members []member) group {
 	return g
 }
 
-// dropPodNetwork drops the pod network if the same owners also meet on one node or link. The node
-// or link is known at once, while it may take a moment until both owners are known to be pods. The
+// dropNetworks drops discovered networks whose owners also meet on one node or link. The node or
+// link is known at once, while it may take a moment until the network of both owners is known. The
 // conflict thus has the same ID in either order of events.
-func (j *comparison) dropPodNetwork(groups []group) []group {
-	if len(groups) == 0 || groups[0].scope.Kind != NetworkScope {
-		return groups
-	}
+func (j *comparison) dropNetworks(groups []group) []group {
 	if name, _ := j.declared(); name != "" {
 		return groups
 	}
-	pods := groups[0]
-	for i := range j.in.Conflicts {
-		if c := &j.in.Conflicts[i]; c.Active() && c.Kind == NetworkScope && c.Scope == pods.scope.Text() {
-			return groups
+	kept := make([]group, 0, len(groups))
+	for _, g := range groups {
+		at := -1
+		if g.scope.Kind == NetworkScope && !j.remembers(g.scope) {
+			at = slices.IndexFunc(groups, func(narrow group) bool { return narrow.scope.Kind != NetworkScope && slices.Equal(narrow.owners, g.owners) })
+		}
+		if at < 0 {
+			kept = append(kept, g)
+		} else {
+			groups[at].everywhere = true // narrower scopes follow
 		}
 	}
-	if at := slices.IndexFunc(groups[1:], func(g group) bool { return slices.Equal(g.owners, pods.owners) }); at >= 0 {
-		groups[1+at].everywhere = true
-		return groups[1:]
-	}
-	return groups
+	return kept
+}
+
+// remembers reports whether a network has an active conflict.
+func (j *comparison) remembers(s extent) bool {
+	return slices.ContainsFunc(j.in.Conflicts, func(c Memory) bool { return c.Active() && c.Kind == NetworkScope && c.Scope == s.Text() })
 }
 
 // virtual reports whether one of the owners is a virtual router.

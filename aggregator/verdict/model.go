@@ -91,10 +91,47 @@ type PodObject struct {
 	// DeletionTimestamp is the time by which the pod is to be deleted; 0 if it is not being
 	// deleted.
 	DeletionTimestamp Stamp
+	// Memberships are the networks of the pod's addresses, as network plugins write them into the
+	// annotations of the pod.
+	Memberships []Membership
 	// Heard is when the aggregator received this version of the pod.
 	Heard Stamp
 	// Absent is set if the API has no such pod. All other fields are then empty.
 	Absent bool
+}
+
+// A Membership is an address of a pod and the network that it belongs to.
+type Membership struct {
+	Address netip.Addr
+	// Interface is the interface inside the pod; empty if the annotation does not name it.
+	Interface string
+	// Network is the network in which the address must be unique; empty if there is none.
+	Network string
+	// OVS is set if a plugin writes it that separates tenants by Open vSwitch. It applies to ports of
+	// Open vSwitch only.
+	OVS bool
+	// PerNode is set if the IPAM allocates on each node without regard to the others. Two nodes then
+	// have one network only if frames show that they share a LAN.
+	PerNode bool
+}
+
+// Membership returns the network of an address that a pod has on an interface: from a plugin
+// that separates tenants by Open vSwitch, or from another one. known is false if there is none. The
+// membership is zero if the annotations name several networks.
+func (p *PodObject) Membership(iface string, a netip.Addr, ovs bool) (found Membership, known bool) {
+	if p == nil {
+		return found, false
+	}
+	for _, at := range p.Memberships {
+		if at.OVS != ovs || at.Address != a || at.Interface != "" && at.Interface != iface {
+			continue
+		}
+		if known && found.Network != at.Network {
+			return Membership{}, true
+		}
+		found, known = at, true
+	}
+	return found, known
 }
 
 // Node is the part of a host that one agent observes. Its Key is its identity.

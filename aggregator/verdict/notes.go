@@ -99,8 +99,15 @@ func (j *evaluation) noteScope(s extent, o *Owner, c *Claim) {
 		step.Rule = RuleInNetwork
 		if name, prefix := j.declared(); name != "" {
 			step.Network, step.Prefix = name, prefix
-		} else if c.Network != "" && c.Interface.Attachment != Own {
+			break
+		}
+		switch {
+		case s.Name != podNetwork:
+			step.Network, step.Annotated, step.Owners = s.Name, true, withoutScopes(o)
+		case c.Network != "" && c.Interface.Attachment != Own:
 			step.Network, step.Owners = c.Network, withoutScopes(o)
+		case !j.in.InPodCIDR:
+			step.Network, step.Owners = NetworkOfAPI, withoutScopes(o)
 		}
 	case NodeScope:
 		step.Rule = RuleOnNode

@@ -3,6 +3,8 @@ package verdict
 import (
 	"cmp"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
 // An extent is a scope with the identity by which scopes are compared.
@@ -74,6 +76,9 @@ const podNetwork = "pods"
 // runtime is known to have given.
 const NetworkOfRuntime = "cri"
 
+// NetworkOfAPI stands for the network of an address that only the Kubernetes API says a pod has.
+const NetworkOfAPI = "kubernetes"
+
 // FirstInterface is the interface to which container runtimes give the address by which Kubernetes
 // knows a pod. Addresses of further interfaces (Multus) are often the same on each node.
 const FirstInterface = "eth0"
@@ -98,27 +103,83 @@ func (j *evaluation) network(o *Owner, c *Claim, link *Link) string {
 	if name, _ := j.declared(); name != "" {
 		return name
 	}
-	if j.ofPods(c, link) {
-		return podNetwork
+	switch {
+	case i.Attachment == Own:
+		return j.ofNode(c)
+	case i.Namespace.Who.Kind() != Pod:
+		return ""
 	}
-	return ""
+	return j.ofPod(c, link)
 }
 
-// ofPods reports whether the address of a kernel belongs to the pod network: a CNI network or
-// runtime gave it to a pod, or it is in a pod range. The node's own addresses belong to it only in
-// the node's own pod range, and never on an uplink.
-func (j *evaluation) ofPods(c *Claim, link *Link) bool {
-	i := c.Interface
-	switch {
-	case link != nil && link.Kind == OVSPort:
-		return false // tenants may use the same ranges on purpose
-	case i.Attachment == Own:
-		// Bridges that are the same on all nodes (docker0) may be in the pod range of another node.
-		return !i.Uplink && j.in.node(c.Node()).InPodCIDR
-	case i.Namespace.Who.Kind() != Pod:
-		return false
+// ofNode returns the network of an address that a node itself has: the pod network if the address
+// is in the node's own pod range, except on an uplink.
+func (j *evaluation) ofNode(c *Claim) string {
+	// Bridges that are the same on all nodes (docker0) may be in the pod range of another node.
+	if c.Interface.Uplink || !j.in.node(c.Node()).InPodCIDR {
+		return ""
 	}
-	return c.Network != "" && i.Name == FirstInterface || j.in.InPodCIDR
+	return podNetwork
+}
+
+// ofPod returns the discovered network of an address that the kernel of a pod has.
+func (j *evaluation) ofPod(c *Claim, link *Link) string {
+	i := c.Interface
+	pod := j.in.pod(i.Namespace)
+	given := c.Network != "" && i.Name == FirstInterface
+	if link == nil || link.Kind != OVSPort {
+		if given || j.in.InPodCIDR {
+			return podNetwork
+		}
+	} else {
+		// Tenants may use the same ranges on purpose, so a range proves nothing.
+		if at, known := pod.Membership(i.Name, j.in.Address, true); known {
+			return at.Network
+		}
+		if SeparatesTenants(i) {
+			return "" // which tenant the pod belongs to is not known
+		}
+		if given || pod != nil && slices.Contains(pod.IPs, j.in.Address) {
+			return podNetwork
+		}
+	}
+	at, known := pod.Membership(i.Name, j.in.Address, false)
+	if !known || at.PerNode && !j.shareLAN(c, at.Network) {
+		return ""
+	}
+	return at.Network
+}
+
+// SeparatesTenants reports whether an interface of a pod is on a port of Kube-OVN, whose tenants
+// (VPCs) may use the same ranges for the first interfaces of pods. Kube-OVN names the node's end of
+// the veth pair ID_h or ID_IFACE_h, where ID is the beginning of the sandbox's ID (generateNicName
+// in pkg/daemon/ovs_linux.go).
+func SeparatesTenants(i *Interface) bool {
+	id, named := strings.CutSuffix(i.HostInterface, "_h")
+	id, _, _ = strings.Cut(id, "_")
+	return named && id != "" && strings.Trim(id, "0123456789abcdef") == ""
+}
+
+// shareLAN reports whether frames show that a pod shares a LAN with a pod on another node that has
+// the address in the same network: a frame with the address and the MAC of each entered the node of
+// the other from outside.
+func (j *evaluation) shareLAN(c *Claim, network string) bool {
+	return slices.ContainsFunc(j.in.Claims, func(other *Claim) bool {
+		if other.Kind != Assigned || other.Node().Is(c.Node()) {
+			return false
+		}
+		i := other.Interface
+		at, known := j.in.pod(i.Namespace).Membership(i.Name, j.in.Address, false)
+		return known && at.Network == network && j.entered(c, other.Node()) && j.entered(other, c.Node())
+	})
+}
+
+// entered reports whether a frame with the address and the MAC of an interface entered a node from
+// outside.
+func (j *evaluation) entered(c *Claim, n *Node) bool {
+	return slices.ContainsFunc(j.in.Claims, func(frame *Claim) bool {
+		return frame.Wire() && !frame.Weak() && frame.Interface.Uplink && frame.MAC == c.Interface.MAC && frame.Node().Is(n)
+	})
 }
 
 // declared returns the declared network with the longest prefix that contains the address, and that

@@ -17,10 +17,12 @@ type Step struct {
 	MAC, Source MAC
 	// Node is the node that has the hardware address.
 	Node string
-	// Network is the network that gave the address, NetworkOfRuntime if only the container runtime
-	// is known to have given it, or the declared network with Prefix.
-	Network string
-	Prefix  netip.Prefix
+	// Network is the network that gave the address, NetworkOfRuntime or NetworkOfAPI if only the
+	// container runtime or the Kubernetes API says that it is a pod's, or the declared network with
+	// Prefix. Annotated is set if annotations of the pod name the network.
+	Network   string
+	Prefix    netip.Prefix
+	Annotated bool
 	// Joints are the evidence that the links of a domain are one; nil for a link of one node.
 	Joints []Joint
 	// Conflict is the ID of the conflict that the rule makes. Excludes is set if the rule excludes
