@@ -30,6 +30,7 @@ type vlanOn struct {
 type wiring struct {
 	vlans   map[vlanOn]*link // the VLAN devices
 	patched map[int32]*link  // bridges that veth pairs connect, each with the bridge that names their domain
+	netdev  bool             // Open vSwitch runs its userspace datapath
 	routed  map[string]bool  // domains on which the node has an address; nil if it must be computed
 }
 
@@ -42,6 +43,7 @@ func (t *topology) wired() *wiring {
 				t.wiring.vlans[vlanOn{l.Lower, l.VLAN}] = l
 			}
 			t.patch(l)
+			t.wiring.netdev = t.wiring.netdev || l.Name == netdevDatapath && l.Kind == "tun"
 		}
 	}
 	return t.wiring
@@ -132,7 +134,7 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 	switch {
 	case l.Kind == "bridge":
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE
-	case l.Master != 0 && l.SlaveKind == "openvswitch":
+	case t.isOVSPort(l):
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
 	case isPair(l.Kind) && l.SlaveKind == "bridge" && len(tags) == 0:
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE // the bridge drops untagged frames here
@@ -143,6 +145,19 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 		d.name = fmt.Sprintf("%s.%d", d.name, vid)
 	}
 	return d
+}
+
+// netdevDatapath is the TAP device that Open vSwitch creates for its userspace datapath.
+const netdevDatapath = "ovs-netdev"
+
+// isOVSPort reports whether one of our own interfaces is a port of Open vSwitch. In the kernel's
+// datapath it has a master. The userspace datapath leaves no other mark on a veth than that it sets
+// the interface promiscuous; programs that capture frames do not show in these flags.
+func (t *topology) isOVSPort(l *link) bool {
+	if l.Master != 0 {
+		return l.SlaveKind == "openvswitch"
+	}
+	return isPair(l.Kind) && l.Flags&unix.IFF_PROMISC != 0 && t.wired().netdev
 }
 
 // vlanOver returns the VLAN device that takes frames with the given tags from one of our own
