@@ -113,6 +113,8 @@ type Cluster struct {
 	pending   pending
 	ipams     []*publisher
 	addresses *podips.Addresses[*podRecord]
+	// definitions are the NetworkAttachmentDefinitions.
+	definitions definitions
 
 	announcer announcer
 	discovery discovery
@@ -154,7 +156,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
 	c.discovery = newDiscovery(c)
-	c.ipams = c.newPublishers()
+	c.ipams = append(c.newPublishers(), c.newDefinitions())
 	c.feeds = c.newFeeds()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(collector{c}); err != nil {

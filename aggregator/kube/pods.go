@@ -34,6 +34,14 @@ type podMore struct {
 	vip netip.Addr
 	// agentOn is the node that an agent's pod runs on or was created for.
 	agentOn string
+	// memberships are the networks of the pod's addresses. unread is the name of an annotation about
+	// them that cannot be read.
+	memberships []membership
+	unread      string
+}
+
+func (m *podMore) isEmpty() bool {
+	return m.alias == "" && m.plugin == nil && !m.vip.IsValid() && m.agentOn == "" && len(m.memberships) == 0 && m.unread == ""
 }
 
 // Pod implements podips.Record.
@@ -61,6 +69,10 @@ type pods struct {
 	// node.
 	agentAccounts []string
 	agents        map[string]int
+	// attached has the pods that are attached to the network of a NetworkAttachmentDefinition.
+	attached map[ipam.Key]map[*podRecord]bool
+	// unread has the pods with an annotation about networks that cannot be read.
+	unread map[*podRecord]bool
 	// names interns strings that many pods have. Only the feed uses it.
 	names ipam.Interned
 }
@@ -74,7 +86,7 @@ func newPods(c *Cluster) pods {
 			Changed: func(_ ipam.Key, before, after *podRecord) { c.pods.changed(before, after) },
 		},
 		byUID: make(map[string]*podRecord), aliases: make(map[string]*podRecord),
-		plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int), agents: make(map[string]int),
+		attached: make(map[ipam.Key]map[*podRecord]bool), unread: make(map[*podRecord]bool), plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int), agents: make(map[string]int),
 	}
 }
 
@@ -114,7 +126,8 @@ func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	if name := pluginOf(pod); name != "" {
 		more.plugin = readPlugin(name, pod)
 	}
-	if more != (podMore{}) {
+	more.memberships, more.unread = p.readMemberships(pod)
+	if !more.isEmpty() {
 		r.more = &more
 	}
 	return ipam.Key{Namespace: namespace, Name: pod.Name}, r
@@ -204,13 +217,17 @@ func sameMore(a, b *podMore) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
+	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && a.unread == b.unread && slices.Equal(a.memberships, b.memberships) && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
 }
 
 // changed updates the indexes and queues notifications. The caller holds mu.
 func (p *pods) changed(before, after *podRecord) {
 	pending := &p.cluster.pending
-	changed := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject)
+	if after != nil {
+		// Readers cannot see the record before mu is released.
+		after.Memberships = p.cluster.definitions.resolve(after)
+	}
+	changed := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject) || !slices.Equal(before.Memberships, after.Memberships)
 	if before != nil {
 		p.unindex(before)
 		if changed {
@@ -219,7 +236,6 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	if after != nil {
-		// Readers cannot see the record before mu is released.
 		after.Heard = verdict.Stamp(p.cluster.clock())
 		if before != nil && !changed {
 			after.Heard = before.Heard
@@ -231,6 +247,9 @@ func (p *pods) changed(before, after *podRecord) {
 		}
 	}
 	p.relate(before, after)
+	if before.isUnread() || after.isUnread() {
+		p.reportUnread()
+	}
 	p.cluster.addresses.Changed(before, after)
 }
 
@@ -241,6 +260,9 @@ func (r *podRecord) queueAlias(p *pending) {
 		p.pod(&verdict.PodObject{Namespace: r.Namespace, Name: r.Name, UID: r.more.alias})
 	}
 }
+
+// isUnread reports whether a pod has an annotation about networks that cannot be read.
+func (r *podRecord) isUnread() bool { return r != nil && r.more != nil && r.more.unread != "" }
 
 func (p *pods) index(r *podRecord) {
 	p.byUID[r.UID] = r
@@ -259,6 +281,18 @@ func (p *pods) index(r *podRecord) {
 	if r.more.agentOn != "" {
 		p.agents[r.more.agentOn]++
 	}
+	if r.more.unread != "" {
+		p.unread[r] = true
+	}
+	for _, m := range r.more.memberships {
+		if m.definition == (ipam.Key{}) {
+			continue
+		}
+		if p.attached[m.definition] == nil {
+			p.attached[m.definition] = make(map[*podRecord]bool)
+		}
+		p.attached[m.definition][r] = true
+	}
 }
 
 func (p *pods) unindex(r *podRecord) {
@@ -269,6 +303,12 @@ func (p *pods) unindex(r *podRecord) {
 	}
 	if r.more == nil {
 		return
+	}
+	delete(p.unread, r)
+	for _, m := range r.more.memberships {
+		if delete(p.attached[m.definition], r); len(p.attached[m.definition]) == 0 {
+			delete(p.attached, m.definition)
+		}
 	}
 	if p.aliases[r.more.alias] == r {
 		delete(p.aliases, r.more.alias)

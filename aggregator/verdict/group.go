@@ -81,7 +81,9 @@ func (j *comparison) dropNetworks(groups []group) []group {
 	for _, g := range groups {
 		at := -1
 		if g.scope.Kind == NetworkScope && !j.remembers(g.scope) {
-			at = slices.IndexFunc(groups, func(narrow group) bool { return narrow.scope.Kind != NetworkScope && slices.Equal(narrow.owners, g.owners) })
+			at = slices.IndexFunc(groups, func(narrow group) bool {
+				return narrow.scope.Kind != NetworkScope && slices.Equal(narrow.owners, g.owners)
+			})
 		}
 		if at < 0 {
 			kept = append(kept, g)
