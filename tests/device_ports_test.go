@@ -79,6 +79,12 @@ func TestDeviceOpenVSwitchPortsAreLinksOfTheirOwn(t *testing.T) {
 	if c := l.watch.find("10.0.0.5"); slices.ContainsFunc(c, func(c *ipwitnessv1.Conflict) bool { return c.GetConfirmedAt() != nil }) {
 		t.Errorf("one address behind two ports of Open vSwitch: got %v, want no conflict", c)
 	}
+
+	// A network plugin gave the address to both as pods.
+	for _, pod := range []string{"a", "b"} {
+		l.given(pod, "ovn-kubernetes", "10.0.0.5")
+	}
+	l.wantConflict("10.0.0.5", ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/a | default/b", "NETWORK pods")
 }
 
 // ovsHeader is struct ovs_header: the index of a datapath.

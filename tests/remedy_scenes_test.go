@@ -552,6 +552,22 @@ func TestRemedyOfEachFindingEndsIt(t *testing.T) {
 // pods. It returns a kubeconfig.
 func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
 	t.Helper()
+	all := make([]apiPod, len(pods))
+	for i, name := range pods {
+		all[i].name = name
+	}
+	return apiOfPods(t, h, all...)
+}
+
+// apiPod is a pod on node1.
+type apiPod struct {
+	name        string
+	ip          string // in its status
+	annotations map[string]string
+}
+
+func apiOfPods(t *testing.T, h *netlab.Host, pods ...apiPod) string {
+	t.Helper()
 	var at net.Listener
 	err := h.Do(func() (err error) {
 		at, err = net.Listen("tcp", "127.0.0.1:0")
@@ -584,8 +600,12 @@ func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
 			events = append(events, event("ADDED", map[string]any{"name": "node1", "uid": "uid-node1"}, nil))
 		case "pods":
 			for _, pod := range pods {
-				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod, "uid": "uid-" + pod},
-					map[string]any{"spec": map[string]any{"nodeName": "node1"}, "status": map[string]any{"phase": "Running"}}))
+				status := map[string]any{"phase": "Running"}
+				if pod.ip != "" {
+					status["podIPs"] = []map[string]string{{"ip": pod.ip}}
+				}
+				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod.name, "uid": "uid-" + pod.name, "annotations": pod.annotations},
+					map[string]any{"spec": map[string]any{"nodeName": "node1"}, "status": status}))
 			}
 		}
 		events = append(events, event("BOOKMARK", map[string]any{"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}, nil))

@@ -137,6 +137,7 @@ func Examine(cfg Config) []Check {
 		nsid, err := req.OwnNSID()
 		found.add(Check{Feature: checkNamespaces, Status: StatusMissing, Used: "frames, and the node's own addresses", Lost: "addresses inside pods: duplicates that no frame shows", Fix: "give the process CAP_NET_ADMIN"},
 			err, fmt.Sprintf("interfaces and addresses are read by nsid (ours is %d)", nsid))
+		found.checks = append(found.checks, readOVS(req))
 	}
 	listen, err := rtnetlink.Listen(true)
 	if err == nil {

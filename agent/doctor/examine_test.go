@@ -102,7 +102,7 @@ func TestEverythingIsExaminedAndNothingIsLeft(t *testing.T) {
 			}
 		}
 		want := "kernel CAP_NET_ADMIN CAP_NET_BROADCAST CAP_BPF CAP_PERFMON BPF programs BPF ring buffer BPF LRU map TCX clsact observer " +
-			"rtnetlink strict checking namespaces events of all namespaces named namespaces named namespaces CNI results CNI configurations host-local's allocations container runtime processes"
+			"rtnetlink strict checking namespaces Open vSwitch events of all namespaces named namespaces named namespaces CNI results CNI configurations host-local's allocations container runtime processes"
 		if got := strings.Join(features, " "); got != want {
 			t.Errorf("features: got %s, want %s", got, want)
 		}

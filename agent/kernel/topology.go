@@ -43,7 +43,7 @@ func (t *topology) wired() *wiring {
 				t.wiring.vlans[vlanOn{l.Lower, l.VLAN}] = l
 			}
 			t.patch(l)
-			t.wiring.netdev = t.wiring.netdev || l.Name == netdevDatapath && l.Kind == "tun"
+			t.wiring.netdev = t.wiring.netdev || isNetdevDatapath(&l.Link)
 		}
 	}
 	return t.wiring
@@ -134,7 +134,7 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 	switch {
 	case l.Kind == "bridge":
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE
-	case t.isOVSPort(l):
+	case isOVSPort(&l.Link, t.wired().netdev):
 		d.kind = ipwitnessv1.LinkRecord_OVS_PORT
 	case isPair(l.Kind) && l.SlaveKind == "bridge" && len(tags) == 0:
 		d.kind = ipwitnessv1.LinkRecord_BRIDGE // the bridge drops untagged frames here
@@ -145,19 +145,6 @@ func (t *topology) newDomain(l *link, tags []uint16) domain {
 		d.name = fmt.Sprintf("%s.%d", d.name, vid)
 	}
 	return d
-}
-
-// netdevDatapath is the TAP device that Open vSwitch creates for its userspace datapath.
-const netdevDatapath = "ovs-netdev"
-
-// isOVSPort reports whether one of our own interfaces is a port of Open vSwitch. In the kernel's
-// datapath it has a master. The userspace datapath leaves no other mark on a veth than that it sets
-// the interface promiscuous; programs that capture frames do not show in these flags.
-func (t *topology) isOVSPort(l *link) bool {
-	if l.Master != 0 {
-		return l.SlaveKind == "openvswitch"
-	}
-	return isPair(l.Kind) && l.Flags&unix.IFF_PROMISC != 0 && t.wired().netdev
 }
 
 // vlanOver returns the VLAN device that takes frames with the given tags from one of our own

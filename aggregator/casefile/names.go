@@ -183,7 +183,7 @@ var (
 	// deviceStems match the prefixes of generated names. Some of them matter to the verdict.
 	deviceStems = regexp.MustCompile(`^(veth|cali|lxc|tap|vnet|tun|podman|cni-podman|virbr)`)
 	dockerNames = regexp.MustCompile(`^br-[0-9a-f]{12}$`)
-	kubeOVN     = regexp.MustCompile(`^[0-9a-f]+(_.+)?_h$`) // see verdict.SeparatesTenants
+	kubeOVN     = regexp.MustCompile(`^[0-9a-f]+(_.+)?_h$`) // see ipam.SeparatesTenants
 	vlanTags    = regexp.MustCompile(`^(.+?)((?:\.\d+)+)$`)
 )
 
@@ -200,8 +200,10 @@ func (p *pseudonyms) device(s string) string {
 	case stem != "":
 		return p.numbered(stem, s)
 	case kubeOVN.MatchString(s):
-		_, n, _ := strings.Cut(p.numbered("port", s), "-")
-		return n + "_h"
+		if n, replaced := strings.CutPrefix(p.numbered("port", s), "port-"); replaced {
+			return n + "_h"
+		}
+		return s
 	}
 	return p.numbered("if", s)
 }

@@ -85,7 +85,7 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 	if n.Rec.Unheard {
 		state = pb.Node_UNHEARD
 	}
-	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), floodProblems(n))
+	problems := slices.Concat(n.Status.GetProblems(), s.nameProblem(n), s.placeProblem(n), s.tenantProblem(n), floodProblems(n))
 	if u := n.Status.GetUnparsed(); u != nil {
 		if text := explain.Unparsed(u.GetTags(), u.GetExtensions(), u.GetOptions()); text != "" {
 			problems = append(problems, text)

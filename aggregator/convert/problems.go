@@ -32,3 +32,11 @@ func (s *Converter) memoryProblem(n *facts.Node) []string {
 	_, limit := s.Facts.Budget()
 	return []string{explain.NoMemory(left.Records, left.Wire, n.Charged(), limit)}
 }
+
+// tenantProblem returns the problem that the tenants of a node's pods are not known.
+func (s *Converter) tenantProblem(n *facts.Node) []string {
+	if pods := s.Facts.WithoutTenant(n); pods > 0 {
+		return []string{explain.TenantsUnknown(pods, s.Facts.Followed)}
+	}
+	return nil
+}

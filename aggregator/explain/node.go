@@ -63,6 +63,17 @@ func SharedPlace(others []string) string {
 		"If it is neither of these, an agent sends false reports: find out who has its credentials", all(others))
 }
 
+// TenantsUnknown returns the problem that the tenants of pods on ports of Kube-OVN are not known.
+// followed is set if the aggregator follows a Kubernetes API.
+func TenantsUnknown(pods int, followed bool) string {
+	text := fmt.Sprintf("%d interfaces of pods are on ports of Kube-OVN, whose tenants (VPCs) may use the same addresses, and it is not known which tenant they belong to: "+
+		"duplicates among them are not detected. Kube-OVN writes the tenant into annotations of the pods. ", pods)
+	if followed {
+		return text + "The Kubernetes API has no such annotations of these pods: check that the agent knows their names, and that their objects exist (kubectl get pods -A -o yaml)"
+	}
+	return text + "Let the aggregator follow the Kubernetes API (--kubeconfig)"
+}
+
 // Flood returns the problem of a port that floods its agent. The namespace behind the port may be
 // nil.
 func Flood(port string, behind *verdict.Namespace, leftOut uint64, since verdict.Stamp, rate uint64) string {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // The state of the Kubernetes API is kept elsewhere and joined to owners when their addresses are
@@ -116,6 +117,26 @@ func (f *podIndex) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 	}
 	w := ns.Who.Workload()
 	return f.Kubernetes.Pod(w.Namespace, w.Name, w.UID, ns.Node.Name)
+}
+
+// WithoutTenant returns the number of pods of a node that are on a port of a plugin with tenants, and
+// whose tenant is not known. The caller holds the lock.
+func (f *podIndex) WithoutTenant(n *Node) (pods int) {
+	for i := range n.interfaces.all {
+		one := n.interfaces.at(i)
+		if one.attachment != verdict.Peer || one.link == 0 || n.links.at(one.link).kind != verdict.OVSPort {
+			continue
+		}
+		at := n.record(i)
+		if at.Namespace.Who.Kind() != verdict.Pod || !ipam.SeparatesTenants(at.HostInterface) {
+			continue
+		}
+		pod := f.PodObject(at.Namespace)
+		if pod == nil || !slices.ContainsFunc(pod.Memberships, func(m verdict.Membership) bool { return m.OVS }) {
+			pods++
+		}
+	}
+	return pods
 }
 
 // touchPod touches all addresses of a pod.

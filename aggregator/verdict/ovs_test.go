@@ -143,17 +143,6 @@ func TestPodsOnOpenVSwitchPorts(t *testing.T) {
 	}
 }
 
-func TestKubeOVNPortsAreRecognised(t *testing.T) {
-	for name, want := range map[string]bool{
-		"4f3a0d5b1c2d_h": true, "4f3a0d5_net1_h": true, "0_h": true,
-		"veth4f3a0d5b_h": false, "4f3a0d5b1c2d31f": false, "_h": false, "pod-web-1_h": false, "": false,
-	} {
-		if got := verdict.SeparatesTenants(&verdict.Interface{HostInterface: name}); got != want {
-			t.Errorf("%q: got %t, want %t", name, got, want)
-		}
-	}
-}
-
 // attached gives a pod of a node the address on a further interface, over the node's uplink.
 func attached(w *world, node, name string, kind verdict.LinkKind) *verdict.Claim {
 	record := uint32(len(w.Namespaces) + 2)

@@ -4,7 +4,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // An extent is a scope with the identity by which scopes are compared.
@@ -136,7 +137,7 @@ func (j *evaluation) ofPod(c *Claim, link *Link) string {
 		if at, known := pod.Membership(i.Name, j.in.Address, true); known {
 			return at.Network
 		}
-		if SeparatesTenants(i) {
+		if ipam.SeparatesTenants(i.HostInterface) {
 			return "" // which tenant the pod belongs to is not known
 		}
 		if given || pod != nil && slices.Contains(pod.IPs, j.in.Address) {
@@ -148,16 +149,6 @@ func (j *evaluation) ofPod(c *Claim, link *Link) string {
 		return ""
 	}
 	return at.Network
-}
-
-// SeparatesTenants reports whether an interface of a pod is on a port of Kube-OVN, whose tenants
-// (VPCs) may use the same ranges for the first interfaces of pods. Kube-OVN names the node's end of
-// the veth pair ID_h or ID_IFACE_h, where ID is the beginning of the sandbox's ID (generateNicName
-// in pkg/daemon/ovs_linux.go).
-func SeparatesTenants(i *Interface) bool {
-	id, named := strings.CutSuffix(i.HostInterface, "_h")
-	id, _, _ = strings.Cut(id, "_")
-	return named && id != "" && strings.Trim(id, "0123456789abcdef") == ""
 }
 
 // shareLAN reports whether frames show that a pod shares a LAN with a pod on another node that has

@@ -91,7 +91,10 @@ var rows = []row{
 	{
 		id:        "T9",
 		situation: "MACs are derived from addresses (OVN-Kubernetes, spiderpool), so both duplicates have one MAC.",
-		shown:     []shown{{"T9", ""}},
+		shown: []shown{
+			{"T9", "On one link."},
+			{"T9-ovs", "Pods on ports of Open vSwitch (its userspace datapath), according to CNI results."},
+		},
 	},
 	{
 		id:        "T10",
@@ -233,7 +236,11 @@ var rows = []row{
 	{
 		id:        "L17",
 		situation: "Equal ranges that do not meet: isolated bridges, VLANs, VRFs, ports of Open vSwitch.",
-		shown:     []shown{{"L17", "Two bridges that the node does not route for."}, {"L17-lans", "Two nodes on two LANs."}},
+		shown: []shown{
+			{"L17", "Two bridges that the node does not route for."},
+			{"L17-lans", "Two nodes on two LANs."},
+			{"L17-ovs", "Three VPCs of Kube-OVN, on ports of Open vSwitch (its userspace datapath)."},
+		},
 		pure: []pure{
 			{"VRFs, ports of Open vSwitch, two uplinks", "TestL17EqualRangesThatDoNotMeet"},
 			{"ports of one bridge in different VLANs", "TestL17PortsOfOneBridgeInDifferentVLANs"},

@@ -1,0 +1,169 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// ovs is a running Open vSwitch of a host, with the userspace datapath, which needs no kernel module.
+type ovs struct{ *lab }
+
+// openVSwitch starts Open vSwitch on the host, with a bridge br-int.
+func (l *lab) openVSwitch() ovs {
+	l.t.Helper()
+	const dir = "/run/openvswitch"
+	l.sh("mkdir -p "+dir, "ovsdb-tool create "+dir+"/conf.db /usr/share/openvswitch/vswitch.ovsschema")
+	run := func(ready string, words ...string) {
+		cmd := l.Command(words[0], words[1:]...)
+		cmd.Env = append(cmd.Env, "OVS_RUNDIR="+dir, "OVS_DBDIR="+dir, "OVS_LOGDIR="+dir)
+		if err := l.Start(cmd); err != nil {
+			l.t.Fatal(err)
+		}
+		l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		wait.Until(l.t, words[0]+" to run", func() bool { _, err := l.Run("test -S %s/%s", dir, ready); return err == nil })
+	}
+	run("db.sock", "ovsdb-server", dir+"/conf.db", "--remote=punix:"+dir+"/db.sock", "--unixctl="+dir+"/db.ctl")
+	o := ovs{l}
+	o.vsctl("--no-wait init")
+	run("vswitchd.ctl", "ovs-vswitchd", "unix:"+dir+"/db.sock", "--unixctl="+dir+"/vswitchd.ctl")
+	o.vsctl("add-br br-int -- set bridge br-int datapath_type=netdev")
+	return o
+}
+
+func (o ovs) vsctl(line string) {
+	o.t.Helper()
+	o.sh("ovs-vsctl --timeout=60 --db=unix:/run/openvswitch/db.sock " + line)
+}
+
+// pod creates a pod with an address on a port in a VLAN, as a network plugin does. Its MAC is derived
+// from the address.
+func (o ovs) pod(name, port, network, addr string, vlan int) {
+	o.t.Helper()
+	if err := o.Namespace(name); err != nil {
+		o.t.Fatal(err)
+	}
+	var mac strings.Builder
+	mac.WriteString("0a:58")
+	for part := range strings.SplitSeq(addr, ".") {
+		var b byte
+		_, _ = fmt.Sscan(part, &b)
+		fmt.Fprintf(&mac, ":%02x", b)
+	}
+	o.sh(
+		fmt.Sprintf("ip link add %s type veth peer name eth0 address %s netns %s", port, mac.String(), name),
+		fmt.Sprintf("ip link set %s up", port),
+		fmt.Sprintf("ip -n %s link set eth0 addrgenmode none", name), // several pods have one MAC
+		fmt.Sprintf("ip -n %s link set eth0 up", name))
+	o.vsctl(fmt.Sprintf("add-port br-int %s tag=%d", port, vlan))
+	wait.Until(o.t, port+" to be a port", func() bool {
+		out, err := o.Run("ip -d link show %s", port)
+		return err == nil && strings.Contains(out, "PROMISC")
+	})
+	o.assign(name, addr+"/24")
+	o.given(name, network, addr)
+}
+
+// given writes the CNI result of a pod, as libcni does.
+func (l *lab) given(name, network, addr string) {
+	l.t.Helper()
+	l.sh("mkdir -p /var/lib/cni/results")
+	write(l.t, l.Path("/var/lib/cni/results/"+network+"-c"+name+"-eth0"), strings.NewReplacer("$pod", name, "$address", addr, "$network", network).Replace(
+		`{"kind":"cniCacheV1","containerId":"c$pod","ifName":"eth0","networkName":"$network","netns":"/run/netns/$pod",
+		"cniArgs":[["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME","$pod"],["K8S_POD_UID","uid-$pod"]],"result":{"cniVersion":"0.4.0",
+		"interfaces":[{"name":"eth0","sandbox":"/run/netns/$pod"}],"ips":[{"address":"$address/24","interface":0}]}}`))
+}
+
+func TestT9PodsOnPortsOfOpenVSwitch(t *testing.T) {
+	t.Parallel()
+	l := newRow(t)
+	o := l.openVSwitch()
+	const addr, other = "10.244.1.5", "10.244.1.6"
+	o.pod("a", "7c5e0d1f2a3b4c5", "ovn-kubernetes", addr, 1)
+	o.pod("healthy", "1c5e0d1f2a3b4c5", "ovn-kubernetes", other, 1)
+	l.awaitPod(addr, "a")
+	l.awaitPod(other, "healthy")
+	o.pod("b", "9d0e1f2a3b4c5d6", "ovn-kubernetes", addr, 1)
+	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/a | default/b", "NETWORK pods")
+	l.awaitScopes(addr, "NETWORK pods", "NETWORK pods")
+	// Open vSwitch forwards the frames of one pod to the others, so each answers for the address.
+	l.resolve("healthy", "eth0", addr)
+	for _, owner := range l.owners("?address=" + addr) {
+		if owner.GetMac() != "0a:58:0a:f4:01:05" {
+			t.Errorf("MAC of %s: got %s", owner.GetWorkload().GetName(), owner.GetMac())
+		}
+	}
+	for _, pod := range []string{"a", "b"} {
+		l.evidence(addr, pod, "ASSIGNED", "ANSWERED")
+	}
+	l.row("T9-ovs", addr, "assigned-twice")
+	l.sh("ip netns del b")
+	l.awaitNoConflict(addr)
+	l.wantNone(other)
+}
+
+func TestL17TenantsOnPortsOfOpenVSwitch(t *testing.T) {
+	t.Parallel()
+	const addr = "10.16.0.7"
+	h := newHost(t)
+	h.InOrder = true
+	tenant := func(name, vpc string) apiPod {
+		return apiPod{name, addr, map[string]string{
+			"ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/logical_switch": "subnet-of-" + vpc, "ovn.kubernetes.io/logical_router": vpc,
+			"ovn.kubernetes.io/ip_address": addr, "ovn.kubernetes.io/mac_address": "0a:58:0a:10:00:07",
+		}}
+	}
+	l := startLab(t, h, "--kubeconfig", apiOfPods(t, h,
+		tenant("red", "red"), tenant("blue", "blue"), tenant("default", "ovn-cluster"), tenant("blue2", "blue"), apiPod{name: "unknown", ip: addr}))
+	o := l.openVSwitch()
+	for i, pod := range []string{"red", "blue", "default"} {
+		o.pod(pod, fmt.Sprintf("4f3a0d5b1c%02d_h", i), "kube-ovn", addr, i+1)
+	}
+	l.awaitScopes(addr, "NETWORK pods", "NETWORK vpc/blue", "NETWORK vpc/red")
+	l.wantOnlyPlanted()
+	l.wantNone(addr)
+	l.row("L17-ovs", addr, "different-links")
+
+	// Which tenant this pod belongs to is not known, which is a problem of the node and no conflict.
+	o.pod("unknown", "4f3a0d5b1c09_h", "kube-ovn", addr, 9)
+	l.awaitOwners(addr, 4)
+	wait.Until(t, "the node's problem about the unknown tenant", func() bool { return tenantProblem(l) })
+	l.wantNone(addr)
+	l.sh("ip netns del unknown")
+	wait.Until(t, "the end of the problem", func() bool { return !tenantProblem(l) })
+
+	// Two pods of one tenant are a conflict.
+	o.pod("blue2", "4f3a0d5b1c08_h", "kube-ovn", addr, 2)
+	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/blue | default/blue2", "NETWORK vpc/blue")
+}
+
+// tenantProblem reports whether the node has the problem that tenants of pods are not known.
+func tenantProblem(l *lab) bool {
+	for _, problem := range l.node().GetProblems() {
+		if strings.Contains(problem, "ports of Kube-OVN") {
+			return true
+		}
+	}
+	return false
+}
+
+// Without the Kubernetes API, the tenants of Kube-OVN cannot be told apart.
+func TestTenantsWithoutTheKubernetesAPI(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	o := l.openVSwitch()
+	const addr = "10.16.0.7"
+	o.pod("red", "4f3a0d5b1c00_h", "kube-ovn", addr, 1)
+	o.pod("blue", "4f3a0d5b1c01_h", "kube-ovn", addr, 2)
+	l.awaitOwners(addr, 2)
+	wait.Until(t, "the node's problem", func() bool { return tenantProblem(l) })
+	out, err := l.Stdout(l.Command(binary, "doctor"))
+	if err != nil || !strings.Contains(out, "2 of them Kube-OVN's") {
+		t.Errorf("doctor: got %v, %s", err, out)
+	}
+	l.wantOnlyPlanted()
+	l.wantNone(addr)
+}
