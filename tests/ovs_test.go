@@ -77,6 +77,14 @@ func (l *lab) given(name, network, addr string) {
 		"interfaces":[{"name":"eth0","sandbox":"/run/netns/$pod"}],"ips":[{"address":"$address/24","interface":0}]}}`))
 }
 
+// kubeOVNPod returns a pod with the annotations of Kube-OVN.
+func kubeOVNPod(name, node, vpc, addr string) apiPod {
+	return apiPod{name, node, addr, map[string]string{
+		"ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/logical_switch": "subnet-of-" + vpc, "ovn.kubernetes.io/logical_router": vpc,
+		"ovn.kubernetes.io/ip_address": addr,
+	}}
+}
+
 func TestT9PodsOnPortsOfOpenVSwitch(t *testing.T) {
 	t.Parallel()
 	l := newRow(t)
@@ -110,14 +118,11 @@ func TestL17TenantsOnPortsOfOpenVSwitch(t *testing.T) {
 	const addr = "10.16.0.7"
 	h := newHost(t)
 	h.InOrder = true
-	tenant := func(name, vpc string) apiPod {
-		return apiPod{name, addr, map[string]string{
-			"ovn.kubernetes.io/allocated": "true", "ovn.kubernetes.io/logical_switch": "subnet-of-" + vpc, "ovn.kubernetes.io/logical_router": vpc,
-			"ovn.kubernetes.io/ip_address": addr, "ovn.kubernetes.io/mac_address": "0a:58:0a:10:00:07",
-		}}
-	}
-	l := startLab(t, h, "--kubeconfig", apiOfPods(t, h,
-		tenant("red", "red"), tenant("blue", "blue"), tenant("default", "ovn-cluster"), tenant("blue2", "blue"), apiPod{name: "unknown", ip: addr}))
+	api := kubernetesAPI{nodes: map[string]string{"node1": ""}, pods: []apiPod{
+		kubeOVNPod("red", "node1", "red", addr), kubeOVNPod("blue", "node1", "blue", addr), kubeOVNPod("default", "node1", "ovn-cluster", addr),
+		kubeOVNPod("blue2", "node1", "blue", addr), {name: "unknown", node: "node1", ip: addr},
+	}}
+	l := startLab(t, h, "--kubeconfig", api.serve(t, h))
 	o := l.openVSwitch()
 	for i, pod := range []string{"red", "blue", "default"} {
 		o.pod(pod, fmt.Sprintf("4f3a0d5b1c%02d_h", i), "kube-ovn", addr, i+1)

@@ -3,6 +3,7 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -552,21 +553,29 @@ func TestRemedyOfEachFindingEndsIt(t *testing.T) {
 // pods. It returns a kubeconfig.
 func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
 	t.Helper()
-	all := make([]apiPod, len(pods))
-	for i, name := range pods {
-		all[i].name = name
+	api := kubernetesAPI{nodes: map[string]string{"node1": ""}}
+	for _, name := range pods {
+		api.pods = append(api.pods, apiPod{name: name, node: "node1"})
 	}
-	return apiOfPods(t, h, all...)
+	return api.serve(t, h)
 }
 
-// apiPod is a pod on node1.
+// kubernetesAPI is a part of the Kubernetes API that does not change.
+type kubernetesAPI struct {
+	nodes map[string]string // the pod CIDR of each node
+	pods  []apiPod
+	// definitions are the configurations of NetworkAttachmentDefinitions in namespace default, by name.
+	definitions map[string]string
+}
+
 type apiPod struct {
-	name        string
+	name, node  string
 	ip          string // in its status
 	annotations map[string]string
 }
 
-func apiOfPods(t *testing.T, h *netlab.Host, pods ...apiPod) string {
+// serve serves the API on a host, and returns a kubeconfig.
+func (a kubernetesAPI) serve(t *testing.T, h *netlab.Host) string {
 	t.Helper()
 	var at net.Listener
 	err := h.Do(func() (err error) {
@@ -576,11 +585,23 @@ func apiOfPods(t *testing.T, h *netlab.Host, pods ...apiPod) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const group, definitions = "k8s.cni.cncf.io", "network-attachment-definitions"
 	kinds := map[string]string{"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease"}
+	discovery := map[string]string{}
+	if len(a.definitions) > 0 {
+		kinds[definitions] = group + "/v1 NetworkAttachmentDefinition"
+		discovery["/apis"] = `{"kind": "APIGroupList", "groups": [{"name": "` + group + `", "versions": [{"groupVersion": "` + group + `/v1", "version": "v1"}]}]}`
+		discovery["/apis/"+group+"/v1"] = `{"kind": "APIResourceList", "groupVersion": "` + group + `/v1", "resources": [{"name": "` + definitions + `", "kind": "NetworkAttachmentDefinition"}]}`
+	}
 	ended := make(chan struct{})
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 		if r.URL.Path == "/readyz" {
+			return
+		}
+		if document := discovery[r.URL.Path]; document != "" {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, document)
 			return
 		}
 		if r.Method != http.MethodGet || kinds[resource] == "" || r.URL.Query().Get("watch") == "" {
@@ -597,15 +618,21 @@ func apiOfPods(t *testing.T, h *netlab.Host, pods ...apiPod) string {
 		var events []any
 		switch resource {
 		case "nodes":
-			events = append(events, event("ADDED", map[string]any{"name": "node1", "uid": "uid-node1"}, nil))
+			for name, cidr := range a.nodes {
+				events = append(events, event("ADDED", map[string]any{"name": name, "uid": "uid-" + name}, map[string]any{"spec": map[string]any{"podCIDR": cidr}}))
+			}
 		case "pods":
-			for _, pod := range pods {
+			for _, pod := range a.pods {
 				status := map[string]any{"phase": "Running"}
 				if pod.ip != "" {
 					status["podIPs"] = []map[string]string{{"ip": pod.ip}}
 				}
 				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod.name, "uid": "uid-" + pod.name, "annotations": pod.annotations},
-					map[string]any{"spec": map[string]any{"nodeName": "node1"}, "status": status}))
+					map[string]any{"spec": map[string]any{"nodeName": pod.node}, "status": status}))
+			}
+		case definitions:
+			for name, config := range a.definitions {
+				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": name}, map[string]any{"spec": map[string]any{"config": config}}))
 			}
 		}
 		events = append(events, event("BOOKMARK", map[string]any{"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}, nil))
