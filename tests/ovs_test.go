@@ -120,7 +120,8 @@ func TestL17TenantsOnPortsOfOpenVSwitch(t *testing.T) {
 	h.InOrder = true
 	api := kubernetesAPI{nodes: map[string]string{"node1": ""}, pods: []apiPod{
 		kubeOVNPod("red", "node1", "red", addr), kubeOVNPod("blue", "node1", "blue", addr), kubeOVNPod("default", "node1", "ovn-cluster", addr),
-		kubeOVNPod("blue2", "node1", "blue", addr), {name: "unknown", node: "node1", ip: addr},
+		kubeOVNPod("blue2", "node1", "blue", addr),
+		{name: "unknown", node: "node1", ip: addr},
 	}}
 	l := startLab(t, h, "--kubeconfig", api.serve(t, h))
 	o := l.openVSwitch()

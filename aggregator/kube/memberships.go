@@ -21,9 +21,11 @@ const (
 	multusStatus    = "k8s.v1.cni.cncf.io/network-status"
 	multusStatusOld = "k8s.v1.cni.cncf.io/networks-status"
 	// OVN-Kubernetes writes the networks by the key of their NetworkAttachmentDefinition, or
-	// "default" (go-controller/pkg/util/pod_annotation.go). The first interface is always in the
-	// default network, even if a user-defined network is the pod's primary one.
+	// ovnDefault (go-controller/pkg/util/pod_annotation.go). The first interface is always in the
+	// default network, even if a user-defined network is the pod's primary one, and its address is in
+	// the pod's status.
 	ovnNetworks = "k8s.ovn.org/pod-networks"
+	ovnDefault  = "default"
 	// Kube-OVN writes an annotation for each property of a network, which begins with its provider:
 	// "ovn", or NAME.NAMESPACE.ovn for a NetworkAttachmentDefinition (pkg/util/const.go). The logical
 	// router is the VPC. Subnets without one are VLANs, whose ranges may overlap
@@ -151,10 +153,11 @@ func (m *memberships) ovn(name, value string) {
 		return
 	}
 	for key, network := range networks {
-		of := membership{Membership: verdict.Membership{OVS: true}}
-		if key == "default" {
-			of.Network = podNetwork
-		} else if of.definition = definitionNamed(key); of.definition == (ipam.Key{}) {
+		if key == ovnDefault {
+			continue // almost all pods have only this network
+		}
+		of := membership{Membership: verdict.Membership{OVS: true}, definition: definitionNamed(key)}
+		if of.definition == (ipam.Key{}) {
 			m.fail(name)
 			continue
 		}

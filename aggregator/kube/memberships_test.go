@@ -59,10 +59,10 @@ func TestNetworksOfPods(t *testing.T) {
 		want        []string
 		unread      string
 	}{
-		"OVN-Kubernetes":                    {annotations: map[string]string{ovnNetworks: `{"default":{"ip_addresses":["10.244.1.5/24","fd00:10:244::5/64"],"mac_address":"0a:58:0a:f4:01:05","gateway_ips":["10.244.1.1"],"role":"primary"}}`}, want: []string{"10.244.1.5 pods ovs", "fd00:10:244::5 pods ovs"}},
-		"OVN-Kubernetes before version 1.0": {annotations: map[string]string{ovnNetworks: `{"default":{"ip_address":"10.244.1.5/24"}}`}, want: []string{"10.244.1.5 pods ovs"}},
+		"OVN-Kubernetes":                    {annotations: map[string]string{ovnNetworks: `{"default":{"ip_addresses":["10.244.1.5/24","fd00:10:244::5/64"],"mac_address":"0a:58:0a:f4:01:05","gateway_ips":["10.244.1.1"],"role":"primary"}}`}},
+		"OVN-Kubernetes before version 1.0": {annotations: map[string]string{ovnNetworks: `{"blue/primary":{"ip_address":"10.200.0.5/24"}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}},
 		"a primary user-defined network": {annotations: map[string]string{ovnNetworks: `{"default":{"ip_addresses":["10.244.1.5/24"],"role":"infrastructure-locked"},
-			"blue/primary":{"ip_addresses":["10.200.0.5/16"],"tunnel_id":3,"role":"primary"}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs", "10.244.1.5 pods ovs"}},
+			"blue/primary":{"ip_addresses":["10.200.0.5/16"],"tunnel_id":3,"role":"primary"}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}},
 		"a network that is attached twice": {annotations: map[string]string{ovnNetworks: `{"blue/primary/1":{"ip_addresses":["10.200.0.6/16"]}}`}, want: []string{"10.200.0.6 udn/cluster_udn_blue ovs"}},
 		"an unknown user-defined network":  {annotations: map[string]string{ovnNetworks: `{"blue/other":{"ip_addresses":["10.200.0.5/16"]}}`}, want: []string{"10.200.0.5  ovs"}},
 		"a definition of another plugin":   {annotations: map[string]string{ovnNetworks: `{"blue/bare":{"ip_addresses":["10.200.0.5/16"]}}`}, want: []string{"10.200.0.5  ovs"}},
@@ -84,8 +84,8 @@ func TestNetworksOfPods(t *testing.T) {
 		"no JSON":                 {annotations: map[string]string{ovnNetworks: `{"default":`}, unread: ovnNetworks},
 		"another JSON":            {annotations: map[string]string{multusStatus: `{"name":"default/lan"}`}, unread: multusStatus},
 		"another type":            {annotations: map[string]string{ovnNetworks: `{"default":{"ip_addresses":"10.244.1.5"}}`}, unread: ovnNetworks},
-		"no address":              {annotations: map[string]string{ovnNetworks: `{"default":{"ip_addresses":["\u001b[31m"]}}`}, unread: ovnNetworks},
-		"one address of two":      {annotations: map[string]string{ovnNetworks: `{"default":{"ip_addresses":["10.244.1.5/24","?"]}}`}, want: []string{"10.244.1.5 pods ovs"}, unread: ovnNetworks},
+		"no address":              {annotations: map[string]string{ovnNetworks: `{"blue/primary":{"ip_addresses":["\u001b[31m"]}}`}, unread: ovnNetworks},
+		"one address of two":      {annotations: map[string]string{ovnNetworks: `{"blue/primary":{"ip_addresses":["10.200.0.5/24","?"]}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}, unread: ovnNetworks},
 		"no name of a definition": {annotations: map[string]string{ovnNetworks: `{"../..":{"ip_addresses":["10.244.1.5/24"]}}`}, unread: ovnNetworks},
 		"too long":                {annotations: map[string]string{ovnNetworks: `{"default":{"ip_addresses":["10.244.1.5/24"]}}` + strings.Repeat(" ", longestAnnotation)}, unread: ovnNetworks},
 		"an empty annotation":     {annotations: map[string]string{ovnNetworks: "", multusStatus: ""}},
