@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
@@ -54,8 +55,9 @@ type Loss struct {
 	// Backup names the objects to restore from a backup, for an IPAM without Rebuild.
 	Backup string
 	// Empty returns the steps that end all pods of the node that the pool belongs to, for an IPAM
-	// without Rebuild that may give a restarted pod the address of another one.
-	Empty func(node string) []advice.Action
+	// without Rebuild that may give a restarted pod the address of another one. kubernetes is the
+	// name of the node in Kubernetes.
+	Empty func(node, kubernetes string) []advice.Action
 	// Recreate returns the command that creates the object with the records again, without records;
 	// false if the object is not known.
 	Recreate func(p *Pool) (advice.Fix, bool)
@@ -127,17 +129,27 @@ type Case struct {
 	Holder *Holder
 }
 
+// KubernetesNode returns the name in Kubernetes of the node that the pool belongs to, as far as it is
+// known.
+func (c *Case) KubernetesNode() string {
+	if c.Holder != nil && c.Holder.KubernetesNode != "" {
+		return c.Holder.KubernetesNode
+	}
+	name, _, _ := strings.Cut(c.Node, "@") // the agents of several nodes may have the same name
+	return name
+}
+
 // Cordon advises to start no pods on the node of the pool for now, if the holder is a pod.
 func (c *Case) Cordon(a Advisor) {
 	if c.restartsPod() {
-		a.Act(advice.Cordon(c.Node))
+		a.Act(advice.Cordon(c.KubernetesNode()))
 	}
 }
 
 // Uncordon adds the action that reverts Cordon.
 func (c *Case) Uncordon(a Advisor) {
 	if c.restartsPod() {
-		a.Act(advice.Uncordon(c.Node))
+		a.Act(advice.Uncordon(c.KubernetesNode()))
 	}
 }
 

@@ -72,6 +72,10 @@ func (t remedies) Release() {
 // address, otherwise restart the holder so that it gets another address.
 func (t remedies) eitherEndpoint(whose string, leave ...advice.Action) {
 	restart, fix := t.Restarting("its successor gets an address that Cilium's agent has allocated")
+	if len(restart) == 0 {
+		restart = []advice.Action{advice.Say("Find out which pod has the address, and delete it: its successor gets an address that Cilium's agent has allocated.").
+			By("", "ipwitness owners "+t.Address.String())}
+	}
 	t.Act(
 		advice.Say("Check which endpoint Cilium's agent on node %s has for %s.", t.holderNode(), t.Address).By("", agentEndpoints(t.holderNode())),
 		advice.Say("Continue according to the result.").Or(
