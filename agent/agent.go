@@ -300,7 +300,10 @@ func (a *Agent) report() {
 	}
 	runtime, problems := a.runtime.Health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
-	problems, s.CalicoNodename = a.ipam.Health()
+	problems, name := a.ipam.Health()
+	if name.Name != "" {
+		s.NodeName = &ipwitnessv1.NodeName{Name: name.Name, Source: ipwitnessv1.NodeName_Source(name.Source), File: form.Printable(name.File)}
+	}
 	s.Problems = append(s.Problems, problems...)
 	if w := a.wire.Load(); w != nil {
 		w.AddStatus(s, now)

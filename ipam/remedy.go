@@ -28,6 +28,9 @@ type Repair struct {
 	Loss       Loss
 	Daemon     Daemon
 	NodeRanges NodeRanges
+	// RightName returns the steps after which the IPAM uses the right name for a node, for an IPAM with
+	// names of its own.
+	RightName func(Place) []advice.Action
 }
 
 // An Exclusion is how to exclude an address from a pool.
@@ -178,6 +181,6 @@ type Place struct {
 	Node, KubernetesNode string
 	// OfAllocation is set if the allocation names this node.
 	OfAllocation bool
-	// WrongName is the content of the IPAM's NodeNameFile on the node if it names another node.
-	WrongName string
+	// WrongName is the name that the IPAM has for the node if it is the name of another node.
+	WrongName NodeName
 }

@@ -76,7 +76,7 @@ func findings() map[string]verdict.Finding {
 	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
 	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, State: ipam.Known}}
 	stale := holder(w, "node-d", "web-5d", "eth0")
-	stale.Node.CalicoNodename = "template-0"
+	stale.Node.IPAMName = ipam.NodeName{Name: "template-0", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 	find := func(kind string, p *verdict.Pool, address string, owners []verdict.Owner, allocations ...*verdict.Allocation) verdict.Finding {
 		for _, al := range allocations {
 			al.Pool, al.Address = p, netip.MustParseAddr(address)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -124,7 +125,8 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		n.Status, n.Ports = rec, ports
 		f.coverageChanged()
 	}
-	n.Rec.CalicoNodename = n.Status.GetCalicoNodename()
+	name := n.Status.GetNodeName()
+	n.Rec.IPAMName = ipam.NodeName{Name: name.GetName(), Source: ipam.NameSource(name.GetSource()), File: name.GetFile()} //nolint:gosec // checked
 }
 
 func (a *applying) namespace(rec *pb.NamespaceRecord) {

@@ -389,8 +389,8 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 		t.Error("got all nodes covered, but one node is blind")
 	}
 	s.wantHeard("a status", "coverage")
-	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: "n7", Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
-	if !covered() || b.n.Ports != 3 || b.n.Rec.CalicoNodename != "n7" || len(b.n.Status.GetProblems()) != MaxProblems || b.n.Status.GetPorts() != nil {
+	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{NodeName: &pb.NodeName{Name: "n7", Source: pb.NodeName_FILE, File: "/f"}, Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
+	if !covered() || b.n.Ports != 3 || b.n.Rec.IPAMName != (ipam.NodeName{Name: "n7", Source: ipam.FileName, File: "/f"}) || len(b.n.Status.GetProblems()) != MaxProblems || b.n.Status.GetPorts() != nil {
 		t.Errorf("got %d ports, %d problems", b.n.Ports, len(b.n.Status.GetProblems()))
 	}
 	a.leave()

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // A Stamp is a time in nanoseconds since the Unix epoch; 0 if it is not known.
@@ -117,9 +119,9 @@ type Node struct {
 	// Clocks of two nodes are compared by it to give advice. It never influences verdicts.
 	Skew      time.Duration
 	SkewKnown bool
-	// CalicoNodename is the content of /var/lib/calico/nodename on the node; empty if that file does
-	// not exist. Case files have a field of this name.
-	CalicoNodename string
+	// IPAMName is the name that the IPAM with its own names for nodes has for the node; empty if it is
+	// not known.
+	IPAMName ipam.NodeName
 }
 
 // Namespace is one network namespace as one node sees it. It is immutable: a change makes a new
