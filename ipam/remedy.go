@@ -27,7 +27,9 @@ type Repair struct {
 	Effects
 	Loss       Loss
 	Daemon     Daemon
-	NodeRanges NodeRanges
+	// NodeRanges is how the IPAM assigns ranges to nodes, and GrowingRanges is the same for pools that
+	// grow.
+	NodeRanges, GrowingRanges NodeRanges
 	// RightName returns the steps after which the IPAM uses the right name for a node, for an IPAM with
 	// names of its own.
 	RightName func(Place) []advice.Action
@@ -88,6 +90,9 @@ type NodeRanges struct {
 	Check advice.Action
 	// Renewed says, as a sentence, how a node that registers again gets another range.
 	Renewed string
+	// Reassign are the steps after which one of two nodes with the same range has another one instead.
+	// If there are none, one of the nodes must register again.
+	Reassign []advice.Action
 }
 
 // Remedies builds the steps that repair the record of one address.

@@ -48,11 +48,19 @@ func overlapFinding(f *verdict.Finding) FindingText {
 		text.Summary += fmt.Sprintf(" In total, %d nodes have overlapping ranges.", n)
 	}
 	rest := advice.Say("Find the pods on node %s that still have an address from the range of node %s, and restart them.", b.Node, a.Node).By("", "ipwitness owners "+a.within(b))
-	if a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject {
-		ranges := registry.Of(b.IPAM).NodeRanges
+	ranges := b.nodeRanges()
+	switch {
+	case a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject && len(ranges.Reassign) > 0:
+		// It is not known in advance which of the nodes will have another range.
+		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(plainName(a.Node)), advice.Cordon(plainName(b.Node))}, ranges.Reassign...)
+		text.Remedy = append(text.Remedy, advice.Say("Continue according to the result.").Or(
+			advice.Either("node "+a.Node+" has another range", a.leftOver(b)),
+			advice.Either("node "+b.Node+" has another range", b.leftOver(a)),
+		), advice.Uncordon(plainName(a.Node)), advice.Uncordon(plainName(b.Node)))
+	case a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject:
 		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(plainName(b.Node))}, b.reregistered(ranges.Renewed)...)
 		text.Remedy = append(text.Remedy, rest)
-	} else {
+	default:
 		text.Remedy = []advice.Action{
 			advice.Say("Check which range each node has.").By("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs"),
 			advice.Cordon(plainName(b.Node)),
@@ -120,13 +128,27 @@ func (s side) evidence(kind string) string {
 	return fact + "."
 }
 
+// nodeRanges returns how the IPAM of the side assigns ranges to nodes.
+func (s side) nodeRanges() ipam.NodeRanges {
+	if s.Grows {
+		return registry.Of(s.IPAM).GrowingRanges
+	}
+	return registry.Of(s.IPAM).NodeRanges
+}
+
+// leftOver returns the action that restarts the pods of a node with addresses from the range that it had
+// in common with another node, and has no more.
+func (s side) leftOver(other side) advice.Action {
+	return advice.Say("Restart the pods on node %s that still have an address from %s, one after the other.", s.Node, cmp.Or(s.common(other), "the old range")).By("", "ipwitness owners "+s.within(other)+" --node "+advice.Argument(s.Node))
+}
+
 // from names the source of the range.
 func (s side) from(kind string) string {
 	switch s.Source {
 	case verdict.SideNodeSpec:
 		return "Node.spec.podCIDRs"
 	case verdict.SideNodeObject:
-		return registry.Of(s.IPAM).NodeRanges.Field
+		return s.nodeRanges().Field
 	case verdict.SideAddress:
 		return "the address of " + s.Device
 	}

@@ -222,6 +222,10 @@ func TestTextsOfOverlaps(t *testing.T) {
 	r := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
+	multi := func(node string) verdict.Side {
+		return verdict.Side{Node: node, Ranges: []ipam.Range{r("10.0.1.1", "10.0.1.254")}, Config: "ciliumnodes " + node, Source: verdict.SideNodeObject, IPAM: cilium.Name, Grows: true}
+	}
+	wantText(t, "pod-cidr-overlap cilium multi-pool", overlap(verdict.FindingPodCIDROverlap, multi("node-a"), multi("node-b"), "node-a", "node-b"))
 	wantText(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
 		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []ipam.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []ipam.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
