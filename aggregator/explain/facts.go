@@ -126,6 +126,10 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 
 	// Answers to the steps of a manual diagnosis.
 	verdict.SeenPod: (*wording).pod,
+	verdict.SeenRoute: func(w *wording, f verdict.Fact) string {
+		return fmt.Sprintf("Node %s sends packets for the address to %s: its own route leads there. %s %s reachable through the node.",
+			w.node(f.Owners[0]), w.name(f.Owners[0]), capital(list(w.names(f.Owners[1:]))), isAre(len(f.Owners)-1)+" not")
+	},
 	verdict.SeenNoRecords: func(_ *wording, f verdict.Fact) string {
 		return fmt.Sprintf("no known IPAM records of %s could contain the address.", nodesText(f.Nodes))
 	},

@@ -24,7 +24,7 @@ func (ns *Namespace) same(other *Namespace, o, p *Owner) bool {
 
 // same reports whether two claims look the same to a subscriber.
 func (c *Claim) same(other *Claim) bool {
-	return c == other || c.Kind == other.Kind && c.MAC == other.MAC && c.Node().Is(other.Node()) && c.Interface.Name == other.Interface.Name
+	return c == other || c.Kind == other.Kind && c.MAC == other.MAC && c.Node().Is(other.Node()) && c.Interface.Name == other.Interface.Name && (c.Wire() || c.Routed == other.Routed)
 }
 
 // same reports whether two versions of a pod are equal, apart from when they were received.

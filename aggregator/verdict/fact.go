@@ -193,6 +193,9 @@ const (
 const (
 	// SeenPod: what the Kubernetes API says about the pod of Owners[0].
 	SeenPod FactKind = "pod"
+	// SeenRoute: the node of Owners[0] routes the address to Owners[0]. The other Owners are on the same
+	// node.
+	SeenRoute FactKind = "route"
 	// SeenNoRecords: no records of Nodes are known that may contain the address.
 	SeenNoRecords FactKind = "no-records"
 	// SeenPodCIDRs: the address is in the pod ranges of Nodes and not in those of Others.

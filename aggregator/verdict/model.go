@@ -248,7 +248,8 @@ type Frame struct {
 	// 4.4).
 	NoOverride bool
 	// Routed is set if the node itself routes the address to the namespace behind the port through
-	// which the frame entered.
+	// which the frame entered. For a claim of a kernel, it is set if the node's own route for a
+	// contested address leads to the interface.
 	Routed bool
 }
 

@@ -33,6 +33,23 @@ var ofRecords = []Situation{
 		},
 	},
 	{
+		Name: "T1 the route leads to the pod without a record", Cause: lost,
+		Build: func(w *World) {
+			a, _ := Twins(w)
+			a.Routed = true
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
+		},
+		Facts: []string{
+			"given-by-network owners=old network=kindnet",
+			"given-by-network owners=new network=kindnet",
+			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=kindnet",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
 		Name: "T1 all records are gone", Cause: lost,
 		Build: func(w *World) {
 			Twins(w)

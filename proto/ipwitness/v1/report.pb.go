@@ -1069,7 +1069,8 @@ type ClaimRecord struct {
 	// "cri" if only the container runtime reports the address; empty if no network is known.
 	Network string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
 	// Wire: true if the node itself routes the address to the namespace behind the port on which the
-	// frame arrived, either through that port or through a next hop in the namespace.
+	// frame arrived, either through that port or through a next hop in the namespace. rtnetlink: true if
+	// the address is contested and the node's own route for it leads to this interface.
 	Routed        bool `protobuf:"varint,21,opt,name=routed,proto3" json:"routed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
