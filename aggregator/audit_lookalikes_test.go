@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/ipamtest"
@@ -420,6 +421,43 @@ func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
 		}
 		if f := l.findings()[i]; !slices.Equal(f.GetNodes(), []string{"n1", "n2"}) || f.GetAddress() != "10.0.1.128/25" {
 			t.Errorf("got %v, want n1 and n2", f)
+		}
+	})
+}
+
+// azure-vnet has given a pod an address before Cilium was installed in its Azure mode, which considers
+// the addresses of the node's interface free (cilium/cilium issue 14655).
+func TestIncident11CiliumListsAnAddressThatAzureHasGivenToAPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const finding = "in-use-unallocated 10.240.0.56"
+		file := &pb.PoolRecord{Ipam: azure.Name, Name: "/run/azure-vnet-ipam.json", Network: "azure", State: pb.Pool_KNOWN}
+		for what, test := range map[string]struct {
+			node, pool string // of the CiliumNode
+			used       bool
+			want       []string
+		}{
+			"Cilium may give it to a pod of the node": {"n1", "10.240.0.56: {resource: eth0}", false, []string{finding}},
+			"Cilium has it for the pod":               {"n1", "10.240.0.56: {resource: eth0}", true, nil},
+			"Cilium has another address":              {"n1", "10.240.0.57: {resource: eth0}", false, nil},
+			"it is another node's":                    {"n2", "10.240.0.56: {resource: eth0}", false, nil},
+		} {
+			l := newLab(t, Config{})
+			pod := kindPod(2, "autoscaler", "10.240.0.56")
+			pod.Claims[0].Network = "azure"
+			l.dial().send(snapshot(hello("n1", 1), pod, poolOf(file), given(allocatedToPod(file, "10.240.0.56", "autoscaler")))).sync()
+			cluster := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints)
+			cluster.Apply(cilium.Nodes, "metadata: {name: "+test.node+"}\nspec: {ipam: {pool: {"+test.pool+"}}}\nstatus: {ipam: {used: {}}}")
+			p := &verdict.Pool{Pool: *cluster.Pool(test.node)}
+			p.State = ipam.Known
+			l.ofCluster(kube.IPAMChange{Pool: p})
+			if test.used {
+				al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.240.0.56"), Node: "n1", Namespace: "default", Pod: "autoscaler"}}
+				l.ofCluster(kube.IPAMChange{Allocation: al})
+			}
+			time.Sleep(time.Minute)
+			l.wantFindings(what + ", but its records may be late")
+			time.Sleep(time.Hour)
+			l.wantFindings(what, test.want...)
 		}
 	})
 }
