@@ -169,12 +169,15 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
 	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
 	n.Mounted = a.ipam.CheckMounts
-	look := func(netip.Addr, bool) {}
+	look := k.Contest
 	var w *wire.Wire
 	if obs != nil {
 		w = wire.New(a.log, k, a.table, obs, mode, a.cfg.Interfaces, a.cfg.ExcludeInterfaces)
 		w.StatusChanged = a.report
-		look = w.Contest
+		look = func(addr netip.Addr, on bool) {
+			w.Contest(addr, on)
+			k.Contest(addr, on)
+		}
 		a.wire.Store(w)
 	}
 	contests := report.NewContests(a.log, look)
@@ -201,6 +204,7 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return n.Run(ctx) })
 	g.Go(func() error { return a.ipam.Run(ctx) })
 	g.Go(func() error { return a.follow(ctx, k, listener.Run) })
+	g.Go(func() error { return k.FollowRoutes(ctx) })
 	g.Go(func() error { return k.ListAgain(ctx, hearErr != nil && foreignErr == nil) })
 	for _, r := range reporters {
 		g.Go(func() error {
@@ -300,7 +304,10 @@ func (a *Agent) report() {
 	}
 	runtime, problems := a.runtime.Health(now)
 	s.Runtime, s.Problems = runtime, append(s.Problems, problems...)
-	problems, s.CalicoNodename = a.ipam.Health()
+	problems, name := a.ipam.Health()
+	if name.Name != "" {
+		s.NodeName = &ipwitnessv1.NodeName{Name: name.Name, Source: ipwitnessv1.NodeName_Source(name.Source), File: form.Printable(name.File)}
+	}
 	s.Problems = append(s.Problems, problems...)
 	if w := a.wire.Load(); w != nil {
 		w.AddStatus(s, now)

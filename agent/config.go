@@ -48,9 +48,9 @@ type Config struct {
 	// IPAMDirs are directories with a host-local directory for each network. Empty:
 	// /var/lib/cni/networks and kindnet's /run/cni-ipam-state.
 	IPAMDirs []string
-	// CalicoNodename is the file that has Calico's name for this node. Empty:
-	// /var/lib/calico/nodename.
-	CalicoNodename string
+	// CalicoDir is the directory of the file that has Calico's name for this node. Empty:
+	// /var/lib/calico.
+	CalicoDir string
 	// CRISocket is the socket of the container runtime: a path, a unix:// URL, cri.Auto or
 	// cri.Off. Empty: auto.
 	CRISocket string
@@ -98,11 +98,11 @@ func (c Config) defaults() (Config, error) {
 
 // allocations returns where to read the files of IPAMs.
 func (c Config) allocations() allocations.Config {
-	return allocations.Config{
-		Dirs:          map[string][]string{hostlocal.Name: c.IPAMDirs},
-		NodeNameFiles: map[string]string{calico.Name: c.CalicoNodename},
-		CNIConfig:     c.CNIConfig,
+	dirs := map[string][]string{hostlocal.Name: c.IPAMDirs}
+	if c.CalicoDir != "" {
+		dirs[calico.Name] = []string{c.CalicoDir}
 	}
+	return allocations.Config{Dirs: dirs, CNIConfig: c.CNIConfig}
 }
 
 // Doctor checks what this host allows an agent with the given configuration to do.

@@ -29,18 +29,18 @@ func TestEmptyConfigurationHasDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Node != host || c.Wire != WireAuto || c.CNIResults != "/var/lib/cni/results" || c.CalicoNodename != "" || c.CRISocket == "" {
+	if c.Node != host || c.Wire != WireAuto || c.CNIResults != "/var/lib/cni/results" || c.CalicoDir != "" || c.CRISocket == "" {
 		t.Errorf("defaults: got %+v", c)
 	}
 	if !slices.Contains(c.NetnsDirs, "/run/netns") || !slices.Contains(c.CNIConfig, "/etc/cni/net.d") || !slices.Contains(c.IPAMDirs, "/run/cni-ipam-state") {
 		t.Errorf("default directories: got %v, %v and %v", c.NetnsDirs, c.CNIConfig, c.IPAMDirs)
 	}
-	set := Config{Node: "n", Wire: WireOff, NetnsDirs: []string{"/a"}, CNIResults: "/b", CNIConfig: []string{"/c"}, IPAMDirs: []string{"/d"}, CalicoNodename: "/e"}
+	set := Config{Node: "n", Wire: WireOff, NetnsDirs: []string{"/a"}, CNIResults: "/b", CNIConfig: []string{"/c"}, IPAMDirs: []string{"/d"}, CalicoDir: "/e"}
 	got, err := set.defaults()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Node != "n" || got.Wire != WireOff || got.NetnsDirs[0] != "/a" || got.CNIResults != "/b" || got.CNIConfig[0] != "/c" || got.IPAMDirs[0] != "/d" || got.CalicoNodename != "/e" {
+	if got.Node != "n" || got.Wire != WireOff || got.NetnsDirs[0] != "/a" || got.CNIResults != "/b" || got.CNIConfig[0] != "/c" || got.IPAMDirs[0] != "/d" || got.CalicoDir != "/e" {
 		t.Errorf("configuration that was set: got %+v", got)
 	}
 }

@@ -166,7 +166,7 @@ func newRunning(t *testing.T, how Wire) *running {
 	t.Cleanup(func() { _ = r.conn.Close() })
 	for name, content := range map[string]string{
 		"networks/pods/10.244.0.9": "some-container\neth0",
-		"nodename":                 "calico-1",
+		"calico/nodename":          "calico-1",
 		"netns/keep":               "",
 		"results/keep":             "",
 		"net.d/10-pods.conflist":   `{"cniVersion":"1.0.0","name":"pods","plugins":[{"type":"bridge","ipam":{"type":"host-local","ranges":[[{"subnet":"10.244.0.0/24"}]]}}]}`,
@@ -182,7 +182,7 @@ func newRunning(t *testing.T, how Wire) *running {
 	at := func(name string) string { return filepath.Join(r.dir, name) }
 	r.Agent, err = New(Config{
 		Node: "node1", Version: "v1", Wire: how, NetnsDirs: []string{at("netns")}, CNIResults: at("results"), CNIConfig: []string{at("net.d")},
-		IPAMDirs: []string{at("networks")}, CalicoNodename: at("nodename"), CRISocket: at("missing\xff.sock"), ExcludeInterfaces: []string{"hidden*"},
+		IPAMDirs: []string{at("networks")}, CalicoDir: at("calico"), CRISocket: at("missing\xff.sock"), ExcludeInterfaces: []string{"hidden*"},
 	}, slog.New(slog.NewTextHandler(r.logs, nil)), r.reg)
 	if err != nil {
 		t.Fatal(err)
@@ -406,7 +406,7 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		if h.GetNode() != "node1" || h.GetVersion() != "v1" || h.GetBootId() == "" || h.GetNetns() == "" || h.GetEpoch() == 0 || h.GetKernel() == "" {
 			t.Errorf("hello: got %v", h)
 		}
-		if s.GetWire() != "clsact" || s.GetBlind() || s.GetCalicoNodename() != "calico-1" || s.GetLostEvents() != 0 {
+		if s.GetWire() != "clsact" || s.GetBlind() || s.GetNodeName().GetName() != "calico-1" || s.GetLostEvents() != 0 {
 			t.Errorf("status: got %v, want clsact and Calico's name", s)
 		}
 		if !r.pools["pods"] || len(r.first.GetAllocations()) != 1 || len(r.first.GetClaims()) < 2 || r.first.GetStatus() == nil {

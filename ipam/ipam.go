@@ -16,6 +16,9 @@ type IPAM struct {
 	Objects func(Publisher) *Objects
 	// Files returns a source that reads the IPAM's files on a node. It reads nothing yet.
 	Files func(host Host, cfg FilesConfig) FileSource
+	// NodeName returns a reader of the name that the IPAM has for a node, for an IPAM with names of
+	// its own.
+	NodeName func(host Host, cfg FilesConfig) NameReader
 	Repair
 	Docs Docs
 }
@@ -38,9 +41,6 @@ type Traits struct {
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool
-	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
-	// it has none.
-	NodeNameFile string
 	// PodDevice is the name of the device on each node through which the node reaches the pods, for an
 	// IPAM with a device that only its name tells apart; empty for others.
 	PodDevice string

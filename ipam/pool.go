@@ -41,8 +41,10 @@ type Pool struct {
 	// Asked is set if the pool serves only pods that request it by name. Nodes with addresses in
 	// its range then do not share a scope with it.
 	Asked bool
-	// Grows is set if the pool gets more addresses when few are left.
-	Grows bool
+	// Grows is set if the pool gets more addresses when few are left. Single is set if it has its
+	// addresses one by one, such as those of a network interface of a cloud. They may move to another
+	// node. A pool of the cluster with single addresses is that of the node with its name.
+	Grows, Single bool
 	// Config is where the pool is configured: a file or an object.
 	Config string
 	// Base is the address that offsets in the records count from (whereabouts).

@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
@@ -26,7 +27,12 @@ type Repair struct {
 	Effects
 	Loss       Loss
 	Daemon     Daemon
-	NodeRanges NodeRanges
+	// NodeRanges is how the IPAM assigns ranges to nodes, and GrowingRanges is the same for pools that
+	// grow.
+	NodeRanges, GrowingRanges NodeRanges
+	// RightName returns the steps after which the IPAM uses the right name for a node, for an IPAM with
+	// names of its own.
+	RightName func(Place) []advice.Action
 }
 
 // An Exclusion is how to exclude an address from a pool.
@@ -54,8 +60,9 @@ type Loss struct {
 	// Backup names the objects to restore from a backup, for an IPAM without Rebuild.
 	Backup string
 	// Empty returns the steps that end all pods of the node that the pool belongs to, for an IPAM
-	// without Rebuild that may give a restarted pod the address of another one.
-	Empty func(node string) []advice.Action
+	// without Rebuild that may give a restarted pod the address of another one. kubernetes is the
+	// name of the node in Kubernetes.
+	Empty func(node, kubernetes string) []advice.Action
 	// Recreate returns the command that creates the object with the records again, without records;
 	// false if the object is not known.
 	Recreate func(p *Pool) (advice.Fix, bool)
@@ -83,6 +90,9 @@ type NodeRanges struct {
 	Check advice.Action
 	// Renewed says, as a sentence, how a node that registers again gets another range.
 	Renewed string
+	// Reassign are the steps after which one of two nodes with the same range has another one instead.
+	// If there are none, one of the nodes must register again.
+	Reassign []advice.Action
 }
 
 // Remedies builds the steps that repair the record of one address.
@@ -127,17 +137,27 @@ type Case struct {
 	Holder *Holder
 }
 
+// KubernetesNode returns the name in Kubernetes of the node that the pool belongs to, as far as it is
+// known.
+func (c *Case) KubernetesNode() string {
+	if c.Holder != nil && c.Holder.KubernetesNode != "" {
+		return c.Holder.KubernetesNode
+	}
+	name, _, _ := strings.Cut(c.Node, "@") // the agents of several nodes may have the same name
+	return name
+}
+
 // Cordon advises to start no pods on the node of the pool for now, if the holder is a pod.
 func (c *Case) Cordon(a Advisor) {
 	if c.restartsPod() {
-		a.Act(advice.Cordon(c.Node))
+		a.Act(advice.Cordon(c.KubernetesNode()))
 	}
 }
 
 // Uncordon adds the action that reverts Cordon.
 func (c *Case) Uncordon(a Advisor) {
 	if c.restartsPod() {
-		a.Act(advice.Uncordon(c.Node))
+		a.Act(advice.Uncordon(c.KubernetesNode()))
 	}
 }
 
@@ -166,6 +186,6 @@ type Place struct {
 	Node, KubernetesNode string
 	// OfAllocation is set if the allocation names this node.
 	OfAllocation bool
-	// WrongName is the content of the IPAM's NodeNameFile on the node if it names another node.
-	WrongName string
+	// WrongName is the name that the IPAM has for the node if it is the name of another node.
+	WrongName NodeName
 }

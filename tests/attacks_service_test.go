@@ -280,7 +280,7 @@ func hostile(boot, netns string, payloads []string) *ipwitnessv1.ReportRequest {
 			})
 		}
 	}
-	m.Status = &ipwitnessv1.StatusRecord{Wire: "tcx", Problems: payloads, Runtime: payloads[0], CalicoNodename: payloads[0]}
+	m.Status = &ipwitnessv1.StatusRecord{Wire: "tcx", Problems: payloads, Runtime: payloads[0], NodeName: &ipwitnessv1.NodeName{Name: payloads[0], File: payloads[0]}}
 	return m
 }
 

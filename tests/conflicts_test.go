@@ -71,6 +71,12 @@ func TestT1PTPWithTheIPAMDirectoryDeletedUnderLivePods(t *testing.T) {
 			const pods = 3
 			wipe(t, l, cni, pods)
 			wantWiped(t, l, pods)
+			// The plugin did not replace the route to the first pod (incident 16).
+			for _, o := range l.owners("?address=" + podAddress(1)) {
+				if name := o.GetWorkload().GetName(); o.GetRouted() != (name == "old1") {
+					t.Errorf("%s: got routed %t, want only old1 to be routed", name, o.GetRouted())
+				}
+			}
 			if wire == "auto" {
 				l.row("T1", podAddress(1), "assigned-twice")
 			}

@@ -199,14 +199,15 @@ func TestAgentReportsCalicosNodeName(t *testing.T) {
 	t.Parallel()
 	l, reported := newListener(t)
 	const file = "/var/lib/calico/nodename"
-	write := func(name string) {
+	put := func(path, content string) {
 		t.Helper()
-		if err := os.WriteFile(l.Path(file), []byte(name), 0o644); err != nil {
+		if err := os.WriteFile(l.Path(path), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+	write := func(name string) { t.Helper(); put(file, name) }
 	called := func(name string) func() bool {
-		return func() bool { return reported.status != nil && reported.status.GetCalicoNodename() == name }
+		return func() bool { return reported.status != nil && reported.status.GetNodeName().GetName() == name }
 	}
 	reported.await("no name", called(""))
 	l.sh("mkdir /var/lib/calico")
@@ -220,6 +221,20 @@ func TestAgentReportsCalicosNodeName(t *testing.T) {
 	})
 	write("worker-3")
 	reported.await("a name again", called("worker-3"))
+	// The CNI configuration takes precedence (projectcalico/calico issue 12257). A process writes it
+	// in two pieces.
+	const conf = `{"name": "k8s-pod-network", "cniVersion": "0.3.1", "plugins": [{"type": "calico", "nodename": "template-0", "ipam": {"type": "calico-ipam"}}]}`
+	const at = "/etc/cni/net.d/10-calico.conflist"
+	put(at, conf[:40])
+	put(at, conf)
+	reported.await("the name in the CNI configuration", called("template-0"))
+	if n := reported.status.GetNodeName(); n.GetSource() != ipwitnessv1.NodeName_CONFIGURATION || n.GetFile() != at {
+		t.Errorf("got %v, want the file", n)
+	}
+	l.sh("rm " + at)
+	reported.await("the name in the file", func() bool {
+		return called("worker-3")() && reported.status.GetNodeName().GetSource() == ipwitnessv1.NodeName_FILE
+	})
 	l.sh("rm -r /var/lib/calico")
 	reported.await("no name again", called(""))
 }

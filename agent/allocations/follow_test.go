@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/tests/alone"
 )
 
@@ -93,7 +94,7 @@ func drive(t *testing.T, prepare ...func(*driven)) *driven {
 	d := &driven{ipamLab: l, scripted: &scripted{place: filepath.Join(l.root, "place")}, events: make(chan fsnotify.Event, waitingEvents), errs: make(chan error)}
 	d.handles = filepath.Join(d.place, "known")
 	l.must(os.Mkdir(d.place, 0o700))
-	l.ipam.sources, l.ipam.nameFiles = []ipam.FileSource{d.scripted}, nil
+	l.ipam.sources, l.ipam.names = []ipam.FileSource{d.scripted}, nil
 	for _, p := range prepare {
 		p(d)
 	}
@@ -189,12 +190,12 @@ func TestNameOfTheNodeFollowsItsFile(t *testing.T) {
 		var file string
 		d := drive(t, func(d *driven) {
 			file = filepath.Join(d.root, "names/nodename")
-			d.ipam.nameFiles = map[string]string{"Calico": file}
+			d.ipam.names = []ipam.NameReader{calico.IPAM.NodeName(host{}, ipam.FilesConfig{Dirs: []string{filepath.Dir(file)}})}
 		})
 		want := func(what, name string, problems int) {
 			t.Helper()
 			synctest.Wait()
-			if all, got := d.ipam.Health(); got != name || len(all) != problems {
+			if all, got := d.ipam.Health(); got.Name != name || len(all) != problems {
 				t.Errorf("%s: got name %q and problems %q, want %q and %d", what, got, all, name, problems)
 			}
 		}
@@ -254,7 +255,7 @@ func TestFormerPlaceIsNoLongerWatched(t *testing.T) {
 	first, second := filepath.Join(l.root, "first"), filepath.Join(l.root, "second")
 	l.must(os.Mkdir(first, 0o700), os.Mkdir(second, 0o700))
 	s := &scripted{place: first}
-	l.ipam.watcher, l.ipam.sources, l.ipam.nameFiles = watcher, []ipam.FileSource{s}, nil
+	l.ipam.watcher, l.ipam.sources, l.ipam.names = watcher, []ipam.FileSource{s}, nil
 	for _, s.place = range []string{first, second} {
 		l.ipam.watch()
 		for _, dir := range []string{first, second} {

@@ -5,20 +5,16 @@
 package allocations
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
@@ -35,11 +31,9 @@ import (
 
 // Config says where to read. See agent.Config.
 type Config struct {
-	// Dirs are the directories of each IPAM, and NodeNameFiles the files that have its name for the
-	// node, by name of the IPAM.
-	Dirs          map[string][]string
-	NodeNameFiles map[string]string
-	CNIConfig     []string
+	// Dirs are the directories of each IPAM, by name of the IPAM.
+	Dirs      map[string][]string
+	CNIConfig []string
 }
 
 // Reader reads the files of all IPAMs. Inotify reports their changes. Nothing waits for a Reader.
@@ -56,8 +50,8 @@ type Reader struct {
 	watching
 	due
 	sources   []ipam.FileSource
-	nameFiles map[string]string                         // by name of the IPAM
-	names     names                                     // as last read
+	names     []ipam.NameReader
+	name      nodeName                                  // as last read
 	published map[table.PoolKey]*ipwitnessv1.PoolRecord // the records in the table
 }
 
@@ -65,12 +59,12 @@ type Reader struct {
 type status struct {
 	mu       sync.Mutex
 	problems []string
-	nodeName string
+	nodeName ipam.NodeName
 }
 
-// names are IPAMs' names for the node.
-type names struct {
-	node     string
+// nodeName is the name that an IPAM has for the node.
+type nodeName struct {
+	ipam.NodeName
 	problems []string
 }
 
@@ -106,15 +100,15 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader 
 		StatusChanged: func() {},
 		mounted:       make(chan struct{}, 1),
 		ready:         make(chan struct{}),
-		nameFiles:     map[string]string{},
 		published:     map[table.PoolKey]*ipwitnessv1.PoolRecord{},
 	}
 	for _, m := range registry.All {
+		files := ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}
 		if m.Files != nil {
-			r.sources = append(r.sources, m.Files(host{root}, ipam.FilesConfig{Dirs: cfg.Dirs[m.Name], CNIConfig: cfg.CNIConfig}))
+			r.sources = append(r.sources, m.Files(host{root}, files))
 		}
-		if file := cmp.Or(cfg.NodeNameFiles[m.Name], m.NodeNameFile); file != "" {
-			r.nameFiles[m.Title] = file
+		if m.NodeName != nil {
+			r.names = append(r.names, m.NodeName(host{root}, files))
 		}
 	}
 	return r
@@ -221,7 +215,7 @@ func (r *Reader) look(now time.Time) {
 		for _, s := range r.sources {
 			r.soon = s.Find(now) || r.soon
 		}
-		r.readNames()
+		r.readName(now)
 		r.watch()
 	}
 	read := ipam.FileRead{Now: now, All: r.all, Lost: r.lostEvents, Watches: r.watches}
@@ -332,7 +326,7 @@ func (r *Reader) publish(now time.Time) {
 
 // publishStatus calls StatusChanged if the problems or the node's name have changed.
 func (r *Reader) publishStatus() {
-	problems := slices.Clone(r.names.problems)
+	problems := slices.Clone(r.name.problems)
 	if r.unwatched != nil {
 		problems = append(problems, fmt.Sprintf("cannot watch the IPAM directories for changes (%s), reading them every %s instead: raise fs.inotify.max_user_watches and fs.inotify.max_user_instances",
 			form.Short(r.unwatched), ipam.CheckEvery))
@@ -344,8 +338,8 @@ func (r *Reader) publishStatus() {
 		problems = append(problems[:maxProblems], fmt.Sprintf("and %d more problems with IPAM", more))
 	}
 	r.status.mu.Lock()
-	same := slices.Equal(problems, r.status.problems) && r.names.node == r.status.nodeName
-	r.status.problems, r.status.nodeName = problems, r.names.node
+	same := slices.Equal(problems, r.status.problems) && r.name.NodeName == r.status.nodeName
+	r.status.problems, r.status.nodeName = problems, r.name.NodeName
 	r.status.mu.Unlock()
 	if !same {
 		r.StatusChanged()
@@ -354,44 +348,28 @@ func (r *Reader) publishStatus() {
 
 // namePlaces returns the directories of the files that have names for the node.
 func (r *Reader) namePlaces() (places []string) {
-	for _, file := range r.nameFiles {
-		places = append(places, filepath.Dir(file))
+	for _, n := range r.names {
+		places = append(places, n.Places()...)
 	}
 	return places
 }
 
-// readNames reads the names that IPAMs have for the node. It keeps the first one.
-func (r *Reader) readNames() {
-	r.names = names{}
-	for _, title := range slices.Sorted(maps.Keys(r.nameFiles)) {
-		name, err := readName(title, r.nameFiles[title])
-		if err != nil {
-			r.names.problems = append(r.names.problems, err.Error())
+// readName reads the names that IPAMs have for the node. It keeps the first one.
+func (r *Reader) readName(now time.Time) {
+	r.name = nodeName{}
+	for _, n := range r.names {
+		name, problem, again := n.Read(now)
+		if r.soon = r.soon || again; problem != "" {
+			r.name.problems = append(r.name.problems, problem)
 		}
-		r.names.node = cmp.Or(r.names.node, name)
-	}
-}
-
-// readName reads the name that an IPAM has for the node; empty if there is no such file.
-func readName(title, file string) (string, error) {
-	const most = 253
-	data, _, err := files.ReadRegular(file, 0, files.MaxSmall)
-	switch name := strings.TrimSpace(string(data)); {
-	case errors.Is(err, os.ErrNotExist):
-		return "", nil
-	case errors.Is(err, os.ErrPermission):
-		return "", fmt.Errorf("cannot read %s's name of this node (%s): give the agent's user read access to the file", title, form.Short(err))
-	case err != nil:
-		return "", fmt.Errorf("cannot read %s's name of this node: %s", title, form.Short(err))
-	case len(name) > most || !utf8.ValidString(name):
-		return "", fmt.Errorf("%s contains no valid node name, but %s allocates addresses for the node that this file names: write the name of this node into it", file, title)
-	default:
-		return name, nil
+		if r.name.Name == "" {
+			r.name.NodeName = name
+		}
 	}
 }
 
 // Health returns the problems, and the name that an IPAM has for the node.
-func (r *Reader) Health() (problems []string, nodeName string) {
+func (r *Reader) Health() (problems []string, name ipam.NodeName) {
 	r.status.mu.Lock()
 	defer r.status.mu.Unlock()
 	return slices.Clone(r.status.problems), r.status.nodeName

@@ -92,6 +92,9 @@ func (k *Mirror) routedTo(l *link, d domain, addr netip.Addr) bool {
 		return false
 	}
 	return slices.ContainsFunc(hops, func(h rtnetlink.Hop) bool {
+		if h.Local {
+			return false
+		}
 		if h.Index == l.Index {
 			return true
 		}

@@ -66,7 +66,8 @@ type publisher struct {
 	calibrated bool      // boot was derived from an address that was observed to appear
 	networks   map[uint64]Networks
 	intended   map[uint64]Intended
-	domains    map[string]domain // those with a LinkRecord in the table, by name
+	domains    map[string]domain              // those with a LinkRecord in the table, by name
+	contested  map[netip.Addr][]rtnetlink.Hop // contested addresses with the node's own route
 	ended      map[holding]time.Time
 	swept      time.Time // when ended was last cleaned up
 }
@@ -177,6 +178,8 @@ func New(log *slog.Logger, t *table.Table, req Requests, ownNSID int32, ownInode
 			intended: map[uint64]Intended{},
 			domains:  map[string]domain{},
 			ended:    map[holding]time.Time{},
+
+			contested: map[netip.Addr][]rtnetlink.Hop{},
 		},
 	}
 }

@@ -173,7 +173,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		c := table.ClaimKey{Address: addr, Kind: kind, At: table.InterfaceKey{Namespace: ns.id, Index: l.Index}}
 		a, wanted := want[c]
 		have, published := l.claims[c]
-		network := ""
+		network, routed := "", kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr)
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
 			network = p.networks[ns.inode][InterfaceAddress{l.Name, addr}]
 		}
@@ -181,11 +181,12 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		case published && !wanted:
 			p.endClaim(ns, l, c, now)
 		case wanted && published && have == a:
-			p.table.SetNetwork(c, network, now)
+			p.table.Describe(c, network, routed, now)
 		case wanted:
 			l.claims[c] = a
 			p.table.Add(c, table.Claim{
 				Network:      network,
+				Routed:       routed,
 				PrefixLength: a.PrefixLength,
 				Flags:        a.Flags,
 				Assigned:     p.boot.Add(a.Created).Round(10 * time.Millisecond),

@@ -187,17 +187,17 @@ func TestKernelIsReadByNamespaceAndInterface(t *testing.T) {
 		add("10.1.0.0/16", "192.0.2.9", unix.RTN_UNICAST)
 		add("fd01::/64", "2001:db8::9", unix.RTN_UNICAST)
 		add("10.2.0.0/16", "", unix.RTN_UNREACHABLE)
-		wantHops("10.1.0.1", Hop{br, netip.MustParseAddr("192.0.2.9")})
-		wantHops("fd01::1", Hop{br, netip.MustParseAddr("2001:db8::9")})
+		wantHops("10.1.0.1", Hop{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")})
+		wantHops("fd01::1", Hop{Index: br, Gateway: netip.MustParseAddr("2001:db8::9")})
 		wantHops("10.2.0.1")
 		_, both, err := net.ParseCIDR("10.3.0.0/16")
 		must(t, err)
 		must(t, netlink.RouteAdd(&netlink.Route{Dst: both, MultiPath: []*netlink.NexthopInfo{
 			{LinkIndex: int(br), Gw: net.ParseIP("192.0.2.8")}, {LinkIndex: int(br), Gw: net.ParseIP("192.0.2.9")},
 		}}))
-		wantHops("10.3.0.1", Hop{br, netip.MustParseAddr("192.0.2.8")}, Hop{br, netip.MustParseAddr("192.0.2.9")})
+		wantHops("10.3.0.1", Hop{Index: br, Gateway: netip.MustParseAddr("192.0.2.8")}, Hop{Index: br, Gateway: netip.MustParseAddr("192.0.2.9")})
 		wantHops("192.0.2.7", Hop{Index: br})
-		wantHops("192.0.2.1") // a local address
+		wantHops("192.0.2.1", Hop{Index: br, Local: true})
 
 		own, err := req.OwnNSID()
 		must(t, err)

@@ -40,10 +40,12 @@ type Address struct {
 	Created      time.Duration // IFA_CACHEINFO's cstamp: time since boot, in steps of 10 ms
 }
 
-// A Hop is one path of a route: an interface and, if the route has one, the gateway.
+// A Hop is one path of a route: an interface and, if the route has one, the gateway. Local is set for
+// the route of an address that the interface itself has.
 type Hop struct {
 	Index   int32
 	Gateway netip.Addr
+	Local   bool
 }
 
 // A Message is one message of the route family, with the namespace that it concerns.
@@ -278,15 +280,16 @@ func parseAddr(b []byte) (Address, error) {
 }
 
 // parseRoute returns the hops in a struct rtmsg and its attributes. It returns none if the
-// route is not unicast, such as the route of a local address.
+// route is neither unicast nor that of a local address.
 func parseRoute(b []byte) ([]Hop, error) {
 	if len(b) < unix.SizeofRtMsg {
 		return nil, fmt.Errorf("parse route: %w", errShort)
 	}
-	if b[7] != unix.RTN_UNICAST {
+	local := b[7] == unix.RTN_LOCAL
+	if b[7] != unix.RTN_UNICAST && !local {
 		return nil, nil
 	}
-	var one Hop
+	one := Hop{Local: local}
 	var out []Hop
 	for typ, val := range attributes(b[unix.SizeofRtMsg:]) {
 		switch typ {

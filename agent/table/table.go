@@ -52,7 +52,7 @@ type AllocationKey struct {
 type Claim struct {
 	Link         string // wire only
 	Network      string // rtnetlink only: the network that assigned the address, by its name in a CNI result
-	Routed       bool   // wire only: the node itself routes the address to the sender
+	Routed       bool   // the node itself routes the address to the sender; rtnetlink: to the holder
 	PrefixLength uint8
 	Flags        uint32
 	Assigned     time.Time
@@ -207,11 +207,11 @@ func (t *Table) Add(k ClaimKey, c Claim, received time.Time) (took bool, evicted
 	return true, evicted
 }
 
-// SetNetwork sets the network that assigned the address of a known claim. The claim does not
-// count as seen again. The caller holds the lock.
-func (t *Table) SetNetwork(k ClaimKey, network string, received time.Time) {
-	if c := t.claims.live[k]; c != nil && c.Network != network {
-		c.Network = network
+// Describe sets the network that assigned the address of a known claim, and whether the node routes
+// the address to its holder. The claim does not count as seen again. The caller holds the lock.
+func (t *Table) Describe(k ClaimKey, network string, routed bool, received time.Time) {
+	if c := t.claims.live[k]; c != nil && (c.Network != network || c.Routed != routed) {
+		c.Network, c.Routed = network, routed
 		t.claims.mark(k, received)
 	}
 }

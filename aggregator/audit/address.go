@@ -177,7 +177,7 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 // poolsOf returns the pools that may allocate the address of an owner again if they consider it
 // free.
 func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
-	var sure []*verdict.Pool
+	var sure, listed []*verdict.Pool
 	networks := o.Networks()
 	for _, p := range a.in.Pools {
 		if p.Node != nil && !p.Node.Is(o.Node) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
@@ -191,6 +191,9 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 		switch {
 		case named:
 			sure = append(sure, p)
+		case p.Single && p.Node == nil && o.OnNode(p.Name) && p.Meets(o):
+			// The IPAM allocates exactly this address on this node, even if another one has done so.
+			listed = append(listed, p)
 		case len(networks) > 0 && !unknown && p.Node == nil:
 			// A cluster-wide pool of another network: it is not known whether their addresses meet.
 		case len(p.Ranges) > 0 && p.Meets(o):
@@ -200,6 +203,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	if len(sure) > 0 {
 		pools = sure
 	}
+	pools = append(pools, listed...)
 	i := slices.IndexFunc(pools, func(p *verdict.Pool) bool { booked, _ := a.allocated(p, o); return booked })
 	if i < 0 {
 		return pools
@@ -207,7 +211,9 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	// The pool that allocated the address is known. Cluster-wide pools of another IPAM or realm
 	// whose ranges contain the address are not concerned; they may be left over.
 	by := pools[i]
-	return slices.DeleteFunc(pools, func(p *verdict.Pool) bool { return p.Node == nil && (p.IPAM != by.IPAM || p.Realm != by.Realm) })
+	return slices.DeleteFunc(pools, func(p *verdict.Pool) bool {
+		return p.Node == nil && (p.IPAM != by.IPAM || p.Realm != by.Realm) && !slices.Contains(listed, p)
+	})
 }
 
 // has reports whether a pool has allocated the address, which matters if its range is not known.

@@ -60,7 +60,7 @@ func NodeSpecSide(node string, p netip.Prefix) verdict.Side {
 // NodePoolSides returns the ranges of a pool of the cluster for one node.
 func NodePoolSides(p *verdict.Pool) (list []verdict.Side) {
 	for _, r := range p.Ranges {
-		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []ipam.Range{r}, Config: p.Config, Source: verdict.SideNodeObject, IPAM: p.IPAM})
+		list = append(list, verdict.Side{Node: p.Name, Range: r, Ranges: []ipam.Range{r}, Config: p.Config, Source: verdict.SideNodeObject, IPAM: p.IPAM, Grows: p.Grows})
 	}
 	return list
 }
@@ -74,7 +74,7 @@ func poolSide(n *verdict.Node, p *verdict.Pool) verdict.Side {
 // SameSide reports whether two sides are equal.
 func SameSide(a, b verdict.Side) bool {
 	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Config == b.Config && a.Device == b.Device &&
-		a.Source == b.Source && a.IPAM == b.IPAM && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
+		a.Source == b.Source && a.IPAM == b.IPAM && a.Grows == b.Grows && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
 }
 
 // oneNode reports whether two sides are of one node. Kubernetes and the agent may use different

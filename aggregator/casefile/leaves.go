@@ -38,6 +38,7 @@ var leaves = map[reflect.Type]leaf{
 	reflect.TypeFor[verdict.Phase]():        wordOf[verdict.Phase](pb.Conflict_State_name),
 	reflect.TypeFor[verdict.LinkProof]():    wordOf[verdict.LinkProof](pb.LinkProof_Kind_name),
 	reflect.TypeFor[ipam.State]():           wordOf[ipam.State](pb.Pool_State_name),
+	reflect.TypeFor[ipam.NameSource]():      wordOf[ipam.NameSource](pb.NodeName_Source_name),
 	reflect.TypeFor[verdict.Severity]():     wordOf[verdict.Severity](pb.Finding_Severity_name),
 	reflect.TypeFor[verdict.Proxy](): wordOf[verdict.Proxy](map[int32]string{
 		int32(verdict.ByPlugin): "PLUGIN", int32(verdict.ByNoOverride): "NO_OVERRIDE", int32(verdict.ByManyAddresses): "MANY_ADDRESSES",

@@ -220,7 +220,7 @@ var words = func() map[string]bool {
 		bridge macvlan ipvlan ptp vlan host-device sriov ovs loopback flannel calico cilium-cni kindnet
 		veth bridge vxlan geneve ipip sit ip6tnl gre gretap ip6gre ip6gretap erspan ip6erspan wireguard bareudp vti vti6 xfrm
 		bond team vlan macvlan macvtap ipvlan ipvtap dummy tun vrf ifb nlmon openvswitch ipoib netkit can
-		var lib cni networks etc net.d run multus results
+		var lib cni networks etc net.d run multus results nodename 10-calico.conflist
 		ippools ipamblocks ciliumnodes pods services overlappingrangeipreservations spec status allocations podIPs podCIDRs
 		IPPool IPAMBlock CiliumNode Pod Service OverlappingRangeIPReservation`) {
 		known[w] = true

@@ -82,7 +82,7 @@ func (m *maker) owner(p *verdict.Policy, a netip.Addr, o *verdict.Owner, all []v
 	out.Mac, out.Netns = o.MAC.String(), netns(o)
 	out.Workload = m.workload(&one.workload, o)
 	out.State, out.Excluded = pb.Owner_State(o.State), explain.Exclusion(p, o, all)
-	out.AssignedAt = m.times.of(o.AssignedAt())
+	out.AssignedAt, out.Routed = m.times.of(o.AssignedAt()), o.Routed()
 	if i := o.Interface; o.Namespace != nil && i.Namespace.ID == o.ID {
 		out.Interface, out.HostInterface = i.Name, i.HostInterface
 	} else {

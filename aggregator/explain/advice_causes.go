@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
@@ -33,17 +34,12 @@ func (a *remedyBuilder) rightNode(owners []*verdict.Owner) (steps []advice.Actio
 			continue
 		}
 		done = append(done, node)
-		put := "printf %s " + advice.Quote(node) + " > " + m.NodeNameFile
-		restart := advice.Say("Restart %s on node %s: it reads the name only when it starts.", m.Title, o.Node.Name).By("", m.Daemon.Restart(node))
-		if name := o.Node.CalicoNodename; name != "" && !o.OnNode(name) {
-			steps = append(steps,
-				advice.Say("On node %s, correct the node name that %s allocates for (currently %s).", o.Node.Name, m.Title, name).By(o.Node.Name, put),
-				restart)
-		} else if len(a.c.From) > 0 && a.c.From[0].IPAM == m.Name {
-			steps = append(steps, advice.Say("On node %s, check which node name %s allocates for: cat %s", o.Node.Name, m.Title, m.NodeNameFile).Or(
-				advice.Either("the file contains "+node, advice.Say("Leave it as it is.")),
-				advice.Either("the file contains another name", advice.Say("Correct the name.").By(o.Node.Name, put), restart),
-			))
+		at := ipam.Place{Node: o.Node.Name, KubernetesNode: node}
+		if name := o.Node.IPAMName; !o.OnNode(name.Name) {
+			at.WrongName = name
+		}
+		if at.WrongName.Name != "" || len(a.c.From) > 0 && a.c.From[0].IPAM == m.Name {
+			steps = append(steps, m.RightName(at)...)
 		}
 	}
 	keep, right := a.c.Rightful(owners)

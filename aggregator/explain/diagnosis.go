@@ -26,7 +26,7 @@ type Related struct {
 
 // diagnosisSteps lists the steps of a manual diagnosis, in order.
 var diagnosisSteps = []string{
-	verdict.StepEvents, verdict.StepPods, verdict.StepCNIPlugin, verdict.StepIPAM, verdict.StepPodCIDRs, verdict.StepNewNodes,
+	verdict.StepEvents, verdict.StepPods, verdict.StepRoutes, verdict.StepCNIPlugin, verdict.StepIPAM, verdict.StepPodCIDRs, verdict.StepNewNodes,
 }
 
 // Diagnose adds the information from Kubernetes to the diagnosis of a conflict. If the API can be

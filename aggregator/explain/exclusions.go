@@ -41,13 +41,12 @@ var againstWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("the address was assigned to %s and not set by hand", list(w.names(f.Owners)))
 	},
 	verdict.NotNodeNamed: func(_ *wording, f verdict.Fact) string {
-		m := registry.NodeNamed()
-		return fmt.Sprintf("%s on node %s contains %s, but the address is in no IPPool of %s", m.NodeNameFile, f.Nodes[0], f.Text, m.Title)
+		return fmt.Sprintf("%s, but the address is in no IPPool of %s", f.NodeName.On(f.Nodes[0]), registry.NodeNamed().Title)
 	},
 	verdict.NotElsewhere: func(_ *wording, f verdict.Fact) string {
 		s := fmt.Sprintf("as far as ipwitness remembers, %s has never allocated the address to a node or pod other than the holder's", poolTitle(f.Pool))
 		if len(f.Nodes) > 0 {
-			s += "; " + registry.NodeNamed().NodeNameFile + " is correct on " + list(f.Nodes)
+			s += "; the node name that " + registry.NodeNamed().Title + " uses is correct on " + list(f.Nodes)
 		}
 		return s
 	},

@@ -93,8 +93,7 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 		return fmt.Sprintf("%s had allocated the address to %s while %s held it (known since %s).", poolTitle(f.Pool), holderName(f.Records[0].Holder), w.placed(f.Owners[0]), stampExact(f.At))
 	},
 	verdict.FactWrongNodeName: func(w *wording, f verdict.Fact) string {
-		m := registry.NodeNamed()
-		return fmt.Sprintf("%s on node %s contains %s, so %s allocates the addresses of its pods under that node name.", m.NodeNameFile, w.node(f.Owners[0]), f.Text, m.Title)
+		return fmt.Sprintf("%s, so %s allocates the addresses of its pods under that node name.", f.NodeName.On(w.node(f.Owners[0])), registry.NodeNamed().Title)
 	},
 	verdict.FactRecord: (*wording).record,
 	verdict.FactInPodCIDRs: func(_ *wording, f verdict.Fact) string {
@@ -127,6 +126,10 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 
 	// Answers to the steps of a manual diagnosis.
 	verdict.SeenPod: (*wording).pod,
+	verdict.SeenRoute: func(w *wording, f verdict.Fact) string {
+		return fmt.Sprintf("Node %s sends packets for the address to %s: its own route leads there. %s %s reachable through the node.",
+			w.node(f.Owners[0]), w.name(f.Owners[0]), capital(list(w.names(f.Owners[1:]))), isAre(len(f.Owners)-1)+" not")
+	},
 	verdict.SeenNoRecords: func(_ *wording, f verdict.Fact) string {
 		return fmt.Sprintf("no known IPAM records of %s could contain the address.", nodesText(f.Nodes))
 	},
@@ -304,7 +307,7 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.HeadAllocatedElsewhere:
 		return fmt.Sprintf("IPAM had allocated the address to %s while %s held it, and freed the address together with that allocation.", holderName(f.Records[0].Holder), w.placed(f.Owners[0]))
 	case verdict.HeadWrongNodeName:
-		return fmt.Sprintf("%s allocates the addresses of pods on node %s under node name %s, and frees them while they are in use.", registry.NodeNamed().Title, w.node(f.Owners[0]), f.Text)
+		return fmt.Sprintf("%s allocates the addresses of pods on node %s under node name %s, and frees them while they are in use.", registry.NodeNamed().Title, w.node(f.Owners[0]), f.NodeName.Name)
 	case verdict.HeadOneRange:
 		return fmt.Sprintf("Nodes %s and %s assign their pods addresses from the same range%s.", f.Nodes[0], f.Nodes[1], after(", ", rangesText(f.Ranges)))
 	case verdict.HeadNetworksOverlap:

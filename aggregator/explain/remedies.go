@@ -44,7 +44,7 @@ func (t *findingBuilder) remedyCase() ipam.Case {
 	if o.Pod != nil {
 		c.Holder.KubernetesNode = o.Pod.Node
 	}
-	if name := o.Node.CalicoNodename; !o.OnNode(name) {
+	if name := o.Node.IPAMName; !o.OnNode(name.Name) {
 		c.Holder.WrongName = name
 	}
 	return c

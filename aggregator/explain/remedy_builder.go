@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -73,7 +74,24 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 	for _, o := range except(owners, keep) {
 		steps = append(steps, release(o, a.address)...)
 	}
-	return steps
+	return append(steps, a.reroute(keep, owners)...)
+}
+
+// reroute returns the step that checks the node's route if it leads to another owner than the one
+// that keeps the address. Plugins set the route of a pod when the pod starts, and fail to do so while
+// another pod has one for the same address.
+func (a *remedyBuilder) reroute(keep *verdict.Owner, owners []*verdict.Owner) []advice.Action {
+	i := keep.Interface
+	elsewhere := slices.ContainsFunc(except(owners, keep), func(o *verdict.Owner) bool { return o.Node.Is(keep.Node) && o.Routed() })
+	if keep.Kind() == verdict.Host || keep.Routed() || !elsewhere || i == nil || i.HostInterface == "" {
+		return nil
+	}
+	return []advice.Action{advice.Say("On node %s, check that its route for the address leads to %s now, the port of %s: before, it led to another owner, and no program may have set a new one.", keep.Node.Name, i.HostInterface, OwnerName(keep)).
+		By(keep.Node.Name, "ip route get "+a.address.String()).Or(
+		advice.Either("it does", advice.Say("Leave it as it is.")),
+		advice.Either("it does not, and the network plugin does not correct it within a minute", advice.Say("Set the route, as the plugins that give each pod a route do.").
+			By(keep.Node.Name, fmt.Sprintf("ip route replace %s dev %s scope link", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()), advice.Quote(i.HostInterface)))),
+	)}
 }
 
 // reserve returns the steps that write the missing allocation of the owner that keeps the

@@ -48,25 +48,33 @@ func overlapFinding(f *verdict.Finding) FindingText {
 		text.Summary += fmt.Sprintf(" In total, %d nodes have overlapping ranges.", n)
 	}
 	rest := advice.Say("Find the pods on node %s that still have an address from the range of node %s, and restart them.", b.Node, a.Node).By("", "ipwitness owners "+a.within(b))
-	if a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject {
-		ranges := registry.Of(b.IPAM).NodeRanges
-		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(b.Node)}, b.reregistered(ranges.Renewed)...)
+	ranges := b.nodeRanges()
+	switch {
+	case a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject && len(ranges.Reassign) > 0:
+		// It is not known in advance which of the nodes will have another range.
+		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(plainName(a.Node)), advice.Cordon(plainName(b.Node))}, ranges.Reassign...)
+		text.Remedy = append(text.Remedy, advice.Say("Continue according to the result.").Or(
+			advice.Either("node "+a.Node+" has another range", a.leftOver(b)),
+			advice.Either("node "+b.Node+" has another range", b.leftOver(a)),
+		), advice.Uncordon(plainName(a.Node)), advice.Uncordon(plainName(b.Node)))
+	case a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject:
+		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(plainName(b.Node))}, b.reregistered(ranges.Renewed)...)
 		text.Remedy = append(text.Remedy, rest)
-	} else {
+	default:
 		text.Remedy = []advice.Action{
 			advice.Say("Check which range each node has.").By("", "kubectl get nodes -o custom-columns=NAME:.metadata.name,CIDRS:.spec.podCIDRs"),
-			advice.Cordon(b.Node),
+			advice.Cordon(plainName(b.Node)),
 			advice.Say("Check which range the CNI plugin of each node really uses: on both nodes, run grep -r subnet /etc/cni/net.d").Or(
 				advice.Either("Node.spec.podCIDRs of both nodes contain the range", b.reregistered("It gets a free range.")...),
 				advice.Either("the CNI configuration of node "+a.Node+" contains the range, and its own Node.spec.podCIDRs is different", a.corrected()...),
 				advice.Either("the CNI configuration of node "+b.Node+" contains the range, and its own Node.spec.podCIDRs is different", b.corrected()...),
 			),
-			advice.Uncordon(b.Node), rest,
+			advice.Uncordon(plainName(b.Node)), rest,
 			advice.Say("Find out why two nodes got the same range: two controller managers with --allocate-node-cidrs, ranges assigned by hand, a node restored from a backup, or a configuration that came with a container runtime or a disk image."),
 		}
 	}
 	text.Fixes = []advice.Fix{{
-		Manual: true, Command: "kubectl cordon " + advice.Quote(b.Node),
+		Manual: true, Command: "kubectl cordon " + advice.Quote(plainName(b.Node)),
 		What: fmt.Sprintf("Start no pods on node %s until its pod CIDR differs from the pod CIDR of node %s: %s is in both.", b.Node, a.Node, common),
 	}}
 	return text
@@ -89,8 +97,8 @@ func (s side) renumbered() []advice.Action {
 // the node then gets.
 func (s side) reregistered(gets string) []advice.Action {
 	return []advice.Action{
-		advice.Say("Node.spec.podCIDRs cannot be changed, so one of the node objects must be recreated. Drain node %s.", s.Node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(s.Node)),
-		advice.Say("Delete the node in the API.").By("", "kubectl delete node "+advice.Argument(s.Node)),
+		advice.Say("Node.spec.podCIDRs cannot be changed, so one of the node objects must be recreated. Drain node %s.", s.Node).By("", "kubectl drain --ignore-daemonsets --delete-emptydir-data "+advice.Argument(plainName(s.Node))),
+		advice.Say("Delete the node in the API.").By("", "kubectl delete node "+advice.Argument(plainName(s.Node))),
 		advice.Say("On node %s, restart the kubelet so that the node registers again. %s", s.Node, gets).By(s.Node, "systemctl restart kubelet"),
 	}
 }
@@ -120,13 +128,27 @@ func (s side) evidence(kind string) string {
 	return fact + "."
 }
 
+// nodeRanges returns how the IPAM of the side assigns ranges to nodes.
+func (s side) nodeRanges() ipam.NodeRanges {
+	if s.Grows {
+		return registry.Of(s.IPAM).GrowingRanges
+	}
+	return registry.Of(s.IPAM).NodeRanges
+}
+
+// leftOver returns the action that restarts the pods of a node with addresses from the range that it had
+// in common with another node, and has no more.
+func (s side) leftOver(other side) advice.Action {
+	return advice.Say("Restart the pods on node %s that still have an address from %s, one after the other.", s.Node, cmp.Or(s.common(other), "the old range")).By("", "ipwitness owners "+s.within(other)+" --node "+advice.Argument(s.Node))
+}
+
 // from names the source of the range.
 func (s side) from(kind string) string {
 	switch s.Source {
 	case verdict.SideNodeSpec:
 		return "Node.spec.podCIDRs"
 	case verdict.SideNodeObject:
-		return registry.Of(s.IPAM).NodeRanges.Field
+		return s.nodeRanges().Field
 	case verdict.SideAddress:
 		return "the address of " + s.Device
 	}

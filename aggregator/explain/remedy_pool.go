@@ -64,11 +64,10 @@ func (t *poolFindingBuilder) stateLost() {
 		}
 		t.State("In use: %s.", strings.Join(held, ", "))
 	}
-	node := ""
-	if p.Node != nil {
-		node = p.Node.Name
-		t.Act(advice.Cordon(node))
-		t.ByHand("", "kubectl cordon "+advice.Quote(node), "Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", node, advice.Quote(node))
+	node, kubernetes := nodeOf(p), t.kubernetesNode()
+	if node != "" {
+		t.Act(advice.Cordon(kubernetes))
+		t.ByHand("", "kubectl cordon "+advice.Quote(kubernetes), "Start no pods on node %s until its part of this plan has run (afterwards: kubectl uncordon %s).", kubernetes, advice.Quote(kubernetes))
 	} else {
 		t.Advise("Start no pods of that network until this is repaired: scale their controllers to the number of pods that exist now, or cordon the nodes that run them.")
 	}
@@ -83,7 +82,7 @@ func (t *poolFindingBuilder) stateLost() {
 		t.Advise("Rebuild the records from the owners that really hold the addresses. Do not restore an old backup over them: it contains containers that are gone and lacks the ones that started since.")
 		t.Act(advice.Plan(node)...)
 	case loss.Empty != nil && node != "":
-		t.Act(loss.Empty(node)...)
+		t.Act(loss.Empty(node, kubernetes)...)
 	case loss.Backup != "":
 		t.Act(advice.Say("Check whether there is a recent backup of %s from just before the loss.", loss.Backup).Or(
 			advice.Either("there is one", advice.Say("Restore these objects from the backup.")),
@@ -93,13 +92,24 @@ func (t *poolFindingBuilder) stateLost() {
 		t.Act(t.restartAll())
 	}
 	if node != "" {
-		t.Act(advice.Uncordon(node))
+		t.Act(advice.Uncordon(kubernetes))
 	}
 	t.Act(advice.Say("Check that no finding is left.").By("", "ipwitness audit"),
 		advice.Say("Check whether pods that started in the meantime got an address that was in use: the details of each such conflict say which of the two owners to restart.").By("", "ipwitness conflicts"))
 	if loss.Search != nil {
 		t.Advise("%s", loss.Search(&p.Pool))
 	}
+}
+
+// kubernetesNode returns the name in Kubernetes of the node that the pool belongs to, as far as it is
+// known.
+func (t *poolFindingBuilder) kubernetesNode() string {
+	for _, h := range t.atRisk {
+		if h.Owner != nil && h.Owner.Pod != nil && h.Owner.Pod.Node != "" {
+			return h.Owner.Pod.Node
+		}
+	}
+	return plainName(nodeOf(t.pool))
 }
 
 // restartAll returns the action that restarts the holders of the addresses at risk.

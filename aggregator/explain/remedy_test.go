@@ -76,7 +76,7 @@ func findings() map[string]verdict.Finding {
 	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
 	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, State: ipam.Known}}
 	stale := holder(w, "node-d", "web-5d", "eth0")
-	stale.Node.CalicoNodename = "template-0"
+	stale.Node.IPAMName = ipam.NodeName{Name: "template-0", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 	find := func(kind string, p *verdict.Pool, address string, owners []verdict.Owner, allocations ...*verdict.Allocation) verdict.Finding {
 		for _, al := range allocations {
 			al.Pool, al.Address = p, netip.MustParseAddr(address)
@@ -222,6 +222,10 @@ func TestTextsOfOverlaps(t *testing.T) {
 	r := func(first, last string) ipam.Range {
 		return ipam.Range{First: netip.MustParseAddr(first), Last: netip.MustParseAddr(last)}
 	}
+	multi := func(node string) verdict.Side {
+		return verdict.Side{Node: node, Ranges: []ipam.Range{r("10.0.1.1", "10.0.1.254")}, Config: "ciliumnodes " + node, Source: verdict.SideNodeObject, IPAM: cilium.Name, Grows: true}
+	}
+	wantText(t, "pod-cidr-overlap cilium multi-pool", overlap(verdict.FindingPodCIDROverlap, multi("node-a"), multi("node-b"), "node-a", "node-b"))
 	wantText(t, "ranges-overlap", overlap(verdict.FindingRangesOverlap,
 		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []ipam.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []ipam.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},

@@ -1,12 +1,14 @@
 package explain
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // wording is the context for sentences about one address: the operator's policy, and the owners
@@ -101,10 +103,11 @@ func poolTitle(p verdict.PoolName) string {
 
 // poolShort returns a short name of a pool.
 func poolShort(p verdict.PoolName) string {
+	title := cmp.Or(registry.Of(p.IPAM).Title, p.IPAM)
 	if p.Node != "" {
-		return p.IPAM + " on node " + p.Node
+		return title + " on node " + p.Node
 	}
-	return p.IPAM
+	return title
 }
 
 // holderName returns the name of the workload or purpose that an allocation is for.

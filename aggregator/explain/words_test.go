@@ -105,7 +105,7 @@ func example(kind verdict.FactKind, c *verdict.Conflict) verdict.Fact {
 		Pool:   verdict.PoolName{IPAM: hostlocal.Name, Name: "/var/lib/cni/networks/net0", Node: "n1", Network: "net0"},
 		Device: "dev0", Network: "net0",
 		Ranges:    verdict.Ranges{List: []ipam.Range{{First: netip.MustParseAddr("10.244.1.1"), Last: netip.MustParseAddr("10.244.1.9")}}},
-		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.77")}, Text: "text", At: verdicttest.Start, Count: 3, State: ipam.Known,
+		Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.77")}, NodeName: ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}, Text: "text", At: verdicttest.Start, Count: 3, State: ipam.Known,
 		Records: []verdict.Record{{Holder: verdict.Holder{Namespace: "default", Pod: "db", ContainerID: sandboxID, Node: "n9"}, At: verdicttest.Start}, {Owner: c.Owners[0].ID, Holder: verdict.Holder{ContainerID: otherID}}},
 	}
 }

@@ -185,12 +185,13 @@ func (b *Builder) claim(n *Node, i uint32) *verdict.Claim {
 	h := n.history(one)
 	out := b.claims.next()
 	*out = verdict.Claim{
-		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: uint32(one.flags), Count: h.count,
+		Interface: b.iface(n, one.port), Kind: one.kind, PrefixLength: one.prefix, Flags: uint32(one.flags &^ leadsHere), Count: h.count,
 		Network: n.texts.get(one.network),
 		Times:   verdict.Times{First: one.first, Last: h.last, AssignedAt: one.assigned, Begun: one.begun},
 	}
 	if one.wire() == 0 {
 		out.Seen, out.Read = h.mark, h.mark
+		out.Routed = one.flags&leadsHere != 0
 		return out
 	}
 	w := n.wires.at(one.wire())

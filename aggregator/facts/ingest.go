@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -124,7 +125,8 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		n.Status, n.Ports = rec, ports
 		f.coverageChanged()
 	}
-	n.Rec.CalicoNodename = n.Status.GetCalicoNodename()
+	name := n.Status.GetNodeName()
+	n.Rec.IPAMName = ipam.NodeName{Name: name.GetName(), Source: ipam.NameSource(name.GetSource()), File: name.GetFile()} //nolint:gosec // checked
 }
 
 func (a *applying) namespace(rec *pb.NamespaceRecord) {
@@ -289,7 +291,8 @@ func (a *applying) claim(rec *pb.ClaimRecord) {
 		one := n.claims.at(c)
 		h := n.history(one)
 		switch {
-		case a.snapshot && h.last == Stamp(rec.GetLastSeen()) && h.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork():
+		case a.snapshot && h.last == Stamp(rec.GetLastSeen()) && h.count == rec.GetCount() && n.texts.get(one.network) == rec.GetNetwork() &&
+			(!kernel || (one.flags&leadsHere != 0) == rec.GetRouted()):
 			// The claim is known and was not seen since.
 			f.moveClaimLink(n, c, rec.GetLink())
 		case !f.chargeClaim(n, c, changedCost(n, c, rec), kernel):
@@ -342,7 +345,10 @@ func (a *applying) saw(c uint32, rec *pb.ClaimRecord, at verdict.Stamp) {
 		w.seen = max(w.seen, at)
 		one.begun = min(one.begun, w.seen)
 	}
-	one.flags = uint16(rec.GetFlags()) //nolint:gosec // 12 bits
+	one.flags = uint16(rec.GetFlags()) &^ leadsHere //nolint:gosec // 12 bits
+	if one.wire() == 0 && rec.GetRouted() {
+		one.flags |= leadsHere
+	}
 	f.setPrefix(n, c, prefixOf(rec))
 	one.first, one.assigned = Stamp(rec.GetFirstSeen()), Stamp(rec.GetAssignedAt())
 	h.last, h.count = Stamp(rec.GetLastSeen()), rec.GetCount()

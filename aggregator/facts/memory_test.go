@@ -340,7 +340,7 @@ func TestRecordsOfEachKindNeedMemory(t *testing.T) {
 		kind  string
 		frame bool // wire claims are not evicted for it
 	}{
-		{"a status", &pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: long}}, LeftOut{Records: 1}, "status", false},
+		{"a status", &pb.ReportRequest{Status: &pb.StatusRecord{Runtime: long}}, LeftOut{Records: 1}, "status", false},
 		{"a namespace", &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 9, Workload: &pb.Workload{Name: long}}}}, LeftOut{Records: 1}, "namespace", false},
 		{"a namespace that takes more", &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: 2, Netns: "4002", Workload: &pb.Workload{Name: long}}}}, LeftOut{Records: 1}, "namespace", false},
 		{"a link", &pb.ReportRequest{Links: []*pb.LinkRecord{{Name: long, Kind: pb.LinkRecord_BRIDGE}}}, LeftOut{Records: 1}, "link", false},

@@ -125,11 +125,14 @@ type claim struct {
 	lists
 	network text
 	cost    uint16
-	flags   uint16 // the kernel uses 12 bits
+	flags   uint16 // the kernel uses 12 bits; leadsHere is another one
 	kind    verdict.Evidence
 	prefix  uint8
 	sweep   uint8
 }
+
+// leadsHere is set in the flags of a kernel claim if the node routes the address to the interface.
+const leadsHere = 1 << 15
 
 // wire returns the index of a wire claim's additional part; 0 for a kernel claim.
 func (c *claim) wire() uint32 {

@@ -233,7 +233,7 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 		`namespace n1#3 ` + strings.TrimSuffix(strings.TrimPrefix(of("3", "b"), "[n1#3 "), "]") + ` nested=false pod=<nil>`,
 		`node n1 covered=true in-cidr=false pools=["net0"] subnets=["10.0.0.1/24 cni0 false"]`,
 		`pool n1 {Pool:{IPAM:host-local Name:net0 Served:{Network:net0 Networks:[] Realm:} Ranges:[10.0.0.0/24] Gateways:[10.0.0.1] State:3 Problem:problem ` +
-			`Wiring:{Plugin:bridge Device:cni0 Routed:true} Asked:false Grows:false Config:file Base:invalid IP} Node:<nil> Loss:{LostAt:8000000000 Lost:2 LostHeard:0}}`,
+			`Wiring:{Plugin:bridge Device:cni0 Routed:true} Asked:false Grows:false Single:false Config:file Base:invalid IP} Node:<nil> Loss:{LostAt:8000000000 Lost:2 LostHeard:0}}`,
 		`station ` + of("3", "b") + ` 2 eth0 mac=02:00:00:00:03:02 host= vrf= peer=0 at=2 uplink=false tap=false kind=veth ` + cni0,
 		`station ` + of("4", "c") + ` 2 eth0 mac=02:00:00:00:04:02 host= vrf= peer=0 at=2 uplink=false tap=false kind=veth link=[n1/veth4 kind=2 routed=false domain=- proven=-]`,
 		`covered=true in-cidr=false`,
@@ -389,8 +389,8 @@ func TestWhetherNodesAreCovered(t *testing.T) {
 		t.Error("got all nodes covered, but one node is blind")
 	}
 	s.wantHeard("a status", "coverage")
-	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{CalicoNodename: "n7", Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
-	if !covered() || b.n.Ports != 3 || b.n.Rec.CalicoNodename != "n7" || len(b.n.Status.GetProblems()) != MaxProblems || b.n.Status.GetPorts() != nil {
+	b.report(&pb.ReportRequest{Status: &pb.StatusRecord{NodeName: &pb.NodeName{Name: "n7", Source: pb.NodeName_FILE, File: "/f"}, Ports: make([]*pb.Node_Port, 3), Problems: make([]string, MaxProblems+1)}})
+	if !covered() || b.n.Ports != 3 || b.n.Rec.IPAMName != (ipam.NodeName{Name: "n7", Source: ipam.FileName, File: "/f"}) || len(b.n.Status.GetProblems()) != MaxProblems || b.n.Status.GetPorts() != nil {
 		t.Errorf("got %d ports, %d problems", b.n.Ports, len(b.n.Status.GetProblems()))
 	}
 	a.leave()

@@ -166,7 +166,7 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
 	}
 	for p := range o.facts.Pools {
-		if p.Node == nil && registry.Of(p.Rec.IPAM).NodeRanges.Field != "" && !p.Rec.Grows && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
+		if p.Node == nil && registry.Of(p.Rec.IPAM).NodeRanges.Field != "" && !p.Rec.Single && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
 			ofPools = append(ofPools, audit.NodePoolSides(&p.Rec)...)
 		}
 	}

@@ -22,7 +22,7 @@ func (q recordCauses) bookedElsewhere() (r reason) {
 		}
 		past := q.pastElsewhere(o)
 		nodename := q.wrongNodeName(o)
-		if past == nil && nodename == "" {
+		if past == nil && nodename.Name == "" {
 			continue
 		}
 		r.Wrong = append(r.Wrong, o.ID)
@@ -32,11 +32,11 @@ func (q recordCauses) bookedElsewhere() (r reason) {
 			r.Headline = &Fact{Kind: HeadAllocatedElsewhere, Owners: ids(o), Records: al.records()}
 			r.fact(Fact{Kind: FactAllocatedElsewhere, Owners: ids(o), Pool: al.Pool.Label(), Records: al.records(), At: past.Since})
 		}
-		if nodename != "" {
+		if nodename.Name != "" {
 			if past == nil {
-				r.Headline = &Fact{Kind: HeadWrongNodeName, Owners: ids(o), Text: nodename}
+				r.Headline = &Fact{Kind: HeadWrongNodeName, Owners: ids(o), NodeName: nodename}
 			}
-			r.fact(Fact{Kind: FactWrongNodeName, Owners: ids(o), Text: nodename})
+			r.fact(Fact{Kind: FactWrongNodeName, Owners: ids(o), NodeName: nodename})
 		}
 	}
 	if r.fits() {
@@ -53,12 +53,12 @@ func (q recordCauses) bookedElsewhere() (r reason) {
 func (q recordCauses) neverElsewhere() reason {
 	var nodes []string
 	for _, o := range q.owners {
-		if name := o.Node.CalicoNodename; name != "" && o.Namespace != nil {
+		if name := o.Node.IPAMName; name.Name != "" && o.Namespace != nil {
 			switch {
-			case o.OnNode(name):
+			case o.OnNode(name.Name):
 				nodes = append(nodes, o.Node.Name)
 			case !q.namesNodes():
-				return ruledOut(Fact{Kind: NotNodeNamed, Nodes: []string{o.Node.Name}, Text: name})
+				return ruledOut(Fact{Kind: NotNodeNamed, Nodes: []string{o.Node.Name}, NodeName: name})
 			}
 		}
 	}
@@ -113,17 +113,17 @@ func (q recordCauses) pastElsewhere(o *Owner) *Past {
 
 // wrongNodeName returns the name that an IPAM with its own names for nodes has for the node of an
 // owner if it is the name of another node; empty if it is right or no such IPAM has the address.
-func (q recordCauses) wrongNodeName(o *Owner) string {
-	name := o.Node.CalicoNodename
-	if name == "" || o.OnNode(name) || !q.namesNodes() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
-		return ""
+func (q recordCauses) wrongNodeName(o *Owner) ipam.NodeName {
+	name := o.Node.IPAMName
+	if name.Name == "" || o.OnNode(name.Name) || !q.namesNodes() || q.bestMatch(nil, o) == certainMatch || q.vanishedRecord(o) != nil {
+		return ipam.NodeName{}
 	}
 	return name
 }
 
 // namesNodes reports whether an IPAM with its own names for nodes has the address in a pool.
 func (q *inquiry) namesNodes() bool {
-	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return registry.Of(p.IPAM).NodeNameFile != "" })
+	return slices.ContainsFunc(q.pools, func(p *Pool) bool { return registry.Of(p.IPAM).NodeName != nil })
 }
 
 // stateLost: an IPAM lost the record of an allocation and allocated the address again.

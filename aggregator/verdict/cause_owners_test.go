@@ -224,7 +224,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		}, elsewhere, []string{overlap, static}},
 		{"nodename is wrong, and the pod's own record vanished", func(w *world) {
-			w.Node("n1").CalicoNodename = "n9"
+			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			a := w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
 			p := w.Pool(calico.Name, "", "")
@@ -313,7 +313,8 @@ func TestHeadlinesOfCauses(t *testing.T) {
 		"T1 the record of the first pod is gone":                           {"record-lost-given-again owners=old pool=host-local|n1|kindnet", ""},
 		"T1 all records are gone":                                          {"record-lost-given-again pool=host-local|n1|kindnet", ""},
 		"T3 booked for another node":                                       {"freed-with-other-owner owners=web record=default|web||n9", "web"},
-		"T3 nodename is another node's":                                    {"freed-with-other-node owners=web text=n9", "web"},
+		"T3 nodename is another node's":                                    {"freed-with-other-node owners=web called=n9@/var/lib/calico/nodename", "web"},
+		"T3 the CNI configuration has the name of another node":            {"freed-with-other-node owners=web called=n9@/etc/cni/net.d/10-calico.conflist", "web"},
 		"T5 each node's own IPAM has it for its own pod":                   {"nodes-with-one-range nodes=n1,n2 ranges=10.244.0.1-10.244.255.254", ""},
 		"T5 the ranges of pods of both nodes have it":                      {"nodes-with-one-range nodes=n1,n2", ""},
 		"T14 two CNI networks":                                             {"networks-overlap nodes=n1", ""},
@@ -321,8 +322,8 @@ func TestHeadlinesOfCauses(t *testing.T) {
 		"T6 in a pod whose CNI result does not have it":                    {"not-given owners=mad", "mad"},
 		"T7 a machine outside has the node's address":                      {"owners-outside owners=" + verdict.MAC(externalMAC).String(), verdict.MAC(externalMAC).String()},
 		"T10 the pod is deleted, and IPAM has allocated its address again": {"sandbox-left owners=old", "old"},
-		"T11 a tunnel":                                                     {"tunnel-has-address owners=n1,web device=vxlan.calico text=vxlan", "web"},
-		"T11 the bridge that pods are on":                                  {"not-given-gateway owners=web device=cni0", "web"},
+		"T11 a tunnel":                    {"tunnel-has-address owners=n1,web device=vxlan.calico text=vxlan", "web"},
+		"T11 the bridge that pods are on": {"not-given-gateway owners=web device=cni0", "web"},
 	} {
 		i := slices.IndexFunc(verdicttest.Situations, func(s verdicttest.Situation) bool { return s.Name == name })
 		if i < 0 {

@@ -167,13 +167,13 @@ func TestCausesOfPods(t *testing.T) {
 			w.Was(a, verdict.FindingBookedElsewhere, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Namespace: "default", Pod: "web", Node: "n9"}})
 		}, unknown, []string{elsewhere, overlap, lost, static}},
 		{"nodename is wrong, and IPAM has it for that pod", func(w *world) {
-			w.Node("n1").CalicoNodename = "n9"
+			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			w.Within("n1", "", "k8s-pod-network", verdicttest.Who("web"))
 			w.after(time.Minute).Within("n2", "", "k8s-pod-network", verdicttest.Who("db"))
 			w.Calico(w.Pool(calico.Name, "", ""), "web", "n1")
 		}, lost, []string{elsewhere, overlap, static}},
 		{"nodename is right, and no IPPool is known", func(w *world) {
-			w.Node("n1").CalicoNodename = "n1"
+			w.Node("n1").IPAMName = ipam.NodeName{Name: "n1", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			verdicttest.Twins(w.World)
 		}, unknown, []string{networks, lost, static}},
 

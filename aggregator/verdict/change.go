@@ -24,7 +24,7 @@ func (ns *Namespace) same(other *Namespace, o, p *Owner) bool {
 
 // same reports whether two claims look the same to a subscriber.
 func (c *Claim) same(other *Claim) bool {
-	return c == other || c.Kind == other.Kind && c.MAC == other.MAC && c.Node().Is(other.Node()) && c.Interface.Name == other.Interface.Name
+	return c == other || c.Kind == other.Kind && c.MAC == other.MAC && c.Node().Is(other.Node()) && c.Interface.Name == other.Interface.Name && (c.Wire() || c.Routed == other.Routed)
 }
 
 // same reports whether two versions of a pod are equal, apart from when they were received.
@@ -42,7 +42,7 @@ func (p *PodObject) same(other *PodObject) bool {
 func (p *Pool) Same(other *Pool) bool {
 	return p.Is(other) && p.State == other.State && p.Problem == other.Problem && p.Network == other.Network && p.Realm == other.Realm &&
 		slices.Equal(p.Networks, other.Networks) && p.LostAt == other.LostAt && p.Lost == other.Lost &&
-		p.Wiring == other.Wiring && p.Asked == other.Asked && p.Grows == other.Grows &&
+		p.Wiring == other.Wiring && p.Asked == other.Asked && p.Grows == other.Grows && p.Single == other.Single &&
 		p.Config == other.Config && p.Base == other.Base && slices.Equal(p.Ranges, other.Ranges) && slices.Equal(p.Gateways, other.Gateways)
 }
 

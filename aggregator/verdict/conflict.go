@@ -124,6 +124,7 @@ const (
 	StepCNIPlugin = "cni-plugin"
 	StepIPAM      = "ipam"
 	StepPodCIDRs  = "pod-cidrs"
+	StepRoutes    = "routes"
 	StepNewNodes  = "new-nodes"
 )
 

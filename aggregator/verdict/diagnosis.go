@@ -15,6 +15,7 @@ func (q *inquiry) checks() (checks []Check) {
 		}
 	}
 	add(StepPods, q.seenPods())
+	add(StepRoutes, q.seenRoutes())
 	if q.pods() || q.inPodRange() {
 		add(StepIPAM, q.seenRecords())
 		add(StepPodCIDRs, q.seenPodCIDRs())
@@ -27,6 +28,20 @@ func (q *inquiry) seenPods() (facts []Fact) {
 	for _, o := range q.owners {
 		if o.Pod != nil {
 			facts = append(facts, Fact{Kind: SeenPod, Owners: ids(o)})
+		}
+	}
+	return facts
+}
+
+// seenRoutes returns to which of several owners on one node the node sends packets for the address.
+func (q *inquiry) seenRoutes() (facts []Fact) {
+	for _, o := range q.owners {
+		if o.Namespace == nil || !o.Routed() {
+			continue
+		}
+		others := filterOwners(q.owners, func(p *Owner) bool { return p != o && p.Namespace != nil && p.Node.Is(o.Node) })
+		if len(others) > 0 && !slices.ContainsFunc(others, (*Owner).Routed) {
+			facts = append(facts, Fact{Kind: SeenRoute, Owners: ids(append([]*Owner{o}, others...)...)})
 		}
 	}
 	return facts

@@ -39,6 +39,36 @@ func TestTheCauseFollowsTheKnownFacts(t *testing.T) {
 	}
 }
 
+// The node's own route tells which of two pods on one node gets the packets, whichever has the address
+// rightfully (projectcalico/calico issue 13858).
+func TestIncident16TheRouteLeadsToOneOfTwoPods(t *testing.T) {
+	for what, test := range map[string]struct {
+		routed []bool
+		nodes  [2]string
+		want   []string
+	}{
+		"to the first":         {[]bool{true, false}, [2]string{"n1", "n1"}, []string{"route owners=a,b"}},
+		"to the second":        {[]bool{false, true}, [2]string{"n1", "n1"}, []string{"route owners=b,a"}},
+		"to both":              {[]bool{true, true}, [2]string{"n1", "n1"}, nil},
+		"to neither":           {[]bool{false, false}, [2]string{"n1", "n1"}, nil},
+		"each node to its pod": {[]bool{true, true}, [2]string{"n1", "n2"}, nil},
+		"one node to its pod":  {[]bool{true, false}, [2]string{"n1", "n2"}, nil},
+	} {
+		w := newWorld("10.244.1.5")
+		for i, pod := range []string{"a", "b"} {
+			w.Within(test.nodes[i], "", "pods", verdicttest.Who(pod)).Routed = test.routed[i]
+		}
+		kind, scope := verdict.NodeScope, "n1"
+		if test.nodes[1] == "n2" {
+			kind, scope = verdict.NetworkScope, "pods"
+		}
+		c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, kind, scope)
+		if got := checked(&c, verdict.StepRoutes); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", what, got, test.want)
+		}
+	}
+}
+
 func TestRangesOfPodsInTheDiagnosis(t *testing.T) {
 	for of, want := range map[string]string{"": "pod-cidrs nodes=n1,n2", "n1": "pod-cidrs nodes=n1 others=n2", "n3": "pod-cidrs others=n1,n2"} {
 		w := newWorld("10.244.1.5")

@@ -72,8 +72,8 @@ const (
 	// FactAllocatedElsewhere: since At, while Owners[0] had the address, Pool had it for another
 	// owner in Records[0].
 	FactAllocatedElsewhere FactKind = "was-allocated-elsewhere"
-	// FactWrongNodeName: the IPAM with its own names for nodes uses the name of the node Text on the
-	// node of Owners[0].
+	// FactWrongNodeName: the IPAM with its own names for nodes uses NodeName on the node of Owners[0],
+	// which is the name of another node.
 	FactWrongNodeName FactKind = "wrong-node-name"
 	// FactRecord: the records of the address in Pool. State says how far they are known, Text is
 	// the problem, Records are the allocations.
@@ -113,7 +113,7 @@ const (
 	// had it.
 	HeadAllocatedElsewhere FactKind = "freed-with-other-owner"
 	// HeadWrongNodeName: on the node of Owners[0], the IPAM with its own names for nodes allocates
-	// pod addresses for the node Text.
+	// pod addresses for another node, NodeName.
 	HeadWrongNodeName FactKind = "freed-with-other-node"
 	// HeadOneRange: two Nodes give pods addresses from one range. Ranges is set if both report the
 	// same.
@@ -151,8 +151,8 @@ const (
 	NotGiverKnown FactKind = "giver-not-known"
 	// NotByHand: Owners were given the address.
 	NotByHand FactKind = "given-to-all"
-	// NotNodeNamed: the IPAM with its own names for nodes uses the name of the node Text on Nodes[0],
-	// but none of its pools has the address.
+	// NotNodeNamed: the IPAM with its own names for nodes uses NodeName on Nodes[0], which is the name
+	// of another node, but none of its pools has the address.
 	NotNodeNamed FactKind = "no-node-named-pool"
 	// NotElsewhere: Pool is not known to have had the address for another owner. On Nodes,
 	// the node name that the IPAM uses is right.
@@ -193,6 +193,9 @@ const (
 const (
 	// SeenPod: what the Kubernetes API says about the pod of Owners[0].
 	SeenPod FactKind = "pod"
+	// SeenRoute: the node of Owners[0] routes the address to Owners[0]. The other Owners are on the same
+	// node.
+	SeenRoute FactKind = "route"
 	// SeenNoRecords: no records of Nodes are known that may contain the address.
 	SeenNoRecords FactKind = "no-records"
 	// SeenPodCIDRs: the address is in the pod ranges of Nodes and not in those of Others.
@@ -214,6 +217,7 @@ type Fact struct {
 	Device, Network string
 	Ranges          Ranges
 	Addresses       []netip.Addr
+	NodeName        ipam.NodeName
 	// Text is a word from an external source: a phase, a problem, the kind of a device.
 	Text  string
 	At    Stamp
@@ -261,7 +265,7 @@ type Record struct {
 // Equal reports whether two facts are the same.
 func (f Fact) Equal(other Fact) bool {
 	return f.Kind == other.Kind && f.Pool == other.Pool && f.Device == other.Device &&
-		f.Network == other.Network && f.Text == other.Text && f.At == other.At && f.Count == other.Count && f.State == other.State &&
+		f.Network == other.Network && f.Text == other.Text && f.NodeName == other.NodeName && f.At == other.At && f.Count == other.Count && f.State == other.State &&
 		slices.Equal(f.Owners, other.Owners) && slices.Equal(f.Nodes, other.Nodes) && slices.Equal(f.Others, other.Others) &&
 		slices.Equal(f.Devices, other.Devices) && f.Ranges.equal(other.Ranges) && slices.Equal(f.Addresses, other.Addresses) &&
 		slices.Equal(f.Records, other.Records)

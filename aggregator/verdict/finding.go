@@ -138,9 +138,11 @@ type Side struct {
 	// Ranges or Prefixes are all ranges of the side.
 	Ranges   []ipam.Range
 	Prefixes []netip.Prefix
-	// Source is the source of the range; IPAM is set for SideNodeObject and SidePool.
+	// Source is the source of the range; IPAM is set for SideNodeObject and SidePool. Grows is set if
+	// the IPAM assigns the node more ranges when it needs them.
 	Source SideSource
 	IPAM   string
+	Grows  bool
 }
 
 // Namesakes are nodes with the same name.

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"github.com/ipwitness/ipwitness/ipam"
 )
 
 // A Stamp is a time in nanoseconds since the Unix epoch; 0 if it is not known.
@@ -154,9 +156,9 @@ type Node struct {
 	// Clocks of two nodes are compared by it to give advice. It never influences verdicts.
 	Skew      time.Duration
 	SkewKnown bool
-	// CalicoNodename is the content of /var/lib/calico/nodename on the node; empty if that file does
-	// not exist. Case files have a field of this name.
-	CalicoNodename string
+	// IPAMName is the name that the IPAM with its own names for nodes has for the node; empty if it is
+	// not known.
+	IPAMName ipam.NodeName
 }
 
 // Namespace is one network namespace as one node sees it. It is immutable: a change makes a new
@@ -283,7 +285,8 @@ type Frame struct {
 	// 4.4).
 	NoOverride bool
 	// Routed is set if the node itself routes the address to the namespace behind the port through
-	// which the frame entered.
+	// which the frame entered. For a claim of a kernel, it is set if the node's own route for a
+	// contested address leads to the interface.
 	Routed bool
 }
 

@@ -92,6 +92,11 @@ const (
 // ExcludedBy reports whether a rule excludes the owner.
 func (o *Owner) ExcludedBy(rule string) bool { return o.Excluded != nil && o.Excluded.Rule == rule }
 
+// Routed reports whether the node's own route for the address leads to the owner.
+func (o *Owner) Routed() bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Routed })
+}
+
 // Alive reports whether the owner is live, or was live when its node was disconnected.
 func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }
 

@@ -55,7 +55,7 @@ func (t remedies) Reserve() {
 		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
 		advice.Say("Continue according to the result.").Or(
 			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others", reboot(t.Node)...),
+			advice.Either("there are others", reboot(t.Node, t.KubernetesNode())...),
 		))
 	if fix.What != "" {
 		t.Fix(fix)
@@ -94,9 +94,10 @@ func (t remedies) Release() {
 }
 
 // reboot returns the steps that end all pods of a node and remove its checkpoint, which is on a tmpfs.
-func reboot(node string) []advice.Action {
+// kubernetes is the name of the node in Kubernetes.
+func reboot(node, kubernetes string) []advice.Action {
 	return []advice.Action{
-		advice.Drain(node),
+		advice.Drain(kubernetes),
 		advice.Say("Reboot node %s, or replace its instance. The checkpoint is in /run, which is empty after the reboot, and the pods that stay on the node get new addresses.", node).By(node, "systemctl reboot"),
 	}
 }

@@ -58,12 +58,14 @@ func steps(actions []advice.Action) (list []string) {
 
 func TestRemediesAreThoseThatIPAMDAllows(t *testing.T) {
 	pool := &ipam.Pool{IPAM: Name, Name: "/run/aws-node/ipam.json"}
-	pod := &ipam.Holder{Name: "pod default/web", IsPod: true, Place: ipam.Place{Node: "n1"}}
-	const log = `n1: grep -E 'presuming stale/dead|stale IP allocation|10.0.0.5' /var/log/aws-routed-eni/ipamd.log`
+	pod := &ipam.Holder{Name: "pod default/web", IsPod: true, Place: ipam.Place{Node: "n1", KubernetesNode: "k1"}}
+	const log = `n1@2: grep -E 'presuming stale/dead|stale IP allocation|10.0.0.5' /var/log/aws-routed-eni/ipamd.log`
 	const leave = "Leave the record"
-	reserve := []string{
-		"Do not edit", "ipwitness audit --kind in-use-unallocated n1", "if it is only 10.0.0.5", restart,
-		"if there are others", "kubectl drain --ignore-daemonsets --delete-emptydir-data n1", "n1: systemctl reboot",
+	reserve := func(node string) []string {
+		return []string{
+			"Do not edit", "ipwitness audit --kind in-use-unallocated n1@2", "if it is only 10.0.0.5", restart,
+			"if there are others", "kubectl drain --ignore-daemonsets --delete-emptydir-data " + node, "n1@2: systemctl reboot",
+		}
 	}
 	for name, c := range map[string]struct {
 		holder    *ipam.Holder
@@ -72,21 +74,21 @@ func TestRemediesAreThoseThatIPAMDAllows(t *testing.T) {
 		want      []string
 		fixes     []string
 	}{
-		"missing record":                   {pod, "", ipam.Remedies.Reserve, slices.Concat([]string{"kubectl cordon n1"}, reserve, []string{"kubectl uncordon n1", log}), []string{restart}},
-		"missing record of a device":       {&ipam.Holder{}, "", ipam.Remedies.Reserve, append(slices.Clone(reserve), log), []string{restart}},
-		"missing record of nobody":         {nil, "", ipam.Remedies.Reserve, append(slices.DeleteFunc(slices.Clone(reserve), func(s string) bool { return s == restart }), log), nil},
-		"other record":                     {pod, "c0ffee000000000", ipam.Remedies.Reassign, []string{"n1: crictl pods --no-trunc --id c0ffee000000000", "Restart the holder", restart}, []string{restart}},
+		"missing record":                   {pod, "", ipam.Remedies.Reserve, slices.Concat([]string{"kubectl cordon k1"}, reserve("k1"), []string{"kubectl uncordon k1", log}), []string{restart}},
+		"missing record of a device":       {&ipam.Holder{}, "", ipam.Remedies.Reserve, append(reserve("n1"), log), []string{restart}},
+		"missing record of nobody":         {nil, "", ipam.Remedies.Reserve, append(slices.DeleteFunc(reserve("n1"), func(s string) bool { return s == restart }), log), nil},
+		"other record":                     {pod, "c0ffee000000000", ipam.Remedies.Reassign, []string{"n1@2: crictl pods --no-trunc --id c0ffee000000000", "Restart the holder", restart}, []string{restart}},
 		"other record without a container": {pod, "", ipam.Remedies.Reassign, []string{"Restart the holder", restart}, []string{restart}},
-		"hostile container":                {pod, "a; reboot", ipam.Remedies.Reassign, []string{"n1: crictl pods --no-trunc --id 'a; reboot'", "Restart the holder", restart}, []string{restart}},
+		"hostile container":                {pod, "a; reboot", ipam.Remedies.Reassign, []string{"n1@2: crictl pods --no-trunc --id 'a; reboot'", "Restart the holder", restart}, []string{restart}},
 		"left record": {nil, "c0ffee000000000", ipam.Remedies.Release, []string{
-			"n1: crictl pods --no-trunc --id c0ffee000000000", "if it does not exist", leave,
-			"if it exists and is NotReady", "n1: crictl rmp c0ffee000000", "if it exists and is Ready", "Leave it and", "Addresses leak if",
+			"n1@2: crictl pods --no-trunc --id c0ffee000000000", "if it does not exist", leave,
+			"if it exists and is NotReady", "n1@2: crictl rmp c0ffee000000", "if it exists and is Ready", "Leave it and", "Addresses leak if",
 		}, nil},
 		"left record without a container": {nil, "", ipam.Remedies.Release, []string{leave}, nil},
 	} {
 		a := &advisor{holder: c.holder}
 		c.remedy(IPAM.Remedies(ipam.Case{
-			Address: netip.MustParseAddr("10.0.0.5"), Pool: pool, Node: "n1", Holder: c.holder, Allocation: ipam.Allocation{ContainerID: c.container},
+			Address: netip.MustParseAddr("10.0.0.5"), Pool: pool, Node: "n1@2", Holder: c.holder, Allocation: ipam.Allocation{ContainerID: c.container},
 		}, a))
 		if got := steps(a.Remedy); !slices.Equal(got, c.want) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
@@ -120,7 +122,7 @@ func TestTextsNameThePool(t *testing.T) {
 			t.Errorf("got %q, want the file named", got)
 		}
 	}
-	if got := steps(IPAM.Loss.Empty("n1")); !slices.Equal(got, []string{"kubectl drain --ignore-daemonsets --delete-emptydir-data n1", "n1: systemctl reboot"}) {
+	if got := steps(IPAM.Loss.Empty("n1", "k1")); !slices.Equal(got, []string{"kubectl drain --ignore-daemonsets --delete-emptydir-data k1", "n1: systemctl reboot"}) {
 		t.Errorf("got %q to empty a node", got)
 	}
 	if got := IPAM.Exclude(p, "n1", a); got.How == "" || !strings.Contains(got.Step.Text, "10.0.0.5") || IPAM.Enlarge(p) == "" {

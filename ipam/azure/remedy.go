@@ -52,7 +52,7 @@ func (t remedies) Reserve() {
 		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
 		advice.Say("Continue according to the result.").Or(
 			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others", reboot(t.Node)...),
+			advice.Either("there are others", reboot(t.Node, t.KubernetesNode())...),
 		))
 	if fix.What != "" {
 		t.Fix(fix)
@@ -72,8 +72,8 @@ func (t remedies) Reassign() {
 // Release advises to have the runtime remove the container of the record.
 func (t remedies) Release() {
 	id := t.Allocation.ContainerID
-	left := append([]advice.Action{advice.Say("No command of Azure CNI frees a single address. Take the following steps once the node runs out of addresses.")}, reboot(t.Node)...)
-	left = append(left, advice.Uncordon(t.Node))
+	left := append([]advice.Action{advice.Say("No command of Azure CNI frees a single address. Take the following steps once the node runs out of addresses.")}, reboot(t.Node, t.KubernetesNode())...)
+	left = append(left, advice.Uncordon(t.KubernetesNode()))
 	if id == "" {
 		t.Act(left...)
 	} else {
@@ -90,9 +90,10 @@ func (t remedies) Release() {
 }
 
 // reboot returns the steps that end all pods of a node and remove its records, which are on a tmpfs.
-func reboot(node string) []advice.Action {
+// kubernetes is the name of the node in Kubernetes.
+func reboot(node, kubernetes string) []advice.Action {
 	return []advice.Action{
-		advice.Drain(node),
+		advice.Drain(kubernetes),
 		advice.Say("Reboot node %s. Its records are in /run, which is empty after the reboot, and the pods that stay on the node get new addresses.", node).By(node, "systemctl reboot"),
 	}
 }

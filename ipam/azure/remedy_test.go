@@ -91,7 +91,7 @@ func TestNamesInCommandsAreQuoted(t *testing.T) {
 	r := repair.Remedies(ipam.Case{Pool: &ipam.Pool{}, Node: node, Holder: &ipam.Holder{IsPod: true}, Allocation: ipam.Allocation{ContainerID: "$(rm)"}}, a)
 	r.Reserve()
 	r.Release()
-	got := commands(append(a.Remedy, repair.Loss.Empty(node)...))
+	got := commands(append(a.Remedy, repair.Loss.Empty(node, "k1")...))
 	for _, raw := range []string{" -n; rm", "id $(rm)", "rmp $(rm)"} {
 		if strings.Contains(got, raw) {
 			t.Errorf("got %q, want %q quoted", got, raw)

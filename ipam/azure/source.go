@@ -36,12 +36,6 @@ const (
 	stateDir = "/var/lib/azure-network"
 )
 
-const (
-	// maxConfFiles and maxConfSize limit what is read of CNI configurations.
-	maxConfFiles = 256
-	maxConfSize  = 1 << 20
-)
-
 // newSource returns a source that has read nothing yet. The directories of the configuration, if
 // there are any, are that of the files and that of azure-cns's database.
 func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
@@ -85,8 +79,9 @@ func (s *source) Event(path string, _ bool) (handled bool) {
 func (s *source) Find(time.Time) (again bool) {
 	s.networks = map[string]string{}
 	for _, dir := range s.confDirs {
-		for _, file := range s.confFiles(dir) {
-			data, _, err := s.host.ReadFile(file, true, maxConfSize) // like libcni, follow symbolic links
+		files, _ := ipam.ConfFiles(s.host, dir)
+		for _, file := range files {
+			data, _, err := s.host.ReadFile(file, true, ipam.MaxConfSize) // like libcni, follow symbolic links
 			if err != nil {
 				continue // host-local's source reports it
 			}
@@ -99,23 +94,6 @@ func (s *source) Find(time.Time) (again bool) {
 	}
 	s.hidden = s.host.Visible(s.run)
 	return false
-}
-
-// confFiles returns the files in a directory that libcni reads as configurations, sorted by name.
-func (s *source) confFiles(dir string) (files []string) {
-	d, _, err := s.host.OpenDir(dir)
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = d.Close() }()
-	names, _ := d.Readdirnames(maxConfFiles)
-	for _, name := range names {
-		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
-			files = append(files, filepath.Join(dir, name))
-		}
-	}
-	slices.Sort(files)
-	return files
 }
 
 // Read implements ipam.FileSource.

@@ -10,7 +10,7 @@ const Name = "calico"
 // IPAM describes Calico.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Calico",
-	Traits:    ipam.Traits{NodeNameFile: nodeNameFile},
+	NodeName:  newNameReader,
 	PoolTitle: func(p *ipam.Pool, _ string) string { return "Calico (IPPool " + p.Name + ")" },
 	Objects:   newObjects,
 	Repair:    repair,

@@ -9,13 +9,10 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
-// Calico allocates an address under the node name that its CNI plugin uses: "nodename" in its
-// network configuration or, without that, the content of /var/lib/calico/nodename. If that is not
-// the node that the pod runs on, Calico's garbage collector frees the address after
-// leakGracePeriod, 15 minutes by default (projectcalico/calico issue 12257).
-
-// nodeNameFile is the file on each node in which Calico keeps the name of the node.
-const nodeNameFile = "/var/lib/calico/nodename"
+// Calico allocates an address under the node name that its CNI plugin uses (nameReader). If that is not
+// the node that the pod runs on, Calico's garbage collector frees the address after leakGracePeriod,
+// 15 minutes by default (projectcalico/calico issue 12257). calico-node writes the right name to
+// nodeNameFile when it starts, and its init container to the CNI configuration.
 
 var repair = ipam.Repair{
 	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies { return remedies{c, a} },
@@ -31,10 +28,11 @@ var repair = ipam.Repair{
 	Access: func(*ipam.Pool) string {
 		return "Check whether the aggregator may read it: kubectl auth can-i list " + Blocks.String() + " --as=system:serviceaccount:NAMESPACE:NAME; the same for " + Pools.String() + "."
 	},
-	Check:   advice.Say("Have Calico check its own records.").By("", "calicoctl ipam check --show-problem-ips"),
-	Effects: ipam.Effects{WrongNode: "Calico's garbage collector considers such an allocation leaked and frees the address after 15 minutes (leakGracePeriod); another pod then gets it."},
-	Loss:    ipam.Loss{Backup: "Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities)"},
-	Daemon:  daemon,
+	Check:     advice.Say("Have Calico check its own records.").By("", "calicoctl ipam check --show-problem-ips"),
+	Effects:   ipam.Effects{WrongNode: "Calico's garbage collector considers such an allocation leaked and frees the address after 15 minutes (leakGracePeriod); another pod then gets it."},
+	Loss:      ipam.Loss{Backup: "Calico's IPAM objects (ipamblocks, ipamhandles, blockaffinities)"},
+	Daemon:    daemon,
+	RightName: rightName,
 }
 
 // daemon restores the node's network configuration and allocates the address of its tunnel when it
@@ -83,37 +81,70 @@ func (t remedies) collector() {
 // nodename advises to correct the node name that Calico uses.
 func (t remedies) nodename(right string) {
 	node, wrong := t.Holder.Node, t.Holder.WrongName
-	const conflist = "grep -H '\"nodename\"' /etc/cni/net.d/*calico*"
-	t.Act(advice.Say("On node %s, check which node name Calico's CNI plugin uses. It must be %s; the network configuration takes precedence over the file.", node, right).By(node, conflist+"; cat "+nodeNameFile))
-	if wrong == "" {
-		t.Act(advice.Say("Restart calico-node on node %s: its init container rewrites the network configuration, which may contain a different name.", node).By("", daemon.Restart(right)))
-		t.ByHand("", daemon.Restart(right), "Restart calico-node on node %s if its CNI configuration contains the wrong nodename: its init container rewrites it.", right)
-		return
+	if wrong.Name != "" {
+		t.State("%s.", wrong.On(node))
 	}
-	t.State("%s on node %s contains %s.", nodeNameFile, node, wrong)
-	put := advice.Say("On node %s, correct the name: it must be the name of that node in Kubernetes.", node)
-	if t.Holder.KubernetesNode != "" {
-		put = put.By(node, "printf %s "+advice.Quote(right)+" > "+nodeNameFile)
-	} else {
-		put.Text += " Write it to " + nodeNameFile + "."
+	t.Act(rightName(t.Holder.Place)...)
+	restart := func(then string) {
+		t.ByHand("", daemon.Restart(right), "Restart calico-node on node %s%s", right, then)
 	}
-	t.Act(put, advice.Say("Restart calico-node on node %s: its init container rewrites the network configuration, which may contain the wrong name, too.", node).By("", daemon.Restart(right)))
-	if t.Holder.KubernetesNode == "" {
-		t.ByHand(node, "", "Write the name of this node in Kubernetes to %s, which contains %s. Do this by hand, because ipwitness does not know that name.", nodeNameFile, wrong)
-		t.ByHand("", daemon.Restart(right), "Restart calico-node on node %s: its init container rewrites the CNI configuration, which may contain the wrong name, too.", right)
-		return
+	switch {
+	case wrong.Name == "":
+		restart(" if its CNI configuration contains the wrong nodename: its init container rewrites it.")
+	case wrong.Source == ipam.ConfName:
+		restart(fmt.Sprintf(": its init container rewrites %s, which contains %s.", wrong.File, wrong.Name))
+	case t.Holder.KubernetesNode == "":
+		t.ByHand(node, "", "Write the name of this node in Kubernetes to %s, instead of %s. Do this by hand, because ipwitness does not know that name.", wrong.File, wrong.Name)
+		restart(": its init container rewrites the CNI configuration, which may contain the wrong name, too.")
+	default:
+		t.Fix(advice.Fix{
+			Node: node,
+			What: fmt.Sprintf("Tell Calico's CNI plugin that this node is %s, not %s: otherwise it allocates the addresses of new pods under the wrong node name, too.", right, wrong.Name),
+			Command: advice.Script(
+				"if "+stillWrong(wrong)+"; then",
+				"  printf '%s' "+advice.Quote(right)+" > "+advice.Quote(wrong.File),
+				"else",
+				"  echo "+advice.Quote(wrong.File+" has different content now: nothing to do"),
+				"fi"),
+		})
+		restart(": its init container rewrites the CNI configuration, which may contain the wrong name, too.")
 	}
-	t.Fix(advice.Fix{
-		Node: node,
-		What: fmt.Sprintf("Tell Calico's CNI plugin that this node is %s, not %s: otherwise it allocates the addresses of new pods under the wrong node name, too.", right, wrong),
-		Command: advice.Script(
-			"if [ \"$(cat "+nodeNameFile+" 2>/dev/null)\" = "+advice.Quote(wrong)+" ]; then",
-			"  printf '%s' "+advice.Quote(right)+" > "+nodeNameFile,
-			"else",
-			"  echo "+advice.Quote(nodeNameFile+" has different content now: nothing to do"),
-			"fi"),
-	})
-	t.ByHand("", daemon.Restart(right), "Restart calico-node on node %s: its init container rewrites the CNI configuration, which may contain the wrong name, too.", right)
+}
+
+// stillWrong returns the condition that the file with the node's name has not been written since.
+func stillWrong(wrong ipam.NodeName) string {
+	if wrong.Source == ipam.HostName {
+		return "! [ -s " + advice.Quote(wrong.File) + " ]"
+	}
+	return "[ \"$(cat " + advice.Quote(wrong.File) + " 2>/dev/null)\" = " + advice.Quote(wrong.Name) + " ]"
+}
+
+// rightName returns the steps after which Calico's CNI plugin uses the right name for a node.
+func rightName(at ipam.Place) []advice.Action {
+	right, wrong := cmp.Or(at.KubernetesNode, at.Node), at.WrongName
+	restart := advice.Say("Restart calico-node on node %s: its init container rewrites the network configuration, which may contain the wrong name.", at.Node).By("", daemon.Restart(right))
+	put := func(file string) advice.Action {
+		a := advice.Say("On node %s, write the name that the node has in Kubernetes to %s.", at.Node, file)
+		if at.KubernetesNode != "" {
+			a = a.By(at.Node, "printf %s "+advice.Quote(right)+" > "+advice.Quote(file))
+		}
+		return a
+	}
+	leave := advice.Say("Leave it as it is.")
+	switch wrong.Source {
+	case ipam.ConfName:
+		return []advice.Action{restart, advice.Say("On node %s, check whether %s contains the name that the node has in Kubernetes now.", at.Node, wrong.File).By(at.Node, "grep name "+advice.Quote(wrong.File)).Or(
+			advice.Either("it does", leave),
+			advice.Either("it still contains "+wrong.Name, advice.Say("Correct the name there, and in the software that wrote the file: it takes precedence over %s.", nodeNameFile)),
+		)}
+	case ipam.FileName, ipam.HostName:
+		return []advice.Action{put(wrong.File), restart}
+	}
+	return []advice.Action{advice.Say("On node %s, check which node name Calico's CNI plugin uses. The network configuration takes precedence over the file.", at.Node).By(at.Node, "grep -H '\"nodename\"' /etc/cni/net.d/*calico*; cat "+nodeNameFile).Or(
+		advice.Either("it is the name that the node has in Kubernetes", leave),
+		advice.Either("the network configuration contains another name", restart),
+		advice.Either("only the file contains another name", put(nodeNameFile), restart),
+	)}
 }
 
 // Release advises to free the address.

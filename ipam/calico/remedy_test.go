@@ -13,7 +13,9 @@ import (
 // TestRemedies compares the steps of remedies with testdata/remedies.txt; -update writes it.
 func TestRemedies(t *testing.T) {
 	pool := &ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool"}
-	misnamed := func(h *ipam.Holder) { h.WrongName = "template-0" }
+	misnamed := func(h *ipam.Holder) {
+		h.WrongName = ipam.NodeName{Name: "template-0", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
+	}
 	holder := ipamtest.Holder(misnamed)
 	of := func(namespace, pod, node string, h *ipam.Holder) ipam.Case {
 		return ipam.Case{
@@ -25,6 +27,11 @@ func TestRemedies(t *testing.T) {
 	r.Reserve("in use, not allocated", of("", "", "", holder))
 	r.Reassign("allocated to its pod on a node with a wrong name", of("shop", "web", "template-0", holder))
 	r.Reassign("a wrong name, and the right one is not known", of("shop", "web", "template-0", ipamtest.Holder(misnamed, func(h *ipam.Holder) { h.KubernetesNode = "" })))
+	from := func(source ipam.NameSource, file string) *ipam.Holder {
+		return ipamtest.Holder(func(h *ipam.Holder) { h.WrongName = ipam.NodeName{Name: "template-0", Source: source, File: file} })
+	}
+	r.Reassign("a wrong name in the CNI configuration", of("shop", "web", "template-0", from(ipam.ConfName, "/etc/cni/net.d/10-calico.conflist")))
+	r.Reassign("the name of the host is wrong", of("shop", "web", "template-0", from(ipam.HostName, "/var/lib/calico/nodename")))
 	r.Reassign("a wrong name that has been corrected", of("shop", "web", "template-0", ipamtest.Holder()))
 	r.Reassign("allocated to a wrong node without a pod", of("", "", "template-0", ipamtest.Holder()))
 	r.Reassign("allocated to nobody", of("", "", "", holder))

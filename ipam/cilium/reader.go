@@ -152,7 +152,7 @@ func (r *reader) settle() {
 
 // publishNode publishes the current state of a node's pool.
 func (r *reader) publishNode(name string, was, is *node) {
-	next := ipam.Pool{Name: name, Wiring: ipam.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Config: "ciliumnodes " + name}
+	next := ipam.Pool{Name: name, Wiring: ipam.Wiring{Plugin: "cilium-cni", Routed: true}, Grows: is.grows, Single: len(is.single) > 0 && len(is.prefixes) == 0, Config: "ciliumnodes " + name}
 	if is.problem != "" {
 		if last := r.Pool(name); last != nil {
 			next = *last

@@ -25,11 +25,25 @@ var repair = ipam.Repair{
 		Check:   advice.Say("Check which range Cilium's operator has assigned to each node; its log says when.").By("", "kubectl get "+Nodes.String()+" -o custom-columns=NAME:.metadata.name,CIDRS:.spec.ipam.podCIDRs"),
 		Renewed: "Its CiliumNode is deleted with it, and the new one gets a free range.",
 	},
+	GrowingRanges: ipam.NodeRanges{
+		Field: "spec.ipam.pools.allocated of its CiliumNode",
+		Check: advice.Say("Check which ranges Cilium's operator has assigned to each node.").By("", listPools),
+		Reassign: []advice.Action{
+			advice.Say("Restart Cilium's operator. When it starts, it reads the ranges of all nodes. If a range is assigned to several nodes, it leaves the range to one of them and assigns others to the rest.").By("", restartOperator),
+			advice.Say("Check which of the two nodes has another range now. If both still have the same one, the pool may have no range left: add a CIDR to the CiliumPodIPPool, and restart the operator again.").By("", listPools),
+		},
+	},
 	Effects: ipam.Effects{
 		Free:      "no CiliumEndpoint has it. If Cilium's agent does not know the allocation either, it will allocate the address to one of the next pods on that node.",
 		Elsewhere: "If Cilium's agent has the same allocation, the address is freed when that owner ends, and allocated to another pod while it is in use.",
 	},
 }
+
+// listPools lists the ranges that nodes have under multi-pool IPAM.
+var listPools = "kubectl get " + Nodes.String() + " -o 'custom-columns=NAME:.metadata.name,POOLS:.spec.ipam.pools.allocated[*].pool,CIDRS:.spec.ipam.pools.allocated[*].cidrs'"
+
+// restartOperator restarts Cilium's operator, which assigns ranges to nodes.
+const restartOperator = "kubectl -n kube-system rollout restart deployment cilium-operator && kubectl -n kube-system rollout status deployment cilium-operator --timeout=5m"
 
 // agentEndpoints returns the command that lists the endpoints of a node's agent.
 func agentEndpoints(node string) string {
@@ -72,6 +86,10 @@ func (t remedies) Release() {
 // address, otherwise restart the holder so that it gets another address.
 func (t remedies) eitherEndpoint(whose string, leave ...advice.Action) {
 	restart, fix := t.Restarting("its successor gets an address that Cilium's agent has allocated")
+	if len(restart) == 0 {
+		restart = []advice.Action{advice.Say("Find out which pod has the address, and delete it: its successor gets an address that Cilium's agent has allocated.").
+			By("", "ipwitness owners "+t.Address.String())}
+	}
 	t.Act(
 		advice.Say("Check which endpoint Cilium's agent on node %s has for %s.", t.holderNode(), t.Address).By("", agentEndpoints(t.holderNode())),
 		advice.Say("Continue according to the result.").Or(

@@ -58,15 +58,9 @@ type cniPlugin struct {
 	Delegates  []json.RawMessage `json:"delegates"`  // multus
 }
 
-const (
-	// maxConfFiles is larger than the number of files in any configuration directory.
-	maxConfFiles = 256
-	// maxConfSize limits the size of a file in bytes.
-	maxConfSize = 1 << 20
-	// maxConfDepth limits how deep plugins may be nested. A list, a delegate, a list in it and
-	// a delegate in that list need less.
-	maxConfDepth = 5
-)
+// maxConfDepth limits how deep plugins may be nested. A list, a delegate, a list in it and a delegate
+// in that list need less.
+const maxConfDepth = 5
 
 // parseConf parses the configuration of a plugin or of a list of plugins. It returns the
 // networks that it can parse, and an error for the others.
@@ -216,7 +210,7 @@ func (p *cniPlugin) wiring() ipam.Wiring {
 // readEnv reads the ranges that flannel has for this node. Before flannel runs, there are
 // none.
 func (n *cniNetwork) readEnv(host ipam.Host) error {
-	data, _, err := host.ReadFile(n.env, true, maxConfSize)
+	data, _, err := host.ReadFile(n.env, true, ipam.MaxConfSize)
 	if errors.Is(err, os.ErrNotExist) {
 		return host.Visible(filepath.Dir(n.env))
 	}
@@ -267,7 +261,7 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 		problems = append(problems, fmt.Sprintf("cannot read the CNI configurations in %s: %s", strings.Join(c.dirs, " and "), err))
 	}
 	for _, dir := range c.dirs {
-		names, err := c.confFiles(dir)
+		files, err := ipam.ConfFiles(c.host, dir)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			problems = append(problems, fmt.Sprintf("cannot read the CNI configurations (%s): the ranges of host-local, and its directories other than %s, are unknown; give the agent's user read access to that directory",
 				ipam.OneLine(err), DefaultDir))
@@ -277,9 +271,8 @@ func (c *cniConfs) read(now time.Time) (networks map[string]cniNetwork, problems
 				}
 			}
 		}
-		for _, name := range names {
-			file := filepath.Join(dir, name)
-			data, written, err := c.host.ReadFile(file, true, maxConfSize) // like libcni, follow symbolic links
+		for _, file := range files {
+			data, written, err := c.host.ReadFile(file, true, ipam.MaxConfSize) // like libcni, follow symbolic links
 			if errors.Is(err, os.ErrNotExist) {
 				continue
 			}
@@ -344,28 +337,4 @@ func union[T comparable](a, b []T) []T {
 		}
 	}
 	return sum
-}
-
-// confFiles returns the sorted names of the files in a directory that libcni reads as
-// configurations (ConfFiles in libcni/conf.go).
-func (c *cniConfs) confFiles(dir string) (names []string, err error) {
-	d, _, err := c.host.OpenDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = d.Close() }()
-	entries, err := d.ReadDir(maxConfFiles)
-	for _, e := range entries {
-		switch filepath.Ext(e.Name()) {
-		case ".conf", ".conflist", ".json":
-			if !e.IsDir() {
-				names = append(names, e.Name())
-			}
-		}
-	}
-	slices.Sort(names)
-	if len(entries) == 0 {
-		return nil, nil // the error is io.EOF: the directory is empty
-	}
-	return names, err
 }

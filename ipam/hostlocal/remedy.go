@@ -57,17 +57,17 @@ type remedies struct {
 // Reserve advises to write the missing reservation.
 func (t remedies) Reserve() {
 	node := t.Node
-	t.cordon(node)
+	t.Cordon(t.Advisor)
 	if why := t.unwritable(); why != "" {
 		t.Act(advice.Say("The reservation cannot be written (%s). First make sure that the directory has reservations for all other addresses in use: otherwise, the restarted holder gets another duplicate.", why).By("", "ipwitness audit --kind in-use-unallocated"))
 		t.ByHand(node, "", "Reserve %s in %s for its holder. Do this by hand, because %s.", t.Address, t.Pool.Name, why)
 		t.Restart("it requests a free address")
-		t.uncordon(node)
+		t.Uncordon(t.Advisor)
 		return
 	}
 	t.Advise("On node %s, write the reservations of all addresses in use, in the format of host-local.", node)
 	t.Act(advice.Plan(node)...)
-	t.uncordon(node)
+	t.Uncordon(t.Advisor)
 	t.Advise("Find out what deleted the records: a restore, a clean-up script, or a reboot that emptied a tmpfs while pods kept running. host-local needs %s as long as its pods exist.", t.Pool.Name)
 	t.Fix(advice.Fix{
 		Node: node,
@@ -202,18 +202,4 @@ func runs(id string) string {
 // namespaces cannot be listed.
 func inUse(address string) string {
 	return "! " + namespaces + " | grep -q . || for ns in $(" + namespaces + " | sort -un -k1,1 | sed 's/^ *[0-9]* //'); do nsenter --net=\"$ns\" ip -o addr show to " + address + " 2>/dev/null || :; done | grep -q ."
-}
-
-// cordon advises to start no pods on a node for now.
-func (t remedies) cordon(node string) {
-	if t.Holder != nil && t.Holder.IsPod && node != "" {
-		t.Act(advice.Cordon(node))
-	}
-}
-
-// uncordon adds the action that reverts cordon.
-func (t remedies) uncordon(node string) {
-	if t.Holder != nil && t.Holder.IsPod && node != "" {
-		t.Act(advice.Uncordon(node))
-	}
 }

@@ -28,9 +28,9 @@ func Of(name string) *ipam.IPAM {
 	return &unknown
 }
 
-// NodeNamed returns the IPAM that has its own name for each node, in NodeNameFile.
+// NodeNamed returns the IPAM that has its own name for each node.
 func NodeNamed() *ipam.IPAM {
-	return first(func(m *ipam.IPAM) bool { return m.NodeNameFile != "" })
+	return first(func(m *ipam.IPAM) bool { return m.NodeName != nil })
 }
 
 // WithPodDevice returns the IPAM that reaches pods through a device of this name; nil if there is

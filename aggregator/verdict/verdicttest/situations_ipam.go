@@ -33,6 +33,23 @@ var ofRecords = []Situation{
 		},
 	},
 	{
+		Name: "T1 the route leads to the pod without a record", Cause: lost,
+		Build: func(w *World) {
+			a, _ := Twins(w)
+			a.Routed = true
+			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
+		},
+		Facts: []string{
+			"given-by-network owners=old network=kindnet",
+			"given-by-network owners=new network=kindnet",
+			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=kindnet",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
 		Name: "T1 all records are gone", Cause: lost,
 		Build: func(w *World) {
 			Twins(w)
@@ -244,13 +261,30 @@ var ofRecords = []Situation{
 	{
 		Name: "T3 nodename is another node's", Cause: elsewhere,
 		Build: func(w *World) {
-			w.Node("n1").CalicoNodename = "n9"
+			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
 			w.Calico(w.Pool(calico.Name, "", ""), "db", "n2")
 		},
 		Facts: []string{
-			"wrong-node-name owners=web text=n9",
+			"wrong-node-name owners=web called=n9@/var/lib/calico/nodename",
+			"record pool=calico|| state=1 record=default|db|container-db|n2->db",
+		},
+		RuledOut: []string{
+			"pod-cidr-overlap: pool-of-cluster pool=calico||",
+			"static-address: given-to-all owners=web,db",
+		},
+	},
+	{
+		Name: "T3 the CNI configuration has the name of another node", Cause: elsewhere,
+		Build: func(w *World) {
+			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.ConfName, File: "/etc/cni/net.d/10-calico.conflist"}
+			w.Within("n1", "", "k8s-pod-network", Who("web"))
+			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
+			w.Calico(w.Pool(calico.Name, "", ""), "db", "n2")
+		},
+		Facts: []string{
+			"wrong-node-name owners=web called=n9@/etc/cni/net.d/10-calico.conflist",
 			"record pool=calico|| state=1 record=default|db|container-db|n2->db",
 		},
 		RuledOut: []string{
@@ -261,7 +295,7 @@ var ofRecords = []Situation{
 	{
 		Name: "nodename is right: the record was lost", Cause: lost,
 		Build: func(w *World) {
-			w.Node("n1").CalicoNodename = "n1.example.org"
+			w.Node("n1").IPAMName = ipam.NodeName{Name: "n1.example.org", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			a := w.Within("n1", "", "k8s-pod-network", Who("web"))
 			w.After(time.Minute).Within("n2", "", "k8s-pod-network", Who("db"))
 			p := w.Pool(calico.Name, "", "")
@@ -283,7 +317,7 @@ var ofRecords = []Situation{
 	{
 		Name: "nodename is wrong, but the address is not Calico's", Cause: lost,
 		Build: func(w *World) {
-			w.Node("n1").CalicoNodename = "n9"
+			w.Node("n1").IPAMName = ipam.NodeName{Name: "n9", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
 			Twins(w)
 			w.Books(w.Pool(hostlocal.Name, "n1", "kindnet"), "new")
 		},
@@ -293,7 +327,7 @@ var ofRecords = []Situation{
 			"record pool=host-local|n1|kindnet state=1 record=container-new->new",
 		},
 		RuledOut: []string{
-			"ipam-booked-elsewhere: no-node-named-pool nodes=n1 text=n9",
+			"ipam-booked-elsewhere: no-node-named-pool nodes=n1 called=n9@/var/lib/calico/nodename",
 			"overlapping-networks: one-network network=kindnet",
 			"static-address: given-to-all owners=old,new",
 		},

@@ -67,6 +67,9 @@ func word(c *verdict.Conflict, f verdict.Fact) string {
 	for _, a := range f.Addresses {
 		say("address", a.String())
 	}
+	if n := f.NodeName; n.Name != "" {
+		say("called", n.Name+"@"+n.File)
+	}
 	say("text", strings.ReplaceAll(f.Text, " ", "_"))
 	if f.At != 0 {
 		say("at", f.At.Sub(Start).String())

@@ -149,6 +149,63 @@ func (InterfaceRecord_Attachment) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{8, 0}
 }
 
+// Source is where the name is from.
+type NodeName_Source int32
+
+const (
+	// Never sent.
+	NodeName_UNSPECIFIED NodeName_Source = 0
+	// The configuration of the CNI plugin.
+	NodeName_CONFIGURATION NodeName_Source = 1
+	// A file that contains nothing else.
+	NodeName_FILE NodeName_Source = 2
+	// The name of the host.
+	NodeName_HOST NodeName_Source = 3
+)
+
+// Enum value maps for NodeName_Source.
+var (
+	NodeName_Source_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "CONFIGURATION",
+		2: "FILE",
+		3: "HOST",
+	}
+	NodeName_Source_value = map[string]int32{
+		"UNSPECIFIED":   0,
+		"CONFIGURATION": 1,
+		"FILE":          2,
+		"HOST":          3,
+	}
+)
+
+func (x NodeName_Source) Enum() *NodeName_Source {
+	p := new(NodeName_Source)
+	*p = x
+	return p
+}
+
+func (x NodeName_Source) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (NodeName_Source) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_report_proto_enumTypes[2].Descriptor()
+}
+
+func (NodeName_Source) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_report_proto_enumTypes[2]
+}
+
+func (x NodeName_Source) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use NodeName_Source.Descriptor instead.
+func (NodeName_Source) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11, 0}
+}
+
 // ReportRequest is one batch of records of the agent's table. The first message of a stream has
 // hello and snapshot_begin. All messages from snapshot_begin to snapshot_end are one snapshot,
 // which replaces the aggregator's records of the node. Records are complete: a record replaces the
@@ -1012,7 +1069,8 @@ type ClaimRecord struct {
 	// "cri" if only the container runtime reports the address; empty if no network is known.
 	Network string `protobuf:"bytes,20,opt,name=network,proto3" json:"network,omitempty"`
 	// Wire: true if the node itself routes the address to the namespace behind the port on which the
-	// frame arrived, either through that port or through a next hop in the namespace.
+	// frame arrived, either through that port or through a next hop in the namespace. rtnetlink: true if
+	// the address is contested and the node's own route for it leads to this interface.
 	Routed        bool `protobuf:"varint,21,opt,name=routed,proto3" json:"routed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1209,9 +1267,6 @@ type StatusRecord struct {
 	Problems []string `protobuf:"bytes,4,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Name and version of the container runtime that the agent queries; empty if there is none.
 	Runtime string `protobuf:"bytes,5,opt,name=runtime,proto3" json:"runtime,omitempty"`
-	// Content of /var/lib/calico/nodename: the name of the node to which Calico's plugin allocates
-	// addresses; empty if there is no such file.
-	CalicoNodename string `protobuf:"bytes,6,opt,name=calico_nodename,json=calicoNodename,proto3" json:"calico_nodename,omitempty"`
 	// True if the agent cannot read addresses inside network namespaces. That an address has no known
 	// owner then proves nothing.
 	Blind bool `protobuf:"varint,7,opt,name=blind,proto3" json:"blind,omitempty"`
@@ -1220,7 +1275,10 @@ type StatusRecord struct {
 	// Counts of frames that the observer did not read to the end.
 	Unparsed *Unparsed `protobuf:"bytes,9,opt,name=unparsed,proto3" json:"unparsed,omitempty"`
 	// Ports that exceed the agent's limit of new bindings.
-	Flooding      []*FloodingRecord `protobuf:"bytes,10,rep,name=flooding,proto3" json:"flooding,omitempty"`
+	Flooding []*FloodingRecord `protobuf:"bytes,10,rep,name=flooding,proto3" json:"flooding,omitempty"`
+	// Name under which the IPAM with its own names for nodes (Calico) allocates the addresses of this
+	// node; unset if it is not known or there is no such IPAM.
+	NodeName      *NodeName `protobuf:"bytes,11,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1290,13 +1348,6 @@ func (x *StatusRecord) GetRuntime() string {
 	return ""
 }
 
-func (x *StatusRecord) GetCalicoNodename() string {
-	if x != nil {
-		return x.CalicoNodename
-	}
-	return ""
-}
-
 func (x *StatusRecord) GetBlind() bool {
 	if x != nil {
 		return x.Blind
@@ -1325,6 +1376,77 @@ func (x *StatusRecord) GetFlooding() []*FloodingRecord {
 	return nil
 }
 
+func (x *StatusRecord) GetNodeName() *NodeName {
+	if x != nil {
+		return x.NodeName
+	}
+	return nil
+}
+
+// NodeName is the name that an IPAM has for a node.
+type NodeName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Where the name is from.
+	Source NodeName_Source `protobuf:"varint,2,opt,name=source,proto3,enum=ipwitness.v1.NodeName_Source" json:"source,omitempty"`
+	// File that contains the name. For HOST, the file that takes precedence over the name of the host.
+	File          string `protobuf:"bytes,3,opt,name=file,proto3" json:"file,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeName) Reset() {
+	*x = NodeName{}
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeName) ProtoMessage() {}
+
+func (x *NodeName) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeName.ProtoReflect.Descriptor instead.
+func (*NodeName) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *NodeName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NodeName) GetSource() NodeName_Source {
+	if x != nil {
+		return x.Source
+	}
+	return NodeName_UNSPECIFIED
+}
+
+func (x *NodeName) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
 // Unparsed counts frames, since the start of the agent, that the observer did not read to the end
 // although a receiver may do so. An attacker could hide claims in such frames.
 type Unparsed struct {
@@ -1341,7 +1463,7 @@ type Unparsed struct {
 
 func (x *Unparsed) Reset() {
 	*x = Unparsed{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1353,7 +1475,7 @@ func (x *Unparsed) String() string {
 func (*Unparsed) ProtoMessage() {}
 
 func (x *Unparsed) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1366,7 +1488,7 @@ func (x *Unparsed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unparsed.ProtoReflect.Descriptor instead.
 func (*Unparsed) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Unparsed) GetTags() uint64 {
@@ -1409,7 +1531,7 @@ type FloodingRecord struct {
 
 func (x *FloodingRecord) Reset() {
 	*x = FloodingRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1543,7 @@ func (x *FloodingRecord) String() string {
 func (*FloodingRecord) ProtoMessage() {}
 
 func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1556,7 @@ func (x *FloodingRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FloodingRecord.ProtoReflect.Descriptor instead.
 func (*FloodingRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *FloodingRecord) GetIndex() uint32 {
@@ -1512,7 +1634,7 @@ type PoolRecord struct {
 
 func (x *PoolRecord) Reset() {
 	*x = PoolRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1646,7 @@ func (x *PoolRecord) String() string {
 func (*PoolRecord) ProtoMessage() {}
 
 func (x *PoolRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1659,7 @@ func (x *PoolRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRecord.ProtoReflect.Descriptor instead.
 func (*PoolRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PoolRecord) GetName() string {
@@ -1651,7 +1773,7 @@ type AddressRange struct {
 
 func (x *AddressRange) Reset() {
 	*x = AddressRange{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1663,7 +1785,7 @@ func (x *AddressRange) String() string {
 func (*AddressRange) ProtoMessage() {}
 
 func (x *AddressRange) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1676,7 +1798,7 @@ func (x *AddressRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddressRange.ProtoReflect.Descriptor instead.
 func (*AddressRange) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AddressRange) GetFirst() []byte {
@@ -1721,7 +1843,7 @@ type AllocationRecord struct {
 
 func (x *AllocationRecord) Reset() {
 	*x = AllocationRecord{}
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1855,7 @@ func (x *AllocationRecord) String() string {
 func (*AllocationRecord) ProtoMessage() {}
 
 func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_report_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_report_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1868,7 @@ func (x *AllocationRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocationRecord.ProtoReflect.Descriptor instead.
 func (*AllocationRecord) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_report_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AllocationRecord) GetIpam() string {
@@ -1930,20 +2052,29 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
-	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xfe\x02\n" +
+	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xa1\x03\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
 	"\vlost_events\x18\x03 \x01(\rR\n" +
 	"lostEvents\x12\x1a\n" +
 	"\bproblems\x18\x04 \x03(\tR\bproblems\x12\x18\n" +
-	"\aruntime\x18\x05 \x01(\tR\aruntime\x12'\n" +
-	"\x0fcalico_nodename\x18\x06 \x01(\tR\x0ecalicoNodename\x12\x14\n" +
+	"\aruntime\x18\x05 \x01(\tR\aruntime\x12\x14\n" +
 	"\x05blind\x18\a \x01(\bR\x05blind\x12'\n" +
 	"\x0funwatched_ports\x18\b \x01(\rR\x0eunwatchedPorts\x122\n" +
 	"\bunparsed\x18\t \x01(\v2\x16.ipwitness.v1.UnparsedR\bunparsed\x128\n" +
 	"\bflooding\x18\n" +
-	" \x03(\v2\x1c.ipwitness.v1.FloodingRecordR\bflooding\"X\n" +
+	" \x03(\v2\x1c.ipwitness.v1.FloodingRecordR\bflooding\x123\n" +
+	"\tnode_name\x18\v \x01(\v2\x16.ipwitness.v1.NodeNameR\bnodeNameJ\x04\b\x06\x10\aR\x0fcalico_nodename\"\xab\x01\n" +
+	"\bNodeName\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
+	"\x06source\x18\x02 \x01(\x0e2\x1d.ipwitness.v1.NodeName.SourceR\x06source\x12\x12\n" +
+	"\x04file\x18\x03 \x01(\tR\x04file\"@\n" +
+	"\x06Source\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rCONFIGURATION\x10\x01\x12\b\n" +
+	"\x04FILE\x10\x02\x12\b\n" +
+	"\x04HOST\x10\x03\"X\n" +
 	"\bUnparsed\x12\x12\n" +
 	"\x04tags\x18\x01 \x01(\x04R\x04tags\x12\x1e\n" +
 	"\n" +
@@ -2001,74 +2132,78 @@ func file_ipwitness_v1_report_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_report_proto_rawDescData
 }
 
-var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_ipwitness_v1_report_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_ipwitness_v1_report_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_ipwitness_v1_report_proto_goTypes = []any{
 	(LinkRecord_Kind)(0),            // 0: ipwitness.v1.LinkRecord.Kind
 	(InterfaceRecord_Attachment)(0), // 1: ipwitness.v1.InterfaceRecord.Attachment
-	(*ReportRequest)(nil),           // 2: ipwitness.v1.ReportRequest
-	(*Pong)(nil),                    // 3: ipwitness.v1.Pong
-	(*ReportResponse)(nil),          // 4: ipwitness.v1.ReportResponse
-	(*Contest)(nil),                 // 5: ipwitness.v1.Contest
-	(*Check)(nil),                   // 6: ipwitness.v1.Check
-	(*Hello)(nil),                   // 7: ipwitness.v1.Hello
-	(*NamespaceRecord)(nil),         // 8: ipwitness.v1.NamespaceRecord
-	(*LinkRecord)(nil),              // 9: ipwitness.v1.LinkRecord
-	(*InterfaceRecord)(nil),         // 10: ipwitness.v1.InterfaceRecord
-	(*ClaimRecord)(nil),             // 11: ipwitness.v1.ClaimRecord
-	(*StatusRecord)(nil),            // 12: ipwitness.v1.StatusRecord
-	(*Unparsed)(nil),                // 13: ipwitness.v1.Unparsed
-	(*FloodingRecord)(nil),          // 14: ipwitness.v1.FloodingRecord
-	(*PoolRecord)(nil),              // 15: ipwitness.v1.PoolRecord
-	(*AddressRange)(nil),            // 16: ipwitness.v1.AddressRange
-	(*AllocationRecord)(nil),        // 17: ipwitness.v1.AllocationRecord
-	(*timestamppb.Timestamp)(nil),   // 18: google.protobuf.Timestamp
-	(*Workload)(nil),                // 19: ipwitness.v1.Workload
-	(*Intended)(nil),                // 20: ipwitness.v1.Intended
-	(Evidence_Kind)(0),              // 21: ipwitness.v1.Evidence.Kind
-	(*durationpb.Duration)(nil),     // 22: google.protobuf.Duration
-	(*Node_Port)(nil),               // 23: ipwitness.v1.Node.Port
-	(Pool_State)(0),                 // 24: ipwitness.v1.Pool.State
+	(NodeName_Source)(0),            // 2: ipwitness.v1.NodeName.Source
+	(*ReportRequest)(nil),           // 3: ipwitness.v1.ReportRequest
+	(*Pong)(nil),                    // 4: ipwitness.v1.Pong
+	(*ReportResponse)(nil),          // 5: ipwitness.v1.ReportResponse
+	(*Contest)(nil),                 // 6: ipwitness.v1.Contest
+	(*Check)(nil),                   // 7: ipwitness.v1.Check
+	(*Hello)(nil),                   // 8: ipwitness.v1.Hello
+	(*NamespaceRecord)(nil),         // 9: ipwitness.v1.NamespaceRecord
+	(*LinkRecord)(nil),              // 10: ipwitness.v1.LinkRecord
+	(*InterfaceRecord)(nil),         // 11: ipwitness.v1.InterfaceRecord
+	(*ClaimRecord)(nil),             // 12: ipwitness.v1.ClaimRecord
+	(*StatusRecord)(nil),            // 13: ipwitness.v1.StatusRecord
+	(*NodeName)(nil),                // 14: ipwitness.v1.NodeName
+	(*Unparsed)(nil),                // 15: ipwitness.v1.Unparsed
+	(*FloodingRecord)(nil),          // 16: ipwitness.v1.FloodingRecord
+	(*PoolRecord)(nil),              // 17: ipwitness.v1.PoolRecord
+	(*AddressRange)(nil),            // 18: ipwitness.v1.AddressRange
+	(*AllocationRecord)(nil),        // 19: ipwitness.v1.AllocationRecord
+	(*timestamppb.Timestamp)(nil),   // 20: google.protobuf.Timestamp
+	(*Workload)(nil),                // 21: ipwitness.v1.Workload
+	(*Intended)(nil),                // 22: ipwitness.v1.Intended
+	(Evidence_Kind)(0),              // 23: ipwitness.v1.Evidence.Kind
+	(*durationpb.Duration)(nil),     // 24: google.protobuf.Duration
+	(*Node_Port)(nil),               // 25: ipwitness.v1.Node.Port
+	(Pool_State)(0),                 // 26: ipwitness.v1.Pool.State
 }
 var file_ipwitness_v1_report_proto_depIdxs = []int32{
-	7,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
-	8,  // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
-	9,  // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
-	10, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
-	11, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
-	12, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
-	3,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
-	15, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
-	17, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
-	18, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
-	5,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
-	6,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
-	19, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
-	18, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
-	20, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
+	8,  // 0: ipwitness.v1.ReportRequest.hello:type_name -> ipwitness.v1.Hello
+	9,  // 1: ipwitness.v1.ReportRequest.namespaces:type_name -> ipwitness.v1.NamespaceRecord
+	10, // 2: ipwitness.v1.ReportRequest.links:type_name -> ipwitness.v1.LinkRecord
+	11, // 3: ipwitness.v1.ReportRequest.interfaces:type_name -> ipwitness.v1.InterfaceRecord
+	12, // 4: ipwitness.v1.ReportRequest.claims:type_name -> ipwitness.v1.ClaimRecord
+	13, // 5: ipwitness.v1.ReportRequest.status:type_name -> ipwitness.v1.StatusRecord
+	4,  // 6: ipwitness.v1.ReportRequest.pong:type_name -> ipwitness.v1.Pong
+	17, // 7: ipwitness.v1.ReportRequest.pools:type_name -> ipwitness.v1.PoolRecord
+	19, // 8: ipwitness.v1.ReportRequest.allocations:type_name -> ipwitness.v1.AllocationRecord
+	20, // 9: ipwitness.v1.Pong.sent_at:type_name -> google.protobuf.Timestamp
+	6,  // 10: ipwitness.v1.ReportResponse.contests:type_name -> ipwitness.v1.Contest
+	7,  // 11: ipwitness.v1.ReportResponse.check:type_name -> ipwitness.v1.Check
+	21, // 12: ipwitness.v1.NamespaceRecord.workload:type_name -> ipwitness.v1.Workload
+	20, // 13: ipwitness.v1.NamespaceRecord.first_seen:type_name -> google.protobuf.Timestamp
+	22, // 14: ipwitness.v1.NamespaceRecord.intended:type_name -> ipwitness.v1.Intended
 	0,  // 15: ipwitness.v1.LinkRecord.kind:type_name -> ipwitness.v1.LinkRecord.Kind
 	1,  // 16: ipwitness.v1.InterfaceRecord.attachment:type_name -> ipwitness.v1.InterfaceRecord.Attachment
-	21, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
-	18, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
-	18, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
-	18, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
-	22, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
-	22, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
-	23, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
-	13, // 24: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
-	14, // 25: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
-	18, // 26: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
-	16, // 27: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
-	24, // 28: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
-	18, // 29: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
-	18, // 30: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
-	2,  // 31: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
-	4,  // 32: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
-	32, // [32:33] is the sub-list for method output_type
-	31, // [31:32] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	23, // 17: ipwitness.v1.ClaimRecord.kind:type_name -> ipwitness.v1.Evidence.Kind
+	20, // 18: ipwitness.v1.ClaimRecord.first_seen:type_name -> google.protobuf.Timestamp
+	20, // 19: ipwitness.v1.ClaimRecord.last_seen:type_name -> google.protobuf.Timestamp
+	20, // 20: ipwitness.v1.ClaimRecord.assigned_at:type_name -> google.protobuf.Timestamp
+	24, // 21: ipwitness.v1.ClaimRecord.residence:type_name -> google.protobuf.Duration
+	24, // 22: ipwitness.v1.ClaimRecord.age:type_name -> google.protobuf.Duration
+	25, // 23: ipwitness.v1.StatusRecord.ports:type_name -> ipwitness.v1.Node.Port
+	15, // 24: ipwitness.v1.StatusRecord.unparsed:type_name -> ipwitness.v1.Unparsed
+	16, // 25: ipwitness.v1.StatusRecord.flooding:type_name -> ipwitness.v1.FloodingRecord
+	14, // 26: ipwitness.v1.StatusRecord.node_name:type_name -> ipwitness.v1.NodeName
+	2,  // 27: ipwitness.v1.NodeName.source:type_name -> ipwitness.v1.NodeName.Source
+	20, // 28: ipwitness.v1.FloodingRecord.since:type_name -> google.protobuf.Timestamp
+	18, // 29: ipwitness.v1.PoolRecord.ranges:type_name -> ipwitness.v1.AddressRange
+	26, // 30: ipwitness.v1.PoolRecord.state:type_name -> ipwitness.v1.Pool.State
+	20, // 31: ipwitness.v1.PoolRecord.lost_at:type_name -> google.protobuf.Timestamp
+	20, // 32: ipwitness.v1.AllocationRecord.allocated_at:type_name -> google.protobuf.Timestamp
+	3,  // 33: ipwitness.v1.ReportService.Report:input_type -> ipwitness.v1.ReportRequest
+	5,  // 34: ipwitness.v1.ReportService.Report:output_type -> ipwitness.v1.ReportResponse
+	34, // [34:35] is the sub-list for method output_type
+	33, // [33:34] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_report_proto_init() }
@@ -2082,8 +2217,8 @@ func file_ipwitness_v1_report_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_report_proto_rawDesc), len(file_ipwitness_v1_report_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   16,
+			NumEnums:      3,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

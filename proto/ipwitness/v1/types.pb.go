@@ -1164,7 +1164,11 @@ type Owner struct {
 	// Reason why the owner is not compared with others; empty if it is compared.
 	Excluded string `protobuf:"bytes,14,opt,name=excluded,proto3" json:"excluded,omitempty"`
 	// Addresses that the owner should have and does not have.
-	Intended      []*Intended `protobuf:"bytes,15,rep,name=intended,proto3" json:"intended,omitempty"`
+	Intended []*Intended `protobuf:"bytes,15,rep,name=intended,proto3" json:"intended,omitempty"`
+	// True if the node's own routing table sends packets for the address to this owner. It is known
+	// only while the address is in conflict, and if the route leads to a single interface. It does not
+	// tell which owner has the address rightfully.
+	Routed        bool `protobuf:"varint,16,opt,name=routed,proto3" json:"routed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1302,6 +1306,13 @@ func (x *Owner) GetIntended() []*Intended {
 		return x.Intended
 	}
 	return nil
+}
+
+func (x *Owner) GetRouted() bool {
+	if x != nil {
+		return x.Routed
+	}
+	return false
 }
 
 // Conflict is one address that two or more owners hold at the same time in one scope.
@@ -3185,7 +3196,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LINK\x10\x01\x12\b\n" +
 	"\x04NODE\x10\x02\x12\v\n" +
-	"\aNETWORK\x10\x03\"\xad\x05\n" +
+	"\aNETWORK\x10\x03\"\xc5\x05\n" +
 	"\x05Owner\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x12\n" +
@@ -3204,7 +3215,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vassigned_at\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"assignedAt\x12\x1a\n" +
 	"\bexcluded\x18\x0e \x01(\tR\bexcluded\x122\n" +
-	"\bintended\x18\x0f \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\"D\n" +
+	"\bintended\x18\x0f \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\x12\x16\n" +
+	"\x06routed\x18\x10 \x01(\bR\x06routed\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\t\n" +
