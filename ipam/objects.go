@@ -98,6 +98,7 @@ type Publisher interface {
 type Object struct {
 	Namespace, Name string
 	Created         time.Time
+	Labels          map[string]string
 	Spec, Status    json.RawMessage
 }
 

@@ -125,7 +125,8 @@ type Served struct {
 	// several.
 	Network  string
 	Networks []string
-	// Realm is the network_name of whereabouts. Pools with different realms may allocate the same
+	// Realm separates the networks of tenants, such as the network_name of whereabouts or a VPC of
+	// Kube-OVN; empty for the usual network. Pools with different realms may allocate the same
 	// address because their networks never meet.
 	Realm string
 }
@@ -166,6 +167,10 @@ type Allocation struct {
 	// Purpose is set if the address is not for a pod, such as the tunnel or router address of a
 	// node. It is text for people: "VXLAN tunnel".
 	Purpose string
+	// Kept is set if the IPAM keeps the address for the pod while the pod does not exist, such as
+	// for a pod of a StatefulSet or for a virtual machine. Pod may then be the name of the virtual
+	// machine.
+	Kept bool
 	// Location is where the allocation is recorded: a file, or "KIND NAMESPACE/NAME" and a path in
 	// the object, such as /spec/allocations/3.
 	Location string

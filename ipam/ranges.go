@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math/big"
 	"math/bits"
 	"net/netip"
@@ -69,6 +70,27 @@ func RangeOf(p netip.Prefix) Range {
 	}
 	end, _ := netip.AddrFromSlice(last)
 	return Range{First: p.Masked().Addr(), Last: end}
+}
+
+// ParseRange parses an address, a CIDR, or the first and the last address with a separator between
+// them.
+func ParseRange(text, separator string) (Range, error) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return RangeOf(p), nil
+	}
+	first, last, ok := strings.Cut(text, separator)
+	if !ok {
+		last = first
+	}
+	var r Range
+	var err error
+	if r.First, err = netip.ParseAddr(first); err != nil {
+		return Range{}, fmt.Errorf("%q is neither an address nor a range", Shorten(text))
+	}
+	if r.Last, err = netip.ParseAddr(last); err != nil || r.First.BitLen() != r.Last.BitLen() || r.Last.Less(r.First) {
+		return Range{}, fmt.Errorf("%q is not a range", Shorten(text))
+	}
+	return r, nil
 }
 
 // Prefix returns the smallest prefix that contains the range.

@@ -186,3 +186,19 @@ func TestOffsets(t *testing.T) {
 		}
 	}
 }
+
+func TestParseRange(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.7": "10.0.0.7/32", "10.0.0.0/24": "10.0.0.0/24", "10.0.0.1..10.0.0.9": "10.0.0.1-10.0.0.9", "fd00::1..fd00::2": "fd00::1-fd00::2",
+		"": "error", "x": "error", "10.0.0.1..": "error", "10.0.0.9..10.0.0.1": "error", "10.0.0.1..fd00::1": "error", "10.0.0.1-10.0.0.9": "error",
+	} {
+		r, err := ipam.ParseRange(text, "..")
+		got := "error"
+		if err == nil {
+			got = r.String()
+		}
+		if got != want {
+			t.Errorf("%q: got %s, %v, want %s", text, got, err, want)
+		}
+	}
+}

@@ -22,11 +22,14 @@ type Repair struct {
 	Enlarge func(p *Pool) string
 	// Access returns how to check whether ipwitness may read the records of a pool.
 	Access func(p *Pool) string
+	// Forget returns the step to take right before a pod is deleted for which the IPAM keeps its address
+	// (Allocation.Kept). Without it, the successor of the pod gets the same address.
+	Forget func(namespace, pod string) advice.Action
 	// Check has the IPAM check its own records; empty if it cannot.
 	Check advice.Action
 	Effects
-	Loss       Loss
-	Daemon     Daemon
+	Loss   Loss
+	Daemon Daemon
 	// NodeRanges is how the IPAM assigns ranges to nodes, and GrowingRanges is the same for pools that
 	// grow.
 	NodeRanges, GrowingRanges NodeRanges

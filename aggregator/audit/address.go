@@ -189,11 +189,13 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 			named, unknown = named || serves, unknown && unsure
 		}
 		switch {
-		case named:
+		case named, len(p.Ranges) > 0 && p.OfTenant(o):
 			sure = append(sure, p)
 		case p.Single && p.Node == nil && o.OnNode(p.Name) && p.Meets(o):
 			// The IPAM allocates exactly this address on this node, even if another one has done so.
 			listed = append(listed, p)
+		case a.names(p, o):
+			pools = append(pools, p)
 		case len(networks) > 0 && !unknown && p.Node == nil:
 			// A cluster-wide pool of another network: it is not known whether their addresses meet.
 		case len(p.Ranges) > 0 && p.Meets(o):
@@ -216,6 +218,12 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	})
 }
 
+// names reports whether a pool has allocated the address to the owner by name, so that it serves the
+// owner even if it is not known whether their scopes meet.
+func (a *addressAudit) names(p *verdict.Pool, o *verdict.Owner) bool {
+	return slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Is(p) && al.Names(o) && al.For(o) })
+}
+
 // has reports whether a pool has allocated the address, which matters if its range is not known.
 func (a *addressAudit) has(p *verdict.Pool) bool {
 	return slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Is(p) })
@@ -224,7 +232,7 @@ func (a *addressAudit) has(p *verdict.Pool) bool {
 // auditAllocation checks whether an allocation is in use.
 func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
-	if registry.Of(p.IPAM).Status || al.Purpose != "" || al.Nameless() {
+	if registry.Of(p.IPAM).Status || al.Purpose != "" || al.Kept || al.Nameless() {
 		return
 	}
 	held := slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool {
@@ -282,7 +290,7 @@ func (a *addressAudit) holderOf(allocations ...*verdict.Allocation) *verdict.Own
 // leftBehind reports whether an allocation is for a pod that no longer exists in the Kubernetes
 // API, so that no other owner will use it.
 func (a *addressAudit) leftBehind(al *verdict.AllocationFacts) bool {
-	return al.Object != nil && al.Object.Absent && a.in.PodsKnownUntil > al.Heard.Add(a.policy.Settle)
+	return !al.Kept && al.Object != nil && al.Object.Absent && a.in.PodsKnownUntil > al.Heard.Add(a.policy.Settle)
 }
 
 // sameScope reports whether addresses of two pools are in the same scope.
@@ -324,6 +332,8 @@ func (a *addressAudit) auditSpoofs() {
 // sameHolder reports whether two allocations are for the same holder, as far as both name it.
 func sameHolder(al, other *verdict.Allocation) bool {
 	switch {
+	case al.Nameless() || other.Nameless(): // it reserves the address for any holder
+		return true
 	case al.ContainerID != "" && al.ContainerID == other.ContainerID:
 		return true
 	case al.Pod != "" && other.Pod != "":

@@ -31,6 +31,16 @@ func TestAllocationsMatchOwners(t *testing.T) {
 		{"for its container, in the name of another pod", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a", Namespace: "default", Pod: "b"}}, nil, true},
 		{"for its name, and another container", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b", Namespace: "default", Pod: "a"}}, nil, true},
 		{"for its name in another namespace", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "kube-system", Pod: "a"}}, nil, false},
+		{"kept for the virtual machine that it runs", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "vm", Kept: true}}, func(w *world, _ *verdict.Claim) {
+			p := podObject("n1")
+			p.VirtualMachine = "vm"
+			w.Pods = map[string]*verdict.PodObject{"uid-a": p}
+		}, true},
+		{"for a pod with the name of the virtual machine that it runs", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "vm"}}, func(w *world, _ *verdict.Claim) {
+			p := podObject("n1")
+			p.VirtualMachine = "vm"
+			w.Pods = map[string]*verdict.PodObject{"uid-a": p}
+		}, false},
 		{"for another name", verdict.Allocation{Allocation: ipam.Allocation{Namespace: "default", Pod: "b"}}, nil, false},
 		{"for another container than the one from a cgroup", verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-b"}}, func(_ *world, c *verdict.Claim) {
 			sourced(c.Interface.Namespace, "cgroup", "")

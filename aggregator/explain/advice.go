@@ -50,6 +50,9 @@ func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	switch a.c.Cause {
 	case verdict.CauseIPAMStateLost:
 		return a.recordsFirst(owners)
+	case verdict.CauseIPAMAllocatedTwice:
+		check := advice.Say("Check that IPAM still has the address for the owner that keeps it, because it may have freed it together with the other record.").By("", "ipwitness audit "+a.address.String())
+		return append(a.decide(owners), check)
 	case verdict.CauseIPAMBookedElsewhere:
 		return a.rightNode(owners)
 	case verdict.CausePodCIDROverlap:

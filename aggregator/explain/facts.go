@@ -323,6 +323,8 @@ func (w *wording) headline(c *verdict.Conflict) string {
 			return fmt.Sprintf("The record that %s had for %s is lost, so it allocated the address again.", poolShort(f.Pool), list(w.names(f.Owners)))
 		}
 		return fmt.Sprintf("The record that %s had of the address is lost, so it allocated the address again.", poolShort(f.Pool))
+	case verdict.HeadAllocatedTwice:
+		return fmt.Sprintf("%s has allocated the address both to %s and to %s.", poolTitle(f.Pool), w.name(f.Owners[0]), w.name(f.Owners[1]))
 	}
 	return ""
 }

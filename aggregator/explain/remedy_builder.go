@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -72,9 +73,21 @@ func (a *remedyBuilder) keep(keep *verdict.Owner, right verdict.Right, owners []
 func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Owner) []advice.Action {
 	steps := a.reserve(keep)
 	for _, o := range except(owners, keep) {
-		steps = append(steps, release(o, a.address)...)
+		steps = append(append(steps, a.forget(o)...), release(o, a.address)...)
 	}
 	return append(steps, a.reroute(keep, owners)...)
+}
+
+// forget returns the step without which the successor of a pod gets the same address, if an IPAM
+// keeps it.
+func (a *remedyBuilder) forget(o *verdict.Owner) (steps []advice.Action) {
+	w := o.Workload()
+	if p := a.c.Title(o).Kept; p != nil && w.Kind == verdict.Pod && w.Name != "" && !o.Orphaned {
+		if m := ipamOf(p); m.Forget != nil {
+			steps = append(steps, m.Forget(w.Namespace, cmp.Or(w.VirtualMachine, w.Name)))
+		}
+	}
+	return steps
 }
 
 // reroute returns the step that checks the node's route if it leads to another owner than the one
@@ -118,6 +131,8 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 			return poolTitle(p.Label()) + " has allocated it to this owner"
 		}
 		return "it is the gateway address of the network on that bridge"
+	case verdict.RightKept:
+		return poolTitle(a.c.Title(keep).Pool.Label()) + " keeps it for this owner, also after a restart"
 	case verdict.RightOlderAssignment:
 		return fmt.Sprintf("it had the address first (since %s by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
 	case verdict.RightIntent:

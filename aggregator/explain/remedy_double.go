@@ -2,6 +2,7 @@ package explain
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -34,20 +35,14 @@ func (t double) build() {
 }
 
 // keepOne adds the steps that keep one of several allocations and release the others. It keeps
-// the allocation of the holder that a kernel reports, otherwise the oldest one.
+// the allocation that a restart does not change, otherwise that of the holder that a kernel reports,
+// otherwise the oldest one.
 func (t double) keepOne() {
-	kept := -1
-	for i, al := range t.f.Allocations {
-		if t.owner != nil && al.For(t.owner) {
-			if kept >= 0 { // several allocations may be for the holder
-				kept = -1
-				break
-			}
-			kept = i
-		}
+	kept, why := t.only(func(al *verdict.Allocation) bool { return al.Kept }), "gets the same address after a restart, and the other does not"
+	if kept < 0 {
+		kept, why = t.only(func(al *verdict.Allocation) bool { return t.owner != nil && al.For(t.owner) }), "has the address, according to its kernel"
 	}
-	why := "has the address, according to its kernel"
-	if t.owner == nil {
+	if kept < 0 && t.owner == nil {
 		if kept = t.oldest(); kept >= 0 {
 			why = "was the first to get the address"
 		}
@@ -77,6 +72,15 @@ func (t double) keepOne() {
 		strings.Join(each(t.f.Allocations, func(al **verdict.Allocation) string { return allocationName(*al) }), " or "))
 }
 
+// only returns the index of the only allocation that is matched, or -1.
+func (t double) only(match func(*verdict.Allocation) bool) int {
+	first := slices.IndexFunc(t.f.Allocations, match)
+	if first >= 0 && slices.ContainsFunc(t.f.Allocations[first+1:], match) {
+		return -1
+	}
+	return first
+}
+
 // oldest returns the index of the allocation that was made first, or -1 if that is not known.
 func (t double) oldest() int {
 	first := -1
@@ -98,6 +102,9 @@ func (t double) oldest() int {
 
 // undo returns the action that ends an allocation together with its workload.
 func (t double) undo(al *verdict.Allocation) advice.Action {
+	if al.Kept {
+		return advice.Say("Give %s another address. A restart does not change it, because %s keeps the address for it.", allocationName(al), ipamOf(t.pool).Title)
+	}
 	if al.Pod != "" {
 		return advice.Say("Delete pod %s/%s to release the address: its controller, if it has one, creates a new pod, which gets a different address.", al.Namespace, al.Pod).By("", deletePod(al.Namespace, al.Pod))
 	}
@@ -106,7 +113,7 @@ func (t double) undo(al *verdict.Allocation) advice.Action {
 
 // undoneOn returns the node on which an allocation is ended; empty for any host with kubectl.
 func (t double) undoneOn(al *verdict.Allocation) string {
-	if al.Pod != "" {
+	if al.Pod != "" || al.Kept {
 		return ""
 	}
 	return nodeOf(t.pool)

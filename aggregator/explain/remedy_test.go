@@ -16,6 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
@@ -72,6 +73,7 @@ func findings() map[string]verdict.Finding {
 	lans6 := whereaboutsPool("kube-system/blue-fd00---64", "fd00::")
 	lans6.Realm = "blue"
 	slice := whereaboutsPool("kube-system/node-b-192.0.2.0-29", "192.0.2.0")
+	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: kubeovn.Name, Name: "ovn-default", State: ipam.Known}}
 	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known}}
 	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
 	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, State: ipam.Known}}
@@ -138,6 +140,8 @@ func findings() map[string]verdict.Finding {
 		"leaked cilium":                                find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}}),
 		"double-allocated whereabouts":                 find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}}),
 		"double-allocated kubernetes":                  find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}}),
+		"double-allocated kube-ovn, for a machine":     find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Location: "ips web-5d.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}),
+		"double-allocated kube-ovn, for two machines":  find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "queue", Kept: true, Location: "ips queue.shop"}}),
 		"intended-not-observed":                        intended,
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),

@@ -11,7 +11,7 @@ import (
 // readable returns an object as a store reads it.
 func readable(o runtime.Object) any {
 	if o, ok := o.(*object); ok {
-		return &ipam.Object{Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Spec: o.Spec, Status: o.Status}
+		return &ipam.Object{Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Labels: o.Labels, Spec: o.Spec, Status: o.Status}
 	}
 	return o
 }

@@ -299,7 +299,9 @@ func (d *discovery) ask(ctx context.Context) error {
 			if alternative {
 				k = s.Alternative
 			}
-			if other := served[k.Group]; len(other) > 0 && !slices.Contains(other, k.Version) {
+			// A version that other kinds of the group are read in does not have this kind.
+			other := served[k.Group]
+			if !slices.Contains(other, k.Version) && slices.ContainsFunc(other, func(v string) bool { return !supports(k.Group, v) }) {
 				problem = fmt.Sprintf("%s is served only as %v, but ipwitness supports only %s: %s; use a version of ipwitness that supports it",
 					k.Group, ipam.Plain(fmt.Sprint(other)), k.Version, s.Lost)
 			}
@@ -307,6 +309,11 @@ func (d *discovery) ask(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// supports reports whether an IPAM is read in a version of a group.
+func supports(group, version string) bool {
+	return slices.ContainsFunc(customKinds(), func(k ipam.Kind) bool { return k.Group == group && k.Version == version })
 }
 
 // list adds the resources in the group and version of a kind to those that are served, unless

@@ -23,8 +23,8 @@ func (o *Owner) Networks() (names []string) {
 // owner that has the address from another source.
 func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
-	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere
-		return o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
+	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere outside of other tenants' networks
+		return (p.Realm == "" || p.OfTenant(o)) && o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on
 		return o.Kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
@@ -32,6 +32,12 @@ func (p *Pool) Meets(o *Owner) bool {
 	default:
 		return p.Routed && o.Scope.Kind >= NodeScope && !o.inVRF()
 	}
+}
+
+// OfTenant reports whether a cluster-wide pool allocates addresses for the network of a tenant that an
+// owner is in.
+func (p *Pool) OfTenant(o *Owner) bool {
+	return p.Node == nil && p.Realm != "" && o.Scope.Kind == NetworkScope && o.Scope.Name == p.Realm
 }
 
 // inVRF reports whether an owner is in a VRF and thus shares a scope only with owners in that VRF.
@@ -73,10 +79,11 @@ func (al *Allocation) For(o *Owner) bool {
 	return true // one of them is not identified
 }
 
-// Names reports whether an allocation names the pod of an owner, on any node.
+// Names reports whether an allocation names the pod of an owner, or the virtual machine that the pod
+// runs, on any node.
 func (al *Allocation) Names(o *Owner) bool {
 	w := o.Workload()
-	return w.Kind == Pod && al.Pod != "" && al.Pod == w.Name && al.Namespace == w.Namespace
+	return w.Kind == Pod && al.Pod != "" && (al.Pod == w.Name || al.Kept && al.Pod == w.VirtualMachine) && al.Namespace == w.Namespace
 }
 
 // Nameless reports whether an allocation names no holder. It still reserves the address, like a

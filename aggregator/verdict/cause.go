@@ -20,6 +20,7 @@ var causes = []struct {
 	{CausePodCIDROverlap, func(q *inquiry) reason { return rangeCauses{q}.podCIDROverlap() }},
 	{CauseOverlappingNetworks, func(q *inquiry) reason { return rangeCauses{q}.overlappingNetworks() }},
 	{CauseIPAMStateLost, func(q *inquiry) reason { return recordCauses{q}.stateLost() }},
+	{CauseIPAMAllocatedTwice, func(q *inquiry) reason { return recordCauses{q}.allocatedTwice() }},
 	{CauseStaticAddress, func(q *inquiry) reason { return deviceCauses{q}.staticAddress() }},
 }
 

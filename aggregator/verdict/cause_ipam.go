@@ -209,6 +209,42 @@ func (q recordCauses) recordsLost(p *Pool, mine []*Owner) (r reason) {
 	return r
 }
 
+// allocatedTwice: an IPAM has allocated the address to several of the owners. What only mirrors an
+// IPAM, or the state of pods, does not prove that.
+func (q recordCauses) allocatedTwice() (r reason) {
+	if !q.unrelated() {
+		return reason{}
+	}
+	for i, al := range q.allocations {
+		m := registry.Of(al.Pool.IPAM)
+		if m.Mirrored || m.Status || al.Pool.State != ipam.Known {
+			continue
+		}
+		for _, other := range q.allocations[i+1:] {
+			if al.Pool.IPAM != other.Pool.IPAM || al.Pool.Realm != other.Pool.Realm || !al.Pool.Node.Is(other.Pool.Node) || other.Pool.State != ipam.Known {
+				continue
+			}
+			for a, b := range q.pairs {
+				if al.matches(a) != certainMatch || other.matches(b) != certainMatch || al.matches(b) == certainMatch || other.matches(a) == certainMatch {
+					continue
+				}
+				r.fact(Fact{Kind: FactAllocated, Owners: ids(a), Pool: al.Pool.Label()})
+				r.fact(Fact{Kind: FactAllocated, Owners: ids(b), Pool: other.Pool.Label()})
+				r.From = []*Pool{al.Pool}
+				if !other.Pool.Is(al.Pool) {
+					r.From = append(r.From, other.Pool)
+				}
+				for _, p := range r.From {
+					r.fact(q.record(p))
+				}
+				r.Headline = &Fact{Kind: HeadAllocatedTwice, Owners: ids(a, b), Pool: al.Pool.Label()}
+				return r
+			}
+		}
+	}
+	return reason{}
+}
+
 // sameNetwork reports whether a pool of one node gave the address to all of the owners for one
 // network. It cannot do so with complete records.
 func (q recordCauses) sameNetwork(p *Pool, mine []*Owner) bool {

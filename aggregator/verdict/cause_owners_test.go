@@ -262,7 +262,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			w.Books(p, "a")
 			w.Books(p, "b")
 			w.Pool(hostlocal.Name, "n1", "")
-		}, unknown, []string{elsewhere, networks, lost, static}},
+		}, verdict.CauseIPAMAllocatedTwice, []string{elsewhere, networks, lost, static}},
 		{"a possible pool without records, and one of another realm with records for both", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))
@@ -270,7 +270,7 @@ func TestCausesOfSeveralOwners(t *testing.T) {
 			p.Realm, q.Realm, q.Name = "red", "blue", "q"
 			w.Books(p, "a")
 			w.Books(p, "b")
-		}, unknown, []string{elsewhere, networks, lost, static}},
+		}, verdict.CauseIPAMAllocatedTwice, []string{elsewhere, networks, lost, static}},
 		{"a pool without records whose range does not have it", func(w *world) {
 			w.Within("n1", "", "net0", verdicttest.Who("a"))
 			w.Within("n1", "", "net0", verdicttest.Who("b"))

@@ -10,6 +10,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
@@ -116,6 +117,25 @@ func TestCausesOfPods(t *testing.T) {
 			p := w.Pool(hostlocal.Name, "n1", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
+		}, verdict.CauseIPAMAllocatedTwice, []string{networks, lost, static}},
+		{"the pods' status has it for both", func(w *world) {
+			verdicttest.Twins(w.World)
+			p := w.Pool(podips.Name, "", "kindnet")
+			w.Books(p, "old")
+			w.Books(p, "new")
+		}, unknown, []string{networks, lost, static}},
+		{"objects that mirror an IPAM have it for both", func(w *world) {
+			verdicttest.Twins(w.World)
+			p := w.Pool(cilium.Name, "", "kindnet")
+			w.Books(p, "old")
+			w.Books(p, "new")
+		}, unknown, []string{elsewhere, networks, lost, static}},
+		{"a pool that is not followed any more has it for both", func(w *world) {
+			verdicttest.Twins(w.World)
+			p := w.Pool(calico.Name, "", "kindnet")
+			w.Books(p, "old")
+			w.Books(p, "new")
+			p.State = ipam.Stale
 		}, unknown, []string{networks, lost, static}},
 		{"two pods of two networks, and unreadable records of one", func(w *world) {
 			w.Within("n1", "", "kindnet", verdicttest.Who("a"))

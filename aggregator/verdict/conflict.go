@@ -262,7 +262,7 @@ func (c *Conflict) Parties() []*Owner {
 // Right is the reason why an owner should keep the address.
 type Right uint8
 
-// The reasons, strongest first.
+// The reasons.
 const (
 	// RightUndecided: the known facts do not decide which owner should keep the address.
 	RightUndecided Right = iota
@@ -273,6 +273,9 @@ const (
 	// RightIntent: only this owner was meant to have the address, according to a CNI plugin, the
 	// container runtime or the Kubernetes API.
 	RightIntent
+	// RightKept: IPAMs have the address for several owners, and this one is the only one that gets it
+	// again after a restart.
+	RightKept
 )
 
 // A Title is what is known about an owner's right to the address.
@@ -281,6 +284,9 @@ type Title struct {
 	Owner string
 	// Pool is the pool that has the address for the owner; nil if there is none.
 	Pool *Pool
+	// Kept is the pool that keeps the address for the owner, or did so until it lost the record, so
+	// that a restart may not change the address; nil if there is none.
+	Kept *Pool
 	// Gateway is set if the owner is a node that has the gateway address of its own pool on the
 	// bridge that the pool serves.
 	Gateway bool

@@ -126,6 +126,8 @@ const (
 	// HeadRecordLost: Pool lost the record for Owners, or some record if Owners is empty, and
 	// allocated the address again.
 	HeadRecordLost FactKind = "record-lost-given-again"
+	// HeadAllocatedTwice: the IPAM of Pool has the address for both Owners.
+	HeadAllocatedTwice FactKind = "allocated-twice"
 )
 
 // The facts that rule a cause out.

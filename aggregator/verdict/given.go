@@ -65,7 +65,7 @@ func (al *Allocation) matches(o *Owner) match {
 	case al.ContainerID != "" && al.ContainerID == w.ContainerID:
 		return certainMatch
 	case al.Pod != "" && w.Kind == Pod && w.Name != "":
-		if al.Pod == w.Name && al.Namespace == w.Namespace {
+		if al.Names(o) {
 			return certainMatch
 		}
 		return noMatch

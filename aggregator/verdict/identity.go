@@ -82,6 +82,6 @@ func (p *Pool) Is(other *Pool) bool {
 // Is reports whether two records are of one allocation and have equal contents.
 func (al *Allocation) Is(other *Allocation) bool {
 	return al.Pool.Is(other.Pool) && al.Address == other.Address && al.Node == other.Node && al.Namespace == other.Namespace && al.Pod == other.Pod &&
-		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Location == other.Location &&
+		al.ContainerID == other.ContainerID && al.Interface == other.Interface && al.Purpose == other.Purpose && al.Kept == other.Kept && al.Location == other.Location &&
 		al.AllocatedAt == other.AllocatedAt && al.Heard == other.Heard
 }

@@ -18,8 +18,14 @@ func (q *inquiry) title(o *Owner) Title {
 	for _, al := range q.allocations {
 		if q.matches(al, o) == certainMatch {
 			t.Pool = al.Pool
+			if al.Kept {
+				t.Kept = al.Pool
+			}
 			break
 		}
+	}
+	if past := q.vanishedRecord(o); past != nil && t.Pool == nil && past.Allocation.Kept {
+		t.Kept = past.Allocation.Pool
 	}
 	for _, p := range q.pools {
 		if (p.State == ipam.Known || p.State == ipam.Missing) && len(q.allocationsOf(p)) == 0 && q.gave(p, o) {
@@ -40,8 +46,8 @@ func (c *Conflict) Title(o *Owner) Title {
 }
 
 // Rightful returns the owner that should keep the address, and the reason; nil if that is
-// undecided. The allocation decides first, then the older assignment, then intent; each only
-// decides between the owners that remain. All remedies follow this decision.
+// undecided. The allocation decides first, then whether a restart would change the address, then the
+// older assignment, then intent; each only decides between the owners that remain. All remedies follow this decision.
 func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	left := filterOwners(owners, func(o *Owner) bool { return !o.Orphaned })
 	switch len(left) {
@@ -54,6 +60,9 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		return allocated[0], RightAllocation
 	} else if len(allocated) > 1 {
 		left = allocated
+		if kept := filterOwners(left, func(o *Owner) bool { return c.Title(o).Kept != nil }); len(kept) == 1 {
+			return kept[0], RightKept
+		}
 	} else if maybe := filterOwners(left, func(o *Owner) bool { return c.Title(o).Unclear }); len(maybe) > 0 && len(maybe) < len(left) {
 		return nil, RightUndecided // IPAM has the address for an owner that cannot be identified with certainty
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -60,6 +61,18 @@ func TestRightfulOwner(t *testing.T) {
 			p := w.Pool(hostlocal.Name, "n1", "pods", "10.244.0.2-10.244.255.254")
 			p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
 		}, "web", verdict.RightOlderAssignment},
+		{"one that gets the address again after a restart", func(w *verdicttest.World) {
+			verdicttest.Twins(w)
+			p := w.Pool(kubeovn.Name, "", "kindnet")
+			w.Books(p, "old")
+			w.Books(p, "new").Kept = true
+		}, "new", verdict.RightKept},
+		{"two that get the address again after a restart", func(w *verdicttest.World) {
+			verdicttest.Twins(w)
+			p := w.Pool(kubeovn.Name, "", "kindnet")
+			w.Books(p, "old").Kept = true
+			w.Books(p, "new").Kept = true
+		}, "old", verdict.RightOlderAssignment},
 		{"no records: the older one", func(w *verdicttest.World) { verdicttest.Twins(w) }, "old", verdict.RightOlderAssignment},
 		{"an older one by hand, without records", func(w *verdicttest.World) {
 			w.Within("n1", "", "", blue("blue"))

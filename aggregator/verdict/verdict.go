@@ -71,6 +71,8 @@ const (
 	CauseOrphanedSandbox = "orphaned-sandbox"
 	// CauseIPAMStateLost: IPAM lost the record of an allocation and allocated the address again.
 	CauseIPAMStateLost = "ipam-state-lost"
+	// CauseIPAMAllocatedTwice: IPAM has a record of the address for several owners.
+	CauseIPAMAllocatedTwice = "ipam-allocated-twice"
 	// CauseIPAMBookedElsewhere: IPAM had recorded the address for a node or pod other than the
 	// owner, and freed it together with that node or pod.
 	CauseIPAMBookedElsewhere = "ipam-booked-elsewhere"

@@ -21,6 +21,8 @@ import (
 type Cluster struct {
 	// Nodes are the nodes of the cluster; nil if they are not known.
 	Nodes []string
+	// Published is called with each published pool, or with an allocation of it; nil for nothing.
+	Published func(p *ipam.Pool, al *ipam.Allocation, at int64, gone bool)
 
 	t         testing.TB
 	name      string // of the IPAM
@@ -76,13 +78,14 @@ func (c *Cluster) Apply(k ipam.Kind, text string) {
 		Metadata struct {
 			Namespace, Name string
 			Created         string `yaml:"creationTimestamp"`
+			Labels          map[string]string
 		}
 		Spec, Status any
 	}
 	if err := yaml.Unmarshal([]byte(text), &o); err != nil {
 		c.t.Fatal(err)
 	}
-	object := &ipam.Object{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Spec: c.encode(o.Spec), Status: c.encode(o.Status)}
+	object := &ipam.Object{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: o.Metadata.Labels, Spec: c.encode(o.Spec), Status: c.encode(o.Status)}
 	if o.Metadata.Created != "" {
 		at, err := time.Parse(time.RFC3339, o.Metadata.Created)
 		if err != nil {
@@ -140,6 +143,11 @@ func (c *Cluster) Changes() int {
 func (c *Cluster) Allocated(pool, address, location string) bool {
 	_, allocated := c.allocations[pool+" "+address+" "+location]
 	return allocated
+}
+
+// Allocation returns the allocation of an address at a location from a pool.
+func (c *Cluster) Allocation(pool, address, location string) ipam.Allocation {
+	return c.allocations[pool+" "+address+" "+location]
 }
 
 // AllocatedAt returns when an address at a location was allocated.
@@ -202,7 +210,14 @@ func (c *Cluster) put(p ipam.Pool, problem string) {
 	p.IPAM, p.Problem = c.name, problem
 	if was := c.pools[p.Name]; was == nil || !reflect.DeepEqual(*was, p) {
 		c.pools[p.Name] = &p
-		c.published++
+		c.publish(&p, nil, 0, false)
+	}
+}
+
+// publish counts a change and passes it on.
+func (c *Cluster) publish(p *ipam.Pool, al *ipam.Allocation, at int64, gone bool) {
+	if c.published++; c.Published != nil {
+		c.Published(p, al, at, gone)
 	}
 }
 
@@ -216,8 +231,8 @@ func (c *Cluster) Drop(name string) {
 			c.t.Errorf("pool %s was withdrawn before its allocation %s", name, at)
 		}
 	}
+	c.publish(c.pools[name], nil, 0, true)
 	delete(c.pools, name)
-	c.published++
 }
 
 // Allocate implements ipam.Publisher.
@@ -227,7 +242,7 @@ func (c *Cluster) Allocate(pool string, al ipam.Allocation, at int64) {
 	}
 	key := pool + " " + al.Address.String() + " " + al.Location
 	c.allocations[key], c.times[key] = al, at
-	c.published++
+	c.publish(c.pools[pool], &al, at, false)
 }
 
 // Release implements ipam.Publisher.
@@ -240,7 +255,7 @@ func (c *Cluster) Release(pool string, al ipam.Allocation) {
 		c.t.Errorf("%s was withdrawn but never published", key)
 	}
 	delete(c.allocations, key)
-	c.published++
+	c.publish(c.pools[pool], &al, 0, true)
 }
 
 // Use implements ipam.Publisher.
@@ -252,7 +267,7 @@ func (c *Cluster) Use() {
 	for _, p := range c.pools {
 		if p.State == ipam.Reading {
 			p.State = ipam.Known
-			c.published++
+			c.publish(p, nil, 0, false)
 		}
 	}
 }

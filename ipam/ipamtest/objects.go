@@ -145,3 +145,115 @@ status:
   state: ready
 `
 }
+
+// KubeOVNSubnet returns a Subnet of the default VPC, in the format of Kube-OVN.
+func KubeOVNSubnet(name, cidr string) string {
+	return `
+metadata: {name: ` + name + `}
+spec:
+  cidrBlock: ` + cidr + `
+  default: true
+  enableLb: true
+  excludeIps: [10.16.0.1, 10.16.0.9..10.16.0.11]
+  gateway: 10.16.0.1
+  gatewayNode: ""
+  gatewayType: distributed
+  natOutgoing: true
+  private: false
+  protocol: IPv4
+  provider: ovn
+  vpc: ovn-cluster
+status: {conditions: [], v4availableIPrange: 10.16.0.2-10.16.0.8, v4usingIPrange: ""}
+`
+}
+
+// KubeOVNIP returns an IP object of subnet ovn-default, in the format of Kube-OVN.
+func KubeOVNIP(pod, namespace, ip, node, kind string) string {
+	return `
+metadata:
+  name: ` + pod + `.` + namespace + `
+  creationTimestamp: "2023-01-08T03:17:22Z"
+  labels: {ovn-default: "", ovn.kubernetes.io/ip_reserved: "false", ovn.kubernetes.io/node-name: ` + node + `, ovn.kubernetes.io/subnet: ovn-default}
+spec:
+  attachIps: []
+  attachMacs: []
+  attachSubnets: []
+  containerID: ""
+  ipAddress: ` + ip + `
+  macAddress: 00:00:00:16:9A:87
+  namespace: ` + namespace + `
+  nodeName: ` + node + `
+  podName: ` + pod + `
+  podType: "` + kind + `"
+  subnet: ovn-default
+  v4IpAddress: ` + ip + `
+  v6IpAddress: ""
+`
+}
+
+// AntreaPool is an IPPool in the format of Antrea, with the addresses of a pod, of a pod of a
+// StatefulSet that runs, and of one that does not.
+const AntreaPool = `
+metadata: {name: pool1}
+spec:
+  ipRanges:
+  - {start: 192.168.240.130, end: 192.168.240.140}
+  - {cidr: 192.168.241.0/28}
+  subnetInfo: {gateway: 192.168.240.1, prefixLength: 23}
+status:
+  ipAddresses:
+  - ipAddress: 192.168.240.132
+    phase: Allocated
+    owner: {pod: {name: standalone, namespace: shop, containerID: c61f4b067978fbcc5f2197e328f8ed8319d8a4f5d19a16f4e8227c56f8b57373}}
+  - ipAddress: 192.168.240.130
+    phase: Reserved
+    owner: {statefulSet: {name: db, namespace: shop, index: 0}}
+  - ipAddress: 192.168.240.131
+    phase: Allocated
+    owner:
+      pod: {name: db-1, namespace: shop, containerID: 0d1e2f3a4b5c, ifName: eth1}
+      statefulSet: {name: db, namespace: shop, index: 1}
+  usage: {total: 25, used: 3}
+`
+
+// SpiderPool is a SpiderIPPool in the format of Spiderpool, whose allocations are JSON in a string.
+const SpiderPool = `
+metadata: {name: v4pool}
+spec:
+  default: true
+  disable: false
+  excludeIPs: [10.6.168.105]
+  gateway: 10.6.0.1
+  ipVersion: 4
+  ips: [10.6.168.101-10.6.168.110]
+  subnet: 10.6.0.0/16
+  vlan: 0
+status:
+  allocatedIPCount: 2
+  allocatedIPs: '{"10.6.168.101":{"interface":"eth0","pod":"default/web-7d4f8","podUid":"18fd2a5d"},"10.6.168.102":{"interface":"net1","pod":"default/db-0","podUid":"27c5f4a1"}}'
+  totalIPCount: 9
+`
+
+// SpiderEndpoint returns a SpiderEndpoint in the format of Spiderpool.
+func SpiderEndpoint(namespace, pod, node, ip, controller string) string {
+	return `
+metadata: {name: ` + pod + `, namespace: ` + namespace + `}
+status:
+  current:
+    ips:
+    - {cleanGateway: false, interface: eth0, ipv4: ` + ip + `/16, ipv4Gateway: 10.6.0.1, ipv4Pool: v4pool, vlan: 0}
+    node: ` + node + `
+    uid: 27c5f4a1
+  ownerControllerName: owner
+  ownerControllerType: ` + controller + `
+`
+}
+
+// IPAMClaim returns an IPAMClaim in the format of OVN-Kubernetes.
+func IPAMClaim(namespace, name, network, cidr, pod string) string {
+	return `
+metadata: {name: ` + name + `, namespace: ` + namespace + `}
+spec: {network: ` + network + `, interface: pod16367aacb67}
+status: {ips: [` + cidr + `], ownerPod: "` + pod + `"}
+`
+}

@@ -5,17 +5,24 @@ import (
 	"slices"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/awsvpc"
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/kubeovn"
+	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // All has all supported IPAMs, in the order of the documentation.
-var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &awsvpc.IPAM, &azure.IPAM, &podips.IPAM}
+var All = []*ipam.IPAM{
+	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &kubeovn.IPAM, &spiderpool.IPAM, &antrea.IPAM, &ovnkubernetes.IPAM,
+	&awsvpc.IPAM, &azure.IPAM, &podips.IPAM,
+}
 
 // unknown has nothing that distinguishes it.
 var unknown ipam.IPAM

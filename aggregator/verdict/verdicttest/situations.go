@@ -25,6 +25,7 @@ const DefaultAddr = "10.244.1.5"
 
 const (
 	lost      = verdict.CauseIPAMStateLost
+	twice     = verdict.CauseIPAMAllocatedTwice
 	elsewhere = verdict.CauseIPAMBookedElsewhere
 	overlap   = verdict.CausePodCIDROverlap
 	networks  = verdict.CauseOverlappingNetworks

@@ -8,6 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -118,17 +119,38 @@ var ofRecords = []Situation{
 		},
 	},
 	{
-		Name: "IPAM has it for both", Cause: unknown,
+		Name: "IPAM has it for both", Cause: twice,
 		Build: func(w *World) {
 			Twins(w)
 			p := w.Pool(whereabouts.Name, "", "kindnet")
 			w.Books(p, "old")
 			w.Books(p, "new")
 		},
+		Facts: []string{
+			"allocated owners=new pool=whereabouts||kindnet",
+			"allocated owners=old pool=whereabouts||kindnet",
+			"record pool=whereabouts||kindnet state=1 record=container-new->new record=container-old->old",
+		},
 		RuledOut: []string{
 			"ipam-booked-elsewhere: never-allocated-elsewhere pool=whereabouts||kindnet",
 			"overlapping-networks: one-network network=kindnet",
 			"ipam-state-lost: all-allocated owners=old,new pool=whereabouts||kindnet",
+			"static-address: given-to-all owners=old,new",
+		},
+	},
+	{
+		Name: "IPAM has it for both, but one of the pools is another tenant's", Cause: unknown,
+		Build: func(w *World) {
+			Twins(w)
+			w.Books(w.Pool(kubeovn.Name, "", "kindnet"), "old")
+			other := w.Pool(kubeovn.Name, "", "other")
+			other.Realm = "vpc/blue"
+			w.Books(other, "new")
+		},
+		RuledOut: []string{
+			"ipam-booked-elsewhere: never-allocated-elsewhere pool=kube-ovn||kindnet",
+			"overlapping-networks: one-network network=kindnet",
+			"ipam-state-lost: given-once owners=old pool=kube-ovn||kindnet",
 			"static-address: given-to-all owners=old,new",
 		},
 	},

@@ -11,6 +11,7 @@ import (
 // causes describes each cause.
 var causes = map[string]string{
 	"ipam-state-lost":       "IPAM lost its record of an address in use and allocated it again",
+	"ipam-allocated-twice":  "IPAM allocated the address to several owners",
 	"ipam-booked-elsewhere": "IPAM had allocated the address to a node or pod other than its holder, and freed the address together with that allocation",
 	"pod-cidr-overlap":      "two nodes assign pods addresses from the same range",
 	"overlapping-networks":  "two connected networks assign addresses from the same range",

@@ -1,0 +1,25 @@
+package kubeovn
+
+import (
+	_ "embed"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+//go:embed runbooks.md
+var runbooks string
+
+var docs = ipam.Docs{
+	Supported: []ipam.Supported{{
+		What: "Kube-OVN (`Subnet`, `IP`, `Vip`)",
+		State: "by its interface: CRDs that we rewrote, in a real API server. Each VPC is a network of its own, and so is each provider that is not OVN. " +
+			"Addresses of `IptablesEIP` and `OvnEip` are not read",
+		Evidence: "`TestKubeOVN`, `TestTenantsOfKubeOVN`, `TestResourcesOfARealAPI`",
+	}},
+	Plan: &ipam.Plan{
+		InUseUnallocated: "restarts the holder, as with Calico",
+		BookedElsewhere:  "restarts the holder, then deletes the IP object of the other pod if that is gone",
+		Leaked:           "deletes the IP object of a pod that is gone",
+	},
+	Runbooks: runbooks,
+}

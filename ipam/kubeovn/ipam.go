@@ -1,0 +1,22 @@
+// Package kubeovn describes the IPAM of Kube-OVN, whose controller keeps the allocations in memory and
+// writes an IP object for each of them. Deleting the object frees the address. After a restart, the
+// controller restores the allocations from the annotations of pods, and those of StatefulSets and
+// virtual machines from their IP objects.
+//
+// The format of the objects is that of Kube-OVN 1.14 (pkg/apis/kubeovn/v1: ip.go, subnet.go, vip.go;
+// pkg/controller: ip.go, init.go).
+package kubeovn
+
+import "github.com/ipwitness/ipwitness/ipam"
+
+// Name is the name of Kube-OVN in the API.
+const Name = "kube-ovn"
+
+// IPAM describes Kube-OVN.
+var IPAM = ipam.IPAM{
+	Name: Name, Title: "Kube-OVN",
+	PoolTitle: func(p *ipam.Pool, _ string) string { return "Kube-OVN (Subnet " + p.Name + ")" },
+	Objects:   newObjects,
+	Repair:    repair,
+	Docs:      docs,
+}

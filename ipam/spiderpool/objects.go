@@ -1,0 +1,157 @@
+package spiderpool
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// The custom resources of Spiderpool.
+var (
+	Pools     = ipam.Kind{Group: "spiderpool.spidernet.io", Version: "v2beta1", Resource: "spiderippools", Name: "SpiderIPPool"}
+	Endpoints = ipam.Kind{Group: "spiderpool.spidernet.io", Version: "v2beta1", Resource: "spiderendpoints", Name: "SpiderEndpoint"}
+)
+
+// pool is the record of a SpiderIPPool.
+type pool struct {
+	ranges  []ipam.Range
+	gateway []netip.Addr
+	// networks are the CNI networks that the pool serves; empty for any.
+	networks []string
+	entries  []entry // sorted by address
+	// problem describes an inconsistency; bad means that the pool cannot be read because of it.
+	problem string
+	bad     bool
+}
+
+// entry is an allocation.
+type entry struct {
+	addr       netip.Addr
+	pod, iface string // pod is NAMESPACE/NAME
+}
+
+func compare(a, b *entry) int { return a.addr.Compare(b.addr) }
+
+// readPool returns the record of a SpiderIPPool. names interns strings that occur often.
+func readPool(o *ipam.Object, names *ipam.Interned) (ipam.Key, *pool) {
+	var spec struct {
+		Subnet     string   `json:"subnet"`
+		IPs        []string `json:"ips"`
+		ExcludeIPs []string `json:"excludeIPs"`
+		Gateway    string   `json:"gateway"`
+		MultusName []string `json:"multusName"`
+	}
+	var status struct {
+		// AllocatedIPs is JSON in a string.
+		AllocatedIPs string `json:"allocatedIPs"`
+	}
+	var allocated map[string]struct {
+		Interface string `json:"interface"`
+		Pod       string `json:"pod"`
+	}
+	p := &pool{}
+	invalid := func(bad bool, what string) (ipam.Key, *pool) {
+		p.problem, p.bad = fmt.Sprintf("SpiderIPPool %s is invalid: %s", o.Name, ipam.Shorten(what)), bad
+		return o.Key(), p
+	}
+	err := ipam.Part(o.Spec, "spec", &spec)
+	if err == nil && len(o.Status) > 0 {
+		err = ipam.Part(o.Status, "status", &status)
+	}
+	if err == nil && status.AllocatedIPs != "" {
+		err = ipam.Part(json.RawMessage(status.AllocatedIPs), "status.allocatedIPs", &allocated)
+	}
+	if err != nil {
+		return invalid(true, err.Error())
+	}
+	for _, text := range spec.IPs {
+		r, err := ipam.ParseRange(text, "-")
+		if err != nil {
+			return invalid(true, "its ips: "+err.Error())
+		}
+		p.ranges = append(p.ranges, r)
+	}
+	for _, text := range spec.ExcludeIPs {
+		r, err := ipam.ParseRange(text, "-")
+		if err != nil {
+			invalid(false, "its excludeIPs: "+err.Error())
+			continue
+		}
+		p.ranges = ipam.Without(p.ranges, r)
+	}
+	p.ranges = ipam.Union(p.ranges)
+	if a, err := netip.ParseAddr(spec.Gateway); err == nil && ipam.Contain(p.ranges, a.Unmap()) {
+		p.gateway = append(p.gateway, a.Unmap())
+	}
+	for _, name := range spec.MultusName {
+		// Spiderpool names the network in the CNI configuration after the object.
+		if _, name, ok := strings.Cut(name, "/"); ok && !strings.Contains(name, "*") {
+			p.networks = append(p.networks, name)
+		} else {
+			p.networks = nil // a pattern, or a name in the namespace of Spiderpool
+			break
+		}
+	}
+	for text, al := range allocated {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			invalid(false, fmt.Sprintf("%q in its status.allocatedIPs is not an address", text))
+			continue
+		}
+		p.entries = append(p.entries, entry{addr: a.Unmap(), pod: al.Pod, iface: names.Of(al.Interface)})
+	}
+	slices.SortFunc(p.entries, func(a, b entry) int { return compare(&a, &b) })
+	p.entries = slices.Clip(p.entries)
+	return o.Key(), p
+}
+
+// endpoint is the record of a SpiderEndpoint.
+type endpoint struct {
+	node string
+	kept bool
+	at   []place
+}
+
+// place is an address of an endpoint, with the pool that it is from.
+type place struct {
+	pool string
+	addr netip.Addr
+}
+
+// keeping are the kinds of owners whose pods keep their addresses.
+var keeping = []string{"StatefulSet", "VirtualMachineInstance", "VirtualMachine"}
+
+// readEndpoint returns the record of a SpiderEndpoint. names interns strings that occur often.
+func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
+	var status struct {
+		Current struct {
+			Node string `json:"node"`
+			IPs  []struct {
+				IPv4     string `json:"ipv4"`
+				IPv4Pool string `json:"ipv4Pool"`
+				IPv6     string `json:"ipv6"`
+				IPv6Pool string `json:"ipv6Pool"`
+			} `json:"ips"`
+		} `json:"current"`
+		OwnerControllerType string `json:"ownerControllerType"`
+	}
+	at := ipam.Key{Namespace: names.Of(o.Namespace), Name: o.Name}
+	if ipam.Part(o.Status, "status", &status) != nil {
+		return at, nil
+	}
+	e := &endpoint{node: names.Of(status.Current.Node), kept: slices.Contains(keeping, status.OwnerControllerType)}
+	for _, ip := range status.Current.IPs {
+		for _, p := range [][2]string{{ip.IPv4, ip.IPv4Pool}, {ip.IPv6, ip.IPv6Pool}} {
+			text, _, _ := strings.Cut(p[0], "/")
+			if a, err := netip.ParseAddr(text); err == nil {
+				e.at = append(e.at, place{names.Of(p[1]), a.Unmap()})
+			}
+		}
+	}
+	e.at = slices.Clip(e.at)
+	return at, e
+}

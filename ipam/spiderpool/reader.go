@@ -1,0 +1,98 @@
+package spiderpool
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// reader reads the objects of Spiderpool. A SpiderIPPool has its allocations in its status, and
+// Spiderpool gives out every address that is not there. A SpiderEndpoint adds the node of a pod, and
+// whether the pod keeps its address. What only the endpoint has is not allocated.
+type reader struct {
+	ipam.Publisher
+	pools     ipam.Mirror[*ipam.Object, pool]
+	endpoints ipam.Mirror[*ipam.Object, endpoint]
+	// poolNames and podNames intern strings that occur often. Each is used by one feed only.
+	poolNames, podNames ipam.Interned
+}
+
+func newObjects(p ipam.Publisher) *ipam.Objects {
+	r := &reader{Publisher: p}
+	r.pools = ipam.Mirror[*ipam.Object, pool]{
+		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return readPool(o, &r.poolNames) },
+		Changed: r.poolChanged,
+	}
+	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
+		Read:    func(o *ipam.Object) (ipam.Key, *endpoint) { return readEndpoint(o, &r.podNames) },
+		Changed: r.endpointChanged,
+	}
+	return &ipam.Objects{Resources: []*ipam.Resource{
+		{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of Spiderpool are unknown"},
+		{Kind: Endpoints, Role: ipam.Extra, Store: &r.endpoints, Lost: "which pods keep their addresses from Spiderpool is unknown"},
+	}}
+}
+
+// poolChanged publishes the change of a pool.
+func (r *reader) poolChanged(at ipam.Key, before, after *pool) {
+	name := at.Name
+	var was, is []entry
+	if before != nil {
+		was = before.entries
+	}
+	if after != nil {
+		next := ipam.Pool{
+			Name: name, Served: ipam.Served{Networks: after.networks}, Ranges: after.ranges, Gateways: after.gateway, Config: "spiderippools " + name,
+		}
+		if after.bad {
+			if last := r.Pool(name); last != nil {
+				next = *last
+			}
+			after.entries = was // an unreadable pool does not prove that its allocations are gone
+		}
+		r.Put(next, after.problem, after.bad)
+		is = after.entries
+	}
+	if len(is) > 0 {
+		r.Use()
+	}
+	ipam.Differences(was, is, compare, func(e *entry) { r.Allocate(name, r.allocation(name, e), 0) }, func(e *entry) { r.Release(name, r.allocation(name, e)) })
+	if after == nil {
+		r.Drop(name)
+	}
+}
+
+// endpointChanged publishes the allocations of a pod again.
+func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
+	pod := at.Namespace + "/" + at.Name
+	for _, e := range []*endpoint{before, after} {
+		if e == nil {
+			continue
+		}
+		for _, p := range e.at {
+			known := r.pools.Records[ipam.Key{Name: p.pool}]
+			if known == nil {
+				continue
+			}
+			if i, found := slices.BinarySearchFunc(known.entries, p.addr, func(e entry, a netip.Addr) int { return e.addr.Compare(a) }); found && known.entries[i].pod == pod {
+				r.Allocate(p.pool, r.allocation(p.pool, &known.entries[i]), 0)
+			}
+		}
+	}
+}
+
+// allocation returns the allocation to publish for an entry of a pool.
+func (r *reader) allocation(pool string, e *entry) ipam.Allocation {
+	al := ipam.Allocation{Address: e.addr, Interface: e.iface, Location: "spiderippools " + pool + " /status/allocatedIPs"}
+	namespace, name, ok := strings.Cut(e.pod, "/")
+	if !ok {
+		return al
+	}
+	al.Namespace, al.Pod = namespace, name
+	if known := r.endpoints.Records[ipam.Key{Namespace: namespace, Name: name}]; known != nil {
+		al.Node, al.Kept = known.node, known.kept
+	}
+	return al
+}
