@@ -173,3 +173,60 @@ func TestTenantsWithoutTheKubernetesAPI(t *testing.T) {
 	l.wantOnlyPlanted()
 	l.wantNone(addr)
 }
+
+// Pods that come and go, and take over the addresses of those before them, are no conflict.
+func TestChurnOnOpenVSwitchIsSilent(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	o := l.openVSwitch()
+	const pods, live = 25, 5
+	name := func(i int) string { return fmt.Sprintf("p%d", i) }
+	address := func(i int) string { return fmt.Sprintf("10.244.1.%d", i%live+5) }
+	for i := range pods {
+		if i >= live {
+			l.sh("ip netns del "+name(i-live), "rm /var/lib/cni/results/antrea-c"+name(i-live)+"-eth0")
+		}
+		o.pod(name(i), fmt.Sprintf("p%d-1a2b3c", i), "antrea", address(i), 1)
+	}
+	for i := pods - live; i < pods; i++ {
+		l.awaitPod(address(i), name(i))
+	}
+	l.wantOnlyPlanted()
+	l.awaitFindings()
+}
+
+// Pods that are attached to one NetworkAttachmentDefinition are one network, unless its IPAM allocates
+// on each node.
+func TestSecondaryNetworksAreThoseOfTheirDefinitions(t *testing.T) {
+	t.Parallel()
+	const wide, local = "192.168.7.7", "192.168.8.8"
+	at := func(name, node, network, addr string) apiPod {
+		return apiPod{name, node, "", map[string]string{"k8s.v1.cni.cncf.io/network-status": fmt.Sprintf(`[{"name":"default/%s","interface":"eth0","ips":["%s"]}]`, network, addr)}}
+	}
+	h := newHost(t)
+	api := kubernetesAPI{
+		nodes: map[string]string{"node1": "", "node2": ""},
+		pods:  []apiPod{at("w1", "node1", "wide", wide), at("w2", "node2", "wide", wide), at("l1", "node1", "local", local), at("l2", "node2", "local", local)},
+		definitions: map[string]string{
+			"wide":  `{"name":"wide","type":"macvlan","master":"eth1","ipam":{"type":"whereabouts","range":"192.168.7.0/24"}}`,
+			"local": `{"name":"local","type":"bridge","bridge":"br-local","ipam":{"type":"host-local","subnet":"192.168.8.0/24"}}`,
+		},
+	}
+	c := newAggregatorOn(t, h, "--kubeconfig", api.serve(t, h))
+	for i := range 2 {
+		n := c.addNode(fmt.Sprintf("node%d", i+1))
+		for _, pod := range []struct{ name, addr string }{{"l", local}, {"w", wide}} {
+			name := fmt.Sprintf("%s%d", pod.name, i+1)
+			n.pod(name, pod.addr+"/24")
+			// This names the pod, and no network of the address.
+			n.sh("mkdir -p /var/lib/cni/results")
+			write(t, n.Path("/var/lib/cni/results/x-c"+name+"-net9"), strings.ReplaceAll(
+				`{"kind":"cniCacheV1","containerId":"c$pod","ifName":"net9","networkName":"x","netns":"/run/netns/$pod",
+				"cniArgs":[["K8S_POD_NAMESPACE","default"],["K8S_POD_NAME","$pod"],["K8S_POD_UID","uid-$pod"]],"result":{}}`, "$pod", name))
+		}
+	}
+	c.awaitNodes(c.nodes...)
+	c.wantConflict(wide, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/w1 | default/w2", "NETWORK nad/default/wide")
+	c.awaitScopes(local, "NODE node1", "NODE node2")
+	c.wantNone(local)
+}

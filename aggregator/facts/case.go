@@ -129,7 +129,7 @@ func (b *Builder) of(key index.Address, several bool) *verdict.Case {
 	}
 	c := &b.c
 	if f.Followed {
-		c.InPodCIDR, c.PodsKnownUntil = f.Kubernetes.InPodCIDR(a), f.Kubernetes.KnownUntil()
+		c.InPodCIDR, c.PodsKnownUntil, c.OneTenant = f.Kubernetes.InPodCIDR(a), f.Kubernetes.KnownUntil(), f.Kubernetes.OneTenant()
 	}
 	for r := range f.addresses.all(key) {
 		n := f.nodes[r.node()]

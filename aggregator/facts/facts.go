@@ -55,6 +55,7 @@ type Kubernetes interface {
 	KnownUntil() verdict.Stamp
 	InPodCIDR(a netip.Addr) bool
 	InPodCIDROf(node string, a netip.Addr) bool
+	OneTenant() bool
 	NodesCovered(reports func(name string) bool) (all, asked bool)
 }
 

@@ -120,8 +120,11 @@ func (f *podIndex) PodObject(ns *verdict.Namespace) *verdict.PodObject {
 }
 
 // WithoutTenant returns the number of pods of a node that are on a port of a plugin with tenants, and
-// whose tenant is not known. The caller holds the lock.
+// whose tenant is not known, although there may be several. The caller holds the lock.
 func (f *podIndex) WithoutTenant(n *Node) (pods int) {
+	if f.Followed && f.Kubernetes.OneTenant() {
+		return 0
+	}
 	for i := range n.interfaces.all {
 		one := n.interfaces.at(i)
 		if one.attachment != verdict.Peer || one.link == 0 || n.links.at(one.link).kind != verdict.OVSPort {

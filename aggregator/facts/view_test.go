@@ -271,6 +271,8 @@ func (k *api) Pod(namespace, name, uid, node string) *verdict.PodObject {
 func (k *api) PodNamed(namespace, name string) *verdict.PodObject { return k.pods[namespace+"/"+name] }
 func (k *api) KnownUntil() verdict.Stamp                          { return k.until }
 
+func (k *api) OneTenant() bool { return true }
+
 func (k *api) InPodCIDR(a netip.Addr) bool {
 	return slices.ContainsFunc(slices.Collect(maps.Values(k.cidrs)), func(p netip.Prefix) bool { return p.Contains(a) })
 }
@@ -311,7 +313,7 @@ func TestKubernetesObjectsAreInTheCase(t *testing.T) {
 	if podOf(one) != byUID || podOf(two) != byName || podOf(host) != nil {
 		t.Errorf("got pods %v, %v and %v", podOf(one), podOf(two), podOf(host))
 	}
-	if !one.InPodCIDR || one.PodsKnownUntil != 77 || len(one.Nodes) != 1 || !one.Nodes[0].InPodCIDR {
+	if !one.InPodCIDR || !one.OneTenant || one.PodsKnownUntil != 77 || len(one.Nodes) != 1 || !one.Nodes[0].InPodCIDR {
 		t.Errorf("got in the range %t, known until %d, nodes %+v", one.InPodCIDR, one.PodsKnownUntil, one.Nodes)
 	}
 	if c := caseOf("10.2.0.1"); !c.InPodCIDR || len(c.Nodes) != 0 {

@@ -47,6 +47,7 @@ func (c cluster) Pod(string, string, string, string) *verdict.PodObject { return
 func (c cluster) PodNamed(string, string) *verdict.PodObject            { return c.pod }
 func (cluster) KnownUntil() verdict.Stamp                               { return 0 }
 func (cluster) InPodCIDR(netip.Addr) bool                               { return false }
+func (cluster) OneTenant() bool                                         { return false }
 func (cluster) InPodCIDROf(string, netip.Addr) bool                     { return false }
 func (cluster) NodesCovered(func(string) bool) (all, asked bool)        { return true, true }
 

@@ -59,8 +59,8 @@ type Changes struct {
 	// Networks are pod CIDRs that were added or removed, which changes the result of
 	// InPodCIDR.
 	Networks []netip.Prefix
-	// State means that Status().State changed, which changes what Pod returns for unknown
-	// pods.
+	// State means that Status().State or OneTenant changed, which changes what Pod returns for
+	// unknown pods, or in which networks they are.
 	State bool
 	// Nodes are nodes that were added or removed, which changes what Pod returns for their
 	// unknown pods.
@@ -286,6 +286,17 @@ func (c *Cluster) InPodCIDROf(node string, a netip.Addr) bool {
 // InPodCIDR reports whether an address is in the pod CIDR of any node.
 func (c *Cluster) InPodCIDR(a netip.Addr) bool {
 	return c != nil && ipam.Contain(*c.cidrs.Load(), a.Unmap().WithZone(""))
+}
+
+// OneTenant reports whether the pods are known, and none of them belongs to a tenant with a network of
+// its own.
+func (c *Cluster) OneTenant() bool {
+	if c == nil {
+		return false
+	}
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.health.state != pb.Kubernetes_SYNCING && len(c.pods.tenants) == 0
 }
 
 // Status returns the state of the mirror.

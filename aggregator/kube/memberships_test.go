@@ -9,9 +9,12 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -180,4 +183,37 @@ func FuzzMemberships(f *testing.F) {
 			}
 		}
 	})
+}
+
+// When the first pod of a tenant comes or the last one goes, all pods are judged again.
+func TestTenantsOfTheCluster(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	pod := func(name, router string) *corev1.Pod {
+		p := testPod(name, "n1", "10.16.0.7")
+		p.Annotations = map[string]string{"ovn.kubernetes.io/logical_switch": "s", "ovn.kubernetes.io/logical_router": router, "ovn.kubernetes.io/ip_address": "10.16.0.7"}
+		return p
+	}
+	want := func(when string, one, news bool) {
+		t.Helper()
+		changes, _ := c.take()
+		if c.OneTenant() != one || changes.State != news {
+			t.Errorf("%s: got one tenant %t, all judged again %t, want %t, %t", when, c.OneTenant(), changes.State, one, news)
+		}
+	}
+	_, _ = c.take()
+	c.put(&c.pods, pod("default", kubeOVNDefault))
+	want("the default VPC", true, false)
+	c.put(&c.pods, pod("blue1", "blue"))
+	want("a VPC", false, true)
+	c.put(&c.pods, pod("blue2", "blue"))
+	want("another pod of it", false, false)
+	c.drop(&c.pods, pod("blue1", "blue"))
+	want("one of two is left", false, false)
+	c.put(&c.pods, pod("blue2", kubeOVNDefault))
+	want("the last one moves", true, true)
+	c.health.state = pb.Kubernetes_SYNCING
+	want("the pods are not known", false, false)
+	if none := (*Cluster)(nil); none.OneTenant() {
+		t.Error("got one tenant without a cluster")
+	}
 }

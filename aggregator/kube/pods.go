@@ -71,6 +71,8 @@ type pods struct {
 	agents        map[string]int
 	// attached has the pods that are attached to the network of a NetworkAttachmentDefinition.
 	attached map[ipam.Key]map[*podRecord]bool
+	// tenants has the pods that belong to a tenant with a network of its own.
+	tenants map[*podRecord]bool
 	// unread has the pods with an annotation about networks that cannot be read.
 	unread map[*podRecord]bool
 	// names interns strings that many pods have. Only the feed uses it.
@@ -86,7 +88,7 @@ func newPods(c *Cluster) pods {
 			Changed: func(_ ipam.Key, before, after *podRecord) { c.pods.changed(before, after) },
 		},
 		byUID: make(map[string]*podRecord), aliases: make(map[string]*podRecord),
-		attached: make(map[ipam.Key]map[*podRecord]bool), unread: make(map[*podRecord]bool), plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int), agents: make(map[string]int),
+		attached: make(map[ipam.Key]map[*podRecord]bool), unread: make(map[*podRecord]bool), tenants: make(map[*podRecord]bool), plugins: make(map[string][]*podRecord), vips: make(map[netip.Addr]int), agents: make(map[string]int),
 	}
 }
 
@@ -227,6 +229,7 @@ func (p *pods) changed(before, after *podRecord) {
 		// Readers cannot see the record before mu is released.
 		after.Memberships = p.cluster.definitions.resolve(after)
 	}
+	tenants := len(p.tenants) > 0
 	changed := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject) || !slices.Equal(before.Memberships, after.Memberships)
 	if before != nil {
 		p.unindex(before)
@@ -245,6 +248,10 @@ func (p *pods) changed(before, after *podRecord) {
 			pending.pod(&after.PodObject)
 			after.queueAlias(pending)
 		}
+	}
+	if tenants != (len(p.tenants) > 0) {
+		pending.changes.State = true // all pods whose tenant is not known are compared differently
+		pending.ring()
 	}
 	p.relate(before, after)
 	if before.isUnread() || after.isUnread() {
@@ -284,6 +291,9 @@ func (p *pods) index(r *podRecord) {
 	if r.more.unread != "" {
 		p.unread[r] = true
 	}
+	if slices.ContainsFunc(r.Memberships, func(m verdict.Membership) bool { return m.OVS && m.Network != podNetwork }) {
+		p.tenants[r] = true
+	}
 	for _, m := range r.more.memberships {
 		if m.definition == (ipam.Key{}) {
 			continue
@@ -305,6 +315,7 @@ func (p *pods) unindex(r *podRecord) {
 		return
 	}
 	delete(p.unread, r)
+	delete(p.tenants, r)
 	for _, m := range r.more.memberships {
 		if delete(p.attached[m.definition], r); len(p.attached[m.definition]) == 0 {
 			delete(p.attached, m.definition)

@@ -53,6 +53,9 @@ type IPAM struct {
 type Sight struct {
 	// InPodCIDR is set if the address is in the pod range of some node (Node.spec.podCIDRs).
 	InPodCIDR bool
+	// OneTenant is set if, according to the Kubernetes API, no pod belongs to a tenant with a network
+	// of its own.
+	OneTenant bool
 	// Covered is set if agents report everything on all nodes.
 	Covered bool
 	// PodsKnownUntil is the time until which the facts about pods are complete: pods that were

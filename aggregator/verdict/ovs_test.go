@@ -122,6 +122,17 @@ func TestPodsOnOpenVSwitchPorts(t *testing.T) {
 			w.says("b")
 		}, nil},
 		{"Kube-OVN without the Kubernetes API", kube, nil},
+		{"Kube-OVN, a sandbox whose pod is gone", func(w *world) {
+			kube(w)
+			w.says("a", ovs("pods"))
+			w.Says("uid-b", verdict.PodObject{Absent: true})
+		}, nil},
+		{"Kube-OVN, a sandbox whose pod is gone, and no tenants", func(w *world) {
+			kube(w)
+			w.OneTenant = true
+			w.says("a", ovs("pods"))
+			w.Says("uid-b", verdict.PodObject{Absent: true})
+		}, pods},
 		{"the annotation counts on ports of Open vSwitch only", func(w *world) {
 			given(w)
 			w.says("a", ovs("udn/blue"))

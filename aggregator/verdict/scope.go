@@ -137,8 +137,8 @@ func (j *evaluation) ofPod(c *Claim, link *Link) string {
 		if at, known := pod.Membership(i.Name, j.in.Address, true); known {
 			return at.Network
 		}
-		if ipam.SeparatesTenants(i.HostInterface) {
-			return "" // which tenant the pod belongs to is not known
+		if ipam.SeparatesTenants(i.HostInterface) && !j.in.OneTenant {
+			return "" // it is not known which tenant the pod belongs to
 		}
 		if given || pod != nil && slices.Contains(pod.IPs, j.in.Address) {
 			return podNetwork

@@ -32,7 +32,7 @@ var kernels = []struct{ series, without string }{
 
 // choice selects the scenarios. It does not include all, because a guest without KVM is many times
 // slower than the machine.
-const choice = "^Test(Device|T1PTP|T2Bridge|T9|T13|L1Address|L20|AgentOfRoot)"
+const choice = "^Test(Device|T1PTP|T2Bridge|T9Duplicates|T13|L1Address|L20|AgentOfRoot)"
 
 // packages are the packages of the agent that have tests.
 var packages = strings.Fields("agent allocations cri doctor files kernel proc report rtnetlink table wire workload")

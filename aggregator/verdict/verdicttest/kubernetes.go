@@ -13,6 +13,7 @@ type Kubernetes struct {
 	PodCIDROf string        // the only node whose pod range has the address; empty for all nodes
 	Known     verdict.Stamp // the time until which pods are known; 0 for now
 	Listed    bool          // whether pods that were not added are absent
+	OneTenant bool          // whether no pod belongs to a tenant with a network of its own
 }
 
 // Pod returns a pod's workload.

@@ -53,6 +53,7 @@ func (w *World) Case() *verdict.Case {
 		Stations: w.Interfaces, IPAM: verdict.IPAM{Pools: w.Pools, Past: w.Past},
 		Sight: verdict.Sight{
 			InPodCIDR: w.PodCIDR.IsValid() && w.PodCIDR.Contains(w.Addr), Covered: len(w.Uncovered) == 0, PodsKnownUntil: cmp.Or(w.Known, w.Now),
+			OneTenant: w.OneTenant,
 		},
 	}
 	for _, ns := range w.Namespaces {
