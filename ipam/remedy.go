@@ -25,8 +25,8 @@ type Repair struct {
 	// Check has the IPAM check its own records; empty if it cannot.
 	Check advice.Action
 	Effects
-	Loss       Loss
-	Daemon     Daemon
+	Loss   Loss
+	Daemon Daemon
 	// NodeRanges is how the IPAM assigns ranges to nodes, and GrowingRanges is the same for pools that
 	// grow.
 	NodeRanges, GrowingRanges NodeRanges
