@@ -13,10 +13,8 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
-	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
-	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
 )
@@ -422,76 +420,5 @@ func TestTwoCiliumNodesWithOneRangeAreFound(t *testing.T) {
 		if f := l.findings()[i]; !slices.Equal(f.GetNodes(), []string{"n1", "n2"}) || f.GetAddress() != "10.0.1.128/25" {
 			t.Errorf("got %v, want n1 and n2", f)
 		}
-	})
-}
-
-// azure-vnet has given a pod an address before Cilium was installed in its Azure mode, which considers
-// the addresses of the node's interface free (cilium/cilium issue 14655).
-func TestIncident11CiliumListsAnAddressThatAzureHasGivenToAPod(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const finding = "in-use-unallocated 10.240.0.56"
-		file := &pb.PoolRecord{Ipam: azure.Name, Name: "/run/azure-vnet-ipam.json", Network: "azure", State: pb.Pool_KNOWN}
-		for what, test := range map[string]struct {
-			node, pool string // of the CiliumNode
-			used       bool
-			want       []string
-		}{
-			"Cilium may give it to a pod of the node": {"n1", "10.240.0.56: {resource: eth0}", false, []string{finding}},
-			"Cilium has it for the pod":               {"n1", "10.240.0.56: {resource: eth0}", true, nil},
-			"Cilium has another address":              {"n1", "10.240.0.57: {resource: eth0}", false, nil},
-			"it is another node's":                    {"n2", "10.240.0.56: {resource: eth0}", false, nil},
-		} {
-			l := newLab(t, Config{})
-			pod := kindPod(2, "autoscaler", "10.240.0.56")
-			pod.Claims[0].Network = "azure"
-			l.dial().send(snapshot(hello("n1", 1), pod, poolOf(file), given(allocatedToPod(file, "10.240.0.56", "autoscaler")))).sync()
-			cluster := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints)
-			cluster.Apply(cilium.Nodes, "metadata: {name: "+test.node+"}\nspec: {ipam: {pool: {"+test.pool+"}}}\nstatus: {ipam: {used: {}}}")
-			p := &verdict.Pool{Pool: *cluster.Pool(test.node)}
-			p.State = ipam.Known
-			l.ofCluster(kube.IPAMChange{Pool: p})
-			if test.used {
-				al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("10.240.0.56"), Node: "n1", Namespace: "default", Pod: "autoscaler"}}
-				l.ofCluster(kube.IPAMChange{Allocation: al})
-			}
-			time.Sleep(time.Minute)
-			l.wantFindings(what + ", but its records may be late")
-			time.Sleep(time.Hour)
-			l.wantFindings(what, test.want...)
-		}
-	})
-}
-
-// Cilium's multi-pool IPAM has assigned a range to several nodes (cilium/cilium issue 41986). The
-// finding comes before any pod has an address of it, and ends when the operator, after a restart, has
-// assigned another range to one of the nodes.
-func TestIncident13OneRangeOfAMultiPoolOnTwoNodes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{})
-		cluster := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints)
-		apply := func(name, cidrs string) {
-			cluster.Apply(cilium.Nodes, "metadata: {name: "+name+"}\nspec: {ipam: {pools: {requested: [{pool: default, needed: {ipv4-addrs: 16}}], allocated: [{pool: default, cidrs: ["+cidrs+"]}]}}}")
-			l.ofCluster(kube.IPAMChange{Pool: &verdict.Pool{Pool: *cluster.Pool(name)}})
-			time.Sleep(time.Second)
-		}
-		apply("n1", "10.207.0.0/28, 10.207.0.32/28")
-		apply("n2", "10.207.0.16/28")
-		l.wantFindings("each has its own")
-		apply("n2", "10.207.0.16/28, 10.207.0.32/28")
-		l.wantFindings("both have one", "pod-cidr-overlap 10.207.0.33-10.207.0.46")
-		i := slices.IndexFunc(l.findings(), func(f *pb.Finding) bool { return f.GetKind() == verdict.FindingPodCIDROverlap })
-		var verbs []string
-		for _, a := range l.findings()[i].GetRemedy() {
-			for _, verb := range []string{"uncordon", "cordon", "rollout restart deployment cilium-operator", "delete node", "drain"} {
-				if strings.Contains(a.GetCommand(), " "+verb+" ") {
-					verbs = append(verbs, verb)
-				}
-			}
-		}
-		if want := []string{"cordon", "cordon", "rollout restart deployment cilium-operator", "uncordon", "uncordon"}; !slices.Equal(verbs, want) {
-			t.Errorf("got remedy %q, want %q", verbs, want)
-		}
-		apply("n2", "10.207.0.16/28, 10.207.0.48/28")
-		l.wantFindings("the operator was restarted")
 	})
 }

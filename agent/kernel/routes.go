@@ -18,12 +18,15 @@ const routesEvery = 2 * time.Second
 func (k *Mirror) Contest(addr netip.Addr, on bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	was := k.contested[addr]
 	if on {
 		k.contested[addr] = k.hops(addr)
 	} else {
 		delete(k.contested, addr)
 	}
-	k.publishRoutes(addr)
+	if !slices.Equal(was, k.contested[addr]) {
+		k.publishRoutes(addr)
+	}
 }
 
 // FollowRoutes looks up the routes of contested addresses at intervals until ctx ends.

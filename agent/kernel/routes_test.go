@@ -1,14 +1,48 @@
 package kernel
 
 import (
+	"context"
 	"maps"
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 )
+
+func TestRoutesOfContestedAddressesAreLookedUpAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		addr := netip.MustParseAddr("10.244.0.2")
+		f := kerneltest.Fake{}
+		f.Put(rtnetlink.NoNSID, kerneltest.HostVeth(10, 5))
+		f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/32")
+		k := newTestKernel(t, f)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- k.FollowRoutes(ctx) }()
+		k.Contest(addr, true)
+		synctest.Wait()
+		f[rtnetlink.NoNSID].Routes = map[netip.Addr][]rtnetlink.Hop{addr: {{Index: 10}}}
+		time.Sleep(routesEvery + time.Millisecond)
+		synctest.Wait()
+		routed := 0
+		for _, c := range k.table.Claims() {
+			if c.Routed {
+				routed++
+			}
+		}
+		if routed != 1 {
+			t.Errorf("got %d routed claims after %s, want 1", routed, routesEvery)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("got %v after cancel, want nil", err)
+		}
+	})
+}
 
 func TestClaimsToAContestedAddressSayWhereItsRouteLeads(t *testing.T) {
 	addr, other := netip.MustParseAddr("10.244.0.2"), netip.MustParseAddr("10.244.0.9")

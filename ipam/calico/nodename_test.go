@@ -104,6 +104,13 @@ func TestNameIsTheOneThatThePluginDetermines(t *testing.T) {
 	l.write(named, "")
 	l.write(conf, `{"name": "multus", "type": "multus", "delegates": [`+conflist(`, "nodename": "worker-3"`)+"]}")
 	l.want("a delegate of multus", inConf("worker-3"), "")
+	linked := filepath.Join(l.two, "linked")
+	l.write(linked, conflist(`, "nodename": "worker-5"`))
+	l.write(conf, "")
+	if err := os.Symlink(linked, conf); err != nil {
+		t.Fatal(err)
+	}
+	l.want("a symbolic link, which libcni follows", inConf("worker-5"), "")
 	l.write(conf, "")
 	conf = filepath.Join(l.two, "10-calico.conf")
 	l.write(conf, `{"name": "net", "type": "calico", "nodename": "worker-4", "ipam": {"type": "calico-ipam"}}`)
