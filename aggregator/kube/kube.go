@@ -113,6 +113,8 @@ type Cluster struct {
 	pending   pending
 	ipams     []*publisher
 	addresses *podips.Addresses[*podRecord]
+	// annotated has the addresses that OVN-Kubernetes has written into the annotations of pods.
+	annotated *podips.Addresses[annotatedPod]
 
 	announcer announcer
 	discovery discovery

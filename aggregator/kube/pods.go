@@ -22,6 +22,8 @@ type podRecord struct {
 	verdict.PodObject
 	// more has fields that few pods have; nil for the others.
 	more *podMore
+	// ovn is set if OVN-Kubernetes has allocated the addresses in the status.
+	ovn bool
 }
 
 // podMore has the fields of a record that only some pods have.
@@ -34,6 +36,9 @@ type podMore struct {
 	vip netip.Addr
 	// agentOn is the node that an agent's pod runs on or was created for.
 	agentOn string
+	// allocated are the addresses that OVN-Kubernetes has allocated to a pod whose status does not have
+	// them yet.
+	allocated [2]netip.Addr
 }
 
 // Pod implements podips.Record.
@@ -111,6 +116,7 @@ func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
 		more.alias = form.ID.Correct(alias)
 	}
+	r.ovn, more.allocated = allocatedByOVN(pod, r.IPs)
 	if name := pluginOf(pod); name != "" {
 		more.plugin = readPlugin(name, pod)
 	}
@@ -192,7 +198,7 @@ func virtualMachine(pod *corev1.Pod) string {
 
 // samePod reports whether two records of a pod are equal.
 func samePod(a, b *podRecord) bool {
-	return sameObject(&a.PodObject, &b.PodObject) && sameMore(a.more, b.more)
+	return sameObject(&a.PodObject, &b.PodObject) && a.ovn == b.ovn && sameMore(a.more, b.more)
 }
 
 func sameObject(a, b *verdict.PodObject) bool {
@@ -204,7 +210,7 @@ func sameMore(a, b *podMore) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
+	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && a.allocated == b.allocated && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
 }
 
 // changed updates the indexes and queues notifications. The caller holds mu.
@@ -232,6 +238,7 @@ func (p *pods) changed(before, after *podRecord) {
 	}
 	p.relate(before, after)
 	p.cluster.addresses.Changed(before, after)
+	p.cluster.annotated.Changed(annotatedPod{before}, annotatedPod{after})
 }
 
 // queueAlias queues a static pod also under the UID that its node uses, because its owners are
