@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -18,6 +20,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/records"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // resources has the custom resources of an IPAM, which the aggregator reads. Agents report the pods.
@@ -202,4 +205,42 @@ func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})
+}
+
+// OVN-Kubernetes overwrites the IPAM of a node and allocates the address of a running pod again: the
+// annotations of two pods have it (openshift/ovn-kubernetes pull request 1132). Incident 28.
+func TestOVNKubernetesAllocatesAnAddressTwice(t *testing.T) {
+	api := newAPI(t)
+	api.set("ADDED", apiNode("n1"))
+	annotated := func(name string) *corev1.Pod {
+		p := apiPod(name, "n1", "10.244.1.3")
+		p.Annotations = map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["10.244.1.3/24"],"gateway_ips":["10.244.1.1"]}}`}
+		return p
+	}
+	api.set("ADDED", annotated("old"))
+	l := newLab(t, Config{Kubeconfig: api.kubeconfig(), Settle: time.Millisecond})
+	n := l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "old", "10.244.1.3", "ovn-kubernetes"))).sync()
+	wait.Until(t, "the pod to be known", func() bool { return l.owner("10.244.1.3", "n1").GetWorkload().GetPhase() == "Running" })
+	findings := func() []*pb.Finding {
+		out, err := l.client.ListFindings(l.ctx, &pb.ListFindingsRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.GetFindings()
+	}
+	if all := findings(); len(all) != 0 {
+		t.Errorf("got %v of one pod", all)
+	}
+
+	next := annotated("new")
+	next.Status = corev1.PodStatus{Phase: corev1.PodPending}
+	api.set("ADDED", next)
+	wait.Until(t, "the second allocation to be a finding", func() bool { return len(findings()) == 1 })
+	if f := findings()[0]; f.GetKind() != verdict.FindingDoubleAllocated || f.GetPool().GetIpam() != ovnkubernetes.Name || f.GetSeverity() != pb.Finding_CRITICAL ||
+		!strings.Contains(fmt.Sprint(f.GetRemedy()), "kubectl delete pod -n default new") {
+		t.Errorf("got %v, want that OVN-Kubernetes has it for both, and that the pod that runs keeps it", f)
+	}
+	n.send(ovnPod(3, "new", "10.244.1.3", "ovn-kubernetes")).sync()
+	wait.Until(t, "the cause to be known", func() bool { return len(l.conflicts()) == 1 && l.conflicts()[0].GetCause() != verdict.CauseUnknown })
+	l.wantKept(verdict.CauseIPAMAllocatedTwice, "old", "new")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -59,8 +60,10 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 		all = append(all, p)
 	}
 	p := newPublisher(c, podips.Name)
-	c.addresses = podips.NewAddresses[*podRecord](p)
-	return append(all, p)
+	c.addresses = podips.NewAddresses[*podRecord](p, podips.Pool, podips.Status)
+	o := newPublisher(c, ovnkubernetes.Name)
+	c.annotated = podips.NewAddresses[annotatedPod](o, ovnkubernetes.DefaultNetwork, ovnkubernetes.Annotated)
+	return append(all, p, o)
 }
 
 func newPublisher(c *Cluster, name string) *publisher {

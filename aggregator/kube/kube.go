@@ -115,6 +115,8 @@ type Cluster struct {
 	addresses *podips.Addresses[*podRecord]
 	// definitions are the NetworkAttachmentDefinitions.
 	definitions definitions
+	// annotated has the addresses that OVN-Kubernetes has written into the annotations of pods.
+	annotated *podips.Addresses[annotatedPod]
 
 	announcer announcer
 	discovery discovery

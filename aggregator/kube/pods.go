@@ -22,6 +22,8 @@ type podRecord struct {
 	verdict.PodObject
 	// more has fields that few pods have; nil for the others.
 	more *podMore
+	// ovn is set if OVN-Kubernetes has allocated the addresses in the status.
+	ovn bool
 }
 
 // podMore has the fields of a record that only some pods have.
@@ -38,10 +40,13 @@ type podMore struct {
 	// them that cannot be read.
 	memberships []membership
 	unread      string
+	// allocated are the addresses that OVN-Kubernetes has allocated to a pod whose status does not have
+	// them yet.
+	allocated [2]netip.Addr
 }
 
 func (m *podMore) isEmpty() bool {
-	return m.alias == "" && m.plugin == nil && !m.vip.IsValid() && m.agentOn == "" && len(m.memberships) == 0 && m.unread == ""
+	return m.alias == "" && m.plugin == nil && !m.vip.IsValid() && m.agentOn == "" && len(m.memberships) == 0 && m.unread == "" && m.allocated == [2]netip.Addr{}
 }
 
 // Pod implements podips.Record.
@@ -125,6 +130,7 @@ func (p *pods) read(pod *corev1.Pod) (ipam.Key, *podRecord) {
 	if alias := pod.Annotations[corev1.MirrorPodAnnotationKey]; alias != r.UID {
 		more.alias = form.ID.Correct(alias)
 	}
+	r.ovn, more.allocated = allocatedByOVN(pod, r.IPs)
 	if name := pluginOf(pod); name != "" {
 		more.plugin = readPlugin(name, pod)
 	}
@@ -207,7 +213,7 @@ func virtualMachine(pod *corev1.Pod) string {
 
 // samePod reports whether two records of a pod are equal.
 func samePod(a, b *podRecord) bool {
-	return sameObject(&a.PodObject, &b.PodObject) && sameMore(a.more, b.more)
+	return sameObject(&a.PodObject, &b.PodObject) && a.ovn == b.ovn && sameMore(a.more, b.more)
 }
 
 func sameObject(a, b *verdict.PodObject) bool {
@@ -219,7 +225,7 @@ func sameMore(a, b *podMore) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && a.unread == b.unread && slices.Equal(a.memberships, b.memberships) && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
+	return a.alias == b.alias && a.vip == b.vip && a.agentOn == b.agentOn && a.unread == b.unread && a.allocated == b.allocated && slices.Equal(a.memberships, b.memberships) && (a.plugin == b.plugin || a.plugin != nil && b.plugin != nil && *a.plugin == *b.plugin)
 }
 
 // changed updates the indexes and queues notifications. The caller holds mu.
@@ -258,6 +264,7 @@ func (p *pods) changed(before, after *podRecord) {
 		p.reportUnread()
 	}
 	p.cluster.addresses.Changed(before, after)
+	p.cluster.annotated.Changed(annotatedPod{before}, annotatedPod{after})
 }
 
 // queueAlias queues a static pod also under the UID that its node uses, because its owners are

@@ -11,9 +11,9 @@ var runbooks string
 
 var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
-		What:     "OVN-Kubernetes (`IPAMClaim`)",
-		State:    "by its interface: a CRD that we rewrote, in a real API server. Only claims of one network with the same address are found",
-		Evidence: "`TestIPAMClaims`, `TestResourcesOfARealAPI`",
+		What:     "OVN-Kubernetes (`IPAMClaim`; of `k8s.ovn.org/pod-networks` the default network)",
+		State:    "by its interface: a CRD that we rewrote, in a real API server; annotations in its format. Only addresses that are allocated twice are found",
+		Evidence: "`TestIPAMClaims`, `TestResourcesOfARealAPI`, `TestOVNKubernetesAllocatesAnAddressTwice`",
 	}},
 	Runbooks: runbooks,
 }

@@ -1,7 +1,8 @@
-// Package ovnkubernetes describes the addresses that OVN-Kubernetes keeps for virtual machines in
-// IPAMClaims. Its other allocations are annotations of pods (k8s.ovn.org/pod-networks).
+// Package ovnkubernetes describes the IPAM of OVN-Kubernetes, which records the addresses of pods in
+// their annotations, and keeps those of virtual machines in IPAMClaims. Of the annotations, only
+// addresses that several pods have in the default network are published.
 //
-// The format of the objects is that of k8snetworkplumbingwg/ipamclaims 0.5
+// The format of the claims is that of k8snetworkplumbingwg/ipamclaims 0.5
 // (pkg/crd/ipamclaims/v1alpha1/types.go).
 package ovnkubernetes
 

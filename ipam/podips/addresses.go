@@ -8,8 +8,12 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// pool is the name of the pool of addresses that several pods have.
-const pool = "pods"
+// Pool is the name of the pool of addresses that several pods have, and Status is where the API has
+// them.
+const (
+	Pool   = "pods"
+	Status = "/status/podIPs"
+)
 
 // A Pod is the part of a pod that Addresses uses.
 type Pod struct {
@@ -40,6 +44,8 @@ type Record interface {
 // It publishes only addresses that several pods have. The driver's lock guards it.
 type Addresses[R Record] struct {
 	ipam.Publisher
+	// pool is the name of the published pool, and place is where the addresses are in a pod.
+	pool, place string
 	// one has the pod of each address with one pod, by a hash of the address to save memory. several
 	// has the pods of each address with several pods.
 	one       map[uint64]R
@@ -48,9 +54,10 @@ type Addresses[R Record] struct {
 	published int // number of published addresses
 }
 
-// NewAddresses returns an empty Addresses.
-func NewAddresses[R Record](p ipam.Publisher) *Addresses[R] {
-	return &Addresses[R]{Publisher: p, seed: maphash.MakeSeed(), one: make(map[uint64]R), several: make(map[netip.Addr][]R)}
+// NewAddresses returns an empty Addresses. It publishes a pool of the given name; place is where the
+// addresses are in a pod.
+func NewAddresses[R Record](p ipam.Publisher, pool, place string) *Addresses[R] {
+	return &Addresses[R]{Publisher: p, pool: pool, place: place, seed: maphash.MakeSeed(), one: make(map[uint64]R), several: make(map[netip.Addr][]R)}
 }
 
 // Changed updates the pods of each address, and publishes addresses that several pods have. A record
@@ -112,22 +119,22 @@ func (s *Addresses[R]) share(a netip.Addr, before, after []R) {
 	if len(was) == 0 && len(is) > 0 {
 		if s.published++; s.published == 1 {
 			s.Use()
-			s.Put(ipam.Pool{Name: pool}, "", false)
+			s.Put(ipam.Pool{Name: s.pool}, "", false)
 		}
 	}
 	for _, p := range is {
 		if i := slices.IndexFunc(was, p.named); i < 0 || was[i].Node != p.Node {
-			s.Allocate(pool, p.allocation(a), 0)
+			s.Allocate(s.pool, p.allocation(a, s.place), 0)
 		}
 	}
 	for _, p := range was {
 		if !slices.ContainsFunc(is, p.named) {
-			s.Release(pool, p.allocation(a))
+			s.Release(s.pool, p.allocation(a, s.place))
 		}
 	}
 	if len(was) > 0 && len(is) == 0 {
 		if s.published--; s.published == 0 {
-			s.Drop(pool)
+			s.Drop(s.pool)
 		}
 	}
 }
@@ -151,7 +158,7 @@ func rivals[R Record](all []R) (pods []Pod) {
 	return pods
 }
 
-// allocation returns the allocation to publish for an address of a pod.
-func (p *Pod) allocation(a netip.Addr) ipam.Allocation {
-	return ipam.Allocation{Address: a, Node: p.Node, Namespace: p.Namespace, Pod: p.Name, Location: "pods " + p.Namespace + "/" + p.Name + " /status/podIPs"}
+// allocation returns the allocation to publish for an address at a place in a pod.
+func (p *Pod) allocation(a netip.Addr, place string) ipam.Allocation {
+	return ipam.Allocation{Address: a, Node: p.Node, Namespace: p.Namespace, Pod: p.Name, Location: "pods " + p.Namespace + "/" + p.Name + " " + place}
 }

@@ -49,7 +49,7 @@ func (p *published) Release(_ string, al ipam.Allocation) {
 
 func TestAddresses(t *testing.T) {
 	p := &published{pods: make(map[string]string)}
-	s := NewAddresses[*record](p)
+	s := NewAddresses[*record](p, Pool, Status)
 	pod := func(name, machine string, ips ...string) *record {
 		r := &record{Pod{Namespace: "n", Name: name, Node: "n1", VirtualMachine: machine, Exclusive: true}}
 		for _, ip := range ips {
