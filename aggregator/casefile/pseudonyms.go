@@ -47,7 +47,7 @@ var fieldClasses = map[string]class{
 	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": derived, "Router.Reason": noText,
 
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
-	"Node.Vouched": (*pseudonyms).agent, "Node.CalicoNodename": (*pseudonyms).node,
+	"Node.Vouched": (*pseudonyms).agent, "Node.CalicoNodename": (*pseudonyms).node, "Node.VIPProgram": word("program"),
 	"NodeKey.Name": (*pseudonyms).node, "NodeKey.Boot": (*pseudonyms).boot, "NodeKey.Netns": (*pseudonyms).inode, "NodeKey.Vouched": (*pseudonyms).agent,
 	"Namespace.Netns": (*pseudonyms).inode, "Namespace.ID": (*pseudonyms).owner, "Namespace.Intended": (*pseudonyms).intended,
 	"Link.Name": (*pseudonyms).device, "LinkKey.Name": (*pseudonyms).device, "Domain.Name": (*pseudonyms).device,

@@ -125,6 +125,10 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		f.coverageChanged()
 	}
 	n.Rec.CalicoNodename = n.Status.GetCalicoNodename()
+	if name, ended := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(); name != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded {
+		n.Rec.VIPProgram, n.Rec.VIPProgramEnded = name, ended
+		f.touchNode(n) // it decides which node keeps a virtual address
+	}
 }
 
 func (a *applying) namespace(rec *pb.NamespaceRecord) {

@@ -62,6 +62,7 @@ var rules = map[string]rule{
 	"StatusRecord.problems":        {text: form.Text(maxText)},
 	"StatusRecord.runtime":         {text: form.Text(128)},
 	"StatusRecord.calico_nodename": {text: form.Node},
+	"StatusRecord.vip_program":     {text: form.Word(maxWord)},
 	"Port.interface":               {text: form.Interface},
 	"Port.mode":                    {text: form.Word(maxWord)},
 

@@ -120,6 +120,10 @@ type Node struct {
 	// CalicoNodename is the content of /var/lib/calico/nodename on the node; empty if that file does
 	// not exist. Case files have a field of this name.
 	CalicoNodename string
+	// VIPProgram is the program on the node that moves virtual addresses between nodes, such as
+	// keepalived; empty if none was seen. VIPProgramEnded is set if it ran and has ended.
+	VIPProgram      string
+	VIPProgramEnded bool
 }
 
 // Namespace is one network namespace as one node sees it. It is immutable: a change makes a new

@@ -1220,9 +1220,14 @@ type StatusRecord struct {
 	// Counts of frames that the observer did not read to the end.
 	Unparsed *Unparsed `protobuf:"bytes,9,opt,name=unparsed,proto3" json:"unparsed,omitempty"`
 	// Ports that exceed the agent's limit of new bindings.
-	Flooding      []*FloodingRecord `protobuf:"bytes,10,rep,name=flooding,proto3" json:"flooding,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Flooding []*FloodingRecord `protobuf:"bytes,10,rep,name=flooding,proto3" json:"flooding,omitempty"`
+	// Program in the agent's network namespace that moves virtual addresses between nodes, such as
+	// keepalived; empty if the agent has not seen one.
+	VipProgram string `protobuf:"bytes,11,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
+	// True if that program ran while the agent watched, and has ended.
+	VipProgramEnded bool `protobuf:"varint,12,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StatusRecord) Reset() {
@@ -1323,6 +1328,20 @@ func (x *StatusRecord) GetFlooding() []*FloodingRecord {
 		return x.Flooding
 	}
 	return nil
+}
+
+func (x *StatusRecord) GetVipProgram() string {
+	if x != nil {
+		return x.VipProgram
+	}
+	return ""
+}
+
+func (x *StatusRecord) GetVipProgramEnded() bool {
+	if x != nil {
+		return x.VipProgramEnded
+	}
+	return false
 }
 
 // Unparsed counts frames, since the start of the agent, that the observer did not read to the end
@@ -1930,7 +1949,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
-	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xfe\x02\n" +
+	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xcb\x03\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -1943,7 +1962,10 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x0funwatched_ports\x18\b \x01(\rR\x0eunwatchedPorts\x122\n" +
 	"\bunparsed\x18\t \x01(\v2\x16.ipwitness.v1.UnparsedR\bunparsed\x128\n" +
 	"\bflooding\x18\n" +
-	" \x03(\v2\x1c.ipwitness.v1.FloodingRecordR\bflooding\"X\n" +
+	" \x03(\v2\x1c.ipwitness.v1.FloodingRecordR\bflooding\x12\x1f\n" +
+	"\vvip_program\x18\v \x01(\tR\n" +
+	"vipProgram\x12*\n" +
+	"\x11vip_program_ended\x18\f \x01(\bR\x0fvipProgramEnded\"X\n" +
 	"\bUnparsed\x12\x12\n" +
 	"\x04tags\x18\x01 \x01(\x04R\x04tags\x12\x1e\n" +
 	"\n" +
