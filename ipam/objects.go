@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -32,6 +33,8 @@ type Objects struct {
 	Resources []*Resource
 	// Settle is called after the state of a resource changed; nil if nothing has to be done.
 	Settle func()
+	// ServiceChanged is called after the addresses of a Service changed; nil if nothing has to be done.
+	ServiceChanged func(at Key)
 	// Check looks at intervals for inconsistencies that count only if they last; nil if there are
 	// none to look for.
 	Check func()
@@ -88,6 +91,9 @@ type Publisher interface {
 	Pools() []string
 	// State returns the state of the pools whose records are readable.
 	State() State
+	// ServiceAddresses returns the addresses of a Service at which clients outside of the cluster reach
+	// it.
+	ServiceAddresses(at Key) []netip.Addr
 	// HasNode reports whether the cluster has a node with a name. known is false if the nodes of the
 	// cluster are not known.
 	HasNode(name string) (has, known bool)

@@ -21,6 +21,9 @@ type Repair struct {
 	Enlarge func(p *Pool) string
 	// Access returns how to check whether ipwitness may read the records of a pool.
 	Access func(p *Pool) string
+	// GiveUp returns the steps by which the program of a controller with Traits.Assigns on a node gives
+	// up the addresses that are assigned to other nodes. node is the name in Kubernetes.
+	GiveUp func(node string) []advice.Action
 	// Check has the IPAM check its own records; empty if it cannot.
 	Check advice.Action
 	Effects

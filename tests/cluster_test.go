@@ -38,7 +38,12 @@ func newCluster(t *testing.T, nodes int, args ...string) *cluster {
 // newAggregator starts an aggregator without agents.
 func newAggregator(t *testing.T, args ...string) *cluster {
 	t.Helper()
-	h := newHost(t)
+	return newAggregatorAt(t, newHost(t), args...)
+}
+
+// newAggregatorAt starts an aggregator without agents on a host.
+func newAggregatorAt(t *testing.T, h *netlab.Host, args ...string) *cluster {
+	t.Helper()
 	c := &cluster{lab: &lab{Host: h, service: &service{at: h}, t: t}, flags: args}
 	c.serve()
 	return c

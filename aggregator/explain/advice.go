@@ -127,6 +127,9 @@ func (a *remedyBuilder) oneMachine(owners []*verdict.Owner) []advice.Action {
 // oneActive returns the steps that leave an address on one of several nodes that have it
 // themselves.
 func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
+	if keep, right := a.c.Rightful(owners); right == verdict.RightAssignment || right == verdict.RightProgram {
+		return a.movedTo(keep, right, owners)
+	}
 	names := list(each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }))
 	byHand := a.decide(owners)
 	return []advice.Action{advice.Say("Check whether software such as keepalived, kube-vip or MetalLB moves the address between nodes: its configuration then contains the address.").Or(

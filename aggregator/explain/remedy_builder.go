@@ -100,6 +100,10 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 			return poolTitle(p.Label()) + " has allocated it to this owner"
 		}
 		return "it is the gateway address of the network on that bridge"
+	case verdict.RightAssignment:
+		return ipamOf(a.c.Title(keep).Controller).Title + " assigns it to this node"
+	case verdict.RightProgram:
+		return keep.Node.VIPProgram + " runs on this node, and has ended on the others"
 	case verdict.RightOlderAssignment:
 		return fmt.Sprintf("it had the address first (since %s by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
 	case verdict.RightIntent:

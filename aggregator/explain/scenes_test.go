@@ -6,6 +6,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 )
 
 // twoPods puts two pods with the address on links of a node.
@@ -63,6 +65,22 @@ var scenes = []verdicttest.Situation{
 		w.Claim(verdict.Claim{Kind: verdict.DADFailed, Interface: one, PrefixLength: 64})
 		_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("proxy")), "bbbbbb", l)
 		w.Wire(port, "bbbbbb").Kind = verdict.Answered
+	}},
+	{Name: "a virtual address that its controller assigns to one node", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Assigned(i)
+		}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: kubevip.Name, Name: "addresses", State: ipam.Known}}
+		w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
+			Address: w.Addr, Node: "n2", Purpose: "Service shop/web", Location: "services shop/web /metadata/annotations/kube-vip.io/vipHost",
+		}})
+	}},
+	{Name: "a virtual address that a program has left behind", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Assigned(i)
+			w.After(time.Minute)
+			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "keepalived", i.Namespace.Node.Name == "n1"
+		}
 	}},
 	{Name: "sandboxes of one pod", Build: func(w *verdicttest.World) {
 		w.Within("n1", "", "net0", verdicttest.Who("web"))

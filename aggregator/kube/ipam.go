@@ -3,11 +3,13 @@ package kube
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -58,9 +60,10 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 		}
 		all = append(all, p)
 	}
-	p := newPublisher(c, podips.Name)
-	c.addresses = podips.NewAddresses[*podRecord](p)
-	return append(all, p)
+	pods, vips := newPublisher(c, podips.Name), newPublisher(c, kubevip.Name)
+	c.addresses = podips.NewAddresses[*podRecord](pods)
+	c.kubeVIP = kubevip.NewAssignments(vips)
+	return append(all, pods, vips)
 }
 
 func newPublisher(c *Cluster, name string) *publisher {
@@ -136,6 +139,11 @@ func (m *publisher) State() ipam.State { return m.state }
 func (m *publisher) HasNode(name string) (has, known bool) {
 	c := m.cluster
 	return c.nodes.of(name) != nil, c.health.placed && len(c.nodes.Records) > 0
+}
+
+// ServiceAddresses implements ipam.Publisher.
+func (m *publisher) ServiceAddresses(at ipam.Key) []netip.Addr {
+	return m.cluster.services.Records[at].ingress()
 }
 
 // Put implements ipam.Publisher.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -113,6 +114,7 @@ type Cluster struct {
 	pending   pending
 	ipams     []*publisher
 	addresses *podips.Addresses[*podRecord]
+	kubeVIP   kubevip.Assignments
 
 	announcer announcer
 	discovery discovery
@@ -150,7 +152,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.pods.agentAccounts = cfg.AgentAccounts
 	c.nodes = newNodes(c)
 	c.services = newServices(c)
-	c.leases = newLeases()
+	c.leases = newLeases(c)
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
 	c.discovery = newDiscovery(c)
@@ -176,7 +178,7 @@ func (c *Cluster) newFeeds() []*feed {
 			client: c.clients.core, resource: "nodes", into: &c.nodes, list: func() list { return &corev1.NodeList{} },
 		},
 		{
-			name: "services", lost: "addresses of load balancers are not explained",
+			name: "services", lost: "addresses of load balancers are not explained, and the nodes that MetalLB and kube-vip want to hold them are unknown",
 			client: c.clients.core, resource: "services", into: &c.services, list: func() list { return &corev1.ServiceList{} },
 		},
 	}

@@ -5,6 +5,7 @@ package ipamtest
 import (
 	"encoding/json"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,6 +22,8 @@ import (
 type Cluster struct {
 	// Nodes are the nodes of the cluster; nil if they are not known.
 	Nodes []string
+	// Services are the addresses of Services.
+	Services map[ipam.Key][]netip.Addr
 
 	t         testing.TB
 	name      string // of the IPAM
@@ -269,6 +272,18 @@ func (c *Cluster) State() ipam.State {
 		return ipam.Known
 	}
 	return ipam.Reading
+}
+
+// ServiceAddresses implements ipam.Publisher.
+func (c *Cluster) ServiceAddresses(at ipam.Key) []netip.Addr { return c.Services[at] }
+
+// SetService sets the addresses of a Service.
+func (c *Cluster) SetService(at ipam.Key, addresses ...netip.Addr) {
+	if c.Services == nil {
+		c.Services = make(map[ipam.Key][]netip.Addr)
+	}
+	c.Services[at] = addresses
+	c.objects.ServiceChanged(at)
 }
 
 // HasNode implements ipam.Publisher.

@@ -1,0 +1,11 @@
+package egressip
+
+import "github.com/ipwitness/ipwitness/ipam"
+
+var docs = ipam.Docs{
+	Supported: []ipam.Supported{{
+		What:     "OVN-Kubernetes: the nodes of egress addresses (`EgressIP`); no allocations",
+		State:    "by its interface: objects that we rewrote, and frames as the program sends them",
+		Evidence: "`TestEgressIP`, `TestVirtualAddressesOfControllers`",
+	}},
+}
