@@ -61,7 +61,7 @@ var fieldClasses = map[string]class{
 
 	"PodObject.Namespace": (*pseudonyms).namespace, "PodObject.Name": (*pseudonyms).name, "PodObject.UID": (*pseudonyms).uid,
 	"PodObject.Node": (*pseudonyms).node, "PodObject.Phase": word("phase"), "PodObject.ControllerKind": word("kind"),
-	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name,
+	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name, "PodObject.MachineNode": (*pseudonyms).node,
 
 	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Served.Network": (*pseudonyms).network, "Served.Networks": (*pseudonyms).network,
 	"Served.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Wiring.Plugin": word("plugin"), "Wiring.Device": (*pseudonyms).device,

@@ -102,6 +102,8 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 		return "it is the gateway address of the network on that bridge"
 	case verdict.RightAssignment:
 		return ipamOf(a.c.Title(keep).Controller).Title + " assigns it to this node"
+	case verdict.RightMachine:
+		return "KubeVirt runs the virtual machine on this node"
 	case verdict.RightProgram:
 		return keep.Node.VIPProgram + " runs on this node, and has ended on the others"
 	case verdict.RightOlderAssignment:

@@ -95,6 +95,17 @@ var scenes = []verdicttest.Situation{
 			w.Within("n1", "", "net0", who)
 		}
 	}},
+	{Name: "pods of a virtual machine that was migrated", Build: func(w *verdicttest.World) {
+		w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: verdicttest.Prefixes("10.244.0.0/16")}}
+		for i, name := range []string{"from", "to"} {
+			who := verdicttest.Who(name)
+			who.VirtualMachine = "vm"
+			w.Within([]string{"n1", "n2"}[i], "", "", who)
+			w.Says("uid-"+name, verdict.PodObject{
+				Namespace: "default", Name: name, Node: []string{"n1", "n2"}[i], Phase: "Running", VirtualMachine: "vm", MachineNode: "n2", MachineSince: verdicttest.Start,
+			})
+		}
+	}},
 	{Name: "links that are not proven to be one", Addr: "192.168.1.200", Build: func(w *verdicttest.World) {
 		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
 			i.Link.Proven = nil

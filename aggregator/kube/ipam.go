@@ -146,6 +146,16 @@ func (m *publisher) ServiceAddresses(at ipam.Key) []netip.Addr {
 	return m.cluster.services.Records[at].ingress()
 }
 
+// MachineChanged implements ipam.Publisher.
+func (m *publisher) MachineChanged(pods []string) int64 {
+	for _, uid := range pods {
+		if r := m.cluster.pods.byUID[uid]; r != nil {
+			m.cluster.pending.pod(&r.PodObject)
+		}
+	}
+	return m.cluster.clock()
+}
+
 // Put implements ipam.Publisher.
 func (m *publisher) Put(next ipam.Pool, problem string, unreadable bool) {
 	next.State, next.Problem = m.state, cmp.Or(m.problem, problem)

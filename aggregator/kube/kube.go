@@ -237,12 +237,30 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if p := c.pods.find(namespace, name, uid, node); p != nil {
-		return &p.PodObject
+		return c.withMachine(&p.PodObject)
 	}
 	if c.health.state == pb.Kubernetes_LIVE && c.nodes.of(node) != nil {
 		return absent
 	}
 	return nil
+}
+
+// withMachine returns a pod with the state of its virtual machine, if it runs one. The caller holds mu.
+func (c *Cluster) withMachine(p *verdict.PodObject) *verdict.PodObject {
+	if p.VirtualMachine == "" || c.health.state != pb.Kubernetes_LIVE {
+		return p
+	}
+	for _, m := range c.ipams {
+		if m.objects.Machine == nil {
+			continue
+		}
+		if vm := m.objects.Machine(ipam.Key{Namespace: p.Namespace, Name: p.VirtualMachine}); vm != nil {
+			with := *p
+			with.MachineNode, with.Migrating, with.MachineSince = ipam.Plain(vm.Node), vm.Migrating, verdict.Stamp(vm.Since)
+			return &with
+		}
+	}
+	return p
 }
 
 // PodNamed returns what the API says about the named pod, on any node. The result is Absent if

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ipwitness/ipwitness/ipam/kubevirt"
 	"github.com/ipwitness/ipwitness/ipam/metallb"
 )
 
@@ -98,4 +99,38 @@ func TestServicesOfMetalLB(t *testing.T) {
 		strings.Replace(strings.Replace(web, ".7", ".8", 1), "known", "known: ServiceL2Status metallb-system/bad: its status has an unexpected format: /node is a JSON object", 1))
 	c.drop(speakers.Store, says("bad", "{}"))
 	published("it is gone", strings.Replace(web, ".7", ".8", 1))
+}
+
+func TestPodsOfAVirtualMachineKnowWhereItRuns(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	machines := c.ipams[slices.IndexFunc(c.ipams, func(m *publisher) bool { return m.name == kubevirt.Name })].sources[0]
+	for i, name := range []string{"from", "to"} {
+		p := testPod(name, []string{"n1", "n2"}[i], "10.0.0.1")
+		p.Labels = map[string]string{"kubevirt.io": "virt-launcher", "vm.kubevirt.io/name": "vm"}
+		c.put(&c.pods, p)
+	}
+	c.put(&c.pods, testPod("other", "n1", "10.0.0.2"))
+	c.take()
+	for _, step := range []struct {
+		status, node string
+		migrating    bool
+		changed      int // pods that are reported as changed
+	}{
+		{`{"nodeName":"n1","activePods":{"uid-from":"n1"}}`, "n1", false, 1},
+		{`{"nodeName":"n1","activePods":{"uid-from":"n1","uid-to":"n2"},"migrationState":{}}`, "n1", true, 3},
+		{`{"nodeName":"n2","activePods":{"uid-from":"n1","uid-to":"n2"},"migrationState":{"completed":true}}`, "n2", false, 4},
+		{`{"nodeName":7}`, "", false, 2},
+	} {
+		c.put(machines.Store, &object{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "vm"}, Status: []byte(step.status)})
+		changes, _ := c.take()
+		for _, name := range []string{"from", "to"} {
+			p := c.Pod("default", name, "uid-"+name, "")
+			if p.MachineNode != step.node || p.Migrating != step.migrating || (p.MachineSince == 0) != (step.node == "") || len(changes.Pods) != step.changed {
+				t.Errorf("%s: got %+v, %d changes, want node %s, %d changes", step.status, p, len(changes.Pods), step.node, step.changed)
+			}
+		}
+		if p := c.Pod("default", "other", "uid-other", ""); p.MachineNode != "" {
+			t.Errorf("got %+v, want no machine of another pod", p)
+		}
+	}
 }

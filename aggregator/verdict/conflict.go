@@ -272,6 +272,8 @@ const (
 	// RightProgram: the program that moves virtual addresses runs on this owner's node, and has ended
 	// on the nodes of the others.
 	RightProgram
+	// RightMachine: the virtual machine that all owners run, or ran, runs on this owner's node.
+	RightMachine
 	// RightOlderAssignment: the kernel of this owner got the address first.
 	RightOlderAssignment
 	// RightIntent: only this owner was meant to have the address, according to a CNI plugin, the

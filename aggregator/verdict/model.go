@@ -81,6 +81,11 @@ type PodObject struct {
 	// VirtualMachine is the name of the KubeVirt virtual machine that the pod runs, in the pod's
 	// namespace.
 	VirtualMachine string
+	// MachineNode is the name of the node that the virtual machine runs on; empty if that is not
+	// known. Migrating is set while it is migrated. MachineSince is when the aggregator learned of it.
+	MachineNode  string
+	Migrating    bool
+	MachineSince Stamp
 	// IPs are Pod.status.podIPs.
 	IPs []netip.Addr
 	// HostNetwork is set if the pod uses the network namespace of the node.

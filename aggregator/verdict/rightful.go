@@ -57,6 +57,11 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	case 1:
 		return left[0], RightIntent // the pods of the other owners have ended
 	}
+	if c.Rule == RuleSameVM {
+		if runs := filterOwners(left, (*Owner).runsMachine); len(runs) == 1 {
+			return runs[0], RightMachine
+		}
+	}
 	if c.Rule == RuleSplitBrain {
 		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {
 			return assigned[0], RightAssignment

@@ -27,6 +27,22 @@ func movable(w *verdicttest.World, nodes ...string) {
 	}
 }
 
+// migrated adds two pods of a virtual machine on two nodes. KubeVirt says that it runs on a node.
+func migrated(w *verdicttest.World, node string, migrating bool) {
+	w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: verdicttest.Prefixes("10.244.0.0/16")}}
+	for i, name := range []string{"from", "to"} {
+		on := []string{"n1", "n2"}[i]
+		who := verdicttest.Who(name)
+		who.VirtualMachine = "vm"
+		w.Within(on, "", "", who)
+		w.After(time.Minute)
+		w.Node(on).SkewKnown = true
+		w.Says("uid-"+name, verdict.PodObject{
+			Namespace: "default", Name: name, Node: on, Phase: "Running", VirtualMachine: "vm", MachineNode: node, Migrating: migrating, MachineSince: w.Now,
+		})
+	}
+}
+
 // assign has a controller assign the address to a node.
 func assign(w *verdicttest.World, node string, state ipam.State) {
 	p := &verdict.Pool{Pool: ipam.Pool{IPAM: kubevip.Name, Name: "addresses", State: state}}
@@ -175,6 +191,9 @@ func TestRightfulOwner(t *testing.T) {
 			program(w, "n2", "keepalived", false)
 			assign(w, "n1", ipam.Known)
 		}, "n1", verdict.RightAssignment},
+		{"a virtual machine that has moved to the newer pod", func(w *verdicttest.World) { migrated(w, "n2", false) }, "to", verdict.RightMachine},
+		{"a virtual machine that is being migrated", func(w *verdicttest.World) { migrated(w, "n1", true) }, "from", verdict.RightOlderAssignment},
+		{"a virtual machine on a third node", func(w *verdicttest.World) { migrated(w, "n3", false) }, "from", verdict.RightOlderAssignment},
 		{"a sandbox of a deleted pod", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
 			w.Says("uid-old", verdict.PodObject{Absent: true})

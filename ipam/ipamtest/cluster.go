@@ -24,6 +24,8 @@ type Cluster struct {
 	Nodes []string
 	// Services are the addresses of Services.
 	Services map[ipam.Key][]netip.Addr
+	// Machines are the UIDs that MachineChanged was called with.
+	Machines []string
 
 	t         testing.TB
 	name      string // of the IPAM
@@ -276,6 +278,15 @@ func (c *Cluster) State() ipam.State {
 
 // ServiceAddresses implements ipam.Publisher.
 func (c *Cluster) ServiceAddresses(at ipam.Key) []netip.Addr { return c.Services[at] }
+
+// MachineChanged implements ipam.Publisher.
+func (c *Cluster) MachineChanged(pods []string) int64 {
+	c.Machines = append(c.Machines, pods...)
+	return 0
+}
+
+// Machine returns the state of a virtual machine.
+func (c *Cluster) Machine(at ipam.Key) *ipam.Machine { return c.objects.Machine(at) }
 
 // SetService sets the addresses of a Service.
 func (c *Cluster) SetService(at ipam.Key, addresses ...netip.Addr) {

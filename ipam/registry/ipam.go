@@ -12,13 +12,14 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/egressip"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/kubevip"
+	"github.com/ipwitness/ipwitness/ipam/kubevirt"
 	"github.com/ipwitness/ipwitness/ipam/metallb"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // All has all supported IPAMs and controllers of virtual addresses, in the order of the documentation.
-var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &awsvpc.IPAM, &azure.IPAM, &podips.IPAM, &kubevip.IPAM, &metallb.IPAM, &egressip.IPAM}
+var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &awsvpc.IPAM, &azure.IPAM, &podips.IPAM, &kubevip.IPAM, &metallb.IPAM, &egressip.IPAM, &kubevirt.IPAM}
 
 // unknown has nothing that distinguishes it.
 var unknown ipam.IPAM
