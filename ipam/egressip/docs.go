@@ -1,6 +1,13 @@
 package egressip
 
-import "github.com/ipwitness/ipwitness/ipam"
+import (
+	_ "embed"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+//go:embed runbooks.md
+var runbooks string
 
 var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
@@ -8,4 +15,5 @@ var docs = ipam.Docs{
 		State:    "by its interface: objects that we rewrote, and frames as the program sends them",
 		Evidence: "`TestEgressIP`, `TestVirtualAddressesOfControllers`",
 	}},
+	Runbooks: runbooks,
 }

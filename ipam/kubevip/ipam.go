@@ -24,13 +24,7 @@ var IPAM = ipam.IPAM{
 	Name: Name, Title: "kube-vip",
 	Traits:    ipam.Traits{Assigns: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "kube-vip" },
-	Docs: ipam.Docs{
-		Supported: []ipam.Supported{{
-			What:     "kube-vip: the nodes of virtual addresses (its Lease, and the annotation of Services); no allocations",
-			State:    "by its interface: objects that we rewrote, and addresses and frames as the program sets and sends them",
-			Evidence: "`TestKubeVIP`, `TestVirtualAddressesOfControllers`",
-		}},
-	},
+	Docs:      docs,
 }
 
 // Assignments publishes the nodes that kube-vip has elected.

@@ -24,11 +24,7 @@ var IPAM = ipam.IPAM{
 	Traits:    ipam.Traits{Assigns: true},
 	PoolTitle: func(*ipam.Pool, string) string { return "KubeVirt" },
 	Objects:   newObjects,
-	Docs: ipam.Docs{Supported: []ipam.Supported{{
-		What:     "KubeVirt: the nodes of virtual machines (`VirtualMachineInstance`); no allocations",
-		State:    "by its interface: objects that we rewrote",
-		Evidence: "`TestMachines`, `TestRightfulOwner`",
-	}}},
+	Docs:      docs,
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {

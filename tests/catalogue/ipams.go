@@ -158,11 +158,11 @@ func (t *ipamTexts) unused() error {
 	return nil
 }
 
-// names returns the names in the API of the IPAMs that allocate addresses.
+// names returns the names in the API of the IPAMs and the controllers of virtual addresses.
 func (t *ipamTexts) names() string {
 	var names []string
 	for _, m := range t.all {
-		if !m.Status && !m.Assigns {
+		if !m.Status {
 			names = append(names, "`"+m.Name+"`")
 		}
 	}
