@@ -8,46 +8,62 @@ import (
 )
 
 // auditAssignments compares the nodes that hold a virtual address with the node that its controller
-// assigns it to. It finds nothing if the agent of that node does not report, because a node may have
-// another name in Kubernetes than for its agent.
+// assigns it to. It finds nothing new if the agent of that node does not report, because a node may
+// have another name in Kubernetes than for its agent.
 func (a *addressAudit) auditAssignments() {
-	for _, al := range a.in.Allocations {
-		p := al.Pool
-		if !p.Assigns() {
+	for i := range a.in.Allocations {
+		al := &a.in.Allocations[i]
+		if !al.Pool.Assigns() {
 			continue
 		}
-		if p.State != ipam.Known || !al.Covered {
-			a.keep(p, verdict.FindingVIPHeldElsewhere)
+		h := a.holdersOf(al.Allocation)
+		switch {
+		case len(h.wrong) == 0 && !h.unheard:
+			continue
+		case len(h.wrong) == 0 || al.Pool.State != ipam.Known || !al.Covered:
+			a.keep(al.Pool, verdict.FindingVIPHeldElsewhere)
 			a.again(a.in.Now.Add(a.policy.HandoverGrace)) // no fact changes when agents are connected again
 			continue
 		}
-		var wrong, right []verdict.Owner
-		waits := false
-		for i := range a.judged.Owners {
-			switch o := &a.judged.Owners[i]; {
-			case o.Kind() != verdict.Host || !o.Alive() || o.Scope.Kind == 0:
-			case o.Excluded != nil && !o.ExcludedBy(verdict.RuleHandedOver): // that is no news until the frames expire
-			case a.in.Assigns(o):
-				right = append(right, *o)
-			case o.Assigned:
-				wrong, waits = append(wrong, *o), true
-			case a.claimsAfterHandover(al.Allocation, o):
-				wrong = append(wrong, *o)
-			}
-		}
-		if len(wrong) == 0 {
-			continue
-		}
 		patience := a.policy.HandoverGrace
-		if !waits {
+		if !h.kernel {
 			patience = 0 // the frames were sent after the grace
 		}
 		f := verdict.Finding{
-			Kind: verdict.FindingVIPHeldElsewhere, Severity: verdict.Critical, Pool: p,
-			Allocations: []*verdict.Allocation{al.Allocation}, Owners: slices.Concat(wrong, right),
+			Kind: verdict.FindingVIPHeldElsewhere, Severity: verdict.Critical, Pool: al.Pool,
+			Allocations: []*verdict.Allocation{al.Allocation}, Owners: slices.Concat(h.wrong, h.right),
 		}
-		a.record(f, p.Subject()+" ", patience)
+		a.record(f, al.Pool.Subject()+" ", patience)
 	}
+}
+
+// holders are the nodes that hold a virtual address.
+type holders struct {
+	// right are those that it is assigned to, and wrong are the others. kernel is set if a kernel of
+	// the others has it.
+	right, wrong []verdict.Owner
+	kernel       bool
+	// unheard is set if a disconnected node may hold it.
+	unheard bool
+}
+
+// holdersOf returns the nodes that hold a virtual address that a controller assigns to one of them.
+func (a *addressAudit) holdersOf(al *verdict.Allocation) (h holders) {
+	for i := range a.judged.Owners {
+		switch o := &a.judged.Owners[i]; {
+		case o.Kind() != verdict.Host || !o.Alive() || o.Scope.Kind == 0:
+		case o.Excluded != nil && !o.ExcludedBy(verdict.RuleHandedOver): // a node that was silent for a while may go on
+		case a.in.Assigns(o):
+			h.right = append(h.right, *o)
+		case o.State == verdict.Unheard:
+			h.unheard = true // it may have failed, which is why the address moved
+		case o.Assigned:
+			h.wrong, h.kernel = append(h.wrong, *o), true
+		case a.claimsAfterHandover(al, o):
+			h.wrong = append(h.wrong, *o)
+		}
+	}
+	return h
 }
 
 // claimsAfterHandover reports whether an owner claimed the address on the wire when the controller

@@ -98,6 +98,12 @@ func TestVirtualAddressesHeldElsewhere(t *testing.T) {
 			w.assigned(kubevip.Name, "n1.example.org", "a")
 			w.Assigned(lan[0])
 		}, ""},
+		{"a node that has failed", func(w *world, lan []*verdict.Interface) {
+			w.assigned(kubevip.Name, "n2", "a")
+			w.Assigned(lan[0])
+			w.Assigned(lan[1])
+			w.Node("n1").Unheard = true
+		}, ""},
 		{"a loopback device, as of kube-proxy", func(w *world, _ []*verdict.Interface) {
 			w.assigned(kubevip.Name, "n2", "a")
 			w.Assigned(w.Interface(w.Host("n1"), verdict.Interface{Name: "kube-ipvs0", Attachment: verdict.Local}))
@@ -189,6 +195,9 @@ func TestVirtualAddressFindingOverTime(t *testing.T) {
 	w.Uncovered = []string{"n1"}
 	step("the agent of the assigned node does not report", heldElsewhere+" addresses")
 	w.Uncovered = nil
+	w.Node("n2").Unheard = true
+	step("the node that keeps it is disconnected", heldElsewhere+" addresses")
+	w.Node("n2").Unheard = false
 	w.Drop(two)
 	step("it gives it up")
 	w.Drop(one)
