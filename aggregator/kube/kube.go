@@ -256,7 +256,8 @@ func (c *Cluster) withMachine(p *verdict.PodObject) *verdict.PodObject {
 		}
 		if vm := m.objects.Machine(ipam.Key{Namespace: p.Namespace, Name: p.VirtualMachine}); vm != nil {
 			with := *p
-			with.MachineNode, with.Migrating, with.MachineSince = ipam.Plain(vm.Node), vm.Migrating, verdict.Stamp(vm.Since)
+			with.MachineNode, with.Migrating, with.MachineSince = vm.Node, vm.Migrating, verdict.Stamp(vm.Since)
+			correctPod(&with)
 			return &with
 		}
 	}
