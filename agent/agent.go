@@ -55,6 +55,7 @@ type Agent struct {
 	// sources has 1 for each source of evidence that the agent can use, 0 for others.
 	sources atomic.Pointer[map[string]float64]
 	wire    atomic.Pointer[wire.Wire]
+	vips    atomic.Pointer[workload.VIPProgram]
 	// connected has a function for each aggregator, which reports whether it is connected.
 	connected atomic.Pointer[[]func() bool]
 
@@ -168,7 +169,8 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
 	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
-	n.Mounted = a.ipam.CheckMounts
+	n.Mounted, n.VIPs.Changed = a.ipam.CheckMounts, a.report
+	a.vips.Store(&n.VIPs)
 	look := k.Contest
 	var w *wire.Wire
 	if obs != nil {
@@ -307,6 +309,9 @@ func (a *Agent) report() {
 	problems, name := a.ipam.Health()
 	if name.Name != "" {
 		s.NodeName = &ipwitnessv1.NodeName{Name: name.Name, Source: ipwitnessv1.NodeName_Source(name.Source), File: form.Printable(name.File)}
+	}
+	if v := a.vips.Load(); v != nil {
+		s.VipProgram, s.VipProgramEnded = v.State()
 	}
 	s.Problems = append(s.Problems, problems...)
 	if w := a.wire.Load(); w != nil {

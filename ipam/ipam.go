@@ -38,6 +38,9 @@ type Traits struct {
 	Secondary bool
 	// Status is set if the records are not an IPAM's, but what pods have according to the API.
 	Status bool
+	// Assigns is set if the records are not allocations, but say which node a controller wants to hold
+	// a virtual address. Assignments publishes them.
+	Assigns bool
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool

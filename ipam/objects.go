@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 )
@@ -32,9 +33,26 @@ type Objects struct {
 	Resources []*Resource
 	// Settle is called after the state of a resource changed; nil if nothing has to be done.
 	Settle func()
+	// ServiceChanged is called after the addresses of a Service changed; nil if nothing has to be done.
+	ServiceChanged func(at Key)
+	// Machine returns the state of a virtual machine; nil if it is not known. It is nil for IPAMs that
+	// know no virtual machines.
+	Machine func(at Key) *Machine
 	// Check looks at intervals for inconsistencies that count only if they last; nil if there are
 	// none to look for.
 	Check func()
+}
+
+// A Machine is a virtual machine that pods run.
+type Machine struct {
+	// Node is the name of the node that it runs on.
+	Node string
+	// Pods are the UIDs of the pods that run it: two while it is migrated.
+	Pods []string
+	// Migrating is set while it is migrated. Node is then the node that it leaves.
+	Migrating bool
+	// Since is when the aggregator learned of this state, in nanoseconds since the Unix epoch.
+	Since int64
 }
 
 // A Resource is a custom resource that an IPAM is read from.
@@ -88,6 +106,12 @@ type Publisher interface {
 	Pools() []string
 	// State returns the state of the pools whose records are readable.
 	State() State
+	// ServiceAddresses returns the addresses of a Service at which clients outside of the cluster reach
+	// it.
+	ServiceAddresses(at Key) []netip.Addr
+	// MachineChanged records that the virtual machine of some pods, given by their UIDs, has another
+	// state, and returns the time.
+	MachineChanged(pods []string) (at int64)
 	// HasNode reports whether the cluster has a node with a name. known is false if the nodes of the
 	// cluster are not known.
 	HasNode(name string) (has, known bool)

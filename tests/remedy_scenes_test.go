@@ -1,12 +1,7 @@
 package tests
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
-	"maps"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -262,6 +257,29 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		s.ways = map[string]string{"node node1 itself (eth0) keeps": "node1", "node node2 itself (eth0) keeps": "node2"}
 		return s.conflicted(vip, "node1 | node2", "split-brain")
 	},
+	"split-brain, keepalived was killed": func(t *testing.T, _ block) *scene {
+		c := killedKeepalived(t)
+		s := newScene(t, c.lab, c.nodes...)
+		s.byHand["Find out why keepalived has ended"] = func() { c.nodes[0].keepalived() }
+		s.keeper = "node2" // node1 had the address first
+		return s.conflicted(vip, "node1 | node2", "split-brain")
+	},
+	"split-brain, two speakers of MetalLB": func(t *testing.T, _ block) *scene {
+		v := newVIPs(t)
+		v.metallb("node1")
+		v.speaks("node1")
+		s := newScene(t, v.lab, v.nodes...)
+		v.metallb("node2")
+		v.speaks("node2")
+		s.effects["kubectl delete"] = func() { v.silent("node1") }
+		s.byHand["The conflict resolves by itself"] = func() { v.wantHeldElsewhere(func() { v.speaks("node2") }) }
+		s.keeper, s.speak = "node2", func() { v.speaks("node2") }
+		wait.Until(t, vip+" to be confirmed", func() bool {
+			v.speaks("node1", "node2")
+			return inState(vip, confirmed)(v.watch.all()) && len(v.findings("?kind=vip-held-elsewhere")) > 0
+		})
+		return s.conflicted(vip, "node1 | node2", "split-brain")
+	},
 	"orphaned-sandbox": func(t *testing.T, b block) *scene {
 		h := newHost(t)
 		l := startLab(t, h, "--kubeconfig", apiOf(t, h, "new"))
@@ -482,6 +500,16 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		}
 		return s.found("shared-address-answered", addr)
 	},
+	"vip-held-elsewhere": func(t *testing.T, _ block) *scene {
+		v := newVIPs(t)
+		v.kubeVIP("node2")
+		v.nodes[0].sh("ip addr add " + vip + "/32 dev eth0")
+		s := newScene(t, v.lab, v.nodes...)
+		s.byHand["Find out whether node node2 answers"] = func() {}
+		s.ways = map[string]string{"answers for it, or will": "-"}
+		s.unreal = []string{"it will not"} // the finding remains
+		return s.found("vip-held-elsewhere", vip)
+	},
 	"duplicate-node-name": func(t *testing.T, _ block) *scene {
 		c := newCluster(t, 1)
 		s := newScene(t, c.lab, c.nodes...)
@@ -553,102 +581,10 @@ func TestRemedyOfEachFindingEndsIt(t *testing.T) {
 // pods. It returns a kubeconfig.
 func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
 	t.Helper()
-	api := kubernetesAPI{nodes: map[string]string{"node1": ""}}
-	for _, name := range pods {
-		api.pods = append(api.pods, apiPod{name: name, node: "node1"})
+	a, kubeconfig := serveAPI(t, h)
+	a.put(t, "nodes", "", "node1", "{}")
+	for _, pod := range pods {
+		a.put(t, "pods", "default", pod, `{"spec": {"nodeName": "node1"}, "status": {"phase": "Running"}}`)
 	}
-	return api.serve(t, h)
-}
-
-// kubernetesAPI is a part of the Kubernetes API that does not change.
-type kubernetesAPI struct {
-	nodes map[string]string // the pod CIDR of each node
-	pods  []apiPod
-	// definitions are the configurations of NetworkAttachmentDefinitions in namespace default, by name.
-	definitions map[string]string
-}
-
-type apiPod struct {
-	name, node  string
-	ip          string // in its status
-	annotations map[string]string
-}
-
-// serve serves the API on a host, and returns a kubeconfig.
-func (a kubernetesAPI) serve(t *testing.T, h *netlab.Host) string {
-	t.Helper()
-	var at net.Listener
-	err := h.Do(func() (err error) {
-		at, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	const group, definitions = "k8s.cni.cncf.io", "network-attachment-definitions"
-	kinds := map[string]string{"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease"}
-	discovery := map[string]string{}
-	if len(a.definitions) > 0 {
-		kinds[definitions] = group + "/v1 NetworkAttachmentDefinition"
-		discovery["/apis"] = `{"kind": "APIGroupList", "groups": [{"name": "` + group + `", "versions": [{"groupVersion": "` + group + `/v1", "version": "v1"}]}]}`
-		discovery["/apis/"+group+"/v1"] = `{"kind": "APIResourceList", "groupVersion": "` + group + `/v1", "resources": [{"name": "` + definitions + `", "kind": "NetworkAttachmentDefinition"}]}`
-	}
-	ended := make(chan struct{})
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-		if r.URL.Path == "/readyz" {
-			return
-		}
-		if document := discovery[r.URL.Path]; document != "" {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, document)
-			return
-		}
-		if r.Method != http.MethodGet || kinds[resource] == "" || r.URL.Query().Get("watch") == "" {
-			http.NotFound(w, r)
-			return
-		}
-		version, kind, _ := strings.Cut(kinds[resource], " ")
-		event := func(typ string, metadata map[string]any, more map[string]any) map[string]any {
-			metadata["resourceVersion"] = "1"
-			object := map[string]any{"apiVersion": version, "kind": kind, "metadata": metadata}
-			maps.Copy(object, more)
-			return map[string]any{"type": typ, "object": object}
-		}
-		var events []any
-		switch resource {
-		case "nodes":
-			for name, cidr := range a.nodes {
-				events = append(events, event("ADDED", map[string]any{"name": name, "uid": "uid-" + name}, map[string]any{"spec": map[string]any{"podCIDR": cidr}}))
-			}
-		case "pods":
-			for _, pod := range a.pods {
-				status := map[string]any{"phase": "Running"}
-				if pod.ip != "" {
-					status["podIPs"] = []map[string]string{{"ip": pod.ip}}
-				}
-				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod.name, "uid": "uid-" + pod.name, "annotations": pod.annotations},
-					map[string]any{"spec": map[string]any{"nodeName": pod.node}, "status": status}))
-			}
-		case definitions:
-			for name, config := range a.definitions {
-				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": name}, map[string]any{"spec": map[string]any{"config": config}}))
-			}
-		}
-		events = append(events, event("BOOKMARK", map[string]any{"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}, nil))
-		w.Header().Set("Content-Type", "application/json")
-		for _, e := range events {
-			_ = json.NewEncoder(w).Encode(e)
-		}
-		w.(http.Flusher).Flush()
-		select {
-		case <-r.Context().Done():
-		case <-ended:
-		}
-	})}
-	go func() { _ = server.Serve(at) }()
-	t.Cleanup(func() { close(ended); _ = server.Close() })
-	write(t, h.Path("/run/kubeconfig"), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
-clusters: [{name: c, cluster: {server: "http://%s"}}], users: [{name: u, user: {}}]}`, at.Addr()))
-	return "/run/kubeconfig"
+	return kubeconfig
 }

@@ -53,6 +53,15 @@ func (d Dir) Netns(pid int) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(string(link[:size]), "net:["), "]"), 10, 64)
 }
 
+// Name returns the name of a process, at most 15 bytes long; empty if it cannot be read.
+func (d Dir) Name(pid int) string {
+	data, err := os.ReadFile(d.Path(pid, "comm"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(string(data), "\n")
+}
+
 // Process reads the status of a process.
 func (d Dir) Process(pid int) (Process, error) {
 	data, err := os.ReadFile(d.Path(pid, "stat"))

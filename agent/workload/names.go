@@ -45,6 +45,9 @@ type Names struct {
 	changed   chan struct{}         // holds one token while a search is needed
 	Mounted   func()                // called when a mount was added or removed; set before run
 
+	// VIPs is the program of this node that moves virtual addresses.
+	VIPs VIPProgram
+
 	files   map[netnsFile]namedNetns // the namespaces that were found by their files
 	cni     *cniCache
 	walked  time.Time          // when all processes were last read

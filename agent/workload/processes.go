@@ -20,7 +20,7 @@ const mostRead = 256
 
 // processes finds namespaces by their processes, and the processes that identify the workloads
 // of this node. It skips processes that it may not read. A process in our own namespace costs
-// one readlink.
+// one readlink and the reading of its name.
 func (n *Names) processes() {
 	dir, err := os.Open(string(n.procDir))
 	if err != nil {
@@ -29,12 +29,16 @@ func (n *Names) processes() {
 	defer func() { _ = dir.Close() }()
 	entries, _ := dir.Readdirnames(-1)
 	found := map[uint64][]int{}
+	vips := ""
 	for _, entry := range entries {
 		pid, err := strconv.Atoi(entry)
 		if err != nil {
 			continue
 		}
 		inode, err := n.procDir.Netns(pid)
+		if err == nil && inode == n.kernel.OwnInode() {
+			vips = earlier(n.procDir.Name(pid), vips)
+		}
 		if err != nil || inode == n.kernel.OwnInode() {
 			continue
 		}
@@ -43,6 +47,7 @@ func (n *Names) processes() {
 		}
 		found[inode] = append(found[inode], pid)
 	}
+	n.VIPs.found(vips)
 	for inode, ns := range n.kernel.OurInodes() {
 		t := n.tenantOf(inode, ns)
 		if pids := found[inode]; pids != nil {

@@ -439,3 +439,31 @@ func TestSearchForTheOldestProcessIsBounded(t *testing.T) {
 		t.Errorf("oldest of the first %d: got %d and %v, want %d", mostRead, got.PID, same, want)
 	}
 }
+
+func TestProgramThatMovesVirtualAddresses(t *testing.T) {
+	n, p := newTestNames(t, 100)
+	changes := 0
+	n.VIPs.Changed = func() { changes++ }
+	for _, step := range []struct {
+		what     string
+		change   func()
+		want     string
+		ended    bool
+		reported int
+	}{
+		{"none", func() { p.Put(5, 1, "sshd", 5, 1, "/"); p.Put(6, 1, "keepalived", 5, 100, "/") }, "", false, 0},
+		{"one starts", func() { p.Put(7, 1, "keepalived", 50, 1, "/"); p.Put(8, 7, "keepalived", 51, 1, "/") }, "keepalived", false, 1},
+		{"its child ends", func() { p.End(8) }, "keepalived", false, 1},
+		{"it ends", func() { p.End(7) }, "keepalived", true, 2},
+		{"nothing changes", func() {}, "keepalived", true, 2},
+		{"another one starts", func() { p.Put(9, 1, "kube-vip", 60, 1, "/") }, "kube-vip", false, 3},
+		{"the first one starts again", func() { p.Put(10, 1, "keepalived", 70, 1, "/") }, "keepalived", false, 4},
+		{"both end", func() { p.End(9); p.End(10) }, "keepalived", true, 5},
+	} {
+		step.change()
+		n.processes()
+		if name, ended := n.VIPs.State(); name != step.want || ended != step.ended || changes != step.reported {
+			t.Errorf("%s: got %q, ended %t, %d changes, want %q, %t, %d", step.what, name, ended, changes, step.want, step.ended, step.reported)
+		}
+	}
+}

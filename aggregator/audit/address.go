@@ -51,6 +51,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 		a.auditAllocation(&in.Allocations[i])
 	}
 	a.auditDoubleAllocation()
+	a.auditAssignments()
 	a.auditShared()
 	a.auditSpoofs()
 	for a.reportOneWithOthers() {
@@ -80,7 +81,7 @@ func bothCritical(f, other *verdict.Finding) bool {
 
 // rememberReported remembers a finding that is reported.
 func (a *addressAudit) rememberReported(f *verdict.Finding) {
-	if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated {
+	if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated && f.Kind != verdict.FindingVIPHeldElsewhere {
 		a.remember(f)
 	}
 	f.Past = a.out.Past
@@ -91,7 +92,7 @@ type addressAudit struct {
 	policy *verdict.Policy
 	in     *verdict.Case
 	judged *verdict.Judgement
-	// contested is set if there is an active conflict, which replaces findings.
+	// contested is set if there is an active conflict, which replaces most findings.
 	contested bool
 	out       Result
 }
@@ -180,7 +181,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	var sure, listed []*verdict.Pool
 	networks := o.Networks()
 	for _, p := range a.in.Pools {
-		if p.Node != nil && !p.Node.Is(o.Node) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
+		if p.Assigns() || p.Node != nil && !p.Node.Is(o.Node) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
 			continue
 		}
 		named, unknown := false, true
@@ -232,7 +233,7 @@ func (a *addressAudit) has(p *verdict.Pool) bool {
 // auditAllocation checks whether an allocation is in use.
 func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
-	if registry.Of(p.IPAM).Status || al.Purpose != "" || al.Kept || al.Nameless() {
+	if registry.Of(p.IPAM).Status || p.Assigns() || al.Purpose != "" || al.Kept || al.Nameless() {
 		return
 	}
 	held := slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool {
@@ -296,7 +297,7 @@ func (a *addressAudit) leftBehind(al *verdict.AllocationFacts) bool {
 // sameScope reports whether addresses of two pools are in the same scope.
 func sameScope(p, other *verdict.Pool) bool {
 	switch {
-	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm:
+	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm, p.Assigns():
 		return false
 	case p.Is(other), p.Node == nil && !registry.Of(p.IPAM).Secondary:
 		return true
@@ -369,7 +370,7 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 			patience = 0 // a reported problem stays reported, even if it turns into another critical one
 		}
 	}
-	if a.contested && f.Kind != verdict.FindingAddressSpoofed {
+	if a.replaced(f.Kind) {
 		return
 	}
 	due := f.Since.Add(patience)
@@ -386,6 +387,11 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 	a.out.Findings = append(a.out.Findings, f)
 }
 
+// replaced reports whether a conflict replaces findings of a kind.
+func (a *addressAudit) replaced(kind string) bool {
+	return a.contested && kind != verdict.FindingAddressSpoofed && kind != verdict.FindingVIPHeldElsewhere
+}
+
 // about reports whether two findings concern the same owner, or at least one of them concerns none.
 func about(f, other *verdict.Finding) bool {
 	return len(f.Owners) == 0 || len(other.Owners) == 0 || f.Owners[0].ID == other.Owners[0].ID
@@ -394,7 +400,7 @@ func about(f, other *verdict.Finding) bool {
 // keep keeps the earlier findings of a pool while its state is not known.
 func (a *addressAudit) keep(p *verdict.Pool, kinds ...string) {
 	for _, b := range a.in.Before {
-		if !b.Pool.Is(p) || b.Waiting || !slices.Contains(kinds, b.Kind) || a.contested {
+		if !b.Pool.Is(p) || b.Waiting || !slices.Contains(kinds, b.Kind) || a.replaced(b.Kind) {
 			continue
 		}
 		b.Pool, b.ID = p, a.id(b.Kind, p.Subject()+" ") // use the current record of the pool, whose node may have been renamed
@@ -424,7 +430,7 @@ func (a *addressAudit) past() {
 		}
 	}
 	for _, al := range a.in.Vanished {
-		if al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
+		if al.Pool.Assigns() || al.Pool.State != ipam.Known && al.Pool.State != ipam.Missing || slices.ContainsFunc(a.in.Allocations, func(other verdict.AllocationFacts) bool { return sameHolder(al, other.Allocation) }) {
 			continue // it may still exist, or has moved to another record
 		}
 		for i := range a.judged.Owners {

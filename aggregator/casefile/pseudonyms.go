@@ -48,6 +48,7 @@ var fieldClasses = map[string]class{
 
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
 	"Node.Vouched": (*pseudonyms).agent, "NodeName.Name": (*pseudonyms).node, "NodeName.File": (*pseudonyms).place,
+	"Node.VIPProgram": word("program"),
 	"NodeKey.Name": (*pseudonyms).node, "NodeKey.Boot": (*pseudonyms).boot, "NodeKey.Netns": (*pseudonyms).inode, "NodeKey.Vouched": (*pseudonyms).agent,
 	"Namespace.Netns": (*pseudonyms).inode, "Namespace.ID": (*pseudonyms).owner, "Namespace.Intended": (*pseudonyms).intended,
 	"Link.Name": (*pseudonyms).device, "LinkKey.Name": (*pseudonyms).device, "Domain.Name": (*pseudonyms).device,
@@ -61,7 +62,7 @@ var fieldClasses = map[string]class{
 
 	"PodObject.Namespace": (*pseudonyms).namespace, "PodObject.Name": (*pseudonyms).name, "PodObject.UID": (*pseudonyms).uid,
 	"PodObject.Node": (*pseudonyms).node, "PodObject.Phase": word("phase"), "PodObject.ControllerKind": word("kind"),
-	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name,
+	"PodObject.Controller": (*pseudonyms).name, "PodObject.VirtualMachine": (*pseudonyms).name, "PodObject.MachineNode": (*pseudonyms).node,
 	"Membership.Interface": (*pseudonyms).device, "Membership.Network": (*pseudonyms).network,
 
 	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Served.Network": (*pseudonyms).network, "Served.Networks": (*pseudonyms).network,

@@ -104,6 +104,7 @@ func (s *Converter) Node(n *facts.Node) *pb.Node {
 		Namespaces: uint32(n.Namespaces()), LostEvents: n.Status.GetLostEvents(), Problems: problems,
 		ConnectedAt: timestamp(n.ConnectedAt), LastHeard: timestamp(n.LastHeard), Runtime: n.Status.GetRuntime(),
 		Flooding:   flooding(n),
+		VipProgram: n.Rec.VIPProgram, VipProgramEnded: n.Rec.VIPProgramEnded,
 		Incomplete: n.Incomplete(), LeftOut: uint64(n.LeftOut().Records + n.LeftOut().Wire + n.Excess()),
 	}
 	if n.Rec.SkewKnown {

@@ -115,6 +115,10 @@ func sandboxID(o *verdict.Owner) string {
 // knows on which node the machine runs.
 func (a *remedyBuilder) oneMachine(owners []*verdict.Owner) []advice.Action {
 	w := owners[0].Workload()
+	if keep, right := a.c.Rightful(owners); right == verdict.RightMachine {
+		return append([]advice.Action{advice.Say("Check that virtual machine %s/%s runs on node %s, as KubeVirt says.", w.Namespace, w.VirtualMachine, kubernetesName(keep)).
+			By("", "kubectl get vmi -n "+advice.Quote(w.Namespace)+" "+advice.Argument(w.VirtualMachine))}, a.keep(keep, right, owners)...)
+	}
 	s := advice.Say("Find out where virtual machine %s/%s runs, and delete the other pod. The column NODENAME of `kubectl get vmi -n %s %s` shows the node; `kubectl get vmim -n %[3]s` shows whether a migration is stuck.",
 		w.Namespace, w.VirtualMachine, advice.Quote(w.Namespace), advice.Quote(w.VirtualMachine))
 	for _, o := range owners[:min(len(owners), mostKept)] {
@@ -130,6 +134,9 @@ func (a *remedyBuilder) oneMachine(owners []*verdict.Owner) []advice.Action {
 // oneActive returns the steps that leave an address on one of several nodes that have it
 // themselves.
 func (a *remedyBuilder) oneActive(owners []*verdict.Owner) []advice.Action {
+	if keep, right := a.c.Rightful(owners); right == verdict.RightAssignment || right == verdict.RightProgram {
+		return a.movedTo(keep, right, owners)
+	}
 	names := list(each(owners, func(o **verdict.Owner) string { return (*o).Node.Name }))
 	byHand := a.decide(owners)
 	return []advice.Action{advice.Say("Check whether software such as keepalived, kube-vip or MetalLB moves the address between nodes: its configuration then contains the address.").Or(

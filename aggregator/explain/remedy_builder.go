@@ -133,6 +133,12 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 		return "it is the gateway address of the network on that bridge"
 	case verdict.RightKept:
 		return poolTitle(a.c.Title(keep).Pool.Label()) + " keeps it for this owner, also after a restart"
+	case verdict.RightAssignment:
+		return ipamOf(a.c.Title(keep).Controller).Title + " assigns it to this node"
+	case verdict.RightMachine:
+		return "KubeVirt runs the virtual machine on this node"
+	case verdict.RightProgram:
+		return keep.Node.VIPProgram + " runs on this node, and has ended on the others"
 	case verdict.RightOlderAssignment:
 		return fmt.Sprintf("it had the address first (since %s by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
 	case verdict.RightIntent:

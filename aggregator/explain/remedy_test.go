@@ -15,8 +15,11 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/egressip"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
+	"github.com/ipwitness/ipwitness/ipam/metallb"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
@@ -146,8 +149,36 @@ func findings() map[string]verdict.Finding {
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
+		"vip-held-elsewhere kube-vip":                  virtual(w, kubevip.Name, true, true),
+		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, kubevip.Name, true, false),
+		"vip-held-elsewhere metallb":                   virtual(w, metallb.Name, false, true),
+		"vip-held-elsewhere egressip":                  virtual(w, egressip.Name, true, false),
 		"in-use-unallocated of an unknown owner":       find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
+}
+
+// virtual returns a finding about a virtual address that a controller assigns to node-b, and that
+// node-a holds in its kernel or on the wire only. both is set if node-b holds it, too.
+func virtual(w *verdicttest.Network, of string, kernel, both bool) verdict.Finding {
+	held := func(node string) verdict.Owner {
+		ns := w.Host(node)
+		i := w.Interface(ns, verdict.Interface{Name: "eth0", Attachment: verdict.Own, MAC: verdict.MAC("uplink" + node), Link: w.Link(node, "eth0", verdict.Uplink, false)})
+		c := assigned(i)
+		if !kernel {
+			c.Kind, c.Frame = verdict.Announced, verdict.Frame{MAC: i.MAC, Link: i.Link}
+		}
+		return verdict.Owner{ID: ns.ID, Node: ns.Node, Namespace: ns, Interface: i, MAC: i.MAC, State: verdict.Live, Assigned: kernel, Claims: []*verdict.Claim{c}}
+	}
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: of, Name: "addresses", State: ipam.Known}}
+	f := verdict.Finding{
+		ID: "x", Kind: verdict.FindingVIPHeldElsewhere, Severity: verdict.Critical, Address: netip.MustParseAddr("192.0.2.50"), Pool: p,
+		Allocations: []*verdict.Allocation{{Pool: p, Allocation: ipam.Allocation{Address: netip.MustParseAddr("192.0.2.50"), Node: "node-b", Purpose: "Service shop/web", Location: "services shop/web"}}},
+		Owners:      []verdict.Owner{held("node-a")}, Since: start,
+	}
+	if both {
+		f.Owners = append(f.Owners, held("node-b"))
+	}
+	return f
 }
 
 // spoofed returns a finding about frames that a pod sends with the address of another pod.

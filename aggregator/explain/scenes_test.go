@@ -6,6 +6,8 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 )
 
 // twoPods puts two pods with the address on links of a node.
@@ -64,6 +66,22 @@ var scenes = []verdicttest.Situation{
 		_, port := w.Veth(w.Namespace("n1", 3, "103", verdicttest.Pod("proxy")), "bbbbbb", l)
 		w.Wire(port, "bbbbbb").Kind = verdict.Answered
 	}},
+	{Name: "a virtual address that its controller assigns to one node", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Assigned(i)
+		}
+		p := &verdict.Pool{Pool: ipam.Pool{IPAM: kubevip.Name, Name: "addresses", State: ipam.Known}}
+		w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
+			Address: w.Addr, Node: "n2", Purpose: "Service shop/web", Location: "services shop/web /metadata/annotations/kube-vip.io/vipHost",
+		}})
+	}},
+	{Name: "a virtual address that a program has left behind", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			w.Assigned(i)
+			w.After(time.Minute)
+			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "keepalived", i.Namespace.Node.Name == "n1"
+		}
+	}},
 	{Name: "sandboxes of one pod", Build: func(w *verdicttest.World) {
 		w.Within("n1", "", "net0", verdicttest.Who("web"))
 		second := verdicttest.Who("web")
@@ -75,6 +93,17 @@ var scenes = []verdicttest.Situation{
 			who := verdicttest.Who(name)
 			who.VirtualMachine = "vm"
 			w.Within("n1", "", "net0", who)
+		}
+	}},
+	{Name: "pods of a virtual machine that was migrated", Build: func(w *verdicttest.World) {
+		w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: verdicttest.Prefixes("10.244.0.0/16")}}
+		for i, name := range []string{"from", "to"} {
+			who := verdicttest.Who(name)
+			who.VirtualMachine = "vm"
+			w.Within([]string{"n1", "n2"}[i], "", "", who)
+			w.Says("uid-"+name, verdict.PodObject{
+				Namespace: "default", Name: name, Node: []string{"n1", "n2"}[i], Phase: "Running", VirtualMachine: "vm", MachineNode: "n2", MachineSince: verdicttest.Start,
+			})
 		}
 	}},
 	{Name: "links that are not proven to be one", Addr: "192.168.1.200", Build: func(w *verdicttest.World) {

@@ -127,6 +127,10 @@ func (a *applying) status(rec *pb.StatusRecord) {
 	}
 	name := n.Status.GetNodeName()
 	n.Rec.IPAMName = ipam.NodeName{Name: name.GetName(), Source: ipam.NameSource(name.GetSource()), File: name.GetFile()} //nolint:gosec // checked
+	if name, ended := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(); name != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded {
+		n.Rec.VIPProgram, n.Rec.VIPProgramEnded = name, ended
+		f.touchNode(n) // it decides which node keeps a virtual address
+	}
 }
 
 func (a *applying) namespace(rec *pb.NamespaceRecord) {

@@ -15,6 +15,7 @@ var findingReasons = map[string]string{
 	verdict.FindingDoubleAllocated:       "AddressDoubleAllocated",
 	verdict.FindingIntendedNotObserved:   "AddressNotObserved",
 	verdict.FindingSharedAddressAnswered: "AddressSharedAnswered",
+	verdict.FindingVIPHeldElsewhere:      "VIPHeldElsewhere",
 	verdict.FindingAddressSpoofed:        "AddressSpoofed",
 	verdict.FindingMACCloned:             "MACCloned",
 	verdict.FindingPodCIDROverlap:        "IPAMPodCIDROverlap",

@@ -31,7 +31,7 @@ func correctPod(p *verdict.PodObject) {
 	correct(form.Label, &p.Namespace)
 	correct(form.Subdomain, &p.Name, &p.Controller, &p.VirtualMachine)
 	correct(form.ID, &p.UID)
-	correct(form.Node, &p.Node)
+	correct(form.Node, &p.Node, &p.MachineNode)
 	correct(word, &p.Phase, &p.ControllerKind)
 }
 

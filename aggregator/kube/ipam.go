@@ -3,11 +3,13 @@ package kube
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/registry"
@@ -59,11 +61,11 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 		}
 		all = append(all, p)
 	}
-	p := newPublisher(c, podips.Name)
+	p, o, v := newPublisher(c, podips.Name), newPublisher(c, ovnkubernetes.Name), newPublisher(c, kubevip.Name)
 	c.addresses = podips.NewAddresses[*podRecord](p, podips.Pool, podips.Status)
-	o := newPublisher(c, ovnkubernetes.Name)
 	c.annotated = podips.NewAddresses[annotatedPod](o, ovnkubernetes.DefaultNetwork, ovnkubernetes.Annotated)
-	return append(all, p, o)
+	c.kubeVIP = kubevip.NewAssignments(v)
+	return append(all, p, o, v)
 }
 
 func newPublisher(c *Cluster, name string) *publisher {
@@ -139,6 +141,21 @@ func (m *publisher) State() ipam.State { return m.state }
 func (m *publisher) HasNode(name string) (has, known bool) {
 	c := m.cluster
 	return c.nodes.of(name) != nil, c.health.placed && len(c.nodes.Records) > 0
+}
+
+// ServiceAddresses implements ipam.Publisher.
+func (m *publisher) ServiceAddresses(at ipam.Key) []netip.Addr {
+	return m.cluster.services.Records[at].ingress()
+}
+
+// MachineChanged implements ipam.Publisher.
+func (m *publisher) MachineChanged(pods []string) int64 {
+	for _, uid := range pods {
+		if r := m.cluster.pods.byUID[uid]; r != nil {
+			m.cluster.pending.pod(&r.PodObject)
+		}
+	}
+	return m.cluster.clock()
 }
 
 // Put implements ipam.Publisher.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -117,6 +118,7 @@ type Cluster struct {
 	definitions definitions
 	// annotated has the addresses that OVN-Kubernetes has written into the annotations of pods.
 	annotated *podips.Addresses[annotatedPod]
+	kubeVIP   kubevip.Assignments
 
 	announcer announcer
 	discovery discovery
@@ -154,7 +156,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.pods.agentAccounts = cfg.AgentAccounts
 	c.nodes = newNodes(c)
 	c.services = newServices(c)
-	c.leases = newLeases()
+	c.leases = newLeases(c)
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
 	c.discovery = newDiscovery(c)
@@ -180,7 +182,7 @@ func (c *Cluster) newFeeds() []*feed {
 			client: c.clients.core, resource: "nodes", into: &c.nodes, list: func() list { return &corev1.NodeList{} },
 		},
 		{
-			name: "services", lost: "addresses of load balancers are not explained",
+			name: "services", lost: "addresses of load balancers are not explained, and the nodes that MetalLB and kube-vip want to hold them are unknown",
 			client: c.clients.core, resource: "services", into: &c.services, list: func() list { return &corev1.ServiceList{} },
 		},
 	}
@@ -239,12 +241,31 @@ func (c *Cluster) Pod(namespace, name, uid, node string) *verdict.PodObject {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	if p := c.pods.find(namespace, name, uid, node); p != nil {
-		return &p.PodObject
+		return c.withMachine(&p.PodObject)
 	}
 	if c.health.state == pb.Kubernetes_LIVE && c.nodes.of(node) != nil {
 		return absent
 	}
 	return nil
+}
+
+// withMachine returns a pod with the state of its virtual machine, if it runs one. The caller holds mu.
+func (c *Cluster) withMachine(p *verdict.PodObject) *verdict.PodObject {
+	if p.VirtualMachine == "" || c.health.state != pb.Kubernetes_LIVE {
+		return p
+	}
+	for _, m := range c.ipams {
+		if m.objects.Machine == nil {
+			continue
+		}
+		if vm := m.objects.Machine(ipam.Key{Namespace: p.Namespace, Name: p.VirtualMachine}); vm != nil {
+			with := *p
+			with.MachineNode, with.Migrating, with.MachineSince = vm.Node, vm.Migrating, verdict.Stamp(vm.Since)
+			correctPod(&with)
+			return &with
+		}
+	}
+	return p
 }
 
 // PodNamed returns what the API says about the named pod, on any node. The result is Absent if

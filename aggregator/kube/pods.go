@@ -290,7 +290,9 @@ func (p *pods) index(r *podRecord) {
 		p.plugins[r.Node] = append(p.plugins[r.Node], r)
 	}
 	if r.more.vip.IsValid() {
-		p.vips[r.more.vip]++
+		if p.vips[r.more.vip]++; p.vips[r.more.vip] == 1 {
+			p.cluster.controlPlaneChanged()
+		}
 	}
 	if r.more.agentOn != "" {
 		p.agents[r.more.agentOn]++
@@ -340,6 +342,7 @@ func (p *pods) unindex(r *podRecord) {
 	if r.more.vip.IsValid() {
 		if p.vips[r.more.vip]--; p.vips[r.more.vip] == 0 {
 			delete(p.vips, r.more.vip)
+			p.cluster.controlPlaneChanged()
 		}
 	}
 	if on := r.more.agentOn; on != "" {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 )
 
 // serviceRecord is the record of a service with addresses that move between nodes or that
@@ -50,7 +52,10 @@ func newServices(c *Cluster) services {
 			Same: func(a, b *serviceRecord) bool {
 				return a.host == b.host && a.class == b.class && slices.Equal(a.addresses, b.addresses)
 			},
-			Changed: func(_ ipam.Key, before, after *serviceRecord) { c.services.changed(before, after) },
+			Changed: func(at ipam.Key, before, after *serviceRecord) {
+				c.services.changed(before, after)
+				c.serviceChanged(at, after)
+			},
 		},
 	}
 }
@@ -59,7 +64,7 @@ func newServices(c *Cluster) services {
 // use.
 func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
 	at := ipam.Key{Namespace: service.Namespace, Name: service.Name}
-	r := &serviceRecord{namespace: at.Namespace, name: at.Name, host: ipam.Plain(service.Annotations["kube-vip.io/vipHost"])}
+	r := &serviceRecord{namespace: at.Namespace, name: at.Name, host: ipam.Plain(service.Annotations[kubevip.HostAnnotation])}
 	add := func(text, as string) {
 		a, err := netip.ParseAddr(text)
 		a = a.Unmap()
@@ -83,6 +88,43 @@ func readService(service *corev1.Service) (ipam.Key, *serviceRecord) {
 		return at, nil
 	}
 	return at, r
+}
+
+// ingress returns the addresses of the load balancer. It returns none for nil.
+func (r *serviceRecord) ingress() (addresses []netip.Addr) {
+	if r == nil {
+		return nil
+	}
+	for _, a := range r.addresses {
+		if a.as == asIngress {
+			addresses = append(addresses, a.Addr)
+		}
+	}
+	return addresses
+}
+
+// serviceChanged passes a changed service to the controllers that assign its addresses to nodes.
+func (c *Cluster) serviceChanged(at ipam.Key, s *serviceRecord) {
+	host := ""
+	if s != nil {
+		host = s.host
+	}
+	c.kubeVIP.Service(at, s.ingress(), host)
+	for _, m := range c.ipams {
+		if changed := m.objects.ServiceChanged; changed != nil {
+			changed(at)
+		}
+	}
+}
+
+// controlPlaneChanged publishes the node that kube-vip elected for the addresses of the control
+// plane.
+func (c *Cluster) controlPlaneChanged() {
+	at, holder := ipam.Key{Namespace: leaseNamespace, Name: controlPlaneLease}, ""
+	if l := c.leases.Records[at]; l != nil {
+		holder = l.holder
+	}
+	c.kubeVIP.ControlPlane(at, slices.SortedFunc(maps.Keys(c.pods.vips), netip.Addr.Compare), holder)
 }
 
 // changed updates the index. The caller holds mu.
@@ -124,8 +166,11 @@ type leases struct {
 	ipam.Mirror[*coordinationv1.Lease, leaseRecord]
 }
 
-func newLeases() leases {
-	return leases{ipam.Mirror[*coordinationv1.Lease, leaseRecord]{Read: readLease, Same: func(a, b *leaseRecord) bool { return *a == *b }}}
+func newLeases(c *Cluster) leases {
+	return leases{ipam.Mirror[*coordinationv1.Lease, leaseRecord]{
+		Read: readLease, Same: func(a, b *leaseRecord) bool { return *a == *b },
+		Changed: func(ipam.Key, *leaseRecord, *leaseRecord) { c.controlPlaneChanged() },
+	}}
 }
 
 func readLease(lease *coordinationv1.Lease) (ipam.Key, *leaseRecord) {

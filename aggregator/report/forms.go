@@ -65,6 +65,7 @@ var rules = map[string]rule{
 	"NodeName.file":            {text: form.Path},
 	"Port.interface":           {text: form.Interface},
 	"Port.mode":                {text: form.Word(maxWord)},
+	"StatusRecord.vip_program": {text: form.Word(maxWord)},
 
 	"PoolRecord.name":     {text: form.Path},
 	"PoolRecord.ipam":     {text: form.Word(maxWord)},

@@ -98,6 +98,10 @@ func (al *Allocation) ofEndpoint(w Workload) bool {
 	return registry.Of(al.Pool.IPAM).OwnNamespaces && w.Kind == Unknown
 }
 
+// Assigns reports whether the pool is that of a controller, whose records say which node it wants to
+// hold a virtual address.
+func (p *Pool) Assigns() bool { return registry.Of(p.IPAM).Assigns }
+
 // Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not
 // known: an ID from a cgroup or process may be that of another container in the pod.
 func (w Workload) Sandbox() string {

@@ -34,7 +34,7 @@ func (p *PodObject) same(other *PodObject) bool {
 	}
 	return slices.Equal(p.IPs, other.IPs) && slices.Equal(p.Memberships, other.Memberships) && p.Namespace == other.Namespace && p.Name == other.Name && p.UID == other.UID &&
 		p.Node == other.Node && p.Phase == other.Phase && p.ControllerKind == other.ControllerKind && p.Controller == other.Controller &&
-		p.VirtualMachine == other.VirtualMachine && p.HostNetwork == other.HostNetwork && p.RuntimeClass == other.RuntimeClass &&
+		p.VirtualMachine == other.VirtualMachine && p.MachineNode == other.MachineNode && p.Migrating == other.Migrating && p.HostNetwork == other.HostNetwork && p.RuntimeClass == other.RuntimeClass &&
 		p.DeletionTimestamp == other.DeletionTimestamp && p.Absent == other.Absent
 }
 

@@ -35,9 +35,17 @@ func (j *comparison) conflicts() {
 			j.out.Ended = append(j.out.Ended, j.ended(prev, over))
 		}
 	}
-	if len(j.out.Conflicts) > 0 {
+	if len(j.out.Conflicts) > 0 || j.claimedElsewhere() {
 		j.out.Contested = true
 	}
+}
+
+// claimedElsewhere reports whether a node claims the address on the wire although a controller assigns
+// it to another node. Its next frame shows whether it has handed the address over.
+func (j *comparison) claimedElsewhere() bool {
+	return j.in.virtual() && slices.ContainsFunc(j.out.Owners, func(o Owner) bool {
+		return o.Kind() == Host && o.Excluded == nil && !o.Assigned && !j.in.Assigns(&o)
+	})
 }
 
 // coverage is the list of groups that are reported already. A set of owners is reported once, in

@@ -266,8 +266,15 @@ type Right uint8
 const (
 	// RightUndecided: the known facts do not decide which owner should keep the address.
 	RightUndecided Right = iota
+	// RightAssignment: the controller of the virtual address wants this owner's node to hold it.
+	RightAssignment
 	// RightAllocation: an IPAM has the address for this owner and no other one.
 	RightAllocation
+	// RightProgram: the program that moves virtual addresses runs on this owner's node, and has ended
+	// on the nodes of the others.
+	RightProgram
+	// RightMachine: the virtual machine that all owners run, or ran, runs on this owner's node.
+	RightMachine
 	// RightOlderAssignment: the kernel of this owner got the address first.
 	RightOlderAssignment
 	// RightIntent: only this owner was meant to have the address, according to a CNI plugin, the
@@ -282,6 +289,9 @@ const (
 type Title struct {
 	// Owner is the ID of the owner.
 	Owner string
+	// Controller is the pool of the controller that wants the owner's node to hold the address; nil if
+	// there is none.
+	Controller *Pool
 	// Pool is the pool that has the address for the owner; nil if there is none.
 	Pool *Pool
 	// Kept is the pool that keeps the address for the owner, or did so until it lost the record, so

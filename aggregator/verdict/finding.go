@@ -40,6 +40,9 @@ const (
 	// FindingMACCloned: frames from the port of one namespace have the hardware address of
 	// another namespace.
 	FindingMACCloned = "mac-cloned"
+	// FindingVIPHeldElsewhere: a node holds a virtual address that its controller assigns to another
+	// node.
+	FindingVIPHeldElsewhere = "vip-held-elsewhere"
 	// FindingDuplicateNodeName: two nodes have the same name.
 	FindingDuplicateNodeName = "duplicate-node-name"
 )
@@ -237,7 +240,7 @@ func (s *Spoof) Merge(other *Spoof) {
 // FindingKinds returns all kinds of findings, the most important first.
 func FindingKinds() []string {
 	return []string{
-		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingPodCIDROverlap,
+		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere, FindingPodCIDROverlap,
 		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingPoolExhaustion, FindingLeaked,
 		FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}

@@ -28,11 +28,14 @@ type inquiry struct {
 	*evaluation
 	c      *Conflict
 	owners []*Owner
-	// pools and allocations exclude those of the Kubernetes API.
+	// pools and allocations exclude those of the Kubernetes API and of controllers of virtual
+	// addresses.
 	pools       []*Pool
 	allocations []*Allocation
 	// outside are the allocations for nodes without an agent.
 	outside []*Allocation
+	// assignments say which node a controller wants to hold the address.
+	assignments []*Allocation
 }
 
 // gather lists the pools and allocations of IPAMs in a fixed order.
@@ -40,7 +43,11 @@ func (q *inquiry) gather() {
 	all := slices.SortedFunc(slices.Values(q.in.Allocations), func(a, b AllocationFacts) int { return compareAllocations(a.Allocation, b.Allocation) })
 	for _, al := range all {
 		q.c.Allocations = append(q.c.Allocations, al.Allocation)
-		if registry.Of(al.Pool.IPAM).Status {
+		switch {
+		case al.Pool.Assigns():
+			q.assignments = append(q.assignments, al.Allocation)
+			continue
+		case registry.Of(al.Pool.IPAM).Status:
 			continue
 		}
 		q.allocations = append(q.allocations, al.Allocation)
@@ -49,7 +56,7 @@ func (q *inquiry) gather() {
 		}
 	}
 	for _, p := range q.in.Pools {
-		if !registry.Of(p.IPAM).Status {
+		if !registry.Of(p.IPAM).Status && !p.Assigns() {
 			q.pools = append(q.pools, p)
 		}
 	}

@@ -83,6 +83,11 @@ type PodObject struct {
 	// VirtualMachine is the name of the KubeVirt virtual machine that the pod runs, in the pod's
 	// namespace.
 	VirtualMachine string
+	// MachineNode is the name of the node that the virtual machine runs on; empty if that is not
+	// known. Migrating is set while it is migrated. MachineSince is when the aggregator learned of it.
+	MachineNode  string
+	Migrating    bool
+	MachineSince Stamp
 	// IPs are Pod.status.podIPs.
 	IPs []netip.Addr
 	// HostNetwork is set if the pod uses the network namespace of the node.
@@ -159,6 +164,10 @@ type Node struct {
 	// IPAMName is the name that the IPAM with its own names for nodes has for the node; empty if it is
 	// not known.
 	IPAMName ipam.NodeName
+	// VIPProgram is the program on the node that moves virtual addresses between nodes, such as
+	// keepalived; empty if none was seen. VIPProgramEnded is set if it ran and has ended.
+	VIPProgram      string
+	VIPProgramEnded bool
 }
 
 // Namespace is one network namespace as one node sees it. It is immutable: a change makes a new

@@ -35,6 +35,23 @@ func sameVM(owners []Owner) bool {
 	return name != "" && !slices.ContainsFunc(owners, func(o Owner) bool { return o.VirtualMachine() != name })
 }
 
+// migrates reports whether KubeVirt migrates the virtual machine of owners, and returns until when their
+// pods may both have its address otherwise: for the grace after the last known change.
+func (p *Policy) migrates(owners []Owner) (migrating bool, until Stamp) {
+	for i := range owners {
+		if pod := owners[i].Pod; pod != nil && pod.MachineSince != 0 {
+			migrating, until = migrating || pod.Migrating, max(until, pod.MachineSince.Add(p.MigrationGrace))
+		}
+	}
+	return migrating, until
+}
+
+// runsMachine reports whether KubeVirt says that the owner's node runs the owner's virtual machine, and
+// does not migrate it.
+func (o *Owner) runsMachine() bool {
+	return o.Pod != nil && o.Pod.MachineNode != "" && !o.Pod.Migrating && o.OnNode(o.Pod.MachineNode)
+}
+
 // VirtualMachine returns the virtual machine that the owner runs, as NAMESPACE/NAME; empty if there
 // is none.
 func (o *Owner) VirtualMachine() string {

@@ -158,6 +158,38 @@ func TestOrphanedLauncher(t *testing.T) {
 	}
 }
 
+// While KubeVirt migrates a virtual machine, and for the grace after that, its pods are no conflict.
+func TestMigrationThatTakesLong(t *testing.T) {
+	w := newWorld("10.244.1.5")
+	migrated(w.World, "n1", true)
+	says := func(node string, migrating bool) {
+		for uid, p := range w.Pods {
+			pod := *p
+			pod.MachineNode, pod.Migrating, pod.MachineSince = node, migrating, w.Now
+			w.Says(uid, pod)
+		}
+	}
+	phase := func(what string, after time.Duration, want verdict.Phase) {
+		t.Helper()
+		w.After(after)
+		w.Read(w.Claims...)
+		out := w.judge()
+		if len(out.Conflicts) != 1 || out.Conflicts[0].Rule != verdict.RuleSameVM || out.Conflicts[0].Phase != want {
+			t.Errorf("%s: got %+v, want phase %d", what, out.Conflicts, want)
+		}
+	}
+	phase("it begins", 0, verdict.Suspected)
+	phase("it takes longer than the grace", time.Hour, verdict.Suspected)
+	says("n2", false)
+	phase("it is over", 0, verdict.Suspected)
+	phase("the grace is not over", w.Policy.MigrationGrace-time.Second, verdict.Suspected)
+	phase("the source is left behind", time.Second, verdict.Confirmed)
+	c := w.judge().Conflicts[0]
+	if got := keeper(&c); got != "to" || c.Cause != verdict.CauseSplitBrain {
+		t.Errorf("got %q, cause %s, want the pod on the machine's node", got, c.Cause)
+	}
+}
+
 func TestPodsOfDifferentVirtualMachinesAreNoTwins(t *testing.T) {
 	for _, other := range []verdict.Workload{
 		{Kind: verdict.Pod, Namespace: "default", Name: "b", UID: "b", VirtualMachine: "vm2"},

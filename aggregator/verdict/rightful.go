@@ -15,6 +15,12 @@ const minClockDifference = 200 * time.Millisecond
 func (q *inquiry) title(o *Owner) Title {
 	t := Title{Owner: o.ID, Gateway: q.poolGateway(o), Given: q.given(o)}
 	t.Unclear = o.Namespace != nil && q.bestMatch(nil, o) == possibleMatch
+	for _, al := range q.assignments {
+		if al.Pool.State == ipam.Known && al.matches(o) == certainMatch {
+			t.Controller = al.Pool
+			break
+		}
+	}
 	for _, al := range q.allocations {
 		if q.matches(al, o) == certainMatch {
 			t.Pool = al.Pool
@@ -46,8 +52,10 @@ func (c *Conflict) Title(o *Owner) Title {
 }
 
 // Rightful returns the owner that should keep the address, and the reason; nil if that is
-// undecided. The allocation decides first, then whether a restart would change the address, then the
-// older assignment, then intent; each only decides between the owners that remain. All remedies follow this decision.
+// undecided. Between nodes, the controller of a virtual address decides first. Then the allocation
+// decides, then whether a restart would change the address, then the program that moves virtual
+// addresses, then the older assignment, then intent; each only decides between the owners that
+// remain. All remedies follow this decision.
 func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	left := filterOwners(owners, func(o *Owner) bool { return !o.Orphaned })
 	switch len(left) {
@@ -55,6 +63,16 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		return nil, RightUndecided
 	case 1:
 		return left[0], RightIntent // the pods of the other owners have ended
+	}
+	if c.Rule == RuleSameVM {
+		if runs := filterOwners(left, (*Owner).runsMachine); len(runs) == 1 {
+			return runs[0], RightMachine
+		}
+	}
+	if c.Rule == RuleSplitBrain {
+		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {
+			return assigned[0], RightAssignment
+		}
 	}
 	if allocated := filterOwners(left, func(o *Owner) bool { return c.Title(o).Allocated() }); len(allocated) == 1 {
 		return allocated[0], RightAllocation
@@ -69,6 +87,10 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 	if c.Rule == RuleSamePod {
 		return nil, RightUndecided // kubelet removes the older sandbox once it knows about the newer one
 	}
+	if c.Rule == RuleSplitBrain && slices.ContainsFunc(left, (*Owner).hasVIPProgram) {
+		// The node that took the address over has it later, and rightly.
+		return servedByProgram(left)
+	}
 	if first := oldest(left); first != nil {
 		return first, RightOlderAssignment
 	}
@@ -76,6 +98,25 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 		return meant[0], RightIntent
 	}
 	return nil, RightUndecided
+}
+
+// hasVIPProgram reports whether a program that moves virtual addresses runs or ran on the owner's node.
+func (o *Owner) hasVIPProgram() bool { return o.Kind() == Host && o.Node.VIPProgram != "" }
+
+// servedByProgram returns the only owner on whose node a program that moves virtual addresses runs, if
+// the same program has ended on the nodes of all others; nil otherwise. A program that was never seen
+// may run where its agent cannot see it.
+func servedByProgram(owners []*Owner) (*Owner, Right) {
+	running := filterOwners(owners, func(o *Owner) bool { return o.hasVIPProgram() && !o.Node.VIPProgramEnded })
+	if len(running) != 1 {
+		return nil, RightUndecided
+	}
+	for _, o := range owners {
+		if o != running[0] && (!o.hasVIPProgram() || o.Node.VIPProgram != running[0].Node.VIPProgram) {
+			return nil, RightUndecided
+		}
+	}
+	return running[0], RightProgram
 }
 
 // filterOwners returns the owners for which holds returns true.

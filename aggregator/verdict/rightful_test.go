@@ -7,14 +7,54 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // blue returns a network namespace that was created by hand.
 func blue(name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Unknown, Name: name, Source: "netns"}
+}
+
+// movable gives nodes on one LAN the address, one after the other. Their clocks agree.
+func movable(w *verdicttest.World, nodes ...string) {
+	for _, i := range verdicttest.OnLAN(w, nodes...) {
+		i.Namespace.Node.SkewKnown = true
+		w.Assigned(i)
+		w.After(time.Minute)
+	}
+}
+
+// migrated adds two pods of a virtual machine on two nodes. KubeVirt says that it runs on a node.
+func migrated(w *verdicttest.World, node string, migrating bool) {
+	w.Policy.Networks = []verdict.Network{{Name: "pods", Prefixes: verdicttest.Prefixes("10.244.0.0/16")}}
+	for i, name := range []string{"from", "to"} {
+		on := []string{"n1", "n2"}[i]
+		who := verdicttest.Who(name)
+		who.VirtualMachine = "vm"
+		w.Within(on, "", "", who)
+		w.After(time.Minute)
+		w.Node(on).SkewKnown = true
+		w.Says("uid-"+name, verdict.PodObject{
+			Namespace: "default", Name: name, Node: on, Phase: "Running", VirtualMachine: "vm", MachineNode: node, Migrating: migrating, MachineSince: w.Now,
+		})
+	}
+}
+
+// assign has a controller assign the address to a node.
+func assign(w *verdicttest.World, node string, state ipam.State) {
+	p := &verdict.Pool{Pool: ipam.Pool{IPAM: kubevip.Name, Name: "addresses", State: state}}
+	w.Allocations = append(w.Allocations, &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
+		Address: w.Addr, Node: node, Purpose: "Service shop/web", Location: "services shop/web " + node,
+	}})
+}
+
+// program makes a program that moves virtual addresses run on a node, or end there.
+func program(w *verdicttest.World, node, name string, ended bool) {
+	w.Node(node).VIPProgram, w.Node(node).VIPProgramEnded = name, ended
 }
 
 func TestRightfulOwner(t *testing.T) {
@@ -113,6 +153,60 @@ func TestRightfulOwner(t *testing.T) {
 			w.Within("n1", "cni0", "", blue("first"))
 			w.After(time.Minute).Within("n1", "cni0", "", blue("refused")).Kind = verdict.DADFailed
 		}, "first", verdict.RightOlderAssignment},
+		{"a controller assigns it to the newer node", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n2", ipam.Known)
+		}, "n2", verdict.RightAssignment},
+		{"a controller assigns it to a node that does not have it", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n3", ipam.Known)
+		}, "n1", verdict.RightOlderAssignment},
+		{"two objects of a controller assign it to both nodes", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n1", ipam.Known)
+			assign(w, "n2", ipam.Known)
+		}, "n1", verdict.RightOlderAssignment},
+		{"a controller assigned it to the newer node when the API last responded", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			assign(w, "n2", ipam.Stale)
+		}, "n1", verdict.RightOlderAssignment},
+		{"a controller assigns a pod's address to a node", func(w *verdicttest.World) {
+			verdicttest.Twins(w)
+			assign(w, "n1", ipam.Known)
+		}, "old", verdict.RightOlderAssignment},
+		{"keepalived has ended on the older node", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "keepalived", true)
+			program(w, "n2", "keepalived", false)
+		}, "n2", verdict.RightProgram},
+		{"keepalived runs on both nodes", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "keepalived", false)
+			program(w, "n2", "keepalived", false)
+		}, "", verdict.RightUndecided},
+		{"keepalived has ended on both nodes", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "keepalived", true)
+			program(w, "n2", "keepalived", true)
+		}, "", verdict.RightUndecided},
+		{"keepalived runs on one node, and was never seen on the other", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n2", "keepalived", false)
+		}, "", verdict.RightUndecided},
+		{"another program has ended on the other node", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "ucarp", true)
+			program(w, "n2", "keepalived", false)
+		}, "", verdict.RightUndecided},
+		{"keepalived has ended, and a controller assigns it to that node", func(w *verdicttest.World) {
+			movable(w, "n1", "n2")
+			program(w, "n1", "keepalived", true)
+			program(w, "n2", "keepalived", false)
+			assign(w, "n1", ipam.Known)
+		}, "n1", verdict.RightAssignment},
+		{"a virtual machine that has moved to the newer pod", func(w *verdicttest.World) { migrated(w, "n2", false) }, "to", verdict.RightMachine},
+		{"a virtual machine that is being migrated", func(w *verdicttest.World) { migrated(w, "n1", true) }, "from", verdict.RightOlderAssignment},
+		{"a virtual machine on a third node", func(w *verdicttest.World) { migrated(w, "n3", false) }, "from", verdict.RightOlderAssignment},
 		{"a sandbox of a deleted pod", func(w *verdicttest.World) {
 			verdicttest.Twins(w)
 			w.Says("uid-old", verdict.PodObject{Absent: true})

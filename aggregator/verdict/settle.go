@@ -17,6 +17,13 @@ func (j *comparison) settle(c *Conflict, across LinkKey) {
 		return // no agent can read the address of an external device
 	}
 	due := max(c.DetectedAt, secondBegun(c.Owners)).Add(j.policy.Wait(c))
+	if c.Rule == RuleSameVM {
+		migrating, until := j.policy.migrates(c.Owners)
+		if migrating {
+			return // judged again when that changes
+		}
+		due = max(due, until)
+	}
 	if j.in.Now < due {
 		j.again(due)
 		return

@@ -5,6 +5,7 @@ package ipamtest
 import (
 	"encoding/json"
 	"maps"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -23,6 +24,10 @@ type Cluster struct {
 	Nodes []string
 	// Published is called with each published pool, or with an allocation of it; nil for nothing.
 	Published func(p *ipam.Pool, al *ipam.Allocation, at int64, gone bool)
+	// Services are the addresses of Services.
+	Services map[ipam.Key][]netip.Addr
+	// Machines are the UIDs that MachineChanged was called with.
+	Machines []string
 
 	t         testing.TB
 	name      string // of the IPAM
@@ -284,6 +289,27 @@ func (c *Cluster) State() ipam.State {
 		return ipam.Known
 	}
 	return ipam.Reading
+}
+
+// ServiceAddresses implements ipam.Publisher.
+func (c *Cluster) ServiceAddresses(at ipam.Key) []netip.Addr { return c.Services[at] }
+
+// MachineChanged implements ipam.Publisher.
+func (c *Cluster) MachineChanged(pods []string) int64 {
+	c.Machines = append(c.Machines, pods...)
+	return 0
+}
+
+// Machine returns the state of a virtual machine.
+func (c *Cluster) Machine(at ipam.Key) *ipam.Machine { return c.objects.Machine(at) }
+
+// SetService sets the addresses of a Service.
+func (c *Cluster) SetService(at ipam.Key, addresses ...netip.Addr) {
+	if c.Services == nil {
+		c.Services = make(map[ipam.Key][]netip.Addr)
+	}
+	c.Services[at] = addresses
+	c.objects.ServiceChanged(at)
 }
 
 // HasNode implements ipam.Publisher.

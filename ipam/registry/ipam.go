@@ -10,18 +10,22 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/egressip"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
+	"github.com/ipwitness/ipwitness/ipam/kubevip"
+	"github.com/ipwitness/ipwitness/ipam/kubevirt"
+	"github.com/ipwitness/ipwitness/ipam/metallb"
 	"github.com/ipwitness/ipwitness/ipam/podips"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
-// All has all supported IPAMs, in the order of the documentation.
+// All has all supported IPAMs and controllers of virtual addresses, in the order of the documentation.
 var All = []*ipam.IPAM{
 	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &kubeovn.IPAM, &spiderpool.IPAM, &antrea.IPAM, &ovnkubernetes.IPAM,
-	&awsvpc.IPAM, &azure.IPAM, &podips.IPAM,
+	&awsvpc.IPAM, &azure.IPAM, &podips.IPAM, &kubevip.IPAM, &metallb.IPAM, &egressip.IPAM, &kubevirt.IPAM,
 }
 
 // unknown has nothing that distinguishes it.

@@ -6,12 +6,12 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// Titles returns the titles of the IPAMs that keep records, as a list in a sentence: "host-local,
+// Titles returns the titles of the IPAMs that allocate addresses, as a list in a sentence: "host-local,
 // Calico and Cilium", with "and" as the conjunction. It leaves out the IPAMs that match rejects.
 func Titles(conjunction string, match func(*ipam.IPAM) bool) string {
 	var titles []string
 	for _, m := range All {
-		if !m.Status && match(m) {
+		if !m.Status && !m.Assigns && match(m) {
 			titles = append(titles, m.Title)
 		}
 	}

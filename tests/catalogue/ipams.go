@@ -158,7 +158,7 @@ func (t *ipamTexts) unused() error {
 	return nil
 }
 
-// names returns the names in the API of the IPAMs that keep records.
+// names returns the names in the API of the IPAMs and the controllers of virtual addresses.
 func (t *ipamTexts) names() string {
 	var names []string
 	for _, m := range t.all {

@@ -78,7 +78,7 @@ func TestTheEvidenceForIPAMsExists(t *testing.T) {
 }
 
 // general are mentions in the runbooks that are about networks, not about the records of an IPAM.
-var general = regexp.MustCompile("`vxlan\\.calico`|\\(Calico, Cilium, `ptp`\\)|`calicoctl`")
+var general = regexp.MustCompile("\\(KubeVirt's bridge binding|`vxlan\\.calico`|\\(Calico, Cilium, `ptp`\\)|`calicoctl`")
 
 // Runbooks name single IPAMs only in texts that come from the folder of the IPAM.
 func TestRunbooksHaveTheTextsOfIPAMsFromTheirFolders(t *testing.T) {

@@ -38,6 +38,7 @@ func (p Tree) Put(pid, parent int, name string, start int, inode uint64, cgroup 
 		os.MkdirAll(filepath.Join(dir, "ns"), 0o755),
 		os.Symlink(fmt.Sprintf("net:[%d]", inode), filepath.Join(dir, "ns/net")),
 		os.WriteFile(filepath.Join(dir, "stat"), fmt.Appendf(nil, "%d (%s) S %d%s %d 0", pid, name, parent, strings.Repeat(" 0", 17), start), 0o644),
+		os.WriteFile(filepath.Join(dir, "comm"), []byte(name+"\n"), 0o644),
 		os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::"+cgroup+"\n"), 0o644),
 	} {
 		if err != nil {

@@ -1278,9 +1278,14 @@ type StatusRecord struct {
 	Flooding []*FloodingRecord `protobuf:"bytes,10,rep,name=flooding,proto3" json:"flooding,omitempty"`
 	// Name under which the IPAM with its own names for nodes (Calico) allocates the addresses of this
 	// node; unset if it is not known or there is no such IPAM.
-	NodeName      *NodeName `protobuf:"bytes,11,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NodeName *NodeName `protobuf:"bytes,11,opt,name=node_name,json=nodeName,proto3" json:"node_name,omitempty"`
+	// Program in the agent's network namespace that moves virtual addresses between nodes, such as
+	// keepalived; empty if the agent has not seen one.
+	VipProgram string `protobuf:"bytes,12,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
+	// True if that program ran while the agent watched, and has ended.
+	VipProgramEnded bool `protobuf:"varint,13,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *StatusRecord) Reset() {
@@ -1381,6 +1386,20 @@ func (x *StatusRecord) GetNodeName() *NodeName {
 		return x.NodeName
 	}
 	return nil
+}
+
+func (x *StatusRecord) GetVipProgram() string {
+	if x != nil {
+		return x.VipProgram
+	}
+	return ""
+}
+
+func (x *StatusRecord) GetVipProgramEnded() bool {
+	if x != nil {
+		return x.VipProgramEnded
+	}
+	return false
 }
 
 // NodeName is the name that an IPAM has for a node.
@@ -2052,7 +2071,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x11 \x01(\bR\x04gone\x12+\n" +
 	"\x03age\x18\x13 \x01(\v2\x19.google.protobuf.DurationR\x03age\x12\x18\n" +
 	"\anetwork\x18\x14 \x01(\tR\anetwork\x12\x16\n" +
-	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xa1\x03\n" +
+	"\x06routed\x18\x15 \x01(\bR\x06routed\"\xee\x03\n" +
 	"\fStatusRecord\x12\x12\n" +
 	"\x04wire\x18\x01 \x01(\tR\x04wire\x12-\n" +
 	"\x05ports\x18\x02 \x03(\v2\x17.ipwitness.v1.Node.PortR\x05ports\x12\x1f\n" +
@@ -2065,7 +2084,10 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\bunparsed\x18\t \x01(\v2\x16.ipwitness.v1.UnparsedR\bunparsed\x128\n" +
 	"\bflooding\x18\n" +
 	" \x03(\v2\x1c.ipwitness.v1.FloodingRecordR\bflooding\x123\n" +
-	"\tnode_name\x18\v \x01(\v2\x16.ipwitness.v1.NodeNameR\bnodeNameJ\x04\b\x06\x10\aR\x0fcalico_nodename\"\xab\x01\n" +
+	"\tnode_name\x18\v \x01(\v2\x16.ipwitness.v1.NodeNameR\bnodeName\x12\x1f\n" +
+	"\vvip_program\x18\f \x01(\tR\n" +
+	"vipProgram\x12*\n" +
+	"\x11vip_program_ended\x18\r \x01(\bR\x0fvipProgramEndedJ\x04\b\x06\x10\aR\x0fcalico_nodename\"\xab\x01\n" +
 	"\bNodeName\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x125\n" +
 	"\x06source\x18\x02 \x01(\x0e2\x1d.ipwitness.v1.NodeName.SourceR\x06source\x12\x12\n" +

@@ -2132,7 +2132,8 @@ type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Kind of the finding: in-use-unallocated, booked-elsewhere, leaked, pod-cidr-overlap,
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
-	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned.
+	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
+	// vip-held-elsewhere.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -2671,9 +2672,14 @@ type Node struct {
 	// absence of conflicts and findings then proves nothing for this node.
 	Incomplete bool `protobuf:"varint,19,opt,name=incomplete,proto3" json:"incomplete,omitempty"`
 	// Number of records left out since the agent's last snapshot.
-	LeftOut       uint64 `protobuf:"varint,20,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LeftOut uint64 `protobuf:"varint,20,opt,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
+	// Program on the node that moves virtual addresses between nodes, such as keepalived; empty if the
+	// agent has not seen one.
+	VipProgram string `protobuf:"bytes,21,opt,name=vip_program,json=vipProgram,proto3" json:"vip_program,omitempty"`
+	// True if that program ran while the agent watched, and has ended.
+	VipProgramEnded bool `protobuf:"varint,22,opt,name=vip_program_ended,json=vipProgramEnded,proto3" json:"vip_program_ended,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Node) Reset() {
@@ -2844,6 +2850,20 @@ func (x *Node) GetLeftOut() uint64 {
 		return x.LeftOut
 	}
 	return 0
+}
+
+func (x *Node) GetVipProgram() string {
+	if x != nil {
+		return x.VipProgram
+	}
+	return ""
+}
+
+func (x *Node) GetVipProgramEnded() bool {
+	if x != nil {
+		return x.VipProgramEnded
+	}
+	return false
 }
 
 // Coverage says how complete the observations behind an answer are.
@@ -3369,7 +3389,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x06 \x01(\tR\vcontainerId\x12\x1c\n" +
 	"\tinterface\x18\a \x01(\tR\tinterface\x12\x1a\n" +
 	"\blocation\x18\b \x01(\tR\blocation\x12=\n" +
-	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xd9\a\n" +
+	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xa6\b\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +
@@ -3397,7 +3417,10 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\n" +
 	"incomplete\x18\x13 \x01(\bR\n" +
 	"incomplete\x12\x19\n" +
-	"\bleft_out\x18\x14 \x01(\x04R\aleftOut\x1a8\n" +
+	"\bleft_out\x18\x14 \x01(\x04R\aleftOut\x12\x1f\n" +
+	"\vvip_program\x18\x15 \x01(\tR\n" +
+	"vipProgram\x12*\n" +
+	"\x11vip_program_ended\x18\x16 \x01(\bR\x0fvipProgramEnded\x1a8\n" +
 	"\x04Port\x12\x1c\n" +
 	"\tinterface\x18\x01 \x01(\tR\tinterface\x12\x12\n" +
 	"\x04mode\x18\x02 \x01(\tR\x04mode\x1a\xbd\x01\n" +

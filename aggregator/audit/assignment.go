@@ -1,0 +1,76 @@
+package audit
+
+import (
+	"slices"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+// auditAssignments compares the nodes that hold a virtual address with the node that its controller
+// assigns it to. It finds nothing new if the agent of that node does not report, because a node may
+// have another name in Kubernetes than for its agent.
+func (a *addressAudit) auditAssignments() {
+	for i := range a.in.Allocations {
+		al := &a.in.Allocations[i]
+		if !al.Pool.Assigns() {
+			continue
+		}
+		h := a.holdersOf(al.Allocation)
+		switch {
+		case len(h.wrong) == 0 && !h.unheard:
+			continue
+		case len(h.wrong) == 0 || al.Pool.State != ipam.Known || !al.Covered:
+			a.keep(al.Pool, verdict.FindingVIPHeldElsewhere)
+			a.again(a.in.Now.Add(a.policy.HandoverGrace)) // no fact changes when agents are connected again
+			continue
+		}
+		patience := a.policy.HandoverGrace
+		if !h.kernel {
+			patience = 0 // the frames were sent after the grace
+		}
+		f := verdict.Finding{
+			Kind: verdict.FindingVIPHeldElsewhere, Severity: verdict.Critical, Pool: al.Pool,
+			Allocations: []*verdict.Allocation{al.Allocation}, Owners: slices.Concat(h.wrong, h.right),
+		}
+		a.record(f, al.Pool.Subject()+" ", patience)
+	}
+}
+
+// holders are the nodes that hold a virtual address.
+type holders struct {
+	// right are those that it is assigned to, and wrong are the others. kernel is set if a kernel of
+	// the others has it.
+	right, wrong []verdict.Owner
+	kernel       bool
+	// unheard is set if a disconnected node may hold it.
+	unheard bool
+}
+
+// holdersOf returns the nodes that hold a virtual address that a controller assigns to one of them.
+func (a *addressAudit) holdersOf(al *verdict.Allocation) (h holders) {
+	for i := range a.judged.Owners {
+		switch o := &a.judged.Owners[i]; {
+		case o.Kind() != verdict.Host || !o.Alive() || o.Scope.Kind == 0:
+		case o.Excluded != nil && !o.ExcludedBy(verdict.RuleHandedOver): // a node that was silent for a while may go on
+		case a.in.Assigns(o):
+			h.right = append(h.right, *o)
+		case o.State == verdict.Unheard:
+			h.unheard = true // it may have failed, which is why the address moved
+		case o.Assigned:
+			h.wrong, h.kernel = append(h.wrong, *o), true
+		case a.claimsAfterHandover(al, o):
+			h.wrong = append(h.wrong, *o)
+		}
+	}
+	return h
+}
+
+// claimsAfterHandover reports whether an owner claimed the address on the wire when the controller
+// had already assigned it to another node for the time of a hand-over. Its earlier frames are those
+// of the node that rightly held the address.
+func (a *addressAudit) claimsAfterHandover(al *verdict.Allocation, o *verdict.Owner) bool {
+	return slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool {
+		return c.Wire() && !c.Weak() && c.Seen >= al.Heard.Add(a.policy.HandoverGrace)
+	})
+}

@@ -1,0 +1,19 @@
+package kubevirt
+
+import (
+	_ "embed"
+
+	"github.com/ipwitness/ipwitness/ipam"
+)
+
+//go:embed runbooks.md
+var runbooks string
+
+var docs = ipam.Docs{
+	Supported: []ipam.Supported{{
+		What:     "KubeVirt: the nodes of virtual machines (`VirtualMachineInstance`); no allocations",
+		State:    "by its interface: objects that we rewrote",
+		Evidence: "`TestMachines`, `TestRightfulOwner`",
+	}},
+	Runbooks: runbooks,
+}
