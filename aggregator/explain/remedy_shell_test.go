@@ -22,6 +22,7 @@ func TestCommandsChangeOnlyUnchangedState(t *testing.T) {
 		others  = "get overlappingrangeipreservations.whereabouts.cni.cncf.io -n kube-system -o name"
 		pod0    = "get pod -n shop cam-0 "
 		pod1    = "get pod -n shop cam-1 "
+		ip      = "get ips.kubeovn.io cart-0.shop "
 	)
 	leak := map[string]string{podref: "shop/cam-1", id: otherID}
 	tests := []struct {
@@ -70,6 +71,12 @@ func TestCommandsChangeOnlyUnchangedState(t *testing.T) {
 		{"cilium, leaked", "leaked cilium", nil, []string{"delete ciliumendpoints"}},
 		{"cilium, leaked, the pod is there", "leaked cilium", map[string]string{"get pod -n shop old": "pod/old"}, nil},
 		{"cilium, leaked, no API", "leaked cilium", map[string]string{"get": "!"}, nil},
+		{"kube-ovn, leaked", "leaked kube-ovn", map[string]string{ip: "shop/cart-0/"}, []string{"delete ips.kubeovn.io cart-0.shop"}},
+		{"kube-ovn, leaked, the pod is there", "leaked kube-ovn", map[string]string{ip: "shop/cart-0/", "get pod -n shop cart-0": "pod/cart-0"}, nil},
+		{"kube-ovn, leaked, it is kept for a StatefulSet now", "leaked kube-ovn", map[string]string{ip: "shop/cart-0/StatefulSet"}, nil},
+		{"kube-ovn, leaked, it is gone", "leaked kube-ovn", nil, nil},
+		{"kube-ovn, leaked, no API", "leaked kube-ovn", map[string]string{"get": "!"}, nil},
+		{"kube-ovn, leaked, no pods in the API", "leaked kube-ovn", map[string]string{ip: "shop/cart-0/", "get pod ": "!"}, nil},
 	}
 	all := findings()
 	for _, test := range tests {

@@ -21,6 +21,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/kubevip"
 	"github.com/ipwitness/ipwitness/ipam/metallb"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
@@ -143,6 +144,10 @@ func findings() map[string]verdict.Finding {
 		"leaked cilium":                                find(verdict.FindingLeaked, cilium, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "old", Node: "node-a", Location: "ciliumendpoints shop/old /status/networking/addressing"}}),
 		"double-allocated whereabouts":                 find(verdict.FindingDoubleAllocated, lans, "192.0.2.3", []verdict.Owner{lan}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-0", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", Location: "ippools kube-system/192.0.2.0-28 /spec/allocations/3"}}),
 		"double-allocated kubernetes":                  find(verdict.FindingDoubleAllocated, api, "10.244.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "a", Node: "node-a", Location: "pods shop/a /status/podIPs"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "b", Node: "node-b", Location: "pods shop/b /status/podIPs"}}),
+		"leaked kube-ovn":                              find(verdict.FindingLeaked, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ips cart-0.shop"}}),
+		"in-use-unallocated kube-ovn":                  find(verdict.FindingInUseUnallocated, overlay, "10.16.0.5", host),
+		"booked-elsewhere kube-ovn":                    find(verdict.FindingBookedElsewhere, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-a", Location: "ips cart-0.shop"}}),
+		"in-use-unallocated spiderpool":                find(verdict.FindingInUseUnallocated, &verdict.Pool{Pool: ipam.Pool{IPAM: spiderpool.Name, Name: "v4pool", State: ipam.Known}}, "10.6.168.101", []verdict.Owner{lan}),
 		"double-allocated kube-ovn, for a machine":     find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d", Location: "ips web-5d.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}),
 		"double-allocated kube-ovn, for two machines":  find(verdict.FindingDoubleAllocated, overlay, "10.16.0.5", nil, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "db", Kept: true, Location: "ips db.shop"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "queue", Kept: true, Location: "ips queue.shop"}}),
 		"intended-not-observed":                        intended,

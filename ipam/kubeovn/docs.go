@@ -12,8 +12,8 @@ var runbooks string
 var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
 		What: "Kube-OVN (`Subnet`, `IP`, `Vip`)",
-		State: "by its interface: CRDs that we rewrote, in a real API server. Each VPC is a network of its own, and so is each provider that is not OVN. " +
-			"Addresses of `IptablesEIP` and `OvnEip` are not read",
+		State: "by its interface: CRDs that we rewrote, in a real API server. Each VPC is a network of its own, and so is each provider that is not OVN: " +
+			"of those, only addresses that are allocated twice or leaked are found. Addresses of `IptablesEIP` and `OvnEip` are not read",
 		Evidence: "`TestKubeOVN`, `TestTenantsOfKubeOVN`, `TestResourcesOfARealAPI`",
 	}},
 	Plan: &ipam.Plan{

@@ -3,6 +3,7 @@ package kubeovn
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -97,7 +98,7 @@ func readSubnet(o *ipam.Object) (ipam.Key, *subnet) {
 }
 
 // fields yields the elements of a list that is separated by commas: an IPv4 part and an IPv6 part.
-func fields(list string) func(func(string) bool) {
+func fields(list string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for text := range strings.SplitSeq(list, ",") {
 			if text = strings.TrimSpace(text); text != "" && !yield(text) {
