@@ -125,8 +125,12 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		n.Status, n.Ports = rec, ports
 		f.coverageChanged()
 	}
-	name := n.Status.GetNodeName()
-	n.Rec.IPAMName = ipam.NodeName{Name: name.GetName(), Source: ipam.NameSource(name.GetSource()), File: name.GetFile()} //nolint:gosec // checked
+	s := n.Status.GetNodeName()
+	name := ipam.NodeName{Name: s.GetName(), Source: Known(s.GetSource(), ipam.HostName), File: s.GetFile()}
+	if n.Rec.IPAMName != name {
+		n.Rec.IPAMName = name
+		f.touchNode(n) // the causes of conflicts may follow from it
+	}
 }
 
 func (a *applying) namespace(rec *pb.NamespaceRecord) {
