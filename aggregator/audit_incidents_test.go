@@ -18,6 +18,55 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
+// A node was created from a disk image with a CNI configuration that names another node, so that
+// Calico's garbage collector frees addresses in use (projectcalico/calico issue 12257).
+func TestIncident15TheCNIConfigurationNamesAnotherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		const addr, conflist = "10.244.0.2", "/etc/cni/net.d/10-calico.conflist"
+		pod := func(record uint32, name string) *pb.ReportRequest {
+			m := kindPod(record, name, addr)
+			m.Claims[0].Network = "k8s-pod-network"
+			return m
+		}
+		status := &pb.ReportRequest{Status: &pb.StatusRecord{NodeName: &pb.NodeName{Name: "template-0", Source: pb.NodeName_CONFIGURATION, File: conflist}}}
+		l.dial().send(snapshot(hello("n1", 1), pod(2, "web"))).send(status).sync()
+		p := &verdict.Pool{Pool: ipam.Pool{
+			IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known, Wiring: ipam.Wiring{Plugin: "calico", Routed: true},
+			Ranges: []ipam.Range{ipam.RangeOf(netip.MustParsePrefix("10.244.0.0/16"))},
+		}}
+		al := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{
+			Address: netip.MustParseAddr(addr), Node: "template-0", Namespace: "default", Pod: "web", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/2",
+		}}
+		l.ofCluster(kube.IPAMChange{Pool: p}, kube.IPAMChange{Allocation: al})
+		time.Sleep(time.Minute)
+		corrects := func(remedy []*pb.Action) bool {
+			restart := slices.IndexFunc(remedy, func(a *pb.Action) bool { return strings.Contains(a.GetCommand(), "k8s-app=calico-node") })
+			check := slices.IndexFunc(remedy, func(a *pb.Action) bool { return strings.Contains(a.GetCommand(), conflist) })
+			return 0 <= restart && restart < check
+		}
+		f := l.wantFindings("before the garbage collector frees it", "booked-elsewhere "+addr)[0]
+		if f.GetSeverity() != pb.Finding_CRITICAL || !corrects(f.GetRemedy()) {
+			t.Errorf("got %v, want it critical, and the name corrected", f)
+		}
+
+		// The garbage collector frees it, and a pod of another node gets it.
+		l.ofCluster(kube.IPAMChange{Allocation: al, Gone: true})
+		next := *al
+		next.Node, next.Pod = "n2", "late"
+		l.ofCluster(kube.IPAMChange{Allocation: &next})
+		l.dial().send(snapshot(hello("n2", 2), pod(2, "late"))).sync()
+		time.Sleep(time.Minute)
+		c := l.conflict(pb.Conflict_SUSPECTED) // the agents of this test answer no checks
+		if c.GetCause() != verdict.CauseIPAMBookedElsewhere || !slices.ContainsFunc(c.GetBecause(), func(s string) bool { return strings.HasPrefix(s, conflist+" on node n1") }) {
+			t.Errorf("got cause %s, %q, want the CNI configuration", c.GetCause(), c.GetBecause())
+		}
+		if !corrects(c.GetRemedy()) || !slices.ContainsFunc(c.GetRemedy(), func(a *pb.Action) bool { return strings.HasPrefix(a.GetText(), "Leave pod default/late") }) {
+			t.Errorf("got %v, want the name corrected, and the pod with the record left", c.GetRemedy())
+		}
+	})
+}
+
 // Calico's garbage collector frees the address of a tunnel that is in use, such as after the node was
 // deleted and created again (projectcalico/calico issue 3589), and then gives it to a pod.
 func TestIncident19CalicoFreesTheAddressOfATunnel(t *testing.T) {

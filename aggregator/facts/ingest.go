@@ -125,10 +125,14 @@ func (a *applying) status(rec *pb.StatusRecord) {
 		n.Status, n.Ports = rec, ports
 		f.coverageChanged()
 	}
-	name := n.Status.GetNodeName()
-	n.Rec.IPAMName = ipam.NodeName{Name: name.GetName(), Source: ipam.NameSource(name.GetSource()), File: name.GetFile()} //nolint:gosec // checked
-	if name, ended := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(); name != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded {
-		n.Rec.VIPProgram, n.Rec.VIPProgramEnded = name, ended
+	s := n.Status.GetNodeName()
+	name := ipam.NodeName{Name: s.GetName(), Source: Known(s.GetSource(), ipam.HostName), File: s.GetFile()}
+	if n.Rec.IPAMName != name {
+		n.Rec.IPAMName = name
+		f.touchNode(n) // the causes of conflicts may follow from it
+	}
+	if program, ended := n.Status.GetVipProgram(), n.Status.GetVipProgramEnded(); program != n.Rec.VIPProgram || ended != n.Rec.VIPProgramEnded {
+		n.Rec.VIPProgram, n.Rec.VIPProgramEnded = program, ended
 		f.touchNode(n) // it decides which node keeps a virtual address
 	}
 }
