@@ -81,7 +81,8 @@ space := $(subst ,, )
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
-	prometheus-alertmanager:prometheus-alertmanager curl:curl ovs-vswitchd:openvswitch-switch keepalived:keepalived setsid:util-linux
+	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
+	/usr/sbin/keepalived:keepalived setsid:util-linux
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin

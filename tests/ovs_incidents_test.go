@@ -27,11 +27,11 @@ func ovsCluster(t *testing.T, api kubernetesAPI) (*cluster, []ovs) {
 }
 
 // lease writes host-local's record of an address, as the plugin does.
-func (o ovs) lease(network, addr, pod string) {
+func (o ovs) lease(network, addr, pod, iface string) {
 	o.t.Helper()
 	dir := "/var/lib/cni/networks/" + network
 	o.sh("mkdir -p " + dir)
-	write(o.t, o.Path(dir+"/"+addr), "c"+pod+"\r\neth0")
+	write(o.t, o.Path(dir+"/"+addr), "c"+pod+"\r\n"+iface)
 }
 
 // wantRemedy fails unless the remedy of a conflict has the command.
@@ -48,14 +48,14 @@ func TestIncidentAntreaFreesALeaseInUse(t *testing.T) {
 	l := newLab(t)
 	o := l.openVSwitch()
 	const addr = "10.10.1.5"
-	o.lease("antrea", addr, "a")
+	o.lease("antrea", addr, "a", "eth0")
 	o.pod("a", "a-1a2b3c", "antrea", addr, 1)
 	l.awaitPod(addr, "a")
 	l.awaitAllocations(1)
 	l.awaitFindings()
 	l.sh("rm /var/lib/cni/networks/antrea/" + addr)
 	l.awaitFindings("in-use-unallocated " + addr) // before there is a duplicate
-	o.lease("antrea", addr, "b")
+	o.lease("antrea", addr, "b", "eth0")
 	o.pod("b", "b-4d5e6f", "antrea", addr, 1)
 	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/a | default/b", "NETWORK pods")
 	c := l.only(addr)
@@ -73,8 +73,9 @@ func TestIncidentAntreaNodesWithOnePodCIDR(t *testing.T) {
 		nodes: map[string]string{"node1": "10.10.1.0/24", "node2": "10.10.1.0/24"},
 		pods:  []apiPod{{name: "a", node: "node1", ip: addr}, {name: "b", node: "node2", ip: addr}},
 	})
+	c.awaitFindings("pod-cidr-overlap 10.10.1.0/24") // before there is a pod
 	for i, pod := range []string{"a", "b"} {
-		nodes[i].lease("antrea", addr, pod)
+		nodes[i].lease("antrea", addr, pod, "eth0")
 		nodes[i].pod(pod, pod+"-1a2b3c", "antrea", addr, 1)
 	}
 	c.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/a | default/b", "NETWORK pods")
@@ -157,6 +158,7 @@ func TestIncidentHostLocalOnOneLANOfOpenVSwitch(t *testing.T) {
 			"ip link set vx0 up")
 	}
 	for i, pod := range []string{"a", "b"} {
+		nodes[i].lease("ovs-conf", addr, pod, "net1")
 		nodes[i].pod(pod, "veth"+pod, "ovs-conf", addr, 1)
 		nodes[i].sh("ip -n "+pod+" link set eth0 down", "ip -n "+pod+" link set eth0 name net1", "ip -n "+pod+" link set net1 up",
 			"rm /var/lib/cni/results/ovs-conf-c"+pod+"-eth0")
@@ -176,5 +178,8 @@ func TestIncidentHostLocalOnOneLANOfOpenVSwitch(t *testing.T) {
 		c.nodes[i].shout([]string{"a", "b"}[i], "net1", addr)
 	}
 	c.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/a | default/b", "NETWORK nad/default/ovs-conf")
-	wantRemedy(t, c.only(addr), "kubectl delete pod")
+	if got := c.only(addr).GetCause(); got != "pod-cidr-overlap" {
+		t.Errorf("cause: got %s (%q), want pod-cidr-overlap", got, c.only(addr).GetExcluded())
+	}
+	wantRemedy(t, c.only(addr), "kubectl edit network-attachment-definitions.k8s.cni.cncf.io -n default ovs-conf")
 }

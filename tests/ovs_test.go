@@ -32,10 +32,10 @@ func (l *lab) openVSwitch() ovs {
 		l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		wait.Until(l.t, words[0]+" to run", func() bool { _, err := l.Run("test -S %s/%s", dir, ready); return err == nil })
 	}
-	run("db.sock", "ovsdb-server", dir+"/conf.db", "--remote=punix:"+dir+"/db.sock", "--unixctl="+dir+"/db.ctl")
+	run("db.sock", "/usr/sbin/ovsdb-server", dir+"/conf.db", "--remote=punix:"+dir+"/db.sock", "--unixctl="+dir+"/db.ctl")
 	o := ovs{l}
 	o.vsctl("--no-wait init")
-	run("vswitchd.ctl", "ovs-vswitchd", "unix:"+dir+"/db.sock", "--unixctl="+dir+"/vswitchd.ctl")
+	run("vswitchd.ctl", "/usr/sbin/ovs-vswitchd", "unix:"+dir+"/db.sock", "--unixctl="+dir+"/vswitchd.ctl")
 	o.vsctl("add-br br-int -- set bridge br-int datapath_type=netdev")
 	return o
 }

@@ -57,6 +57,9 @@ func (a *remedyBuilder) rightNode(owners []*verdict.Owner) (steps []advice.Actio
 
 // rangesApart returns the steps that give one of two nodes a different range.
 func (a *remedyBuilder) rangesApart(owners []*verdict.Owner) []advice.Action {
+	if _, name := a.c.Definition(); name != "" {
+		return a.anotherIPAM(owners)
+	}
 	one, other := a.c.Networks[0].Node, a.c.Networks[1].Node
 	if keep, right := a.c.Rightful(owners); keep != nil && (keep.Node.Key() == one || keep.Node.Key() == other) {
 		if keep.Node.Key() == other {
@@ -69,6 +72,18 @@ func (a *remedyBuilder) rangesApart(owners []*verdict.Owner) []advice.Action {
 		advice.Either("node "+one.Name+" keeps its range", a.anotherRange(other)...),
 		advice.Either("node "+other.Name+" keeps its range", a.anotherRange(one)...),
 	)}
+}
+
+// anotherIPAM returns the steps that give a NetworkAttachmentDefinition an IPAM of the whole cluster.
+func (a *remedyBuilder) anotherIPAM(owners []*verdict.Owner) []advice.Action {
+	namespace, name := a.c.Definition()
+	steps := []advice.Action{
+		advice.Say("Give NetworkAttachmentDefinition %s/%s an IPAM that allocates for the whole cluster, such as whereabouts: now each node allocates from the same range by itself, "+
+			"and the nodes share a LAN. Configure a range without addresses in use, because the new IPAM does not know which addresses running pods have.", namespace, name).
+			By("", "kubectl edit network-attachment-definitions.k8s.cni.cncf.io -n "+advice.Argument(namespace)+" "+advice.Argument(name)),
+	}
+	steps = append(steps, a.decide(owners)...)
+	return append(steps, advice.Say("Restart the other pods of this network, one after the other: until then they have addresses that pods on other nodes may get."))
 }
 
 // anotherRange returns the steps that give a node a different range. They drain the node first.

@@ -105,7 +105,7 @@ func (d *definitions) network(m membership) (name string, perNode bool) {
 	case m.OVS, of.ipam == "":
 		return "", false
 	}
-	return fmt.Sprintf("nad/%s/%s", m.definition.Namespace, m.definition.Name), of.ipam == hostlocal.Name
+	return verdict.DefinitionNetwork(m.definition.Namespace, m.definition.Name), of.ipam == hostlocal.Name
 }
 
 // resolveAgain updates the pods that are attached to a network whose definition has changed. The

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -72,6 +73,25 @@ func (j *evaluation) reaches(o *Owner, c *Claim, yield func(extent)) {
 // podNetwork is the network that is discovered without configuration: in Kubernetes, every pod has
 // an address that is unique in the cluster.
 const podNetwork = "pods"
+
+// definitionPrefix begins the name of the network of a NetworkAttachmentDefinition.
+const definitionPrefix = "nad/"
+
+// DefinitionNetwork returns the name of the network of a NetworkAttachmentDefinition.
+func DefinitionNetwork(namespace, name string) string {
+	return definitionPrefix + namespace + "/" + name
+}
+
+// Definition returns the NetworkAttachmentDefinition in whose network the owners meet; empty if they
+// meet in another scope.
+func (i *Identity) Definition() (namespace, name string) {
+	definition, found := strings.CutPrefix(i.Scope, definitionPrefix)
+	if i.Kind != NetworkScope || !found {
+		return "", ""
+	}
+	namespace, name, _ = strings.Cut(definition, "/")
+	return namespace, name
+}
 
 // NetworkOfRuntime is what agents report as the network of an address that only the container
 // runtime is known to have given.

@@ -30,6 +30,35 @@ var ofRanges = []Situation{
 		},
 	},
 	{
+		Name: "T5 host-local of one NetworkAttachmentDefinition, on one LAN of Open vSwitch", Cause: overlap,
+		Build: func(w *World) {
+			var pods []*verdict.Claim
+			for _, n := range []string{"n1", "n2"} {
+				c := w.Within(n, "", "lan", Who("web"+n))
+				c.Interface.Name, c.Interface.Link.Kind = "net1", verdict.OVSPort
+				pods = append(pods, c)
+				w.Says("uid-web"+n, verdict.PodObject{Namespace: "default", Name: "web" + n, Phase: "Running", Memberships: []verdict.Membership{
+					{Address: w.Addr, Interface: "net1", Network: verdict.DefinitionNetwork("default", "lan"), PerNode: true},
+				}})
+				w.Books(w.Pool(hostlocal.Name, n, "lan"), "web"+n)
+			}
+			for i, n := range []string{"n1", "n2"} {
+				w.Wire(w.Uplink(n), string(pods[1-i].Interface.MAC))
+			}
+		},
+		Facts: []string{
+			"range-of-pool pool=host-local|n1|lan ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn1 network=lan",
+			"range-of-pool pool=host-local|n2|lan ranges=10.244.0.1-10.244.255.254",
+			"given-by-network owners=webn2 network=lan",
+		},
+		RuledOut: []string{
+			"orphaned-sandbox: pods-are-there owners=webn1,webn2",
+			"ipam-state-lost: given-once owners=webn1 pool=host-local|n1|lan",
+			"static-address: given-to-all owners=webn1,webn2",
+		},
+	},
+	{
 		Name: "T5 the ranges of pods of both nodes have it", Cause: overlap,
 		Build: func(w *World) {
 			w.PodCIDR = netip.MustParsePrefix("10.244.1.0/24")
