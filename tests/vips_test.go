@@ -160,7 +160,7 @@ func newVIPs(t *testing.T) *vips {
 	t.Helper()
 	h := newHost(t)
 	a, kubeconfig := serveAPI(t, h)
-	v := &vips{newAggregatorOn(t, h, "--handover-grace", "2s", "--stale-after", "10s", "--kubeconfig", kubeconfig), a, map[string]bool{}}
+	v := &vips{newAggregatorOn(t, h, "--handover-grace", "3s", "--stale-after", "10s", "--kubeconfig", kubeconfig), a, map[string]bool{}}
 	for _, name := range []string{"node1", "node2"} {
 		a.put(t, "nodes", "", name, "{}")
 		v.addNode(name)

@@ -113,5 +113,5 @@ func TestEachFieldIsCompared(t *testing.T) {
 	eachField(t, (*verdict.Pool).Same, "LostHeard")
 	eachField(t, (*verdict.Exclusion).Same)
 	eachField(t, func(a, b *verdict.Fact) bool { return a.Equal(*b) })
-	eachField(t, func(a, b *verdict.PodObject) bool { return (&verdict.Owner{Pod: a}).Same(&verdict.Owner{Pod: b}) }, "Heard")
+	eachField(t, func(a, b *verdict.PodObject) bool { return (&verdict.Owner{Pod: a}).Same(&verdict.Owner{Pod: b}) }, "Heard", "MachineSince")
 }
