@@ -35,6 +35,9 @@ type Traits struct {
 	Secondary bool
 	// Status is set if the records are not an IPAM's, but what pods have according to the API.
 	Status bool
+	// Leases is set if the records are those of a DHCP server. They name hardware addresses, which
+	// may be those of machines without an agent, and stay when their holders are switched off.
+	Leases bool
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool

@@ -14,7 +14,7 @@ func (q deviceCauses) externalDevice() (r reason) {
 		if o.Guest() != NoGuest {
 			excluded = ruledOut(Fact{Kind: NotGuest, Owners: ids(o)})
 		}
-		if o.Namespace != nil || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
+		if o.Namespace != nil || q.bestMatch(nil, o) == certainMatch || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
 			continue
 		}
 		ports := o.uplinks()
