@@ -1,6 +1,8 @@
 package allocations
 
 import (
+	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -41,6 +43,22 @@ func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 
 // Visible implements ipam.Host.
 func (h host) Visible(dirs ...string) error { return h.root.ReachAny(dirs) }
+
+// Devices implements ipam.Host.
+func (host) Devices() (devices []ipam.Device) {
+	all, _ := net.Interfaces()
+	for _, i := range all {
+		d := ipam.Device{Index: i.Index, Name: i.Name, MAC: i.HardwareAddr.String()}
+		addrs, _ := i.Addrs()
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				d.Prefixes = append(d.Prefixes, p)
+			}
+		}
+		devices = append(devices, d)
+	}
+	return devices
+}
 
 // Clean implements ipam.Host.
 func (host) Clean(path string) string { return files.Clean(path) }

@@ -71,9 +71,24 @@ func (a *remedyBuilder) keep(keep *verdict.Owner, right verdict.Right, owners []
 func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Owner) []advice.Action {
 	steps := a.reserve(keep)
 	for _, o := range except(owners, keep) {
-		steps = append(steps, release(o, a.address)...)
+		steps = append(steps, a.giveUp(o)...)
 	}
 	return steps
+}
+
+// giveUp returns the steps by which an owner gives the address up. A DHCP client must request another
+// one, because it would otherwise use the lease that it has.
+func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
+	if !a.leased(o) {
+		return release(o, a.address)
+	}
+	return []advice.Action{advice.Say("Have %s release its lease and request another one: restart its DHCP client, or reboot it.", placed(o))}
+}
+
+// leased reports whether an owner has the address from DHCP.
+func (a *remedyBuilder) leased(o *verdict.Owner) bool {
+	p := a.c.Title(o).Pool
+	return p != nil && ipamOf(p).Leases
 }
 
 // reserve returns the steps that write the missing allocation of the owner that keeps the

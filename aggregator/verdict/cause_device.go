@@ -2,6 +2,8 @@ package verdict
 
 import (
 	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // deviceCauses finds the causes that depend on the device that has the address.
@@ -174,6 +176,9 @@ func (q deviceCauses) staticAddress() (r reason) {
 		}
 		r.Wrong = ids(o)
 		r.Headline = &Fact{Kind: HeadNotGiven, Owners: ids(o)}
+		if p := q.leaseOf(other); p != nil {
+			r.Headline.Pool = p.Label()
+		}
 		if r.Gateway = gateway != nil; r.Gateway {
 			r.Headline = &Fact{Kind: HeadNotGivenGateway, Owners: ids(o), Device: gateway.Name}
 			r.fact(Fact{Kind: FactBridgeOfPods, Owners: ids(other), Device: gateway.Name})
@@ -198,6 +203,17 @@ func (q deviceCauses) staticAddress() (r reason) {
 		}
 	}
 	return ruledOut(Fact{Kind: NotByHand, Owners: ids(q.owners...)})
+}
+
+// leaseOf returns the pool of the DHCP server that has leased the address to an owner; nil if there is
+// none.
+func (q deviceCauses) leaseOf(o *Owner) *Pool {
+	for _, al := range q.allocations {
+		if registry.Of(al.Pool.IPAM).Leases && q.matches(al, o) == certainMatch {
+			return al.Pool
+		}
+	}
+	return nil
 }
 
 // gateway returns the bridge on which a node has the address itself, if the bridge connects

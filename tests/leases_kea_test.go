@@ -1,0 +1,76 @@
+package tests
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// kea starts Kea's DHCPv4 server with these pools of 10.9.0.0/24, and returns it.
+func (n *dhcpNode) kea(pools ...string) {
+	n.t.Helper()
+	var list []string
+	for _, p := range pools {
+		list = append(list, fmt.Sprintf(`{ "pool": %q }`, p))
+	}
+	n.sh("mkdir -p /etc/kea /var/lib/kea /run/kea")
+	n.write("/etc/kea/kea-dhcp4.conf", fmt.Sprintf(`{
+		// the server of br0
+		"Dhcp4": {
+			"interfaces-config": { "interfaces": [ "br0" ], "service-sockets-max-retries": 100, "service-sockets-retry-wait-time": 50 }, # br0 may not be ready
+			"lease-database": { "type": "memfile", "persist": true, "name": "/var/lib/kea/kea-leases4.csv" },
+			"valid-lifetime": 3600,
+			"subnet4": [ { "id": 1, "subnet": "10.9.0.0/24", "pools": [ %s ],
+				"reservations": [ { "hw-address": %q, "ip-address": "10.9.0.40" } ] } ]
+		}
+	}`, strings.Join(list, ", "), fixedMAC))
+	cmd := n.Command("env", "KEA_PIDFILE_DIR=/run/kea", "KEA_LOCKFILE_DIR=none", "kea-dhcp4", "-c", "/etc/kea/kea-dhcp4.conf")
+	var log netlab.Log
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := n.Start(cmd); err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if n.t.Failed() {
+			n.t.Logf("kea-dhcp4 said:\n%s", log.String())
+		}
+	})
+}
+
+func TestLeasesOfKea(t *testing.T) {
+	t.Parallel()
+	n := newDHCPNode(t)
+	n.kea("10.9.0.15 - 10.9.0.16")
+	n.machine("reserved", fixedMAC, "10.9.0.40/24")
+	n.machine("one", "02:00:00:00:00:11")
+	n.machine("two", "02:00:00:00:00:12")
+	first, second := n.request("one"), n.request("two")
+	if first == second {
+		t.Fatalf("got %s for both clients", first)
+	}
+	// A machine takes the address of a client that is switched off, and has a reservation no more.
+	n.sh("ip -n two addr flush dev eth0")
+	n.machine("stray", clientMAC, second+"/24", "10.9.0.41/24")
+	f := n.awaitFindings("booked-elsewhere " + second)[0]
+	if al := f.GetAllocations(); len(al) != 1 || al[0].GetMac() != "02:00:00:00:00:12" || al[0].GetHostname() != "two" || f.GetPool().GetName() != "/var/lib/kea/kea-leases4.csv#br0" {
+		t.Errorf("got %v, want the lease of the other client", f)
+	}
+	// The client comes back.
+	if again := n.request("two"); again != second {
+		t.Fatalf("Kea leased %s, want %s again", again, second)
+	}
+	n.watch.await("the duplicate", inState(second, ipwitnessv1.Conflict_CONFIRMED))
+	c := n.only(second)
+	if got := c.GetCause(); got != "static-address" {
+		t.Errorf("got cause %s, want static-address: %v", got, c)
+	}
+	n.carry(c.GetRemedy(), "DHCP has leased it", nil)
+	n.watch.await("the end of the duplicate", inState(second, ipwitnessv1.Conflict_RESOLVED))
+	n.awaitOwner(second, "two")
+	n.awaitFindings()
+}
