@@ -118,8 +118,10 @@ func parseConfig(data []byte) (c config, err error) {
 	if g == nil {
 		return c, errors.New("it has neither Dhcp4 nor Dhcp6")
 	}
-	if c.leaseFile = g.Database.Name; g.Database.Type != "" && g.Database.Type != "memfile" {
-		c.database = g.Database.Type
+	if t := g.Database.Type; t == "" || t == "memfile" {
+		c.leaseFile = g.Database.Name
+	} else {
+		c.database = t
 	}
 	c.reserve(g.Reservations)
 	for _, n := range append(g.Networks, g.subnets) {

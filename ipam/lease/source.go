@@ -32,7 +32,7 @@ type Source struct {
 	list func() ([]string, []Location)
 
 	places   []string
-	devices  []ipam.Device
+	devices  []ipam.Device      // nil until they are needed
 	servers  map[string]*server // by path
 	unlisted bool               // servers may have appeared
 	stale    bool               // files may have changed
@@ -51,7 +51,7 @@ func (s *Source) Places() []string { return s.places }
 
 // Find implements ipam.FileSource.
 func (s *Source) Find(time.Time) (again bool) {
-	s.devices = s.host.Devices()
+	s.devices = nil
 	s.find()
 	return false
 }
@@ -59,9 +59,10 @@ func (s *Source) Find(time.Time) (again bool) {
 func (s *Source) find() {
 	var at []Location
 	s.places, at = s.list()
-	s.unlisted = false
+	before := s.servers
+	s.servers, s.unlisted = map[string]*server{}, false
 	for _, one := range at {
-		if s.servers[one.Path] == nil {
+		if s.servers[one.Path] = before[one.Path]; s.servers[one.Path] == nil {
 			s.servers[one.Path] = &server{ipam: s.ipam}
 		}
 		s.servers[one.Path].at = one
@@ -85,14 +86,14 @@ func (s *Source) Read(r ipam.FileRead) (again bool) {
 	if s.stale = false; s.unlisted {
 		s.find()
 	}
-	for path, one := range s.servers {
+	for _, one := range s.servers {
 		if c, err := one.at.Read(); err == nil {
+			if s.devices == nil && len(c.Leases)+len(c.Reservations)+len(c.Ranges) > 0 {
+				s.devices = s.host.Devices()
+			}
 			again = one.put(c, s.devices, r.Now) || again
 		} else {
 			again = one.fail(err, r.Now) || again
-		}
-		if len(one.pools) == 0 && !again {
-			delete(s.servers, path) // it has no lease file, and never had one
 		}
 	}
 	return again

@@ -45,9 +45,6 @@ var IPAM = ipam.IPAM{
 // leaseDir has a file for each interface with a lease. Its name is the index of the interface.
 const leaseDir = "/run/systemd/netif/leases"
 
-// maxEntries limits the number of files that are read.
-const maxEntries = 256
-
 func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	dir := leaseDir
 	if len(cfg.Dirs) > 0 {
@@ -62,17 +59,13 @@ func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 // read reads the leases of all interfaces. networkd removes the file of a lease that has ended.
 func read(host ipam.Host, dir string) (c lease.Content, err error) {
 	if host.Visible(dir) != nil {
-		return c, os.ErrNotExist // the directory there is the container's own
+		return c, nil // the directory there is the container's own
 	}
 	d, _, err := host.OpenDir(dir)
 	if err != nil {
-		return c, err
+		return c, nil // networkd does not run here, or does not use DHCP
 	}
-	defer func() { _ = d.Close() }()
-	names, _ := d.Readdirnames(maxEntries)
-	if len(names) == 0 {
-		return c, os.ErrNotExist
-	}
+	_ = d.Close()
 	for _, device := range host.Devices() {
 		path := filepath.Join(dir, strconv.Itoa(device.Index))
 		data, _, err := host.ReadFile(path, false, lease.MaxFile)
