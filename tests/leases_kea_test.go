@@ -33,13 +33,7 @@ func (n *dhcpNode) kea(pools ...string) {
 	if err := n.Start(cmd); err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if n.t.Failed() {
-			n.t.Logf("kea-dhcp4 said:\n%s", log.String())
-		}
-	})
+	n.t.Cleanup(func() { end(n.t, "kea-dhcp4", cmd, &log) })
 }
 
 func TestLeasesOfKea(t *testing.T) {

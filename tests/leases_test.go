@@ -187,6 +187,40 @@ func TestReservationKeepsADHCPServerFromGivingAwayAnAddress(t *testing.T) {
 	n.awaitFindings()
 }
 
+// dnsmasq is started again after its lease file was lost, and leases the address of a client to another
+// one.
+func TestDHCPServerThatLosesItsLeasesGivesThemAgain(t *testing.T) {
+	t.Parallel()
+	n := newDHCPNode(t)
+	n.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
+	n.machine("client", clientMAC)
+	n.request("client")
+	n.awaitOwner("10.9.0.15", "client")
+	n.awaitAllocations(1)
+	n.plant()
+	n.sh("rm /var/lib/misc/dnsmasq.leases", "/run/fakes/systemctl restart dnsmasq")
+	n.awaitFindings("in-use-unallocated 10.9.0.15")
+	n.machine("next", fixedMAC)
+	if got := n.request("next"); got != "10.9.0.15" {
+		t.Fatalf("dnsmasq leased %s, want 10.9.0.15", got)
+	}
+	n.watch.await("the duplicate", inState("10.9.0.15", ipwitnessv1.Conflict_CONFIRMED))
+	c := n.only("10.9.0.15")
+	if got := c.GetCause(); got != "ipam-state-lost" {
+		t.Errorf("got cause %s, want ipam-state-lost: %v", got, c)
+	}
+	n.write("/etc/dnsmasq.d/more", "dhcp-range=10.9.0.30,10.9.0.30,1h\n")
+	n.sh("/run/fakes/systemctl restart dnsmasq")
+	other := ""
+	n.carry(c.GetRemedy(), "", map[string]func(){"client (eth0, node node1) release its lease": func() { other = n.request("client") }})
+	n.watch.await("the end of the duplicate", inState("10.9.0.15", ipwitnessv1.Conflict_RESOLVED))
+	n.awaitOwner("10.9.0.15", "next")
+	if other != "10.9.0.30" {
+		t.Errorf("the client got %q, want the free address; remedy %v", other, c.GetRemedy())
+	}
+	n.awaitFindings()
+}
+
 // Incident 36: an instance and its copy have one fixed address, so that dnsmasq leases it to neither
 // reliably. With LXD and Incus, each reservation is a file.
 func TestAddressThatIsReservedTwiceIsReported(t *testing.T) {

@@ -88,6 +88,9 @@ func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
 // leased reports whether an owner has the address from DHCP.
 func (a *remedyBuilder) leased(o *verdict.Owner) bool {
 	p := a.c.Title(o).Pool
+	if p == nil && a.c.Cause == verdict.CauseIPAMStateLost {
+		p = a.c.From[0] // it had a lease
+	}
 	return p != nil && ipamOf(p).Leases
 }
 

@@ -35,8 +35,8 @@ var IPAM = ipam.IPAM{
 	Docs: ipam.Docs{
 		Supported: []ipam.Supported{{
 			What:     "DHCP leases of nodes that use systemd-networkd (`/run/systemd/netif/leases`)",
-			State:    "by its interface: the format of 252. They only help to judge conflicts, and make no finding",
-			Evidence: "`ipam/networkd`, `TestNodeWithADHCPLeaseKeepsItsAddress`",
+			State:    "**tested**: the real program 252. They only help to judge conflicts, and make no finding",
+			Evidence: "`TestNodeWithADHCPLeaseKeepsItsAddress`, `TestClientThatDetectsADuplicateItselfIsReported`",
 		}},
 		Mounts: []ipam.Mount{{Files: "`/run/systemd/netif/leases`: what DHCP has leased to the node", Mount: "`/run`", Without: "that a node has its address from DHCP"}},
 	},
