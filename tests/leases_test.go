@@ -286,6 +286,7 @@ func TestChurnOfADHCPServerIsSilent(t *testing.T) {
 
 // A machine outside of the node, which no agent reports, has an address of the server's range.
 func TestMachineOnALANWithoutALeaseIsPredicted(t *testing.T) {
+	slow(t) // a frame of a known machine is reported every 30 s
 	t.Parallel()
 	n := newDHCPNode(t)
 	out := n.lan()

@@ -79,7 +79,7 @@ func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Own
 // giveUp returns the steps by which an owner gives the address up. A DHCP client must request another
 // one, because it would otherwise use the lease that it has.
 func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
-	if !a.leased(o) {
+	if !a.leased(o) || o.Kind() == verdict.Pod {
 		return release(o, a.address)
 	}
 	return []advice.Action{advice.Say("Have %s release its lease and request another one: restart its DHCP client, or reboot it.", placed(o))}

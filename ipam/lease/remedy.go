@@ -34,6 +34,19 @@ func (t remedies) decide(after ...advice.Action) {
 		return
 	}
 	name := t.Holder.Name
+	if t.Holder.IsPod {
+		restart, fix := t.Restarting("the plugin requests a new lease for its successor")
+		t.Act(advice.Say("Find out which IPAM the CNI network of %s uses.", name).Or(
+			advice.Either("it is the plugin dhcp", append([]advice.Action{
+				advice.Say("Check that its daemon runs on node %s (dhcp daemon). It keeps leases in memory only, and after a restart renews none of the pods that exist.", t.Holder.Node),
+			}, restart...)...),
+			advice.Either("it is another one", append(t.exclude, after...)...),
+		))
+		if fix.What != "" {
+			t.Fix(fix)
+		}
+		return
+	}
 	t.Act(advice.Say("Find out how %s got its address, and whether it can have a different one. Ask the person who set it up.", name).Or(
 		advice.Either("by DHCP", advice.Say("Have it release its lease and request one again: restart its DHCP client, or reboot it. The server has no lease for it.")),
 		advice.Either("it was set by hand, and it can have a different one", advice.Say("Give %s an address outside of the server's ranges, or have it request one by DHCP.", name)),
