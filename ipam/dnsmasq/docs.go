@@ -17,8 +17,8 @@ var docs = ipam.Docs{
 	}},
 	Mounts: []ipam.Mount{
 		{Files: "`/var/lib/misc/dnsmasq.leases`, `/var/lib/libvirt/dnsmasq`, `/var/lib/lxd/networks`, `/var/lib/incus/networks`: leases and reservations", Mount: "`/var/lib`", Without: "the audit of dnsmasq: duplicates are not predicted, and a fixed address is not recognised as such"},
-		{Files: "`/etc/dnsmasq.conf`, `/etc/dnsmasq.d`: ranges and reservations", Mount: "`/etc` (not mounted by the chart)", Without: "the ranges: addresses without a lease are not predicted to be leased"},
-		{Files: "`/var/snap/lxd/common/lxd/networks`: leases of LXD from a snap", Mount: "`/var/snap` (not mounted by the chart)", Without: "the audit of its leases"},
+		{Files: "`/etc/dnsmasq.conf`, `/etc/dnsmasq.d`: ranges and reservations", Mount: "in Kubernetes not mounted, unless `agent.hostPaths` has `/etc/dnsmasq.d`", Without: "the ranges: addresses without a lease are not predicted to be leased"},
+		{Files: "`/var/snap/lxd/common/lxd/networks`: leases of LXD from a snap", Mount: "in Kubernetes not mounted, unless `agent.hostPaths` has it", Without: "the audit of its leases"},
 	},
 	Plan:     &ipam.Plan{InUseUnallocated: "by hand", BookedElsewhere: "by hand", Leaked: "nothing: a lease stays while its client is switched off"},
 	Runbooks: runbooks,

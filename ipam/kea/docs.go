@@ -17,7 +17,7 @@ var docs = ipam.Docs{
 	}},
 	Mounts: []ipam.Mount{
 		{Files: "`/var/lib/kea`: leases", Mount: "`/var/lib`", Without: "the audit of Kea. On Debian, only Kea's own user may read the directory: the agent needs `CAP_DAC_READ_SEARCH`, or an ACL"},
-		{Files: "`/etc/kea`: pools and reservations", Mount: "`/etc` (not mounted by the chart)", Without: "the pools: addresses without a lease are not predicted to be leased"},
+		{Files: "`/etc/kea`: pools and reservations", Mount: "in Kubernetes not mounted, unless `agent.hostPaths` has it", Without: "the pools: addresses without a lease are not predicted to be leased"},
 	},
 	Plan:     &ipam.Plan{InUseUnallocated: "by hand", BookedElsewhere: "by hand", Leaked: "nothing: a lease stays while its client is switched off"},
 	Runbooks: runbooks,

@@ -41,9 +41,7 @@ type Source struct {
 // NewSource returns a source that has read nothing yet. title is the name of the kind of servers in
 // sentences.
 func NewSource(host ipam.Host, name, title string, list func() ([]string, []Location)) *Source {
-	s := &Source{host: host, ipam: name, title: title, list: list, servers: map[string]*server{}}
-	s.places, _ = list()
-	return s
+	return &Source{host: host, ipam: name, title: title, list: list}
 }
 
 // Places implements ipam.FileSource.
@@ -88,7 +86,7 @@ func (s *Source) Read(r ipam.FileRead) (again bool) {
 	}
 	for _, one := range s.servers {
 		if c, err := one.at.Read(); err == nil {
-			if s.devices == nil && len(c.Leases)+len(c.Reservations)+len(c.Ranges) > 0 {
+			if s.devices == nil && len(one.leases)+len(c.Leases)+len(c.Reservations)+len(c.Ranges) > 0 {
 				s.devices = s.host.Devices()
 			}
 			again = one.put(c, s.devices, r.Now) || again
