@@ -176,7 +176,7 @@ func (q deviceCauses) staticAddress() (r reason) {
 		}
 		r.Wrong = ids(o)
 		r.Headline = &Fact{Kind: HeadNotGiven, Owners: ids(o)}
-		if p := q.leaseOf(other); p != nil {
+		if p := q.dhcp(); p != nil {
 			r.Headline.Pool = p.Label()
 		}
 		if r.Gateway = gateway != nil; r.Gateway {
@@ -205,15 +205,19 @@ func (q deviceCauses) staticAddress() (r reason) {
 	return ruledOut(Fact{Kind: NotByHand, Owners: ids(q.owners...)})
 }
 
-// leaseOf returns the pool of the DHCP server that has leased the address to an owner; nil if there is
-// none.
-func (q deviceCauses) leaseOf(o *Owner) *Pool {
-	for _, al := range q.allocations {
-		if registry.Of(al.Pool.IPAM).Leases && q.matches(al, o) == certainMatch {
-			return al.Pool
+// dhcp returns the pool of the DHCP server that leases the address; nil if there is none, or if the
+// address is in a range of another IPAM, too.
+func (q deviceCauses) dhcp() (found *Pool) {
+	for _, p := range q.pools {
+		inRange := p.Contains(q.c.Address)
+		switch {
+		case !registry.Of(p.IPAM).Leases && inRange:
+			return nil
+		case found == nil && (inRange || len(q.allocationsOf(p)) > 0):
+			found = p
 		}
 	}
-	return nil
+	return found
 }
 
 // gateway returns the bridge on which a node has the address itself, if the bridge connects
