@@ -62,7 +62,7 @@ func (n *dhcpNode) dnsmasq(lines ...string) {
 	// what the remedies say.
 	n.write("/run/fakes/systemctl", "#!/bin/sh -e\ntest \"$*\" = 'restart dnsmasq'\nif test -e /run/dnsmasq.pid; then kill -9 $(cat /run/dnsmasq.pid); rm /run/dnsmasq.pid; fi\ndnsmasq --conf-file=/etc/dnsmasq.conf\n")
 	n.sh("/run/fakes/systemctl restart dnsmasq")
-	n.t.Cleanup(func() { _, _ = n.Run("sh -c kill${IFS}$(cat${IFS}/run/dnsmasq.pid)") })
+	n.t.Cleanup(func() { _, _ = n.Output(n.Command("sh", "-c", "kill $(cat /run/dnsmasq.pid)")) })
 }
 
 // machine creates a machine on the bridge, with addresses that were set by hand.
