@@ -63,7 +63,7 @@ BUF := bin/tools/buf
 GOLANGCI := bin/tools/golangci-lint
 IMAGE_TOOL := bin/tools/image
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
-CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool host-local loopback macvlan ptp)
+CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool dhcp host-local loopback macvlan ptp)
 AWS_VPC := $(addprefix bin/awsvpc/,aws-cni ipamd)
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 ETCD := bin/kubernetes/etcd
@@ -80,6 +80,7 @@ space := $(subst ,, )
 # Required commands or files, each with the Debian package that contains it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
+	dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
 	/usr/sbin/keepalived:keepalived setsid:util-linux

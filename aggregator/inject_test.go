@@ -3,6 +3,7 @@ package aggregator
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/advice"
 	"github.com/ipwitness/ipwitness/ipam/awsvpc"
 	"github.com/ipwitness/ipwitness/ipam/azure"
+	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/canary"
 )
@@ -139,12 +141,18 @@ func everything(number int) *pb.ReportRequest {
 	recorded.Claims[0].Network, forgotten.Claims[0].Network = "azure", "aws-cni"
 	azureFile := &pb.PoolRecord{Ipam: azure.Name, Name: "/run/azure-cns/azure-endpoints.json", Network: "azure", State: pb.Pool_KNOWN}
 	awsFile := &pb.PoolRecord{Ipam: awsvpc.Name, Name: "/run/aws-node/ipam.json", Network: "aws-cni", State: pb.Pool_KNOWN}
+	leased := podVeth(14, "h", at("8.8"))
+	server := &pb.PoolRecord{
+		Ipam: dnsmasq.Name, Name: "/var/lib/misc/dnsmasq.leases#br0", Device: leased.Links[0].Name, State: pb.Pool_KNOWN, Config: "/etc/dnsmasq.conf",
+		Ranges: []*pb.AddressRange{{First: netip.MustParseAddr(at("8.8")).AsSlice(), Last: netip.MustParseAddr(at("8.9")).AsSlice()}},
+	}
+	client := &pb.AllocationRecord{Ipam: server.GetIpam(), Pool: server.GetName(), Address: netip.MustParseAddr(at("8.8")).AsSlice(), Mac: []byte{2, 9, 9, 9, 9, 7}, Hostname: "laptop"}
 	h := hello(nodeName(number), 1)
 	h.BootId = bootID(number)
 	m := snapshot(h, a, b, named, process, container, anonymous, kindPod(8, "c", at("0.30")), kindPod(9, "d", at("0.31")),
 		machine, tunnel, kindPod(11, "e", at("0.42")), poolOf(hostLocal(at("0.0/24"), pb.Pool_KNOWN), overlapping, unreadable),
 		given(allocated(at("0.5"), "sandbox-b"), allocated(at("0.31"), "sandbox-old"), allocated(at("0.20"), "sandbox-gone")),
-		recorded, forgotten, poolOf(azureFile, awsFile), given(allocatedToPod(azureFile, at("8.5"), "old"), allocatedToPod(awsFile, at("8.7"), "gone")))
+		recorded, forgotten, poolOf(azureFile, awsFile), leased, poolOf(server), given(client), given(allocatedToPod(azureFile, at("8.5"), "old"), allocatedToPod(awsFile, at("8.7"), "gone")))
 	m.Status = &pb.StatusRecord{
 		Wire: "tcx", Ports: []*pb.Node_Port{{Interface: "eth0", Mode: "tcx"}}, Problems: []string{"something"}, Runtime: "containerd 1.7", NodeName: &pb.NodeName{Name: "other", Source: pb.NodeName_FILE, File: "/other"}, VipProgram: "keepalived", Flooding: []*pb.FloodingRecord{{Index: 2, Interface: "eth0", LeftOut: 3, Rate: 4}},
 	}

@@ -99,8 +99,17 @@ type Host interface {
 	// Visible returns an error if none of the directories, whether they exist or not, is visible to
 	// this process. The error says what to mount.
 	Visible(dirs ...string) error
+	// Devices returns the network interfaces of the node.
+	Devices() []Device
 	// Clean returns path in the form in which paths are compared.
 	Clean(path string) string
+}
+
+// A Device is a network interface of the node.
+type Device struct {
+	Index     int
+	Name, MAC string // MAC is in lower case with colons
+	Prefixes  []netip.Prefix
 }
 
 // ErrOrphaned is returned for mounted directories that were removed. A directory that is created in

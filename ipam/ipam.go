@@ -41,6 +41,9 @@ type Traits struct {
 	// Assigns is set if the records are not allocations, but say which node a controller wants to hold
 	// a virtual address. Assignments publishes them.
 	Assigns bool
+	// Leases is set if the records are those of a DHCP server. They name hardware addresses, which
+	// may be those of machines without an agent, and stay when their holders are switched off.
+	Leases bool
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool

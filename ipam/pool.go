@@ -164,6 +164,9 @@ type Allocation struct {
 	// Namespace and Pod are the pod that the address is allocated for. ContainerID and Interface
 	// are the sandbox and its interface. All are as the IPAM records them.
 	Namespace, Pod, ContainerID, Interface string
+	// MAC is the hardware address of the DHCP client that the address is leased to, in lower case
+	// with colons; empty if the record names none. Hostname is the name that the client has sent.
+	MAC, Hostname string
 	// Purpose is set if the address is not for a pod, such as the tunnel or router address of a
 	// node. It is text for people: "VXLAN tunnel".
 	Purpose string

@@ -1,12 +1,15 @@
 package allocations
 
 import (
+	"net"
+	"net/netip"
 	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ipwitness/ipwitness/agent/files"
+	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
@@ -41,6 +44,27 @@ func (host) OpenDir(path string) (*os.File, ipam.DirID, error) {
 
 // Visible implements ipam.Host.
 func (h host) Visible(dirs ...string) error { return h.root.ReachAny(dirs) }
+
+// Devices implements ipam.Host. It returns none if they cannot be listed.
+func (host) Devices() (devices []ipam.Device) {
+	conn, err := rtnetlink.Dial()
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	links, _ := conn.Links(rtnetlink.NoNSID)
+	addresses, _ := conn.Addresses(rtnetlink.NoNSID, 0)
+	for _, l := range links {
+		d := ipam.Device{Index: int(l.Index), Name: l.Name, MAC: net.HardwareAddr(l.MAC).String()}
+		for _, a := range addresses {
+			if a.Index == l.Index {
+				d.Prefixes = append(d.Prefixes, netip.PrefixFrom(a.Addr, int(a.PrefixLength)))
+			}
+		}
+		devices = append(devices, d)
+	}
+	return devices
+}
 
 // Clean implements ipam.Host.
 func (host) Clean(path string) string { return files.Clean(path) }

@@ -1,6 +1,7 @@
 package allocations
 
 import (
+	"net"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -37,9 +38,12 @@ func allocationRecord(pool table.PoolKey, addr netip.Addr, a *ipam.FileAllocatio
 	r := &ipwitnessv1.AllocationRecord{
 		Ipam: pool.IPAM, Pool: pool.Name, Address: addr.AsSlice(),
 		ContainerId: form.Printable(a.ContainerID), Interface: form.Printable(a.Interface), AllocatedAt: timestamppb.New(a.AllocatedAt),
-		Namespace: form.Printable(a.Namespace), Pod: form.Printable(a.Pod),
+		Namespace: form.Printable(a.Namespace), Pod: form.Printable(a.Pod), Hostname: form.Printable(a.Hostname),
 	}
-	for _, text := range []*string{&r.ContainerId, &r.Namespace, &r.Pod} {
+	if mac, err := net.ParseMAC(a.MAC); err == nil {
+		r.Mac = mac
+	}
+	for _, text := range []*string{&r.ContainerId, &r.Namespace, &r.Pod, &r.Hostname} {
 		if len(*text) > form.MaxLength {
 			*text = ""
 		}

@@ -43,7 +43,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a := addressAudit{policy: p, in: in, judged: judged, contested: slices.ContainsFunc(judged.Conflicts, func(c verdict.Conflict) bool { return c.Active() })}
 	a.past()
 	for i := range judged.Owners {
-		if o := &judged.Owners[i]; holds(o) {
+		if o := &judged.Owners[i]; compared(o) {
 			a.auditOwner(o)
 		}
 	}
@@ -97,9 +97,19 @@ type addressAudit struct {
 	out       Result
 }
 
+// compared reports whether an owner is alive and compared with others.
+func compared(o *verdict.Owner) bool { return o.Alive() && o.Excluded == nil && o.Scope.Kind != 0 }
+
 // holds reports whether the owner's kernel has the address and the owner is compared.
-func holds(o *verdict.Owner) bool {
-	return o.Namespace != nil && o.Assigned && o.Alive() && o.Excluded == nil && o.Scope.Kind != 0
+func holds(o *verdict.Owner) bool { return o.Namespace != nil && o.Assigned && compared(o) }
+
+// concerns reports whether an owner has an address of a pool. Only a DHCP server gives addresses to
+// machines that are known from the wire only, and to machines outside of its node.
+func concerns(p *verdict.Pool, o *verdict.Owner) bool {
+	if registry.Of(p.IPAM).Leases {
+		return compared(o) && p.Meets(o)
+	}
+	return holds(o) && (p.Node == nil || p.Node.Is(o.Node))
 }
 
 // auditOwner compares an owner of the address with the records of IPAMs.
@@ -181,7 +191,7 @@ func (a *addressAudit) poolsOf(o *verdict.Owner) (pools []*verdict.Pool) {
 	var sure, listed []*verdict.Pool
 	networks := o.Networks()
 	for _, p := range a.in.Pools {
-		if p.Assigns() || p.Node != nil && !p.Node.Is(o.Node) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
+		if p.Assigns() || !concerns(p, o) || !p.Contains(a.in.Address) && !a.has(p) && len(p.Ranges) > 0 {
 			continue
 		}
 		named, unknown := false, true
@@ -233,7 +243,7 @@ func (a *addressAudit) has(p *verdict.Pool) bool {
 // auditAllocation checks whether an allocation is in use.
 func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 	p := al.Pool
-	if registry.Of(p.IPAM).Status || p.Assigns() || al.Purpose != "" || al.Kept || al.Nameless() {
+	if m := registry.Of(p.IPAM); m.Status || m.Leases || m.Assigns || al.Purpose != "" || al.Kept || al.Nameless() {
 		return
 	}
 	held := slices.ContainsFunc(a.judged.Owners, func(o verdict.Owner) bool {
@@ -299,6 +309,8 @@ func sameScope(p, other *verdict.Pool) bool {
 	switch {
 	case p.IPAM != other.IPAM || !p.Node.Is(other.Node) || p.Realm != other.Realm, p.Assigns():
 		return false
+	case registry.Of(p.IPAM).Leases:
+		return p.Device == other.Device
 	case p.Is(other), p.Node == nil && !registry.Of(p.IPAM).Secondary:
 		return true
 	case p.Network != "" && p.Network == other.Network, p.Node == nil && p.Network == "" && other.Network == "":
@@ -337,6 +349,8 @@ func sameHolder(al, other *verdict.Allocation) bool {
 		return true
 	case al.ContainerID != "" && al.ContainerID == other.ContainerID:
 		return true
+	case al.MAC != "" && other.MAC != "":
+		return al.MAC == other.MAC
 	case al.Pod != "" && other.Pod != "":
 		return al.Pod == other.Pod && al.Namespace == other.Namespace
 	case al.ContainerID != "" && other.ContainerID != "":
@@ -374,8 +388,13 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 		return
 	}
 	due := f.Since.Add(patience)
-	if patience > 0 && len(f.Owners) == 1 && a.behind(f.Pool, &f.Owners[0]) {
-		due = max(due, a.in.Now.Add(recheckInterval))
+	if patience > 0 && len(f.Owners) == 1 {
+		switch o := &f.Owners[0]; {
+		case a.behind(f.Pool, o):
+			due = max(due, a.in.Now.Add(recheckInterval))
+		case silentSince(o, due):
+			due = max(due, a.in.Now.Add(patience))
+		}
 	}
 	if a.in.Now < due {
 		f.Waiting = true
@@ -390,6 +409,12 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 // replaced reports whether a conflict replaces findings of a kind.
 func (a *addressAudit) replaced(kind string) bool {
 	return a.contested && kind != verdict.FindingAddressSpoofed && kind != verdict.FindingVIPHeldElsewhere
+}
+
+// silentSince reports whether an owner is known from the wire only, and no frame of it was seen after
+// the given time. A machine that has given its address up sends nothing that says so.
+func silentSince(o *verdict.Owner, at verdict.Stamp) bool {
+	return !o.Assigned && !slices.ContainsFunc(o.Claims, func(c *verdict.Claim) bool { return c.Wire() && c.Seen > at })
 }
 
 // about reports whether two findings concern the same owner, or at least one of them concerns none.
@@ -435,7 +460,7 @@ func (a *addressAudit) past() {
 		}
 		for i := range a.judged.Owners {
 			o := &a.judged.Owners[i]
-			if !holds(o) || al.Pool.Node != nil && !al.Pool.Node.Is(o.Node) {
+			if !concerns(al.Pool, o) {
 				continue
 			}
 			switch {

@@ -63,7 +63,8 @@ func Pool(p *verdict.Policy, g Given) (findings []verdict.Finding) {
 		find(verdict.FindingIPAMUnreadable, verdict.Warning, nil)
 	}
 	share := float64(g.Use.Allocated) / float64(max(g.Use.Size, 1))
-	if g.Use.Size > 0 && (share >= nearlyFull || share >= halfFull && g.Use.ExhaustedIn > 0 && g.Use.ExhaustedIn < soon.Seconds()) {
+	leases := registry.Of(g.Pool.IPAM).Leases // its reservations are addresses outside of its ranges, too
+	if g.Use.Size > 0 && !leases && (share >= nearlyFull || share >= halfFull && g.Use.ExhaustedIn > 0 && g.Use.ExhaustedIn < soon.Seconds()) {
 		find(verdict.FindingPoolExhaustion, verdict.Warning, nil)
 	}
 	return findings

@@ -2,6 +2,7 @@ package casefile
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -341,6 +342,15 @@ func (p *pseudonyms) mac(m verdict.MAC) verdict.MAC {
 		copy(out, prefix)
 	}
 	return verdict.MAC(out)
+}
+
+// macText replaces a hardware address in its usual notation.
+func (p *pseudonyms) macText(s string) string {
+	m, err := net.ParseMAC(s)
+	if err != nil {
+		return removed
+	}
+	return p.mac(verdict.MAC(m)).String()
 }
 
 // address replaces the hardware address in an IPv6 address that is derived from one (RFC 4291,

@@ -71,7 +71,7 @@ var fieldClasses = map[string]class{
 
 	"Allocation.Node": (*pseudonyms).node, "Allocation.Namespace": (*pseudonyms).namespace, "Allocation.Pod": (*pseudonyms).name,
 	"Allocation.ContainerID": (*pseudonyms).container, "Allocation.Interface": (*pseudonyms).device, "Allocation.Purpose": word("purpose"),
-	"Allocation.Location": (*pseudonyms).place,
+	"Allocation.Location": (*pseudonyms).place, "Allocation.MAC": (*pseudonyms).macText, "Allocation.Hostname": (*pseudonyms).name,
 
 	"Past.Owner": (*pseudonyms).owner, "Past.Kind": same,
 	"Finding.ID": derived, "Finding.Kind": same, "Finding.Source": word("source"),

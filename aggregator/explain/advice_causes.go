@@ -16,6 +16,9 @@ import (
 // recordsFirst returns the steps that repair IPAM records before any workload requests an address.
 func (a *remedyBuilder) recordsFirst(owners []*verdict.Owner) []advice.Action {
 	p := a.c.From[0]
+	if ipamOf(p).Leases {
+		return a.decide(owners)
+	}
 	steps := []advice.Action{
 		advice.Say("Restart nothing yet: as long as the records of %s lack addresses in use, a restarted workload gets another duplicate. Generate the repair plan.", poolTitle(p.Label())).By("", advice.MakePlan),
 		advice.Say("Read plan.sh, and follow its instructions before you restart anything: `%s`, if it has that part.", advice.RunPlan(nodeOf(p))),
@@ -189,10 +192,15 @@ func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 	firm := slices.ContainsFunc(wrong, func(o *verdict.Owner) bool {
 		return o.Kind() == verdict.Host || o.Namespace == nil || o.Guest() != verdict.NoGuest
 	})
-	if keep != nil && !byHand(keep) && !firm {
+	byDHCP := slices.ContainsFunc(given, a.leased)
+	if keep != nil && !byHand(keep) && !firm && !byDHCP {
 		return append([]advice.Action{advice.Say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}, gone...)
 	}
-	pods := advice.Either(list(ownerNames(given))+" keeps the address, because IPAM allocates it to pods", gone...)
+	because := "because IPAM allocates it to pods"
+	if byDHCP {
+		because = "because DHCP has leased it"
+	}
+	pods := advice.Either(list(ownerNames(given))+" keeps the address, "+because, gone...)
 	hand := advice.Either(list(ownerNames(wrong))+" must keep this address", a.insteadOf(given)...)
 	s := advice.Say("Decide whether %s can have a different address. Ask the person who set it there, and the users that connect to it.", list(ownerNames(wrong)))
 	return []advice.Action{s.Or(pods, hand)}
@@ -203,7 +211,7 @@ func (a *remedyBuilder) setByHand(owners []*verdict.Owner) []advice.Action {
 func (a *remedyBuilder) insteadOf(owners []*verdict.Owner) []advice.Action {
 	steps := outOfRange(a.c.From, a.c.Address)
 	for _, o := range owners {
-		steps = append(steps, release(o, a.address)...)
+		steps = append(steps, a.giveUp(o)...)
 	}
 	return steps
 }
@@ -259,7 +267,7 @@ func (a *remedyBuilder) goOutside(owners []*verdict.Owner) (steps []advice.Actio
 	}
 	outside := advice.Either(list(ownerNames(wrong)) + " keeps the address")
 	for _, o := range ours {
-		outside.Actions = append(outside.Actions, release(o, a.address)...)
+		outside.Actions = append(outside.Actions, a.giveUp(o)...)
 	}
 	return []advice.Action{advice.Say("Decide which one keeps the address. Ask the administrator of that LAN (address plan, DHCP server) which one it belongs to: ipwitness cannot see which one had it first.").Or(
 		advice.Either(list(ownerNames(ours))+" keeps the address", find...), outside,

@@ -301,6 +301,9 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.FactTunnel:
 		return fmt.Sprintf("Device %s of node %s is %s, and %s has the same address.", f.Device, w.node(f.Owners[0]), tunnelName(f.Text), w.name(f.Owners[1]))
 	case verdict.HeadNotGiven:
+		if registry.Of(f.Pool.IPAM).Leases {
+			return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and DHCP leases it to others: %s.", w.given(f.Owners[0]), poolTitle(f.Pool))
+		}
 		return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and it is a pod address.", w.given(f.Owners[0]))
 	case verdict.HeadNotGivenGateway:
 		return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and it is the address of bridge %s, which connects pods.", w.given(f.Owners[0]), f.Device)

@@ -70,6 +70,10 @@ func (t *findingBuilder) ofNode() bool {
 func (t *findingBuilder) holding() {
 	for i := range t.f.Owners {
 		o := &t.f.Owners[i]
+		if shown(o) {
+			t.State("Frames with MAC %s claim %s; they are seen on %s.", o.MAC, t.f.Address, witness(o.Claims[0]))
+			continue
+		}
 		var details []string
 		if o.Namespace != nil && o.Namespace.Netns != "" {
 			details = append(details, "network namespace "+o.Namespace.Netns)

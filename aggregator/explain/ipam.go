@@ -102,6 +102,8 @@ func allocationName(al *verdict.Allocation) string {
 		who = "the node itself (" + al.Purpose + ")"
 	case al.Pod != "":
 		who = "pod " + al.Namespace + "/" + al.Pod
+	case al.MAC != "":
+		who = clientName(al.MAC, al.Hostname)
 	case al.ContainerID != "":
 		who = "container " + advice.ShortID(al.ContainerID)
 		if al.Interface != "" {
@@ -112,6 +114,14 @@ func allocationName(al *verdict.Allocation) string {
 		who += " on node " + al.Node
 	}
 	return who
+}
+
+// clientName returns the name of a DHCP client in a sentence.
+func clientName(mac, hostname string) string {
+	if hostname == "" {
+		return "the DHCP client with MAC " + mac
+	}
+	return "the DHCP client with MAC " + mac + " (" + hostname + ")"
 }
 
 // allocationPlace says where an allocation is recorded.

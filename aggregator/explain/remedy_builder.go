@@ -73,7 +73,7 @@ func (a *remedyBuilder) keep(keep *verdict.Owner, right verdict.Right, owners []
 func (a *remedyBuilder) releaseAllBut(keep *verdict.Owner, owners []*verdict.Owner) []advice.Action {
 	steps := a.reserve(keep)
 	for _, o := range except(owners, keep) {
-		steps = append(append(steps, a.forget(o)...), release(o, a.address)...)
+		steps = append(append(steps, a.forget(o)...), a.giveUp(o)...)
 	}
 	return append(steps, a.reroute(keep, owners)...)
 }
@@ -105,6 +105,24 @@ func (a *remedyBuilder) reroute(keep *verdict.Owner, owners []*verdict.Owner) []
 		advice.Either("it does not, and the network plugin does not correct it within a minute", advice.Say("Set the route, as the plugins that give each pod a route do.").
 			By(keep.Node.Name, fmt.Sprintf("ip route replace %s dev %s scope link", netip.PrefixFrom(a.c.Address, a.c.Address.BitLen()), advice.Quote(i.HostInterface)))),
 	)}
+}
+
+// giveUp returns the steps by which an owner gives the address up. A DHCP client must request another
+// one, because it would otherwise use the lease that it has.
+func (a *remedyBuilder) giveUp(o *verdict.Owner) []advice.Action {
+	if !a.leased(o) || o.Kind() == verdict.Pod {
+		return release(o, a.address)
+	}
+	return []advice.Action{advice.Say("Have %s release its lease and request another one: restart its DHCP client, or reboot it.", placed(o))}
+}
+
+// leased reports whether an owner has the address from DHCP.
+func (a *remedyBuilder) leased(o *verdict.Owner) bool {
+	p := a.c.Title(o).Pool
+	if p == nil && a.c.Cause == verdict.CauseIPAMStateLost {
+		p = a.c.From[0] // it had a lease
+	}
+	return p != nil && ipamOf(p).Leases
 }
 
 // reserve returns the steps that write the missing allocation of the owner that keeps the

@@ -108,6 +108,9 @@ func (t double) undo(al *verdict.Allocation) advice.Action {
 	if al.Pod != "" {
 		return advice.Say("Delete pod %s/%s to release the address: its controller, if it has one, creates a new pod, which gets a different address.", al.Namespace, al.Pod).By("", deletePod(al.Namespace, al.Pod))
 	}
+	if al.MAC != "" {
+		return advice.Say("In the configuration of %s, give %s a different address, or remove its reservation.", poolName(t.pool), allocationName(al))
+	}
 	return advice.Say("Stop %s and start it again, so that it gets a different address; if it no longer exists, remove its record (%s).", allocationName(al), allocationPlace(al))
 }
 

@@ -120,6 +120,8 @@ func holderName(h verdict.Holder) string {
 		who = "pod " + h.Namespace + "/" + h.Pod
 	case h.ContainerID != "":
 		who = "container " + advice.ShortID(h.ContainerID)
+	case h.MAC != "":
+		who = clientName(h.MAC, h.Hostname)
 	default:
 		who = "an unknown owner"
 	}

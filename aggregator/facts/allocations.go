@@ -38,6 +38,7 @@ func (f *ipamRecords) applyAllocation(n *Node, rec *pb.AllocationRecord, now ver
 	al := verdict.Allocation{
 		Allocation: ipam.Allocation{
 			Address: addr, ContainerID: rec.GetContainerId(), Interface: rec.GetInterface(), Namespace: rec.GetNamespace(), Pod: rec.GetPod(),
+			MAC: verdict.MAC(rec.GetMac()).String(), Hostname: rec.GetHostname(),
 		},
 		AllocatedAt: Stamp(rec.GetAllocatedAt()),
 	}
@@ -64,7 +65,7 @@ func (f *ipamRecords) putAllocation(p *Pool, al verdict.Allocation, now verdict.
 			return nil
 		}
 		item := f.touch(a)
-		if have.ContainerID != al.ContainerID || have.Pod != al.Pod || have.Namespace != al.Namespace {
+		if have.ContainerID != al.ContainerID || have.Pod != al.Pod || have.Namespace != al.Namespace || have.MAC != al.MAC {
 			item.Vanished = append(item.Vanished, &have.Allocation)
 		}
 		next := &allocation{Allocation: al, cost: have.cost}

@@ -121,7 +121,7 @@ func interfaceCostOf(rec *pb.InterfaceRecord) int {
 }
 
 func allocationCostOf(al *verdict.Allocation) int {
-	return allocationCost + textCost(al.ContainerID, al.Interface, al.Pod, al.Namespace, al.Location)
+	return allocationCost + textCost(al.ContainerID, al.Interface, al.Pod, al.Namespace, al.Location, al.MAC, al.Hostname)
 }
 
 func poolCostOf(rec *pb.PoolRecord) int {

@@ -167,11 +167,14 @@ func (b *Builder) covering(a netip.Addr, allocations []*allocation) (list []*ver
 		return network != "" && slices.ContainsFunc(b.c.Claims, func(c *verdict.Claim) bool { return c.Network == network })
 	}
 	for k, c := range b.c.Claims {
-		if !wired(c) {
-			for _, p := range f.nodes[b.refs[k].node()].Pools {
-				if p.Rec.Contains(a) || len(p.Rec.Ranges) == 0 && gotFrom(p.Rec.Network) {
+		for _, p := range f.nodes[b.refs[k].node()].Pools {
+			switch inRange := p.Rec.Contains(a); {
+			case wired(c): // a DHCP server also serves machines without an agent
+				if inRange && ipams.Of(p.Rec.IPAM).Leases {
 					add(&p.Rec)
 				}
+			case inRange, len(p.Rec.Ranges) == 0 && gotFrom(p.Rec.Network):
+				add(&p.Rec)
 			}
 		}
 	}

@@ -85,6 +85,8 @@ var rules = map[string]rule{
 	"AllocationRecord.interface":    {text: form.Interface},
 	"AllocationRecord.namespace":    {text: form.Label},
 	"AllocationRecord.pod":          {text: form.Subdomain},
+	"AllocationRecord.mac":          {sizes: hardwareSizes},
+	"AllocationRecord.hostname":     {text: form.Text(255)},
 }
 
 // The valid lengths of IP addresses and of hardware addresses. A hardware address may be empty, an

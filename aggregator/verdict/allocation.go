@@ -23,6 +23,8 @@ func (o *Owner) Networks() (names []string) {
 // owner that has the address from another source.
 func (p *Pool) Meets(o *Owner) bool {
 	switch i := o.Interface; {
+	case registry.Of(p.IPAM).Leases:
+		return p.serves(o)
 	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere outside of other tenants' networks
 		return (p.Realm == "" || p.OfTenant(o)) && o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on
@@ -38,6 +40,17 @@ func (p *Pool) Meets(o *Owner) bool {
 // owner is in.
 func (p *Pool) OfTenant(o *Owner) bool {
 	return p.Node == nil && p.Realm != "" && o.Scope.Kind == NetworkScope && o.Scope.Name == p.Realm
+}
+
+// serves reports whether the DHCP server of the pool serves the link on which its node sees an owner.
+func (p *Pool) serves(o *Owner) bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		l := c.Interface.Link
+		if c.Wire() {
+			l = c.Link
+		}
+		return c.Node().Is(p.Node) && l != nil && l.Name == p.Device
+	})
 }
 
 // inVRF reports whether an owner is in a VRF and thus shares a scope only with owners in that VRF.
@@ -65,6 +78,8 @@ func (al *Allocation) For(o *Owner) bool {
 	switch {
 	case al.Node != "" && !o.OnNode(al.Node):
 		return false
+	case al.MAC != "":
+		return al.leasedTo(o) == certainMatch
 	case al.Nameless():
 		return true
 	case al.Purpose != "" || w.Kind == Host:
@@ -89,7 +104,7 @@ func (al *Allocation) Names(o *Owner) bool {
 // Nameless reports whether an allocation names no holder. It still reserves the address, like a
 // file that an administrator created in the host-local directory to keep an address out of use.
 func (al *Allocation) Nameless() bool {
-	return al.Purpose == "" && al.ContainerID == "" && al.Pod == ""
+	return al.Purpose == "" && al.ContainerID == "" && al.Pod == "" && al.MAC == ""
 }
 
 // ofEndpoint reports whether an allocation may be for a namespace of Cilium itself. Cilium's health

@@ -2,6 +2,8 @@ package verdict
 
 import (
 	"slices"
+
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // deviceCauses finds the causes that depend on the device that has the address.
@@ -14,7 +16,7 @@ func (q deviceCauses) externalDevice() (r reason) {
 		if o.Guest() != NoGuest {
 			excluded = ruledOut(Fact{Kind: NotGuest, Owners: ids(o)})
 		}
-		if o.Namespace != nil || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
+		if o.Namespace != nil || q.bestMatch(nil, o) == certainMatch || !slices.ContainsFunc(q.owners, func(o *Owner) bool { return o.Namespace != nil }) {
 			continue
 		}
 		ports := o.uplinks()
@@ -174,6 +176,9 @@ func (q deviceCauses) staticAddress() (r reason) {
 		}
 		r.Wrong = ids(o)
 		r.Headline = &Fact{Kind: HeadNotGiven, Owners: ids(o)}
+		if p := q.dhcp(); p != nil {
+			r.Headline.Pool = p.Label()
+		}
 		if r.Gateway = gateway != nil; r.Gateway {
 			r.Headline = &Fact{Kind: HeadNotGivenGateway, Owners: ids(o), Device: gateway.Name}
 			r.fact(Fact{Kind: FactBridgeOfPods, Owners: ids(other), Device: gateway.Name})
@@ -198,6 +203,21 @@ func (q deviceCauses) staticAddress() (r reason) {
 		}
 	}
 	return ruledOut(Fact{Kind: NotByHand, Owners: ids(q.owners...)})
+}
+
+// dhcp returns the pool of the DHCP server that leases the address; nil if there is none, or if the
+// address is in a range of another IPAM, too.
+func (q deviceCauses) dhcp() (found *Pool) {
+	for _, p := range q.pools {
+		inRange := p.Contains(q.c.Address)
+		switch {
+		case !registry.Of(p.IPAM).Leases && inRange:
+			return nil
+		case found == nil && (inRange || len(q.allocationsOf(p)) > 0):
+			found = p
+		}
+	}
+	return found
 }
 
 // gateway returns the bridge on which a node has the address itself, if the bridge connects

@@ -232,7 +232,7 @@ type Fact struct {
 type PoolName struct{ IPAM, Name, Node, Network string }
 
 // Holder is the holder of an address according to an IPAM.
-type Holder struct{ Purpose, Namespace, Pod, ContainerID, Node string }
+type Holder struct{ Purpose, Namespace, Pod, ContainerID, Node, MAC, Hostname string }
 
 // Ranges are ranges that addresses are allocated from: those of a pool, or the prefix of a bridge.
 type Ranges struct {
@@ -293,5 +293,5 @@ func (al *Allocation) records() []Record {
 
 // holder returns the holder of the address according to the allocation.
 func (al *Allocation) holder() Holder {
-	return Holder{al.Purpose, al.Namespace, al.Pod, al.ContainerID, al.Node}
+	return Holder{al.Purpose, al.Namespace, al.Pod, al.ContainerID, al.Node, al.MAC, al.Hostname}
 }

@@ -52,6 +52,8 @@ const (
 func (al *Allocation) matches(o *Owner) match {
 	w := o.Workload()
 	switch p := al.Pool; {
+	case al.MAC != "":
+		return al.leasedTo(o)
 	case o.Namespace == nil:
 		return possibleMatch
 	case p.Node != nil && !p.Node.Is(o.Node), al.Node != "" && !o.OnNode(al.Node):
@@ -73,6 +75,25 @@ func (al *Allocation) matches(o *Owner) match {
 		return noMatch
 	}
 	return possibleMatch
+}
+
+// leasedTo returns whether a DHCP server has leased an address to an owner. It identifies clients by
+// their hardware addresses on its link.
+func (al *Allocation) leasedTo(o *Owner) match {
+	p := al.Pool
+	near := o.Node.Is(p.Node) || o.Interface.Link != nil && o.Interface.Link.Domain != nil
+	for _, c := range o.Claims {
+		near = near || c.Node().Is(p.Node)
+	}
+	if near && slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		if c.Wire() {
+			return c.MAC.String() == al.MAC
+		}
+		return c.Interface.MAC.String() == al.MAC
+	}) {
+		return certainMatch
+	}
+	return noMatch
 }
 
 // matches returns whether an allocation is for an owner of the conflict. An allocation that

@@ -75,7 +75,7 @@ func compareAllocations(a, b *Allocation) int {
 	return cmp.Or(
 		comparePools(a.Pool, b.Pool), cmp.Compare(a.Location, b.Location), cmp.Compare(a.Node, b.Node),
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
-		cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Interface, b.Interface),
+		cmp.Compare(a.ContainerID, b.ContainerID), cmp.Compare(a.Interface, b.Interface), cmp.Compare(a.MAC, b.MAC),
 	)
 }
 

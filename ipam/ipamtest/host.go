@@ -14,10 +14,13 @@ import (
 
 // Host is an ipam.Host for the files of a test. Directories with an error in Hidden are not visible.
 // Files and directories with an error in Broken cannot be opened.
-type Host struct{ Hidden, Broken map[string]error }
+type Host struct {
+	Hidden, Broken map[string]error
+	Interfaces     []ipam.Device
+}
 
 // NewHost returns a host on which everything can be read.
-func NewHost() Host { return Host{map[string]error{}, map[string]error{}} }
+func NewHost() Host { return Host{Hidden: map[string]error{}, Broken: map[string]error{}} }
 
 // ReadFile implements ipam.Host.
 func (h Host) ReadFile(path string, follow bool, most int64) (data []byte, written time.Time, err error) {
@@ -62,6 +65,9 @@ func (h Host) Visible(dirs ...string) error {
 	}
 	return h.Hidden[dirs[0]]
 }
+
+// Devices implements ipam.Host.
+func (h Host) Devices() []ipam.Device { return h.Interfaces }
 
 // Clean implements ipam.Host.
 func (Host) Clean(path string) string { return filepath.Clean(path) }

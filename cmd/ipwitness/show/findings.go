@@ -145,7 +145,7 @@ func allocatedTo(allocations []*pb.Allocation) string {
 
 // allocation returns the workload that an allocation is for.
 func allocation(al *pb.Allocation) string {
-	who := prefixed("container/", shortID(al.GetContainerId()))
+	who := first(prefixed("container/", shortID(al.GetContainerId())), prefixed("mac/", al.GetMac()))
 	if al.GetPod() != "" {
 		who = al.GetNamespace() + "/" + al.GetPod()
 	}

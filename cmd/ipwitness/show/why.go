@@ -87,7 +87,7 @@ func (p *page) allocations(all []*pb.Allocation) {
 		if al.GetNamespace() != "" {
 			who = al.GetNamespace() + "/" + who
 		}
-		t.Row("  "+first(who, prefixed("container ", shortID(al.GetContainerId())), none), prefixed("node ", al.GetNode()),
+		t.Row("  "+first(who, prefixed("container ", shortID(al.GetContainerId())), prefixed("MAC ", al.GetMac()), none), prefixed("node ", al.GetNode()),
 			prefixed("since ", clock(al.GetAllocatedAt(), p.now)), join(" ", al.GetIpam(), first(al.GetLocation(), al.GetPool())))
 	}
 	_ = t.Flush() // writing to a page cannot fail

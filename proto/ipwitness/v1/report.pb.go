@@ -1855,7 +1855,11 @@ type AllocationRecord struct {
 	// pod.
 	Namespace string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	// Name of the pod that the address is allocated to; empty if the record names none.
-	Pod           string `protobuf:"bytes,9,opt,name=pod,proto3" json:"pod,omitempty"`
+	Pod string `protobuf:"bytes,9,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Hardware address that a DHCP server has leased the address to; empty if the record names none.
+	Mac []byte `protobuf:"bytes,10,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Host name of the DHCP client; empty if the record names none.
+	Hostname      string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1949,6 +1953,20 @@ func (x *AllocationRecord) GetNamespace() string {
 func (x *AllocationRecord) GetPod() string {
 	if x != nil {
 		return x.Pod
+	}
+	return ""
+}
+
+func (x *AllocationRecord) GetMac() []byte {
+	if x != nil {
+		return x.Mac
+	}
+	return nil
+}
+
+func (x *AllocationRecord) GetHostname() string {
+	if x != nil {
+		return x.Hostname
 	}
 	return ""
 }
@@ -2128,7 +2146,7 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\x04gone\x18\x0e \x01(\bR\x04gone\"8\n" +
 	"\fAddressRange\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\fR\x05first\x12\x12\n" +
-	"\x04last\x18\x02 \x01(\fR\x04last\"\x98\x02\n" +
+	"\x04last\x18\x02 \x01(\fR\x04last\"\xc6\x02\n" +
 	"\x10AllocationRecord\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\tR\x04pool\x12\x18\n" +
@@ -2138,7 +2156,10 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\fallocated_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x12\n" +
 	"\x04gone\x18\a \x01(\bR\x04gone\x12\x1c\n" +
 	"\tnamespace\x18\b \x01(\tR\tnamespace\x12\x10\n" +
-	"\x03pod\x18\t \x01(\tR\x03pod2X\n" +
+	"\x03pod\x18\t \x01(\tR\x03pod\x12\x10\n" +
+	"\x03mac\x18\n" +
+	" \x01(\fR\x03mac\x12\x1a\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname2X\n" +
 	"\rReportService\x12G\n" +
 	"\x06Report\x12\x1b.ipwitness.v1.ReportRequest\x1a\x1c.ipwitness.v1.ReportResponse(\x010\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 

@@ -2527,7 +2527,11 @@ type Allocation struct {
 	// Location of the record: a file, or an object and the key in it.
 	Location string `protobuf:"bytes,8,opt,name=location,proto3" json:"location,omitempty"`
 	// Time of the allocation; unset if the record has none.
-	AllocatedAt   *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=allocated_at,json=allocatedAt,proto3" json:"allocated_at,omitempty"`
+	AllocatedAt *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=allocated_at,json=allocatedAt,proto3" json:"allocated_at,omitempty"`
+	// Hardware address that the address is allocated to, by a DHCP server.
+	Mac string `protobuf:"bytes,10,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Host name of the DHCP client that the address is allocated to.
+	Hostname      string `protobuf:"bytes,11,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2623,6 +2627,20 @@ func (x *Allocation) GetAllocatedAt() *timestamppb.Timestamp {
 		return x.AllocatedAt
 	}
 	return nil
+}
+
+func (x *Allocation) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *Allocation) GetHostname() string {
+	if x != nil {
+		return x.Hostname
+	}
+	return ""
 }
 
 // Node is one node with an agent, and the agent's health.
@@ -3378,7 +3396,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\aMISSING\x10\x03\x12\x0e\n" +
 	"\n" +
 	"UNREADABLE\x10\x04\x12\t\n" +
-	"\x05STALE\x10\x05\"\x94\x02\n" +
+	"\x05STALE\x10\x05\"\xc2\x02\n" +
 	"\n" +
 	"Allocation\x12\x12\n" +
 	"\x04ipam\x18\x01 \x01(\tR\x04ipam\x12\x12\n" +
@@ -3389,7 +3407,10 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\fcontainer_id\x18\x06 \x01(\tR\vcontainerId\x12\x1c\n" +
 	"\tinterface\x18\a \x01(\tR\tinterface\x12\x1a\n" +
 	"\blocation\x18\b \x01(\tR\blocation\x12=\n" +
-	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\"\xa6\b\n" +
+	"\fallocated_at\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\vallocatedAt\x12\x10\n" +
+	"\x03mac\x18\n" +
+	" \x01(\tR\x03mac\x12\x1a\n" +
+	"\bhostname\x18\v \x01(\tR\bhostname\"\xa6\b\n" +
 	"\x04Node\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x18.ipwitness.v1.Node.StateR\x05state\x12\x18\n" +

@@ -1,0 +1,59 @@
+package dnsmasq
+
+import (
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/lease"
+)
+
+var repair = ipam.Repair{
+	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies {
+		return lease.Remedies(c, a, []advice.Action{exclude(c.Pool, c.Node, c.Address).Step})
+	},
+	Exclude:  exclude,
+	Location: func(p *ipam.Pool, _ netip.Addr) string { return lease.Path(p) },
+	Enlarge: func(*ipam.Pool) string {
+		return "Enlarge its range (dhcp-range), or shorten the lease time, so that leases of clients that are gone end sooner."
+	},
+	Access: func(p *ipam.Pool) string {
+		return "Check whether the agent may read it: the agent needs " + lease.Path(p) + " of the node. In a container, mount /var/lib read-only with HostToContainer propagation."
+	},
+	Effects: ipam.Effects{
+		Free:      "dnsmasq has no lease and no reservation for it, and it is in a range that dnsmasq leases to any client.",
+		Elsewhere: "When that client renews its lease or starts, it takes the address, too.",
+	},
+}
+
+// exclude returns how to keep dnsmasq from leasing an address. A reservation without a client is for
+// nobody, and dnsmasq leases a reserved address to no other client.
+func exclude(p *ipam.Pool, node string, a netip.Addr) ipam.Exclusion {
+	dir, file := filepath.Split(lease.Path(p))
+	switch {
+	case strings.HasSuffix(file, ".status"):
+		network := strings.TrimSuffix(filepath.Base(p.Config), ".conf")
+		return ipam.Exclusion{
+			How: "reserve it in libvirt's network",
+			Step: advice.Say("Reserve %s in libvirt's network %s, so that it is leased to no client.", a, network).By(node,
+				fmt.Sprintf("virsh net-update %s add ip-dhcp-host %s --live --config", advice.Quote(network), advice.Literal(fmt.Sprintf("<host name='reserved-%s' ip='%s'/>", strings.NewReplacer(".", "-", ":", "-").Replace(a.String()), a)))),
+		}
+	case strings.Contains(dir, "/networks/"):
+		return ipam.Exclusion{
+			How:  "set ipv4.address (ipv6.address) of the device of the instance that has it, or leave it out of ipv4.dhcp.ranges (ipv6.dhcp.ranges) of network " + filepath.Base(dir),
+			Step: advice.Say("If an instance of LXD or Incus has %s, set ipv4.address (ipv6.address) of its network device to it. Otherwise leave the address out of ipv4.dhcp.ranges (ipv6.dhcp.ranges) of network %s.", a, filepath.Base(dir)),
+		}
+	}
+	value := a.String()
+	if a.Is6() {
+		value = "[" + value + "]"
+	}
+	return ipam.Exclusion{
+		How: "reserve it (dhcp-host) in its configuration",
+		Step: advice.Say("Reserve %s on node %s, so that it is leased to no client, and restart dnsmasq: it keeps its leases.", a, node).By(node,
+			fmt.Sprintf("echo 'dhcp-host=%s' > /etc/dnsmasq.d/reserved-%s && systemctl restart dnsmasq", value, a)),
+	}
+}

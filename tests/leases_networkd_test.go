@@ -1,0 +1,83 @@
+package tests
+
+import (
+	"os/exec"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// networkd runs systemd-networkd for an interface that is configured by DHCP. Its command line begins
+// with prefix, and it has a /sys that is read-only, so that it does not wait for udev.
+func networkd(t *testing.T, l *lab, device, options string, prefix ...string) {
+	t.Helper()
+	script := `
+		mount -o remount,bind,ro /sys
+		mkdir -p /run/systemd/netif/leases /run/systemd/netif/links /run/systemd/netif/lldp /run/systemd/network
+		chown -R systemd-network /run/systemd/netif
+		printf "[Match]\nName=` + device + `\n[Network]\nDHCP=ipv4\nLinkLocalAddressing=no\n[DHCPv4]\nClientIdentifier=mac\n` + options + `" > /run/systemd/network/10.network
+		exec /lib/systemd/systemd-networkd`
+	cmd := l.Command("env", append(prefix, "unshare", "--mount", "--propagation", "private", "sh", "-euc", script)...)
+	var log netlab.Log
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.Env = append(cmd.Env, "SYSTEMD_LOG_LEVEL=info")
+	if err := l.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { end(t, "systemd-networkd", cmd, &log) })
+}
+
+// end kills a program, and logs its output if the test failed.
+func end(t *testing.T, name string, cmd *exec.Cmd, log *netlab.Log) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if t.Failed() {
+		t.Logf("%s said:\n%s", name, log.String())
+	}
+}
+
+// The DHCP server is elsewhere, and has no agent. The lease on the node shows that the node was given
+// its address, and a machine outside was not.
+func TestNodeWithADHCPLeaseKeepsItsAddress(t *testing.T) {
+	t.Parallel()
+	n := newLab(t)
+	out := &dhcpNode{newLAN(t).lab}
+	lan := &lan{lab: out.lab}
+	lan.cable(n, "eth0")
+	out.sh("ip addr add 10.9.0.1/24 dev br0", "mkdir -p /var/lib/misc /etc/dnsmasq.d /run/fakes")
+	out.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
+	networkd(t, n, "eth0", "")
+	n.awaitOwners("10.9.0.15", 1)
+	lan.machine("thief", "02:00:00:00:00:99", "10.9.0.15/24")
+	n.takes(lan, "thief", "10.9.0.15", "10.9.0.77")
+	wait.Until(t, "the lease in the conflict", func() bool { return len(n.only("10.9.0.15").GetAllocations()) == 1 })
+	c := n.only("10.9.0.15")
+	if al := c.GetAllocations()[0]; al.GetIpam() != "systemd-networkd" || al.GetMac() == "" || c.GetCause() != "external-device" {
+		t.Errorf("got cause %s, allocation %v, want external-device and the lease of the node", c.GetCause(), al)
+	}
+	if keeper := c.GetRemedy()[0].GetText(); keeper == "" || len(c.GetRemedy()[0].GetChoice()) != 0 {
+		t.Errorf("got remedy %v, want that the node keeps the address", c.GetRemedy())
+	}
+	n.awaitFindings()
+}
+
+// Incident 38: a client finds that the address of its lease is in use, and does not take it. Its
+// server learns that only if the client declines the lease, and the machine with the address does not
+// learn it at all.
+func TestClientThatDetectsADuplicateItselfIsReported(t *testing.T) {
+	t.Parallel()
+	n := newDHCPNode(t)
+	n.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
+	n.machine("fixed", fixedMAC, "10.9.0.15/24")
+	n.awaitFindings("in-use-unallocated 10.9.0.15") // before the client starts
+	n.machine("client", clientMAC)
+	networkd(t, n.lab, "eth0", "SendDecline=yes\n", "ip", "netns", "exec", "client", "unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /run; exec "$@"`, "sh")
+	f := n.awaitFindings("booked-elsewhere 10.9.0.15")[0]
+	if al := f.GetAllocations(); len(al) != 1 || al[0].GetMac() != clientMAC || f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || len(f.GetRemedy()) == 0 {
+		t.Errorf("got %v, want the lease of the client, and a remedy", f)
+	}
+	n.plant()
+	n.wantNone("10.9.0.15") // the client has not taken it
+}
