@@ -38,6 +38,8 @@ type Traits struct {
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool
+	// Engine is set if the IPAM is that of a container engine, whose containers belong to no pod.
+	Engine bool
 	// NodeNameFile is the file on each node with the name that the IPAM has for the node; empty if
 	// it has none.
 	NodeNameFile string

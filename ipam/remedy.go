@@ -21,6 +21,9 @@ type Repair struct {
 	Enlarge func(p *Pool) string
 	// Access returns how to check whether ipwitness may read the records of a pool.
 	Access func(p *Pool) string
+	// RestartContainer returns the steps that restart a container of an engine, so that it gets an
+	// address with a record and nothing is left that has the previous one.
+	RestartContainer func(node, id string) []advice.Action
 	// Check has the IPAM check its own records; empty if it cannot.
 	Check advice.Action
 	Effects
