@@ -167,8 +167,8 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	a.sources.Store(&sources)
 
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
-	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
-	n.Mounted = a.ipam.CheckMounts
+	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime, a.ipam.Containers)
+	n.Mounted, a.ipam.Renamed = a.ipam.CheckMounts, n.Wake
 	look := func(netip.Addr, bool) {}
 	var w *wire.Wire
 	if obs != nil {
