@@ -9,13 +9,15 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
+	"github.com/ipwitness/ipwitness/ipam/docker"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/podman"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
 
 // All has all supported IPAMs, in the order of the documentation.
-var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &awsvpc.IPAM, &azure.IPAM, &podips.IPAM}
+var All = []*ipam.IPAM{&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &awsvpc.IPAM, &azure.IPAM, &docker.IPAM, &podman.IPAM, &podips.IPAM}
 
 // unknown has nothing that distinguishes it.
 var unknown ipam.IPAM
