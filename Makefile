@@ -79,7 +79,7 @@ space := $(subst ,, )
 
 # Required commands or files, each with the Debian package that contains it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
-	containerd:containerd ctr:containerd runc:runc dockerd:docker.io podman:podman /usr/lib/podman/netavark:netavark buildah:buildah /bin/busybox:busybox-static \
+	containerd:containerd ctr:containerd runc:runc dockerd:docker.io podman:podman /usr/lib/podman/netavark:netavark runsc:runsc buildah:buildah /bin/busybox:busybox-static \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl
 PICTURES_NEEDS := chromium:chromium
