@@ -11,6 +11,11 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
+// unusedConfig configures the network podman for CNI plugins.
+const unusedConfig = `{"cniVersion":"0.4.0","name":"podman","plugins":[
+	{"type":"bridge","bridge":"cni-podman0","isGateway":true,"ipMasq":true,"hairpinMode":true,"ipam":{"type":"host-local","routes":[{"dst":"0.0.0.0/0"}],"ranges":[[{"subnet":"10.88.0.0/16","gateway":"10.88.0.1"}]]}},
+	{"type":"portmap","capabilities":{"portMappings":true}},{"type":"firewall"},{"type":"tuning"}]}`
+
 // newPodmanHost returns a host with podman, which needs no daemon.
 func newPodmanHost(t *testing.T) *engineHost {
 	t.Helper()
@@ -19,7 +24,9 @@ func newPodmanHost(t *testing.T) *engineHost {
 		// Higher limits than these need CAP_SYS_RESOURCE.
 		"/etc/containers/containers.conf": "[containers]\ndefault_ulimits = [\"nofile=1024:1024\", \"nproc=1000:1000\"]\n[engine]\nevents_logger = \"file\"\ncgroup_manager = \"cgroupfs\"\n",
 		"/etc/containers/policy.json":     `{"default": [{"type": "insecureAcceptAnything"}]}`,
-		"/etc/containers/storage.conf":    "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"/var/lib/containers/storage\"\n",
+		// Debian's package has a configuration for CNI plugins, which nothing uses with netavark.
+		"/etc/cni/net.d/87-podman-bridge.conflist": unusedConfig,
+		"/etc/containers/storage.conf":             "[storage]\ndriver = \"vfs\"\nrunroot = \"/run/containers/storage\"\ngraphroot = \"/var/lib/containers/storage\"\n",
 	} {
 		e.shell("mkdir -p " + filepath.Dir(path))
 		if err := os.WriteFile(e.Path(path), []byte(content), 0o600); err != nil {
