@@ -79,8 +79,9 @@ space := $(subst ,, )
 
 # Required commands or files, each with the Debian package that contains it.
 TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
-	containerd:containerd ctr:containerd runc:runc buildah:buildah /bin/busybox:busybox-static \
-	dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
+	containerd:containerd ctr:containerd runc:runc \
+	dockerd:docker.io podman:podman /usr/lib/podman/netavark:netavark runsc:runsc buildah:buildah \
+	/bin/busybox:busybox-static dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
 	/usr/sbin/keepalived:keepalived setsid:util-linux

@@ -168,8 +168,8 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	a.sources.Store(&sources)
 
 	k := kernel.New(a.log, a.table, req, ownNSID, a.inode, kernel.BootTime(), a.cfg.Node)
-	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime)
-	n.Mounted, n.VIPs.Changed = a.ipam.CheckMounts, a.report
+	n := workload.New(a.log, k, a.cfg.NetnsDirs, a.cfg.CNIResults, "/proc", a.runtime, a.ipam.Containers)
+	n.Mounted, n.VIPs.Changed, a.ipam.Renamed = a.ipam.CheckMounts, a.report, n.Wake
 	a.vips.Store(&n.VIPs)
 	look := k.Contest
 	var w *wire.Wire

@@ -47,6 +47,8 @@ type Traits struct {
 	// OwnNamespaces is set if the IPAM allocates addresses to network namespaces of its own, which
 	// belong to no pod.
 	OwnNamespaces bool
+	// Engine is set if the IPAM is that of a container engine, whose containers belong to no pod.
+	Engine bool
 	// PodDevice is the name of the device on each node through which the node reaches the pods, for an
 	// IPAM with a device that only its name tells apart; empty for others.
 	PodDevice string

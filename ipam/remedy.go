@@ -28,6 +28,9 @@ type Repair struct {
 	// GiveUp returns the steps by which the program of a controller with Traits.Assigns on a node gives
 	// up the addresses that are assigned to other nodes. node is the name in Kubernetes.
 	GiveUp func(node string) []advice.Action
+	// RestartContainer returns the steps that restart a container of an engine, so that it gets an
+	// address with a record and nothing is left that has the previous one.
+	RestartContainer func(node, id string) []advice.Action
 	// Check has the IPAM check its own records; empty if it cannot.
 	Check advice.Action
 	Effects

@@ -41,6 +41,7 @@ type Reader struct {
 	log           *slog.Logger
 	table         *table.Table
 	StatusChanged func()        // called when problems or the node's name have changed; set before run
+	Renamed       func()        // called when containers of engines have changed; set before run
 	mounted       chan struct{} // holds one token while a mount may have been added or removed
 	ready         chan struct{} // closed once everything has been read once
 	lost          atomic.Uint32 // number of times that events were lost
@@ -57,9 +58,10 @@ type Reader struct {
 
 // status is the state that other goroutines may read.
 type status struct {
-	mu       sync.Mutex
-	problems []string
-	nodeName ipam.NodeName
+	mu         sync.Mutex
+	problems   []string
+	nodeName   ipam.NodeName
+	containers []*ipam.Container
 }
 
 // nodeName is the name that an IPAM has for the node.
@@ -98,6 +100,7 @@ func New(log *slog.Logger, t *table.Table, cfg Config, root files.Root) *Reader 
 		log:           log,
 		table:         t,
 		StatusChanged: func() {},
+		Renamed:       func() {},
 		mounted:       make(chan struct{}, 1),
 		ready:         make(chan struct{}),
 		published:     map[table.PoolKey]*ipwitnessv1.PoolRecord{},
@@ -225,6 +228,7 @@ func (r *Reader) look(now time.Time) {
 	r.all, r.lostEvents = false, false
 	r.publish(now)
 	r.publishStatus()
+	r.publishContainers()
 }
 
 // watch watches all places and their parents, so that the creation of a missing place has an
@@ -344,6 +348,30 @@ func (r *Reader) publishStatus() {
 	if !same {
 		r.StatusChanged()
 	}
+}
+
+// publishContainers calls Renamed if the containers of engines have changed.
+func (r *Reader) publishContainers() {
+	var all []*ipam.Container
+	for _, s := range r.sources {
+		if s, ok := s.(ipam.ContainerSource); ok {
+			all = append(all, s.Containers()...)
+		}
+	}
+	r.status.mu.Lock()
+	same := slices.Equal(all, r.status.containers)
+	r.status.containers = all
+	r.status.mu.Unlock()
+	if !same {
+		r.Renamed()
+	}
+}
+
+// Containers returns the running containers of engines. The caller must not change them.
+func (r *Reader) Containers() []*ipam.Container {
+	r.status.mu.Lock()
+	defer r.status.mu.Unlock()
+	return r.status.containers
 }
 
 // namePlaces returns the directories of the files that have names for the node.

@@ -9,7 +9,7 @@ import (
 // them. It is never changed in place.
 type Networks map[InterfaceAddress]string
 
-// InterfaceAddress is an address of an interface inside a namespace.
+// InterfaceAddress is an address of an interface inside a namespace. An empty interface means any.
 type InterfaceAddress struct {
 	Interface string
 	Addr      netip.Addr

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -175,7 +176,8 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 		have, published := l.claims[c]
 		network, routed := "", kind == ipwitnessv1.Evidence_ASSIGNED && p.leadsTo(ns, l, addr)
 		if kind == ipwitnessv1.Evidence_ASSIGNED {
-			network = p.networks[ns.inode][InterfaceAddress{l.Name, addr}]
+			given := p.networks[ns.inode]
+			network = cmp.Or(given[InterfaceAddress{l.Name, addr}], given[InterfaceAddress{Addr: addr}])
 		}
 		switch {
 		case published && !wanted:

@@ -9,6 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/agent/form"
 	"github.com/ipwitness/ipwitness/agent/proc"
+	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -52,6 +53,7 @@ func (t *tenant) name() *ipwitnessv1.Workload {
 type facts struct {
 	sandbox   *cri.Sandbox          // of the container runtime
 	result    *ipwitnessv1.Workload // of a CNI result
+	engine    *ipam.Container       // of docker or podman
 	file      *ipwitnessv1.Workload // from the name of its file
 	process   proc.Process          // the oldest process: pause, or the process that created the namespace
 	container proc.Container        // the container that this process's cgroup belongs to
@@ -64,6 +66,9 @@ func (f facts) with(now facts) facts {
 	}
 	if now.result != nil {
 		f.result = now.result
+	}
+	if now.engine != nil {
+		f.engine = now.engine
 	}
 	if now.file != nil {
 		f.file = now.file
@@ -117,11 +122,21 @@ func (f facts) sources() (all []*ipwitnessv1.Workload) {
 		add(f.sandbox.Workload, true)
 	}
 	add(f.result, f.result != nil)
+	if f.engine != nil {
+		add(engineWorkload(f.engine), true)
+	}
 	add(f.file, f.file != nil && !isGenerated(f.file))
 	add(containerWorkload(f.container), f.container != proc.Container{})
 	add(f.file, isGenerated(f.file))
 	add(processWorkload(f.process), f.process.PID != 0)
 	return all
+}
+
+// engineWorkload returns the workload of a namespace according to the container's engine.
+func engineWorkload(c *ipam.Container) *ipwitnessv1.Workload {
+	return &ipwitnessv1.Workload{
+		Kind: ipwitnessv1.Workload_CONTAINER, Name: form.Printable(c.Name), ContainerId: c.ID, Source: c.Engine,
+	}
 }
 
 // containerWorkload returns the workload of a namespace according to its cgroup.

@@ -28,6 +28,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/proc"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/wake"
+	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -39,11 +40,12 @@ type Names struct {
 	kernel    *kernel.Mirror
 	netnsDirs []string
 	procDir   proc.Dir
-	ticks     func() uint64         // clock ticks since boot
-	sandboxes func() []*cri.Sandbox // of the container runtime
-	unnamed   func([]uint64)        // passes the namespaces without a sandbox to the container runtime's client
-	changed   chan struct{}         // holds one token while a search is needed
-	Mounted   func()                // called when a mount was added or removed; set before run
+	ticks     func() uint64            // clock ticks since boot
+	sandboxes func() []*cri.Sandbox    // of the container runtime
+	engines   func() []*ipam.Container // running containers of docker and podman
+	unnamed   func([]uint64)           // passes the namespaces without a sandbox to the container runtime's client
+	changed   chan struct{}            // holds one token while a search is needed
+	Mounted   func()                   // called when a mount was added or removed; set before run
 
 	// VIPs is the program of this node that moves virtual addresses.
 	VIPs VIPProgram
@@ -70,8 +72,9 @@ type namedNetns struct {
 }
 
 // New returns a search for the workloads of the namespaces of k. netnsDirs are directories
-// with files of named namespaces, and cniResults is libcni's result cache.
-func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client) *Names {
+// with files of named namespaces, and cniResults is libcni's result cache. engines returns the running
+// containers of engines.
+func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults string, procDir proc.Dir, runtime *cri.Client, engines func() []*ipam.Container) *Names {
 	n := &Names{
 		log:       log,
 		kernel:    k,
@@ -79,6 +82,7 @@ func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults stri
 		procDir:   procDir,
 		ticks:     proc.BootTicks,
 		sandboxes: runtime.Sandboxes,
+		engines:   engines,
 		unnamed:   runtime.Unnamed,
 		changed:   make(chan struct{}, 1),
 		Mounted:   func() {},
@@ -90,6 +94,9 @@ func New(log *slog.Logger, k *kernel.Mirror, netnsDirs []string, cniResults stri
 	k.CompareAgain = n.wakeAfter
 	return n
 }
+
+// Wake wakes the search, because a source has changed.
+func (n *Names) Wake() { n.wake() }
 
 // wake wakes the search.
 func (n *Names) wake() {
@@ -173,10 +180,16 @@ func (n *Names) Look(everything bool) {
 			byInode[inode] = byInode[inode].with(facts{sandbox: s})
 		}
 	}
+	containers := n.engines()
+	for _, c := range containers {
+		if inode, ok := byPath[c.Netns]; ok && inode != n.kernel.OwnInode() {
+			byInode[inode] = byInode[inode].with(facts{engine: c})
+		}
+	}
 	if everything || n.kernel.Anonymous(func(inode uint64) bool { _, ok := byInode[inode]; return ok }) {
 		n.walk(everything)
 	}
-	names, unnamed := n.moveTenants(byInode)
+	names, unnamed := n.moveTenants(byInode, containers)
 	assigned, intended := n.assignments(byPath, byInode)
 	n.kernel.SetNames(names, assigned, intended)
 	n.unnamed(unnamed)
@@ -199,7 +212,7 @@ func (n *Names) lookFiles(again bool) (byPath map[string]uint64, byInode map[uin
 		for _, name := range slices.Sorted(maps.Keys(entries)) { // one namespace may have two names
 			f := netnsFile{filepath.Join(dir, name), entries[name]}
 			ns, ok := n.files[f]
-			if !ok || again {
+			if !ok || again || source == "docker-netns" { // docker unmounts a file up to a minute before it removes it
 				if ns.inode, err = namespaceInode(f.path); err != nil {
 					continue // not mounted yet, or removed
 				}
@@ -246,7 +259,7 @@ func (n *Names) sandboxInode(s *cri.Sandbox, byPath map[string]uint64) uint64 {
 
 // moveTenants adds the current facts about each namespace to the known ones. It returns the
 // names of all namespaces, and the namespaces of this node without a sandbox.
-func (n *Names) moveTenants(byInode map[uint64]facts) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
+func (n *Names) moveTenants(byInode map[uint64]facts, containers []*ipam.Container) (names map[uint64]*ipwitnessv1.Workload, unnamed []uint64) {
 	ours := n.kernel.OurInodes()
 	for inode := range n.kernel.Reused() { // after OurInodes: a namespace may have ended since
 		delete(byInode, inode)
@@ -260,10 +273,21 @@ func (n *Names) moveTenants(byInode map[uint64]facts) (names map[uint64]*ipwitne
 	for _, s := range n.sandboxes() {
 		byID[s.ID] = s
 	}
+	engines := map[string]*ipam.Container{}
+	for _, c := range containers {
+		engines[c.ID] = c
+	}
 	names = make(map[uint64]*ipwitnessv1.Workload, len(byInode))
 	for inode, ns := range ours {
 		t := n.tenantOf(inode, ns)
 		t.facts = t.with(byInode[inode])
+		switch {
+		case byInode[inode].engine != nil || t.engine == nil:
+		case engines[t.engine.ID] != nil && engines[t.engine.ID].Netns != t.engine.Netns:
+			t.engine = nil // the container was restarted, and its previous namespace was left behind
+		case byInode[inode].file != nil && byInode[inode].file.GetName() != filepath.Base(t.engine.Netns):
+			t.engine = nil // the inode was reused
+		}
 		if s := byID[t.container.ID]; s != nil && t.sandbox == nil {
 			t.sandbox = s // the runtime returned no path, but the cgroup identifies the sandbox
 		}
@@ -318,6 +342,13 @@ func (n *Names) assignments(byPath map[string]uint64, byInode map[uint64]facts) 
 		there[s] = true
 	}
 	for inode, f := range byInode {
+		if f.engine != nil {
+			given := kernel.Networks{}
+			for a, network := range f.engine.Given {
+				given[kernel.InterfaceAddress{Addr: a}] = network
+			}
+			assigned[inode] = assigned[inode].Keep(given)
+		}
 		if !there[f.sandbox] {
 			continue // the runtime has stopped the sandbox and removes its addresses
 		}

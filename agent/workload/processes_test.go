@@ -48,7 +48,7 @@ func newTestNames(t *testing.T, inodes ...uint64) (*testNames, proctest.Tree) {
 		t.Fatal("list: ", err)
 	}
 	p := proctest.New(t)
-	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)))
+	n := New(slog.New(slog.DiscardHandler), k, nil, filepath.Join(p.Dir, "results"), proc.Dir(p.Dir), cri.New(slog.New(slog.DiscardHandler), cri.Off, proc.Dir(p.Dir)), noContainers)
 	for i, inode := range inodes {
 		k.Adopt(int32(i+1), inode, false)
 	}
@@ -80,7 +80,7 @@ func (n *testNames) named(inode uint64, by map[uint64]facts) string {
 		found = map[uint64]facts{}
 	}
 	n.processes()
-	names, _ := n.moveTenants(found)
+	names, _ := n.moveTenants(found, nil)
 	n.kernel.SetNames(names, nil, nil)
 	w := tabletest.Workload(n.table, inode)
 	return fmt.Sprintf("%s %s/%s uid=%s id=%s process=%s by %s", w.GetKind(), w.GetNamespace(), w.GetName(), w.GetUid(),
@@ -251,7 +251,7 @@ func TestNamespaceThatEndsDuringASearchDoesNotNameAnother(t *testing.T) {
 			if when == "before tenants move" {
 				n.reuse(100)
 			}
-			names, _ := n.moveTenants(found)
+			names, _ := n.moveTenants(found, nil)
 			if when == "before names are set" {
 				n.reuse(100)
 			}

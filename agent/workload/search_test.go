@@ -28,6 +28,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/agent/table/tabletest"
+	"github.com/ipwitness/ipwitness/ipam"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/alone"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -69,7 +70,7 @@ func newMachine(t *testing.T) *machine {
 		}
 	}
 	m.Names = New(log, k, []string{filepath.Join(m.dir, "missing"), filepath.Join(m.dir, "netns"), filepath.Join(m.dir, "docker/netns")},
-		filepath.Join(m.dir, "results"), "/proc", cri.New(log, cri.Off, "/proc"))
+		filepath.Join(m.dir, "results"), "/proc", cri.New(log, cri.Off, "/proc"), noContainers)
 	m.Mounted = func() { m.mounted.Add(1) }
 	return m
 }
@@ -426,7 +427,7 @@ func TestProcessesAreReadAtMostOnceASecond(t *testing.T) {
 	p.Put(30, 1, "first", 700, 100, "/")
 	walk := func(now bool) string {
 		n.walk(now)
-		names, _ := n.moveTenants(map[uint64]facts{})
+		names, _ := n.moveTenants(map[uint64]facts{}, nil)
 		return names[100].GetProcess()
 	}
 	if got := walk(false); got != "first (30)" {
@@ -459,4 +460,47 @@ func TestOfProcessesWithOneStartTheFirstIsTheOldest(t *testing.T) {
 	if got, _ := n.oldest(proc.Process{}, []int{32, 30, 31}); got.PID != 30 {
 		t.Errorf("oldest process: got %d, want 30", got.PID)
 	}
+}
+
+// noContainers is the list of containers on a node without engines.
+func noContainers() []*ipam.Container { return nil }
+
+func TestContainersOfEnginesAreNamedByTheirNamespaces(t *testing.T) {
+	alone.Run(t, func() {
+		m := newMachine(t)
+		var running []*ipam.Container
+		m.engines = func() []*ipam.Container { return running }
+		const key, later = "0123456789ab", "ba9876543210"
+		container := func(name, key string) *ipam.Container {
+			return &ipam.Container{Engine: "docker", ID: "id-" + name, Name: name, Netns: filepath.Join(m.dir, "docker/netns", key)}
+		}
+		inode := m.namespace("vengine", func() { m.name("docker/netns/" + key) })
+		named := func(want string) {
+			t.Helper()
+			wait.Until(t, "workload is "+want, func() bool { m.Look(false); return m.workload(inode) == want })
+		}
+		named("CONTAINER 0123456789ab  docker-netns")
+		running = []*ipam.Container{container("web", key), container("other", later)}
+		named("CONTAINER web  docker")
+		if w := tabletest.Workload(m.table, inode); w.GetContainerId() != "id-web" {
+			t.Errorf("got %v, want the container's id", w)
+		}
+		running = []*ipam.Container{container("shop", key)} // a new name
+		named("CONTAINER shop  docker")
+		running = []*ipam.Container{container("shop", later)} // it was restarted, and this namespace was left behind
+		named("CONTAINER 0123456789ab  docker-netns")
+		running = []*ipam.Container{container("shop", key)}
+		named("CONTAINER shop  docker")
+		running = nil
+		m.Look(false)
+		named("CONTAINER shop  docker")
+
+		// docker leaves the file of a namespace behind. The inode may be that of another one by now.
+		if err := unix.Unmount(filepath.Join(m.dir, "docker/netns", key), unix.MNT_DETACH); err != nil {
+			t.Fatal(err)
+		}
+		if byPath, _ := m.lookFiles(false); len(byPath) != 0 {
+			t.Errorf("got namespaces %v for a file without one", byPath)
+		}
+	})
 }

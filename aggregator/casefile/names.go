@@ -213,7 +213,7 @@ func (p *pseudonyms) device(s string) string {
 var words = func() map[string]bool {
 	known := map[string]bool{}
 	for w := range strings.FieldsSeq(`
-		cri cni-result netns docker-netns cgroup process kubernetes
+		cri cni-result docker podman netns docker-netns cgroup process kubernetes
 		namespace name uid containerId process virtualMachine phase controller deletionTimestamp orphaned
 		Pending Running Succeeded Failed Unknown
 		ReplicaSet Deployment StatefulSet DaemonSet Job CronJob ReplicationController Node VirtualMachineInstance

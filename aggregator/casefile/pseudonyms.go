@@ -49,7 +49,7 @@ var fieldClasses = map[string]class{
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
 	"Node.Vouched": (*pseudonyms).agent, "NodeName.Name": (*pseudonyms).node, "NodeName.File": (*pseudonyms).place,
 	"Node.VIPProgram": word("program"),
-	"NodeKey.Name": (*pseudonyms).node, "NodeKey.Boot": (*pseudonyms).boot, "NodeKey.Netns": (*pseudonyms).inode, "NodeKey.Vouched": (*pseudonyms).agent,
+	"NodeKey.Name":    (*pseudonyms).node, "NodeKey.Boot": (*pseudonyms).boot, "NodeKey.Netns": (*pseudonyms).inode, "NodeKey.Vouched": (*pseudonyms).agent,
 	"Namespace.Netns": (*pseudonyms).inode, "Namespace.ID": (*pseudonyms).owner, "Namespace.Intended": (*pseudonyms).intended,
 	"Link.Name": (*pseudonyms).device, "LinkKey.Name": (*pseudonyms).device, "Domain.Name": (*pseudonyms).device,
 	"Interface.Name": (*pseudonyms).device, "Interface.HostInterface": (*pseudonyms).device, "Interface.VRF": (*pseudonyms).device,

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -47,6 +48,9 @@ var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 
 	// The sources that assigned the address to an owner.
 	verdict.FactGivenByNetwork: func(w *wording, f verdict.Fact) string {
+		if engine, network, ok := ipam.CutEngine(f.Network); ok {
+			return fmt.Sprintf("According to %s, its network %s assigned the address to %s on node %s.", engine, network, w.name(f.Owners[0]), w.node(f.Owners[0]))
+		}
 		return fmt.Sprintf("According to a CNI result, network %s assigned the address to %s on node %s.", f.Network, w.name(f.Owners[0]), w.node(f.Owners[0]))
 	},
 	verdict.FactGivenByRuntime: func(w *wording, f verdict.Fact) string {
@@ -303,6 +307,9 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	case verdict.HeadNotGiven:
 		if registry.Of(f.Pool.IPAM).Leases {
 			return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and DHCP leases it to others: %s.", w.given(f.Owners[0]), poolTitle(f.Pool))
+		}
+		if i := slices.IndexFunc(c.From, func(p *verdict.Pool) bool { return ipamOf(p).Engine }); i >= 0 {
+			return fmt.Sprintf("%s did not give the address to %s, and allocates it to containers.", poolBegin(c.From[i]), w.given(f.Owners[0]))
 		}
 		return fmt.Sprintf("No CNI network or IPAM assigned the address to %s, and it is a pod address.", w.given(f.Owners[0]))
 	case verdict.HeadNotGivenGateway:

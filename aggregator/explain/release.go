@@ -7,6 +7,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // The steps by which an owner gives the address up.
@@ -43,6 +44,8 @@ func release(o *verdict.Owner, a netip.Addr) []advice.Action {
 		return []advice.Action{advice.Say("%s; it then requests a new address.", again(o))}
 	case w.Kind == verdict.Pod:
 		return deletion(o)
+	case restartsByEngine(w):
+		return registry.Of(w.Source).RestartContainer(o.Node.Name, w.ContainerID)
 	case w.Kind == verdict.Container && !w.OnlyNetns():
 		return []advice.Action{advice.Say("Stop %s on node %s and start it again with its container runtime, so that it gets a different address.", OwnerName(o), o.Node.Name)}
 	case w.Kind == verdict.VM:

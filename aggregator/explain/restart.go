@@ -6,6 +6,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // Restart adds the advice to restart the holder. then is the effect of the restart, as a
@@ -34,10 +35,19 @@ func (t *findingBuilder) Restarting(then string) ([]advice.Action, advice.Fix) {
 			advice.Either("it can", advice.Say("Remove the address from it, and make sure that the software that set it does not set it again.").By(t.owner.Node.Name, del)),
 			advice.Either("it must keep this address", outOfRange([]*verdict.Pool{t.pool}, t.f.Address)...))
 		return []advice.Action{have}, advice.Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Give %s a different address than %s, or exclude that address from %s: ipwitness audit %[2]s says how.", OwnerName(t.owner), t.f.Address, poolName(t.pool)), Manual: true}
+	case restartsByEngine(w):
+		steps := registry.Of(w.Source).RestartContainer(t.owner.Node.Name, w.ContainerID)
+		last := steps[len(steps)-1]
+		return steps, advice.Fix{Node: last.Node, Command: last.Command, What: fmt.Sprintf("Restart %s, so that %s.", OwnerName(t.owner), then), Manual: true}
 	case w.Kind != verdict.Pod || w.Name == "" || w.Namespace == "":
 		return []advice.Action{advice.Say("Restart %s, so that %s.", placed(t.owner), then)}, advice.Fix{Node: t.owner.Node.Name, What: fmt.Sprintf("Restart %s, so that %s.", OwnerName(t.owner), then), Manual: true}
 	}
 	return deletion(t.owner), advice.Fix{Command: deletePod(w.Namespace, w.Name), What: fmt.Sprintf("Restart pod %s/%s: %s.", w.Namespace, w.Name, then), Manual: true}
+}
+
+// restartsByEngine reports whether a workload is a container that its engine restarts.
+func restartsByEngine(w verdict.Workload) bool {
+	return w.ContainerID != "" && registry.Of(w.Source).RestartContainer != nil
 }
 
 // RestartNow adds the advice to restart the holder. If a controller replaces the pod, the command

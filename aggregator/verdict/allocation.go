@@ -31,6 +31,8 @@ func (p *Pool) Meets(o *Owner) bool {
 		return o.Kind() != Host && i.Attachment == Lower
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
 		return true
+	case MadeByEngine(p.Device) && i.Link != nil && MadeByEngine(i.Link.Name):
+		return false // container engines do not use a range that another bridge has
 	default:
 		return p.Routed && o.Scope.Kind >= NodeScope && !o.inVRF()
 	}

@@ -163,6 +163,7 @@ func TestPoolsMeetOwners(t *testing.T) {
 	cluster, asked := verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name}}, verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Asked: true}}
 	whereabouts := verdict.Pool{Pool: ipam.Pool{IPAM: whereabouts.Name}}
 	bridged, routed := verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0"}}}, verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "br0", Routed: true}}}
+	ofEngine := verdict.Pool{Node: n1, Pool: ipam.Pool{Wiring: ipam.Wiring{Device: "cni-podman0", Routed: true}}}
 	at := func(device string, attachment verdict.Attachment) verdict.Interface {
 		return verdict.Interface{Name: "eth0", Attachment: attachment, Link: &verdict.Link{Node: n1, Name: device, Kind: verdict.Bridge}}
 	}
@@ -197,6 +198,11 @@ func TestPoolsMeetOwners(t *testing.T) {
 		{"a routed one's, and a pod of the network", routed, pod, inNetwork, at("br1", verdict.Peer), true},
 		{"a routed one's, and a pod of a link alone", routed, pod, onLink, at("br1", verdict.Peer), false},
 		{"a routed one's, and a pod in a VRF", routed, pod, inVRF, at("br1", verdict.Peer), false},
+		{"a routed one's of an engine, and a container on its bridge", ofEngine, pod, onNode, at("cni-podman0", verdict.Peer), true},
+		{"a routed one's of an engine, and a container of another one", ofEngine, pod, onNode, at("docker0", verdict.Peer), false},
+		{"a routed one's of an engine, and a pod", ofEngine, pod, onNode, at("br1", verdict.Peer), true},
+		{"a routed one's of an engine, and a pod without a link", ofEngine, pod, onNode, verdict.Interface{Name: "eth0"}, true},
+		{"a routed one's, and a container of an engine", routed, pod, onNode, at("docker0", verdict.Peer), true},
 		{"a routed one's, and a link in a VRF's name", routed, pod, onLink, at("br0", verdict.Peer), true},
 	} {
 		o := named(test.who)

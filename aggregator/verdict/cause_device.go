@@ -256,7 +256,7 @@ func (q deviceCauses) byHand(o *Owner) []Fact {
 	}
 	w, i, guest := o.Workload(), o.Interface, o.Guest() != NoGuest
 	if l := i.Link; o.Assigned && o.Kind() != Host && (l != nil && MadeByEngine(l.Name) || w.Kind == Container && !w.OnlyNetns() && w.ContainerID != "") {
-		return nil // its container engine has its own IPAM; podman writes CNI results as well
+		return q.youngerThanRecord(o) // its container engine has its own IPAM; podman writes CNI results as well
 	}
 	switch {
 	case o.Namespace == nil && guest:
@@ -290,6 +290,23 @@ func (q deviceCauses) allocatedToOther(o *Owner) []Fact {
 	for _, other := range q.owners {
 		if other != o && q.bestMatch(nil, other) == certainMatch {
 			return []Fact{{Kind: FactAllocatedToOther, Owners: ids(o, other)}}
+		}
+	}
+	return nil
+}
+
+// youngerThanRecord returns the fact that a container engine has the address for another container of
+// the node, which got it earlier; nil if that is not known. The engine allocates no address for which
+// it has a record, so it did not give this one to the younger container.
+func (q deviceCauses) youngerThanRecord(o *Owner) []Fact {
+	for _, al := range q.allocations {
+		if !registry.Of(al.Pool.IPAM).Engine || !al.Pool.Node.Is(o.Node) {
+			continue
+		}
+		for _, other := range q.owners {
+			if at := other.AssignedAt(); other != o && al.matches(other) == certainMatch && at != 0 && at < o.AssignedAt() {
+				return []Fact{{Kind: FactAllocatedToOther, Owners: ids(o, other)}}
+			}
 		}
 	}
 	return nil

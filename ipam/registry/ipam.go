@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
+	"github.com/ipwitness/ipwitness/ipam/docker"
 	"github.com/ipwitness/ipwitness/ipam/egressip"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 	"github.com/ipwitness/ipwitness/ipam/kea"
@@ -21,6 +22,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/networkd"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 	"github.com/ipwitness/ipwitness/ipam/podips"
+	"github.com/ipwitness/ipwitness/ipam/podman"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
 	"github.com/ipwitness/ipwitness/ipam/whereabouts"
 )
@@ -28,7 +30,7 @@ import (
 // All has all supported IPAMs and controllers of virtual addresses, in the order of the documentation.
 var All = []*ipam.IPAM{
 	&hostlocal.IPAM, &whereabouts.IPAM, &calico.IPAM, &cilium.IPAM, &kubeovn.IPAM, &spiderpool.IPAM, &antrea.IPAM, &ovnkubernetes.IPAM,
-	&awsvpc.IPAM, &azure.IPAM, &dnsmasq.IPAM, &kea.IPAM, &networkd.IPAM, &podips.IPAM, &kubevip.IPAM, &metallb.IPAM, &egressip.IPAM, &kubevirt.IPAM,
+	&awsvpc.IPAM, &azure.IPAM, &dnsmasq.IPAM, &kea.IPAM, &networkd.IPAM, &docker.IPAM, &podman.IPAM, &podips.IPAM, &kubevip.IPAM, &metallb.IPAM, &egressip.IPAM, &kubevirt.IPAM,
 }
 
 // unknown has nothing that distinguishes it.

@@ -48,6 +48,9 @@ const initMachine = `
 	mount -t tmpfs tmpfs /var/log
 	mkdir -p /run/netns /var/lib/cni /run/etc/upper /run/etc/work
 	mount -t overlay -o lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work overlay /etc
+	mkdir -p /etc/cni
+	mount -t tmpfs tmpfs /etc/cni
+	mkdir /etc/cni/net.d
 	mount --make-rshared /
 	ip link set lo up
 	trap '' CHLD
@@ -56,7 +59,7 @@ const initMachine = `
 
 // NewMachine creates a host that can run a container runtime and kubelet. In addition to a host
 // from New, it has its own PIDs, so that all processes of daemons end with it, a hostname, a
-// writable /etc, an empty /var/log, and a cgroup. Programs in it are ended by SIGKILL only.
+// writable /etc without CNI configurations, an empty /var/log, and a cgroup. Programs in it are ended by SIGKILL only.
 func NewMachine(hostname string) (*Host, error) {
 	// A PID would not be unique: another container of this machine may have the same one, and a
 	// killed process may have left cgroups behind.

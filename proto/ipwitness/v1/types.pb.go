@@ -693,7 +693,7 @@ type Workload struct {
 	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
 	// ID of the container or pod sandbox, as passed to CNI by the runtime or as found in the cgroup.
 	ContainerId string `protobuf:"bytes,5,opt,name=container_id,json=containerId,proto3" json:"container_id,omitempty"`
-	// Source of the name: cri, cni-result, netns, docker-netns, cgroup, process, node.
+	// Source of the name: cri, cni-result, docker, podman, netns, docker-netns, cgroup, process, node.
 	Source string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
 	// Oldest process in the namespace, as NAME (PID); empty if no process can be read. After the last
 	// process has ended, it is still given, as NAME (PID, ended), if it ran for 10 s or longer.

@@ -1,0 +1,69 @@
+package verdicttest
+
+import (
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/docker"
+	"github.com/ipwitness/ipwitness/ipam/podman"
+)
+
+// dockerBridge and podmanLAN are networks of docker and podman.
+const (
+	dockerBridge = docker.Name + ":bridge"
+	podmanLAN    = podman.Name + ":lan"
+)
+
+// Contained returns the workload of a container of an engine.
+func Contained(engine, name string) verdict.Workload {
+	return verdict.Workload{Kind: verdict.Container, Name: name, ContainerID: "container-" + name, Source: engine}
+}
+
+// ofEngines are the situations with containers of docker and podman.
+var ofEngines = []Situation{
+	{
+		Name: "docker lost the record of the first container", Cause: lost, Addr: "172.17.0.3",
+		Build: func(w *World) {
+			w.Within("n1", "docker0", dockerBridge, Contained(docker.Name, "db")).AssignedAt = Start
+			w.Within("n1", "docker0", dockerBridge, Contained(docker.Name, "web")).AssignedAt = Start.Add(time.Minute)
+			w.Books(w.Pool(docker.Name, "n1", dockerBridge, "172.17.0.1-172.17.255.254"), "web")
+		},
+		Facts: []string{
+			"given-by-network owners=db network=docker:bridge",
+			"given-by-network owners=web network=docker:bridge",
+			"record pool=docker|n1|docker:bridge state=1 record=container-web->web",
+		},
+		RuledOut: []string{
+			"overlapping-networks: one-network network=docker:bridge",
+			"static-address: given-to-all owners=db,web",
+		},
+	},
+	{
+		Name: "a container with the address that docker has given another one", Cause: static, Addr: "172.17.0.3",
+		Build: func(w *World) {
+			w.Within("n1", "docker0", dockerBridge, Contained(docker.Name, "db")).AssignedAt = Start
+			w.Within("n1", "docker0", "", Contained(docker.Name, "web")).AssignedAt = Start.Add(time.Minute)
+			w.Books(w.Pool(docker.Name, "n1", dockerBridge, "172.17.0.1-172.17.255.254"), "db")
+		},
+		Facts: []string{
+			"given-by-network owners=db network=docker:bridge",
+			"allocated-to-other-owner owners=web,db",
+			"range-of-pool pool=docker|n1|docker:bridge ranges=172.17.0.1-172.17.255.254",
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=db pool=docker|n1|docker:bridge",
+		},
+	},
+	{
+		Name: "an older container with the address that podman has given another one", Cause: unknown, Addr: "192.168.50.2",
+		Build: func(w *World) {
+			w.Within("n1", "podman1", "", Contained(podman.Name, "old")).AssignedAt = Start
+			w.Within("n1", "podman1", podmanLAN, Contained(podman.Name, "new")).AssignedAt = Start.Add(time.Minute)
+			w.Books(w.Pool(podman.Name, "n1", podmanLAN, "192.168.50.1-192.168.50.254"), "new")
+		},
+		RuledOut: []string{
+			"ipam-state-lost: given-once owners=new pool=podman|n1|podman:lan",
+			"static-address (open): giver-not-known owners=old",
+		},
+	},
+}

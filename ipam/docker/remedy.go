@@ -1,0 +1,100 @@
+package docker
+
+import (
+	"net/netip"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/engine"
+)
+
+// dockerd keeps its allocations in memory, and restores them from the database when it starts. It frees
+// an address when the container stops, and a container that starts again gets the lowest free one. No
+// command records an address for a running container.
+
+var repair = ipam.Repair{
+	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies { return remedies{c, a} },
+	Exclude: func(*ipam.Pool, string, netip.Addr) ipam.Exclusion {
+		return ipam.Exclusion{How: "create the network again with --aux-address (docker network create), or, for network bridge, set fixed-cidr in /etc/docker/daemon.json to a range without it"}
+	},
+	Location: func(*ipam.Pool, netip.Addr) string { return defaultRoot + "/network/files/local-kv.db" },
+	Enlarge: func(*ipam.Pool) string {
+		return "Remove stopped services and unused containers, or create the network again with a larger subnet (docker network create --subnet; for network bridge, bip in /etc/docker/daemon.json)."
+	},
+	Access: func(*ipam.Pool) string {
+		return "Check whether the agent may read it: the agent needs " + defaultRoot + "/network/files/local-kv.db of the node. In a container, mount /var/lib read-only with HostToContainer propagation."
+	},
+	RestartContainer: restart,
+	Effects: ipam.Effects{
+		Free: "docker has no record of it. It will allocate the address to one of the next containers in the network.",
+	},
+	Loss: ipam.Loss{
+		Empty: func(node string) []advice.Action {
+			return []advice.Action{
+				advice.Say("Reboot node %s: a container that is only restarted may get the address of another one without a record. The containers with a restart policy start again, and get new addresses.", node).By(node, "systemctl reboot"),
+			}
+		},
+		Search: func(*ipam.Pool) string {
+			return "Find out what removed or replaced " + defaultRoot + "/network/files/local-kv.db: a restored backup, or a clean-up script. Do not restart dockerd and start no containers until no address is at risk."
+		},
+	},
+}
+
+// remedies builds the remedies for addresses of docker.
+type remedies struct {
+	ipam.Case
+	ipam.Advisor
+}
+
+// Reserve advises to restart the holder, which then has a record. If several addresses have none, it may
+// get another one of them.
+func (t remedies) Reserve() {
+	t.Advise("Start no containers in network %s on node %s meanwhile: docker may allocate the address to one of them.", engine.NetworkName(t.Pool), t.Node)
+	restart, fix := t.Restarting("docker records the address that it gets")
+	t.Act(
+		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
+		advice.Say("Continue according to the result.").Or(
+			advice.Either("it is only "+t.Address.String(), restart...),
+			advice.Either("there are others, one of which its successor may get", repair.Loss.Empty(t.Node)...),
+		))
+	if fix.What != "" {
+		t.Fix(fix)
+	}
+}
+
+// Reassign advises to restart the holder, because the record is that of another container.
+func (t remedies) Reassign() {
+	t.Advise("Leave the record as it is: docker frees the address when the container of the record stops.")
+	t.Restart("docker gives it a free address")
+}
+
+// Release advises to disconnect the container of the record from the network.
+func (t remedies) Release() {
+	id := t.Allocation.ContainerID
+	if id == "" {
+		t.Advise("Leave the record as it is: it only makes one address unavailable. dockerd removes it when it is restarted and the containers of node %s do not outlive that (live-restore).", t.Node)
+		return
+	}
+	t.Act(
+		advice.Say("On node %s, check whether container %s, for which the address is recorded, is running.", t.Node, advice.ShortID(id)).
+			By(t.Node, "docker ps --all --no-trunc --filter "+advice.Quote("id="+id)),
+		advice.Say("Continue according to the result.").Or(
+			advice.Either("it is running", advice.Say("Leave its record as it is: the container may have taken its interface down.")),
+			advice.Either("it is not running", advice.Say("Disconnect it from the network, which frees the address.").
+				By(t.Node, "docker network disconnect --force "+advice.Argument(engine.NetworkName(t.Pool))+" "+advice.Argument(advice.ShortID(id)))),
+		))
+	t.ByHand(t.Node, "", "Free %s: docker records it for container %s, and no interface has the address.", t.Address, advice.ShortID(id))
+}
+
+// restart returns the steps that restart a container of docker. A dockerd that has lost the record of
+// its sandbox leaves the network namespace behind, with the address. The namespace of containers in the
+// host's network is called default.
+func restart(node, id string) []advice.Action {
+	id = advice.Argument(advice.ShortID(id))
+	return []advice.Action{advice.Say("Stop container %s on node %s, remove its network namespace if docker leaves it behind, and start the container again.", id, node).By(node, advice.Script(
+		"key=$(docker inspect --format '{{.NetworkSettings.SandboxKey}}' "+id+") && docker stop "+id+" && {",
+		`  case "$key" in */default) ;; ?*) if [ -e "$key" ]; then umount "$key"; rm "$key"; fi ;; esac`,
+		"  docker start "+id,
+		"}",
+	))}
+}

@@ -1,0 +1,230 @@
+package tests
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// engineHost is a host with a container engine.
+type engineHost struct {
+	*lab
+	engine string // its command
+}
+
+// newEngineHost creates a host for a container engine, on which ipwitness runs.
+func newEngineHost(t *testing.T, engine string) *engineHost {
+	t.Helper()
+	possible(t)
+	h, err := netlab.NewMachine("engine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(h.Close)
+	e := &engineHost{startLab(t, h), engine}
+	// The image has nothing but busybox.
+	e.shell("mkdir -p /run/image/bin", "cp /bin/busybox /run/image/bin/", "ln -s busybox /run/image/bin/sleep", "ln -s busybox /run/image/bin/ip",
+		"tar -C /run/image -cf /run/image.tar .")
+	return e
+}
+
+// run starts a container that does nothing, and returns its ID and its address.
+func (e *engineHost) run(name string, options ...string) (id, addr string) {
+	e.t.Helper()
+	id = e.said("%s run -d --stop-signal KILL --cgroup-parent %s --name %s %s img /bin/sleep 1000", e.engine, e.Cgroup(), name, strings.Join(options, " "))
+	return id, e.address(name)
+}
+
+// address returns the first address of a container according to its engine.
+func (e *engineHost) address(name string) string {
+	e.t.Helper()
+	addrs := strings.Fields(e.said("%s inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}' %s", e.engine, name))
+	if len(addrs) == 0 {
+		e.t.Fatalf("container %s has no address", name)
+	}
+	return addrs[0]
+}
+
+// shell runs command lines of a shell.
+func (e *engineHost) shell(lines ...string) {
+	e.t.Helper()
+	for _, line := range lines {
+		if _, err := e.Output(e.Command("sh", "-euc", line)); err != nil {
+			e.t.Fatal(err)
+		}
+	}
+}
+
+// said runs a command line of a shell and returns the last line of its output.
+func (e *engineHost) said(format string, args ...any) string {
+	e.t.Helper()
+	out, err := e.Stdout(e.Command("sh", "-euc", fmt.Sprintf(format, args...)))
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return lines[len(lines)-1]
+}
+
+// inside runs `ip` in the network namespace of a container.
+func (e *engineHost) inside(name, args string) {
+	e.t.Helper()
+	pid := e.said("%s inspect --format '{{.State.Pid}}' %s", e.engine, name)
+	e.shell("nsenter --net=/proc/" + pid + "/ns/net ip " + args)
+}
+
+// awaitContainer waits until an address has exactly one owner, the container of this name and ID.
+func (e *engineHost) awaitContainer(addr, name, id string) {
+	e.t.Helper()
+	wait.Until(e.t, fmt.Sprintf("container %s to be the owner of %s", name, addr), func() bool {
+		w := e.awaitOwners(addr, 1)[0].GetWorkload()
+		return w.GetKind() == ipwitnessv1.Workload_CONTAINER && w.GetName() == name && w.GetContainerId() == id && w.GetSource() == e.engine
+	})
+}
+
+// awaitCause waits until the conflict about an address is confirmed and has a cause, and returns it.
+func (e *engineHost) awaitCause(addr, cause string) *ipwitnessv1.Conflict {
+	e.t.Helper()
+	e.watch.await("the conflict about "+addr, inState(addr, ipwitnessv1.Conflict_CONFIRMED))
+	var got *ipwitnessv1.Conflict
+	wait.Until(e.t, "the cause of the conflict about "+addr, func() bool {
+		all := e.watch.find(addr)
+		got = all[len(all)-1]
+		return got.GetCause() == cause
+	})
+	return got
+}
+
+// carryOut runs the commands of a remedy in order.
+func (e *engineHost) carryOut(actions []*ipwitnessv1.Action) {
+	e.t.Helper()
+	for _, a := range actions {
+		if len(a.GetChoice()) > 0 {
+			e.t.Fatalf("got a choice %v, want steps", a)
+		}
+		if c := a.GetCommand(); c != "" && !strings.HasPrefix(c, "ipwitness") {
+			e.shell(c)
+		}
+	}
+}
+
+// newDockerHost returns a host with a dockerd whose containers outlive it.
+func newDockerHost(t *testing.T) *engineHost {
+	t.Helper()
+	e := newEngineHost(t, "docker")
+	e.startDockerd()
+	e.shell("docker import /run/image.tar img")
+	return e
+}
+
+// startDockerd starts dockerd.
+func (e *engineHost) startDockerd() {
+	e.t.Helper()
+	var said netlab.Log
+	cmd := e.Command("dockerd", "--live-restore", "--storage-driver", "vfs", "--iptables=false", "--ip6tables=false", "--ip-masq=false",
+		"--log-level", "warn", "--bip", "172.29.0.1/24")
+	cmd.Stderr = &said
+	if err := e.Start(cmd); err != nil {
+		e.t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait() }()
+	e.t.Cleanup(func() {
+		if e.t.Failed() {
+			e.t.Logf("dockerd said:\n%s", said.String())
+		}
+	})
+	wait.Until(e.t, "dockerd to answer", func() bool { return e.runs("docker version") })
+}
+
+// stopDockerd stops dockerd and leaves its containers running.
+func (e *engineHost) stopDockerd() {
+	e.t.Helper()
+	e.shell("kill $(cat /run/docker.pid)")
+	wait.Until(e.t, "dockerd to end", func() bool { return !e.runs("test -e /run/docker.pid") })
+}
+
+// runs reports whether a command line succeeds.
+func (e *engineHost) runs(line string) bool {
+	return e.Command("sh", "-c", line).Run() == nil
+}
+
+func TestDockerContainersAreNamedAndAddressesSetByHandAreForetold(t *testing.T) {
+	t.Parallel()
+	e := newDockerHost(t)
+	found := e.follow()
+	id, web := e.run("web")
+	e.awaitContainer(web, "web", id)
+	e.shell("docker network create --subnet 172.30.5.0/24 --ip-range 172.30.5.128/25 --aux-address router=172.30.5.130 apps")
+	id, app := e.run("app", "--network apps")
+	e.awaitContainer(app, "app", id)
+	e.shell("docker rename app shop")
+	e.awaitContainer(app, "shop", id)
+	for i := range 3 { // churn: the next container gets the address
+		name := fmt.Sprint("job", i)
+		id, addr := e.run(name)
+		e.awaitContainer(addr, name, id)
+		e.shell("docker rm -f " + name)
+	}
+	e.awaitAllocations(2)
+
+	// Addresses that docker never gives are no finding.
+	e.inside("shop", "addr add 172.30.5.130/24 dev eth0")
+	e.inside("shop", "addr add 172.30.5.7/24 dev eth0")
+	e.awaitOwners("172.30.5.7", 1)
+	// Other addresses are.
+	const free = "172.29.0.77"
+	e.inside("web", "addr add "+free+"/24 dev eth0")
+	e.awaitFindings("in-use-unallocated " + free)
+
+	id, db := e.run("db")
+	e.awaitContainer(db, "db", id)
+	e.inside("web", "addr add "+db+"/24 dev eth0")
+	e.awaitCause(db, "static-address")
+	e.watch.await("the names of both", between(db, ipwitnessv1.Conflict_CONFIRMED, "db | web"))
+	if got, want := found.all(), []string{"in-use-unallocated " + free}; !slices.Equal(got, want) {
+		t.Errorf("got findings %q, want only %q", got, want)
+	}
+}
+
+func TestDockerThatLostARecordIsForetoldAndItsRemedyLeavesOneOwner(t *testing.T) {
+	t.Parallel()
+	e := newDockerHost(t)
+	_, web := e.run("web")
+	e.stopDockerd()
+	const database = "/var/lib/docker/network/files/local-kv.db"
+	e.shell("cp " + database + " /run/backup")
+	e.startDockerd()
+	id, db := e.run("db")
+	e.awaitContainer(db, "db", id)
+	e.awaitAllocations(2)
+	e.stopDockerd()
+	e.shell("cp /run/backup " + database)
+	e.startDockerd()
+	f := e.awaitFindings("in-use-unallocated " + db)[0]
+	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetPool().GetIpam() != "docker" || f.GetPool().GetName() != database+"#bridge" {
+		t.Errorf("got %v, want it critical, of docker's network bridge", f)
+	}
+
+	third, addr := e.run("third")
+	if addr != db {
+		t.Fatalf("docker gave %s, want %s again", addr, db)
+	}
+	c := e.awaitCause(db, "ipam-state-lost")
+	e.watch.await("the names of both", between(db, ipwitnessv1.Conflict_CONFIRMED, "db | third"))
+	wait.Until(t, "the remedy for the container without a record", func() bool {
+		all := e.watch.find(db)
+		c = all[len(all)-1]
+		return slices.ContainsFunc(c.GetRemedy(), func(a *ipwitnessv1.Action) bool { return strings.Contains(a.GetCommand(), "docker stop "+id[:12]) })
+	})
+	e.carryOut(c.GetRemedy())
+	e.watch.await("the end of the conflict", inState(db, ipwitnessv1.Conflict_RESOLVED))
+	e.awaitContainer(db, "third", third)
+	e.awaitContainer(e.address("db"), "db", id)
+	e.awaitContainer(web, "web", e.said("docker inspect --format '{{.Id}}' web"))
+	e.awaitFindings()
+}
