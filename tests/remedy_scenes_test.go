@@ -1,11 +1,7 @@
 package tests
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -139,6 +135,20 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself must keep": "node1"}
 		return s.conflicted(b.first(), "default/web | node1", "static-address")
 	},
+	"static-address, of a bridge of the node": func(t *testing.T, b block) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.incident(39)
+		cni := l.cni(strings.ReplaceAll(b.network(netlab.Bridge), "cni0", "weave"))
+		s.place(l, cni, "other")
+		l.awaitPod(b.first(), "other")
+		const web = 3
+		l.sh("ip addr add " + b.address(web) + "/32 dev weave")
+		s.foretold("in-use-unallocated", b.address(web))
+		s.place(l, cni, "web")
+		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself must keep": "node1"}
+		return s.conflicted(b.address(web), "default/web | node1", "static-address")
+	},
 	"static-address, behind a pod's port": func(t *testing.T, b block) *scene {
 		l := newLab(t, "--stale-after", "3s")
 		s := newScene(t, l)
@@ -200,11 +210,15 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 	"pod-cidr-overlap": func(t *testing.T, b block) *scene {
 		c := newCluster(t, 2)
 		s := newScene(t, c.lab, c.nodes...)
+		s.incident(34)
 		conf := strings.Replace(b.network(netlab.Bridge), "cbr0", "pods", 1)
-		for i, name := range []string{"web", "db"} {
-			s.place(c.nodes[i], c.nodes[i].cni(conf), name)
-			c.awaitOwners(b.first(), i+1)
-		}
+		networks := []*netlab.CNI{c.nodes[0].cni(conf), c.nodes[1].cni(conf)}
+		s.place(c.nodes[0], networks[0], "ended")
+		s.place(c.nodes[0], networks[0], "web")
+		s.remove("ended")
+		s.place(c.nodes[1], networks[1], "first")
+		s.foretold("pod-cidr-overlap", b.address(2)+"-"+b.address(254))
+		s.place(c.nodes[1], networks[1], "db")
 		for i, name := range []string{"node1", "node2"} {
 			s.byHand["On node "+name+", write a range that no other node has into"] = func() {
 				c.nodes[i].cni(strings.Replace(conf, b.prefix(), b.other(), 1))
@@ -212,7 +226,7 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		}
 		s.ways = map[string]string{"node node1 keeps its range": "web", "node node2 keeps its range": "db"}
 		s.keeper = "web"
-		return s.conflicted(b.first(), "default/db | default/web", "pod-cidr-overlap")
+		return s.conflicted(b.address(3), "default/db | default/web", "pod-cidr-overlap")
 	},
 	"external-device, of a pod": func(t *testing.T, _ block) *scene {
 		l := newLab(t, "--stale-after", "3s")
@@ -552,56 +566,10 @@ func TestRemedyOfEachFindingEndsIt(t *testing.T) {
 // pods. It returns a kubeconfig.
 func apiOf(t *testing.T, h *netlab.Host, pods ...string) string {
 	t.Helper()
-	var at net.Listener
-	err := h.Do(func() (err error) {
-		at, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+	a, kubeconfig := serveAPI(t, h)
+	a.put(t, "nodes", "", "node1", "{}")
+	for _, pod := range pods {
+		a.put(t, "pods", "default", pod, `{"spec": {"nodeName": "node1"}, "status": {"phase": "Running"}}`)
 	}
-	kinds := map[string]string{"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease"}
-	ended := make(chan struct{})
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-		if r.URL.Path == "/readyz" {
-			return
-		}
-		if r.Method != http.MethodGet || kinds[resource] == "" || r.URL.Query().Get("watch") == "" {
-			http.NotFound(w, r)
-			return
-		}
-		version, kind, _ := strings.Cut(kinds[resource], " ")
-		event := func(typ string, metadata map[string]any, more map[string]any) map[string]any {
-			metadata["resourceVersion"] = "1"
-			object := map[string]any{"apiVersion": version, "kind": kind, "metadata": metadata}
-			maps.Copy(object, more)
-			return map[string]any{"type": typ, "object": object}
-		}
-		var events []any
-		switch resource {
-		case "nodes":
-			events = append(events, event("ADDED", map[string]any{"name": "node1", "uid": "uid-node1"}, nil))
-		case "pods":
-			for _, pod := range pods {
-				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod, "uid": "uid-" + pod},
-					map[string]any{"spec": map[string]any{"nodeName": "node1"}, "status": map[string]any{"phase": "Running"}}))
-			}
-		}
-		events = append(events, event("BOOKMARK", map[string]any{"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}, nil))
-		w.Header().Set("Content-Type", "application/json")
-		for _, e := range events {
-			_ = json.NewEncoder(w).Encode(e)
-		}
-		w.(http.Flusher).Flush()
-		select {
-		case <-r.Context().Done():
-		case <-ended:
-		}
-	})}
-	go func() { _ = server.Serve(at) }()
-	t.Cleanup(func() { close(ended); _ = server.Close() })
-	write(t, h.Path("/run/kubeconfig"), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
-clusters: [{name: c, cluster: {server: "http://%s"}}], users: [{name: u, user: {}}]}`, at.Addr()))
-	return "/run/kubeconfig"
+	return kubeconfig
 }
