@@ -79,6 +79,7 @@ func (i *incident) remedied(commands ...string) {
 	i.lab.t.Helper()
 	if i.conflict != nil {
 		i.lab.watch.await("the conflict to be over", inState(i.conflict.GetAddress(), ipwitnessv1.Conflict_RESOLVED))
+		i.lab.awaitOwners(i.conflict.GetAddress(), 1)
 		i.Remedied(i.conflict.GetRemedy(), commands...)
 		return
 	}

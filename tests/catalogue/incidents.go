@@ -76,7 +76,7 @@ var incidents = []incident{
 var ratings = []struct{ value, title, what string }{
 	{"detected", "a: detected", "a conflict is CONFIRMED, or a finding is reported, with nothing configured"},
 	{"cause", "b: cause", "the cause is named"},
-	{"remedy", "c: remedy", "the steps that ipwitness prints were carried out and ended it, and left the address to its rightful owner"},
+	{"remedy", "c: remedy", "the test carried out the steps that ipwitness prints, or what they do in a cluster, and this ended the conflict or the finding. The cell has the commands among these steps"},
 	{"foretold", "d: foretold", "a finding was reported before the duplicate existed"},
 }
 
