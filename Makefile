@@ -262,7 +262,7 @@ generate-proto: $(BUF) $(PROTOC_PLUGINS) ## Regenerate proto/**: Go, gateway, Op
 	$(BUF) generate
 
 .PHONY: generate-situations
-generate-situations: ## Regenerate docs/situations.md, the attacks in docs/security.md, and what docs say about each IPAM
+generate-situations: ## Regenerate docs/situations.md, docs/incidents.md, the attacks in docs/security.md, and what docs say about each IPAM
 	go run ./tests/catalogue
 
 .PHONY: generate-observability
@@ -278,10 +278,12 @@ update-pictures: deps-test deps-pictures cni-plugins ## Render the dashboards in
 generate-deploy: $(HELM) ## Regenerate the permissions for IPAMs in the chart, its list of values, and deploy/manifests
 	go run ./tests/chart
 
+# The tests whose texts are in docs/incidents.md, as a part of a regular expression.
+INCIDENT_TESTS = $(subst $(space),|,$(sort $(foreach f,$(notdir $(basename $(wildcard tests/testdata/incidents/*.txt))),$(lastword $(subst -, ,$f)))))
 .PHONY: update-situations
-update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Make the tests write their texts again, and regenerate docs/situations.md
-	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack|AFloodHides|AForgedFrame)' ./tests -args -update
-	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]' ./tests/kubernetes -args -update
+update-situations: deps-test cni-plugins aws-vpc-cni containerd kubernetes ## Make the tests write their texts again, and regenerate the pages
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test([TL][0-9]|EachCapability|Attack|AFloodHides|AForgedFrame)|^($(INCIDENT_TESTS))$$' ./tests -args -update
+	IPWITNESS_CLUSTER_TESTS=1 go test -count=1 -timeout 20m $(EXEC_AS_ROOT) -run '^Test[TL][0-9]|^($(INCIDENT_TESTS))$$' ./tests/kubernetes -args -update
 	@$(MAKE) --no-print-directory generate-situations
 
 # Compare checksums, not git diff, because uncommitted changes are allowed.

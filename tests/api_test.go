@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/util/yaml"
+
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
 
@@ -26,6 +28,8 @@ type api struct {
 // found by discovery.
 var apiKinds = map[string]string{
 	"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease",
+	"ippools": "crd.projectcalico.org/v1 IPPool", "ipamblocks": "crd.projectcalico.org/v1 IPAMBlock",
+	"ciliumnodes": "cilium.io/v2 CiliumNode", "ciliumendpoints": "cilium.io/v2 CiliumEndpoint",
 	"servicel2statuses": "metallb.io/v1beta1 ServiceL2Status", "egressips": "k8s.ovn.org/v1 EgressIP",
 }
 
@@ -83,6 +87,22 @@ func (a *api) has(resource, name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.objects[resource][name] != nil
+}
+
+// apply creates or changes an object, given as YAML.
+func (a *api) apply(t *testing.T, resource, text string) {
+	t.Helper()
+	parts, err := yaml.ToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var named struct {
+		Metadata struct{ Namespace, Name string }
+	}
+	if err := json.Unmarshal(parts, &named); err != nil {
+		t.Fatal(err)
+	}
+	a.put(t, resource, named.Metadata.Namespace, named.Metadata.Name, string(parts))
 }
 
 // drop deletes an object.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
+
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 	"github.com/ipwitness/ipwitness/tests/wait"
@@ -203,6 +205,40 @@ func (l *lab) awaitAllocations(n uint64) {
 	})
 }
 
+// churned returns the number of pods that come and go in a test: the given one, or 500 if slow tests
+// run.
+func churned(short int) int {
+	if testing.Short() {
+		return short
+	}
+	return 500
+}
+
+// churn starts and ends pods by a plugin, several at a time, of which the last ones stay.
+func churn(t *testing.T, cni *netlab.CNI, pods, stay int) {
+	t.Helper()
+	var workers errgroup.Group
+	const atOnce = 4
+	for w := range atOnce {
+		workers.Go(func() error {
+			for i := w; i < pods; i += atOnce {
+				if err := cni.Add(fmt.Sprintf("p%d", i)); err != nil {
+					return err
+				}
+				if i < pods-stay {
+					if err := cni.Delete(fmt.Sprintf("p%d", i)); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}
+	if err := workers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 	t.Parallel()
 	for name, conflist := range map[string]string{"ptp": netlab.PTP, "bridge": netlab.Bridge} {
@@ -210,22 +246,15 @@ func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 			t.Parallel()
 			l := newLab(t)
 			found := l.follow()
-			cni := l.cni(conflist)
-			for i := range 20 {
-				if err := cni.Add(fmt.Sprintf("p%d", i)); err != nil {
-					t.Fatal(err)
-				}
-				if i >= 5 {
-					if err := cni.Delete(fmt.Sprintf("p%d", i-5)); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			l.awaitAllocations(5)
+			const stay = 5
+			churn(t, l.cni(conflist), churned(20), stay)
+			l.awaitAllocations(stay)
 			l.plant() // takes as long as the settle time
+			l.awaitFindings()
 			if got := found.all(); len(got) != 0 {
 				t.Errorf("findings: got %q, want none", got)
 			}
+			l.wantConfirmed()
 			for _, dir := range []string{"/run/cni-ipam-state/*", "/var/lib/cni/networks/*"} {
 				if err := emptied(l, dir); err != nil {
 					t.Fatal(err)

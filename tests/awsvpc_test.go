@@ -157,29 +157,21 @@ func TestAllocationsThatIPAMDForgetsAreReported(t *testing.T) {
 func TestChurnOfTheAWSVPCCNIIsSilent(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	var addresses []string
-	for i := range 40 { // ipamd does not reuse an address for 30 s
-		addresses = append(addresses, fmt.Sprint("198.18.82.", i+1))
+	// ipamd does not reuse an address for 30 s.
+	daemon, cni := l.ipamdOf(), l.cni(awsVPC)
+	pods := churned(30)
+	for i := range pods + 10 {
+		daemon.do(fmt.Sprintf("cidr eni-1 198.18.%d.%d/32", 86+i/250, i%250+1))
 	}
-	daemon, cni := l.ipamd(addresses...), l.cni(awsVPC)
 	events := l.follow()
-	for round := range 10 {
-		for i := range 3 {
-			add(t, cni, fmt.Sprint("pod", round, "-", i))
-		}
-		for i := range 3 {
-			if err := cni.Delete(fmt.Sprint("pod", round, "-", i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	churn(t, cni, pods, 0)
 	// The control: an address that EC2 is said to have removed from the node (issue 3019).
 	add(t, cni, "web", "db")
 	l.awaitAllocations(2)
 	address := ""
 	wait.Until(t, "the address of web", func() bool {
 		for _, o := range l.owners("") {
-			if o.GetWorkload().GetName() == "web" && strings.HasPrefix(o.GetAddress(), "198.18.82.") {
+			if o.GetWorkload().GetName() == "web" && strings.HasPrefix(o.GetAddress(), "198.18.") {
 				address = o.GetAddress()
 			}
 		}
@@ -218,6 +210,7 @@ func TestCheckpointThatDisappearsIsReportedUntilIPAMDWritesItAgain(t *testing.T)
 var awsScenes = map[string]func(t *testing.T, b block) *scene{
 	"in-use-unallocated": func(t *testing.T, b block) *scene {
 		l, s, daemon := forgetful(t, b)
+		s.incident(3)
 		daemon.do("cidr eni-1 " + b.address(7) + "/32")
 		l.sh("mount -t tmpfs tmpfs /var/log", "mkdir /var/log/aws-routed-eni")
 		write(t, l.Path("/var/log/aws-routed-eni/ipamd.log"), "datastore: Sandbox aws-cni/c1/eth0 uses unknown IP Address "+b.address(5)+" - presuming stale/dead\n")
@@ -259,34 +252,74 @@ var awsScenes = map[string]func(t *testing.T, b block) *scene{
 		}
 		return s.found("ipam-state-lost", "")
 	},
-	"a conflict": func(t *testing.T, b block) *scene {
+	"outdated instance metadata, and a conflict": func(t *testing.T, b block) *scene {
 		l, s, daemon := forgetful(t, b)
+		s.incident(2)
+		s.foretold("in-use-unallocated", b.address(5))
 		daemon.do("cidr eni-1 " + b.address(5) + "/32")
 		s.place(l, l.cni(awsVPC), "new")
 		daemon.do("cidr eni-1 " + b.address(7) + "/32")
 		s.keeper = "new"
 		return s.conflicted(b.address(5), "default/new | default/web", "ipam-state-lost")
 	},
+	"a restart that finds no pods, and a conflict": func(t *testing.T, b block) *scene {
+		l, s, daemon, cni := withWeb(t, b)
+		s.incident(1)
+		daemon.end()
+		if err := os.Remove(l.Path(awsCheckpoint)); err != nil {
+			t.Fatal(err)
+		}
+		s.foretold("in-use-unallocated", b.address(5))
+		daemon = l.ipamd(b.address(5)) // does not restore the checkpoint
+		s.place(l, cni, "new")
+		daemon.do("cidr eni-1 " + b.address(7) + "/32")
+		s.reboots(daemon, b)
+		s.keeper = "new"
+		return s.conflicted(b.address(5), "default/new | default/web", "ipam-state-lost")
+	},
+	"a pod that is terminating, and a conflict": func(t *testing.T, b block) *scene {
+		l, s, daemon, cni := withWeb(t, b)
+		s.incident(7)
+		// ipamd gets the DEL of the pod, whose containers keep running.
+		daemon.do("del " + l.awaitOwners(b.address(5), 1)[0].GetWorkload().GetContainerId())
+		s.foretold("in-use-unallocated", b.address(5))
+		daemon.end()
+		daemon = l.ipamd(b.address(5)) // would not reuse the address for 30 s otherwise
+		daemon.do("restore")
+		s.place(l, cni, "new")
+		daemon.do("cidr eni-1 " + b.address(7) + "/32")
+		s.reboots(daemon, b)
+		s.keeper = "new"
+		return s.conflicted(b.address(5), "default/new | default/web", "ipam-state-lost")
+	},
+}
+
+// withWeb returns a scene with the pod web.
+func withWeb(t *testing.T, b block) (*lab, *scene, *ipamd, *netlab.CNI) {
+	t.Helper()
+	l := newLab(t)
+	s := newScene(t, l)
+	for _, text := range []string{"Do not edit", "Restart the holder in both cases"} {
+		s.byHand[text] = func() {}
+	}
+	daemon, cni := l.ipamd(b.address(5)), l.cni(awsVPC)
+	s.place(l, cni, "web")
+	l.awaitPod(b.address(5), "web")
+	l.awaitAllocations(1)
+	return l, s, daemon, cni
 }
 
 // forgetful returns a scene with the pods web and db, after ipamd has dropped the allocation of web.
 func forgetful(t *testing.T, b block) (*lab, *scene, *ipamd) {
 	t.Helper()
-	l := newLab(t)
-	s := newScene(t, l)
-	daemon, cni := l.ipamd(b.address(5)), l.cni(awsVPC)
-	s.place(l, cni, "web")
+	l, s, daemon, cni := withWeb(t, b)
 	daemon.do("cidr eni-1 " + b.address(6) + "/32")
 	s.place(l, cni, "db")
-	l.awaitPod(b.address(5), "web")
 	l.awaitAllocations(2)
 	daemon.end()
 	daemon = l.ipamd(b.address(6))
 	daemon.do("restore")
 	l.awaitAllocations(1)
-	for _, text := range []string{"Do not edit", "Restart the holder in both cases"} {
-		s.byHand[text] = func() {}
-	}
 	s.reboots(daemon, b)
 	return l, s, daemon
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/situations"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -24,9 +25,9 @@ type azureNode struct {
 }
 
 // newAzureNode returns a node whose network "azure" gets its addresses from an IPAM plugin.
-func newAzureNode(t *testing.T, plugin string) *azureNode {
+func newAzureNode(t *testing.T, plugin string, args ...string) *azureNode {
 	t.Helper()
-	n := &azureNode{newLab(t), map[string]azuretest.Pod{}}
+	n := &azureNode{newLab(t, args...), map[string]azuretest.Pod{}}
 	n.write("/etc/cni/net.d/10-azure.conflist", `{"cniVersion":"0.3.0","name":"azure","plugins":[{"type":"azure-vnet","mode":"transparent","ipam":{"type":"`+plugin+`"}}]}`)
 	return n
 }
@@ -75,26 +76,35 @@ func (n *azureNode) forget(pod string) {
 	n.saveEndpoints()
 }
 
-// run starts a pod of a network with an address.
-func (n *azureNode) run(network, pod, addr string) {
-	n.t.Helper()
-	n.pod(pod, addr+"/32")
+// played starts a pod with an address, as a plugin of a network would.
+func (l *lab) played(network, pod string, addresses ...string) {
+	l.t.Helper()
+	var ips []map[string]any
+	l.pod(pod)
+	for _, a := range addresses {
+		prefix := fmt.Sprintf("%s/%d", a, netip.MustParseAddr(a).BitLen())
+		l.assign(pod, prefix)
+		ips = append(ips, map[string]any{"interface": 0, "address": prefix})
+	}
 	result, err := json.Marshal(map[string]any{
 		"kind": "cniCacheV1", "containerId": sandbox(pod), "ifName": "eth0", "networkName": network, "netns": "/run/netns/" + pod,
 		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod}, {"K8S_POD_UID", "uid-" + pod}},
-		"result":  map[string]any{"interfaces": []map[string]string{{"name": "eth0", "sandbox": "/run/netns/" + pod}}, "ips": []map[string]any{{"interface": 0, "address": addr + "/16"}}},
+		"result":  map[string]any{"interfaces": []map[string]string{{"name": "eth0", "sandbox": "/run/netns/" + pod}}, "ips": ips},
 	})
 	if err != nil {
-		n.t.Fatal(err)
+		l.t.Fatal(err)
 	}
-	n.write("/var/lib/cni/results/"+network+"-"+sandbox(pod)+"-eth0", string(result))
+	if err := os.MkdirAll(l.Path("/var/lib/cni/results"), 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	write(l.t, l.Path("/var/lib/cni/results/"+network+"-"+sandbox(pod)+"-eth0"), string(result))
 }
 
 // add does what an ADD of azure-cns does, and del what its DEL does.
 func (n *azureNode) add(pod, addr string) {
 	n.t.Helper()
 	n.record(pod, addr)
-	n.run("azure", pod, addr)
+	n.played("azure", pod, addr)
 }
 
 func (n *azureNode) del(pod string) {
@@ -103,17 +113,34 @@ func (n *azureNode) del(pod string) {
 	n.sh("ip netns del "+pod, "rm /var/lib/cni/results/azure-"+sandbox(pod)+"-eth0")
 }
 
-// commands returns all commands of a remedy, in order.
-func commands(actions []*ipwitnessv1.Action) (all []string) {
-	for _, a := range actions {
-		if a.GetCommand() != "" {
-			all = append(all, a.GetCommand())
-		}
-		for _, c := range a.GetChoice() {
-			all = append(all, commands(c.GetActions())...)
-		}
+func TestAzureCNSThatRestartsGivesAddressesOfRunningPods(t *testing.T) {
+	t.Parallel()
+	n := newAzureNode(t, "azure-cns")
+	i := n.incident(8)
+	n.add("web", "10.241.0.5")
+	n.add("db", "10.241.0.6")
+	n.awaitAllocations(2)
+	n.awaitPod("10.241.0.5", "web")
+	if err := os.Remove(n.Path("/run/azure-cns/azure-endpoints.json")); err != nil {
+		t.Fatal(err)
 	}
-	return all
+	i.foretold("in-use-unallocated", "10.241.0.5")
+	clear(n.endpoints)
+	n.add("new", "10.241.0.5")
+	i.conflicted("10.241.0.5", "ipam-state-lost")
+	n.sh("ip netns del web") // a DEL finds no record
+	i.remedied("kubectl delete pod -n default web")
+}
+
+func TestAzureCNSThatHandlesADELBeforeItsADD(t *testing.T) {
+	t.Parallel()
+	n := newAzureNode(t, "azure-cns", "--leaked-after", "1s")
+	i := n.incident(10)
+	n.record("gone", "10.241.0.5") // the ADD writes the record after the DEL
+	i.await("leaked", "10.241.0.5")
+	n.add("web", "10.241.0.5") // in the memory of azure-cns, the address is free
+	i.found("double-allocated", "10.241.0.5")
+	i.foretold("double-allocated", "10.241.0.5")
 }
 
 func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
@@ -136,6 +163,7 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	// A DEL by the name of a pod removes the record of its successor. Nothing was found about the pods
 	// before, which came and went.
 	const pod, next, last = pods - 1, pods - 2, pods - 3
+	i := n.incident(9)
 	n.forget(name(pod))
 	f := n.awaitFindings("in-use-unallocated " + address(pod))[0]
 	wait.Until(t, "the finding as the first one of the watch", func() bool { return len(found.all()) > 0 })
@@ -145,7 +173,7 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetPool().GetIpam() != azure.Name || f.GetPool().GetName() != "/run/azure-cns/azure-endpoints.json" || f.GetRunbook() == "" {
 		t.Errorf("got %v, want it critical, of azure-cns's file, with a runbook", f)
 	}
-	got := commands(f.GetRemedy())
+	got := situations.Commands(f.GetRemedy())
 	want := []string{
 		"kubectl cordon node1", "ipwitness audit --kind in-use-unallocated node1", "kubectl delete pod -n default " + name(pod),
 		"kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit " + address(pod),
@@ -153,8 +181,11 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("remedy: got commands %q, want %q", got, want)
 	}
+	i.foretold(f.GetKind(), f.GetAddress())
+	i.found(f.GetKind(), f.GetAddress())
 	n.del(name(pod)) // its successor is on another node
 	n.awaitFindings()
+	i.remedied("kubectl delete pod -n default " + name(pod))
 
 	// Without that remedy, a restarted azure-cns gives the address to the next pod.
 	n.forget(name(next))
@@ -177,7 +208,7 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 	for _, f := range n.awaitFindings(want...) {
 		// No step may start a pod on the node before all of its addresses are free.
 		want := []string{"kubectl cordon node1", "kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1", "ipwitness audit", "ipwitness conflicts"}
-		if got := commands(f.GetRemedy()); f.GetKind() == "ipam-state-lost" && !slices.Equal(got, want) {
+		if got := situations.Commands(f.GetRemedy()); f.GetKind() == "ipam-state-lost" && !slices.Equal(got, want) {
 			t.Errorf("remedy of the loss: got commands %q, want %q", got, want)
 		}
 	}
@@ -199,9 +230,10 @@ func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
 func TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared(t *testing.T) {
 	t.Parallel()
 	n := newAzureNode(t, "azure-vnet-ipam")
+	i := n.incident(11)
 	n.save("azure-vnet-ipam.json", azuretest.IPAM(map[string]string{"10.240.0.5": sandbox("old"), "10.240.0.6": "", "10.240.0.7": sandbox("web")}))
 	n.save("azure-vnet.json", azuretest.Vnet(azuretest.Pod{Namespace: "default", Name: "web", Container: sandbox("web"), Addresses: []netip.Addr{netip.MustParseAddr("10.240.0.7")}}))
-	n.run("azure", "web", "10.240.0.7")
+	n.played("azure", "web", "10.240.0.7")
 	n.awaitPod("10.240.0.7", "web")
 	n.awaitAllocations(3)
 	n.plant()
@@ -210,14 +242,16 @@ func TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared(t *testing.T) {
 	// Another IPAM, which knows nothing of these records, gives pods two of the addresses. It has
 	// moved Azure's configuration away, as Cilium does.
 	n.sh("mv /etc/cni/net.d/10-azure.conflist /etc/cni/net.d/10-azure.conflist.cilium_bak")
-	n.run("cilium", "late", "10.240.0.5")
-	n.run("cilium", "early", "10.240.0.6")
+	n.played("cilium", "late", "10.240.0.5")
+	n.played("cilium", "early", "10.240.0.6")
 	for _, f := range n.awaitFindings("booked-elsewhere 10.240.0.5", "in-use-unallocated 10.240.0.6") {
 		if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetPool().GetName() != "/run/azure-vnet-ipam.json" || len(f.GetRemedy()) == 0 {
 			t.Errorf("got %v, want it critical, of azure-vnet-ipam's file, with a remedy", f)
 		}
 	}
-	n.run("cilium", "wrong", "10.240.0.7")
+	i.foretold("booked-elsewhere", "10.240.0.5")
+	n.played("cilium", "wrong", "10.240.0.7")
 	n.watch.await("the duplicate of both IPAMs", inState("10.240.0.7", ipwitnessv1.Conflict_CONFIRMED))
+	i.conflicted("10.240.0.7", n.only("10.240.0.7").GetCause())
 	n.wantConfirmed("10.240.0.7")
 }

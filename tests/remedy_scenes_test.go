@@ -135,6 +135,20 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself must keep": "node1"}
 		return s.conflicted(b.first(), "default/web | node1", "static-address")
 	},
+	"static-address, of a bridge of the node": func(t *testing.T, b block) *scene {
+		l := newLab(t)
+		s := newScene(t, l)
+		s.incident(39)
+		cni := l.cni(strings.ReplaceAll(b.network(netlab.Bridge), "cni0", "weave"))
+		s.place(l, cni, "other")
+		l.awaitPod(b.first(), "other")
+		const web = 3
+		l.sh("ip addr add " + b.address(web) + "/32 dev weave")
+		s.foretold("in-use-unallocated", b.address(web))
+		s.place(l, cni, "web")
+		s.ways = map[string]string{"default/web keeps the address": "web", "node1 itself must keep": "node1"}
+		return s.conflicted(b.address(web), "default/web | node1", "static-address")
+	},
 	"static-address, behind a pod's port": func(t *testing.T, b block) *scene {
 		l := newLab(t, "--stale-after", "3s")
 		s := newScene(t, l)
@@ -196,11 +210,15 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 	"pod-cidr-overlap": func(t *testing.T, b block) *scene {
 		c := newCluster(t, 2)
 		s := newScene(t, c.lab, c.nodes...)
+		s.incident(34)
 		conf := strings.Replace(b.network(netlab.Bridge), "cbr0", "pods", 1)
-		for i, name := range []string{"web", "db"} {
-			s.place(c.nodes[i], c.nodes[i].cni(conf), name)
-			c.awaitOwners(b.first(), i+1)
-		}
+		networks := []*netlab.CNI{c.nodes[0].cni(conf), c.nodes[1].cni(conf)}
+		s.place(c.nodes[0], networks[0], "ended")
+		s.place(c.nodes[0], networks[0], "web")
+		s.remove("ended")
+		s.place(c.nodes[1], networks[1], "first")
+		s.foretold("pod-cidr-overlap", b.address(2)+"-"+b.address(254))
+		s.place(c.nodes[1], networks[1], "db")
 		for i, name := range []string{"node1", "node2"} {
 			s.byHand["On node "+name+", write a range that no other node has into"] = func() {
 				c.nodes[i].cni(strings.Replace(conf, b.prefix(), b.other(), 1))
@@ -208,7 +226,7 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		}
 		s.ways = map[string]string{"node node1 keeps its range": "web", "node node2 keeps its range": "db"}
 		s.keeper = "web"
-		return s.conflicted(b.first(), "default/db | default/web", "pod-cidr-overlap")
+		return s.conflicted(b.address(3), "default/db | default/web", "pod-cidr-overlap")
 	},
 	"external-device, of a pod": func(t *testing.T, _ block) *scene {
 		l := newLab(t, "--stale-after", "3s")

@@ -11,6 +11,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/situations"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -50,6 +51,8 @@ type scene struct {
 	left []string
 	// speak makes hosts that only frames show announce themselves.
 	speak func()
+	// played is the incident that the scene plays; nil if it plays none.
+	played *incident
 }
 
 // placed is the location of a pod.
@@ -107,6 +110,12 @@ func (s *scene) machines() (all []*netlab.Host) {
 	return all
 }
 
+// incident begins an incident, whose remedy is that of the scene.
+func (s *scene) incident(number int) { s.t.Helper(); s.played = s.play(s.t, number) }
+
+// foretold waits until there is a finding before the conflict of the scene.
+func (s *scene) foretold(kind, addr string) { s.t.Helper(); s.played.foretold(kind, addr) }
+
 // place creates pods on a node.
 func (s *scene) place(node *lab, cni *netlab.CNI, pods ...string) {
 	s.t.Helper()
@@ -132,6 +141,9 @@ func (s *scene) conflicted(addr, owners, cause string) *scene {
 			s.sandboxes[id] = o.GetWorkload().GetName()
 		}
 	}
+	if s.played != nil {
+		s.played.conflicted(addr, cause)
+	}
 	return s
 }
 
@@ -140,6 +152,10 @@ func (s *scene) found(kind, addr string) *scene {
 	s.t.Helper()
 	s.about, s.kind = addr, kind
 	wait.Until(s.t, kind+" "+addr, func() bool { return s.finding() != nil })
+	if s.played != nil {
+		s.played.foretold(kind, addr)
+		s.played.found(kind, addr)
+	}
 	return s
 }
 
@@ -467,6 +483,10 @@ func carriedOut(t *testing.T, build func(t *testing.T, b block) *scene) {
 				s.do(a)
 			}
 			s.solved(w.labels)
+			if s.played != nil && n == 0 { // the other ways need not be on the page
+				s.played.Remedied(w.actions, situations.Commands(w.actions)...)
+				s.played.Check()
+			}
 		})
 	}
 }

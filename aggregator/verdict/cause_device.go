@@ -264,8 +264,11 @@ func (q deviceCauses) byHand(o *Owner) []Fact {
 	case o.Namespace == nil:
 		return nil
 	case w.Kind == Host:
-		if o.Assigned && !i.isPodPort() && i.Tunnel() == "" && !q.podsBridge(i) && !MadeByEngine(i.Name) &&
-			!slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.isBridge() && other.onBridge(i) }) {
+		gateway := q.podsBridge(i) || slices.ContainsFunc(q.owners, func(other *Owner) bool { return i.isBridge() && other.onBridge(i) })
+		gateway = gateway && !slices.ContainsFunc(q.pools, func(p *Pool) bool { // an address that pods get is none
+			return p.Device == i.Name && p.Contains(q.c.Address) && !slices.Contains(p.Gateways, q.c.Address)
+		})
+		if o.Assigned && !i.isPodPort() && i.Tunnel() == "" && !gateway && !MadeByEngine(i.Name) {
 			return []Fact{{Kind: FactNodeDevice, Owners: ids(o), Device: i.Name}}
 		}
 		return nil

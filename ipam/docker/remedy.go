@@ -29,7 +29,7 @@ var repair = ipam.Repair{
 		Free: "docker has no record of it. It will allocate the address to one of the next containers in the network.",
 	},
 	Loss: ipam.Loss{
-		Empty: func(node string) []advice.Action {
+		Empty: func(node, _ string) []advice.Action {
 			return []advice.Action{
 				advice.Say("Reboot node %s: a container that is only restarted may get the address of another one without a record. The containers with a restart policy start again, and get new addresses.", node).By(node, "systemctl reboot"),
 			}
@@ -55,7 +55,7 @@ func (t remedies) Reserve() {
 		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
 		advice.Say("Continue according to the result.").Or(
 			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others, one of which its successor may get", repair.Loss.Empty(t.Node)...),
+			advice.Either("there are others, one of which its successor may get", repair.Loss.Empty(t.Node, "")...),
 		))
 	if fix.What != "" {
 		t.Fix(fix)

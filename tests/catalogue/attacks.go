@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/tests/situations/record"
 )
 
 const (
@@ -61,21 +63,16 @@ func (c *catalogue) attackTable() error {
 	used := map[string]bool{}
 	for _, a := range attacks {
 		used[a.id] = true
-		text, err := os.ReadFile(filepath.Join(attackTexts, a.id+".txt"))
+		text, err := record.Read(filepath.Join(attackTexts, a.id+".txt"))
 		if err != nil {
 			faults = append(faults, fmt.Errorf("attack %s: %w: run its test with -args -update", a.id, err))
 			continue
 		}
-		head, seen, _ := strings.Cut(string(text), "\n\n")
-		values := map[string]string{}
-		for line := range strings.Lines(head) {
-			name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-			values[name] = value
-		}
+		values := text.Values
 		if c.tests[values["test"]] == "" {
 			faults = append(faults, fmt.Errorf("attack %s: there is no test %q", a.id, values["test"]))
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | `%s` |\n", a.what, values["effect"], strings.TrimSuffix(seen, "\n"), values["test"])
+		fmt.Fprintf(&b, "| %s | %s | %s | `%s` |\n", a.what, values["effect"], strings.TrimSuffix(text.Text, "\n"), values["test"])
 	}
 	files, err := filepath.Glob(attackTexts + "/*.txt")
 	if err != nil {

@@ -1,8 +1,8 @@
 // Command catalogue writes docs/situations.md: each situation, what ipwitness
 // says about it, and the test that proves it. It also writes the table of
-// attacks in docs/security.md. The texts come from the tests themselves
-// (tests/testdata/situations). It fails if a text or a test is missing, or
-// belongs to no situation. It also writes what the folders of the IPAMs (ipam)
+// attacks in docs/security.md, and docs/incidents.md. The texts come from the
+// tests themselves (tests/testdata). It fails if a text or a test is missing, or
+// belongs to no situation or incident. It also writes what the folders of the IPAMs (ipam)
 // say into the pages that ask for it.
 package main
 
@@ -17,7 +17,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+
+	"github.com/ipwitness/ipwitness/tests/situations/record"
 )
 
 const (
@@ -34,8 +37,12 @@ func main() {
 
 // write writes the page in the repository, which is the working directory.
 func write() error {
-	c := catalogue{texts: map[string]text{}, verdicts: map[string]bool{}, tests: map[string]string{}}
-	for _, dir := range []string{"tests", "tests/kubernetes", "aggregator/verdict"} {
+	c := catalogue{texts: map[string]record.Record{}, verdicts: map[string]bool{}, tests: map[string]string{}, plays: map[played]bool{}}
+	dirs, err := filepath.Glob("ipam/*")
+	if err != nil {
+		return err
+	}
+	for _, dir := range append(dirs, "tests", "tests/kubernetes", "aggregator/verdict") {
 		if err := c.readTests(dir); err != nil {
 			return err
 		}
@@ -49,23 +56,25 @@ func write() error {
 	if err := os.WriteFile(page, []byte(c.page()), 0o644); err != nil {
 		return err
 	}
-	return c.attackTable()
+	return errors.Join(c.attackTable(), c.incidentTable())
 }
 
 // catalogue contains the inputs of the page.
 type catalogue struct {
-	texts    map[string]text   // by name
-	verdicts map[string]bool   // names of verdicts that tests compare with
-	tests    map[string]string // the file of each test
+	texts    map[string]record.Record // by name
+	verdicts map[string]bool          // names of verdicts that tests compare with
+	tests    map[string]string        // the file of each test
+	plays    map[played]bool
 }
 
-// text is the output of a test for a row.
-type text struct {
-	verdict, rule, test, command string
-	out                          string // the output of the command
+// played is an incident that a test in a file plays.
+type played struct {
+	number int
+	file   string
 }
 
-// readTests reads the names of the tests in a directory.
+// readTests reads the names of the tests in a directory, and the numbers of the incidents that they
+// play: the arguments of methods called incident.
 func (c *catalogue) readTests(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
 	if err != nil {
@@ -81,41 +90,32 @@ func (c *catalogue) readTests(dir string) error {
 				c.tests[fn.Name.Name] = file
 			}
 		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if call, ok := n.(*ast.CallExpr); ok && len(call.Args) == 1 {
+				method, _ := call.Fun.(*ast.SelectorExpr)
+				number, _ := call.Args[0].(*ast.BasicLit)
+				if method != nil && method.Sel.Name == "incident" && number != nil {
+					if i, err := strconv.Atoi(number.Value); err == nil {
+						c.plays[played{i, file}] = true
+					}
+				}
+			}
+			return true
+		})
 	}
 	return nil
 }
 
-// readTexts reads the files that the tests wrote: a header of names and values, an empty line, and
-// the text.
+// readTexts reads the files that the tests wrote.
 func (c *catalogue) readTexts() error {
 	files, err := filepath.Glob(texts + "/*.txt")
 	if err != nil {
 		return err
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		if err != nil {
+		if c.texts[strings.TrimSuffix(filepath.Base(file), ".txt")], err = record.Read(file); err != nil {
 			return err
 		}
-		head, out, ok := strings.Cut(string(data), "\n\n")
-		if !ok {
-			return fmt.Errorf("%s has no head", file)
-		}
-		t := text{out: out}
-		for line := range strings.Lines(head) {
-			name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-			switch name {
-			case "verdict":
-				t.verdict = value
-			case "rule":
-				t.rule = value
-			case "test":
-				t.test = value
-			case "command":
-				t.command = value
-			}
-		}
-		c.texts[strings.TrimSuffix(filepath.Base(file), ".txt")] = t
 	}
 	files, err = filepath.Glob(texts + "/*.json")
 	for _, file := range files {
@@ -147,10 +147,10 @@ func (c *catalogue) check() error {
 				fault("row %s: no %s/%s.txt: run make update-situations", r.id, texts, s.text)
 				continue
 			}
-			c.checkTest(r, t.test, fault)
+			c.checkTest(r, t.Values["test"], fault)
 			// A row whose test has another verdict is in the wrong table, or the verdict is wrong.
-			if confirmed := strings.HasPrefix(t.verdict, "CONFIRMED"); r.id[0] == 'T' && t.verdict == noConflict || r.id[0] == 'L' && confirmed {
-				fault("row %s: the verdict of %s is %s", r.id, s.text, t.verdict)
+			if confirmed := strings.HasPrefix(t.Values["verdict"], "CONFIRMED"); r.id[0] == 'T' && t.Values["verdict"] == noConflict || r.id[0] == 'L' && confirmed {
+				fault("row %s: the verdict of %s is %s", r.id, s.text, t.Values["verdict"])
 			}
 		}
 		for _, p := range r.pure {
@@ -226,7 +226,7 @@ func (c *catalogue) page() string {
 			}
 			verdict, rule := "*not yet: "+r.waits+"*", ""
 			if len(r.shown) > 0 {
-				verdict, rule = c.property(r, func(t text) string { return t.verdict }), c.property(r, func(t text) string { return "`" + t.rule + "`" })
+				verdict, rule = c.property(r, "", "verdict"), c.property(r, "`", "rule")
 			}
 			fmt.Fprintf(&b, "| [%s](#%s) | %s | %s | %s |\n", r.id, strings.ToLower(r.id), r.situation, verdict, rule)
 		}
@@ -239,11 +239,11 @@ func (c *catalogue) page() string {
 	return b.String()
 }
 
-// property returns a property of the texts of a row, without repetition.
-func (c *catalogue) property(r row, what func(text) string) string {
+// property returns a value of the texts of a row, quoted, without repetition.
+func (c *catalogue) property(r row, quote, name string) string {
 	var out []string
 	for _, s := range r.shown {
-		if w := what(c.texts[s.text]); !slices.Contains(out, w) {
+		if w := quote + c.texts[s.text].Values[name] + quote; !slices.Contains(out, w) {
 			out = append(out, w)
 		}
 	}
@@ -259,7 +259,7 @@ func (c *catalogue) row(b *strings.Builder, r row) {
 		if what != "" {
 			what += " "
 		}
-		fmt.Fprintf(b, "\n%sVerdict: **%s**, by rule `%s`. Proven by %s.\n\n```\n$ %s\n%s```\n", what, t.verdict, t.rule, c.proof(t.test), t.command, t.out)
+		fmt.Fprintf(b, "\n%sVerdict: **%s**, by rule `%s`. Proven by %s.\n\n```\n$ %s\n%s```\n", what, t.Values["verdict"], t.Values["rule"], c.proof(t.Values["test"]), t.Values["command"], t.Text)
 	}
 	for _, p := range r.pure {
 		fmt.Fprintf(b, "\nKernel matrix, without a kernel: %s; %s.\n", p.what, c.proof(p.test))

@@ -218,6 +218,7 @@ func TestT3CalicoAllocatesForAnotherNode(t *testing.T) {
 		"spec": {"cidr": "10.244.0.0/26", "node": "node2", "state": "confirmed", "deleted": "false"}}`)
 	l.apply(block("node2", nil))
 
+	i := l.incident(15)
 	first := l.run("first", "node1", "")
 	wrong := calicoAllocation{"node2", l.namespace, "first", l.sandbox(first, "").ID}
 	l.apply(block("node2", map[string]calicoAllocation{first.Address: wrong}))
@@ -226,6 +227,7 @@ func TestT3CalicoAllocatesForAnotherNode(t *testing.T) {
 		t.Errorf("got %v, want it critical, with the setting to correct", f)
 	}
 	l.described("AddressBookedElsewhere", "pod", "first", first.Address)
+	i.Foretold(f, l.conflicts(first.Address))
 
 	// Calico's garbage collector frees the address.
 	l.apply(block("node2", nil))
@@ -242,19 +244,21 @@ func TestT3CalicoAllocatesForAnotherNode(t *testing.T) {
 		t.Fatalf("addresses: got %s and %s, want the same", first.Address, second.Address)
 	}
 	l.apply(block("node2", map[string]calicoAllocation{second.Address: {"node2", l.namespace, "second", l.sandbox(second, "").ID}}))
-	l.awaitCause(first.Address, "ipam-booked-elsewhere")
+	c := l.awaitCause(first.Address, "ipam-booked-elsewhere")
 	l.awaitFindings()
 	l.row("T3-calico", first.Address, "assigned-twice")
+	i.Conflict(c, "ipam-booked-elsewhere", l.ipwitness)
 
 	l.in("delete", "pod", "first")
 	l.awaitConflict(first.Address, resolved)
 	l.awaitFindings()
+	i.Remedied(c.GetRemedy(), "kubectl delete pod -n calico first")
 }
 
 // awaitCause waits until the conflict of an address is confirmed and has a cause.
-func (l *lab) awaitCause(addr, cause string) {
+func (l *lab) awaitCause(addr, cause string) *ipwitnessv1.Conflict {
 	l.t.Helper()
-	l.awaitConflictSuch(addr, confirmed, func(c *ipwitnessv1.Conflict) error {
+	return l.awaitConflictSuch(addr, confirmed, func(c *ipwitnessv1.Conflict) error {
 		if c.GetCause() != cause {
 			return fmt.Errorf("got %s: %v, not %v", c.GetCause(), c.GetBecause(), c.GetExcluded())
 		}
@@ -348,13 +352,17 @@ func TestWhereaboutsLeaksAfterACrashAndLosesRunningPods(t *testing.T) {
 	}
 
 	// The reverse: an allocation is lost while its pod runs.
+	i := l.incident(22)
 	offset := fmt.Sprint(netip.MustParseAddr(a.Address).As4()[3])
 	l.kube("--namespace", "kube-system", "patch", "ippools.whereabouts.cni.cncf.io", "10.244.0.0-29", "--type=json",
 		"--patch", fmt.Sprintf(`[{"op": "remove", "path": "/spec/allocations/%s"}]`, offset))
 	l.kube("--namespace", "kube-system", "delete", "overlappingrangeipreservations.whereabouts.cni.cncf.io", a.Address)
-	l.awaitFinding("in-use-unallocated "+a.Address, l.namespace+"/a")
+	f := l.awaitFinding("in-use-unallocated "+a.Address, l.namespace+"/a")
+	i.Foretold(f, l.conflicts(a.Address))
+	i.Found(f, f.GetKind(), l.ipwitness)
 	l.plan()
 	l.awaitFindings()
+	i.Remedied(f.GetRemedy(), "ipwitness audit --fix-plan > plan.sh", "sh plan.sh cluster")
 	if got := offsets(); !slices.Equal(got, alive) {
 		t.Errorf("allocations: got %q, want %q (unchanged)", got, alive)
 	}

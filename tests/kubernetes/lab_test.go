@@ -510,25 +510,32 @@ func (l *lab) row(id, addr, rule string) {
 		return // a wrong result must not update the text
 	}
 	situations.Check(l.t, "../testdata/situations", id, addr, rule, func() situations.Output {
-		var s situations.Output
-		var err error
-		explain := l.Command(binary, "explain", addr)
-		if s.Printed, err = l.Stdout(explain); err != nil {
-			l.t.Fatal(err)
-		}
-		s.Explanation = &ipwitnessv1.ExplainResponse{}
+		s := situations.Output{Printed: l.ipwitness("explain", addr), Explanation: &ipwitnessv1.ExplainResponse{}}
 		if err := l.aggregator.Get(l.t.Context(), "/v1/explain?address="+addr, s.Explanation); err != nil {
 			l.t.Fatal(err)
 		}
-		s.Case = func() string {
-			out, err := l.Stdout(l.Command(binary, "explain", addr, "-o", "case"))
-			if err != nil {
-				l.t.Fatal(err)
-			}
-			return out
-		}
+		s.Case = func() string { return l.ipwitness("explain", addr, "-o", "case") }
 		return s
 	})
+}
+
+// incident begins an incident of docs/incidents.md. What it shows is compared with its file when the
+// test ends.
+func (l *lab) incident(number int) *situations.Incident {
+	l.t.Helper()
+	i := situations.Play(l.t, "../testdata/incidents", number, l.aggregator.Cmd.Args)
+	l.t.Cleanup(i.Check)
+	return i
+}
+
+// ipwitness runs ipwitness, and returns its output.
+func (l *lab) ipwitness(args ...string) string {
+	l.t.Helper()
+	out, err := l.Stdout(l.Command(binary, args...))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return out
 }
 
 // listHolders returns NODE/NAMESPACE/NAME/UID of each holder of an address.

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -22,8 +21,7 @@ type Attack struct {
 // directory. tests/catalogue generates the table from these texts.
 func CheckAttack(t testing.TB, dir, id string, a Attack) {
 	t.Helper()
-	test, _, _ := strings.Cut(t.Name(), "/")
-	got := fmt.Sprintf("test: %s\neffect: %s\n\n%s\n", test, a.Effect, a.Seen)
+	got := fmt.Sprintf("test: %s\neffect: %s\n\n%s\n", testName(t), a.Effect, a.Seen)
 	file := filepath.Join(dir, id+".txt")
 	want, err := os.ReadFile(file)
 	switch {

@@ -82,35 +82,50 @@ func compare(t testing.TB, dir, id string, ask func() Output) {
 // write writes the files of a row, once the verdict on it is stable.
 func write(t testing.TB, dir, id, addr, rule string, ask func() Output) {
 	t.Helper()
-	midnight := false
-	read := func() (text, values string) {
-		printed := ask()
-		midnight = beforeMidnight(printed.Printed, time.Now().UTC().Format(time.DateOnly))
+	texts := stable(t, func() (printed string, texts [2]string) {
+		out := ask()
 		verdict := "no conflict"
-		for _, c := range printed.Explanation.GetConflicts() {
+		for _, c := range out.Explanation.GetConflicts() {
 			if c.GetState() != ipwitnessv1.Conflict_RESOLVED {
 				verdict = fmt.Sprintf("%s, %s", c.GetState(), scopeText(c.GetScope()))
 			}
 		}
-		test, _, _ := strings.Cut(t.Name(), "/")
-		return fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, test, addr, row.Stable(printed.Printed)),
-			rowOf(printed.Explanation).Text()
-	}
-	text, values := read()
-	for same := 1; same < asks; same++ {
-		if nextText, nextValues := read(); nextText != text || nextValues != values {
-			text, values, same = nextText, nextValues, 0
-		}
-	}
-	if midnight {
-		t.Fatal("the text has a date because midnight passed during the test: run it again")
-	}
+		texts[0] = fmt.Sprintf("verdict: %s\nrule: %s\ntest: %s\ncommand: ipwitness explain %s\n\n%s", verdict, rule, testName(t), addr, row.Stable(out.Printed))
+		texts[1] = rowOf(out.Explanation).Text()
+		return out.Printed, texts
+	})
+	text, values := texts[0], texts[1]
 	for name, data := range map[string]string{id + ".txt": text, id + ".json": values} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	writeCase(t, filepath.Join(dir, cases, id+".json"), values, ask)
+}
+
+// stable returns what is made of the output of ipwitness, once it is the same for a while.
+func stable[T comparable](t testing.TB, read func() (printed string, value T)) T {
+	t.Helper()
+	printed, value := read()
+	for same, changes := 1, 0; same < asks; same++ {
+		var next T
+		if printed, next = read(); next != value {
+			if changes++; changes == asks {
+				t.Fatalf("the output keeps changing, from\n%v\nto\n%v", value, next)
+			}
+			value, same = next, 0
+		}
+	}
+	if beforeMidnight(printed, time.Now().UTC().Format(time.DateOnly)) {
+		t.Fatal("the text has a date because midnight passed during the test: run it again")
+	}
+	return value
+}
+
+// testName returns the name of the test without those of its subtests.
+func testName(t testing.TB) string {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	return name
 }
 
 // WantApplied fails if the explanation of an address does not say that a rule applied.

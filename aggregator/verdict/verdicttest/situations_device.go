@@ -354,6 +354,39 @@ var ofDevices = []Situation{
 		},
 	},
 	{
+		Name: "T11 the bridge that pods are on, with an address of their pool", Cause: static,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "cbr0", Who("web"))
+			w.Device("n1", "cni0", "bridge")
+			p := w.Pool(hostlocal.Name, "n1", "cbr0")
+			p.Device = "cni0"
+			w.Books(p, "web")
+		},
+		Facts: []string{
+			"given-by-network owners=web network=cbr0",
+			"on-device-of-node owners=n1 device=cni0",
+			"range-of-pool pool=host-local|n1|cbr0 ranges=10.244.0.1-10.244.255.254",
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=cni0",
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|cbr0",
+		},
+	},
+	{
+		Name: "the bridge that pods are on, with the gateway of their pool", Cause: unknown,
+		Build: func(w *World) {
+			w.Within("n1", "cni0", "cbr0", Who("web"))
+			w.Device("n1", "cni0", "bridge")
+			p := w.Pool(hostlocal.Name, "n1", "cbr0")
+			p.Device, p.Gateways = "cni0", []netip.Addr{w.Addr}
+			w.Books(p, "web")
+		},
+		RuledOut: []string{
+			"tunnel-address: no-tunnel nodes=n1 device=cni0",
+			"ipam-state-lost: given-once owners=web pool=host-local|n1|cbr0",
+		},
+	},
+	{
 		Name: "a bridge of the node that no pod is on", Cause: static,
 		Build: func(w *World) {
 			w.Within("n1", "", "kindnet", Who("web"))

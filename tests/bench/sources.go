@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ipwitness/ipwitness/ipam/awsvpc"
+	"github.com/ipwitness/ipwitness/ipam/azure"
+	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
+	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/registry"
+	"github.com/ipwitness/ipwitness/tests/netlab"
+)
+
+// sourceAllocations is the number of allocations of each IPAM that is read from files.
+// sourceChanges is the number of changes.
+const sourceAllocations, sourceChanges = 250, 50
+
+// writers write the state of an IPAM on a host so that it has the first n allocations.
+var writers = map[string]func(h *netlab.Host, n int) error{
+	hostlocal.Name: func(h *netlab.Host, n int) error {
+		dir := h.Path("/var/lib/cni/networks/pods")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+		for i := range n {
+			file := filepath.Join(dir, allocated(i).String())
+			if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+				if err := os.WriteFile(file, []byte(containerOf(i)+"\r\neth0"), 0o600); err != nil {
+					return err
+				}
+			}
+		}
+		if err := os.Remove(filepath.Join(dir, allocated(n).String())); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	},
+	awsvpc.Name: func(h *netlab.Host, n int) error {
+		all := make([]map[string]any, n)
+		for i := range n {
+			all[i] = map[string]any{
+				"networkName": "aws-cni", "containerID": containerOf(i), "ifName": "eth0", "ipv4": allocated(i), "allocationTimestamp": time.Now().UnixNano(),
+				"metadata": map[string]any{"k8sPodNamespace": "default", "k8sPodName": podOf(i), "interfacesCount": 1},
+			}
+		}
+		state, err := json.Marshal(map[string]any{"version": "vpc-cni-ipam/1", "allocations": all})
+		if err != nil {
+			return err
+		}
+		return azuretest.Write(h.Path("/run/aws-node/ipam.json"), state)
+	},
+	azure.Name: func(h *netlab.Host, n int) error {
+		pods := make([]azuretest.Pod, n)
+		for i := range n {
+			pods[i] = azuretest.Pod{Namespace: "default", Name: podOf(i), Container: containerOf(i), Addresses: []netip.Addr{allocated(i)}, NICType: "InfraNIC"}
+		}
+		return azuretest.Write(h.Path("/run/azure-cns/azure-endpoints.json"), azuretest.Endpoints(pods...))
+	},
+}
+
+func allocated(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 8, byte(i / 250), byte(i%250 + 2)})
+}
+func containerOf(i int) string { return fmt.Sprintf("%064x", i) }
+func podOf(i int) string       { return fmt.Sprintf("pod-%d", i) }
+
+// sourceRows measures the agent with the allocations of each IPAM that is read from files.
+func sourceRows(ctx context.Context, bin string) ([]row, error) {
+	without, rows, err := source(ctx, bin, "without allocations", nil)
+	if err != nil {
+		return rows, err
+	}
+	for _, m := range registry.All {
+		if m.Files == nil {
+			continue
+		}
+		if writers[m.Name] == nil {
+			rows = append(rows, row{"RSS of the agent with " + m.Name, "nothing writes its state", "a writer in sources.go", false})
+			continue
+		}
+		rss, more, err := source(ctx, bin, fmt.Sprintf("with %d allocations of %s", sourceAllocations, m.Name), writers[m.Name])
+		if err != nil {
+			return rows, fmt.Errorf("measure %s: %w", m.Name, err)
+		}
+		more[0].measured += fmt.Sprintf(" (%+.1f)", rss-without)
+		rows = append(rows, more...)
+	}
+	return rows, nil
+}
+
+// source measures the agent with the allocations of one IPAM; with none if there is no writer.
+func source(ctx context.Context, bin, what string, write func(*netlab.Host, int) error) (rss float64, rows []row, err error) {
+	host, err := netlab.New()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer host.Close()
+	if write != nil {
+		if err := write(host, sourceAllocations); err != nil {
+			return 0, nil, err
+		}
+	}
+	aggregator, agent := site{Host: host}, site{Host: host}
+	if aggregator.program, err = host.Aggregator(ctx, bin); err != nil {
+		return 0, nil, err
+	}
+	defer func() { aggregator.program.Kill() }()
+	if agent.program, err = host.Agent(ctx, bin, "--aggregator", local+":9640"); err != nil {
+		return 0, nil, err
+	}
+	defer func() { agent.program.Kill() }()
+	have := func(n int) error {
+		_, err := aggregator.until(ctx, func(text string) bool {
+			return sum(text, "ipwitness_node_up{") == 1 && int(sum(text, "ipwitness_ipam_allocations{")) == n
+		})
+		return err
+	}
+	want := 0
+	if write != nil {
+		want = sourceAllocations
+	}
+	if err := have(want); err != nil {
+		return 0, nil, err
+	}
+	idle, err := agent.idle(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	if rss, err = agent.rss(); err != nil {
+		return 0, nil, err
+	}
+	percent := 100 * idle.Seconds() / idleTime.Seconds()
+	rows = []row{
+		{"RSS of the agent " + what, fmt.Sprintf("%.1f MiB", rss), "≤ 48 MiB", rss <= 48},
+		{fmt.Sprintf("  CPU of a core while idle for %.0f s", idleTime.Seconds()), fmt.Sprintf("%.2f %%", percent), "≤ 0.2 %", percent <= 0.2},
+	}
+	if write == nil {
+		return rss, rows, nil
+	}
+	before, err := agent.cpu()
+	if err != nil {
+		return 0, nil, err
+	}
+	for i := range sourceChanges {
+		n := sourceAllocations + (i+1)%2
+		if err := write(host, n); err != nil {
+			return 0, nil, err
+		}
+		if err := have(n); err != nil {
+			return 0, nil, err
+		}
+	}
+	after, err := agent.cpu()
+	if err != nil {
+		return 0, nil, err
+	}
+	perChange := 1000 * (after - before).Seconds() / sourceChanges
+	return rss, append(rows, row{"  CPU for each allocation that is added or removed", fmt.Sprintf("%.1f ms", perChange), "≤ 20 ms", perChange <= 20}), nil
+}

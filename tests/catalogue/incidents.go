@@ -1,0 +1,196 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ipwitness/ipwitness/tests/situations/record"
+)
+
+const (
+	incidentPage  = "docs/incidents.md"
+	incidentTexts = "tests/testdata/incidents"
+)
+
+// incident is an incident that users of other projects reported. Its number is its position in the
+// list. How ipwitness reports it is in the files that begin with the number, each written by a test
+// that plays it (situations.Incident).
+type incident struct {
+	// sources are its reports on GitHub, as OWNER/REPOSITORY#NUMBER.
+	sources []string
+	what    string
+	// unknowable says why ipwitness cannot detect it; empty if it can, or if it is not known yet.
+	unknowable string
+}
+
+var incidents = []incident{
+	{[]string{"aws/amazon-vpc-cni-k8s#711"}, "ipamd restarts, finds no pods, and gives their addresses to new pods.", ""},
+	{[]string{"aws/amazon-vpc-cni-k8s#3019"}, "Outdated instance metadata makes ipamd free an address in use, which the next pod gets.", ""},
+	{[]string{"aws/amazon-vpc-cni-k8s#3824", "aws/amazon-vpc-cni-k8s#3876"}, "ipamd erases running pods from its checkpoint and gives up the prefix of their addresses.", ""},
+	{[]string{"aws/amazon-vpc-cni-k8s#3887"}, "A pod gets an address that its ENI no longer has.", "One pod has the address, and ipamd's checkpoint agrees with its kernel. Only EC2 knows that the address is no longer assigned to the ENI, and ipwitness does not read EC2."},
+	{[]string{"aws/amazon-vpc-cni-k8s#3628", "aws/amazon-vpc-cni-k8s#3774"}, "An address is reused on another node, and neighbours keep the MAC of the old one.", "At each time, the address has one owner. What neighbours believe is in their neighbour tables, which ipwitness does not read."},
+	{[]string{"aws/amazon-vpc-cni-k8s#3634"}, "A reused address meets an old DNAT entry, and traffic reaches the wrong service.", "At each time, the address has one owner. The old entry is in the connection tracking table of a node, which ipwitness does not read."},
+	{[]string{"aws/amazon-vpc-cni-k8s#1091"}, "The address of a pod that is still terminating is given to another pod.", ""},
+	{[]string{"Azure/azure-container-networking#1259"}, "azure-cns restarts and gives addresses in use to new pods, in 8 clusters.", ""},
+	{[]string{"Azure/azure-container-networking#885"}, "A DEL by the name of a pod frees the address of its successor.", ""},
+	{[]string{"Azure/azure-container-networking#4829"}, "The memory of azure-cns says that an address is free, and its state file says that a pod has it.", ""},
+	{[]string{"cilium/cilium#14655"}, "Cilium gives an address again that azure-vnet has given to a running pod.", ""},
+	{[]string{"cilium/cilium#17277", "cilium/cilium#22770"}, "Two Cilium nodes have one podCIDR.", ""},
+	{[]string{"cilium/cilium#41986"}, "Cilium's multi-pool IPAM gives one CIDR to several nodes.", ""},
+	{[]string{"cozystack/cozystack#3615", "cozystack/cozystack#3740"}, "A pod of Kube-OVN gets the address of the node's `cilium_host`.", ""},
+	{[]string{"projectcalico/calico#12257"}, "A node cloned from a template allocates under the name of the template, and the garbage collection frees the addresses of its running pods.", ""},
+	{[]string{"projectcalico/calico#13858"}, "After a restart, two pods claim one route.", ""},
+	{[]string{"projectcalico/calico#4374"}, "etcd is restored from a backup: allocations of running pods are missing, and addresses are given twice.", ""},
+	{[]string{"projectcalico/calico#5044"}, "The garbage collection frees addresses of running dual-stack pods.", ""},
+	{[]string{"projectcalico/calico#3589", "projectcalico/calico#2887"}, "`tunl0` of a node has the address of a pod.", ""},
+	{[]string{"antrea-io/antrea#8239"}, "The garbage collection at the start frees an address of host-local that is in use.", ""},
+	{[]string{"antrea-io/antrea#7893"}, "Two nodes have one podCIDR.", ""},
+	{[]string{"k8snetworkplumbingwg/whereabouts#207", "k8snetworkplumbingwg/whereabouts#176"}, "The reconciler frees addresses of running pods, which new pods get.", ""},
+	{[]string{"kubevirt/kubevirt#13709"}, "A migrated guest keeps its address, and IPAM records another one.", ""},
+	{[]string{"kube-vip/kube-vip#996", "kube-vip/kube-vip#1385", "kube-vip/kube-vip#1418", "kube-vip/kube-vip#1579", "kube-vip/kube-vip#1775"}, "A virtual IP stays on the old leader.", ""},
+	{[]string{"metallb/metallb#2838", "metallb/metallb#589", "metallb/metallb#740"}, "Two speakers answer for one address that no kernel has.", ""},
+	{[]string{"metallb/metallb#1890"}, "The fabric blocks a virtual IP after a failover.", "One node holds the address and announces it. That switches drop its frames shows on no node."},
+	{[]string{"ovn-kubernetes/ovn-kubernetes#6553"}, "The old node answers for an EgressIP for 4 hours.", ""},
+	{[]string{"openshift/ovn-kubernetes#1132"}, "A retry overwrites the addresses that a node has allocated.", ""},
+	{[]string{"kubeovn/kube-ovn#3181", "kubeovn/kube-ovn#4304", "kubeovn/kube-ovn#1840"}, "After an upgrade or a restart, two ports have one address.", ""},
+	{[]string{"spidernet-io/spiderpool#2526"}, "The garbage collection frees the address of a running StatefulSet pod.", ""},
+	{[]string{"moby/moby#27404", "moby/moby#22334", "moby/moby#33795"}, "Docker restarts, or Swarm reschedules, and addresses of running containers are given again.", ""},
+	{[]string{"containers/netavark#302", "containers/podman#24432"}, "Two containers on a macvlan network have one address; neighbours keep the MAC of the old one.", ""},
+	{[]string{"hashicorp/nomad#26562"}, "A restarted task has a second network namespace with its address.", ""},
+	{[]string{"flannel-io/flannel#1437", "containernetworking/plugins#629"}, "Every node has the default configuration of the container runtime, with one range of addresses.", ""},
+	{[]string{"k8snetworkplumbingwg/ovs-cni#222"}, "A NetworkAttachmentDefinition with host-local has one range on two nodes.", ""},
+	{[]string{"canonical/lxd#3721", "lxc/incus#1265"}, "dnsmasq leases an address that a container has as a fixed one.", ""},
+	{[]string{"apache/cloudstack#11710"}, "Two routers are keepalived masters.", ""},
+	{[]string{"systemd/systemd#39460", "systemd/systemd#43721"}, "systemd-networkd detects a duplicate of its leased address and sends no DHCPDECLINE.", ""},
+	{[]string{"weaveworks/scope#2198"}, "The bridge of a node has the address of a pod, which took three days to find.", ""},
+	{[]string{"kubernetes/kubernetes#109414", "kubernetes/kubernetes#135593"}, "An address is reused while the object of its former pod exists, and an endpoint leads to the wrong pod.", "At each time, one pod has the address. That an EndpointSlice still lists it for another pod is not a duplicate, and ipwitness does not read EndpointSlices."},
+}
+
+// ratings are the properties of the table, in the order of its columns, and the names of their values
+// in the files.
+var ratings = []struct{ value, title, what string }{
+	{"detected", "a: detected", "a conflict is CONFIRMED, or a finding is reported, with nothing configured"},
+	{"cause", "b: cause", "the cause is named"},
+	{"remedy", "c: remedy", "the test carried out the steps that ipwitness prints, or what they do in a cluster, and this ended the conflict or the finding. The cell has the commands among these steps"},
+	{"foretold", "d: foretold", "a finding was reported before the duplicate existed"},
+}
+
+// incidentTable writes the page of incidents.
+func (c *catalogue) incidentTable() error {
+	shown := make([][]record.Record, len(incidents))
+	files, err := filepath.Glob(incidentTexts + "/*.txt")
+	if err != nil {
+		return err
+	}
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	recorded := map[played]bool{}
+	for _, file := range files {
+		r, err := record.Read(file)
+		if err != nil {
+			return err
+		}
+		test := r.Values["test"]
+		number, name, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".txt"), "-")
+		n, err := strconv.Atoi(number)
+		if err != nil || n < 1 || n > len(incidents) || name != test {
+			fault("%s is of no incident and test", file)
+			continue
+		}
+		at := played{n, c.tests[test]}
+		if recorded[at] = true; !c.plays[at] {
+			fault("%s: no test %s plays incident %d", file, test, n)
+		}
+		if incidents[n-1].unknowable != "" {
+			fault("%s detects incident %d, which is said to be unknowable", file, n)
+		}
+		shown[n-1] = append(shown[n-1], r)
+	}
+	for at := range c.plays {
+		if !recorded[at] {
+			fault("%s plays incident %d, but %s has no file of it: run the test with -args -update", at.file, at.number, incidentTexts)
+		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	return os.WriteFile(incidentPage, []byte(c.incidentPage(shown)), 0o644)
+}
+
+// incidentPage returns the text of the page. shown are the records of each incident.
+func (c *catalogue) incidentPage(shown [][]record.Record) string {
+	var b strings.Builder
+	b.WriteString(incidentIntro)
+	for _, r := range ratings {
+		fmt.Fprintf(&b, "- **%s**: %s.\n", r.title, r.what)
+	}
+	b.WriteString("\n| | Incident |")
+	for _, r := range ratings {
+		fmt.Fprintf(&b, " %s |", r.title)
+	}
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(ratings)) + "\n")
+	sums := make([]int, len(ratings))
+	for i, in := range incidents {
+		fmt.Fprintf(&b, "| [%d](#%d) | %s |", i+1, i+1, in.what)
+		for k, r := range ratings {
+			values := valuesOf(shown[i], r.value)
+			if len(values) > 0 {
+				sums[k]++
+			}
+			fmt.Fprintf(&b, " %s |", strings.Join(values, "; "))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString("| | **Sum** |")
+	for _, sum := range sums {
+		fmt.Fprintf(&b, " **%d of %d** |", sum, len(incidents))
+	}
+	b.WriteString("\n")
+	for i, in := range incidents {
+		fmt.Fprintf(&b, "\n## %d\n\n%s Reported in %s.\n", i+1, in.what, links(in.sources))
+		for _, r := range shown[i] {
+			fmt.Fprintf(&b, "\nPlayed by %s:\n\n```\n%s```\n", c.proof(r.Values["test"]), r.Text)
+		}
+		switch {
+		case in.unknowable != "":
+			fmt.Fprintf(&b, "\nipwitness cannot know it. %s\n", in.unknowable)
+		case len(shown[i]) == 0:
+			b.WriteString("\n*Not yet: no test plays it.*\n")
+		}
+	}
+	return b.String()
+}
+
+// valuesOf returns the values with a name in the records of an incident, each once.
+func valuesOf(shown []record.Record, name string) (values []string) {
+	for _, r := range shown {
+		if v := r.Values[name]; v != "" && !slices.Contains(values, "`"+v+"`") {
+			values = append(values, "`"+v+"`")
+		}
+	}
+	return values
+}
+
+// links returns links to issues.
+func links(sources []string) string {
+	var all []string
+	for _, s := range sources {
+		all = append(all, fmt.Sprintf("[%s](https://github.com/%s)", s, strings.Replace(s, "#", "/issues/", 1)))
+	}
+	return strings.Join(all, ", ")
+}
+
+const incidentIntro = `<!-- Made by make generate from the texts of the tests: do not edit. -->
+
+# Incidents
+
+Forty incidents with duplicate, stolen or stale addresses that users of other projects reported, and how ipwitness reports them. Each text below is what ` + "`ipwitness explain` or `ipwitness audit`" + ` printed in the test that is named with it. The test plays the incident with real network namespaces, with the real plugins and programs where they run there, and otherwise with the files or objects that they write. Values that vary between runs are replaced by fixed ones, as in [situations.md](situations.md).
+
+The table shows what these tests prove. An empty cell means that no test proves it.
+
+`
