@@ -30,6 +30,7 @@ var apiKinds = map[string]string{
 	"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease",
 	"ippools": "crd.projectcalico.org/v1 IPPool", "ipamblocks": "crd.projectcalico.org/v1 IPAMBlock",
 	"ciliumnodes": "cilium.io/v2 CiliumNode", "ciliumendpoints": "cilium.io/v2 CiliumEndpoint",
+	"network-attachment-definitions": "k8s.cni.cncf.io/v1 NetworkAttachmentDefinition",
 	"servicel2statuses": "metallb.io/v1beta1 ServiceL2Status", "egressips": "k8s.ovn.org/v1 EgressIP",
 }
 

@@ -3,10 +3,6 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
-	"io"
-	"maps"
-	"net"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -254,78 +250,28 @@ type apiPod struct {
 // serve serves the API on a host, and returns a kubeconfig.
 func (a kubernetesAPI) serve(t *testing.T, h *netlab.Host) string {
 	t.Helper()
-	var at net.Listener
-	err := h.Do(func() (err error) {
-		at, err = net.Listen("tcp", "127.0.0.1:0")
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
+	served, kubeconfig := serveAPI(t, h)
+	put := func(resource, namespace, name string, parts map[string]any) {
+		raw, err := json.Marshal(parts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		served.put(t, resource, namespace, name, string(raw))
 	}
-	const group, definitions = "k8s.cni.cncf.io", "network-attachment-definitions"
-	kinds := map[string]string{"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease"}
-	discovery := map[string]string{}
-	if len(a.definitions) > 0 {
-		kinds[definitions] = group + "/v1 NetworkAttachmentDefinition"
-		discovery["/apis"] = `{"kind": "APIGroupList", "groups": [{"name": "` + group + `", "versions": [{"groupVersion": "` + group + `/v1", "version": "v1"}]}]}`
-		discovery["/apis/"+group+"/v1"] = `{"kind": "APIResourceList", "groupVersion": "` + group + `/v1", "resources": [{"name": "` + definitions + `", "kind": "NetworkAttachmentDefinition"}]}`
+	for name, cidr := range a.nodes {
+		put("nodes", "", name, map[string]any{"spec": map[string]any{"podCIDR": cidr}})
 	}
-	ended := make(chan struct{})
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
-		if r.URL.Path == "/readyz" {
-			return
+	for _, pod := range a.pods {
+		status := map[string]any{"phase": "Running"}
+		if pod.ip != "" {
+			status["podIPs"] = []map[string]string{{"ip": pod.ip}}
 		}
-		if document := discovery[r.URL.Path]; document != "" {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, document)
-			return
-		}
-		if r.Method != http.MethodGet || kinds[resource] == "" || r.URL.Query().Get("watch") == "" {
-			http.NotFound(w, r)
-			return
-		}
-		version, kind, _ := strings.Cut(kinds[resource], " ")
-		event := func(typ string, metadata map[string]any, more map[string]any) map[string]any {
-			metadata["resourceVersion"] = "1"
-			object := map[string]any{"apiVersion": version, "kind": kind, "metadata": metadata}
-			maps.Copy(object, more)
-			return map[string]any{"type": typ, "object": object}
-		}
-		var events []any
-		switch resource {
-		case "nodes":
-			for name, cidr := range a.nodes {
-				events = append(events, event("ADDED", map[string]any{"name": name, "uid": "uid-" + name}, map[string]any{"spec": map[string]any{"podCIDR": cidr}}))
-			}
-		case "pods":
-			for _, pod := range a.pods {
-				status := map[string]any{"phase": "Running"}
-				if pod.ip != "" {
-					status["podIPs"] = []map[string]string{{"ip": pod.ip}}
-				}
-				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": pod.name, "uid": "uid-" + pod.name, "annotations": pod.annotations},
-					map[string]any{"spec": map[string]any{"nodeName": pod.node}, "status": status}))
-			}
-		case definitions:
-			for name, config := range a.definitions {
-				events = append(events, event("ADDED", map[string]any{"namespace": "default", "name": name}, map[string]any{"spec": map[string]any{"config": config}}))
-			}
-		}
-		events = append(events, event("BOOKMARK", map[string]any{"annotations": map[string]string{"k8s.io/initial-events-end": "true"}}, nil))
-		w.Header().Set("Content-Type", "application/json")
-		for _, e := range events {
-			_ = json.NewEncoder(w).Encode(e)
-		}
-		w.(http.Flusher).Flush()
-		select {
-		case <-r.Context().Done():
-		case <-ended:
-		}
-	})}
-	go func() { _ = server.Serve(at) }()
-	t.Cleanup(func() { close(ended); _ = server.Close() })
-	write(t, h.Path("/run/kubeconfig"), fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
-clusters: [{name: c, cluster: {server: "http://%s"}}], users: [{name: u, user: {}}]}`, at.Addr()))
-	return "/run/kubeconfig"
+		put("pods", "default", pod.name, map[string]any{
+			"metadata": map[string]any{"annotations": pod.annotations}, "spec": map[string]any{"nodeName": pod.node}, "status": status,
+		})
+	}
+	for name, config := range a.definitions {
+		put("network-attachment-definitions", "default", name, map[string]any{"spec": map[string]any{"config": config}})
+	}
+	return kubeconfig
 }

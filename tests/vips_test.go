@@ -40,12 +40,12 @@ vrrp_instance vip {
 	if err := l.Start(cmd); err != nil {
 		l.t.Fatal(err)
 	}
-	l.t.Cleanup(func() { end(cmd, syscall.SIGKILL) })
+	l.t.Cleanup(func() { endGroup(cmd, syscall.SIGKILL) })
 	return cmd
 }
 
-// end ends a program and its children with a signal, and waits for the program.
-func end(cmd *exec.Cmd, by syscall.Signal) {
+// endGroup ends a program and its children with a signal, and waits for the program.
+func endGroup(cmd *exec.Cmd, by syscall.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, by)
 	_ = cmd.Wait()
 }
@@ -78,7 +78,7 @@ func killedKeepalived(t *testing.T) *cluster {
 	c.nodes[1].keepalived()
 	c.awaitProgram("node1", "keepalived", false)
 	c.awaitProgram("node2", "keepalived", false)
-	end(first, syscall.SIGKILL)
+	endGroup(first, syscall.SIGKILL)
 	c.awaitProgram("node1", "keepalived", true)
 	return c
 }
@@ -102,17 +102,17 @@ func TestKeepalivedHandsOverAndIsKilled(t *testing.T) {
 	second := two.keepalived()
 	c.evidence(vip, "node1", "ASSIGNED eth0", "ANNOUNCED node2/eth0")
 	// Hand-overs in both directions.
-	end(first, syscall.SIGTERM)
+	endGroup(first, syscall.SIGTERM)
 	c.has(two)
 	c.wantHolders(map[string][]string{vip: {"node2/node2"}, "192.0.2.1": {"node1/node1"}, "192.0.2.2": {"node2/node2"}})
 	first = one.keepalived()
-	end(second, syscall.SIGTERM)
+	endGroup(second, syscall.SIGTERM)
 	c.has(one)
 	c.wantHolders(map[string][]string{vip: {"node1/node1"}, "192.0.2.1": {"node1/node1"}, "192.0.2.2": {"node2/node2"}})
 	two.keepalived()
 	c.wantOnlyPlanted()
 
-	end(first, syscall.SIGKILL)
+	endGroup(first, syscall.SIGKILL)
 	c.wantConflict(vip, confirmed, "split-brain", "node1 | node2", "LINK node1/eth0", "node node1 itself", "node node2 itself")
 	c.wantCause(vip, "split-brain")
 	wait.Until(t, "the remedy to name the node that keeps the address", func() bool {
