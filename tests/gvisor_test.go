@@ -30,8 +30,7 @@ func TestGVisorThatTakesTheAddressFromTheKernelIsSeenByItsFrames(t *testing.T) {
 	t.Cleanup(h.Close)
 	e := &engineHost{lab: startLab(t, h)}
 	const addr = "10.66.0.2"
-	pods := &azureNode{lab: e.lab}
-	pods.run("lan", "sb", addr)
+	e.played("lan", "sb", addr)
 	e.shell("mkdir -p /run/image/bin /run/bundle", "cp /bin/busybox /run/image/bin/", "ln -s busybox /run/image/bin/sleep",
 		"ip link add br0 type bridge", "ip link set br0 up", "ip addr add 10.66.0.1/24 dev br0", "ip link set vsb master br0")
 	if err := os.WriteFile(e.Path("/run/bundle/config.json"), []byte(sandboxConfig), 0o600); err != nil {
@@ -67,7 +66,7 @@ func TestGVisorThatTakesTheAddressFromTheKernelIsSeenByItsFrames(t *testing.T) {
 			len(all[0].GetEvidence()) == 1 && all[0].GetEvidence()[0].GetKind() == ipwitnessv1.Evidence_ANSWERED
 	})
 
-	pods.run("lan", "other", addr)
+	e.played("lan", "other", addr)
 	e.shell("ip link set vother master br0")
 	e.watch.await("the duplicate", func(all []*ipwitnessv1.Conflict) bool {
 		return slices.ContainsFunc(all, func(c *ipwitnessv1.Conflict) bool {

@@ -11,6 +11,7 @@ import (
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/situations"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -121,7 +122,7 @@ func TestPodsOfTheDHCPPluginOutliveTheirLeases(t *testing.T) {
 	}
 	kill()
 	f := n.awaitFindings("in-use-unallocated 10.9.0.15")[0]
-	if got := commands(f.GetRemedy()); !slices.Contains(got, "kubectl delete pod -n default web") {
+	if got := situations.Commands(f.GetRemedy()); !slices.Contains(got, "kubectl delete pod -n default web") {
 		t.Errorf("got commands %q, want one that restarts the pod", got)
 	}
 	n.machine("client", clientMAC)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/situations"
 )
 
 // The incidents of other projects on Open vSwitch, with the real program and its userspace datapath.
@@ -37,7 +38,7 @@ func (o ovs) lease(network, addr, pod, iface string) {
 // wantRemedy fails unless the remedy of a conflict has the command.
 func wantRemedy(t *testing.T, c *ipwitnessv1.Conflict, command string) {
 	t.Helper()
-	if all := commands(c.GetRemedy()); !slices.ContainsFunc(all, func(have string) bool { return strings.Contains(have, command) }) {
+	if all := situations.Commands(c.GetRemedy()); !slices.ContainsFunc(all, func(have string) bool { return strings.Contains(have, command) }) {
 		t.Errorf("remedy: got %q, want %q", all, command)
 	}
 }
