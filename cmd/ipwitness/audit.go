@@ -33,7 +33,7 @@ func newAudit(sys system) *cobra.Command {
 		Short: "Compare IPAM records with the real owners of addresses",
 		Long: `Compare IPAM records with the real owners of addresses, to find future duplicates.
 
-Supported IPAMs are ` + registry.Titles("and", registry.Any) + `.
+` + fold("Supported IPAMs are "+registry.Titles("and", registry.Any)+".") + `
 
 A CRITICAL finding is an address in use that IPAM will allocate again. A WARNING is a
 problem that grows, such as leaked addresses or a pool that runs out. With an ID or an
@@ -448,3 +448,26 @@ func (c *auditCommand) completeFindings(cmd *cobra.Command, args []string, _ str
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
+
+// fold breaks a text into lines of at most helpWidth bytes.
+func fold(text string) string {
+	var b strings.Builder
+	width := 0
+	for word := range strings.FieldsSeq(text) {
+		switch {
+		case width == 0:
+		case width+1+len(word) > helpWidth:
+			b.WriteByte('\n')
+			width = 0
+		default:
+			b.WriteByte(' ')
+			width++
+		}
+		b.WriteString(word)
+		width += len(word)
+	}
+	return b.String()
+}
+
+// helpWidth is the width of the texts of help.
+const helpWidth = 88

@@ -169,8 +169,12 @@ func (c *catalogue) incidentPage(shown [][]record.Record) string {
 // valuesOf returns the values with a name in the records of an incident, each once.
 func valuesOf(shown []record.Record, name string) (values []string) {
 	for _, r := range shown {
-		if v := r.Values[name]; v != "" && !slices.Contains(values, "`"+v+"`") {
-			values = append(values, "`"+v+"`")
+		v := "`" + r.Values[name] + "`"
+		if name == "remedy" { // a list of commands
+			v = strings.ReplaceAll(v, ", ", "`, `")
+		}
+		if r.Values[name] != "" && !slices.Contains(values, v) {
+			values = append(values, v)
 		}
 	}
 	return values
