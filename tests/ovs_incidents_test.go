@@ -47,6 +47,7 @@ func wantRemedy(t *testing.T, c *ipwitnessv1.Conflict, command string) {
 func TestIncidentAntreaFreesALeaseInUse(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
+	i := l.incident(20)
 	o := l.openVSwitch()
 	const addr = "10.10.1.5"
 	o.lease("antrea", addr, "a", "eth0")
@@ -55,15 +56,13 @@ func TestIncidentAntreaFreesALeaseInUse(t *testing.T) {
 	l.awaitAllocations(1)
 	l.awaitFindings()
 	l.sh("rm /var/lib/cni/networks/antrea/" + addr)
-	l.awaitFindings("in-use-unallocated " + addr) // before there is a duplicate
+	i.foretold("in-use-unallocated", addr)
 	o.lease("antrea", addr, "b", "eth0")
 	o.pod("b", "b-4d5e6f", "antrea", addr, 1)
 	l.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/a | default/b", "NETWORK pods")
-	c := l.only(addr)
-	if c.GetCause() != "ipam-state-lost" {
-		t.Errorf("cause: got %s (%q), want ipam-state-lost", c.GetCause(), c.GetExcluded())
-	}
-	wantRemedy(t, c, "kubectl delete pod -n default a")
+	i.conflicted(addr, "ipam-state-lost")
+	l.sh("ip netns del a")
+	i.remedied("kubectl delete pod -n default a")
 }
 
 // Incident 21, antrea#7893: two nodes have one podCIDR.
