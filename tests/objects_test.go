@@ -71,6 +71,30 @@ func TestCalicoRestoredFromABackupIsPredicted(t *testing.T) {
 	i.remedied("kubectl delete pod -n default db")
 }
 
+// In projectcalico/calico issue 13858, two pods claimed one route after a restart: the node's route
+// led to the pod that had lost its address to the other.
+func TestRouteOfCalicoThatTwoPodsClaimIsPredicted(t *testing.T) {
+	t.Parallel()
+	n := newCalicoNode(t)
+	i := n.incident(16)
+	n.allocate("", "web")
+	n.add("web", 1)
+	n.sh("ip route replace 192.168.7.1/32 dev vweb")
+	n.awaitPod("192.168.7.1", "web")
+	n.awaitAllocations(2)
+	n.awaitFindings()
+	n.allocate()
+	i.foretold("in-use-unallocated", "192.168.7.1")
+	n.allocate("", "new")
+	n.add("new", 1)
+	i.conflicted("192.168.7.1", "ipam-state-lost")
+	if text := n.says("explain", "192.168.7.1"); !strings.Contains(text, "sends packets for the address to pod default/web") {
+		t.Errorf("got %s, want that the route leads to web", text)
+	}
+	n.sh("ip netns del web", "ip route replace 192.168.7.1/32 dev vnew")
+	i.remedied("kubectl delete pod -n default web")
+}
+
 // In projectcalico/calico issue 5044, the garbage collection freed both addresses of pods, because the
 // API listed only one of them.
 func TestCalicoThatFreesAddressesOfDualStackPodsIsPredicted(t *testing.T) {
