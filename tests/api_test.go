@@ -31,7 +31,9 @@ var apiKinds = map[string]string{
 	"ippools": "crd.projectcalico.org/v1 IPPool", "ipamblocks": "crd.projectcalico.org/v1 IPAMBlock",
 	"ciliumnodes": "cilium.io/v2 CiliumNode", "ciliumendpoints": "cilium.io/v2 CiliumEndpoint",
 	"network-attachment-definitions": "k8s.cni.cncf.io/v1 NetworkAttachmentDefinition",
-	"servicel2statuses":              "metallb.io/v1beta1 ServiceL2Status", "egressips": "k8s.ovn.org/v1 EgressIP",
+	"subnets":                        "kubeovn.io/v1 Subnet", "ips": "kubeovn.io/v1 IP",
+	"spiderippools": "spiderpool.spidernet.io/v2beta1 SpiderIPPool", "spiderendpoints": "spiderpool.spidernet.io/v2beta1 SpiderEndpoint",
+	"servicel2statuses": "metallb.io/v1beta1 ServiceL2Status", "egressips": "k8s.ovn.org/v1 EgressIP",
 }
 
 // serveAPI serves an API without objects on a host. It returns a kubeconfig, too.

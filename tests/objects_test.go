@@ -71,6 +71,30 @@ func TestCalicoRestoredFromABackupIsPredicted(t *testing.T) {
 	i.remedied("kubectl delete pod -n default db")
 }
 
+// In projectcalico/calico issue 13858, two pods claimed one route after a restart: the node's route
+// led to the pod that had lost its address to the other.
+func TestRouteOfCalicoThatTwoPodsClaimIsPredicted(t *testing.T) {
+	t.Parallel()
+	n := newCalicoNode(t)
+	i := n.incident(16)
+	n.allocate("", "web")
+	n.add("web", 1)
+	n.sh("ip route replace 192.168.7.1/32 dev vweb")
+	n.awaitPod("192.168.7.1", "web")
+	n.awaitAllocations(2)
+	n.awaitFindings()
+	n.allocate()
+	i.foretold("in-use-unallocated", "192.168.7.1")
+	n.allocate("", "new")
+	n.add("new", 1)
+	i.conflicted("192.168.7.1", "ipam-state-lost")
+	if text := n.says("explain", "192.168.7.1"); !strings.Contains(text, "sends packets for the address to pod default/web") {
+		t.Errorf("got %s, want that the route leads to web", text)
+	}
+	n.sh("ip netns del web", "ip route replace 192.168.7.1/32 dev vnew")
+	i.remedied("kubectl delete pod -n default web")
+}
+
 // In projectcalico/calico issue 5044, the garbage collection freed both addresses of pods, because the
 // API listed only one of them.
 func TestCalicoThatFreesAddressesOfDualStackPodsIsPredicted(t *testing.T) {
@@ -147,4 +171,71 @@ func TestTwoCiliumNodesWithOnePodCIDRArePredicted(t *testing.T) {
 	api.apply(t, "ciliumnodes", ipamtest.CiliumNode("node2", "192.0.2.2", "10.0.3.0/24", "10.0.3.237", ""))
 	c.watch.await("the duplicate to be over", inState(addr, ipwitnessv1.Conflict_RESOLVED))
 	i.remedied("kubectl drain --ignore-daemonsets --delete-emptydir-data node2", "kubectl delete node node2", "systemctl restart kubelet")
+}
+
+// In cilium/cilium issue 41986, two CiliumNodes had one CIDR of a multi-pool.
+func TestTwoCiliumNodesWithOneCIDROfAMultiPoolArePredicted(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	api, kubeconfig := serveAPI(t, c.Host)
+	for _, n := range c.nodes {
+		api.put(t, "nodes", "", n.name, "{}")
+	}
+	c.program.Kill()
+	c.flags = append(c.flags, "--kubeconfig", kubeconfig)
+	c.serve()
+	c.awaitNodes(c.nodes...)
+	i := c.incident(13)
+	allocate := func(node, cidrs string) {
+		api.apply(t, "ciliumnodes", "metadata: {name: "+node+"}\nspec: {ipam: {pools: {requested: [{pool: default, needed: {ipv4-addrs: 16}}], allocated: [{pool: default, cidrs: ["+cidrs+"]}]}}}")
+	}
+	allocate("node1", "10.207.0.0/28, 10.207.0.32/28")
+	allocate("node2", "10.207.0.16/28, 10.207.0.32/28")
+	i.foretold("pod-cidr-overlap", "10.207.0.33-10.207.0.46") // no pod has an address of it
+	i.found("pod-cidr-overlap", "10.207.0.33-10.207.0.46")
+	// The operator that is restarted takes the CIDR from one of them.
+	allocate("node2", "10.207.0.16/28, 10.207.0.48/28")
+	i.remedied("kubectl cordon node1", "kubectl cordon node2",
+		"kubectl -n kube-system rollout restart deployment cilium-operator && kubectl -n kube-system rollout status deployment cilium-operator --timeout=5m",
+		"kubectl uncordon node1", "kubectl uncordon node2")
+	c.awaitFindings()
+}
+
+// In spidernet-io/spiderpool issue 2526, the garbage collector freed the address of a pod of a
+// StatefulSet that was recreated under its name, because the UID in the pool was that of the pod before.
+func TestGarbageCollectionOfSpiderpoolIsPredicted(t *testing.T) {
+	t.Parallel()
+	l := &lab{Host: newHost(t), t: t}
+	l.lan("10.6.0.2/16")
+	api, kubeconfig := serveAPI(t, l.Host)
+	api.put(t, "nodes", "", "node1", "{}")
+	full := strings.NewReplacer("default/web-7d4f8", "default/web", "net1", "eth0").Replace(ipamtest.SpiderPool)
+	api.apply(t, "spiderippools", full)
+	api.apply(t, "spiderendpoints", ipamtest.SpiderEndpoint("default", "db-0", "node1", "10.6.168.102", "StatefulSet"))
+	l.start("--node", "node1", "--kubeconfig", kubeconfig)
+	i := l.incident(30)
+	add := func(pod, addr string) {
+		api.put(t, "pods", "default", pod, `{"spec": {"nodeName": "node1"}, "status": {"phase": "Running"}}`)
+		if err := l.Namespace(pod); err != nil {
+			t.Fatal(err)
+		}
+		l.sh("ip link add link eth0 name m"+pod+" type macvlan mode bridge", "ip link set m"+pod+" name eth0 netns "+pod, "ip -n "+pod+" link set eth0 up")
+		l.assign(pod, addr+"/16")
+		l.given(pod, "macvlan-conf", addr)
+	}
+	const addr = "10.6.168.102"
+	add("web", "10.6.168.101")
+	add("db-0", addr)
+	l.awaitPod(addr, "db-0")
+	l.awaitAllocations(2)
+	l.awaitFindings()
+	api.apply(t, "spiderippools", strings.Replace(full, `,"10.6.168.102":{"interface":"eth0","pod":"default/db-0","podUid":"27c5f4a1"}`, "", 1))
+	i.foretold("in-use-unallocated", addr)
+	api.apply(t, "spiderippools", strings.Replace(full, "default/db-0", "default/new", 1))
+	add("new", addr)
+	i.conflicted(addr, "ipam-state-lost")
+	api.drop("spiderendpoints", "db-0")
+	l.sh("ip netns del db-0")
+	api.drop("pods", "db-0")
+	i.remedied("kubectl delete spiderendpoints.spiderpool.spidernet.io -n default --ignore-not-found --wait=false db-0", "kubectl delete pod -n default db-0")
 }

@@ -233,7 +233,7 @@ func TestSecondaryNetworksAreThoseOfTheirDefinitions(t *testing.T) {
 	c.wantNone(local)
 }
 
-// kubernetesAPI is a part of the Kubernetes API that does not change.
+// kubernetesAPI is a part of the Kubernetes API.
 type kubernetesAPI struct {
 	nodes map[string]string // the pod CIDR of each node
 	pods  []apiPod
@@ -251,6 +251,13 @@ type apiPod struct {
 func (a kubernetesAPI) serve(t *testing.T, h *netlab.Host) string {
 	t.Helper()
 	served, kubeconfig := serveAPI(t, h)
+	a.fill(t, served)
+	return kubeconfig
+}
+
+// fill creates the objects in an API.
+func (a kubernetesAPI) fill(t *testing.T, served *api) {
+	t.Helper()
 	put := func(resource, namespace, name string, parts map[string]any) {
 		raw, err := json.Marshal(parts)
 		if err != nil {
@@ -273,5 +280,4 @@ func (a kubernetesAPI) serve(t *testing.T, h *netlab.Host) string {
 	for name, config := range a.definitions {
 		put("network-attachment-definitions", "default", name, map[string]any{"spec": map[string]any{"config": config}})
 	}
-	return kubeconfig
 }
