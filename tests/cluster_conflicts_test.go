@@ -208,8 +208,6 @@ func TestT8VirtualAddressStaysOnTwoNodes(t *testing.T) {
 	c.evidence(vip, "node2", "ASSIGNED node2/eth0", "ANNOUNCED node1/eth0")
 	c.wantActive(vip + " CONFIRMED")
 	c.row("T8", vip, "split-brain")
-	c.incident(24).conflicted(vip, "split-brain")
-	c.incident(37).conflicted(vip, "split-brain")
 
 	c.nodes[0].sh("ip addr del " + vip + "/32 dev eth0")
 	c.watch.await("the conflict to be resolved", inState(vip, ipwitnessv1.Conflict_RESOLVED))
@@ -234,5 +232,4 @@ func TestT8TwoSpeakersAnnounceOneAddress(t *testing.T) {
 	c.evidence(vip, "node1", "ANNOUNCED node2/eth0")
 	c.evidence(vip, "node2", "ANNOUNCED node1/eth0")
 	c.row("T8-announced", vip, "split-brain")
-	c.incident(25).conflicted(vip, "split-brain")
 }

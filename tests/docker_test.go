@@ -100,8 +100,8 @@ func (e *engineHost) awaitCause(addr, cause string) *ipwitnessv1.Conflict {
 	return got
 }
 
-// carryOut runs the commands of a remedy in order.
-func (e *engineHost) carryOut(actions []*ipwitnessv1.Action) {
+// carryOut runs the commands of a remedy in order, and returns them.
+func (e *engineHost) carryOut(actions []*ipwitnessv1.Action) (carried []string) {
 	e.t.Helper()
 	for _, a := range actions {
 		if len(a.GetChoice()) > 0 {
@@ -109,8 +109,10 @@ func (e *engineHost) carryOut(actions []*ipwitnessv1.Action) {
 		}
 		if c := a.GetCommand(); c != "" && !strings.HasPrefix(c, "ipwitness") {
 			e.shell(c)
+			carried = append(carried, c)
 		}
 	}
+	return carried
 }
 
 // newDockerHost returns a host with a dockerd whose containers outlive it.
@@ -205,6 +207,8 @@ func TestDockerThatLostARecordIsForetoldAndItsRemedyLeavesOneOwner(t *testing.T)
 	e.stopDockerd()
 	e.shell("cp /run/backup " + database)
 	e.startDockerd()
+	i := e.incident(31)
+	i.foretold("in-use-unallocated", db)
 	f := e.awaitFindings("in-use-unallocated " + db)[0]
 	if f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || f.GetPool().GetIpam() != "docker" || f.GetPool().GetName() != database+"#bridge" {
 		t.Errorf("got %v, want it critical, of docker's network bridge", f)
@@ -214,15 +218,15 @@ func TestDockerThatLostARecordIsForetoldAndItsRemedyLeavesOneOwner(t *testing.T)
 	if addr != db {
 		t.Fatalf("docker gave %s, want %s again", addr, db)
 	}
-	c := e.awaitCause(db, "ipam-state-lost")
+	var c *ipwitnessv1.Conflict
 	e.watch.await("the names of both", between(db, ipwitnessv1.Conflict_CONFIRMED, "db | third"))
 	wait.Until(t, "the remedy for the container without a record", func() bool {
 		all := e.watch.find(db)
 		c = all[len(all)-1]
 		return slices.ContainsFunc(c.GetRemedy(), func(a *ipwitnessv1.Action) bool { return strings.Contains(a.GetCommand(), "docker stop "+id[:12]) })
 	})
-	e.carryOut(c.GetRemedy())
-	e.watch.await("the end of the conflict", inState(db, ipwitnessv1.Conflict_RESOLVED))
+	i.conflicted(db, "ipam-state-lost")
+	i.remedied(e.carryOut(c.GetRemedy())...)
 	e.awaitContainer(db, "third", third)
 	e.awaitContainer(e.address("db"), "db", id)
 	e.awaitContainer(web, "web", e.said("docker inspect --format '{{.Id}}' web"))

@@ -9,9 +9,10 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// networkd runs systemd-networkd for an interface that is configured by DHCP. Its command line begins
-// with prefix, and it has a /sys that is read-only, so that it does not wait for udev.
-func networkd(t *testing.T, l *lab, device, options string, prefix ...string) {
+// networkd runs systemd-networkd for an interface that is configured by DHCP, and returns a function
+// that ends it. Its command line begins with prefix, and it has a /sys that is read-only, so that it
+// does not wait for udev.
+func networkd(t *testing.T, l *lab, device, options string, prefix ...string) (stop func()) {
 	t.Helper()
 	script := `
 		mount -o remount,bind,ro /sys
@@ -26,7 +27,9 @@ func networkd(t *testing.T, l *lab, device, options string, prefix ...string) {
 	if err := l.Start(cmd); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { end(t, "systemd-networkd", cmd, &log) })
+	stop = func() { end(t, "systemd-networkd", cmd, &log) }
+	t.Cleanup(stop)
+	return stop
 }
 
 // end kills a program, and logs its output if the test failed.
@@ -71,13 +74,28 @@ func TestClientThatDetectsADuplicateItselfIsReported(t *testing.T) {
 	n := newDHCPNode(t)
 	n.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
 	n.machine("fixed", fixedMAC, "10.9.0.15/24")
-	n.awaitFindings("in-use-unallocated 10.9.0.15") // before the client starts
+	i := n.incident(38)
+	i.foretold("in-use-unallocated", "10.9.0.15") // before the client starts
 	n.machine("client", clientMAC)
-	networkd(t, n.lab, "eth0", "SendDecline=yes\n", "ip", "netns", "exec", "client", "unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /run; exec "$@"`, "sh")
+	client := func() (stop func()) {
+		return networkd(t, n.lab, "eth0", "SendDecline=yes\n", "ip", "netns", "exec", "client", "unshare", "--mount", "--propagation", "private", "sh", "-c", `mount -t tmpfs none /run; exec "$@"`, "sh")
+	}
+	stop := client()
 	f := n.awaitFindings("booked-elsewhere 10.9.0.15")[0]
 	if al := f.GetAllocations(); len(al) != 1 || al[0].GetMac() != clientMAC || f.GetSeverity() != ipwitnessv1.Finding_CRITICAL || len(f.GetRemedy()) == 0 {
 		t.Errorf("got %v, want the lease of the client, and a remedy", f)
 	}
+	i.found("booked-elsewhere", "10.9.0.15")
 	n.plant()
 	n.wantNone("10.9.0.15") // the client has not taken it
+
+	n.write("/etc/dnsmasq.d/more", "dhcp-range=10.9.0.30,10.9.0.30,1h\n")
+	carried := n.carry(i.finding.GetRemedy(), "must keep this one", map[string]func(){"release its lease and request another one": func() {
+		stop()
+		client()
+	}})
+	n.awaitOwner("10.9.0.30", "client")
+	n.awaitOwner("10.9.0.15", "fixed")
+	i.remedied(carried...)
+	n.awaitFindings()
 }

@@ -91,8 +91,8 @@ func (n *dhcpNode) request(name string) (addr string) {
 }
 
 // carry carries out the commands of actions, in order. Instructions without a command are for a
-// person; byHand does what those that contain its keys say.
-func (n *dhcpNode) carry(actions []*ipwitnessv1.Action, choose string, byHand map[string]func()) {
+// person; byHand does what those that contain its keys say. carry returns the commands.
+func (n *dhcpNode) carry(actions []*ipwitnessv1.Action, choose string, byHand map[string]func()) (carried []string) {
 	n.t.Helper()
 	for _, a := range actions {
 		for part, do := range byHand {
@@ -105,15 +105,17 @@ func (n *dhcpNode) carry(actions []*ipwitnessv1.Action, choose string, byHand ma
 			if out, err := n.Output(cmd); err != nil {
 				n.t.Errorf("%s: %v: %s", command, err, out)
 			}
+			carried = append(carried, command)
 		}
 		i := slices.IndexFunc(a.GetChoice(), func(c *ipwitnessv1.Alternative) bool { return strings.Contains(c.GetWhen(), choose) })
 		if len(a.GetChoice()) > 0 && i < 0 {
 			n.t.Fatalf("got the choice %v, want one with %q", a.GetChoice(), choose)
 		}
 		if i >= 0 {
-			n.carry(a.GetChoice()[i].GetActions(), choose, byHand)
+			carried = append(carried, n.carry(a.GetChoice()[i].GetActions(), choose, byHand)...)
 		}
 	}
+	return carried
 }
 
 const (
@@ -121,9 +123,8 @@ const (
 	clientMAC = "02:00:00:00:00:0c"
 )
 
-// givenAway returns a node whose server has leased the address of a machine to a client, after the
-// finding that foretells it.
-func givenAway(t *testing.T) (*dhcpNode, *ipwitnessv1.Conflict) {
+// threatened returns a node whose server may lease the address of a machine.
+func threatened(t *testing.T) *dhcpNode {
 	t.Helper()
 	n := newDHCPNode(t)
 	n.dnsmasq("dhcp-range=10.9.0.15,10.9.0.15,1h")
@@ -132,19 +133,25 @@ func givenAway(t *testing.T) (*dhcpNode, *ipwitnessv1.Conflict) {
 	if got := f.GetPool().GetName(); got != "/var/lib/misc/dnsmasq.leases#br0" || f.GetSeverity() != ipwitnessv1.Finding_CRITICAL {
 		t.Errorf("got %v of pool %q, want it critical, of dnsmasq's lease file", f, got)
 	}
+	return n
+}
+
+// givenAway returns the conflict after the server has leased the address to a client.
+func (n *dhcpNode) givenAway() *ipwitnessv1.Conflict {
+	n.t.Helper()
 	n.machine("client", clientMAC)
 	if got := n.request("client"); got != "10.9.0.15" {
-		t.Fatalf("dnsmasq leased %s, want 10.9.0.15", got)
+		n.t.Fatalf("dnsmasq leased %s, want 10.9.0.15", got)
 	}
 	n.watch.await("the duplicate", inState("10.9.0.15", ipwitnessv1.Conflict_CONFIRMED))
 	c := n.only("10.9.0.15")
 	if got := c.GetCause(); got != "static-address" {
-		t.Errorf("got cause %s, want static-address: %v", got, c)
+		n.t.Errorf("got cause %s, want static-address: %v", got, c)
 	}
 	if al := c.GetAllocations(); len(al) != 1 || al[0].GetMac() != clientMAC || al[0].GetHostname() != "client" {
-		t.Errorf("got allocations %v, want the lease of the client", al)
+		n.t.Errorf("got allocations %v, want the lease of the client", al)
 	}
-	return n, c
+	return c
 }
 
 // Incident 36: dnsmasq leases an address that a machine has. Each alternative of the remedy is carried
@@ -154,17 +161,29 @@ func TestDHCPServerGivesAwayAFixedAddress(t *testing.T) {
 	for keeper, way := range map[string]string{"client": "DHCP has leased it", "fixed": "must keep this address"} {
 		t.Run(keeper, func(t *testing.T) {
 			t.Parallel()
-			n, c := givenAway(t)
+			n := threatened(t)
+			var i *incident
+			if keeper == "fixed" { // the other alternative need not be on the page
+				i = n.incident(36)
+				i.foretold("in-use-unallocated", "10.9.0.15")
+			}
+			c := n.givenAway()
+			if i != nil {
+				i.conflicted("10.9.0.15", "static-address")
+			}
 			other := ""
 			// The server has another address by now.
 			n.write("/etc/dnsmasq.d/more", "dhcp-range=10.9.0.30,10.9.0.30,1h\n")
-			n.carry(c.GetRemedy(), way, map[string]func(){"client (eth0, node node1) release its lease": func() { other = n.request("client") }})
+			carried := n.carry(c.GetRemedy(), way, map[string]func(){"client (eth0, node node1) release its lease": func() { other = n.request("client") }})
 			n.watch.await("the end of the duplicate", inState("10.9.0.15", ipwitnessv1.Conflict_RESOLVED))
 			n.awaitOwner("10.9.0.15", keeper)
 			if keeper == "fixed" && other != "10.9.0.30" {
 				t.Errorf("the client got %q, want the address that is not reserved", other)
 			}
 			n.awaitFindings()
+			if i != nil {
+				i.remedied(carried...)
+			}
 		})
 	}
 }

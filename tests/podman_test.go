@@ -61,11 +61,12 @@ func TestPodmanThatLostItsRecordsIsForetoldAndItsRemedyLeavesOneOwner(t *testing
 	}
 	e.shell("rm /run/containers/networks/ipam.db")
 	e.awaitFindings("in-use-unallocated "+addr, "in-use-unallocated "+first, "ipam-state-lost", "ipam-state-lost")
+	i := e.incident(32)
+	i.foretold("in-use-unallocated", first)
 	second, again := e.run("second", "--network macvlan")
 	if again != first {
 		t.Fatalf("podman gave %s, want %s again", again, first)
 	}
-	e.awaitCause(first, "ipam-state-lost")
 	e.watch.await("the names of both", between(first, ipwitnessv1.Conflict_CONFIRMED, "first | second"))
 	var c *ipwitnessv1.Conflict
 	wait.Until(t, "the remedy for the container without a record", func() bool {
@@ -75,8 +76,8 @@ func TestPodmanThatLostItsRecordsIsForetoldAndItsRemedyLeavesOneOwner(t *testing
 			return strings.Contains(a.GetCommand(), "podman stop "+id[:12])
 		})
 	})
-	e.carryOut(c.GetRemedy())
-	e.watch.await("the end of the conflict", inState(first, ipwitnessv1.Conflict_RESOLVED))
+	i.conflicted(first, "ipam-state-lost")
+	i.remedied(e.carryOut(c.GetRemedy())...)
 	e.awaitContainer(first, "second", second)
 	e.awaitContainer(e.address("first"), "first", id)
 	e.shell("podman stop -t 0 web", "podman start web")

@@ -278,6 +278,7 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 	"split-brain, keepalived was killed": func(t *testing.T, _ block) *scene {
 		c := killedKeepalived(t)
 		s := newScene(t, c.lab, c.nodes...)
+		s.incident(37)
 		s.byHand["Find out why keepalived has ended"] = func() { c.nodes[0].keepalived() }
 		s.keeper = "node2" // node1 had the address first
 		return s.conflicted(vip, "node1 | node2", "split-brain")
@@ -287,7 +288,10 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		v.metallb("node1")
 		v.speaks("node1")
 		s := newScene(t, v.lab, v.nodes...)
+		s.incident(25)
 		v.metallb("node2")
+		v.wantHeldElsewhere(func() { v.speaks("node1") }, vip+" node1")
+		s.foretold("vip-held-elsewhere", vip)
 		v.speaks("node2")
 		s.effects["kubectl delete"] = func() { v.silent("node1") }
 		s.byHand["The conflict resolves by itself"] = func() { v.wantHeldElsewhere(func() { v.speaks("node2") }) }
@@ -523,6 +527,7 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		v.kubeVIP("node2")
 		v.nodes[0].sh("ip addr add " + vip + "/32 dev eth0")
 		s := newScene(t, v.lab, v.nodes...)
+		s.incident(24)
 		s.byHand["Find out whether node node2 answers"] = func() {}
 		s.ways = map[string]string{"answers for it, or will": "-"}
 		s.unreal = []string{"it will not"} // the finding remains

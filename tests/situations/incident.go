@@ -101,10 +101,13 @@ func (i *Incident) Remedied(remedy []*ipwitnessv1.Action, commands ...string) {
 			i.t.Fatalf("incident %d: %q is not, or not in this order, in the commands of the remedy: %q", i.number, c, Commands(remedy))
 		}
 		left = left[at+1:]
-		names = append(names, strings.Join(strings.Fields(c)[:2], " "))
+		names = append(names, strings.Join(strings.Fields(assigned.ReplaceAllString(c, ""))[:2], " "))
 	}
 	i.remedy = cmp.Or(strings.Join(slices.Compact(names), ", "), "by hand")
 }
+
+// assigned matches the beginning of a command whose output is assigned to a variable.
+var assigned = regexp.MustCompile(`^\w+=\$\(`)
 
 // Commands returns the commands of a remedy with those of all alternatives, in order.
 func Commands(remedy []*ipwitnessv1.Action) (all []string) {

@@ -103,7 +103,7 @@ var (
 	counts           = regexp.MustCompile(`\b(ASSIGNED|ANNOUNCED|ANSWERED|USED|DAD_FAILED) \d+ times\b`)
 	dates            = regexp.MustCompile(`\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\b`)
 	inodes           = regexp.MustCompile(`\b40265\d{5}\b`)
-	cniVeths         = regexp.MustCompile(`\bveth[0-9a-f]{8}\b`)
+	cniVeths         = regexp.MustCompile(`\bveth[0-9a-f]{7,8}\b`)
 	uids             = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
 	containers       = regexp.MustCompile(`\bcontainer     [0-9a-f]{12}\b`)
 	longIDs          = regexp.MustCompile(`\b[0-9a-f]{64}\b`)
