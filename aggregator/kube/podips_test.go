@@ -59,6 +59,20 @@ kubernetes pods known
 10.0.0.4 default/one n1 at pods default/one /status/podIPs`)
 	f.drop(one)
 	l.await("no two pods have one address", "")
+	tenant := func(name, router string) *corev1.Pod {
+		p := testPod(name, "n1", "10.0.0.4")
+		p.Annotations = map[string]string{
+			"ovn.kubernetes.io/logical_switch": "s", "ovn.kubernetes.io/logical_router": router, "ovn.kubernetes.io/ip_address": "10.0.0.4",
+		}
+		return p
+	}
+	f.put(tenant("blue", "blue"))
+	f.put(tenant("red", "red"))
+	f.put(tenant("same", "ovn-cluster")) // the control: the network of all pods
+	l.await("two pods outside of tenants' networks have one address", `
+kubernetes pods known
+10.0.0.4 default/four n4 at pods default/four /status/podIPs
+10.0.0.4 default/same n1 at pods default/same /status/podIPs`)
 }
 
 func TestNodeRangesAndCoverage(t *testing.T) {

@@ -55,10 +55,24 @@ func (r *podRecord) Pod() podips.Pod {
 		return podips.Pod{}
 	}
 	return podips.Pod{
-		Namespace: r.Namespace, Name: r.Name, Node: r.Node, VirtualMachine: r.VirtualMachine, IPs: r.IPs,
+		Namespace: r.Namespace, Name: r.Name, Node: r.Node, VirtualMachine: r.VirtualMachine, IPs: r.shared(),
 		Exclusive: !r.HostNetwork && r.Phase == string(corev1.PodRunning) && r.DeletionTimestamp == 0,
 	}
 }
+
+// shared returns the addresses of a pod in the network that all pods share. Pods of different tenants
+// may have the same addresses.
+func (r *podRecord) shared() []netip.Addr {
+	if !slices.ContainsFunc(r.Memberships, ofTenant) {
+		return r.IPs
+	}
+	return slices.DeleteFunc(slices.Clone(r.IPs), func(a netip.Addr) bool {
+		return slices.ContainsFunc(r.Memberships, func(m verdict.Membership) bool { return m.Address == a && ofTenant(m) })
+	})
+}
+
+// ofTenant reports whether an address is in a tenant's network.
+func ofTenant(m verdict.Membership) bool { return m.OVS && m.Network != podNetwork }
 
 // pods has the pods of all namespaces.
 type pods struct {
@@ -300,7 +314,7 @@ func (p *pods) index(r *podRecord) {
 	if r.more.unread != "" {
 		p.unread[r] = true
 	}
-	if slices.ContainsFunc(r.Memberships, func(m verdict.Membership) bool { return m.OVS && m.Network != podNetwork }) {
+	if slices.ContainsFunc(r.Memberships, ofTenant) {
 		p.tenants[r] = true
 	}
 	for _, m := range r.more.memberships {
