@@ -25,7 +25,9 @@ func TestRoutesOfContestedAddressesAreLookedUpAgain(t *testing.T) {
 		go func() { ended <- k.FollowRoutes(ctx) }()
 		k.Contest(addr, true)
 		synctest.Wait()
+		k.mu.Lock() // the lookups read it meanwhile
 		f[rtnetlink.NoNSID].Routes = map[netip.Addr][]rtnetlink.Hop{addr: {{Index: 10}}}
+		k.mu.Unlock()
 		time.Sleep(routesEvery + time.Millisecond)
 		synctest.Wait()
 		routed := 0
