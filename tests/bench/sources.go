@@ -9,12 +9,19 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam/awsvpc"
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
+	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
+	"github.com/ipwitness/ipwitness/ipam/dnsmasq"
+	"github.com/ipwitness/ipwitness/ipam/docker"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
+	"github.com/ipwitness/ipwitness/ipam/kea"
+	"github.com/ipwitness/ipwitness/ipam/networkd"
+	"github.com/ipwitness/ipwitness/ipam/podman"
 	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/netlab"
 )
@@ -64,7 +71,52 @@ var writers = map[string]func(h *netlab.Host, n int) error{
 		}
 		return azuretest.Write(h.Path("/run/azure-cns/azure-endpoints.json"), azuretest.Endpoints(pods...))
 	},
+	dnsmasq.Name: func(h *netlab.Host, n int) error {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "%d %s %s %s *\n", time.Now().Add(time.Hour).Unix(), clientOf(i), allocated(i), podOf(i))
+		}
+		return errors.Join(bridge(h), azuretest.Write(h.Path("/var/lib/misc/dnsmasq.leases"), []byte(b.String())))
+	},
+	kea.Name: func(h *netlab.Host, n int) error {
+		var b strings.Builder
+		b.WriteString("address,hwaddr,client_id,valid_lifetime,expire,subnet_id,fqdn_fwd,fqdn_rev,hostname,state,user_context\n")
+		for i := range n {
+			fmt.Fprintf(&b, "%s,%s,,3600,%d,1,0,0,%s,0,\n", allocated(i), clientOf(i), time.Now().Add(time.Hour).Unix(), podOf(i))
+		}
+		return errors.Join(bridge(h), azuretest.Write(h.Path("/var/lib/kea/kea-leases4.csv"), []byte(b.String())))
+	},
+	docker.Name: func(h *netlab.Host, n int) error {
+		keys := bolttest.Bucket{}
+		put := func(key, record string) {
+			keys["docker/network/v1.0/"+key+"/"] = "\x07\x00\x00\x00\x00\x00\x00\x00" + record
+		}
+		put("network/apps", `{"id":"apps","ipamType":"default","ipamV4Config":"[{\"PreferredPool\":\"10.8.0.0/16\"}]",`+
+			`"ipamV4Info":"[{\"IPAMData\":\"{\\\"Gateway\\\":\\\"10.8.255.254/16\\\",\\\"Pool\\\":\\\"10.8.0.0/16\\\"}\"}]","name":"apps","networkType":"bridge"}`)
+		for i := range n {
+			id := containerOf(i)
+			put("sandbox/s"+id, fmt.Sprintf(`{"ID":"s%s","Cid":"%[1]s","Eps":[]}`, id))
+			put("endpoint/apps/e"+id, fmt.Sprintf(`{"ep_iface":{"addr":"%s/16","dstPrefix":"eth"},"id":"e%s","sandbox":"s%[2]s"}`, allocated(i), id))
+		}
+		return bolttest.Write(h.Path("/var/lib/docker/network/files/local-kv.db"), bolttest.Bucket{"libnetwork": keys}, time.Now())
+	},
+	podman.Name: func(h *netlab.Host, n int) error {
+		ids, subnet := bolttest.Bucket{}, bolttest.Bucket{}
+		for i := range n {
+			ids[containerOf(i)] = `["` + allocated(i).String() + `"]`
+			subnet[string(allocated(i).AsSlice())] = containerOf(i)
+		}
+		return bolttest.Write(h.Path("/run/containers/networks/ipam.db"), bolttest.Bucket{"podman": bolttest.Bucket{"ids": ids, "10.8.0.0/16": subnet}}, time.Now())
+	},
 }
+
+// bridge gives a host a link for the addresses of a DHCP server.
+func bridge(h *netlab.Host) error {
+	_, err := h.Output(h.Command("sh", "-euc", "ip link show br0 || { ip link add br0 type bridge; ip link set br0 up; ip addr add 10.8.255.254/16 dev br0; }"))
+	return err
+}
+
+func clientOf(i int) string { return fmt.Sprintf("02:00:00:00:%02x:%02x", i>>8, i&0xff) }
 
 func allocated(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 8, byte(i / 250), byte(i%250 + 2)})
@@ -79,7 +131,7 @@ func sourceRows(ctx context.Context, bin string) ([]row, error) {
 		return rows, err
 	}
 	for _, m := range registry.All {
-		if m.Files == nil {
+		if m.Files == nil || m.Name == networkd.Name { // a node has one lease for each of its links
 			continue
 		}
 		if writers[m.Name] == nil {
