@@ -181,7 +181,8 @@ func TestChurnOnOpenVSwitchIsSilent(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	o := l.openVSwitch()
-	const pods, live = 25, 5
+	const live = 5
+	pods := churned(25)
 	name := func(i int) string { return fmt.Sprintf("p%d", i) }
 	address := func(i int) string { return fmt.Sprintf("10.244.1.%d", i%live+5) }
 	for i := range pods {
