@@ -130,9 +130,10 @@ func TestIncidentKubeOVNGivesAnAddressAgain(t *testing.T) {
 	nodes[0].pod("a", "4f3a0d5b1c01_h", "kube-ovn", addr, 1)
 	c.awaitPod(addr, "a")
 	c.awaitFindings()
+	// An IP object of a pod that does not exist is left behind.
+	kubernetesAPI{pods: []apiPod{kubeOVNPod("b", "node2", "ovn-cluster", addr), kubeOVNPod("tenant", "node2", "blue", addr)}}.fill(t, api)
 	api.apply(t, "ips", ip("b", "node2", "ovn-cluster", row.Day+"T04"))
 	i.foretold("double-allocated", addr)
-	kubernetesAPI{pods: []apiPod{kubeOVNPod("b", "node2", "ovn-cluster", addr), kubeOVNPod("tenant", "node2", "blue", addr)}}.fill(t, api)
 	nodes[1].pod("tenant", "4f3a0d5b1c02_h", "kube-ovn", addr, 2)
 	nodes[1].pod("b", "4f3a0d5b1c03_h", "kube-ovn", addr, 1)
 	c.wantConflict(addr, ipwitnessv1.Conflict_CONFIRMED, "assigned-twice", "default/a | default/b", "NETWORK pods")
