@@ -3,9 +3,11 @@ package tests
 import (
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/ipwitness/ipwitness/tests/netlab"
+	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // nomadNetwork gives an allocation its fixed address: the range has one address.
@@ -48,7 +50,11 @@ func TestNomadTaskThatIsRestartedGetsASecondNamespace(t *testing.T) {
 	}
 	const addr = "192.0.2.100"
 	old := start()
-	l.awaitOwners(addr, 1)
+	// The result of the second ADD replaces that of the first, which names its namespace.
+	wait.Until(t, "the name of the first namespace", func() bool {
+		owners := l.owners("?address=" + addr)
+		return len(owners) == 1 && strings.HasPrefix(owners[0].GetWorkload().GetName(), "cnitool-")
+	})
 	l.awaitAllocations(1)
 
 	i := l.incident(33)

@@ -112,6 +112,8 @@ func TestKeepalivedHandsOverAndIsKilled(t *testing.T) {
 	two.keepalived()
 	c.wantOnlyPlanted()
 
+	c.awaitProgram("node1", "keepalived", false)
+	c.awaitProgram("node2", "keepalived", false)
 	endGroup(first, syscall.SIGKILL)
 	c.wantConflict(vip, confirmed, "split-brain", "node1 | node2", "LINK node1/eth0", "node node1 itself", "node node2 itself")
 	c.wantCause(vip, "split-brain")
