@@ -13,7 +13,9 @@ import (
 // command records an address for a running container.
 
 var repair = ipam.Repair{
-	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies { return remedies{c, a} },
+	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies {
+		return remedies{engine.Remedies{Case: c, Advisor: a, Title: "docker", Empty: empty}}
+	},
 	Exclude: func(*ipam.Pool, string, netip.Addr) ipam.Exclusion {
 		return ipam.Exclusion{How: "create the network again with --aux-address (docker network create), or, for network bridge, set fixed-cidr in /etc/docker/daemon.json to a range without it"}
 	},
@@ -29,11 +31,7 @@ var repair = ipam.Repair{
 		Free: "docker has no record of it. It will allocate the address to one of the next containers in the network.",
 	},
 	Loss: ipam.Loss{
-		Empty: func(node, _ string) []advice.Action {
-			return []advice.Action{
-				advice.Say("Reboot node %s: a container that is only restarted may get the address of another one without a record. The containers with a restart policy start again, and get new addresses.", node).By(node, "systemctl reboot"),
-			}
-		},
+		Empty: empty,
 		Search: func(*ipam.Pool) string {
 			return "Find out what removed or replaced " + defaultRoot + "/network/files/local-kv.db: a restored backup, or a clean-up script. Do not restart dockerd and start no containers until no address is at risk."
 		},
@@ -41,32 +39,7 @@ var repair = ipam.Repair{
 }
 
 // remedies builds the remedies for addresses of docker.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
-
-// Reserve advises to restart the holder, which then has a record. If several addresses have none, it may
-// get another one of them.
-func (t remedies) Reserve() {
-	t.Advise("Start no containers in network %s on node %s meanwhile: docker may allocate the address to one of them.", engine.NetworkName(t.Pool), t.Node)
-	restart, fix := t.Restarting("docker records the address that it gets")
-	t.Act(
-		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
-		advice.Say("Continue according to the result.").Or(
-			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others, one of which its successor may get", repair.Loss.Empty(t.Node, "")...),
-		))
-	if fix.What != "" {
-		t.Fix(fix)
-	}
-}
-
-// Reassign advises to restart the holder, because the record is that of another container.
-func (t remedies) Reassign() {
-	t.Advise("Leave the record as it is: docker frees the address when the container of the record stops.")
-	t.Restart("docker gives it a free address")
-}
+type remedies struct{ engine.Remedies }
 
 // Release advises to disconnect the container of the record from the network.
 func (t remedies) Release() {
@@ -97,4 +70,11 @@ func restart(node, id string) []advice.Action {
 		"  docker start "+id,
 		"}",
 	))}
+}
+
+// empty returns the steps after which no container has an address without a record.
+func empty(node, _ string) []advice.Action {
+	return []advice.Action{
+		advice.Say("Reboot node %s: a container that is only restarted may get the address of another one without a record. The containers with a restart policy start again, and get new addresses.", node).By(node, "systemctl reboot"),
+	}
 }

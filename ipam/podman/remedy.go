@@ -15,7 +15,9 @@ import (
 const database = databaseDir + "/ipam.db"
 
 var repair = ipam.Repair{
-	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies { return remedies{c, a} },
+	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies {
+		return remedies{engine.Remedies{Case: c, Advisor: a, Title: "podman", Empty: empty}}
+	},
 	Exclude: func(*ipam.Pool, string, netip.Addr) ipam.Exclusion {
 		return ipam.Exclusion{How: "create the network again with --ip-range, a range without it (podman network create)"}
 	},
@@ -31,12 +33,7 @@ var repair = ipam.Repair{
 		Free: "podman has no record of it. It will allocate the address to one of the next containers in the network.",
 	},
 	Loss: ipam.Loss{
-		Empty: func(node, _ string) []advice.Action {
-			return []advice.Action{
-				advice.Say("Stop all running containers of node %s before the first of them is started again: it may get the address of another one without a record.", node).
-					By(node, "ids=$(podman ps -q) && podman stop $ids; podman start $ids"),
-			}
-		},
+		Empty: empty,
 		Search: func(*ipam.Pool) string {
 			return "Find out what removed " + database + ": a clean-up of /run, or podman system migrate or reset. Start no containers until no address is at risk."
 		},
@@ -44,32 +41,7 @@ var repair = ipam.Repair{
 }
 
 // remedies builds the remedies for addresses of podman.
-type remedies struct {
-	ipam.Case
-	ipam.Advisor
-}
-
-// Reserve advises to restart the holder, which then has a record. If several addresses have none, it may
-// get another one of them.
-func (t remedies) Reserve() {
-	t.Advise("Start no containers in network %s on node %s meanwhile: podman may allocate the address to one of them.", engine.NetworkName(t.Pool), t.Node)
-	restart, fix := t.Restarting("podman records the address that it gets")
-	t.Act(
-		advice.Say("Check which addresses of node %s have no record.", t.Node).By("", "ipwitness audit --kind in-use-unallocated "+advice.Argument(t.Node)),
-		advice.Say("Continue according to the result.").Or(
-			advice.Either("it is only "+t.Address.String(), restart...),
-			advice.Either("there are others, one of which its successor may get", repair.Loss.Empty(t.Node, "")...),
-		))
-	if fix.What != "" {
-		t.Fix(fix)
-	}
-}
-
-// Reassign advises to restart the holder, because the record is that of another container.
-func (t remedies) Reassign() {
-	t.Advise("Leave the record as it is: podman frees the address when the container of the record stops.")
-	t.Restart("podman gives it a free address")
-}
+type remedies struct{ engine.Remedies }
 
 // Release advises to have podman clean up after the container of the record.
 func (t remedies) Release() {
@@ -95,4 +67,12 @@ func restart(node, id string) []advice.Action {
 	id = advice.Argument(advice.ShortID(id))
 	return []advice.Action{advice.Say("Stop container %s on node %s, and start it again. podman logs an error when it stops a container whose record it has lost, and removes its network nevertheless.", id, node).
 		By(node, "podman stop "+id+" && podman start "+id)}
+}
+
+// empty returns the steps after which no container has an address without a record.
+func empty(node, _ string) []advice.Action {
+	return []advice.Action{
+		advice.Say("Stop all running containers of node %s before the first of them is started again: it may get the address of another one without a record.", node).
+			By(node, "ids=$(podman ps -q) && podman stop $ids; podman start $ids"),
+	}
 }
