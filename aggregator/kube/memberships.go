@@ -11,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 )
 
 // Annotations of pods in which network plugins write the networks of their addresses.
@@ -20,12 +21,6 @@ const (
 	// until version 3.7.
 	multusStatus    = "k8s.v1.cni.cncf.io/network-status"
 	multusStatusOld = "k8s.v1.cni.cncf.io/networks-status"
-	// OVN-Kubernetes writes the networks by the key of their NetworkAttachmentDefinition, or
-	// ovnDefault (go-controller/pkg/util/pod_annotation.go). The first interface is always in the
-	// default network, even if a user-defined network is the pod's primary one, and its address is in
-	// the pod's status.
-	ovnNetworks = "k8s.ovn.org/pod-networks"
-	ovnDefault  = "default"
 	// Kube-OVN writes an annotation for each property of a network, which begins with its provider:
 	// "ovn", or NAME.NAMESPACE.ovn for a NetworkAttachmentDefinition (pkg/util/const.go). The logical
 	// router is the VPC. Subnets without one are VLANs, whose ranges may overlap
@@ -62,7 +57,7 @@ func (p *pods) readMemberships(pod *corev1.Pod) (all []membership, unread string
 		switch provider, found := strings.CutSuffix(name, kubeOVNSwitch); {
 		case found && value != "":
 			m.kubeOVN(provider, value, pod.Annotations)
-		case name == ovnNetworks:
+		case name == ovnkubernetes.Annotation:
 			m.ovn(name, value)
 		case name == multusStatus, name == multusStatusOld && pod.Annotations[multusStatus] == "":
 			m.multus(name, value)
@@ -144,16 +139,18 @@ func (m *memberships) kubeOVN(provider, logicalSwitch string, annotations map[st
 	}
 }
 
+// ovn reads the annotation of OVN-Kubernetes. The first interface is always in the default network, even
+// if a user-defined network is the pod's primary one.
 func (m *memberships) ovn(name, value string) {
-	var networks map[string]struct {
-		IPs []string `json:"ip_addresses"`
-		IP  string   `json:"ip_address"` // deprecated
-	}
-	if !m.parse(name, value, &networks) {
+	if value == "" {
 		return
 	}
-	for key, network := range networks {
-		if key == ovnDefault {
+	networks, ok := ovnkubernetes.Networks(value)
+	if !ok {
+		m.fail(name)
+	}
+	for key, addresses := range networks {
+		if key == ovnkubernetes.DefaultNetwork {
 			continue // almost all pods have only this network
 		}
 		of := membership{Membership: verdict.Membership{OVS: true}, definition: definitionNamed(key)}
@@ -161,10 +158,7 @@ func (m *memberships) ovn(name, value string) {
 			m.fail(name)
 			continue
 		}
-		if len(network.IPs) == 0 && network.IP != "" {
-			network.IPs = []string{network.IP}
-		}
-		for _, address := range network.IPs {
+		for _, address := range addresses {
 			m.add(name, address, of)
 		}
 	}

@@ -18,24 +18,35 @@ const (
 // longest is the maximum length of an annotation that is parsed.
 const longest = 64 << 10
 
-// Addresses returns the addresses in the default network according to an annotation: at most one of
-// each family. There are none if the annotation cannot be read.
-func Addresses(annotation string) (all []netip.Addr) {
-	if annotation == "" || len(annotation) > longest {
-		return nil
-	}
+// Networks returns the addresses in an annotation, which have a prefix length, by the key of their
+// network: DefaultNetwork, or the name of a NetworkAttachmentDefinition. It returns false if the
+// annotation cannot be read.
+func Networks(annotation string) (addresses map[string][]string, ok bool) {
 	var networks map[string]struct {
 		IPs []string `json:"ip_addresses"`
 		IP  string   `json:"ip_address"` // of older versions
 	}
-	if json.Unmarshal([]byte(annotation), &networks) != nil {
+	if len(annotation) > longest || json.Unmarshal([]byte(annotation), &networks) != nil {
+		return nil, false
+	}
+	addresses = make(map[string][]string, len(networks))
+	for key, network := range networks {
+		if len(network.IPs) == 0 && network.IP != "" {
+			network.IPs = []string{network.IP}
+		}
+		addresses[key] = network.IPs
+	}
+	return addresses, true
+}
+
+// Addresses returns the addresses in the default network according to an annotation: at most one of
+// each family. There are none if the annotation cannot be read.
+func Addresses(annotation string) (all []netip.Addr) {
+	if annotation == "" {
 		return nil
 	}
-	network := networks[DefaultNetwork]
-	if len(network.IPs) == 0 {
-		network.IPs = []string{network.IP}
-	}
-	for _, text := range network.IPs {
+	networks, _ := Networks(annotation)
+	for _, text := range networks[DefaultNetwork] {
 		if p, err := netip.ParsePrefix(text); err == nil && len(all) < 2 {
 			all = append(all, p.Addr().Unmap())
 		}
