@@ -38,6 +38,9 @@ type Objects struct {
 	// Machine returns the state of a virtual machine; nil if it is not known. It is nil for IPAMs that
 	// know no virtual machines.
 	Machine func(at Key) *Machine
+	// Definition returns a NetworkAttachmentDefinition; nil if it is not known. It is nil for IPAMs that
+	// read no definitions.
+	Definition func(at Key) *Definition
 	// Check looks at intervals for inconsistencies that count only if they last; nil if there are
 	// none to look for.
 	Check func()
@@ -53,6 +56,15 @@ type Machine struct {
 	Migrating bool
 	// Since is when the aggregator learned of this state, in nanoseconds since the Unix epoch.
 	Since int64
+}
+
+// A Definition is a NetworkAttachmentDefinition, which configures the network of further interfaces
+// of pods.
+type Definition struct {
+	// Name is the name of the CNI network, and Plugin is the type of its first plugin.
+	Name, Plugin string
+	// IPAM is the type of the IPAM that the configuration names; empty if it names none.
+	IPAM string
 }
 
 // A Resource is a custom resource that an IPAM is read from.
@@ -112,6 +124,8 @@ type Publisher interface {
 	// MachineChanged records that the virtual machine of some pods, given by their UIDs, has another
 	// state, and returns the time.
 	MachineChanged(pods []string) (at int64)
+	// DefinitionChanged records that a NetworkAttachmentDefinition has changed.
+	DefinitionChanged(at Key)
 	// HasNode reports whether the cluster has a node with a name. known is false if the nodes of the
 	// cluster are not known.
 	HasNode(name string) (has, known bool)

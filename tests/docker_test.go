@@ -115,6 +115,26 @@ func (e *engineHost) carryOut(actions []*ipwitnessv1.Action) (carried []string) 
 	return carried
 }
 
+// restartWithoutRecord waits for the conflict about the address of a container that the engine has no
+// record of, which it has given to the next container. It carries out the remedy, after which each
+// container has an address of its own.
+func (e *engineHost) restartWithoutRecord(i *incident, addr, name, id, next, nextID string) {
+	e.t.Helper()
+	e.watch.await("the names of both", between(addr, ipwitnessv1.Conflict_CONFIRMED, name+" | "+next))
+	var c *ipwitnessv1.Conflict
+	wait.Until(e.t, "the remedy for the container without a record", func() bool {
+		all := e.watch.find(addr)
+		c = all[len(all)-1]
+		return slices.ContainsFunc(c.GetRemedy(), func(a *ipwitnessv1.Action) bool {
+			return strings.Contains(a.GetCommand(), e.engine+" stop "+id[:12])
+		})
+	})
+	i.conflicted(addr, "ipam-state-lost")
+	i.remedied(e.carryOut(c.GetRemedy())...)
+	e.awaitContainer(addr, next, nextID)
+	e.awaitContainer(e.address(name), name, id)
+}
+
 // newDockerHost returns a host with a dockerd whose containers outlive it.
 func newDockerHost(t *testing.T) *engineHost {
 	t.Helper()
@@ -218,17 +238,7 @@ func TestDockerThatLostARecordIsForetoldAndItsRemedyLeavesOneOwner(t *testing.T)
 	if addr != db {
 		t.Fatalf("docker gave %s, want %s again", addr, db)
 	}
-	var c *ipwitnessv1.Conflict
-	e.watch.await("the names of both", between(db, ipwitnessv1.Conflict_CONFIRMED, "db | third"))
-	wait.Until(t, "the remedy for the container without a record", func() bool {
-		all := e.watch.find(db)
-		c = all[len(all)-1]
-		return slices.ContainsFunc(c.GetRemedy(), func(a *ipwitnessv1.Action) bool { return strings.Contains(a.GetCommand(), "docker stop "+id[:12]) })
-	})
-	i.conflicted(db, "ipam-state-lost")
-	i.remedied(e.carryOut(c.GetRemedy())...)
-	e.awaitContainer(db, "third", third)
-	e.awaitContainer(e.address("db"), "db", id)
+	e.restartWithoutRecord(i, db, "db", id, "third", third)
 	e.awaitContainer(web, "web", e.said("docker inspect --format '{{.Id}}' web"))
 	e.awaitFindings()
 }

@@ -49,11 +49,9 @@ func (n *calicoNode) add(pod string, i int) {
 	n.played("k8s-pod-network", pod, fmt.Sprintf("192.168.7.%d", i), fmt.Sprintf("fd00:10:244::%x", i))
 }
 
-// In projectcalico/calico issue 4374, etcd was restored from a backup.
-func TestCalicoRestoredFromABackupIsPredicted(t *testing.T) {
-	t.Parallel()
-	n := newCalicoNode(t)
-	i := n.incident(17)
+// addWebAndDB starts two pods with allocated addresses.
+func (n *calicoNode) addWebAndDB() {
+	n.t.Helper()
 	n.allocate("", "web", "db")
 	n.add("web", 1)
 	n.add("db", 2)
@@ -61,6 +59,14 @@ func TestCalicoRestoredFromABackupIsPredicted(t *testing.T) {
 	n.awaitPod("fd00:10:244::2", "db")
 	n.awaitAllocations(4)
 	n.awaitFindings()
+}
+
+// In projectcalico/calico issue 4374, etcd was restored from a backup.
+func TestCalicoRestoredFromABackupIsPredicted(t *testing.T) {
+	t.Parallel()
+	n := newCalicoNode(t)
+	i := n.incident(17)
+	n.addWebAndDB()
 	// The backup is older than db.
 	n.allocate("", "web")
 	i.foretold("in-use-unallocated", "192.168.7.2")
@@ -101,13 +107,7 @@ func TestCalicoThatFreesAddressesOfDualStackPodsIsPredicted(t *testing.T) {
 	t.Parallel()
 	n := newCalicoNode(t)
 	i := n.incident(18)
-	n.allocate("", "web", "db")
-	n.add("web", 1)
-	n.add("db", 2)
-	n.awaitPod("192.168.7.2", "db")
-	n.awaitPod("fd00:10:244::2", "db")
-	n.awaitAllocations(4)
-	n.awaitFindings()
+	n.addWebAndDB()
 	n.allocate("", "web")
 	i.foretold("in-use-unallocated", "fd00:10:244::2")
 	i.foretold("in-use-unallocated", "192.168.7.2")

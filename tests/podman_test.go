@@ -3,12 +3,7 @@ package tests
 import (
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
-
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
-	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // unusedConfig configures the network podman for CNI plugins.
@@ -67,19 +62,7 @@ func TestPodmanThatLostItsRecordsIsForetoldAndItsRemedyLeavesOneOwner(t *testing
 	if again != first {
 		t.Fatalf("podman gave %s, want %s again", again, first)
 	}
-	e.watch.await("the names of both", between(first, ipwitnessv1.Conflict_CONFIRMED, "first | second"))
-	var c *ipwitnessv1.Conflict
-	wait.Until(t, "the remedy for the container without a record", func() bool {
-		all := e.watch.find(first)
-		c = all[len(all)-1]
-		return slices.ContainsFunc(c.GetRemedy(), func(a *ipwitnessv1.Action) bool {
-			return strings.Contains(a.GetCommand(), "podman stop "+id[:12])
-		})
-	})
-	i.conflicted(first, "ipam-state-lost")
-	i.remedied(e.carryOut(c.GetRemedy())...)
-	e.awaitContainer(first, "second", second)
-	e.awaitContainer(e.address("first"), "first", id)
+	e.restartWithoutRecord(i, first, "first", id, "second", second)
 	e.shell("podman stop -t 0 web", "podman start web")
 	e.awaitContainer(e.address("web"), "web", web)
 	e.awaitFindings()

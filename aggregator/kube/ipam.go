@@ -158,6 +158,9 @@ func (m *publisher) MachineChanged(pods []string) int64 {
 	return m.cluster.clock()
 }
 
+// DefinitionChanged implements ipam.Publisher.
+func (m *publisher) DefinitionChanged(at ipam.Key) { m.cluster.pods.resolveAgain(at) }
+
 // Put implements ipam.Publisher.
 func (m *publisher) Put(next ipam.Pool, problem string, unreadable bool) {
 	next.State, next.Problem = m.state, cmp.Or(m.problem, problem)

@@ -114,8 +114,6 @@ type Cluster struct {
 	pending   pending
 	ipams     []*publisher
 	addresses *podips.Addresses[*podRecord]
-	// definitions are the NetworkAttachmentDefinitions.
-	definitions definitions
 	// annotated has the addresses that OVN-Kubernetes has written into the annotations of pods.
 	annotated *podips.Addresses[annotatedPod]
 	kubeVIP   kubevip.Assignments
@@ -160,7 +158,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
 	c.discovery = newDiscovery(c)
-	c.ipams = append(c.newPublishers(), c.newDefinitions())
+	c.ipams = c.newPublishers()
 	c.feeds = c.newFeeds()
 	if cfg.Metrics != nil {
 		if err := cfg.Metrics.Register(collector{c}); err != nil {

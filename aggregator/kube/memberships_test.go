@@ -26,6 +26,21 @@ func testDefinition(namespace, name, config string) *object {
 	return o
 }
 
+// storeOf returns the store of a custom resource, which only one feed reads.
+func storeOf(t *testing.T, c *Cluster, k ipam.Kind) ipam.Store {
+	t.Helper()
+	var stores []ipam.Store
+	for _, f := range c.feeds {
+		if f.source != nil && f.source.Kind == k {
+			stores = append(stores, f.into)
+		}
+	}
+	if len(stores) != 1 {
+		t.Fatalf("got %d feeds of %s, want one", len(stores), k)
+	}
+	return stores[0]
+}
+
 // networksOf returns the memberships of a pod as ADDRESS[%INTERFACE] NETWORK [ovs] [per-node].
 func networksOf(p *verdict.PodObject) (all []string) {
 	for _, m := range p.Memberships {
@@ -55,7 +70,7 @@ func TestNetworksOfPods(t *testing.T) {
 			testDefinition("default", "fixed", `{"type": "macvlan", "ipam": {"type": "static"}}`),
 			testDefinition("default", "junk", `{`),
 		} {
-			c.put(&c.definitions, o)
+			c.put(storeOf(t, c, whereabouts.Networks), o)
 		}
 	})
 	for name, test := range map[string]struct {

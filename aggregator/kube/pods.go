@@ -247,7 +247,7 @@ func (p *pods) changed(before, after *podRecord) {
 	pending := &p.cluster.pending
 	if after != nil {
 		// Readers cannot see the record before mu is released.
-		after.Memberships = p.cluster.definitions.resolve(after)
+		after.Memberships = p.cluster.resolve(after)
 	}
 	tenants := len(p.tenants) > 0
 	changed := before == nil || after == nil || !sameObject(&before.PodObject, &after.PodObject) || !slices.Equal(before.Memberships, after.Memberships)

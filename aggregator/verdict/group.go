@@ -78,12 +78,15 @@ func (j *comparison) dropNetworks(groups []group) []group {
 		return groups
 	}
 	kept := make([]group, 0, len(groups))
-	for _, g := range groups {
-		at := -1
+	for i := 0; i < len(groups); i++ {
+		g, at := groups[i], -1
 		if g.scope.Kind == NetworkScope && !j.remembers(g.scope) {
 			at = slices.IndexFunc(groups, func(narrow group) bool {
 				return narrow.scope.Kind != NetworkScope && slices.Equal(narrow.owners, g.owners)
 			})
+			if at < 0 {
+				groups, at = j.onNode(groups, g)
+			}
 		}
 		if at < 0 {
 			kept = append(kept, g)
@@ -92,6 +95,30 @@ func (j *comparison) dropNetworks(groups []group) []group {
 		}
 	}
 	return kept
+}
+
+// onNode lets the owners in the pod network meet on their node if all of them are on one, and
+// returns the index of the node's group. Otherwise, or if the node has other owners, it returns -1.
+// That the node routes to a bridge may become known after the networks of the pods on it.
+func (j *comparison) onNode(groups []group, pods group) ([]group, int) {
+	first := &j.out.Owners[pods.owners[0]]
+	if len(pods.owners) < 2 || pods.scope.Name != podNetwork || slices.ContainsFunc(pods.owners, func(i int) bool {
+		o := &j.out.Owners[i]
+		return !o.Node.Is(first.Node) || o.onOVSPort() // a node does not route to the ports of Open vSwitch
+	}) {
+		return groups, -1
+	}
+	node := group{scope: extent{Kind: NodeScope, Node: first.Node.Key()}, owners: pods.owners}
+	at, known := slices.BinarySearchFunc(groups, node.scope, func(g group, s extent) int { return compareScopes(g.scope.canonical(), s) })
+	switch {
+	case !known:
+		groups = slices.Insert(groups, at, node)
+	case coverage{pods}.covers(groups[at]):
+		groups[at] = node
+	default:
+		return groups, -1
+	}
+	return groups, at
 }
 
 // remembers reports whether a network has an active conflict.

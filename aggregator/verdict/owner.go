@@ -97,6 +97,14 @@ func (o *Owner) Routed() bool {
 	return slices.ContainsFunc(o.Claims, func(c *Claim) bool { return c.Kind == Assigned && c.Routed })
 }
 
+// onOVSPort reports whether the owner is on a port of Open vSwitch.
+func (o *Owner) onOVSPort() bool {
+	return slices.ContainsFunc(o.Claims, func(c *Claim) bool {
+		l := c.Interface.Link
+		return l != nil && l.Kind == OVSPort
+	})
+}
+
 // Alive reports whether the owner is live, or was live when its node was disconnected.
 func (o *Owner) Alive() bool { return o.State == Live || o.State == Unheard }
 

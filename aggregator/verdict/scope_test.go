@@ -182,6 +182,27 @@ func TestScopes(t *testing.T) {
 			}
 			w.Within("n2", "", "cni", verdicttest.Pod("c"))
 		}, []string{"NETWORK=pods assigned-twice a b c"}},
+		{"pods of one node on bridges that are not routed", func(w *world) { given(w, "br0", false, "br1", false) }, []string{"NODE=n1 assigned-twice a b"}},
+		{"pods of one node, one of them on a bridge that is not routed", func(w *world) { given(w, "br0", true, "br1", false) }, []string{"NODE=n1 assigned-twice a b"}},
+		{"pods of one node on one bridge, which is not routed", func(w *world) { given(w, "br0", false, "br0", false) }, []string{"LINK=n1/br0 assigned-twice a b"}},
+		{"the same as on two bridges, while a conflict of the network is active", func(w *world) {
+			given(w, "br0", false, "br1", false)
+			w.met(w.Within("n2", "", "cni", verdicttest.Pod("c")))
+		}, []string{"NETWORK=pods assigned-twice a b"}},
+		{"pods of one node on bridges that are not routed, and two pods of the node that are not in the network", func(w *world) {
+			given(w, "br0", false, "br1", false)
+			for _, name := range []string{"x", "y"} {
+				inside, _ := w.on("n1", "br"+name, true, name)
+				w.Assigned(inside)
+			}
+		}, []string{"NETWORK=pods assigned-twice a b", "NODE=n1 assigned-twice x y"}},
+		{"pods of one node, and a pair on another node that is not in the network", func(w *world) {
+			given(w, "br0", false, "br1", false)
+			for _, node := range []string{"n0", "n2"} {
+				w.Within(node, "", "", verdicttest.Pod("x"+node))
+				w.Within(node, "", "", verdicttest.Pod("y"+node))
+			}
+		}, []string{"NODE=n0 assigned-twice xn0 yn0", "NODE=n1 assigned-twice a b", "NODE=n2 assigned-twice xn2 yn2"}},
 
 		// Scopes of nodes and links.
 		{"a guest on a routed bridge", func(w *world) {
@@ -261,6 +282,31 @@ func TestScopes(t *testing.T) {
 		w := newWorld("10.0.0.5")
 		test.build(w)
 		w.wantConflicts(t, test.name, test.want...)
+	}
+}
+
+// given gives pods a and b of a node the address from a CNI network, each on a bridge.
+func given(w *world, ofA string, routedA bool, ofB string, routedB bool) {
+	a, _ := w.on("n1", ofA, routedA, "a")
+	w.Assigned(a).Network = "cni"
+	b, _ := w.on("n1", ofB, routedB, "b")
+	w.Assigned(b).Network = "cni"
+}
+
+// That the node routes to the bridge of a pod becomes known before or after the name of the pod's
+// network. The conflict has the same scope, and so the same ID.
+func TestRouteThatBecomesKnownAfterTheNetwork(t *testing.T) {
+	w := newWorld("10.244.0.2")
+	given(w, "cni0", true, "cni1", false)
+	first := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1")
+	w.Link("n1", "cni1", verdict.Bridge, false).Routed = true
+	w.after(w.Policy.Settle).Read(w.Claims...)
+	if c := w.want(t, verdict.Confirmed, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); c.ID != first.ID {
+		t.Errorf("got conflict %s once the bridge is routed, want %s", c.ID, first.ID)
+	}
+	w.Conflicts = nil // another aggregator
+	if c := w.want(t, verdict.Suspected, verdict.RuleAssignedTwice, verdict.NodeScope, "n1"); c.ID != first.ID {
+		t.Errorf("got conflict %s in another aggregator, want %s", c.ID, first.ID)
 	}
 }
 

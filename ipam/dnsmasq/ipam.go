@@ -7,9 +7,8 @@
 package dnsmasq
 
 import (
-	"time"
-
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/lease"
 )
 
 // Name is the name of dnsmasq in the API.
@@ -18,18 +17,9 @@ const Name = "dnsmasq"
 // IPAM describes dnsmasq.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "dnsmasq",
-	Traits: ipam.Traits{
-		Leases: true,
-		// A client that releases its lease, or whose lease ends, removes the address a moment later.
-		EndDelay: 10 * time.Second,
-	},
-	Files: newSource,
-	PoolTitle: func(p *ipam.Pool, node string) string {
-		if node == "" {
-			return "dnsmasq (" + p.Name + ")"
-		}
-		return "dnsmasq on node " + node + " (" + p.Name + ")"
-	},
-	Repair: repair,
-	Docs:   docs,
+	Traits:    lease.Traits,
+	Files:     newSource,
+	PoolTitle: func(p *ipam.Pool, node string) string { return lease.PoolTitle("dnsmasq", p, node) },
+	Repair:    repair,
+	Docs:      docs,
 }

@@ -11,23 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/lease"
 )
 
-var repair = ipam.Repair{
-	Remedies: func(c ipam.Case, a ipam.Advisor) ipam.Remedies {
-		return lease.Remedies(c, a, []advice.Action{exclude(c.Pool, c.Node, c.Address).Step})
-	},
-	Exclude:  exclude,
-	Location: func(p *ipam.Pool, _ netip.Addr) string { return lease.Path(p) },
-	Enlarge: func(*ipam.Pool) string {
-		return "Enlarge its range (dhcp-range), or shorten the lease time, so that leases of clients that are gone end sooner."
-	},
-	Access: func(p *ipam.Pool) string {
-		return "Check whether the agent may read it: the agent needs " + lease.Path(p) + " of the node. In a container, mount /var/lib read-only with HostToContainer propagation."
-	},
-	Effects: ipam.Effects{
-		Free:      "dnsmasq has no lease and no reservation for it, and it is in a range that dnsmasq leases to any client.",
-		Elsewhere: "When that client renews its lease or starts, it takes the address, too.",
-	},
-}
+var repair = lease.Repair("dnsmasq", "Enlarge its range (dhcp-range), or shorten the lease time", "", exclude)
 
 // exclude returns how to keep dnsmasq from leasing an address. A reservation without a client is for
 // nobody, and dnsmasq leases a reserved address to no other client.

@@ -300,6 +300,9 @@ func (c *Cluster) MachineChanged(pods []string) int64 {
 	return 0
 }
 
+// DefinitionChanged implements ipam.Publisher.
+func (c *Cluster) DefinitionChanged(ipam.Key) {}
+
 // Machine returns the state of a virtual machine.
 func (c *Cluster) Machine(at ipam.Key) *ipam.Machine { return c.objects.Machine(at) }
 

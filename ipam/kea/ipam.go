@@ -6,9 +6,8 @@
 package kea
 
 import (
-	"time"
-
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/lease"
 )
 
 // Name is the name of Kea in the API.
@@ -17,18 +16,9 @@ const Name = "kea"
 // IPAM describes Kea.
 var IPAM = ipam.IPAM{
 	Name: Name, Title: "Kea",
-	Traits: ipam.Traits{
-		Leases: true,
-		// A client that releases its lease, or whose lease ends, removes the address a moment later.
-		EndDelay: 10 * time.Second,
-	},
-	Files: newSource,
-	PoolTitle: func(p *ipam.Pool, node string) string {
-		if node == "" {
-			return "Kea (" + p.Name + ")"
-		}
-		return "Kea on node " + node + " (" + p.Name + ")"
-	},
-	Repair: repair,
-	Docs:   docs,
+	Traits:    lease.Traits,
+	Files:     newSource,
+	PoolTitle: func(p *ipam.Pool, node string) string { return lease.PoolTitle("Kea", p, node) },
+	Repair:    repair,
+	Docs:      docs,
 }

@@ -1,5 +1,5 @@
-// Package lease has what the folders of DHCP servers share: a driver of their files, and the pools
-// that their leases and reservations lead to. It knows no file format.
+// Package lease has what the folders of DHCP servers share: a driver of their files, the pools that
+// their leases and reservations lead to, and their remedies. It knows no file format.
 package lease
 
 import (

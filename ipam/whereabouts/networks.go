@@ -1,6 +1,7 @@
 package whereabouts
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
@@ -9,12 +10,13 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// network is the record of a NetworkAttachmentDefinition with whereabouts as its IPAM: the part of
-// it that ipwitness uses.
+// network is the record of a NetworkAttachmentDefinition. Unless whereabouts serves the network, it
+// has the definition only.
 type network struct {
-	// name is the name of the CNI network, plugin is the plugin's type, and device is the
-	// master interface or bridge.
-	name, plugin, device string
+	ipam.Definition
+	// plugin is the type of the plugin that uses whereabouts, and device is the master interface or
+	// bridge.
+	plugin, device string
 	// network is whereabouts' network_name.
 	network  string
 	gateways []netip.Addr
@@ -31,10 +33,9 @@ type networkRange struct {
 	slice int
 }
 
-// cniConfig has the fields that ipwitness uses of a CNI configuration, which is either a
+// cniConfig has the fields of whereabouts and its plugin in a CNI configuration, which is either a
 // single plugin or a list of plugins.
 type cniConfig struct {
-	Name    string       `json:"name"`
 	Type    string       `json:"type"`
 	Master  string       `json:"master"`
 	Bridge  string       `json:"bridge"`
@@ -57,30 +58,49 @@ type cniRange struct {
 	Exclude []string `json:"exclude"`
 }
 
-// readNetwork returns the record of a NetworkAttachmentDefinition. The record is nil if
-// whereabouts does not serve the network, or if its configuration is on the nodes.
+// readNetwork returns the record of a NetworkAttachmentDefinition. The record is nil if its
+// configuration is on the nodes, or cannot be read.
 func readNetwork(o *ipam.Object) (ipam.Key, *network) {
+	type plugin struct {
+		Type string `json:"type"`
+		IPAM struct {
+			Type string `json:"type"`
+		} `json:"ipam"`
+	}
 	var spec struct {
 		Config string `json:"config"`
 	}
-	var config cniConfig
+	var config struct {
+		Name string `json:"name"`
+		plugin
+		Plugins []plugin `json:"plugins"`
+	}
 	if ipam.Part(o.Spec, "spec", &spec) != nil || json.Unmarshal([]byte(spec.Config), &config) != nil {
 		return o.Key(), nil
+	}
+	n := &network{Definition: ipam.Definition{Name: strings.Clone(cmp.Or(config.Name, o.Name))}} // as in Multus
+	for _, p := range append([]plugin{config.plugin}, config.Plugins...) {
+		n.Plugin, n.IPAM = cmp.Or(n.Plugin, p.Type), cmp.Or(n.IPAM, p.IPAM.Type)
+	}
+	n.Plugin, n.IPAM = strings.Clone(n.Plugin), strings.Clone(n.IPAM)
+	n.readRanges(spec.Config)
+	return o.Key(), n
+}
+
+// readRanges reads what whereabouts allocates for the network, if it serves it.
+func (n *network) readRanges(text string) {
+	var config cniConfig
+	if json.Unmarshal([]byte(text), &config) != nil {
+		return
 	}
 	plugin := &config
 	if i := slices.IndexFunc(config.Plugins, func(p *cniConfig) bool { return p != nil && p.IPAM.Type == Name }); i >= 0 {
 		plugin = config.Plugins[i]
 	}
 	if plugin.IPAM.Type != Name {
-		return o.Key(), nil
+		return
 	}
-	n := &network{name: strings.Clone(config.Name), plugin: strings.Clone(plugin.Type), device: strings.Clone(plugin.Master), network: strings.Clone(plugin.IPAM.Network)}
-	if n.name == "" {
-		n.name = o.Name // Multus does the same
-	}
-	if plugin.Bridge != "" {
-		n.device = strings.Clone(plugin.Bridge)
-	}
+	n.plugin, n.device, n.network = strings.Clone(plugin.Type), strings.Clone(cmp.Or(plugin.Bridge, plugin.Master)), strings.Clone(plugin.IPAM.Network)
 	if gateway, err := netip.ParseAddr(plugin.IPAM.Gateway); err == nil {
 		n.gateways = []netip.Addr{gateway.Unmap()}
 	}
@@ -90,11 +110,10 @@ func readNetwork(o *ipam.Object) (ipam.Key, *network) {
 			n.ranges = append(n.ranges, read)
 		}
 	}
-	if len(n.ranges) == 0 {
-		return o.Key(), nil
-	}
-	return o.Key(), n
 }
+
+// served reports whether whereabouts serves the network.
+func (n *network) served() bool { return n != nil && len(n.ranges) > 0 }
 
 // read parses a range in the form CIDR or FIRST-LAST/LENGTH.
 func (r *cniRange) read() (read networkRange, ok bool) {

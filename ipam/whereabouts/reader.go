@@ -64,7 +64,7 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{
 		Publisher: p, published: make(map[ipam.Key]*published), lost: make(map[ipam.Key]netip.Prefix), dirty: make(map[ipam.Key]bool),
 		reserving: &ipam.Resource{Kind: Reservations, Lost: "the allocations of whereabouts in overlapping ranges are unknown"},
-		attaching: &ipam.Resource{Kind: Networks, Lost: "the networks of whereabouts and its excluded ranges are unknown"},
+		attaching: &ipam.Resource{Kind: Networks, Lost: "pods of one secondary or user-defined network are compared on common links only, and the networks of whereabouts and its excluded ranges are unknown"},
 	}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o, &r.interfaces) },
@@ -74,14 +74,24 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		Read: readReservation, Changed: r.reservationChanged, Settled: r.settle,
 	}
 	r.networks = ipam.Mirror[*ipam.Object, network]{
-		Read:    readNetwork,
-		Changed: func(ipam.Key, *network, *network) { r.regroup = true }, Settled: r.settle,
+		Read: readNetwork,
+		Changed: func(at ipam.Key, before, after *network) {
+			r.regroup = r.regroup || before.served() || after.served()
+			r.DefinitionChanged(at)
+		},
+		Settled: r.settle,
 	}
 	pools := &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the allocations of whereabouts are unknown"}
 	r.reserving.Store, r.attaching.Store = &r.reservations, &r.networks
 	return &ipam.Objects{
 		Resources: []*ipam.Resource{pools, r.reserving, r.attaching},
 		Settle:    func() { r.regroup = true; r.settle() },
+		Definition: func(at ipam.Key) *ipam.Definition {
+			if n := r.networks.Records[at]; n != nil {
+				return &n.Definition
+			}
+			return nil
+		},
 	}
 }
 
@@ -389,8 +399,8 @@ func (r *reader) pool(at ipam.Key, p *pool) ipam.Pool {
 	next.Config = "network-attachment-definitions " + first.at.Namespace + "/" + first.at.Name
 	next.Plugin, next.Device = first.plugin, first.device
 	for _, s := range serving {
-		if !slices.Contains(next.Networks, s.name) {
-			next.Networks = append(next.Networks, s.name)
+		if !slices.Contains(next.Networks, s.Name) {
+			next.Networks = append(next.Networks, s.Name)
 		}
 		if s.plugin != first.plugin {
 			next.Plugin = ""
