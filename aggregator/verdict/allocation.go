@@ -119,6 +119,12 @@ func (al *Allocation) ofEndpoint(w Workload) bool {
 // hold a virtual address.
 func (p *Pool) Assigns() bool { return registry.Of(p.IPAM).Assigns }
 
+// OfNode reports whether the pool is an object of the cluster in which an IPAM assigns ranges to the
+// node with the name of the pool, such as a CiliumNode.
+func (p *Pool) OfNode() bool {
+	return p.Node == nil && !p.Single && registry.Of(p.IPAM).NodeRanges.Field != ""
+}
+
 // Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not
 // known: an ID from a cgroup or process may be that of another container in the pod.
 func (w Workload) Sandbox() string {
