@@ -28,7 +28,8 @@ func (p *Pool) Meets(o *Owner) bool {
 	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere outside of other tenants' networks
 		return (p.Realm == "" || p.OfTenant(o)) && o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on
-		return o.Kind() != Host && i.Attachment == Lower
+		onBridge := p.Device != "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == p.Device
+		return o.Kind() != Host && (i.Attachment == Lower || onBridge)
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
 		return true
 	case MadeByEngine(p.Device) && i.Link != nil && MadeByEngine(i.Link.Name):
