@@ -25,6 +25,9 @@ type Repair struct {
 	// Forget returns the step to take right before a pod is deleted for which the IPAM keeps its address
 	// (Allocation.Kept). Without it, the successor of the pod gets the same address.
 	Forget func(namespace, pod string) advice.Action
+	// LeftOver returns the steps that remove the record of a pod that does not exist any more, for an
+	// address that a running pod has, too.
+	LeftOver func(Case) []advice.Action
 	// GiveUp returns the steps by which the program of a controller with Traits.Assigns on a node gives
 	// up the addresses that are assigned to other nodes. node is the name in Kubernetes.
 	GiveUp func(node string) []advice.Action

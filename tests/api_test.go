@@ -25,7 +25,7 @@ type api struct {
 }
 
 // apiKinds are the API version and the kind of each resource. Those with a group of their own are
-// found by discovery.
+// found by discovery. A resource that two groups have is followed by its group.
 var apiKinds = map[string]string{
 	"pods": "v1 Pod", "nodes": "v1 Node", "services": "v1 Service", "events": "v1 Event", "leases": "coordination.k8s.io/v1 Lease",
 	"ippools": "crd.projectcalico.org/v1 IPPool", "ipamblocks": "crd.projectcalico.org/v1 IPAMBlock",
@@ -33,7 +33,9 @@ var apiKinds = map[string]string{
 	"network-attachment-definitions": "k8s.cni.cncf.io/v1 NetworkAttachmentDefinition",
 	"subnets":                        "kubeovn.io/v1 Subnet", "ips": "kubeovn.io/v1 IP",
 	"spiderippools": "spiderpool.spidernet.io/v2beta1 SpiderIPPool", "spiderendpoints": "spiderpool.spidernet.io/v2beta1 SpiderEndpoint",
-	"servicel2statuses": "metallb.io/v1beta1 ServiceL2Status", "egressips": "k8s.ovn.org/v1 EgressIP",
+	"ippools.whereabouts.cni.cncf.io": "whereabouts.cni.cncf.io/v1alpha1 IPPool", "overlappingrangeipreservations": "whereabouts.cni.cncf.io/v1alpha1 OverlappingRangeIPReservation",
+	"virtualmachineinstances": "kubevirt.io/v1 VirtualMachineInstance",
+	"servicel2statuses":       "metallb.io/v1beta1 ServiceL2Status", "egressips": "k8s.ovn.org/v1 EgressIP",
 }
 
 // serveAPI serves an API without objects on a host. It returns a kubeconfig, too.
@@ -129,6 +131,9 @@ func (a *api) send(resource, change string, object map[string]any) {
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	resource := parts[len(parts)-1]
+	if parts[0] == "apis" && len(parts) > 3 && apiKinds[resource+"."+parts[1]] != "" {
+		resource += "." + parts[1]
+	}
 	switch {
 	case r.URL.Path == "/readyz":
 	case r.Method != http.MethodGet:
@@ -146,6 +151,7 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		var resources []any
 		for name, kind := range apiKinds {
 			if strings.HasPrefix(kind, parts[1]+"/"+parts[2]+" ") {
+				name, _, _ = strings.Cut(name, ".")
 				resources = append(resources, map[string]any{"name": name})
 			}
 		}

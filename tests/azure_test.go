@@ -141,6 +141,18 @@ func TestAzureCNSThatHandlesADELBeforeItsADD(t *testing.T) {
 	n.add("web", "10.241.0.5") // in the memory of azure-cns, the address is free
 	i.found("double-allocated", "10.241.0.5")
 	i.foretold("double-allocated", "10.241.0.5")
+
+	// The pod of the other record does not exist. After the reboot, /run is empty, and the controller of
+	// the drained pod has created another one.
+	n.del("web")
+	if err := os.Remove(n.Path("/run/azure-cns/azure-endpoints.json")); err != nil {
+		t.Fatal(err)
+	}
+	clear(n.endpoints)
+	n.add("next", "10.241.0.5")
+	n.awaitPod("10.241.0.5", "next")
+	n.awaitFindings()
+	i.remedied("kubectl get pod -n default --ignore-not-found gone", "kubectl drain --ignore-daemonsets --delete-emptydir-data node1", "systemctl reboot", "kubectl uncordon node1")
 }
 
 func TestAzureCNSThatForgetsPodsIsPredicted(t *testing.T) {
@@ -251,7 +263,15 @@ func TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared(t *testing.T) {
 	}
 	i.foretold("booked-elsewhere", "10.240.0.5")
 	n.played("cilium", "wrong", "10.240.0.7")
-	n.watch.await("the duplicate of both IPAMs", inState("10.240.0.7", ipwitnessv1.Conflict_CONFIRMED))
-	i.conflicted("10.240.0.7", n.only("10.240.0.7").GetCause())
+	i.conflicted("10.240.0.7", "overlapping-networks")
 	n.wantConfirmed("10.240.0.7")
+
+	// The other network gets a range of its own, and its pods are restarted.
+	for k, pod := range []string{"wrong", "late", "early"} {
+		n.sh("ip netns del "+pod, "rm /var/lib/cni/results/cilium-"+sandbox(pod)+"-eth0")
+		n.played("cilium", pod+"-n", fmt.Sprintf("10.250.0.%d", k+5))
+	}
+	i.remedied("kubectl delete pod -n default wrong")
+	n.awaitPod("10.240.0.7", "web")
+	n.awaitFindings()
 }

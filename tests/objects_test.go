@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/ipwitness/ipwitness/ipam/ipamtest"
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/situations/row"
 )
 
@@ -161,15 +160,14 @@ func TestTwoCiliumNodesWithOnePodCIDRArePredicted(t *testing.T) {
 		api.apply(t, "ciliumendpoints", strings.Replace(ipamtest.CiliumEndpoint("default", pod, sandbox(pod), addr, fmt.Sprintf("192.0.2.%d", n+1)), "2023-01-08", row.Day, 1))
 		c.nodes[n].played("cilium", pod, addr)
 	}
-	c.watch.await("the duplicate", inState(addr, confirmed))
-	i.found("pod-cidr-overlap", "10.0.2.1-10.0.2.254")
+	i.conflicted(addr, "pod-cidr-overlap")
 	c.nodes[1].sh("ip netns del db") // by kubectl drain
 	for _, of := range []string{"ciliumendpoints", "pods"} {
 		api.drop(of, "db")
 	}
 	api.drop("ciliumnodes", "node2")
 	api.apply(t, "ciliumnodes", ipamtest.CiliumNode("node2", "192.0.2.2", "10.0.3.0/24", "10.0.3.237", ""))
-	c.watch.await("the duplicate to be over", inState(addr, ipwitnessv1.Conflict_RESOLVED))
+	c.awaitFindings()
 	i.remedied("kubectl drain --ignore-daemonsets --delete-emptydir-data node2", "kubectl delete node node2", "systemctl restart kubelet")
 }
 

@@ -104,10 +104,14 @@ func compared(o *verdict.Owner) bool { return o.Alive() && o.Excluded == nil && 
 func holds(o *verdict.Owner) bool { return o.Namespace != nil && o.Assigned && compared(o) }
 
 // concerns reports whether an owner has an address of a pool. Only a DHCP server gives addresses to
-// machines that are known from the wire only, and to machines outside of its node.
+// machines that are known from the wire only, and to machines outside of its node. The guest of a virtual
+// machine has the address that the pool gave to the machine's pod, or to its pod before the migration.
 func concerns(p *verdict.Pool, o *verdict.Owner) bool {
-	if registry.Of(p.IPAM).Leases {
+	switch m := registry.Of(p.IPAM); {
+	case m.Leases:
 		return compared(o) && p.Meets(o)
+	case m.Secondary && p.Node == nil && o.InGuest():
+		return compared(o)
 	}
 	return holds(o) && (p.Node == nil || p.Node.Is(o.Node))
 }
@@ -115,7 +119,7 @@ func concerns(p *verdict.Pool, o *verdict.Owner) bool {
 // auditOwner compares an owner of the address with the records of IPAMs.
 func (a *addressAudit) auditOwner(o *verdict.Owner) {
 	for _, p := range a.poolsOf(o) {
-		if o.State == verdict.Unheard || p.Node != nil && p.Node.Unheard {
+		if o.State == verdict.Unheard || p.Node != nil && p.Node.Unheard || o.InGuest() && o.Pod != nil && o.Pod.Migrating {
 			a.keep(p, verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere)
 			continue
 		}
@@ -175,6 +179,8 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
 		return endGrace
+	case o.InGuest():
+		return max(a.policy.Settle, apiDelay) // its former pod ends after the migration, and its record may be moved
 	case registry.Of(p.IPAM).EndDelay != 0:
 		return registry.Of(p.IPAM).EndDelay
 	case p.State == ipam.Missing, p.LostHeard != 0 && o.Begun() < p.LostHeard:

@@ -15,6 +15,8 @@ func (a *remedyBuilder) remedy() []advice.Action {
 	c := a.c
 	switch {
 	case c.Phase != verdict.Suspected:
+	case c.Rule == verdict.RuleSamePod && !c.OfPod():
+		return []advice.Action{advice.Say("Wait %s: the new network namespace of a restarted container takes over the address of its predecessor. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
 	case c.Rule == verdict.RuleSamePod:
 		return []advice.Action{advice.Say("Wait %s: a recreated sandbox takes over the address of its predecessor. Act only if the conflict is confirmed.", a.policy.HandoverGrace)}
 	case c.Rule == verdict.RuleSameVM:
@@ -40,6 +42,8 @@ func (a *remedyBuilder) remedy() []advice.Action {
 // requires.
 func (a *remedyBuilder) settled(owners []*verdict.Owner) []advice.Action {
 	switch c := a.c; {
+	case c.Rule == verdict.RuleSamePod && !c.OfPod():
+		return a.oneNamespace(owners)
 	case c.Rule == verdict.RuleSamePod:
 		return a.oneSandbox(owners)
 	case c.Rule == verdict.RuleSameVM:

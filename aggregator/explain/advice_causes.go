@@ -63,6 +63,9 @@ func (a *remedyBuilder) rangesApart(owners []*verdict.Owner) []advice.Action {
 	if _, name := a.c.Definition(); name != "" {
 		return a.anotherIPAM(owners)
 	}
+	if x, y := objectSide(a.c.Networks[0]), objectSide(a.c.Networks[1]); x != nil && y != nil && len(x.nodeRanges().Reassign) > 0 {
+		return x.reassigned(*y)
+	}
 	one, other := a.c.Networks[0].Node, a.c.Networks[1].Node
 	if keep, right := a.c.Rightful(owners); keep != nil && (keep.Node.Key() == one || keep.Node.Key() == other) {
 		if keep.Node.Key() == other {
@@ -94,6 +97,9 @@ func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
 	config, device := "", ""
 	for _, s := range a.c.Networks {
 		if s.Node == node {
+			if object := objectSide(s); object != nil {
+				return append([]advice.Action{object.nodeRanges().Check}, object.reregistered(object.nodeRanges().Renewed)...)
+			}
 			device = s.Device
 			if s.Pool != nil {
 				config, device = s.Pool.Config, cmp.Or(device, s.Pool.Device)
@@ -116,6 +122,15 @@ func (a *remedyBuilder) anotherRange(node verdict.NodeKey) []advice.Action {
 	steps = append(steps, advice.Say("On node %s, write a range that no other node has into %s (subnet, in the section ipam).", node.Name, cmp.Or(config, "its configuration in /etc/cni/net.d")))
 	steps = append(steps, bridge...)
 	return append(steps, advice.Say("Allow pods on node %s again.", node.Name).By("", "kubectl uncordon "+advice.Argument(name)))
+}
+
+// objectSide returns the range of a node if an IPAM assigns it in an object of the cluster; nil
+// otherwise.
+func objectSide(s verdict.Origin) *side {
+	if p := s.Pool; p != nil && p.OfNode() {
+		return &side{Node: s.Node.Name, Ranges: p.Ranges, Source: verdict.SideNodeObject, IPAM: p.IPAM, Grows: p.Grows}
+	}
+	return nil
 }
 
 // renumber returns the steps that give one of two networks a different range.

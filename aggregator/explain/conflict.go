@@ -70,6 +70,8 @@ func (w *wording) summary(c *verdict.Conflict) string {
 			c.Address, names, bystanders(c))
 	case c.Rule == verdict.RuleDADFailed:
 		what = fmt.Sprintf("%s is used by %d owners %s: %s.", c.Address, len(c.Owners), place, names)
+	case c.Rule == verdict.RuleSamePod && !c.OfPod():
+		what = fmt.Sprintf("%s is held by %d network namespaces of %s %s: %s.", c.Address, len(c.Owners), OwnerName(&c.Owners[0]), place, list(each(c.Owners, placedNetns)))
 	case c.Rule == verdict.RuleSamePod:
 		what = fmt.Sprintf("%s is held by %d sandboxes of one pod %s: %s.", c.Address, len(c.Owners), place, names)
 	case c.Rule == verdict.RuleSameVM:
@@ -111,6 +113,8 @@ func (w *wording) standing(c *verdict.Conflict) string {
 		return fmt.Sprintf("This is expected while nodes hand an address over. The conflict is confirmed if it lasts %s.", p.HandoverGrace)
 	case c.Rule == verdict.RuleSameVM:
 		return fmt.Sprintf("This is expected while a virtual machine is migrated. The conflict is confirmed if it lasts %s.", p.MigrationGrace)
+	case c.Rule == verdict.RuleSamePod && !c.OfPod():
+		return fmt.Sprintf("This is expected while the network namespace of a container is replaced. The conflict is confirmed if it lasts %s.", p.HandoverGrace)
 	case c.Rule == verdict.RuleSamePod:
 		return fmt.Sprintf("This is expected while a sandbox is recreated. The conflict is confirmed if it lasts %s.", p.HandoverGrace)
 	case c.Rule == verdict.RuleExternalsAlternate:

@@ -15,6 +15,12 @@ import (
 var factWords = map[verdict.FactKind]func(*wording, verdict.Fact) string{
 	// Facts from which a cause follows.
 	verdict.FactSandboxLeft: (*wording).sandboxLeft,
+	verdict.FactNamespaceReplaced: func(w *wording, f verdict.Fact) string {
+		return fmt.Sprintf("%s got %s on node %s at %s. Its previous one, %s, still exists.", w.name(f.Owners[0]), w.netns(f.Owners[1]), w.node(f.Owners[0]), stampExact(f.At), w.netns(f.Owners[0]))
+	},
+	verdict.FactNamespaceUsed: func(w *wording, f verdict.Fact) string {
+		return fmt.Sprintf("%s has process %s, the oldest one that is known.", capital(w.netns(f.Owners[0])), f.Text)
+	},
 	verdict.FactOneMachine: func(w *wording, _ verdict.Fact) string {
 		return fmt.Sprintf("%s run one virtual machine, and have had its address for longer than the %s allowed for a migration.", w.all(), w.policy.MigrationGrace)
 	},
@@ -160,6 +166,14 @@ func (w *wording) facts(all []verdict.Fact) []string {
 // all names all owners.
 func (w *wording) all() string { return list(each(w.owners, OwnerName)) }
 
+// netns returns the name of an owner's network namespace.
+func (w *wording) netns(id string) string {
+	if o := w.owner(id); o != nil {
+		return netnsName(o)
+	}
+	return unknownOwner
+}
+
 // mac returns the hardware address of an owner.
 func (w *wording) mac(id string) string {
 	if o := w.owner(id); o != nil {
@@ -300,6 +314,8 @@ func (w *wording) headline(c *verdict.Conflict) string {
 	switch f.Kind {
 	case verdict.FactSandboxLeft:
 		return strings.Join(w.facts(c.Facts), " ")
+	case verdict.HeadNamespaceReplaced:
+		return fmt.Sprintf("%s got a new network namespace, and a previous one still has the address.", capital(w.name(f.Owners[0])))
 	case verdict.HeadOutside:
 		return fmt.Sprintf("%s %s not on any node that has an agent.", capital(list(w.names(f.Owners))), isAre(len(f.Owners)))
 	case verdict.FactTunnel:

@@ -14,6 +14,9 @@ func remediesOf(t *findingBuilder) ipam.Remedies {
 	if t.ofNode() {
 		return ownAddress{t}
 	}
+	if t.owner != nil && t.owner.InGuest() && !ipamOf(t.pool).Leases {
+		return guest{t}
+	}
 	if of := ipamOf(t.pool).Remedies; of != nil {
 		return of(t.remedyCase(), t)
 	}

@@ -153,6 +153,8 @@ func (a *remedyBuilder) because(keep *verdict.Owner, right verdict.Right) string
 		return poolTitle(a.c.Title(keep).Pool.Label()) + " keeps it for this owner, also after a restart"
 	case verdict.RightAssignment:
 		return ipamOf(a.c.Title(keep).Controller).Title + " assigns it to this node"
+	case verdict.RightCurrent:
+		return fmt.Sprintf("it is the current one of the container (since %s by the clock of node %s)", stampExact(keep.AssignedAt()), keep.Node.Name)
 	case verdict.RightMachine:
 		return "KubeVirt runs the virtual machine on this node"
 	case verdict.RightProgram:

@@ -51,8 +51,9 @@ func (t double) keepOne() {
 		t.Advise("Leave %s as it is: it %s.", allocationName(t.f.Allocations[kept]), why)
 		for i, al := range t.f.Allocations {
 			if i != kept {
-				t.Act(t.undo(al))
-				t.ByHand(t.undoneOn(al), t.undo(al).Command, "%s", t.undo(al).Text)
+				t.Act(t.undo(al)...)
+				end := t.end(al)
+				t.ByHand(t.undoneOn(al), end.Command, "%s", end.Text)
 			}
 		}
 		return
@@ -62,7 +63,7 @@ func (t double) keepOne() {
 		a := advice.Either(allocationName(keep) + " keeps the address")
 		for k, al := range t.f.Allocations {
 			if k != i {
-				a.Actions = append(a.Actions, t.undo(al))
+				a.Actions = append(a.Actions, t.undo(al)...)
 			}
 		}
 		choice.Choice = append(choice.Choice, a)
@@ -100,8 +101,26 @@ func (t double) oldest() int {
 	return first
 }
 
-// undo returns the action that ends an allocation together with its workload.
-func (t double) undo(al *verdict.Allocation) advice.Action {
+// undo returns the steps that end an allocation, together with its workload if that exists.
+func (t double) undo(al *verdict.Allocation) []advice.Action {
+	if al.Kept || al.Pod == "" || ipamOf(t.pool).Status { // a status is that of a pod that exists
+		return []advice.Action{t.end(al)}
+	}
+	left := []advice.Action{advice.Say("Remove the record of that pod, which is left over (%s).", allocationPlace(al))}
+	if of := ipamOf(t.pool).LeftOver; of != nil {
+		left = of(t.remedyCase())
+	}
+	return []advice.Action{
+		advice.Say("Check whether pod %s/%s exists.", al.Namespace, al.Pod).By("", "kubectl get pod -n "+advice.Quote(al.Namespace)+" --ignore-not-found "+advice.Argument(al.Pod)),
+		advice.Say("Continue according to the result.").Or(
+			advice.Either("it exists", t.end(al)),
+			advice.Either("it does not exist", left...),
+		),
+	}
+}
+
+// end returns the action that ends an allocation together with its workload.
+func (t double) end(al *verdict.Allocation) advice.Action {
 	if al.Kept {
 		return advice.Say("Give %s another address. A restart does not change it, because %s keeps the address for it.", allocationName(al), ipamOf(t.pool).Title)
 	}

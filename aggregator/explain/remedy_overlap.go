@@ -51,12 +51,7 @@ func overlapFinding(f *verdict.Finding) FindingText {
 	ranges := b.nodeRanges()
 	switch {
 	case a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject && len(ranges.Reassign) > 0:
-		// It is not known in advance which of the nodes will have another range.
-		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(plainName(a.Node)), advice.Cordon(plainName(b.Node))}, ranges.Reassign...)
-		text.Remedy = append(text.Remedy, advice.Say("Continue according to the result.").Or(
-			advice.Either("node "+a.Node+" has another range", a.leftOver(b)),
-			advice.Either("node "+b.Node+" has another range", b.leftOver(a)),
-		), advice.Uncordon(plainName(a.Node)), advice.Uncordon(plainName(b.Node)))
+		text.Remedy = a.reassigned(b)
 	case a.Source == verdict.SideNodeObject && b.Source == verdict.SideNodeObject:
 		text.Remedy = append([]advice.Action{ranges.Check, advice.Cordon(plainName(b.Node))}, b.reregistered(ranges.Renewed)...)
 		text.Remedy = append(text.Remedy, rest)
@@ -134,6 +129,17 @@ func (s side) nodeRanges() ipam.NodeRanges {
 		return registry.Of(s.IPAM).GrowingRanges
 	}
 	return registry.Of(s.IPAM).NodeRanges
+}
+
+// reassigned returns the steps after which the IPAM has assigned another range to one of two nodes. It
+// is not known in advance to which of them.
+func (s side) reassigned(other side) []advice.Action {
+	ranges := s.nodeRanges()
+	steps := append([]advice.Action{ranges.Check, advice.Cordon(plainName(s.Node)), advice.Cordon(plainName(other.Node))}, ranges.Reassign...)
+	return append(steps, advice.Say("Continue according to the result.").Or(
+		advice.Either("node "+s.Node+" has another range", s.leftOver(other)),
+		advice.Either("node "+other.Node+" has another range", other.leftOver(s)),
+	), advice.Uncordon(plainName(s.Node)), advice.Uncordon(plainName(other.Node)))
 }
 
 // leftOver returns the action that restarts the pods of a node with addresses from the range that it had

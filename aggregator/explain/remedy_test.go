@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/egressip"
@@ -80,6 +81,7 @@ func findings() map[string]verdict.Finding {
 	overlay := &verdict.Pool{Pool: ipam.Pool{IPAM: kubeovn.Name, Name: "ovn-default", State: ipam.Known}}
 	calico := &verdict.Pool{Pool: ipam.Pool{IPAM: calico.Name, Name: "default-ipv4-ippool", State: ipam.Known}}
 	cilium := &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: "node-a", State: ipam.Known}, Node: w.Node("node-a")}
+	azureFile := &verdict.Pool{Pool: ipam.Pool{IPAM: azure.Name, Name: "/run/azure-cns/azure-endpoints.json", State: ipam.Known}, Node: w.Node("node-a")}
 	api := &verdict.Pool{Pool: ipam.Pool{IPAM: podips.Name, State: ipam.Known}}
 	stale := holder(w, "node-d", "web-5d", "eth0")
 	stale.Node.IPAMName = ipam.NodeName{Name: "template-0", Source: ipam.FileName, File: "/var/lib/calico/nodename"}
@@ -112,7 +114,19 @@ func findings() map[string]verdict.Finding {
 	static.Pod = &verdict.PodObject{ControllerKind: "Node", Controller: "node-e", Node: "node-e"}
 	machine := holder(w, "node-f", "virt-launcher-db", "eth0")
 	machine.Pod = &verdict.PodObject{ControllerKind: "VirtualMachineInstance", Controller: "db", Node: "node-f"}
+	guest := holder(w, "node-g", "virt-launcher-queue", "eth0")
+	guest.Assigned, guest.MAC = false, "\x02\x00\x00\x00\x00\x0c"
+	guest.Pod = &verdict.PodObject{ControllerKind: "VirtualMachineInstance", Controller: "queue", Node: "node-g", Namespace: "shop", Name: "virt-launcher-queue", VirtualMachine: "queue"}
+	guest.Interface = w.Interface(w.Host("node-g"), verdict.Interface{Name: "vguest", Attachment: verdict.Own, Peer: guest.Namespace.Record})
+	guest.Claims = []*verdict.Claim{{Kind: verdict.Announced, Interface: guest.Interface, Frame: verdict.Frame{MAC: guest.MAC}}}
+	moved := find(verdict.FindingInUseUnallocated, lans, "192.0.2.3", []verdict.Owner{guest})
+	moved.Past = []verdict.Past{{Owner: guest.ID, Kind: verdict.FindingBookedElsewhere, Since: start, Allocation: &verdict.Allocation{
+		Pool: lans, Allocation: ipam.Allocation{Namespace: "shop", Pod: "virt-launcher-queue-before", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"},
+	}}}
 	return map[string]verdict.Finding{
+		"in-use-unallocated whereabouts, of a guest":   moved,
+		"booked-elsewhere whereabouts, of a guest":     find(verdict.FindingBookedElsewhere, lans, "192.0.2.3", []verdict.Owner{guest}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cam-1", ContainerID: otherID, Interface: "net1", Location: "ippools kube-system/192.0.2.0-29 /spec/allocations/3"}}),
+		"double-allocated azure":                       find(verdict.FindingDoubleAllocated, azureFile, "10.241.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "web-5d"}}, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "gone"}}),
 		"booked-elsewhere calico, for a pod elsewhere": find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Namespace: "shop", Pod: "cart-0", Node: "node-b", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
 		"booked-elsewhere calico, for a Service":       find(verdict.FindingBookedElsewhere, calico, "10.244.0.5", host, &verdict.Allocation{Allocation: ipam.Allocation{Purpose: "load balancer of Service shop/web", Location: "ipamblocks 10-244-0-0-26 /spec/allocations/5"}}),
 		"in-use-unallocated calico, of a machine":      find(verdict.FindingInUseUnallocated, calico, "10.244.0.5", []verdict.Owner{machine}),

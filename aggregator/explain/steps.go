@@ -86,7 +86,10 @@ var conflictWords = map[string]func(*wording, *verdict.Conflict) string{
 	verdict.RuleSameVM: func(_ *wording, c *verdict.Conflict) string {
 		return fmt.Sprintf("All owners are pods of virtual machine %s. This is a migration unless it lasts.", c.Owners[0].VirtualMachine())
 	},
-	verdict.RuleSamePod: func(*wording, *verdict.Conflict) string {
+	verdict.RuleSamePod: func(_ *wording, c *verdict.Conflict) string {
+		if !c.OfPod() {
+			return "All owners are network namespaces of one container. This is a hand-over unless it lasts."
+		}
 		return "All owners are sandboxes of one pod. This is a hand-over unless it lasts."
 	},
 }

@@ -77,6 +77,20 @@ func placed(o *verdict.Owner) string {
 	return fmt.Sprintf("%s (%s, node %s)", name, o.Interface.Name, o.Node.Name)
 }
 
+// netnsName returns the name of an owner's network namespace, which distinguishes several namespaces of
+// one container.
+func netnsName(o *verdict.Owner) string {
+	if o.Namespace.Netns == "" {
+		return fmt.Sprintf("network namespace #%d", o.Namespace.Record)
+	}
+	return "network namespace " + o.Namespace.Netns
+}
+
+// placedNetns returns the name of an owner's network namespace and its location.
+func placedNetns(o *verdict.Owner) string {
+	return fmt.Sprintf("%s (%s, node %s)", netnsName(o), o.Interface.Name, o.Node.Name)
+}
+
 // witness returns the interface that a claim was seen on, as NODE/INTERFACE.
 func witness(c *verdict.Claim) string { return c.Node().Name + "/" + c.Interface.Name }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
 // Overlaps finds address ranges that overlap, on one node or across the cluster.
@@ -166,7 +165,7 @@ func (o *Overlaps) rangesOfNodes(nodes []*facts.Node) (all, ofPools []verdict.Si
 		all = append(all, audit.NodeSpecSide(r.Node, r.Prefix))
 	}
 	for p := range o.facts.Pools {
-		if p.Node == nil && registry.Of(p.Rec.IPAM).NodeRanges.Field != "" && !p.Rec.Single && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
+		if p.Rec.OfNode() && (!known || slices.Contains(members[facts.Label(p.Rec.Name)], p.Rec.Name)) {
 			ofPools = append(ofPools, audit.NodePoolSides(&p.Rec)...)
 		}
 	}

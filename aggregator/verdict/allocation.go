@@ -28,7 +28,8 @@ func (p *Pool) Meets(o *Owner) bool {
 	case p.Node == nil && !registry.Of(p.IPAM).Secondary: // a cluster-wide pool, which is routed everywhere outside of other tenants' networks
 		return (p.Realm == "" || p.OfTenant(o)) && o.Scope.Kind >= NodeScope && !o.inVRF() && (!p.Asked || o.Kind() != Host) && !MadeByEngine(i.Name) && (i.Link == nil || !MadeByEngine(i.Link.Name))
 	case p.Node == nil: // a pool on a link: the one that its pods are on
-		return o.Kind() != Host && i.Attachment == Lower
+		onBridge := p.Device != "" && i.Link != nil && i.Link.Kind == Bridge && i.Link.Name == p.Device
+		return o.Kind() != Host && (i.Attachment == Lower || onBridge)
 	case p.Device != "" && i.Link != nil && i.Link.Name == p.Device, p.Device != "" && i.HostInterface == p.Device:
 		return true
 	case MadeByEngine(p.Device) && i.Link != nil && MadeByEngine(i.Link.Name):
@@ -118,6 +119,12 @@ func (al *Allocation) ofEndpoint(w Workload) bool {
 // Assigns reports whether the pool is that of a controller, whose records say which node it wants to
 // hold a virtual address.
 func (p *Pool) Assigns() bool { return registry.Of(p.IPAM).Assigns }
+
+// OfNode reports whether the pool is an object of the cluster in which an IPAM assigns ranges to the
+// node with the name of the pool, such as a CiliumNode.
+func (p *Pool) OfNode() bool {
+	return p.Node == nil && !p.Single && registry.Of(p.IPAM).NodeRanges.Field != ""
+}
 
 // Sandbox returns the container ID that IPAM was given for a workload. It is empty if the ID is not
 // known: an ID from a cgroup or process may be that of another container in the pod.

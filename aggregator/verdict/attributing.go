@@ -8,6 +8,8 @@ type attribution struct {
 	// assigned has the Assigned claims. They are listed only when the first wire claim is
 	// attributed: on a LAN, few of many claims are assigned.
 	assigned []*Claim
+	// guests has the claims of virtual machines behind the ports of their pods. It is filled on first use.
+	guests []*Claim
 	// unsolicited has the senders that sent an unsolicited claim. It is filled on first use.
 	unsolicited map[unsolicitedSender]struct{}
 }

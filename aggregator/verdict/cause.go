@@ -13,6 +13,7 @@ var causes = []struct {
 	ask  func(*inquiry) reason
 }{
 	{CauseOrphanedSandbox, (*inquiry).orphanedSandbox},
+	{CauseReplacedNamespace, (*inquiry).replacedNamespace},
 	{CauseSplitBrain, (*inquiry).splitBrain},
 	{CauseExternalDevice, func(q *inquiry) reason { return deviceCauses{q}.externalDevice() }},
 	{CauseTunnelAddress, func(q *inquiry) reason { return deviceCauses{q}.tunnelAddress() }},

@@ -9,11 +9,12 @@ import (
 type rangeCauses struct{ *inquiry }
 
 // ownRange returns the range of its node from which an owner has the address: a pool of the node,
-// or the prefix of a bridge to whose ports a CNI network assigns addresses.
+// an object that assigns ranges to the node, or the prefix of a bridge to whose ports a CNI network
+// assigns addresses.
 func (q rangeCauses) ownRange(o *Owner) (s Origin, ok bool) {
 	s = Origin{Owner: o.ID, Node: o.Node.Key()}
 	for _, p := range q.pools {
-		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bestMatch(p, o) == certainMatch) {
+		if p.Node.Is(o.Node) && (p.Contains(q.c.Address) && q.gave(p, o) || q.bestMatch(p, o) == certainMatch) || q.assignsTo(p, o) {
 			s.Pool, s.Ranges = p, rangesOf(p)
 			return s, true
 		}
@@ -31,6 +32,16 @@ func (q rangeCauses) ownRange(o *Owner) (s Origin, ok bool) {
 		return s, true
 	}
 	return s, false
+}
+
+// assignsTo reports whether a pool is an object that assigns the range of the address to the node of an
+// owner, and whether the IPAM gave the owner the address. The record of the owner may be in the object
+// of another node, if that one has the range, too.
+func (q rangeCauses) assignsTo(p *Pool, o *Owner) bool {
+	if !p.OfNode() || !o.OnNode(p.Name) || !p.Contains(q.c.Address) {
+		return false
+	}
+	return q.gave(p, o) || slices.ContainsFunc(q.allocations, func(al *Allocation) bool { return al.Pool.IPAM == p.IPAM && q.matches(al, o) == certainMatch })
 }
 
 // prefixOf returns the prefix of the bridge that an owner's interface is on: the one that the node
@@ -144,11 +155,11 @@ func (q rangeCauses) rangeHolders(a, b *Node) []string {
 	return nil
 }
 
-// clusterPool returns a cluster-wide pool that assigned the address to one of two owners; nil if
-// there is none.
+// clusterPool returns a pool that allocates addresses without regard to nodes and assigned the address
+// to one of two owners; nil if there is none.
 func (q rangeCauses) clusterPool(a, b *Owner) *Pool {
 	for _, p := range q.pools {
-		if p.Node == nil && (q.gave(p, a) || q.gave(p, b)) {
+		if p.Node == nil && !p.OfNode() && (q.gave(p, a) || q.gave(p, b)) {
 			return p
 		}
 	}

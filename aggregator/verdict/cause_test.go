@@ -18,6 +18,7 @@ const (
 	tunnel    = verdict.CauseTunnelAddress
 	outside   = verdict.CauseExternalDevice
 	orphan    = verdict.CauseOrphanedSandbox
+	replaced  = verdict.CauseReplacedNamespace
 	split     = verdict.CauseSplitBrain
 	unknown   = verdict.CauseUnknown
 )
@@ -47,7 +48,7 @@ func TestCauses(t *testing.T) {
 			}
 		})
 	}
-	for _, cause := range []string{lost, elsewhere, overlap, networks, static, tunnel, outside, orphan, split} {
+	for _, cause := range []string{lost, elsewhere, overlap, networks, static, tunnel, outside, orphan, replaced, split} {
 		if !reached[cause] {
 			t.Errorf("no situation has cause %s", cause)
 		}

@@ -283,6 +283,9 @@ const (
 	// RightKept: IPAMs have the address for several owners, and this one is the only one that gets it
 	// again after a restart.
 	RightKept
+	// RightCurrent: this owner is the current network namespace of the container that the others
+	// belonged to.
+	RightCurrent
 )
 
 // A Title is what is known about an owner's right to the address.

@@ -15,6 +15,11 @@ const (
 	// FactSandboxLeft: the sandbox of Owners[0] exists although its pod does not. Text is the phase
 	// in which the pod ended; it is empty if the Kubernetes API has no such pod.
 	FactSandboxLeft FactKind = "sandbox-left"
+	// FactNamespaceReplaced: the container of Owners[0] got another network namespace, Owners[1], which
+	// has had the address since At.
+	FactNamespaceReplaced FactKind = "namespace-replaced"
+	// FactNamespaceUsed: the process Text runs in the network namespace Owners[0], or ran there last.
+	FactNamespaceUsed FactKind = "namespace-used"
 	// FactOneMachine: the owners run one virtual machine and had the address for longer than a
 	// migration may take.
 	FactOneMachine FactKind = "one-virtual-machine"
@@ -101,6 +106,8 @@ const (
 
 // The facts that summarise a cause; FactSandboxLeft and FactTunnel are used for this, too.
 const (
+	// HeadNamespaceReplaced: the container of Owners[0] has other network namespaces, too.
+	HeadNamespaceReplaced FactKind = "namespaces-of-one-container"
 	// HeadOutside: Owners are outside of all nodes with an agent.
 	HeadOutside FactKind = "owners-outside"
 	// HeadNotGiven: no IPAM or runtime assigned the address, which is in a range of pods, to

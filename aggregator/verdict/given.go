@@ -164,6 +164,9 @@ func (q *inquiry) gave(p *Pool, o *Owner) bool {
 	if q.bestMatch(p, o) == certainMatch {
 		return true
 	}
+	if p.OfNode() && !o.OnNode(p.Name) {
+		return false
+	}
 	if slices.ContainsFunc(q.allocations, func(al *Allocation) bool {
 		return (al.Pool.IPAM != p.IPAM || al.Pool.Realm != p.Realm) && q.matches(al, o) == certainMatch
 	}) {

@@ -212,6 +212,9 @@ func (j *attribution) evaluate(o *Owner, e *evidence) {
 // setDisplayed chooses the interface and the hardware address to display from the first claim.
 // Claims of kernels come before claims on the wire.
 func (j *attribution) setDisplayed(o *Owner) {
+	if o.Namespace != nil { // its own port comes before those of other nodes that have received its frames
+		slices.SortStableFunc(o.Claims, func(a, b *Claim) int { return compareBools(!o.behind(a), !o.behind(b)) })
+	}
 	first := o.Claims[0]
 	if first.Wire() || first.Kind == Believed {
 		o.MAC = first.MAC
@@ -225,6 +228,11 @@ func (j *attribution) setDisplayed(o *Owner) {
 	}
 	o.Interface, o.MAC = first.Interface, first.Interface.MAC
 	o.Namespace, o.Node = first.Interface.Namespace, first.Node()
+}
+
+// behind reports whether a claim is a kernel's, or a frame that entered through the owner's own port.
+func (o *Owner) behind(c *Claim) bool {
+	return !c.Wire() && c.Kind != Believed || c.Interface.Peer == o.Namespace.Record && c.Node().Is(o.Namespace.Node)
 }
 
 // state returns the state of an owner. A claim of a kernel lasts until it is withdrawn. A claim on

@@ -35,6 +35,21 @@ func sameVM(owners []Owner) bool {
 	return name != "" && !slices.ContainsFunc(owners, func(o Owner) bool { return o.VirtualMachine() != name })
 }
 
+// InGuest reports whether the guest of a virtual machine has the address, and not the kernel of the pod
+// that runs it. A guest keeps its address when it is migrated to another pod.
+func (o *Owner) InGuest() bool {
+	return o.Namespace != nil && !o.Assigned && !o.DADFailed() && o.VirtualMachine() != ""
+}
+
+// runsMachine reports whether a namespace is that of a pod that runs a virtual machine.
+func (c *Case) runsMachine(ns *Namespace) bool {
+	if ns == nil || ns.Who.Kind() != Pod {
+		return false
+	}
+	p := c.pod(ns)
+	return p != nil && p.VirtualMachine != "" || ns.Who.Workload().VirtualMachine != ""
+}
+
 // migrates reports whether KubeVirt migrates the virtual machine of owners, and returns until when their
 // pods may both have its address otherwise: for the grace after the last known change.
 func (p *Policy) migrates(owners []Owner) (migrating bool, until Stamp) {

@@ -69,6 +69,11 @@ func (c *Conflict) Rightful(owners []*Owner) (*Owner, Right) {
 			return runs[0], RightMachine
 		}
 	}
+	if c.Cause == CauseReplacedNamespace {
+		if current := filterOwners(left, func(o *Owner) bool { return !slices.Contains(c.Wrong, o.ID) }); len(current) == 1 {
+			return current[0], RightCurrent
+		}
+	}
 	if c.Rule == RuleSplitBrain {
 		if assigned := filterOwners(left, func(o *Owner) bool { return c.Title(o).Controller != nil }); len(assigned) == 1 {
 			return assigned[0], RightAssignment

@@ -56,8 +56,38 @@ func (j *attribution) sender(c *Claim) (ns *Namespace, via *Interface, rule stri
 		if ns := j.in.behind(port); ns != nil {
 			return ns, nil, RuleGuest
 		}
+	case !c.MAC.Shared():
+		return j.guestOn(c), nil, ""
 	}
 	return nil, nil, ""
+}
+
+// guestOn returns the pod whose virtual machine sent a frame that entered another node from outside; nil
+// if there is none. The machine is known by its frames with the same hardware address, which enter through
+// the port of the pod.
+func (j *attribution) guestOn(c *Claim) *Namespace {
+	if j.guests == nil { // computed once, because many nodes may have seen the frames
+		j.guests = []*Claim{}
+		for _, o := range j.in.Claims {
+			if i := o.Interface; o.Wire() && !o.Weak() && i.Peer != 0 && !i.Uplink && j.in.runsMachine(j.in.behind(i)) {
+				j.guests = append(j.guests, o)
+			}
+		}
+	}
+	var last *Claim
+	for _, o := range j.guests {
+		if o.MAC != c.MAC || o.Node().Is(c.Node()) || !sameLink(o.Link, c.Link) {
+			continue
+		}
+		// After a migration, the frames are those of the pod that the machine is in now.
+		if last == nil || o.Seen > last.Seen || o.Seen == last.Seen && compareClaims(o, last) < 0 {
+			last = o
+		}
+	}
+	if last == nil {
+		return nil
+	}
+	return j.in.behind(last.Interface)
 }
 
 // holderWithMAC returns the interface on the claim's link that has both the address and the

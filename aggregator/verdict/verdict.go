@@ -69,6 +69,9 @@ const (
 	CauseSplitBrain = "split-brain"
 	// CauseOrphanedSandbox: a sandbox has the address although its pod no longer exists.
 	CauseOrphanedSandbox = "orphaned-sandbox"
+	// CauseReplacedNamespace: a container got a new network namespace, and its previous one still has
+	// the address.
+	CauseReplacedNamespace = "replaced-namespace"
 	// CauseIPAMStateLost: IPAM lost the record of an allocation and allocated the address again.
 	CauseIPAMStateLost = "ipam-state-lost"
 	// CauseIPAMAllocatedTwice: IPAM has a record of the address for several owners.

@@ -25,6 +25,10 @@ var repair = ipam.Repair{
 	Access: func(p *ipam.Pool) string {
 		return "Check whether the agent may read it: the agent needs " + strings.TrimSuffix(p.Name, second) + " of the node. In a container, mount /run read-only with HostToContainer propagation."
 	},
+	LeftOver: func(c ipam.Case) []advice.Action {
+		start := advice.Say("No command of Azure CNI removes a single record, and azure-cns does not start with two records of one address: do not restart it on node %s meanwhile.", c.Node)
+		return append(append([]advice.Action{start}, reboot(c.Node, c.KubernetesNode())...), advice.Uncordon(c.KubernetesNode()))
+	},
 	Effects: ipam.Effects{
 		Free: "Azure CNI has no record of it. It will allocate the address to one of the next pods on the node, azure-cns at the latest after it has restarted.",
 	},

@@ -13,7 +13,7 @@ var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
 		What:     "KubeVirt: the nodes of virtual machines (`VirtualMachineInstance`); no allocations",
 		State:    "by its interface: objects that we rewrote",
-		Evidence: "`TestMachines`, `TestRightfulOwner`",
+		Evidence: "`TestMachines`, `TestRightfulOwner`, `TestAddressOfAMigratedGuestIsForetold`",
 	}},
 	Runbooks: runbooks,
 }

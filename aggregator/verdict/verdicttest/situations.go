@@ -33,6 +33,7 @@ const (
 	tunnel    = verdict.CauseTunnelAddress
 	outside   = verdict.CauseExternalDevice
 	orphan    = verdict.CauseOrphanedSandbox
+	replaced  = verdict.CauseReplacedNamespace
 	split     = verdict.CauseSplitBrain
 	unknown   = verdict.CauseUnknown
 )

@@ -19,8 +19,40 @@ func Contained(engine, name string) verdict.Workload {
 	return verdict.Workload{Kind: verdict.Container, Name: name, ContainerID: "container-" + name, Source: engine}
 }
 
-// ofEngines are the situations with containers of docker and podman.
+// allocation is the workload of a container of a runtime that is no container engine and not the
+// kubelet's, such as an allocation of Nomad. process runs in its network namespace.
+func allocation(process string) verdict.Workload {
+	return verdict.Workload{Kind: verdict.Container, Name: "alloc", ContainerID: "alloc", Source: "cni-result", Process: process}
+}
+
+// ofEngines are the situations with containers of docker, podman and other runtimes.
 var ofEngines = []Situation{
+	{
+		Name: "a container got a new network namespace, and a process remains in the old one", Cause: replaced,
+		Build: func(w *World) {
+			w.Within("n1", "", "", allocation("sleep (42)")).AssignedAt = Start
+			w.Within("n1", "", "", allocation("")).AssignedAt = Start.Add(time.Minute)
+		},
+		Facts: []string{
+			"namespace-replaced owners=alloc,alloc at=1m0s",
+			"namespace-used owners=alloc text=sleep_(42)",
+		},
+	},
+	{
+		Name: "two network namespaces of a container got the address at the same time", Cause: unknown,
+		Build: func(w *World) {
+			w.Within("n1", "", "", allocation("sleep (42)"))
+			w.Within("n1", "", "", allocation(""))
+		},
+	},
+	{
+		Name: "network namespaces of one container on two nodes", Cause: unknown,
+		Build: func(w *World) {
+			w.Policy.Networks = []verdict.Network{{Name: "all", Prefixes: Prefixes("10.244.0.0/16")}}
+			w.Within("n1", "", "", allocation("")).AssignedAt = Start
+			w.Within("n2", "", "", allocation("")).AssignedAt = Start.Add(time.Minute)
+		},
+	},
 	{
 		Name: "docker lost the record of the first container", Cause: lost, Addr: "172.17.0.3",
 		Build: func(w *World) {

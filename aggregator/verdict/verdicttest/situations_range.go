@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
 )
 
@@ -85,6 +86,35 @@ var ofRanges = []Situation{
 			"given-by-network owners=b network=pods",
 		},
 		RuledOut: []string{
+			"static-address: given-to-all owners=a,b",
+		},
+	},
+	{
+		Name: "T5 two CiliumNodes have one range, and the records of both pods are in one of them", Cause: overlap,
+		Build: func(w *World) {
+			w.ciliumNodes("10.244.1.0-10.244.1.255", "10.244.1.0-10.244.1.255")
+		},
+		Facts: []string{
+			"range-of-pool pool=cilium|| ranges=10.244.1.0/24",
+			"given-by-network owners=a network=cilium",
+			"range-of-pool pool=cilium|| ranges=10.244.1.0/24",
+			"given-by-network owners=b network=cilium",
+		},
+		RuledOut: []string{
+			"ipam-booked-elsewhere: never-allocated-elsewhere pool=cilium||",
+			"ipam-state-lost: all-allocated owners=a,b pool=cilium||",
+			"static-address: given-to-all owners=a,b",
+		},
+	},
+	{
+		Name: "two CiliumNodes, only one of which has the range", Cause: unknown,
+		Build: func(w *World) {
+			w.ciliumNodes("10.244.1.0-10.244.1.255", "10.244.2.0-10.244.2.255")
+		},
+		RuledOut: []string{
+			"ipam-booked-elsewhere: never-allocated-elsewhere pool=cilium||",
+			"pod-cidr-overlap (open): range-of-owner-not-known owners=b",
+			"ipam-state-lost: all-allocated owners=a,b pool=cilium||",
 			"static-address: given-to-all owners=a,b",
 		},
 	},
@@ -225,4 +255,16 @@ var ofRanges = []Situation{
 			"static-address: given-to-all owners=old,new",
 		},
 	},
+}
+
+// ciliumNodes adds two nodes whose CiliumNodes have these ranges, and a pod on each. The records of both
+// pods are in the first object.
+func (w *World) ciliumNodes(ranges ...string) {
+	for i, n := range []string{"n1", "n2"} {
+		pod := []string{"a", "b"}[i]
+		w.Within(n, "", "cilium", Who(pod))
+		p := w.Pool(cilium.Name, "", "", ranges[i])
+		p.Name = n
+		w.Books(w.Pools[0], pod).Node = n
+	}
 }

@@ -18,6 +18,7 @@ var causes = map[string]string{
 	"static-address":        "a pod address was set by hand",
 	"tunnel-address":        "a tunnel device of a node and a pod have the same address",
 	"orphaned-sandbox":      "the sandbox of a pod that no longer exists still has the address",
+	"replaced-namespace":    "a container got a new network namespace, and a previous one still has the address",
 	"split-brain":           "an address that should move between nodes stays on both",
 	"external-device":       "a device outside the cluster uses the address",
 	"unknown":               "no known cause fits. The owners got the address in this order:",
