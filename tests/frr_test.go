@@ -87,6 +87,7 @@ func (c *cluster) masters(want ...*lab) {
 }
 
 func TestVRRPOfFRRHandsOverAndIsKilled(t *testing.T) {
+	slow(t)
 	t.Parallel()
 	c := newCluster(t, 2, "--handover-grace", "3s")
 	c.shared()
@@ -99,7 +100,6 @@ func TestVRRPOfFRRHandsOverAndIsKilled(t *testing.T) {
 	c.masters(one)
 	c.evidence(vip, "node1", "ASSIGNED "+virtualRouter, "ANNOUNCED node2/eth0")
 	second := two.vrrpd()
-	c.awaitProgram("node2", "vrrpd", false)
 	c.masters(one)
 	// The kernel of the backup has the address as well, on a device that cannot send.
 	if out, err := two.Run("ip -br addr show dev " + virtualRouter); err != nil || !strings.Contains(out, vip+"/24") {
@@ -111,15 +111,15 @@ func TestVRRPOfFRRHandsOverAndIsKilled(t *testing.T) {
 	c.masters(two)
 	holders(two)
 	first = one.vrrpd()
-	c.awaitProgram("node1", "vrrpd", false)
 	c.masters(two)
 	ended(second, syscall.SIGTERM)
 	c.masters(one)
 	holders(one)
 	two.vrrpd()
-	c.awaitProgram("node2", "vrrpd", false)
 	c.wantOnlyPlanted()
 
+	c.awaitProgram("node1", "vrrpd", false)
+	c.awaitProgram("node2", "vrrpd", false)
 	ended(first, syscall.SIGKILL)
 	c.masters(one, two)
 	c.wantConflict(vip, confirmed, "split-brain", "node1 | node2", "LINK node1/eth0", "node node1 itself", "node node2 itself")
