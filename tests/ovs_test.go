@@ -3,6 +3,7 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -17,56 +18,66 @@ type ovs struct{ *lab }
 // openVSwitch starts Open vSwitch on the host, with a bridge br-int.
 func (l *lab) openVSwitch() ovs {
 	l.t.Helper()
-	const dir = "/run/openvswitch"
-	l.sh("mkdir -p "+dir, "ovsdb-tool create "+dir+"/conf.db /usr/share/openvswitch/vswitch.ovsschema")
-	run := func(ready string, words ...string) {
-		cmd := l.Command(words[0], words[1:]...)
-		cmd.Env = append(cmd.Env, "OVS_RUNDIR="+dir, "OVS_DBDIR="+dir, "OVS_LOGDIR="+dir)
-		if err := l.Start(cmd); err != nil {
-			l.t.Fatal(err)
-		}
-		l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		wait.Until(l.t, words[0]+" to run", func() bool { _, err := l.Run("test -S %s/%s", dir, ready); return err == nil })
-	}
-	run("db.sock", "/usr/sbin/ovsdb-server", dir+"/conf.db", "--remote=punix:"+dir+"/db.sock", "--unixctl="+dir+"/db.ctl")
+	l.sh("mkdir -p "+ovsDir, "ovsdb-tool create "+ovsDir+"/conf.db /usr/share/openvswitch/vswitch.ovsschema")
+	l.ovsDaemon("db.sock", "/usr/sbin/ovsdb-server", ovsDir+"/conf.db", "--remote=punix:"+ovsDir+"/db.sock", "--unixctl="+ovsDir+"/db.ctl")
 	o := ovs{l}
 	o.vsctl("--no-wait init")
-	run("vswitchd.ctl", "/usr/sbin/ovs-vswitchd", "unix:"+dir+"/db.sock", "--unixctl="+dir+"/vswitchd.ctl")
+	l.ovsDaemon("vswitchd.ctl", "/usr/sbin/ovs-vswitchd", "unix:"+ovsDir+"/db.sock", "--unixctl="+ovsDir+"/vswitchd.ctl")
 	o.vsctl("add-br br-int -- set bridge br-int datapath_type=netdev")
 	return o
 }
 
-func (o ovs) vsctl(line string) {
-	o.t.Helper()
-	o.sh("ovs-vsctl --timeout=60 --db=unix:/run/openvswitch/db.sock " + line)
+// ovsDir contains the files of Open vSwitch and OVN on a host.
+const ovsDir = "/run/openvswitch"
+
+// ovsDaemon starts a daemon of Open vSwitch or OVN, and waits for a socket in ovsDir.
+func (l *lab) ovsDaemon(socket string, words ...string) {
+	l.t.Helper()
+	cmd := l.Command(words[0], words[1:]...)
+	cmd.Env = append(cmd.Env, "OVS_RUNDIR="+ovsDir, "OVS_DBDIR="+ovsDir, "OVS_LOGDIR="+ovsDir, "OVN_RUNDIR="+ovsDir)
+	if err := l.Start(cmd); err != nil {
+		l.t.Fatal(err)
+	}
+	l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	wait.Until(l.t, words[0]+" to run", func() bool { _, err := l.Run("test -S %s/%s", ovsDir, socket); return err == nil })
 }
 
-// pod creates a pod with an address on a port in a VLAN, as a network plugin does. Its MAC is derived
-// from the address.
+func (o ovs) vsctl(line string) {
+	o.t.Helper()
+	o.sh("ovs-vsctl --timeout=60 --db=unix:" + ovsDir + "/db.sock " + line)
+}
+
+// pod creates a pod with an address on a port in a VLAN, as a network plugin does.
 func (o ovs) pod(name, port, network, addr string, vlan int) {
+	o.t.Helper()
+	o.attach(name, port, addr, fmt.Sprintf("tag=%d", vlan))
+	o.given(name, network, addr)
+}
+
+// attach creates a namespace with an address on a port, whose record in the database has these
+// columns. Its MAC is derived from the address.
+func (o ovs) attach(name, port, addr, columns string) {
 	o.t.Helper()
 	if err := o.Namespace(name); err != nil {
 		o.t.Fatal(err)
 	}
-	var mac strings.Builder
-	mac.WriteString("0a:58")
-	for part := range strings.SplitSeq(addr, ".") {
-		var b byte
-		_, _ = fmt.Sscan(part, &b)
-		fmt.Fprintf(&mac, ":%02x", b)
-	}
 	o.sh(
-		fmt.Sprintf("ip link add %s type veth peer name eth0 address %s netns %s", port, mac.String(), name),
+		fmt.Sprintf("ip link add %s type veth peer name eth0 address %s netns %s", port, macOf(addr), name),
 		fmt.Sprintf("ip link set %s up", port),
 		fmt.Sprintf("ip -n %s link set eth0 addrgenmode none", name), // several pods have one MAC
 		fmt.Sprintf("ip -n %s link set eth0 up", name))
-	o.vsctl(fmt.Sprintf("add-port br-int %s tag=%d", port, vlan))
+	o.vsctl(fmt.Sprintf("add-port br-int %s %s", port, columns))
 	wait.Until(o.t, port+" to be a port", func() bool {
 		out, err := o.Run("ip -d link show %s", port)
 		return err == nil && strings.Contains(out, "PROMISC")
 	})
 	o.assign(name, addr+"/24")
-	o.given(name, network, addr)
+}
+
+// macOf returns the MAC that OVN-Kubernetes derives from an IPv4 address.
+func macOf(addr string) string {
+	b := netip.MustParseAddr(addr).As4()
+	return fmt.Sprintf("0a:58:%02x:%02x:%02x:%02x", b[0], b[1], b[2], b[3])
 }
 
 // given writes the CNI result of a pod, as libcni does.

@@ -202,14 +202,25 @@ func TestAddressIsClaimedWhileItsInterfaceIsUpAndItIsUsable(t *testing.T) {
 	f.Put(5, kerneltest.PodVeth(10), "10.244.0.2/24")
 	k := newTestKernel(t, f)
 
-	down := kerneltest.PodVeth(10)
-	down.Flags = 0
-	f[5].Links[2] = down
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: down})
-	wantClaims(t, k, "")
-	f[5].Links[2] = kerneltest.PodVeth(10)
-	k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: kerneltest.PodVeth(10)})
-	wantClaims(t, k, "10.244.0.2 ASSIGNED 2/2")
+	for _, step := range []struct {
+		flags     uint32
+		protoDown bool
+		want      string
+	}{
+		{0, false, ""},
+		{kerneltest.Up, false, "10.244.0.2 ASSIGNED 2/2"},
+		{kerneltest.Up, true, ""}, // a backup router of FRR
+		{kerneltest.Up | unix.IFF_LOWER_UP, true, "10.244.0.2 ASSIGNED 2/2"},
+		{unix.IFF_LOWER_UP, true, ""},
+		{kerneltest.Up | unix.IFF_LOWER_UP, false, "10.244.0.2 ASSIGNED 2/2"},
+		{kerneltest.Up, false, "10.244.0.2 ASSIGNED 2/2"}, // a cable was pulled
+	} {
+		eth0 := kerneltest.PodVeth(10)
+		eth0.Flags, eth0.ProtoDown = step.flags, step.protoDown
+		f[5].Links[2] = eth0
+		k.Handle(&rtnetlink.Message{Type: unix.RTM_NEWLINK, NSID: 5, Link: eth0})
+		wantClaims(t, k, step.want)
+	}
 
 	v6 := kerneltest.Address(2, "2001:db8::2/64")
 	for _, step := range []struct {

@@ -156,7 +156,7 @@ func (p *publisher) publishAddress(ns *namespace, l *link, addr netip.Addr, now 
 	for _, a := range l.addrs[addr] {
 		kind := ipwitnessv1.Evidence_ASSIGNED
 		switch {
-		case l.Flags&unix.IFF_UP == 0: // interfaces that are down still have their addresses in lists
+		case !l.Up(): // lists contain the addresses of such interfaces as well
 			continue
 		case a.Addr.IsLoopback() || a.Addr.IsMulticast():
 			continue

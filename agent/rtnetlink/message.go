@@ -28,6 +28,16 @@ type Link struct {
 	Filtering bool   // bridges only: by VLAN
 	// DefaultPVID is the VLAN for untagged frames that a bridge assigns to its new ports.
 	DefaultPVID uint16
+	// ProtoDown is set if a program keeps the interface from having a carrier, as the vrrpd of FRR
+	// does while another router is master.
+	ProtoDown bool
+}
+
+// Up reports whether the interface is up, and no program has taken its carrier away. An interface that
+// is not keeps its addresses. The kernel gives a macvlan device its carrier back when that of the lower
+// device returns, and leaves ProtoDown set.
+func (l *Link) Up() bool {
+	return l.Flags&unix.IFF_UP != 0 && (!l.ProtoDown || l.Flags&unix.IFF_LOWER_UP != 0)
 }
 
 // Address has the fields in use of RTM_NEWADDR and RTM_DELADDR.
@@ -189,6 +199,8 @@ func parseLink(b []byte) (Link, error) {
 			if l.LowerNSID = int32(u32(val)); l.LowerNSID < 0 {
 				l.LowerNSID = Elsewhere
 			}
+		case unix.IFLA_PROTO_DOWN:
+			l.ProtoDown = len(val) == 1 && val[0] != 0
 		case unix.IFLA_MASTER:
 			l.Master = int32(u32(val))
 		case unix.IFLA_LINKINFO:

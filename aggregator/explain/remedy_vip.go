@@ -99,13 +99,32 @@ func removeVIP(o *verdict.Owner, c *verdict.Claim, a netip.Addr) advice.Action {
 func (a *remedyBuilder) movedTo(keep *verdict.Owner, right verdict.Right, owners []*verdict.Owner) []advice.Action {
 	p := a.c.Title(keep).Controller
 	steps := []advice.Action{advice.Say("Leave %s as it is. It keeps the address: %s.", placed(keep), a.because(keep, right))}
+	var restart []advice.Action
 	for _, o := range except(owners, keep) {
+		router := ""
+		if right == verdict.RightProgram {
+			router = routerOfFRR(o)
+		}
+		switch {
+		case router != "":
+			steps = append(steps, advice.Say("Find out why vrrpd has ended on node %s, and start it again. While another router is master, it takes the carrier of %s away. "+
+				"Leave the address on that interface: FRR expects it there, and would otherwise become master without it.", o.Node.Name, router))
+			continue
+		case right == verdict.RightProgram:
+			restart = append(restart, advice.Say("Find out why %s has ended on node %s without removing the address, and start it again.", o.Node.VIPProgram, o.Node.Name))
+		}
 		steps = append(steps, giveUp(o, a.address, p)...)
 	}
-	if right == verdict.RightProgram {
-		for _, o := range except(owners, keep) {
-			steps = append(steps, advice.Say("Find out why %s has ended on node %s without removing the address, and start it again.", o.Node.VIPProgram, o.Node.Name))
+	return append(steps, restart...)
+}
+
+// routerOfFRR returns the name of the interface on which a node has a virtual address for the vrrpd of
+// FRR; empty if there is none. FRR moves the address by the carrier of this interface.
+func routerOfFRR(o *verdict.Owner) string {
+	for _, c := range o.Claims {
+		if i := c.Interface; c.Counts() && o.Node.VIPProgram == "vrrpd" && i.Kind == "macvlan" && i.MAC.Virtual() {
+			return i.Name
 		}
 	}
-	return steps
+	return ""
 }

@@ -82,6 +82,15 @@ var scenes = []verdicttest.Situation{
 			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "keepalived", i.Namespace.Node.Name == "n1"
 		}
 	}},
+	{Name: "a virtual address that FRR has left behind", Addr: "192.168.1.50", Build: func(w *verdicttest.World) {
+		for _, i := range verdicttest.OnLAN(w, "n1", "n2") {
+			router := *i
+			router.Name, router.Kind, router.MAC, router.Uplink = "vrrp4-2-1", "macvlan", "\x00\x00\x5e\x00\x01\x01", false
+			w.Assigned(&router)
+			w.After(time.Minute)
+			i.Namespace.Node.VIPProgram, i.Namespace.Node.VIPProgramEnded = "vrrpd", i.Namespace.Node.Name == "n1"
+		}
+	}},
 	{Name: "sandboxes of one pod", Build: func(w *verdicttest.World) {
 		w.Within("n1", "", "net0", verdicttest.Who("web"))
 		second := verdicttest.Who("web")

@@ -188,20 +188,25 @@ func parseEndpoints(data []byte) (content, error) {
 	}
 	var c content
 	for id, e := range state {
-		if e == nil {
-			continue
-		}
-		for device, info := range e.IfnameToIPMap {
-			if info == nil {
-				continue
-			}
-			al := ipam.Allocation{ContainerID: id, Interface: device, Namespace: e.PodNamespace, Pod: e.PodName}
-			for _, a := range slices.Concat(info.IPv4, info.IPv6) {
-				c.addTo(al, a, "endpoint "+id, info.NICType)
-			}
-		}
+		c.endpoint(id, e)
 	}
 	return c.sorted()
+}
+
+// endpoint adds the addresses of a container; e may be nil.
+func (c *content) endpoint(id string, e *endpointInfo) {
+	if e == nil {
+		return
+	}
+	for device, info := range e.IfnameToIPMap {
+		if info == nil {
+			continue
+		}
+		al := ipam.Allocation{ContainerID: id, Interface: device, Namespace: e.PodNamespace, Pod: e.PodName}
+		for _, a := range slices.Concat(info.IPv4, info.IPv6) {
+			c.addTo(al, a, "endpoint "+id, info.NICType)
+		}
+	}
 }
 
 // The types of interfaces (NICType in cns). An interface of the pod network gets its address from

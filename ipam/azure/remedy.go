@@ -23,7 +23,7 @@ var repair = ipam.Repair{
 		return "Azure assigns a fixed number of addresses to each node: add nodes, or add a node pool whose nodes have more (az aks nodepool add --max-pods)."
 	},
 	Access: func(p *ipam.Pool) string {
-		return "Check whether the agent may read it: the agent needs " + strings.TrimSuffix(p.Name, second) + " of the node. In a container, mount /run read-only with HostToContainer propagation."
+		return "Check whether the agent may read it: the agent needs " + strings.TrimSuffix(p.Name, second) + " of the node. In a container, mount /run and /var/lib read-only with HostToContainer propagation."
 	},
 	LeftOver: func(c ipam.Case) []advice.Action {
 		start := advice.Say("No command of Azure CNI removes a single record, and azure-cns does not start with two records of one address: do not restart it on node %s meanwhile.", c.Node)

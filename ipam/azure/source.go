@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/bolt"
+	"github.com/ipwitness/ipwitness/ipam/engine"
 )
 
 // A source reads the state files of Azure CNI (platform/os_linux.go at 0be7e3d, cns/service/main.go):
@@ -19,15 +22,20 @@ import (
 //     it keeps them itself.
 //   - azure-cns/azure-endpoints.json: the endpoints of azure-cns, if it keeps them. azure-vnet.json
 //     is not used then, and may be left over.
+//   - azure-cns.db: the same endpoints, if azure-cns keeps its state in a database
+//     (StateStoreBackend "bolt"). azure-endpoints.json is not used then, and remains as a backup.
 type source struct {
 	host      ipam.Host
 	run       string // directory of the files
 	confDirs  []string
-	database  string            // where newer versions of azure-cns keep all state
 	networks  map[string]string // by type of the IPAM plugin
 	ipams     []*stateFile
 	vnet, cns *stateFile
-	hidden    error // why the directory of the files is not visible
+	database  engine.Database
+	state     *stateFile // what the database says
+	// inDatabase is set if azure-cns keeps its state in the database.
+	inDatabase bool
+	hidden     error // why the directory of the files is not visible
 }
 
 // The default directories. /var/run is a link to /run.
@@ -46,33 +54,39 @@ func newSource(host ipam.Host, cfg ipam.FilesConfig) ipam.FileSource {
 	file := func(name string, parse func([]byte) (content, error), plugins ...string) *stateFile {
 		return &stateFile{path: filepath.Join(run, name), parse: parse, host: host, plugins: plugins}
 	}
+	database := filepath.Join(state, "azure-cns.db")
 	return &source{
-		host: host, run: run, confDirs: cfg.CNIConfig, database: filepath.Join(state, "azure-cns.db"),
+		host: host, run: run, confDirs: cfg.CNIConfig, database: engine.Database{Host: host, Path: database},
 		ipams: []*stateFile{file("azure-vnet-ipam.json", parseIPAM, vnetIPAM), file("azure-vnet-ipamv6.json", parseIPAM, vnetIPAMv6)},
 		vnet:  file("azure-vnet.json", parseVnet, cns),
 		cns:   file("azure-cns/azure-endpoints.json", parseEndpoints, cns, delegated),
+		state: &stateFile{path: database, host: host, plugins: []string{cns, delegated}},
 	}
 }
 
-// files returns all files.
-func (s *source) files() []*stateFile { return append(slices.Clone(s.ipams), s.vnet, s.cns) }
+// files returns all files, and the database.
+func (s *source) files() []*stateFile { return append(slices.Clone(s.ipams), s.vnet, s.cns, s.state) }
 
 // Places implements ipam.FileSource.
 func (s *source) Places() []string {
-	return append([]string{s.run, filepath.Dir(s.cns.path)}, s.confDirs...)
+	return append([]string{s.run, filepath.Dir(s.cns.path), filepath.Dir(s.state.path)}, s.confDirs...)
 }
 
 // Event implements ipam.FileSource. Other files in the directories, which have the state of other
 // programs, are known not to matter.
 func (s *source) Event(path string, _ bool) (handled bool) {
+	if path == s.state.path {
+		s.database.Changed()
+		return true
+	}
 	for _, f := range s.files() {
 		if f.path == path {
 			f.stale = true
 			return true
 		}
 	}
-	own := filepath.Dir(s.cns.path)
-	return path != own && (filepath.Dir(path) == s.run || filepath.Dir(path) == own)
+	own, dir := filepath.Dir(s.cns.path), filepath.Dir(path)
+	return path != own && (dir == s.run || dir == own || dir == filepath.Dir(s.state.path))
 }
 
 // Find reads which networks use the IPAM plugins of Azure.
@@ -110,13 +124,23 @@ func (s *source) Read(r ipam.FileRead) (again bool) {
 			update(f)
 		}
 	}
-	if !due(s.cns) && !due(s.vnet) {
+	again = s.readDatabase(r) || again
+	if s.inDatabase {
+		s.cns.drop()
+		if len(s.state.allocations()) > 0 || !s.state.read {
+			s.vnet.drop()
+			return again
+		}
+		// No pod runs, or azure-vnet keeps the endpoints.
+		if due(s.vnet) {
+			update(s.vnet)
+		}
+		if len(s.vnet.pools) > 0 {
+			s.state.drop()
+		}
 		return again
 	}
-	if s.inDatabase() {
-		s.vnet.drop()
-		s.cns.fail(fmt.Errorf("azure-cns keeps its state in %s, whose format ipwitness does not know", s.database))
-		s.cns.describe(s.network(s.cns), ipam.Watch{})
+	if !due(s.cns) && !due(s.vnet) {
 		return again
 	}
 	if update(s.cns); len(s.cns.pools) > 0 {
@@ -137,9 +161,45 @@ func (s *source) network(f *stateFile) string {
 	return ""
 }
 
-// inDatabase reports whether azure-cns on this node keeps its state in a database.
-func (s *source) inDatabase() bool {
-	if _, err := os.Lstat(s.database); err != nil {
+// readDatabase reads the database of azure-cns. It returns true if it is to be called again soon.
+func (s *source) readDatabase(r ipam.FileRead) (again bool) {
+	if !s.mayUseDatabase() {
+		s.inDatabase = false
+		s.state.drop()
+		s.database.Changed() // for when it may
+		return false
+	}
+	changed, again, err := s.database.Read(r, func(db *bolt.DB, written time.Time) error {
+		c, err := parseDatabase(db)
+		if err == nil {
+			s.state.put(&c, written, r.Now)
+			s.state.read = true
+		}
+		return err
+	})
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		s.inDatabase = false
+		s.state.vanish(r.Now)
+	case errors.Is(err, errRolledBack):
+		s.inDatabase = false
+		s.state.drop()
+	case err != nil:
+		s.inDatabase = true
+		s.state.fail(err)
+	case changed:
+		s.inDatabase = true
+	}
+	s.state.describe(s.network(s.state), r.Watches[filepath.Dir(s.state.path)])
+	return again
+}
+
+// mayUseDatabase reports whether azure-cns on this node may keep its state in a database, or did so.
+func (s *source) mayUseDatabase() bool {
+	if len(s.state.pools) > 0 {
+		return true
+	}
+	if _, err := os.Lstat(s.state.path); err != nil {
 		return false
 	}
 	_, err := os.Lstat(s.cns.path)

@@ -14,22 +14,24 @@ import (
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/azure/azuretest"
+	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
 	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 )
 
 // lab is a source with directories of its own, a clock, and the allocations that were published.
 type lab struct {
 	*testing.T
-	host                   ipamtest.Host
-	source                 *source
-	run, conf, state       string
-	now                    time.Time
-	age                    time.Duration // of files when they are read
-	watches                map[string]ipam.Watch
-	allocations            map[string]map[string]ipam.FileAllocation // by name of the file and address
-	again                  bool                                      // the source wants to be called again
-	changes                int                                       // in the last reading
-	ipam, vnet, cns, extra string                                    // the names of the pools
+	host             ipamtest.Host
+	source           *source
+	run, conf, state string
+	now              time.Time
+	age              time.Duration // of files when they are read
+	watches          map[string]ipam.Watch
+	allocations      map[string]map[string]ipam.FileAllocation // by name of the file and address
+	again            bool                                      // the source wants to be called again
+	changes          int                                       // in the last reading
+	// the names of the pools
+	ipam, vnet, cns, extra, database string
 }
 
 // start is the time at the start of a test.
@@ -43,6 +45,7 @@ func newLab(t *testing.T) *lab {
 		now: start, age: time.Hour, host: ipamtest.NewHost(), watches: map[string]ipam.Watch{},
 		allocations: map[string]map[string]ipam.FileAllocation{},
 		ipam:        "azure-vnet-ipam.json", vnet: "azure-vnet.json", cns: "azure-cns/azure-endpoints.json", extra: "azure-cns/azure-endpoints.json#2",
+		database: "../var/lib/azure-network/azure-cns.db",
 	}
 	l.must(os.Mkdir(l.run, 0o755), os.MkdirAll(l.conf, 0o755), os.MkdirAll(l.state, 0o755))
 	l.source = newSource(l.host, ipam.FilesConfig{Dirs: []string{l.run, l.state}, CNIConfig: []string{l.conf}}).(*source)
@@ -171,7 +174,7 @@ func TestNodeWithoutAzureCNIHasNoPools(t *testing.T) {
 	if got := l.source.Problems(); len(got) != 0 || l.again {
 		t.Errorf("got problems %q, again %v, want none", got, l.again)
 	}
-	if got, want := l.source.Places(), []string{l.run, filepath.Join(l.run, "azure-cns"), l.conf}; !slices.Equal(got, want) {
+	if got, want := l.source.Places(), []string{l.run, filepath.Join(l.run, "azure-cns"), l.state, l.conf}; !slices.Equal(got, want) {
 		t.Errorf("places: got %v, want %v", got, want)
 	}
 }
@@ -182,9 +185,9 @@ func TestDefaultDirectories(t *testing.T) {
 	for _, f := range s.files() {
 		got = append(got, f.path)
 	}
-	want := []string{"/run/azure-vnet-ipam.json", "/run/azure-vnet-ipamv6.json", "/run/azure-vnet.json", "/run/azure-cns/azure-endpoints.json"}
-	if !slices.Equal(got, want) || s.database != "/var/lib/azure-network/azure-cns.db" {
-		t.Errorf("got %v and %s, want %v", got, s.database, want)
+	want := []string{"/run/azure-vnet-ipam.json", "/run/azure-vnet-ipamv6.json", "/run/azure-vnet.json", "/run/azure-cns/azure-endpoints.json", "/var/lib/azure-network/azure-cns.db"}
+	if !slices.Equal(got, want) || s.database.Path != want[4] {
+		t.Errorf("got %v and %s, want %v", got, s.database.Path, want)
 	}
 }
 
@@ -358,8 +361,6 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 		"not permitted": {func(l *lab, path string) {
 			l.host.Broken[path] = &os.PathError{Op: "open", Path: path, Err: os.ErrPermission}
 		}, "give the agent's user read access"},
-		"in a database":  {func(l *lab, _ string) { l.must(os.WriteFile(l.source.database, nil, 0o600)) }, "azure-cns.db"},
-		"only databases": {func(l *lab, path string) { l.must(os.WriteFile(l.source.database, nil, 0o600), os.Remove(path)) }, "azure-cns.db"},
 	} {
 		l := newLab(t)
 		l.look()
@@ -374,7 +375,6 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 			t.Errorf("%s: got problems %q, pool %+v, want one with %q, and no loss", name, got, p, test.want)
 		}
 		clear(l.host.Broken)
-		_ = os.Remove(l.source.database)
 		l.must(os.RemoveAll(path))
 		l.write(l.cns, azuretest.Endpoints(web))
 		l.want(name+", repaired", "azure-cns/azure-endpoints.json"+known+"2", "azure-vnet-ipam.json"+known+"1")
@@ -384,26 +384,109 @@ func TestUnreadableFileIsAProblemOfItsPool(t *testing.T) {
 	}
 }
 
+// store writes the database, and lets the source handle the event.
+func (l *lab) store(root bolttest.Bucket) {
+	l.Helper()
+	l.must(bolttest.Write(l.source.state.path, root, l.now.Add(-l.age)))
+	if !l.source.Event(l.source.state.path, false) {
+		l.Error("event of the database: got not handled, want handled")
+	}
+	l.read(ipam.FileRead{})
+}
+
 func TestDatabaseMattersOnlyWhereCNSIsUsed(t *testing.T) {
 	l := newLab(t)
-	l.must(os.WriteFile(l.source.database, nil, 0o600))
+	l.store(azuretest.Database("bolt", web))
 	l.look()
 	l.want("a left-over database")
 	l.write(l.vnet, azuretest.Vnet(web))
 	l.want("azure-vnet", "azure-vnet.json"+known+"2")
 	l.configure("10-azure.conflist", "azure", cns)
 	l.look()
-	l.want("azure-cns", "azure-cns/azure-endpoints.json"+unreadable+"0")
-	if got := l.pool(l.cns); got.Network != "azure" {
-		t.Errorf("azure-cns: got %+v, want the network, whose earlier findings are kept", got)
+	l.want("azure-cns", l.database+known+"2")
+	if got := l.pool(l.database); got.Network != "azure" {
+		t.Errorf("azure-cns: got %+v, want the network", got)
 	}
-	l.age = 0
-	if l.write(l.ipam, []byte("{")); !l.again {
-		t.Error("another file is being written: got not again, want again")
+}
+
+func TestStateOfCNSInADatabase(t *testing.T) {
+	l := newLab(t)
+	l.configure("10-azure.conflist", "azure", cns)
+	l.look()
+	l.write(l.cns, azuretest.Endpoints(db))
+	l.want("files", l.cns+known+"1")
+	l.store(azuretest.Database("bolt", web))
+	l.want("moved to the database, and files left over", l.database+known+"2")
+	if a := l.allocations[l.database]["10.241.0.65"]; a.Pod != "web" || a.Namespace != "default" || a.ContainerID != web.Container || a.Interface != "eth0" {
+		t.Errorf("allocation: got %+v, want that of web", a)
 	}
-	if l.read(ipam.FileRead{All: true}); l.again || l.pool(l.ipam).State != ipam.Unreadable {
-		t.Errorf("another file is spoilt: got again %v, %+v", l.again, l.pool(l.ipam))
+	l.store(azuretest.Database("bolt", web, db))
+	l.want("another pod", l.database+known+"3")
+	if a := l.allocations[l.database]["10.241.0.66"]; !a.AllocatedAt.Equal(l.now.Add(-2*time.Second - l.age)) {
+		t.Errorf("new allocation: got %s, want the time of the database", a.AllocatedAt)
 	}
+	l.store(azuretest.Database("bolt"))
+	if l.want("all are lost", l.database+known+"0"); l.pool(l.database).Lost != 3 {
+		t.Errorf("got %+v, want three lost records", l.pool(l.database))
+	}
+	l.store(azuretest.Database("bolt", web, db))
+	if l.want("restored", l.database+known+"3"); l.pool(l.database).Lost != 0 {
+		t.Errorf("got %+v, want no lost record", l.pool(l.database))
+	}
+
+	newer := azuretest.Database("bolt", web)
+	newer["metadata"].(bolttest.Bucket)["schema_version"] = []byte{2, 0, 0, 0}
+	without := azuretest.Database("bolt", web)
+	delete(without, "endpoints")
+	other := azuretest.Database("bolt", web)
+	other["endpoints"].(bolttest.Bucket)["c"] = "[]"
+	for name, test := range map[string]struct {
+		root bolttest.Bucket
+		want string
+	}{
+		"a newer version":  {newer, "version 2"},
+		"another use":      {azuretest.Database("etcd", web), "etcd"},
+		"no endpoints":     {without, `no bucket "endpoints"`},
+		"other endpoints":  {other, `endpoint "c"`},
+		"another database": {bolttest.Bucket{"x": bolttest.Bucket{}}, `no bucket "metadata"`},
+	} {
+		l.store(test.root)
+		l.want(name, l.database+unreadable+"0")
+		if got := l.source.Problems(); len(got) != 1 || !strings.Contains(got[0], test.want) || l.pool(l.database).Lost != 0 {
+			t.Errorf("%s: got problems %q, want one with %q, and no loss", name, got, test.want)
+		}
+	}
+	l.must(os.WriteFile(l.source.state.path, []byte("?"), 0o600), os.Chtimes(l.source.state.path, start, start))
+	l.source.Event(l.source.state.path, false)
+	l.read(ipam.FileRead{})
+	l.want("damaged", l.database+unreadable+"0")
+	l.store(azuretest.Database("bolt", web))
+	l.want("repaired", l.database+known+"2")
+
+	l.store(azuretest.Database("json", web))
+	l.write(l.cns, azuretest.Endpoints(db))
+	l.want("gone back to files", l.cns+known+"1")
+	l.store(azuretest.Database("bolt", web))
+	l.want("in the database again", l.database+known+"2")
+	l.must(os.Remove(l.source.state.path))
+	l.source.Event(l.source.state.path, true)
+	l.read(ipam.FileRead{})
+	if p := l.pool(l.database); p.State != ipam.Missing || p.Lost != 2 {
+		t.Errorf("removed: got %+v, want a missing pool with two lost records", p)
+	}
+}
+
+// If azure-vnet keeps the endpoints, azure-cns's database has none.
+func TestDatabaseWithoutEndpointsLeavesThemToAzureVnet(t *testing.T) {
+	l := newLab(t)
+	l.configure("10-azure.conflist", "azure", cns)
+	l.store(azuretest.Database("bolt"))
+	l.look()
+	l.want("no pods", l.database+known+"0")
+	l.write(l.vnet, azuretest.Vnet(web))
+	l.want("azure-vnet", l.vnet+known+"2")
+	l.store(azuretest.Database("bolt"))
+	l.want("azure-vnet, and a change of the database", l.vnet+known+"2")
 }
 
 func TestFileThatIsBeingWrittenIsReadAgainSoon(t *testing.T) {

@@ -4,12 +4,15 @@
 package azuretest
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/ipwitness/ipwitness/ipam/bolt/bolttest"
 )
 
 // written is the time in the files.
@@ -232,16 +235,66 @@ func Endpoints(pods ...Pod) []byte {
 	state := map[string]*endpointInfo{}
 	for _, p := range pods {
 		info := &ipInfo{HostVethName: "azv0123456789", MacAddress: "02:00:00:00:00:01", NICType: p.NICType}
-		for _, a := range p.Addresses {
-			if a.Is4() {
-				info.IPv4 = append(info.IPv4, ipNet(netip.PrefixFrom(a, 16)))
-			} else {
-				info.IPv6 = append(info.IPv6, ipNet(netip.PrefixFrom(a, 64)))
-			}
-		}
+		info.IPv4, info.IPv6 = ipNets(p.Addresses)
 		state[p.Container] = &endpointInfo{PodName: p.Name, PodNamespace: p.Namespace, IfnameToIPMap: map[string]*ipInfo{"eth0": info}}
 	}
 	return store("Endpoints", state)
+}
+
+// endpointRecord is EndpointRecord in cns/state/types.go at 0eff793, and ipInfoRecord its IPInfoRecord.
+type endpointRecord struct {
+	PodName       string                   `json:"podName,omitempty"`
+	PodNamespace  string                   `json:"podNamespace,omitempty"`
+	IfnameToIPMap map[string]*ipInfoRecord `json:"ifnameToIPMap,omitempty"`
+}
+
+type ipInfoRecord struct {
+	IPv4               []net.IPNet `json:"ipv4,omitempty"`
+	IPv6               []net.IPNet `json:"ipv6,omitempty"`
+	HNSEndpointID      string      `json:"hnsEndpointID,omitempty"`
+	HNSNetworkID       string      `json:"hnsNetworkID,omitempty"`
+	HostVethName       string      `json:"hostVethName,omitempty"`
+	MACAddress         string      `json:"macAddress,omitempty"`
+	NetworkContainerID string      `json:"networkContainerID,omitempty"`
+	NICType            string      `json:"nicType,omitempty"`
+}
+
+// Database returns the buckets of azure-cns.db with the endpoints of pods (cns/state/db.go at
+// 12532d3). authority is bolt while azure-cns uses it.
+func Database(authority string, pods ...Pod) bolttest.Bucket {
+	root := bolttest.Bucket{}
+	for _, name := range []string{
+		"network_containers", "ips", "networks", "orchestrator_contexts", "pnp_id_by_mac", "assignments", "ip_owners", "delete_intents",
+	} {
+		root[name] = bolttest.Bucket{}
+	}
+	root["metadata"] = bolttest.Bucket{
+		"schema_version": binary.LittleEndian.AppendUint32(nil, 1), "authority": authority, "generation": binary.LittleEndian.AppendUint64(nil, 7), "boot_id": "boot",
+	}
+	endpoints := bolttest.Bucket{}
+	for _, p := range pods {
+		info := &ipInfoRecord{HostVethName: "azv0123456789", MACAddress: "02:00:00:00:00:01", NICType: p.NICType}
+		info.IPv4, info.IPv6 = ipNets(p.Addresses)
+		raw, err := json.Marshal(endpointRecord{PodName: p.Name, PodNamespace: p.Namespace, IfnameToIPMap: map[string]*ipInfoRecord{"eth0": info}})
+		if err != nil {
+			panic(err) // the types above can be encoded
+		}
+		endpoints[p.Container] = raw
+	}
+	root["endpoints"] = endpoints
+	return root
+}
+
+// ipNets returns the addresses of a pod by family, with the prefixes of its subnets.
+func ipNets(addresses []netip.Addr) (v4, v6 []net.IPNet) {
+	for _, a := range addresses {
+		if a.Is4() {
+			v4 = append(v4, ipNet(netip.PrefixFrom(a, 16)))
+		} else {
+			v6 = append(v6, ipNet(netip.PrefixFrom(a, 64)))
+		}
+	}
+	return v4, v6
 }
 
 func ipNet(p netip.Prefix) net.IPNet {
