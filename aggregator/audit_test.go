@@ -80,6 +80,7 @@ func TestAWipedDirectoryPutsEachAddressAtRiskAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		a := kindNode(l)
+		time.Sleep(time.Second)
 		l.wantFindings("all is well")
 		lost := hostLocal("10.244.0.0/24", pb.Pool_MISSING)
 		lost.LostAt, lost.Lost = timestamppb.Now(), 2

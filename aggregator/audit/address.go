@@ -170,14 +170,15 @@ func (a *addressAudit) behind(p *verdict.Pool, o *verdict.Owner) bool {
 }
 
 // patience returns how long an owner may have an address that its pool considers free. Plugins free
-// an address before they remove it, and records may arrive later than claims.
+// an address before they remove it, and records may arrive later than claims. That includes the
+// first record of a pool, whose directory is missing until then.
 func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
 		return endGrace
 	case registry.Of(p.IPAM).EndDelay != 0:
 		return registry.Of(p.IPAM).EndDelay
-	case p.State == ipam.Missing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
+	case p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // the end of a pod does not cause that
 	case p.Node == nil && o.Begun().Add(apiDelay) > a.in.Now:
 		return max(a.policy.Settle, apiDelay) // the record for the owner may not have arrived yet

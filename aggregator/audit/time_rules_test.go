@@ -24,7 +24,13 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running", DeletionTimestamp: start}}
 		}, 30 * time.Second},
 		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.IPAM = cilium.Name }, 5 * time.Minute},
-		{"the records of the pool are gone", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = ipam.Missing }, 0},
+		{"the pool has no directory", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = ipam.Missing }, time.Second},
+		{"the directory was removed before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
+			p.State, p.LostHeard = ipam.Missing, start-1
+		}, time.Second},
+		{"the directory was removed after it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
+			p.State, p.LostHeard = ipam.Missing, start+1
+		}, 0},
 		{"the records were lost after it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start + 1 }, 0},
 		{"the records were lost when it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start }, time.Second},
 		{"the records were lost before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start - 1 }, time.Second},
@@ -76,6 +82,32 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 		if len(reported(out.Findings)) != 1 || out.Findings[0].Since != start {
 			t.Errorf("%s: got %+v after %s, want it reported, since then", test.name, out.Findings, test.want)
 		}
+	}
+}
+
+// The directory of a pool is created with its first record. The agent may report the address of that
+// pod before it has read the directory.
+func TestFirstAllocationOfAPoolIsWaitedFor(t *testing.T) {
+	w := newWorld("10.244.0.2")
+	p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+	p.State, p.Problem = ipam.Missing, "the directory does not exist"
+	w.kindPod("n1", "a", "kind", 2)
+	first := w.audit()
+	if len(first.Findings) != 1 || len(reported(first.Findings)) != 0 {
+		t.Fatalf("before its directory was read: got %+v, want a waiting finding", first.Findings)
+	}
+	w.after(w.Policy.Settle / 2)
+	p.State, p.Problem = ipam.Known, ""
+	al := w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
+	if out := w.audit(first.Findings...); len(out.Findings) != 0 {
+		t.Errorf("once its directory was read: got %+v, want no finding", out.Findings)
+	}
+	// If the directory never appears, the address is reported.
+	w.Allocations = slices.DeleteFunc(w.Allocations, func(other *verdict.Allocation) bool { return other == al })
+	p.State = ipam.Missing
+	first = w.audit()
+	if out := w.after(w.Policy.Settle).audit(first.Findings...); !slices.Equal(reported(out.Findings), []string{unallocated + " " + p.Name}) {
+		t.Errorf("without a directory: got %+v, want it reported", out.Findings)
 	}
 }
 
