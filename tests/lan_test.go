@@ -90,10 +90,16 @@ func TestT4MacvlanPodsOfOneParentWithTheIPAMDirectoryWiped(t *testing.T) {
 func (l *lab) takes(out *lan, machine, addr, neighbour string) {
 	l.t.Helper()
 	wait.Until(l.t, addr+" to be confirmed", func() bool {
-		out.sh(fmt.Sprintf("ip -n %s neigh flush dev eth0", machine))
-		out.ask(machine, addr, neighbour)
+		out.uses(machine, addr, neighbour)
 		return inState(addr, ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
 	})
+}
+
+// uses makes the kernel of a pod ask for a neighbour from an address.
+func (l *lab) uses(pod, addr, neighbour string) {
+	l.t.Helper()
+	l.sh(fmt.Sprintf("ip -n %s neigh flush dev eth0", pod))
+	l.ask(pod, addr, neighbour)
 }
 
 // isOutside waits until the node knows that a machine is external. A port leads to a switch only

@@ -1,12 +1,14 @@
 package tests
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -183,6 +185,30 @@ func port(pod string) (name, ifname string) {
 func (l *lab) announce(pod, addr string) {
 	l.t.Helper()
 	l.arp(pod, 1, l.mac(pod), addr, addr)
+}
+
+// talks repeats frames several times a second, as the program does that holds an address, until
+// silence is called or the test ends. A frame that is sent once is evidence only for --stale-after,
+// which may be over before a slow machine reaches the next step of a test.
+func talks(t *testing.T, send func()) (silence func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			send()
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	}()
+	silence = func() { cancel(); <-ended }
+	t.Cleanup(silence)
+	return silence
 }
 
 // mac returns the MAC of a pod's eth0, or of the interface named after a slash.

@@ -4,14 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 
-	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
-	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
 // block is the third byte of two ranges of addresses that no other scene uses, because a plan
@@ -162,15 +159,11 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 			"ip netns add guest", "ip -n launcher link add tap0 type veth peer name eth0 netns guest", "ip -n launcher link set tap0 master br0",
 			"ip -n launcher link set tap0 up", "ip -n guest link set eth0 address 02:00:00:00:00:06", "ip -n guest link set eth0 up")
 		l.assign("guest", b.first()+"/24")
-		claim := func() {
-			l.sh("ip -n guest neigh flush dev eth0")
-			l.ask("guest", b.first(), b.address(77))
+		silence := talks(t, func() { l.uses("guest", b.first(), b.address(77)) })
+		s.byHand["Find the process or machine that uses the address behind"] = func() {
+			silence()
+			l.sh("ip -n guest addr del " + b.first() + "/24 dev eth0")
 		}
-		wait.Until(t, b.first()+" to be confirmed", func() bool {
-			claim()
-			return inState(b.first(), ipwitnessv1.Conflict_CONFIRMED)(l.watch.all())
-		})
-		s.byHand["Find the process or machine that uses the address behind"] = func() { l.sh("ip -n guest addr del " + b.first() + "/24 dev eth0") }
 		s.left = []string{"intended-not-observed"} // the launcher's finding
 		s.ways = map[string]string{"default/web keeps the address": "web"}
 		return s.conflicted(b.first(), "default/launcher | default/web", "static-address")
@@ -236,8 +229,11 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		l.ports(1)
 		l.awaitPod("192.0.2.100", "web")
 		out.machine("thief", "02:00:00:00:00:99", "192.0.2.100/24")
-		l.takes(out, "thief", "192.0.2.100", "192.0.2.77")
-		s.byHand["Find the device with MAC 02:00:00:00:00:99"] = func() { out.sh("ip -n thief addr del 192.0.2.100/24 dev eth0") }
+		silence := talks(t, func() { out.uses("thief", "192.0.2.100", "192.0.2.77") })
+		s.byHand["Find the device with MAC 02:00:00:00:00:99"] = func() {
+			silence()
+			out.sh("ip -n thief addr del 192.0.2.100/24 dev eth0")
+		}
 		s.keeper = "web"
 		return s.conflicted("192.0.2.100", " | default/web", "external-device")
 	},
@@ -248,14 +244,12 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		l.ports(1)
 		l.awaitOwners("192.0.2.1", 1)
 		out.machine("thief", "02:00:00:00:00:99", "192.0.2.1/24")
-		l.takes(out, "thief", "192.0.2.1", "192.0.2.77")
-		s.byHand["Find the device with MAC 02:00:00:00:00:99"] = func() { out.sh("ip -n thief addr del 192.0.2.1/24 dev eth0") }
-		s.ways = map[string]string{"node1 itself keeps the address": "node1", "MAC 02:00:00:00:00:99 keeps the address": "02:00:00:00:00:99"}
-		s.speak = func() {
-			if had, err := out.Run("ip -n thief addr show to 192.0.2.1"); err == nil && had != "" {
-				out.announce("thief", "192.0.2.1")
-			}
+		silence := talks(t, func() { out.uses("thief", "192.0.2.1", "192.0.2.77") })
+		s.byHand["Find the device with MAC 02:00:00:00:00:99"] = func() {
+			silence()
+			out.sh("ip -n thief addr del 192.0.2.1/24 dev eth0")
 		}
+		s.ways = map[string]string{"node1 itself keeps the address": "node1", "MAC 02:00:00:00:00:99 keeps the address": "02:00:00:00:00:99"}
 		return s.conflicted("192.0.2.1", " | node1", "external-device")
 	},
 	"split-brain": func(t *testing.T, _ block) *scene {
@@ -290,16 +284,13 @@ var conflictScenes = map[string]func(t *testing.T, b block) *scene{
 		s := newScene(t, v.lab, v.nodes...)
 		s.incident(25)
 		v.metallb("node2")
-		v.wantHeldElsewhere(func() { v.speaks("node1") }, vip+" node1")
+		v.wantHeldElsewhere(vip + " node1")
 		s.foretold("vip-held-elsewhere", vip)
 		v.speaks("node2")
 		s.effects["kubectl delete"] = func() { v.silent("node1") }
-		s.byHand["The conflict resolves by itself"] = func() { v.wantHeldElsewhere(func() { v.speaks("node2") }) }
-		s.keeper, s.speak = "node2", func() { v.speaks("node2") }
-		wait.Until(t, vip+" to be confirmed", func() bool {
-			v.speaks("node1", "node2")
-			return inState(vip, confirmed)(v.watch.all()) && len(v.findings("?kind=vip-held-elsewhere")) > 0
-		})
+		s.byHand["The conflict resolves by itself"] = func() { v.wantHeldElsewhere() }
+		s.keeper = "node2"
+		v.wantHeldElsewhere(vip + " node1,node2")
 		return s.conflicted(vip, "node1 | node2", "split-brain")
 	},
 	"orphaned-sandbox": func(t *testing.T, b block) *scene {
@@ -508,11 +499,13 @@ var findingScenes = map[string]func(t *testing.T, b block) *scene{
 		for _, n := range c.nodes {
 			n.sh("ip addr add " + addr + "/32 dev lo")
 		}
-		wait.Until(t, "the finding", func() bool {
+		// The kernels announce the address until the remedy forbids it.
+		talks(t, func() {
 			for _, n := range c.nodes {
-				n.announce("/eth0", addr)
+				if out, err := n.Run("sysctl -n net.ipv4.conf.all.arp_ignore"); err == nil && strings.TrimSpace(out) == "0" {
+					n.announce("/eth0", addr)
+				}
 			}
-			return slices.ContainsFunc(c.findings(""), func(f *ipwitnessv1.Finding) bool { return f.GetAddress() == addr })
 		})
 		s.byHand["--shared "+addr] = func() {
 			c.program.Kill()

@@ -49,8 +49,6 @@ type scene struct {
 	unreal []string
 	// left are the kinds of findings that remain, because they have another cause.
 	left []string
-	// speak makes hosts that only frames show announce themselves.
-	speak func()
 	// played is the incident that the scene plays; nil if it plays none.
 	played *incident
 }
@@ -70,7 +68,7 @@ func newScene(t *testing.T, l *lab, nodes ...*lab) *scene {
 	s := &scene{
 		lab: l, t: t, nodes: map[string]*lab{}, pods: map[string]*placed{}, held: map[string]bool{}, sandboxes: map[string]string{},
 		ways: map[string]string{}, byHand: map[string]func(){},
-		effects: map[string]func(){}, speak: func() {},
+		effects: map[string]func(){},
 	}
 	if len(nodes) == 0 {
 		l.name = "node1"
@@ -403,7 +401,7 @@ func (s *scene) solved(labels []string) {
 		}
 	}
 	if s.kind != "" {
-		wait.Until(s.t, "the finding to be over", func() bool { s.speak(); return s.finding() == nil })
+		wait.Until(s.t, "the finding to be over", func() bool { return s.finding() == nil })
 	} else {
 		s.watch.await("the conflict to be over", inState(s.about, ipwitnessv1.Conflict_RESOLVED))
 	}
@@ -413,7 +411,6 @@ func (s *scene) solved(labels []string) {
 			want = nil
 		}
 		wait.Until(s.t, keeper+" alone to have the address", func() bool {
-			s.speak()
 			var names []string
 			for _, o := range s.owners("?address=" + s.about) {
 				if o.GetExcluded() == "" && o.GetState() == ipwitnessv1.Owner_LIVE {

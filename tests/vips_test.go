@@ -154,21 +154,28 @@ func commandOn(t *testing.T, remedy []*ipwitnessv1.Action, node string) (command
 type vips struct {
 	*cluster
 	api *api
-	// muted are the nodes whose program that speaks has ended.
-	muted map[string]bool
+	// silence has the functions that end the programs that speak, by node.
+	silence map[string]func()
 }
 
+// newVIPs creates such a cluster. The nodes remain on one LAN only while frames show it, so they
+// announce their own addresses until the test ends.
 func newVIPs(t *testing.T) *vips {
 	t.Helper()
 	h := newHost(t)
 	a, kubeconfig := serveAPI(t, h)
-	v := &vips{newAggregatorOn(t, h, "--handover-grace", "3s", "--stale-after", "10s", "--kubeconfig", kubeconfig), a, map[string]bool{}}
+	v := &vips{newAggregatorOn(t, h, "--handover-grace", "3s", "--stale-after", "10s", "--kubeconfig", kubeconfig), a, map[string]func(){}}
 	for _, name := range []string{"node1", "node2"} {
 		a.put(t, "nodes", "", name, "{}")
 		v.addNode(name)
 	}
 	v.awaitNodes(v.nodes...)
 	v.shared()
+	talks(t, func() {
+		for _, n := range v.nodes {
+			n.announce("/eth0", fmt.Sprintf("192.0.2.%d", n.number))
+		}
+	})
 	return v
 }
 
@@ -198,26 +205,29 @@ func (v *vips) egressIP(node, other string) {
 	v.api.put(v.t, "egressips", "", "prod", `{"spec": {"egressIPs": ["`+vip+`", "192.0.2.51"]}, "status": {"items": [{"node": "`+node+`", "egressIP": "`+vip+`"}, {"node": "`+other+`", "egressIP": "192.0.2.51"}]}}`)
 }
 
-// speaks makes programs on nodes announce vip and answer a request for it, although no kernel has it.
-func (v *vips) speaks(nodes ...string) {
+// says makes a program on a node announce vip and answer a request for it once, although no kernel
+// has it.
+func (v *vips) says(node string) {
 	v.t.Helper()
-	for _, n := range v.nodes {
-		if slices.Contains(nodes, n.name) && !v.muted[n.name] {
-			n.announce("/eth0", vip)
-			n.arp("/eth0", 2, n.mac("/eth0"), vip, "192.0.2.77")
-		}
-	}
+	n := v.nodes[slices.IndexFunc(v.nodes, func(n *lab) bool { return n.name == node })]
+	n.announce("/eth0", vip)
+	n.answer(vip)
 }
 
-// answers makes a program on a node answer requests for an address, and announce nothing.
-func (v *vips) answers(node int, addr string) {
+// speaks makes a program on a node announce vip and answer requests for it until it is silent.
+func (v *vips) speaks(node string) {
 	v.t.Helper()
-	n := v.nodes[node]
-	n.arp("/eth0", 2, n.mac("/eth0"), addr, "192.0.2.77")
+	v.silence[node] = talks(v.t, func() { v.says(node) })
 }
 
 // silent ends the program on a node that speaks.
-func (v *vips) silent(node string) { v.muted[node] = true }
+func (v *vips) silent(node string) { v.silence[node]() }
+
+// answer makes a program on a node answer a request for an address.
+func (l *lab) answer(addr string) {
+	l.t.Helper()
+	l.arp("/eth0", 2, l.mac("/eth0"), addr, "192.0.2.77")
+}
 
 // heldElsewhere returns the nodes of the findings vip-held-elsewhere, by address.
 func (v *vips) heldElsewhere() (found []string) {
@@ -229,15 +239,10 @@ func (v *vips) heldElsewhere() (found []string) {
 }
 
 // wantHeldElsewhere waits for the findings.
-func (v *vips) wantHeldElsewhere(meanwhile func(), want ...string) {
+func (v *vips) wantHeldElsewhere(want ...string) {
 	v.t.Helper()
-	wait.Until(v.t, fmt.Sprintf("vip-held-elsewhere %q", want), func() bool {
-		meanwhile()
-		return slices.Equal(v.heldElsewhere(), want)
-	})
+	wait.Until(v.t, fmt.Sprintf("vip-held-elsewhere %q", want), func() bool { return slices.Equal(v.heldElsewhere(), want) })
 }
-
-func nothing() {}
 
 func TestVirtualAddressesOfControllers(t *testing.T) {
 	t.Parallel()
@@ -259,14 +264,14 @@ func TestVirtualAddressesOfControllers(t *testing.T) {
 		}
 		// The new leader does not take the address yet, and then both have it.
 		v.kubeVIP("node1")
-		v.wantHeldElsewhere(nothing, vip+" node2")
+		v.wantHeldElsewhere(vip + " node2")
 		v.wantOnlyPlanted() // the finding is no conflict
 		take(one)
-		v.wantHeldElsewhere(nothing, vip+" node2,node1")
+		v.wantHeldElsewhere(vip + " node2,node1")
 		v.wantConflict(vip, confirmed, "split-brain", "node1 | node2", "LINK node1/eth0", "node node1 itself", "node node2 itself")
 		two.sh(commandOn(t, v.only(vip).GetRemedy(), "node2"))
 		v.watch.await("the conflict to be resolved", inState(vip, ipwitnessv1.Conflict_RESOLVED))
-		v.wantHeldElsewhere(nothing)
+		v.wantHeldElsewhere()
 		v.has(one)
 	})
 	t.Run("MetalLB", func(t *testing.T) {
@@ -276,28 +281,29 @@ func TestVirtualAddressesOfControllers(t *testing.T) {
 		v.speaks("node1")
 		v.evidence(vip, "node1", "ANNOUNCED node2/eth0", "ANSWERED node2/eth0")
 		// A hand-over: the speakers overlap for a moment.
+		v.silent("node1")
 		v.metallb("node2")
-		v.speaks("node1", "node2")
+		v.speaks("node2")
+		v.says("node1")
 		v.evidence(vip, "node2", "ANNOUNCED node1/eth0", "ANSWERED node1/eth0")
 		v.wantOnlyPlanted()
 		if got := v.heldElsewhere(); len(got) > 0 {
 			t.Errorf("after a hand-over: got %q, want no finding", got)
 		}
 		// The old speaker goes on.
-		v.wantHeldElsewhere(func() { v.speaks("node1", "node2") }, vip+" node1,node2")
-		wait.Until(t, "the conflict to be confirmed", func() bool {
-			v.speaks("node1", "node2")
-			return inState(vip, confirmed)(v.watch.all())
-		})
+		v.speaks("node1")
+		v.wantHeldElsewhere(vip + " node1,node2")
+		v.watch.await("the conflict to be confirmed", inState(vip, confirmed))
 		// It ends.
-		v.wantHeldElsewhere(func() { v.speaks("node2") })
+		v.silent("node1")
+		v.wantHeldElsewhere()
 	})
 	t.Run("EgressIP", func(t *testing.T) {
 		t.Parallel()
 		v := newVIPs(t)
+		one, two := v.nodes[0], v.nodes[1]
 		v.egressIP("node1", "node2")
-		both := func() { v.answers(0, vip); v.answers(1, "192.0.2.51") }
-		both()
+		silence := talks(t, func() { one.answer(vip); two.answer("192.0.2.51") })
 		v.evidence(vip, "node1", "ANSWERED node2/eth0")
 		v.evidence("192.0.2.51", "node2", "ANSWERED node1/eth0")
 		v.wantOnlyPlanted()
@@ -305,13 +311,15 @@ func TestVirtualAddressesOfControllers(t *testing.T) {
 			t.Errorf("two addresses on two nodes: got %q, want no finding", got)
 		}
 		v.egressIP("node2", "node1")
-		v.wantHeldElsewhere(both, vip+" node1", "192.0.2.51 node2")
+		v.wantHeldElsewhere(vip+" node1", "192.0.2.51 node2")
 		v.wantOnlyPlanted()
 		i := v.incident(27)
 		i.foretold("vip-held-elsewhere", vip)
 		i.found("vip-held-elsewhere", vip)
 		// When ovnkube-node starts, it removes the addresses that are not assigned to its node.
-		v.wantHeldElsewhere(func() { v.answers(1, vip); v.answers(0, "192.0.2.51") })
+		silence()
+		talks(t, func() { two.answer(vip); one.answer("192.0.2.51") })
+		v.wantHeldElsewhere()
 		i.remedied("kubectl delete pods -A -l app=ovnkube-node --field-selector spec.nodeName=node1")
 	})
 }

@@ -14,9 +14,10 @@ const (
 	// endGrace is how long a pod that has ended or is being deleted may have an address that its
 	// IPAM has freed. Plugins free an address before they remove it from the pod.
 	endGrace = 30 * time.Second
-	// apiDelay is how long it may take until the aggregator receives what an IPAM has written to
-	// the Kubernetes API.
-	apiDelay = 5 * time.Second
+	// recordDelay is how long it may take until the aggregator receives the record for a new owner,
+	// and how long a pod whose end is not known may have an address after its record was removed. On
+	// an overloaded node, both take a second or two.
+	recordDelay = 5 * time.Second
 	// statusDelay is how long the Kubernetes API may list an address for a pod that had it before
 	// its node rebooted.
 	statusDelay = 30 * time.Second
@@ -132,7 +133,7 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 		case booked:
 		case len(others) > 0:
 			patience := a.patience(p, o)
-			if patience <= apiDelay && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
+			if patience <= recordDelay && slices.ContainsFunc(others, func(al *verdict.Allocation) bool { return al.Names(o) }) {
 				patience = 0 // the record is already the one for this owner
 			}
 			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
@@ -174,7 +175,8 @@ func (a *addressAudit) behind(p *verdict.Pool, o *verdict.Owner) bool {
 }
 
 // patience returns how long an owner may have an address that its pool considers free. Plugins free
-// an address before they remove it, and records may arrive later than claims.
+// an address before they remove it, and records may arrive later than claims. That includes the
+// first record of a pool, whose directory is missing until then.
 func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration {
 	switch {
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
@@ -183,12 +185,22 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 		return max(a.policy.Settle, apiDelay) // its former pod ends after the migration, and its record may be moved
 	case registry.Of(p.IPAM).EndDelay != 0:
 		return registry.Of(p.IPAM).EndDelay
-	case p.State == ipam.Missing, p.LostHeard != 0 && o.Begun() < p.LostHeard:
+	case p.LostHeard != 0 && o.Begun() < p.LostHeard:
 		return 0 // the end of a pod does not cause that
-	case p.Node == nil && o.Begun().Add(apiDelay) > a.in.Now:
-		return max(a.policy.Settle, apiDelay) // the record for the owner may not have arrived yet
+	case a.released(p, o):
+		return max(a.policy.Settle, recordDelay)
+	case o.Begun().Add(recordDelay) > a.in.Now:
+		a.again(o.Begun().Add(recordDelay)) // its patience is over then
+		return max(a.policy.Settle, recordDelay)
 	}
 	return a.policy.Settle
+}
+
+// released reports whether the pool had a record for the owner that was removed.
+func (a *addressAudit) released(p *verdict.Pool, o *verdict.Owner) bool {
+	return slices.ContainsFunc(a.out.Past, func(past verdict.Past) bool {
+		return past.Owner == o.ID && past.Kind == verdict.FindingInUseUnallocated && past.Allocation != nil && past.Allocation.Pool.Is(p)
+	})
 }
 
 // poolsOf returns the pools that may allocate the address of an owner again if they consider it

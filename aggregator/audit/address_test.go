@@ -206,7 +206,7 @@ func TestFindingsOfOnePoolAreReportedTogether(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	p := w.Pool(hostlocal.Name, "n1", "lan")
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "container-b"}})
-	w.kindPod("n1", "a", "lan", 2)
+	w.kindPod("n1", "a", "lan", 2).Begun = start.Add(-time.Hour)
 	before := w.audit().Findings
 	w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "container-c"}})
 	before = w.after(w.Policy.Settle / 2).audit(before...).Findings

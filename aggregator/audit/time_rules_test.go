@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -19,21 +20,30 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 		build func(w *world, p *verdict.Pool, c *verdict.Claim)
 		want  time.Duration
 	}{
-		{"a pool of its node", nil, time.Second},
+		{"a pool of its node", nil, 5 * time.Second},
+		{"a pool of its node, and an owner of five seconds", func(_ *world, _ *verdict.Pool, c *verdict.Claim) {
+			c.Begun = start.Add(-5 * time.Second)
+		}, time.Second},
 		{"its pod is deleted", func(w *world, _ *verdict.Pool, _ *verdict.Claim) {
 			w.Pods = map[string]*verdict.PodObject{"uid-a": {Namespace: "default", Name: "a", Phase: "Running", DeletionTimestamp: start}}
 		}, 30 * time.Second},
 		{"Cilium", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.IPAM = cilium.Name }, 5 * time.Minute},
-		{"the records of the pool are gone", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = ipam.Missing }, 0},
+		{"the pool has no directory", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.State = ipam.Missing }, 5 * time.Second},
+		{"the directory was removed before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
+			p.State, p.LostHeard = ipam.Missing, start-1
+		}, 5 * time.Second},
+		{"the directory was removed after it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) {
+			p.State, p.LostHeard = ipam.Missing, start+1
+		}, 0},
 		{"the records were lost after it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start + 1 }, 0},
-		{"the records were lost when it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start }, time.Second},
-		{"the records were lost before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start - 1 }, time.Second},
+		{"the records were lost when it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start }, 5 * time.Second},
+		{"the records were lost before it began", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.LostHeard = start - 1 }, 5 * time.Second},
 		{"a pool of the cluster", func(_ *world, p *verdict.Pool, _ *verdict.Claim) { p.Node = nil }, 5 * time.Second},
 		{"a pool of the cluster, and an owner of five seconds", func(_ *world, p *verdict.Pool, c *verdict.Claim) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
 		}, time.Second},
-		{"a pool of its node, while the API is disconnected", func(w *world, _ *verdict.Pool, _ *verdict.Claim) { w.Known = start - 1 }, time.Second},
+		{"a pool of its node, while the API is disconnected", func(w *world, _ *verdict.Pool, _ *verdict.Claim) { w.Known = start - 1 }, 5 * time.Second},
 		{"a cluster-wide pool, while the API has been disconnected since the owner settled", func(w *world, p *verdict.Pool, c *verdict.Claim) {
 			p.Node = nil
 			c.Begun = start.Add(-5 * time.Second)
@@ -79,14 +89,91 @@ func TestPatienceWithFreeAddressesInUse(t *testing.T) {
 	}
 }
 
+// The directory of a pool is created with its first record. The agent may report the address of that
+// pod before it has read the directory.
+func TestFirstAllocationOfAPoolIsWaitedFor(t *testing.T) {
+	w := newWorld("10.244.0.2")
+	p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+	p.State, p.Problem = ipam.Missing, "the directory does not exist"
+	w.kindPod("n1", "a", "kind", 2)
+	first := w.audit()
+	if len(first.Findings) != 1 || len(reported(first.Findings)) != 0 {
+		t.Fatalf("before its directory was read: got %+v, want a waiting finding", first.Findings)
+	}
+	w.after(4 * time.Second)
+	p.State, p.Problem = ipam.Known, ""
+	al := w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "sandbox-a"}})
+	if out := w.audit(first.Findings...); len(out.Findings) != 0 {
+		t.Errorf("once its directory was read: got %+v, want no finding", out.Findings)
+	}
+	// If the directory never appears, the address is reported.
+	w.Allocations = slices.DeleteFunc(w.Allocations, func(other *verdict.Allocation) bool { return other == al })
+	p.State = ipam.Missing
+	first = w.audit()
+	if out := w.after(5 * time.Second).audit(first.Findings...); !slices.Equal(reported(out.Findings), []string{unallocated + " " + p.Name}) {
+		t.Errorf("without a directory: got %+v, want it reported", out.Findings)
+	}
+}
+
+// Plugins remove the record of an address, and then the address. On an overloaded node, that takes
+// longer than the settle time.
+func TestReleasedAddressIsWaitedFor(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		settle time.Duration
+		change func(w *world, p *verdict.Pool, gone *verdict.Allocation)
+		want   time.Duration
+	}{
+		{"the owner's own record", time.Second, nil, 5 * time.Second},
+		{"the owner's own record, with a long settle time", time.Minute, nil, time.Minute},
+		{"the owner's own record, of a cluster-wide pool", time.Second, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.Node = nil
+		}, 5 * time.Second},
+		{"the record of another pool", time.Second, func(w *world, p *verdict.Pool, gone *verdict.Allocation) {
+			gone.Pool = w.hostLocal("n1", "other", "10.245.0.0/24")
+		}, time.Second},
+		{"another one's record", time.Second, func(w *world, _ *verdict.Pool, gone *verdict.Allocation) {
+			gone.ContainerID = "sandbox-b"
+		}, time.Second},
+		{"all records", time.Second, func(w *world, p *verdict.Pool, _ *verdict.Allocation) {
+			p.LostHeard = start
+		}, 0},
+	} {
+		w := newWorld("10.244.0.7")
+		w.Policy.Settle = test.settle
+		p := w.hostLocal("n1", "kind", "10.244.0.0/24")
+		w.kindPod("n1", "a", "kind", 2).Begun = start.Add(-time.Hour)
+		gone := &verdict.Allocation{Pool: p, Allocation: ipam.Allocation{Address: w.Addr, ContainerID: "sandbox-a"}, Heard: start.Add(-time.Hour)}
+		if test.change != nil {
+			test.change(w, p, gone)
+		}
+		out := w.Judge()
+		in := w.Case()
+		in.Pools, in.Vanished = []*verdict.Pool{p}, []*verdict.Allocation{gone}
+		got := audit.Address(&w.Policy, in, &out)
+		if len(got.Findings) != 1 || got.Findings[0].Kind != unallocated {
+			t.Errorf("%s: got %+v, want %s", test.name, got.Findings, unallocated)
+			continue
+		}
+		if waits := got.Findings[0].Waiting; waits != (test.want > 0) || waits && got.Again != start.Add(test.want) {
+			t.Errorf("%s: got waiting %v, again after %s, want after %s", test.name, waits, got.Again.Sub(start), test.want)
+		}
+		// It is also waited for at the next audit, which only remembers that the record vanished.
+		in.Vanished, in.Past, in.Before = nil, got.Past, got.Findings
+		if again := audit.Address(&w.Policy, in, &out); test.want > 0 && again.Again != got.Again {
+			t.Errorf("%s: got %+v, again after %s, want after %s", test.name, again.Findings, again.Again.Sub(start), test.want)
+		}
+	}
+}
+
 // A record for an owner may take five seconds to arrive, counted from when the owner was first
 // reported.
 func TestNewOwnersAreWaitedFor(t *testing.T) {
 	w := newWorld("10.244.0.7")
 	w.kindPod("n1", "a", "kind", 2).Begun = start.Add(1 - 5*time.Second)
 	w.pooled("p", calico.Name, "")
-	if out := w.auditAll(); len(out.Findings) != 1 || out.Again != start.Add(5*time.Second) {
-		t.Errorf("got %+v, again after %s, want after 5s", out.Findings, out.Again.Sub(start))
+	if out := w.auditAll(); len(out.Findings) != 1 || !out.Findings[0].Waiting || out.Again != start.Add(1) {
+		t.Errorf("got %+v, again after %s, want it waiting until the five seconds are over", out.Findings, out.Again.Sub(start))
 	}
 }
 
@@ -96,8 +183,8 @@ func TestAuditsAreRepeatedInTime(t *testing.T) {
 	c := w.kindPod("n1", "a", "kind", 2)
 	w.pooled("p", hostlocal.Name, "n1").Network = "kind"
 	w.allocate(w.pooled("q", hostlocal.Name, "n2"), verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "x"}})
-	if out := w.auditAll(); out.Again != start.Add(w.Policy.Settle) || len(out.Findings) != 2 {
-		t.Errorf("got again %d for %+v, want after the settle time", out.Again, out.Findings)
+	if out := w.auditAll(); out.Again != start.Add(5*time.Second) || len(out.Findings) != 2 {
+		t.Errorf("got again %d for %+v, want after 5 s", out.Again, out.Findings)
 	}
 	w.Drop(c)
 	w.allocate(w.Pools[0], verdict.Allocation{Allocation: ipam.Allocation{ContainerID: "y"}})
@@ -138,7 +225,7 @@ func TestFindingsAreKeptWhileThePoolIsNotKnown(t *testing.T) {
 		if len(waiting) != 1 || !waiting[0].Waiting {
 			t.Fatalf("got %+v at once, want a waiting finding", waiting)
 		}
-		before := w.after(time.Second).auditAll(waiting...).Findings
+		before := w.after(5 * time.Second).auditAll(waiting...).Findings
 		test.change(w, p)
 		if got := reported(w.auditAll(before...).Findings); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %q, want %q", test.name, got, test.want)

@@ -58,10 +58,10 @@ func TestAddressesAreComparedWithIPAM(t *testing.T) {
 		n.report(lost)
 		w.wantHeard("its record is gone", `audited 10.0.0.1 of 1: ["in-use-unallocated?"] was [] contested false`)
 		wantRemembered("its record is gone", 1, 1)
-		w.after(time.Second - 1)
-		w.wantHeard("before the settle time")
+		w.after(5*time.Second - 1)
+		w.wantHeard("while a pod that ends may still have it")
 		w.after(1)
-		w.wantHeard("after the settle time", `audited 10.0.0.1 of 1: [`+unallocated+`] was ["in-use-unallocated?"] contested false`)
+		w.wantHeard("after that", `audited 10.0.0.1 of 1: [`+unallocated+`] was ["in-use-unallocated?"] contested false`)
 		n.report(given(3, "10.0.0.1"))
 		w.wantHeard("another pod has it", "detected in 5ms", "opened 10.0.0.1 suspected episode 1 was suspected of 2", "n1: contest 10.0.0.1 true",
 			`audited 10.0.0.1 of 2: [] was [`+unallocated+`] contested true`)
