@@ -149,12 +149,12 @@ status:
 // CiliumEndpointSlice returns a CiliumEndpointSlice in the format of Cilium's operator, with pods as NAME
 // ADDRESS NODE.
 func CiliumEndpointSlice(name, namespace string, pods ...string) string {
-	text := "metadata: {name: " + name + "}\nnamespace: " + namespace + "\nendpoints:\n"
-	for _, pod := range pods {
+	endpoints := make([]string, len(pods))
+	for i, pod := range pods {
 		part := strings.Fields(pod)
-		text += "- {encryption: {}, id: 6704, name: " + part[0] + ", networking: {addressing: [{ipv4: " + part[1] + "}], node: " + part[2] + "}}\n"
+		endpoints[i] = "- {encryption: {}, id: 6704, name: " + part[0] + ", networking: {addressing: [{ipv4: " + part[1] + "}], node: " + part[2] + "}}"
 	}
-	return text
+	return "metadata: {name: " + name + "}\nnamespace: " + namespace + "\nendpoints:\n" + strings.Join(endpoints, "\n") + "\n"
 }
 
 // KubeOVNSubnet returns a Subnet of the default VPC, in the format of Kube-OVN.
