@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/antrea"
+	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/ipamtest"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
@@ -178,7 +179,7 @@ func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 		tenant.Interfaces[0].HostInterface, tenant.Interfaces[0].Link = port, port
 		tenant.Interfaces[1].Name, tenant.Interfaces[1].Link = port, port
 		l.dial().send(snapshot(hello("n2", 1), uplink(nodeMAC(2)), tenant)).sync()
-		for i := range 100 {
+		for i := range 500 {
 			record, name, addr := uint32(100+i), fmt.Sprint("pod-", i), fmt.Sprint("10.16.0.", 20+i%30)
 			c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP(name, "default", addr, "n1", ""))
 			n.send(ovnPod(record, name, addr, "kube-ovn")).sync()
@@ -204,6 +205,51 @@ func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 		if want := []string{"booked-elsewhere 10.16.0.7", "double-allocated 10.200.0.5", "in-use-unallocated 192.168.240.133", "leaked 10.16.0.9"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	})
+}
+
+// Pods of Cilium come and go, with a CiliumEndpoint each, in a CiliumEndpointSlice, or in both.
+func TestHealthyCiliumHasNoFindings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{Settle: time.Second, LeakedAfter: time.Minute})
+		c := l.resources(&cilium.IPAM, cilium.Nodes, cilium.Endpoints, cilium.Slices, cilium.Pools)
+		c.Apply(cilium.Pools, "metadata: {name: default}\nspec: {ipv4: {cidrs: [10.244.0.0/16], maskSize: 24}}")
+		c.Apply(cilium.Pools, "metadata: {name: other}\nspec: {ipv4: {cidrs: [10.245.0.0/16], maskSize: 24}}")
+		for i, node := range []string{"n1", "n2"} {
+			c.Apply(cilium.Nodes, fmt.Sprintf("metadata: {name: %s}\nspec: {addresses: [{type: InternalIP, ip: 172.18.0.%d}], ipam: {pools: {allocated: [{pool: default, cidrs: [10.244.%[2]d.0/24]}]}}}", node, i+1))
+		}
+		n := l.dial().send(snapshot(hello("n1", 1))).sync()
+		for i := range 500 {
+			record, name, addr := uint32(100+i), fmt.Sprint("pod-", i), fmt.Sprint("10.244.1.", 20+i%30)
+			if i%3 != 0 {
+				c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", name, "sandbox-"+name, addr, "172.18.0.1"))
+			}
+			if i%3 != 1 { // the operator removes the previous pod late
+				c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-1", "default", name+" "+addr+" 172.18.0.1"))
+			}
+			n.send(ovnPod(record, name, addr, "cilium")).sync()
+			time.Sleep(time.Second)
+			n.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}}).sync()
+			if i%3 != 0 {
+				c.Remove(cilium.Endpoints, ipam.Key{Namespace: "default", Name: name})
+			}
+		}
+		c.Remove(cilium.Slices, ipam.Key{Name: "ces-1"})
+		time.Sleep(time.Hour)
+		l.wantFindings("all is well")
+		if all := l.conflicts(); len(all) != 0 {
+			t.Errorf("got %v, want no conflict", all)
+		}
+		// The positive control.
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "gone", "x", "10.244.1.9", "172.18.0.1"))
+		c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-2", "default", "gone-too 10.244.1.10 172.18.0.1"))
+		c.Apply(cilium.Pools, "metadata: {name: more}\nspec: {ipv4: {cidrs: [10.245.128.0/17], maskSize: 24}}")
+		n.send(ovnPod(6, "thief", "10.244.1.8", "cilium")).sync()
+		time.Sleep(time.Hour)
+		l.wantFindings("the control", "in-use-unallocated 10.244.1.8", "leaked 10.244.1.10", "leaked 10.244.1.9", "ranges-overlap 10.245.128.0/17")
+		c.Remove(cilium.Pools, ipam.Key{Name: "more"})
+		time.Sleep(time.Minute)
+		l.wantFindings("the pools do not overlap any more", "in-use-unallocated 10.244.1.8", "leaked 10.244.1.10", "leaked 10.244.1.9")
 	})
 }
 

@@ -138,6 +138,9 @@ type Object struct {
 	Created         time.Time
 	Labels          map[string]string
 	Spec, Status    json.RawMessage
+	// Endpoints and EndpointsNamespace are the fields of a CiliumEndpointSlice, which has no spec.
+	Endpoints          json.RawMessage
+	EndpointsNamespace string
 }
 
 // Key returns the key of the object.

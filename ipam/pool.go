@@ -32,6 +32,9 @@ type Pool struct {
 	Served
 	// Ranges are the addresses that the pool allocates, without reserved ones.
 	Ranges []Range
+	// Divided are the ranges of a pool that gives parts of them to nodes. The parts are the ranges of
+	// other pools, which allocate the addresses. A pool with Divided has no Ranges.
+	Divided []Range
 	// Gateways are addresses in the ranges that belong to the node or to a router.
 	Gateways []netip.Addr
 	State    State

@@ -42,6 +42,9 @@ type Repair struct {
 	// NodeRanges is how the IPAM assigns ranges to nodes, and GrowingRanges is the same for pools that
 	// grow.
 	NodeRanges, GrowingRanges NodeRanges
+	// DivideOthers returns the steps after which a pool that gives parts of its ranges to nodes no longer
+	// contains common, which is in another such pool, too. config is the object that configures it.
+	DivideOthers func(config, common string) []advice.Action
 	// RightName returns the steps after which the IPAM uses the right name for a node, for an IPAM with
 	// names of its own.
 	RightName func(Place) []advice.Action

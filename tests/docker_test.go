@@ -1,10 +1,16 @@
 package tests
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sync/errgroup"
 
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/netlab"
@@ -175,6 +181,58 @@ func (e *engineHost) runs(line string) bool {
 	return e.Command("sh", "-c", line).Run() == nil
 }
 
+// reconnect connects containers to a network of docker and disconnects them again, so that addresses
+// come and go n times. That takes less time than to start as many containers.
+func (e *engineHost) reconnect(network string, n int) {
+	e.t.Helper()
+	const atOnce = 4
+	if n < atOnce {
+		return
+	}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", e.Path("/run/docker.sock"))
+	}}}
+	defer client.CloseIdleConnections()
+	call := func(what, container string) error {
+		r, err := http.NewRequestWithContext(e.t.Context(), http.MethodPost, "http://docker/networks/"+network+"/"+what, strings.NewReader(fmt.Sprintf(`{"Container":%q}`, container)))
+		if err != nil {
+			return err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		answer, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			said, _ := io.ReadAll(answer.Body)
+			return fmt.Errorf("%s %s: %s %s", what, container, answer.Status, said)
+		}
+		return nil
+	}
+	var workers errgroup.Group
+	for w := range atOnce {
+		name := fmt.Sprint("mover", w)
+		e.run(name)
+		workers.Go(func() error {
+			for range (n + atOnce - 1) / atOnce {
+				for _, what := range []string{"connect", "disconnect"} {
+					if err := call(what, name); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}
+	if err := workers.Wait(); err != nil {
+		e.t.Fatal(err)
+	}
+	for w := range atOnce {
+		e.shell(fmt.Sprint("docker rm -f mover", w))
+	}
+}
+
 func TestDockerContainersAreNamedAndAddressesSetByHandAreForetold(t *testing.T) {
 	t.Parallel()
 	e := newDockerHost(t)
@@ -186,13 +244,18 @@ func TestDockerContainersAreNamedAndAddressesSetByHandAreForetold(t *testing.T) 
 	e.awaitContainer(app, "app", id)
 	e.shell("docker rename app shop")
 	e.awaitContainer(app, "shop", id)
-	for i := range 3 { // churn: the next container gets the address
+	const jobs = 3
+	for i := range jobs { // churn: the next container gets the address
 		name := fmt.Sprint("job", i)
 		id, addr := e.run(name)
 		e.awaitContainer(addr, name, id)
 		e.shell("docker rm -f " + name)
 	}
+	e.reconnect("apps", churned(jobs)-jobs)
 	e.awaitAllocations(2)
+	if got := found.all(); len(got) > 0 {
+		t.Errorf("got findings %q of the churn, want none", got)
+	}
 
 	// Addresses that docker never gives are no finding.
 	e.inside("shop", "addr add 172.30.5.130/24 dev eth0")

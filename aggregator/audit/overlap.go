@@ -73,7 +73,7 @@ func poolSide(n *verdict.Node, p *verdict.Pool) verdict.Side {
 
 // SameSide reports whether two sides are equal.
 func SameSide(a, b verdict.Side) bool {
-	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Config == b.Config && a.Device == b.Device &&
+	return a.Node == b.Node && a.Agent.Is(b.Agent) && a.Range == b.Range && a.Network == b.Network && a.Pool == b.Pool && a.Config == b.Config && a.Device == b.Device &&
 		a.Source == b.Source && a.IPAM == b.IPAM && a.Grows == b.Grows && slices.Equal(a.Ranges, b.Ranges) && slices.Equal(a.Prefixes, b.Prefixes)
 }
 
@@ -140,6 +140,41 @@ func overlapOf(group []verdict.Side) *verdict.Overlap {
 		}
 	}
 	return out
+}
+
+// Divided returns the findings about pools of the cluster that give parts of the same ranges to nodes.
+// It sorts the pools.
+func Divided(p *verdict.Policy, pools []*verdict.Pool) (findings []verdict.Finding) {
+	slices.SortFunc(pools, func(a, b *verdict.Pool) int { return cmp.Or(cmp.Compare(a.IPAM, b.IPAM), cmp.Compare(a.Name, b.Name)) })
+	for i, a := range pools {
+		for _, b := range pools[i+1:] {
+			common, overlap := firstCommon(a.Divided, b.Divided)
+			if !overlap || a.IPAM != b.IPAM || p.DeclaresShared(common) {
+				continue
+			}
+			side := func(of *verdict.Pool) verdict.Side {
+				return verdict.Side{Pool: of.Name, Range: common, Ranges: of.Divided, Config: of.Config, Source: verdict.SideDivided, IPAM: of.IPAM}
+			}
+			findings = append(findings, verdict.Finding{
+				ID:   verdict.FindingID(p.Cluster, verdict.FindingRangesOverlap, a.IPAM+" "+a.Name+" "+b.Name),
+				Kind: verdict.FindingRangesOverlap, Severity: verdict.Warning,
+				Overlap: &verdict.Overlap{Range: common, Sides: [2]verdict.Side{side(a), side(b)}},
+			})
+		}
+	}
+	return findings
+}
+
+// firstCommon returns the first range that is in both lists.
+func firstCommon(a, b []ipam.Range) (common ipam.Range, overlap bool) {
+	for _, r := range a {
+		for _, q := range b {
+			if r.Overlaps(q) && (!overlap || r.Common(q).First.Less(common.First)) {
+				common, overlap = r.Common(q), true
+			}
+		}
+	}
+	return common, overlap
 }
 
 // NodePool is a pool of a node, with the VRF of its device and whether it has allocated any

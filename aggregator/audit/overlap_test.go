@@ -137,6 +137,36 @@ func TestNetworksOfOneNode(t *testing.T) {
 	}
 }
 
+func TestPoolsThatNodesGetRangesFrom(t *testing.T) {
+	pool := func(name string, ranges ...ipam.Range) *verdict.Pool {
+		return &verdict.Pool{Pool: ipam.Pool{IPAM: cilium.Name, Name: name, Config: "ciliumpodippools " + name, Divided: ranges}}
+	}
+	all := []*verdict.Pool{
+		pool("blue", prefix("fd00::/64"), prefix("10.20.0.0/16"), prefix("10.9.0.0/24")), pool("green", prefix("10.20.128.0/17"), prefix("10.9.0.128/25")),
+		pool("red", prefix("10.21.0.0/16"), prefix("fd01::/64")),
+	}
+	for range 2 {
+		found := audit.Divided(policy, all)
+		if len(found) != 1 {
+			t.Fatalf("got %+v, want one of blue and green", found)
+		}
+		f, sides := found[0], found[0].Overlap.Sides
+		if f.Kind != verdict.FindingRangesOverlap || f.Severity != verdict.Warning || f.Overlap.Range.String() != "10.9.0.128/25" || len(audit.Nodes(&f)) != 0 ||
+			sides[0].Pool != "blue" || sides[1].Pool != "green" || sides[1].Source != verdict.SideDivided || sides[1].Config != "ciliumpodippools green" || len(sides[0].Ranges) != 3 {
+			t.Errorf("got %+v, want a warning about 10.9.0.128/25 of blue and green", f)
+		}
+		slices.Reverse(all) // the order does not matter
+	}
+	if found := audit.Divided(&verdict.Policy{Shared: []verdict.Shared{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}, all); found != nil {
+		t.Errorf("got %+v of a declared range, want none", found)
+	}
+	other := pool("blue", prefix("10.21.0.0/16"))
+	other.IPAM = "other"
+	if found := audit.Divided(policy, []*verdict.Pool{other, pool("red", prefix("10.21.0.0/16"))}); found != nil {
+		t.Errorf("got %+v of two IPAMs, want none", found)
+	}
+}
+
 // The order in which a node's addresses were reported does not matter.
 func TestSidesOfANodeAreTheWidest(t *testing.T) {
 	n := agent("n1", "1")
@@ -211,6 +241,7 @@ func TestEqualSides(t *testing.T) {
 		"prefixes": func(s *verdict.Side) { s.Prefixes = nil },
 		"source":   func(s *verdict.Side) { s.Source = verdict.SideAddress },
 		"ipam":     func(s *verdict.Side) { s.IPAM = "x" },
+		"pool":     func(s *verdict.Side) { s.Pool = "x" },
 	} {
 		s := side()
 		if change(&s); audit.SameSide(side(), s) {

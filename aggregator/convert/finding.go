@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -71,7 +72,7 @@ func Pool(p *verdict.Pool, use verdict.PoolUse) *pb.Pool {
 	if p.Node != nil {
 		out.Node = p.Node.Name
 	}
-	for _, r := range p.Ranges {
+	for _, r := range slices.Concat(p.Ranges, p.Divided) {
 		out.Ranges = append(out.Ranges, r.String())
 	}
 	if use.ExhaustedIn > 0 {

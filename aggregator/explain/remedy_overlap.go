@@ -27,6 +27,18 @@ func overlapFinding(f *verdict.Finding) FindingText {
 	for _, s := range []side{a, b} {
 		text.Evidence = append(text.Evidence, s.evidence(kind))
 	}
+	if a.Source == verdict.SideDivided {
+		text.Summary = fmt.Sprintf("%s and %s of %s both assign nodes ranges from %s: two nodes may get the same range, and then pods on both get the same address.",
+			a.Pool, b.Pool, registry.Of(a.IPAM).Title, common)
+		if divide := registry.Of(a.IPAM).DivideOthers; divide != nil {
+			text.Remedy = []advice.Action{advice.Say("Decide which of the two should keep %s.", common).Or(
+				advice.Either(a.Pool+" should keep it", divide(b.Config, common)...),
+				advice.Either(b.Pool+" should keep it", divide(a.Config, common)...),
+			)}
+		}
+		text.Fixes = []advice.Fix{{Manual: true, What: fmt.Sprintf("Give %s or %s a different range: %s is in both.", a.Pool, b.Pool, common)}}
+		return text
+	}
 	if kind == verdict.FindingRangesOverlap {
 		text.Summary = fmt.Sprintf("CNI networks %s and %s of node %s both assign %s: pods of one network get addresses that pods of the other network have.",
 			a.Network, b.Network, a.Node, common)
@@ -109,7 +121,10 @@ func (s side) corrected() []advice.Action {
 // evidence describes the addresses that one side assigns, and the source of that information.
 func (s side) evidence(kind string) string {
 	who := "Node " + s.Node
-	if kind == verdict.FindingRangesOverlap {
+	switch {
+	case s.Source == verdict.SideDivided:
+		return fmt.Sprintf("%s assigns nodes parts of %s, configured in %s.", s.Pool, s.text(), s.Config)
+	case kind == verdict.FindingRangesOverlap:
 		who = "Network " + s.Network
 	}
 	fact := who + " assigns " + cmp.Or(s.text(), "addresses")

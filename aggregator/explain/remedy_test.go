@@ -284,6 +284,11 @@ func TestTextsOfOverlaps(t *testing.T) {
 		verdict.Side{Node: "node-a", Network: "cbr0", Config: "/etc/cni/net.d/10-a.conflist", Device: "cni0", Ranges: []ipam.Range{r("10.88.0.2", "10.88.0.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		verdict.Side{Node: "node-a", Network: "podman", Config: "/etc/cni/net.d/87-podman.conflist", Device: "cni-podman0", Ranges: []ipam.Range{r("10.88.0.128", "10.88.255.254")}, Source: verdict.SidePool, IPAM: hostlocal.Name},
 		"node-a"))
+	divided := func(name string, ranges ...ipam.Range) verdict.Side {
+		return verdict.Side{Pool: "CiliumPodIPPool " + name, Ranges: ranges, Config: "ciliumpodippools " + name, Source: verdict.SideDivided, IPAM: cilium.Name}
+	}
+	wantText(t, "ranges-overlap of pools that nodes get ranges from", overlap(verdict.FindingRangesOverlap,
+		divided("blue", r("10.20.0.0", "10.20.255.255"), r("10.30.0.0", "10.30.255.255")), divided("green", r("10.20.128.0", "10.20.255.255"))))
 }
 
 func TestTextsOfNodesWithTheSameName(t *testing.T) {

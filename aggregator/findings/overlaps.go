@@ -103,8 +103,15 @@ func (o *Overlaps) run() verdict.Stamp {
 	nodes := slices.Collect(o.facts.Nodes)
 	maps.DeleteFunc(o.ranges, func(n *facts.Node, _ []verdict.Side) bool { return !slices.Contains(o.facts.At(n.ID.Place()), n) })
 	var all, ofPools []verdict.Side
+	var divided []*verdict.Pool
 	if moved {
 		all, ofPools = o.rangesOfNodes(nodes)
+		for p := range o.facts.Pools {
+			if len(p.Rec.Divided) > 0 {
+				rec := p.Rec
+				divided = append(divided, &rec)
+			}
+		}
 	}
 	o.facts.RUnlock()
 	before := o.found
@@ -112,9 +119,10 @@ func (o *Overlaps) run() verdict.Stamp {
 	if moved {
 		o.publishAll(audit.Ranges(o.facts.Policy, all))
 		o.publishAll(audit.Ranges(o.facts.Policy, ofPools))
+		o.publishAll(audit.Divided(o.facts.Policy, divided))
 	} else {
 		for id := range before {
-			if f := o.publisher.finding(id); f != nil && f.Kind == verdict.FindingPodCIDROverlap {
+			if f := o.publisher.finding(id); f != nil && (f.Kind == verdict.FindingPodCIDROverlap || f.Overlap.Sides[0].Source == verdict.SideDivided) {
 				o.found[id] = struct{}{}
 			}
 		}

@@ -31,6 +31,9 @@ type object struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec"`
 	Status            json.RawMessage `json:"status"`
+	// Objects without a spec have their fields here.
+	Endpoints          json.RawMessage `json:"endpoints"`
+	EndpointsNamespace string          `json:"namespace"`
 }
 
 // DeepCopyObject implements runtime.Object. A shallow copy is enough, because objects never

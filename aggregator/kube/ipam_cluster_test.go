@@ -62,6 +62,8 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 	l.custom(whereabouts.Networks, ipamtest.WhereaboutsNetwork)
 	l.custom(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.2", "10.0.2.0/24", "10.0.2.236", ""))
 	l.custom(cilium.Endpoints, strings.Replace(ipamtest.CiliumEndpoint("NAMESPACE", "web", "1e4101a4e7b1", "10.0.2.163", "172.18.0.2"), `, creationTimestamp: "2023-01-08T03:17:22Z"`, "", 1))
+	l.custom(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-1", "NAMESPACE", "db 10.0.2.164 172.18.0.2"))
+	l.custom(cilium.Pools, "metadata: {name: default}\nspec: {ipv4: {cidrs: [10.0.0.0/16], maskSize: 24}}")
 
 	// Lines in the order of the ledger: pools, then allocations.
 	text := func(state, nginx, where string) string {
@@ -71,11 +73,13 @@ spec: {handleID: k8s-pod-network.`+ipamtest.ContainerID+`, deleted: false, block
 		}
 		lines := []string{
 			"calico default-ipv4-ippool " + state + " 192.168.0.0-192.168.254.255" + problem,
+			"cilium CiliumPodIPPool default " + state + " 10.0.0.0-10.0.255.255" + problem,
 			"cilium n1 " + state + " 10.0.2.1-10.0.2.254" + problem,
 			"whereabouts kube-system/192.168.2.0-24 " + state + " 192.168.2.4-192.168.2.15 192.168.2.17-192.168.2.20" + problem,
 			"192.168.0.192 VXLAN tunnel node1 at ipamblocks 192-168-0-192-26 /spec/allocations/0",
 			nginx,
 			"10.0.2.163 " + l.namespace + "/web 1e4101a4e7b1 n1 at ciliumendpoints " + l.namespace + "/web /status/networking/addressing",
+			"10.0.2.164 " + l.namespace + "/db n1 at ciliumendpointslices ces-1 /endpoints of " + l.namespace + "/db",
 			"192.168.2.1 test/test-648b75d6fc-f56cp 0c85206ce40fd429c62d1499c91f0fd5cb183fd610db3c4c458f167eaa0ee190 net1 at " + where,
 			"192.168.2.2 test/test-648b75d6fc-sdbbm 6442798c086abdad4c636b7c8e51f427511076a250e5434889b675c9e60bca06 at ippools kube-system/192.168.2.0-24 /spec/allocations/2",
 		}

@@ -11,7 +11,10 @@ import (
 // readable returns an object as a store reads it.
 func readable(o runtime.Object) any {
 	if o, ok := o.(*object); ok {
-		return &ipam.Object{Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Labels: o.Labels, Spec: o.Spec, Status: o.Status}
+		return &ipam.Object{
+			Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Labels: o.Labels, Spec: o.Spec, Status: o.Status,
+			Endpoints: o.Endpoints, EndpointsNamespace: o.EndpointsNamespace,
+		}
 	}
 	return o
 }

@@ -126,9 +126,12 @@ const (
 	SideAddress
 	// SidePool: the configuration of an IPAM on the node.
 	SidePool
+	// SideDivided: a pool of the cluster that gives parts of its ranges to nodes. The side has no node.
+	SideDivided
 )
 
-// A Side is a node or a network of a node that assigns addresses from a range to its pods.
+// A Side is a node or a network of a node that assigns addresses from a range to its pods, or a pool
+// that assigns parts of a range to nodes.
 type Side struct {
 	// Node is the name of the node. Agent is nil for a node that is known from Kubernetes only.
 	Node  string
@@ -136,12 +139,14 @@ type Side struct {
 	// Range is the range that is compared.
 	Range   ipam.Range
 	Network string
+	// Pool is the name of the pool; set for SideDivided.
+	Pool string
 	// Config is where the range is configured. Device is the bridge or other device that it serves.
 	Config, Device string
 	// Ranges or Prefixes are all ranges of the side.
 	Ranges   []ipam.Range
 	Prefixes []netip.Prefix
-	// Source is the source of the range; IPAM is set for SideNodeObject and SidePool. Grows is set if
+	// Source is the source of the range; IPAM is set for SideNodeObject, SidePool and SideDivided. Grows is set if
 	// the IPAM assigns the node more ranges when it needs them.
 	Source SideSource
 	IPAM   string

@@ -215,3 +215,80 @@ func TestRangesThatMoveBetweenNodes(t *testing.T) {
 	c.Remove(cilium.Nodes, ipam.Key{Name: "b"})
 	c.Want("another node has the address of the first", a+"\ncilium c known 10.0.9.1-10.0.9.254"+strings.Replace(one+two, " x b", " x c", 2))
 }
+
+// A CiliumEndpointSlice has copies of endpoints. They count only for pods without a CiliumEndpoint.
+func TestEndpointSlices(t *testing.T) {
+	c := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Slices)
+	c.Apply(cilium.Nodes, ciliumNode("a", "172.18.0.1", "10.0.0.0/24"))
+	c.Want("no pod has an address", "cilium a reading 10.0.0.1-10.0.0.254")
+	c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-1", "n", "one 10.0.0.1 172.18.0.1", "two 10.0.1.2 172.18.0.2"))
+	const a, b, at = "cilium a known 10.0.0.1-10.0.0.254", "\ncilium b known 10.0.1.1-10.0.1.254", " at ciliumendpointslices ces-"
+	const one = "\n10.0.0.1 n/one a" + at + "1 /endpoints of n/one"
+	c.Want("two pods, one of them on an unknown node", a+one)
+	c.Apply(cilium.Nodes, ciliumNode("b", "172.18.0.2", "10.0.1.0/24"))
+	two := "\n10.0.1.2 n/two b" + at + "1 /endpoints of n/two"
+	c.Want("both nodes are known", a+b+one+two)
+	c.Changes()
+	c.List(cilium.Slices)
+	if n := c.Changes(); n != 0 {
+		t.Errorf("%d changes of a listing without differences", n)
+	}
+	// A pod gets a CiliumEndpoint, as with the default mode of the controller.
+	c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("n", "one", "x", "10.0.0.1", "172.18.0.1"))
+	const own = "\n10.0.0.1 n/one x a at ciliumendpoints n/one /status/networking/addressing"
+	c.Want("an endpoint of its own", a+b+own+two)
+	c.Changes()
+	c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-1", "n", "one 10.0.0.9 172.18.0.1", "two 10.0.1.3 172.18.0.2"))
+	two = strings.Replace(two, "1.2", "1.3", 1)
+	c.Want("the copies change", a+b+own+two)
+	if n := c.Changes(); n != 2 {
+		t.Errorf("%d changes, want 2: the copy of an endpoint is not published", n)
+	}
+	c.Apply(cilium.Nodes, ciliumNode("b", "172.18.0.2", "10.0.7.0/24"))
+	c.Apply(cilium.Nodes, ciliumNode("a", "172.18.0.1", "10.0.0.0/23"))
+	c.Want("a range moves", "cilium a known 10.0.0.1-10.0.1.254\ncilium b known 10.0.7.1-10.0.7.254"+own+two)
+	if !c.Allocated("a", "10.0.1.3", "ciliumendpointslices ces-1 /endpoints of n/two") {
+		t.Error("the copy is not in the pool of its range")
+	}
+	c.Apply(cilium.Nodes, ciliumNode("a", "172.18.0.1", "10.0.0.0/24"))
+	c.Apply(cilium.Nodes, ciliumNode("b", "172.18.0.2", "10.0.1.0/24"))
+	c.Remove(cilium.Endpoints, ipam.Key{Namespace: "n", Name: "one"})
+	c.Want("without an endpoint of its own", a+b+"\n10.0.0.9 n/one a"+at+"1 /endpoints of n/one"+two)
+	// The operator moves a pod to another slice.
+	c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-2", "n", "one 10.0.0.9 172.18.0.1"))
+	const moved = "\n10.0.0.9 n/one a" + at + "2 /endpoints of n/one"
+	c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-1", "n", "two 10.0.1.3 172.18.0.2"))
+	c.Want("in another slice", a+b+moved+two)
+	c.Remove(cilium.Slices, ipam.Key{Name: "ces-2"})
+	c.Want("a slice is gone", a+b+two)
+	c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("n", "one", "x", "10.0.0.1", "172.18.0.1"))
+	c.Want("an endpoint that was in a slice", a+b+own+two)
+	c.Apply(cilium.Slices, "metadata: {name: ces-1}\nnamespace: n\nendpoints: {newer: format}")
+	c.Want("an unknown format", a+b+own)
+}
+
+// Nodes get parts of the ranges of a CiliumPodIPPool. Version v2 of it has objects in place of strings.
+func TestPodIPPools(t *testing.T) {
+	c := ipamtest.New(t, &cilium.IPAM, cilium.Nodes, cilium.Endpoints, cilium.Pools)
+	c.Apply(cilium.Pools, "metadata: {name: default}\nspec: {ipv4: {cidrs: [10.10.0.0/16, 10.11.0.0/16], maskSize: 24}, ipv6: {cidrs: ['fd00:100::/80'], maskSize: 96}}")
+	const pool = "cilium CiliumPodIPPool default reading 10.10.0.0-10.11.255.255 fd00:100::-fd00:100::ffff:ffff:ffff"
+	c.Want("a pool", pool)
+	if p := c.Pool("CiliumPodIPPool default"); len(p.Ranges) != 0 || len(p.Divided) != 2 {
+		t.Errorf("got %+v, want a pool that allocates no address", p)
+	}
+	c.Apply(cilium.Pools, "metadata: {name: green}\nspec: {ipv4: {cidrs: [{cidr: 10.20.0.0/16, reservedRange: 10.20.0.0-10.20.0.9}], maskSize: 24}}")
+	const green = "\ncilium CiliumPodIPPool green reading 10.20.0.0-10.20.255.255"
+	c.Want("one of version v2", pool+green)
+	c.Apply(cilium.Nodes, ciliumNode("default", "172.18.0.2", "10.10.3.0/24"))
+	c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("n", "web", "x", "10.10.3.9", "172.18.0.2"))
+	const node = "\ncilium default known 10.10.3.1-10.10.3.254\n10.10.3.9 n/web x default at ciliumendpoints n/web /status/networking/addressing"
+	c.Want("a node of that name", strings.ReplaceAll(pool+green+node, "reading", "known"))
+	for _, spec := range []string{"{ipv4: {cidrs: [nowhere]}}", "{ipv4: {cidrs: {}}}", "{ipv6: 7}", "{ipv4: {cidrs: [7]}}"} {
+		c.Apply(cilium.Pools, "metadata: {name: green}\nspec: "+spec)
+		if p := c.Pool("CiliumPodIPPool green"); p.State != ipam.Unreadable || p.Problem == "" || len(p.Divided) != 1 || c.Pool("CiliumPodIPPool default").State != ipam.Known {
+			t.Errorf("%s: got %+v, want that it alone cannot be read", spec, p)
+		}
+	}
+	c.Remove(cilium.Pools, ipam.Key{Name: "green"})
+	c.Want("it is gone", strings.ReplaceAll(pool+node, "reading", "known"))
+}

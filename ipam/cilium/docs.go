@@ -12,9 +12,10 @@ var runbooks string
 var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
 		What: "Cilium (cluster-pool; multi-pool; single addresses of clouds)",
-		State: "by its interface: CiliumNode, and CiliumEndpoint for what pods have. Without CiliumEndpoints (`disable-endpoint-crd`), " +
-			"its pools stay `READING`. CiliumPodIPPool is not read: the CiliumNodes have the ranges that it has given away",
-		Evidence: "`TestCilium`, `TestIPAMsOfARealAPI`, `TestIncident13OneRangeOfAMultiPoolOnTwoNodes`, `TestIncident11CiliumListsAnAddressThatAzureHasGivenToAPod`",
+		State: "by its interface: CiliumNode, CiliumEndpoint for what pods have, and CiliumEndpointSlice for pods without a CiliumEndpoint " +
+			"(`ces-controller-mode=slim` with `disable-endpoint-crd`). Without both, its pools stay `READING`. Of CiliumPodIPPool (multi-pool) the CIDRs are read, " +
+			"to find pools that overlap; the addresses are those of the CiliumNodes",
+		Evidence: "`TestCilium`, `TestEndpointSlices`, `TestPodIPPools`, `TestHealthyCiliumHasNoFindings` (500 pods), `TestIPAMsOfARealAPI`, `TestIncident13OneRangeOfAMultiPoolOnTwoNodes`, `TestIncident11CiliumListsAnAddressThatAzureHasGivenToAPod`",
 	}},
 	Plan: &ipam.Plan{
 		InUseUnallocated: "by hand",

@@ -3,6 +3,7 @@
 package cilium
 
 import (
+	"strings"
 	"time"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -22,7 +23,11 @@ var IPAM = ipam.IPAM{
 		PodDevice:     "cilium_host", // a veth pair with both ends in the node
 	},
 	PoolTitle: func(p *ipam.Pool, node string) string {
-		if node == "" {
+		switch {
+		case node != "":
+		case strings.HasPrefix(p.Name, Pools.Name+" "):
+			return "Cilium (" + p.Name + ")"
+		default:
 			return "Cilium (CiliumNode " + p.Name + ")"
 		}
 		return "Cilium on node " + node

@@ -1,6 +1,7 @@
 package cilium
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -12,6 +13,8 @@ import (
 var (
 	Nodes     = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumnodes", Name: "CiliumNode"}
 	Endpoints = ipam.Kind{Group: "cilium.io", Version: "v2", Resource: "ciliumendpoints", Name: "CiliumEndpoint"}
+	Pools     = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumpodippools", Name: "CiliumPodIPPool"}
+	Slices    = ipam.Kind{Group: "cilium.io", Version: "v2alpha1", Resource: "ciliumendpointslices", Name: "CiliumEndpointSlice"}
 )
 
 // node is the record of a CiliumNode.
@@ -34,12 +37,44 @@ type use struct {
 	owner string
 }
 
-// endpoint is the record of a CiliumEndpoint.
+// endpoint is the record of a CiliumEndpoint, or of its copy in a CiliumEndpointSlice.
 type endpoint struct {
 	addrs     []netip.Addr
 	node      netip.Addr
-	container string
-	at        int64 // when the object was created, in nanoseconds since the Unix epoch
+	container string // empty in copies
+	at        int64  // when the object was created, in nanoseconds since the Unix epoch; 0 in copies
+}
+
+// slice is the record of a CiliumEndpointSlice: its endpoints by pod.
+type slice struct{ endpoints map[ipam.Key]*endpoint }
+
+// networking is how both objects describe the addresses of an endpoint.
+type networking struct {
+	Addressing []struct {
+		IPv4 string `json:"ipv4"`
+		IPv6 string `json:"ipv6"`
+	} `json:"addressing"`
+	Node string `json:"node"`
+}
+
+// endpoint returns a record with the addresses; nil if there are none.
+func (n *networking) endpoint() *endpoint {
+	r := &endpoint{}
+	for _, pair := range n.Addressing {
+		for _, text := range []string{pair.IPv4, pair.IPv6} {
+			if a, err := netip.ParseAddr(text); err == nil {
+				r.addrs = append(r.addrs, a.Unmap())
+			}
+		}
+	}
+	if len(r.addrs) == 0 {
+		return nil
+	}
+	r.addrs = slices.Clip(r.addrs)
+	if a, err := netip.ParseAddr(n.Node); err == nil {
+		r.node = a.Unmap()
+	}
+	return r
 }
 
 // readNode returns the record of a CiliumNode.
@@ -132,34 +167,85 @@ func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
 		External struct {
 			ContainerID string `json:"container-id"`
 		} `json:"external-identifiers"`
-		Networking struct {
-			Addressing []struct {
-				IPv4 string `json:"ipv4"`
-				IPv6 string `json:"ipv6"`
-			} `json:"addressing"`
-			Node string `json:"node"`
-		} `json:"networking"`
+		Networking networking `json:"networking"`
 	}
 	if ipam.Part(o.Status, "status", &status) != nil {
 		return at, nil
 	}
-	r := &endpoint{container: status.External.ContainerID}
+	r := status.Networking.endpoint()
+	if r == nil {
+		return at, nil
+	}
+	r.container = status.External.ContainerID
 	if !o.Created.IsZero() {
 		r.at = o.Created.UnixNano()
 	}
-	for _, pair := range status.Networking.Addressing {
-		for _, text := range []string{pair.IPv4, pair.IPv6} {
-			if a, err := netip.ParseAddr(text); err == nil {
-				r.addrs = append(r.addrs, a.Unmap())
-			}
+	return at, r
+}
+
+// pool is the record of a CiliumPodIPPool.
+type pool struct {
+	ranges  []ipam.Range
+	problem string // why the pool cannot be read
+}
+
+// poolCIDR is a CIDR of a CiliumPodIPPool: a string, or an object in version v2.
+type poolCIDR string
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *poolCIDR) UnmarshalJSON(raw []byte) error {
+	var object struct {
+		CIDR *string `json:"cidr"`
+	}
+	if object.CIDR = (*string)(c); len(raw) > 0 && raw[0] == '"' {
+		return json.Unmarshal(raw, object.CIDR)
+	}
+	return json.Unmarshal(raw, &object)
+}
+
+// readPool returns the record of a CiliumPodIPPool.
+func readPool(o *ipam.Object) (ipam.Key, *pool) {
+	type family struct {
+		CIDRs []poolCIDR `json:"cidrs"`
+	}
+	var spec struct {
+		IPv4 family `json:"ipv4"`
+		IPv6 family `json:"ipv6"`
+	}
+	r := &pool{}
+	err := ipam.Part(o.Spec, "spec", &spec)
+	for _, text := range slices.Concat(spec.IPv4.CIDRs, spec.IPv6.CIDRs) {
+		p, invalid := netip.ParsePrefix(string(text))
+		if err == nil && invalid != nil {
+			err = fmt.Errorf("%q is not a CIDR", string(text))
+		}
+		if err == nil {
+			r.ranges = append(r.ranges, ipam.RangeOf(p.Masked()))
 		}
 	}
-	if len(r.addrs) == 0 {
-		return at, nil
+	if err != nil {
+		return o.Key(), &pool{problem: fmt.Sprintf("CiliumPodIPPool %s is invalid: %s", o.Name, ipam.Shorten(err.Error()))}
 	}
-	r.addrs = slices.Clip(r.addrs)
-	if a, err := netip.ParseAddr(status.Networking.Node); err == nil {
-		r.node = a.Unmap()
+	r.ranges = ipam.Union(r.ranges)
+	return o.Key(), r
+}
+
+// readSlice returns the record of a CiliumEndpointSlice. Its fields are not in a spec. names interns
+// strings that occur often.
+func readSlice(o *ipam.Object, names *ipam.Interned) (ipam.Key, *slice) {
+	var endpoints []struct {
+		Name       string     `json:"name"`
+		Networking networking `json:"networking"`
 	}
-	return at, r
+	if ipam.Part(o.Endpoints, "endpoints", &endpoints) != nil {
+		return o.Key(), nil
+	}
+	r := &slice{endpoints: make(map[ipam.Key]*endpoint, len(endpoints))}
+	namespace := names.Of(o.EndpointsNamespace)
+	for i := range endpoints {
+		if e := endpoints[i].Networking.endpoint(); e != nil {
+			r.endpoints[ipam.Key{Namespace: namespace, Name: endpoints[i].Name}] = e
+		}
+	}
+	return o.Key(), r
 }

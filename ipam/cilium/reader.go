@@ -14,16 +14,25 @@ import (
 // (CiliumNode), and the agent on the node allocates pod addresses from them. The agent records an
 // allocation in an object for each pod (CiliumEndpoint). Allocations of single addresses are also in
 // the CiliumNode.
+//
+// In large clusters, Cilium's operator copies the endpoints to objects for up to 100 of them
+// (CiliumEndpointSlice), seconds later. It can also make these from pods, and then there need not be
+// a CiliumEndpoint for each pod (--disable-endpoint-crd). So a copy counts only for a pod without a
+// CiliumEndpoint.
 type reader struct {
 	ipam.Publisher
 	nodes     ipam.Mirror[*ipam.Object, node]
 	endpoints ipam.Mirror[*ipam.Object, endpoint]
+	slices    ipam.Mirror[*ipam.Object, slice]
+	pools     ipam.Mirror[*ipam.Object, pool]
+	// copies has the names of the CiliumEndpointSlices that each pod is in.
+	copies map[ipam.Key][]string
 	// dirty has nodes that changed, each with its last published record.
 	dirty map[string]*node
 	// index finds the node of an address, as of the last publication of endpoints.
 	index index
-	// names interns strings that occur often. Only the feed of endpoints uses it.
-	names ipam.Interned
+	// names and copyNames intern strings that occur often. Each is used by one feed only.
+	names, copyNames ipam.Interned
 }
 
 // index finds the node that an address belongs to.
@@ -34,7 +43,7 @@ type index struct {
 }
 
 func newReader(p ipam.Publisher) *reader {
-	r := &reader{Publisher: p, dirty: make(map[string]*node)}
+	r := &reader{Publisher: p, dirty: make(map[string]*node), copies: make(map[ipam.Key][]string)}
 	r.nodes = ipam.Mirror[*ipam.Object, node]{
 		Read: readNode,
 		Changed: func(at ipam.Key, before, _ *node) {
@@ -47,6 +56,10 @@ func newReader(p ipam.Publisher) *reader {
 	r.endpoints = ipam.Mirror[*ipam.Object, endpoint]{
 		Read: func(o *ipam.Object) (ipam.Key, *endpoint) { return readEndpoint(o, &r.names) }, Changed: r.endpointChanged,
 	}
+	r.slices = ipam.Mirror[*ipam.Object, slice]{
+		Read: func(o *ipam.Object) (ipam.Key, *slice) { return readSlice(o, &r.copyNames) }, Changed: r.sliceChanged,
+	}
+	r.pools = ipam.Mirror[*ipam.Object, pool]{Read: readPool, Changed: r.poolChanged}
 	return r
 }
 
@@ -55,9 +68,26 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	return &ipam.Objects{
 		Resources: []*ipam.Resource{
 			{Kind: Nodes, Role: ipam.Needed, Store: &r.nodes, Lost: "the address pools of Cilium are unknown"},
-			{Kind: Endpoints, Role: ipam.Needed, Store: &r.endpoints, Lost: "the allocations of Cilium are unknown"},
+			{Kind: Endpoints, Role: ipam.Used, Store: &r.endpoints, Lost: "the allocations of Cilium are unknown"},
+			{Kind: Slices, Role: ipam.Used, Store: &r.slices, Lost: "the allocations of Cilium that have no CiliumEndpoint are unknown"},
+			{Kind: Pools, Role: ipam.Extra, Store: &r.pools, Lost: "pools of Cilium that overlap are not noticed"},
 		},
 	}
+}
+
+// poolChanged publishes a CiliumPodIPPool. No address is allocated from it: the pools of the nodes have
+// the parts of its ranges that nodes have. Its name differs from the names of nodes.
+func (r *reader) poolChanged(at ipam.Key, _, after *pool) {
+	next := ipam.Pool{Name: Pools.Name + " " + at.Name, Config: Pools.Resource + " " + at.Name}
+	if after == nil {
+		r.Drop(next.Name)
+		return
+	}
+	next.Divided = after.ranges
+	if last := r.Pool(next.Name); after.problem != "" && last != nil {
+		next = *last
+	}
+	r.Put(next, after.problem, after.problem != "")
 }
 
 // newIndex returns an index of the current nodes.
@@ -135,9 +165,20 @@ func (r *reader) settle() {
 		r.index = r.newIndex()
 		ranges = ipam.Union(ranges)
 		within := func(a netip.Addr) bool { return ipam.Contain(ranges, a) }
+		concerned := func(e *endpoint) bool { return nodes[e.node] || slices.ContainsFunc(e.addrs, within) }
 		for at, e := range r.endpoints.Records {
-			if nodes[e.node] || slices.ContainsFunc(e.addrs, within) {
-				r.move(at, e, &was)
+			if concerned(e) {
+				r.move(ofEndpoint(at), e, &was)
+			}
+		}
+		for at, names := range r.copies {
+			if r.endpoints.Records[at] != nil {
+				continue
+			}
+			for _, name := range names {
+				if e := r.copyIn(name, at); concerned(e) {
+					r.move(ofCopy(name, at), e, &was)
+				}
 			}
 		}
 	}
@@ -206,9 +247,78 @@ func (u *use) allocation(node string) ipam.Allocation {
 	return al
 }
 
-// endpointChanged publishes the changes of an endpoint.
+// source is where an endpoint is recorded: its own object, or a CiliumEndpointSlice.
+type source struct {
+	pod      ipam.Key
+	location string
+}
+
+func ofEndpoint(pod ipam.Key) source {
+	return source{pod, Endpoints.Resource + " " + pod.Namespace + "/" + pod.Name + " /status/networking/addressing"}
+}
+
+func ofCopy(name string, pod ipam.Key) source {
+	return source{pod, Slices.Resource + " " + name + " /endpoints of " + pod.Namespace + "/" + pod.Name}
+}
+
+// copyIn returns the endpoint of a pod in a CiliumEndpointSlice.
+func (r *reader) copyIn(name string, pod ipam.Key) *endpoint {
+	return r.slices.Records[ipam.Key{Name: name}].endpoints[pod]
+}
+
+// endpointChanged publishes the changes of a CiliumEndpoint.
 func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
 	r.Use()
+	if after == nil {
+		for _, name := range r.copies[at] {
+			r.update(ofCopy(name, at), nil, r.copyIn(name, at))
+		}
+	}
+	r.update(ofEndpoint(at), before, after)
+	if before == nil {
+		for _, name := range r.copies[at] {
+			r.update(ofCopy(name, at), r.copyIn(name, at), nil)
+		}
+	}
+}
+
+// sliceChanged publishes the changes of the endpoints in a CiliumEndpointSlice, except of those with
+// an object of their own.
+func (r *reader) sliceChanged(at ipam.Key, before, after *slice) {
+	r.Use()
+	if before == nil {
+		before = &slice{}
+	}
+	if after == nil {
+		after = &slice{}
+	}
+	changed := func(pod ipam.Key, was, is *endpoint) {
+		if r.endpoints.Records[pod] == nil {
+			r.update(ofCopy(at.Name, pod), was, is)
+		}
+	}
+	for pod, e := range after.endpoints {
+		was := before.endpoints[pod]
+		if was == nil {
+			r.copies[pod] = append(r.copies[pod], at.Name)
+		}
+		changed(pod, was, e)
+	}
+	for pod, was := range before.endpoints {
+		if after.endpoints[pod] != nil {
+			continue
+		}
+		rest := slices.DeleteFunc(r.copies[pod], func(name string) bool { return name == at.Name })
+		if r.copies[pod] = rest; len(rest) == 0 {
+			delete(r.copies, pod)
+		}
+		changed(pod, was, nil)
+	}
+}
+
+// update publishes the differences between two states of an endpoint. A state is nil if there was
+// none.
+func (r *reader) update(at source, before, after *endpoint) {
 	if after != nil {
 		for i, a := range after.addrs {
 			if before != nil && before.node == after.node && before.container == after.container && slices.Contains(before.addrs, a) {
@@ -230,7 +340,7 @@ func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
 }
 
 // move publishes an endpoint again if its addresses belong to other pools than before.
-func (r *reader) move(at ipam.Key, e *endpoint, was *index) {
+func (r *reader) move(at source, e *endpoint, was *index) {
 	for i, a := range e.addrs {
 		before, after := was.of(a, e.node), r.index.of(a, e.node)
 		if before == after && was.byIP[e.node] == r.index.byIP[e.node] {
@@ -244,9 +354,8 @@ func (r *reader) move(at ipam.Key, e *endpoint, was *index) {
 }
 
 // allocation returns the allocation to publish for the address of an endpoint.
-func (e *endpoint) allocation(at ipam.Key, i int, pool string, x *index) ipam.Allocation {
+func (e *endpoint) allocation(at source, i int, pool string, x *index) ipam.Allocation {
 	return ipam.Allocation{
-		Address: e.addrs[i], Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.Namespace, Pod: at.Name, ContainerID: e.container,
-		Location: "ciliumendpoints " + at.Namespace + "/" + at.Name + " /status/networking/addressing",
+		Address: e.addrs[i], Node: cmp.Or(x.byIP[e.node], pool), Namespace: at.pod.Namespace, Pod: at.pod.Name, ContainerID: e.container, Location: at.location,
 	}
 }

@@ -3,6 +3,7 @@ package cilium
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
@@ -32,6 +33,18 @@ var repair = ipam.Repair{
 			advice.Say("Restart Cilium's operator. When it starts, it reads the ranges of all nodes. If a range is assigned to several nodes, it leaves the range to one of them and assigns others to the rest.").By("", restartOperator),
 			advice.Say("Check which of the two nodes has another range now. If both still have the same one, the pool may have no range left: add a CIDR to the CiliumPodIPPool, and restart the operator again.").By("", listPools),
 		},
+	},
+	DivideOthers: func(config, common string) []advice.Action {
+		return []advice.Action{
+			advice.Say("Check which nodes have ranges within %s, and from which pool. If two nodes have the same range, that is a finding of its own (pod-cidr-overlap): resolve it first.", common).By("", listPools),
+			advice.Say("Continue according to the result.").Or(
+				advice.Either("no node has a range within "+common+" from the pool in "+config,
+					advice.Say("Replace the CIDR in %s by one that no other pool has.", config).By("", "kubectl get "+Pools.String()+" -o yaml")),
+				advice.Either("nodes have ranges within "+common+" from the pool in "+config,
+					advice.Say("Do not remove the CIDR while a node uses it. Add a CIDR to %s that no other pool has.", config),
+					advice.Say("Move the pods of that pool to the new CIDR as Cilium's documentation of multi-pool IPAM describes for CIDRs in use. Then remove the CIDR.")),
+			),
+		}
 	},
 	Effects: ipam.Effects{
 		Free:      "no CiliumEndpoint has it. If Cilium's agent does not know the allocation either, it will allocate the address to one of the next pods on that node.",
@@ -65,8 +78,12 @@ func (t remedies) Reserve() {
 func (t remedies) Reassign() {
 	leave := []advice.Action{advice.Say("Leave the holder as it is.")}
 	if al := t.Allocation; al.Pod != "" {
-		leave = append(leave, advice.Say("If pod %s/%s does not exist, its CiliumEndpoint is left over.", al.Namespace, al.Pod))
-		leave = append(leave, advice.Plan("")...)
+		if t.copied() {
+			leave = append(leave, advice.Say("If pod %s/%s does not exist, its endpoint in the CiliumEndpointSlice is left over. Cilium's operator removes it.", al.Namespace, al.Pod))
+		} else {
+			leave = append(leave, advice.Say("If pod %s/%s does not exist, its CiliumEndpoint is left over.", al.Namespace, al.Pod))
+			leave = append(leave, advice.Plan("")...)
+		}
 		t.endpoint()
 	}
 	t.eitherEndpoint("the holder's", leave...)
@@ -74,12 +91,21 @@ func (t remedies) Reassign() {
 
 // Release advises to delete a left-over CiliumEndpoint.
 func (t remedies) Release() {
+	if t.copied() {
+		t.Advise("Cilium's operator removes an endpoint without a pod from the CiliumEndpointSlice by itself. If it does not, check whether the operator runs and what it logs (%s).", t.Allocation.Location)
+		return
+	}
 	t.Advise("Cilium's operator deletes a CiliumEndpoint without a pod by itself within minutes (--cilium-endpoint-gc-interval, 5m). If it does not, check whether the operator runs and what it logs.")
 	node := cmp.Or(t.Node, t.Allocation.Node, "?")
 	t.Act(advice.Say("Check whether Cilium's agent on node %s still has an endpoint with %s: restarting that agent removes endpoints without a container.", node, t.Address).By("", agentEndpoints(node)))
 	if t.endpoint(); t.Allocation.Pod != "" {
 		t.Act(advice.Plan("")...)
 	}
+}
+
+// copied reports whether the allocation is recorded in a CiliumEndpointSlice only.
+func (t remedies) copied() bool {
+	return strings.HasPrefix(t.Allocation.Location, Slices.Resource+" ")
 }
 
 // eitherEndpoint adds a choice: leave the holder if Cilium's agent knows the endpoint of the
@@ -104,7 +130,7 @@ func (t remedies) eitherEndpoint(whose string, leave ...advice.Action) {
 // endpoint adds the fix that deletes the CiliumEndpoint of a pod that is gone.
 func (t remedies) endpoint() {
 	al := t.Allocation
-	if al.Pod == "" {
+	if al.Pod == "" || t.copied() {
 		return
 	}
 	namespace, name := advice.Quote(al.Namespace), advice.Quote(al.Pod)

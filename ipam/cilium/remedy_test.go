@@ -31,13 +31,19 @@ func TestRemedies(t *testing.T) {
 	r.Release("leaked by a pod", of(pool, "node-c", "old", nil))
 	r.Release("leaked by a pod of an unknown pool", of(pool, "", "old", nil))
 	r.Release("leaked by another owner", of(pool, "node-c", "", nil))
+	copied := of(pool, "node-c", "old", holder)
+	copied.Allocation.Location = "ciliumendpointslices ces-1 /endpoints of shop/old"
+	r.Reassign("allocated to another pod in a CiliumEndpointSlice", copied)
+	copied.Holder = nil
+	r.Release("leaked in a CiliumEndpointSlice", copied)
 	golden.Compare(t, "testdata/remedies.txt", r.String(), "run `go test ./ipam/cilium -update` and review it")
 }
 
 // TestTextsAboutPools compares texts with testdata/pools.txt; -update writes it.
 func TestTextsAboutPools(t *testing.T) {
 	a, pool := netip.MustParseAddr("10.0.2.5"), &ipam.Pool{Name: "node-a"}
-	text := ipamtest.DescribePools(&cilium.IPAM, "", a, pool) + "\n" + ipamtest.DescribePools(&cilium.IPAM, "node-a", a, pool)
+	text := ipamtest.DescribePools(&cilium.IPAM, "", a, pool) + "\n" + ipamtest.DescribePools(&cilium.IPAM, "node-a", a, pool) +
+		"\n" + cilium.IPAM.PoolTitle(&ipam.Pool{Name: "CiliumPodIPPool default"}, "") + "\n"
 	golden.Compare(t, "testdata/pools.txt", text, "run `go test ./ipam/cilium -update` and review it")
 }
 

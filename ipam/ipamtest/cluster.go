@@ -85,12 +85,16 @@ func (c *Cluster) Apply(k ipam.Kind, text string) {
 			Created         string `yaml:"creationTimestamp"`
 			Labels          map[string]string
 		}
-		Spec, Status any
+		Spec, Status, Endpoints any
+		Namespace               string
 	}
 	if err := yaml.Unmarshal([]byte(text), &o); err != nil {
 		c.t.Fatal(err)
 	}
-	object := &ipam.Object{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: o.Metadata.Labels, Spec: c.encode(o.Spec), Status: c.encode(o.Status)}
+	object := &ipam.Object{
+		Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Labels: o.Metadata.Labels, Spec: c.encode(o.Spec), Status: c.encode(o.Status),
+		Endpoints: c.encode(o.Endpoints), EndpointsNamespace: o.Namespace,
+	}
 	if o.Metadata.Created != "" {
 		at, err := time.Parse(time.RFC3339, o.Metadata.Created)
 		if err != nil {
@@ -180,7 +184,7 @@ func (c *Cluster) Want(what, want string) {
 // DescribePool returns a pool in one line.
 func DescribePool(p *ipam.Pool) string {
 	words := []string{p.IPAM, p.Name, [...]string{"", "known", "reading", "missing", "unreadable", "stale"}[p.State]}
-	for _, r := range p.Ranges {
+	for _, r := range slices.Concat(p.Ranges, p.Divided) {
 		words = append(words, r.First.String()+"-"+r.Last.String())
 	}
 	text := strings.Join(words, " ")

@@ -133,7 +133,7 @@ status:
   encryption: {}
   external-identifiers:
     cni-attachment-id: ` + id + `:eth0
-    container-id: ` + id + `
+    container-id: "` + id + `"
     k8s-namespace: ` + namespace + `
     k8s-pod-name: ` + pod + `
     pod-name: ` + namespace + `/` + pod + `
@@ -144,6 +144,17 @@ status:
     node: ` + node + `
   state: ready
 `
+}
+
+// CiliumEndpointSlice returns a CiliumEndpointSlice in the format of Cilium's operator, with pods as NAME
+// ADDRESS NODE.
+func CiliumEndpointSlice(name, namespace string, pods ...string) string {
+	endpoints := make([]string, len(pods))
+	for i, pod := range pods {
+		part := strings.Fields(pod)
+		endpoints[i] = "- {encryption: {}, id: 6704, name: " + part[0] + ", networking: {addressing: [{ipv4: " + part[1] + "}], node: " + part[2] + "}}"
+	}
+	return "metadata: {name: " + name + "}\nnamespace: " + namespace + "\nendpoints:\n" + strings.Join(endpoints, "\n") + "\n"
 }
 
 // KubeOVNSubnet returns a Subnet of the default VPC, in the format of Kube-OVN.
