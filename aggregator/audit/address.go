@@ -182,7 +182,7 @@ func (a *addressAudit) patience(p *verdict.Pool, o *verdict.Owner) time.Duration
 	case o.Pod != nil && (o.Pod.DeletionTimestamp != 0 || o.Pod.Ended()):
 		return endGrace
 	case o.InGuest():
-		return max(a.policy.Settle, apiDelay) // its former pod ends after the migration, and its record may be moved
+		return max(a.policy.Settle, recordDelay) // its former pod ends after the migration, and its record may be moved
 	case registry.Of(p.IPAM).EndDelay != 0:
 		return registry.Of(p.IPAM).EndDelay
 	case p.LostHeard != 0 && o.Begun() < p.LostHeard:
