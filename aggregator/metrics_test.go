@@ -58,7 +58,7 @@ func TestSeriesAreBounded(t *testing.T) {
 				}
 			}
 			flush()
-			time.Sleep(5 * time.Second) // everything has settled and is reported
+			time.Sleep(10 * time.Second) // everything has settled and is reported
 			conflicts, findings := l.core.shards.Conflicts.Len(), l.core.findings.Count()
 			if conflicts != pairs || findings["in-use-unallocated"] != singles {
 				t.Fatalf("got %d conflicts and findings %v, want %d and %d", conflicts, findings, pairs, singles)
