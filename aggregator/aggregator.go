@@ -30,6 +30,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -44,6 +45,8 @@ const (
 	DefaultHandoverGrace = 10 * time.Second
 	DefaultLeakedAfter   = 5 * time.Minute
 	DefaultKubeconfig    = kube.Auto
+	DefaultRetention     = journal.DefaultRetention
+	DefaultJournalSize   = journal.DefaultSize
 )
 
 // migrationGrace is the settle time between two pods that run one virtual machine: by then, a live
@@ -69,8 +72,13 @@ type Config struct {
 	Shared []verdict.Shared
 	// Routers are the workloads that intentionally answer for addresses of others.
 	Routers []verdict.Router
-	// DataDir is where acknowledgements are kept; empty to keep them in memory only.
+	// DataDir is where acknowledgements and the journal are kept; empty to keep acknowledgements in
+	// memory only, and no journal.
 	DataDir string
+	// Retention is how long the journal keeps records, and JournalSize is the number of bytes that it
+	// may take.
+	Retention   time.Duration
+	JournalSize int64
 	// Networks are the declared networks. Networks with the same name are combined.
 	Networks []verdict.Network
 	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
@@ -120,6 +128,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		{"node-timeout", &policy.NodeTimeout, DefaultNodeTimeout},
 		{"handover-grace", &policy.HandoverGrace, DefaultHandoverGrace},
 		{"leaked-after", &policy.LeakedAfter, DefaultLeakedAfter},
+		{"retention", &cfg.Retention, DefaultRetention},
 	} {
 		switch {
 		case *d.value == 0:
@@ -127,6 +136,9 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		case *d.value < 0:
 			return nil, fmt.Errorf("use %s %s: it must not be negative", d.name, *d.value)
 		}
+	}
+	if cfg.JournalSize == 0 {
+		cfg.JournalSize = DefaultJournalSize
 	}
 	for _, s := range cfg.Shared {
 		if !s.Prefix.IsValid() || s.Reason == "" {
@@ -158,7 +170,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Version})
+	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Version})
 	if err != nil {
 		return nil, err
 	}
@@ -198,6 +210,10 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run,
 	} {
 		group.Go(func() error { run(ctx); return nil })
+	}
+	if a.core.journal != nil {
+		group.Go(func() error { a.core.journal.Run(ctx); return nil })
+		group.Go(func() error { a.core.witness.Record(ctx); return nil })
 	}
 	if a.core.kubernetes != nil {
 		group.Go(func() error { return a.core.kubernetes.Run(ctx) })

@@ -18,6 +18,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/metrics"
 	"github.com/ipwitness/ipwitness/aggregator/notify"
@@ -40,8 +41,13 @@ type coreConfig struct {
 	eager bool
 	// alone is set if the agent in this process is the only one that is expected.
 	alone bool
-	// dataDir is where acknowledgements are kept; empty to keep them in memory only.
+	// dataDir is where acknowledgements and the journal are kept; empty to keep acknowledgements in
+	// memory only, and no journal.
 	dataDir string
+	// retention is how long the journal is kept, and journalSize is the number of bytes that it may
+	// take.
+	retention   time.Duration
+	journalSize int64
 	// version is the version of this program.
 	version string
 }
@@ -67,20 +73,25 @@ func newCore(cfg coreConfig) (*core, error) {
 	}); err != nil {
 		return nil, err
 	}
+	if cfg.dataDir != "" {
+		c.journal = journal.New(journal.Config{
+			Dir: cfg.dataDir, Retention: cfg.retention, Size: cfg.journalSize, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+		})
+	}
 	converter := &convert.Converter{
 		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
 	}
 	c.events = events.New(base.UnixNano(), converter)
 	c.witness = &api.Service{
 		Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
-		Coverage: c.coverage, Convert: converter, Events: c.events, Problems: c.problems, Version: cfg.version, Stopped: c.ended,
+		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Problems: c.problems, Version: cfg.version, Stopped: c.ended,
 	}
 	c.notifier = &notify.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,
 	}
 	c.metrics = metrics.New(metrics.Config{
 		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
-		Watches: c.watches, Problems: c.problems,
+		Journal: c.journal, Watches: c.watches, Problems: c.problems,
 	})
 	c.reports, err = report.New(report.Config{
 		Facts: c.facts, Log: cfg.log, Listener: taken{c}, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,

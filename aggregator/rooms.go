@@ -8,6 +8,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/metrics"
 	"github.com/ipwitness/ipwitness/aggregator/notify"
@@ -26,6 +27,7 @@ type core struct {
 	acknowledgements *acknowledge.Acknowledgements
 	coverage         *coverage.Coverage
 	events           *events.Events
+	journal          *journal.Journal // nil without a data directory
 	reports          *report.Service
 	witness          *api.Service
 	metrics          *metrics.Metrics
@@ -58,6 +60,9 @@ func (c *core) judge(b *facts.Batch) {
 // problems describes what is wrong with the aggregator itself.
 func (c *core) problems() []string {
 	problems := c.acknowledgements.Problems()
+	if c.journal != nil {
+		problems = append(problems, c.journal.Problems()...)
+	}
 	if n := c.shards.Unjudged(); n > 0 {
 		problems = append(problems, explain.Unjudged(n))
 	}

@@ -54,6 +54,7 @@ var actions = map[string]Action{
 	pb.WitnessService_WatchFindings_FullMethodName:       {Verb: "watch", Resource: "findings"},
 	pb.WitnessService_ListPools_FullMethodName:           {Verb: "list", Resource: "pools"},
 	pb.WitnessService_ListNodes_FullMethodName:           {Verb: "list", Resource: "nodes"},
+	pb.WitnessService_ListEvents_FullMethodName:          {Verb: "list", Resource: "events"},
 }
 
 // action returns the action of a method. Reflection is open, because the API's definition is

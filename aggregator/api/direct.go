@@ -75,6 +75,10 @@ func (d direct) ListPools(ctx context.Context, q *pb.ListPoolsRequest, _ ...grpc
 	return call(ctx, d, pb.WitnessService_ListPools_FullMethodName, q, d.service.ListPools)
 }
 
+func (d direct) ListEvents(ctx context.Context, q *pb.ListEventsRequest, _ ...grpc.CallOption) (*pb.ListEventsResponse, error) {
+	return call(ctx, d, pb.WitnessService_ListEvents_FullMethodName, q, d.service.ListEvents)
+}
+
 func (d direct) ListNodes(ctx context.Context, q *pb.ListNodesRequest, _ ...grpc.CallOption) (*pb.ListNodesResponse, error) {
 	return call(ctx, d, pb.WitnessService_ListNodes_FullMethodName, q, d.service.ListNodes)
 }

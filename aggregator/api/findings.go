@@ -50,13 +50,17 @@ func (s *Service) walkFindings(f *findingFilter, from findings.Place) *walk[*fin
 	}
 }
 
-// ListFindings lists problems that are not conflicts, or have not become conflicts yet.
-func (s *Service) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
-	from, err := parseFindingPlace(q.GetPageToken())
+// ListFindings lists problems that are not conflicts, or have not become conflicts yet, now or at a
+// time.
+func (s *Service) ListFindings(ctx context.Context, q *pb.ListFindingsRequest) (*pb.ListFindingsResponse, error) {
+	f, err := newFindingFilter(q)
 	if err != nil {
 		return nil, err
 	}
-	f, err := newFindingFilter(q)
+	if q.GetAt() != nil {
+		return s.findingsAt(ctx, q, &f)
+	}
+	from, err := parseFindingPlace(q.GetPageToken())
 	if err != nil {
 		return nil, err
 	}
@@ -64,6 +68,11 @@ func (s *Service) ListFindings(_ context.Context, q *pb.ListFindingsRequest) (*p
 	page := newPage[*pb.Finding](q.GetPageSize())
 	next := fill(page, s.walkFindings(&f, from))
 	return &pb.ListFindingsResponse{Findings: page.items, NextPageToken: next, Coverage: coverage}, nil
+}
+
+// findingKey returns the place of the finding that an event is about.
+func findingKey(e *events.Event) *findings.Found {
+	return &findings.Found{Place: findings.PlaceOf(e.Matter.Finding)}
 }
 
 // WatchFindings sends the current findings, then every change.
@@ -75,12 +84,10 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 	return serveWatch(stream, s, &watch[*findings.Found, *pb.Finding, pb.WatchFindingsResponse]{
 		events: s.Events.Findings, send: stream.Send,
 		walk: func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },
-		add: func(one *pb.Finding) *pb.WatchFindingsResponse {
-			return &pb.WatchFindingsResponse{Type: pb.Watch_ADDED, Finding: one}
+		add: func(one item[*pb.Finding]) *pb.WatchFindingsResponse {
+			return &pb.WatchFindingsResponse{Type: pb.Watch_ADDED, Finding: one.it}
 		},
-		key: func(e *events.Event) *findings.Found {
-			return &findings.Found{Place: findings.PlaceOf(e.Matter.Finding)}
-		},
+		key: findingKey,
 		event: func(e *events.Event) *pb.WatchFindingsResponse {
 			typ, ok := f.event(e)
 			if !ok {

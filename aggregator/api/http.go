@@ -28,14 +28,15 @@ import (
 
 const indexPage = `ipwitness: who really holds this address, right now, and does anybody else?
 
-/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state=
-/v1/conflicts        ?state= &cause= &address= &cidr= &node= &namespace= &pod= &mac= &all=true
+/v1/owners           ?address= &cidr= &node= &namespace= &pod= &mac= &state= &at=
+/v1/conflicts        ?state= &cause= &address= &cidr= &node= &namespace= &pod= &mac= &all=true &at=
 /v1/conflicts/{id}
 /v1/conflicts/{id}:acknowledge   POST {"reason":"…","expiresAt":"…"}, or {"withdraw":true}
 /v1/explain          ?address= &case=true
-/v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac=
+/v1/findings         ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &at=
 /v1/pools
 /v1/nodes
+/v1/events           ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &since= &until=
 /v1/owners:watch     a stream, one JSON object a line; the same filters
 /v1/conflicts:watch  a stream, one JSON object a line; the same filters
 /v1/findings:watch   a stream, one JSON object a line; the same filters

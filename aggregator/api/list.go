@@ -80,11 +80,14 @@ func parsePlace(token string) (p place, err error) {
 
 var errPageToken = status.Error(codes.InvalidArgument, "page_token is invalid: omit it to start with the first page")
 
-// ListOwners lists the current owners of addresses.
-func (s *Service) ListOwners(_ context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
+// ListOwners lists the owners of addresses, now or at a time.
+func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.ListOwnersResponse, error) {
 	f, err := newOwnerFilter(q)
 	if err != nil {
 		return nil, err
+	}
+	if q.GetAt() != nil {
+		return s.ownersAt(ctx, q, &f)
 	}
 	from, err := parsePlace(q.GetPageToken())
 	if err != nil {
@@ -156,13 +159,16 @@ func (s *Service) addressesFrom(first index.Address) iter.Seq[index.Address] {
 	}
 }
 
-// ListConflicts lists the conflicts, active ones unless all is set.
-func (s *Service) ListConflicts(_ context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
+// ListConflicts lists the conflicts, now or at a time; active ones unless all is set.
+func (s *Service) ListConflicts(ctx context.Context, q *pb.ListConflictsRequest) (*pb.ListConflictsResponse, error) {
 	f, err := newConflictFilter(q)
 	if err != nil {
 		return nil, err
 	}
 	f.active = f.phase == 0 && !q.GetAll()
+	if q.GetAt() != nil {
+		return s.conflictsAt(ctx, q, &f)
+	}
 	from, err := parsePlace(q.GetPageToken())
 	if err != nil {
 		return nil, err

@@ -9,13 +9,14 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 // Service is the WitnessService. All fields are required, except that Kubernetes is nil if no
-// Kubernetes API is configured.
+// Kubernetes API is configured, and Journal is nil if none is kept.
 type Service struct {
 	pb.UnimplementedWitnessServiceServer
 	Facts            *facts.Facts
@@ -26,6 +27,7 @@ type Service struct {
 	Coverage         *coverage.Coverage
 	Convert          *convert.Converter
 	Events           *events.Events
+	Journal          *journal.Journal
 	// Problems returns descriptions of the problems of the aggregator itself.
 	Problems func() []string
 	// Version is the version of this program, for cases.

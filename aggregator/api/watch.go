@@ -30,7 +30,7 @@ type watch[K, T, M any] struct {
 	flush func() error
 	// walk returns a walk of the current state. add returns the message for one of its items.
 	walk func() *walk[K, T]
-	add  func(T) *M
+	add  func(item[T]) *M
 	// key returns the key of the item that an event is about. event returns its message, or nil to
 	// skip the event.
 	key   func(*events.Event) K
@@ -58,8 +58,8 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 	return serveWatch(stream, s, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
 		events: s.Events.Owners, send: stream.Send,
 		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
-		add: func(o *pb.Owner) *pb.WatchOwnersResponse {
-			return &pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o}
+		add: func(o item[*pb.Owner]) *pb.WatchOwnersResponse {
+			return &pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o.it}
 		},
 		key: ownerKey,
 		event: func(e *events.Event) *pb.WatchOwnersResponse {
@@ -92,10 +92,10 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 	return serveWatch(stream, s, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
 		events: s.Events.Conflicts, send: stream.Send,
 		walk: func() *walk[place, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
-		add: func(c *pb.Conflict) *pb.WatchConflictsResponse {
-			return &pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c}
+		add: func(c item[*pb.Conflict]) *pb.WatchConflictsResponse {
+			return &pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c.it}
 		},
-		key: func(e *events.Event) place { return place{e.Address, e.Conflict.GetId()} },
+		key: conflictKey,
 		event: func(e *events.Event) *pb.WatchConflictsResponse {
 			typ, ok := f.event(e)
 			if !ok {
@@ -111,6 +111,9 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 		},
 	}, q.GetResumeToken())
 }
+
+// conflictKey returns the place of the conflict that an event is about.
+func conflictKey(e *events.Event) place { return place{e.Address, e.Conflict.GetId()} }
 
 // serveWatch serves a subscriber until it leaves, one Send blocks for too long, or the aggregator
 // stops.
@@ -255,7 +258,7 @@ func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 			}
 		}
 		for _, one := range part.items {
-			if err := w.send(w.add(one.it)); err != nil {
+			if err := w.send(w.add(one)); err != nil {
 				return next, err
 			}
 		}

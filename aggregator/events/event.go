@@ -13,7 +13,9 @@ import (
 
 // Event is one change. Nothing that it points to ever changes.
 type Event struct {
-	Type    pb.Watch_Type
+	Type pb.Watch_Type
+	// At is the time at which the event was published.
+	At      verdict.Stamp
 	Address netip.Addr
 	// Values for filters. Before is the previous state of an owner that changed or is gone,
 	// Contested that of a conflict, and Found that of a finding. Matter is the finding.

@@ -25,7 +25,7 @@ func New(instance int64, c *convert.Converter) *Events {
 
 // NodeChanged publishes the state of a node to all watches.
 func (s *Events) NodeChanged(n *facts.Node) {
-	e := Event{Type: pb.Watch_NODE, Node: s.convert.Node(n)}
+	e := Event{Type: pb.Watch_NODE, At: s.now(), Node: s.convert.Node(n)}
 	s.Owners.Offer(func() Event { return e })
 	s.Conflicts.Publish(e)
 }
@@ -37,7 +37,7 @@ var watchTypes = [...]pb.Watch_Type{shard.Added: pb.Watch_ADDED, shard.Updated: 
 func (s *Events) OwnerChanged(what shard.OwnerChange, a index.Address, o, before *verdict.Owner, all []verdict.Owner) {
 	s.Owners.Offer(func() Event {
 		addr := a.Addr()
-		out := Event{Type: watchTypes[what], Address: addr, Holder: holderOf(o), Owner: s.convert.Owner(addr, o, all)}
+		out := Event{Type: watchTypes[what], At: s.now(), Address: addr, Holder: holderOf(o), Owner: s.convert.Owner(addr, o, all)}
 		if before != nil {
 			out.Before = holderOf(before)
 		}
@@ -52,13 +52,15 @@ func (s *Events) ConflictChanged(c, before *verdict.Conflict, opened bool) {
 	if opened {
 		typ = pb.Watch_ADDED
 	}
-	s.Conflicts.Publish(Event{Type: typ, Address: c.Address, Conflict: s.convert.Conflict(c), Contest: contestOf(c), Contested: contestOf(before)})
+	s.Conflicts.Publish(Event{
+		Type: typ, At: s.now(), Address: c.Address, Conflict: s.convert.Conflict(c), Contest: contestOf(c), Contested: contestOf(before),
+	})
 }
 
 // FindingChanged publishes a finding that is new or has changed. was is its previous version, or nil
 // if the finding is new.
 func (s *Events) FindingChanged(now, was *findings.Found) {
-	out := Event{Type: pb.Watch_ADDED, Matter: s.matterOf(now), Finding: s.convert.Finding(now, false)}
+	out := Event{Type: pb.Watch_ADDED, At: s.now(), Matter: s.matterOf(now), Finding: s.convert.Finding(now, false)}
 	if was != nil {
 		out.Type, out.Found = pb.Watch_UPDATED, s.matterOf(was)
 	}
@@ -68,8 +70,10 @@ func (s *Events) FindingChanged(now, was *findings.Found) {
 // FindingEnded publishes that a finding has ended. superseded is set if it became a conflict.
 func (s *Events) FindingEnded(over *findings.Found, superseded bool) {
 	last := s.matterOf(over)
-	s.Findings.Publish(Event{Type: pb.Watch_REMOVED, Finding: s.convert.Finding(over, superseded), Matter: last, Found: last})
+	s.Findings.Publish(Event{Type: pb.Watch_REMOVED, At: s.now(), Finding: s.convert.Finding(over, superseded), Matter: last, Found: last})
 }
+
+func (s *Events) now() verdict.Stamp { return s.convert.Facts.Clock() }
 
 func (s *Events) matterOf(f *findings.Found) Matter {
 	return MatterOf(s.convert.Findings.Clones.Whole(f.Finding))

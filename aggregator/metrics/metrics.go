@@ -17,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -31,13 +32,15 @@ const (
 	maxNamed = 4
 )
 
-// Config contains the sources of the metrics. All fields are required.
+// Config contains the sources of the metrics. All fields but Journal are required.
 type Config struct {
 	Facts            *facts.Facts
 	Shards           *shard.Shards
 	Findings         *findings.Findings
 	Acknowledgements *acknowledge.Acknowledgements
 	Coverage         *coverage.Coverage
+	// Journal is the journal; nil if none is kept.
+	Journal *journal.Journal
 	// Watches returns the number of watches by type.
 	Watches func() map[string]int
 	// Problems returns descriptions of the problems of the aggregator itself.
@@ -55,7 +58,8 @@ type Metrics struct {
 
 // descriptions describe the series that are created at each scrape.
 type descriptions struct {
-	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget *prometheus.Desc
+	conflicts, acknowledged, info, since, findings, finding, owners, nodes, nodeUp, skew, watches, problems, leftOut, charged, budget,
+	journaled, gaps, lost, size, oldest *prometheus.Desc
 }
 
 // New returns unregistered metrics.
@@ -68,6 +72,11 @@ func New(cfg Config) *Metrics {
 			fmt.Sprintf("Records of a node that the aggregator dropped for lack of memory. Duplicates of their addresses go undetected. Only for incomplete nodes, at most %d.", maxNodeSeries),
 			[]string{"node"}, nil),
 		charged:   prometheus.NewDesc("ipwitness_aggregator_budget_used_bytes", "Memory used for the reports of agents.", nil, nil),
+		journaled: prometheus.NewDesc("ipwitness_journal_records_total", "Changes that the journal has recorded.", nil, nil),
+		gaps:      prometheus.NewDesc("ipwitness_journal_gaps_total", "Periods of which the journal has no records, for example because the disk was full.", nil, nil),
+		lost:      prometheus.NewDesc("ipwitness_journal_lost_changes_total", "Changes that are known to be missing in gaps of the journal.", nil, nil),
+		size:      prometheus.NewDesc("ipwitness_journal_bytes", "Size of the journal.", nil, nil),
+		oldest:    prometheus.NewDesc("ipwitness_journal_oldest_timestamp_seconds", "Time that the journal reaches back to; 0 if it is empty.", nil, nil),
 		budget:    prometheus.NewDesc("ipwitness_aggregator_budget_bytes", "Memory limit for the reports of agents; 0 for no limit.", nil, nil),
 		conflicts: prometheus.NewDesc("ipwitness_conflicts", "Active conflicts, including acknowledged ones.", []string{"state", "cause"}, nil),
 		acknowledged: prometheus.NewDesc("ipwitness_conflicts_acknowledged",
@@ -98,7 +107,7 @@ func New(cfg Config) *Metrics {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 	m.describe(out)
-	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget} {
+	for _, d := range []*prometheus.Desc{m.conflicts, m.acknowledged, m.info, m.since, m.findings, m.finding, m.owners, m.nodes, m.nodeUp, m.skew, m.watches, m.problems, m.leftOut, m.charged, m.budget, m.journaled, m.gaps, m.lost, m.size, m.oldest} {
 		out <- d
 	}
 	m.ipam.describe(out)
@@ -109,6 +118,10 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.collect(out)
 	gauge := func(d *prometheus.Desc, value int, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(value), labels...)
+	}
+
+	if m.Journal != nil {
+		m.collectJournal(out)
 	}
 
 	type class struct{ state, cause string }

@@ -22,6 +22,7 @@ import (
 type auditCommand struct {
 	query
 	narrowing
+	at                       moment
 	kind                     string
 	exitCode, fixPlan, watch bool
 }
@@ -43,11 +44,15 @@ name of a NODE, list the findings of that node.
 --fix-plan prints a shell script that repairs IPAM; ipwitness itself changes nothing.
 If not all nodes are seen, the script may lack steps, and the exit code is 3.
 
+With --at, list the findings at a time in the past, without the pools and the steps.
+` + timesHelp + `
+
 Nodes that are not seen are listed on stderr, and with -o json under "coverage".`,
 		Example: `
   ipwitness audit
   ipwitness audit 10.244.0.7
   ipwitness audit --kind leaked -o wide
+  ipwitness audit --at "yesterday 14:03"
   ipwitness audit --fix-plan > plan.sh
   ipwitness audit --exit-code || echo "IPAM is wrong, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a finding, or the name of a NODE"),
@@ -61,8 +66,14 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 				return errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
 			case c.fixPlan && (c.watch || c.format != show.FormatTable):
 				return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
+			case c.watch && c.at.set():
+				return errWatchAt
+			case c.fixPlan && c.at.set():
+				return errors.New("--fix-plan and --at cannot be combined, because a plan repairs the current state: remove one of them")
 			case c.watch:
 				return c.follow(cmd.Context(), about)
+			case c.at.set():
+				return c.past(cmd.Context(), about)
 			}
 			return c.list(cmd.Context(), about)
 		},
@@ -70,6 +81,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	c.query.addFlags(cmd)
 	c.narrowing.addFlags(cmd, "findings", "cidr", "mac", "workload")
 	watchFlag(cmd, &c.watch)
+	c.at.addFlag(cmd, sys)
 	kinds := verdict.FindingKinds()
 	cmd.Flags().Var(value[string]{&c.kind, "KIND", parseKind}, "kind", "findings of this kind, like "+verdict.FindingLeaked)
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
@@ -133,7 +145,9 @@ func (c *auditCommand) findings(ctx context.Context, about about) (findings []*p
 		ask.Set("kind", c.kind)
 	}
 	c.ask(ask)
+	c.at.ask(ask)
 	coverage, err = pages(ctx, c.client(), "/v1/findings", ask, (*pb.ListFindingsResponse)(nil), func(page *pb.ListFindingsResponse) {
+		c.at.read(page)
 		for _, f := range page.GetFindings() {
 			if !about.keep(f) {
 				continue
@@ -197,13 +211,38 @@ func (c *auditCommand) list(ctx context.Context, about about) error {
 	case c.fixPlan:
 		err = c.plan(ctx, findings, a)
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "findings", findings, coverage)
+		err = show.List(c.sys.stdout, c.format, "findings", findings, c.at.basis(coverage))
 	case len(findings) > 0 && (about.address != "" || about.id(findings[0])):
 		err = c.inFull(findings)
 	default:
 		err = c.tables(ctx, findings, about, a)
 	}
 	return errors.Join(err, c.found(findings, a))
+}
+
+// past shows the findings at a time in the past. The pools and nodes of that time are not known.
+func (c *auditCommand) past(ctx context.Context, about about) error {
+	findings, _, coverage, err := c.findings(ctx, about)
+	if err != nil {
+		return c.unknownAt(&c.at, c.exitCode, err)
+	}
+	show.SortFindings(findings)
+	c.warn(coverage)
+	c.noteMoment(&c.at)
+	switch {
+	case c.format.ForPrograms():
+		err = show.List(c.sys.stdout, c.format, "findings", findings, c.at.basis(coverage))
+	case len(findings) == 0:
+		c.note("No finding%s.", c.selected(about))
+	case about.address != "" || about.id(findings[0]):
+		err = c.inFull(findings)
+	default:
+		err = show.Findings(c.sys.stdout, findings, c.wide(), c.at.now(c.sys))
+	}
+	if err != nil || !c.exitCode {
+		return err
+	}
+	return c.concludeAt(&c.at, slices.ContainsFunc(findings, counts), coverage)
 }
 
 // silent looks up a node by name. It returns the name if the node is disconnected, and an error if
@@ -241,7 +280,10 @@ func (c *auditCommand) inFull(findings []*pb.Finding) error {
 				return err
 			}
 		}
-		if err := show.Finding(c.sys.stdout, f, c.sys.now()); err != nil {
+		if c.at.set() {
+			f.Remedy, f.Fixes = nil, nil // steps of the past are not safe to follow now
+		}
+		if err := show.Finding(c.sys.stdout, f, c.at.now(c.sys)); err != nil {
 			return err
 		}
 	}
@@ -268,19 +310,7 @@ func (c *auditCommand) tables(ctx context.Context, findings []*pb.Finding, about
 
 // noteNone prints that nothing was found, and what was audited.
 func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) error {
-	what := ""
-	if c.kind != "" {
-		what = " of kind " + c.kind
-	}
-	if c.narrowing != (narrowing{}) {
-		what += " that matches the filters"
-	}
-	switch {
-	case about.address != "":
-		what += " about " + about.address
-	case about.name != "":
-		what += " about " + about.name
-	}
+	what := c.selected(about)
 	switch {
 	case a.silent != "":
 		c.note("Cannot tell: no finding%s is known, and node %s is disconnected.", what, a.silent)
@@ -298,6 +328,24 @@ func (c *auditCommand) noteNone(ctx context.Context, about about, a *basis) erro
 		c.note("No finding%s, because nothing is audited: %s.", what, why)
 	}
 	return nil
+}
+
+// selected describes the findings that the command asks for, to follow "No finding".
+func (c *auditCommand) selected(about about) string {
+	what := ""
+	if c.kind != "" {
+		what = " of kind " + c.kind
+	}
+	if c.narrowing != (narrowing{}) {
+		what += " that matches the filters"
+	}
+	switch {
+	case about.address != "":
+		what += " about " + about.address
+	case about.name != "":
+		what += " about " + about.name
+	}
+	return what
 }
 
 // notAudited asks the server for the reason why nothing is audited.
@@ -325,13 +373,16 @@ func notAudited(nodes *pb.ListNodesResponse, program string) string {
 	}
 }
 
+// counts reports whether a finding counts for the exit code.
+func counts(f *pb.Finding) bool { return f.GetSeverity() != pb.Finding_INFO }
+
 // found returns the exit code for findings. Informational findings do not count. Finding nothing is
 // a result only if something is audited and everything is seen.
 func (c *auditCommand) found(findings []*pb.Finding, a *basis) error {
 	if !c.exitCode && !c.fixPlan {
 		return nil
 	}
-	found := c.exitCode && slices.ContainsFunc(findings, func(f *pb.Finding) bool { return f.GetSeverity() != pb.Finding_INFO })
+	found := c.exitCode && slices.ContainsFunc(findings, counts)
 	if err := c.conclude(found, a.coverage); err != nil {
 		return err
 	}

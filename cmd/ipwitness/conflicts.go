@@ -17,6 +17,7 @@ import (
 type conflictsCommand struct {
 	query
 	narrowing
+	at                   moment
 	all, exitCode, watch bool
 }
 
@@ -33,17 +34,24 @@ acknowledged conflict. With an ID or an ADDRESS, show all details: the owners, t
 timeline, the cause and the steps to take. For an ADDRESS without an active conflict,
 show the conflicts that were resolved in the last day.
 
+With --at, list the conflicts at a time in the past, without the steps to take.
+` + timesHelp + `
+
 Nodes that are not seen are listed on stderr, and with -o json under "coverage".`,
 		Example: `
   ipwitness conflicts
   ipwitness conflicts 10.244.0.7
   ipwitness conflicts --watch
+  ipwitness conflicts --at -2h
   ipwitness conflicts --exit-code || echo "duplicate addresses, or not everything is seen"`,
 		Args:              atMostOne("the ID or the ADDRESS of a conflict"),
 		ValidArgsFunction: c.completeConflicts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.watch && c.exitCode {
 				return errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
+			}
+			if c.watch && c.at.set() {
+				return errWatchAt
 			}
 			var id, address string
 			if len(args) > 0 {
@@ -66,6 +74,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	c.narrowing.addFlags(cmd, "conflicts", "node", "cidr", "mac", "workload", "cause")
 	c.conflictState(cmd)
 	watchFlag(cmd, &c.watch)
+	c.at.addFlag(cmd, sys)
 	cmd.Flags().BoolVar(&c.all, "all", false, "include resolved conflicts")
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed, unacknowledged conflict"))
 	return cmd
@@ -73,21 +82,50 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 
 // one shows the details of one conflict.
 func (c *conflictsCommand) one(ctx context.Context, id string) error {
-	conflict, err := c.get(ctx, id)
+	conflict, coverage, err := c.conflict(ctx, id)
 	if err != nil {
-		return err
-	}
-	coverage, err := c.coverage(ctx)
-	if err != nil {
-		return err
+		return c.unknownAt(&c.at, c.exitCode, err)
 	}
 	c.warn(coverage)
+	c.noteMoment(&c.at)
 	if c.format.ForPrograms() {
+		c.noteGap(&c.at) // which the conflict does not contain
 		err = show.Message(c.sys.stdout, c.format, conflict)
 	} else {
-		err = show.Conflict(c.sys.stdout, conflict, c.sys.now())
+		err = c.inFull([]*pb.Conflict{conflict})
 	}
 	return errors.Join(err, c.found(coverage, conflict))
+}
+
+// conflict requests one conflict and the coverage.
+func (c *conflictsCommand) conflict(ctx context.Context, id string) (conflict *pb.Conflict, coverage *pb.Coverage, err error) {
+	if !c.at.set() {
+		if conflict, err = c.get(ctx, id); err == nil {
+			coverage, err = c.coverage(ctx)
+		}
+		return conflict, coverage, err
+	}
+	all, coverage, err := c.conflicts(ctx, url.Values{"all": {"true"}})
+	for _, conflict := range all {
+		if conflict.GetId() == id {
+			return conflict, coverage, err
+		}
+	}
+	if err == nil {
+		c.noteGap(&c.at)
+		err = fmt.Errorf("there was no conflict %[1]s at %[2]s: '%[3]s history --kind conflict' lists the conflicts of the past", id, utc(c.at.at), c.sys.program)
+	}
+	return nil, nil, err
+}
+
+// conflicts requests the conflicts that the parameters select.
+func (c *conflictsCommand) conflicts(ctx context.Context, ask url.Values) (conflicts []*pb.Conflict, coverage *pb.Coverage, err error) {
+	c.at.ask(ask)
+	coverage, err = pages(ctx, c.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
+		c.at.read(page)
+		conflicts = append(conflicts, page.GetConflicts()...)
+	})
+	return conflicts, coverage, err
 }
 
 // get requests one conflict.
@@ -106,23 +144,23 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 		ask.Set("all", "true")
 	}
 	c.ask(ask)
-	var conflicts []*pb.Conflict
-	coverage, err := pages(ctx, c.client(), "/v1/conflicts", ask, (*pb.ListConflictsResponse)(nil), func(page *pb.ListConflictsResponse) {
-		conflicts = append(conflicts, page.GetConflicts()...)
-	})
+	conflicts, coverage, err := c.conflicts(ctx, ask)
 	if err != nil {
-		return err
+		return c.unknownAt(&c.at, c.exitCode, err)
 	}
 	if !c.all && slices.ContainsFunc(conflicts, active) {
 		conflicts = slices.DeleteFunc(conflicts, func(c *pb.Conflict) bool { return !active(c) })
 	}
 	c.warn(coverage)
+	c.noteMoment(&c.at)
 	switch {
 	case c.format.ForPrograms():
-		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, coverage)
+		err = show.List(c.sys.stdout, c.format, "conflicts", conflicts, c.at.basis(coverage))
+	case len(conflicts) == 0 && c.at.set() && address != "":
+		c.note("No conflict of %s.", address)
 	case len(conflicts) == 0 && address != "":
 		c.note("No conflict of %s. '%s explain %s' shows why.", address, c.sys.program, address)
-	case len(conflicts) == 0 && coverage.GetIncomplete():
+	case len(conflicts) == 0 && (coverage.GetIncomplete() || c.at.gap != nil):
 		c.note("No conflicts are known.")
 	case len(conflicts) == 0 && c.narrowing != (narrowing{}):
 		c.note("No conflict matches.")
@@ -131,7 +169,7 @@ func (c *conflictsCommand) list(ctx context.Context, address string) error {
 	case address != "":
 		err = c.inFull(conflicts)
 	default:
-		err = show.Conflicts(c.sys.stdout, conflicts, c.wide(), c.sys.now())
+		err = show.Conflicts(c.sys.stdout, conflicts, c.wide(), c.at.now(c.sys))
 	}
 	return errors.Join(err, c.found(coverage, conflicts...))
 }
@@ -147,7 +185,10 @@ func (c *conflictsCommand) inFull(conflicts []*pb.Conflict) error {
 				return err
 			}
 		}
-		if err := show.Conflict(c.sys.stdout, conflict, c.sys.now()); err != nil {
+		if c.at.set() {
+			conflict.Remedy = nil // steps of the past are not safe to follow now
+		}
+		if err := show.Conflict(c.sys.stdout, conflict, c.at.now(c.sys)); err != nil {
 			return err
 		}
 	}
@@ -160,7 +201,7 @@ func (c *conflictsCommand) found(coverage *pb.Coverage, conflicts ...*pb.Conflic
 	if !c.exitCode {
 		return nil
 	}
-	return c.conclude(slices.ContainsFunc(conflicts, func(c *pb.Conflict) bool {
+	return c.concludeAt(&c.at, slices.ContainsFunc(conflicts, func(c *pb.Conflict) bool {
 		return c.GetState() == pb.Conflict_CONFIRMED && c.GetAcknowledgement() == nil
 	}), coverage)
 }

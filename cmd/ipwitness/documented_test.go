@@ -1,11 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestDocumentedCommandsAreTaken parses each ipwitness command in the documentation and in alerts,
@@ -40,7 +42,11 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 		commands = append(commands, inline.FindAllStringSubmatch(block.ReplaceAllString(string(text), ""), -1)...)
 		for _, m := range commands {
 			line := strings.Join(m[1:], "")
-			command := quoted.ReplaceAllString(filled.Replace(line), "text")
+			var texts []string
+			command := quoted.ReplaceAllStringFunc(filled.Replace(line), func(text string) string {
+				texts = append(texts, strings.Trim(text, `"`))
+				return fmt.Sprintf("\x00%d\x00", len(texts)-1)
+			})
 			if end := ends.FindStringIndex(command); end != nil {
 				command = command[:end[0]]
 			}
@@ -49,7 +55,12 @@ func TestDocumentedCommandsAreTaken(t *testing.T) {
 			}
 			parsed++
 			args := strings.Fields(command)
-			root := newRoot(system{program: "ipwitness", getenv: func(string) string { return "" }}, func() {})
+			for i, text := range texts {
+				for n := range args {
+					args[n] = strings.ReplaceAll(args[n], fmt.Sprintf("\x00%d\x00", i), text)
+				}
+			}
+			root := newRoot(system{program: "ipwitness", getenv: func(string) string { return "" }, now: time.Now}, func() {})
 			root.InitDefaultCompletionCmd(args...)
 			cmd, rest, err := root.Find(args)
 			if err == nil {

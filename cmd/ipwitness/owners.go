@@ -15,19 +15,24 @@ func newOwners(sys system) *cobra.Command {
 	q := &query{sys: sys}
 	var watch bool
 	var narrow narrowing
+	var at moment
 	cmd := &cobra.Command{
 		Use:   "owners [ADDRESS|CIDR|NAMESPACE/POD|MAC] [flags]",
 		Short: "List the owners of addresses",
 		Long: `List the current owners of addresses, as seen in the kernels and on the wire.
 
 Owners can also be selected by the name in the WORKLOAD column (container/NAME,
-host/NODE).`,
+host/NODE).
+
+With --at, list the owners at a time in the past.
+` + timesHelp,
 		Example: `
   ipwitness owners
   ipwitness owners 10.244.0.7 -o wide
   ipwitness owners 10.244.0.0/16 --watch
   ipwitness owners default/web-1 -o json
-  ipwitness owners --node node-7 --state stale`,
+  ipwitness owners --node node-7 --state stale
+  ipwitness owners 10.244.0.7 --at "yesterday 14:03"`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD or MAC"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,14 +44,18 @@ host/NODE).`,
 				sel.query = url.Values{}
 			}
 			narrow.ask(sel.query)
-			if watch {
+			switch {
+			case watch && at.set():
+				return errWatchAt
+			case watch:
 				return q.watchOwners(cmd.Context(), sel)
 			}
-			return q.owners(cmd.Context(), sel)
+			return q.owners(cmd.Context(), sel, &at)
 		},
 	}
 	q.addFlags(cmd)
 	watchFlag(cmd, &watch)
+	at.addFlag(cmd, sys)
 	narrow.addFlags(cmd, "owners", "node", "workload")
 	narrow.ownerState(cmd)
 	return cmd
@@ -57,9 +66,12 @@ func watchFlag(cmd *cobra.Command, to *bool) {
 	cmd.Flags().BoolVarP(to, "watch", "w", false, "continue with every change until Ctrl-C")
 }
 
-func (q *query) owners(ctx context.Context, sel selector) error {
+func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 	var owners []*pb.Owner
+	filtered := len(sel.query) > 0
+	at.ask(sel.query)
 	coverage, err := pages(ctx, q.client(), "/v1/owners", sel.query, (*pb.ListOwnersResponse)(nil), func(page *pb.ListOwnersResponse) {
+		at.read(page)
 		for _, o := range page.GetOwners() {
 			if sel.keep(o) {
 				owners = append(owners, o)
@@ -70,20 +82,24 @@ func (q *query) owners(ctx context.Context, sel selector) error {
 		return err
 	}
 	q.warn(coverage)
+	q.noteMoment(at)
 	switch {
 	case q.format.ForPrograms():
-		return show.List(q.sys.stdout, q.format, "owners", owners, coverage)
+		return show.List(q.sys.stdout, q.format, "owners", owners, at.basis(coverage))
 	case len(owners) == 0 && sel.what != "":
 		q.note("No owner %s.", sel.what)
 		return nil
-	case len(owners) == 0 && len(sel.query) > 0:
+	case len(owners) == 0 && filtered:
 		q.note("No owner matches.")
+		return nil
+	case len(owners) == 0 && at.set():
+		q.note("No owners.")
 		return nil
 	case len(owners) == 0:
 		q.note("No owners: no agent has reported an address yet. '%s nodes' lists the agents.", q.sys.program)
 		return nil
 	}
-	return show.Owners(q.sys.stdout, owners, q.wide(), q.sys.now())
+	return show.Owners(q.sys.stdout, owners, q.wide(), at.now(q.sys))
 }
 
 func (q *query) watchOwners(ctx context.Context, sel selector) error {

@@ -262,3 +262,69 @@ func parseName(s string) (string, error) {
 	}
 	return s, nil
 }
+
+// retention is a flag for a number of days, or for a duration.
+type retention struct{ to *time.Duration }
+
+func (r retention) Type() string { return "duration" }
+
+func (r retention) String() string {
+	if r.to == nil { // pflag calls String on a zero value
+		return ""
+	}
+	if days := *r.to / (24 * time.Hour); days > 0 && *r.to == days*24*time.Hour {
+		return strconv.Itoa(int(days)) + "d"
+	}
+	return r.to.String()
+}
+
+func (r retention) Set(s string) error {
+	if days, isDays := strings.CutSuffix(s, "d"); isDays {
+		n, err := strconv.ParseUint(days, 10, 16)
+		if err != nil || n == 0 {
+			return fmt.Errorf("%q is not a number of days: write it like 30d", s)
+		}
+		*r.to = time.Duration(n) * 24 * time.Hour
+		return nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is not a duration: write it like 30d or 12h", s)
+	}
+	*r.to = d
+	return nil
+}
+
+// size is a flag for a number of bytes.
+type size struct{ to *int64 }
+
+func (v size) Type() string { return "SIZE" }
+
+func (v size) String() string {
+	if v.to == nil { // pflag calls String on a zero value
+		return ""
+	}
+	unit := 0
+	n := *v.to
+	for ; n%1024 == 0 && unit < len(sizeUnits)-1; unit++ {
+		n /= 1024
+	}
+	return strconv.FormatInt(n, 10) + sizeUnits[unit]
+}
+
+// sizeUnits are the units of sizes, each 1024 times the one before.
+var sizeUnits = []string{"B", "KiB", "MiB", "GiB", "TiB"}
+
+func (v size) Set(s string) error {
+	for i, unit := range sizeUnits[1:] {
+		number, is := strings.CutSuffix(s, unit)
+		if n, err := strconv.ParseUint(number, 10, 20); is && err == nil && int64(n)<<(10*(i+1)) >= minSize {
+			*v.to = int64(n) << (10 * (i + 1))
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is not a size of at least 16MiB: write it like 500MiB or 10GiB", s)
+}
+
+// minSize is the smallest size of a journal.
+const minSize = 16 << 20

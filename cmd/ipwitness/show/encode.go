@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/ipam/advice"
@@ -42,9 +43,15 @@ func Message(w io.Writer, f Format, m proto.Message) error {
 	return encode(w, f, raw)
 }
 
-// List writes one object with all messages under name and, if it is known, the coverage of the
-// list.
-func List[T proto.Message](w io.Writer, f Format, name string, items []T, coverage *pb.Coverage) error {
+// Basis is what a list is based on. Fields that are not set are not written.
+type Basis struct {
+	At       *timestamppb.Timestamp // time of the state; not set for the current state
+	Gap      *pb.Gap                // gap in the journal that contains this time
+	Coverage *pb.Coverage
+}
+
+// List writes one object with all messages under name and the basis of the list.
+func List[T proto.Message](w io.Writer, f Format, name string, items []T, basis Basis) error {
 	raw := make([]json.RawMessage, len(items)) // not nil: no items are [], not null
 	for i, item := range items {
 		var err error
@@ -56,14 +63,32 @@ func List[T proto.Message](w io.Writer, f Format, name string, items []T, covera
 	if err != nil {
 		return err
 	}
-	if coverage == nil {
-		return encode(w, f, fmt.Appendf(nil, "{%q:%s}", name, all))
-	}
-	rests, err := messageJSON(coverage)
+	fields, err := fieldsJSON(field{"at", basis.At}, field{"gap", basis.Gap}, field{"coverage", basis.Coverage})
 	if err != nil {
 		return err
 	}
-	return encode(w, f, fmt.Appendf(nil, `{%q:%s,"coverage":%s}`, name, all, rests))
+	return encode(w, f, fmt.Appendf(nil, "{%q:%s%s}", name, all, fields))
+}
+
+// field is a field of a JSON object.
+type field struct {
+	name  string
+	value proto.Message
+}
+
+// fieldsJSON encodes the fields that are set, each with a comma before it.
+func fieldsJSON(fields ...field) (out []byte, err error) {
+	for _, f := range fields {
+		if !f.value.ProtoReflect().IsValid() { // nil
+			continue
+		}
+		raw, err := messageJSON(f.value)
+		if err != nil {
+			return nil, err
+		}
+		out = fmt.Appendf(out, ",%q:%s", f.name, raw)
+	}
+	return out, nil
 }
 
 // Value writes a value that is not a message.

@@ -48,6 +48,12 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 	}
 	o.Workload.Kind = pb.Workload_POD
 	c.State, k.State = pb.Conflict_CONFIRMED, pb.Kubernetes_LIVE
+	changes := []*pb.Event{
+		{Kind: pb.Event_OWNER, Owner: o, Time: at(4)},
+		{Kind: pb.Event_CONFLICT, Conflict: c, Time: at(3)},
+		{Kind: pb.Event_FINDING, Finding: f, Time: at(2)},
+		{Kind: pb.Event_NODE, Node: n, Time: at(1)},
+	}
 	var b bytes.Buffer
 	watch := func(w *Watch[*pb.Owner]) error {
 		if err := w.Event(pb.Watch_ADDED, o, now); err != nil {
@@ -56,20 +62,23 @@ func TestOutputHasNoTerminalControlCodes(t *testing.T) {
 		return w.Event(pb.Watch_BOOKMARK, nil, now)
 	}
 	for name, show := range map[string]func() error{
-		"owners":    func() error { return Owners(&b, []*pb.Owner{o}, true, now) },
-		"conflicts": func() error { return Conflicts(&b, []*pb.Conflict{c}, true, now) },
-		"conflict":  func() error { return Conflict(&b, c, now) },
-		"findings":  func() error { return Findings(&b, []*pb.Finding{f}, true, now) },
-		"finding":   func() error { return Finding(&b, f, now) },
-		"nodes":     func() error { return Nodes(&b, []*pb.Node{n}, k, true, now) },
-		"pools":     func() error { return Pools(&b, []*pb.Pool{p}, true) },
-		"explain":   func() error { return Explain(&b, e, now) },
-		"ack":       func() error { return Acknowledged(&b, c, now) },
-		"json":      func() error { return Message(&b, FormatJSON, c) },
-		"yaml":      func() error { return Message(&b, FormatYAML, c) },
-		"event":     func() error { return Event(&b, FormatJSON, "ADDED", "owner", o) },
-		"lines":     func() error { _, err := b.WriteString(FindingLine(f) + ConflictLine(c)); return err },
-		"watch":     func() error { return watch(NewOwnerWatch(&b, true)) },
+		"owners":          func() error { return Owners(&b, []*pb.Owner{o}, true, now) },
+		"conflicts":       func() error { return Conflicts(&b, []*pb.Conflict{c}, true, now) },
+		"conflict":        func() error { return Conflict(&b, c, now) },
+		"findings":        func() error { return Findings(&b, []*pb.Finding{f}, true, now) },
+		"finding":         func() error { return Finding(&b, f, now) },
+		"nodes":           func() error { return Nodes(&b, []*pb.Node{n}, k, true, now) },
+		"pools":           func() error { return Pools(&b, []*pb.Pool{p}, true) },
+		"explain":         func() error { return Explain(&b, e, now) },
+		"ack":             func() error { return Acknowledged(&b, c, now) },
+		"json":            func() error { return Message(&b, FormatJSON, c) },
+		"yaml":            func() error { return Message(&b, FormatYAML, c) },
+		"event":           func() error { return Event(&b, FormatJSON, "ADDED", "owner", o) },
+		"history":         func() error { return NewHistory(&b, FormatWide, now).Events(changes) },
+		"history as JSON": func() error { return NewHistory(&b, FormatJSON, now).Events(changes) },
+		"history as YAML": func() error { return NewHistory(&b, FormatYAML, now).Events(changes) },
+		"lines":           func() error { _, err := b.WriteString(FindingLine(f) + ConflictLine(c)); return err },
+		"watch":           func() error { return watch(NewOwnerWatch(&b, true)) },
 		"live": func() error {
 			l := NewLive(&b, false, "ipwitness")
 			l.Start("v1", Watching{Node: n})

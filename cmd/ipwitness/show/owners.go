@@ -2,10 +2,13 @@ package show
 
 import (
 	"io"
+	"slices"
 	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
+
+const evidenceHeader = "EVIDENCE"
 
 // ownerColumns returns the columns of a table of owners.
 func ownerColumns() []column[*pb.Owner] {
@@ -14,7 +17,7 @@ func ownerColumns() []column[*pb.Owner] {
 		{header: "WORKLOAD", room: 24, cell: func(o *pb.Owner, _ time.Time) string { return Name(o) }},
 		{header: "NODE", room: 12, cell: func(o *pb.Owner, _ time.Time) string { return o.GetNode() }},
 		{header: "INTERFACE", room: 9, cell: func(o *pb.Owner, _ time.Time) string { return o.GetInterface() }},
-		{header: "EVIDENCE", room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
+		{header: evidenceHeader, room: 17, cell: func(o *pb.Owner, _ time.Time) string { return evidenceKinds(o) }},
 		{header: "STATE", room: 7, cell: func(o *pb.Owner, _ time.Time) string { return o.GetState().String() }},
 		{header: "AGE", ages: true, cell: func(o *pb.Owner, now time.Time) string { return age(heldSince(o), now) }},
 		{header: "MAC", wide: true, cell: func(o *pb.Owner, _ time.Time) string { return o.GetMac() }},
@@ -31,9 +34,14 @@ func ownerColumns() []column[*pb.Owner] {
 	}
 }
 
-// Owners writes owners as a table.
+// Owners writes owners as a table. The table has no evidence if no owner has any, as in a state of
+// the past.
 func Owners(w io.Writer, owners []*pb.Owner, wide bool, now time.Time) error {
-	return list(w, narrow(ownerColumns(), wide), owners, now)
+	columns := narrow(ownerColumns(), wide)
+	if !slices.ContainsFunc(owners, func(o *pb.Owner) bool { return len(o.GetEvidence()) > 0 }) {
+		columns = slices.DeleteFunc(columns, func(c column[*pb.Owner]) bool { return c.header == evidenceHeader })
+	}
+	return list(w, columns, owners, now)
 }
 
 // OwnerChanges returns a Changes of owners.

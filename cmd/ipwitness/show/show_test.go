@@ -222,9 +222,9 @@ func TestTablesAndPages(t *testing.T) {
 		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
 		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
 		"owner-yaml":           func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
-		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], nil) },
-		"no-owners-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), nil) },
-		"no-owners-yaml":       func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), nil) },
+		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },
+		"no-owners-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), Basis{}) },
+		"no-owners-yaml":       func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), Basis{}) },
 	}
 	for name, show := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -40,6 +40,14 @@ func (t *Table) Row(cells ...string) {
 	t.rows = append(t.rows, row)
 }
 
+// Span adds a row whose last cell reaches over the remaining columns.
+func (t *Table) Span(cells ...string) {
+	last := len(cells) - 1
+	t.Row(cells[:last]...)
+	row := &t.rows[len(t.rows)-1]
+	*row = append(*row, clean(cells[last]))
+}
+
 // Flush writes the rows that were added since the last Flush.
 func (t *Table) Flush() error {
 	var b strings.Builder

@@ -95,6 +95,124 @@ func (Watch_Type) EnumDescriptor() ([]byte, []int) {
 	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4, 0}
 }
 
+// Kind is the kind of the item that changed.
+type Event_Kind int32
+
+const (
+	// Never sent.
+	Event_UNSPECIFIED Event_Kind = 0
+	// An owner.
+	Event_OWNER Event_Kind = 1
+	// A conflict.
+	Event_CONFLICT Event_Kind = 2
+	// A finding.
+	Event_FINDING Event_Kind = 3
+	// A node.
+	Event_NODE Event_Kind = 4
+)
+
+// Enum value maps for Event_Kind.
+var (
+	Event_Kind_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "OWNER",
+		2: "CONFLICT",
+		3: "FINDING",
+		4: "NODE",
+	}
+	Event_Kind_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"OWNER":       1,
+		"CONFLICT":    2,
+		"FINDING":     3,
+		"NODE":        4,
+	}
+)
+
+func (x Event_Kind) Enum() *Event_Kind {
+	p := new(Event_Kind)
+	*p = x
+	return p
+}
+
+func (x Event_Kind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Event_Kind) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_api_proto_enumTypes[1].Descriptor()
+}
+
+func (Event_Kind) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_api_proto_enumTypes[1]
+}
+
+func (x Event_Kind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Event_Kind.Descriptor instead.
+func (Event_Kind) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25, 0}
+}
+
+// Reason is the reason for a gap.
+type Gap_Reason int32
+
+const (
+	// Never sent.
+	Gap_UNSPECIFIED Gap_Reason = 0
+	// The aggregator did not run, or had not heard from all agents again.
+	Gap_NOT_RUNNING Gap_Reason = 1
+	// The journal could not keep up, or could not write to its disk.
+	Gap_NOT_WRITTEN Gap_Reason = 2
+	// The records were damaged and were set aside.
+	Gap_DAMAGED Gap_Reason = 3
+)
+
+// Enum value maps for Gap_Reason.
+var (
+	Gap_Reason_name = map[int32]string{
+		0: "UNSPECIFIED",
+		1: "NOT_RUNNING",
+		2: "NOT_WRITTEN",
+		3: "DAMAGED",
+	}
+	Gap_Reason_value = map[string]int32{
+		"UNSPECIFIED": 0,
+		"NOT_RUNNING": 1,
+		"NOT_WRITTEN": 2,
+		"DAMAGED":     3,
+	}
+)
+
+func (x Gap_Reason) Enum() *Gap_Reason {
+	p := new(Gap_Reason)
+	*p = x
+	return p
+}
+
+func (x Gap_Reason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Gap_Reason) Descriptor() protoreflect.EnumDescriptor {
+	return file_ipwitness_v1_api_proto_enumTypes[2].Descriptor()
+}
+
+func (Gap_Reason) Type() protoreflect.EnumType {
+	return &file_ipwitness_v1_api_proto_enumTypes[2]
+}
+
+func (x Gap_Reason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Gap_Reason.Descriptor instead.
+func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26, 0}
+}
+
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
 type ListOwnersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -116,7 +234,10 @@ type ListOwnersRequest struct {
 	// next_page_token of the previous page.
 	PageToken string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	// Only items in this state.
-	State         Owner_State `protobuf:"varint,9,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
+	State Owner_State `protobuf:"varint,9,opt,name=state,proto3,enum=ipwitness.v1.Owner_State" json:"state,omitempty"`
+	// Time of the state to list, from the journal; unset means now. Items of the past are ordered by
+	// address only, and have no evidence and no steps to take.
+	At            *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -214,6 +335,13 @@ func (x *ListOwnersRequest) GetState() Owner_State {
 	return Owner_UNSPECIFIED
 }
 
+func (x *ListOwnersRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // ListOwnersResponse is one page of owners, ordered by address, node, namespace inode and
 // interface.
 type ListOwnersResponse struct {
@@ -223,7 +351,10 @@ type ListOwnersResponse struct {
 	// Token for the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Completeness of the observations behind the list.
-	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// If the request has a time: the gap in the journal that contains this time; unset if there is
+	// none. Changes that happened in a gap before this time may be missing.
+	Gap           *Gap `protobuf:"bytes,4,opt,name=gap,proto3" json:"gap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -275,6 +406,13 @@ func (x *ListOwnersResponse) GetNextPageToken() string {
 func (x *ListOwnersResponse) GetCoverage() *Coverage {
 	if x != nil {
 		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ListOwnersResponse) GetGap() *Gap {
+	if x != nil {
+		return x.Gap
 	}
 	return nil
 }
@@ -549,7 +687,10 @@ type ListConflictsRequest struct {
 	// Only conflicts with an owner with this hardware address.
 	Mac string `protobuf:"bytes,10,opt,name=mac,proto3" json:"mac,omitempty"`
 	// Only conflicts with this cause.
-	Cause         string `protobuf:"bytes,11,opt,name=cause,proto3" json:"cause,omitempty"`
+	Cause string `protobuf:"bytes,11,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Time of the state to list, from the journal; unset means now. Items of the past are ordered by
+	// address only, and have no evidence and no steps to take.
+	At            *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -661,6 +802,13 @@ func (x *ListConflictsRequest) GetCause() string {
 	return ""
 }
 
+func (x *ListConflictsRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // ListConflictsResponse is one page of conflicts, ordered by address, then ID.
 type ListConflictsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -669,7 +817,10 @@ type ListConflictsResponse struct {
 	// Token for the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Completeness of the observations behind the list.
-	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// If the request has a time: the gap in the journal that contains this time; unset if there is
+	// none. Changes that happened in a gap before this time may be missing.
+	Gap           *Gap `protobuf:"bytes,4,opt,name=gap,proto3" json:"gap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -721,6 +872,13 @@ func (x *ListConflictsResponse) GetNextPageToken() string {
 func (x *ListConflictsResponse) GetCoverage() *Coverage {
 	if x != nil {
 		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ListConflictsResponse) GetGap() *Gap {
+	if x != nil {
+		return x.Gap
 	}
 	return nil
 }
@@ -1337,7 +1495,10 @@ type ListFindingsRequest struct {
 	// Only findings with an owner or an allocation whose workload has this name.
 	Pod string `protobuf:"bytes,8,opt,name=pod,proto3" json:"pod,omitempty"`
 	// Only findings about this hardware address.
-	Mac           string `protobuf:"bytes,9,opt,name=mac,proto3" json:"mac,omitempty"`
+	Mac string `protobuf:"bytes,9,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Time of the state to list, from the journal; unset means now. Items of the past are ordered by
+	// address only, and have no evidence and no steps to take.
+	At            *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1435,6 +1596,13 @@ func (x *ListFindingsRequest) GetMac() string {
 	return ""
 }
 
+func (x *ListFindingsRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // ListFindingsResponse is one page of findings, ordered by kind, address and ID.
 type ListFindingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1443,7 +1611,10 @@ type ListFindingsResponse struct {
 	// Token for the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// Completeness of the observations behind the list.
-	Coverage      *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,3,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// If the request has a time: the gap in the journal that contains this time; unset if there is
+	// none. Changes that happened in a gap before this time may be missing.
+	Gap           *Gap `protobuf:"bytes,4,opt,name=gap,proto3" json:"gap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1495,6 +1666,13 @@ func (x *ListFindingsResponse) GetNextPageToken() string {
 func (x *ListFindingsResponse) GetCoverage() *Coverage {
 	if x != nil {
 		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ListFindingsResponse) GetGap() *Gap {
+	if x != nil {
+		return x.Gap
 	}
 	return nil
 }
@@ -1924,6 +2102,419 @@ func (x *ListNodesResponse) GetCoverage() *Coverage {
 	return nil
 }
 
+// ListEventsRequest filters and pages the list. An event must match all fields that are set. An event
+// about a conflict or a finding matches if the conflict or finding does.
+type ListEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only events about this address.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Only events about addresses in this prefix.
+	Cidr string `protobuf:"bytes,2,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	// Only events about this node, or about owners on it.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Only events about owners whose workload is in this Kubernetes namespace.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Only events about owners whose workload has this name.
+	Pod string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Only events about owners with this hardware address.
+	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Only events of this kind.
+	Kind Event_Kind `protobuf:"varint,7,opt,name=kind,proto3,enum=ipwitness.v1.Event_Kind" json:"kind,omitempty"`
+	// Only events at or after this time.
+	Since *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
+	// Only events before this time.
+	Until *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=until,proto3" json:"until,omitempty"`
+	// Maximum number of items: 0 means 1000, and values above 10000 mean 10000. A page ends earlier,
+	// with a next_page_token, when its items take 1 MiB.
+	PageSize uint32 `protobuf:"varint,10,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page.
+	PageToken     string `protobuf:"bytes,11,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsRequest) Reset() {
+	*x = ListEventsRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsRequest) ProtoMessage() {}
+
+func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListEventsRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListEventsRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetKind() Event_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Event_UNSPECIFIED
+}
+
+func (x *ListEventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetPageSize() uint32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListEventsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListEventsResponse is one page of events, ordered by time.
+type ListEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The events.
+	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Token for the next page; empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// Gaps in the journal within the time of the request; on the first page only.
+	Gaps []*Gap `protobuf:"bytes,3,rep,name=gaps,proto3" json:"gaps,omitempty"`
+	// Time that the journal reaches back to; unset if it is empty.
+	ReachesBackTo *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=reaches_back_to,json=reachesBackTo,proto3" json:"reaches_back_to,omitempty"`
+	// Completeness of the current observations.
+	Coverage      *Coverage `protobuf:"bytes,5,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsResponse) Reset() {
+	*x = ListEventsResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsResponse) ProtoMessage() {}
+
+func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListEventsResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListEventsResponse) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListEventsResponse) GetGaps() []*Gap {
+	if x != nil {
+		return x.Gaps
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetReachesBackTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReachesBackTo
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+// Event is one recorded change.
+type Event struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Time at which the aggregator knew of the change. No two events have the same time.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// Set if the change happened in a gap of the journal: the change happened at or after this time.
+	NotBefore *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	// Type of the change: ADDED, UPDATED or REMOVED. A conflict is never REMOVED; it is UPDATED when it
+	// is resolved.
+	Type Watch_Type `protobuf:"varint,3,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
+	// Kind of the item, of which the field below is set.
+	Kind Event_Kind `protobuf:"varint,4,opt,name=kind,proto3,enum=ipwitness.v1.Event_Kind" json:"kind,omitempty"`
+	// OWNER: the owner, without its evidence.
+	Owner *Owner `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
+	// CONFLICT: the conflict, without remedy and diagnosis; its owners have no evidence.
+	Conflict *Conflict `protobuf:"bytes,6,opt,name=conflict,proto3" json:"conflict,omitempty"`
+	// FINDING: the finding, without remedy and fixes; its owners have no evidence.
+	Finding *Finding `protobuf:"bytes,7,opt,name=finding,proto3" json:"finding,omitempty"`
+	// NODE: the node.
+	Node *Node `protobuf:"bytes,8,opt,name=node,proto3" json:"node,omitempty"`
+	// True if the item is part of the state with which the journal begins: the change happened at an
+	// unknown time before.
+	Present       bool `protobuf:"varint,9,opt,name=present,proto3" json:"present,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Event) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *Event) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
+func (x *Event) GetType() Watch_Type {
+	if x != nil {
+		return x.Type
+	}
+	return Watch_UNSPECIFIED
+}
+
+func (x *Event) GetKind() Event_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Event_UNSPECIFIED
+}
+
+func (x *Event) GetOwner() *Owner {
+	if x != nil {
+		return x.Owner
+	}
+	return nil
+}
+
+func (x *Event) GetConflict() *Conflict {
+	if x != nil {
+		return x.Conflict
+	}
+	return nil
+}
+
+func (x *Event) GetFinding() *Finding {
+	if x != nil {
+		return x.Finding
+	}
+	return nil
+}
+
+func (x *Event) GetNode() *Node {
+	if x != nil {
+		return x.Node
+	}
+	return nil
+}
+
+func (x *Event) GetPresent() bool {
+	if x != nil {
+		return x.Present
+	}
+	return false
+}
+
+// Gap is a period of which the journal has no events.
+type Gap struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Start of the gap.
+	From *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=from,proto3" json:"from,omitempty"`
+	// End of the gap; unset if it has not ended. State that changed in the gap is recorded at its end.
+	Until *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=until,proto3" json:"until,omitempty"`
+	// Reason for the gap.
+	Reason Gap_Reason `protobuf:"varint,3,opt,name=reason,proto3,enum=ipwitness.v1.Gap_Reason" json:"reason,omitempty"`
+	// Number of changes that were not written; 0 if it is not known.
+	Lost          uint64 `protobuf:"varint,4,opt,name=lost,proto3" json:"lost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gap) Reset() {
+	*x = Gap{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gap) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gap) ProtoMessage() {}
+
+func (x *Gap) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gap.ProtoReflect.Descriptor instead.
+func (*Gap) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Gap) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *Gap) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *Gap) GetReason() Gap_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Gap_UNSPECIFIED
+}
+
+func (x *Gap) GetLost() uint64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
 // Step is one rule that was evaluated.
 type ExplainResponse_Step struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1941,7 +2532,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2544,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2592,7 @@ var File_ipwitness_v1_api_proto protoreflect.FileDescriptor
 
 const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\n" +
-	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\x84\x02\n" +
+	"\x16ipwitness/v1/api.proto\x12\fipwitness.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18ipwitness/v1/types.proto\"\xb0\x02\n" +
 	"\x11ListOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -2012,11 +2603,14 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tpage_size\x18\a \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
 	"page_token\x18\b \x01(\tR\tpageToken\x12/\n" +
-	"\x05state\x18\t \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\"\x9d\x01\n" +
+	"\x05state\x18\t \x01(\x0e2\x19.ipwitness.v1.Owner.StateR\x05state\x12*\n" +
+	"\x02at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xc2\x01\n" +
 	"\x12ListOwnersResponse\x12+\n" +
 	"\x06owners\x18\x01 \x03(\v2\x13.ipwitness.v1.OwnerR\x06owners\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
-	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xec\x01\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\xec\x01\n" +
 	"\x12WatchOwnersRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -2041,7 +2635,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\aREMOVED\x10\x03\x12\f\n" +
 	"\bBOOKMARK\x10\x04\x12\b\n" +
 	"\x04NODE\x10\x05\x12\b\n" +
-	"\x04LOST\x10\x06\"\xb2\x02\n" +
+	"\x04LOST\x10\x06\"\xde\x02\n" +
 	"\x14ListConflictsRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -2055,11 +2649,13 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x03pod\x18\t \x01(\tR\x03pod\x12\x10\n" +
 	"\x03mac\x18\n" +
 	" \x01(\tR\x03mac\x12\x14\n" +
-	"\x05cause\x18\v \x01(\tR\x05cause\"\xa9\x01\n" +
+	"\x05cause\x18\v \x01(\tR\x05cause\x12*\n" +
+	"\x02at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xce\x01\n" +
 	"\x15ListConflictsResponse\x124\n" +
 	"\tconflicts\x18\x01 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
-	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"$\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"$\n" +
 	"\x12GetConflictRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"I\n" +
 	"\x13GetConflictResponse\x122\n" +
@@ -2105,7 +2701,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\bR\aapplied\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xe9\x01\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x95\x02\n" +
 	"\x13ListFindingsRequest\x12\x1b\n" +
 	"\tpage_size\x18\x01 \x01(\rR\bpageSize\x12\x1d\n" +
 	"\n" +
@@ -2116,11 +2712,14 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04cidr\x18\x06 \x01(\tR\x04cidr\x12\x1c\n" +
 	"\tnamespace\x18\a \x01(\tR\tnamespace\x12\x10\n" +
 	"\x03pod\x18\b \x01(\tR\x03pod\x12\x10\n" +
-	"\x03mac\x18\t \x01(\tR\x03mac\"\xa5\x01\n" +
+	"\x03mac\x18\t \x01(\tR\x03mac\x12*\n" +
+	"\x02at\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xca\x01\n" +
 	"\x14ListFindingsResponse\x121\n" +
 	"\bfindings\x18\x01 \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
-	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xd1\x01\n" +
+	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12#\n" +
+	"\x03gap\x18\x04 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\"\xd1\x01\n" +
 	"\x14WatchFindingsRequest\x12!\n" +
 	"\fresume_token\x18\x01 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -2151,7 +2750,54 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"kubernetes\x18\x02 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
 	"kubernetes\x12\x1a\n" +
 	"\bproblems\x18\x03 \x03(\tR\bproblems\x122\n" +
-	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage2\xc7\a\n" +
+	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xe5\x02\n" +
+	"\x11ListEventsRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x10\n" +
+	"\x03mac\x18\x06 \x01(\tR\x03mac\x12,\n" +
+	"\x04kind\x18\a \x01(\x0e2\x18.ipwitness.v1.Event.KindR\x04kind\x120\n" +
+	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
+	"\tpage_size\x18\n" +
+	" \x01(\rR\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\v \x01(\tR\tpageToken\"\x88\x02\n" +
+	"\x12ListEventsResponse\x12+\n" +
+	"\x06events\x18\x01 \x03(\v2\x13.ipwitness.v1.EventR\x06events\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12%\n" +
+	"\x04gaps\x18\x03 \x03(\v2\x11.ipwitness.v1.GapR\x04gaps\x12B\n" +
+	"\x0freaches_back_to\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\x122\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xe9\x03\n" +
+	"\x05Event\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x129\n" +
+	"\n" +
+	"not_before\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12,\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12,\n" +
+	"\x04kind\x18\x04 \x01(\x0e2\x18.ipwitness.v1.Event.KindR\x04kind\x12)\n" +
+	"\x05owner\x18\x05 \x01(\v2\x13.ipwitness.v1.OwnerR\x05owner\x122\n" +
+	"\bconflict\x18\x06 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\x12/\n" +
+	"\afinding\x18\a \x01(\v2\x15.ipwitness.v1.FindingR\afinding\x12&\n" +
+	"\x04node\x18\b \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12\x18\n" +
+	"\apresent\x18\t \x01(\bR\apresent\"G\n" +
+	"\x04Kind\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\t\n" +
+	"\x05OWNER\x10\x01\x12\f\n" +
+	"\bCONFLICT\x10\x02\x12\v\n" +
+	"\aFINDING\x10\x03\x12\b\n" +
+	"\x04NODE\x10\x04\"\xf7\x01\n" +
+	"\x03Gap\x12.\n" +
+	"\x04from\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x120\n" +
+	"\x05until\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x120\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x18.ipwitness.v1.Gap.ReasonR\x06reason\x12\x12\n" +
+	"\x04lost\x18\x04 \x01(\x04R\x04lost\"H\n" +
+	"\x06Reason\x12\x0f\n" +
+	"\vUNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
+	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
+	"\aDAMAGED\x10\x032\x98\b\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -2164,7 +2810,9 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\fListFindings\x12!.ipwitness.v1.ListFindingsRequest\x1a\".ipwitness.v1.ListFindingsResponse\x12Z\n" +
 	"\rWatchFindings\x12\".ipwitness.v1.WatchFindingsRequest\x1a#.ipwitness.v1.WatchFindingsResponse0\x01\x12L\n" +
 	"\tListPools\x12\x1e.ipwitness.v1.ListPoolsRequest\x1a\x1f.ipwitness.v1.ListPoolsResponse\x12L\n" +
-	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponseB?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
+	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12O\n" +
+	"\n" +
+	"ListEvents\x12\x1f.ipwitness.v1.ListEventsRequest\x1a .ipwitness.v1.ListEventsResponseB?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
 	file_ipwitness_v1_api_proto_rawDescOnce sync.Once
@@ -2178,111 +2826,143 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 	return file_ipwitness_v1_api_proto_rawDescData
 }
 
-var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Watch_Type)(0),                     // 0: ipwitness.v1.Watch.Type
-	(*ListOwnersRequest)(nil),           // 1: ipwitness.v1.ListOwnersRequest
-	(*ListOwnersResponse)(nil),          // 2: ipwitness.v1.ListOwnersResponse
-	(*WatchOwnersRequest)(nil),          // 3: ipwitness.v1.WatchOwnersRequest
-	(*WatchOwnersResponse)(nil),         // 4: ipwitness.v1.WatchOwnersResponse
-	(*Watch)(nil),                       // 5: ipwitness.v1.Watch
-	(*ListConflictsRequest)(nil),        // 6: ipwitness.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil),       // 7: ipwitness.v1.ListConflictsResponse
-	(*GetConflictRequest)(nil),          // 8: ipwitness.v1.GetConflictRequest
-	(*GetConflictResponse)(nil),         // 9: ipwitness.v1.GetConflictResponse
-	(*WatchConflictsRequest)(nil),       // 10: ipwitness.v1.WatchConflictsRequest
-	(*WatchConflictsResponse)(nil),      // 11: ipwitness.v1.WatchConflictsResponse
-	(*AcknowledgeConflictRequest)(nil),  // 12: ipwitness.v1.AcknowledgeConflictRequest
-	(*AcknowledgeConflictResponse)(nil), // 13: ipwitness.v1.AcknowledgeConflictResponse
-	(*ExplainRequest)(nil),              // 14: ipwitness.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 15: ipwitness.v1.ExplainResponse
-	(*ListFindingsRequest)(nil),         // 16: ipwitness.v1.ListFindingsRequest
-	(*ListFindingsResponse)(nil),        // 17: ipwitness.v1.ListFindingsResponse
-	(*WatchFindingsRequest)(nil),        // 18: ipwitness.v1.WatchFindingsRequest
-	(*WatchFindingsResponse)(nil),       // 19: ipwitness.v1.WatchFindingsResponse
-	(*ListPoolsRequest)(nil),            // 20: ipwitness.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),           // 21: ipwitness.v1.ListPoolsResponse
-	(*ListNodesRequest)(nil),            // 22: ipwitness.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),           // 23: ipwitness.v1.ListNodesResponse
-	(*ExplainResponse_Step)(nil),        // 24: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                    // 25: ipwitness.v1.Owner.State
-	(*Owner)(nil),                       // 26: ipwitness.v1.Owner
-	(*Coverage)(nil),                    // 27: ipwitness.v1.Coverage
-	(*Node)(nil),                        // 28: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 29: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 30: ipwitness.v1.Conflict
-	(*timestamppb.Timestamp)(nil),       // 31: google.protobuf.Timestamp
-	(*Scope)(nil),                       // 32: ipwitness.v1.Scope
-	(*structpb.Struct)(nil),             // 33: google.protobuf.Struct
-	(*Finding)(nil),                     // 34: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 35: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 36: ipwitness.v1.Kubernetes
+	(Event_Kind)(0),                     // 1: ipwitness.v1.Event.Kind
+	(Gap_Reason)(0),                     // 2: ipwitness.v1.Gap.Reason
+	(*ListOwnersRequest)(nil),           // 3: ipwitness.v1.ListOwnersRequest
+	(*ListOwnersResponse)(nil),          // 4: ipwitness.v1.ListOwnersResponse
+	(*WatchOwnersRequest)(nil),          // 5: ipwitness.v1.WatchOwnersRequest
+	(*WatchOwnersResponse)(nil),         // 6: ipwitness.v1.WatchOwnersResponse
+	(*Watch)(nil),                       // 7: ipwitness.v1.Watch
+	(*ListConflictsRequest)(nil),        // 8: ipwitness.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil),       // 9: ipwitness.v1.ListConflictsResponse
+	(*GetConflictRequest)(nil),          // 10: ipwitness.v1.GetConflictRequest
+	(*GetConflictResponse)(nil),         // 11: ipwitness.v1.GetConflictResponse
+	(*WatchConflictsRequest)(nil),       // 12: ipwitness.v1.WatchConflictsRequest
+	(*WatchConflictsResponse)(nil),      // 13: ipwitness.v1.WatchConflictsResponse
+	(*AcknowledgeConflictRequest)(nil),  // 14: ipwitness.v1.AcknowledgeConflictRequest
+	(*AcknowledgeConflictResponse)(nil), // 15: ipwitness.v1.AcknowledgeConflictResponse
+	(*ExplainRequest)(nil),              // 16: ipwitness.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 17: ipwitness.v1.ExplainResponse
+	(*ListFindingsRequest)(nil),         // 18: ipwitness.v1.ListFindingsRequest
+	(*ListFindingsResponse)(nil),        // 19: ipwitness.v1.ListFindingsResponse
+	(*WatchFindingsRequest)(nil),        // 20: ipwitness.v1.WatchFindingsRequest
+	(*WatchFindingsResponse)(nil),       // 21: ipwitness.v1.WatchFindingsResponse
+	(*ListPoolsRequest)(nil),            // 22: ipwitness.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),           // 23: ipwitness.v1.ListPoolsResponse
+	(*ListNodesRequest)(nil),            // 24: ipwitness.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),           // 25: ipwitness.v1.ListNodesResponse
+	(*ListEventsRequest)(nil),           // 26: ipwitness.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 27: ipwitness.v1.ListEventsResponse
+	(*Event)(nil),                       // 28: ipwitness.v1.Event
+	(*Gap)(nil),                         // 29: ipwitness.v1.Gap
+	(*ExplainResponse_Step)(nil),        // 30: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                    // 31: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),       // 32: google.protobuf.Timestamp
+	(*Owner)(nil),                       // 33: ipwitness.v1.Owner
+	(*Coverage)(nil),                    // 34: ipwitness.v1.Coverage
+	(*Node)(nil),                        // 35: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 36: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 37: ipwitness.v1.Conflict
+	(*Scope)(nil),                       // 38: ipwitness.v1.Scope
+	(*structpb.Struct)(nil),             // 39: google.protobuf.Struct
+	(*Finding)(nil),                     // 40: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 41: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 42: ipwitness.v1.Kubernetes
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	25, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	26, // 1: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	27, // 2: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	25, // 3: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	0,  // 4: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	26, // 5: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	28, // 6: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	27, // 7: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	29, // 8: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	30, // 9: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	27, // 10: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	30, // 11: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	29, // 12: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	0,  // 13: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	30, // 14: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	28, // 15: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	27, // 16: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	31, // 17: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	30, // 18: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	32, // 19: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	26, // 20: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	24, // 21: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	30, // 22: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	27, // 23: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	33, // 24: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	34, // 25: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	27, // 26: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	0,  // 27: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	34, // 28: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	27, // 29: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	35, // 30: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	27, // 31: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	28, // 32: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	36, // 33: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	27, // 34: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 35: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	1,  // 36: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	3,  // 37: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	6,  // 38: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	8,  // 39: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	10, // 40: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	12, // 41: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	14, // 42: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	16, // 43: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	18, // 44: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	20, // 45: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	22, // 46: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	2,  // 47: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	4,  // 48: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	7,  // 49: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	9,  // 50: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	11, // 51: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	13, // 52: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	15, // 53: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	17, // 54: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	19, // 55: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	21, // 56: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	23, // 57: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	47, // [47:58] is the sub-list for method output_type
-	36, // [36:47] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	31, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	32, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	33, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	34, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	29, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	31, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	0,  // 6: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
+	33, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	35, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	34, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	36, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	32, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	37, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	34, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	29, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	37, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	36, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	0,  // 17: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	37, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	35, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	34, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	32, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	37, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	38, // 23: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	33, // 24: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	30, // 25: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	37, // 26: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	34, // 27: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	39, // 28: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	32, // 29: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	40, // 30: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	34, // 31: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	29, // 32: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	0,  // 33: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	40, // 34: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	34, // 35: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	41, // 36: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	34, // 37: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	35, // 38: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	42, // 39: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	34, // 40: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	1,  // 41: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	32, // 42: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	32, // 43: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	28, // 44: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	29, // 45: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	32, // 46: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	34, // 47: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	32, // 48: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	32, // 49: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 50: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	1,  // 51: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	33, // 52: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	37, // 53: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	40, // 54: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	35, // 55: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	32, // 56: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	32, // 57: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	2,  // 58: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	38, // 59: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	3,  // 60: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	5,  // 61: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	8,  // 62: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	10, // 63: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	12, // 64: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	14, // 65: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	16, // 66: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	18, // 67: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	20, // 68: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	22, // 69: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	24, // 70: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	26, // 71: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	4,  // 72: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 73: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	9,  // 74: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	11, // 75: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	13, // 76: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	15, // 77: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	17, // 78: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	19, // 79: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	21, // 80: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	23, // 81: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	25, // 82: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	27, // 83: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	72, // [72:84] is the sub-list for method output_type
+	60, // [60:72] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -2296,8 +2976,8 @@ func file_ipwitness_v1_api_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   24,
+			NumEnums:      3,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	WitnessService_WatchFindings_FullMethodName       = "/ipwitness.v1.WitnessService/WatchFindings"
 	WitnessService_ListPools_FullMethodName           = "/ipwitness.v1.WitnessService/ListPools"
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
+	WitnessService_ListEvents_FullMethodName          = "/ipwitness.v1.WitnessService/ListEvents"
 )
 
 // WitnessServiceClient is the client API for WitnessService service.
@@ -60,6 +61,9 @@ type WitnessServiceClient interface {
 	ListPools(ctx context.Context, in *ListPoolsRequest, opts ...grpc.CallOption) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
 	ListNodes(ctx context.Context, in *ListNodesRequest, opts ...grpc.CallOption) (*ListNodesResponse, error)
+	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
+	// recorded, the oldest first.
+	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
 }
 
 type witnessServiceClient struct {
@@ -207,6 +211,16 @@ func (c *witnessServiceClient) ListNodes(ctx context.Context, in *ListNodesReque
 	return out, nil
 }
 
+func (c *witnessServiceClient) ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListEventsResponse)
+	err := c.cc.Invoke(ctx, WitnessService_ListEvents_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // WitnessServiceServer is the server API for WitnessService service.
 // All implementations must embed UnimplementedWitnessServiceServer
 // for forward compatibility.
@@ -235,6 +249,9 @@ type WitnessServiceServer interface {
 	ListPools(context.Context, *ListPoolsRequest) (*ListPoolsResponse, error)
 	// ListNodes lists the nodes with agents, and the agents' health.
 	ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error)
+	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
+	// recorded, the oldest first.
+	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
 	mustEmbedUnimplementedWitnessServiceServer()
 }
 
@@ -277,6 +294,9 @@ func (UnimplementedWitnessServiceServer) ListPools(context.Context, *ListPoolsRe
 }
 func (UnimplementedWitnessServiceServer) ListNodes(context.Context, *ListNodesRequest) (*ListNodesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNodes not implemented")
+}
+func (UnimplementedWitnessServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
 }
 func (UnimplementedWitnessServiceServer) mustEmbedUnimplementedWitnessServiceServer() {}
 func (UnimplementedWitnessServiceServer) testEmbeddedByValue()                        {}
@@ -476,6 +496,24 @@ func _WitnessService_ListNodes_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WitnessService_ListEvents_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListEventsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(WitnessServiceServer).ListEvents(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: WitnessService_ListEvents_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(WitnessServiceServer).ListEvents(ctx, req.(*ListEventsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // WitnessService_ServiceDesc is the grpc.ServiceDesc for WitnessService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -514,6 +552,10 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListNodes",
 			Handler:    _WitnessService_ListNodes_Handler,
+		},
+		{
+			MethodName: "ListEvents",
+			Handler:    _WitnessService_ListEvents_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

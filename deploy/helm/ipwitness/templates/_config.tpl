@@ -27,6 +27,8 @@ handover-grace: {{ .handoverGrace }}
 leaked-after: {{ .leakedAfter }}
 {{- end }}
 data-dir: /var/lib/ipwitness
+retention: {{ .Values.aggregator.retention }}
+journal-size: {{ .Values.aggregator.journalSize }}
 grpc-listen: ":9640"
 http-listen: ":9641"
 metrics-listen: ":9643"

@@ -1,0 +1,301 @@
+package api
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// ListEvents lists the changes that the journal has recorded.
+func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.ListEventsResponse, error) {
+	if s.Journal == nil {
+		return nil, errNoJournal
+	}
+	f, err := newFilter(q)
+	if err != nil {
+		return nil, err
+	}
+	kind := q.GetKind()
+	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
+		return nil, status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
+	}
+	query := journal.Query{Kind: kind, Span: f.wanted(), Node: f.node, Namespace: f.namespace, Pod: f.pod, Match: f.recorded}
+	if f.mac != "" {
+		query.MAC = f.mac.String()
+	}
+	if query.Since, err = optionalTime("since", q.GetSince()); err != nil {
+		return nil, err
+	}
+	if query.Until, err = optionalTime("until", q.GetUntil()); err != nil {
+		return nil, err
+	}
+	if q.GetSince() != nil && q.GetUntil() != nil && !query.Since.Before(query.Until) {
+		return nil, status.Error(codes.InvalidArgument, "since is not before until: exchange them, or omit one of them")
+	}
+	if query.After, err = parseMoment(q.GetPageToken()); err != nil {
+		return nil, err
+	}
+	out := &pb.ListEventsResponse{Coverage: s.Coverage.Current()}
+	if oldest := s.Journal.Oldest(); !oldest.IsZero() {
+		out.ReachesBackTo = timestamppb.New(oldest)
+	}
+	if q.GetPageToken() == "" {
+		until := query.Until
+		if until.IsZero() {
+			until = s.now()
+		}
+		if out.Gaps, err = s.Journal.Gaps(query.Since, until); err != nil {
+			return nil, errJournal(err)
+		}
+	}
+	p := newPage[*pb.Event](q.GetPageSize())
+	if err := s.Journal.Events(ctx, &query, func(e *pb.Event) bool {
+		if p.full() {
+			out.NextPageToken = momentToken(p.items[len(p.items)-1].GetTime().AsTime())
+			return false
+		}
+		p.add(e)
+		return true
+	}); err != nil {
+		return nil, errJournal(err)
+	}
+	out.Events = p.items
+	return out, nil
+}
+
+var errNoJournal = status.Error(codes.FailedPrecondition, "the aggregator records no history: start it with --data-dir")
+
+// momentToken returns the token of a page that begins after an event.
+func momentToken(t time.Time) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(t.UnixMicro(), 10)))
+}
+
+func parseMoment(token string) (time.Time, error) {
+	if token == "" {
+		return time.Time{}, nil
+	}
+	raw, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return time.Time{}, errPageToken
+	}
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil {
+		return time.Time{}, errPageToken
+	}
+	return time.UnixMicro(n), nil
+}
+
+func optionalTime(name string, t *timestamppb.Timestamp) (time.Time, error) {
+	if t == nil {
+		return time.Time{}, nil
+	}
+	if !t.IsValid() {
+		return time.Time{}, status.Errorf(codes.InvalidArgument, "%s is not a time: give one like 2026-01-02T15:04:05Z", name)
+	}
+	return t.AsTime(), nil
+}
+
+// errJournal returns the error of a question that the journal could not answer.
+func errJournal(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	case errors.Is(err, journal.ErrDamaged):
+		return status.Errorf(codes.DataLoss, "%s; it is set aside, and a new one begins: the logs of the aggregator say where it is", err)
+	}
+	return status.Errorf(codes.Unavailable, "cannot read the journal: %s", err)
+}
+
+// wanted returns the addresses of a filter, or an empty range for all.
+func (f *filter) wanted() ipam.Range {
+	if !f.somewhere() {
+		return ipam.Range{}
+	}
+	return f.span()
+}
+
+// message reports whether a recorded owner matches, apart from its address.
+func (f *filter) message(o *pb.Owner) bool {
+	w := o.GetWorkload()
+	return (f.node == "" || f.node == o.GetNode()) && (f.state == 0 || f.state == verdict.State(o.GetState())) &&
+		f.named(w.GetNamespace(), w.GetName()) && (f.mac == "" || f.mac.String() == o.GetMac())
+}
+
+// recordedConflict reports whether a recorded conflict matches, apart from its address.
+func (f *conflictFilter) recorded(c *pb.Conflict) bool {
+	return f.kind(verdict.Phase(c.GetState()), c.GetCause()) && (!f.active || c.GetState() != pb.Conflict_RESOLVED) &&
+		(!f.anyOwner() || slices.ContainsFunc(c.GetOwners(), f.message))
+}
+
+// recorded reports whether a recorded finding matches.
+func (f *findingFilter) recorded(one *pb.Finding) bool {
+	switch {
+	case f.kind != "" && f.kind != one.GetKind(),
+		f.somewhere() && !f.recordedAddress(one),
+		f.node != "" && !slices.Contains(one.GetNodes(), f.node),
+		f.mac != "" && !slices.ContainsFunc(one.GetOwners(), (&filter{mac: f.mac}).message):
+		return false
+	}
+	workload := filter{namespace: f.namespace, pod: f.pod}
+	return !workload.anyOwner() || slices.ContainsFunc(one.GetOwners(), workload.message) ||
+		slices.ContainsFunc(one.GetAllocations(), func(al *pb.Allocation) bool { return workload.named(al.GetNamespace(), al.GetPod()) })
+}
+
+// recordedAddress reports whether a recorded finding is about a matching address.
+func (f *filter) recordedAddress(one *pb.Finding) bool {
+	matches := func(text string) bool {
+		a, err := netip.ParseAddr(text)
+		return err == nil && f.address(a)
+	}
+	return matches(one.GetAddress()) || slices.ContainsFunc(one.GetAddresses(), matches)
+}
+
+// recorded reports whether an event matches.
+func (f *filter) recorded(e *pb.Event) bool {
+	switch e.GetKind() {
+	case pb.Event_OWNER:
+		return f.message(e.GetOwner())
+	case pb.Event_CONFLICT:
+		return (&conflictFilter{filter: *f}).recorded(e.GetConflict())
+	case pb.Event_FINDING:
+		return (&findingFilter{filter: *f}).recorded(e.GetFinding())
+	case pb.Event_NODE:
+		return !f.somewhere() && f.namespace+f.pod+string(f.mac) == "" && (f.node == "" || f.node == e.GetNode().GetName())
+	}
+	return false
+}
+
+// atRequest is a request for a list with a time.
+type atRequest interface {
+	GetAt() *timestamppb.Timestamp
+	GetPageSize() uint32
+	GetPageToken() string
+}
+
+// clockError is how far the clock of a client may be ahead.
+const clockError = 5 * time.Second
+
+// listAt fills a page with the items of a kind at a time. item returns the item of an event, and
+// whether it matches.
+func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, kind pb.Event_Kind, span ipam.Range, item func(*pb.Event) (T, bool)) (p *page[T], next string, gap *pb.Gap, err error) {
+	if s.Journal == nil {
+		return nil, "", nil, errNoJournal
+	}
+	at, err := optionalTime("at", q.GetAt())
+	if err != nil {
+		return nil, "", nil, err
+	}
+	begin, err := journal.ParsePosition(q.GetPageToken())
+	if err != nil {
+		return nil, "", nil, errPageToken
+	}
+	oldest := s.Journal.Oldest()
+	if at.After(s.now()) && at.Before(s.now().Add(clockError)) {
+		at = s.now()
+	}
+	switch {
+	case at.After(s.now()):
+		return nil, "", nil, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",
+			at.UTC().Format(time.RFC3339), s.now().Format(time.RFC3339))
+	case oldest.IsZero():
+		return nil, "", nil, status.Error(codes.OutOfRange, "the journal is empty: nothing was recorded yet")
+	case at.Before(oldest):
+		return nil, "", nil, status.Errorf(codes.OutOfRange, "at is %s, but the journal reaches back to %s only",
+			at.UTC().Format(time.RFC3339), oldest.UTC().Format(time.RFC3339))
+	}
+	if gap, err = s.Journal.GapAt(at); err != nil {
+		return nil, "", nil, errJournal(err)
+	}
+	p = newPage[T](q.GetPageSize())
+	last := begin
+	err = s.Journal.At(ctx, kind, at, span, begin, func(e *pb.Event, position journal.Position) bool {
+		one, matches := item(e)
+		if !matches {
+			return true
+		}
+		if p.full() {
+			next = last.Token()
+			return false
+		}
+		p.add(one)
+		last = position
+		return true
+	})
+	if err != nil {
+		return nil, "", nil, errJournal(err)
+	}
+	return p, next, gap, nil
+}
+
+func (s *Service) ownersAt(ctx context.Context, q *pb.ListOwnersRequest, f *filter) (*pb.ListOwnersResponse, error) {
+	p, next, gap, err := listAt(ctx, s, q, pb.Event_OWNER, f.wanted(), func(e *pb.Event) (*pb.Owner, bool) {
+		return e.GetOwner(), f.message(e.GetOwner())
+	})
+	if err != nil {
+		return nil, err
+	}
+	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
+	return &pb.ListOwnersResponse{Owners: p.items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
+}
+
+func (s *Service) conflictsAt(ctx context.Context, q *pb.ListConflictsRequest, f *conflictFilter) (*pb.ListConflictsResponse, error) {
+	p, next, gap, err := listAt(ctx, s, q, pb.Event_CONFLICT, f.wanted(), func(e *pb.Event) (*pb.Conflict, bool) {
+		return e.GetConflict(), f.recorded(e.GetConflict())
+	})
+	if err != nil {
+		return nil, err
+	}
+	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
+	return &pb.ListConflictsResponse{Conflicts: p.items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
+}
+
+func (s *Service) findingsAt(ctx context.Context, q *pb.ListFindingsRequest, f *findingFilter) (*pb.ListFindingsResponse, error) {
+	p, next, gap, err := listAt(ctx, s, q, pb.Event_FINDING, ipam.Range{}, func(e *pb.Event) (*pb.Finding, bool) {
+		return e.GetFinding(), f.recorded(e.GetFinding())
+	})
+	if err != nil {
+		return nil, err
+	}
+	coverage, err := s.coverageAt(ctx, q.GetAt().AsTime(), gap)
+	return &pb.ListFindingsResponse{Findings: p.items, NextPageToken: next, Coverage: coverage, Gap: gap}, err
+}
+
+// coverageAt returns the coverage at a time: the nodes that were known, and those that were connected.
+func (s *Service) coverageAt(ctx context.Context, at time.Time, gap *pb.Gap) (*pb.Coverage, error) {
+	out := &pb.Coverage{}
+	err := s.Journal.At(ctx, pb.Event_NODE, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+		n := e.GetNode()
+		out.Expected++
+		if n.GetState() != pb.Node_LIVE {
+			out.SilentNodes = append(out.SilentNodes, n.GetName())
+		} else {
+			out.Heard++
+		}
+		if n.GetIncomplete() {
+			out.LeftOut++
+			out.NodesLeftOut = append(out.NodesLeftOut, n.GetName())
+		}
+		return true
+	})
+	slices.Sort(out.SilentNodes)
+	slices.Sort(out.NodesLeftOut)
+	out.Incomplete = out.Heard == 0 || out.Heard < out.Expected || out.LeftOut > 0 || gap != nil
+	if err != nil {
+		return nil, errJournal(err)
+	}
+	return out, nil
+}

@@ -1,0 +1,251 @@
+// Package journal records the changes of owners, conflicts, findings and nodes, and answers questions
+// about the past. It never decides what holds an address. Losing the journal loses the past, but not
+// the present: a full, slow or damaged disk delays no verdict, and what was not recorded is a gap, which
+// is reported.
+//
+// A change goes through a queue to one goroutine, which writes all that it finds there with one
+// synchronous write. Pebble keeps the records.
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// Defaults of a Config.
+const (
+	DefaultRetention = 30 * 24 * time.Hour
+	DefaultSize      = 10 << 30
+	// memorySize is the size of a journal in memory.
+	memorySize = 16 << 20
+)
+
+// Config is the configuration of a Journal.
+type Config struct {
+	// Dir is the data directory.
+	Dir string
+	// Retention is how long records are kept. Size is the number of bytes that they may take. Records
+	// are dropped by whole segments, so at least the current one is kept.
+	Retention time.Duration
+	Size      int64
+	Clock     func() time.Time
+	Log       *slog.Logger
+}
+
+// A Journal records changes. Use New.
+type Journal struct {
+	Config
+	queue chan op
+	// opened is closed when the store is open, done when nothing is recorded any more.
+	opened, done chan struct{}
+
+	// mu is locked for reading while the store is in use, and for writing while it is replaced. store
+	// is nil before the start and after the end.
+	mu    sync.RWMutex
+	store *store
+	// replaced is closed when the store is replaced.
+	replaced chan struct{}
+	// memory is set if the journal is in memory.
+	memory bool
+
+	// problem describes what is wrong with the store since the start.
+	problem atomic.Pointer[string]
+	// gap is the gap that has not ended; nil if there is none.
+	gap atomic.Pointer[pb.Gap]
+	// What Stats returns.
+	records, gaps, lost atomic.Uint64
+	writer              writer
+	// fs is the file system of the data directory.
+	fs vfs.FS
+}
+
+// New returns a journal that does nothing before Run.
+func New(cfg Config) *Journal {
+	return &Journal{
+		Config: cfg, queue: make(chan op, queueSize), opened: make(chan struct{}), done: make(chan struct{}), replaced: make(chan struct{}),
+		fs: vfs.Default,
+	}
+}
+
+// Opened returns a channel that is closed when questions can be answered.
+func (j *Journal) Opened() <-chan struct{} { return j.opened }
+
+// open opens the store and prepares the writer. Changes since the last record are a gap for the given
+// reason. A store that cannot be used is set aside; if the directory cannot be used, the store is in
+// memory. Both are reported by Problems. The caller holds the lock.
+func (j *Journal) open(reason pb.Gap_Reason) {
+	s, aside, err := j.openDir()
+	if err != nil {
+		j.say(fmt.Sprintf("the journal is in memory only and ends with this process: %s: make %s writable, or use another --data-dir", err, j.Dir))
+		j.Log.Error("cannot open the journal: it is in memory only", "directory", j.Dir, "error", err)
+	}
+	if aside {
+		reason = pb.Gap_DAMAGED
+	}
+	j.memory = s == nil
+	if s == nil {
+		if s, err = openStore("journal", vfs.NewMem(), j.Log); err != nil {
+			panic(fmt.Sprintf("open a journal in memory: %v", err)) // it needs no resources but memory
+		}
+	}
+	j.store = s
+	if err := j.writer.begin(j, reason); err != nil {
+		j.store.damage(err)
+	}
+}
+
+// openDir opens the store in the data directory, and reports whether it set an unusable one aside.
+func (j *Journal) openDir() (s *store, aside bool, err error) {
+	if err := writable(j.Dir); err != nil {
+		return nil, false, err
+	}
+	dir := storeDir(j.Dir)
+	s, err = openStore(dir, j.fs, j.Log)
+	if err == nil {
+		return s, false, nil
+	}
+	reason := "damaged"
+	if errors.Is(err, errNewerVersion) {
+		reason = "of-a-newer-version"
+	}
+	if !unusable(err) {
+		return nil, false, err
+	}
+	to, renamed := setAside(dir, reason, j.Clock())
+	if renamed != nil {
+		return nil, false, errors.Join(err, renamed)
+	}
+	j.say(fmt.Sprintf("the history before %s is not available: the journal could not be read and is now %s: %s: "+
+		"delete it, or keep it for a bug report", j.Clock().UTC().Format(time.RFC3339), to, err))
+	j.Log.Error("the journal cannot be read: starting a new one", "set_aside", to, "error", err)
+	s, err = openStore(dir, j.fs, j.Log)
+	return s, true, err
+}
+
+// unusable reports whether a store that cannot be opened has to be replaced: not if the disk is full,
+// or if access is denied.
+func unusable(err error) bool {
+	var syscallError *os.PathError
+	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, errNewerVersion) || !errors.As(err, &syscallError)
+}
+
+func (j *Journal) say(problem string) { j.problem.Store(&problem) }
+
+// Problems returns descriptions of the problems of the journal.
+func (j *Journal) Problems() (problems []string) {
+	if p := j.problem.Load(); p != nil {
+		problems = append(problems, *p)
+	}
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.store == nil {
+		return problems
+	}
+	if err := j.store.fs.failure.Load(); err != nil {
+		problems = append(problems, fmt.Sprintf("the journal cannot be written, so the history will have a gap: %s: free space in %s", *err, j.Dir))
+	}
+	if err := j.store.failure.Load(); err != nil {
+		problems = append(problems, fmt.Sprintf("the journal has failed, so nothing is recorded until the aggregator is restarted: %s", *err))
+	}
+	return problems
+}
+
+// Stats are counters and sizes of the journal.
+type Stats struct {
+	// Records and Gaps were written since the start. Lost is the number of changes that are known to
+	// be missing in gaps.
+	Records, Gaps, Lost uint64
+	// Bytes is the size of the store.
+	Bytes uint64
+	// Oldest is the time that the journal reaches back to; zero if it is empty.
+	Oldest time.Time
+	// Memory is set if the journal is in memory.
+	Memory bool
+}
+
+// Stats returns the counters and sizes.
+func (j *Journal) Stats() Stats {
+	out := Stats{Records: j.records.Load(), Gaps: j.gaps.Load(), Lost: j.lost.Load()}
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	if j.store == nil {
+		return out
+	}
+	out.Memory = j.memory
+	if list := j.store.list(); len(list) > 0 {
+		out.Oldest = time.UnixMicro(list[0].start)
+	}
+	if j.store.failure.Load() == nil {
+		out.Bytes = j.store.db.Metrics().DiskSpaceUsage()
+	}
+	return out
+}
+
+// Run opens the journal and writes what is recorded, until ctx ends. It then closes the journal.
+func (j *Journal) Run(ctx context.Context) {
+	defer close(j.done)
+	j.mu.Lock()
+	j.open(pb.Gap_NOT_RUNNING)
+	j.mu.Unlock()
+	close(j.opened)
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		j.write(ctx)
+	}()
+	ended := ctx.Done()
+	for {
+		j.mu.RLock()
+		s, replaced := j.store, j.replaced
+		j.mu.RUnlock()
+		select {
+		case <-ended: // the writer may wait for the disk
+			ended = nil
+			defer time.AfterFunc(closeAfter, s.fs.stop).Stop()
+		case <-replaced:
+		case <-written:
+			if s.failure.Load() == nil {
+				j.close()
+				return
+			}
+			<-s.failed
+			written = nil
+		case <-s.failed: // the writer has ended, or waits forever
+			j.Log.Error("the journal has failed: nothing is recorded until the aggregator is restarted", "error", *s.failure.Load())
+			<-ctx.Done()
+			return
+		}
+	}
+}
+
+// Replaced returns a channel that is closed when the journal has started again, so that it has to be
+// sent the present state.
+func (j *Journal) Replaced() <-chan struct{} {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	return j.replaced
+}
+
+func (j *Journal) close() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.writer.end()
+	if err := j.store.close(); err != nil {
+		j.Log.Warn("close the journal", "error", err)
+	}
+	j.store = nil
+}
+
+// errStopped is the error of questions before the start and after the end.
+var errStopped = errors.New("the aggregator is starting or stopping")

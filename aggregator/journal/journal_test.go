@@ -1,0 +1,589 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// clock is a clock that tests set.
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *clock) add(d time.Duration) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+	return c.now
+}
+
+// bench is a journal with its clock.
+type bench struct {
+	testing.TB
+	*Journal
+	*clock
+	dir  string
+	stop func()
+}
+
+func newBench(t testing.TB, dir string) *bench {
+	b := &bench{TB: t, clock: &clock{now: time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)}, dir: dir}
+	b.start()
+	t.Cleanup(func() { b.stop() })
+	return b
+}
+
+func (b *bench) start() { b.startOn(vfs.Default) }
+
+func (b *bench) startOn(fs vfs.FS) {
+	b.Helper()
+	b.Journal = New(Config{Dir: b.dir, Retention: DefaultRetention, Size: DefaultSize, Clock: b.Now, Log: slog.New(slog.DiscardHandler)})
+	b.fs = fs
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { b.Run(ctx); close(done) }()
+	b.stop = func() { cancel(); <-done }
+	<-b.Opened()
+}
+
+// restart ends the journal and starts another one.
+func (b *bench) restart() {
+	b.Helper()
+	b.stop()
+	b.start()
+}
+
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// state sends the present state of all kinds; only owners are not empty.
+func (b *bench) state(owners map[string]*pb.Owner) {
+	b.Helper()
+	for _, kind := range kinds {
+		feed := b.Feed(kind)
+		b.must(feed.Begin())
+		if kind == pb.Event_OWNER {
+			for _, id := range slices.Sorted(maps.Keys(owners)) {
+				b.must(feed.Present(&Change{At: b.Now(), Type: pb.Watch_ADDED, ID: id, Owner: owners[id]}))
+			}
+		}
+		b.must(feed.Complete())
+	}
+	b.flush()
+}
+
+func (b *bench) flush() {
+	b.Helper()
+	b.must(b.Feed(pb.Event_OWNER).Flush())
+}
+
+func (b *bench) changed(typ pb.Watch_Type, id string, o *pb.Owner) {
+	b.Helper()
+	b.must(b.Feed(pb.Event_OWNER).Changed(&Change{At: b.Now(), Type: typ, ID: id, Owner: o}))
+}
+
+func (b *bench) events(q Query) (all []*pb.Event) {
+	b.Helper()
+	b.must(b.Events(b.Context(), &q, func(e *pb.Event) bool { all = append(all, e); return true }))
+	return all
+}
+
+// at returns the pods that have addresses at a time.
+func (b *bench) at(t time.Time) map[string]string {
+	b.Helper()
+	all := map[string]string{}
+	b.must(b.At(b.Context(), pb.Event_OWNER, t, ipam.Range{}, Position{}, func(e *pb.Event, _ Position) bool {
+		all[e.GetOwner().GetAddress()+" "+e.GetOwner().GetNetns()] = e.GetOwner().GetWorkload().GetName()
+		return true
+	}))
+	return all
+}
+
+func pod(address, name, node string) *pb.Owner {
+	return &pb.Owner{
+		Address: address, Node: node, Mac: "02:00:00:00:00:01", Netns: name, State: pb.Owner_LIVE,
+		Workload: &pb.Workload{Kind: pb.Workload_POD, Namespace: "default", Name: name},
+	}
+}
+
+func only(address string) ipam.Range {
+	a := netip.MustParseAddr(address)
+	return ipam.Range{First: a, Last: a}
+}
+
+func TestTheHistoryOfAnAddressIsFoundByAddressPodMACAndNode(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(nil)
+	web := pod("10.0.0.1", "web", "n1")
+	began := b.add(time.Second)
+	b.changed(pb.Watch_ADDED, "web", web)
+	ended := b.add(time.Minute)
+	b.changed(pb.Watch_REMOVED, "web", web)
+	b.add(time.Minute)
+	b.changed(pb.Watch_ADDED, "db", pod("10.0.0.2", "db", "n2"))
+	b.flush()
+	b.restart()
+
+	match := func(e *pb.Event) bool { return e.GetOwner().GetWorkload().GetName() == "web" }
+	for _, q := range []Query{
+		{Span: only("10.0.0.1")},
+		{Namespace: "default", Pod: "web"},
+		{Node: "n1"},
+		{MAC: "02:00:00:00:00:01", Match: match},
+		{Namespace: "default", Match: match},
+		{Match: match},
+		{Kind: pb.Event_OWNER, Match: match},
+	} {
+		got := b.events(q)
+		if len(got) != 2 {
+			t.Fatalf("got %d events from %+v, want 2: %v", len(got), q, got)
+		}
+		if got[0].GetType() != pb.Watch_ADDED || !got[0].GetTime().AsTime().Equal(began) || got[0].GetOwner().GetAddress() != "10.0.0.1" {
+			t.Errorf("got first event %v", got[0])
+		}
+		if got[1].GetType() != pb.Watch_REMOVED || !got[1].GetTime().AsTime().Equal(ended) || got[1].GetOwner().GetWorkload().GetName() != "web" {
+			t.Errorf("got second event %v", got[1])
+		}
+	}
+	if got := b.events(Query{Span: only("10.0.0.1"), Since: began.Add(1000), Until: ended}); len(got) != 0 {
+		t.Errorf("got %v between the events", got)
+	}
+	if got := b.events(Query{Node: "n3"}); len(got) != 0 {
+		t.Errorf("got %v of another node", got)
+	}
+	if got := b.at(began); len(got) != 1 || got["10.0.0.1 web"] != "web" {
+		t.Errorf("got owners %v at the beginning", got)
+	}
+	if got := b.at(ended); len(got) != 0 {
+		t.Errorf("got owners %v at the end", got)
+	}
+}
+
+func TestTheStateAtTheBeginningIsNoChange(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(map[string]*pb.Owner{"web": pod("10.0.0.1", "web", "n1")})
+	if got := b.events(Query{Span: only("10.0.0.1")}); len(got) != 1 || !got[0].GetPresent() {
+		t.Errorf("got %v, want the state at the beginning", got)
+	}
+	if got := b.events(Query{}); len(got) != 0 {
+		t.Errorf("got changes %v, want none", got)
+	}
+	if gaps, err := b.Gaps(time.Time{}, b.Now()); err != nil || len(gaps) != 0 {
+		t.Errorf("got gaps %v and %v, want none", gaps, err)
+	}
+}
+
+func TestChangesInAGapAreRecordedAtItsEnd(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	same, changes := pod("10.0.0.1", "same", "n1"), pod("10.0.0.2", "changes", "n1")
+	b.state(map[string]*pb.Owner{"same": same, "changes": changes, "gone": pod("10.0.0.3", "gone", "n1")})
+	last := b.add(aliveEvery * 2)
+	b.changed(pb.Watch_ADDED, "late", pod("10.0.0.9", "late", "n1"))
+	b.flush()
+	b.restart()
+	changed := pod("10.0.0.2", "changes", "n1")
+	changed.Mac = "02:00:00:00:00:02"
+	end := b.add(time.Hour)
+	b.state(map[string]*pb.Owner{"same": same, "changes": changed, "new": pod("10.0.0.4", "new", "n1"), "late": pod("10.0.0.9", "late", "n1")})
+
+	want := map[string]pb.Watch_Type{"changes": pb.Watch_UPDATED, "gone": pb.Watch_REMOVED, "new": pb.Watch_ADDED}
+	got := b.events(Query{Since: last.Add(time.Second)})
+	for _, e := range got {
+		name := e.GetOwner().GetWorkload().GetName()
+		if e.GetType() != want[name] || e.GetNotBefore() == nil || e.GetNotBefore().AsTime().Before(last) || e.GetNotBefore().AsTime().After(end) {
+			t.Errorf("got %v", e)
+		}
+		delete(want, name)
+	}
+	if len(want) != 0 {
+		t.Errorf("got %v, no event of %v", got, want)
+	}
+	gaps, err := b.Gaps(last, end)
+	if err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_NOT_RUNNING || !gaps[0].GetUntil().AsTime().Equal(end) {
+		t.Errorf("got gaps %v and %v", gaps, err)
+	}
+	if g, err := b.GapAt(last.Add(time.Minute)); err != nil || g == nil {
+		t.Errorf("got no gap and %v within the gap", err)
+	}
+	if g, err := b.GapAt(end.Add(time.Minute)); err != nil || g != nil {
+		t.Errorf("got gap %v and %v after the gap", g, err)
+	}
+}
+
+func TestLostChangesAreAGap(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(nil)
+	b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
+	b.flush()
+	begun := b.add(time.Second)
+	feed := b.Feed(pb.Event_OWNER)
+	b.must(feed.Lost(7))
+	b.flush()
+	if g := b.gap.Load(); g.GetReason() != pb.Gap_NOT_WRITTEN || g.GetUntil() != nil {
+		t.Errorf("got gap %v, want one that has not ended", g)
+	}
+	b.add(time.Second)
+	b.must(feed.Begin())
+	b.must(feed.Present(&Change{At: b.Now(), Type: pb.Watch_ADDED, ID: "b", Owner: pod("10.0.0.2", "b", "n1")}))
+	b.must(feed.Complete())
+	b.flush()
+	gaps, err := b.Gaps(begun, b.Now())
+	if err != nil || len(gaps) != 1 || gaps[0].GetLost() != 7 || gaps[0].GetReason() != pb.Gap_NOT_WRITTEN || gaps[0].GetUntil() == nil {
+		t.Errorf("got gaps %v and %v", gaps, err)
+	}
+	if got := b.at(b.Now().Add(time.Second)); !maps.Equal(got, map[string]string{"10.0.0.2 b": "b"}) {
+		t.Errorf("got owners %v", got)
+	}
+}
+
+func TestADamagedStoreIsSetAside(t *testing.T) {
+	for _, how := range []struct {
+		name   string
+		damage func(dir string) error
+	}{
+		{"manifest", func(dir string) error { return overwrite(dir, "MANIFEST-*") }},
+		{"newer version", func(dir string) error { return nil }},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			b := newBench(t, t.TempDir())
+			b.state(nil)
+			b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
+			b.flush()
+			if how.name == "newer version" {
+				b.must(b.store.db.Set(metaKey(metaVersion, 0), []byte{0, 0, 0, 0, 0, 0, 0, 2}, nil))
+			}
+			b.stop()
+			b.must(how.damage(storeDir(b.dir)))
+			b.start()
+			if len(b.Problems()) != 1 {
+				t.Errorf("got problems %v, want one", b.Problems())
+			}
+			aside, err := filepath.Glob(storeDir(b.dir) + ".*")
+			if err != nil || len(aside) != 1 {
+				t.Errorf("got %v and %v, want one store that is set aside", aside, err)
+			}
+			b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
+			if gaps, err := b.Gaps(time.Time{}, b.Now()); err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_DAMAGED {
+				t.Errorf("got gaps %v and %v", gaps, err)
+			}
+			if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
+				t.Errorf("got owners %v", got)
+			}
+		})
+	}
+}
+
+func overwrite(dir, pattern string) error {
+	names, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(names) == 0 {
+		return fmt.Errorf("no file %s: %w", pattern, err)
+	}
+	for _, name := range names {
+		if err := os.WriteFile(name, []byte("junk junk junk junk junk"), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func TestWithoutADirectoryTheJournalIsInMemory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := newBench(t, file)
+	if len(b.Problems()) != 1 || !b.Stats().Memory {
+		t.Errorf("got problems %v and stats %+v", b.Problems(), b.Stats())
+	}
+	b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
+	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
+		t.Errorf("got owners %v", got)
+	}
+}
+
+func TestOldSegmentsAreDropped(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(map[string]*pb.Owner{"old": pod("10.0.0.1", "old", "n1")})
+	first := b.Now()
+	for range 33 {
+		b.add(24 * time.Hour)
+		b.changed(pb.Watch_UPDATED, "new", pod("10.0.0.2", "new", "n1"))
+		b.flush()
+		wait.Until(b, "the copy of the segment", func() bool {
+			list := b.store.list()
+			return list[len(list)-1].complete
+		})
+	}
+	wait.Until(b, "old segments to be dropped", func() bool { return b.Oldest().After(first.Add(24 * time.Hour)) })
+	if age := b.Now().Sub(b.Oldest()); age < 30*24*time.Hour || age > 32*24*time.Hour {
+		t.Errorf("got %s, want about 30 days", age)
+	}
+	// The state does not depend on dropped segments.
+	if got := b.at(b.Now().Add(time.Second)); len(got) != 2 {
+		t.Errorf("got owners %v", got)
+	}
+	if got := b.events(Query{Span: only("10.0.0.1")}); len(got) != 1 || !got[0].GetPresent() {
+		t.Errorf("got %v, want the state at the beginning", got)
+	}
+}
+
+// The journal is compared with a model, while it is restarted and starts new segments.
+func TestTheJournalEqualsAModel(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	b := newBench(t, t.TempDir())
+	now := map[string]*pb.Owner{}
+	type moment struct {
+		at    time.Time
+		state map[string]string
+	}
+	var past []moment
+	note := func() {
+		state := map[string]string{}
+		for _, o := range now {
+			state[o.GetAddress()+" "+o.GetNetns()] = o.GetWorkload().GetName()
+		}
+		past = append(past, moment{b.Now().Add(time.Millisecond / 2), state}) // changes at one time have different stamps
+	}
+	var changes int
+	change := func(recorded bool) {
+		id := fmt.Sprintf("p%d", random.IntN(30))
+		o, typ := now[id], pb.Watch_UPDATED
+		switch {
+		case o == nil:
+			o, typ = pod(fmt.Sprintf("10.0.0.%d", random.IntN(10)), id, fmt.Sprintf("n%d", random.IntN(3))), pb.Watch_ADDED
+			now[id] = o
+		case random.IntN(2) == 0:
+			typ = pb.Watch_REMOVED
+			delete(now, id)
+		default:
+			o = pod(o.GetAddress(), id, o.GetNode())
+			o.Mac = fmt.Sprintf("02:00:00:00:00:%02x", random.IntN(256))
+			now[id] = o
+		}
+		if recorded {
+			changes++
+			b.changed(typ, id, o)
+		}
+	}
+	b.state(now)
+	for range 400 {
+		b.add(time.Duration(1+random.IntN(1000)) * time.Millisecond)
+		switch random.IntN(40) {
+		case 0:
+			b.restart()
+			for range random.IntN(5) {
+				change(false)
+			}
+			b.add(time.Second)
+			b.state(now)
+		case 1:
+			b.add(25 * time.Hour)
+			change(true)
+		default:
+			change(true)
+		}
+		note()
+	}
+	b.flush()
+	for _, m := range past {
+		if got := b.at(m.at); !maps.Equal(got, m.state) {
+			t.Fatalf("got owners %v at %s, want %v", got, m.at, m.state)
+		}
+	}
+	got := b.events(Query{})
+	if n := len(slices.DeleteFunc(slices.Clone(got), func(e *pb.Event) bool { return e.GetNotBefore() != nil })); n != changes {
+		t.Errorf("got %d changes, want %d", n, changes)
+	}
+	if !slices.IsSortedFunc(got, func(a, b *pb.Event) int { return a.GetTime().AsTime().Compare(b.GetTime().AsTime()) }) {
+		t.Error("events are not in order")
+	}
+	// Every way to find events finds the same.
+	for _, q := range []Query{{Span: only("10.0.0.3")}, {Namespace: "default", Pod: "p7"}, {Node: "n1"}} {
+		q.Match = func(e *pb.Event) bool {
+			return !e.GetPresent() && (q.Pod == "" || e.GetOwner().GetWorkload().GetName() == q.Pod) && (q.Node == "" || e.GetOwner().GetNode() == q.Node)
+		}
+		quick := b.events(q)
+		slow := b.events(Query{Match: func(e *pb.Event) bool {
+			return q.Match(e) && (!q.Span.First.IsValid() || e.GetOwner().GetAddress() == q.Span.First.String())
+		}})
+		if len(quick) == 0 || !slices.EqualFunc(quick, slow, func(a, b *pb.Event) bool { return a.GetTime().AsTime().Equal(b.GetTime().AsTime()) }) {
+			t.Errorf("got %d events, want %d", len(quick), len(slow))
+		}
+	}
+}
+
+func TestAPageContinuesAfterItsLastItem(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	owners := map[string]*pb.Owner{}
+	for i := range 50 {
+		id := fmt.Sprintf("p%d", i)
+		owners[id] = pod(fmt.Sprintf("10.0.0.%d", i%7), id, "n1")
+	}
+	b.state(owners)
+	seen := map[string]bool{}
+	var p Position
+	for more := true; more; {
+		more = false
+		n := 0
+		b.must(b.At(t.Context(), pb.Event_OWNER, b.Now().Add(time.Second), ipam.Range{}, p, func(e *pb.Event, at Position) bool {
+			if n++; n > 3 {
+				more = true
+				return false
+			}
+			if id := e.GetOwner().GetNetns(); seen[id] {
+				t.Errorf("got %s twice", id)
+			} else {
+				seen[id] = true
+			}
+			p = at
+			return true
+		}))
+		var err error
+		if p, err = ParsePosition(p.Token()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seen) != 50 {
+		t.Errorf("got %d owners, want 50", len(seen))
+	}
+}
+
+func TestAResolvedConflictIsNotActiveAfterAGap(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(nil)
+	c := &pb.Conflict{Id: "c1", Episode: 1, Address: "10.0.0.1", State: pb.Conflict_CONFIRMED, DetectedAt: timestamppb.New(b.Now())}
+	b.must(b.Feed(pb.Event_CONFLICT).Changed(&Change{At: b.Now(), Type: pb.Watch_ADDED, Conflict: c}))
+	b.flush()
+	b.restart()
+	b.add(time.Hour)
+	b.state(nil)
+	got := b.events(Query{Kind: pb.Event_CONFLICT})
+	if len(got) != 2 || got[1].GetConflict().GetState() != pb.Conflict_RESOLVED || got[1].GetType() != pb.Watch_UPDATED || got[1].GetNotBefore() == nil {
+		t.Errorf("got %v, want that the conflict was resolved in the gap", got)
+	}
+}
+
+// fullFS is a file system that is full while it is set.
+type fullFS struct {
+	vfs.FS
+	full atomic.Bool
+}
+
+func (f *fullFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.Create(name, category)
+	return fullFile{file, f}, err
+}
+
+func (f *fullFS) ReuseForWrite(from, to string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.ReuseForWrite(from, to, category)
+	return fullFile{file, f}, err
+}
+
+type fullFile struct {
+	vfs.File
+	fs *fullFS
+}
+
+func (f fullFile) Write(p []byte) (int, error) {
+	if f.fs.full.Load() {
+		n, _ := f.File.Write(p[:len(p)/2]) // as much as fits
+		return n, syscall.ENOSPC
+	}
+	return f.File.Write(p)
+}
+
+func (f fullFile) Sync() error {
+	if f.fs.full.Load() {
+		return syscall.EIO
+	}
+	return f.File.Sync()
+}
+
+func TestAFullDiskDelaysTheJournalOnly(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.stop()
+	fs := &fullFS{FS: vfs.Default}
+	b.startOn(fs)
+	b.state(nil)
+	fs.full.Store(true)
+	b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
+	wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 })
+	fs.full.Store(false)
+	b.flush()
+	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
+		t.Errorf("got owners %v after the disk had space again", got)
+	}
+	if len(b.Problems()) != 0 {
+		t.Errorf("got problems %v", b.Problems())
+	}
+	b.stop()
+	b.startOn(vfs.Default)
+	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
+		t.Errorf("got owners %v after a restart", got)
+	}
+}
+
+func TestAJournalStopsOnAFullDisk(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.stop()
+	fs := &fullFS{FS: vfs.Default}
+	b.startOn(fs)
+	b.state(nil)
+	fs.full.Store(true)
+	b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
+	wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 })
+	b.stop() // returns
+	fs.full.Store(false)
+}
+
+func TestDamageThatIsReadIsSetAside(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
+	b.must(b.store.db.Set(itemKey(1, pb.Event_OWNER, placeOf(netip.MustParseAddr("10.0.0.1")), 1<<40), []byte("junk"), nil))
+	replaced := b.Replaced()
+	if err := b.At(t.Context(), pb.Event_OWNER, b.Now().Add(time.Second), ipam.Range{}, Position{}, func(*pb.Event, Position) bool { return true }); !errors.Is(err, ErrDamaged) {
+		t.Errorf("got %v, want ErrDamaged", err)
+	}
+	<-replaced
+	b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
+	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 || len(b.Problems()) != 1 {
+		t.Errorf("got owners %v and problems %v", got, b.Problems())
+	}
+	gaps, err := b.Gaps(time.Time{}, b.Now())
+	if err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_DAMAGED {
+		t.Errorf("got gaps %v and %v", gaps, err)
+	}
+}

@@ -1,0 +1,144 @@
+package journal
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// tryAgainAfter is the time after which a failed write is tried again.
+const tryAgainAfter = time.Second
+
+// patientFS tries writes again until they succeed. Pebble ends the process if it cannot write, but a
+// full disk only has to delay the journal. Until patience is set, errors are returned at once.
+type patientFS struct {
+	vfs.FS
+	*patience
+}
+
+type patience struct {
+	patient atomic.Bool
+	// failure is the error of the write that is being tried again; nil if there is none.
+	failure atomic.Pointer[error]
+	// stopped is closed when writes are not tried again any longer.
+	stopped chan struct{}
+	once    sync.Once
+}
+
+// stop makes writes that fail return their errors.
+func (p *patience) stop() { p.once.Do(func() { close(p.stopped) }) }
+
+// try calls write until it succeeds.
+func (p *patience) try(write func() error) error {
+	for failed := false; ; failed = true {
+		err := write()
+		if err == nil || !p.patient.Load() || errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrExist) {
+			if failed {
+				p.failure.Store(nil)
+			}
+			return err
+		}
+		p.failure.Store(&err)
+		select {
+		case <-time.After(tryAgainAfter):
+		case <-p.stopped:
+			return err
+		}
+	}
+}
+
+func (f patientFS) file(open func() (vfs.File, error)) (file vfs.File, err error) {
+	err = f.try(func() (err error) { file, err = open(); return err })
+	if err != nil {
+		return nil, err
+	}
+	return patientFile{file, f.patience}, nil
+}
+
+// Create implements vfs.FS.
+func (f patientFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	return f.file(func() (vfs.File, error) { return f.FS.Create(name, category) })
+}
+
+// OpenReadWrite implements vfs.FS.
+func (f patientFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	return f.file(func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, opts...) })
+}
+
+// OpenDir implements vfs.FS.
+func (f patientFS) OpenDir(name string) (vfs.File, error) {
+	return f.file(func() (vfs.File, error) { return f.FS.OpenDir(name) })
+}
+
+// ReuseForWrite implements vfs.FS.
+func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	return f.file(func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, category) })
+}
+
+// Rename implements vfs.FS.
+func (f patientFS) Rename(oldname, newname string) error {
+	return f.try(func() error { return f.FS.Rename(oldname, newname) })
+}
+
+// Link implements vfs.FS.
+func (f patientFS) Link(oldname, newname string) error {
+	return f.try(func() error { return f.FS.Link(oldname, newname) })
+}
+
+// MkdirAll implements vfs.FS.
+func (f patientFS) MkdirAll(dir string, perm os.FileMode) error {
+	return f.try(func() error { return f.FS.MkdirAll(dir, perm) })
+}
+
+// Unwrap implements vfs.FS.
+func (f patientFS) Unwrap() vfs.FS { return f.FS }
+
+type patientFile struct {
+	vfs.File
+	*patience
+}
+
+// Write implements io.Writer.
+func (f patientFile) Write(p []byte) (n int, err error) {
+	err = f.try(func() error {
+		written, err := f.File.Write(p[n:])
+		n += written
+		return err
+	})
+	return n, err
+}
+
+// WriteAt implements io.WriterAt.
+func (f patientFile) WriteAt(p []byte, at int64) (n int, err error) {
+	err = f.try(func() error {
+		written, err := f.File.WriteAt(p[n:], at+int64(n))
+		n += written
+		return err
+	})
+	return n, err
+}
+
+// Preallocate implements vfs.File. It only saves time, so that a failure does not matter.
+func (f patientFile) Preallocate(offset, length int64) error {
+	if err := f.File.Preallocate(offset, length); err != nil && !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	return nil
+}
+
+// Sync implements vfs.File.
+func (f patientFile) Sync() error { return f.try(f.File.Sync) }
+
+// SyncData implements vfs.File.
+func (f patientFile) SyncData() error { return f.try(f.File.SyncData) }
+
+// SyncTo implements vfs.File.
+func (f patientFile) SyncTo(length int64) (full bool, err error) {
+	err = f.try(func() (err error) { full, err = f.File.SyncTo(length); return err })
+	return full, err
+}

@@ -1,0 +1,267 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// formatVersion is the version of the keys and values in a store.
+const formatVersion = 1
+
+const (
+	cacheSize    = 8 << 20
+	memtableSize = 4 << 20
+	blockSize    = 32 << 10
+)
+
+// A store is an open Pebble store. A store in memory has no directory.
+type store struct {
+	db       *pebble.DB
+	fs       *patience
+	segments []segment // in order; changed by the writer only, with mu locked
+	mu       sync.RWMutex
+	// damaged is set when Pebble has found damaged records.
+	damaged atomic.Pointer[error]
+	// failure is set, and failed is closed, when Pebble cannot continue.
+	failure atomic.Pointer[error]
+	failed  chan struct{}
+}
+
+// A segment is a part of the journal that begins with a copy of the state at its start.
+type segment struct {
+	number uint32
+	start  stamp
+	// complete is set if the copy has been written.
+	complete bool
+}
+
+// errNewerVersion is the error for a store of a newer version of ipwitness.
+var errNewerVersion = errors.New("it was written by a newer version of ipwitness")
+
+// openStore opens the store in a directory, and creates it if there is none. An empty directory name
+// means memory.
+func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
+	s := &store{fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{})}
+	cache := pebble.NewCache(cacheSize)
+	defer cache.Unref() // the store holds it
+	opts := &pebble.Options{
+		FS: patientFS{base, s.fs}, Cache: cache, MemTableSize: memtableSize, MemTableStopWritesThreshold: 4,
+		FormatMajorVersion: pebble.FormatNewest, MaxOpenFiles: 256, Logger: storeLogger{s, log},
+		L0CompactionThreshold: 2, L0StopWritesThreshold: 64, LBaseMaxBytes: 16 << 20,
+		EventListener: &pebble.EventListener{
+			BackgroundError: func(err error) { log.Warn("journal: background error", "error", err) },
+			DataCorruption:  func(i pebble.DataCorruptionInfo) { s.damage(i.Details) },
+		},
+	}
+	for i := range opts.Levels {
+		opts.Levels[i].BlockSize = blockSize
+		opts.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.SnappyCompression }
+		if i >= 5 {
+			opts.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.ZstdCompression }
+		}
+	}
+	for i := range opts.TargetFileSizes {
+		opts.TargetFileSizes[i] = 8 << 20
+	}
+	opened := make(chan error, 1)
+	go func() {
+		var err error
+		s.db, err = pebble.Open(dir, opts)
+		opened <- err
+	}()
+	select {
+	case err := <-opened:
+		if err != nil {
+			return nil, err
+		}
+	case <-s.failed:
+		return nil, *s.failure.Load()
+	}
+	if err := s.load(); err != nil {
+		return nil, errors.Join(err, s.db.Close())
+	}
+	s.fs.patient.Store(true)
+	return s, nil
+}
+
+// load checks the version of the store and reads the list of segments.
+func (s *store) load() error {
+	version, known, err := s.number(metaKey(metaVersion, 0))
+	switch {
+	case err != nil:
+		return err
+	case known && version > formatVersion:
+		return fmt.Errorf("%w: it has version %d, but the newest supported version is %d", errNewerVersion, version, formatVersion)
+	case !known:
+		if err := s.db.Set(metaKey(metaVersion, 0), binary.BigEndian.AppendUint64(nil, formatVersion), pebble.Sync); err != nil {
+			return err
+		}
+	}
+	prefix := tablePrefix(0, metaSegment)
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if err != nil {
+		return err
+	}
+	for it.First(); it.Valid(); it.Next() {
+		v, err := it.ValueAndErr()
+		if err == nil && len(v) != 9 {
+			err = errDamagedRecord
+		}
+		if err != nil {
+			return errors.Join(err, it.Close())
+		}
+		s.segments = append(s.segments, segment{uint32(stampOf(it.Key())), stamp(binary.BigEndian.Uint64(v)), v[8] != 0})
+	}
+	return errors.Join(it.Error(), it.Close())
+}
+
+// number returns a number in the store.
+func (s *store) number(key []byte) (n uint64, known bool, err error) {
+	v, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	if len(v) != 8 {
+		return 0, false, errors.Join(errDamagedRecord, closer.Close())
+	}
+	return binary.BigEndian.Uint64(v), true, closer.Close()
+}
+
+// setSegment adds or replaces a segment.
+func (s *store) setSegment(b *pebble.Batch, seg segment) error {
+	v := binary.BigEndian.AppendUint64(nil, uint64(seg.start))
+	if seg.complete {
+		v = append(v, 1)
+	} else {
+		v = append(v, 0)
+	}
+	return b.Set(metaKey(metaSegment, uint64(seg.number)), v, nil)
+}
+
+// list returns the segments, the oldest first.
+func (s *store) list() []segment {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.segments
+}
+
+func (s *store) setList(list []segment) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.segments = list
+}
+
+// last returns the stamp of the last record, and the stamp at which the journal was last complete; 0
+// if there is none.
+func (s *store) last() (last, alive stamp, err error) {
+	n, _, err := s.number(metaKey(metaAlive, 0))
+	if err != nil {
+		return 0, 0, err
+	}
+	alive = stamp(n)
+	last = alive
+	for _, seg := range s.segments {
+		last = max(last, seg.start-1)
+		prefix := tablePrefix(seg.number, byTime)
+		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+		if err != nil {
+			return 0, 0, err
+		}
+		if it.Last() {
+			last = max(last, stampOf(it.Key()))
+		}
+		if err := errors.Join(it.Error(), it.Close()); err != nil {
+			return 0, 0, err
+		}
+	}
+	return last, alive, nil
+}
+
+// damage records that Pebble found damaged records.
+func (s *store) damage(err error) {
+	if err == nil {
+		err = errDamagedRecord
+	}
+	s.damaged.CompareAndSwap(nil, &err)
+}
+
+// closeAfter is how long closing may take if the disk does not answer.
+const closeAfter = 5 * time.Second
+
+// close closes the store. It gives up after a while if the disk does not answer.
+func (s *store) close() error {
+	if s.failure.Load() != nil {
+		return nil // Pebble does not return any more
+	}
+	closed := make(chan error, 1)
+	stop := time.AfterFunc(closeAfter/2, s.fs.stop)
+	defer stop.Stop()
+	go func() { closed <- s.db.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(closeAfter):
+		return errors.New("the disk does not answer")
+	}
+}
+
+// storeLogger passes warnings of Pebble on.
+type storeLogger struct {
+	store *store
+	log   *slog.Logger
+}
+
+// Infof implements pebble.Logger. It is called for each flush and compaction.
+func (l storeLogger) Infof(string, ...any) {}
+
+// Errorf implements pebble.Logger.
+func (l storeLogger) Errorf(format string, args ...any) {
+	l.log.Warn("journal: store reports an error", "error", fmt.Sprintf(format, args...))
+}
+
+// Fatalf implements pebble.Logger. Pebble expects that the process ends. The journal must not end the
+// aggregator, so only the goroutine of Pebble ends here; the journal does not use the store again.
+func (l storeLogger) Fatalf(format string, args ...any) {
+	if l.store.failure.CompareAndSwap(nil, new(fmt.Errorf(format, args...))) {
+		close(l.store.failed)
+	}
+	runtime.Goexit()
+}
+
+// setAside renames an unusable store and returns its new name. reason is one word.
+func setAside(dir, reason string, now time.Time) (string, error) {
+	to := fmt.Sprintf("%s.%s-%s", dir, reason, now.UTC().Format("20060102T150405.000Z"))
+	return to, os.Rename(dir, to)
+}
+
+// writable checks that a directory exists, or can be created, and can be written to.
+func writable(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, ".probe")
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(f, "ipwitness\n")
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+}
+
+// storeDir returns the directory of the store in a data directory.
+func storeDir(dataDir string) string { return filepath.Join(dataDir, "journal") }

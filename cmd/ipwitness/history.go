@@ -1,0 +1,213 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// historyCommand has the flags of history.
+type historyCommand struct {
+	query
+	since, until time.Time
+	kind         string
+	exitCode     bool
+}
+
+func newHistory(sys system) *cobra.Command {
+	c := &historyCommand{query: query{sys: sys}}
+	cmd := &cobra.Command{
+		Use:   "history [ADDRESS|CIDR|NAMESPACE/POD|MAC|NODE] [flags]",
+		Short: "Show what happened to an address, pod, MAC or node",
+		Long: `Show what happened to an address, pod, MAC or node, the oldest change first: changes of
+owners, conflicts, findings and nodes, from the aggregator's journal. Without an
+argument, show all changes.
+
+Workloads have the names that they had at the time. Periods without records are shown at
+their place, each with its reason. A change in such a period is recorded at its end: it
+happened between the two times.
+
+` + timesHelp + `
+
+With -o json, each event is one line. A gap is {"type":"GAP","gap":{…}}. The last line is
+{"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
+		Example: `
+  ipwitness history 10.244.0.7
+  ipwitness history default/web-1 --since "yesterday 22:00" --until 6:00
+  ipwitness history node-7 --kind node
+  ipwitness history --kind conflict --since -12h -o wide`,
+		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE"),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			sel, err := parseSubject(slices.Concat(args, []string{""})[0])
+			if err != nil {
+				return err
+			}
+			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
+				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
+			}
+			return c.list(cmd.Context(), sel)
+		},
+	}
+	c.addFlags(cmd)
+	timeFlag(cmd, sys, &c.since, "since", "changes at or after this time (default: all that are recorded)", true)
+	timeFlag(cmd, sys, &c.until, "until", "changes before this time (default: now)", false)
+	var kinds []string
+	for _, name := range pb.Event_Kind_name {
+		if name != pb.Event_UNSPECIFIED.String() {
+			kinds = append(kinds, strings.ToLower(name))
+		}
+	}
+	slices.Sort(kinds)
+	cmd.Flags().Var(value[string]{&c.kind, strings.Join(kinds, "|"), func(s string) (string, error) {
+		if !slices.Contains(kinds, s) {
+			return "", fmt.Errorf("%q is not one of %s", s, strings.Join(kinds, ", "))
+		}
+		return s, nil
+	}}, "kind", "changes of this kind of item")
+	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag was added above
+	}
+	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 if there is a change, 0 if none, 3 if none and records are missing, 1 on error")
+	return cmd
+}
+
+// parseSubject recognises what parseSelector does and, otherwise, the name of a node.
+func parseSubject(arg string) (selector, error) {
+	sel, err := parseSelector(arg)
+	switch {
+	case err == nil:
+		q := sel.query
+		sel.what = cmp.Or(q.Get("address"), q.Get("mac"), q.Get("cidr"), arg)
+		return sel, nil
+	case nodeName.MatchString(arg):
+		return selector{query: url.Values{"node": {arg}}, what: "node " + arg}, nil
+	}
+	return selector{}, fmt.Errorf("%q is not an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD), a MAC (0a:58:0a:f4:00:07) or the name of a node", arg)
+}
+
+// request returns the parameters of the request.
+func (c *historyCommand) request(sel selector) url.Values {
+	ask := url.Values{}
+	maps.Copy(ask, sel.query)
+	if c.kind != "" {
+		ask.Set("kind", strings.ToUpper(c.kind))
+	}
+	for name, t := range map[string]time.Time{"since": c.since, "until": c.until} {
+		if !t.IsZero() {
+			ask.Set(name, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return ask
+}
+
+// list shows the recorded events, page by page.
+func (c *historyCommand) list(ctx context.Context, sel selector) error {
+	out := show.NewHistory(c.sys.stdout, c.format, c.sys.now())
+	var reach *timestamppb.Timestamp
+	var failed error
+	first, found, gaps := true, 0, 0
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	coverage, err := pages(ctx, c.client(), "/v1/events", c.request(sel), (*pb.ListEventsResponse)(nil), func(page *pb.ListEventsResponse) {
+		if first {
+			first, reach, gaps = false, page.GetReachesBackTo(), len(page.GetGaps())
+			out.Gaps(page.GetGaps())
+		}
+		events := slices.DeleteFunc(page.GetEvents(), func(e *pb.Event) bool {
+			return sel.name != "" && !slices.ContainsFunc(show.EventOwners(e), sel.keep)
+		})
+		found += len(events)
+		if failed = out.Events(events); failed != nil {
+			cancel() // the output is closed
+		}
+	})
+	if failed != nil {
+		return failed
+	}
+	if err != nil {
+		return err
+	}
+	if err := out.End(); err != nil {
+		return err
+	}
+	if c.until.IsZero() { // the coverage is the current one
+		c.warn(coverage)
+	}
+	if !c.format.ForPrograms() {
+		c.noteReach(sel, found > 0, reach)
+	} else if err := out.Bookmark(reach, coverage); err != nil {
+		return err
+	}
+	return c.found(found > 0, gaps > 0 || reach == nil || c.beyond(reach), coverage)
+}
+
+// beyond reports whether the command asks for changes before the start of the journal.
+func (c *historyCommand) beyond(reach *timestamppb.Timestamp) bool {
+	return !c.since.IsZero() && c.since.Before(reach.AsTime())
+}
+
+// noteReach prints that nothing was found, and how far back the journal reaches.
+func (c *historyCommand) noteReach(sel selector, found bool, reach *timestamppb.Timestamp) {
+	only := ""
+	if c.beyond(reach) {
+		only = "only "
+	}
+	reaches := "The journal is empty."
+	if reach != nil {
+		reaches = fmt.Sprintf("The journal reaches back %sto %s.", only, utc(reach.AsTime()))
+	}
+	if found {
+		if c.since.IsZero() || only != "" {
+			c.note("%s", reaches)
+		}
+		return
+	}
+	words := []string{"No"}
+	if c.kind != "" {
+		words = append(words, c.kind)
+	}
+	words = append(words, "event")
+	if sel.what != "" {
+		words = append(words, "about", sel.what)
+	}
+	words = append(words, "was recorded")
+	switch {
+	case !c.since.IsZero() && !c.until.IsZero():
+		words = append(words, "between", utc(c.since), "and", utc(c.until))
+	case !c.since.IsZero():
+		words = append(words, "since", utc(c.since))
+	case !c.until.IsZero():
+		words = append(words, "before", utc(c.until))
+	}
+	c.note("%s. %s", strings.Join(words, " "), reaches)
+}
+
+// found returns the exit code. Finding no change is a result only if no records are missing.
+func (c *historyCommand) found(found, missing bool, coverage *pb.Coverage) error {
+	switch {
+	case !c.exitCode:
+		return nil
+	case found:
+		return exitFound
+	case missing:
+		if c.format.ForPrograms() {
+			c.note("Cannot tell: the journal does not have all records of this period.")
+		}
+		return exitCannotTell
+	case !c.until.IsZero():
+		return nil // the coverage is not that of this period
+	}
+	return c.conclude(false, coverage)
+}

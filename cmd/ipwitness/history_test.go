@@ -1,0 +1,267 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// journal returns a server with these pages of events, and the parameters of the requests to it.
+func journal(t *testing.T, gaps []*pb.Gap, all ...[]*pb.Event) (*console, *[]url.Values) {
+	t.Helper()
+	asked := &[]url.Values{}
+	return serve(t, handler{"/v1/events": func(r *http.Request) (int, string) {
+		n := len(*asked)
+		*asked = append(*asked, r.URL.Query())
+		page := &pb.ListEventsResponse{Coverage: everything}
+		if n == 0 {
+			page.Gaps, page.ReachesBackTo = gaps, ago(24*time.Hour)
+		}
+		if n < len(all) {
+			page.Events = all[n]
+		}
+		if n+1 < len(all) {
+			page.NextPageToken = fmt.Sprint("page", n+2)
+		}
+		return ok(page)(r)
+	}}), asked
+}
+
+func TestHistoryAsksForItsSubject(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want url.Values
+	}{
+		{nil, url.Values{}},
+		{[]string{"10.0.0.7"}, url.Values{"address": {"10.0.0.7"}}},
+		{[]string{"::ffff:10.0.0.7"}, url.Values{"address": {"10.0.0.7"}}},
+		{[]string{"FD00::7"}, url.Values{"address": {"fd00::7"}}},
+		{[]string{"10.0.0.7/24"}, url.Values{"cidr": {"10.0.0.0/24"}}},
+		{[]string{"default/web-1"}, url.Values{"namespace": {"default"}, "pod": {"web-1"}}},
+		{[]string{"0A-58-0a-f4-00-07"}, url.Values{"mac": {"0a:58:0a:f4:00:07"}}},
+		{[]string{"node-1"}, url.Values{"node": {"node-1"}}},
+		{[]string{"ip-10-0-0-7.eu-central-1.compute.internal"}, url.Values{"node": {"ip-10-0-0-7.eu-central-1.compute.internal"}}},
+		{[]string{"worker@8d0f"}, url.Values{"node": {"worker@8d0f"}}},
+		{[]string{"container/web"}, url.Values{}}, // the client selects
+		{[]string{"node-1", "--kind", "conflict"}, url.Values{"node": {"node-1"}, "kind": {"CONFLICT"}}},
+		{[]string{"--since", "-2h"}, url.Values{"since": {"2026-03-14T13:09:26Z"}}},
+		{[]string{"--since=-2h"}, url.Values{"since": {"2026-03-14T13:09:26Z"}}},
+		{[]string{"node-1", "--since", "yesterday 22:00", "--until", "6:00"}, url.Values{
+			"node": {"node-1"}, "since": {"2026-03-13T22:00:00Z"}, "until": {"2026-03-14T06:00:00Z"},
+		}},
+		{[]string{"--until", "2026-03-15"}, url.Values{"until": {"2026-03-15T00:00:00Z"}}}, // to the end of today
+	} {
+		t.Run(strings.Join(test.args, " "), func(t *testing.T) {
+			c, asked := journal(t, nil)
+			c.run(t, 0, append([]string{"history"}, test.args...)...)
+			if len(*asked) != 1 || (*asked)[0].Encode() != test.want.Encode() {
+				t.Errorf("got requests %v, want one with %v", *asked, test.want)
+			}
+		})
+	}
+}
+
+func TestHistoryRefuses(t *testing.T) {
+	const usage = "\nRun 'ipwitness history --help' for usage.\n"
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"10.0.0.0/33"}, "ipwitness: \"10.0.0.0/33\" is not an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD), a MAC (0a:58:0a:f4:00:07) or the name of a node\n"},
+		{[]string{"02:42:ac:11:00"}, "ipwitness: \"02:42:ac:11:00\" is not an address (10.244.0.7), a CIDR (10.244.0.0/16), a pod (NAMESPACE/POD), a MAC (0a:58:0a:f4:00:07) or the name of a node\n"},
+		{[]string{"a", "b"}, "ipwitness: history takes one argument, an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE, not 2: a b" + usage},
+		{[]string{"--kind", "pod"}, "ipwitness: --kind: \"pod\" is not one of conflict, finding, node, owner" + usage},
+		{[]string{"--since", "16:00 local+"}, "ipwitness: --since: \"16:00 local+\" is not a time: write it like 14:03, 14:03:20, \"yesterday 14:03\", -2h, 3d ago, 2026-11-20, \"2026-11-20 14:03\" or 2026-11-20T14:03:00Z; times are in UTC unless an offset (+01:00) or the word local follows" + usage},
+		{[]string{"--since", "today 16:00"}, "ipwitness: --since: \"today 16:00\" is in the future: it is 2026-03-14 15:09:26 UTC now" + usage},
+		{[]string{"--since", "14:00", "--until", "16:00"}, "ipwitness: --since is 2026-03-14 14:00:00 UTC and --until is 2026-03-13 16:00:00 UTC: --since must be before --until\n"},
+	} {
+		c, asked := journal(t, nil)
+		c.run(t, 1, append([]string{"history"}, test.args...)...)
+		c.wantStderr(t, test.want)
+		if len(*asked) > 0 {
+			t.Errorf("%q: got requests %v, want none", test.args, *asked)
+		}
+	}
+}
+
+// Pages are written as they arrive, and the gaps of the first page are between the events of all.
+func TestHistoryFollowsPages(t *testing.T) {
+	gap := &pb.Gap{From: ago(150 * time.Minute), Until: ago(130 * time.Minute), Reason: pb.Gap_NOT_RUNNING}
+	pages := [][]*pb.Event{
+		{recorded(4*time.Hour, "a"), recorded(3*time.Hour, "b")},
+		{recorded(2*time.Hour, "c")},
+		{recorded(time.Hour, "d")},
+	}
+	c, asked := journal(t, []*pb.Gap{gap}, pages...)
+	c.run(t, 0, "history", "10.0.0.7", "-o", "json")
+	var tokens []string
+	for _, q := range *asked {
+		tokens = append(tokens, q.Get("address")+" "+q.Get("page_token"))
+	}
+	if got, want := strings.Join(tokens, ", "), "10.0.0.7 , 10.0.0.7 page2, 10.0.0.7 page3"; got != want {
+		t.Errorf("got requests %s, want %s", got, want)
+	}
+	lines := strings.Split(strings.TrimSuffix(c.stdout.String(), "\n"), "\n")
+	var got []string
+	for i, line := range lines {
+		var kind struct{ Type string }
+		if err := json.Unmarshal([]byte(line), &kind); err != nil {
+			t.Fatalf("line %d is not an object: %v: %s", i, err, line)
+		}
+		e := &pb.Event{}
+		switch kind.Type {
+		case "GAP":
+			read := struct{ Gap json.RawMessage }{}
+			g := &pb.Gap{}
+			if err := json.Unmarshal([]byte(line), &read); err != nil {
+				t.Fatal(err)
+			}
+			if err := protojson.Unmarshal(read.Gap, g); err != nil || !proto.Equal(g, gap) {
+				t.Errorf("got %v, %v, want %v", g, err, gap)
+			}
+			got = append(got, "GAP")
+		case "BOOKMARK":
+			end := &pb.ListEventsResponse{}
+			if err := decode([]byte(line), end); err != nil || !end.GetReachesBackTo().AsTime().Equal(now.Add(-24*time.Hour)) || !proto.Equal(end.GetCoverage(), everything) {
+				t.Errorf("got %s, %v, want the reach of the journal and the coverage", line, err)
+			}
+			got = append(got, "BOOKMARK")
+		default:
+			if err := protojson.Unmarshal([]byte(line), e); err != nil {
+				t.Error(err)
+			}
+			got = append(got, e.GetOwner().GetWorkload().GetName())
+		}
+	}
+	if got, want := strings.Join(got, " "), "a b GAP c d BOOKMARK"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	c.wantStderr(t, "")
+
+	c, _ = journal(t, []*pb.Gap{gap}, pages...)
+	c.run(t, 0, "history", "10.0.0.7", "-o", "yaml")
+	if got := strings.Count(c.stdout.String(), "---\n"); got != len(lines) {
+		t.Errorf("got %d documents of YAML, want %d:\n%s", got, len(lines), &c.stdout)
+	}
+}
+
+func TestHistorySelectsWorkloadsByName(t *testing.T) {
+	about := &pb.Event{Time: ago(30 * time.Minute), Type: pb.Watch_ADDED, Kind: pb.Event_CONFLICT, Conflict: &pb.Conflict{
+		Id: "abc", Owners: []*pb.Owner{recorded(0, "db").GetOwner(), recorded(0, "web").GetOwner()},
+	}}
+	node := &pb.Event{Time: ago(time.Minute), Type: pb.Watch_UPDATED, Kind: pb.Event_NODE, Node: &pb.Node{Name: "web"}}
+	c, _ := journal(t, nil, []*pb.Event{recorded(2*time.Hour, "web"), recorded(time.Hour, "web-2")}, []*pb.Event{about, node})
+	c.run(t, 0, "history", "container/web")
+	lines := strings.Split(strings.TrimSuffix(c.stdout.String(), "\n"), "\n")
+	if len(lines) != 3 || !strings.Contains(lines[1], "container/web ") || !strings.Contains(lines[2], "conflict") {
+		t.Errorf("got\n%s\nwant the header, the owner and the conflict of container/web", &c.stdout)
+	}
+}
+
+func TestHistorySaysWhatIsNotKnown(t *testing.T) {
+	const silent = "Warning: 1 of 3 nodes is disconnected (node-3), so ipwitness does not see what happens there.\n"
+	one := []*pb.Event{recorded(time.Hour, "web")}
+	gaps := []*pb.Gap{{From: ago(2 * time.Hour), Until: ago(time.Hour), Reason: pb.Gap_DAMAGED}}
+	hours := func(n int) *timestamppb.Timestamp { return ago(time.Duration(n) * time.Hour) }
+	for _, test := range []struct {
+		name   string
+		server *pb.ListEventsResponse
+		args   string
+		code   int // with --exit-code
+		stderr string
+	}{
+		{
+			"all", &pb.ListEventsResponse{Events: one, ReachesBackTo: hours(48)}, "10.0.0.7", 2,
+			"The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+		},
+		{"since", &pb.ListEventsResponse{Events: one, ReachesBackTo: hours(48)}, "10.0.0.7 --since -1d", 2, ""},
+		{
+			"since before the journal", &pb.ListEventsResponse{Events: one, ReachesBackTo: hours(12)}, "10.0.0.7 --since -1d", 2,
+			"The journal reaches back only to 2026-03-14 03:09:26 UTC.\n",
+		},
+		{
+			"nothing", &pb.ListEventsResponse{ReachesBackTo: hours(48)}, "10.0.0.7", 0,
+			"No event about 10.0.0.7 was recorded. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+		},
+		{
+			"nothing since", &pb.ListEventsResponse{ReachesBackTo: hours(48)}, "node-1 --since -1d --kind conflict", 0,
+			"No conflict event about node node-1 was recorded since 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+		},
+		{
+			"nothing, and the journal begins later", &pb.ListEventsResponse{ReachesBackTo: hours(12)}, "default/web --since -1d --until -1h", 3,
+			"No event about default/web was recorded between 2026-03-13 15:09:26 UTC and 2026-03-14 14:09:26 UTC. The journal reaches back only to 2026-03-14 03:09:26 UTC.\n",
+		},
+		{"nothing, and no journal", &pb.ListEventsResponse{}, "--since -1d", 3, "No event was recorded since 2026-03-13 15:09:26 UTC. The journal is empty.\n"},
+		{
+			"nothing, with a gap", &pb.ListEventsResponse{ReachesBackTo: hours(48), Gaps: gaps}, "10.0.0.7 --since -1d", 3,
+			"No event about 10.0.0.7 was recorded since 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+		},
+		{
+			"a silent node", &pb.ListEventsResponse{ReachesBackTo: hours(48), Coverage: oneSilent}, "10.0.0.7 --since -1d", 3,
+			silent + "No event about 10.0.0.7 was recorded since 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+		},
+		{
+			"a node that is silent now", &pb.ListEventsResponse{ReachesBackTo: hours(48), Coverage: oneSilent}, "10.0.0.7 --until -1d", 0,
+			"No event about 10.0.0.7 was recorded before 2026-03-13 15:09:26 UTC. The journal reaches back to 2026-03-12 15:09:26 UTC.\n",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.server.GetCoverage() == nil {
+				test.server.Coverage = everything
+			}
+			server := handler{"/v1/events": ok(test.server)}
+			args := append([]string{"history"}, strings.Fields(test.args)...)
+			c := serve(t, server)
+			c.run(t, 0, args...)
+			c.wantStderr(t, test.stderr)
+			c = serve(t, server)
+			c.run(t, test.code, append(args, "--exit-code")...)
+			c = serve(t, server)
+			c.run(t, test.code, append(args, "--exit-code", "-o", "json")...)
+			if (test.code == 3) != (c.stderr.Len() > 0) {
+				t.Errorf("got exit code %d and %q on stderr, want a reason with 3 alone", test.code, &c.stderr)
+			}
+		})
+	}
+}
+
+// closed is an output that nobody reads any more.
+type closed struct{}
+
+func (closed) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+func TestHistoryEndsWithItsOutput(t *testing.T) {
+	c, asked := journal(t, nil, []*pb.Event{recorded(2*time.Hour, "a")}, []*pb.Event{recorded(time.Hour, "b")})
+	c.system.stdout = closed{}
+	c.run(t, 1, "history", "10.0.0.7")
+	c.wantStderr(t, "ipwitness: broken pipe\n")
+	if len(*asked) != 1 {
+		t.Errorf("got %d requests, want one", len(*asked))
+	}
+}
+
+func TestCompletionOffersKindsOfEvents(t *testing.T) {
+	c := newConsole()
+	c.run(t, 0, "__complete", "history", "--kind", "")
+	if got, want := c.stdout.String(), "conflict\nfinding\nnode\nowner\n:4\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, flag := range []string{"--since", "--until"} {
+		c = newConsole()
+		c.run(t, 0, "__complete", "history", flag, "")
+		if got, want := c.stdout.String(), ":4\n"; got != want {
+			t.Errorf("%s: got %q, want no files", flag, got)
+		}
+	}
+}

@@ -1,0 +1,109 @@
+package show
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// story returns pages of events that begin today, if within a few minutes, or yesterday.
+func story() [][]*pb.Event {
+	web, cart := pod("default", "web-1", "1"), pod("shop", "cart", "2")
+	web.Evidence, cart.Evidence = nil, nil
+	late := proto.CloneOf(cart)
+	late.State = pb.Owner_UNHEARD
+	loopback := pod("kube-system", "dns", "4")
+	loopback.Address, loopback.Excluded = "169.254.20.10", "it is on a loopback or dummy device"
+	event := func(before time.Duration, kind pb.Watch_Type) *pb.Event {
+		return &pb.Event{Time: at(before), Type: kind}
+	}
+	owner := func(before time.Duration, kind pb.Watch_Type, o *pb.Owner) *pb.Event {
+		e := event(before, kind)
+		e.Kind, e.Owner = pb.Event_OWNER, o
+		return e
+	}
+	conflicted := func(before time.Duration, kind pb.Watch_Type, state pb.Conflict_State) *pb.Event {
+		e := event(before, kind)
+		e.Kind, e.Conflict = pb.Event_CONFLICT, conflict(state)
+		return e
+	}
+	suspected := conflicted(3*time.Minute, pb.Watch_ADDED, pb.Conflict_SUSPECTED)
+	suspected.Conflict.Cause = "unknown"
+	found := event(4*time.Minute+30*time.Second, pb.Watch_ADDED)
+	found.Kind, found.Finding = pb.Event_FINDING, finding(7, "in-use-unallocated", pb.Finding_CRITICAL)
+	silent := event(2*time.Minute, pb.Watch_UPDATED)
+	silent.Kind, silent.Node = pb.Event_NODE, &pb.Node{Name: "worker-1", State: pb.Node_UNHEARD, Problems: []string{"frames are not seen:\ngive the process CAP_BPF"}}
+	old := owner(7*time.Minute, pb.Watch_ADDED, cart)
+	old.Present = true
+	unseen := owner(time.Minute, pb.Watch_UPDATED, late)
+	unseen.NotBefore = at(100 * time.Second)
+	return [][]*pb.Event{
+		{old, owner(6*time.Minute, pb.Watch_ADDED, web), owner(5*time.Minute, pb.Watch_ADDED, loopback)},
+		{
+			found, suspected, conflicted(3*time.Minute-time.Second, pb.Watch_UPDATED, pb.Conflict_CONFIRMED),
+			silent,
+		},
+		{unseen, conflicted(30*time.Second, pb.Watch_UPDATED, pb.Conflict_RESOLVED), owner(20*time.Second, pb.Watch_REMOVED, web)},
+	}
+}
+
+func TestHistory(t *testing.T) {
+	for name, test := range map[string]struct {
+		format Format
+		gaps   []*pb.Gap
+		pages  [][]*pb.Event
+	}{
+		"history":         {FormatTable, gaps()[:3], story()}, // all of today
+		"history-wide":    {FormatWide, gaps(), story()},      // from yesterday on
+		"history-gaps":    {FormatTable, gaps()[3:], nil},
+		"history-nothing": {FormatTable, nil, nil},
+		"history-json":    {FormatJSON, gaps()[2:3], story()[2:]},
+		"history-yaml":    {FormatYAML, gaps()[2:3], story()[2:]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b bytes.Buffer
+			h := NewHistory(&b, test.format, now)
+			h.Gaps(test.gaps)
+			for i, page := range test.pages {
+				before := b.Len()
+				if err := h.Events(page); err != nil {
+					t.Fatal(err)
+				}
+				if b.Len() == before {
+					t.Errorf("page %d was not written at once", i)
+				}
+			}
+			if err := h.End(); err != nil {
+				t.Fatal(err)
+			}
+			if test.format.ForPrograms() {
+				if err := h.Bookmark(at(48*time.Hour), &pb.Coverage{Expected: 2, Heard: 2}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			wantShown(t, name, b.String())
+		})
+	}
+}
+
+// The zone of the machine makes no difference.
+func TestHistoryIsInUTC(t *testing.T) {
+	var here, there bytes.Buffer
+	elsewhere := now.In(time.FixedZone("elsewhere", -(9*60+30)*60))
+	for b, now := range map[*bytes.Buffer]time.Time{&here: now, &there: elsewhere} {
+		h := NewHistory(b, FormatTable, now)
+		h.Gaps(gaps()[:3])
+		for _, page := range story() {
+			if err := h.Events(page); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if here.String() != there.String() || bytes.Count(here.Bytes(), []byte("UTC")) != 1 {
+		t.Errorf("got\n%s\nin another time zone, want\n%s\nwith the zone once", &there, &here)
+	}
+}

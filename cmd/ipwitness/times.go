@@ -1,0 +1,146 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// timesHelp describes the times that flags accept.
+const timesHelp = `Write a TIME like 14:03, 14:03:20, "yesterday 14:03", -2h, 3d ago, 2026-11-20,
+"2026-11-20 14:03" or in RFC 3339. A time of day without a date is the most recent one.
+Times are in UTC, unless an offset or the word local follows: "14:03 local".`
+
+// timeFlag adds a flag for a time, which is not set by default. The time must not be in the future
+// if past is set.
+func timeFlag(cmd *cobra.Command, sys system, to *time.Time, name, usage string, past bool) {
+	cmd.Flags().Var(value[time.Time]{to, "TIME", func(s string) (time.Time, error) {
+		now := sys.now()
+		t, err := parseTime(s, now)
+		if err == nil && past && t.After(now) {
+			return t, fmt.Errorf("%q is in the future: it is %s now", s, utc(now))
+		}
+		return t, err
+	}}, name, usage)
+	cmd.Flags().Lookup(name).DefValue = ""
+	if err := cmd.RegisterFlagCompletionFunc(name, cobra.NoFileCompletions); err != nil {
+		panic(err) // the flag was added above
+	}
+}
+
+// utc formats a time for people.
+func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.999 UTC") }
+
+var (
+	// period matches a duration such as 2h, 1h30m or 2d3h; span matches one of its parts.
+	period = regexp.MustCompile(`^(?:[0-9]+(?:\.[0-9]+)?[dhms])+$`)
+	span   = regexp.MustCompile(`([0-9.]+)([dhms])`)
+	// rfc3339 matches the T between date and time.
+	rfc3339 = regexp.MustCompile(`^([0-9-]{10})t([0-9])`)
+	// dayAndClock matches a day, a time of day and a time zone, each of which may be missing.
+	dayAndClock = regexp.MustCompile(`^(?:(today|yesterday|[0-9]{4}-[0-9]{2}-[0-9]{2})(?:$| ))?` +
+		`(?:([0-9]{1,2}):([0-9]{2})(?::([0-9]{2}(?:\.[0-9]{1,9})?))?(?:$| ?))?` +
+		`(utc|z|local|[+-][0-9]{2}:[0-9]{2})?$`)
+)
+
+// parseTime parses a time as people write it. Without a time zone, it is in UTC, like all times in
+// the output; local is the zone of now.
+func parseTime(s string, now time.Time) (time.Time, error) {
+	text := strings.ToLower(strings.Join(strings.Fields(s), " "))
+	if text == "now" {
+		return now, nil
+	}
+	if before, ok := parseAgo(text); ok {
+		return now.Add(-before), nil
+	}
+	m := dayAndClock.FindStringSubmatch(rfc3339.ReplaceAllString(text, "$1 $2"))
+	if m == nil || m[1] == "" && m[2] == "" {
+		return time.Time{}, notTime(s)
+	}
+	day, hour, minute, second, zone := m[1], m[2], m[3], m[4], m[5]
+	loc := time.UTC
+	switch {
+	case zone == "local":
+		loc = now.Location()
+	case strings.ContainsAny(zone, "+-"):
+		offset, err := time.Parse("-07:00", zone)
+		if err != nil {
+			return time.Time{}, notTime(s)
+		}
+		loc = offset.Location()
+	}
+	clock, err := time.Parse("15:04:05", pad(hour)+":"+pad(minute)+":"+pad(second))
+	if err != nil {
+		return time.Time{}, notTime(s)
+	}
+	date := now.In(loc)
+	switch day {
+	case "", "today":
+	case "yesterday":
+		date = date.AddDate(0, 0, -1)
+	default:
+		if date, err = time.Parse(time.DateOnly, day); err != nil {
+			return time.Time{}, notTime(s)
+		}
+	}
+	t := wallTime(date, clock, loc)
+	if day == "" && t.After(now) {
+		t = wallTime(date.AddDate(0, 0, -1), clock, loc)
+	}
+	return t, nil
+}
+
+// pad completes a part of a time of day to two digits.
+func pad(part string) string { return strings.Repeat("0", max(0, 2-len(part))) + part }
+
+func notTime(s string) error {
+	return fmt.Errorf("%q is not a time: write it like 14:03, 14:03:20, \"yesterday 14:03\", -2h, 3d ago, 2026-11-20, \"2026-11-20 14:03\" or "+
+		"2026-11-20T14:03:00Z; times are in UTC unless an offset (+01:00) or the word local follows", s)
+}
+
+// parseAgo parses the time before now: -2h, 2h ago or 2h.
+func parseAgo(text string) (time.Duration, bool) {
+	text, minus := strings.CutPrefix(text, "-")
+	if !minus {
+		text = strings.TrimSuffix(text, " ago")
+	}
+	if !period.MatchString(text) {
+		return 0, false
+	}
+	units := map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
+	const most = 100 * 366 * 24 * time.Hour
+	var sum float64
+	for _, part := range span.FindAllStringSubmatch(text, -1) {
+		n, err := strconv.ParseFloat(part[1], 64)
+		if err != nil {
+			return 0, false
+		}
+		sum += n * float64(units[part[2]])
+	}
+	return time.Duration(min(sum, float64(most))), sum <= float64(most)
+}
+
+// wallTime returns the time at which clocks in loc show this date and time of day. If they show it
+// twice, when clocks are set back, it returns the earlier time. If they skip it, it returns the time
+// that they would have shown if they had not been set.
+func wallTime(date, clock time.Time, loc *time.Location) time.Time {
+	wall := time.Date(date.Year(), date.Month(), date.Day(), clock.Hour(), clock.Minute(), clock.Second(), clock.Nanosecond(), time.UTC)
+	at := func(near time.Time) time.Time { // with the offset that is valid near that time
+		_, offset := near.In(loc).Zone()
+		return wall.Add(-time.Duration(offset) * time.Second).In(loc)
+	}
+	before, after := at(wall.AddDate(0, 0, -1)), at(wall.AddDate(0, 0, 1))
+	if after.Before(before) {
+		before, after = after, before
+	}
+	for _, t := range []time.Time{before, after} {
+		if t.Day() == wall.Day() && t.Hour() == wall.Hour() && t.Minute() == wall.Minute() {
+			return t
+		}
+	}
+	return after
+}
