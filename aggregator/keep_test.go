@@ -347,6 +347,7 @@ func TestAcknowledgementThatCannotBeSavedIsRefused(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "data")
 		var log bytes.Buffer
 		l := newLoggingLab(t, Config{DataDir: dir}, slog.New(slog.NewTextHandler(&log, nil)))
+		<-l.core.journal.Opened() // Pebble leaves a goroutine if its directory vanishes meanwhile
 		a := l.dial().send(twoPods()).sync()
 		c := l.conflict(pb.Conflict_SUSPECTED)
 		q := &pb.AcknowledgeConflictRequest{Id: c.GetId(), Reason: "NET-1", ExpiresAt: timestamppb.New(time.Now().Add(time.Hour))}
