@@ -2,7 +2,7 @@
 # Prints the licences of Go and of all modules in the program for $GOOS and $GOARCH. They must be
 # distributed with the program.
 set -eu
-export LC_ALL=C
+export LC_ALL=C CGO_ENABLED=0 # the program is built without cgo, and so without the modules that need it
 {
 	echo "Go $(go env GOVERSION) $(go env GOROOT)"
 	go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/ipwitness | sort -u
