@@ -51,8 +51,7 @@ type segment struct {
 // errNewerVersion is the error for a store of a newer version of ipwitness.
 var errNewerVersion = errors.New("it was written by a newer version of ipwitness")
 
-// openStore opens the store in a directory, and creates it if there is none. An empty directory name
-// means memory.
+// openStore opens the store in a directory of a file system, and creates it if it does not exist.
 func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 	s := &store{fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{})}
 	cache := pebble.NewCache(cacheSize)

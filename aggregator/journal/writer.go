@@ -136,7 +136,7 @@ func (w *writer) openGap() {
 	w.j.gap.Store(&pb.Gap{From: timeOf(w.gap), Reason: w.reason, Lost: w.lost})
 }
 
-// end notes that the journal is complete up to now, and releases what the writer holds.
+// end releases what the writer holds.
 func (w *writer) end() {
 	if w.copying != nil {
 		w.copying.close()
