@@ -56,8 +56,9 @@ type Agent struct {
 	sources atomic.Pointer[map[string]float64]
 	wire    atomic.Pointer[wire.Wire]
 	vips    atomic.Pointer[workload.VIPProgram]
-	// connected has a function for each aggregator, which reports whether it is connected.
-	connected atomic.Pointer[[]func() bool]
+	// streams has a function for each group of aggregators, which returns how many of them are connected
+	// and disconnected.
+	streams atomic.Pointer[[]func() (connected, disconnected int)]
 
 	lostNetlink atomic.Uint32
 	malformed   atomic.Uint32
@@ -102,19 +103,11 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Agent, error
 	return a, nil
 }
 
-// An Aggregator is an aggregator that an agent reports to.
-type Aggregator struct {
-	// Name is the aggregator's name in the log.
-	Name string
-	// Conn is a connection to it.
-	Conn grpc.ClientConnInterface
-}
-
 // Run observes the node and reports everything to each of the aggregators until ctx ends. It
 // then detaches the observer and returns nil. It returns an error if neither netlink nor the
 // wire can be used, or if another agent runs in this network namespace. It permanently drops
 // the capabilities of the process that are only needed at startup.
-func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
+func (a *Agent) Run(ctx context.Context, to ...report.Target) error {
 	if len(to) == 0 {
 		return errors.New("no aggregator is configured: add one with --aggregator")
 	}
@@ -182,14 +175,17 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 		}
 		a.wire.Store(w)
 	}
-	contests := report.NewContests(a.log, look)
-	var reporters []*report.Reporter
-	var connected []func() bool
-	for _, agg := range to {
-		r := report.New(a.log.With("aggregator", agg.Name), a.table, a.hello, agg.Conn, k.Reread, contests)
-		reporters, connected = append(reporters, r), append(connected, r.IsConnected)
+	contests, instances := report.NewContests(a.log, look), report.NewInstances()
+	reporter := func(log *slog.Logger, conn grpc.ClientConnInterface) *report.Reporter {
+		return report.New(log, a.table, a.hello, conn, k.Reread, contests, instances)
 	}
-	a.connected.Store(&connected)
+	var groups []*report.Group
+	var streams []func() (int, int)
+	for _, target := range to {
+		group := report.NewGroup(a.log, target, reporter)
+		groups, streams = append(groups, group), append(streams, group.Streams)
+	}
+	a.streams.Store(&streams)
 	n.Look(true) // names before addresses, so that the first report has both
 	if err := k.List(); err != nil {
 		a.log.Warn("cannot list addresses, trying again", "error", err)
@@ -208,10 +204,10 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 	g.Go(func() error { return a.follow(ctx, k, listener.Run) })
 	g.Go(func() error { return k.FollowRoutes(ctx) })
 	g.Go(func() error { return k.ListAgain(ctx, hearErr != nil && foreignErr == nil) })
-	for _, r := range reporters {
+	for _, group := range groups {
 		g.Go(func() error {
 			a.ipam.Await(ctx) // so that the first report has allocations
-			return r.Run(ctx)
+			return group.Run(ctx)
 		})
 	}
 	return g.Wait()
@@ -219,13 +215,10 @@ func (a *Agent) Run(ctx context.Context, to ...Aggregator) error {
 
 // aggregators returns the number of connected and of disconnected aggregators.
 func (a *Agent) aggregators() (connected, disconnected int) {
-	if all := a.connected.Load(); all != nil {
-		for _, isConnected := range *all {
-			if isConnected() {
-				connected++
-			} else {
-				disconnected++
-			}
+	if all := a.streams.Load(); all != nil {
+		for _, streams := range *all {
+			up, down := streams()
+			connected, disconnected = connected+up, disconnected+down
 		}
 	}
 	return connected, disconnected

@@ -40,13 +40,12 @@ func TestAgentIsHealthyBeforeItReportsAndReadyAfter(t *testing.T) {
 	}
 	check("/metrics", 200, "ipwitness_agent_report_connected 0")
 	check("/v1/owners", 404, "")
-	first, second := false, false
-	a.connected.Store(&[]func() bool{func() bool { return first }, func() bool { return second }})
-	first = true
+	up, down := 1, 1
+	a.streams.Store(&[]func() (int, int){func() (int, int) { return up, down }})
 	check("/readyz", 200, "ok")
 	check("/metrics", 200, "ipwitness_agent_report_connected 0")
 	check("/metrics", 200, `ipwitness_agent_aggregators{state="connected"} 1`)
 	check("/metrics", 200, `ipwitness_agent_aggregators{state="disconnected"} 1`)
-	second = true
+	up, down = 2, 0
 	check("/metrics", 200, "ipwitness_agent_report_connected 1")
 }

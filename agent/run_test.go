@@ -32,6 +32,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/agent/kernel"
 	"github.com/ipwitness/ipwitness/agent/kernel/kerneltest"
+	"github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/agent/rtnetlink"
 	"github.com/ipwitness/ipwitness/agent/table"
 	"github.com/ipwitness/ipwitness/bpf"
@@ -55,8 +56,10 @@ type witness struct {
 }
 
 func (w *witness) Report(s ipwitnessv1.ReportService_ReportServer) error {
-	if err := s.Send(&ipwitnessv1.ReportResponse{Acknowledged: 1}); err != nil {
-		return err
+	for _, m := range []*ipwitnessv1.ReportResponse{{Instance: "a"}, {Acknowledged: 1}} {
+		if err := s.Send(m); err != nil {
+			return err
+		}
 	}
 	go func() {
 		for {
@@ -194,7 +197,7 @@ func newRunning(t *testing.T, how Wire) *running {
 func (r *running) start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx, Aggregator{Name: "a", Conn: r.conn}) }()
+	go func() { ended <- r.Run(ctx, report.Fixed("a", r.conn)) }()
 	return func() {
 		r.t.Helper()
 		cancel()
@@ -476,7 +479,7 @@ func TestAgentReportsAddressesFramesAndFiles(t *testing.T) {
 		wait.Until(t, "the flood is counted", func() bool { return r.metric("ipwitness_agent_interfaces_flooding") == "1" })
 
 		second := newRunning(t, WireOff)
-		if err := second.Run(t.Context(), Aggregator{Conn: r.conn}); err == nil || !strings.Contains(err.Error(), "another ipwitness agent") {
+		if err := second.Run(t.Context(), report.Fixed("a", r.conn)); err == nil || !strings.Contains(err.Error(), "another ipwitness agent") {
 			t.Errorf("second agent in one network namespace: got error %v", err)
 		}
 		set := cap.GetProc()
@@ -577,7 +580,7 @@ func TestAgentThatSeesNothingDoesNotStart(t *testing.T) {
 		}
 		blind := newRunning(t, WireAuto)
 		without(t, cap.NET_ADMIN, cap.NET_BROADCAST, cap.BPF, cap.PERFMON, cap.SYS_ADMIN)
-		err := blind.Run(t.Context(), Aggregator{Conn: blind.conn})
+		err := blind.Run(t.Context(), report.Fixed("a", blind.conn))
 		if err == nil || !strings.Contains(err.Error(), "neither frames nor addresses can be observed") || !strings.Contains(err.Error(), "CAP_NET_ADMIN") || !strings.Contains(err.Error(), "load the observer") {
 			t.Errorf("run without capabilities: got error %v, want both reasons", err)
 		}

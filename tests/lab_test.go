@@ -69,6 +69,7 @@ type lab struct {
 	number int
 	args   []string // arguments of the agent
 	lines  []line   // cables to the aggregators
+	hosts  string   // file that is the node's /etc/hosts, if it has one of its own
 }
 
 // service is the ipwitness that answers queries: that of the host, or an aggregator that several

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -497,6 +499,63 @@ func TestAgentWithTwoAggregators(t *testing.T) {
 	a.serve()
 	a.wantExactly(lasting(map[string][]string{"10.244.0.3": {"node1/p3"}}))
 	a.wantSame(id)
+}
+
+// leads makes a name lead to some aggregators, on a node that has cables to them.
+func (l *lab) leads(name string, addresses ...string) {
+	l.t.Helper()
+	var lines strings.Builder
+	for _, address := range addresses {
+		fmt.Fprintf(&lines, "%s %s\n", address, name)
+	}
+	if err := os.WriteFile(l.hosts, []byte(lines.String()), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestReplicasOfAnAggregatorComeAndGo(t *testing.T) {
+	t.Parallel()
+	a, b := newAggregator(t, "--network", pods), newAggregator(t, "--network", pods)
+	var ofA, ofB []string
+	for i := range 2 {
+		n := a.addMachine(newHost(t), fmt.Sprintf("node%d", i+1), i+1)
+		n.boot(i + 1)
+		n.hosts = filepath.Join(t.TempDir(), "hosts")
+		ofA, ofB = append(ofA, n.managed(a)), append(ofB, n.managed(b))
+		n.leads("aggregators", ofA[i])
+		n.sh("mount --bind " + n.hosts + " /etc/hosts")
+		n.witness("--aggregator", "aggregators:9640")
+	}
+	b.nodes = a.nodes
+	a.awaitNodes(a.nodes...)
+	id := a.duplicate()
+	if got := b.allNodes(); len(got) != 0 {
+		t.Fatalf("nodes of a replica that the name does not lead to: got %v, want none", got)
+	}
+
+	for i, n := range a.nodes {
+		n.leads("aggregators", ofA[i], ofB[i])
+	}
+	b.awaitNodes(b.nodes...)
+	b.wantExactly(lasting(nil))
+	b.wantSame(id)
+
+	a.program.Kill()
+	for i, n := range a.nodes {
+		n.leads("aggregators", ofB[i])
+	}
+	a.nodes[0].pod("p3", "10.244.0.3/32")
+	b.wantExactly(lasting(map[string][]string{"10.244.0.3": {"node1/p3"}}))
+	for _, n := range b.nodes {
+		wait.Until(t, "the replica that is gone to be forgotten", func() bool {
+			text, err := n.agent.Text(t.Context(), "/metrics")
+			return err == nil && strings.Contains(text, `ipwitness_agent_aggregators{state="connected"} 1`) &&
+				strings.Contains(text, `ipwitness_agent_aggregators{state="disconnected"} 0`)
+		})
+		if got := b.watch.leaves(n.name); got != 0 {
+			t.Errorf("%s was disconnected %d times from the other replica", n.name, got)
+		}
+	}
 }
 
 func TestNodesAreListedWithTheirHealth(t *testing.T) {

@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"log/slog"
@@ -38,6 +39,8 @@ func (f fakeClient) Report(ctx context.Context, opts ...grpc.CallOption) (grpc.B
 type fakeCall struct {
 	grpc.ClientStream
 	ctx     context.Context
+	begun   bool   // the first response was received
+	leadsTo string // the instance of the aggregator
 	sent    chan *ipwitnessv1.ReportRequest
 	answers chan *ipwitnessv1.ReportResponse
 	ended   chan error
@@ -47,7 +50,7 @@ type fakeCall struct {
 
 func newFakeCall(ctx context.Context) *fakeCall {
 	return &fakeCall{
-		ctx: ctx, sent: make(chan *ipwitnessv1.ReportRequest),
+		ctx: ctx, leadsTo: rand.Text(), sent: make(chan *ipwitnessv1.ReportRequest),
 		answers: make(chan *ipwitnessv1.ReportResponse), ended: make(chan error), broken: make(chan struct{}),
 	}
 }
@@ -65,6 +68,10 @@ func (c *fakeCall) Send(m *ipwitnessv1.ReportRequest) error {
 }
 
 func (c *fakeCall) Recv() (*ipwitnessv1.ReportResponse, error) {
+	if !c.begun {
+		c.begun = true
+		return &ipwitnessv1.ReportResponse{Instance: c.leadsTo}, nil
+	}
 	select {
 	case m := <-c.answers:
 		return m, nil
@@ -102,7 +109,7 @@ func newTestReporter(tab *table.Table, client ipwitnessv1.ReportServiceClient) (
 	return &Reporter{
 		log: log, table: tab, hello: &ipwitnessv1.Hello{}, client: client,
 		check:    func([]netip.Addr) bool { return true },
-		contests: NewContests(log, func(netip.Addr, bool) {}),
+		contests: NewContests(log, func(netip.Addr, bool) {}), instances: NewInstances(),
 	}, l
 }
 
@@ -185,7 +192,7 @@ func TestBackoffAfterStreamsThatEndEarly(t *testing.T) {
 	})
 }
 
-func TestOneOfTwoStreamsToOneAggregatorBacksOff(t *testing.T) {
+func TestOneOfTwoAgentsOfOneNodeBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, calls := callsOf()
 		r, log := newTestReporter(table.New(), client)
@@ -206,7 +213,7 @@ func TestOneOfTwoStreamsToOneAggregatorBacksOff(t *testing.T) {
 			}
 			c.ended <- status.Error(codes.Aborted, "another connection took over")
 		}
-		if log.count("another connection took over: does another --aggregator lead to the same aggregator") == 0 {
+		if log.count("another connection took over: was this machine cloned") == 0 {
 			t.Errorf("log: got %s, want it to name possible reasons", &log.lines)
 		}
 		stop()
@@ -330,7 +337,7 @@ func TestReporterIsConnectedWhileTheAggregatorAnswers(t *testing.T) {
 		want := func(when string, connected bool, lines int) {
 			t.Helper()
 			synctest.Wait()
-			if got := r.IsConnected(); got != connected {
+			if got := r.state.Load() == streamConnected; got != connected {
 				t.Errorf("%s: got connected %v, want %v", when, got, connected)
 			}
 			if got := log.count("reporting to the aggregator"); got != lines {

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ipwitness/ipwitness/agent/table"
+	"github.com/ipwitness/ipwitness/agent/wake"
 	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -32,21 +33,29 @@ type Reporter struct {
 	client    ipwitnessv1.ReportServiceClient
 	check     func([]netip.Addr) bool // see New
 	contests  *Contests
-	connected atomic.Bool // the aggregator has answered on the stream
+	instances *Instances
+	state     atomic.Int32
+	// ended gets a token when a stream has ended.
+	ended chan<- struct{}
 }
+
+// The states of a stream.
+const (
+	streamDisconnected = iota
+	streamConnected    // the aggregator has answered to a report
+	streamRedundant    // another stream of the agent leads to the same aggregator
+)
 
 // New returns a reporter to the aggregator that conn leads to. check reads addresses
-// again from their sources, and reports whether it could.
+// again from their sources, and reports whether it could. The reporters of an agent share its contests
+// and instances.
 func New(log *slog.Logger, t *table.Table, hello *ipwitnessv1.Hello, conn grpc.ClientConnInterface,
-	check func([]netip.Addr) bool, contests *Contests,
+	check func([]netip.Addr) bool, contests *Contests, instances *Instances,
 ) *Reporter {
 	return &Reporter{
-		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, contests: contests,
+		log: log, table: t, hello: hello, client: ipwitnessv1.NewReportServiceClient(conn), check: check, contests: contests, instances: instances,
 	}
 }
-
-// IsConnected reports whether the aggregator has answered on the current stream.
-func (r *Reporter) IsConnected() bool { return r.connected.Load() }
 
 // The first and the longest wait between two attempts to connect, and between two streams
 // that end early.
@@ -55,8 +64,8 @@ const (
 	LastBackoff  = 3 * time.Second
 )
 
-// takenOverBackoff is the wait after another stream to the same aggregator took over.
-// Otherwise two streams would take over from each other again and again, each with a snapshot.
+// takenOverBackoff is the wait after the stream of another agent took over. Otherwise two agents would
+// take over from each other again and again, each with a snapshot.
 const takenOverBackoff = time.Minute
 
 // silentFor is how long an aggregator that pings may be silent. Aggregators ping every few
@@ -77,14 +86,27 @@ func (r *Reporter) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		if taken := (*takenError)(nil); errors.As(err, &taken) {
+			r.state.Store(streamRedundant)
+			r.log.Info("another address leads to the same aggregator: reporting to it only once")
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-taken.until:
+			}
+			r.state.Store(streamDisconnected)
+			backoff, logged = FirstBackoff, ""
+			continue
+		}
+		wake.Poke(r.ended)
 		if lasted > LastBackoff {
 			backoff, logged = FirstBackoff, ""
 		}
 		reason := status.Convert(err).Message()
 		if status.Code(err) == codes.Aborted {
-			// Our own next stream cannot be the cause: it begins after the end of this one.
+			// No stream of this agent can be the cause: two of them never lead to one aggregator.
 			backoff = takenOverBackoff
-			reason += ": does another --aggregator lead to the same aggregator, or was this machine cloned while it ran?"
+			reason += ": was this machine cloned while it ran?"
 		}
 		wait := backoff/2 + rand.N(backoff/2)
 		level := slog.LevelDebug
@@ -117,11 +139,23 @@ func (r *Reporter) stream(ctx context.Context) (lasted time.Duration, err error)
 		return 0, err
 	}
 	begin := time.Now()
+	first, err := stream.Recv()
+	switch {
+	case errors.Is(err, io.EOF):
+		return 0, errEnded
+	case err != nil:
+		return 0, err
+	}
+	release, taken := r.instances.hold(first.GetInstance())
+	if taken != nil {
+		return 0, &takenError{until: taken}
+	}
+	defer release()
 	reader := r.table.Attach()
 	defer reader.Detach()
 	contests := r.contests.of()
 	defer contests.end()
-	defer r.connected.Store(false)
+	defer r.state.Store(streamDisconnected)
 	g.Go(func() error { return r.receive(stream, reader, contests, end) })
 	g.Go(func() error {
 		err := r.send(ctx, stream, reader)
@@ -171,7 +205,7 @@ func (r *Reporter) receive(stream ipwitnessv1.ReportService_ReportClient, reader
 		if pings = pings || m.GetPing() != 0; pings {
 			silence.Reset(silentFor)
 		}
-		if !r.connected.Swap(true) {
+		if r.state.Swap(streamConnected) != streamConnected {
 			r.log.Info("reporting to the aggregator")
 		}
 		for _, c := range m.GetContests() {

@@ -30,6 +30,9 @@ type fakeStream struct {
 }
 
 func (f *fakeAggregator) Report(s ipwitnessv1.ReportService_ReportServer) error {
+	if err := s.Send(&ipwitnessv1.ReportResponse{Instance: "a"}); err != nil {
+		return err
+	}
 	fs := &fakeStream{ReportService_ReportServer: s, end: make(chan error)}
 	f.streams <- fs
 	select {
@@ -67,6 +70,7 @@ func startReporter(t *testing.T, r *Reporter) func() *fakeStream {
 	if r.contests == nil {
 		r.contests = NewContests(r.log, func(netip.Addr, bool) {})
 	}
+	r.instances = NewInstances()
 	r.client = ipwitnessv1.NewReportServiceClient(conn)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

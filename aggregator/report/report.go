@@ -5,6 +5,7 @@ package report
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -65,11 +66,16 @@ type Service struct {
 	snapshots chan struct{}
 	// sessions is the number of open report streams.
 	sessions atomic.Int64
+	// instance identifies this process.
+	instance string
 }
 
 // New returns a service.
 func New(cfg Config) (*Service, error) {
-	s := &Service{Config: cfg, arrivals: newArrivals(cfg.Memory), counters: newCounters(), snapshots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	s := &Service{
+		Config: cfg, arrivals: newArrivals(cfg.Memory), counters: newCounters(), snapshots: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		instance: rand.Text(),
+	}
 	for _, c := range []prometheus.Collector{s.counters.received, s.counters.corrected} {
 		if err := cfg.Metrics.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics of reports: %w", err)

@@ -82,6 +82,9 @@ type outbox struct {
 // that an agent that does not read delays no other agent.
 func (s *Service) Report(stream pb.ReportService_ReportServer) error {
 	r := s.Session(access.Of(stream.Context()))
+	if err := stream.Send(&pb.ReportResponse{Instance: s.instance}); err != nil {
+		return err
+	}
 	r.stream = stream
 	s.sessions.Add(1)
 	defer s.sessions.Add(-1)

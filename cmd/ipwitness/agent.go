@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"time"
 
@@ -47,8 +48,10 @@ func newAgent(sys system) *cobra.Command {
 		Use:   "agent --aggregator HOST:PORT [flags]",
 		Short: "Watch this node and report to aggregators",
 		Long: `Watch this node and report to one or more aggregators. Each of them gets everything.
-While an aggregator cannot be reached, the agent keeps its state and retries; after
-it has reconnected, it sends its complete state.
+If HOST has several addresses, there is an aggregator at each of them; the name is
+looked up again every 10 seconds, so that replicas may come and go. While an
+aggregator cannot be reached, the agent keeps its state and retries; after it has
+reconnected, it sends its complete state.
 
 Only one agent can run in a network namespace. It needs root, or CAP_NET_ADMIN,
 CAP_NET_BROADCAST, CAP_BPF and CAP_PERFMON; 'ipwitness doctor' shows what works
@@ -63,7 +66,7 @@ without them.
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
 	}
 	cmd.Flags().Var(&list[string]{to: &a.aggregators, kind: "HOST:PORT", separator: ",", parse: parseAggregator}, "aggregator",
-		"gRPC address of an aggregator; repeatable")
+		"gRPC address of an aggregator, or of several replicas; repeatable")
 	agentFlags(cmd, &a.agent)
 	listenFlag(cmd.Flags(), &a.listen, httpListen, ":9642", "listen address of health and metrics")
 	clientTLSFlags(cmd.Flags(), &a.files)
@@ -108,14 +111,9 @@ func (c *agentCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var to []agent.Aggregator
+	var to []agentreport.Target
 	for _, at := range c.aggregators {
-		conn, err := dial(at, creds)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }() // no call is in progress any more
-		to = append(to, agent.Aggregator{Name: at, Conn: conn})
+		to = append(to, target(at, creds))
 	}
 
 	p.log.Info("starting", "version", p.build.Version, "node", c.agent.Node, "wire", c.agent.Wire,
@@ -156,10 +154,28 @@ func (c *agentCommand) credentials(log *slog.Logger) ([]grpc.DialOption, error) 
 	return []grpc.DialOption{grpc.WithTransportCredentials(tls), grpc.WithPerRPCCredentials(secure.Token(c.files.Token))}, nil
 }
 
-// dial returns a connection to the aggregator at HOST:PORT. It connects at its first use and
+// target returns the aggregators at HOST:PORT: one for each address of the host.
+func target(at string, creds []grpc.DialOption) agentreport.Target {
+	host, port, _ := net.SplitHostPort(at) // parseAggregator has checked it
+	return agentreport.Target{
+		Name: at,
+		Find: func(ctx context.Context) ([]string, error) {
+			ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+			var all []string
+			for _, ip := range ips {
+				all = append(all, net.JoinHostPort(ip.Unmap().String(), port))
+			}
+			return all, err
+		},
+		Dial: func(address string) (agentreport.Conn, error) { return dial(at, address, creds) },
+	}
+}
+
+// dial returns a connection to an address of the aggregator at HOST:PORT. It connects at its first use and
 // reconnects by itself.
-func dial(at string, creds []grpc.DialOption) (*grpc.ClientConn, error) {
-	conn, err := grpc.NewClient("dns:///"+at, append(creds,
+func dial(at, address string, creds []grpc.DialOption) (*grpc.ClientConn, error) {
+	conn, err := grpc.NewClient("passthrough:///"+address, append(slices.Clip(creds),
+		grpc.WithAuthority(at),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: askAfter, Timeout: answerWithin}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
@@ -169,7 +185,7 @@ func dial(at string, creds []grpc.DialOption) (*grpc.ClientConn, error) {
 			MinConnectTimeout: connectWithin,
 		}))...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the aggregator %s: %w", at, err)
+		return nil, fmt.Errorf("connect to the aggregator %s at %s: %w", at, address, err)
 	}
 	return conn, nil
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ipwitness/ipwitness/agent"
+	agentreport "github.com/ipwitness/ipwitness/agent/report"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
@@ -99,7 +100,7 @@ func (r *runCommand) run(ctx context.Context) error {
 		return agg.Run(ctx)
 	})
 	g.Go(func() error { return s.run(serving) })
-	g.Go(func() error { return a.Run(serving, agent.Aggregator{Name: "in process", Conn: s.conn}) })
+	g.Go(func() error { return a.Run(serving, agentreport.Fixed("in process", s.conn)) })
 	if r.live {
 		g.Go(func() error { return r.showLive(ctx, s, p.build) })
 	}

@@ -134,7 +134,8 @@ func (g *guarded) connect(files secure.Files) *grpc.ClientConn {
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	conn, err := dial(g.listeners.grpc.Addr().String(), creds)
+	at := g.listeners.grpc.Addr().String()
+	conn, err := dial(at, at, creds)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -787,7 +788,8 @@ func TestAConnectionDoesNotOutliveItsAuthority(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := dial(g.listeners.grpc.Addr().String(), creds)
+	at := g.listeners.grpc.Addr().String()
+	conn, err := dial(at, at, creds)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -821,7 +823,8 @@ func TestLargeHeadersAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn, err := dial(g.listeners.grpc.Addr().String(), []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config))})
+	at := g.listeners.grpc.Addr().String()
+	conn, err := dial(at, at, []grpc.DialOption{grpc.WithTransportCredentials(credentials.NewTLS(config))})
 	if err != nil {
 		t.Fatal(err)
 	}

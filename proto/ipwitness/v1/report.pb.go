@@ -433,7 +433,10 @@ type ReportResponse struct {
 	Check *Check `protobuf:"bytes,4,opt,name=check,proto3" json:"check,omitempty"`
 	// ID of a ping, from 1, which the agent answers with a pong; 0 for none. The aggregator closes
 	// the stream of an agent that does not answer in time.
-	Ping          uint64 `protobuf:"varint,5,opt,name=ping,proto3" json:"ping,omitempty"`
+	Ping uint64 `protobuf:"varint,5,opt,name=ping,proto3" json:"ping,omitempty"`
+	// Identifies the process of the aggregator, in the first response of a stream only. The agent sends
+	// nothing before it, and ends the stream if another of its streams leads to the same process.
+	Instance      string `protobuf:"bytes,6,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -501,6 +504,13 @@ func (x *ReportResponse) GetPing() uint64 {
 		return x.Ping
 	}
 	return 0
+}
+
+func (x *ReportResponse) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
 }
 
 // Contest sets whether an address is contested. For a contested address, the observer reports a
@@ -1997,13 +2007,14 @@ const file_ipwitness_v1_report_proto_rawDesc = "" +
 	"\vallocations\x18\r \x03(\v2\x1e.ipwitness.v1.AllocationRecordR\vallocations\"K\n" +
 	"\x04Pong\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x123\n" +
-	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xbe\x01\n" +
+	"\asent_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x06sentAt\"\xda\x01\n" +
 	"\x0eReportResponse\x12\"\n" +
 	"\facknowledged\x18\x01 \x01(\x04R\facknowledged\x12\x16\n" +
 	"\x06resync\x18\x02 \x01(\bR\x06resync\x121\n" +
 	"\bcontests\x18\x03 \x03(\v2\x15.ipwitness.v1.ContestR\bcontests\x12)\n" +
 	"\x05check\x18\x04 \x01(\v2\x13.ipwitness.v1.CheckR\x05check\x12\x12\n" +
-	"\x04ping\x18\x05 \x01(\x04R\x04ping\"A\n" +
+	"\x04ping\x18\x05 \x01(\x04R\x04ping\x12\x1a\n" +
+	"\binstance\x18\x06 \x01(\tR\binstance\"A\n" +
 	"\aContest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\fR\aaddress\x12\x1c\n" +
 	"\tcontested\x18\x02 \x01(\bR\tcontested\"5\n" +

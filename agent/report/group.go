@@ -1,0 +1,190 @@
+package report
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+)
+
+// A Target is a name that leads to one aggregator, or to several replicas.
+type Target struct {
+	// Name is the name in the log.
+	Name string
+	// Find returns the current addresses of the replicas.
+	Find func(context.Context) ([]string, error)
+	// Dial returns a connection to an address. It is closed when the replica is gone.
+	Dial func(address string) (Conn, error)
+}
+
+// A Conn is a connection to an aggregator.
+type Conn interface {
+	grpc.ClientConnInterface
+	io.Closer
+}
+
+// Fixed returns a target with one aggregator, to which there is a connection already.
+func Fixed(name string, conn Conn) Target {
+	return Target{
+		Name: name,
+		Find: func(context.Context) ([]string, error) { return []string{name}, nil },
+		Dial: func(string) (Conn, error) { return conn, nil },
+	}
+}
+
+// The interval at which a name is looked up again, and the shortest time between two look-ups. A
+// name is also looked up when a stream ends, because its replica may have been replaced.
+const (
+	findEvery = 10 * time.Second
+	findAfter = time.Second
+	findIn    = 5 * time.Second
+)
+
+// A Group reports to all aggregators that a name leads to, and follows their changes.
+type Group struct {
+	log    *slog.Logger
+	target Target
+	// reporter returns a reporter.
+	reporter func(*slog.Logger, grpc.ClientConnInterface) *Reporter
+	// ended holds a token after a stream has ended.
+	ended chan struct{}
+
+	mu      sync.Mutex
+	members map[string]*member // by address
+}
+
+// A member is a replica that a group reports to.
+type member struct {
+	reporter *Reporter
+	stop     context.CancelFunc
+}
+
+// NewGroup returns a group. reporter returns a reporter that uses a connection.
+func NewGroup(log *slog.Logger, target Target, reporter func(*slog.Logger, grpc.ClientConnInterface) *Reporter) *Group {
+	return &Group{
+		log: log.With("aggregator", target.Name), target: target, reporter: reporter,
+		ended: make(chan struct{}, 1), members: make(map[string]*member),
+	}
+}
+
+// Streams returns the number of aggregators that answer, and of those that do not. A name without any
+// address counts as an aggregator that does not answer. An aggregator that another stream of this agent
+// leads to is not counted.
+func (g *Group) Streams() (connected, disconnected int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, m := range g.members {
+		switch m.reporter.state.Load() {
+		case streamConnected:
+			connected++
+		case streamRedundant:
+		default:
+			disconnected++
+		}
+	}
+	if len(g.members) == 0 {
+		disconnected = 1
+	}
+	return connected, disconnected
+}
+
+// Run reports until ctx ends.
+func (g *Group) Run(ctx context.Context) error {
+	all, ctx := errgroup.WithContext(ctx)
+	all.Go(func() error {
+		logged := "" // the last logged error, which is not logged again
+		for {
+			err := g.find(ctx, all)
+			switch {
+			case ctx.Err() != nil:
+				return nil
+			case err == nil:
+				logged = ""
+			case err.Error() != logged:
+				logged = err.Error()
+				g.log.Warn("cannot find the aggregator, trying again", "error", err)
+			}
+			if !g.rest(ctx) {
+				return nil
+			}
+		}
+	})
+	return all.Wait()
+}
+
+// rest waits until the name is to be looked up again, and reports whether ctx goes on.
+func (g *Group) rest(ctx context.Context) bool {
+	wait := findEvery/2 + rand.N(findEvery)
+	if g.empty() {
+		wait = findAfter
+	}
+	least, most := time.NewTimer(min(wait, findAfter)), time.NewTimer(wait)
+	defer least.Stop()
+	defer most.Stop()
+	select {
+	case <-least.C:
+	case <-ctx.Done():
+		return false
+	}
+	select {
+	case <-g.ended:
+	case <-most.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+func (g *Group) empty() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.members) == 0
+}
+
+// find looks the name up, starts reporters to new replicas, and stops those to replicas that are gone.
+func (g *Group) find(ctx context.Context, all *errgroup.Group) error {
+	looking, cancel := context.WithTimeout(ctx, findIn)
+	addresses, err := g.target.Find(looking)
+	cancel()
+	if err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for address, m := range g.members {
+		// A replica that still answers is stopping, or the answer was incomplete.
+		if !slices.Contains(addresses, address) && m.reporter.state.Load() != streamConnected {
+			m.stop()
+			delete(g.members, address)
+		}
+	}
+	for _, address := range addresses {
+		if g.members[address] != nil {
+			continue
+		}
+		conn, err := g.target.Dial(address)
+		if err != nil {
+			return err
+		}
+		log := g.log
+		if len(addresses) > 1 || address != g.target.Name {
+			log = log.With("address", address)
+		}
+		r := g.reporter(log, conn)
+		r.ended = g.ended
+		running, stop := context.WithCancel(ctx)
+		g.members[address] = &member{reporter: r, stop: stop}
+		all.Go(func() error {
+			defer stop()
+			defer func() { _ = conn.Close() }() // no call is in progress any more
+			return r.Run(running)
+		})
+	}
+	return nil
+}
