@@ -269,10 +269,31 @@ func TestAddressThatIsReservedTwiceIsReported(t *testing.T) {
 // machines leave without a word.
 func TestChurnOfADHCPServerIsSilent(t *testing.T) {
 	t.Parallel()
-	n := newDHCPNode(t)
+	t.Run("dnsmasq", func(t *testing.T) {
+		t.Parallel()
+		n := newDHCPNode(t)
+		n.dnsmasq("dhcp-range=10.9.0.50,10.9.0.250,2m", "dhcp-host="+fixedMAC+",10.9.0.40")
+		n.churnOfLeases(func(addr string) bool {
+			leases, err := os.ReadFile(n.Path("/var/lib/misc/dnsmasq.leases"))
+			return err == nil && !strings.Contains(string(leases), " "+addr+" ")
+		})
+	})
+	t.Run("kea", func(t *testing.T) {
+		t.Parallel()
+		n := newDHCPNode(t)
+		n.kea(120, 1, "10.9.0.50 - 10.9.0.250")
+		n.churnOfLeases(n.released)
+		if _, err := os.Stat(n.Path("/var/lib/kea/kea-leases4.csv.2")); err != nil {
+			t.Errorf("Kea has not cleaned up its lease file: %v", err)
+		}
+	})
+}
+
+// churnOfLeases lets leases start and end. released reports whether a lease was released.
+func (n *dhcpNode) churnOfLeases(released func(addr string) bool) {
+	n.t.Helper()
 	out := n.lan()
 	found := n.follow()
-	n.dnsmasq("dhcp-range=10.9.0.50,10.9.0.250,2m", "dhcp-host="+fixedMAC+",10.9.0.40")
 	n.machine("fixed", fixedMAC, "10.9.0.40/24")
 	const machines = 6
 	leases := (churned(48) + machines - 1) / machines
@@ -298,19 +319,16 @@ func TestChurnOfADHCPServerIsSilent(t *testing.T) {
 				at.request(name) // again
 			case i < 4, round%6 > 0 && i < 5:
 				at.release(name)
-				wait.Until(t, addr+" to be released", func() bool {
-					leases, err := os.ReadFile(n.Path("/var/lib/misc/dnsmasq.leases"))
-					return err == nil && !strings.Contains(string(leases), " "+addr+" ")
-				})
+				wait.Until(n.t, addr+" to be released", func() bool { return released(addr) })
 			}
 		}
 	}
 	n.machine("stray", clientMAC, "10.9.0.49/24", "10.9.0.251/24") // outside of the range
 	n.sh("ip -n stray addr add 10.9.0.249/24 dev eth0")
 	n.awaitFindings("in-use-unallocated 10.9.0.249")
-	wait.Until(t, "the finding to be watched", func() bool { return len(found.all()) > 0 })
+	wait.Until(n.t, "the finding to be watched", func() bool { return len(found.all()) > 0 })
 	if got := found.all(); !slices.Equal(got, []string{"in-use-unallocated 10.9.0.249"}) {
-		t.Errorf("findings during the churn: got %q, want only that of the machine with a fixed address", got)
+		n.t.Errorf("findings during the churn: got %q, want only that of the machine with a fixed address", got)
 	}
 	n.wantOnlyPlanted()
 }
