@@ -285,6 +285,28 @@ func TestChurnOfResourcesHasNoFindings(t *testing.T) {
 	}
 }
 
+// A CiliumEndpoint in an unknown format is a problem of its own. Its last known address is kept, and the
+// other addresses of the node are audited.
+func TestEndpointOfCiliumInAnUnknownFormat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		c := l.resources(&cilium.IPAM, cilium.Nodes, cilium.Endpoints)
+		c.Apply(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.1", "10.244.1.0/24", "10.244.1.250", ""))
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "web", "sandbox-web", "10.244.1.8", "172.18.0.1"))
+		n := l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "web", "10.244.1.8", "cilium"))).sync()
+		c.Apply(cilium.Endpoints, "metadata: {namespace: default, name: web}\nstatus: {networking: {addresses: 7, addressing: {newer: format}}}")
+		n.send(ovnPod(3, "thief", "10.244.1.9", "cilium")).sync()
+		time.Sleep(time.Hour)
+		all := l.wantFindings("one endpoint cannot be read", "in-use-unallocated 10.244.1.9", "ipam-unreadable ")
+		if f := all[1]; f.GetPool().GetName() != "CiliumEndpoint objects" || f.GetSeverity() != pb.Finding_WARNING {
+			t.Errorf("got %v, want a warning about CiliumEndpoints", f)
+		}
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "web", "sandbox-web", "10.244.1.8", "172.18.0.1"))
+		time.Sleep(time.Minute)
+		l.wantFindings("it can be read", "in-use-unallocated 10.244.1.9")
+	})
+}
+
 // OVN-Kubernetes overwrites the IPAM of a node and allocates the address of a running pod again: the
 // annotations of two pods have it (openshift/ovn-kubernetes pull request 1132). Incident 28.
 func TestOVNKubernetesAllocatesAnAddressTwice(t *testing.T) {
