@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/antrea"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/ipam/ipamtest/churn"
 	"github.com/ipwitness/ipwitness/ipam/kubeovn"
 	"github.com/ipwitness/ipwitness/ipam/ovnkubernetes"
 	"github.com/ipwitness/ipwitness/ipam/spiderpool"
@@ -49,7 +51,7 @@ func ovnPod(record uint32, name, addr, network string) *pb.ReportRequest {
 
 // underlay returns a pod on a node's eth0 whose first interface has an address from a CNI network.
 func underlay(record uint32, name, addr string) *pb.ReportRequest {
-	m := macvlan(record, name, addr, []byte{2, 3, 0, 0, 0, byte(record)})
+	m := macvlan(record, name, addr, []byte{2, 3, 0, 0, byte(record >> 8), byte(record)})
 	m.Interfaces[0].Name, m.Namespaces[0].Workload.ContainerId, m.Claims[0].Network = "eth0", "sandbox-"+name, "macvlan-conf"
 	return m
 }
@@ -148,7 +150,7 @@ func TestDeletedIPObjectOfKubeOVNIsPredicted(t *testing.T) {
 }
 
 // Setups that look like defects: tenants with one range, pods and virtual machines that keep their
-// addresses while they do not exist, and virtual addresses. Pods come and go meanwhile.
+// addresses while they do not exist, and virtual addresses.
 func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{Settle: time.Second, LeakedAfter: time.Minute})
@@ -179,14 +181,6 @@ func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 		tenant.Interfaces[0].HostInterface, tenant.Interfaces[0].Link = port, port
 		tenant.Interfaces[1].Name, tenant.Interfaces[1].Link = port, port
 		l.dial().send(snapshot(hello("n2", 1), uplink(nodeMAC(2)), tenant)).sync()
-		for i := range 500 {
-			record, name, addr := uint32(100+i), fmt.Sprint("pod-", i), fmt.Sprint("10.16.0.", 20+i%30)
-			c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP(name, "default", addr, "n1", ""))
-			n.send(ovnPod(record, name, addr, "kube-ovn")).sync()
-			time.Sleep(time.Second)
-			n.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}}).sync()
-			c.Remove(kubeovn.IPs, ipam.Key{Name: name + ".default"})
-		}
 		time.Sleep(time.Hour)
 		l.wantFindings("all is well")
 		if all := l.conflicts(); len(all) != 0 {
@@ -208,48 +202,108 @@ func TestHealthyResourcesHaveNoFindings(t *testing.T) {
 	})
 }
 
-// Pods of Cilium come and go, with a CiliumEndpoint each, in a CiliumEndpointSlice, or in both.
-func TestHealthyCiliumHasNoFindings(t *testing.T) {
+// Nodes of Cilium that get parts of two pools.
+func TestPoolsOfCiliumThatOverlapAreFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newLab(t, Config{Settle: time.Second, LeakedAfter: time.Minute})
-		c := l.resources(&cilium.IPAM, cilium.Nodes, cilium.Endpoints, cilium.Slices, cilium.Pools)
+		l := newLab(t, Config{})
+		c := l.resources(&cilium.IPAM, cilium.Nodes, cilium.Endpoints, cilium.Pools)
 		c.Apply(cilium.Pools, "metadata: {name: default}\nspec: {ipv4: {cidrs: [10.244.0.0/16], maskSize: 24}}")
 		c.Apply(cilium.Pools, "metadata: {name: other}\nspec: {ipv4: {cidrs: [10.245.0.0/16], maskSize: 24}}")
 		for i, node := range []string{"n1", "n2"} {
 			c.Apply(cilium.Nodes, fmt.Sprintf("metadata: {name: %s}\nspec: {addresses: [{type: InternalIP, ip: 172.18.0.%d}], ipam: {pools: {allocated: [{pool: default, cidrs: [10.244.%[2]d.0/24]}]}}}", node, i+1))
 		}
-		n := l.dial().send(snapshot(hello("n1", 1))).sync()
-		for i := range 500 {
-			record, name, addr := uint32(100+i), fmt.Sprint("pod-", i), fmt.Sprint("10.244.1.", 20+i%30)
-			if i%3 != 0 {
-				c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", name, "sandbox-"+name, addr, "172.18.0.1"))
-			}
-			if i%3 != 1 { // the operator removes the previous pod late
-				c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-1", "default", name+" "+addr+" 172.18.0.1"))
-			}
-			n.send(ovnPod(record, name, addr, "cilium")).sync()
-			time.Sleep(time.Second)
-			n.send(&pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: record, Gone: true}}}).sync()
-			if i%3 != 0 {
-				c.Remove(cilium.Endpoints, ipam.Key{Namespace: "default", Name: name})
-			}
-		}
-		c.Remove(cilium.Slices, ipam.Key{Name: "ces-1"})
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "web", "sandbox-web", "10.244.1.8", "172.18.0.1"))
+		l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "web", "10.244.1.8", "cilium"))).sync()
 		time.Sleep(time.Hour)
 		l.wantFindings("all is well")
-		if all := l.conflicts(); len(all) != 0 {
-			t.Errorf("got %v, want no conflict", all)
-		}
-		// The positive control.
-		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "gone", "x", "10.244.1.9", "172.18.0.1"))
-		c.Apply(cilium.Slices, ipamtest.CiliumEndpointSlice("ces-2", "default", "gone-too 10.244.1.10 172.18.0.1"))
 		c.Apply(cilium.Pools, "metadata: {name: more}\nspec: {ipv4: {cidrs: [10.245.128.0/17], maskSize: 24}}")
-		n.send(ovnPod(6, "thief", "10.244.1.8", "cilium")).sync()
-		time.Sleep(time.Hour)
-		l.wantFindings("the control", "in-use-unallocated 10.244.1.8", "leaked 10.244.1.10", "leaked 10.244.1.9", "ranges-overlap 10.245.128.0/17")
+		time.Sleep(time.Minute)
+		l.wantFindings("a pool that overlaps", "ranges-overlap 10.245.128.0/17")
 		c.Remove(cilium.Pools, ipam.Key{Name: "more"})
 		time.Sleep(time.Minute)
-		l.wantFindings("the pools do not overlap any more", "in-use-unallocated 10.244.1.8", "leaked 10.244.1.10", "leaked 10.244.1.9")
+		l.wantFindings("the pools do not overlap any more")
+	})
+}
+
+// Pods come and go. Of their records and their addresses, either may be the first to come or to go.
+func TestChurnOfResourcesHasNoFindings(t *testing.T) {
+	pods := 500
+	if testing.Short() {
+		pods = 100
+	}
+	for _, k := range churn.Networks {
+		t.Run(k.IPAM.Name, func(t *testing.T) {
+			const seed, addresses, thief, leak = 17, 50, 51, 52
+			t.Logf("seed %d", seed)
+			synctest.Test(t, func(t *testing.T) {
+				l := newLab(t, Config{Settle: time.Second, LeakedAfter: time.Minute})
+				c := l.resources(k.IPAM, k.Kinds...)
+				k.Begin(c)
+				n := l.dial().send(snapshot(hello("node1", 1), uplink(nodeMAC(1)))).sync()
+				live := make(map[int]churn.Pod)
+				record := func(pod string, address int, comes bool) {
+					p := churn.Pod{Name: pod, Container: "sandbox-" + pod}
+					if live[address] = p; !comes {
+						delete(live, address)
+					}
+					k.Write(c, live, address, p, !comes)
+				}
+				address := func(id uint32, pod string, address int, comes bool) {
+					m := &pb.ReportRequest{Namespaces: []*pb.NamespaceRecord{{Id: id, Gone: true}}}
+					switch {
+					case comes && k.Underlay:
+						m = underlay(id, pod, k.Address(address))
+					case comes:
+						m = ovnPod(id, pod, k.Address(address), k.Name)
+					}
+					n.send(m).sync()
+				}
+				begin := time.Now()
+				steps := churn.Steps(rand.New(rand.NewPCG(seed, 0)), pods, addresses, 10, 3*time.Second) //nolint:gosec // for a test
+				for i, s := range steps {
+					time.Sleep(time.Until(begin.Add(s.At)))
+					if pod := fmt.Sprint("pod-", s.Pod); s.Record {
+						record(pod, s.Address+1, s.Comes)
+					} else {
+						address(uint32(100+s.Pod), pod, s.Address+1, s.Comes) //nolint:gosec // small
+					}
+					c.Check()
+					l.wantFindings(fmt.Sprintf("after step %d: %+v", i, s))
+				}
+				time.Sleep(time.Hour)
+				l.wantFindings("all is well")
+				if all := l.conflicts(); len(all) != 0 {
+					t.Errorf("got %v, want no conflict", all)
+				}
+				// The positive control.
+				address(99, "thief", thief, true)
+				record("gone", leak, true)
+				time.Sleep(time.Hour)
+				l.wantFindings("the control", "in-use-unallocated "+k.Address(thief), "leaked "+k.Address(leak))
+			})
+		})
+	}
+}
+
+// A CiliumEndpoint in an unknown format is a problem of its own. Its last known address is kept, and the
+// other addresses of the node are audited.
+func TestEndpointOfCiliumInAnUnknownFormat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLab(t, Config{})
+		c := l.resources(&cilium.IPAM, cilium.Nodes, cilium.Endpoints)
+		c.Apply(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.1", "10.244.1.0/24", "10.244.1.250", ""))
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "web", "sandbox-web", "10.244.1.8", "172.18.0.1"))
+		n := l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "web", "10.244.1.8", "cilium"))).sync()
+		c.Apply(cilium.Endpoints, "metadata: {namespace: default, name: web}\nstatus: {networking: {addresses: 7, addressing: {newer: format}}}")
+		n.send(ovnPod(3, "thief", "10.244.1.9", "cilium")).sync()
+		time.Sleep(time.Hour)
+		all := l.wantFindings("one endpoint cannot be read", "in-use-unallocated 10.244.1.9", "ipam-unreadable ")
+		if f := all[1]; f.GetPool().GetName() != "CiliumEndpoint objects" || f.GetSeverity() != pb.Finding_WARNING {
+			t.Errorf("got %v, want a warning about CiliumEndpoints", f)
+		}
+		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "web", "sandbox-web", "10.244.1.8", "172.18.0.1"))
+		time.Sleep(time.Minute)
+		l.wantFindings("it can be read", "in-use-unallocated 10.244.1.9")
 	})
 }
 

@@ -1,24 +1,20 @@
 package ipam
 
-import (
-	"cmp"
-	"slices"
-)
+import "slices"
 
 // Assignments publishes the nodes that a controller assigns virtual addresses to, as the allocations
 // of one pool. It is for a controller with Traits.Assigns. The driver's lock guards it.
 type Assignments struct {
 	Publisher
 	pool string
-	// byObject has the assignments of each object, and problems says what is wrong with objects that
-	// cannot be read.
+	// byObject has the assignments of each object.
 	byObject map[Key][]Allocation
-	problems map[Key]string
+	problems Problems
 }
 
 // NewAssignments returns no assignments yet. pool is the name of the pool.
 func NewAssignments(p Publisher, pool string) *Assignments {
-	return &Assignments{Publisher: p, pool: pool, byObject: make(map[Key][]Allocation), problems: make(map[Key]string)}
+	return &Assignments{Publisher: p, pool: pool, byObject: make(map[Key][]Allocation)}
 }
 
 // Set replaces the assignments of an object. problem says what is wrong with it; it concerns no other
@@ -28,12 +24,11 @@ func (s *Assignments) Set(at Key, assigned []Allocation, problem string) {
 	if s.byObject[at] = assigned; len(assigned) == 0 {
 		delete(s.byObject, at)
 	}
-	if s.problems[at] = problem; problem == "" {
-		delete(s.problems, at)
-	}
-	if len(s.byObject) > 0 || len(s.problems) > 0 {
+	s.problems.Set(at, problem)
+	text := s.problems.Text()
+	if len(s.byObject) > 0 || text != "" {
 		s.Use()
-		s.Put(Pool{Name: s.pool}, s.problem(), false)
+		s.Put(Pool{Name: s.pool}, text, false)
 	}
 	for _, al := range assigned {
 		if !slices.Contains(before, al) {
@@ -45,18 +40,7 @@ func (s *Assignments) Set(at Key, assigned []Allocation, problem string) {
 			s.Release(s.pool, al)
 		}
 	}
-	if len(s.byObject) == 0 && len(s.problems) == 0 {
+	if len(s.byObject) == 0 && text == "" {
 		s.Drop(s.pool)
 	}
-}
-
-// problem returns the problem of the first object in order that has one; empty if none has.
-func (s *Assignments) problem() (text string) {
-	var first Key
-	for at, problem := range s.problems {
-		if text == "" || cmp.Or(cmp.Compare(at.Namespace, first.Namespace), cmp.Compare(at.Name, first.Name)) < 0 {
-			first, text = at, problem
-		}
-	}
-	return text
 }

@@ -56,6 +56,9 @@ type Machine struct {
 	Migrating bool
 	// Since is when the aggregator learned of this state, in nanoseconds since the Unix epoch.
 	Since int64
+	// Problem says why the object cannot be read, and then the other fields are not known. It is nil for
+	// nearly all machines, and a pointer to save memory.
+	Problem *string
 }
 
 // A Definition is a NetworkAttachmentDefinition, which configures the network of further interfaces

@@ -214,8 +214,8 @@ func churned(short int) int {
 	return 500
 }
 
-// churn starts and ends pods by a plugin, several at a time, of which the last ones stay.
-func churn(t *testing.T, cni *netlab.CNI, pods, stay int) {
+// cycle starts and ends pods by a plugin, several at a time, of which the last ones stay.
+func cycle(t *testing.T, cni *netlab.CNI, pods, stay int) {
 	t.Helper()
 	var workers errgroup.Group
 	const atOnce = 4
@@ -247,7 +247,7 @@ func TestPodsThatComeAndGoAreNoFindings(t *testing.T) {
 			l := newLab(t)
 			found := l.follow()
 			const stay = 5
-			churn(t, l.cni(conflist), churned(20), stay)
+			cycle(t, l.cni(conflist), churned(20), stay)
 			l.awaitAllocations(stay)
 			l.plant() // takes as long as the settle time
 			l.awaitFindings()

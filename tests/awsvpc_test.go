@@ -164,7 +164,7 @@ func TestChurnOfTheAWSVPCCNIIsSilent(t *testing.T) {
 		daemon.do(fmt.Sprintf("cidr eni-1 198.18.%d.%d/32", 86+i/250, i%250+1))
 	}
 	events := l.follow()
-	churn(t, cni, pods, 0)
+	cycle(t, cni, pods, 0)
 	// The control: an address that EC2 is said to have removed from the node (issue 3019).
 	add(t, cni, "web", "db")
 	l.awaitAllocations(2)

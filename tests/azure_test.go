@@ -79,12 +79,21 @@ func (n *azureNode) forget(pod string) {
 // played starts a pod with an address, as a plugin of a network would.
 func (l *lab) played(network, pod string, addresses ...string) {
 	l.t.Helper()
-	var ips []map[string]any
 	l.pod(pod)
+	var prefixes []string
 	for _, a := range addresses {
-		prefix := fmt.Sprintf("%s/%d", a, netip.MustParseAddr(a).BitLen())
-		l.assign(pod, prefix)
-		ips = append(ips, map[string]any{"interface": 0, "address": prefix})
+		prefixes = append(prefixes, fmt.Sprintf("%s/%d", a, netip.MustParseAddr(a).BitLen()))
+	}
+	l.assign(pod, prefixes...)
+	l.named(network, pod, prefixes...)
+}
+
+// named writes the CNI result of a pod, with its addresses.
+func (l *lab) named(network, pod string, prefixes ...string) {
+	l.t.Helper()
+	var ips []map[string]any
+	for _, p := range prefixes {
+		ips = append(ips, map[string]any{"interface": 0, "address": p})
 	}
 	result, err := json.Marshal(map[string]any{
 		"kind": "cniCacheV1", "containerId": sandbox(pod), "ifName": "eth0", "networkName": network, "netns": "/run/netns/" + pod,

@@ -15,8 +15,9 @@ import (
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
-// kea starts Kea's DHCPv4 server with these pools of 10.9.0.0/24. Its leases end after some seconds.
-func (n *dhcpNode) kea(seconds int, pools ...string) {
+// kea starts Kea's DHCPv4 server with these pools of 10.9.0.0/24. Its leases end after some seconds. It
+// cleans up its lease file at an interval in seconds; 0 for never.
+func (n *dhcpNode) kea(seconds, cleanup int, pools ...string) {
 	n.t.Helper()
 	var list []string
 	for _, p := range pools {
@@ -27,12 +28,12 @@ func (n *dhcpNode) kea(seconds int, pools ...string) {
 		// the server of br0
 		"Dhcp4": {
 			"interfaces-config": { "interfaces": [ "br0" ], "service-sockets-max-retries": 100, "service-sockets-retry-wait-time": 50 }, # br0 may not be ready
-			"lease-database": { "type": "memfile", "persist": true, "name": "/var/lib/kea/kea-leases4.csv" },
+			"lease-database": { "type": "memfile", "persist": true, "name": "/var/lib/kea/kea-leases4.csv", "lfc-interval": %d },
 			"valid-lifetime": %d,
 			"subnet4": [ { "id": 1, "subnet": "10.9.0.0/24", "pools": [ %s ],
 				"reservations": [ { "hw-address": %q, "ip-address": "10.9.0.40" } ] } ]
 		}
-	}`, seconds, strings.Join(list, ", "), fixedMAC))
+	}`, cleanup, seconds, strings.Join(list, ", "), fixedMAC))
 	cmd := n.Command("env", "KEA_PIDFILE_DIR=/run/kea", "KEA_LOCKFILE_DIR=none", "kea-dhcp4", "-c", "/etc/kea/kea-dhcp4.conf")
 	var log netlab.Log
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -45,7 +46,7 @@ func (n *dhcpNode) kea(seconds int, pools ...string) {
 func TestLeasesOfKea(t *testing.T) {
 	t.Parallel()
 	n := newDHCPNode(t)
-	n.kea(3600, "10.9.0.15 - 10.9.0.16")
+	n.kea(3600, 0, "10.9.0.15 - 10.9.0.16")
 	n.machine("reserved", fixedMAC, "10.9.0.40/24")
 	n.machine("one", "02:00:00:00:00:11")
 	n.machine("two", "02:00:00:00:00:12")
@@ -104,7 +105,7 @@ func TestPodsOfTheDHCPPluginOutliveTheirLeases(t *testing.T) {
 	t.Parallel()
 	n := newDHCPNode(t)
 	found := n.follow()
-	n.kea(4, "10.9.0.15 - 10.9.0.15")
+	n.kea(4, 0, "10.9.0.15 - 10.9.0.15")
 	kill := n.dhcpd()
 	cni := n.cni(`{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"bridge","bridge":"br0","ipam":{"type":"dhcp"}}]}`)
 	wait.Until(t, "Kea", func() bool {
@@ -131,6 +132,21 @@ func TestPodsOfTheDHCPPluginOutliveTheirLeases(t *testing.T) {
 	if c := n.only("10.9.0.15"); c.GetCause() != "ipam-state-lost" {
 		t.Errorf("got cause %s, want ipam-state-lost: %v", c.GetCause(), c)
 	}
+}
+
+// released reports whether a lease of Kea was released. It is the last line of the address that counts,
+// in the order in which Kea reads its files.
+func (n *dhcpNode) released(addr string) bool {
+	last := ""
+	for _, ending := range []string{".2", ".1", ""} {
+		data, _ := os.ReadFile(n.Path("/var/lib/kea/kea-leases4.csv" + ending))
+		for line := range strings.Lines(string(data)) {
+			if strings.HasPrefix(line, addr+",") {
+				last = line
+			}
+		}
+	}
+	return last == "" || strings.Split(last, ",")[3] == "0" // its lifetime
 }
 
 // lease returns the number of lines in Kea's lease file.

@@ -131,12 +131,14 @@ func (w *watched) send(port string, sha net.HardwareAddr, addr netip.Addr) {
 	}
 }
 
-// flood sends frames on the other end of a port, each with another address and MAC address.
-func (w *watched) flood(port string, frames int) {
+// flood sends frames on the other end of a port. Their addresses and MAC addresses are numbered from
+// first on.
+func (w *watched) flood(port string, first, frames int) {
 	w.t.Helper()
 	all := make([][]byte, frames)
-	for i := range all {
-		all[i] = netlab.ARP(2, net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), target)
+	for k := range all {
+		i := first + k
+		all[k] = netlab.ARP(2, net.HardwareAddr{2, 0, 1, byte(i >> 16), byte(i >> 8), byte(i)}, netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}), target)
 	}
 	if _, err := netlab.Flood("out-"+port, all, netlab.Times(frames)); err != nil {
 		w.t.Fatal(err)

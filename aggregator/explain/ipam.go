@@ -3,8 +3,10 @@ package explain
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
+	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
@@ -23,6 +25,9 @@ func nodeOf(p *verdict.Pool) string {
 func poolName(p *verdict.Pool) string {
 	if p.IPAM == "" {
 		return "IPAM"
+	}
+	if kind, unplaced := strings.CutSuffix(p.Name, ipam.UnplacedPool); unplaced && ipamOf(p).Title != "" {
+		return ipamOf(p).Title + " (" + kind + ")"
 	}
 	if title := ipamOf(p).PoolTitle; title != nil {
 		return title(&p.Pool, nodeOf(p))

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/ipamtest"
+	"github.com/ipwitness/ipwitness/ipam/registry"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
 
@@ -195,4 +196,26 @@ func TestResourceRemovedWithoutReadPermission(t *testing.T) {
 		c.mu.Unlock()
 		return l.text() == ""
 	})
+}
+
+// A resource that is served only in versions that ipwitness does not know is a problem.
+func TestUnknownVersionsOfResourcesAreProblems(t *testing.T) {
+	f := newFakeAPI(t)
+	f.custom.strange = make(map[string]string)
+	var want []string
+	for _, m := range registry.All {
+		if m.Objects == nil {
+			continue
+		}
+		for _, r := range m.Objects(nil).Resources {
+			f.custom.strange[r.Kind.Group] = "v99"
+			want = append(want, fmt.Sprintf("%s is served only as [v99], but ipwitness supports only %s: %s; use a version of ipwitness that supports it", r.Kind.Group, r.Kind.Version, r.Lost))
+		}
+	}
+	c := f.open()
+	keep(t, c)
+	live(t, c)
+	for _, problem := range want {
+		wait.Until(t, problem, func() bool { return slices.Contains(c.Status().GetProblems(), problem) })
+	}
 }

@@ -14,7 +14,7 @@ var docs = ipam.Docs{
 		What: "Antrea (`IPPool`)",
 		State: "by its interface: CRDs that we rewrote, in a real API server. Pools of different VLANs are different networks. " +
 			"The pods that ask for no IPPool have addresses of host-local",
-		Evidence: "`TestAntrea`, `TestResourcesOfARealAPI`",
+		Evidence: "`TestAntrea`, `TestResourcesOfARealAPI`, `TestChurnOfRecordsIsSilent` (500 pods)",
 	}},
 	Plan: &ipam.Plan{
 		InUseUnallocated: "restarts the holder, as with Calico",

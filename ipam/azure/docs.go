@@ -13,7 +13,7 @@ var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
 		What:     "Azure CNI (`azure-vnet-ipam`, `azure-vnet`, `azure-cns`)",
 		State:    "by its interface: the format of its files is restated from its sources. None of its programs ran. The database `azure-cns.db` of newer versions (`StateStoreBackend: bolt`) is read",
-		Evidence: "`ipam/azure`, `TestAzureCNSThatForgetsPodsIsPredicted`, `TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared`",
+		Evidence: "`ipam/azure`, `TestAzureCNSThatForgetsPodsIsPredicted`, `TestAzureVnetIPAMAndAnotherIPAMOfTheNodeAreCompared`, `TestChurnOfRecordsIsSilent` (500 pods)",
 	}},
 	Mounts: []ipam.Mount{
 		{

@@ -3,6 +3,7 @@ package calico
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -35,13 +36,14 @@ func (r *reader) check() {
 			lost++
 		}
 	}
-	if names := r.Pools(); lost > 0 && len(names) > 0 && lasting[names[0]] == "" {
+	names := slices.DeleteFunc(r.Pools(), func(name string) bool { return strings.HasSuffix(name, ipam.UnplacedPool) })
+	if lost > 0 && len(names) > 0 && lasting[names[0]] == "" {
 		lasting[names[0]] = fmt.Sprintf("%d IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them", lost)
 	}
 	r.found = found
 	before := r.lasting
 	r.lasting = lasting
-	for _, name := range r.Pools() {
+	for _, name := range names {
 		if before[name] != lasting[name] {
 			r.publishPool(name)
 		}
@@ -80,6 +82,9 @@ func (r *reader) strayAffinities() map[ipam.Key]bool {
 	}
 	stray := make(map[ipam.Key]bool)
 	for at, a := range r.affinities.Records {
+		if a.problem != "" {
+			continue
+		}
 		if has, known := r.HasNode(a.node); known && !has {
 			stray[at] = true
 		}

@@ -80,9 +80,10 @@ func TestReservationsOfCalico(t *testing.T) {
 	c.Apply(calico.Blocks, ipamtest.CalicoBlock("192-168-0-0-26", "192.168.0.0/26", ipamtest.CalicoPod("asked", "node1", ipamtest.ContainerID)))
 	c.Apply(calico.Reservations, "metadata: {name: edge}\nspec: {reservedCIDRs: [192.168.0.0/24, 192.168.255.255, fd00::/64, nonsense]}")
 	const asked = "\n192.168.0.0 default/asked " + ipamtest.ContainerID + " node1 at ipamblocks 192-168-0-0-26 /spec/allocations/0"
-	c.Want("some are reserved", "calico default-ipv4-ippool known 192.168.1.0-192.168.255.254"+asked)
+	const bad = "calico IPReservation objects known: IPReservation edge of Calico is invalid: \"nonsense\" is neither a CIDR nor an address\n"
+	c.Want("some are reserved", bad+"calico default-ipv4-ippool known 192.168.1.0-192.168.255.254"+asked)
 	c.Apply(calico.Reservations, "metadata: {name: middle}\nspec: {reservedCIDRs: [192.168.128.0/17, 192.168.2.0/32]}")
-	c.Want("more are", "calico default-ipv4-ippool known 192.168.1.0-192.168.1.255 192.168.2.1-192.168.127.255"+asked)
+	c.Want("more are", bad+"calico default-ipv4-ippool known 192.168.1.0-192.168.1.255 192.168.2.1-192.168.127.255"+asked)
 	c.Apply(calico.Reservations, "metadata: {name: edge}\nspec: {}")
 	c.Remove(calico.Reservations, ipam.Key{Name: "middle"})
 	c.Want("none is", "calico default-ipv4-ippool known 192.168.0.0-192.168.255.255"+asked)

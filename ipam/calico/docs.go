@@ -14,7 +14,7 @@ var docs = ipam.Docs{
 		What: "Calico IPAM (Kubernetes datastore)",
 		State: "by its interface: Calico's own CRDs, in a real API server; real pods. " +
 			"Its native v3 CRDs (`projectcalico.org`, 3.32) likewise, with definitions that we rewrote. Its etcd mode is not read",
-		Evidence: "`TestT3CalicoAllocatesForAnotherNode`, `TestNativeCalicoOfARealAPI`, `TestNameIsTheOneThatThePluginDetermines`, `TestAgentReportsCalicosNodeName`",
+		Evidence: "`TestT3CalicoAllocatesForAnotherNode`, `TestNativeCalicoOfARealAPI`, `TestNameIsTheOneThatThePluginDetermines`, `TestAgentReportsCalicosNodeName`, `TestChurnOfRecordsIsSilent` (500 pods)",
 	}},
 	Mounts: []ipam.Mount{{
 		Files: "`nodename` in the CNI configuration (`/etc/cni/net.d`, see host-local), then `/var/lib/calico/nodename` (or `nodename_file`), " +

@@ -61,15 +61,23 @@ func readPool(o *ipam.Object) (ipam.Key, *pool) {
 }
 
 // reservation is the record of an IPReservation.
-type reservation struct{ prefixes []netip.Prefix }
+type reservation struct {
+	prefixes []netip.Prefix
+	problem  string // why the reservation or a range of it cannot be read; Calico cannot read it either
+}
+
+// invalid returns the problem of an object that cannot be read.
+func invalid(k ipam.Kind, o *ipam.Object, what string) string {
+	return fmt.Sprintf("%s %s of Calico is invalid: %s", k.Name, o.Name, ipam.Shorten(what))
+}
 
 // readReservation returns the record of an IPReservation: its ranges and addresses.
 func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
 	var spec struct {
 		CIDRs []string `json:"reservedCIDRs"`
 	}
-	if ipam.Part(o.Spec, "spec", &spec) != nil {
-		return o.Key(), nil // Calico cannot read it either
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		return o.Key(), &reservation{problem: invalid(Reservations, o, err.Error())}
 	}
 	r := &reservation{}
 	for _, text := range spec.CIDRs {
@@ -77,6 +85,8 @@ func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
 			r.prefixes = append(r.prefixes, p.Masked())
 		} else if a, err := netip.ParseAddr(text); err == nil {
 			r.prefixes = append(r.prefixes, netip.PrefixFrom(a, a.BitLen()))
+		} else if text != "" {
+			r.problem = invalid(Reservations, o, fmt.Sprintf("%q is neither a CIDR nor an address", text))
 		}
 	}
 	return o.Key(), r
@@ -242,8 +252,9 @@ func timeOf(text string) int64 {
 
 // affinity is the record of a BlockAffinity: the node that a block is bound to.
 type affinity struct {
-	node   string
-	prefix netip.Prefix
+	node    string
+	prefix  netip.Prefix
+	problem string // why the affinity cannot be read
 }
 
 // readAffinity returns the record of a BlockAffinity. The record is nil unless the block is bound to
@@ -255,12 +266,16 @@ func readAffinity(o *ipam.Object) (ipam.Key, *affinity) {
 		Type    string `json:"type"`
 		Deleted any    `json:"deleted"` // "true" or true
 	}
-	if ipam.Part(o.Spec, "spec", &spec) != nil || fmt.Sprint(spec.Deleted) == "true" || spec.Type != "" && spec.Type != "host" {
+	err := ipam.Part(o.Spec, "spec", &spec)
+	if err == nil && (fmt.Sprint(spec.Deleted) == "true" || spec.Type != "" && spec.Type != "host" || spec.Node == "") {
 		return o.Key(), nil
 	}
-	prefix, err := netip.ParsePrefix(spec.CIDR)
-	if err != nil || spec.Node == "" {
-		return o.Key(), nil
+	var prefix netip.Prefix
+	if err == nil {
+		prefix, err = netip.ParsePrefix(spec.CIDR)
+	}
+	if err != nil {
+		return o.Key(), &affinity{problem: invalid(Affinities, o, err.Error())}
 	}
 	return o.Key(), &affinity{node: spec.Node, prefix: prefix.Masked()}
 }

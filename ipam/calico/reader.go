@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -41,18 +42,33 @@ type reader struct {
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{
 		Publisher: p, in: make(map[ipam.Key]string), problems: make(map[string]map[ipam.Key]string),
-		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64)},
+		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), bad: ipam.Unplaced{Publisher: p, Kind: Handles}},
 	}
+	badAffinities, badReservations := ipam.Unplaced{Publisher: p, Kind: Affinities}, ipam.Unplaced{Publisher: p, Kind: Reservations}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    readPool,
 		Changed: func(ipam.Key, *pool, *pool) { r.regroup = true }, Settled: r.settle,
 	}
 	blocks := blockReader{hash: r.handles.hash}
 	r.blocks = ipam.Mirror[*ipam.Object, block]{Read: blocks.read, Changed: r.blockChanged, Settled: r.settle}
-	r.affinities = ipam.Mirror[*ipam.Object, affinity]{Read: readAffinity}
+	r.affinities = ipam.Mirror[*ipam.Object, affinity]{
+		Read: readAffinity,
+		Changed: func(at ipam.Key, _, after *affinity) {
+			if after == nil {
+				after = &affinity{}
+			}
+			badAffinities.Set(at, after.problem)
+		},
+	}
 	r.reservations = ipam.Mirror[*ipam.Object, reservation]{
-		Read:    readReservation,
-		Changed: func(ipam.Key, *reservation, *reservation) { r.regroup = true }, Settled: r.settle,
+		Read: readReservation,
+		Changed: func(at ipam.Key, _, after *reservation) {
+			if r.regroup = true; after == nil {
+				after = &reservation{}
+			}
+			badReservations.Set(at, after.problem)
+		},
+		Settled: r.settle,
 	}
 	r.pooling = &ipam.Resource{Kind: Pools, Role: ipam.Needed, Store: &r.pools, Lost: "the address pools of Calico are unknown"}
 	r.reserving = &ipam.Resource{Kind: Reservations, Role: ipam.Extra, Store: &r.reservations, Lost: "addresses that Calico reserves (IPReservation) count as allocatable"}
@@ -227,7 +243,7 @@ func (r *reader) settle() {
 		used[pool] = true
 	}
 	for _, name := range r.Pools() {
-		if r.pools.Records[ipam.Key{Name: name}] == nil && !used[name] {
+		if r.pools.Records[ipam.Key{Name: name}] == nil && !used[name] && !strings.HasSuffix(name, ipam.UnplacedPool) {
 			r.Drop(name)
 		}
 	}

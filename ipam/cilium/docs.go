@@ -15,7 +15,7 @@ var docs = ipam.Docs{
 		State: "by its interface: CiliumNode, CiliumEndpoint for what pods have, and CiliumEndpointSlice for pods without a CiliumEndpoint " +
 			"(`ces-controller-mode=slim` with `disable-endpoint-crd`). Without both, its pools stay `READING`. Of CiliumPodIPPool (multi-pool) the CIDRs are read, " +
 			"to find pools that overlap; the addresses are those of the CiliumNodes",
-		Evidence: "`TestCilium`, `TestEndpointSlices`, `TestPodIPPools`, `TestHealthyCiliumHasNoFindings` (500 pods), `TestIPAMsOfARealAPI`, `TestIncident13OneRangeOfAMultiPoolOnTwoNodes`, `TestIncident11CiliumListsAnAddressThatAzureHasGivenToAPod`",
+		Evidence: "`TestCilium`, `TestEndpointSlices`, `TestPodIPPools`, `TestChurnOfRecordsIsSilent` and `TestChurnOfResourcesHasNoFindings` (500 pods), `TestPoolsOfCiliumThatOverlapAreFound`, `TestIPAMsOfARealAPI`, `TestIncident13OneRangeOfAMultiPoolOnTwoNodes`, `TestIncident11CiliumListsAnAddressThatAzureHasGivenToAPod`",
 	}},
 	Plan: &ipam.Plan{
 		InUseUnallocated: "by hand",

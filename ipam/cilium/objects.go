@@ -29,6 +29,8 @@ type node struct {
 	// endpoints refer to the node.
 	own, internal []netip.Addr
 	problem       string // why the node cannot be read
+	// invalid describes an address that cannot be read. The others are known.
+	invalid string
 }
 
 // use is an allocated address in the status of a CiliumNode.
@@ -43,10 +45,16 @@ type endpoint struct {
 	node      netip.Addr
 	container string // empty in copies
 	at        int64  // when the object was created, in nanoseconds since the Unix epoch; 0 in copies
+	// problem says why the endpoint or an address of it cannot be read. It is nil for nearly all endpoints,
+	// and a pointer to save memory.
+	problem *string
 }
 
 // slice is the record of a CiliumEndpointSlice: its endpoints by pod.
-type slice struct{ endpoints map[ipam.Key]*endpoint }
+type slice struct {
+	endpoints map[ipam.Key]*endpoint
+	problem   string // why the slice or an endpoint of it cannot be read
+}
 
 // networking is how both objects describe the addresses of an endpoint.
 type networking struct {
@@ -57,24 +65,28 @@ type networking struct {
 	Node string `json:"node"`
 }
 
-// endpoint returns a record with the addresses; nil if there are none.
-func (n *networking) endpoint() *endpoint {
-	r := &endpoint{}
-	for _, pair := range n.Addressing {
-		for _, text := range []string{pair.IPv4, pair.IPv6} {
-			if a, err := netip.ParseAddr(text); err == nil {
-				r.addrs = append(r.addrs, a.Unmap())
-			}
+// endpoint returns a record with the addresses; nil if there are none. invalid describes a part that is
+// not an address; empty if there is none.
+func (n *networking) endpoint() (r *endpoint, invalid string) {
+	r = &endpoint{}
+	parse := func(text string, into func(netip.Addr)) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			into(a.Unmap())
+		} else if text != "" {
+			invalid = fmt.Sprintf("%q in its networking is not an address", ipam.Shorten(text))
 		}
 	}
+	for _, pair := range n.Addressing {
+		for _, text := range []string{pair.IPv4, pair.IPv6} {
+			parse(text, func(a netip.Addr) { r.addrs = append(r.addrs, a) })
+		}
+	}
+	parse(n.Node, func(a netip.Addr) { r.node = a })
 	if len(r.addrs) == 0 {
-		return nil
+		return nil, invalid
 	}
 	r.addrs = slices.Clip(r.addrs)
-	if a, err := netip.ParseAddr(n.Node); err == nil {
-		r.node = a.Unmap()
-	}
-	return r
+	return r, invalid
 }
 
 // readNode returns the record of a CiliumNode.
@@ -128,15 +140,22 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 		}
 		r.prefixes = append(r.prefixes, p.Masked())
 	}
+	unknown := func(text string) {
+		r.invalid = fmt.Sprintf("CiliumNode %s is invalid: %q is not an address", at.Name, ipam.Shorten(text))
+	}
 	for text := range spec.IPAM.Pool {
 		if a, err := netip.ParseAddr(text); err == nil {
 			r.single, r.grows = append(r.single, a.Unmap()), true
+		} else {
+			unknown(text)
 		}
 	}
 	slices.SortFunc(r.single, netip.Addr.Compare)
 	for text, u := range status.IPAM.Used {
 		if a, err := netip.ParseAddr(text); err == nil {
 			r.used = append(r.used, use{a.Unmap(), u.Owner})
+		} else {
+			unknown(text)
 		}
 	}
 	slices.SortFunc(r.used, func(a, b use) int { return a.addr.Compare(b.addr) })
@@ -160,7 +179,7 @@ func readNode(o *ipam.Object) (ipam.Key, *node) {
 }
 
 // readEndpoint returns the record of a CiliumEndpoint. The record is nil if the endpoint has no
-// address. names interns strings that occur often.
+// address yet. names interns strings that occur often.
 func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
 	at := ipam.Key{Namespace: names.Of(o.Namespace), Name: o.Name}
 	var status struct {
@@ -169,10 +188,20 @@ func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
 		} `json:"external-identifiers"`
 		Networking networking `json:"networking"`
 	}
-	if ipam.Part(o.Status, "status", &status) != nil {
+	if len(o.Status) == 0 {
 		return at, nil
 	}
-	r := status.Networking.endpoint()
+	err := ipam.Part(o.Status, "status", &status)
+	r, invalid := status.Networking.endpoint()
+	if err != nil {
+		r, invalid = nil, err.Error()
+	}
+	if invalid != "" {
+		if r == nil {
+			r = &endpoint{}
+		}
+		r.problem = new(fmt.Sprintf("CiliumEndpoint %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(invalid)))
+	}
 	if r == nil {
 		return at, nil
 	}
@@ -237,13 +266,20 @@ func readSlice(o *ipam.Object, names *ipam.Interned) (ipam.Key, *slice) {
 		Name       string     `json:"name"`
 		Networking networking `json:"networking"`
 	}
-	if ipam.Part(o.Endpoints, "endpoints", &endpoints) != nil {
-		return o.Key(), nil
+	problem := func(what string) string {
+		return fmt.Sprintf("CiliumEndpointSlice %s is invalid: %s", o.Name, ipam.Shorten(what))
+	}
+	if err := ipam.Part(o.Endpoints, "endpoints", &endpoints); err != nil {
+		return o.Key(), &slice{problem: problem(err.Error())}
 	}
 	r := &slice{endpoints: make(map[ipam.Key]*endpoint, len(endpoints))}
 	namespace := names.Of(o.EndpointsNamespace)
 	for i := range endpoints {
-		if e := endpoints[i].Networking.endpoint(); e != nil {
+		e, invalid := endpoints[i].Networking.endpoint()
+		if invalid != "" {
+			r.problem = problem(invalid)
+		}
+		if e != nil {
 			r.endpoints[ipam.Key{Namespace: namespace, Name: endpoints[i].Name}] = e
 		}
 	}

@@ -27,6 +27,8 @@ type reader struct {
 	pools     ipam.Mirror[*ipam.Object, pool]
 	// copies has the names of the CiliumEndpointSlices that each pod is in.
 	copies map[ipam.Key][]string
+	// badEndpoints and badSlices have the objects that cannot be read.
+	badEndpoints, badSlices ipam.Unplaced
 	// dirty has nodes that changed, each with its last published record.
 	dirty map[string]*node
 	// index finds the node of an address, as of the last publication of endpoints.
@@ -43,7 +45,10 @@ type index struct {
 }
 
 func newReader(p ipam.Publisher) *reader {
-	r := &reader{Publisher: p, dirty: make(map[string]*node), copies: make(map[ipam.Key][]string)}
+	r := &reader{
+		Publisher: p, dirty: make(map[string]*node), copies: make(map[ipam.Key][]string),
+		badEndpoints: ipam.Unplaced{Publisher: p, Kind: Endpoints}, badSlices: ipam.Unplaced{Publisher: p, Kind: Slices},
+	}
 	r.nodes = ipam.Mirror[*ipam.Object, node]{
 		Read: readNode,
 		Changed: func(at ipam.Key, before, _ *node) {
@@ -172,7 +177,7 @@ func (r *reader) settle() {
 			}
 		}
 		for at, names := range r.copies {
-			if r.endpoints.Records[at] != nil {
+			if r.endpoints.Records[at].placed() {
 				continue
 			}
 			for _, name := range names {
@@ -216,7 +221,7 @@ func (r *reader) publishNode(name string, was, is *node) {
 			next.Gateways = append(next.Gateways, a)
 		}
 	}
-	r.Put(next, "", false)
+	r.Put(next, is.invalid, false)
 	if was == nil {
 		was = &node{}
 	}
@@ -266,16 +271,26 @@ func (r *reader) copyIn(name string, pod ipam.Key) *endpoint {
 	return r.slices.Records[ipam.Key{Name: name}].endpoints[pod]
 }
 
-// endpointChanged publishes the changes of a CiliumEndpoint.
+// endpointChanged publishes the changes of a CiliumEndpoint. One that cannot be read keeps its
+// addresses: they may still be allocated.
 func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
-	r.Use()
-	if after == nil {
+	problem := ""
+	if after != nil && after.problem != nil {
+		if problem = *after.problem; before != nil && len(after.addrs) == 0 {
+			after.addrs, after.node, after.container, after.at = before.addrs, before.node, before.container, before.at
+		}
+	}
+	r.badEndpoints.Set(at, problem)
+	if before.placed() || after.placed() {
+		r.Use()
+	}
+	if before.placed() && !after.placed() {
 		for _, name := range r.copies[at] {
 			r.update(ofCopy(name, at), nil, r.copyIn(name, at))
 		}
 	}
 	r.update(ofEndpoint(at), before, after)
-	if before == nil {
+	if !before.placed() && after.placed() {
 		for _, name := range r.copies[at] {
 			r.update(ofCopy(name, at), r.copyIn(name, at), nil)
 		}
@@ -285,15 +300,21 @@ func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
 // sliceChanged publishes the changes of the endpoints in a CiliumEndpointSlice, except of those with
 // an object of their own.
 func (r *reader) sliceChanged(at ipam.Key, before, after *slice) {
-	r.Use()
 	if before == nil {
 		before = &slice{}
 	}
 	if after == nil {
 		after = &slice{}
 	}
+	if after.problem != "" && after.endpoints == nil {
+		after.endpoints = before.endpoints // they may still be there
+	}
+	r.badSlices.Set(at, after.problem)
+	if len(before.endpoints)+len(after.endpoints) > 0 {
+		r.Use()
+	}
 	changed := func(pod ipam.Key, was, is *endpoint) {
-		if r.endpoints.Records[pod] == nil {
+		if !r.endpoints.Records[pod].placed() {
 			r.update(ofCopy(at.Name, pod), was, is)
 		}
 	}
@@ -315,6 +336,9 @@ func (r *reader) sliceChanged(at ipam.Key, before, after *slice) {
 		changed(pod, was, nil)
 	}
 }
+
+// placed reports whether the endpoint has addresses.
+func (e *endpoint) placed() bool { return e != nil && len(e.addrs) > 0 }
 
 // update publishes the differences between two states of an endpoint. A state is nil if there was
 // none.

@@ -64,7 +64,11 @@ func (c *Cluster) Settle() {
 }
 
 // Check looks for inconsistencies that count only if they last.
-func (c *Cluster) Check() { c.objects.Check() }
+func (c *Cluster) Check() {
+	if c.objects.Check != nil {
+		c.objects.Check()
+	}
+}
 
 // Resource returns the resource of a kind.
 func (c *Cluster) Resource(k ipam.Kind) *ipam.Resource {

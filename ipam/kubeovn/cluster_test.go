@@ -111,7 +111,7 @@ func TestInvalidObjectsOfKubeOVN(t *testing.T) {
 	const a = "\n10.0.2.3 n/a at ips a.n"
 	c.Want("both are known", "kube-ovn bad known 10.0.2.1-10.0.2.6\n"+good+a)
 	c.Apply(kubeovn.IPs, ip("b.n", "podName: b, namespace: n, subnet: bad, v4IpAddress: somewhere"))
-	c.Want("an IP is invalid", `kube-ovn bad known 10.0.2.1-10.0.2.6: b.n of Kube-OVN is invalid: "somewhere" is not an address`+"\n"+good+a)
+	c.Want("an IP is invalid", `kube-ovn bad known 10.0.2.1-10.0.2.6: IP b.n of Kube-OVN is invalid: "somewhere" is not an address`+"\n"+good+a)
 	c.Apply(kubeovn.IPs, ip("b.n", "podName: b, namespace: n, subnet: good, v4IpAddress: 10.0.1.3"))
 	c.Want("it is corrected", "kube-ovn bad known 10.0.2.1-10.0.2.6\n"+good+a+"\n10.0.1.3 n/b at ips b.n")
 	for spec, problem := range map[string]string{
@@ -124,5 +124,25 @@ func TestInvalidObjectsOfKubeOVN(t *testing.T) {
 	}
 	c.Apply(kubeovn.IPs, "metadata: {name: c.n}\nspec: []")
 	c.Apply(kubeovn.Subnets, strings.Replace(subnet("bad", "10.0.2.0/29", ""), "10.0.2.0/29", "", 1))
-	c.Want("a subnet without addresses, and an IP without a subnet", "kube-ovn bad known\n"+good+a+"\n10.0.1.3 n/b at ips b.n")
+	c.Want("a subnet without addresses, and an IP without a subnet",
+		"kube-ovn IP objects known: IP c.n of Kube-OVN is invalid: its spec has an unexpected format: / is a JSON array\nkube-ovn bad known\n"+good+a+"\n10.0.1.3 n/b at ips b.n")
+}
+
+// The label of an IP object names its subnet, if the object cannot be read.
+func TestUnreadableIPsOfKubeOVN(t *testing.T) {
+	c := ipamtest.New(t, &kubeovn.IPAM, kubeovn.Subnets, kubeovn.IPs)
+	c.Apply(kubeovn.Subnets, ipamtest.KubeOVNSubnet("ovn-default", "10.16.0.0/28"))
+	c.Apply(kubeovn.Subnets, ipamtest.KubeOVNSubnet("other", "10.17.0.0/28"))
+	c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("a", "n", "10.16.0.5", "n1", ""))
+	const a = "\n10.16.0.5 n/a n1 at ips a.n"
+	const other, rest = "kube-ovn other known 10.17.0.1-10.17.0.14\n", "10.16.0.2-10.16.0.8 10.16.0.12-10.16.0.14"
+	const labelled = "labels: {ovn.kubernetes.io/subnet: ovn-default}"
+	c.Apply(kubeovn.IPs, "metadata: {name: b.n, "+labelled+"}\nspec: {v4IpAddress: [10.16.0.6]}")
+	const problem = " of Kube-OVN is invalid: its spec has an unexpected format: /v4IpAddress is a JSON array"
+	c.Want("its address is not known", other+"kube-ovn ovn-default unreadable "+rest+": IP b.n"+problem+a)
+	c.Remove(kubeovn.IPs, ipam.Key{Name: "b.n"})
+	c.Apply(kubeovn.IPs, "metadata: {name: a.n, "+labelled+"}\nspec: {v4IpAddress: [10.16.0.6]}")
+	c.Want("the last known address is kept", other+"kube-ovn ovn-default known "+rest+": IP a.n"+problem+a)
+	c.Apply(kubeovn.IPs, ipamtest.KubeOVNIP("a", "n", "10.16.0.6", "n1", ""))
+	c.Want("it can be read", other+"kube-ovn ovn-default known "+rest+strings.Replace(a, "0.5", "0.6", 1))
 }

@@ -14,7 +14,7 @@ var docs = ipam.Docs{
 		What: "Kube-OVN (`Subnet`, `IP`, `Vip`)",
 		State: "by its interface: CRDs that we rewrote, in a real API server. Each VPC is a network of its own, and so is each provider that is not OVN: " +
 			"of those, only addresses that are allocated twice or leaked are found. Addresses of `IptablesEIP` and `OvnEip` are not read",
-		Evidence: "`TestKubeOVN`, `TestTenantsOfKubeOVN`, `TestResourcesOfARealAPI`",
+		Evidence: "`TestKubeOVN`, `TestTenantsOfKubeOVN`, `TestResourcesOfARealAPI`, `TestChurnOfRecordsIsSilent` (500 pods)",
 	}},
 	Plan: &ipam.Plan{
 		InUseUnallocated: "restarts the holder, as with Calico",

@@ -25,6 +25,8 @@ const (
 	ovn = "ovn"
 	// reservedLabel marks IP objects that a person created for a pod in advance.
 	reservedLabel = "ovn.kubernetes.io/ip_reserved"
+	// subnetLabel has the subnet of an IP object.
+	subnetLabel = "ovn.kubernetes.io/subnet"
 	// interconnection is how the names of addresses between underlay and overlay begin.
 	interconnection = "u2o-interconnection."
 )
@@ -114,8 +116,15 @@ type record struct {
 	addrs                                 []netip.Addr
 	kept                                  bool
 	at                                    int64 // when the object was created, in nanoseconds since the Unix epoch
-	// problem describes why an address of the object cannot be read.
+	// problem describes why an address of the object cannot be read; bad means that nothing of the object
+	// can.
 	problem string
+	bad     bool
+}
+
+// unreadable returns the record of an object that cannot be read.
+func unreadable(o *ipam.Object, kind, subnet string, err error) (ipam.Key, *record) {
+	return o.Key(), &record{subnet: subnet, problem: kind + " " + o.Name + " of Kube-OVN is invalid: " + ipam.Shorten(err.Error()), bad: true}
 }
 
 // readIP returns the record of an IP object. It is nil if the object has no address. names interns
@@ -131,8 +140,8 @@ func readIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
 		V6IPAddress string `json:"v6IpAddress"`
 		PodType     string `json:"podType"`
 	}
-	if ipam.Part(o.Spec, "spec", &spec) != nil {
-		return o.Key(), nil // it is not known to which subnet it belongs
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		return unreadable(o, IPs.Name, o.Labels[subnetLabel], err)
 	}
 	r := &record{
 		subnet: names.Of(spec.Subnet), namespace: names.Of(spec.Namespace), pod: spec.PodName, node: names.Of(spec.NodeName),
@@ -148,7 +157,7 @@ func readIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
 	if both == "," {
 		both = spec.IPAddress
 	}
-	return r.withAddresses(o, both)
+	return r.withAddresses(o, IPs, both)
 }
 
 // readVIP returns the record of a Vip, which reserves an address for any pod. It is nil if the object
@@ -163,23 +172,26 @@ func readVIP(o *ipam.Object, names *ipam.Interned) (ipam.Key, *record) {
 		V4 string `json:"v4ip"`
 		V6 string `json:"v6ip"`
 	}
-	if ipam.Part(o.Spec, "spec", &spec) != nil {
-		return o.Key(), nil
+	err := ipam.Part(o.Spec, "spec", &spec)
+	if err == nil && len(o.Status) > 0 {
+		err = ipam.Part(o.Status, "status", &status)
 	}
-	_ = ipam.Part(o.Status, "status", &status) // absent until the address is allocated
+	if err != nil {
+		return unreadable(o, VIPs.Name, "", err)
+	}
 	r := &record{subnet: names.Of(spec.Subnet)}
-	return r.withAddresses(o, cmp.Or(status.V4, spec.V4)+","+cmp.Or(status.V6, spec.V6))
+	return r.withAddresses(o, VIPs, cmp.Or(status.V4, spec.V4)+","+cmp.Or(status.V6, spec.V6))
 }
 
 // withAddresses returns the record with the addresses in a list.
-func (r *record) withAddresses(o *ipam.Object, list string) (ipam.Key, *record) {
+func (r *record) withAddresses(o *ipam.Object, k ipam.Kind, list string) (ipam.Key, *record) {
 	if !o.Created.IsZero() {
 		r.at = o.Created.UnixNano()
 	}
 	for text := range fields(list) {
 		a, err := netip.ParseAddr(text)
 		if err != nil {
-			r.problem = fmt.Sprintf("%s of Kube-OVN is invalid: %q is not an address", o.Name, ipam.Shorten(text))
+			r.problem = fmt.Sprintf("%s %s of Kube-OVN is invalid: %q is not an address", k.Name, o.Name, ipam.Shorten(text))
 			continue
 		}
 		r.addrs = append(r.addrs, a.Unmap())

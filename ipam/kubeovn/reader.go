@@ -26,8 +26,10 @@ type ledger struct {
 	kind   ipam.Kind
 	// names interns strings that occur often. Only the feed uses it.
 	names ipam.Interned
-	// invalid has the objects of each subnet that have a problem.
-	invalid map[string]map[ipam.Key]string
+	// invalid has the objects of each subnet that have a problem, and unplaced those whose subnet is not
+	// known.
+	invalid  map[string]map[ipam.Key]string
+	unplaced ipam.Unplaced
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
@@ -46,17 +48,25 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 }
 
 func (l *ledger) init(r *reader, k ipam.Kind, read func(*ipam.Object, *ipam.Interned) (ipam.Key, *record)) {
-	l.reader, l.kind, l.invalid = r, k, make(map[string]map[ipam.Key]string)
+	l.reader, l.kind, l.invalid, l.unplaced = r, k, make(map[string]map[ipam.Key]string), ipam.Unplaced{Publisher: r.Publisher, Kind: k}
 	l.Mirror = ipam.Mirror[*ipam.Object, record]{
 		Read:    func(o *ipam.Object) (ipam.Key, *record) { return read(o, &l.names) },
 		Changed: l.changed, Settled: r.settle,
 	}
 }
 
-// changed publishes the change of an object.
+// changed publishes the change of an object. One that cannot be read keeps its addresses: they may still
+// be allocated.
 func (l *ledger) changed(at ipam.Key, before, after *record) {
 	r := l.reader
-	r.Use()
+	if after != nil && after.bad && before != nil {
+		problem := after.problem
+		*after = *before
+		after.problem, after.bad = problem, true
+	}
+	if after == nil || !after.bad {
+		r.Use()
+	}
 	l.note(at, before, "")
 	if after != nil {
 		l.note(at, after, after.problem)
@@ -76,6 +86,10 @@ func (l *ledger) changed(at ipam.Key, before, after *record) {
 
 // note records the problem of an object, or that it has none.
 func (l *ledger) note(at ipam.Key, of *record, problem string) {
+	if of != nil && of.subnet == "" {
+		l.unplaced.Set(at, problem)
+		return
+	}
 	if of == nil || l.invalid[of.subnet][at] == problem {
 		return
 	}
@@ -140,18 +154,19 @@ func (r *reader) publish(name string, s *subnet) {
 		Name: name, Served: ipam.Served{Realm: s.realm}, Ranges: s.ranges, Gateways: s.gateways, Config: "subnets " + name,
 		Wiring: ipam.Wiring{Plugin: "kube-ovn"},
 	}
-	problem := s.problem
+	problem, bad := s.problem, s.bad
 	if s.bad {
 		if last := r.Pool(name); last != nil {
 			next = *last
 		}
 	}
 	for _, l := range []*ledger{&r.ips, &r.vips} {
-		for _, other := range l.invalid[name] {
+		for at, other := range l.invalid[name] {
 			if problem == "" || other < problem && !s.bad {
 				problem = other
 			}
+			bad = bad || l.Records[at] != nil && l.Records[at].bad && len(l.Records[at].addrs) == 0
 		}
 	}
-	r.Put(next, problem, s.bad)
+	r.Put(next, problem, bad)
 }

@@ -28,18 +28,24 @@ var IPAM = ipam.IPAM{
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
+	bad := ipam.Unplaced{Publisher: p, Kind: Machines}
 	machines := &ipam.Mirror[*ipam.Object, ipam.Machine]{
 		Read: read,
 		Same: func(a, b *ipam.Machine) bool {
-			return a.Node == b.Node && a.Migrating == b.Migrating && slices.Equal(a.Pods, b.Pods)
+			return a.Node == b.Node && a.Migrating == b.Migrating && (a.Problem == nil) == (b.Problem == nil) && slices.Equal(a.Pods, b.Pods)
 		},
-		Changed: func(_ ipam.Key, before, after *ipam.Machine) {
+		Changed: func(at ipam.Key, before, after *ipam.Machine) {
 			var pods []string
 			for _, m := range []*ipam.Machine{before, after} {
 				if m != nil {
 					pods = append(pods, m.Pods...)
 				}
 			}
+			problem := ""
+			if after != nil && after.Problem != nil {
+				problem = *after.Problem
+			}
+			bad.Set(at, problem)
 			if at := p.MachineChanged(pods); after != nil {
 				after.Since = at
 			}
@@ -49,12 +55,16 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		Resources: []*ipam.Resource{
 			{Kind: Machines, Role: ipam.Extra, Store: machines, Lost: "the node of a migrated virtual machine is unknown"},
 		},
-		Machine: func(at ipam.Key) *ipam.Machine { return machines.Records[at] },
+		Machine: func(at ipam.Key) *ipam.Machine {
+			if m := machines.Records[at]; m != nil && m.Problem == nil {
+				return m
+			}
+			return nil
+		},
 	}
 }
 
-// read returns the record of a virtual machine; nil if it runs nowhere or its status has an unknown
-// form. Nothing depends on it alone.
+// read returns the record of a virtual machine; nil if it runs nowhere. Nothing depends on it alone.
 func read(o *ipam.Object) (ipam.Key, *ipam.Machine) {
 	at := o.Key()
 	var status struct {
@@ -65,7 +75,13 @@ func read(o *ipam.Object) (ipam.Key, *ipam.Machine) {
 			Failed    bool `json:"failed"`
 		} `json:"migrationState"`
 	}
-	if ipam.Part(o.Status, "status", &status) != nil || status.NodeName == "" {
+	if len(o.Status) == 0 {
+		return at, nil
+	}
+	if err := ipam.Part(o.Status, "status", &status); err != nil {
+		return at, &ipam.Machine{Problem: new("VirtualMachineInstance " + at.Namespace + "/" + at.Name + " is invalid: " + ipam.Shorten(err.Error()))}
+	}
+	if status.NodeName == "" {
 		return at, nil
 	}
 	m := &ipam.Machine{Node: status.NodeName, Migrating: status.MigrationState != nil && !status.MigrationState.Completed && !status.MigrationState.Failed}

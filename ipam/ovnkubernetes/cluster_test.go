@@ -38,5 +38,8 @@ func TestIPAMClaims(t *testing.T) {
 	c.Remove(ovnkubernetes.Claims, ipam.Key{Namespace: "shop", Name: "web.blue"})
 	c.Want("the last claim of a network is gone", "ovn-kubernetes blue known\n10.200.0.6 shop/virt-launcher-db-z pod16367aacb67 at ipamclaims shop/db.blue")
 	c.Apply(ovnkubernetes.Claims, "metadata: {name: db.blue, namespace: shop}\nspec: {network: blue, interface: net1}\nstatus: []")
-	c.Want("a claim that cannot be read reserves nothing", "")
+	c.Want("a claim that cannot be read keeps its address", "ovn-kubernetes IPAMClaim objects known: IPAMClaim shop/db.blue is invalid: its status has an unexpected format: / is a JSON array\n"+
+		"ovn-kubernetes blue known\n10.200.0.6 shop/virt-launcher-db-z pod16367aacb67 at ipamclaims shop/db.blue")
+	c.Remove(ovnkubernetes.Claims, ipam.Key{Namespace: "shop", Name: "db.blue"})
+	c.Want("it is gone", "")
 }

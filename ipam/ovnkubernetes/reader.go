@@ -1,6 +1,7 @@
 package ovnkubernetes
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -15,6 +16,9 @@ type claim struct {
 	network, iface, pod string
 	addrs               []netip.Addr
 	at                  int64 // when the object was created, in nanoseconds since the Unix epoch
+	// problem says why the claim or an address of it cannot be read. It is nil for nearly all claims, and a
+	// pointer to save memory.
+	problem *string
 }
 
 // readClaim returns the record of an IPAMClaim. It is nil if the claim has no address. names interns
@@ -29,8 +33,15 @@ func readClaim(o *ipam.Object, names *ipam.Interned) (ipam.Key, *claim) {
 		IPs      []string `json:"ips"`
 		OwnerPod string   `json:"ownerPod"`
 	}
-	if ipam.Part(o.Spec, "spec", &spec) != nil || ipam.Part(o.Status, "status", &status) != nil {
-		return at, nil
+	problem := func(what string) *string {
+		return new(fmt.Sprintf("IPAMClaim %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(what)))
+	}
+	err := ipam.Part(o.Spec, "spec", &spec)
+	if err == nil && len(o.Status) > 0 {
+		err = ipam.Part(o.Status, "status", &status)
+	}
+	if err != nil {
+		return at, &claim{problem: problem(err.Error())}
 	}
 	c := &claim{network: names.Of(spec.Network), iface: names.Of(spec.Interface), pod: status.OwnerPod}
 	if !o.Created.IsZero() {
@@ -39,9 +50,11 @@ func readClaim(o *ipam.Object, names *ipam.Interned) (ipam.Key, *claim) {
 	for _, text := range status.IPs {
 		if p, err := netip.ParsePrefix(text); err == nil {
 			c.addrs = append(c.addrs, p.Addr().Unmap())
+		} else {
+			c.problem = problem(fmt.Sprintf("%q in its status is not an address with a prefix length", text))
 		}
 	}
-	if len(c.addrs) == 0 {
+	if len(c.addrs) == 0 && c.problem == nil {
 		return at, nil
 	}
 	c.addrs = slices.Clip(c.addrs)
@@ -54,14 +67,16 @@ func readClaim(o *ipam.Object, names *ipam.Interned) (ipam.Key, *claim) {
 type reader struct {
 	ipam.Publisher
 	claims ipam.Mirror[*ipam.Object, claim]
-	// networks counts the claims of each network.
+	// networks counts the claims of each network with addresses.
 	networks map[string]int
+	// bad has the claims that cannot be read.
+	bad ipam.Unplaced
 	// names interns strings that occur often. Only the feed uses it.
 	names ipam.Interned
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	r := &reader{Publisher: p, networks: make(map[string]int)}
+	r := &reader{Publisher: p, networks: make(map[string]int), bad: ipam.Unplaced{Publisher: p, Kind: Claims}}
 	r.claims = ipam.Mirror[*ipam.Object, claim]{
 		Read:    func(o *ipam.Object) (ipam.Key, *claim) { return readClaim(o, &r.names) },
 		Changed: r.changed,
@@ -69,9 +84,27 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 	return &ipam.Objects{Resources: []*ipam.Resource{{Kind: Claims, Role: ipam.Needed, Store: &r.claims, Lost: "the addresses of persistent IPAMClaims are unknown"}}}
 }
 
-// changed publishes the change of a claim.
+// changed publishes the change of a claim. One that cannot be read keeps its addresses: they may still be
+// allocated.
 func (r *reader) changed(at ipam.Key, before, after *claim) {
-	r.Use()
+	problem := ""
+	if after != nil && after.problem != nil {
+		if problem = *after.problem; before != nil && len(after.addrs) == 0 {
+			was := after.problem
+			*after = *before
+			after.problem = was
+		}
+	}
+	r.bad.Set(at, problem)
+	if after != nil && len(after.addrs) == 0 {
+		after = nil
+	}
+	if before != nil && len(before.addrs) == 0 {
+		before = nil
+	}
+	if before != nil || after != nil {
+		r.Use()
+	}
 	if after != nil {
 		if r.networks[after.network]++; r.networks[after.network] == 1 {
 			r.Put(ipam.Pool{Name: after.network, Served: ipam.Served{Realm: after.network}}, "", false)

@@ -87,5 +87,6 @@ func TestInvalidPoolsOfSpiderpool(t *testing.T) {
 	}
 	c.Apply(spiderpool.Endpoints, "metadata: {name: p, namespace: n}\nstatus: []")
 	pool("a", spec, `{"10.0.0.3":{"pod":"strange"}}`)
-	c.Want("an endpoint without a status, and a pod without a namespace", "spiderpool a known 10.0.0.1-10.0.0.6"+b+"\n10.0.0.3 at spiderippools a /status/allocatedIPs")
+	c.Want("an endpoint in an unknown format, and a pod without a namespace",
+		"spiderpool SpiderEndpoint objects known: SpiderEndpoint n/p is invalid: its status has an unexpected format: / is a JSON array\nspiderpool a known 10.0.0.1-10.0.0.6"+b+"\n10.0.0.3 at spiderippools a /status/allocatedIPs")
 }

@@ -114,6 +114,9 @@ type endpoint struct {
 	node string
 	kept bool
 	at   []place
+	// problem says why the endpoint or an address of it cannot be read. It is nil for nearly all endpoints,
+	// and a pointer to save memory.
+	problem *string
 }
 
 // place is an address of an endpoint, with the pool that it is from.
@@ -140,8 +143,14 @@ func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
 		OwnerControllerType string `json:"ownerControllerType"`
 	}
 	at := ipam.Key{Namespace: names.Of(o.Namespace), Name: o.Name}
-	if ipam.Part(o.Status, "status", &status) != nil {
+	problem := func(what string) *string {
+		return new(fmt.Sprintf("SpiderEndpoint %s/%s is invalid: %s", at.Namespace, at.Name, ipam.Shorten(what)))
+	}
+	if len(o.Status) == 0 {
 		return at, nil
+	}
+	if err := ipam.Part(o.Status, "status", &status); err != nil {
+		return at, &endpoint{problem: problem(err.Error())}
 	}
 	e := &endpoint{node: names.Of(status.Current.Node), kept: slices.Contains(keeping, status.OwnerControllerType)}
 	for _, ip := range status.Current.IPs {
@@ -149,6 +158,8 @@ func readEndpoint(o *ipam.Object, names *ipam.Interned) (ipam.Key, *endpoint) {
 			text, _, _ := strings.Cut(p[0], "/")
 			if a, err := netip.ParseAddr(text); err == nil {
 				e.at = append(e.at, place{names.Of(p[1]), a.Unmap()})
+			} else if text != "" {
+				e.problem = problem(fmt.Sprintf("%q in its status is not an address", text))
 			}
 		}
 	}

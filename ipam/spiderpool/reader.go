@@ -15,12 +15,14 @@ type reader struct {
 	ipam.Publisher
 	pools     ipam.Mirror[*ipam.Object, pool]
 	endpoints ipam.Mirror[*ipam.Object, endpoint]
+	// bad has the endpoints that cannot be read.
+	bad ipam.Unplaced
 	// poolNames and podNames intern strings that occur often. Each is used by one feed only.
 	poolNames, podNames ipam.Interned
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	r := &reader{Publisher: p}
+	r := &reader{Publisher: p, bad: ipam.Unplaced{Publisher: p, Kind: Endpoints}}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return readPool(o, &r.poolNames) },
 		Changed: r.poolChanged,
@@ -64,8 +66,16 @@ func (r *reader) poolChanged(at ipam.Key, before, after *pool) {
 	}
 }
 
-// endpointChanged publishes the allocations of a pod again.
+// endpointChanged publishes the allocations of a pod again. Of an endpoint that cannot be read, the last
+// state is kept.
 func (r *reader) endpointChanged(at ipam.Key, before, after *endpoint) {
+	problem := ""
+	if after != nil && after.problem != nil {
+		if problem = *after.problem; before != nil && len(after.at) == 0 {
+			after.node, after.kept, after.at = before.node, before.kept, before.at
+		}
+	}
+	r.bad.Set(at, problem)
 	pod := at.Namespace + "/" + at.Name
 	for _, e := range []*endpoint{before, after} {
 		if e == nil {

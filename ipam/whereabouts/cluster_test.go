@@ -241,7 +241,8 @@ spec: {range: 10.0.0.0/29, allocations: {"1": {id: a, podref: n/p}, "2": {id: b,
 	reserve("10.0.0.4", "{podref: n/r, containerid: z}")
 	c.Want("now of the same pod", pool+same+"\n10.0.0.4 n/r"+at+"4; "+reserved+"4")
 	reserve("10.0.0.4", "{podref: n/r, containerid: 7}")
-	c.Want("it cannot be read, and reserves the address", pool+same+"\n10.0.0.4 n/r"+at+"4\n10.0.0.4 at "+reserved+"4")
+	c.Want("it cannot be read, and reserves the address",
+		"whereabouts OverlappingRangeIPReservation objects known: OverlappingRangeIPReservation w/10.0.0.4 of whereabouts is invalid: its spec has an unexpected format: /containerid is a JSON number\n"+pool+same+"\n10.0.0.4 n/r"+at+"4\n10.0.0.4 at "+reserved+"4")
 	c.Remove(whereabouts.Reservations, ipam.Key{Namespace: "w", Name: "10.0.0.4"})
 	c.Want("it is gone", pool+same+"\n10.0.0.4 n/r"+at+"4")
 }

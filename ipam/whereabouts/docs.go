@@ -13,7 +13,7 @@ var docs = ipam.Docs{
 	Supported: []ipam.Supported{{
 		What:     "whereabouts (custom resources)",
 		State:    "by its interface: CRDs that we rewrote, in a real API server; real pods. Its etcd mode is not read",
-		Evidence: "`TestWhereaboutsLeaksAfterACrashAndLosesRunningPods`",
+		Evidence: "`TestWhereaboutsLeaksAfterACrashAndLosesRunningPods`, `TestChurnOfRecordsIsSilent` (500 pods)",
 	}},
 	Plan: &ipam.Plan{
 		InUseUnallocated: "adds the allocation at its offset, if that is free, and the reservation beside it",

@@ -3,6 +3,7 @@ package whereabouts
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,6 +22,7 @@ type network struct {
 	network  string
 	gateways []netip.Addr
 	ranges   []networkRange
+	problem  string // why the definition or a range of it cannot be read
 }
 
 // networkRange is an address range of a network.
@@ -59,7 +61,7 @@ type cniRange struct {
 }
 
 // readNetwork returns the record of a NetworkAttachmentDefinition. The record is nil if its
-// configuration is on the nodes, or cannot be read.
+// configuration is on the nodes. If it cannot be read, the record has no name.
 func readNetwork(o *ipam.Object) (ipam.Key, *network) {
 	type plugin struct {
 		Type string `json:"type"`
@@ -75,30 +77,47 @@ func readNetwork(o *ipam.Object) (ipam.Key, *network) {
 		plugin
 		Plugins []plugin `json:"plugins"`
 	}
-	if ipam.Part(o.Spec, "spec", &spec) != nil || json.Unmarshal([]byte(spec.Config), &config) != nil {
+	problem := func(what string) string {
+		return fmt.Sprintf("NetworkAttachmentDefinition %s/%s is invalid: %s", o.Namespace, o.Name, ipam.Shorten(what))
+	}
+	var err error
+	if len(o.Spec) > 0 {
+		err = ipam.Part(o.Spec, "spec", &spec)
+	}
+	if err == nil && spec.Config == "" {
 		return o.Key(), nil
+	}
+	if err == nil {
+		err = ipam.Part(json.RawMessage(spec.Config), "spec.config", &config)
+	}
+	if err != nil {
+		return o.Key(), &network{problem: problem(err.Error())}
 	}
 	n := &network{Definition: ipam.Definition{Name: strings.Clone(cmp.Or(config.Name, o.Name))}} // as in Multus
 	for _, p := range append([]plugin{config.plugin}, config.Plugins...) {
 		n.Plugin, n.IPAM = cmp.Or(n.Plugin, p.Type), cmp.Or(n.IPAM, p.IPAM.Type)
 	}
 	n.Plugin, n.IPAM = strings.Clone(n.Plugin), strings.Clone(n.IPAM)
-	n.readRanges(spec.Config)
+	if invalid := n.readRanges(spec.Config); invalid != "" {
+		n.problem = problem(invalid)
+	}
 	return o.Key(), n
 }
 
-// readRanges reads what whereabouts allocates for the network, if it serves it.
-func (n *network) readRanges(text string) {
+// readRanges reads what whereabouts allocates for the network, if it serves it. It returns what cannot be
+// read.
+func (n *network) readRanges(text string) (invalid string) {
 	var config cniConfig
-	if json.Unmarshal([]byte(text), &config) != nil {
-		return
-	}
+	err := json.Unmarshal([]byte(text), &config)
 	plugin := &config
 	if i := slices.IndexFunc(config.Plugins, func(p *cniConfig) bool { return p != nil && p.IPAM.Type == Name }); i >= 0 {
 		plugin = config.Plugins[i]
 	}
 	if plugin.IPAM.Type != Name {
-		return
+		return ""
+	}
+	if err != nil {
+		return "its ipam: " + err.Error()
 	}
 	n.plugin, n.device, n.network = strings.Clone(plugin.Type), strings.Clone(cmp.Or(plugin.Bridge, plugin.Master)), strings.Clone(plugin.IPAM.Network)
 	if gateway, err := netip.ParseAddr(plugin.IPAM.Gateway); err == nil {
@@ -108,8 +127,11 @@ func (n *network) readRanges(text string) {
 		if read, ok := r.read(); ok {
 			read.slice = sliceOf(plugin.IPAM.SliceSize)
 			n.ranges = append(n.ranges, read)
+		} else if r.Range != "" {
+			invalid = fmt.Sprintf("its range %q is not a CIDR", r.Range)
 		}
 	}
+	return invalid
 }
 
 // served reports whether whereabouts serves the network.

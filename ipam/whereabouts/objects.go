@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -80,7 +81,12 @@ func problemOf(o *ipam.Object, what string) string {
 }
 
 // reservation is the record of an OverlappingRangeIPReservation.
-type reservation struct{ pod, container, iface string }
+type reservation struct {
+	pod, container, iface string
+	// problem says why the reservation cannot be read. It is nil for nearly all reservations, and a pointer
+	// to save memory.
+	problem *string
+}
 
 // readReservation returns the record of an OverlappingRangeIPReservation.
 func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
@@ -89,8 +95,25 @@ func readReservation(o *ipam.Object) (ipam.Key, *reservation) {
 		PodRef      string `json:"podref"`
 		IfName      string `json:"ifname"`
 	}
-	if ipam.Part(o.Spec, "spec", &spec) != nil {
-		return o.Key(), &reservation{} // it reserves its address even if it cannot be read
+	problem := func(what string) *string {
+		return new(fmt.Sprintf("OverlappingRangeIPReservation %s/%s of whereabouts is invalid: %s", o.Namespace, o.Name, ipam.Shorten(what)))
 	}
-	return o.Key(), &reservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}
+	if err := ipam.Part(o.Spec, "spec", &spec); err != nil {
+		return o.Key(), &reservation{problem: problem(err.Error())} // it reserves its address even if it cannot be read
+	}
+	r := &reservation{pod: spec.PodRef, container: spec.ContainerID, iface: spec.IfName}
+	if !namesAddress(o.Name) {
+		r.problem = problem("its name does not end with an address")
+	}
+	return o.Key(), r
+}
+
+// namesAddress reports whether the name of a reservation, NETWORK-ADDRESS, ends with an address.
+func namesAddress(name string) bool {
+	for rest, more := name, true; more; _, rest, more = strings.Cut(rest, "-") {
+		if _, ok := reservedAddress(rest); ok {
+			return true
+		}
+	}
+	return false
 }

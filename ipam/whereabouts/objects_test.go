@@ -55,7 +55,11 @@ func TestReservationObjects(t *testing.T) {
 		`{"podref":"n/p","ifname":"net1","containerid":"a","more":[]}`: {pod: "n/p", container: "a", iface: "net1"},
 		`{"podref":"n/p"}`: {pod: "n/p"}, `{"podref":{}}`: {}, `{"podref":"n/p","ifname":7}`: {}, ``: {}, `7`: {},
 	} {
-		if at, got := readReservation(&ipam.Object{Namespace: "w", Name: "10.0.0.1", Spec: []byte(spec)}); got == nil || *got != want || at != (ipam.Key{Namespace: "w", Name: "10.0.0.1"}) {
+		at, got := readReservation(&ipam.Object{Namespace: "w", Name: "10.0.0.1", Spec: []byte(spec)})
+		if (got.problem == nil) != (want != reservation{}) {
+			t.Errorf("%s: got problem %v", spec, got.problem)
+		}
+		if got.problem = nil; *got != want || at != (ipam.Key{Namespace: "w", Name: "10.0.0.1"}) {
 			t.Errorf("%s: got %+v of %v, want %+v", spec, got, at, want)
 		}
 	}

@@ -94,9 +94,10 @@ func TestRangesOfNetworks(t *testing.T) {
 func TestNetworksWithoutRanges(t *testing.T) {
 	for config, want := range map[string]int{
 		`{"name":"n","ipam":{"type":"whereabouts","range":"10.0.0.0/24","ipRanges":[{"range":"nowhere"},{"range":"fd00::/64"}]}}`: 2,
-		`{"name":"n","ipam":{"type":"whereabouts"}}`:                          0,
-		`{"name":"n","ipam":{"type":"whereabouts","range":"nowhere"}}`:        0,
-		`{"name":7,"ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}`:      -1,
+		`{"name":"n","ipam":{"type":"whereabouts"}}`:                     0,
+		`{"name":"n","ipam":{"type":"whereabouts","range":"nowhere"}}`:   0,
+		`{"name":7,"ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}`: 0,
+		``: -1,
 		`{"name":"n","ipam":{"type":"host-local","range":"10.0.0.0/24"}}`:     0,
 		`{"name":"n","ipam":{"type":"other","gateway":["10.0.0.1"]}}`:         0, // another form than that of whereabouts
 		`{"name":"n","ipam":{"type":"whereabouts","range":"10.0.0.0/24"}}`:    1,

@@ -9,7 +9,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,6 +54,25 @@ func scenarios(names, without string) suite {
 	return suite{"scenarios", "tests.test -test.v -test.timeout 30m -test.run " + names + " -test.skip " + without}
 }
 
+// named returns the suites with tests whose names match a pattern. They run only these tests. The test
+// binaries are in dir.
+func named(ctx context.Context, dir, names, without string) (out []suite, err error) {
+	for _, s := range append(units(), scenarios(choice, without)) {
+		binary, _, _ := strings.Cut(s.command, " ")
+		tests, err := exec.CommandContext(ctx, filepath.Join(dir, binary), "-test.list", names).Output()
+		if err != nil {
+			return nil, fmt.Errorf("list tests of %s: %w", binary, err)
+		}
+		if len(tests) > 0 {
+			out = append(out, suite{s.name, s.command + " -test.run " + names})
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no test has a name that matches %s", names)
+	}
+	return out, nil
+}
+
 //go:embed init.sh
 var initScript []byte
 
@@ -61,7 +82,7 @@ func main() {
 	cni := flag.String("cni", "bin/cni", "directory of the CNI plugins")
 	timeout := flag.Duration("timeout", 45*time.Minute, "time limit of one kernel")
 	only := flag.String("kernel", "", "test only this series, like 6.12")
-	run := flag.String("run", "", "run only the scenarios with this name, like go test -run")
+	run := flag.String("run", "", "run only the tests with this name, like go test -run")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -73,7 +94,11 @@ func main() {
 		}
 		suites := append(units(), scenarios(choice, k.without))
 		if *run != "" {
-			suites = []suite{scenarios(*run, k.without)}
+			var err error
+			if suites, err = named(ctx, *dir, *run, k.without); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(1)
+			}
 		}
 		r := &kernelRun{series: k.series, suites: suites}
 		r.kernel, r.err = unpacked(*dir, k.series)
