@@ -64,6 +64,7 @@ GOLANGCI := bin/tools/golangci-lint
 IMAGE_TOOL := bin/tools/image
 PROTOC_PLUGINS := $(addprefix bin/tools/protoc-gen-,go go-grpc grpc-gateway openapiv2)
 CNI_PLUGINS := $(addprefix bin/cni/,bridge cnitool dhcp host-local loopback macvlan ptp)
+OTELCOL := bin/otelcol/otelcol
 AWS_VPC := $(addprefix bin/awsvpc/,aws-cni ipamd)
 KUBERNETES := $(addprefix bin/kubernetes/,kube-apiserver kube-controller-manager kube-scheduler kubectl kubelet)
 ETCD := bin/kubernetes/etcd
@@ -84,7 +85,7 @@ TEST_NEEDS := gcc:gcc /usr/include/stdlib.h:libc6-dev ip:iproute2 \
 	/bin/busybox:busybox-static dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server \
 	/lib/systemd/systemd:systemd openssl:openssl prometheus:prometheus promtool:prometheus \
 	prometheus-alertmanager:prometheus-alertmanager curl:curl /usr/sbin/ovs-vswitchd:openvswitch-switch \
-	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux
+	ovn-northd:ovn-central ovn-controller:ovn-host /usr/sbin/keepalived:keepalived /usr/lib/frr/vrrpd:frr setsid:util-linux python3:python3
 PICTURES_NEEDS := chromium:chromium
 KERNELS_NEEDS := qemu-system-x86_64:qemu-system-x86 busybox:busybox-static xz:xz-utils \
 	ip:iproute2 ldd:libc-bin
@@ -167,7 +168,7 @@ check: lint check-generate build test ## Run the checks that must pass at every 
 PARALLEL := -parallel 8
 
 .PHONY: test
-test: deps-test build cni-plugins aws-vpc-cni containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
+test: deps-test build cni-plugins aws-vpc-cni otelcol containerd helm ## Test all packages and a host, as root, without slow tests (five minutes)
 	IPWITNESS_ROOT_TESTS=1 go test -short -count=1 -timeout 20m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) $(PKGS)
 
 # ./tests runs the program, which is built without the race detector: there the detector
@@ -175,7 +176,7 @@ test: deps-test build cni-plugins aws-vpc-cni containerd helm ## Test all packag
 # without it. make test-cluster runs ./aggregator/kube.
 RACE_PKGS = $(filter-out %/tests %/aggregator/kube,$(shell go list ./...))
 .PHONY: test-all
-test-all: deps-test build cni-plugins aws-vpc-cni containerd image package helm ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
+test-all: deps-test build cni-plugins aws-vpc-cni otelcol containerd image package helm ## Run all tests, as root, including slow ones, the race detector, a cluster and other kernels
 	go -C tools/image test ./...
 	IPWITNESS_ROOT_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 40m $(EXEC_AS_ROOT) $(TESTFLAGS) $(RACE_PKGS)
 	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 40m $(PARALLEL) $(EXEC_AS_ROOT) $(TESTFLAGS) ./tests ./aggregator
@@ -228,6 +229,8 @@ lint-go: $(GOLANGCI)
 	cd tools/image && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
 	go -C tools/awsvpc mod tidy -diff
 	cd tools/awsvpc && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
+	go -C tools/otelcol mod tidy -diff
+	cd tools/otelcol && '$(CURDIR)/$(GOLANGCI)' run --config '$(CURDIR)/.golangci.yml' --allow-serial-runners ./...
 
 .PHONY: lint-c
 lint-c: deps-format
@@ -307,6 +310,9 @@ cni-plugins: $(CNI_PLUGINS) ## Build the real CNI plugins that tests and demo us
 .PHONY: aws-vpc-cni
 aws-vpc-cni: $(AWS_VPC) ## Build the real CNI plugin and allocation of the AWS VPC CNI
 
+.PHONY: otelcol
+otelcol: $(OTELCOL) ## Build the real OpenTelemetry collector that tests use
+
 .PHONY: kubernetes
 kubernetes: $(KUBERNETES) $(ETCD) $(HELM) $(CALICO_CRDS) $(OPERATOR_CRDS) ## Build the real Kubernetes that the cluster's tests use
 
@@ -358,6 +364,10 @@ $(AWS_VPC) &: tools/awsvpc/main.go tools/awsvpc/go.mod tools/awsvpc/go.sum
 	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -buildvcs=false -o '$(CURDIR)/bin/awsvpc/ipamd' .
 	CGO_ENABLED=0 go -C tools/awsvpc build -trimpath -o '$(CURDIR)/bin/awsvpc/aws-cni' github.com/aws/amazon-vpc-cni-k8s/cmd/routed-eni-cni-plugin
 	@touch $(AWS_VPC)
+
+$(OTELCOL): tools/otelcol/main.go tools/otelcol/go.mod tools/otelcol/go.sum
+	CGO_ENABLED=0 go -C tools/otelcol build -trimpath -buildvcs=false -ldflags '-s -w' -o '$(CURDIR)/$@' .
+	@touch $@
 
 # Kubernetes gets its own version from these variables. Its programs are built one at a
 # time: each build needs more than a gigabyte of memory, and its result is kept if a later

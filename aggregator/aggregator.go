@@ -30,6 +30,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/access"
 	"github.com/ipwitness/ipwitness/aggregator/api"
+	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -79,6 +80,8 @@ type Config struct {
 	// may take.
 	Retention   time.Duration
 	JournalSize int64
+	// Export are the systems that are told of transitions.
+	Export export.Settings
 	// Networks are the declared networks. Networks with the same name are combined.
 	Networks []verdict.Network
 	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
@@ -170,7 +173,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Version})
+	c, err := newCore(coreConfig{policy, log, reg, cluster, cfg.Memory, cfg.CollectEagerly, cfg.Alone, cfg.DataDir, cfg.Retention, cfg.JournalSize, cfg.Export, cfg.Version})
 	if err != nil {
 		return nil, err
 	}
@@ -214,6 +217,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	if a.core.journal != nil {
 		group.Go(func() error { a.core.journal.Run(ctx); return nil })
 		group.Go(func() error { a.core.witness.Record(ctx); return nil })
+		group.Go(func() error { a.core.exports.Run(ctx); return nil })
 	}
 	if a.core.kubernetes != nil {
 		group.Go(func() error { return a.core.kubernetes.Run(ctx) })

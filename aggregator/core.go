@@ -16,6 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/convert"
 	"github.com/ipwitness/ipwitness/aggregator/coverage"
 	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -48,6 +49,8 @@ type coreConfig struct {
 	// take.
 	retention   time.Duration
 	journalSize int64
+	// export are the systems that are told of transitions.
+	export export.Settings
 	// version is the version of this program.
 	version string
 }
@@ -73,10 +76,16 @@ func newCore(cfg coreConfig) (*core, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if cfg.dataDir != "" {
+	if cfg.dataDir != "" || cfg.export.Any() {
 		c.journal = journal.New(journal.Config{
 			Dir: cfg.dataDir, Retention: cfg.retention, Size: cfg.journalSize, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
 		})
+	}
+	if c.exports, err = export.New(export.Config{
+		Settings: cfg.export, Journal: c.journal, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+		Cluster: cfg.policy.Cluster, Version: cfg.version,
+	}); err != nil {
+		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
 	converter := &convert.Converter{
 		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
@@ -91,7 +100,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	c.metrics = metrics.New(metrics.Config{
 		Facts: c.facts, Shards: c.shards, Findings: c.findings, Acknowledgements: c.acknowledgements, Coverage: c.coverage,
-		Journal: c.journal, Watches: c.watches, Problems: c.problems,
+		Journal: c.journal, Exports: c.exports, Watches: c.watches, Problems: c.problems,
 	})
 	c.reports, err = report.New(report.Config{
 		Facts: c.facts, Log: cfg.log, Listener: taken{c}, Metrics: cfg.registry, Memory: cfg.memory, Stopped: c.ended,

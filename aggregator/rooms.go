@@ -6,6 +6,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/coverage"
 	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -28,6 +29,7 @@ type core struct {
 	coverage         *coverage.Coverage
 	events           *events.Events
 	journal          *journal.Journal // nil without a data directory
+	exports          *export.Exporters
 	reports          *report.Service
 	witness          *api.Service
 	metrics          *metrics.Metrics
@@ -63,6 +65,7 @@ func (c *core) problems() []string {
 	if c.journal != nil {
 		problems = append(problems, c.journal.Problems()...)
 	}
+	problems = append(problems, c.exports.Problems()...)
 	if n := c.shards.Unjudged(); n > 0 {
 		problems = append(problems, explain.Unjudged(n))
 	}

@@ -33,7 +33,7 @@ const (
 
 // Config is the configuration of a Journal.
 type Config struct {
-	// Dir is the data directory.
+	// Dir is the data directory; empty for a journal in memory, which ends with the process.
 	Dir string
 	// Retention is how long records are kept. Size is the number of bytes that they may take. Records
 	// are dropped by whole segments, so at least the current one is kept.
@@ -66,6 +66,7 @@ type Journal struct {
 	// What Stats returns.
 	records, gaps, lost atomic.Uint64
 	writer              writer
+	progress            progress
 	// fs is the file system of the data directory.
 	fs vfs.FS
 }
@@ -107,6 +108,9 @@ func (j *Journal) open(reason pb.Gap_Reason) {
 
 // openDir opens the store in the data directory, and reports whether it set an unusable one aside.
 func (j *Journal) openDir() (s *store, aside bool, err error) {
+	if j.Dir == "" {
+		return nil, false, nil
+	}
 	if err := writable(j.Dir); err != nil {
 		return nil, false, err
 	}

@@ -162,6 +162,8 @@ type Query struct {
 	// After is the time of the last event that was read.
 	After time.Time
 	Kind  pb.Event_Kind
+	// Kinds are several kinds.
+	Kinds []pb.Event_Kind
 	// Span is the range of addresses.
 	Span ipam.Range
 	// Node, Namespace, Pod and MAC find events quickly; Match decides.
@@ -286,7 +288,9 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 	return all, true, nil
 }
 
-func (r *reading) wants(kind pb.Event_Kind) bool { return r.q.Kind == 0 || r.q.Kind == kind }
+func (r *reading) wants(kind pb.Event_Kind) bool {
+	return (r.q.Kind == 0 || r.q.Kind == kind) && (r.q.Kinds == nil || slices.Contains(r.q.Kinds, kind))
+}
 
 // found is a record that may match.
 type found struct {

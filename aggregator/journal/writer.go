@@ -112,6 +112,7 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 	if w.last, w.gap, err = w.s.last(); err != nil {
 		return err
 	}
+	j.progress.written(w.last, false)
 	list := w.s.list()
 	w.fresh = w.gap == 0
 	if len(list) > 0 {
@@ -540,6 +541,7 @@ func (w *writer) commit() error {
 			return err
 		}
 	}
+	w.j.progress.written(w.last, w.whole)
 	for _, c := range w.waiting {
 		close(c)
 	}

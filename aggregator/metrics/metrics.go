@@ -15,6 +15,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/audit"
 	"github.com/ipwitness/ipwitness/aggregator/coverage"
 	"github.com/ipwitness/ipwitness/aggregator/explain"
+	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
@@ -41,6 +42,8 @@ type Config struct {
 	Coverage         *coverage.Coverage
 	// Journal is the journal; nil if none is kept.
 	Journal *journal.Journal
+	// Exports are the exporters.
+	Exports *export.Exporters
 	// Watches returns the number of watches by type.
 	Watches func() map[string]int
 	// Problems returns descriptions of the problems of the aggregator itself.
@@ -53,7 +56,8 @@ type Metrics struct {
 	Config
 	counters
 	descriptions
-	ipam ipamMetrics
+	ipam    ipamMetrics
+	exports exportMetrics
 }
 
 // descriptions describe the series that are created at each scrape.
@@ -64,7 +68,7 @@ type descriptions struct {
 
 // New returns unregistered metrics.
 func New(cfg Config) *Metrics {
-	return &Metrics{Config: cfg, counters: newCounters(), ipam: newIPAMMetrics(), descriptions: descriptions{
+	return &Metrics{Config: cfg, counters: newCounters(), ipam: newIPAMMetrics(), exports: newExportMetrics(), descriptions: descriptions{
 		watches: prometheus.NewDesc("ipwitness_aggregator_watches", "Open watches of clients.", []string{"of"}, nil),
 		problems: prometheus.NewDesc("ipwitness_aggregator_problems",
 			"Problems of the aggregator itself, such as an unusable data directory. `ipwitness nodes` describes them.", nil, nil),
@@ -111,6 +115,7 @@ func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
 		out <- d
 	}
 	m.ipam.describe(out)
+	m.exports.describe(out)
 }
 
 // Collect implements prometheus.Collector.
@@ -123,6 +128,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	if m.Journal != nil {
 		m.collectJournal(out)
 	}
+	m.exports.collect(out, m.Exports.Stats())
 
 	type class struct{ state, cause string }
 	type count struct{ all, acknowledged int }

@@ -45,6 +45,7 @@ and link. Declare it with --network.
 		RunE:              func(cmd *cobra.Command, _ []string) error { return a.run(cmd.Context()) },
 	}
 	aggregatorFlags(cmd, &a.aggregator)
+	exportFlags(cmd, &a.aggregator.Export)
 	accessFlags(cmd, &a.files, &a.aggregator.Access)
 	listenFlags(cmd, &a.listen, addresses{grpc: ":9640", http: ":9641"})
 	a.logging.addFlags(cmd)
@@ -57,6 +58,7 @@ func (c *aggregatorCommand) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.aggregator.Export.Environment = c.sys.getenv
 	c.aggregator.CollectEagerly = c.sys.getenv("GOGC") == ""
 	c.aggregator.Memory = useMemory()
 	agg, s, err := openAggregator(ctx, c.aggregator, c.listen, c.files, p)

@@ -14,6 +14,7 @@ import (
 	"github.com/ipwitness/ipwitness/agent/cri"
 	"github.com/ipwitness/ipwitness/aggregator"
 	"github.com/ipwitness/ipwitness/aggregator/access"
+	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/form"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/cmd/ipwitness/secure"
@@ -58,6 +59,18 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "time after which the owners of a disconnected node count as gone")
 	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "maximum duration of a hand-over between two nodes")
 	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "time for which an allocation may be unused before it is reported as leaked")
+}
+
+// exportFlags adds the flags of the systems that an aggregator tells of transitions.
+func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
+	fs := cmd.Flags()
+	fs.Var(value[string]{&cfg.OTLP, "URL", parseURL}, "otlp-endpoint", "OpenTelemetry receiver of all transitions as logs (OTLP/HTTP), like http://collector:4318")
+	fs.Var(&list[string]{to: &cfg.Alertmanagers, kind: "URL", separator: ",", parse: parseURL}, "alertmanager-url",
+		"Alertmanager that gets alerts on conflicts and findings, like http://alertmanager:9093; repeatable")
+	fs.StringVar(&cfg.AlertmanagerToken, "alertmanager-token-file", "", "bearer token `FILE` for Alertmanager")
+	fs.Var(value[string]{&cfg.Webhook, "URL", parseURL}, "webhook-url", "webhook that gets conflicts and findings as CloudEvents, signed")
+	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
+	fs.StringVar(&cfg.CA, "export-ca", "", "CA bundle `FILE` used to verify these receivers, in PEM (default: that of the system)")
 }
 
 // accessFlags adds the flags that control access to an aggregator.

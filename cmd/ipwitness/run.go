@@ -64,6 +64,7 @@ what works without them.
 	}
 	agentFlags(cmd, &r.agent)
 	aggregatorFlags(cmd, &r.aggregator)
+	exportFlags(cmd, &r.aggregator.Export)
 	accessFlags(cmd, &r.files, &r.aggregator.Access)
 	listenFlags(cmd, &r.listen, addresses{grpc: "127.0.0.1:9640", http: "127.0.0.1:9641"})
 	r.logging.addFlags(cmd)
@@ -78,6 +79,7 @@ func (r *runCommand) run(ctx context.Context) error {
 		return err
 	}
 	r.aggregator.Alone = true
+	r.aggregator.Export.Environment = r.sys.getenv
 	r.aggregator.Memory = useMemory()
 	agg, s, err := openAggregator(ctx, r.aggregator, r.listen, r.files, p)
 	if err != nil {

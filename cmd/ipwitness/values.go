@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"path"
 	"slices"
 	"strconv"
@@ -88,6 +89,14 @@ func (v *list[T]) Replace(all []string) error {
 		}
 	}
 	return nil
+}
+
+func parseURL(s string) (string, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return "", errors.New("it must be a URL like https://receiver.example.net/path")
+	}
+	return s, nil
 }
 
 // durationFlag adds a flag for a positive duration.

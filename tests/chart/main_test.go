@@ -239,6 +239,8 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 		"rbac.create=false,aggregator.serviceAccount.create=false":                   "aggregator.serviceAccount: it is neither created nor named",
 		"aggregator.service.nodePorts.grpc=30640":                                    "which type ClusterIP does not accept",
 		"aggregator.service.loadBalancerSourceRanges={192.0.2.0/24}":                 "which type ClusterIP does not accept",
+		"aggregator.export.webhookUrl=https://hooks.example.net":                     "aggregator.export.webhookUrl needs webhookSecret",
+		"aggregator.export.otlpEndpoint=otel:4318":                                   "'/aggregator/export/otlpEndpoint'",
 		"aggregator.ingress.enabled=true":                                            "aggregator.ingress.hosts: at least one host",
 		"monitoring.rules.disabled={IpwitnessAgents}":                                "there is no alert IpwitnessAgents:",
 	} {
@@ -649,6 +651,8 @@ func TestSettingsAreFlags(t *testing.T) {
 		"tls.mode=off,auth.tokenReview=false",
 		"tls.mode=cert-manager,tls.mutual=true,auth.tokensSecret=t,witness.networks.pods={10.244.0.0/16,fd00::/48},witness.shared.10\\.9\\.0\\.0/24=anycast," +
 			"agent.interfaces={eth*},agent.excludeInterfaces={lo},agent.aggregators={a:1,b:2}",
+		"aggregator.export.otlpEndpoint=http://otel:4318,aggregator.export.alertmanagers={http://am-0:9093,http://am-1:9093},aggregator.export.alertmanagerTokenSecret=t," +
+			"aggregator.export.webhookUrl=https://hooks.example.net/a,aggregator.export.webhookSecret=w",
 	} {
 		for command, text := range help {
 			var m corev1.ConfigMap

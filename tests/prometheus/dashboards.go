@@ -190,6 +190,11 @@ func dashboard(uid, title, description string, variables []Variable, panels ...o
 	d.Templating.List = append([]Variable{{
 		Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus", Refresh: 1, Current: map[string]any{},
 	}, labelOf("cluster", "Cluster", "ipwitness_build_info")}, variables...)
+	d.Annotations.List = []Annotation{{
+		Name: "Conflicts", Datasource: chosen, Enable: true, IconColor: "red", Step: "15s",
+		Expr:        chooseCluster(`max by (cluster, address, scope, cause, id) (ipwitness_conflict_info{state="confirmed"})`),
+		TitleFormat: "Conflict {{address}}", TextFormat: "{{cause}} in {{scope}} ({{id}})", TagKeys: "cluster",
+	}}
 	x, y, height := 0, 0, 0
 	for i, p := range panels {
 		if x+p.width > 24 {

@@ -77,6 +77,16 @@ func TestDashboardsKeepTheRules(t *testing.T) {
 				bad("variable %s must use the chosen data source and have an All that also matches series without the label: got %v", v.Name, v)
 			}
 		}
+		for _, a := range d.Annotations.List {
+			if a.Name == "" || a.Datasource == nil || *a.Datasource != *chosen || fixed.MatchString(a.Expr) || !a.Enable || a.TitleFormat == "" {
+				bad("annotation %q: want the chosen data source, a title and any job: got %v", a.Name, a)
+			}
+			for _, m := range selector.FindAllStringSubmatch(a.Expr, -1) {
+				if m[1] == "" {
+					bad("annotation %q does not select the clusters: %s", a.Name, a.Expr)
+				}
+			}
+		}
 		ids, titles, used := map[int]bool{}, map[string]bool{}, map[Grid]string{}
 		for _, p := range d.Panels {
 			bad := func(format string, args ...any) { t.Helper(); bad(p.Title+": "+format, args...) }

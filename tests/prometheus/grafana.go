@@ -32,7 +32,24 @@ type Dashboard struct {
 	Templating    struct {
 		List []Variable `json:"list"`
 	} `json:"templating"`
+	Annotations struct {
+		List []Annotation `json:"list"`
+	} `json:"annotations"`
 	Panels []Panel `json:"panels"`
+}
+
+// Annotation is a query whose results are marked in all graphs. Successive points are one region, from
+// the first to the last.
+type Annotation struct {
+	Name        string      `json:"name"`
+	Datasource  *datasource `json:"datasource"`
+	Enable      bool        `json:"enable"`
+	IconColor   string      `json:"iconColor"`
+	Expr        string      `json:"expr"`
+	Step        string      `json:"step"`
+	TitleFormat string      `json:"titleFormat"`
+	TextFormat  string      `json:"textFormat"`
+	TagKeys     string      `json:"tagKeys"`
 }
 
 type span struct {
@@ -185,6 +202,11 @@ func (s *Server) WithoutData(ctx context.Context, window string) (missing []stri
 		return nil, err
 	}
 	for file, d := range all {
+		for _, a := range d.Annotations.List {
+			if err := s.awaitData(ctx, Question{Expr: a.Expr, Range: true}, window); err != nil {
+				missing = append(missing, fmt.Sprintf("%s: annotation %s: %s: %v", file, a.Name, a.Expr, err))
+			}
+		}
 		for _, p := range d.Panels {
 			for _, q := range p.Targets {
 				if err := s.awaitData(ctx, q, window); err != nil {

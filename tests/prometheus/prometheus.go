@@ -43,6 +43,7 @@ type Job struct {
 
 // Config is the configuration for Start.
 type Config struct {
+	// Jobs are the scrape jobs. Without any, only Alertmanager is started.
 	Jobs []Job
 	// Interval is the interval of scrapes and of rule evaluations.
 	Interval time.Duration
@@ -71,7 +72,7 @@ func Files() (string, error) {
 	return "", errors.New("find deploy/helm/ipwitness/files: run this inside the repository")
 }
 
-// Start starts both on a host, and waits until they are ready.
+// Start starts them on a host, and waits until they are ready.
 func Start(ctx context.Context, h *netlab.Host, cfg Config) (*Server, error) {
 	files, err := Files()
 	if err != nil {
@@ -101,12 +102,16 @@ func Start(ctx context.Context, h *netlab.Host, cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{client: h.Client(), Logs: &netlab.Log{}}
-	for _, cmd := range []*exec.Cmd{
-		h.Command("prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
-			"--web.listen-address="+prometheusAt, "--log.level=warn"),
+	commands, listen := []*exec.Cmd{
 		h.Command("prometheus-alertmanager", "--config.file="+dir+"/alertmanager.yml", "--storage.path="+dir+"/alerts",
 			"--web.listen-address="+alertmanagerAt, "--cluster.listen-address=", "--log.level=warn"),
-	} {
+	}, []string{alertmanagerAt}
+	if len(cfg.Jobs) > 0 {
+		commands = append(commands, h.Command("prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
+			"--web.listen-address="+prometheusAt, "--log.level=warn"))
+		listen = append(listen, prometheusAt)
+	}
+	for _, cmd := range commands {
 		cmd.Stdout, cmd.Stderr = s.Logs, s.Logs
 		if err := h.Start(cmd); err != nil {
 			s.Stop()
@@ -114,7 +119,7 @@ func Start(ctx context.Context, h *netlab.Host, cfg Config) (*Server, error) {
 		}
 		s.stops = append(s.stops, func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	}
-	for _, at := range []string{prometheusAt, alertmanagerAt} {
+	for _, at := range listen {
 		if err := s.await(ctx, "http://"+at+"/-/ready"); err != nil {
 			s.Stop()
 			return nil, fmt.Errorf("wait for %s: %w\n%s", at, err, s.Logs)

@@ -29,6 +29,23 @@ leaked-after: {{ .leakedAfter }}
 data-dir: /var/lib/ipwitness
 retention: {{ .Values.aggregator.retention }}
 journal-size: {{ .Values.aggregator.journalSize }}
+{{- with .Values.aggregator.export }}
+{{- with .otlpEndpoint }}
+otlp-endpoint: {{ . | quote }}
+{{- end }}
+{{- with .alertmanagers }}
+alertmanager-url: {{ toJson . }}
+{{- end }}
+{{- if .alertmanagerTokenSecret }}
+alertmanager-token-file: /etc/ipwitness/alertmanager/token
+{{- end }}
+{{- with .webhookUrl }}
+webhook-url: {{ . | quote }}
+{{- end }}
+{{- if .webhookSecret }}
+webhook-secret-file: /etc/ipwitness/webhook/secret
+{{- end }}
+{{- end }}
 grpc-listen: ":9640"
 http-listen: ":9641"
 metrics-listen: ":9643"

@@ -1,0 +1,31 @@
+package explain_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/ipwitness/ipwitness/aggregator/explain"
+)
+
+// TestAlertTexts compares the texts of alerts and log records with a file.
+func TestAlertTexts(t *testing.T) {
+	var b strings.Builder
+	for _, a := range []explain.AlertText{
+		explain.ConflictAlert("10.244.0.2", "split-brain", "6frtk3pjavxaruax", "Two pods hold 10.244.0.2.", true),
+		explain.ConflictAlert("10.244.0.2", "unknown", "6frtk3pjavxaruax", "Two pods seem to hold 10.244.0.2.", false),
+		explain.FindingAlert("leaked", "6frtk3pjavxaruax", "10.244.0.2 is allocated, but has no owner."),
+	} {
+		fmt.Fprintf(&b, "summary: %s\ndescription: %s\nrunbook: %s\n\n", a.Summary, a.Description, a.Runbook)
+	}
+	for _, line := range []string{
+		explain.OwnerChanged("10.244.0.2", "shop", "web", "node1", true, false),
+		explain.OwnerChanged("10.244.0.2", "shop", "web", "node1", false, true),
+		explain.OwnerChanged("10.244.0.2", "", "lab", "node1", false, false),
+		explain.OwnerChanged("10.244.0.2", "", "", "", true, false),
+		explain.NodeChanged("node1", true), explain.NodeChanged("node1", false),
+	} {
+		b.WriteString(line + "\n")
+	}
+	compare(t, "alerts.txt", []byte(b.String()))
+}

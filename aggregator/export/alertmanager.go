@@ -1,0 +1,188 @@
+package export
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// resendEvery is how often firing alerts are sent again. They end resendEndsAfter later, unless they
+	// are sent again. resolvedKept is how long alerts that have ended are sent again. All three are those
+	// of Prometheus.
+	resendEvery     = time.Minute
+	resendEndsAfter = 4 * resendEvery
+	resolvedKept    = 15 * time.Minute
+	// evaluateEvery is how often conflicts and findings are checked that alert after some time.
+	evaluateEvery = 15 * time.Second
+	// mostAlerts is the largest number of conflicts, and of findings, that have an alert.
+	mostAlerts = 1000
+)
+
+// An alertmanager gets an alert for each conflict and each finding, through its API v2.
+type alertmanager struct {
+	*client
+	cluster, token string
+	clock          func() time.Time
+	conflicts      map[string]*pb.Conflict // active ones
+	findings       map[string]*pb.Finding
+	// known are the alerts that Alertmanager has been sent, by their labels.
+	known map[string]*alert
+	// resentAt is the time at which all of them were sent, and evaluatedAt that of the last evaluation.
+	resentAt, evaluatedAt time.Time
+	// restoredAt is the time of the state that was known before the restart; zero after the first
+	// evaluation.
+	restoredAt time.Time
+}
+
+func newAlertmanager(cfg *Config, config *tls.Config, base string) (*alertmanager, error) {
+	c, err := newClient(base, "/api/v2/alerts", config, help{url: "alertmanager-url", credentials: "the token of --alertmanager-token-file"})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.AlertmanagerToken != "" {
+		if _, err := readSecret(cfg.AlertmanagerToken); err != nil {
+			return nil, fmt.Errorf("read the token for Alertmanager: %w", err)
+		}
+	}
+	return &alertmanager{
+		client: c, cluster: cfg.Cluster, token: cfg.AlertmanagerToken, clock: cfg.Clock,
+		conflicts: make(map[string]*pb.Conflict), findings: make(map[string]*pb.Finding), known: make(map[string]*alert),
+	}, nil
+}
+
+func (a *alertmanager) kinds() []pb.Event_Kind {
+	return []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}
+}
+
+func (a *alertmanager) atOnce() int { return 256 }
+
+func (a *alertmanager) wants(*transition) bool { return true }
+
+func (a *alertmanager) restore(t *transition, at time.Time) {
+	a.apply(t)
+	a.restoredAt = at
+}
+
+// begin forgets the state, but not the alerts that were sent: those without a reason in the state that
+// follows will end.
+func (a *alertmanager) begin() {
+	clear(a.conflicts)
+	clear(a.findings)
+}
+
+// apply applies a transition to the state.
+func (a *alertmanager) apply(t *transition) {
+	if c := t.GetConflict(); c != nil {
+		if a.conflicts[c.GetId()] = c; c.GetState() == pb.Conflict_RESOLVED {
+			delete(a.conflicts, c.GetId())
+		}
+		return
+	}
+	f := t.GetFinding()
+	if a.findings[f.GetId()] = f; t.GetType() == pb.Watch_REMOVED {
+		delete(a.findings, f.GetId())
+	}
+}
+
+func (a *alertmanager) again() time.Time {
+	if len(a.conflicts)+len(a.findings)+len(a.known) == 0 {
+		return time.Time{}
+	}
+	return a.evaluatedAt.Add(evaluateEvery)
+}
+
+func (a *alertmanager) deliver(ctx context.Context, some []transition) error {
+	now := a.clock()
+	if !a.restoredAt.IsZero() {
+		a.known, a.restoredAt = a.alerts(a.restoredAt), time.Time{}
+	}
+	for i := range some {
+		a.apply(&some[i])
+	}
+	firing := a.alerts(now)
+	resend := now.Sub(a.resentAt) >= resendEvery
+	next := make(map[string]*alert, len(firing))
+	var changed []*alert
+	for key, one := range firing {
+		before := a.known[key]
+		next[key] = one
+		if resend || before == nil || before.ended() || !maps.Equal(before.Annotations, one.Annotations) {
+			changed = append(changed, one)
+		}
+	}
+	for key, before := range a.known {
+		switch {
+		case firing[key] != nil:
+		case !before.ended():
+			over := *before
+			over.EndsAt, over.over = now, true
+			next[key] = &over
+			changed = append(changed, &over)
+		case now.Sub(before.EndsAt) < resolvedKept:
+			if next[key] = before; resend {
+				changed = append(changed, before)
+			}
+		}
+	}
+	slices.SortFunc(changed, func(x, y *alert) int { return strings.Compare(x.key(), y.key()) })
+	for some := range slices.Chunk(changed, a.atOnce()) {
+		if err := a.send(ctx, some); err != nil {
+			return err
+		}
+	}
+	a.known, a.evaluatedAt = next, now
+	if resend {
+		a.resentAt = now
+	}
+	return nil
+}
+
+func (a *alertmanager) send(ctx context.Context, some []*alert) error {
+	body, err := json.Marshal(some)
+	if err != nil {
+		return err
+	}
+	header := http.Header{"Content-Type": {"application/json"}}
+	if a.token != "" {
+		token, err := readSecret(a.token)
+		if err != nil {
+			return fmt.Errorf("read the token for Alertmanager: %w", err)
+		}
+		header.Set("Authorization", "Bearer "+token)
+	}
+	_, err = a.post(ctx, header, body)
+	return err
+}
+
+// alerts returns the alerts that fire at a time, by their labels.
+func (a *alertmanager) alerts(now time.Time) map[string]*alert {
+	firing := make(map[string]*alert)
+	var all []*alert
+	for _, c := range a.conflicts {
+		if one := conflictAlert(c, now); one != nil {
+			all = append(all, one)
+		}
+	}
+	all = most(all)
+	var found []*alert
+	for _, f := range a.findings {
+		if one := findingAlert(f, now); one != nil {
+			found = append(found, one)
+		}
+	}
+	for _, one := range append(all, most(found)...) {
+		one.Labels["cluster"] = a.cluster
+		one.EndsAt = now.Add(resendEndsAfter)
+		firing[one.key()] = one
+	}
+	return firing
+}

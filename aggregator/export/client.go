@@ -1,0 +1,190 @@
+package export
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A client sends requests to one URL. Nothing but the host of the URL is ever shown, because the rest
+// may be secret.
+type client struct {
+	url, host string
+	http      *http.Client
+	// help says what to correct if the receiver refuses a request.
+	help help
+}
+
+// help names the settings that may be wrong.
+type help struct {
+	// url is the flag of the URL, and credentials says where the credentials are.
+	url, credentials string
+}
+
+// newClient returns a client for a path below a base URL.
+func newClient(base, path string, config *tls.Config, help help) (*client, error) {
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("use --%s: it must be a URL like https://receiver.example.net/path", help.url)
+	}
+	if path != "" && !strings.HasSuffix(u.Path, path) {
+		u.Path = strings.TrimSuffix(u.Path, "/") + path
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = config.Clone() // each transport changes its own
+	transport.MaxIdleConnsPerHost = 1
+	return &client{url: u.String(), host: u.Host, help: help, http: &http.Client{
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}, nil
+}
+
+// tlsConfig returns a TLS configuration with a CA bundle and a certificate; the CAs of the system and no
+// certificate for empty names.
+func tlsConfig(ca, cert, key string) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("read the CA bundle of receivers: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate in PEM: it must begin with -----BEGIN CERTIFICATE-----", ca)
+		}
+	}
+	if cert != "" || key != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("use the certificate %s with the key %s: %w", cert, key, err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
+}
+
+// mostAnswer is the number of bytes of an answer that are read, and mostShown is how many are shown.
+const (
+	mostAnswer = 64 << 10
+	mostShown  = 200
+)
+
+// post sends a body, and returns the answer if it is a success.
+func (c *client) post(ctx context.Context, header http.Header, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, errors.New("the URL cannot be used")
+	}
+	if header != nil {
+		req.Header = header
+	}
+	req.Header.Set("User-Agent", "ipwitness")
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if of, ok := errors.AsType[*url.Error](err); ok {
+			err = of.Err
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil, fmt.Errorf("no answer within %s", patience)
+		}
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }() // only read
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	if resp.StatusCode/100 == 2 {
+		return answer, err
+	}
+	return nil, &answerError{status: resp.StatusCode, text: shown(answer), retryAfter: retryAfter(resp), help: c.help}
+}
+
+// shown returns the beginning of an answer on one line.
+func shown(answer []byte) string {
+	text := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return ' '
+		}
+		return r
+	}, string(answer[:min(len(answer), mostShown)]))
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// retryAfter returns the pause that a receiver asks for; 0 if it does not.
+func retryAfter(resp *http.Response) time.Duration {
+	text := resp.Header.Get("Retry-After")
+	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(0, time.Until(at))
+	}
+	return 0
+}
+
+// An answerError is the answer of a receiver that did not accept everything.
+type answerError struct {
+	status     int
+	text       string
+	retryAfter time.Duration
+	help       help
+	// accepted is set if the rest was accepted, and refused is the number of transitions that were not.
+	accepted bool
+	refused  int
+}
+
+func (e *answerError) Error() string {
+	if e.accepted {
+		return e.text
+	}
+	text := fmt.Sprintf("the answer is %d %s", e.status, http.StatusText(e.status))
+	if e.text != "" {
+		text += fmt.Sprintf(" (%s)", e.text)
+	}
+	return text
+}
+
+// content reports whether the receiver does not accept the content of the request.
+func (e *answerError) content() bool {
+	switch e.status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return true
+	}
+	return false
+}
+
+// remedy says what to correct; empty if the receiver may accept the same request later.
+func (e *answerError) remedy() string {
+	switch {
+	case e.status == http.StatusUnauthorized, e.status == http.StatusForbidden, e.status == http.StatusProxyAuthRequired:
+		return "the receiver does not accept the credentials: correct " + e.help.credentials
+	case e.status == http.StatusRequestTimeout, e.status == http.StatusTooEarly, e.status == http.StatusTooManyRequests, e.content():
+		return ""
+	case e.status/100 == 3:
+		return "the receiver redirects to another URL, which is not followed: set --" + e.help.url + " to that URL"
+	case e.status/100 == 4:
+		return "this is not the URL of such a receiver: correct --" + e.help.url
+	}
+	return ""
+}
+
+// readSecret returns the first line of a file.
+func readSecret(name string) (string, error) {
+	raw, err := os.ReadFile(name)
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(strings.TrimSpace(string(raw)), "\n")
+	if line = strings.TrimSpace(line); line == "" {
+		return "", fmt.Errorf("%s is empty", name)
+	}
+	return line, nil
+}

@@ -1,0 +1,126 @@
+// Package export tells other systems what the journal has recorded: an OpenTelemetry collector,
+// Alertmanager, and a webhook. It never decides what a conflict is.
+//
+// Each receiver has a goroutine of its own and a cursor in the journal, so a receiver that is slow or
+// down delays no other one, and nothing is lost while it is down or the aggregator restarts. There is no
+// other queue. Events are delivered in order, each at least once, with an id that is the same in each
+// attempt.
+package export
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+)
+
+// Settings are the receivers. A URL that is empty is not used.
+type Settings struct {
+	// OTLP is the base URL of an OpenTelemetry receiver (OTLP/HTTP), and Environment returns the values
+	// of the variables OTEL_EXPORTER_OTLP_….
+	OTLP        string
+	Environment func(name string) string
+	// Alertmanagers are the base URLs of the Alertmanagers of a cluster, and AlertmanagerToken is a file
+	// with a bearer token for them.
+	Alertmanagers     []string
+	AlertmanagerToken string
+	// Webhook is the URL of a webhook, and WebhookSecret is the file with the secrets for its signature.
+	Webhook       string
+	WebhookSecret string
+	// CA is a file with the CA bundle used to verify receivers; empty for the CAs of the system.
+	CA string
+}
+
+// Any reports whether there is a receiver.
+func (s *Settings) Any() bool { return s.OTLP != "" || len(s.Alertmanagers) > 0 || s.Webhook != "" }
+
+// Config is the configuration of Exporters.
+type Config struct {
+	Settings
+	Journal *journal.Journal
+	Log     *slog.Logger
+	Clock   func() time.Time
+	// Cluster is the name of the cluster, and Version that of this program.
+	Cluster, Version string
+}
+
+// Exporters are the exporters of all receivers. Use New.
+type Exporters struct{ all []*exporter }
+
+// New returns exporters that do nothing before Run. It checks the files of the settings.
+func New(cfg Config) (*Exporters, error) {
+	tls, err := tlsConfig(cfg.CA, "", "")
+	if err != nil {
+		return nil, err
+	}
+	e := &Exporters{}
+	for _, name := range []string{cfg.AlertmanagerToken, cfg.WebhookSecret} {
+		if info, err := os.Stat(name); err == nil && info.Mode().Perm()&0o004 != 0 {
+			cfg.Log.Warn("every user of this host can read a secret: run 'chmod o=' on it, or set defaultMode 0440 for a Secret in Kubernetes", "file", name)
+		}
+	}
+	if cfg.OTLP != "" {
+		to, err := newOTLP(&cfg, tls)
+		if err != nil {
+			return nil, err
+		}
+		e.add(&cfg, "otlp", "", to.client, to)
+	}
+	for _, base := range cfg.Alertmanagers {
+		to, err := newAlertmanager(&cfg, tls, base)
+		if err != nil {
+			return nil, err
+		}
+		e.add(&cfg, "alertmanager", base, to.client, to)
+	}
+	if cfg.Webhook != "" {
+		to, err := newWebhook(&cfg, tls)
+		if err != nil {
+			return nil, err
+		}
+		e.add(&cfg, "webhook", "", to.client, to)
+	}
+	return e, nil
+}
+
+// add adds an exporter. number distinguishes receivers of one kind.
+func (e *Exporters) add(cfg *Config, kind, number string, via *client, to receiver) {
+	name := kind
+	if number != "" {
+		name += " " + number
+	}
+	e.all = append(e.all, &exporter{
+		Journal: cfg.Journal, Log: cfg.Log.With("exporter", kind, "receiver", via.host), Clock: cfg.Clock,
+		name: name, stats: Stats{Exporter: kind, Receiver: via.host}, to: to,
+	})
+}
+
+// Run exports until ctx ends.
+func (e *Exporters) Run(ctx context.Context) {
+	var group sync.WaitGroup
+	for _, x := range e.all {
+		group.Go(func() { x.run(ctx) })
+	}
+	group.Wait()
+}
+
+// Problems describes the receivers that do not accept what they are sent.
+func (e *Exporters) Problems() (problems []string) {
+	for _, x := range e.all {
+		if p := x.problem(); p != "" {
+			problems = append(problems, p)
+		}
+	}
+	return problems
+}
+
+// Stats returns the counters of each receiver.
+func (e *Exporters) Stats() (all []Stats) {
+	for _, x := range e.all {
+		all = append(all, x.Stats())
+	}
+	return all
+}

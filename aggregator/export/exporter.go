@@ -1,0 +1,398 @@
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/journal"
+	"github.com/ipwitness/ipwitness/ipam"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// firstPause and lastPause limit the pauses between attempts, which double. A receiver may ask for a
+	// longer pause, up to longestPause.
+	firstPause   = 500 * time.Millisecond
+	lastPause    = time.Minute
+	longestPause = time.Hour
+	// patience is how long a receiver may take to answer.
+	patience = 15 * time.Second
+	// mostRefusals is how often transitions are sent to a receiver that does not accept their content.
+	mostRefusals = 10
+	// readAgainAfter is the pause after the journal could not be read.
+	readAgainAfter = time.Second
+	// movedEvery is how often the cursor moves while there is nothing to deliver.
+	movedEvery = 10 * time.Second
+	// complainAfter is how long a receiver may fail before that is a problem.
+	complainAfter = time.Minute
+)
+
+// A receiver delivers transitions to another system.
+type receiver interface {
+	// kinds are the kinds of transitions that it wants; nil for all. atOnce is the largest number that it
+	// takes at a time.
+	kinds() []pb.Event_Kind
+	atOnce() int
+	// wants reports whether it is to get a transition.
+	wants(t *transition) bool
+	// begin announces that the whole state follows. restore takes a part of it that was delivered before
+	// the restart, at the latest at a time.
+	begin()
+	restore(t *transition, at time.Time)
+	// deliver delivers some transitions in order, all or none. It is called again with the same ones
+	// after an error.
+	deliver(ctx context.Context, some []transition) error
+	// again returns when deliver has to be called without transitions; zero for never.
+	again() time.Time
+}
+
+// Stats are the counters of one exporter.
+type Stats struct {
+	// Exporter is otlp, alertmanager or webhook, and Receiver is the host of the receiver.
+	Exporter, Receiver string
+	// Sent transitions were accepted. Refused ones were not, because of their content. Failures is the
+	// number of attempts that failed.
+	Sent, Refused, Failures uint64
+	// Lost is the number of periods of which the journal did not have all transitions any more.
+	Lost uint64
+	// Lag is the age of the oldest transition that is waiting; 0 if there is none.
+	Lag time.Duration
+}
+
+// An exporter follows the journal for one receiver.
+type exporter struct {
+	Journal *journal.Journal
+	Log     *slog.Logger
+	Clock   func() time.Time
+	name    string // of the cursor
+	to      receiver
+	phases  phases
+
+	mu    sync.Mutex
+	stats Stats
+	// waiting is the time of the oldest transition that is waiting, failing that of the first failed
+	// attempt in a row; zero if there is none. err is the last error.
+	waiting, failing time.Time
+	err              error
+}
+
+// run exports until ctx ends.
+func (x *exporter) run(ctx context.Context) {
+	select {
+	case <-x.Journal.Opened():
+	case <-ctx.Done():
+		return
+	}
+	if x.Journal.Stats().Memory {
+		x.Log.Warn("the journal is in memory: what is not delivered when the aggregator ends is not delivered later")
+	}
+	for ctx.Err() == nil {
+		err := x.follow(ctx)
+		if ctx.Err() == nil && !errors.Is(err, journal.ErrReplaced) {
+			x.Log.Error("cannot read the journal for an exporter: trying again", "error", err)
+			_ = sleep(ctx, readAgainAfter)
+		}
+	}
+}
+
+// follow delivers what is recorded, until ctx ends or the journal cannot be used.
+func (x *exporter) follow(ctx context.Context) error {
+	replaced := x.Journal.Replaced()
+	cursor, err := x.Journal.Cursor(x.name)
+	if err != nil {
+		return err
+	}
+	at := cursor.At()
+	if at.IsZero() {
+		if at, err = x.whole(ctx, replaced); err != nil {
+			return err
+		}
+		if err := x.present(ctx, cursor, at); err != nil {
+			return err
+		}
+	} else if err := x.state(ctx, at, func(t transition) { x.to.restore(&t, at) }); err != nil {
+		return err
+	}
+	moved := x.Clock()
+	for {
+		until, _, more := x.Journal.Written()
+		lost, from, err := x.Journal.Lost(at, until)
+		if err != nil {
+			return err
+		}
+		x.lose(lost)
+		if from.After(at) { // the receiver gets the state from which on everything is known
+			at = from
+			if err := x.present(ctx, cursor, at); err != nil {
+				return err
+			}
+		}
+		some, reached, err := x.read(ctx, at, until)
+		if err != nil {
+			return err
+		}
+		now := x.Clock()
+		if again := x.to.again(); len(some) > 0 || !again.IsZero() && !now.Before(again) {
+			if err := x.deliver(ctx, some); err != nil {
+				return err
+			}
+		}
+		if len(some) > 0 || now.Sub(moved) >= movedEvery && reached.After(at) {
+			if err := cursor.Move(reached); err != nil {
+				return err
+			}
+			moved = now
+		}
+		if at = reached; at.Before(until) {
+			continue
+		}
+		if err := x.idle(ctx, replaced, more); err != nil {
+			return err
+		}
+	}
+}
+
+// idle waits until there is something to do.
+func (x *exporter) idle(ctx context.Context, replaced, more <-chan struct{}) error {
+	var due <-chan time.Time
+	if again := x.to.again(); !again.IsZero() {
+		timer := time.NewTimer(again.Sub(x.Clock()))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-more:
+		return nil
+	case <-due:
+		return nil
+	case <-replaced:
+		return journal.ErrReplaced
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// whole waits until the journal has the complete present state, and returns its time.
+func (x *exporter) whole(ctx context.Context, replaced <-chan struct{}) (time.Time, error) {
+	for {
+		until, whole, more := x.Journal.Written()
+		if whole {
+			return until, nil
+		}
+		select {
+		case <-more:
+		case <-replaced:
+			return until, journal.ErrReplaced
+		case <-ctx.Done():
+			return until, ctx.Err()
+		}
+	}
+}
+
+// present delivers the conflicts and findings that there were at a time, and moves the cursor there.
+func (x *exporter) present(ctx context.Context, cursor *journal.Cursor, at time.Time) error {
+	var all []transition
+	if err := x.state(ctx, at, func(t transition) { all = append(all, t) }); err != nil {
+		return err
+	}
+	for len(all) > 0 {
+		n := min(len(all), x.to.atOnce())
+		if err := x.deliver(ctx, all[:n]); err != nil {
+			return err
+		}
+		all = all[n:]
+	}
+	return cursor.Move(at)
+}
+
+// state calls do with the conflicts and findings that there were at a time.
+func (x *exporter) state(ctx context.Context, at time.Time, do func(transition)) error {
+	x.phases = make(phases)
+	x.to.begin()
+	for _, kind := range []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING} {
+		err := x.Journal.At(ctx, kind, at, ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
+			if e.GetConflict().GetState() != pb.Conflict_RESOLVED {
+				e.Type = pb.Watch_ADDED
+				if t := x.phases.transition(e, true); x.to.wants(&t) {
+					do(t)
+				}
+			}
+			return true
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read returns the transitions between two times, at most as many as the receiver takes at a time, and
+// the time up to which these are all.
+func (x *exporter) read(ctx context.Context, after, until time.Time) (some []transition, reached time.Time, err error) {
+	if !until.After(after) {
+		return nil, after, nil
+	}
+	reached = until
+	q := journal.Query{After: after, Until: until.Add(time.Microsecond), Kinds: x.to.kinds()}
+	err = x.Journal.Events(ctx, &q, func(e *pb.Event) bool {
+		t := x.phases.transition(e, false)
+		if !x.to.wants(&t) {
+			return true
+		}
+		some = append(some, t)
+		if len(some) < x.to.atOnce() {
+			return true
+		}
+		reached = e.GetTime().AsTime()
+		return false
+	})
+	return some, reached, err
+}
+
+// deliver delivers transitions. It tries again until the receiver accepts them, or has refused their
+// content several times.
+func (x *exporter) deliver(ctx context.Context, some []transition) error {
+	x.mu.Lock()
+	x.waiting = x.Clock()
+	if len(some) > 0 && !some[0].present {
+		x.waiting = some[0].at
+	}
+	x.mu.Unlock()
+	refusals := 0
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		limited, cancel := context.WithTimeout(ctx, patience)
+		err := x.to.deliver(limited, some)
+		cancel()
+		if ctx.Err() != nil && err != nil {
+			return ctx.Err()
+		}
+		var answer *answerError
+		partial := errors.As(err, &answer) && answer.accepted
+		if err == nil || partial {
+			x.delivered(len(some), answer)
+			return nil
+		}
+		x.failed(err)
+		wait := pause/2 + rand.N(pause/2)
+		if answer != nil {
+			wait = max(wait, min(answer.retryAfter, longestPause))
+			if answer.content() {
+				if refusals++; refusals == mostRefusals {
+					x.refuse(some, err)
+					return nil
+				}
+			}
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+	}
+}
+
+// delivered counts transitions. answer says how many of them were refused; nil for none.
+func (x *exporter) delivered(n int, answer *answerError) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if answer != nil {
+		refused := min(n, answer.refused)
+		n -= refused
+		x.stats.Refused += uint64(refused)
+		x.Log.Error("the receiver refused transitions: it does not get them", "transitions", refused, "error", answer)
+	}
+	x.stats.Sent += uint64(n)
+	if !x.failing.IsZero() {
+		x.Log.Info("the receiver accepts transitions again", "since", x.failing)
+	}
+	x.waiting, x.failing, x.err = time.Time{}, time.Time{}, nil
+}
+
+// failed counts a failed attempt.
+func (x *exporter) failed(err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.stats.Failures++
+	x.err = err
+	if x.failing.IsZero() {
+		x.failing = x.Clock()
+		x.Log.Warn("cannot deliver transitions: trying again until the receiver accepts them", "error", err)
+	}
+}
+
+// refuse counts transitions that the receiver does not accept.
+func (x *exporter) refuse(some []transition, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.stats.Refused += uint64(len(some))
+	first := ""
+	if len(some) > 0 {
+		first = some[0].id
+	}
+	x.Log.Error("the receiver does not accept the content of transitions: it does not get them", "transitions", len(some), "first_id", first, "error", err)
+	x.waiting = time.Time{}
+}
+
+// lose counts periods of which transitions are missing.
+func (x *exporter) lose(lost []journal.Loss) {
+	if len(lost) == 0 {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, l := range lost {
+		x.stats.Lost++
+		if l.Pruned {
+			x.Log.Error("the journal dropped transitions before the receiver got them: raise --retention or --journal-size", "from", l.From, "until", l.Until)
+		} else {
+			x.Log.Error("the journal lost transitions before the receiver got them", "from", l.From, "until", l.Until, "events", l.Events)
+		}
+	}
+}
+
+// Stats returns the counters.
+func (x *exporter) Stats() Stats {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	out := x.stats
+	if !x.waiting.IsZero() {
+		out.Lag = max(0, x.Clock().Sub(x.waiting))
+	}
+	return out
+}
+
+// problem describes why the receiver does not accept transitions; empty if it does, or if that may be a
+// matter of seconds.
+func (x *exporter) problem() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var answer *answerError
+	wrong := errors.As(x.err, &answer) && answer.remedy() != ""
+	if x.err == nil || !wrong && x.Clock().Sub(x.failing) < complainAfter {
+		return ""
+	}
+	text := fmt.Sprintf("%s at %s has not accepted what happened since %s, which is sent as soon as it does: %s",
+		titles[x.stats.Exporter], x.stats.Receiver, x.waiting.UTC().Format(time.RFC3339), x.err)
+	if wrong {
+		text += ": " + answer.remedy()
+	}
+	return text
+}
+
+// titles are the names of the receivers in sentences.
+var titles = map[string]string{"otlp": "the OpenTelemetry receiver", "alertmanager": "Alertmanager", "webhook": "the webhook"}
+
+// sleep waits for some time.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

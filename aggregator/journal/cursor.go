@@ -1,0 +1,130 @@
+package journal
+
+import (
+	"encoding/binary"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// metaCursor is the table of cursors in the meta segment:
+//
+//	0 metaCursor NAME                         -> STAMP up to which the reader has processed all records
+const metaCursor = 'c'
+
+func cursorKey(name string) []byte { return append(tablePrefix(0, metaCursor), name...) }
+
+// progress is how far the journal has been written.
+type progress struct {
+	mu    sync.Mutex
+	until stamp
+	whole bool
+	// more is closed when more is written.
+	more chan struct{}
+}
+
+// written announces that all records up to a stamp are written. whole is set if the present state was
+// recorded, and all changes since then.
+func (p *progress) written(until stamp, whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.until == until && p.whole == whole {
+		return
+	}
+	p.until, p.whole = until, whole
+	if p.more != nil {
+		close(p.more)
+		p.more = nil
+	}
+}
+
+// Written returns the time of the last record on the disk; no event with an earlier time follows. whole is set if the state at that time is the complete present state. more is closed when either
+// changes.
+func (j *Journal) Written() (until time.Time, whole bool, more <-chan struct{}) {
+	p := &j.progress
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.more == nil {
+		p.more = make(chan struct{})
+	}
+	return time.UnixMicro(p.until), p.whole, p.more
+}
+
+// ErrReplaced is the error of a cursor in a store that is not in use any more.
+var ErrReplaced = errors.New("the journal has started again")
+
+// A Cursor is how far a reader has processed the events. It survives restarts with the journal.
+type Cursor struct {
+	j     *Journal
+	store *store
+	key   []byte
+	at    time.Time
+}
+
+// Cursor returns the cursor of a reader.
+func (j *Journal) Cursor(name string) (*Cursor, error) {
+	c := &Cursor{j: j, key: cursorKey(name)}
+	return c, j.view(func(s *store) error {
+		c.store = s
+		at, known, err := s.number(c.key)
+		if known {
+			c.at = time.UnixMicro(stamp(at))
+		}
+		return err
+	})
+}
+
+// At returns the time up to which the reader has processed all events; zero if it has not begun.
+func (c *Cursor) At() time.Time { return c.at }
+
+// Move moves the cursor. It is on the disk with the next record that is written.
+func (c *Cursor) Move(to time.Time) error {
+	err := c.j.view(func(s *store) error {
+		if s != c.store {
+			return ErrReplaced
+		}
+		return s.db.Set(c.key, binary.BigEndian.AppendUint64(nil, uint64(micro(to))), pebble.NoSync)
+	})
+	if err == nil {
+		c.at = to
+	}
+	return err
+}
+
+// A Loss is a period of which a reader does not get all events.
+type Loss struct {
+	From, Until time.Time
+	// Events is the number of missing events; 0 if it is not known.
+	Events uint64
+	// Pruned is set if the journal had the events and dropped them, because of their age or size.
+	Pruned bool
+}
+
+// Lost returns the periods between two times of which events are missing, and the time from which on
+// the journal has all other events. Events are not missing of the time in which the aggregator did not
+// run: the state after it is recorded.
+func (j *Journal) Lost(since, until time.Time) (lost []Loss, from time.Time, err error) {
+	from = since
+	if err := j.view(func(s *store) error {
+		if list := s.list(); len(list) > 0 && list[0].number > 1 && list[0].start > micro(since)+1 {
+			from = time.UnixMicro(list[0].start)
+			lost = append(lost, Loss{From: since, Until: from, Pruned: true})
+		}
+		return nil
+	}); err != nil {
+		return nil, from, err
+	}
+	gaps, err := j.Gaps(from, until)
+	for _, g := range gaps {
+		end := g.GetUntil().AsTime()
+		if g.GetUntil() == nil || g.GetReason() == pb.Gap_NOT_RUNNING || !end.After(from) || end.After(until) {
+			continue
+		}
+		lost = append(lost, Loss{From: g.GetFrom().AsTime(), Until: end, Events: g.GetLost()})
+	}
+	return lost, from, err
+}
