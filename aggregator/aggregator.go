@@ -69,6 +69,9 @@ type Config struct {
 	HandoverGrace time.Duration
 	// LeakedAfter is how long an allocation may be unused before it is reported as leaked.
 	LeakedAfter time.Duration
+	// ReusedWithin is the time after its former owner left within which the reuse of an address is
+	// reported; 0 for never.
+	ReusedWithin time.Duration
 	// Shared are addresses that several owners hold intentionally.
 	Shared []verdict.Shared
 	// Routers are the workloads that intentionally answer for addresses of others.
@@ -116,7 +119,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	policy := verdict.Policy{
 		Cluster: cfg.Cluster, Settle: cfg.Settle, StaleAfter: cfg.StaleAfter, MigrationGrace: migrationGrace,
 		NodeTimeout: cfg.NodeTimeout, HandoverGrace: cfg.HandoverGrace,
-		LeakedAfter: cfg.LeakedAfter, Routers: cfg.Routers,
+		LeakedAfter: cfg.LeakedAfter, ReusedWithin: cfg.ReusedWithin, Routers: cfg.Routers,
 	}
 	if policy.Cluster == "" {
 		policy.Cluster = DefaultCluster
@@ -131,6 +134,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		{"node-timeout", &policy.NodeTimeout, DefaultNodeTimeout},
 		{"handover-grace", &policy.HandoverGrace, DefaultHandoverGrace},
 		{"leaked-after", &policy.LeakedAfter, DefaultLeakedAfter},
+		{"reused-within", &policy.ReusedWithin, 0},
 		{"retention", &cfg.Retention, DefaultRetention},
 	} {
 		switch {

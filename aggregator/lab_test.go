@@ -158,7 +158,7 @@ func (l *lab) allocations() int {
 
 // past returns the remembered allocations of an address.
 func (l *lab) past(addr string) []verdict.Past {
-	past, _ := l.core.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
+	past, _, _ := l.core.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr(addr)))
 	return past
 }
 

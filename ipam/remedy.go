@@ -22,6 +22,9 @@ type Repair struct {
 	Enlarge func(p *Pool) string
 	// Access returns how to check whether ipwitness may read the records of a pool.
 	Access func(p *Pool) string
+	// Cooldown is how to have the IPAM wait for longer before it allocates a released address again; empty
+	// if it has no setting for that.
+	Cooldown advice.Action
 	// Forget returns the step to take right before a pod is deleted for which the IPAM keeps its address
 	// (Allocation.Kept). Without it, the successor of the pod gets the same address.
 	Forget func(namespace, pod string) advice.Action

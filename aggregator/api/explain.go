@@ -52,7 +52,7 @@ func (s *Service) explain(addr netip.Addr, withCase bool) (out *pb.ExplainRespon
 	for i := range conflicts {
 		c.Conflicts = append(c.Conflicts, conflicts[i].Memory())
 	}
-	c.Past, c.Before = s.Shards.Conflicts.Remembered(a)
+	c.Past, c.Before, c.Former = s.Shards.Conflicts.Remembered(a)
 	if withCase {
 		copied = casefile.Copy(c)
 	}

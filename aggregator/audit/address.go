@@ -33,6 +33,8 @@ type Result struct {
 	Findings []verdict.Finding
 	// Past has the states to remember of the owners' allocations.
 	Past []verdict.Past
+	// Former are the former owners to remember.
+	Former []verdict.Former
 	// Again is when to audit again even if nothing changes; 0 for never.
 	Again verdict.Stamp
 }
@@ -55,6 +57,7 @@ func Address(p *verdict.Policy, in *verdict.Case, judged *verdict.Judgement) Res
 	a.auditAssignments()
 	a.auditShared()
 	a.auditSpoofs()
+	a.auditReuse()
 	for a.reportOneWithOthers() {
 	}
 	return a.out
@@ -82,7 +85,8 @@ func bothCritical(f, other *verdict.Finding) bool {
 
 // rememberReported remembers a finding that is reported.
 func (a *addressAudit) rememberReported(f *verdict.Finding) {
-	if len(f.Owners) == 1 && f.Kind != verdict.FindingDoubleAllocated && f.Kind != verdict.FindingVIPHeldElsewhere {
+	switch f.Kind {
+	case verdict.FindingInUseUnallocated, verdict.FindingBookedElsewhere:
 		a.remember(f)
 	}
 	f.Past = a.out.Past
@@ -408,7 +412,7 @@ func (a *addressAudit) record(f verdict.Finding, subject string, patience time.D
 	due := f.Since.Add(patience)
 	if patience > 0 && len(f.Owners) == 1 {
 		switch o := &f.Owners[0]; {
-		case a.behind(f.Pool, o):
+		case f.Pool != nil && a.behind(f.Pool, o):
 			due = max(due, a.in.Now.Add(recheckInterval))
 		case silentSince(o, due):
 			due = max(due, a.in.Now.Add(patience))

@@ -12,7 +12,7 @@ func Same(a, b *verdict.Finding) bool {
 	return a.Severity == b.Severity && a.Address == b.Address && a.Source == b.Source && samePool(a, b) && sameSpoof(a.Spoof, b.Spoof) &&
 		slices.EqualFunc(a.Allocations, b.Allocations, (*verdict.Allocation).Is) &&
 		slices.EqualFunc(a.Owners, b.Owners, func(a, b verdict.Owner) bool { return a.Same(&b) }) &&
-		sameOverlap(a.Overlap, b.Overlap) && sameNames(a.Namesakes, b.Namesakes)
+		sameFormer(a.Former, b.Former) && sameOverlap(a.Overlap, b.Overlap) && sameNames(a.Namesakes, b.Namesakes)
 }
 
 // samePool compares the pools of two findings. In a finding about a pool, all of its contents are
@@ -29,6 +29,11 @@ func sameHeld(a, b verdict.Held) bool {
 		return a == b
 	}
 	return a.Address == b.Address && a.Owner.ID == b.Owner.ID && a.Owner.Workload() == b.Owner.Workload()
+}
+
+func sameFormer(a, b *verdict.Former) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.Owner.ID == b.Owner.ID && a.Until == b.Until && a.Since == b.Since &&
+		a.Owner.Workload() == b.Owner.Workload()
 }
 
 func sameSpoof(a, b *verdict.Spoof) bool {

@@ -44,7 +44,7 @@ func pseudonymise(f *File, p *pseudonyms) (*File, error) {
 
 // fieldClasses maps all string fields to their classes.
 var fieldClasses = map[string]class{
-	"Policy.Cluster": (*pseudonyms).cluster, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": derived, "Router.Reason": noText,
+	"Policy.Cluster": (*pseudonyms).cluster, "Former.Next": (*pseudonyms).owner, "Network.Name": (*pseudonyms).network, "Shared.Reason": noText, "Router.Who": derived, "Router.Reason": noText,
 
 	"Node.Name": (*pseudonyms).node, "Node.Boot": (*pseudonyms).boot, "Node.Netns": (*pseudonyms).inode,
 	"Node.Vouched": (*pseudonyms).agent, "NodeName.Name": (*pseudonyms).node, "NodeName.File": (*pseudonyms).place,

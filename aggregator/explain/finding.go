@@ -36,6 +36,8 @@ func addressFinding(f *verdict.Finding, use verdict.PoolUse) FindingText {
 		spoof{t}.mac()
 	case verdict.FindingSharedAddressAnswered:
 		buildShared(t)
+	case verdict.FindingReusedTooSoon:
+		buildReused(t)
 	case verdict.FindingVIPHeldElsewhere:
 		buildHeldElsewhere(t)
 	}

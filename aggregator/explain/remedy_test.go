@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
+	"github.com/ipwitness/ipwitness/ipam/awsvpc"
 	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
@@ -167,6 +168,8 @@ func findings() map[string]verdict.Finding {
 		"intended-not-observed":                        intended,
 		"address-spoofed":                              spoofed(w, verdict.FindingAddressSpoofed),
 		"mac-cloned":                                   spoofed(w, verdict.FindingMACCloned),
+		"reused-too-soon":                              reusedAddress(find(verdict.FindingReusedTooSoon, nil, "10.244.0.5", host), holder(w, "node-b", "cart-0", "eth0"), 4*time.Second),
+		"reused-too-soon aws-vpc, at once":             reusedAddress(find(verdict.FindingReusedTooSoon, &verdict.Pool{Pool: ipam.Pool{IPAM: awsvpc.Name, Name: "/var/run/aws-node/ipam.json"}, Node: owner.Node}, "10.244.0.5", host), holder(w, "node-a", "cart-0", "eth0"), -time.Millisecond),
 		"shared-address-answered":                      find(verdict.FindingSharedAddressAnswered, nil, "10.96.0.10", []verdict.Owner{local("node-a"), local("node-b")}),
 		"vip-held-elsewhere kube-vip":                  virtual(w, kubevip.Name, true, true),
 		"vip-held-elsewhere kube-vip, by it alone":     virtual(w, kubevip.Name, true, false),
@@ -174,6 +177,18 @@ func findings() map[string]verdict.Finding {
 		"vip-held-elsewhere egressip":                  virtual(w, egressip.Name, true, false),
 		"in-use-unallocated of an unknown owner":       find(verdict.FindingInUseUnallocated, nil, "10.244.0.5", nil),
 	}
+}
+
+// reusedAddress completes a finding about an address that another owner had before. gap is the time
+// between the two.
+func reusedAddress(f verdict.Finding, was verdict.Owner, gap time.Duration) verdict.Finding {
+	was.Claims = nil
+	if was.Node.Name == f.Owners[0].Node.Name {
+		was.MAC = f.Owners[0].MAC
+	}
+	f.Severity = verdict.Warning
+	f.Former = &verdict.Former{Owner: was, Until: start, Next: f.Owners[0].ID, Since: start.Add(gap)}
+	return f
 }
 
 // virtual returns a finding about a virtual address that a controller assigns to node-b, and that

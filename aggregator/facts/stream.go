@@ -252,6 +252,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 	n.writer.Lock()
 	defer n.writer.Unlock()
 	b = newBatch()
+	b.listed = true
 	defer f.close(b)
 	defer f.piece(b, func() { n.applying = false })
 	a := applying{facts: f.Facts, node: n, peer: p, batch: b, snapshot: true}
@@ -279,6 +280,7 @@ func (f *streams) snapshot(p Peer, n *Node, in *Snapshot, done func()) (b *Batch
 		n.Corrections = maps.Clone(in.Corrections)
 		f.dropExcess(n, in.Excess)
 		f.completed(n)
+		n.Rec.Listed = f.now()
 		f.heard(n)
 		f.touchDisputes(n) // the node must be asked to watch them
 		n.trim()

@@ -21,9 +21,10 @@ func (f *Facts) touch(a index.Address) *Item {
 	return item
 }
 
-// ownersBefore derives the owners of an address before a change, if a subscriber needs them.
+// ownersBefore derives the owners of an address before a change, if a subscriber or the audit needs
+// them.
 func (f *Facts) ownersBefore(a index.Address) (owners []verdict.Owner, derived bool) {
-	if !f.Listener.OwnersWatched() {
+	if f.Policy.ReusedWithin == 0 && !f.Listener.OwnersWatched() {
 		return nil, false
 	}
 	judged := f.Policy.Judge(f.scratch.of(a, false))

@@ -23,6 +23,8 @@ type Batch struct {
 	// pods is set if the Kubernetes API changed pods with the addresses. republish is set if conflicts
 	// must be published even if they do not change.
 	pods, republish bool
+	// listed is set for the snapshot of a node.
+	listed bool
 }
 
 func newBatch() *Batch {
@@ -57,6 +59,8 @@ type Item struct {
 	Republish bool
 	// New is set if the address was not known before.
 	New bool
+	// Listed is set if a snapshot changed the address. It is then not known when the change happened.
+	Listed bool
 	// At and Residence are those of the message with the first change.
 	At        verdict.Stamp
 	Residence time.Duration
@@ -178,7 +182,7 @@ func (q *Queue) touch(a index.Address, b *Batch, derive func(index.Address) ([]v
 		b.left.Add(1)
 		b.addrs = append(b.addrs, a)
 	}
-	item.Pods, item.Republish = item.Pods || b.pods, item.Republish || b.republish
+	item.Pods, item.Republish, item.Listed = item.Pods || b.pods, item.Republish || b.republish, item.Listed || b.listed
 	return item
 }
 

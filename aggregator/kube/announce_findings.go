@@ -16,6 +16,7 @@ var findingReasons = map[string]string{
 	verdict.FindingIntendedNotObserved:   "AddressNotObserved",
 	verdict.FindingSharedAddressAnswered: "AddressSharedAnswered",
 	verdict.FindingVIPHeldElsewhere:      "VIPHeldElsewhere",
+	verdict.FindingReusedTooSoon:         "AddressReusedTooSoon",
 	verdict.FindingAddressSpoofed:        "AddressSpoofed",
 	verdict.FindingMACCloned:             "MACCloned",
 	verdict.FindingPodCIDROverlap:        "IPAMPodCIDROverlap",

@@ -44,7 +44,7 @@ func TestAddressesAreComparedWithIPAM(t *testing.T) {
 		a := index.AddressOf(netip.MustParseAddr("10.0.0.1"))
 		wantRemembered := func(why string, past, found int) {
 			t.Helper()
-			if p, f := w.shards.Conflicts.Remembered(a); len(p) != past || len(f) != found {
+			if p, f, _ := w.shards.Conflicts.Remembered(a); len(p) != past || len(f) != found {
 				t.Errorf("%s: got %d past and %d findings, want %d and %d", why, len(p), len(f), past, found)
 			}
 		}
@@ -171,7 +171,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		gonePool.Pools = nil
 		n.report(gonePool)
 		w.set(func() { w.heard = nil })
-		past, _ := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
+		past, _, _ := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1")))
 		if len(past) != 1 || past[0].Kind != verdict.FindingInUseUnallocated {
 			t.Errorf("got %+v, want the record that vanished", past)
 		}
@@ -181,7 +181,7 @@ func TestAllocationsThatVanishAreRemembered(t *testing.T) {
 		}
 		n.report(gone(given(2, "10.0.0.1")), gone(given(3, "10.0.0.1")))
 		w.set(func() { w.heard = nil })
-		if past, found := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1"))); len(past)+len(found) != 0 {
+		if past, found, _ := w.shards.Conflicts.Remembered(index.AddressOf(netip.MustParseAddr("10.0.0.1"))); len(past)+len(found) != 0 {
 			t.Errorf("got %+v and %+v, want nothing about removed owners", past, found)
 		}
 	})

@@ -110,15 +110,16 @@ func (c *Conflicts) After(a index.Address, id string) func(yield func(*verdict.C
 
 // audited is the state that an audit leaves for the next one.
 type audited struct {
-	past  []verdict.Past
-	found []verdict.Finding
+	past   []verdict.Past
+	found  []verdict.Finding
+	former []verdict.Former
 }
 
-func (c *Conflicts) remember(a index.Address, past []verdict.Past, found []verdict.Finding) {
+func (c *Conflicts) remember(a index.Address, e *entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(past)+len(found) > 0 {
-		c.audited[a] = audited{past, found}
+	if len(e.past)+len(e.found)+len(e.former) > 0 {
+		c.audited[a] = audited{e.past, e.found, e.former}
 	} else {
 		delete(c.audited, a)
 	}
@@ -143,11 +144,13 @@ func (c *Conflicts) Owners(a index.Address) (owners []verdict.Owner, kept bool) 
 	return owners, kept
 }
 
-// Remembered returns the past of an address's allocations, and the findings of the last audit.
-func (c *Conflicts) Remembered(a index.Address) ([]verdict.Past, []verdict.Finding) {
+// Remembered returns the past of an address's allocations, the findings of the last audit, and the
+// former owners.
+func (c *Conflicts) Remembered(a index.Address) ([]verdict.Past, []verdict.Finding, []verdict.Former) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return c.audited[a].past, c.audited[a].found
+	one := c.audited[a]
+	return one.past, one.found, one.former
 }
 
 // Of returns the conflicts of an address.

@@ -26,6 +26,8 @@ type entry struct {
 	// including waiting ones.
 	past  []verdict.Past
 	found []verdict.Finding
+	// former are the owners that have recently left the address.
+	former []verdict.Former
 	// cloned is set if cloned hardware addresses were found.
 	cloned bool
 	// again is when the address is judged again even if nothing changes, 0 for never. place is the
@@ -39,7 +41,7 @@ func (e *entry) disputed() bool { return len(e.conflicts) > 0 || e.contesting !=
 
 // idle reports whether the entry has no state that cannot be derived from the facts.
 func (e *entry) idle() bool {
-	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && !e.cloned && e.again == 0
+	return len(e.owners) == 0 && !e.disputed() && len(e.past) == 0 && len(e.found) == 0 && len(e.former) == 0 && !e.cloned && e.again == 0
 }
 
 // conflict returns the index of the conflict with an ID; -1 if there is none.

@@ -14,7 +14,7 @@ func (w *worker) judge(item *facts.Item) {
 	s, a := w.shards, item.Address
 	e := w.entries[a]
 	in := w.builder.Case(a, e != nil && e.disputed())
-	in.Vanished = item.Vanished
+	in.Vanished, in.Former = item.Vanished, nil
 	if e != nil {
 		in.Conflicts, in.Past, in.Before = e.remembered(), e.past, e.found
 	}
@@ -26,12 +26,16 @@ func (w *worker) judge(item *facts.Item) {
 
 	watched := s.Listener.OwnersWatched()
 	var before []verdict.Owner
-	if watched {
-		before, watched = w.before(e, item)
+	known := watched || s.Policy.ReusedWithin > 0
+	if known {
+		before, known = w.before(e, item)
 	}
-	if watched {
+	if watched && known {
 		w.keep() // subscribers may retain the owners
 		w.publishOwners(a, out.Owners, before, item.Pods && (e == nil || e.owners == nil))
+	}
+	if s.Policy.ReusedWithin > 0 {
+		in.Former = w.former(e, item, in, before, out.Owners)
 	}
 	if before == nil && e != nil {
 		before = e.owners
@@ -40,7 +44,7 @@ func (w *worker) judge(item *facts.Item) {
 	w.remember(e, a, in, &out, item)
 	plain := len(out.Owners) == 1 && out.Owners[0].State == verdict.Live && out.Owners[0].Excluded == nil
 	if e := w.entries[a]; e != nil {
-		plain = plain && !e.disputed() && len(e.found) == 0 && !e.cloned
+		plain = plain && !e.disputed() && len(e.found) == 0 && len(e.former) == 0 && !e.cloned
 	}
 	s.Facts.Settle(a, plain)
 }
@@ -49,6 +53,23 @@ func (w *worker) judge(item *facts.Item) {
 func (w *worker) keep() {
 	w.builder.Keep()
 	w.verdicts.Keep()
+}
+
+// maxFormer is the number of addresses per goroutine whose former owners are remembered. That limits
+// their memory if many owners leave at the same time.
+const maxFormer = 1 << 14
+
+// former returns the owners that have recently left an address. before are the owners of the last
+// judgement. Owners that a snapshot no longer has have left at an unknown time.
+func (w *worker) former(e *entry, item *facts.Item, in *verdict.Case, before, now []verdict.Owner) []verdict.Former {
+	var former []verdict.Former
+	if e != nil {
+		former = e.former
+	}
+	if item.Listed || !item.Touched() || len(former) == 0 && w.withFormer >= maxFormer {
+		return former
+	}
+	return audit.Departed(former, before, now, in.Now)
 }
 
 // before returns the owners of the last judgement, if they are known.
@@ -88,7 +109,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		again = found.Again
 	}
 	if e == nil {
-		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(out.Clones) == 0 {
+		if len(out.Owners) <= 1 && len(out.Conflicts) == 0 && !out.Contested && again == 0 && len(found.Findings) == 0 && len(found.Past) == 0 && len(found.Former) == 0 && len(out.Clones) == 0 {
 			return
 		}
 		e = &entry{addr: a}
@@ -112,8 +133,9 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 		if e.active() && !slices.Equal(e.past, found.Past) {
 			again = in.Now // the cause of the conflict may depend on the new past
 		}
-		e.past, e.found = found.Past, found.Findings
-		w.shards.Conflicts.remember(a, e.past, e.found)
+		w.withFormer += min(1, len(found.Former)) - min(1, len(e.former))
+		e.past, e.found, e.former = found.Past, found.Findings, found.Former
+		w.shards.Conflicts.remember(a, e)
 		w.shards.Listener.Audited(a, out.Owners, e.found, before, e.active())
 	}
 	if len(out.Clones) > 0 || e.cloned {
@@ -130,7 +152,7 @@ func (w *worker) remember(e *entry, a index.Address, in *verdict.Case, out *verd
 
 // audits reports whether an address must be audited.
 func (w *worker) audits(e *entry, in *verdict.Case, out *verdict.Judgement) bool {
-	return e != nil && (len(e.past) > 0 || len(e.found) > 0) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
+	return len(in.Former) > 0 || e != nil && (len(e.past) > 0 || len(e.found) > 0) || len(in.Allocations) > 0 || len(in.Vanished) > 0 || len(in.Pools) > 0 || len(out.Spoofs) > 0 ||
 		slices.ContainsFunc(out.Owners, func(o verdict.Owner) bool { return o.ExcludedBy(verdict.RuleLoopbackOrDummy) })
 }
 

@@ -140,8 +140,10 @@ type worker struct {
 	entries  map[index.Address]*entry
 	timers   timers
 	// waits is set while timers wait for overdue nodes to be timed out.
-	waits  bool
-	counts [verdict.NetworkScope + 1]atomic.Int64
+	waits bool
+	// withFormer is the number of entries with former owners.
+	withFormer int
+	counts     [verdict.NetworkScope + 1]atomic.Int64
 	// expired are claims to delete, and done are the items to finish, when the lock has been
 	// released.
 	expired []expired

@@ -16,6 +16,9 @@ type Case struct {
 	Claims []*Claim
 	// Conflicts are the remembered conflicts, active or resolved; the latest of each ID.
 	Conflicts []Memory
+	// Former are the owners that have recently left the address, the latest first. They are remembered
+	// only if Policy.ReusedWithin is set.
+	Former []Former
 
 	// Stations are the interfaces whose hardware address is named by a claim: those on the node of
 	// the claim, and those on other nodes in the domain of its link.

@@ -43,6 +43,8 @@ const (
 	// FindingVIPHeldElsewhere: a node holds a virtual address that its controller assigns to another
 	// node.
 	FindingVIPHeldElsewhere = "vip-held-elsewhere"
+	// FindingReusedTooSoon: an owner has an address that another owner had a moment before.
+	FindingReusedTooSoon = "reused-too-soon"
 	// FindingDuplicateNodeName: two nodes have the same name.
 	FindingDuplicateNodeName = "duplicate-node-name"
 )
@@ -82,6 +84,8 @@ type Finding struct {
 	Stock *Stock
 	// Overlap is the pair with overlapping ranges (pod-cidr-overlap, ranges-overlap).
 	Overlap *Overlap
+	// Former is the owner that had the address before (reused-too-soon).
+	Former *Former
 	// Namesakes are the nodes with the same name (duplicate-node-name).
 	Namesakes *Namesakes
 	// Since is when the problem began, by the aggregator's clock.
@@ -247,6 +251,6 @@ func FindingKinds() []string {
 	return []string{
 		FindingAddressSpoofed, FindingMACCloned, FindingIPAMStateLost, FindingInUseUnallocated, FindingBookedElsewhere, FindingDoubleAllocated, FindingVIPHeldElsewhere, FindingPodCIDROverlap,
 		FindingRangesOverlap, FindingIPAMUnreadable, FindingIntendedNotObserved, FindingPoolExhaustion, FindingLeaked,
-		FindingSharedAddressAnswered, FindingDuplicateNodeName,
+		FindingReusedTooSoon, FindingSharedAddressAnswered, FindingDuplicateNodeName,
 	}
 }

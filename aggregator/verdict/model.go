@@ -152,6 +152,9 @@ type Node struct {
 	Epoch   uint64
 	// Unheard is set while no agent is connected for the node.
 	Unheard bool
+	// Listed is when the node's last snapshot was complete. Claims that the aggregator received by then
+	// may have begun long before.
+	Listed Stamp
 	// TimedOut is set if no agent was connected for longer than the node timeout. The node's owners
 	// are then gone.
 	TimedOut bool

@@ -37,8 +37,11 @@ type Policy struct {
 	NodeTimeout time.Duration
 	// LeakedAfter is how long an allocation may be unused before it is reported as leaked.
 	LeakedAfter time.Duration
-	Networks    []Network
-	Shared      []Shared
+	// ReusedWithin is the time after its former owner left within which an address is reported as reused
+	// too soon; 0 if it is never reported.
+	ReusedWithin time.Duration
+	Networks     []Network
+	Shared       []Shared
 	// Routers are declared to answer for addresses of others.
 	Routers []Router
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -59,6 +60,9 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	durationFlag(fs, &cfg.NodeTimeout, "node-timeout", aggregator.DefaultNodeTimeout, "time after which the owners of a disconnected node count as gone")
 	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "maximum duration of a hand-over between two nodes")
 	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "time for which an allocation may be unused before it is reported as leaked")
+	fs.Var(value[time.Duration]{&cfg.ReusedWithin, "duration", parseLimit}, "reused-within",
+		"time after the end of an owner within which it is reported that its address is reused, such as 30s, or off")
+	fs.Lookup("reused-within").DefValue = limitOff
 }
 
 // exportFlags adds the flags of the systems that an aggregator tells of transitions.

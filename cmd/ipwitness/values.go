@@ -116,6 +116,21 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
+// limitOff is the value of a limit that does not apply.
+const limitOff = "off"
+
+// parseLimit parses a duration; 0 for off.
+func parseLimit(s string) (time.Duration, error) {
+	if s == limitOff {
+		return 0, nil
+	}
+	d, err := parseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%w, or off", err)
+	}
+	return d, nil
+}
+
 // choiceFlag adds a flag with a fixed set of values and their completion. The first value is the
 // default.
 func choiceFlag[T ~string](cmd *cobra.Command, to *T, name, short, usage string, choices ...T) {

@@ -28,6 +28,7 @@ var repair = ipam.Repair{
 	Access: func(p *ipam.Pool) string {
 		return "Check whether the agent may read it: the agent needs " + p.Name + " of the node. In a container, mount /run read-only with HostToContainer propagation."
 	},
+	Cooldown: advice.Say("With the next upgrade of the AWS VPC CNI, set IP_COOLDOWN_PERIOD of aws-node to more seconds than the default of 30: Linux remembers half-open connections for 120 s. Each node then needs more free addresses. Do not change it in between: that restarts aws-node, which drops the records of addresses that the instance metadata does not list at that moment."),
 	Loss: ipam.Loss{
 		Empty: reboot,
 		Search: func(p *ipam.Pool) string {

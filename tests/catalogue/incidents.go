@@ -33,8 +33,8 @@ var incidents = []incident{
 	{[]string{"aws/amazon-vpc-cni-k8s#3019"}, "Outdated instance metadata makes ipamd free an address in use, which the next pod gets.", ""},
 	{[]string{"aws/amazon-vpc-cni-k8s#3824", "aws/amazon-vpc-cni-k8s#3876"}, "ipamd erases running pods from its checkpoint and gives up the prefix of their addresses.", ""},
 	{[]string{"aws/amazon-vpc-cni-k8s#3887"}, "A pod gets an address that its ENI no longer has.", "One pod has the address, and ipamd's checkpoint agrees with its kernel. Only EC2 knows that the address is no longer assigned to the ENI, and ipwitness does not read EC2."},
-	{[]string{"aws/amazon-vpc-cni-k8s#3628", "aws/amazon-vpc-cni-k8s#3774"}, "An address is reused on another node, and neighbours keep the MAC of the old one.", "At each time, the address has one owner. What neighbours believe is in their neighbour tables, which ipwitness does not read."},
-	{[]string{"aws/amazon-vpc-cni-k8s#3634"}, "A reused address meets an old DNAT entry, and traffic reaches the wrong service.", "At each time, the address has one owner. The old entry is in the connection tracking table of a node, which ipwitness does not read."},
+	{[]string{"aws/amazon-vpc-cni-k8s#3628", "aws/amazon-vpc-cni-k8s#3774"}, "An address is reused on another node, and neighbours keep the MAC of the old one.", ""},
+	{[]string{"aws/amazon-vpc-cni-k8s#3634"}, "A reused address meets an old DNAT entry, and traffic reaches the wrong service.", ""},
 	{[]string{"aws/amazon-vpc-cni-k8s#1091"}, "The address of a pod that is still terminating is given to another pod.", ""},
 	{[]string{"Azure/azure-container-networking#1259"}, "azure-cns restarts and gives addresses in use to new pods, in 8 clusters.", ""},
 	{[]string{"Azure/azure-container-networking#885"}, "A DEL by the name of a pod frees the address of its successor.", ""},
@@ -74,7 +74,7 @@ var incidents = []incident{
 // ratings are the properties of the table, in the order of its columns, and the names of their values
 // in the files.
 var ratings = []struct{ value, title, what string }{
-	{"detected", "a: detected", "a conflict is CONFIRMED, or a finding is reported, with nothing configured"},
+	{"detected", "a: detected", "a conflict is CONFIRMED, or a finding is reported, with nothing configured but the option that the cell names"},
 	{"cause", "b: cause", "the cause is named"},
 	{"remedy", "c: remedy", "the test carried out the steps that ipwitness prints, or what they do in a cluster, and this ended the conflict or the finding. The cell has the commands among these steps"},
 	{"foretold", "d: foretold", "a finding was reported before the duplicate existed"},

@@ -27,6 +27,8 @@ type Incident struct {
 	// The values of the file; empty if the test does not show them.
 	detected, cause, remedy, foretold string
 	printed                           string
+	// with is the option without which ipwitness does not detect the incident; empty if it needs none.
+	with string
 }
 
 // Play begins an incident. The texts and values are in a directory. args are the arguments of
@@ -36,7 +38,11 @@ func Play(t testing.TB, dir string, number int, args []string) *Incident {
 	if i := slices.IndexFunc(args, func(a string) bool { return strings.HasPrefix(a, "--network") }); i >= 0 {
 		t.Errorf("incident %d: ipwitness runs with %s, so this test does not show that it needs no configuration", number, args[i])
 	}
-	return &Incident{t: t, dir: dir, number: number}
+	played := &Incident{t: t, dir: dir, number: number}
+	if i := slices.Index(args, "--reused-within"); i >= 0 {
+		played.with = ", with " + strings.Join(args[i:i+2], " ")
+	}
+	return played
 }
 
 // Foretold records a finding about addresses of which none of these conflicts is.
@@ -65,7 +71,7 @@ func (i *Incident) Found(f *ipwitnessv1.Finding, cause string, run func(args ...
 	if cause != "" && cause != f.GetKind() {
 		i.t.Errorf("incident %d: got finding %s, want %s", i.number, f.GetKind(), cause)
 	}
-	i.detected, i.cause = fmt.Sprintf("%s %s", f.GetSeverity(), f.GetKind()), cause
+	i.detected, i.cause = fmt.Sprintf("%s %s%s", f.GetSeverity(), f.GetKind(), i.with), cause
 	about := f.GetAddress()
 	if _, err := netip.ParseAddr(about); err != nil { // none, or a range
 		about = f.GetId()

@@ -333,7 +333,7 @@ func (x Conflict_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Conflict_State.Descriptor instead.
 func (Conflict_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
 }
 
 // Kind is the kind of proof.
@@ -388,7 +388,7 @@ func (x LinkProof_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use LinkProof_Kind.Descriptor instead.
 func (LinkProof_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8, 0}
 }
 
 // State says how far the aggregator's copy of the Kubernetes objects can be relied on.
@@ -449,7 +449,7 @@ func (x Kubernetes_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Kubernetes_State.Descriptor instead.
 func (Kubernetes_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14, 0}
 }
 
 // Severity is the severity of a finding.
@@ -506,7 +506,7 @@ func (x Finding_Severity) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Finding_Severity.Descriptor instead.
 func (Finding_Severity) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16, 0}
 }
 
 // State says how far the allocations of a pool are known.
@@ -571,7 +571,7 @@ func (x Pool_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Pool_State.Descriptor instead.
 func (Pool_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18, 0}
 }
 
 // State is the state of the agent's connection.
@@ -624,7 +624,7 @@ func (x Node_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Node_State.Descriptor instead.
 func (Node_State) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // Unknown is the reason why the set of expected nodes may be incomplete.
@@ -677,7 +677,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -1168,7 +1168,10 @@ type Owner struct {
 	// True if the node's own routing table sends packets for the address to this owner. It is known
 	// only while the address is in conflict, and if the route leads to a single interface. It does not
 	// tell which owner has the address rightfully.
-	Routed        bool `protobuf:"varint,16,opt,name=routed,proto3" json:"routed,omitempty"`
+	Routed bool `protobuf:"varint,16,opt,name=routed,proto3" json:"routed,omitempty"`
+	// Last other owner that had the address before, from the journal. It is set only where one address
+	// is asked for, and only for owners that a kernel has and that are LIVE.
+	Previous      *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1315,6 +1318,123 @@ func (x *Owner) GetRouted() bool {
 	return false
 }
 
+func (x *Owner) GetPrevious() *PreviousOwner {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
+}
+
+// PreviousOwner is an owner that had an address before the current one, with its names of that time.
+type PreviousOwner struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Workload of the owner.
+	Workload *Workload `protobuf:"bytes,1,opt,name=workload,proto3" json:"workload,omitempty"`
+	// Node of the owner.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// Interface with the address, inside the owner's network namespace.
+	Interface string `protobuf:"bytes,3,opt,name=interface,proto3" json:"interface,omitempty"`
+	// Hardware address of the interface.
+	Mac string `protobuf:"bytes,4,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Inode of the network namespace.
+	Netns string `protobuf:"bytes,5,opt,name=netns,proto3" json:"netns,omitempty"`
+	// Time at which the owner was found to have left.
+	Until *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	// Set if the owner left during a gap in the journal: it left between this time and until.
+	NotBefore *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=not_before,json=notBefore,proto3" json:"not_before,omitempty"`
+	// Time between the end of the previous owner and the beginning of the current one: 0 if they
+	// overlapped; unset if it is not known.
+	Gap           *durationpb.Duration `protobuf:"bytes,8,opt,name=gap,proto3" json:"gap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviousOwner) Reset() {
+	*x = PreviousOwner{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviousOwner) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviousOwner) ProtoMessage() {}
+
+func (x *PreviousOwner) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviousOwner.ProtoReflect.Descriptor instead.
+func (*PreviousOwner) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PreviousOwner) GetWorkload() *Workload {
+	if x != nil {
+		return x.Workload
+	}
+	return nil
+}
+
+func (x *PreviousOwner) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *PreviousOwner) GetInterface() string {
+	if x != nil {
+		return x.Interface
+	}
+	return ""
+}
+
+func (x *PreviousOwner) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *PreviousOwner) GetNetns() string {
+	if x != nil {
+		return x.Netns
+	}
+	return ""
+}
+
+func (x *PreviousOwner) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *PreviousOwner) GetNotBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.NotBefore
+	}
+	return nil
+}
+
+func (x *PreviousOwner) GetGap() *durationpb.Duration {
+	if x != nil {
+		return x.Gap
+	}
+	return nil
+}
+
 // Conflict is one address that two or more owners hold at the same time in one scope.
 type Conflict struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1370,7 +1490,7 @@ type Conflict struct {
 
 func (x *Conflict) Reset() {
 	*x = Conflict{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1502,7 @@ func (x *Conflict) String() string {
 func (*Conflict) ProtoMessage() {}
 
 func (x *Conflict) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1515,7 @@ func (x *Conflict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Conflict.ProtoReflect.Descriptor instead.
 func (*Conflict) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Conflict) GetId() string {
@@ -1561,7 +1681,7 @@ type LinkProof struct {
 
 func (x *LinkProof) Reset() {
 	*x = LinkProof{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1693,7 @@ func (x *LinkProof) String() string {
 func (*LinkProof) ProtoMessage() {}
 
 func (x *LinkProof) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1706,7 @@ func (x *LinkProof) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LinkProof.ProtoReflect.Descriptor instead.
 func (*LinkProof) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
 }
 
 // Action is one step to remedy a conflict or a finding.
@@ -1606,7 +1726,7 @@ type Action struct {
 
 func (x *Action) Reset() {
 	*x = Action{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1738,7 @@ func (x *Action) String() string {
 func (*Action) ProtoMessage() {}
 
 func (x *Action) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1751,7 @@ func (x *Action) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Action.ProtoReflect.Descriptor instead.
 func (*Action) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Action) GetText() string {
@@ -1675,7 +1795,7 @@ type Alternative struct {
 
 func (x *Alternative) Reset() {
 	*x = Alternative{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1687,7 +1807,7 @@ func (x *Alternative) String() string {
 func (*Alternative) ProtoMessage() {}
 
 func (x *Alternative) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1700,7 +1820,7 @@ func (x *Alternative) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alternative.ProtoReflect.Descriptor instead.
 func (*Alternative) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Alternative) GetWhen() string {
@@ -1730,7 +1850,7 @@ type Exclusion struct {
 
 func (x *Exclusion) Reset() {
 	*x = Exclusion{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +1862,7 @@ func (x *Exclusion) String() string {
 func (*Exclusion) ProtoMessage() {}
 
 func (x *Exclusion) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +1875,7 @@ func (x *Exclusion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exclusion.ProtoReflect.Descriptor instead.
 func (*Exclusion) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Exclusion) GetCause() string {
@@ -1785,7 +1905,7 @@ type DiagnosisStep struct {
 
 func (x *DiagnosisStep) Reset() {
 	*x = DiagnosisStep{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1797,7 +1917,7 @@ func (x *DiagnosisStep) String() string {
 func (*DiagnosisStep) ProtoMessage() {}
 
 func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1810,7 +1930,7 @@ func (x *DiagnosisStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiagnosisStep.ProtoReflect.Descriptor instead.
 func (*DiagnosisStep) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DiagnosisStep) GetStep() string {
@@ -1856,7 +1976,7 @@ type Related struct {
 
 func (x *Related) Reset() {
 	*x = Related{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1868,7 +1988,7 @@ func (x *Related) String() string {
 func (*Related) ProtoMessage() {}
 
 func (x *Related) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1881,7 +2001,7 @@ func (x *Related) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Related.ProtoReflect.Descriptor instead.
 func (*Related) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Related) GetKind() string {
@@ -1977,7 +2097,7 @@ type Kubernetes struct {
 
 func (x *Kubernetes) Reset() {
 	*x = Kubernetes{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2109,7 @@ func (x *Kubernetes) String() string {
 func (*Kubernetes) ProtoMessage() {}
 
 func (x *Kubernetes) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2122,7 @@ func (x *Kubernetes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kubernetes.ProtoReflect.Descriptor instead.
 func (*Kubernetes) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Kubernetes) GetState() Kubernetes_State {
@@ -2071,7 +2191,7 @@ type Acknowledgement struct {
 
 func (x *Acknowledgement) Reset() {
 	*x = Acknowledgement{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2083,7 +2203,7 @@ func (x *Acknowledgement) String() string {
 func (*Acknowledgement) ProtoMessage() {}
 
 func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2096,7 +2216,7 @@ func (x *Acknowledgement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Acknowledgement.ProtoReflect.Descriptor instead.
 func (*Acknowledgement) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Acknowledgement) GetReason() string {
@@ -2133,7 +2253,7 @@ type Finding struct {
 	// Kind of the finding: in-use-unallocated, booked-elsewhere, leaked, pod-cidr-overlap,
 	// ranges-overlap, double-allocated, intended-not-observed, ipam-state-lost, ipam-unreadable,
 	// pool-exhaustion, shared-address-answered, duplicate-node-name, address-spoofed, mac-cloned,
-	// vip-held-elsewhere.
+	// vip-held-elsewhere, reused-too-soon.
 	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// Address or prefix that is affected; empty if there is none.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
@@ -2162,14 +2282,16 @@ type Finding struct {
 	// URL of the runbook for the kind.
 	Runbook string `protobuf:"bytes,15,opt,name=runbook,proto3" json:"runbook,omitempty"`
 	// Actions to take, in this order.
-	Remedy        []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
+	Remedy []*Action `protobuf:"bytes,16,rep,name=remedy,proto3" json:"remedy,omitempty"`
+	// reused-too-soon: the owner that had the address before.
+	Previous      *PreviousOwner `protobuf:"bytes,17,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2303,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2316,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Finding) GetKind() string {
@@ -2302,6 +2424,13 @@ func (x *Finding) GetRemedy() []*Action {
 	return nil
 }
 
+func (x *Finding) GetPrevious() *PreviousOwner {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
+}
+
 // Fix is one command that repairs the state of an IPAM. ipwitness never runs it.
 type Fix struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2321,7 +2450,7 @@ type Fix struct {
 
 func (x *Fix) Reset() {
 	*x = Fix{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2333,7 +2462,7 @@ func (x *Fix) String() string {
 func (*Fix) ProtoMessage() {}
 
 func (x *Fix) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2346,7 +2475,7 @@ func (x *Fix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Fix.ProtoReflect.Descriptor instead.
 func (*Fix) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Fix) GetNode() string {
@@ -2409,7 +2538,7 @@ type Pool struct {
 
 func (x *Pool) Reset() {
 	*x = Pool{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2421,7 +2550,7 @@ func (x *Pool) String() string {
 func (*Pool) ProtoMessage() {}
 
 func (x *Pool) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2434,7 +2563,7 @@ func (x *Pool) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pool.ProtoReflect.Descriptor instead.
 func (*Pool) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Pool) GetIpam() string {
@@ -2538,7 +2667,7 @@ type Allocation struct {
 
 func (x *Allocation) Reset() {
 	*x = Allocation{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2550,7 +2679,7 @@ func (x *Allocation) String() string {
 func (*Allocation) ProtoMessage() {}
 
 func (x *Allocation) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2563,7 +2692,7 @@ func (x *Allocation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Allocation.ProtoReflect.Descriptor instead.
 func (*Allocation) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Allocation) GetIpam() string {
@@ -2702,7 +2831,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +2843,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +2856,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Node) GetName() string {
@@ -2920,7 +3049,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2932,7 +3061,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2945,7 +3074,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -3038,7 +3167,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3050,7 +3179,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3063,7 +3192,7 @@ func (x *Node_Port) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Port.ProtoReflect.Descriptor instead.
 func (*Node_Port) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 0}
 }
 
 func (x *Node_Port) GetInterface() string {
@@ -3101,7 +3230,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3113,7 +3242,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3126,7 +3255,7 @@ func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node_Flooding.ProtoReflect.Descriptor instead.
 func (*Node_Flooding) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{19, 1}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{20, 1}
 }
 
 func (x *Node_Flooding) GetInterface() string {
@@ -3234,7 +3363,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LINK\x10\x01\x12\b\n" +
 	"\x04NODE\x10\x02\x12\v\n" +
-	"\aNETWORK\x10\x03\"\xc5\x05\n" +
+	"\aNETWORK\x10\x03\"\xfe\x05\n" +
 	"\x05Owner\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x12\n" +
@@ -3254,13 +3383,24 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"assignedAt\x12\x1a\n" +
 	"\bexcluded\x18\x0e \x01(\tR\bexcluded\x122\n" +
 	"\bintended\x18\x0f \x03(\v2\x16.ipwitness.v1.IntendedR\bintended\x12\x16\n" +
-	"\x06routed\x18\x10 \x01(\bR\x06routed\"D\n" +
+	"\x06routed\x18\x10 \x01(\bR\x06routed\x127\n" +
+	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\"D\n" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\t\n" +
 	"\x05STALE\x10\x02\x12\v\n" +
 	"\aUNHEARD\x10\x03\x12\b\n" +
-	"\x04GONE\x10\x04\"\x86\b\n" +
+	"\x04GONE\x10\x04\"\xb7\x02\n" +
+	"\rPreviousOwner\x122\n" +
+	"\bworkload\x18\x01 \x01(\v2\x16.ipwitness.v1.WorkloadR\bworkload\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1c\n" +
+	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x10\n" +
+	"\x03mac\x18\x04 \x01(\tR\x03mac\x12\x14\n" +
+	"\x05netns\x18\x05 \x01(\tR\x05netns\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x129\n" +
+	"\n" +
+	"not_before\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tnotBefore\x12+\n" +
+	"\x03gap\x18\b \x01(\v2\x19.google.protobuf.DurationR\x03gap\"\x86\b\n" +
 	"\bConflict\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aepisode\x18\x02 \x01(\rR\aepisode\x12\x18\n" +
@@ -3348,7 +3488,7 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x0facknowledged_at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x0eacknowledgedAt\x129\n" +
 	"\n" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12'\n" +
-	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xfc\x04\n" +
+	"\x0facknowledged_by\x18\x04 \x01(\tR\x0eacknowledgedBy\"\xb5\x05\n" +
 	"\aFinding\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x18\n" +
@@ -3366,7 +3506,8 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\taddresses\x18\r \x03(\tR\taddresses\x12'\n" +
 	"\x05fixes\x18\x0e \x03(\v2\x11.ipwitness.v1.FixR\x05fixes\x12\x18\n" +
 	"\arunbook\x18\x0f \x01(\tR\arunbook\x12,\n" +
-	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\"@\n" +
+	"\x06remedy\x18\x10 \x03(\v2\x14.ipwitness.v1.ActionR\x06remedy\x127\n" +
+	"\bprevious\x18\x11 \x01(\v2\x1b.ipwitness.v1.PreviousOwnerR\bprevious\"@\n" +
 	"\bSeverity\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04INFO\x10\x01\x12\v\n" +
@@ -3489,7 +3630,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -3508,90 +3649,97 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Evidence)(nil),              // 14: ipwitness.v1.Evidence
 	(*Scope)(nil),                 // 15: ipwitness.v1.Scope
 	(*Owner)(nil),                 // 16: ipwitness.v1.Owner
-	(*Conflict)(nil),              // 17: ipwitness.v1.Conflict
-	(*LinkProof)(nil),             // 18: ipwitness.v1.LinkProof
-	(*Action)(nil),                // 19: ipwitness.v1.Action
-	(*Alternative)(nil),           // 20: ipwitness.v1.Alternative
-	(*Exclusion)(nil),             // 21: ipwitness.v1.Exclusion
-	(*DiagnosisStep)(nil),         // 22: ipwitness.v1.DiagnosisStep
-	(*Related)(nil),               // 23: ipwitness.v1.Related
-	(*Kubernetes)(nil),            // 24: ipwitness.v1.Kubernetes
-	(*Acknowledgement)(nil),       // 25: ipwitness.v1.Acknowledgement
-	(*Finding)(nil),               // 26: ipwitness.v1.Finding
-	(*Fix)(nil),                   // 27: ipwitness.v1.Fix
-	(*Pool)(nil),                  // 28: ipwitness.v1.Pool
-	(*Allocation)(nil),            // 29: ipwitness.v1.Allocation
-	(*Node)(nil),                  // 30: ipwitness.v1.Node
-	(*Coverage)(nil),              // 31: ipwitness.v1.Coverage
-	nil,                           // 32: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 33: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 34: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 36: google.protobuf.Duration
+	(*PreviousOwner)(nil),         // 17: ipwitness.v1.PreviousOwner
+	(*Conflict)(nil),              // 18: ipwitness.v1.Conflict
+	(*LinkProof)(nil),             // 19: ipwitness.v1.LinkProof
+	(*Action)(nil),                // 20: ipwitness.v1.Action
+	(*Alternative)(nil),           // 21: ipwitness.v1.Alternative
+	(*Exclusion)(nil),             // 22: ipwitness.v1.Exclusion
+	(*DiagnosisStep)(nil),         // 23: ipwitness.v1.DiagnosisStep
+	(*Related)(nil),               // 24: ipwitness.v1.Related
+	(*Kubernetes)(nil),            // 25: ipwitness.v1.Kubernetes
+	(*Acknowledgement)(nil),       // 26: ipwitness.v1.Acknowledgement
+	(*Finding)(nil),               // 27: ipwitness.v1.Finding
+	(*Fix)(nil),                   // 28: ipwitness.v1.Fix
+	(*Pool)(nil),                  // 29: ipwitness.v1.Pool
+	(*Allocation)(nil),            // 30: ipwitness.v1.Allocation
+	(*Node)(nil),                  // 31: ipwitness.v1.Node
+	(*Coverage)(nil),              // 32: ipwitness.v1.Coverage
+	nil,                           // 33: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 34: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 35: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	32, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	33, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	12, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	35, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	36, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	35, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	35, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	36, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	36, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	15, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	11, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	14, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	35, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	35, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	36, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	36, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	35, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	36, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	13, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
-	15, // 16: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
-	4,  // 17: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
-	16, // 18: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	35, // 19: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	35, // 20: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	35, // 21: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
-	25, // 22: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
-	23, // 23: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
-	21, // 24: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
-	22, // 25: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
-	29, // 26: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
-	5,  // 27: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
-	19, // 28: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
-	20, // 29: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
-	19, // 30: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	35, // 31: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	35, // 32: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
-	6,  // 33: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	35, // 34: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	35, // 35: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	35, // 36: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	35, // 37: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	35, // 38: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
-	7,  // 39: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
-	16, // 40: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
-	29, // 41: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
-	28, // 42: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
-	27, // 43: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
-	19, // 44: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
-	8,  // 45: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	36, // 46: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	35, // 47: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
-	9,  // 48: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	35, // 49: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	35, // 50: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	36, // 51: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	36, // 52: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	34, // 53: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
-	10, // 54: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
-	11, // 55: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	35, // 56: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	17, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
+	11, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
+	36, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	36, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	37, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	15, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
+	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
+	16, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
+	36, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	36, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	36, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	26, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
+	24, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
+	22, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
+	23, // 30: ipwitness.v1.Conflict.diagnosis:type_name -> ipwitness.v1.DiagnosisStep
+	30, // 31: ipwitness.v1.Conflict.allocations:type_name -> ipwitness.v1.Allocation
+	5,  // 32: ipwitness.v1.Conflict.link_proof:type_name -> ipwitness.v1.LinkProof.Kind
+	20, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
+	21, // 34: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
+	20, // 35: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
+	36, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	36, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	6,  // 38: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
+	36, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	36, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	36, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	36, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	7,  // 44: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
+	16, // 45: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
+	30, // 46: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
+	29, // 47: ipwitness.v1.Finding.pool:type_name -> ipwitness.v1.Pool
+	28, // 48: ipwitness.v1.Finding.fixes:type_name -> ipwitness.v1.Fix
+	20, // 49: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
+	17, // 50: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
+	8,  // 51: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
+	37, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	36, // 53: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	9,  // 54: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
+	36, // 55: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	36, // 56: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	37, // 57: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	37, // 58: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	35, // 59: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	10, // 60: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
+	11, // 61: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
+	36, // 62: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	63, // [63:63] is the sub-list for method output_type
+	63, // [63:63] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_types_proto_init() }
@@ -3605,7 +3753,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   24,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -25,6 +25,7 @@ stale-after: {{ .staleAfter }}
 node-timeout: {{ .nodeTimeout }}
 handover-grace: {{ .handoverGrace }}
 leaked-after: {{ .leakedAfter }}
+reused-within: {{ .reusedWithin | quote }}
 {{- end }}
 data-dir: /var/lib/ipwitness
 retention: {{ .Values.aggregator.retention }}

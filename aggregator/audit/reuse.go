@@ -1,0 +1,188 @@
+package audit
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
+)
+
+const (
+	// maxFormer is the largest number of former owners that are remembered of one address.
+	maxFormer = 4
+	// ReusedFor is how long the early reuse of an address remains a finding. By then, neighbour tables
+	// and the half-open connections of NAT have forgotten the former owner.
+	ReusedFor = 10 * time.Minute
+)
+
+// Departed returns the owners that have left an address, the latest first: those that are remembered,
+// and the owners of the last judgement that a kernel had and that are gone now. It leaves out the
+// owners of disconnected nodes, which have left at an unknown time. An owner that has lost its name is
+// among them without a time, because a namespace may lose its name before its addresses.
+func Departed(remembered []verdict.Former, before, now []verdict.Owner, at verdict.Stamp) []verdict.Former {
+	var left []verdict.Former
+	for i := range before {
+		o := before[i]
+		if o.State != verdict.Live || !holds(&o) {
+			continue
+		}
+		f := verdict.Former{Owner: o}
+		f.Owner.Claims = nil
+		switch still := held(now, o.ID); {
+		case still == nil:
+			f.Until = at
+			if k := formerly(remembered, o.ID); k >= 0 && !named(&o) {
+				f.Owner = remembered[k].Owner
+			}
+		case !named(&o) || named(still):
+			continue
+		}
+		left = append(left, f)
+	}
+	if left == nil {
+		return remembered
+	}
+	for _, f := range remembered {
+		if formerly(left, f.Owner.ID) < 0 {
+			left = append(left, f)
+		}
+	}
+	return left[:min(len(left), maxFormer)]
+}
+
+// formerly returns the index of the former owner with an ID; -1 if there is none.
+func formerly(former []verdict.Former, id string) int {
+	return slices.IndexFunc(former, func(f verdict.Former) bool { return f.Owner.ID == id })
+}
+
+// held returns the owner with an ID if it is alive and its kernel has the address; nil otherwise.
+func held(owners []verdict.Owner, id string) *verdict.Owner {
+	for i := range owners {
+		if o := &owners[i]; o.ID == id && o.Alive() && o.Assigned {
+			return o
+		}
+	}
+	return nil
+}
+
+// named reports whether the workload of an owner is known by name.
+func named(o *verdict.Owner) bool {
+	w := o.Workload()
+	return w.Kind == verdict.Host || w.Name != ""
+}
+
+// auditReuse checks whether an owner has taken the address over too soon after its former owner left.
+func (a *addressAudit) auditReuse() {
+	if a.policy.ReusedWithin == 0 || slices.ContainsFunc(a.in.Allocations, func(al verdict.AllocationFacts) bool { return al.Pool.Assigns() }) {
+		return // controllers hand such addresses over
+	}
+	for _, f := range a.in.Former {
+		if still := held(a.judged.Owners, f.Owner.ID); still != nil || f.Until == 0 {
+			if still != nil && f.Until == 0 && !named(still) {
+				a.out.Former = append(a.out.Former, f) // its name, which it has lost
+			}
+			continue
+		}
+		next := a.successor(&f)
+		if f.Next != "" && next == nil || a.in.Now >= a.expiry(&f) {
+			continue
+		}
+		if next != nil {
+			a.recordReuse(&f, next)
+		}
+		a.again(a.expiry(&f))
+		a.out.Former = append(a.out.Former, f)
+	}
+}
+
+// expiry returns until when a former owner is remembered. The names of an owner that took the address
+// over become known after it.
+func (a *addressAudit) expiry(f *verdict.Former) verdict.Stamp {
+	if f.Next != "" {
+		return f.Since.Add(ReusedFor)
+	}
+	return f.Until.Add(a.policy.ReusedWithin + recordDelay + a.policy.Settle)
+}
+
+// successor returns the owner that took the address over from a former owner, as far as that is known;
+// nil if there is none.
+func (a *addressAudit) successor(f *verdict.Former) *verdict.Owner {
+	for i := range a.judged.Owners {
+		o := &a.judged.Owners[i]
+		if holds(o) && (f.Next == o.ID || f.Next == "" && a.arrived(o, f)) && sameNetwork(&f.Owner, o) && !handsOver(&f.Owner, o) {
+			return o
+		}
+	}
+	return nil
+}
+
+// arrived reports whether an owner was seen to begin soon after a former owner left. It may also have
+// begun a moment before, because the end of a pod may be reported late. An owner that an agent
+// listed when it connected may have begun long before.
+func (a *addressAudit) arrived(o *verdict.Owner, f *verdict.Former) bool {
+	begun := o.Begun()
+	return begun > o.Node.Listed && begun > f.Until.Add(-a.policy.Settle) && begun <= f.Until.Add(a.policy.ReusedWithin)
+}
+
+// recordReuse records that an owner took the address over too soon. Once that is reported, f names the
+// owner.
+func (a *addressAudit) recordReuse(f *verdict.Former, next *verdict.Owner) {
+	reused := *f
+	if reused.Next == "" {
+		reused.Next, reused.Since = next.ID, next.Begun()
+	}
+	one := verdict.Finding{Kind: verdict.FindingReusedTooSoon, Severity: verdict.Warning, Owners: []verdict.Owner{*next}, Former: &reused, Pool: a.poolOf(next)}
+	patience := a.policy.Settle
+	if f.Next != "" {
+		patience = 0
+	}
+	subject := next.Scope.Text() + " "
+	a.record(one, subject, patience)
+	id := a.id(one.Kind, subject)
+	if slices.ContainsFunc(a.out.Findings, func(found verdict.Finding) bool {
+		return found.ID == id && !found.Waiting && found.Former.Owner.ID == f.Owner.ID
+	}) {
+		*f = reused
+	}
+}
+
+// poolOf returns the pool that has allocated the address to an owner, or the only one that may have
+// done so; nil if it is not known.
+func (a *addressAudit) poolOf(o *verdict.Owner) *verdict.Pool {
+	pools := a.poolsOf(o)
+	for _, p := range pools {
+		if booked, _ := a.allocated(p, o); booked {
+			return p
+		}
+	}
+	if len(pools) == 1 {
+		return pools[0]
+	}
+	return nil
+}
+
+// sameNetwork reports whether two owners of the address, one after the other, are in the same scope.
+func sameNetwork(was, is *verdict.Owner) bool {
+	if was.Scope == is.Scope {
+		return true
+	}
+	l, other := was.Interface.Link, is.Interface.Link
+	return was.Scope.Kind == verdict.LinkScope && is.Scope.Kind == verdict.LinkScope && l != nil && other != nil && l.Domain.Is(other.Domain)
+}
+
+// handsOver reports whether a former owner may have handed the address over to the next one on purpose:
+// to its own successor, to another node, or to a workload that is not known by name.
+func handsOver(was, is *verdict.Owner) bool {
+	a, b := was.Workload(), is.Workload()
+	switch {
+	case a.Kind == verdict.Host && b.Kind == verdict.Host, was.MAC.Virtual(), is.MAC.Virtual():
+		return true
+	case !named(was), !named(is):
+		return true
+	case a.Namespace != b.Namespace || a.Kind != b.Kind:
+		return false
+	case a.VirtualMachine != "" && a.VirtualMachine == b.VirtualMachine:
+		return true
+	}
+	return a.Name == b.Name && (a.Kind == verdict.Pod || was.Node.Is(is.Node))
+}

@@ -1,0 +1,158 @@
+package tests
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	ipwitnessv1 "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// wantReused waits until the reuse of an address is reported, and checks both owners.
+func (l *lab) wantReused(addr, was, is string) {
+	l.t.Helper()
+	var f *ipwitnessv1.Finding
+	wait.Until(l.t, "the reuse of "+addr, func() bool {
+		for _, one := range l.findings("?kind=reused-too-soon&address=" + addr) {
+			f = one
+		}
+		return f != nil
+	})
+	name := func(node string, w *ipwitnessv1.Workload) string { return node + "/" + w.GetName() }
+	if p := f.GetPrevious(); name(p.GetNode(), p.GetWorkload()) != was || name(f.GetOwners()[0].GetNode(), f.GetOwners()[0].GetWorkload()) != is || p.GetUntil() == nil {
+		l.t.Errorf("got %v, want %s after %s", f, is, was)
+	}
+}
+
+// Incident 5, amazon-vpc-cni-k8s#3628: an address is reused on another node, and a neighbour has the
+// MAC of its former owner.
+func TestIncidentANeighbourHasTheMACOfTheFormerOwner(t *testing.T) {
+	t.Parallel()
+	const addr = "192.0.2.100"
+	c := newCluster(t, 2, "--reused-within", "30s")
+	i := c.incident(5)
+	out := c.shared()
+	out.machine("client", "02:00:00:00:00:20", "192.0.2.20/24")
+	start := func(n *lab, name string) {
+		n.sh("ip netns add "+name, "ip link add link eth0 name m"+name+" type macvlan mode bridge", "ip link set m"+name+" name eth0 netns "+name, "ip -n "+name+" link set eth0 up")
+		n.assign(name, addr+"/24")
+	}
+	pings := func() bool {
+		_, err := out.Run("ip netns exec client busybox ping -c 1 -W 1 %s", addr)
+		return err == nil
+	}
+	neighbour := func() string {
+		entry, err := out.Run("ip -n client neigh show to %s", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return entry
+	}
+	start(c.nodes[0], "web")
+	c.awaitOwner(addr, "web")
+	wait.Until(t, "an answer of web", pings)
+	stale := strings.Fields(neighbour())
+
+	c.nodes[0].sh("ip netns del web")
+	c.awaitOwners(addr, 0)
+	start(c.nodes[1], "db")
+	if got := strings.Fields(neighbour()); got[4] != stale[4] {
+		t.Errorf("got neighbour %q, want the MAC of the former owner, %s", got, stale[4])
+	}
+	c.wantReused(addr, "node1/web", "node2/db")
+	i.found("reused-too-soon", addr)
+	out.sh("ip -n client neigh flush to " + addr) // as the finding says
+	wait.Until(t, "an answer of db", pings)
+	if got := strings.Fields(neighbour()); got[4] == stale[4] {
+		t.Errorf("got neighbour %q after the remedy, want another MAC", got)
+	}
+	c.nodes[1].sh("ip netns del db")
+	c.awaitFindings()
+	c.wantOnlyPlanted()
+}
+
+// Incident 6, amazon-vpc-cni-k8s#3634: a half-open connection to a Service is translated to a reused
+// address, which belongs to another service now.
+func TestIncidentAReusedAddressMeetsAnOldDNATEntry(t *testing.T) {
+	t.Parallel()
+	const (
+		addr    = "10.244.0.2"
+		another = "10.244.0.3"
+		service = "10.96.0.10"
+	)
+	if _, err := exec.LookPath("iptables"); err != nil {
+		t.Fatal("this test needs iptables: apt-get install iptables")
+	}
+	l := newLab(t, "--reused-within", "2m")
+	i := l.incident(6)
+	l.sh("sysctl -qw net.ipv4.ip_forward=1")
+	routed := func(name, addr string) {
+		l.pod(name, addr+"/32")
+		l.sh("ip addr add 169.254.1.1/32 dev v"+name, "ip route add "+addr+" dev v"+name, "ip -n "+name+" route add default via 169.254.1.1 dev eth0 onlink")
+	}
+	serves := func(name string) {
+		server := l.Command("ip", "netns", "exec", name, "busybox", "nc", "-ll", "-p", "80", "-e", "echo", name)
+		if err := l.Start(server); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = server.Process.Kill()
+			_ = server.Wait()
+		})
+	}
+	endpoint := func(addr string) {
+		l.sh("iptables -t nat -F PREROUTING", "iptables -t nat -A PREROUTING -p tcp -d "+service+" --dport 80 -j DNAT --to-destination "+addr)
+	}
+	asks := func(port int) (answer string) {
+		client, err := l.Pod("client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Do(func() error {
+			from := net.Dialer{LocalAddr: &net.TCPAddr{Port: port}, Timeout: time.Second}
+			conn, err := from.Dial("tcp", service+":80")
+			if err != nil {
+				return nil // there is no answer
+			}
+			said, err := io.ReadAll(conn)
+			answer = strings.TrimSpace(string(said))
+			return errors.Join(err, conn.Close())
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return answer
+	}
+	routed("client", "10.244.0.9")
+	routed("web", addr)
+	routed("web2", another)
+	serves("web2")
+	l.awaitOwner(addr, "web")
+	endpoint(addr)
+	l.sh("ip netns exec web iptables -A INPUT -p tcp -j DROP") // it is ending
+	if got := asks(4000); got != "" {
+		t.Fatalf("got answer %q of web, want none", got)
+	}
+	l.sh("ip netns del web")
+	l.awaitOwners(addr, 0)
+	endpoint(another)
+	routed("db", addr)
+	serves("db")
+	wait.Until(t, "an answer of db", func() bool {
+		answer, _ := l.Stdout(l.Command("ip", "netns", "exec", "client", "busybox", "nc", "-w", "1", addr, "80"))
+		return strings.TrimSpace(answer) == "db"
+	})
+	if got := asks(4001); got != "web2" {
+		t.Errorf("got answer %q to a new connection, want that of web2", got)
+	}
+	if got := asks(4000); got != "db" {
+		t.Errorf("got answer %q to the repeated one, want that of db, because of the old entry", got)
+	}
+	l.wantReused(addr, "node1/web", "node1/db")
+	i.found("reused-too-soon", addr)
+	l.wantOnlyPlanted()
+}
