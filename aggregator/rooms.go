@@ -63,13 +63,31 @@ func (c *core) judge(b *facts.Batch) {
 func (c *core) problems() []string {
 	problems := c.acknowledgements.Problems()
 	if c.journal != nil {
-		problems = append(problems, c.journal.Problems()...)
+		for _, p := range c.journal.Problems() {
+			problems = append(problems, journalProblem(p))
+		}
 	}
 	problems = append(problems, c.exports.Problems()...)
 	if n := c.shards.Unjudged(); n > 0 {
 		problems = append(problems, explain.Unjudged(n))
 	}
 	return problems
+}
+
+// journalProblem describes a problem of the journal.
+func journalProblem(p journal.Problem) string {
+	switch p.Kind {
+	case journal.InMemory:
+		return explain.JournalInMemory(p.Path, p.Err)
+	case journal.Unreadable, journal.Damaged:
+		return explain.JournalSetAside(p.At, p.Path, p.Kind == journal.Damaged, p.Err)
+	case journal.NewerVersion:
+		return explain.JournalOfNewerVersion(p.At, p.Path, p.Err)
+	case journal.NotWritten:
+		return explain.JournalNotWritten(p.Path, p.Err)
+	default:
+		return explain.JournalFailed(p.Err)
+	}
 }
 
 // watches returns the number of watches, by type.

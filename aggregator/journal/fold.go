@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"bytes"
 	"errors"
 	"math"
 	"slices"
@@ -12,29 +11,10 @@ import (
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
-// A folded is an item with the state that its last record has.
-type folded struct {
-	stored
-	at stamp
-}
-
 // resolved reports whether the item is a conflict that is over.
-func (f *folded) resolved() bool {
+func (s *stored) resolved() bool {
 	c := new(pb.Conflict)
-	return proto.Unmarshal(f.body, c) == nil && c.GetState() == pb.Conflict_RESOLVED
-}
-
-// record returns the record that says the same.
-func (f *folded) record(kind pb.Event_Kind, p place) (r record, err error) {
-	e, err := f.event(kind, p, f.at)
-	if err != nil {
-		return r, err
-	}
-	if r, err = newRecord(&Change{Type: f.typ, Owner: e.GetOwner(), Conflict: e.GetConflict(), Finding: e.GetFinding(), Node: e.GetNode()}); err != nil {
-		return r, err
-	}
-	r.id, r.body = f.id, f.body
-	return r, nil
+	return proto.Unmarshal(s.item, c) == nil && c.GetState() == pb.Conflict_RESOLVED
 }
 
 // from returns the segments that are needed for the state at a time.
@@ -53,14 +33,17 @@ func from(list []segment, at stamp) []segment {
 // A fold reads the state of one kind of items at a time, ordered by place.
 type fold struct {
 	its   []*pebble.Iterator
+	segs  []segment
 	at    stamp
-	items []folded
+	items []stored
+	// held has the items, whose values end when an iterator moves on.
+	held []byte
 }
 
 // newFold returns a fold over the places between first and last.
 func (s *store) newFold(list []segment, kind pb.Event_Kind, at stamp, first, last place) (*fold, error) {
-	f := &fold{at: at}
-	for _, seg := range from(list, at) {
+	f := &fold{at: at, segs: from(list, at)}
+	for _, seg := range f.segs {
 		it, err := s.db.NewIter(&pebble.IterOptions{
 			LowerBound: itemPrefix(seg.number, kind, first), UpperBound: after(itemPrefix(seg.number, kind, last)),
 		})
@@ -83,37 +66,37 @@ func (f *fold) close() (err error) {
 
 // next returns the next place with its items, which are valid until the next call. The place may have
 // no items. ok is false at the end.
-func (f *fold) next() (p place, items []folded, ok bool, err error) {
-	for _, it := range f.its {
+func (f *fold) next() (p place, items []stored, ok bool, err error) {
+	for i, it := range f.its {
 		if !it.Valid() {
 			if err := it.Error(); err != nil {
 				return p, nil, false, err
 			}
 			continue
 		}
-		if at, _ := parseItemKey(it.Key()); !ok || at.compare(p) < 0 {
-			p, ok = at, true
+		at, _, _, _, err := parseItemKey(f.segs[i], it.Key())
+		if err != nil {
+			return p, nil, false, err
+		}
+		if !ok || string(at) < string(p) {
+			p, ok = place(at), true
 		}
 	}
 	if !ok {
 		return p, nil, false, nil
 	}
-	f.items = f.items[:0]
-	for _, it := range f.its {
+	f.items, f.held = f.items[:0], f.held[:0]
+	for i, it := range f.its {
 		for ; it.Valid(); it.Next() {
-			here, at := parseItemKey(it.Key())
-			if here != p {
-				break
-			}
-			if at > f.at {
-				continue
-			}
-			v, err := it.ValueAndErr()
+			here, one, err := parseItem(f.segs[i], it)
 			if err != nil {
 				return p, nil, false, err
 			}
-			if err := f.apply(v, at); err != nil {
-				return p, nil, false, err
+			if string(here) != string(p) {
+				break
+			}
+			if one.at <= f.at {
+				f.apply(one)
 			}
 		}
 	}
@@ -121,31 +104,29 @@ func (f *fold) next() (p place, items []folded, ok bool, err error) {
 }
 
 // apply applies one record to the items of a place.
-func (f *fold) apply(v []byte, at stamp) error {
-	one, err := parseValue(v)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(f.items, func(known folded) bool { return known.id == one.id })
+func (f *fold) apply(one stored) {
+	i := slices.IndexFunc(f.items, func(known stored) bool { return known.id == one.id })
 	switch {
 	case one.typ == pb.Watch_REMOVED && i >= 0:
 		f.items = slices.Delete(f.items, i, i+1)
-		return nil
+		return
 	case one.typ == pb.Watch_REMOVED:
-		return nil
-	case i < 0:
-		i = len(f.items)
-		f.items = append(f.items, folded{})
+		return
+	case i >= 0:
+		one.item = append(f.items[i].item[:0], one.item...)
+		f.items[i] = one
+		return
+	case len(f.items) == 0:
+		f.held = f.held[:0]
 	}
-	one.body = bytes.Clone(one.body)
-	f.items[i] = folded{one, at}
-	return nil
+	start := len(f.held)
+	f.held = append(f.held, one.item...)
+	one.item = f.held[start:len(f.held):len(f.held)]
+	f.items = append(f.items, one)
 }
 
-var lastPlace = place(bytes.Repeat([]byte{0xff}, placeSize))
-
 // fold calls do with the items of each place at a time, ordered by place.
-func (s *store) fold(list []segment, kind pb.Event_Kind, at stamp, first, last place, do func(place, []folded) error) error {
+func (s *store) fold(list []segment, kind pb.Event_Kind, at stamp, first, last place, do func(place, []stored) error) error {
 	f, err := s.newFold(list, kind, at, first, last)
 	if err != nil {
 		return err
@@ -162,16 +143,17 @@ func (s *store) fold(list []segment, kind pb.Event_Kind, at stamp, first, last p
 }
 
 // find returns the current state of one item.
-func (s *store) find(kind pb.Event_Kind, p place, id uint32) (body []byte, found bool, err error) {
-	err = s.fold(s.list(), kind, math.MaxInt64, p, p, func(_ place, items []folded) error {
+func (s *store) find(about subject, id uint32) (e *pb.Event, err error) {
+	err = s.fold(s.list(), about.kind, math.MaxInt64, about.place, about.place, func(p place, items []stored) error {
 		for i := range items {
-			if items[i].id == id {
-				body, found = items[i].body, true
+			if items[i].id == id && p == about.place {
+				e, err = s.event(&items[i], about, items[i].at)
+				return err
 			}
 		}
 		return nil
 	})
-	return body, found, err
+	return e, err
 }
 
 // A folder reads the state at the end of some segments in steps.
@@ -183,13 +165,13 @@ type folder struct {
 }
 
 // some calls do with the items of some places, and reports whether there are no more.
-func (f *folder) some(n int, do func(pb.Event_Kind, place, []folded) error) (done bool, err error) {
+func (f *folder) some(n int, do func(pb.Event_Kind, place, []stored) error) (done bool, err error) {
 	for n > 0 {
 		if f.kind == len(kinds) {
 			return true, nil
 		}
 		if f.fold == nil {
-			if f.fold, err = f.store.newFold(f.list, kinds[f.kind], math.MaxInt64, place{}, lastPlace); err != nil {
+			if f.fold, err = f.store.newFold(f.list, kinds[f.kind], math.MaxInt64, firstPlace, lastPlace); err != nil {
 				return false, err
 			}
 		}

@@ -58,9 +58,9 @@ type Journal struct {
 	replaced chan struct{}
 	// memory is set if the journal is in memory.
 	memory bool
+	// problems are the problems since the start, except those that the store knows.
+	problems []Problem
 
-	// problem describes what is wrong with the store since the start.
-	problem atomic.Pointer[string]
 	// gap is the gap that has not ended; nil if there is none.
 	gap atomic.Pointer[pb.Gap]
 	// What Stats returns.
@@ -88,7 +88,7 @@ func (j *Journal) Opened() <-chan struct{} { return j.opened }
 func (j *Journal) open(reason pb.Gap_Reason) {
 	s, aside, err := j.openDir()
 	if err != nil {
-		j.say(fmt.Sprintf("the journal is in memory only and ends with this process: %s: make %s writable, or use another --data-dir", err, j.Dir))
+		j.say(Problem{InMemory, j.Dir, j.Clock(), err})
 		j.Log.Error("cannot open the journal: it is in memory only", "directory", j.Dir, "error", err)
 	}
 	if aside {
@@ -119,19 +119,19 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 	if err == nil {
 		return s, false, nil
 	}
-	reason := "damaged"
-	if errors.Is(err, errNewerVersion) {
-		reason = "of-a-newer-version"
-	}
 	if !unusable(err) {
 		return nil, false, err
 	}
-	to, renamed := setAside(dir, reason, j.Clock())
+	problem := Problem{Unreadable, dir, j.Clock(), err}
+	if errors.Is(err, errNewerVersion) {
+		problem.Kind = NewerVersion
+	}
+	to, renamed := setAside(dir, asideNames[problem.Kind], problem.At)
 	if renamed != nil {
 		return nil, false, errors.Join(err, renamed)
 	}
-	j.say(fmt.Sprintf("the history before %s is not available: the journal could not be read and is now %s: %s: "+
-		"delete it, or keep it for a bug report", j.Clock().UTC().Format(time.RFC3339), to, err))
+	problem.Path = to
+	j.say(problem)
 	j.Log.Error("the journal cannot be read: starting a new one", "set_aside", to, "error", err)
 	s, err = openStore(dir, j.fs, j.Log)
 	return s, true, err
@@ -142,27 +142,6 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 func unusable(err error) bool {
 	var syscallError *os.PathError
 	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, errNewerVersion) || !errors.As(err, &syscallError)
-}
-
-func (j *Journal) say(problem string) { j.problem.Store(&problem) }
-
-// Problems returns descriptions of the problems of the journal.
-func (j *Journal) Problems() (problems []string) {
-	if p := j.problem.Load(); p != nil {
-		problems = append(problems, *p)
-	}
-	j.mu.RLock()
-	defer j.mu.RUnlock()
-	if j.store == nil {
-		return problems
-	}
-	if err := j.store.fs.failure.Load(); err != nil {
-		problems = append(problems, fmt.Sprintf("the journal cannot be written, so the history will have a gap: %s: free space in %s", *err, j.Dir))
-	}
-	if err := j.store.failure.Load(); err != nil {
-		problems = append(problems, fmt.Sprintf("the journal has failed, so nothing is recorded until the aggregator is restarted: %s", *err))
-	}
-	return problems
 }
 
 // Stats are counters and sizes of the journal.
@@ -244,7 +223,7 @@ func (j *Journal) Replaced() <-chan struct{} {
 func (j *Journal) close() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.writer.end()
+	j.writer.close()
 	if err := j.store.close(); err != nil {
 		j.Log.Warn("close the journal", "error", err)
 	}

@@ -270,10 +270,11 @@ func TestLostChangesAreAGap(t *testing.T) {
 func TestADamagedStoreIsSetAside(t *testing.T) {
 	for _, how := range []struct {
 		name   string
+		kind   ProblemKind
 		damage func(dir string) error
 	}{
-		{"manifest", func(dir string) error { return overwrite(dir, "MANIFEST-*") }},
-		{"newer version", func(dir string) error { return nil }},
+		{"manifest", Unreadable, func(dir string) error { return overwrite(dir, "MANIFEST-*") }},
+		{"newer version", NewerVersion, func(dir string) error { return nil }},
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			b := newBench(t, t.TempDir())
@@ -286,12 +287,12 @@ func TestADamagedStoreIsSetAside(t *testing.T) {
 			b.stop()
 			b.must(how.damage(storeDir(b.dir)))
 			b.start()
-			if len(b.Problems()) != 1 {
-				t.Errorf("got problems %v, want one", b.Problems())
-			}
 			aside, err := filepath.Glob(storeDir(b.dir) + ".*")
 			if err != nil || len(aside) != 1 {
-				t.Errorf("got %v and %v, want one store that is set aside", aside, err)
+				t.Fatalf("got %v and %v, want one store that is set aside", aside, err)
+			}
+			if got := b.Problems(); len(got) != 1 || got[0].Kind != how.kind || got[0].Path != aside[0] || !got[0].At.Equal(b.Now()) || got[0].Err == nil {
+				t.Errorf("got problems %+v, want kind %d and path %s", got, how.kind, aside[0])
 			}
 			b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
 			if gaps, err := b.Gaps(time.Time{}, b.Now()); err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_DAMAGED {
@@ -323,7 +324,7 @@ func TestWithoutADirectoryTheJournalIsInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := newBench(t, file)
-	if len(b.Problems()) != 1 || !b.Stats().Memory {
+	if got := b.Problems(); len(got) != 1 || got[0].Kind != InMemory || got[0].Path != file || !b.Stats().Memory {
 		t.Errorf("got problems %v and stats %+v", b.Problems(), b.Stats())
 	}
 	b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
@@ -340,10 +341,7 @@ func TestOldSegmentsAreDropped(t *testing.T) {
 		b.add(24 * time.Hour)
 		b.changed(pb.Watch_UPDATED, "new", pod("10.0.0.2", "new", "n1"))
 		b.flush()
-		wait.Until(b, "the copy of the segment", func() bool {
-			list := b.store.list()
-			return list[len(list)-1].complete
-		})
+		b.wholeSegments()
 	}
 	wait.Until(b, "old segments to be dropped", func() bool { return b.Oldest().After(first.Add(24 * time.Hour)) })
 	if age := b.Now().Sub(b.Oldest()); age < 30*24*time.Hour || age > 32*24*time.Hour {
@@ -356,6 +354,126 @@ func TestOldSegmentsAreDropped(t *testing.T) {
 	if got := b.events(Query{Span: only("10.0.0.1")}); len(got) != 1 || !got[0].GetPresent() {
 		t.Errorf("got %v, want the state at the beginning", got)
 	}
+}
+
+// wholeSegments waits until the copy of the current segment is written.
+func (b *bench) wholeSegments() {
+	b.Helper()
+	wait.Until(b, "the copy of the segment", func() bool {
+		list := b.store.list()
+		return list[len(list)-1].complete
+	})
+}
+
+// A record of an owner that is gone has no owner: it is in an earlier record.
+func TestAnOwnerThatIsGoneIsNamed(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	old := pod("10.0.0.1", "old", "n1")
+	b.state(map[string]*pb.Owner{"old": old})
+	b.changed(pb.Watch_ADDED, "web", pod("10.0.0.1", "web", "n1"))
+	renamed := pod("10.0.0.1", "web-renamed", "n1")
+	b.add(time.Minute)
+	b.changed(pb.Watch_UPDATED, "web", renamed)
+	next := b.add(25 * time.Hour) // in the next segment, their states are copies
+	b.changed(pb.Watch_ADDED, "other", pod("10.0.0.1", "other", "n1"))
+	b.changed(pb.Watch_REMOVED, "other", pod("10.0.0.1", "other", "n1")) // while they are copied
+	b.flush()
+	b.wholeSegments()
+	first := b.add(time.Minute)
+	b.changed(pb.Watch_REMOVED, "web", renamed)
+	second := b.add(time.Minute)
+	b.changed(pb.Watch_REMOVED, "old", old)
+	b.flush()
+	b.restart()
+
+	named := func(e *pb.Event) string { return e.GetOwner().GetWorkload().GetName() }
+	for _, one := range []struct {
+		q    Query
+		want []string
+	}{
+		{Query{Span: only("10.0.0.1"), Since: next}, []string{"other", "other", "web-renamed", "old"}},
+		{Query{Span: only("10.0.0.1"), Since: first}, []string{"web-renamed", "old"}},
+		{Query{Span: only("10.0.0.1"), After: first}, []string{"old"}},
+		{Query{Since: second}, []string{"old"}},
+		{Query{Namespace: "default", Pod: "old", Since: next, Match: func(e *pb.Event) bool { return named(e) == "old" }}, []string{"old"}},
+		{Query{Node: "n1", Since: first}, []string{"web-renamed", "old"}},
+	} {
+		got := b.events(one.q)
+		var names []string
+		for _, e := range got {
+			names = append(names, named(e))
+			if gone := e.GetType() == pb.Watch_REMOVED; gone != (e.GetOwner().GetState() == pb.Owner_GONE) {
+				t.Errorf("got %v", e)
+			}
+		}
+		if !slices.Equal(names, one.want) {
+			t.Errorf("got %v from %+v, want %v", names, one.q, one.want)
+		}
+	}
+}
+
+// The journal is restarted while the first state arrives, and many items share a node and an address.
+func TestTheStateAtTheBeginningIsPagedAndHasTimesOfItsOwn(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	owners := map[string]*pb.Owner{}
+	feed := b.Feed(pb.Event_OWNER)
+	b.must(feed.Begin())
+	for i := range 2 * quickPlaces {
+		name := fmt.Sprintf("p%d", i)
+		owners[name] = pod(fmt.Sprintf("10.0.%d.%d", i/200, i%200), name, "n1")
+		if i%2 == 0 {
+			b.must(feed.Present(&Change{At: b.Now(), Type: pb.Watch_ADDED, ID: name, Owner: owners[name]}))
+		}
+	}
+	b.flush()
+	b.restart()
+	b.state(owners)
+	check := func(changes int) {
+		t.Helper()
+		for name, q := range map[string]Query{
+			"node":      {Node: "n1"},
+			"namespace": {Namespace: "default"},
+			"range":     {Span: ipam.Range{First: netip.MustParseAddr("10.0.0.0"), Last: netip.MustParseAddr("10.0.255.255")}},
+		} {
+			seen := map[string]bool{}
+			changed := 0
+			for more := true; more; {
+				more = false
+				n := 0
+				b.must(b.Events(t.Context(), &q, func(e *pb.Event) bool {
+					if n++; n > 100 {
+						more = true
+						return false
+					}
+					at := e.GetTime().AsTime()
+					if !at.After(q.After) || e.GetPresent() != at.Before(b.Oldest()) {
+						t.Fatalf("%s: got %v after %s", name, e, q.After)
+					}
+					if q.After = at; e.GetPresent() {
+						seen[e.GetOwner().GetWorkload().GetName()] = true
+					} else {
+						changed++
+					}
+					return true
+				}))
+			}
+			if len(seen) != len(owners) || changed != changes {
+				t.Errorf("%s: got %d owners and %d changes, want %d and %d", name, len(seen), changed, len(owners), changes)
+			}
+		}
+		if got := b.events(Query{}); len(got) != changes {
+			t.Errorf("got changes %v, want %d", got, changes)
+		}
+	}
+	check(0)
+	// The same is true of the copies with which the journal begins after its first segment was dropped.
+	b.add(31 * 24 * time.Hour)
+	b.changed(pb.Watch_UPDATED, "p0", owners["p0"])
+	b.flush()
+	b.wholeSegments()
+	b.add(31 * 24 * time.Hour)
+	wait.Until(t, "the first segment to be dropped", func() bool { return len(b.store.list()) == 1 })
+	check(1)
 }
 
 // The journal is compared with a model, while it is restarted and starts new segments.
@@ -540,7 +658,7 @@ func TestAFullDiskDelaysTheJournalOnly(t *testing.T) {
 	b.state(nil)
 	fs.full.Store(true)
 	b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
-	wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 })
+	wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 && b.Problems()[0].Kind == NotWritten })
 	fs.full.Store(false)
 	b.flush()
 	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
@@ -564,23 +682,36 @@ func TestAJournalStopsOnAFullDisk(t *testing.T) {
 	b.state(nil)
 	fs.full.Store(true)
 	b.changed(pb.Watch_ADDED, "a", pod("10.0.0.1", "a", "n1"))
-	wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 })
+	wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 && b.Problems()[0].Kind == NotWritten })
 	b.stop() // returns
 	fs.full.Store(false)
 }
 
 func TestDamageThatIsReadIsSetAside(t *testing.T) {
 	b := newBench(t, t.TempDir())
-	b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
-	b.must(b.store.db.Set(itemKey(1, pb.Event_OWNER, placeOf(netip.MustParseAddr("10.0.0.1")), 1<<40), []byte("junk"), nil))
-	replaced := b.Replaced()
-	if err := b.At(t.Context(), pb.Event_OWNER, b.Now().Add(time.Second), ipam.Range{}, Position{}, func(*pb.Event, Position) bool { return true }); !errors.Is(err, ErrDamaged) {
-		t.Errorf("got %v, want ErrDamaged", err)
-	}
-	<-replaced
-	b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
-	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 || len(b.Problems()) != 1 {
-		t.Errorf("got owners %v and problems %v", got, b.Problems())
+	for n := range 2 {
+		b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
+		b.must(b.store.db.Set(itemKey(b.store.list()[0], pb.Event_OWNER, placeOf(netip.MustParseAddr("10.0.0.1")), b.Now().UnixMicro()), []byte("junk"), nil))
+		replaced := b.Replaced()
+		b.add(time.Second)
+		if err := b.At(t.Context(), pb.Event_OWNER, b.Now(), ipam.Range{}, Position{}, func(*pb.Event, Position) bool { return true }); !errors.Is(err, ErrDamaged) {
+			t.Errorf("got %v, want ErrDamaged", err)
+		}
+		<-replaced
+		b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
+		if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
+			t.Errorf("got owners %v", got)
+		}
+		// Both stores that were set aside are named.
+		problems := b.Problems()
+		if len(problems) != n+1 || problems[n].Kind != Damaged || !problems[n].At.Equal(b.Now()) || n > 0 && problems[0].Path == problems[n].Path {
+			t.Errorf("got problems %+v", problems)
+		}
+		for _, p := range problems {
+			if _, err := os.Stat(p.Path); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 	gaps, err := b.Gaps(time.Time{}, b.Now())
 	if err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_DAMAGED {

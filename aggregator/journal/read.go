@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -44,26 +45,17 @@ func (j *Journal) Oldest() time.Time { return j.Stats().Oldest }
 
 // Gaps returns the gaps that overlap a period, the oldest first.
 func (j *Journal) Gaps(since, until time.Time) (gaps []*pb.Gap, err error) {
-	prefix := tablePrefix(0, metaGap)
 	err = j.view(func(s *store) error {
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: metaKey(metaGap, uint64(micro(since))), UpperBound: after(prefix)})
-		if err != nil {
-			return err
-		}
-		for it.First(); it.Valid(); it.Next() {
-			v, err := it.ValueAndErr()
+		return s.scan(metaKey(metaGap, uint64(micro(since))), after(tablePrefix(0, metaGap)), func(_, v []byte) error {
 			g := new(pb.Gap)
-			if err == nil && (len(v) == 0 || v[0] != valueVersion || proto.Unmarshal(v[1:], g) != nil) {
-				err = errDamagedRecord
-			}
-			if err != nil {
-				return errors.Join(err, it.Close())
+			if len(v) == 0 || v[0] != formatVersion || proto.Unmarshal(v[1:], g) != nil {
+				return errDamagedRecord
 			}
 			if g.GetFrom() == nil || g.GetFrom().AsTime().Before(until) {
 				gaps = append(gaps, g)
 			}
-		}
-		return errors.Join(it.Error(), it.Close())
+			return nil
+		})
 	})
 	if g := j.gap.Load(); err == nil && g != nil && (g.GetFrom() == nil || g.GetFrom().AsTime().Before(until)) {
 		gaps = append(gaps, g)
@@ -97,7 +89,7 @@ type Position struct {
 
 // Token returns the text of the position.
 func (p Position) Token() string {
-	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32(p.place[:], p.id))
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32([]byte(p.place), p.id))
 }
 
 // ParsePosition parses the text of a position. An empty text is the position before all items.
@@ -106,12 +98,11 @@ func ParsePosition(token string) (p Position, err error) {
 		return p, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(token)
-	if err != nil || len(raw) != placeSize+4 {
+	end := len(raw) - 4
+	if err != nil || end < 1 || end != 1+addressSizes[raw[0]&0xf] {
 		return p, errors.New("not a position")
 	}
-	copy(p.place[:], raw)
-	p.id = binary.BigEndian.Uint32(raw[placeSize:])
-	return p, nil
+	return Position{place(raw[:end]), binary.BigEndian.Uint32(raw[end:])}, nil
 }
 
 // errEnough is the error of a reader that has read enough.
@@ -121,24 +112,18 @@ var errEnough = errors.New("enough")
 // begins after a position. If span is valid, it reads only the items with these addresses. do returns
 // false to stop.
 func (j *Journal) At(ctx context.Context, kind pb.Event_Kind, at time.Time, span ipam.Range, begin Position, do func(*pb.Event, Position) bool) error {
-	low, high := place{}, lastPlace
-	if span.First.IsValid() {
-		low, high = placeOf(span.First), placeOf(span.Last)
-	}
-	if low.compare(begin.place) < 0 {
-		low = begin.place
-	}
-	if high.compare(low) < 0 {
+	low, high := placesOf(span)
+	if low = max(low, begin.place); high < low {
 		return nil
 	}
 	err := j.view(func(s *store) error {
-		return s.fold(s.list(), kind, at.UnixMicro(), low, high, func(p place, items []folded) error {
-			slices.SortFunc(items, func(a, b folded) int { return cmp.Compare(a.id, b.id) })
+		return s.fold(s.list(), kind, at.UnixMicro(), low, high, func(p place, items []stored) error {
+			slices.SortFunc(items, func(a, b stored) int { return cmp.Compare(a.id, b.id) })
 			for i := range items {
 				if p == begin.place && items[i].id <= begin.id {
 					continue
 				}
-				e, err := items[i].event(kind, p, items[i].at)
+				e, err := s.event(&items[i], subject{kind, p}, items[i].at)
 				if err != nil {
 					return err
 				}
@@ -172,6 +157,24 @@ type Query struct {
 	Match func(*pb.Event) bool
 }
 
+// about reports whether the query is about something. It then also finds the state with which the
+// journal begins.
+func (q *Query) about() bool {
+	return q.Span.First.IsValid() || q.Node+q.Namespace+q.Pod+q.MAC != ""
+}
+
+func (q *Query) wants(kind pb.Event_Kind) bool {
+	return (q.Kind == 0 || q.Kind == kind) && (q.Kinds == nil || slices.Contains(q.Kinds, kind))
+}
+
+// placesOf returns the first and the last place of a range; all places if the range is not valid.
+func placesOf(span ipam.Range) (first, last place) {
+	if !span.First.IsValid() {
+		return firstPlace, lastPlace
+	}
+	return placeOf(span.First), placeOf(span.Last)
+}
+
 const (
 	// quickPlaces is the number of places that are read one by one. More are found by time.
 	quickPlaces = 512
@@ -180,7 +183,8 @@ const (
 )
 
 // Events calls do with the matching events, the oldest first. do returns false to stop. A query for an
-// address, a workload, a node or a MAC also finds the state with which the journal begins.
+// address, a range of addresses, a workload, a node or a MAC also finds the state with which the
+// journal begins.
 func (j *Journal) Events(ctx context.Context, q *Query, do func(*pb.Event) bool) error {
 	return j.view(func(s *store) error {
 		until := int64(math.MaxInt64)
@@ -191,74 +195,86 @@ func (j *Journal) Events(ctx context.Context, q *Query, do func(*pb.Event) bool)
 		if !q.After.IsZero() {
 			since = max(since, micro(q.After)+1)
 		}
+		it, err := s.db.NewIter(nil)
+		if err != nil {
+			return err
+		}
+		more := true
 		list := s.list()
 		for i, seg := range list {
-			if seg.start >= until || i+1 < len(list) && list[i+1].start <= since {
+			begin := max(since, seg.start)
+			if i == 0 && q.about() {
+				begin = max(since, seg.base())
+			}
+			end := until
+			if i+1 < len(list) {
+				end = min(end, list[i+1].start)
+			}
+			if end = min(end, seg.limit()); begin >= end || !more || err != nil {
 				continue
 			}
-			r := reading{ctx: ctx, s: s, q: q, seg: seg, oldest: i == 0, since: since, until: until, do: do}
-			if more, err := r.events(); err != nil || !more {
-				return err
-			}
+			r := reading{ctx: ctx, s: s, q: q, list: list[:i+1], seg: seg, items: it, do: do}
+			more, err = r.events(begin, end)
 		}
-		return nil
+		return errors.Join(err, it.Close())
 	})
 }
 
 // A reading reads the events of one segment.
 type reading struct {
-	ctx          context.Context
-	s            *store
-	q            *Query
-	seg          segment
-	oldest       bool
-	since, until stamp
-	do           func(*pb.Event) bool
+	ctx context.Context
+	s   *store
+	q   *Query
+	// list has the segments up to seg.
+	list []segment
+	seg  segment
+	// items is an iterator that read and before move.
+	items *pebble.Iterator
+	do    func(*pb.Event) bool
 }
 
-// subject is a place with items of one kind.
-type subject struct {
-	kind  pb.Event_Kind
-	place place
-}
-
-func (r *reading) events() (more bool, err error) {
+func (r *reading) events(since, until stamp) (more bool, err error) {
 	subjects, known, err := r.subjects()
-	switch {
-	case err != nil:
+	if err != nil {
 		return false, err
-	case !known:
-		return r.byTime(nil)
-	case len(subjects) > quickPlaces:
-		wanted := make(map[subject]bool, len(subjects))
+	}
+	if known && len(subjects) <= quickPlaces {
+		return r.bySubject(subjects, since, until)
+	}
+	var wanted map[subject]bool
+	if known {
+		wanted = make(map[subject]bool, len(subjects))
 		for _, one := range subjects {
 			wanted[one] = true
 		}
-		return r.byTime(wanted)
 	}
-	return r.bySubject(subjects)
+	if since < r.seg.start {
+		if more, err := r.present(wanted, since, min(until, r.seg.start)); err != nil || !more {
+			return false, err
+		}
+	}
+	return r.byTime(wanted, max(since, r.seg.start), until)
 }
 
 // subjects returns the places that can match, if they are known without reading the segment.
 func (r *reading) subjects() (all []subject, known bool, err error) {
 	q := r.q
-	var terms [][]byte
+	var t term
 	switch {
 	case q.Span.First.IsValid() && q.Span.First == q.Span.Last:
-		for _, kind := range kinds[:3] {
-			if r.wants(kind) {
-				all = append(all, subject{kind, placeOf(q.Span.First)})
-			}
-		}
-		terms = append(terms, termPrefix(r.seg.number, addressTerm(q.Span.First)))
+		all = r.all(q.Span.First)
+		t = addressTerm(q.Span.First)
 	case q.Namespace != "" && q.Pod != "":
-		terms = append(terms, termPrefix(r.seg.number, podTerm(q.Namespace, q.Pod)))
+		t = podTerm(q.Namespace, q.Pod)
 	case q.MAC != "":
-		terms = append(terms, termPrefix(r.seg.number, macTerm(q.MAC)))
+		t = macTerm(q.MAC)
+		if a, ok := derivedFrom(q.MAC); ok {
+			all = r.all(a)
+		}
 	case q.Node != "":
-		terms = append(terms, termPrefix(r.seg.number, nodeTerm(q.Node)))
+		t = nodeTerm(q.Node)
 	case q.Namespace != "":
-		terms = append(terms, append(tablePrefix(r.seg.number, byTerm), namespacePrefix(q.Namespace)...))
+		t = namespaceTerm(q.Namespace)
 	default:
 		return nil, false, nil
 	}
@@ -266,44 +282,51 @@ func (r *reading) subjects() (all []subject, known bool, err error) {
 	for _, one := range all {
 		seen[one] = true
 	}
-	for _, prefix := range terms {
-		it, err := r.s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
-		if err != nil {
-			return nil, false, err
+	prefix := termPrefix(r.seg.number, t)
+	err = r.scan(prefix, after(prefix), func() error {
+		one, err := parseTermKey(t, r.items.Key())
+		if err == nil && !seen[one] && q.wants(one.kind) {
+			seen[one] = true
+			all = append(all, one)
 		}
-		for it.First(); it.Valid(); it.Next() {
-			key := it.Key()
-			tail := key[len(key)-1-placeSize:]
-			one := subject{kind: pb.Event_Kind(tail[0])}
-			copy(one.place[:], tail[1:])
-			if !seen[one] && r.wants(one.kind) {
-				seen[one] = true
-				all = append(all, one)
-			}
-		}
-		if err := errors.Join(it.Error(), it.Close()); err != nil {
-			return nil, false, err
-		}
-	}
-	return all, true, nil
+		return err
+	})
+	return all, true, err
 }
 
-func (r *reading) wants(kind pb.Event_Kind) bool {
-	return (r.q.Kind == 0 || r.q.Kind == kind) && (r.q.Kinds == nil || slices.Contains(r.q.Kinds, kind))
+// all returns the subjects with an address.
+func (r *reading) all(a netip.Addr) (all []subject) {
+	for _, kind := range kinds {
+		if kind != pb.Event_NODE && r.q.wants(kind) {
+			all = append(all, subject{kind, placeOf(a)})
+		}
+	}
+	return all
+}
+
+// scan moves the iterator to each of the keys between two keys, and calls do, until it returns an error.
+func (r *reading) scan(first, end []byte, do func() error) error {
+	r.items.SetBounds(first, end)
+	for r.items.First(); r.items.Valid(); r.items.Next() {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return r.items.Error()
 }
 
 // found is a record that may match.
 type found struct {
 	at      stamp
 	subject subject
-	value   []byte
+	stored  stored
 }
 
 // bySubject reads the events of some places. It reads some records of each, and sends those up to the
 // time until which it has read all.
-func (r *reading) bySubject(subjects []subject) (more bool, err error) {
-	for since := r.since; since < r.until; {
-		horizon := r.until
+func (r *reading) bySubject(subjects []subject, since, until stamp) (more bool, err error) {
+	for since < until {
+		horizon := until
 		var all []found
 		for _, one := range subjects {
 			end, err := r.read(one, since, horizon, &all)
@@ -330,93 +353,159 @@ func (r *reading) bySubject(subjects []subject) (more bool, err error) {
 }
 
 // read reads some records of a place, and returns the time until which it has read all.
-func (r *reading) read(one subject, since, until stamp, into *[]found) (end stamp, err error) {
-	it, err := r.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: itemKey(r.seg.number, one.kind, one.place, since), UpperBound: itemKey(r.seg.number, one.kind, one.place, until),
+func (r *reading) read(about subject, since, until stamp, into *[]found) (end stamp, err error) {
+	first := len(*into)
+	end = until
+	err = r.scan(itemKey(r.seg, about.kind, about.place, since), itemKey(r.seg, about.kind, about.place, until), func() error {
+		_, one, err := parseItem(r.seg, r.items)
+		if len(*into)-first == quickKeys {
+			end = one.at
+			err = errors.Join(err, errEnough)
+		}
+		if err != nil {
+			return err
+		}
+		one.item = bytes.Clone(one.item)
+		*into = append(*into, found{one.at, about, one})
+		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errEnough) {
 		return 0, err
 	}
-	end = until
-	n := 0
-	for it.First(); it.Valid(); it.Next() {
-		at := stampOf(it.Key())
-		if n == quickKeys {
-			end = at
-			break
-		}
-		v, err := it.ValueAndErr()
-		if err != nil {
-			return 0, errors.Join(err, it.Close())
-		}
-		*into = append(*into, found{at, one, bytes.Clone(v)})
-		n++
-	}
-	return end, errors.Join(it.Error(), it.Close())
+	return end, r.restore(about, (*into)[first:])
 }
 
-// byTime reads all events of the period, or the events of the wanted places.
-func (r *reading) byTime(wanted map[subject]bool) (more bool, err error) {
-	it, err := r.s.db.NewIter(&pebble.IterOptions{LowerBound: timeKey(r.seg.number, r.since), UpperBound: timeKey(r.seg.number, r.until)})
+// restore gives the removed items of a place the state before.
+func (r *reading) restore(about subject, all []found) error {
+	for i := range all {
+		one := &all[i].stored
+		if one.typ != pb.Watch_REMOVED {
+			continue
+		}
+		var state stored
+		for k := i - 1; k >= 0 && state.typ == 0; k-- {
+			if all[k].stored.id == one.id && all[k].stored.typ != pb.Watch_REMOVED {
+				state = all[k].stored
+			}
+		}
+		if state.typ == 0 {
+			var err error
+			if state, err = r.before(about, one.id, all[i].at); err != nil {
+				return err
+			}
+		}
+		one.item, one.at, one.segment = state.item, state.at, state.segment
+	}
+	return nil
+}
+
+// before returns the last record of an item before it was removed; an empty one if there is none.
+func (r *reading) before(about subject, id uint32, at stamp) (stored, error) {
+	for _, seg := range slices.Backward(r.list) {
+		prefix := itemPrefix(seg.number, about.kind, about.place)
+		r.items.SetBounds(prefix, after(prefix))
+		for r.items.SeekLT(itemKey(seg, about.kind, about.place, at)); r.items.Valid(); r.items.Prev() {
+			_, one, err := parseItem(seg, r.items)
+			if err != nil {
+				return stored{}, err
+			}
+			if one.id == id && one.typ != pb.Watch_REMOVED {
+				one.item = bytes.Clone(one.item)
+				return one, nil
+			}
+		}
+		if err := r.items.Error(); err != nil || seg.complete {
+			return stored{}, err
+		}
+	}
+	return stored{}, nil
+}
+
+// byTime reads all events of a period, or the events of the wanted places.
+func (r *reading) byTime(wanted map[subject]bool, since, until stamp) (more bool, err error) {
+	first, end := timePrefix(r.seg.number, bucketOf(since)), after(timePrefix(r.seg.number, bucketOf(until-1)))
+	it, err := r.s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
 	if err != nil {
 		return false, err
 	}
-	low, high := place{}, lastPlace
-	if r.q.Span.First.IsValid() {
-		low, high = placeOf(r.q.Span.First), placeOf(r.q.Span.Last)
-	}
+	low, high := placesOf(r.q.Span)
+	more = true
 	it.First()
-	for n := 1; it.Valid(); it.Next() {
-		if n++; n%1024 == 0 && r.ctx.Err() != nil {
-			return false, errors.Join(r.ctx.Err(), it.Close())
+	for n := 1; it.Valid() && more && err == nil; {
+		var subjects []subject
+		var bucket uint32
+		for ; it.Valid() && err == nil; it.Next() {
+			if n++; n%1024 == 0 && r.ctx.Err() != nil {
+				return false, errors.Join(r.ctx.Err(), it.Close())
+			}
+			var here uint32
+			var one subject
+			if here, one, err = parseTimeKey(it.Key()); len(subjects) > 0 && here != bucket {
+				break
+			}
+			if r.q.wants(one.kind) && (wanted == nil || wanted[one]) && one.within(low, high) {
+				bucket = here
+				subjects = append(subjects, one)
+			}
 		}
-		v, err := it.ValueAndErr()
-		if err == nil && len(v) != 1+placeSize {
-			err = errDamagedRecord
-		}
-		if err != nil {
-			return false, errors.Join(err, it.Close())
-		}
-		one := subject{kind: pb.Event_Kind(v[0])}
-		copy(one.place[:], v[1:])
-		if !r.wants(one.kind) || wanted != nil && !wanted[one] {
-			continue
-		}
-		if r.q.Span.First.IsValid() && (one.kind == pb.Event_NODE || one.place.compare(low) < 0 || one.place.compare(high) > 0) {
-			continue
-		}
-		f := found{at: stampOf(it.Key()), subject: one}
-		value, closer, err := r.s.db.Get(itemKey(r.seg.number, one.kind, one.place, f.at))
-		if err != nil {
-			return false, errors.Join(err, it.Close())
-		}
-		f.value = bytes.Clone(value)
-		if err := closer.Close(); err != nil {
-			return false, errors.Join(err, it.Close())
-		}
-		if more, err := r.send(&f); err != nil || !more {
-			return false, errors.Join(err, it.Close())
+		if err == nil && len(subjects) > 0 {
+			start := stamp(bucket) << bucketBits
+			more, err = r.bySubject(subjects, max(since, start), min(until, start+1<<bucketBits))
 		}
 	}
-	return true, errors.Join(it.Error(), it.Close())
+	return more && err == nil, errors.Join(err, it.Error(), it.Close())
+}
+
+// within reports whether the subject is in a range of addresses. Nodes are only in the range of all.
+func (s subject) within(low, high place) bool {
+	return low == firstPlace || s.kind != pb.Event_NODE && s.place >= low && s.place <= high
+}
+
+// present reads the state with which the segment begins, or that of the wanted places.
+func (r *reading) present(wanted map[subject]bool, since, until stamp) (more bool, err error) {
+	type copied struct {
+		subject
+		at stamp
+	}
+	var all []copied
+	low, high := placesOf(r.q.Span)
+	for _, kind := range kinds {
+		if !r.q.wants(kind) {
+			continue
+		}
+		err := r.scan(itemPrefix(r.seg.number, kind, low), after(itemPrefix(r.seg.number, kind, high)), func() error {
+			p, _, at, _, err := parseItemKey(r.seg, r.items.Key())
+			if err != nil || at < since || at >= until {
+				return err
+			}
+			if one := (subject{kind, place(p)}); one.within(low, high) && (wanted == nil || wanted[one]) {
+				all = append(all, copied{one, at})
+			}
+			return nil
+		})
+		if err == nil {
+			err = r.ctx.Err()
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	slices.SortFunc(all, func(a, b copied) int { return cmp.Compare(a.at, b.at) })
+	for _, one := range all {
+		if more, err := r.bySubject([]subject{one.subject}, one.at, one.at+1); err != nil || !more {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // send sends a record if it matches.
 func (r *reading) send(f *found) (more bool, err error) {
-	one, err := parseValue(f.value)
+	e, err := r.s.event(&f.stored, f.subject, f.at)
 	if err != nil {
 		return false, err
 	}
-	if one.copied && !r.oldest {
-		return true, nil
-	}
-	e, err := one.event(f.subject.kind, f.subject.place, f.at)
-	if err != nil {
-		return false, err
-	}
-	if e.Present = one.copied; e.Present {
-		e.Time = timeOf(max(f.at, r.seg.start))
-	}
+	e.Present = f.at < r.seg.start
 	if r.q.Match != nil && !r.q.Match(e) {
 		return true, nil
 	}

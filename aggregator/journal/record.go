@@ -2,15 +2,16 @@ package journal
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"hash/maphash"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -35,18 +36,18 @@ type Change struct {
 // maxTerms is the largest number of terms of one record. A finding may have 1000 addresses.
 const maxTerms = 1100
 
-// A record is a change as it is stored.
+// A record is a change before it is stored.
 type record struct {
-	kind  pb.Event_Kind
-	place place
+	subject
 	// id distinguishes the items of one place. Two items of one place have the same id with a
 	// probability of 2^-32.
-	id   uint32
-	at   stamp
-	typ  pb.Watch_Type
-	body []byte
+	id  uint32
+	at  stamp
+	typ pb.Watch_Type
+	// item is nil if the item is REMOVED: its last record has it.
+	item proto.Message
 	// terms are the terms by which the record is found, besides its place.
-	terms []string
+	terms []term
 	// notBefore is set if the change happened in a gap.
 	notBefore stamp
 }
@@ -61,7 +62,6 @@ func hashID(id string) uint32 {
 func newRecord(c *Change) (r record, err error) {
 	r = record{at: c.At.UnixMicro(), typ: c.Type}
 	terms := termSet{}
-	var m proto.Message
 	switch {
 	case c.Owner != nil:
 		r.kind, r.id = pb.Event_OWNER, hashID(c.ID)
@@ -71,7 +71,7 @@ func newRecord(c *Change) (r record, err error) {
 		}
 		r.place = placeOf(a)
 		terms.owner(c.Owner)
-		m = trimOwner(c.Owner, true)
+		r.item = trimOwner(c.Owner, true)
 	case c.Conflict != nil:
 		r.kind, r.id = pb.Event_CONFLICT, hashID(c.Conflict.GetId())
 		a, err := netip.ParseAddr(c.Conflict.GetAddress())
@@ -82,22 +82,24 @@ func newRecord(c *Change) (r record, err error) {
 		for _, o := range c.Conflict.GetOwners() {
 			terms.owner(o)
 		}
-		m = trimConflict(c.Conflict)
+		r.item = trimConflict(c.Conflict)
 	case c.Finding != nil:
 		r.kind, r.id = pb.Event_FINDING, hashID(c.Finding.GetId())
 		r.place = placeOfFinding(c.Finding)
 		terms.finding(c.Finding)
-		m = trimFinding(c.Finding)
+		r.item = trimFinding(c.Finding)
 	case c.Node != nil:
 		r.kind, r.id, r.place = pb.Event_NODE, hashID(c.Node.GetName()), placeOfName(c.Node.GetName())
 		terms.add(nodeTerm(c.Node.GetName()))
-		m = trimNode(c.Node)
+		r.item = trimNode(c.Node)
 	default:
 		return r, errors.New("record a change: it has no item")
 	}
 	r.terms = terms.list
-	r.body, err = proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	return r, err
+	if r.typ == pb.Watch_REMOVED {
+		r.item = nil
+	}
+	return r, nil
 }
 
 // placeOfFinding returns the address of a finding, the first address of its prefix, or a hash of its
@@ -112,23 +114,19 @@ func placeOfFinding(f *pb.Finding) place {
 	return placeOfName(f.GetId())
 }
 
-type termSet struct{ list []string }
+type termSet struct{ list []term }
 
-func (t *termSet) add(term string) {
-	if len(t.list) >= maxTerms || strings.ContainsRune(term, 0) {
-		return
+func (t *termSet) add(one term) {
+	if len(t.list) < maxTerms && !slices.Contains(t.list, one) {
+		t.list = append(t.list, one)
 	}
-	if slices.Contains(t.list, term) {
-		return
-	}
-	t.list = append(t.list, term)
 }
 
 func (t *termSet) owner(o *pb.Owner) {
 	if w := o.GetWorkload(); w.GetName() != "" {
 		t.add(podTerm(w.GetNamespace(), w.GetName()))
 	}
-	if o.GetMac() != "" {
+	if a, err := netip.ParseAddr(o.GetAddress()); o.GetMac() != "" && (err != nil || o.GetMac() != derivedMAC(placeOf(a))) {
 		t.add(macTerm(o.GetMac()))
 	}
 	t.add(nodeTerm(o.GetNode()))
@@ -154,21 +152,34 @@ func (t *termSet) finding(f *pb.Finding) {
 }
 
 // trimOwner returns an owner without the parts that are not recorded: its evidence, which has no end
-// while the owner lives, and the sources of its names. The key has the address.
+// while the owner lives, and the sources of its names. An owner that is an item of its own has no
+// address, because its key has it, times in milliseconds, and the usual short form of a container's ID.
 func trimOwner(o *pb.Owner, keyed bool) *pb.Owner {
 	out := &pb.Owner{
 		Scope: o.GetScope(), Node: o.GetNode(), Interface: o.GetInterface(), HostInterface: o.GetHostInterface(),
 		Mac: o.GetMac(), Netns: o.GetNetns(), FirstSeen: o.GetFirstSeen(), State: o.GetState(), AssignedAt: o.GetAssignedAt(),
 		Excluded: o.GetExcluded(), Intended: o.GetIntended(), Routed: o.GetRouted(),
 	}
-	if !keyed {
-		out.Address = o.GetAddress()
-	}
-	if w := o.GetWorkload(); w != nil {
+	w := o.GetWorkload()
+	if w != nil {
 		out.Workload = &pb.Workload{
 			Kind: w.GetKind(), Namespace: w.GetNamespace(), Name: w.GetName(), Uid: w.GetUid(), ContainerId: w.GetContainerId(), Source: w.GetSource(),
 			Process: w.GetProcess(), VirtualMachine: w.GetVirtualMachine(), Controller: w.GetController(), Phase: w.GetPhase(),
 			DeletionTimestamp: w.GetDeletionTimestamp(), Orphaned: w.GetOrphaned(), ProcessEnded: w.GetProcessEnded(),
+		}
+	}
+	if !keyed {
+		out.Address = o.GetAddress()
+		return out
+	}
+	for _, t := range []**timestamppb.Timestamp{&out.FirstSeen, &out.AssignedAt} {
+		if *t != nil {
+			*t = timestamppb.New((*t).AsTime().Truncate(time.Millisecond))
+		}
+	}
+	if id := w.GetContainerId(); len(id) > containerDigits {
+		if _, err := hex.DecodeString(id[:containerDigits]); err == nil {
+			out.Workload.ContainerId = id[:containerDigits]
 		}
 	}
 	return out
@@ -200,78 +211,94 @@ func trimFinding(f *pb.Finding) *pb.Finding {
 
 // trimNode returns a node without the values that change all the time.
 func trimNode(n *pb.Node) *pb.Node {
-	return &pb.Node{
+	return proto.CloneOf(&pb.Node{
 		Name: n.GetName(), State: n.GetState(), Version: n.GetVersion(), Kernel: n.GetKernel(), BootId: n.GetBootId(), Netns: n.GetNetns(),
 		Wire: n.GetWire(), Problems: n.GetProblems(), Runtime: n.GetRuntime(), Incomplete: n.GetIncomplete(),
 		VipProgram: n.GetVipProgram(), VipProgramEnded: n.GetVipProgramEnded(),
-	}
+	})
 }
 
-// The format of a value: a version, the type of the change with flags, the id, the stamp notBefore if
-// its flag is set, and the message.
-const (
-	valueVersion = 1
+// The format of a record: the id, the item (unless the change is that it is REMOVED), and in front of
+// them, if the change happened in a gap, the stamp notBefore and the type: the type in the key is 0.
 
-	flagCopied    = 0x80 // a copy at the start of a segment
-	flagNotBefore = 0x40
-	typeMask      = 0x0f
+var marshal = proto.MarshalOptions{Deterministic: true}
 
-	valueHeader = 1 + 1 + 4
-)
-
-func (r *record) value(copied bool) []byte {
-	v := make([]byte, 0, valueHeader+8+len(r.body))
-	flags := byte(r.typ)
-	if copied {
-		flags |= flagCopied
-	}
+// value returns what is stored of a record besides its key. It changes the item.
+func (r *record) value(number func([]byte) (uint32, bool, error)) ([]byte, error) {
+	v := make([]byte, 0, 128)
 	if r.notBefore != 0 {
-		flags |= flagNotBefore
+		v = append(binary.BigEndian.AppendUint64(v, uint64(r.notBefore)), byte(r.typ))
 	}
-	v = append(v, valueVersion, flags)
 	v = binary.BigEndian.AppendUint32(v, r.id)
-	if r.notBefore != 0 {
-		v = binary.BigEndian.AppendUint64(v, uint64(r.notBefore))
+	switch m := r.item.(type) {
+	case nil:
+		return v, nil
+	case *pb.Owner:
+		return appendOwner(v, m, r.place, r.at, number)
+	default:
+		return marshal.MarshalAppend(v, m)
 	}
-	return append(v, r.body...)
 }
 
-// A stored is a value as it was read. It is valid as long as the value.
+// A stored is a record as it was read. It is valid as long as the value.
 type stored struct {
 	typ       pb.Watch_Type
-	copied    bool
 	id        uint32
 	notBefore stamp
-	body      []byte
+	// item is the item; empty if it is REMOVED. at and segment are those of the record with the item.
+	item    []byte
+	at      stamp
+	segment uint32
 }
 
-var errDamagedRecord = errors.New("a record is damaged")
+// parseItem parses the record at an iterator, and returns the place that it is about.
+func parseItem(seg segment, it *pebble.Iterator) (p []byte, s stored, err error) {
+	p, typ, at, v, err := parseItemKey(seg, it.Key())
+	if err == nil && len(v) == 0 {
+		v, err = it.ValueAndErr()
+	}
+	if err != nil {
+		return nil, s, err
+	}
+	s, err = parseRecord(typ, v)
+	s.at, s.segment = at, seg.number
+	return p, s, err
+}
 
-func parseValue(v []byte) (s stored, err error) {
-	if len(v) < valueHeader {
-		return s, errDamagedRecord
-	}
-	if v[0] != valueVersion {
-		return s, fmt.Errorf("a record has version %d, but the newest supported version is %d", v[0], valueVersion)
-	}
-	s = stored{typ: pb.Watch_Type(v[1] & typeMask), copied: v[1]&flagCopied != 0, id: binary.BigEndian.Uint32(v[2:]), body: v[valueHeader:]}
-	if v[1]&flagNotBefore != 0 {
-		if len(s.body) < 8 {
+func parseRecord(typ pb.Watch_Type, v []byte) (s stored, err error) {
+	s.typ = typ
+	if typ == 0 {
+		if len(v) < 9 {
 			return s, errDamagedRecord
 		}
-		s.notBefore, s.body = stamp(binary.BigEndian.Uint64(s.body)), s.body[8:]
+		s.notBefore, s.typ, v = stamp(binary.BigEndian.Uint64(v)), pb.Watch_Type(v[8]), v[9:]
 	}
+	if len(v) < 4 {
+		return s, errDamagedRecord
+	}
+	s.id, s.item = binary.BigEndian.Uint32(v), v[4:]
 	return s, nil
 }
 
 // event returns the event of a stored record.
-func (s *stored) event(kind pb.Event_Kind, p place, at stamp) (*pb.Event, error) {
-	e := &pb.Event{Kind: kind, Type: s.typ, Time: timeOf(at), NotBefore: timeOf(s.notBefore)}
+func (s *store) event(one *stored, about subject, at stamp) (*pb.Event, error) {
+	e := &pb.Event{Kind: about.kind, Type: one.typ, Time: timeOf(at), NotBefore: timeOf(one.notBefore)}
 	var m proto.Message
-	switch kind {
+	switch about.kind {
 	case pb.Event_OWNER:
-		e.Owner = new(pb.Owner)
-		m = e.Owner
+		e.Owner = &pb.Owner{}
+		if len(one.item) > 0 {
+			o, err := parseOwner(one.item, about.place, one.at, func(number uint32) ([]byte, error) { return s.word(one.segment, number) })
+			if err != nil {
+				return nil, err
+			}
+			e.Owner = o
+		}
+		e.Owner.Address = about.place.address().String()
+		if one.typ == pb.Watch_REMOVED {
+			e.Owner.State = pb.Owner_GONE
+		}
+		return e, nil
 	case pb.Event_CONFLICT:
 		e.Conflict = new(pb.Conflict)
 		m = e.Conflict
@@ -284,40 +311,38 @@ func (s *stored) event(kind pb.Event_Kind, p place, at stamp) (*pb.Event, error)
 	default:
 		return nil, errDamagedRecord
 	}
-	if err := proto.Unmarshal(s.body, m); err != nil {
+	if err := proto.Unmarshal(one.item, m); err != nil {
 		return nil, errors.Join(errDamagedRecord, err)
-	}
-	if e.Owner != nil {
-		e.Owner.Address = p.address().String()
 	}
 	return e, nil
 }
 
+// change returns the change of an event. Its time is not set.
+func change(e *pb.Event) *Change {
+	return &Change{Type: e.GetType(), Owner: e.GetOwner(), Conflict: e.GetConflict(), Finding: e.GetFinding(), Node: e.GetNode()}
+}
+
 // likeness returns a hash of the state of an item that is the same if nothing but times has changed:
 // after a restart, items have new times.
-func likeness(seed maphash.Seed, kind pb.Event_Kind, body []byte) (uint64, error) {
-	e, err := (&stored{body: body}).event(kind, place{}, 0)
-	if err != nil {
-		return 0, err
+func likeness(seed maphash.Seed, item proto.Message) (uint64, error) {
+	switch m := item.(type) {
+	case *pb.Owner:
+		defer func(t *timestamppb.Timestamp) { m.FirstSeen = t }(m.GetFirstSeen())
+		m.FirstSeen = nil
+	case *pb.Conflict:
+		m = proto.CloneOf(m)
+		m.DetectedAt, m.ConfirmedAt = nil, nil
+		item = m
+	case *pb.Finding:
+		m = proto.CloneOf(m)
+		m.DetectedAt = nil
+		item = m
 	}
-	var m proto.Message = e.GetNode()
-	switch kind {
-	case pb.Event_OWNER:
-		e.Owner.FirstSeen = nil
-		m = e.GetOwner()
-	case pb.Event_CONFLICT:
-		c := e.GetConflict()
-		c.DetectedAt, c.ConfirmedAt = nil, nil
-		m = c
-	case pb.Event_FINDING:
-		e.Finding.DetectedAt = nil
-		m = e.GetFinding()
-	default:
-	}
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	raw, err := marshal.Marshal(item)
 	return maphash.Bytes(seed, raw), err
 }
 
+// timeOf returns the time of a stamp; nil for 0.
 func timeOf(at stamp) *timestamppb.Timestamp {
 	if at == 0 {
 		return nil

@@ -23,15 +23,25 @@ const formatVersion = 1
 
 const (
 	cacheSize    = 8 << 20
-	memtableSize = 4 << 20
-	blockSize    = 32 << 10
+	memtableSize = 2 << 20
+	blockSize    = 16 << 10
 )
+
+// compression is quick to read, other than zstd: without cgo, Pebble makes a new zstd decoder for each
+// block. Records have little that can be compressed.
+var compression = func() *sstable.CompressionProfile {
+	p := *sstable.MinLZCompression
+	p.Name = "ipwitness"
+	p.DataBlocks.Level, p.MinReductionPercent = 2, 3
+	return &p
+}()
 
 // A store is an open Pebble store. A store in memory has no directory.
 type store struct {
 	db       *pebble.DB
 	fs       *patience
 	segments []segment // in order; changed by the writer only, with mu locked
+	words    map[uint32][]byte
 	mu       sync.RWMutex
 	// damaged is set when Pebble has found damaged records.
 	damaged atomic.Pointer[error]
@@ -40,20 +50,12 @@ type store struct {
 	failed  chan struct{}
 }
 
-// A segment is a part of the journal that begins with a copy of the state at its start.
-type segment struct {
-	number uint32
-	start  stamp
-	// complete is set if the copy has been written.
-	complete bool
-}
-
 // errNewerVersion is the error for a store of a newer version of ipwitness.
 var errNewerVersion = errors.New("it was written by a newer version of ipwitness")
 
 // openStore opens the store in a directory of a file system, and creates it if it does not exist.
 func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
-	s := &store{fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{})}
+	s := &store{fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}), words: make(map[uint32][]byte)}
 	cache := pebble.NewCache(cacheSize)
 	defer cache.Unref() // the store holds it
 	opts := &pebble.Options{
@@ -67,10 +69,7 @@ func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].BlockSize = blockSize
-		opts.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.SnappyCompression }
-		if i >= 5 {
-			opts.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.ZstdCompression }
-		}
+		opts.Levels[i].Compression = func() *sstable.CompressionProfile { return compression }
 	}
 	for i := range opts.TargetFileSizes {
 		opts.TargetFileSizes[i] = 8 << 20
@@ -110,21 +109,28 @@ func (s *store) load() error {
 		}
 	}
 	prefix := tablePrefix(0, metaSegment)
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	return s.scan(prefix, after(prefix), func(key, v []byte) error {
+		if len(v) != 9 {
+			return errDamagedRecord
+		}
+		s.segments = append(s.segments, segment{uint32(metaNumber(key)), stamp(binary.BigEndian.Uint64(v)), v[8] != 0})
+		return nil
+	})
+}
+
+// scan calls do with the keys between two keys, and with their values, until it returns an error.
+func (s *store) scan(first, end []byte, do func(key, value []byte) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
 	if err != nil {
 		return err
 	}
-	for it.First(); it.Valid(); it.Next() {
-		v, err := it.ValueAndErr()
-		if err == nil && len(v) != 9 {
-			err = errDamagedRecord
+	for it.First(); it.Valid() && err == nil; it.Next() {
+		var v []byte
+		if v, err = it.ValueAndErr(); err == nil {
+			err = do(it.Key(), v)
 		}
-		if err != nil {
-			return errors.Join(err, it.Close())
-		}
-		s.segments = append(s.segments, segment{uint32(stampOf(it.Key())), stamp(binary.BigEndian.Uint64(v)), v[8] != 0})
 	}
-	return errors.Join(it.Error(), it.Close())
+	return errors.Join(err, it.Error(), it.Close())
 }
 
 // number returns a number in the store.
@@ -174,22 +180,57 @@ func (s *store) last() (last, alive stamp, err error) {
 		return 0, 0, err
 	}
 	alive = stamp(n)
-	last = alive
-	for _, seg := range s.segments {
-		last = max(last, seg.start-1)
-		prefix := tablePrefix(seg.number, byTime)
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
+	if len(s.segments) == 0 {
+		return alive, alive, nil
+	}
+	seg := s.segments[len(s.segments)-1]
+	last = max(alive, seg.start-1)
+	it, err := s.db.NewIter(nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	// The last record is in the last bucket.
+	prefix := tablePrefix(seg.number, byTime)
+	it.SetBounds(prefix, after(prefix))
+	var subjects []subject
+	for bucket := uint32(0); it.Valid() || len(subjects) == 0 && it.Last(); it.Prev() {
+		here, one, err := parseTimeKey(it.Key())
 		if err != nil {
-			return 0, 0, err
+			return 0, 0, errors.Join(err, it.Close())
 		}
+		if bucket = max(bucket, here); here < bucket {
+			break
+		}
+		subjects = append(subjects, one)
+	}
+	for _, one := range subjects {
+		prefix := itemPrefix(seg.number, one.kind, one.place)
+		it.SetBounds(prefix, after(prefix))
 		if it.Last() {
-			last = max(last, stampOf(it.Key()))
-		}
-		if err := errors.Join(it.Error(), it.Close()); err != nil {
-			return 0, 0, err
+			_, _, at, _, err := parseItemKey(seg, it.Key())
+			if err != nil {
+				return 0, 0, errors.Join(err, it.Close())
+			}
+			last = max(last, at)
 		}
 	}
-	return last, alive, nil
+	return last, alive, errors.Join(it.Error(), it.Close())
+}
+
+// copies returns the number of copies at the start of a segment, or more.
+func (s *store) copies(seg segment) (n stamp, err error) {
+	for _, kind := range kinds {
+		prefix := tablePrefix(seg.number, byte(kind))
+		err = errors.Join(err, s.scan(prefix, after(prefix), func(key, _ []byte) error {
+			if _, _, at, _, err := parseItemKey(seg, key); err != nil {
+				return err
+			} else if at < seg.start {
+				n = max(n, at+1-seg.base())
+			}
+			return nil
+		}))
+	}
+	return n, err
 }
 
 // damage records that Pebble found damaged records.

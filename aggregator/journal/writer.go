@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"hash/maphash"
-	"math"
 	"slices"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -23,12 +20,6 @@ const (
 	// is how many it writes at once.
 	gatherFor     = 20 * time.Millisecond
 	writtenAtOnce = 4096
-	// copiedAtOnce is the number of items that are copied into a new segment between two writes.
-	copiedAtOnce = 4096
-	// copiesBefore is the number of stamps before the start of a segment that its copies have.
-	copiesBefore = 1 << 16
-	// segmentRecords is the largest number of records in a segment.
-	segmentRecords = 2_000_000
 	// aliveEvery is how often the journal notes that it is complete.
 	aliveEvery = 10 * time.Second
 	// pruneEvery is how often old segments are dropped.
@@ -69,80 +60,41 @@ const (
 
 // A writer is the state of the goroutine that writes.
 type writer struct {
-	j        *Journal
-	s        *store
-	segment  segment
-	records  int // in the segment
-	last     stamp
-	batch    *pebble.Batch
-	copying  *folder // copies the previous segment; nil if there is nothing to copy
-	gap      stamp   // start of the gap; 0 if there is no gap
-	reason   pb.Gap_Reason
-	lost     uint64
-	fresh    bool // nothing was recorded before
-	whole    bool // the present state was recorded, and all changes since then
-	states   map[pb.Event_Kind]*comparison
-	seed     maphash.Seed
-	waiting  []chan<- struct{}
-	aliveAt  time.Time
-	prunedAt time.Time
-	triedAt  time.Time // when it last looked whether the data directory can be used
+	j *Journal
+	segments
+	comparison
+	// gap is the gap that has not ended; nil if there is none. It is published: its parts are replaced,
+	// not changed.
+	gap *pb.Gap
+	// fresh is set if nothing was recorded before, and whole if the present state was recorded, and all
+	// changes since then.
+	fresh, whole bool
+	waiting      []chan<- struct{}
+	// When the writer last noted that the journal is complete, dropped old segments, and looked whether
+	// the data directory can be used.
+	aliveAt, prunedAt, triedAt time.Time
 }
 
-// A comparison finds what has changed in a gap.
-type comparison struct {
-	// known has the items before the gap that have not been seen again, with a hash of their state.
-	known map[itemID]uint64
-	begun bool
-}
-
-// An itemID identifies an item of a kind.
-type itemID struct {
-	place place
-	id    uint32
-}
-
-// begin prepares the writer for a store.
+// begin prepares the writer for a store. Changes since the last record are a gap for the given reason.
 func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
-	*w = writer{j: j, s: j.store, reason: reason, triedAt: j.Clock(), states: make(map[pb.Event_Kind]*comparison), seed: maphash.MakeSeed()}
-	for _, kind := range kinds {
-		w.states[kind] = &comparison{}
-	}
-	var err error
-	if w.last, w.gap, err = w.s.last(); err != nil {
+	*w = writer{j: j, comparison: newComparison(), triedAt: j.Clock()}
+	alive, err := w.open(j.store)
+	if err != nil {
 		return err
 	}
 	j.progress.written(w.last, false)
-	list := w.s.list()
-	w.fresh = w.gap == 0
-	if len(list) > 0 {
-		w.segment = list[len(list)-1]
-		if !w.segment.complete {
-			w.copy()
-		}
+	w.fresh = alive == 0
+	var gap *pb.Gap
+	if !w.fresh || reason == pb.Gap_DAMAGED {
+		gap = &pb.Gap{From: timeOf(alive), Reason: reason}
 	}
-	w.openGap()
+	w.setGap(gap)
 	return nil
 }
 
-// gapped reports whether changes before now may not have been recorded.
-func (w *writer) gapped() bool { return w.gap != 0 || w.reason == pb.Gap_DAMAGED }
-
-// openGap publishes the gap that has not ended.
-func (w *writer) openGap() {
-	if !w.gapped() {
-		w.j.gap.Store(nil)
-		return
-	}
-	w.j.gap.Store(&pb.Gap{From: timeOf(w.gap), Reason: w.reason, Lost: w.lost})
-}
-
-// end releases what the writer holds.
-func (w *writer) end() {
-	if w.copying != nil {
-		w.copying.close()
-		w.copying = nil
-	}
+func (w *writer) setGap(gap *pb.Gap) {
+	w.gap = gap
+	w.j.gap.Store(gap)
 }
 
 // write writes what is recorded until ctx ends.
@@ -172,7 +124,7 @@ func (j *Journal) write(ctx context.Context) {
 		}
 		err = errors.Join(err, w.copySome(), w.note(), w.prune(), w.commit())
 		if err == nil && w.returned() {
-			w.restart(pb.Gap_NOT_WRITTEN, func() { j.problem.Store(nil) })
+			w.restart(pb.Gap_NOT_WRITTEN, func() {})
 			continue
 		}
 		if damaged := j.store.damaged.Load(); damaged != nil {
@@ -237,13 +189,12 @@ func (w *writer) replace(cause error) {
 		if j.memory {
 			return
 		}
-		to, err := setAside(storeDir(j.Dir), "damaged", j.Clock())
-		if err != nil {
-			to = storeDir(j.Dir)
+		problem := Problem{Damaged, storeDir(j.Dir), j.Clock(), cause}
+		if to, err := setAside(problem.Path, asideNames[Damaged], problem.At); err == nil {
+			problem.Path = to
 		}
-		j.Log.Error("the journal is damaged: starting a new one", "set_aside", to, "error", cause)
-		j.say("the history before " + j.Clock().UTC().Format(time.RFC3339) + " is not available: the journal was damaged and is now " + to +
-			": " + cause.Error() + ": check the disk; delete the directory, or keep it for a bug report")
+		j.Log.Error("the journal is damaged: starting a new one", "set_aside", problem.Path, "error", cause)
+		j.say(problem)
 	})
 }
 
@@ -251,8 +202,9 @@ func (w *writer) replace(cause error) {
 func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 	j, waiting := w.j, w.waiting
 	j.mu.Lock()
-	w.end()
+	w.close()
 	_ = j.store.close() // the store is damaged, or in memory: there is nothing to save
+	j.problems = slices.DeleteFunc(j.problems, func(p Problem) bool { return p.Kind == InMemory })
 	meanwhile()
 	j.open(reason)
 	close(j.replaced)
@@ -265,28 +217,37 @@ func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 
 // apply applies one operation.
 func (w *writer) apply(o op) error {
-	state := w.states[o.kind]
 	switch o.what {
 	case changed:
-		if !state.begun {
-			return nil // it is part of the present state, which follows
+		if !w.begun(o.kind) {
+			return nil
 		}
-		delete(state.known, itemID{o.record.place, o.record.id})
-		return w.add(&o.record, false)
+		w.changed(&o.record)
+		return w.record(&o.record, false)
 	case begins:
-		return w.compare(o.kind)
+		if err := w.commit(); err != nil {
+			return err
+		}
+		return w.comparison.begin(w.s, o.kind)
 	case present:
-		return w.present(&o.record)
+		differs, err := w.present(&o.record)
+		if err != nil || !differs {
+			return err
+		}
+		o.record.notBefore = w.gapFrom()
+		return w.record(&o.record, w.fresh)
 	case complete:
 		return w.complete(o.kind)
 	case lost:
-		w.lost += o.lost
+		w.lost(o.kind)
 		w.j.lost.Add(o.lost)
-		if !w.gapped() {
-			w.gap, w.reason = w.last, pb.Gap_NOT_WRITTEN
+		w.whole = false
+		gap := &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
+		if w.gap != nil {
+			gap = proto.CloneOf(w.gap)
 		}
-		state.begun, w.whole = false, false
-		w.openGap()
+		gap.Lost += o.lost
+		w.setGap(gap)
 	case reached:
 		if o.reached != nil {
 			w.waiting = append(w.waiting, o.reached)
@@ -295,232 +256,67 @@ func (w *writer) apply(o op) error {
 	return nil
 }
 
-// compare reads the state before the gap.
-func (w *writer) compare(kind pb.Event_Kind) error {
-	state := w.states[kind]
-	*state = comparison{known: make(map[itemID]uint64), begun: true}
-	if err := w.commit(); err != nil {
-		return err
-	}
-	return w.s.fold(w.s.list(), kind, math.MaxInt64, place{}, lastPlace, func(p place, items []folded) error {
-		for i := range items {
-			if kind == pb.Event_CONFLICT && items[i].resolved() {
-				continue
-			}
-			like, err := likeness(w.seed, kind, items[i].body)
-			if err != nil {
-				return err
-			}
-			state.known[itemID{p, items[i].id}] = like
-		}
-		return nil
-	})
+// record records a change.
+func (w *writer) record(r *record, first bool) error {
+	w.j.records.Add(1)
+	return w.add(r, first)
 }
 
-// present compares an item of the present state with what is known.
-func (w *writer) present(r *record) error {
-	state := w.states[r.kind]
-	id := itemID{r.place, r.id}
-	before, known := state.known[id]
-	delete(state.known, id)
-	like, err := likeness(w.seed, r.kind, r.body)
-	switch {
-	case err != nil:
-		return err
-	case known && before == like:
-		return nil
-	case known:
-		r.typ = pb.Watch_UPDATED
-	default:
-		r.typ = pb.Watch_ADDED // or a resolved conflict that is active again
+// gapFrom returns the start of the gap; 0 if it is not known or there is no gap.
+func (w *writer) gapFrom() stamp {
+	if w.gap.GetFrom() == nil {
+		return 0
 	}
-	r.notBefore = w.gap
-	return w.add(r, w.fresh)
+	return w.gap.GetFrom().AsTime().UnixMicro()
 }
 
-// complete records that the items that are not present any longer are gone, and ends the gap.
+// complete records that the items that are not present any longer are gone, and ends the gap if the
+// present state of all kinds is complete.
 func (w *writer) complete(kind pb.Event_Kind) error {
 	if err := w.commit(); err != nil {
 		return err
 	}
-	state := w.states[kind]
 	now := w.j.Clock()
-	for id := range state.known {
-		body, found, err := w.s.find(kind, id.place, id.id)
-		if err != nil {
-			return err
-		}
-		if !found {
-			continue
-		}
-		r := record{kind: kind, place: id.place, id: id.id, at: now.UnixMicro(), typ: pb.Watch_REMOVED, body: body, notBefore: w.gap}
-		if err := r.end(now); err != nil {
-			return err
-		}
-		if err := w.add(&r, false); err != nil {
-			return err
-		}
-	}
-	state.known = nil
-	for _, kind := range kinds {
-		if s := w.states[kind]; !s.begun || s.known != nil {
-			return nil
-		}
-	}
-	if w.gapped() {
-		w.j.gaps.Add(1)
-		g := &pb.Gap{From: timeOf(w.gap), Until: timestamppb.New(now), Reason: w.reason, Lost: w.lost}
-		raw, err := proto.Marshal(g)
-		if err != nil {
-			return err
-		}
-		if err := w.pending().Set(metaKey(metaGap, uint64(now.UnixMicro())), append([]byte{valueVersion}, raw...), nil); err != nil {
-			return err
-		}
-		if w.reason == pb.Gap_NOT_WRITTEN {
-			w.j.Log.Warn("journal: changes were not recorded", "from", g.GetFrom().AsTime(), "until", now, "lost", w.lost)
-		}
-	}
-	w.gap, w.lost, w.fresh, w.whole, w.reason = 0, 0, false, true, pb.Gap_UNSPECIFIED
-	w.aliveAt = time.Time{}
-	w.openGap()
-	return nil
-}
-
-// end makes a record of an item say that the item is gone.
-func (r *record) end(now time.Time) (err error) {
-	switch r.kind {
-	case pb.Event_OWNER:
-		o := new(pb.Owner)
-		if err = proto.Unmarshal(r.body, o); err != nil {
-			return errors.Join(errDamagedRecord, err)
-		}
-		o.State = pb.Owner_GONE
-		r.body, err = proto.Marshal(o)
-	case pb.Event_CONFLICT: // it is never gone
-		c := new(pb.Conflict)
-		if err = proto.Unmarshal(r.body, c); err != nil {
-			return errors.Join(errDamagedRecord, err)
-		}
-		r.typ, c.State, c.ResolvedAt = pb.Watch_UPDATED, pb.Conflict_RESOLVED, timestamppb.New(now)
-		r.body, err = proto.Marshal(c)
-	default:
-	}
-	return err
-}
-
-func (w *writer) pending() *pebble.Batch {
-	if w.batch == nil {
-		w.batch = w.s.db.NewBatch()
-	}
-	return w.batch
-}
-
-// add adds a record to the batch. first is set if the journal does not know since when the item is
-// like this, because it has just begun.
-func (w *writer) add(r *record, first bool) error {
-	if err := w.roll(r.at); err != nil {
-		return err
-	}
-	r.at = max(r.at, w.last+1)
-	w.last = r.at
-	b := w.pending()
-	err := b.Set(itemKey(w.segment.number, r.kind, r.place, r.at), r.value(first), nil)
-	if !first {
-		err = errors.Join(err, b.Set(timeKey(w.segment.number, r.at), append([]byte{byte(r.kind)}, r.place[:]...), nil))
-	}
-	for _, term := range r.terms {
-		err = errors.Join(err, b.Set(termKey(w.segment.number, term, r.kind, r.place), nil, nil))
-	}
-	w.records++
-	w.j.records.Add(1)
-	return err
-}
-
-// roll starts a new segment if a record needs one.
-func (w *writer) roll(at stamp) error {
-	if w.segment.number != 0 && w.records < segmentRecords && day(at) <= day(w.segment.start) || w.copying != nil {
-		return nil
-	}
-	if err := w.commit(); err != nil {
-		return err
-	}
-	list := w.s.list()
-	next := segment{number: w.segment.number + 1, start: max(at, w.last+1), complete: len(list) == 0}
-	w.last = next.start - 1
-	if err := w.s.setSegment(w.pending(), next); err != nil {
-		return err
-	}
-	if err := w.commit(); err != nil {
-		return err
-	}
-	w.s.setList(append(slices.Clip(list), next))
-	w.segment, w.records = next, 0
-	if !next.complete {
-		w.copy()
-	}
-	return nil
-}
-
-func day(at stamp) int64 { return at / (24 * 60 * 60 * 1e6) }
-
-// copy begins to copy the state at the end of the previous segment into the current one.
-func (w *writer) copy() {
-	list := w.s.list()
-	w.copying = &folder{store: w.s, list: list[:len(list)-1]}
-}
-
-// copySome copies some items into the current segment.
-func (w *writer) copySome() error {
-	if w.copying == nil {
-		return nil
-	}
-	b := w.pending()
-	done, err := w.copying.some(copiedAtOnce, func(kind pb.Event_Kind, p place, items []folded) error {
-		at := w.segment.start - copiesBefore
-		for i := range items {
-			if kind == pb.Event_CONFLICT && items[i].resolved() && items[i].at < w.segment.start-resolvedKept.Microseconds() {
-				continue
-			}
-			if at++; at >= w.segment.start {
-				return nil
-			}
-			r, err := items[i].record(kind, p)
+	for id := range w.gone(kind) {
+		r := record{subject: subject{kind, id.place}, id: id.id, at: now.UnixMicro(), typ: pb.Watch_REMOVED, notBefore: w.gapFrom()}
+		if kind == pb.Event_CONFLICT { // it is resolved instead
+			e, err := w.s.find(r.subject, r.id)
 			if err != nil {
 				return err
 			}
-			if err := b.Set(itemKey(w.segment.number, kind, p, at), r.value(true), nil); err != nil {
-				return err
+			c := e.GetConflict()
+			if c == nil {
+				continue
 			}
-			for _, term := range r.terms {
-				if err := b.Set(termKey(w.segment.number, term, kind, p), nil, nil); err != nil {
-					return err
-				}
-			}
+			c.State, c.ResolvedAt = pb.Conflict_RESOLVED, timestamppb.New(now)
+			r.typ, r.item = pb.Watch_UPDATED, c
 		}
+		if err := w.record(&r, false); err != nil {
+			return err
+		}
+	}
+	if !w.comparison.complete() {
 		return nil
-	})
-	if err != nil || !done {
-		return err
 	}
-	w.copying.close()
-	w.copying = nil
-	w.segment.complete = true
-	if err := w.s.setSegment(b, w.segment); err != nil {
-		return err
+	if w.gap != nil {
+		w.j.gaps.Add(1)
+		g := proto.CloneOf(w.gap)
+		g.Until = timestamppb.New(now)
+		raw, err := marshal.MarshalAppend([]byte{formatVersion}, g)
+		if err != nil {
+			return err
+		}
+		if err := w.pending().Set(metaKey(metaGap, uint64(now.UnixMicro())), raw, nil); err != nil {
+			return err
+		}
+		if g.GetReason() == pb.Gap_NOT_WRITTEN {
+			w.j.Log.Warn("journal: changes were not recorded", "from", g.GetFrom().AsTime(), "until", now, "lost", g.GetLost())
+		}
 	}
-	list := w.s.list()
-	list = append(list[:len(list)-1:len(list)-1], w.segment)
-	if err := w.commit(); err != nil {
-		return err
-	}
-	w.s.setList(list)
+	w.fresh, w.whole, w.aliveAt = false, true, time.Time{}
+	w.setGap(nil)
 	return nil
 }
-
-// resolvedKept is how long resolved conflicts are copied into new segments, so that the next episode
-// of a conflict is known as such.
-const resolvedKept = 24 * time.Hour
 
 // note notes that the journal is complete up to now.
 func (w *writer) note() error {
@@ -532,14 +328,24 @@ func (w *writer) note() error {
 	return w.pending().Set(metaKey(metaAlive, 0), binary.BigEndian.AppendUint64(nil, uint64(at)), nil)
 }
 
-// commit writes the batch to the disk.
+// prune drops old segments now and then.
+func (w *writer) prune() error {
+	now := w.j.Clock()
+	if now.Sub(w.prunedAt) < pruneEvery || w.copying != nil {
+		return nil
+	}
+	w.prunedAt = now
+	size := w.j.Size
+	if w.j.memory {
+		size = min(size, memorySize)
+	}
+	return w.segments.prune(now.Add(-w.j.Retention).UnixMicro(), size)
+}
+
+// commit writes the batch to the disk, and tells those that wait for it.
 func (w *writer) commit() error {
-	if w.batch != nil {
-		b := w.batch
-		w.batch = nil
-		if err := errors.Join(b.Commit(pebble.Sync), b.Close()); err != nil {
-			return err
-		}
+	if err := w.segments.commit(); err != nil {
+		return err
 	}
 	w.j.progress.written(w.last, w.whole)
 	for _, c := range w.waiting {
@@ -547,56 +353,4 @@ func (w *writer) commit() error {
 	}
 	w.waiting = nil
 	return nil
-}
-
-// prune drops the segments that are too old or take too much space.
-func (w *writer) prune() error {
-	now := w.j.Clock()
-	if now.Sub(w.prunedAt) < pruneEvery || w.copying != nil {
-		return nil
-	}
-	w.prunedAt = now
-	if err := w.commit(); err != nil {
-		return err
-	}
-	size := w.j.Size
-	if w.j.memory {
-		size = min(size, memorySize)
-	}
-	list := w.s.list()
-	used := int64(w.s.db.Metrics().DiskSpaceUsage())
-	if len(list) == 1 && used > size/2 && w.records > segmentRecords/100 {
-		w.records = segmentRecords // the next record begins a new segment, so that this one can be dropped
-	}
-	drop := 0
-	for ; drop < len(list)-1; drop++ {
-		old := list[drop+1].start < now.Add(-w.j.Retention).UnixMicro()
-		if !old && used <= size {
-			break
-		}
-		first, end := tablePrefix(list[drop].number, 0), tablePrefix(list[drop+1].number, 0)
-		taken, err := w.s.db.EstimateDiskUsage(first, end)
-		if err != nil {
-			return err
-		}
-		used -= int64(taken)
-	}
-	if drop == 0 {
-		return nil
-	}
-	b := w.pending()
-	first, end := tablePrefix(list[0].number, 0), tablePrefix(list[drop].number, 0)
-	err := errors.Join(
-		b.DeleteRange(first, end, nil),
-		b.DeleteRange(metaKey(metaSegment, 0), metaKey(metaSegment, uint64(list[drop].number)), nil),
-		b.DeleteRange(metaKey(metaGap, 0), metaKey(metaGap, uint64(list[drop].start)), nil),
-	)
-	if err != nil {
-		return err
-	}
-	w.s.setList(list[drop:])
-	if err := w.commit(); err != nil {
-		return err
-	}
-	return w.s.db.Compact(context.Background(), first, end, false)
 }

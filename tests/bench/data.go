@@ -22,20 +22,7 @@ func frameRows(ctx context.Context, _ string) ([]row, error) {
 	if err != nil {
 		return nil, fmt.Errorf("run the observer's benchmarks: %w\n%s", err, out)
 	}
-	metrics := map[string]float64{}
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		words := strings.Fields(lines.Text())
-		if len(words) < 2 || !strings.HasPrefix(words[0], "Benchmark") {
-			continue
-		}
-		name, _, _ := strings.Cut(strings.TrimPrefix(words[0], "Benchmark"), "-")
-		for i := 2; i+1 < len(words); i += 2 {
-			var v float64
-			if _, err := fmt.Sscan(words[i], &v); err == nil {
-				metrics[name+" "+words[i+1]] = v
-			}
-		}
-	}
+	metrics := benchmarks(out)
 	// Report the worse result of both protocols.
 	worse := "NonNeighbourFrame/ipv4"
 	for _, name := range []string{worse, "NonNeighbourFrame/ipv6"} {
@@ -57,6 +44,28 @@ func frameRows(ctx context.Context, _ string) ([]row, error) {
 		{"ARP frame of a known binding", fmt.Sprintf("%.0f ns", metrics["KnownBinding/arp ns/frame"]), "", true},
 		{"NDP frame of a known binding", fmt.Sprintf("%.0f ns", metrics["KnownBinding/ndp ns/frame"]), "", true},
 	}, nil
+}
+
+// benchmarks returns the values in the output of go test -bench, by the benchmark's name and the unit.
+func benchmarks(out []byte) map[string]float64 {
+	metrics := map[string]float64{}
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		words := strings.Fields(lines.Text())
+		if len(words) < 2 || !strings.HasPrefix(words[0], "Benchmark") {
+			continue
+		}
+		name := strings.TrimPrefix(words[0], "Benchmark")
+		if i := strings.LastIndexByte(name, '-'); i > 0 { // the number of processors follows
+			name = name[:i]
+		}
+		for i := 2; i+1 < len(words); i += 2 {
+			var v float64
+			if _, err := fmt.Sscan(words[i], &v); err == nil {
+				metrics[name+" "+words[i+1]] = v
+			}
+		}
+	}
+	return metrics
 }
 
 // pairs is the number of pairs of runs: single runs differ by a fifth on a shared machine.

@@ -125,6 +125,7 @@ var parts = []part{
 	{"cores", "judged changes with one core and with two", coresRows},
 	{"memory", fmt.Sprintf("the aggregator's memory with up to %d flooded nodes", floodedNodes), memoryRows},
 	{"audit", fmt.Sprintf("%d allocations of host-local against as many owners", auditNodes*auditPods), auditRows},
+	{"journal", fmt.Sprintf("%d transitions in the journal, in a day and in a month", journalTransitions), journalRows},
 	{"kubernetes", fmt.Sprintf("%d pods in a real Kubernetes API, whose server is killed", apiPods), kubernetesRows},
 }
 

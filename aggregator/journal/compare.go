@@ -1,0 +1,108 @@
+package journal
+
+import (
+	"hash/maphash"
+	"math"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+// A comparison finds what has changed in a gap: it compares the present state of each kind of items
+// with the state that was recorded last.
+type comparison struct {
+	seed  maphash.Seed
+	kinds map[pb.Event_Kind]*compared
+}
+
+// Compared is the comparison of one kind.
+type compared struct {
+	// begun is set while changes are recorded: since the present state began to arrive.
+	begun bool
+	// known has the items before the gap that have not been seen again, with a hash of their state. It
+	// is nil if the present state is complete.
+	known map[itemID]uint64
+}
+
+// An itemID identifies an item of a kind.
+type itemID struct {
+	place place
+	id    uint32
+}
+
+func newComparison() comparison {
+	c := comparison{seed: maphash.MakeSeed(), kinds: make(map[pb.Event_Kind]*compared)}
+	for _, kind := range kinds {
+		c.kinds[kind] = &compared{}
+	}
+	return c
+}
+
+// begin reads the state of a kind before the gap.
+func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
+	state := &compared{known: make(map[itemID]uint64), begun: true}
+	c.kinds[kind] = state
+	return s.fold(s.list(), kind, math.MaxInt64, firstPlace, lastPlace, func(p place, items []stored) error {
+		for i := range items {
+			if kind == pb.Event_CONFLICT && items[i].resolved() {
+				continue
+			}
+			e, err := s.event(&items[i], subject{kind, p}, items[i].at)
+			if err != nil {
+				return err
+			}
+			r, err := newRecord(change(e))
+			if err != nil {
+				return err
+			}
+			like, err := likeness(c.seed, r.item)
+			if err != nil {
+				return err
+			}
+			state.known[itemID{p, items[i].id}] = like
+		}
+		return nil
+	})
+}
+
+// begun reports whether changes of a kind are to be recorded; otherwise they are part of the present
+// state, which follows.
+func (c *comparison) begun(kind pb.Event_Kind) bool { return c.kinds[kind].begun }
+
+// lost forgets the state of a kind, of which changes were lost.
+func (c *comparison) lost(kind pb.Event_Kind) { c.kinds[kind].begun = false }
+
+// changed notes that an item has changed since the present state began to arrive.
+func (c *comparison) changed(r *record) { delete(c.kinds[r.kind].known, itemID{r.place, r.id}) }
+
+// present compares an item of the present state with what is known, and reports whether it is to be
+// recorded.
+func (c *comparison) present(r *record) (differs bool, err error) {
+	state := c.kinds[r.kind]
+	id := itemID{r.place, r.id}
+	before, known := state.known[id]
+	delete(state.known, id)
+	r.typ = pb.Watch_ADDED // or a resolved conflict that is active again
+	if !known {
+		return true, nil
+	}
+	r.typ = pb.Watch_UPDATED
+	like, err := likeness(c.seed, r.item)
+	return before != like, err
+}
+
+// gone returns the items that are not in the present state, which is complete.
+func (c *comparison) gone(kind pb.Event_Kind) map[itemID]uint64 {
+	known := c.kinds[kind].known
+	c.kinds[kind].known = nil
+	return known
+}
+
+// complete reports whether the present state of all kinds is complete.
+func (c *comparison) complete() bool {
+	for _, state := range c.kinds {
+		if !state.begun || state.known != nil {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,64 @@
+package journal
+
+import (
+	"slices"
+	"time"
+)
+
+// A Problem is something that is wrong with the journal.
+type Problem struct {
+	Kind ProblemKind
+	// Path is the data directory or, if the journal was set aside, its new name.
+	Path string
+	// At is when the problem was found.
+	At  time.Time
+	Err error
+}
+
+// ProblemKind is the kind of a Problem.
+type ProblemKind int
+
+// Kinds of problems.
+const (
+	// InMemory means that the directory cannot be used, so that the journal is in memory.
+	InMemory ProblemKind = iota + 1
+	// Unreadable means that the journal could not be opened, and was set aside.
+	Unreadable
+	// NewerVersion means that a newer version wrote the journal, which was set aside.
+	NewerVersion
+	// Damaged means that damaged records were found, and the journal was set aside.
+	Damaged
+	// NotWritten means that the journal cannot be written now.
+	NotWritten
+	// Failed means that the journal cannot continue before the aggregator is restarted.
+	Failed
+)
+
+// asideNames are parts of the names of journals that are set aside.
+var asideNames = map[ProblemKind]string{Unreadable: "damaged", NewerVersion: "of-a-newer-version", Damaged: "damaged"}
+
+// maxProblems is the largest number of problems that are kept.
+const maxProblems = 8
+
+// say adds a problem. The caller holds the lock.
+func (j *Journal) say(p Problem) {
+	j.problems = append(slices.Clip(j.problems[max(0, len(j.problems)+1-maxProblems):]), p)
+}
+
+// Problems returns the problems of the journal, the oldest first. Journals that were set aside since the
+// start are among them.
+func (j *Journal) Problems() []Problem {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	problems := slices.Clone(j.problems)
+	if j.store == nil {
+		return problems
+	}
+	if err := j.store.fs.failure.Load(); err != nil {
+		problems = append(problems, Problem{NotWritten, j.Dir, j.Clock(), *err})
+	}
+	if err := j.store.failure.Load(); err != nil {
+		problems = append(problems, Problem{Failed, j.Dir, j.Clock(), *err})
+	}
+	return problems
+}

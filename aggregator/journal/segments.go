@@ -1,0 +1,243 @@
+package journal
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+const (
+	// copiedAtOnce is the number of items that are copied into a new segment between two writes.
+	copiedAtOnce = 4096
+	// segmentRecords is the largest number of records in a segment.
+	segmentRecords = 2_000_000
+	// resolvedKept is how long resolved conflicts are copied into new segments, so that the next episode
+	// of a conflict is known as such.
+	resolvedKept = 24 * time.Hour
+)
+
+// Segments add records to the current segment of a store. They begin new segments, copy the state into
+// them, and drop old ones. The writer uses them.
+type segments struct {
+	s       *store
+	current segment
+	records int   // in the current segment
+	last    stamp // of the last record
+	copied  stamp // number of copies in the current segment
+	batch   *pebble.Batch
+	copying *folder // copies the previous segment; nil if there is nothing to copy
+	words   words
+}
+
+// open continues the last segment of a store, and returns the stamp at which the journal was last
+// complete; 0 if it was never.
+func (g *segments) open(s *store) (alive stamp, err error) {
+	*g = segments{s: s}
+	if g.last, alive, err = s.last(); err != nil {
+		return 0, err
+	}
+	if err := g.words.open(s); err != nil {
+		return 0, err
+	}
+	if list := s.list(); len(list) > 0 {
+		g.current = list[len(list)-1]
+	}
+	switch {
+	case g.current.number == 0:
+	case !g.current.complete:
+		g.copy()
+	case alive == 0:
+		g.copied, err = s.copies(g.current)
+	}
+	return alive, err
+}
+
+// close releases what the segments hold.
+func (g *segments) close() {
+	if g.copying != nil {
+		g.copying.close()
+		g.copying = nil
+	}
+}
+
+func (g *segments) pending() *pebble.Batch {
+	if g.batch == nil {
+		g.batch = g.s.db.NewBatch()
+	}
+	return g.batch
+}
+
+// commit writes the batch to the disk.
+func (g *segments) commit() error {
+	if g.batch == nil {
+		return nil
+	}
+	b := g.batch
+	g.batch = nil
+	return errors.Join(b.Commit(pebble.Sync), b.Close())
+}
+
+// add adds a record to the batch. first is set if it is not known since when the item is like this,
+// because the journal has just begun: the record is then a copy of a state that was not recorded.
+func (g *segments) add(r *record, first bool) error {
+	if err := g.roll(r.at); err != nil {
+		return err
+	}
+	g.records++
+	if first {
+		return g.addCopy(r)
+	}
+	r.at = min(max(r.at, g.last+1), g.current.limit()-1)
+	g.last = r.at
+	if err := g.pending().Set(timeKey(g.current.number, r.at, r.subject), nil, nil); err != nil {
+		return err
+	}
+	return g.put(r)
+}
+
+// addCopy adds a record that the segment begins with.
+func (g *segments) addCopy(r *record) error {
+	r.at = min(g.current.base()+g.copied, g.current.start-1)
+	g.copied++
+	return g.put(r)
+}
+
+func (g *segments) put(r *record) error {
+	b := g.pending()
+	v, err := r.value(func(text []byte) (uint32, bool, error) { return g.words.number(b, text) })
+	if err != nil {
+		return err
+	}
+	key := itemKey(g.current, r.kind, r.place, r.at)
+	if r.notBefore == 0 {
+		key[len(key)-1] |= byte(r.typ)
+	}
+	if len(v) <= maxInKey {
+		key, v = append(key, v...), nil
+	}
+	err = b.Set(key, v, nil)
+	if r.typ == pb.Watch_REMOVED && g.copying == nil {
+		return err // the segment has the terms of the item
+	}
+	for _, one := range r.terms {
+		err = errors.Join(err, b.Set(termKey(g.current.number, one, r.subject), nil, nil))
+	}
+	return err
+}
+
+// roll begins a new segment if a record needs one.
+func (g *segments) roll(at stamp) error {
+	for g.copying != nil && at >= g.current.limit() { // the clock was set ahead
+		if err := g.copySome(); err != nil {
+			return err
+		}
+	}
+	if g.current.number != 0 && g.records < segmentRecords && day(at) <= day(g.current.start) || g.copying != nil {
+		return nil
+	}
+	list := g.s.list()
+	next := segment{number: g.current.number + 1, start: max(at, g.last+1), complete: len(list) == 0}
+	if err := errors.Join(g.commit(), g.s.setSegment(g.pending(), next), g.commit()); err != nil {
+		return err
+	}
+	g.last = next.start - 1
+	g.s.setList(append(slices.Clip(list), next))
+	g.current, g.records, g.copied = next, 0, 0
+	g.words.roll(next.number)
+	if !next.complete {
+		g.copy()
+	}
+	return nil
+}
+
+func day(at stamp) int64 { return at / (24 * 60 * 60 * 1e6) }
+
+// copy begins to copy the state at the end of the previous segment into the current one.
+func (g *segments) copy() {
+	list := g.s.list()
+	g.copying = &folder{store: g.s, list: list[:len(list)-1]}
+}
+
+// copySome copies some items into the current segment.
+func (g *segments) copySome() error {
+	if g.copying == nil {
+		return nil
+	}
+	done, err := g.copying.some(copiedAtOnce, func(kind pb.Event_Kind, p place, items []stored) error {
+		for i := range items {
+			if kind == pb.Event_CONFLICT && items[i].resolved() && items[i].at < g.current.start-resolvedKept.Microseconds() {
+				continue
+			}
+			e, err := g.s.event(&items[i], subject{kind, p}, items[i].at)
+			if err != nil {
+				return err
+			}
+			r, err := newRecord(change(e))
+			if err != nil {
+				return err
+			}
+			r.id = items[i].id
+			if err := g.addCopy(&r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || !done {
+		return err
+	}
+	g.close()
+	g.current.complete = true
+	if err := errors.Join(g.s.setSegment(g.pending(), g.current), g.commit()); err != nil {
+		return err
+	}
+	list := g.s.list()
+	g.s.setList(append(list[:len(list)-1:len(list)-1], g.current))
+	return nil
+}
+
+// prune drops the segments that ended before a time, and the oldest ones if the store is too large.
+func (g *segments) prune(before stamp, size int64) error {
+	if g.copying != nil {
+		return nil
+	}
+	if err := g.commit(); err != nil {
+		return err
+	}
+	list := g.s.list()
+	used := int64(g.s.db.Metrics().DiskSpaceUsage())
+	if len(list) == 1 && used > size/2 && g.records > segmentRecords/100 {
+		g.records = segmentRecords // the next record begins a new segment, so that this one can be dropped
+	}
+	drop := 0
+	for ; drop < len(list)-1 && (list[drop+1].start < before || used > size); drop++ {
+		taken, err := g.s.db.EstimateDiskUsage(tablePrefix(list[drop].number, 0), tablePrefix(list[drop+1].number, 0))
+		if err != nil {
+			return err
+		}
+		used -= int64(taken)
+	}
+	if drop == 0 {
+		return nil
+	}
+	b := g.pending()
+	first, end := tablePrefix(list[0].number, 0), tablePrefix(list[drop].number, 0)
+	err := errors.Join(
+		b.DeleteRange(first, end, nil),
+		b.DeleteRange(metaKey(metaSegment, 0), metaKey(metaSegment, uint64(list[drop].number)), nil),
+		b.DeleteRange(metaKey(metaGap, 0), metaKey(metaGap, uint64(list[drop].start)), nil),
+	)
+	if err != nil {
+		return err
+	}
+	g.s.setList(list[drop:])
+	if err := g.commit(); err != nil {
+		return err
+	}
+	return g.s.db.Compact(context.Background(), first, end, false)
+}
