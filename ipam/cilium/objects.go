@@ -266,6 +266,9 @@ func readSlice(o *ipam.Object, names *ipam.Interned) (ipam.Key, *slice) {
 		Name       string     `json:"name"`
 		Networking networking `json:"networking"`
 	}
+	if len(o.Endpoints) == 0 {
+		return o.Key(), nil
+	}
 	problem := func(what string) string {
 		return fmt.Sprintf("CiliumEndpointSlice %s is invalid: %s", o.Name, ipam.Shorten(what))
 	}
