@@ -42,7 +42,7 @@ func past(asked *url.Values, gap *pb.Gap, conflicts ...*pb.Conflict) handler {
 		"/v1/explain": record(&pb.ExplainResponse{
 			Address: "10.0.0.7", Summary: "10.0.0.7 had one owner at that time.", Owners: []*pb.Owner{owner}, Conflicts: conflicts, Findings: []*pb.Finding{f}, Coverage: everything, Gap: gap,
 		}),
-		"/v1/findings":  record(&pb.ListFindingsResponse{Findings: []*pb.Finding{f}, Coverage: everything, Gap: gap}),
+		"/v1/findings": record(&pb.ListFindingsResponse{Findings: []*pb.Finding{f}, Coverage: everything, Gap: gap}),
 	}
 }
 

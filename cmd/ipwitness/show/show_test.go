@@ -243,13 +243,13 @@ func TestTablesAndPages(t *testing.T) {
 			}
 			return nil
 		},
-		"nodes":                func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
-		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
-		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
-		"owner-yaml":           func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
-		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },
-		"no-owners-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), Basis{}) },
-		"no-owners-yaml":       func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), Basis{}) },
+		"nodes":          func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
+		"nodes-wide":     func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
+		"owner-json":     func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
+		"owner-yaml":     func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
+		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },
+		"no-owners-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), Basis{}) },
+		"no-owners-yaml": func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), Basis{}) },
 	}
 	for name, show := range tests {
 		t.Run(name, func(t *testing.T) {
