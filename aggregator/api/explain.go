@@ -20,12 +20,16 @@ import (
 )
 
 // Explain explains why an address is, or is not, in conflict.
-func (s *Service) Explain(_ context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
+func (s *Service) Explain(ctx context.Context, q *pb.ExplainRequest) (*pb.ExplainResponse, error) {
 	addr, err := parseAddress(q.GetAddress())
 	if err != nil {
 		return nil, err
 	}
+	if q.GetAt() != nil {
+		return s.explainAt(ctx, q, addr)
+	}
 	out, c := s.explain(addr, q.GetCase())
+	s.addPrevious(out.GetOwners())
 	if c != nil {
 		file, err := casefile.Encode(&casefile.File{Version: s.Version, Policy: s.Facts.Policy, Case: c})
 		if err != nil {

@@ -96,6 +96,9 @@ func (s *Service) ListOwners(ctx context.Context, q *pb.ListOwnersRequest) (*pb.
 	coverage := s.Coverage.Current()
 	owners := newPage[*pb.Owner](q.GetPageSize())
 	next := fill(owners, s.walkOwners(&f, from))
+	if q.GetAddress() != "" {
+		s.addPrevious(owners.items)
+	}
 	return &pb.ListOwnersResponse{Owners: owners.items, NextPageToken: next, Coverage: coverage}, nil
 }
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam"
@@ -298,4 +300,66 @@ func (s *Service) coverageAt(ctx context.Context, at time.Time, gap *pb.Gap) (*p
 		return nil, errJournal(err)
 	}
 	return out, nil
+}
+
+// explainAt explains the state of an address at a time, as far as it is recorded.
+func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr netip.Addr) (*pb.ExplainResponse, error) {
+	if q.GetCase() {
+		return nil, status.Error(codes.InvalidArgument, "case and at cannot be combined, because cases are not recorded: omit one of them")
+	}
+	of := &pb.ListOwnersRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
+	byOwner, err := newOwnerFilter(of)
+	if err != nil {
+		return nil, err
+	}
+	owners, err := s.ownersAt(ctx, of, &byOwner)
+	if err != nil {
+		return nil, err
+	}
+	about := &pb.ListConflictsRequest{Address: q.GetAddress(), All: true, At: q.GetAt(), PageSize: maxPage}
+	byConflict, err := newConflictFilter(about)
+	if err != nil {
+		return nil, err
+	}
+	conflicts, err := s.conflictsAt(ctx, about, &byConflict)
+	if err != nil {
+		return nil, err
+	}
+	problems := &pb.ListFindingsRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
+	byFinding, err := newFindingFilter(problems)
+	if err != nil {
+		return nil, err
+	}
+	found, err := s.findingsAt(ctx, problems, &byFinding)
+	if err != nil {
+		return nil, err
+	}
+	out := &pb.ExplainResponse{
+		Address: addr.String(), Owners: owners.GetOwners(), Conflicts: conflicts.GetConflicts(), Findings: found.GetFindings(),
+		Coverage: owners.GetCoverage(), Gap: owners.GetGap(),
+	}
+	compared, inConflict := 0, false
+	for _, o := range out.GetOwners() {
+		if o.GetExcluded() == "" {
+			compared++
+		}
+		if o.GetScope().GetKind() > out.GetScope().GetKind() {
+			out.Scope = o.GetScope()
+		}
+	}
+	slices.SortStableFunc(out.Conflicts, func(a, b *pb.Conflict) int { return b.GetResolvedAt().AsTime().Compare(a.GetResolvedAt().AsTime()) })
+	slices.SortStableFunc(out.Conflicts, func(a, b *pb.Conflict) int { return cmp.Compare(over(a), over(b)) })
+	for _, c := range out.GetConflicts() {
+		inConflict = inConflict || over(c) == 0
+	}
+	out.Summary = explain.Past(addr, compared, inConflict)
+	return out, nil
+}
+
+// over returns 1 for a conflict that is over, and 0 for an active one.
+func over(c *pb.Conflict) int {
+	if c.GetState() == pb.Conflict_RESOLVED {
+		return 1
+	}
+	return 0
 }

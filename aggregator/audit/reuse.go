@@ -2,18 +2,12 @@ package audit
 
 import (
 	"slices"
-	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
-const (
-	// maxFormer is the largest number of former owners that are remembered of one address.
-	maxFormer = 4
-	// ReusedFor is how long the early reuse of an address remains a finding. By then, neighbour tables
-	// and the half-open connections of NAT have forgotten the former owner.
-	ReusedFor = 10 * time.Minute
-)
+// maxFormer is the largest number of former owners that are remembered of one address.
+const maxFormer = 4
 
 // Departed returns the owners that have left an address, the latest first: those that are remembered,
 // and the owners of the last judgement that a kernel had and that are gone now. It leaves out the
@@ -99,7 +93,7 @@ func (a *addressAudit) auditReuse() {
 // over become known after it.
 func (a *addressAudit) expiry(f *verdict.Former) verdict.Stamp {
 	if f.Next != "" {
-		return f.Since.Add(ReusedFor)
+		return f.Since.Add(verdict.ReusedFor)
 	}
 	return f.Until.Add(a.policy.ReusedWithin + recordDelay + a.policy.Settle)
 }

@@ -87,13 +87,13 @@ func TestReuseIsReportedAfterTheSettleTime(t *testing.T) {
 	if !slices.Equal(audit.Nodes(&f), []string{"n2", "n1"}) {
 		t.Errorf("got nodes %v, want those of both owners", audit.Nodes(&f))
 	}
-	if end := begun.Add(audit.ReusedFor); out.Again != end || len(out.Former) != 1 || out.Former[0].Next != want.Next {
+	if end := begun.Add(verdict.ReusedFor); out.Again != end || len(out.Former) != 1 || out.Former[0].Next != want.Next {
 		t.Errorf("got audited again at %d with %+v, want at %d", out.Again, out.Former, end)
 	}
 	if len(out.Past) > 0 {
 		t.Errorf("got %v remembered as a past of IPAM, want nothing", out.Past)
 	}
-	s.Now = begun.Add(audit.ReusedFor - 1)
+	s.Now = begun.Add(verdict.ReusedFor - 1)
 	if out := s.look(); !slices.Equal(kinds(out.Findings), []string{verdict.FindingReusedTooSoon}) {
 		t.Errorf("got %v just before its end, want it", kinds(out.Findings))
 	}

@@ -3,7 +3,7 @@ package explain
 import (
 	"time"
 
-	"github.com/ipwitness/ipwitness/aggregator/audit"
+	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
@@ -28,7 +28,7 @@ func buildReused(t *findingBuilder) {
 	} else {
 		t.Act(advice.Say("Have the IPAM wait for longer before it allocates an address again, if it has a setting for that. Otherwise give it a larger range: most IPAMs then take longer to come back to an address."))
 	}
-	t.Act(advice.Say("The finding ends by itself when %s no longer has the address, and %d minutes after it got the address at the latest.", OwnerName(is), audit.ReusedFor/time.Minute))
+	t.Act(advice.Say("The finding ends by itself when %s no longer has the address, and %d minutes after it got the address at the latest.", OwnerName(is), verdict.ReusedFor/time.Minute))
 }
 
 // gapText says for how long an address was unused, as the beginning of a clause.

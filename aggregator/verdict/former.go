@@ -2,6 +2,10 @@ package verdict
 
 import "time"
 
+// ReusedFor is how long the early reuse of an address remains a finding. By then, neighbour tables and
+// the half-open connections of NAT have usually forgotten the former owner.
+const ReusedFor = 10 * time.Minute
+
 // A Former is an owner that has left an address. It is immutable.
 type Former struct {
 	// Owner is the owner as it last was, without its claims.

@@ -18,6 +18,7 @@ const formatCase show.Format = "case"
 
 type explainCommand struct {
 	query
+	at         moment
 	pseudonyms bool
 }
 
@@ -29,6 +30,11 @@ func newExplain(sys system) *cobra.Command {
 		Long: `Explain why an address is, or is not, in conflict: its owners and the evidence for
 them, the rules that applied, and the reasons why other rules did not apply.
 
+With --at, show the owners, conflicts and findings of the address at a time in the
+past, with the names of that time, as they were recorded. Rules, evidence and steps to
+take are not recorded.
+` + timesHelp + `
+
 With -o case, write all data that the address was judged by, as a file for
 '` + sys.program + ` judge' or a bug report. With --pseudonyms, the file contains
 pseudonyms instead of MAC addresses, UIDs, ids, and the names of nodes, pods,
@@ -38,6 +44,7 @@ them are replaced).`,
 		Example: `
   ipwitness explain 10.244.0.7
   ipwitness explain fd00:10::7 -o yaml
+  ipwitness explain 10.244.0.7 --at "yesterday 14:03"
   ipwitness explain 10.244.0.7 -o case --pseudonyms > case.json`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -54,10 +61,14 @@ them are replaced).`,
 			if c.pseudonyms && c.format != formatCase {
 				return errors.New("--pseudonyms needs -o case: other formats contain the real names")
 			}
+			if c.at.set() && c.format == formatCase {
+				return errors.New("--at and -o case cannot be combined, because cases are not recorded: remove one of them")
+			}
 			return c.explain(cmd.Context(), args[0])
 		},
 	}
 	c.addFlags(cmd, formatCase)
+	c.at.addFlag(cmd, sys)
 	cmd.Flags().BoolVar(&c.pseudonyms, "pseudonyms", false, "with -o case: replace names, MAC addresses, UIDs and ids with pseudonyms")
 	return cmd
 }
@@ -69,7 +80,7 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 		return err
 	}
 	if id != "" {
-		conflict, err := c.get(ctx, id)
+		conflict, err := c.named(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -79,6 +90,7 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 	if c.format == formatCase {
 		ask.Set("case", "true")
 	}
+	c.at.ask(ask)
 	explained := &pb.ExplainResponse{}
 	if err := c.client().get(ctx, "/v1/explain", ask, explained); err != nil {
 		return err
@@ -90,7 +102,22 @@ func (c *explainCommand) explain(ctx context.Context, what string) error {
 		return show.Message(c.sys.stdout, c.format, explained)
 	}
 	c.warn(explained.GetCoverage())
+	if c.at.set() {
+		c.at.read(explained)
+		c.noteMoment(&c.at)
+		return show.ExplainPast(c.sys.stdout, explained, c.at.at)
+	}
 	return show.Explain(c.sys.stdout, explained, c.sys.now())
+}
+
+// named returns the conflict with an id.
+func (c *explainCommand) named(ctx context.Context, id string) (*pb.Conflict, error) {
+	if !c.at.set() {
+		return c.get(ctx, id)
+	}
+	past := conflictsCommand{query: c.query, at: c.at}
+	conflict, _, err := past.conflict(ctx, id)
+	return conflict, err
 }
 
 // writeCase writes the case of an explanation as a file.

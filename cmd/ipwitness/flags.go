@@ -61,7 +61,7 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 	durationFlag(fs, &cfg.HandoverGrace, "handover-grace", aggregator.DefaultHandoverGrace, "maximum duration of a hand-over between two nodes")
 	durationFlag(fs, &cfg.LeakedAfter, "leaked-after", aggregator.DefaultLeakedAfter, "time for which an allocation may be unused before it is reported as leaked")
 	fs.Var(value[time.Duration]{&cfg.ReusedWithin, "duration", parseLimit}, "reused-within",
-		"time after the end of an owner within which it is reported that its address is reused, such as 30s, or off")
+		"time within which the reuse of an address is reported, such as 30s")
 	fs.Lookup("reused-within").DefValue = limitOff
 }
 

@@ -39,12 +39,15 @@ func past(asked *url.Values, gap *pb.Gap, conflicts ...*pb.Conflict) handler {
 	return handler{
 		"/v1/owners":    record(&pb.ListOwnersResponse{Owners: []*pb.Owner{owner}, Coverage: everything, Gap: gap}),
 		"/v1/conflicts": record(&pb.ListConflictsResponse{Conflicts: conflicts, Coverage: everything, Gap: gap}),
-		"/v1/findings":  record(&pb.ListFindingsResponse{Findings: []*pb.Finding{f}, Coverage: everything, Gap: gap}),
+		"/v1/explain": record(&pb.ExplainResponse{
+			Address: "10.0.0.7", Summary: "10.0.0.7 had one owner at that time.", Owners: []*pb.Owner{owner}, Conflicts: conflicts, Findings: []*pb.Finding{f}, Coverage: everything, Gap: gap,
+		}),
+		"/v1/findings": record(&pb.ListFindingsResponse{Findings: []*pb.Finding{f}, Coverage: everything, Gap: gap}),
 	}
 }
 
 func TestAtIsATimeOfThePast(t *testing.T) {
-	for _, command := range []string{"owners", "conflicts", "audit"} {
+	for _, command := range []string{"owners", "conflicts", "audit", "explain"} {
 		for _, test := range []struct {
 			args []string
 			want string
@@ -63,7 +66,11 @@ func TestAtIsATimeOfThePast(t *testing.T) {
 			if command == "audit" && test.args == nil {
 				continue // lists pools, too
 			}
-			c.run(t, 0, append([]string{command}, test.args...)...)
+			args := append([]string{command}, test.args...)
+			if command == "explain" {
+				args = append(args, "10.0.0.7")
+			}
+			c.run(t, 0, args...)
 			if got := asked.Get("at"); got != test.want {
 				t.Errorf("%s %q: got the state at %q, want %q", command, test.args, got, test.want)
 			}
@@ -73,12 +80,21 @@ func TestAtIsATimeOfThePast(t *testing.T) {
 			"--at 2026-03-15":       "--at: \"2026-03-15\" is in the future: it is 2026-03-14 15:09:26 UTC now\nRun 'ipwitness " + command + " --help' for usage.\n",
 			"--at -2h --watch -o x": "--output: \"x\" is not one of table, wide, json, yaml\nRun 'ipwitness " + command + " --help' for usage.\n",
 		} {
+			if command == "explain" {
+				if strings.Contains(args, "--watch") {
+					continue // it has no such flag
+				}
+				args += " 10.0.0.7"
+			}
 			c := newConsole()
 			c.run(t, 1, append([]string{command}, strings.Fields(args)...)...)
 			c.wantStderr(t, "ipwitness: "+want)
 		}
 	}
 	c := newConsole()
+	c.run(t, 1, "explain", "10.0.0.7", "-o", "case", "--at", "-2h")
+	c.wantStderr(t, "ipwitness: --at and -o case cannot be combined, because cases are not recorded: remove one of them\n")
+	c = newConsole()
 	c.run(t, 1, "audit", "--fix-plan", "--at", "-2h")
 	c.wantStderr(t, "ipwitness: --fix-plan and --at cannot be combined, because a plan repairs the current state: remove one of them\n")
 }
@@ -102,6 +118,8 @@ func TestTheStateOfThePastNamesItsTimeAndGap(t *testing.T) {
 	}{
 		{args: "owners", want: "  1h", not: "EVIDENCE"}, // the age at that time
 		{args: "conflicts", conflicts: []*pb.Conflict{before}, want: "5m ago"},
+		{args: "explain 10.0.0.7", conflicts: []*pb.Conflict{before}, want: "CONFIRMED, for 5m", not: "kubectl delete"},
+		{args: "explain abc", conflicts: []*pb.Conflict{before}, want: "10.0.0.7 had one owner", not: "kubectl delete"},
 		{args: "conflicts 10.0.0.7", conflicts: []*pb.Conflict{before}, want: "CONFIRMED, for 5m", not: "kubectl delete"},
 		{args: "conflicts abc", conflicts: []*pb.Conflict{before}, want: "CONFIRMED, for 5m", not: "kubectl delete"},
 		{args: "conflicts --exit-code", conflicts: []*pb.Conflict{before}, want: "5m ago", code: 2},

@@ -99,7 +99,15 @@ func (q *query) owners(ctx context.Context, sel selector, at *moment) error {
 		q.note("No owners: no agent has reported an address yet. '%s nodes' lists the agents.", q.sys.program)
 		return nil
 	}
-	return show.Owners(q.sys.stdout, owners, q.wide(), at.now(q.sys))
+	if err := show.Owners(q.sys.stdout, owners, q.wide(), at.now(q.sys)); err != nil {
+		return err
+	}
+	for _, o := range owners {
+		if text := show.Previous(o, at.now(q.sys)); text != "" {
+			q.note("%s", text)
+		}
+	}
+	return nil
 }
 
 func (q *query) watchOwners(ctx context.Context, sel selector) error {

@@ -217,18 +217,8 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 		return nil, err
 	}
 	defer s.close()
-	for i := range duplicates {
-		for _, side := range []string{"a", "b"} {
-			pod := fmt.Sprintf("%s%d", side, i)
-			for _, line := range podLines(pod) {
-				if _, err := s.Run("%s", line); err != nil {
-					return nil, err
-				}
-			}
-		}
-		if _, err := s.Run("ip -n a%d addr add 10.9.%d.%d/32 dev eth0", i, i/250, i%250+1); err != nil {
-			return nil, err
-		}
+	if err := s.firstOwners(); err != nil {
+		return nil, err
 	}
 	// The observer attaches in the background, under a kernel lock that the requests below also
 	// need.
@@ -247,7 +237,7 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 
 	requested := map[string]time.Time{}
 	for i := range duplicates {
-		addr := fmt.Sprintf("10.9.%d.%d", i/250, i%250+1)
+		addr := duplicateAddress(i)
 		at, err := request(s.Host, fmt.Sprintf("b%d", i), addr)
 		if err != nil {
 			return nil, err
@@ -270,6 +260,26 @@ func requestRows(ctx context.Context, bin string) ([]row, error) {
 	}
 	return append(rows, row{"  SIGTERM to exit, with all ports detached", millis(took), "≤ 2 s", took <= 2*time.Second}), nil
 }
+
+// firstOwners creates two pods for each duplicate, and gives one of them its address.
+func (s *site) firstOwners() error {
+	for i := range duplicates {
+		for _, side := range []string{"a", "b"} {
+			for _, line := range podLines(fmt.Sprintf("%s%d", side, i)) {
+				if _, err := s.Run("%s", line); err != nil {
+					return err
+				}
+			}
+		}
+		if _, err := s.Run("ip -n a%d addr add %s/32 dev eth0", i, duplicateAddress(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// duplicateAddress returns the address of a duplicate.
+func duplicateAddress(i int) string { return fmt.Sprintf("10.9.%d.%d", i/250, i%250+1) }
 
 // request adds an address to a pod, and returns the time of the request.
 func request(h *netlab.Host, name, addr string) (at time.Time, err error) {

@@ -104,6 +104,7 @@ var parts = []part{
 	{"frame", "a frame through the observer", frameRows},
 	{"tcp", "TCP between two pods", tcpRows},
 	{"latency", "200 duplicates by rtnetlink", requestRows},
+	{"judging", "200 duplicates by rtnetlink, with a journal and without", judgingRows},
 	{"cluster", "200 duplicates between nodes, by rtnetlink", clusterRows},
 	{"plugins", "200 duplicates by the real ptp plugin", func(ctx context.Context, bin string) ([]row, error) {
 		return pluginRows(ctx, bin, "T1 (ptp)", netlab.PTP)

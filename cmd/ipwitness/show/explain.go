@@ -9,6 +9,30 @@ import (
 
 // Explain writes why an address is, or is not, in conflict: first the answer, then the evidence.
 func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
+	return explained(w, e, now, "`ipwitness conflicts ID` shows one of them with its timeline and the steps to take.")
+}
+
+// ExplainPast writes what is recorded of an address at a time in the past.
+func ExplainPast(w io.Writer, e *pb.ExplainResponse, at time.Time) error {
+	if err := explained(w, e, at, ""); err != nil {
+		return err
+	}
+	p := &page{now: at}
+	if len(e.GetFindings()) > 0 {
+		p.line("")
+		p.line("Findings:")
+		for _, f := range e.GetFindings() {
+			p.line("  %s %s: %s", f.GetSeverity(), f.GetKind(), f.GetSummary())
+		}
+	}
+	p.line("")
+	p.line("The rules that applied, the evidence and the steps to take are not recorded: steps may be unsafe later.")
+	p.line("`ipwitness history %s` shows what happened before and after.", e.GetAddress())
+	return p.write(w)
+}
+
+// explained writes an explanation. more follows the list of conflicts.
+func explained(w io.Writer, e *pb.ExplainResponse, now time.Time, more string) error {
 	p := &page{now: now}
 	p.line("%s", e.GetSummary())
 	p.line("")
@@ -52,8 +76,10 @@ func Explain(w io.Writer, e *pb.ExplainResponse, now time.Time) error {
 				p.line("  %s is acknowledged %s", c.GetId(), until(ack, time.TimeOnly, now))
 			}
 		}
-		p.line("")
-		p.line("`ipwitness conflicts ID` shows one of them with its timeline and the steps to take.")
+		if more != "" {
+			p.line("")
+			p.line("%s", more)
+		}
 	}
 	return p.write(w)
 }

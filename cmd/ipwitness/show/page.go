@@ -57,7 +57,35 @@ func (p *page) owners(title string, owners []*pb.Owner) {
 		for _, e := range o.GetEvidence() {
 			p.detail("evidence", evidence(e, p.now))
 		}
+		if o.GetPrevious() != nil {
+			p.detail("before it", previous(o.GetPrevious(), p.now))
+		}
 	}
+}
+
+// previous describes the owner that had an address before.
+func previous(was *pb.PreviousOwner, now time.Time) string {
+	o := &pb.Owner{Workload: was.GetWorkload(), Node: was.GetNode(), Mac: was.GetMac()}
+	left := "until " + clock(was.GetUntil(), now) + " (" + ago(was.GetUntil(), now) + ")"
+	if was.GetNotBefore() != nil {
+		left = "until a time between " + clock(was.GetNotBefore(), now) + " and " + clock(was.GetUntil(), now)
+	}
+	text := join(", ", Name(o), prefixed("node ", was.GetNode()), prefixed("interface ", was.GetInterface()), prefixed("MAC ", was.GetMac()), left)
+	switch {
+	case was.GetGap() == nil:
+		return text
+	case was.GetGap().AsDuration() == 0:
+		return text + ", overlapping with this owner"
+	}
+	return text + ", " + Duration(was.GetGap().AsDuration()) + " before this owner"
+}
+
+// Previous describes the last other owner of an address; empty if there is none.
+func Previous(o *pb.Owner, now time.Time) string {
+	if o.GetPrevious() == nil {
+		return ""
+	}
+	return fmt.Sprintf("Before %s, %s was held by %s.", Name(o), o.GetAddress(), previous(o.GetPrevious(), now))
 }
 
 // workload adds what is known about the workload of an owner, in addition to its name.

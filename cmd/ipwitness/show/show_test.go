@@ -218,13 +218,38 @@ func TestTablesAndPages(t *testing.T) {
 		},
 		"explain-acknowledged": func(b *bytes.Buffer) error { return Explain(b, known, now) },
 		"explain-nobody":       func(b *bytes.Buffer) error { return Explain(b, unowned, now) },
-		"nodes":                func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
-		"nodes-wide":           func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
-		"owner-json":           func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
-		"owner-yaml":           func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
-		"conflicts-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },
-		"no-owners-json":       func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), Basis{}) },
-		"no-owners-yaml":       func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), Basis{}) },
+		"explain-past": func(b *bytes.Buffer) error {
+			was := conflict(pb.Conflict_CONFIRMED)
+			f := &pb.Finding{Kind: "in-use-unallocated", Severity: pb.Finding_CRITICAL, Summary: "IPAM considers it free."}
+			e := &pb.ExplainResponse{Address: was.GetAddress(), Summary: was.GetAddress() + " had 2 owners at that time, and was in conflict.", Owners: was.GetOwners(), Conflicts: []*pb.Conflict{was}, Findings: []*pb.Finding{f}}
+			return ExplainPast(b, e, now)
+		},
+		"explain-previous": func(b *bytes.Buffer) error {
+			for _, was := range []*pb.PreviousOwner{
+				{Gap: durationpb.New(4 * time.Second)},
+				{Gap: durationpb.New(0)},
+				{NotBefore: timestamppb.New(now.Add(-time.Hour))},
+			} {
+				o := owners()[0]
+				was.Workload, was.Node, was.Interface, was.Mac = &pb.Workload{Kind: pb.Workload_POD, Namespace: "shop", Name: "cart-0"}, "node-2", "eth0", "02:00:00:00:00:09"
+				was.Until = timestamppb.New(now.Add(-time.Minute))
+				o.Previous = was
+				if err := Explain(b, &pb.ExplainResponse{Address: o.GetAddress(), Summary: "It has one owner.", Owners: []*pb.Owner{o}}, now); err != nil {
+					return err
+				}
+				if _, err := fmt.Fprintln(b, Previous(o, now)); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"nodes":          func(b *bytes.Buffer) error { return Nodes(b, nodes, stale, false, now) },
+		"nodes-wide":     func(b *bytes.Buffer) error { return Nodes(b, nodes[:1], live, true, now) },
+		"owner-json":     func(b *bytes.Buffer) error { return Message(b, FormatJSON, external()) },
+		"owner-yaml":     func(b *bytes.Buffer) error { return Message(b, FormatYAML, external()) },
+		"conflicts-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "conflicts", conflicts()[1:], Basis{}) },
+		"no-owners-json": func(b *bytes.Buffer) error { return List(b, FormatJSON, "owners", []*pb.Owner(nil), Basis{}) },
+		"no-owners-yaml": func(b *bytes.Buffer) error { return List(b, FormatYAML, "owners", []*pb.Owner(nil), Basis{}) },
 	}
 	for name, show := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1314,8 +1314,11 @@ type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The address.
 	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
-	// True if the answer is to include the case.
-	Case          bool `protobuf:"varint,2,opt,name=case,proto3" json:"case,omitempty"`
+	// True if the answer is to include the case. There are no cases of the past.
+	Case bool `protobuf:"varint,2,opt,name=case,proto3" json:"case,omitempty"`
+	// Time of the state to explain, from the journal; unset means now. An explanation of the past has
+	// the owners, conflicts and findings as they were recorded, and no steps.
+	At            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1364,6 +1367,13 @@ func (x *ExplainRequest) GetCase() bool {
 	return false
 }
 
+func (x *ExplainRequest) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
 // ExplainResponse has everything that is known of an address, and how the address was judged.
 type ExplainResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1383,7 +1393,12 @@ type ExplainResponse struct {
 	Coverage *Coverage `protobuf:"bytes,7,opt,name=coverage,proto3" json:"coverage,omitempty"`
 	// The case: all facts that the address was judged by, which `ipwitness judge` reads. Its format
 	// has its own version, ipwitnessCase, and is not otherwise stable.
-	Case          *structpb.Struct `protobuf:"bytes,8,opt,name=case,proto3" json:"case,omitempty"`
+	Case *structpb.Struct `protobuf:"bytes,8,opt,name=case,proto3" json:"case,omitempty"`
+	// If the request has a time: the gap in the journal that contains this time; unset if there is
+	// none. Changes that happened in a gap before this time may be missing.
+	Gap *Gap `protobuf:"bytes,9,opt,name=gap,proto3" json:"gap,omitempty"`
+	// If the request has a time: the findings about the address.
+	Findings      []*Finding `protobuf:"bytes,10,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1470,6 +1485,20 @@ func (x *ExplainResponse) GetCoverage() *Coverage {
 func (x *ExplainResponse) GetCase() *structpb.Struct {
 	if x != nil {
 		return x.Case
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetGap() *Gap {
+	if x != nil {
+		return x.Gap
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
 	}
 	return nil
 }
@@ -2684,10 +2713,11 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\x12\x1a\n" +
 	"\bwithdraw\x18\x04 \x01(\bR\bwithdraw\"Q\n" +
 	"\x1bAcknowledgeConflictResponse\x122\n" +
-	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\">\n" +
+	"\bconflict\x18\x01 \x01(\v2\x16.ipwitness.v1.ConflictR\bconflict\"j\n" +
 	"\x0eExplainRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
-	"\x04case\x18\x02 \x01(\bR\x04case\"\xe7\x03\n" +
+	"\x04case\x18\x02 \x01(\bR\x04case\x12*\n" +
+	"\x02at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\"\xbf\x04\n" +
 	"\x0fExplainResponse\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x18\n" +
 	"\asummary\x18\x02 \x01(\tR\asummary\x12)\n" +
@@ -2696,7 +2726,10 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05steps\x18\x05 \x03(\v2\".ipwitness.v1.ExplainResponse.StepR\x05steps\x124\n" +
 	"\tconflicts\x18\x06 \x03(\v2\x16.ipwitness.v1.ConflictR\tconflicts\x122\n" +
 	"\bcoverage\x18\a \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12+\n" +
-	"\x04case\x18\b \x01(\v2\x17.google.protobuf.StructR\x04case\x1aw\n" +
+	"\x04case\x18\b \x01(\v2\x17.google.protobuf.StructR\x04case\x12#\n" +
+	"\x03gap\x18\t \x01(\v2\x11.ipwitness.v1.GapR\x03gap\x121\n" +
+	"\bfindings\x18\n" +
+	" \x03(\v2\x15.ipwitness.v1.FindingR\bfindings\x1aw\n" +
 	"\x04Step\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12)\n" +
 	"\x05scope\x18\x02 \x01(\v2\x13.ipwitness.v1.ScopeR\x05scope\x12\x18\n" +
@@ -2897,72 +2930,75 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	34, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
 	32, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
 	37, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	38, // 23: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	33, // 24: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	30, // 25: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	37, // 26: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	34, // 27: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	39, // 28: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	32, // 29: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	40, // 30: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	34, // 31: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	29, // 32: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
-	0,  // 33: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	40, // 34: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	34, // 35: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	41, // 36: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	34, // 37: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	35, // 38: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	42, // 39: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	34, // 40: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	1,  // 41: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	32, // 42: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	32, // 43: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	28, // 44: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	29, // 45: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	32, // 46: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	34, // 47: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 48: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	32, // 49: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 50: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	1,  // 51: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	33, // 52: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	37, // 53: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	40, // 54: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	35, // 55: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	32, // 56: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	32, // 57: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	2,  // 58: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	38, // 59: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	3,  // 60: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	5,  // 61: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	8,  // 62: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	10, // 63: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	12, // 64: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	14, // 65: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	16, // 66: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	18, // 67: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	20, // 68: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	22, // 69: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	24, // 70: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	26, // 71: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	4,  // 72: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 73: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	9,  // 74: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	11, // 75: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	13, // 76: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	15, // 77: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	17, // 78: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	19, // 79: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	21, // 80: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	23, // 81: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	25, // 82: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	27, // 83: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	72, // [72:84] is the sub-list for method output_type
-	60, // [60:72] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	32, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	38, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	33, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	30, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	37, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	34, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	39, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	29, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	40, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	32, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	40, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	34, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	29, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	0,  // 36: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	40, // 37: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	34, // 38: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	41, // 39: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	34, // 40: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	35, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	42, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	34, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	1,  // 44: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	32, // 45: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	32, // 46: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	28, // 47: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	29, // 48: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	32, // 49: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	34, // 50: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	32, // 51: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	32, // 52: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 53: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	1,  // 54: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	33, // 55: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	37, // 56: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	40, // 57: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	35, // 58: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	32, // 59: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	32, // 60: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	2,  // 61: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	38, // 62: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	3,  // 63: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	5,  // 64: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	8,  // 65: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	10, // 66: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	12, // 67: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	14, // 68: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	16, // 69: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	18, // 70: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	20, // 71: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	22, // 72: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	24, // 73: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	26, // 74: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	4,  // 75: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 76: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	9,  // 77: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	11, // 78: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	13, // 79: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	15, // 80: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	17, // 81: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	19, // 82: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	21, // 83: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	23, // 84: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	25, // 85: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	27, // 86: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	75, // [75:87] is the sub-list for method output_type
+	63, // [63:75] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
