@@ -15,6 +15,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -33,7 +34,7 @@ const (
 
 // Config is the configuration of a Journal.
 type Config struct {
-	// Dir is the data directory.
+	// Dir is the data directory; empty for a journal in memory, which ends with the process.
 	Dir string
 	// Retention is how long records are kept. Size is the number of bytes that they may take. Records
 	// are dropped by whole segments, so at least the current one is kept.
@@ -58,6 +59,8 @@ type Journal struct {
 	replaced chan struct{}
 	// memory is set if the journal is in memory.
 	memory bool
+	// whole is set if the present state was recorded, and all changes since then.
+	whole atomic.Bool
 
 	// problem describes what is wrong with the store since the start.
 	problem atomic.Pointer[string]
@@ -107,7 +110,10 @@ func (j *Journal) open(reason pb.Gap_Reason) {
 
 // openDir opens the store in the data directory, and reports whether it set an unusable one aside.
 func (j *Journal) openDir() (s *store, aside bool, err error) {
-	if err := writable(j.Dir); err != nil {
+	if j.Dir == "" {
+		return nil, false, nil
+	}
+	if err := Writable(j.Dir); err != nil {
 		return nil, false, err
 	}
 	dir := storeDir(j.Dir)
@@ -134,10 +140,11 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 }
 
 // unusable reports whether a store that cannot be opened has to be replaced: not if the disk is full,
-// or if access is denied.
+// if access is denied, or if another process uses the store.
 func unusable(err error) bool {
-	var syscallError *os.PathError
-	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, errNewerVersion) || !errors.As(err, &syscallError)
+	_, refused := errors.AsType[*os.PathError](err)
+	_, locked := errors.AsType[syscall.Errno](err)
+	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, errNewerVersion) || !refused && !locked
 }
 
 func (j *Journal) say(problem string) { j.problem.Store(&problem) }
@@ -172,11 +179,13 @@ type Stats struct {
 	Oldest time.Time
 	// Memory is set if the journal is in memory.
 	Memory bool
+	// Whole is set if the present state was recorded, and all changes since then.
+	Whole bool
 }
 
 // Stats returns the counters and sizes.
 func (j *Journal) Stats() Stats {
-	out := Stats{Records: j.records.Load(), Gaps: j.gaps.Load(), Lost: j.lost.Load()}
+	out := Stats{Records: j.records.Load(), Gaps: j.gaps.Load(), Lost: j.lost.Load(), Whole: j.whole.Load()}
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	if j.store == nil {

@@ -308,9 +308,15 @@ func likeness(seed maphash.Seed, kind pb.Event_Kind, body []byte) (uint64, error
 	case pb.Event_CONFLICT:
 		c := e.GetConflict()
 		c.DetectedAt, c.ConfirmedAt = nil, nil
+		for _, o := range c.GetOwners() {
+			o.FirstSeen = nil
+		}
 		m = c
 	case pb.Event_FINDING:
 		e.Finding.DetectedAt = nil
+		for _, o := range e.GetFinding().GetOwners() {
+			o.FirstSeen = nil
+		}
 		m = e.GetFinding()
 	default:
 	}

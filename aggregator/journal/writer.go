@@ -80,7 +80,6 @@ type writer struct {
 	reason   pb.Gap_Reason
 	lost     uint64
 	fresh    bool // nothing was recorded before
-	whole    bool // the present state was recorded, and all changes since then
 	states   map[pb.Event_Kind]*comparison
 	seed     maphash.Seed
 	waiting  []chan<- struct{}
@@ -93,6 +92,8 @@ type writer struct {
 type comparison struct {
 	// known has the items before the gap that have not been seen again, with a hash of their state.
 	known map[itemID]uint64
+	// over has the conflicts that were resolved before the gap, with a hash of their state.
+	over  map[itemID]uint64
 	begun bool
 }
 
@@ -108,6 +109,7 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 	for _, kind := range kinds {
 		w.states[kind] = &comparison{}
 	}
+	j.whole.Store(false)
 	var err error
 	if w.last, w.gap, err = w.s.last(); err != nil {
 		return err
@@ -222,11 +224,11 @@ func (w *writer) drain() {
 // returned reports whether the journal is in memory, but the data directory can be used again.
 func (w *writer) returned() bool {
 	now := w.j.Clock()
-	if !w.j.memory || now.Sub(w.triedAt) < aliveEvery {
+	if !w.j.memory || w.j.Dir == "" || now.Sub(w.triedAt) < aliveEvery {
 		return false
 	}
 	w.triedAt = now
-	return writable(w.j.Dir) == nil
+	return Writable(w.j.Dir) == nil
 }
 
 // replace sets a damaged store aside and opens a new one.
@@ -284,7 +286,8 @@ func (w *writer) apply(o op) error {
 		if !w.gapped() {
 			w.gap, w.reason = w.last, pb.Gap_NOT_WRITTEN
 		}
-		state.begun, w.whole = false, false
+		state.begun = false
+		w.j.whole.Store(false)
 		w.openGap()
 	case reached:
 		if o.reached != nil {
@@ -297,18 +300,19 @@ func (w *writer) apply(o op) error {
 // compare reads the state before the gap.
 func (w *writer) compare(kind pb.Event_Kind) error {
 	state := w.states[kind]
-	*state = comparison{known: make(map[itemID]uint64), begun: true}
+	*state = comparison{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
 	if err := w.commit(); err != nil {
 		return err
 	}
 	return w.s.fold(w.s.list(), kind, math.MaxInt64, place{}, lastPlace, func(p place, items []folded) error {
 		for i := range items {
-			if kind == pb.Event_CONFLICT && items[i].resolved() {
-				continue
-			}
 			like, err := likeness(w.seed, kind, items[i].body)
 			if err != nil {
 				return err
+			}
+			if kind == pb.Event_CONFLICT && items[i].resolved() {
+				state.over[itemID{p, items[i].id}] = like
+				continue
 			}
 			state.known[itemID{p, items[i].id}] = like
 		}
@@ -321,12 +325,13 @@ func (w *writer) present(r *record) error {
 	state := w.states[r.kind]
 	id := itemID{r.place, r.id}
 	before, known := state.known[id]
+	over, ended := state.over[id]
 	delete(state.known, id)
 	like, err := likeness(w.seed, r.kind, r.body)
 	switch {
 	case err != nil:
 		return err
-	case known && before == like:
+	case known && before == like, ended && over == like:
 		return nil
 	case known:
 		r.typ = pb.Watch_UPDATED
@@ -360,7 +365,7 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 			return err
 		}
 	}
-	state.known = nil
+	state.known, state.over = nil, nil
 	for _, kind := range kinds {
 		if s := w.states[kind]; !s.begun || s.known != nil {
 			return nil
@@ -380,7 +385,8 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 			w.j.Log.Warn("journal: changes were not recorded", "from", g.GetFrom().AsTime(), "until", now, "lost", w.lost)
 		}
 	}
-	w.gap, w.lost, w.fresh, w.whole, w.reason = 0, 0, false, true, pb.Gap_UNSPECIFIED
+	w.gap, w.lost, w.fresh, w.reason = 0, 0, false, pb.Gap_UNSPECIFIED
+	w.j.whole.Store(true)
 	w.aliveAt = time.Time{}
 	w.openGap()
 	return nil
@@ -523,7 +529,7 @@ const resolvedKept = 24 * time.Hour
 
 // note notes that the journal is complete up to now.
 func (w *writer) note() error {
-	if !w.whole || w.j.Clock().Sub(w.aliveAt) < aliveEvery && w.batch == nil {
+	if !w.j.whole.Load() || w.j.Clock().Sub(w.aliveAt) < aliveEvery && w.batch == nil {
 		return nil
 	}
 	w.aliveAt = w.j.Clock()
