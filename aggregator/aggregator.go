@@ -48,7 +48,13 @@ const (
 	DefaultKubeconfig    = kube.Auto
 	DefaultRetention     = journal.DefaultRetention
 	DefaultJournalSize   = journal.DefaultSize
+	// DefaultDataDir is the data directory of DataDirAuto.
+	DefaultDataDir = "/var/lib/ipwitness"
 )
+
+// DataDirAuto stands for DefaultDataDir if it can be written to. Otherwise, acknowledgements and the
+// journal are in memory, which is reported.
+const DataDirAuto = "auto"
 
 // migrationGrace is the settle time between two pods that run one virtual machine: by then, a live
 // migration has ended or is stuck.
@@ -76,8 +82,8 @@ type Config struct {
 	Shared []verdict.Shared
 	// Routers are the workloads that intentionally answer for addresses of others.
 	Routers []verdict.Router
-	// DataDir is where acknowledgements and the journal are kept; empty to keep acknowledgements in
-	// memory only, and no journal.
+	// DataDir is the directory where acknowledgements and the journal are kept, or DataDirAuto; empty
+	// to keep acknowledgements in memory only, and no journal.
 	DataDir string
 	// Retention is how long the journal keeps records, and JournalSize is the number of bytes that it
 	// may take.
@@ -220,7 +226,8 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	}
 	if a.core.journal != nil {
 		group.Go(func() error { a.core.journal.Run(ctx); return nil })
-		group.Go(func() error { a.core.witness.Record(ctx); return nil })
+		group.Go(func() error { a.core.recall.Run(ctx); return nil })
+		group.Go(func() error { a.core.witness.Record(ctx, a.core.recall.Done()); return nil })
 		group.Go(func() error { a.core.exports.Run(ctx); return nil })
 	}
 	if a.core.kubernetes != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/convert"
 	"github.com/ipwitness/ipwitness/aggregator/coverage"
 	"github.com/ipwitness/ipwitness/aggregator/events"
+	"github.com/ipwitness/ipwitness/aggregator/explain"
 	"github.com/ipwitness/ipwitness/aggregator/export"
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
@@ -23,6 +24,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/metrics"
 	"github.com/ipwitness/ipwitness/aggregator/notify"
+	"github.com/ipwitness/ipwitness/aggregator/recall"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -42,8 +44,8 @@ type coreConfig struct {
 	eager bool
 	// alone is set if the agent in this process is the only one that is expected.
 	alone bool
-	// dataDir is where acknowledgements and the journal are kept; empty to keep acknowledgements in
-	// memory only, and no journal.
+	// dataDir is the directory where acknowledgements and the journal are kept, or DataDirAuto; empty
+	// to keep acknowledgements in memory only, and no journal.
 	dataDir string
 	// retention is how long the journal is kept, and journalSize is the number of bytes that it may
 	// take.
@@ -70,15 +72,22 @@ func newCore(cfg coreConfig) (*core, error) {
 	c.shards = shard.New(shard.Config{Policy: &cfg.policy, Log: cfg.log, Clock: clock, Facts: c.facts, Listener: judged{c}, Workers: workers})
 	c.findings = findings.New(findings.Config{Facts: c.facts, Kubernetes: cfg.kubernetes, Waiting: c.shards.Waiting, Listener: found{c}})
 	c.coverage = coverage.New(coverage.Config{Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Alone: cfg.alone})
-	var err error
+	dir, err := cfg.dataDir, error(nil)
+	if cfg.dataDir == DataDirAuto {
+		if dir, err = DefaultDataDir, journal.Writable(DefaultDataDir); err != nil {
+			dir, c.unsaved = "", explain.NothingSaved(DefaultDataDir, err)
+			cfg.log.Warn("history and acknowledgements are in memory only: make the directory writable, or set --data-dir",
+				"directory", DefaultDataDir, "error", err)
+		}
+	}
 	if c.acknowledgements, err = acknowledge.New(acknowledge.Config{
-		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: cfg.dataDir,
+		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: dir,
 	}); err != nil {
 		return nil, err
 	}
 	if cfg.dataDir != "" || cfg.export.Any() {
 		c.journal = journal.New(journal.Config{
-			Dir: cfg.dataDir, Retention: cfg.retention, Size: cfg.journalSize, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+			Dir: dir, Retention: cfg.retention, Size: cfg.journalSize, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
 		})
 	}
 	if c.exports, err = export.New(export.Config{
@@ -88,7 +97,12 @@ func newCore(cfg coreConfig) (*core, error) {
 		return nil, errors.Join(err, c.acknowledgements.Close())
 	}
 	converter := &convert.Converter{
-		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
+		Facts: c.facts, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements, Recorded: convert.NewRecorded(),
+	}
+	if c.journal != nil {
+		c.recall = recall.New(recall.Config{
+			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge,
+		})
 	}
 	c.events = events.New(base.UnixNano(), converter)
 	c.witness = &api.Service{

@@ -13,6 +13,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/metrics"
 	"github.com/ipwitness/ipwitness/aggregator/notify"
+	"github.com/ipwitness/ipwitness/aggregator/recall"
 	"github.com/ipwitness/ipwitness/aggregator/report"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
@@ -28,13 +29,16 @@ type core struct {
 	acknowledgements *acknowledge.Acknowledgements
 	coverage         *coverage.Coverage
 	events           *events.Events
-	journal          *journal.Journal // nil without a data directory
 	exports          *export.Exporters
+	journal          *journal.Journal // nil if nothing is kept
+	recall           *recall.Recall   // nil if nothing is kept
 	reports          *report.Service
 	witness          *api.Service
 	metrics          *metrics.Metrics
 	notifier         *notify.Notifier
 	tidier           *tidier
+	// unsaved describes why the default data directory cannot be used; empty if it can, or is not used.
+	unsaved string
 	// stopped is closed when nothing is judged any more, ended when all streams are to end.
 	stopped, ended chan struct{}
 }
@@ -62,6 +66,9 @@ func (c *core) judge(b *facts.Batch) {
 // problems describes what is wrong with the aggregator itself.
 func (c *core) problems() []string {
 	problems := c.acknowledgements.Problems()
+	if c.unsaved != "" {
+		problems = append(problems, c.unsaved)
+	}
 	if c.journal != nil {
 		for _, p := range c.journal.Problems() {
 			problems = append(problems, journalProblem(p))

@@ -79,7 +79,7 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	return out, nil
 }
 
-var errNoJournal = status.Error(codes.FailedPrecondition, "the aggregator records no history: start it with --data-dir")
+var errNoJournal = status.Error(codes.FailedPrecondition, "the aggregator records no history: start it without --data-dir=off")
 
 // momentToken returns the token of a page that begins after an event.
 func momentToken(t time.Time) string {

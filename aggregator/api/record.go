@@ -9,7 +9,6 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/journal"
-	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -17,15 +16,12 @@ import (
 const recordAgainAfter = time.Second
 
 // Record records everything in the journal until ctx ends: first the present state, then every change,
-// as a watch sends them. After a restart, it waits until the agents that were connected have reported
-// again, or have timed out: otherwise their owners would seem to be gone.
-func (s *Service) Record(ctx context.Context) {
+// as a watch sends them. It begins when recalled is closed: before the agents that were connected have
+// reported again after a restart, or have timed out, their owners would seem to be gone.
+func (s *Service) Record(ctx context.Context, recalled <-chan struct{}) {
 	select {
-	case <-s.Journal.Opened():
+	case <-recalled:
 	case <-ctx.Done():
-		return
-	}
-	if !s.returned(ctx) {
 		return
 	}
 	for ctx.Err() == nil {
@@ -142,7 +138,7 @@ func (s *Service) recordOwners(ctx context.Context) error {
 
 // recordConflicts records the conflicts and the nodes, whose events come together.
 func (s *Service) recordConflicts(ctx context.Context) error {
-	f := conflictFilter{active: true}
+	f := conflictFilter{}
 	r := &recording{feed: s.Journal.Feed(pb.Event_CONFLICT)}
 	nodes := s.Journal.Feed(pb.Event_NODE)
 	r.present = func() error { return s.recordNodes(nodes) }
@@ -207,43 +203,3 @@ func (s *Service) recordFindings(ctx context.Context) error {
 }
 
 func (s *Service) now() time.Time { return s.Facts.Clock().Time() }
-
-// lookAgainAfter is how often returned looks for nodes.
-const lookAgainAfter = 200 * time.Millisecond
-
-// returned waits until the nodes that were connected when the journal ended are connected and judged
-// again, at most until they would have timed out. It returns false if ctx ends before.
-func (s *Service) returned(ctx context.Context) bool {
-	missing := map[string]bool{}
-	err := s.Journal.At(ctx, pb.Event_NODE, s.now(), ipam.Range{}, journal.Position{}, func(e *pb.Event, _ journal.Position) bool {
-		if e.GetNode().GetState() == pb.Node_LIVE {
-			missing[e.GetNode().GetName()] = true
-		}
-		return true
-	})
-	if err != nil {
-		s.Journal.Log.Error("cannot read from the journal which nodes were connected", "error", err)
-	}
-	look := time.NewTicker(lookAgainAfter)
-	defer look.Stop()
-	for deadline := s.Facts.Clock().Add(s.Facts.Policy.NodeTimeout); s.Facts.Clock() < deadline; {
-		s.Facts.RLock()
-		for name := range missing {
-			for _, n := range s.Facts.Called(name) {
-				if !n.Rec.Unheard {
-					delete(missing, name)
-				}
-			}
-		}
-		s.Facts.RUnlock()
-		if len(missing) == 0 && s.Shards.Waiting() == 0 {
-			return true
-		}
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return false
-		}
-	}
-	return true
-}

@@ -27,6 +27,7 @@ type Converter struct {
 	Kubernetes       *kube.Cluster
 	Findings         *findings.Findings
 	Acknowledgements *acknowledge.Acknowledgements
+	Recorded         *Recorded
 }
 
 // timestamp returns a time in the format of the API, or nil if there is none.
@@ -47,6 +48,11 @@ func Scope(kind verdict.ScopeKind, name string) *pb.Scope {
 
 // Conflict returns a conflict in the format of the API.
 func (s *Converter) Conflict(c *verdict.Conflict) *pb.Conflict {
+	if c.Recalled {
+		if out := s.recalled(c); out != nil {
+			return out
+		}
+	}
 	text := explain.Conflict(s.Facts.Policy, c)
 	out := Conflict(c, &text, Owners(c.Address, c.Owners, s.Owner))
 	out.Acknowledgement = s.Acknowledgements.Of(c.ID)

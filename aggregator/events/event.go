@@ -26,6 +26,8 @@ type Event struct {
 	Node               *pb.Node
 	Matter, Found      Matter
 	Finding            *pb.Finding
+	// Recalled is set if the conflict or finding was published before the start, too.
+	Recalled bool
 }
 
 // Holder is an owner with the name that its node had at that time.

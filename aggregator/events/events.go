@@ -54,13 +54,14 @@ func (s *Events) ConflictChanged(c, before *verdict.Conflict, opened bool) {
 	}
 	s.Conflicts.Publish(Event{
 		Type: typ, At: s.now(), Address: c.Address, Conflict: s.convert.Conflict(c), Contest: contestOf(c), Contested: contestOf(before),
+		Recalled: c.Recalled && c.Active(),
 	})
 }
 
 // FindingChanged publishes a finding that is new or has changed. was is its previous version, or nil
 // if the finding is new.
 func (s *Events) FindingChanged(now, was *findings.Found) {
-	out := Event{Type: pb.Watch_ADDED, At: s.now(), Matter: s.matterOf(now), Finding: s.convert.Finding(now, false)}
+	out := Event{Type: pb.Watch_ADDED, At: s.now(), Matter: s.matterOf(now), Finding: s.convert.Finding(now, false), Recalled: now.Recalled && was == nil}
 	if was != nil {
 		out.Type, out.Found = pb.Watch_UPDATED, s.matterOf(was)
 	}

@@ -59,6 +59,15 @@ func Conflict(p *verdict.Policy, c *verdict.Conflict) ConflictText {
 	return text
 }
 
+// Recalled summarizes a conflict from before the start of the aggregator that was not judged since.
+func Recalled(p *verdict.Policy, c *verdict.Conflict) string {
+	w := wording{policy: p, address: c.Address, owners: c.Owners}
+	if !c.Active() {
+		return w.ending(c)
+	}
+	return w.summary(c)
+}
+
 // summary describes a conflict in two sentences.
 func (w *wording) summary(c *verdict.Conflict) string {
 	place := phrase(c.Kind, c.Scope)
@@ -131,11 +140,11 @@ func configured(owners []verdict.Owner) bool {
 }
 
 // joined lists the owners that appeared after a conflict was confirmed. Their kernels were not
-// asked again.
+// asked again. It leaves out owners that appeared before a restart, because that is not known.
 func joined(c *verdict.Conflict) string {
 	var names []string
 	for i := range c.Owners {
-		if o := &c.Owners[i]; o.Begun() > c.ConfirmedAt {
+		if o := &c.Owners[i]; o.Begun() > max(c.ConfirmedAt, c.Resumed) {
 			names = append(names, OwnerName(o))
 		}
 	}

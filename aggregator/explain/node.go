@@ -143,6 +143,11 @@ func Corrected(fields map[string]int) string {
 		". Invalid characters are shown as \uFFFD or dropped. Check whether something on the node has such a name, or whether the agent's credentials were stolen"
 }
 
+// NothingSaved returns the problem that the default data directory cannot be used.
+func NothingSaved(dir string, err error) string {
+	return fmt.Sprintf("the history and acknowledgements are in memory only and end with this process: %s: make %s writable, or use another --data-dir", err, dir)
+}
+
 // Unjudged returns the problem that addresses could not be judged.
 func Unjudged(addresses int) string {
 	return fmt.Sprintf("%d addresses could not be judged because of a bug, so their conflicts are not detected. Please report the error in the aggregator's log", addresses)

@@ -18,6 +18,9 @@ type Set struct {
 	mu    sync.Mutex
 	byID  map[string]*Found
 	kinds map[string]int
+	// recalled has the times at which findings began that were known before the start and have not
+	// been found again yet.
+	recalled map[string]verdict.Stamp
 }
 
 // Found is a finding with the time at which it began. There may be a hundred thousand of them, so
@@ -26,6 +29,8 @@ type Found struct {
 	*verdict.Finding
 	Place Place
 	Since verdict.Stamp
+	// Recalled is set if the finding was known before the start.
+	Recalled bool
 }
 
 // Less reports whether a finding comes before another one in lists.
@@ -47,12 +52,33 @@ func (f *Set) put(one *verdict.Finding) (now, was *Found, news bool) {
 	defer f.mu.Unlock()
 	now = &Found{Finding: one, Place: PlaceOf(one), Since: f.clock()}
 	news = true
-	if was = f.byID[one.ID]; was != nil {
-		now.Since = was.Since
+	if was = f.byID[one.ID]; was == nil {
+		if since := f.recalled[one.ID]; since != 0 {
+			now.Since, now.Recalled = since, true
+			delete(f.recalled, one.ID)
+		}
+	} else {
+		now.Since, now.Recalled = was.Since, was.Recalled
 		news = !audit.Same(was.Finding, one) // if not, only the stored owners are updated
 	}
 	f.store(now)
 	return now, was, news
+}
+
+// Recall sets the times at which findings began that were known before the start: of those that were
+// found again already, and of those that will be. It replaces the times of the previous call.
+func (f *Set) Recall(since map[string]verdict.Stamp) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.recalled = since
+	for id, at := range since {
+		if one := f.byID[id]; one != nil {
+			now := *one
+			now.Since, now.Recalled = at, true
+			f.store(&now)
+			delete(since, id)
+		}
+	}
 }
 
 // store adds a finding and replaces the one with the same ID, if any.

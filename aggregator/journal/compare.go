@@ -21,6 +21,8 @@ type compared struct {
 	// known has the items before the gap that have not been seen again, with a hash of their state. It
 	// is nil if the present state is complete.
 	known map[itemID]uint64
+	// over has the conflicts that were resolved before the gap, with a hash of their state.
+	over map[itemID]uint64
 }
 
 // An itemID identifies an item of a kind.
@@ -39,13 +41,10 @@ func newComparison() comparison {
 
 // begin reads the state of a kind before the gap.
 func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
-	state := &compared{known: make(map[itemID]uint64), begun: true}
+	state := &compared{known: make(map[itemID]uint64), over: make(map[itemID]uint64), begun: true}
 	c.kinds[kind] = state
 	return s.fold(s.list(), kind, math.MaxInt64, firstPlace, lastPlace, func(p place, items []stored) error {
 		for i := range items {
-			if kind == pb.Event_CONFLICT && items[i].resolved() {
-				continue
-			}
 			e, err := s.event(&items[i], subject{kind, p}, items[i].at)
 			if err != nil {
 				return err
@@ -58,7 +57,11 @@ func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
 			if err != nil {
 				return err
 			}
-			state.known[itemID{p, items[i].id}] = like
+			if kind == pb.Event_CONFLICT && items[i].resolved() {
+				state.over[itemID{p, items[i].id}] = like
+			} else {
+				state.known[itemID{p, items[i].id}] = like
+			}
 		}
 		return nil
 	})
@@ -80,20 +83,19 @@ func (c *comparison) present(r *record) (differs bool, err error) {
 	state := c.kinds[r.kind]
 	id := itemID{r.place, r.id}
 	before, known := state.known[id]
+	over, ended := state.over[id]
 	delete(state.known, id)
-	r.typ = pb.Watch_ADDED // or a resolved conflict that is active again
-	if !known {
-		return true, nil
-	}
-	r.typ = pb.Watch_UPDATED
 	like, err := likeness(c.seed, r.item)
-	return before != like, err
+	if r.typ = pb.Watch_ADDED; known { // or a resolved conflict that is active again
+		r.typ = pb.Watch_UPDATED
+	}
+	return !(known && before == like || ended && over == like), err
 }
 
 // gone returns the items that are not in the present state, which is complete.
 func (c *comparison) gone(kind pb.Event_Kind) map[itemID]uint64 {
 	known := c.kinds[kind].known
-	c.kinds[kind].known = nil
+	c.kinds[kind].known, c.kinds[kind].over = nil, nil
 	return known
 }
 

@@ -15,6 +15,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -111,7 +112,7 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 	if j.Dir == "" {
 		return nil, false, nil
 	}
-	if err := writable(j.Dir); err != nil {
+	if err := Writable(j.Dir); err != nil {
 		return nil, false, err
 	}
 	dir := storeDir(j.Dir)
@@ -138,10 +139,11 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 }
 
 // unusable reports whether a store that cannot be opened has to be replaced: not if the disk is full,
-// or if access is denied.
+// if access is denied, or if another process uses the store.
 func unusable(err error) bool {
-	var syscallError *os.PathError
-	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, errNewerVersion) || !errors.As(err, &syscallError)
+	_, refused := errors.AsType[*os.PathError](err)
+	_, locked := errors.AsType[syscall.Errno](err)
+	return errors.Is(err, pebble.ErrCorruption) || errors.Is(err, errDamagedRecord) || errors.Is(err, errNewerVersion) || !refused && !locked
 }
 
 // Stats are counters and sizes of the journal.

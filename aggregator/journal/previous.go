@@ -27,55 +27,91 @@ const mostRead = 1000
 // Before returns the last other owner that had an address before one of its owners, as far as it is
 // recorded; nil if there is none. is reports whether a recorded owner is the owner itself, and other
 // whether it is another one.
-func (j *Journal) Before(a netip.Addr, is, other func(*pb.Owner) bool) (found *Succession, err error) {
-	out := &Succession{}
-	n := 0
-	err = j.view(func(s *store) error {
+func (j *Journal) Before(a netip.Addr, is, other func(*pb.Owner) bool) (*Succession, error) {
+	w := walkBack{about: subject{pb.Event_OWNER, placeOf(a)}, is: is, other: other, removed: make(map[uint32]stored)}
+	err := j.view(func(s *store) error {
 		for _, seg := range slices.Backward(s.list()) {
-			prefix := itemPrefix(seg.number, pb.Event_OWNER, placeOf(a))
+			prefix := itemPrefix(seg.number, w.about.kind, w.about.place)
 			it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: after(prefix)})
 			if err != nil {
 				return err
 			}
-			for it.Last(); it.Valid() && out.Owner == nil && n < mostRead; it.Prev() {
-				n++
-				if err := out.read(it, placeOf(a), is, other); err != nil {
+			for it.Last(); it.Valid() && !w.done(); it.Prev() {
+				if err := w.read(s, seg, it); err != nil {
 					return errors.Join(err, it.Close())
 				}
 			}
-			if err := errors.Join(it.Error(), it.Close()); err != nil || out.Owner != nil || n >= mostRead {
+			if err := errors.Join(it.Error(), it.Close()); err != nil || w.done() {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil || out.Owner == nil {
+	if err != nil || w.found.Owner == nil {
 		return nil, err
 	}
-	return out, nil
+	return &w.found, nil
 }
 
-// read reads a record that is older than those before.
-func (s *Succession) read(it *pebble.Iterator, p place, is, other func(*pb.Owner) bool) error {
-	v, err := it.ValueAndErr()
+// A walkBack reads the records of an address, the latest first.
+type walkBack struct {
+	about     subject
+	is, other func(*pb.Owner) bool
+	// removed has the records of owners that left, until the walk comes to the record that says who they
+	// were.
+	removed map[uint32]stored
+	records int
+	found   Succession
+}
+
+// done reports whether no earlier record can change the result.
+func (w *walkBack) done() bool {
+	if w.records >= mostRead {
+		return true
+	}
+	if w.found.Owner == nil {
+		return false
+	}
+	for _, gone := range w.removed {
+		if timeOf(gone.at).AsTime().After(w.found.Until) {
+			return false
+		}
+	}
+	return true
+}
+
+// read reads one record.
+func (w *walkBack) read(s *store, seg segment, it *pebble.Iterator) error {
+	w.records++
+	_, one, err := parseItem(seg, it)
 	if err != nil {
 		return err
 	}
-	one, err := parseValue(v)
-	if err != nil || one.copied {
+	if one.typ == pb.Watch_REMOVED {
+		one.item = nil // it ends when the iterator moves on
+		w.removed[one.id] = one
+		return nil
+	}
+	e, err := s.event(&one, w.about, one.at)
+	if err != nil {
 		return err
 	}
-	e, err := one.event(pb.Event_OWNER, p, stampOf(it.Key()))
-	switch {
-	case err != nil:
-		return err
-	case one.typ == pb.Watch_ADDED && s.Since.IsZero() && e.GetNotBefore() == nil && is(e.GetOwner()):
-		s.Since = e.GetTime().AsTime()
-	case one.typ == pb.Watch_REMOVED && other(e.GetOwner()):
-		s.Owner, s.Until = e.GetOwner(), e.GetTime().AsTime()
-		if e.GetNotBefore() != nil {
-			s.NotBefore = e.GetNotBefore().AsTime()
-		}
+	if one.typ == pb.Watch_ADDED && one.at >= seg.start && w.found.Since.IsZero() && one.notBefore == 0 && w.is(e.GetOwner()) {
+		w.found.Since = timeOf(one.at).AsTime()
+	}
+	gone, left := w.removed[one.id]
+	if !left {
+		return nil
+	}
+	delete(w.removed, one.id)
+	until := timeOf(gone.at).AsTime()
+	if !w.other(e.GetOwner()) || w.found.Owner != nil && w.found.Until.After(until) {
+		return nil
+	}
+	w.found.Owner, w.found.Until, w.found.NotBefore = e.GetOwner(), until, time.Time{}
+	w.found.Owner.State = pb.Owner_GONE
+	if gone.notBefore != 0 {
+		w.found.NotBefore = timeOf(gone.notBefore).AsTime()
 	}
 	return nil
 }

@@ -332,10 +332,12 @@ func likeness(seed maphash.Seed, item proto.Message) (uint64, error) {
 	case *pb.Conflict:
 		m = proto.CloneOf(m)
 		m.DetectedAt, m.ConfirmedAt = nil, nil
+		forgetFirstSeen(m.GetOwners())
 		item = m
 	case *pb.Finding:
 		m = proto.CloneOf(m)
 		m.DetectedAt = nil
+		forgetFirstSeen(m.GetOwners())
 		item = m
 	}
 	raw, err := marshal.Marshal(item)
@@ -343,6 +345,12 @@ func likeness(seed maphash.Seed, item proto.Message) (uint64, error) {
 }
 
 // timeOf returns the time of a stamp; nil for 0.
+func forgetFirstSeen(owners []*pb.Owner) {
+	for _, o := range owners {
+		o.FirstSeen = nil
+	}
+}
+
 func timeOf(at stamp) *timestamppb.Timestamp {
 	if at == 0 {
 		return nil

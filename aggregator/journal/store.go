@@ -290,8 +290,8 @@ func setAside(dir, reason string, now time.Time) (string, error) {
 	return to, os.Rename(dir, to)
 }
 
-// writable checks that a directory exists, or can be created, and can be written to.
-func writable(dir string) error {
+// Writable checks that a directory exists, or can be created, and can be written to.
+func Writable(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}

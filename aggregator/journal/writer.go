@@ -175,11 +175,11 @@ func (w *writer) drain() {
 // returned reports whether the journal is in memory, but the data directory can be used again.
 func (w *writer) returned() bool {
 	now := w.j.Clock()
-	if !w.j.memory || now.Sub(w.triedAt) < aliveEvery {
+	if !w.j.memory || w.j.Dir == "" || now.Sub(w.triedAt) < aliveEvery {
 		return false
 	}
 	w.triedAt = now
-	return writable(w.j.Dir) == nil
+	return Writable(w.j.Dir) == nil
 }
 
 // replace sets a damaged store aside and opens a new one.

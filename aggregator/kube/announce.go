@@ -63,7 +63,9 @@ type announcement struct {
 	resolved           bool
 	detected           time.Time
 	// again means that it is another episode of a conflict that was announced before.
-	again   bool
+	again bool
+	// before means that its events were written before the start.
+	before  bool
 	since   time.Time // when it was queued
 	due     time.Time // when to write it; zero for immediately
 	summary string
@@ -113,7 +115,15 @@ func newAnnouncer(c *Cluster) announcer {
 
 // Announce queues Events about a conflict that is confirmed or resolved: one for each pod
 // that the API has, and one for each node. Repeating it for the same state has no effect.
-func (c *Cluster) Announce(conflict *pb.Conflict) {
+func (c *Cluster) Announce(conflict *pb.Conflict) { c.announce(conflict, false) }
+
+// Recall is like Announce, for a conflict from before the start. It assumes that the Events about a
+// conflict that was confirmed earlier than lately were written then.
+func (c *Cluster) Recall(conflict *pb.Conflict) {
+	c.announce(conflict, time.Since(conflict.GetConfirmedAt().AsTime()) > lately)
+}
+
+func (c *Cluster) announce(conflict *pb.Conflict, before bool) {
 	if c == nil || conflict.GetConfirmedAt() == nil || conflict.GetAcknowledgement() != nil {
 		return
 	}
@@ -124,6 +134,7 @@ func (c *Cluster) Announce(conflict *pb.Conflict) {
 	n := &announcement{
 		id: conflict.GetId(), address: conflict.GetAddress(), reason: conflictReason, over: resolvedReason, mark: conflictNote,
 		resolved: resolved, detected: conflict.GetDetectedAt().AsTime(), summary: conflict.GetSummary(), runbook: conflict.GetRunbook(),
+		before: before,
 	}
 	n.first = firstOf(conflict.GetRemedy())
 	var about []target
@@ -209,7 +220,7 @@ func (a *announcer) addNew(n *announcement, about []target) bool {
 	slices.SortFunc(n.targets, func(x, y target) int {
 		return cmp.Or(cmp.Compare(x.namespace, y.namespace), cmp.Compare(x.name, y.name), cmp.Compare(x.uid, y.uid), cmp.Compare(x.node, y.node))
 	})
-	return len(n.targets) > 0
+	return len(n.targets) > 0 && !n.before
 }
 
 // add adds a target that has no event yet.

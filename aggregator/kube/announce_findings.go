@@ -2,6 +2,7 @@ package kube
 
 import (
 	"strings"
+	"time"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -47,6 +48,16 @@ func findingReason(kind string) string {
 // Events are about the pods that hold the address and the nodes concerned, at most
 // maxFindingTargets. Repeating it for the same state has no effect.
 func (c *Cluster) AnnounceFinding(finding *pb.Finding, over bool) {
+	c.announceFinding(finding, over, false)
+}
+
+// RecallFinding is like AnnounceFinding, for a finding from before the start. It assumes that the Events
+// about a finding that began earlier than lately were written then.
+func (c *Cluster) RecallFinding(finding *pb.Finding) {
+	c.announceFinding(finding, false, time.Since(finding.GetDetectedAt().AsTime()) > lately)
+}
+
+func (c *Cluster) announceFinding(finding *pb.Finding, over, before bool) {
 	if c == nil || finding.GetSeverity() < pb.Finding_WARNING && !over {
 		return
 	}
@@ -54,6 +65,7 @@ func (c *Cluster) AnnounceFinding(finding *pb.Finding, over bool) {
 	n := &announcement{
 		id: finding.GetId(), address: finding.GetAddress(), reason: reason, over: reason + "Resolved", mark: findingNote, finding: true,
 		resolved: over, detected: finding.GetDetectedAt().AsTime(), summary: finding.GetSummary(), runbook: finding.GetRunbook(),
+		before: before,
 	}
 	n.first = firstOf(finding.GetRemedy())
 	var about []target

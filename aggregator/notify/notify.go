@@ -51,7 +51,7 @@ func (s *Notifier) account(ctx context.Context) {
 func (s *Notifier) accountFindings(ctx context.Context) {
 	quota := newLogQuota(s.Log)
 	s.accountOf(ctx, "log", s.Events.Findings, func(e *events.Event) {
-		if quota.allows(s.Clock().Time(), nodesOfEvent(e)...) {
+		if !e.Recalled && quota.allows(s.Clock().Time(), nodesOfEvent(e)...) {
 			s.enterFinding(e)
 		}
 	})
@@ -111,6 +111,9 @@ func (s *Notifier) enter(e *events.Event, logged map[string]loggedState, quota *
 	}
 	c := e.Conflict
 	before, is := logged[c.GetId()], loggedState{c.GetState(), c.GetAcknowledgement()}
+	if e.Recalled {
+		before = is
+	}
 	if logged[c.GetId()] = is; is.state == pb.Conflict_RESOLVED {
 		delete(logged, c.GetId())
 	}
@@ -143,7 +146,11 @@ func (s *Notifier) enterFinding(e *events.Event) {
 // announce creates Kubernetes Events about conflicts until ctx ends.
 func (s *Notifier) announce(ctx context.Context) {
 	s.accountOf(ctx, "Kubernetes Events", s.Events.Conflicts, func(e *events.Event) {
-		if e.Conflict != nil {
+		switch {
+		case e.Conflict == nil:
+		case e.Recalled:
+			s.Kubernetes.Recall(e.Conflict)
+		default:
 			s.Kubernetes.Announce(e.Conflict)
 		}
 	})
@@ -152,7 +159,11 @@ func (s *Notifier) announce(ctx context.Context) {
 // announceFindings creates Kubernetes Events about findings until ctx ends.
 func (s *Notifier) announceFindings(ctx context.Context) {
 	s.accountOf(ctx, "Kubernetes Events", s.Events.Findings, func(e *events.Event) {
-		if e.Finding != nil {
+		switch {
+		case e.Finding == nil:
+		case e.Recalled:
+			s.Kubernetes.RecallFinding(e.Finding)
+		default:
 			s.Kubernetes.AnnounceFinding(e.Finding, e.Type == pb.Watch_REMOVED)
 		}
 	})

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"cmp"
+	"slices"
 	"sync"
 	"time"
 
@@ -191,7 +192,11 @@ func (c *Conflicts) contest(a index.Address, contested bool) {
 func (c *Conflicts) addResolved(p conflictPlace) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.resolved = append(c.resolved, p)
+	at := len(c.resolved) // of a conflict from before the start, the place is earlier
+	for at > 0 && c.resolved[at-1].at > p.at {
+		at--
+	}
+	c.resolved = slices.Insert(c.resolved, at, p)
 }
 
 // takeOld removes and returns the conflicts that need not be kept any longer.

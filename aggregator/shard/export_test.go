@@ -4,10 +4,10 @@ package shard
 // list of conflicts.
 func (s *Shards) Kept() (entries, timers, conflicts int) {
 	for _, w := range s.workers {
-		w.forgetMu.Lock() // the goroutine takes it before it accesses either
+		w.asideMu.Lock() // the goroutine takes it before it accesses either
 		entries += len(w.entries) + len(w.forget)
 		timers += len(w.timers)
-		w.forgetMu.Unlock()
+		w.asideMu.Unlock()
 	}
 	return entries, timers, s.Conflicts.order.Len()
 }

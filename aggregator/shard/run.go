@@ -41,7 +41,7 @@ func (w *worker) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-w.queue.Wake():
-		case <-w.forgotten:
+		case <-w.aside:
 		case <-timer.C:
 		}
 	}
@@ -60,6 +60,7 @@ func (w *worker) judgeSome() (more bool) {
 	f := w.shards.Facts
 	w.dropForgotten()
 	f.RLock()
+	w.takeRecalled()
 	for range judgedAtOnce {
 		item := w.queue.Next()
 		if item == nil {

@@ -102,7 +102,7 @@ func New(cfg Config) *Shards {
 	for i := range cfg.Workers {
 		s.workers = append(s.workers, &worker{
 			shards: s, queue: cfg.Facts.Queue(i), builder: cfg.Facts.Builder(), second: cfg.Facts.Builder(), verdicts: verdict.NewJudge(cfg.Policy),
-			entries: make(map[index.Address]*entry), forgotten: make(chan struct{}, 1),
+			entries: make(map[index.Address]*entry), aside: make(chan struct{}, 1),
 		})
 	}
 	return s
@@ -148,10 +148,12 @@ type worker struct {
 	// released.
 	expired []expired
 	done    []*facts.Item
-	// forgetMu guards forget, which has the conflicts that need not be kept any longer.
-	forgetMu  sync.Mutex
-	forget    []conflictPlace
-	forgotten chan struct{}
+	// asideMu guards forget, which has the conflicts that need not be kept any longer, and recalled,
+	// which has the conflicts from before the start. aside wakes the goroutine for them.
+	asideMu  sync.Mutex
+	forget   []conflictPlace
+	recalled []*verdict.Conflict
+	aside    chan struct{}
 }
 
 type expired struct {

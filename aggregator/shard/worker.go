@@ -4,6 +4,7 @@ import (
 	"container/heap"
 	"slices"
 
+	"github.com/ipwitness/ipwitness/aggregator/index"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 )
 
@@ -40,10 +41,10 @@ func (w *worker) settle(e *entry) {
 
 // dropForgotten drops the conflicts that need not be kept any longer.
 func (w *worker) dropForgotten() {
-	w.forgetMu.Lock()
+	w.asideMu.Lock()
 	all := w.forget
 	w.forget = nil
-	w.forgetMu.Unlock()
+	w.asideMu.Unlock()
 	for _, p := range all {
 		e := w.entries[p.addr]
 		if e == nil {
@@ -59,18 +60,25 @@ func (w *worker) dropForgotten() {
 	}
 }
 
+// owning returns the worker of an address.
+func (s *Shards) owning(a index.Address) *worker { return s.workers[a.Partition()%len(s.workers)] }
+
+// lay calls add with asideMu locked, and wakes the goroutine of the worker.
+func (w *worker) lay(add func(*worker)) {
+	w.asideMu.Lock()
+	add(w)
+	w.asideMu.Unlock()
+	select {
+	case w.aside <- struct{}{}:
+	default:
+	}
+}
+
 // Forget drops conflicts that were resolved long ago, and returns when to call it again; 0 for
 // never.
 func (s *Shards) Forget() verdict.Stamp {
 	for _, p := range s.Conflicts.takeOld(s.Clock()) {
-		w := s.workers[p.addr.Partition()%len(s.workers)]
-		w.forgetMu.Lock()
-		w.forget = append(w.forget, p)
-		w.forgetMu.Unlock()
-		select {
-		case w.forgotten <- struct{}{}:
-		default:
-		}
+		s.owning(p.addr).lay(func(w *worker) { w.forget = append(w.forget, p) })
 	}
 	s.Conflicts.mu.RLock()
 	defer s.Conflicts.mu.RUnlock()

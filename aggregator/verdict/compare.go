@@ -31,7 +31,7 @@ func (j *comparison) conflicts() {
 		}
 	}
 	for i := range j.in.Conflicts {
-		if prev := &j.in.Conflicts[i]; prev.Active() && !j.continues(prev.ID) {
+		if prev := &j.in.Conflicts[i]; prev.Active() && !prev.Awaited && !j.continues(prev.ID) {
 			j.out.Ended = append(j.out.Ended, j.ended(prev, over))
 		}
 	}
@@ -91,6 +91,9 @@ func (j *comparison) conflict(g group) bool {
 	c := Conflict{Address: j.in.Address}
 	if active {
 		c.Identity, c.Course = prev.Identity, prev.Course
+		if c.Awaited {
+			c.Awaited, c.Resumed = false, j.in.Now
+		}
 	} else {
 		c.Identity = Identity{Kind: g.scope.Kind, Scope: g.scope.Text(), Episode: 1}
 		c.Course = Course{Phase: Suspected, DetectedAt: j.in.Now}
@@ -129,10 +132,12 @@ func (j *comparison) conflict(g group) bool {
 // identified by its hardware address, because its ID changes when links are merged into a domain.
 func (m *Memory) has(owners []Owner) bool {
 	return slices.ContainsFunc(m.Owners, func(was Member) bool {
-		return slices.ContainsFunc(owners, func(o Owner) bool {
-			return o.ID == was.ID || o.Namespace == nil && was.External && o.MAC == was.MAC
-		})
+		return slices.ContainsFunc(owners, func(o Owner) bool { return was.is(&o) })
 	})
+}
+
+func (m *Member) is(o *Owner) bool {
+	return o.ID == m.ID || o.Namespace == nil && m.External && o.MAC == m.MAC
 }
 
 // bystanders returns the owners that only answer for the address: one of them may be the reason
@@ -293,8 +298,13 @@ func (j *comparison) ended(prev *Memory, over coverage) Ended {
 	e := Ended{ID: prev.ID, At: j.in.Now}
 	var left []*Owner
 	for _, was := range prev.Owners {
-		o := j.owner(was.ID)
+		var o *Owner
+		if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return was.is(&o) }); i >= 0 {
+			o = &j.out.Owners[i]
+		}
 		switch {
+		case o == nil && was.TimedOut:
+			e.Kind, e.Owner = EndTimedOut, was.ID
 		case o == nil:
 		case o.State == Gone && (o.Node.Rebooted || o.Node.TimedOut):
 			if e.Kind == "" {

@@ -40,6 +40,9 @@ type Conflict struct {
 	Checks []Check
 	// Ending is how a resolved conflict ended.
 	Ending Ending
+	// Recalled is set if the conflict was detected before the start of the aggregator and was not
+	// judged since: only its identity, course and owners are known.
+	Recalled bool
 }
 
 // Identity identifies a conflict.
@@ -61,6 +64,12 @@ type Course struct {
 	DetectedAt, ConfirmedAt, ResolvedAt Stamp
 	// Asked is when the owners' nodes were last asked to read the address again.
 	Asked Stamp
+	// Awaited is set for a conflict from before the start of the aggregator, until the nodes of its
+	// owners have reported or have timed out. It does not end before that.
+	Awaited bool
+	// Resumed is when the conflict was first judged after the start of the aggregator, if it was
+	// detected before; otherwise 0.
+	Resumed Stamp
 }
 
 // Why is the cause of a conflict with its reasons.
@@ -184,6 +193,9 @@ type Member struct {
 	// External is set for an external device, which is identified by its MAC.
 	External bool
 	MAC      MAC
+	// TimedOut is set if the node has not reported since the start of the aggregator, and is not
+	// awaited any longer.
+	TimedOut bool
 	// Orphaned is what the Kubernetes API said about the pod of an orphaned sandbox; nil for other
 	// owners.
 	Orphaned *PodObject
@@ -194,7 +206,7 @@ func (c *Conflict) Memory() Memory {
 	m := Memory{Identity: c.Identity, Course: c.Course, Owners: make([]Member, len(c.Owners))}
 	for i := range c.Owners {
 		o := &c.Owners[i]
-		m.Owners[i] = Member{ID: o.ID, Node: o.Node.Name, External: o.Namespace == nil, MAC: o.MAC}
+		m.Owners[i] = Member{ID: o.ID, Node: o.Node.Name, External: o.Namespace == nil, MAC: o.MAC, TimedOut: c.Recalled && o.Node.TimedOut}
 		if o.Namespace != nil {
 			m.Owners[i].Who = o.Namespace.Who
 		}
@@ -203,6 +215,21 @@ func (c *Conflict) Memory() Memory {
 		}
 	}
 	return m
+}
+
+// Continue returns a conflict that was detected before it was known that the aggregator had detected
+// it before its start: it continues that episode, or is the next one.
+func (c Conflict) Continue(was *Conflict) Conflict {
+	if !was.Active() {
+		c.Episode = was.Episode + 1
+		return c
+	}
+	c.Episode, c.DetectedAt, c.Resumed = was.Episode, was.DetectedAt, c.DetectedAt
+	m := was.Memory()
+	if was.Phase == Confirmed && c.Phase != Resolved && c.Rule != RuleExternalsAlternate && c.LinkProof != OneWay && m.has(c.Owners) {
+		c.Phase, c.ConfirmedAt = Confirmed, was.ConfirmedAt
+	}
+	return c
 }
 
 // Active reports whether the conflict is not resolved.
@@ -220,7 +247,9 @@ func (c Conflict) End(e *Ended, owners []Owner) Conflict {
 	c.Phase, c.ResolvedAt, c.Ending = Resolved, e.At, e.Ending
 	c.Owners = slices.Clone(c.Owners)
 	for i := range c.Owners {
-		if k := slices.IndexFunc(owners, func(o Owner) bool { return o.ID == c.Owners[i].ID }); k >= 0 {
+		if k := slices.IndexFunc(owners, func(o Owner) bool {
+			return o.ID == c.Owners[i].ID || c.Recalled && o.Namespace == nil && c.Owners[i].Namespace == nil && o.MAC == c.Owners[i].MAC
+		}); k >= 0 {
 			c.Owners[i] = owners[k]
 		} else {
 			c.Owners[i].State = Gone

@@ -44,11 +44,3 @@ func (j *evaluation) ownerOf(ns *Namespace) *Owner {
 	}
 	return nil
 }
-
-// owner returns the owner with an ID; nil if there is none.
-func (j *evaluation) owner(id string) *Owner {
-	if i := slices.IndexFunc(j.out.Owners, func(o Owner) bool { return o.ID == id }); i >= 0 {
-		return &j.out.Owners[i]
-	}
-	return nil
-}

@@ -30,7 +30,7 @@ hold at the same time. Agents connect by gRPC; the other commands and Prometheus
 HTTP.
 
 It needs no privileges. After a restart, the agents send their complete state again;
-with --data-dir, acknowledgements survive restarts, too.
+conflicts, acknowledgements and the history are in --data-dir.
 
 A network is a set of addresses that must be unique in the whole cluster, on any node
 and link. Declare it with --network.

@@ -28,8 +28,16 @@ type console struct {
 	stdout, stderr bytes.Buffer
 }
 
+// noDataDir is the environment of commands that must not use the data directory of this machine.
+func noDataDir(name string) string {
+	if name == "IPWITNESS_DATA_DIR" {
+		return dataDirOff
+	}
+	return ""
+}
+
 func newConsole() *console {
-	c := &console{env: map[string]string{}}
+	c := &console{env: map[string]string{"IPWITNESS_DATA_DIR": "off"}}
 	c.system = system{
 		program:   "ipwitness",
 		stdout:    &c.stdout,

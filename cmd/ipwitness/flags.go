@@ -47,7 +47,9 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 		"addresses that are intentionally shared, such as anycast; repeatable")
 	fs.Var(&list[verdict.Router]{to: &cfg.Routers, kind: "WHO=REASON", separator: "\n", parse: parseRouter}, "router",
 		"workload that may answer for others: NAMESPACE/POD, with * and ?, or a MAC; repeatable")
-	fs.StringVar(&cfg.DataDir, "data-dir", "", "`DIR` in which acknowledgements and the history survive restarts (default: in memory only)")
+	cfg.DataDir = aggregator.DataDirAuto
+	fs.Var(dataDir{&cfg.DataDir}, "data-dir",
+		"data `DIR`, off to record no history, or auto for "+aggregator.DefaultDataDir+" if writable")
 	cfg.Retention, cfg.JournalSize = aggregator.DefaultRetention, aggregator.DefaultJournalSize
 	fs.Var(retention{&cfg.Retention}, "retention", "time for which the history is kept, in whole days if possible")
 	fs.Var(size{&cfg.JournalSize}, "journal-size", "disk space that the history may take")

@@ -603,7 +603,7 @@ func TestTheCLISendsItsToken(t *testing.T) {
 	g := newGuarded(t, false)
 	ask := func(args ...string) (int, string) {
 		var out strings.Builder
-		sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+		sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: noDataDir, now: time.Now, transport: newTransport()}
 		code := execute(t.Context(), sys, append(args, "--server", "https://"+g.listeners.http.Addr().String(), "--tls-ca", g.ca.File))
 		return code, out.String()
 	}
@@ -647,7 +647,7 @@ func TestFlagsThatAreNotSafeAreRefused(t *testing.T) {
 		{[]string{"nodes", "--server", "http://192.0.2.1", "--token-file", tokens}, "not sent without TLS"},
 	} {
 		var out strings.Builder
-		sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+		sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: noDataDir, now: time.Now, transport: newTransport()}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if code := execute(ctx, sys, c.args); code != 1 || !strings.Contains(out.String(), c.says) {
 			t.Errorf("%q: got %d: %s, want it to say %q", c.args, code, out.String(), c.says)
@@ -690,7 +690,7 @@ func TestListenersWithoutAuthenticationLogAWarning(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			log := &lineWriter{text: `"msg":"starting"`, end: cancel}
-			sys := system{program: "ipwitness", stdout: io.Discard, stderr: log, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+			sys := system{program: "ipwitness", stdout: io.Discard, stderr: log, getenv: noDataDir, now: time.Now, transport: newTransport()}
 			execute(ctx, sys, append(c.args, "--log-format", "json"))
 			got := map[string]string{}
 			for line := range strings.Lines(log.String()) {
@@ -730,7 +730,7 @@ func TestWorldReadableSecretsCauseAWarning(t *testing.T) {
 		if _, err := (secure.Files{CA: g.ca.File, Token: token}).ClientCredentials(log); err != nil {
 			t.Fatal(err)
 		}
-		sys := system{program: "ipwitness", stdout: io.Discard, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+		sys := system{program: "ipwitness", stdout: io.Discard, stderr: &out, getenv: noDataDir, now: time.Now, transport: newTransport()}
 		args := []string{"nodes", "--server", "https://" + g.listeners.http.Addr().String(), "--tls-ca", g.ca.File, "--token-file", token}
 		if code := execute(t.Context(), sys, args); code != 0 {
 			t.Errorf("mode %o: got %d", c.mode, code)
@@ -848,7 +848,7 @@ func TestTokensDoNotFollowRedirects(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: func(string) string { return "" }, now: time.Now, transport: newTransport()}
+	sys := system{program: "ipwitness", stdout: &out, stderr: &out, getenv: noDataDir, now: time.Now, transport: newTransport()}
 	if code := execute(t.Context(), sys, []string{"nodes", "--server", first.URL, "--token-file", token}); code != 1 || !strings.Contains(out.String(), elsewhere.URL) {
 		t.Errorf("got %d: %s, want it to name the redirect target", code, out.String())
 	}

@@ -138,9 +138,11 @@ func TestDefaultsOfRun(t *testing.T) {
 }
 
 func TestTheDataDirectoryComesFromTheEnvironmentToo(t *testing.T) {
-	_, cfg, _ := settings(t, map[string]string{"IPWITNESS_DATA_DIR": "/var/lib/ipwitness"}, "")
-	if cfg.DataDir != "/var/lib/ipwitness" {
-		t.Errorf("got %q, want /var/lib/ipwitness", cfg.DataDir)
+	for set, want := range map[string]string{"": aggregator.DataDirAuto, "auto": aggregator.DataDirAuto, "off": "", "/srv/ipwitness": "/srv/ipwitness"} {
+		_, cfg, _ := settings(t, map[string]string{"IPWITNESS_DATA_DIR": set}, "")
+		if cfg.DataDir != want {
+			t.Errorf("got %q for %q, want %q", cfg.DataDir, set, want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -285,6 +286,31 @@ func parseName(s string) (string, error) {
 		return "", fmt.Errorf("%q contains a space, a slash or a control character", s)
 	}
 	return s, nil
+}
+
+// dataDir is a flag for a data directory, auto or off. It sets the directory to an empty text for off.
+type dataDir struct{ to *string }
+
+const dataDirOff = "off"
+
+func (d dataDir) Type() string { return "string" }
+
+func (d dataDir) String() string {
+	if d.to == nil { // pflag calls String on a zero value
+		return ""
+	}
+	return cmp.Or(*d.to, dataDirOff)
+}
+
+func (d dataDir) Set(s string) error {
+	switch s {
+	case "":
+		return errors.New("it is empty: give a directory, auto or off")
+	case dataDirOff:
+		s = ""
+	}
+	*d.to = s
+	return nil
 }
 
 // retention is a flag for a number of days, or for a duration.

@@ -146,7 +146,7 @@ type manifest struct {
 // Certificates come from the user or from cert-manager, because kubectl cannot generate them.
 var rendered = []manifest{
 	{"base/agent.yaml", []string{"agent"}, []string{"tls.mode=existing"}},
-	{"base/aggregator.yaml", []string{"aggregator", "service", "policies"}, []string{"tls.mode=existing"}},
+	{"base/aggregator.yaml", []string{"aggregator", "service", "policies"}, []string{"tls.mode=existing", "aggregator.persistence.enabled=false"}},
 	{"base/config.yaml", []string{"config"}, []string{"tls.mode=existing"}},
 	{"base/rbac.yaml", []string{"rbac"}, []string{"tls.mode=existing"}},
 	{"components/cert-manager/certificates.yaml", []string{"certificates-cert-manager"}, []string{"tls.mode=cert-manager"}},

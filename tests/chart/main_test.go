@@ -136,7 +136,7 @@ func TestChartIsLinted(t *testing.T) {
 		"witness.cluster=a",
 		// Combinations for which NOTES.txt has a text.
 		"tls.mode=existing,tls.existing.caConfigMap=a,aggregator.ingress.enabled=true,aggregator.ingress.hosts={a.example.net},aggregator.service.type=NodePort",
-		"tls.mode=off,auth.tokenReview=false,aggregator.persistence.enabled=true",
+		"tls.mode=off,auth.tokenReview=false,aggregator.persistence.enabled=false",
 	} {
 		if _, err := helm("lint", "--strict", chart, "--set", set); err != nil {
 			t.Errorf("--set %s: %v", set, err)
@@ -499,8 +499,9 @@ func TestProbes(t *testing.T) {
 // If two aggregators cannot coexist, the old one ends before the new one starts.
 func TestStrategy(t *testing.T) {
 	for values, want := range map[string]appsv1.DeploymentStrategyType{
-		"": "RollingUpdate", "aggregator.persistence.enabled=true": "Recreate", "aggregator.hostNetwork=true": "Recreate",
-		"aggregator.strategy.type=Recreate": "Recreate",
+		"": "Recreate", "aggregator.persistence.enabled=false": "RollingUpdate",
+		"aggregator.persistence.enabled=false,aggregator.hostNetwork=true":       "Recreate",
+		"aggregator.persistence.enabled=false,aggregator.strategy.type=Recreate": "Recreate",
 	} {
 		var d appsv1.Deployment
 		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)

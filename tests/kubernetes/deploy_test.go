@@ -148,10 +148,11 @@ func (i *installed) values(more ...string) []string {
 	return args
 }
 
-// install installs the chart, and waits until the aggregator answers.
+// install installs the chart, and waits until the aggregator answers. The test cluster has no storage
+// class, so the data is in an emptyDir unless values say otherwise.
 func (i *installed) install(values ...string) {
 	i.t.Helper()
-	i.mustHelm(append([]string{"install", "ipwitness", chart, "--create-namespace"}, i.values(values...)...)...)
+	i.mustHelm(append([]string{"install", "ipwitness", chart, "--create-namespace"}, i.values(append([]string{"aggregator.persistence.enabled=false"}, values...)...)...)...)
 	i.reach()
 }
 

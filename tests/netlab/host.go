@@ -162,14 +162,15 @@ func (h *Host) Command(name string, args ...string) *exec.Cmd {
 }
 
 // Environment returns the environment for commands on a host. It is that of this process, without
-// variables that refer to files outside the host or configure ipwitness, Kubernetes or a runtime.
+// variables that refer to files outside the host or configure ipwitness, Kubernetes or a runtime. By
+// default, ipwitness keeps nothing there: hosts that share their files would share its directory, too.
 func Environment() []string {
-	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
+	return append(slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(strings.ToUpper(variable), "=")
 		return strings.HasSuffix(name, "_PROXY") || slices.ContainsFunc([]string{"IPWITNESS_", "KUBE", "HELM_", "CONTAINERD_"}, func(whose string) bool {
 			return strings.HasPrefix(name, whose)
 		})
-	})
+	}), "IPWITNESS_DATA_DIR=off")
 }
 
 // Start starts a command from Command.
