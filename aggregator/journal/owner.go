@@ -216,8 +216,10 @@ func parseOwner(v []byte, p place, at stamp, word func(uint32) ([]byte, error)) 
 	if r.failed {
 		return nil, errDamagedRecord
 	}
-	if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(r.rest, o); err != nil {
-		return nil, errors.Join(errDamagedRecord, err)
+	if len(r.rest) > 0 {
+		if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(r.rest, o); err != nil {
+			return nil, errors.Join(errDamagedRecord, err)
+		}
 	}
 	return o, nil
 }
@@ -284,8 +286,11 @@ func uidBytes(text string) (id []byte, ok bool) {
 }
 
 func uidText(id []byte) string {
-	text := hex.EncodeToString(id)
-	return text[:8] + "-" + text[8:12] + "-" + text[12:16] + "-" + text[16:20] + "-" + text[20:]
+	text := make([]byte, 0, 37)
+	for _, part := range [][]byte{id[:4], id[4:6], id[6:8], id[8:10], id[10:]} {
+		text = append(hex.AppendEncode(text, part), '-')
+	}
+	return string(text[:36])
 }
 
 // derivedMAC returns the MAC that is made of an IPv4 address.
