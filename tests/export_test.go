@@ -266,8 +266,8 @@ func TestTransitionsReachEachReceiver(t *testing.T) {
 	alertmanager := watchedBy(t, h, 0)
 	hook.next(fails(http.StatusInternalServerError), fails(http.StatusTooManyRequests, "Retry-After", "1"))
 	c := newAggregatorOn(t, h, "--data-dir", filepath.Join(t.TempDir(), "data"), "--cluster", "prod",
-		"--otlp-endpoint", "http://"+collectorAt, "--alertmanager-url", "http://127.0.0.1:9093",
-		"--webhook-url", "http://"+hookAt+"/hook", "--webhook-secret-file", webhookSecret(t))
+		"--otlp-endpoint", "http://"+collectorAt, "--alertmanager", "http://127.0.0.1:9093",
+		"--webhook", "http://"+hookAt+"/hook", "--webhook-secret-file", webhookSecret(t))
 	n := c.addNode("node1")
 	duplicate := func(addr string) {
 		t.Helper()
@@ -408,7 +408,7 @@ func TestTheDocumentedWebhookReceiverChecksSignatures(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	c := newAggregatorOn(t, h, "--data-dir", filepath.Join(t.TempDir(), "data"), "--webhook-url", "http://"+hookAt, "--webhook-secret-file", secret)
+	c := newAggregatorOn(t, h, "--data-dir", filepath.Join(t.TempDir(), "data"), "--webhook", "http://"+hookAt, "--webhook-secret-file", secret)
 	n := c.addNode("node1")
 	n.pod("a", planted+"/32")
 	n.pod("b", planted+"/32")

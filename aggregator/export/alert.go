@@ -73,6 +73,7 @@ var findingRules = map[string]rule{
 	verdict.FindingVIPHeldElsewhere:      {"IpwitnessVIPHeldElsewhere", critical, time.Minute, 0},
 	verdict.FindingPoolExhaustion:        {"IpwitnessPoolNearlyFull", warning, 20 * time.Minute, 0},
 	verdict.FindingLeaked:                {"IpwitnessAddressesLeaked", info, time.Hour, 0},
+	verdict.FindingReusedTooSoon:         {"IpwitnessAddressReusedTooSoon", info, 0, 0},
 	verdict.FindingDuplicateNodeName:     {"IpwitnessDuplicateNodeName", warning, time.Minute, 0},
 }
 

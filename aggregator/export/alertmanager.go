@@ -44,7 +44,7 @@ type alertmanager struct {
 }
 
 func newAlertmanager(cfg *Config, config *tls.Config, base string) (*alertmanager, error) {
-	c, err := newClient(base, "/api/v2/alerts", config, help{url: "alertmanager-url", credentials: "the token of --alertmanager-token-file"})
+	c, err := newClient(base, "/api/v2/alerts", config, help{url: "alertmanager", credentials: "the token of --alertmanager-token-file"})
 	if err != nil {
 		return nil, err
 	}

@@ -382,7 +382,7 @@ func TestRetryAfter(t *testing.T) {
 // A problem says what to correct, and shows no secret of the URL.
 func TestRefusalsAreProblems(t *testing.T) {
 	for status, want := range map[int]string{
-		http.StatusUnauthorized: "--webhook-secret-file", http.StatusNotFound: "--webhook-url", http.StatusMovedPermanently: "--webhook-url",
+		http.StatusUnauthorized: "--webhook-secret-file", http.StatusNotFound: "--webhook", http.StatusMovedPermanently: "--webhook",
 	} {
 		h := newHook(t)
 		h.answers(func(http.ResponseWriter, int) int { return status })

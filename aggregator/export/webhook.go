@@ -40,10 +40,10 @@ type webhook struct {
 
 func newWebhook(cfg *Config, config *tls.Config) (*webhook, error) {
 	if cfg.WebhookSecret == "" {
-		return nil, errors.New("--webhook-url needs a secret, with which each request is signed: " +
+		return nil, errors.New("--webhook needs a secret, with which each request is signed: " +
 			`write one with (umask 077; echo "whsec_$(openssl rand -base64 32)" >FILE), and set --webhook-secret-file FILE`)
 	}
-	c, err := newClient(cfg.Webhook, "", config, help{url: "webhook-url", credentials: "the secret of --webhook-secret-file, which the receiver must know"})
+	c, err := newClient(cfg.Webhook, "", config, help{url: "webhook", credentials: "the secret of --webhook-secret-file, which the receiver must know"})
 	if err != nil {
 		return nil, err
 	}

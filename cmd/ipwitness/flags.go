@@ -71,10 +71,10 @@ func aggregatorFlags(cmd *cobra.Command, cfg *aggregator.Config) {
 func exportFlags(cmd *cobra.Command, cfg *export.Settings) {
 	fs := cmd.Flags()
 	fs.Var(value[string]{&cfg.OTLP, "URL", parseURL}, "otlp-endpoint", "OpenTelemetry receiver of all transitions as logs (OTLP/HTTP), like http://collector:4318")
-	fs.Var(&list[string]{to: &cfg.Alertmanagers, kind: "URL", separator: ",", parse: parseURL}, "alertmanager-url",
+	fs.Var(&list[string]{to: &cfg.Alertmanagers, kind: "URL", separator: ",", parse: parseURL}, "alertmanager",
 		"Alertmanager that gets alerts on conflicts and findings, like http://alertmanager:9093; repeatable")
 	fs.StringVar(&cfg.AlertmanagerToken, "alertmanager-token-file", "", "bearer token `FILE` for Alertmanager")
-	fs.Var(value[string]{&cfg.Webhook, "URL", parseURL}, "webhook-url", "webhook that gets conflicts and findings as CloudEvents, signed")
+	fs.Var(value[string]{&cfg.Webhook, "URL", parseURL}, "webhook", "webhook that gets conflicts and findings as CloudEvents, signed")
 	fs.StringVar(&cfg.WebhookSecret, "webhook-secret-file", "", "`FILE` with the secret of the webhook's signature, as whsec_ and base64; several lines to change it")
 	fs.StringVar(&cfg.CA, "export-ca", "", "CA bundle `FILE` used to verify these receivers, in PEM (default: that of the system)")
 }

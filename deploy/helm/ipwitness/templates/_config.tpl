@@ -35,13 +35,13 @@ journal-size: {{ .Values.aggregator.journalSize }}
 otlp-endpoint: {{ . | quote }}
 {{- end }}
 {{- with .alertmanagers }}
-alertmanager-url: {{ toJson . }}
+alertmanager: {{ toJson . }}
 {{- end }}
 {{- if .alertmanagerTokenSecret }}
 alertmanager-token-file: /etc/ipwitness/alertmanager/token
 {{- end }}
 {{- with .webhookUrl }}
-webhook-url: {{ . | quote }}
+webhook: {{ . | quote }}
 {{- end }}
 {{- if .webhookSecret }}
 webhook-secret-file: /etc/ipwitness/webhook/secret
