@@ -141,11 +141,12 @@ func (g *segments) roll(at stamp) error {
 		return nil
 	}
 	list := g.s.list()
-	next := segment{number: g.current.number + 1, start: max(at, g.last+1), complete: len(list) == 0}
+	// No record has the stamp of the start, so that the state at that stamp is that of the copies.
+	next := segment{number: g.current.number + 1, start: max(at-1, g.last+1), complete: len(list) == 0}
 	if err := errors.Join(g.commit(), g.s.setSegment(g.pending(), next), g.commit()); err != nil {
 		return err
 	}
-	g.last = next.start - 1
+	g.last = next.start
 	g.s.setList(append(slices.Clip(list), next))
 	g.current, g.records, g.copied = next, 0, 0
 	g.words.roll(next.number)

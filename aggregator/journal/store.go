@@ -184,7 +184,7 @@ func (s *store) last() (last, alive stamp, err error) {
 		return alive, alive, nil
 	}
 	seg := s.segments[len(s.segments)-1]
-	last = max(alive, seg.start-1)
+	last = max(alive, seg.start)
 	it, err := s.db.NewIter(nil)
 	if err != nil {
 		return 0, 0, err
