@@ -1,7 +1,6 @@
 package explain_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -16,7 +15,7 @@ func TestAlertTexts(t *testing.T) {
 		explain.ConflictAlert("10.244.0.2", "unknown", "6frtk3pjavxaruax", "Two pods seem to hold 10.244.0.2.", false),
 		explain.FindingAlert("leaked", "6frtk3pjavxaruax", "10.244.0.2 is allocated, but has no owner."),
 	} {
-		fmt.Fprintf(&b, "summary: %s\ndescription: %s\nrunbook: %s\n\n", a.Summary, a.Description, a.Runbook)
+		b.WriteString("summary: " + a.Summary + "\ndescription: " + a.Description + "\nrunbook: " + a.Runbook + "\n\n")
 	}
 	for _, line := range []string{
 		explain.OwnerChanged("10.244.0.2", "shop", "web", "node1", true, false),

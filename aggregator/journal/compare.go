@@ -89,7 +89,8 @@ func (c *comparison) present(r *record) (differs bool, err error) {
 	if r.typ = pb.Watch_ADDED; known { // or a resolved conflict that is active again
 		r.typ = pb.Watch_UPDATED
 	}
-	return !(known && before == like || ended && over == like), err
+	same := known && before == like || ended && over == like
+	return !same, err
 }
 
 // gone returns the items that are not in the present state, which is complete.
