@@ -209,6 +209,9 @@ func listAt[T proto.Message](ctx context.Context, s *Service, q atRequest, kind 
 	if at.After(s.now()) && at.Before(s.now().Add(clockError)) {
 		at = s.now()
 	}
+	if at.Before(oldest) && oldest.Sub(at) <= journal.PresentBefore { // the time of an item that was present when the journal began
+		at = oldest
+	}
 	switch {
 	case at.After(s.now()):
 		return nil, "", nil, status.Errorf(codes.InvalidArgument, "at is %s, which is in the future: the current time is %s",

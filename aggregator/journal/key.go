@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"net/netip"
+	"time"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
@@ -66,6 +67,10 @@ type segment struct {
 // copiesBefore is the largest number of copies at the start of a segment. Their stamps are before the
 // start.
 const copiesBefore = 1 << 24
+
+// PresentBefore is how long before the start of the journal the times of the items may be that were
+// present when it began.
+const PresentBefore = copiesBefore * time.Microsecond
 
 // base is the stamp of the first copy.
 func (s segment) base() stamp { return s.start - copiesBefore }
