@@ -812,14 +812,14 @@ func (i *installed) must(t *testing.T, token string) *netlab.Program {
 }
 
 // An acknowledgement survives an upgrade, and changes during the upgrade are reported.
-func TestHelmUpgradeWithVolume(t *testing.T) {
-	i := newInstalled(t, "volume")
+// volume creates a persistent volume on the first node. It is bound by a claim without a storage class, as
+// long as the cluster has no default one.
+func (i *installed) volume(ctx context.Context) {
+	i.t.Helper()
 	node := i.Nodes[0]
 	if err := os.MkdirAll(node.Path("/var/lib/volume"), 0o755); err != nil {
-		t.Fatal(err)
+		i.t.Fatal(err)
 	}
-	ctx, cancel := i.context()
-	defer cancel()
 	err := i.Apply(ctx, `apiVersion: v1
 kind: PersistentVolume
 metadata: {name: volume}
@@ -831,9 +831,16 @@ spec:
   nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: kubernetes.io/hostname, operator: In, values: [`+node.Name+`]}]}]}}
 `)
 	if err != nil {
-		t.Fatal(err)
+		i.t.Fatal(err)
 	}
-	t.Cleanup(func() { i.kube("delete", "persistentvolume", "volume", "--wait=false", "--ignore-not-found") })
+	i.t.Cleanup(func() { i.kube("delete", "persistentvolume", "volume", "--wait=false", "--ignore-not-found") })
+}
+
+func TestHelmUpgradeWithVolume(t *testing.T) {
+	i := newInstalled(t, "volume")
+	ctx, cancel := i.context()
+	defer cancel()
+	i.volume(ctx)
 	i.install("aggregator.persistence.enabled=true", "aggregator.persistence.storageClass=-")
 	i.rollout()
 	i.live()
@@ -957,6 +964,7 @@ func TestInstallGuide(t *testing.T) {
 	i := newInstalled(t, "guide")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
+	i.volume(ctx)
 	// Make the image of the chart available as if it had been pulled.
 	values, err := i.helm("show", "chart", chart)
 	if err != nil {
