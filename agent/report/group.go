@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -74,22 +75,34 @@ func NewGroup(log *slog.Logger, target Target, reporter func(*slog.Logger, grpc.
 }
 
 // Streams returns the number of aggregators that answer, and of those that do not. A name without any
-// address counts as an aggregator that does not answer. An aggregator that another stream of this agent
-// leads to is not counted.
+// address counts as an aggregator that does not answer. Not counted are addresses that lead to an aggregator
+// of another stream, and those of a family that no aggregator answers at while one answers at the other: a
+// name often has IPv6 addresses that a node cannot reach.
 func (g *Group) Streams() (connected, disconnected int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, m := range g.members {
+	if len(g.members) == 0 {
+		return 0, 1
+	}
+	var up, down [2]int // by family
+	for address, m := range g.members {
+		family := 0
+		if strings.HasPrefix(address, "[") { // an IPv6 address and a port
+			family = 1
+		}
 		switch m.reporter.state.Load() {
 		case streamConnected:
-			connected++
+			up[family]++
 		case streamRedundant:
 		default:
-			disconnected++
+			down[family]++
 		}
 	}
-	if len(g.members) == 0 {
-		disconnected = 1
+	for family := range up {
+		connected += up[family]
+		if up[family] > 0 || up[1-family] == 0 {
+			disconnected += down[family]
+		}
 	}
 	return connected, disconnected
 }

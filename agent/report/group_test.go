@@ -84,7 +84,7 @@ func (r *replicas) closed(address string) bool {
 // startGroup runs a group until the end of the test.
 func startGroup(t *testing.T, addresses ...string) (*Group, *replicas) {
 	names := &replicas{addresses: addresses, leadTo: map[string]string{}, conns: map[string]*fakeConn{}, calls: map[string]chan *fakeCall{}}
-	for _, address := range []string{"a", "b"} {
+	for _, address := range []string{"a", "b", "[a]"} {
 		names.calls[address] = make(chan *fakeCall, 10)
 	}
 	tab, instances := table.New(), NewInstances()
@@ -188,6 +188,17 @@ func TestGroupWithoutAddressesIsDisconnected(t *testing.T) {
 		time.Sleep(findAfter)
 		names.call("a").connect()
 		g.want(t, "with an address", 1, 0)
+	})
+}
+
+func TestAddressesOfAFamilyThatCannotBeReachedAreNotCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, names := startGroup(t, "a", "b", "[a]")
+		g.want(t, "before the first answer", 0, 3)
+		names.call("a").connect()
+		g.want(t, "with IPv4 only", 1, 1)
+		names.call("[a]").connect()
+		g.want(t, "with IPv6, too", 2, 1)
 	})
 }
 
