@@ -210,7 +210,7 @@ func (c *Client) watchSockets(ctx context.Context) error {
 	}
 	defer func() { _ = w.Close() }()
 	for _, s := range c.sockets {
-		files.WatchUp(w, s)
+		files.WatchPath(w, filepath.Dir(s))
 	}
 	wake.Poke(c.hurry)
 	for {
@@ -223,7 +223,7 @@ func (c *Client) watchSockets(ctx context.Context) error {
 			}
 			for _, s := range c.sockets {
 				if files.Within(s, e.Name) {
-					files.WatchUp(w, s) // its directory may have been replaced
+					files.WatchPath(w, filepath.Dir(s)) // its directory may have been replaced
 					wake.Poke(c.hurry)
 				}
 			}

@@ -22,14 +22,13 @@ func Within(path, dir string) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// WatchUp watches for a file that may be missing: it watches the deepest of its parent
-// directories that exists.
-func WatchUp(w *fsnotify.Watcher, path string) {
-	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
-		if err := w.Add(dir); err == nil || dir == filepath.Dir(dir) {
-			return
-		}
+// WatchPath watches a directory that may be missing, and all its parents. It starts at the root,
+// so that the creation of a missing directory always has an event.
+func WatchPath(w *fsnotify.Watcher, dir string) {
+	if parent := filepath.Dir(dir); parent != dir {
+		WatchPath(w, parent)
 	}
+	_ = w.Add(dir) // fails for a missing directory, which its parent reports when it is created
 }
 
 // Version identifies the content of a file: any change of the file changes its ctime.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -67,28 +68,33 @@ func TestPathsAreComparedCleanAndWithoutTheLinkToRun(t *testing.T) {
 	}
 }
 
-func TestDeepestDirectoryThatExistsIsWatched(t *testing.T) {
+func TestDirectoryThatAppearsAtAnyMomentIsWatched(t *testing.T) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	WatchUp(w, filepath.Join(dir, "missing/too/file"))
-	if got := w.WatchList(); len(got) != 1 || got[0] != dir {
-		t.Errorf("watched for a file below a missing directory: got %v, want only %s", got, dir)
-	}
-	below := filepath.Join(dir, "missing")
-	if err := os.Mkdir(below, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	WatchUp(w, filepath.Join(below, "file"))
-	if got := w.WatchList(); len(got) != 2 || !slices.Contains(got, below) {
-		t.Errorf("watched for a file in a directory: got %v, want %s as well", got, below)
+	top := t.TempDir()
+	for i := range 100 {
+		dir := filepath.Join(top, strconv.Itoa(i), "missing/too")
+		created := make(chan error)
+		go func() { created <- os.MkdirAll(dir, 0o755) }()
+		WatchPath(w, dir)
+		if err := <-created; err != nil {
+			t.Fatal(err)
+		}
+		for !slices.Contains(w.WatchList(), dir) {
+			select {
+			case <-w.Events:
+				WatchPath(w, dir)
+			case <-time.After(10 * time.Second):
+				t.Fatalf("no event about %s: got watches of %v", dir, w.WatchList())
+			}
+		}
 	}
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	WatchUp(w, filepath.Join(below, "file")) // nothing can be watched any more: it must return
+	WatchPath(w, top) // nothing can be watched any more: it must return
 }
 
 func TestVersionChangesWithTheFile(t *testing.T) {

@@ -65,8 +65,7 @@ func (c *cniCache) path(name string) string {
 	return filepath.Join(c.dir, name)
 }
 
-// watch calls changed whenever a CNI result is created, written or removed. If a directory is
-// missing, it watches the parents.
+// watch calls changed whenever a CNI result is created, written or removed.
 func (c *cniCache) watch(ctx context.Context) error {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -77,14 +76,7 @@ func (c *cniCache) watch(ctx context.Context) error {
 	dirs := map[string]string{c.dir: "", c.multusDir(): ofMultus}
 	watch := func() {
 		for results := range dirs {
-			for dir := results; ; dir = filepath.Dir(dir) {
-				if err := w.Add(dir); err == nil && dir != results {
-					break // the deepest existing parent, which has events about its child
-				}
-				if dir == filepath.Dir(dir) {
-					break
-				}
-			}
+			files.WatchPath(w, results)
 		}
 	}
 	watch()
