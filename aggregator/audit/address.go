@@ -141,6 +141,8 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 				patience = 0 // the record is already the one for this owner
 			}
 			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
+		case p.Partial: // the record for the owner may be one that cannot be read
+			a.keep(p, verdict.FindingInUseUnallocated)
 		default:
 			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, cmp.Or(registry.Of(p.IPAM).StartDelay, a.patience(p, o)))
 		}
