@@ -288,7 +288,21 @@ func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // the next audit is due even if no fact changes, because agents may be connected again
 		return
 	}
-	a.recordOf(verdict.FindingLeaked, verdict.Warning, p, nil, []*verdict.Allocation{al.Allocation}, a.policy.LeakedAfter)
+	if all := a.sameRecords(al); all[0] == al.Allocation {
+		a.recordOf(verdict.FindingLeaked, verdict.Warning, p, nil, all, a.policy.LeakedAfter)
+	}
+}
+
+// sameRecords returns the allocations for the holder of one: an IPAM may have several files or objects
+// with them.
+func (a *addressAudit) sameRecords(al *verdict.AllocationFacts) (all []*verdict.Allocation) {
+	for i := range a.in.Allocations {
+		other := a.in.Allocations[i].Allocation
+		if other == al.Allocation || !other.Nameless() && sameScope(al.Pool, other.Pool) && sameHolder(al.Allocation, other) {
+			all = append(all, other)
+		}
+	}
+	return all
 }
 
 // covered reports whether an agent reports for a node and can see into its pods.
