@@ -132,8 +132,12 @@ func (j *Journal) write(ctx context.Context) {
 		if damaged := j.store.damaged.Load(); damaged != nil {
 			err = errors.Join(err, *damaged)
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case unusable(err):
 			w.replace(err)
+		default:
+			w.retreat(err)
 		}
 	}
 }
@@ -177,7 +181,7 @@ func (w *writer) drain() {
 // returned reports whether the journal is in memory, but the data directory can be used again.
 func (w *writer) returned() bool {
 	now := w.j.Clock()
-	if !w.j.memory || w.j.Dir == "" || now.Sub(w.triedAt) < aliveEvery {
+	if !w.j.memory || w.j.Dir == "" || w.j.stuck != nil || now.Sub(w.triedAt) < aliveEvery {
 		return false
 	}
 	w.triedAt = now
@@ -200,12 +204,24 @@ func (w *writer) replace(cause error) {
 	})
 }
 
+// retreat continues in memory, because the disk cannot be read, until the data directory can be used
+// again.
+func (w *writer) retreat(cause error) {
+	j := w.j
+	w.restart(pb.Gap_NOT_WRITTEN, func() { j.unreadable = cause })
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.unreadable = nil
+}
+
 // restart closes the store, does something, and opens the store again.
 func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 	j, waiting := w.j, w.waiting
 	j.mu.Lock()
 	w.close()
-	_ = j.store.close() // the store is damaged, or in memory: there is nothing to save
+	if err := j.store.close(); errors.Is(err, errNoAnswer) {
+		j.stuck = err
+	} // other errors do not matter: the store is damaged, unreadable, or in memory
 	j.problems = slices.DeleteFunc(j.problems, func(p Problem) bool { return p.Kind == InMemory })
 	meanwhile()
 	j.open(reason)
