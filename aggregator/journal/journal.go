@@ -8,6 +8,7 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,9 @@ type Journal struct {
 	memory bool
 	// problems are the problems since the start, except those that the store knows.
 	problems []Problem
+	// unreadable is set while the store is replaced by one in memory because its disk cannot be read.
+	// stuck is set if the store could not be closed, so that its directory is never opened again.
+	unreadable, stuck error
 
 	// gap is the gap that has not ended; nil if there is none.
 	gap atomic.Pointer[pb.Gap]
@@ -111,6 +115,9 @@ func (j *Journal) open(reason pb.Gap_Reason) {
 func (j *Journal) openDir() (s *store, aside bool, err error) {
 	if j.Dir == "" {
 		return nil, false, nil
+	}
+	if err := cmp.Or(j.stuck, j.unreadable); err != nil {
+		return nil, false, err
 	}
 	if err := Writable(j.Dir); err != nil {
 		return nil, false, err

@@ -63,6 +63,8 @@ type writer struct {
 	j *Journal
 	segments
 	comparison
+	// latest has hashes of the states that were recorded last, of the items that were recorded latest.
+	latest map[subjectItem]uint64
 	// gap is the gap that has not ended; nil if there is none. It is published: its parts are replaced,
 	// not changed.
 	gap *pb.Gap
@@ -77,7 +79,7 @@ type writer struct {
 
 // begin prepares the writer for a store. Changes since the last record are a gap for the given reason.
 func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
-	*w = writer{j: j, comparison: newComparison(), triedAt: j.Clock()}
+	*w = writer{j: j, comparison: newComparison(), latest: make(map[subjectItem]uint64), triedAt: j.Clock()}
 	alive, err := w.open(j.store)
 	if err != nil {
 		return err
@@ -130,8 +132,12 @@ func (j *Journal) write(ctx context.Context) {
 		if damaged := j.store.damaged.Load(); damaged != nil {
 			err = errors.Join(err, *damaged)
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case unusable(err):
 			w.replace(err)
+		default:
+			w.retreat(err)
 		}
 	}
 }
@@ -175,7 +181,7 @@ func (w *writer) drain() {
 // returned reports whether the journal is in memory, but the data directory can be used again.
 func (w *writer) returned() bool {
 	now := w.j.Clock()
-	if !w.j.memory || w.j.Dir == "" || now.Sub(w.triedAt) < aliveEvery {
+	if !w.j.memory || w.j.Dir == "" || w.j.stuck != nil || now.Sub(w.triedAt) < aliveEvery {
 		return false
 	}
 	w.triedAt = now
@@ -198,12 +204,24 @@ func (w *writer) replace(cause error) {
 	})
 }
 
+// retreat continues in memory, because the disk cannot be read, until the data directory can be used
+// again.
+func (w *writer) retreat(cause error) {
+	j := w.j
+	w.restart(pb.Gap_NOT_WRITTEN, func() { j.unreadable = cause })
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.unreadable = nil
+}
+
 // restart closes the store, does something, and opens the store again.
 func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 	j, waiting := w.j, w.waiting
 	j.mu.Lock()
 	w.close()
-	_ = j.store.close() // the store is damaged, or in memory: there is nothing to save
+	if err := j.store.close(); errors.Is(err, errNoAnswer) {
+		j.stuck = err
+	} // other errors do not matter: the store is damaged, unreadable, or in memory
 	j.problems = slices.DeleteFunc(j.problems, func(p Problem) bool { return p.Kind == InMemory })
 	meanwhile()
 	j.open(reason)
@@ -221,6 +239,10 @@ func (w *writer) apply(o op) error {
 	case changed:
 		if !w.begun(o.kind) {
 			return nil
+		}
+		news, err := w.news(&o.record)
+		if err != nil || !news {
+			return err
 		}
 		w.changed(&o.record)
 		return w.record(&o.record, false)
@@ -258,8 +280,63 @@ func (w *writer) apply(o op) error {
 
 // record records a change.
 func (w *writer) record(r *record, first bool) error {
+	if err := w.remember(r); err != nil {
+		return err
+	}
 	w.j.records.Add(1)
 	return w.add(r, first)
+}
+
+// A subjectItem identifies an item.
+type subjectItem struct {
+	kind pb.Event_Kind
+	itemID
+}
+
+// latestItems is the largest number of items in latest.
+const latestItems = 8192
+
+// remember notes the state of an item, which is going to be recorded.
+func (w *writer) remember(r *record) error {
+	id := subjectItem{r.kind, itemID{r.place, r.id}}
+	if r.item == nil {
+		delete(w.latest, id)
+		return nil
+	}
+	if len(w.latest) >= latestItems {
+		if err := w.commit(); err != nil { // the others are found in the store
+			return err
+		}
+		clear(w.latest)
+	}
+	like, err := likeness(w.seed, r.item)
+	w.latest[id] = like
+	return err
+}
+
+// news reports whether a change has to be recorded: not if it leaves the item as it was recorded last,
+// because owners are also updated when their evidence changes, and not if an item is removed that was
+// never recorded, because it was gone before its turn came in the present state.
+func (w *writer) news(r *record) (bool, error) {
+	removed := r.item == nil
+	if removed && !w.arriving(r) || !removed && r.typ != pb.Watch_UPDATED {
+		return true, nil
+	}
+	before, known := w.latest[subjectItem{r.kind, itemID{r.place, r.id}}]
+	if !known {
+		e, err := w.s.find(r.subject, r.id)
+		if err != nil || e == nil {
+			return !removed, err
+		}
+		if before, err = w.likenessOf(e); err != nil {
+			return false, err
+		}
+	}
+	if removed {
+		return true, nil
+	}
+	like, err := likeness(w.seed, r.item)
+	return before != like, err
 }
 
 // gapFrom returns the start of the gap; 0 if it is not known or there is no gap.
