@@ -3,6 +3,8 @@ package journal
 import (
 	"errors"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -52,7 +54,15 @@ func (p *patience) try(write func() error) error {
 	}
 }
 
-func (f patientFS) file(open func() (vfs.File, error)) (file vfs.File, err error) {
+// backup reports whether a file belongs to a backup, which fails at once.
+func (f patientFS) backup(name string) bool {
+	return strings.Contains(name, string(filepath.Separator)+backupDir)
+}
+
+func (f patientFS) file(name string, open func() (vfs.File, error)) (file vfs.File, err error) {
+	if f.backup(name) {
+		return open()
+	}
 	err = f.try(func() (err error) { file, err = open(); return err })
 	if err != nil {
 		return nil, err
@@ -62,36 +72,45 @@ func (f patientFS) file(open func() (vfs.File, error)) (file vfs.File, err error
 
 // Create implements vfs.FS.
 func (f patientFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.Create(name, category) })
+	return f.file(name, func() (vfs.File, error) { return f.FS.Create(name, category) })
 }
 
 // OpenReadWrite implements vfs.FS.
 func (f patientFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, opts...) })
+	return f.file(name, func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, opts...) })
 }
 
 // OpenDir implements vfs.FS.
 func (f patientFS) OpenDir(name string) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.OpenDir(name) })
+	return f.file(name, func() (vfs.File, error) { return f.FS.OpenDir(name) })
 }
 
 // ReuseForWrite implements vfs.FS.
 func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, category) })
+	return f.file(newname, func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, category) })
 }
 
 // Rename implements vfs.FS.
 func (f patientFS) Rename(oldname, newname string) error {
+	if f.backup(newname) {
+		return f.FS.Rename(oldname, newname)
+	}
 	return f.try(func() error { return f.FS.Rename(oldname, newname) })
 }
 
 // Link implements vfs.FS.
 func (f patientFS) Link(oldname, newname string) error {
+	if f.backup(newname) {
+		return f.FS.Link(oldname, newname)
+	}
 	return f.try(func() error { return f.FS.Link(oldname, newname) })
 }
 
 // MkdirAll implements vfs.FS.
 func (f patientFS) MkdirAll(dir string, perm os.FileMode) error {
+	if f.backup(dir) {
+		return f.FS.MkdirAll(dir, perm)
+	}
 	return f.try(func() error { return f.FS.MkdirAll(dir, perm) })
 }
 
