@@ -183,7 +183,7 @@ func (w *watch[K, T, M]) catchUp(ctx context.Context, t resumeToken) (next uint6
 	for {
 		latest, known, more := w.past.journal.Mark(w.past.kind)
 		switch {
-		case !known:
+		case !known, !at.Before(latest.At) && !w.events.Holds(latest.Revision): // or the journal is too far behind
 			if err := w.flush(); err != nil {
 				return 0, false, err
 			}
