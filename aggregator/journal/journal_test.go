@@ -50,8 +50,10 @@ type bench struct {
 	testing.TB
 	*Journal
 	*clock
-	dir  string
-	stop func()
+	dir string
+	// instance is that of the process.
+	instance int64
+	stop     func()
 }
 
 func newBench(t testing.TB, dir string) *bench {
@@ -65,7 +67,7 @@ func (b *bench) start() { b.startOn(vfs.Default) }
 
 func (b *bench) startOn(fs vfs.FS) {
 	b.Helper()
-	b.Journal = New(Config{Dir: b.dir, Retention: DefaultRetention, Size: DefaultSize, Clock: b.Now, Log: slog.New(slog.DiscardHandler)})
+	b.Journal = New(Config{Dir: b.dir, Retention: DefaultRetention, Size: DefaultSize, Instance: b.instance, Clock: b.Now, Log: slog.New(slog.DiscardHandler)})
 	b.fs = fs
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

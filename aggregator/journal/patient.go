@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -55,7 +56,24 @@ func (p *patience) try(write func() error) error {
 	}
 }
 
-func (f patientFS) file(open func() (vfs.File, error)) (*patientFile, error) {
+// backup reports whether a file belongs to a backup, which fails at once.
+func (f patientFS) backup(name string) bool {
+	return strings.Contains(name, string(filepath.Separator)+backupDir)
+}
+
+// file returns a file that is opened, read and written patiently.
+func (f patientFS) file(name string, open func() (vfs.File, error)) (vfs.File, error) {
+	if f.backup(name) {
+		return open()
+	}
+	file, err := f.open(open)
+	if err != nil {
+		return nil, err
+	}
+	return file, nil
+}
+
+func (f patientFS) open(open func() (vfs.File, error)) (*patientFile, error) {
 	var file vfs.File
 	err := f.try(func() (err error) { file, err = open(); return err })
 	if err != nil {
@@ -66,7 +84,10 @@ func (f patientFS) file(open func() (vfs.File, error)) (*patientFile, error) {
 
 // written returns a file that is written from its beginning.
 func (f patientFS) written(name string, open func() (vfs.File, error)) (vfs.File, error) {
-	file, err := f.file(open)
+	if f.backup(name) {
+		return open()
+	}
+	file, err := f.open(open)
 	if err != nil {
 		return nil, err
 	}
@@ -83,12 +104,12 @@ func (f patientFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 
 // OpenReadWrite implements vfs.FS.
 func (f patientFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, opts...) })
+	return f.file(name, func() (vfs.File, error) { return f.FS.OpenReadWrite(name, category, opts...) })
 }
 
 // OpenDir implements vfs.FS.
 func (f patientFS) OpenDir(name string) (vfs.File, error) {
-	return f.file(func() (vfs.File, error) { return f.FS.OpenDir(name) })
+	return f.file(name, func() (vfs.File, error) { return f.FS.OpenDir(name) })
 }
 
 // ReuseForWrite implements vfs.FS.
@@ -98,16 +119,25 @@ func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWrite
 
 // Rename implements vfs.FS.
 func (f patientFS) Rename(oldname, newname string) error {
+	if f.backup(newname) {
+		return f.FS.Rename(oldname, newname)
+	}
 	return f.try(func() error { return f.FS.Rename(oldname, newname) })
 }
 
 // Link implements vfs.FS.
 func (f patientFS) Link(oldname, newname string) error {
+	if f.backup(newname) {
+		return f.FS.Link(oldname, newname)
+	}
 	return f.try(func() error { return f.FS.Link(oldname, newname) })
 }
 
 // MkdirAll implements vfs.FS.
 func (f patientFS) MkdirAll(dir string, perm os.FileMode) error {
+	if f.backup(dir) {
+		return f.FS.MkdirAll(dir, perm)
+	}
 	return f.try(func() error { return f.FS.MkdirAll(dir, perm) })
 }
 

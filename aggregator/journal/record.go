@@ -26,6 +26,8 @@ type Change struct {
 	Type pb.Watch_Type
 	// ID identifies an owner. Conflicts, findings and nodes have their own identifiers.
 	ID string
+	// Revision is the revision after the change, for Mark; 0 for none.
+	Revision uint64
 	// One of these is set.
 	Owner    *pb.Owner
 	Conflict *pb.Conflict

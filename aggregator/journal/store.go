@@ -320,12 +320,15 @@ func setAside(dir, reason string, now time.Time) (string, error) {
 	return to, os.Rename(dir, to)
 }
 
+// probe is the beginning of the names of files that Writable creates.
+const probe = ".probe"
+
 // Writable checks that a directory exists, or can be created, and can be written to.
 func Writable(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".probe")
+	f, err := os.CreateTemp(dir, probe)
 	if err != nil {
 		return err
 	}

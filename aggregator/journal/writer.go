@@ -35,6 +35,8 @@ type op struct {
 	kind pb.Event_Kind
 	// record is the record of a change, or of an item that is present.
 	record record
+	// revision is the revision after the operation; 0 if it is not known.
+	revision uint64
 	// lost is the number of lost changes.
 	lost uint64
 	// reached is closed when the operations before this one are written.
@@ -54,6 +56,8 @@ const (
 	complete
 	// lost: changes were lost. The present state follows.
 	lost
+	// passed: all changes before the revision were sent.
+	passed
 	// reached: notify the caller.
 	reached
 )
@@ -72,6 +76,8 @@ type writer struct {
 	// changes since then.
 	fresh, whole bool
 	waiting      []chan<- struct{}
+	// marks are those of the batch.
+	marks []mark
 	// When the writer last noted that the journal is complete, dropped old segments, and looked whether
 	// the data directory can be used.
 	aliveAt, prunedAt, triedAt time.Time
@@ -84,7 +90,13 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 	if err != nil {
 		return err
 	}
-	j.progress.written(w.last, false)
+	if err := w.sign(); err != nil {
+		return err
+	}
+	for _, kind := range kinds {
+		j.progress.forget(kind)
+	}
+	j.progress.written(w.last, false, nil)
 	w.fresh = alive == 0
 	var gap *pb.Gap
 	if !w.fresh || reason == pb.Gap_DAMAGED {
@@ -245,11 +257,19 @@ func (w *writer) apply(o op) error {
 			return err
 		}
 		w.changed(&o.record)
-		return w.record(&o.record, false)
+		if err := w.record(&o.record, false); err != nil {
+			return err
+		}
+		w.mark(o.kind, o.revision)
+	case passed:
+		if w.begun(o.kind) {
+			w.mark(o.kind, o.revision)
+		}
 	case begins:
 		if err := w.commit(); err != nil {
 			return err
 		}
+		w.j.progress.forget(o.kind)
 		return w.comparison.begin(w.s, o.kind)
 	case present:
 		differs, err := w.present(&o.record)
@@ -262,6 +282,8 @@ func (w *writer) apply(o op) error {
 		return w.complete(o.kind)
 	case lost:
 		w.lost(o.kind)
+		w.marks = slices.DeleteFunc(w.marks, func(m mark) bool { return m.kind == o.kind })
+		w.j.progress.forget(o.kind)
 		w.j.lost.Add(o.lost)
 		w.whole = false
 		gap := &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
@@ -424,7 +446,8 @@ func (w *writer) commit() error {
 	if err := w.segments.commit(); err != nil {
 		return err
 	}
-	w.j.progress.written(w.last, w.whole)
+	w.j.progress.written(w.last, w.whole, w.marks)
+	w.marks = w.marks[:0]
 	for _, c := range w.waiting {
 		close(c)
 	}
