@@ -202,7 +202,9 @@ func (s *store) foldAhead(list []segment, kind pb.Event_Kind, at stamp, first, l
 		for i, end := range t.ends {
 			if err := do(t.places[i], t.items[start:end]); err != nil {
 				close(ended)
-				<-failed // the store is not used any more
+				for range parts {
+					continue // until the store is not used any more
+				}
 				return err
 			}
 			start = end
