@@ -202,7 +202,7 @@ func (s *store) foldAhead(list []segment, kind pb.Event_Kind, at stamp, first, l
 		for i, end := range t.ends {
 			if err := do(t.places[i], t.items[start:end]); err != nil {
 				close(ended)
-				<-failed // the store is not used any more
+				_ = <-failed // the store is not used any more
 				return err
 			}
 			start = end
