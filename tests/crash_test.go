@@ -38,8 +38,13 @@ func TestTheHistoryOutlivesSIGKILLUnderLoad(t *testing.T) {
 	l := newLife(t, c, w)
 	l.awaitRecording()
 	checkPairs(t, l, w, known)
-	history := l.history()
+	history, gaps := l.history()
 	l.end()
+	for _, g := range gaps {
+		if g.GetReason() != ipwitnessv1.Gap_NOT_RUNNING {
+			t.Errorf("got gap %v, want gaps only because of kills", g)
+		}
+	}
 
 	checked := checkHistory(history, w.all(), lives)
 	for _, problem := range checked.problems {

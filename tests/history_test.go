@@ -149,7 +149,7 @@ func TestTheSeedScenarioIsToldAfterwards(t *testing.T) {
 	}
 	// The command shows no row twice.
 	rows := make(map[string]bool)
-	for _, row := range strings.Split(strings.TrimSpace(l.says("history", podAddress(1))), "\n") {
+	for row := range strings.SplitSeq(strings.TrimSpace(l.says("history", podAddress(1))), "\n") {
 		_, row, _ = strings.Cut(row, " ") // without the time
 		if row = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(row), "UPDATED")); rows[row] {
 			t.Errorf("got %q twice", row)
