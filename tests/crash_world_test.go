@@ -376,7 +376,7 @@ func (l *life) awaitSome(n int) {
 		return l.delivered
 	}
 	n += delivered()
-	wait.Until(l.t, "more changes", func() bool { return delivered() >= n })
+	wait.Until(l.t, fmt.Sprintf("%d changes", n), func() bool { return delivered() >= n })
 }
 
 // conflicts lists the conflicts in a prefix that are in a state.

@@ -1,8 +1,6 @@
 package tests
 
 import (
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -41,20 +39,9 @@ func TestAFullFilesystemDelaysNoVerdict(t *testing.T) {
 	if _, err := c.Run("dd if=/dev/zero of=/run/small/fill bs=64k"); err == nil {
 		t.Fatal("got no error of dd: the filesystem is not full")
 	}
-	n.pod("many", "10.244.0.2/32")
-	i := 0
-	wait.Until(t, "the journal to notice", func() bool { // the log may have some space left
-		i++
-		var batch strings.Builder
-		for k := range 250 {
-			fmt.Fprintf(&batch, "addr add 10.244.%d.%d/32 dev eth0\n", i, k+1)
-		}
-		if err := os.WriteFile(n.Path("/run/batch"), []byte(batch.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		n.sh("ip -n many -batch /run/batch")
-		return c.journalProblem() != ""
-	})
+	flood := newLife(t, c, newCrashWorld()) // more than the log has space for
+	wait.Until(t, "the journal to notice", func() bool { return c.journalProblem() != "" })
+	flood.end()
 	n.plant() // suspected and confirmed while nothing is written
 	n.pod("while", "10.250.0.1/32")
 	c.awaitOwner("10.250.0.1", "while")
@@ -72,5 +59,77 @@ func TestAFullFilesystemDelaysNoVerdict(t *testing.T) {
 	})
 	if known := c.history("10.250.0.1"); len(known.events) == 0 {
 		t.Errorf("got %+v, want what has changed in the gap", known)
+	}
+}
+
+// A real device that returns errors: a loop device without space for what is written to it. The kernel
+// drops what it could not write, and reports that once.
+func TestADiskThatReturnsErrorsDelaysNoVerdict(t *testing.T) {
+	t.Parallel()
+	c := newAggregator(t) // in whose mount namespace the filesystem is mounted
+	c.program.Kill()
+	c.sh("mkdir -p /run/thin /run/disk", "mount -t tmpfs -o size=96m none /run/thin", "truncate -s 64m /run/thin/image",
+		"mkfs.ext4 -q -O ^has_journal -E lazy_itable_init=0,nodiscard -N 256 /run/thin/image",
+		"mount -o loop,errors=continue /run/thin/image /run/disk")
+	c.flags = []string{"--data-dir", "/run/disk/data"}
+	c.serve()
+	n := c.addNode("node1")
+	c.awaitNodes(n)
+	n.pod("before", "10.244.0.1/32")
+	wait.Until(t, "the first record", func() bool { return len(c.history("10.244.0.1").events) > 0 })
+
+	w := newCrashWorld()
+	flood := newLife(t, c, w)
+	flood.awaitRecording()
+	if _, err := c.Run("dd if=/dev/zero of=/run/thin/fill bs=64k"); err == nil {
+		t.Fatal("got no error of dd: the device has space")
+	}
+	wait.Until(t, "the journal to notice", func() bool { return c.journalProblem() != "" })
+	n.plant() // suspected and confirmed while nothing is written
+	n.pod("while", "10.250.0.1/32")
+	c.awaitOwner("10.250.0.1", "while")
+	if p := c.journalProblem(); p == "" {
+		t.Error("got no problem about the journal while the device returns errors")
+	}
+	flood.awaitSome(12_000) // more than the journal can keep in memory
+
+	c.sh("rm /run/thin/fill")
+	wait.Until(t, "the journal to go on", func() bool { return c.journalProblem() == "" })
+	wait.Until(t, "a gap that says how many changes are lost", func() bool {
+		var m ipwitnessv1.ListEventsResponse
+		if err := c.program.Get(t.Context(), "/v1/events?page_size=1", &m); err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(m.GetGaps(), func(g *ipwitnessv1.Gap) bool {
+			return g.GetReason() == ipwitnessv1.Gap_NOT_WRITTEN && g.GetLost() > 0 && g.GetUntil() != nil
+		})
+	})
+	n.pod("after", "10.250.0.2/32")
+	recorded := func(addr string) bool {
+		known := c.history(addr)
+		return len(known.events) > 0 && known.open == 0
+	}
+	wait.Until(t, "a record after the errors", func() bool { return recorded("10.250.0.2") })
+
+	// What was written is on the device, and not only in the memory of the kernel.
+	before, _ := flood.history()
+	flood.end()
+	c.program.Kill()
+	c.sh("umount /run/disk", "mount -o loop,errors=continue /run/thin/image /run/disk")
+	c.serve()
+	again := newLife(t, c, w) // its node is awaited
+	wait.Until(t, "the end of the gap after the restart", func() bool { return recorded("10.250.0.2") })
+	if p := c.journalProblem(); p != "" {
+		t.Errorf("got problem %q after a restart", p)
+	}
+	after := make(map[crashChange]bool)
+	recordedAgain, _ := again.history()
+	for _, e := range recordedAgain {
+		after[changeOf(e)] = true
+	}
+	for _, e := range before {
+		if !after[changeOf(e)] {
+			t.Errorf("the history lacks %v after a restart", e)
+		}
 	}
 }

@@ -247,5 +247,5 @@ func (j *Journal) close() {
 	j.store = nil
 }
 
-// errStopped is the error of questions before the start and after the end.
-var errStopped = errors.New("the aggregator is starting or stopping")
+// errStopped is the error of questions after the end.
+var errStopped = errors.New("the aggregator is stopping")

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -29,6 +30,9 @@ type patience struct {
 	failure atomic.Pointer[error]
 	// tableFailure is the error of the last table that could not be synced; nil if the last one could.
 	tableFailure atomic.Pointer[error]
+	// manifestLost is set when the list of tables, and logLost when another file, may lack on the disk what
+	// was written to it. unsafe is set if that ever was so: no log is used again.
+	manifestLost, logLost, unsafe atomic.Bool
 	// stopped is closed when writes are not tried again any longer.
 	stopped chan struct{}
 	once    sync.Once
@@ -66,40 +70,17 @@ func (f patientFS) file(name string, open func() (vfs.File, error)) (vfs.File, e
 	if f.backup(name) {
 		return open()
 	}
-	file, err := f.open(open)
-	if err != nil {
-		return nil, err
-	}
-	return file, nil
-}
-
-func (f patientFS) open(open func() (vfs.File, error)) (*patientFile, error) {
 	var file vfs.File
 	err := f.try(func() (err error) { file, err = open(); return err })
 	if err != nil {
 		return nil, err
 	}
-	return &patientFile{File: file, patience: f.patience}, nil
-}
-
-// written returns a file that is written from its beginning.
-func (f patientFS) written(name string, open func() (vfs.File, error)) (vfs.File, error) {
-	if f.backup(name) {
-		return open()
-	}
-	file, err := f.open(open)
-	if err != nil {
-		return nil, err
-	}
-	if file.table = filepath.Ext(name) == ".sst"; !file.table {
-		file.unsynced = &unsynced{}
-	}
-	return file, nil
+	return &patientFile{file, f.patience, cmp.Or(filepath.Ext(name), filepath.Base(name))}, nil
 }
 
 // Create implements vfs.FS.
 func (f patientFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.written(name, func() (vfs.File, error) { return f.FS.Create(name, category) })
+	return f.file(name, func() (vfs.File, error) { return f.FS.Create(name, category) })
 }
 
 // OpenReadWrite implements vfs.FS.
@@ -112,9 +93,15 @@ func (f patientFS) OpenDir(name string) (vfs.File, error) {
 	return f.file(name, func() (vfs.File, error) { return f.FS.OpenDir(name) })
 }
 
-// ReuseForWrite implements vfs.FS.
+// ReuseForWrite implements vfs.FS. A file that could not be synced must not be used again.
 func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	return f.written(newname, func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, category) })
+	if f.unsafe.Load() {
+		if err := f.FS.Remove(oldname); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		return f.Create(newname, category)
+	}
+	return f.file(newname, func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, category) })
 }
 
 // Rename implements vfs.FS.
@@ -147,22 +134,9 @@ func (f patientFS) Unwrap() vfs.FS { return f.FS }
 type patientFile struct {
 	vfs.File
 	*patience
-	// table is set for a file of sorted records: Pebble writes another one if it cannot be synced.
-	table bool
-	// unsynced is what was written since the last Sync; nil if it is not kept.
-	unsynced *unsynced
+	// ext is the extension of the file, or its name if it has none.
+	ext string
 }
-
-// Unsynced is the end of a file that is perhaps not on the disk. When a Sync fails, the kernel drops the
-// pages or considers them written, so that the next Sync succeeds without them: they have to be written
-// again.
-type unsynced struct {
-	offset int64
-	data   []byte
-}
-
-// maxUnsynced is the capacity that is kept for the data after a Sync.
-const maxUnsynced = 1 << 20
 
 // Write implements io.Writer.
 func (f *patientFile) Write(p []byte) (n int, err error) {
@@ -171,42 +145,34 @@ func (f *patientFile) Write(p []byte) (n int, err error) {
 		n += written
 		return err
 	})
-	if f.unsynced != nil {
-		f.unsynced.data = append(f.unsynced.data, p[:n]...)
-	}
 	return n, err
 }
 
-// sync syncs the file by one of its methods.
+// sync syncs the file by one of its methods. When that fails, the kernel drops what it could not write,
+// or considers it written: the next attempt succeeds without it, even if it is written again (ext4 leaves
+// its blocks marked as unwritten). So the content belongs into another file: Pebble writes another table,
+// and the writer replaces the others.
 func (f *patientFile) sync(method func() error) error {
-	switch {
-	case !f.patient.Load():
-		return method()
-	case f.table:
+	if f.patient.Load() && f.ext == ".sst" {
 		return f.syncTable(method)
 	}
-	u, failed := f.unsynced, false
+	failed := false
 	err := f.try(func() error {
-		if failed && u != nil {
-			if _, err := f.File.WriteAt(u.data, u.offset); err != nil {
-				return err
-			}
-		}
 		err := method()
-		failed = err != nil
+		failed = failed || err != nil
 		return err
 	})
-	if err == nil && u != nil {
-		u.offset += int64(len(u.data))
-		if u.data = u.data[:0]; cap(u.data) > maxUnsynced {
-			u.data = nil
-		}
+	if failed && strings.HasPrefix(f.ext, "MANIFEST") {
+		f.manifestLost.Store(true)
+	} else if failed {
+		f.unsafe.Store(true)
+		f.logLost.Store(true)
 	}
 	return err
 }
 
-// syncTable syncs a table. If it fails, Pebble tries again with another file, but not sooner than after
-// a while.
+// syncTable syncs a table. If that fails, it returns after a while, so that Pebble does not try again at
+// once.
 func (f *patientFile) syncTable(method func() error) error {
 	err := method()
 	if err == nil {
@@ -214,10 +180,7 @@ func (f *patientFile) syncTable(method func() error) error {
 		return nil
 	}
 	f.tableFailure.Store(&err)
-	select {
-	case <-time.After(tryAgainAfter):
-	case <-f.stopped:
-	}
+	<-time.After(tryAgainAfter)
 	return err
 }
 

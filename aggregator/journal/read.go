@@ -22,8 +22,12 @@ import (
 // ErrDamaged is the error of a question that needs damaged records.
 var ErrDamaged = errors.New("the journal is damaged")
 
-// view calls read with the store.
+// view calls read with the store. It waits until the journal is open.
 func (j *Journal) view(read func(*store) error) error {
+	select {
+	case <-j.opened:
+	case <-j.done:
+	}
 	j.mu.RLock()
 	defer j.mu.RUnlock()
 	if j.store == nil {

@@ -137,9 +137,12 @@ func (j *Journal) write(ctx context.Context) {
 			err = errors.Join(err, w.gather(ctx))
 		}
 		err = errors.Join(err, w.copySome(), w.note(), w.prune(), w.commit())
-		if err == nil && w.returned() {
+		if err == nil && (w.returned() || w.s.fs.manifestLost.Load()) { // a store that is opened has another manifest
 			w.restart(pb.Gap_NOT_WRITTEN, func() {})
 			continue
+		}
+		if err == nil && w.s.fs.logLost.Swap(false) {
+			err = w.replaceLog()
 		}
 		if damaged := j.store.damaged.Load(); damaged != nil {
 			err = errors.Join(err, *damaged)
@@ -214,6 +217,19 @@ func (w *writer) replace(cause error) {
 		j.Log.Error("the journal is damaged: starting a new one", "set_aside", problem.Path, "error", cause)
 		j.say(problem)
 	})
+}
+
+// replaceLog writes what the log has to tables, and begins another log. It waits until the disk works.
+func (w *writer) replaceLog() error {
+	written, err := w.s.db.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-written:
+	case <-w.s.fs.stopped:
+	}
+	return nil
 }
 
 // retreat continues in memory, because the disk cannot be read, until the data directory can be used
