@@ -103,8 +103,16 @@ func TestInvalidDataOnTheGRPCPortIsHarmless(t *testing.T) {
 	conn := dialGRPC(t, c.Host, grpcServer)
 	call := func(method string, body []byte, want codes.Code) {
 		t.Helper()
-		var answer []byte
-		err := conn.Invoke(t.Context(), method, body, &answer, grpc.ForceCodec(rawCodec{}), grpc.WaitForReady(true))
+		stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, method, grpc.ForceCodec(rawCodec{}), grpc.WaitForReady(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = stream.SendMsg(body) // RecvMsg returns the error of the aggregator
+		_ = stream.CloseSend()
+		for err == nil { // the aggregator identifies itself first in a report
+			var answer []byte
+			err = stream.RecvMsg(&answer)
+		}
 		if status.Code(err) != want {
 			t.Errorf("%s with %d bytes: got %v, want %s", method, len(body), err, want)
 		}
@@ -117,7 +125,7 @@ func TestInvalidDataOnTheGRPCPortIsHarmless(t *testing.T) {
 	if err == nil {
 		err = report.Send(&ipwitnessv1.ReportRequest{})
 	}
-	for err == nil { // the aggregator identifies itself first
+	for err == nil {
 		_, err = report.Recv()
 	}
 	if status.Code(err) != codes.InvalidArgument {

@@ -77,7 +77,7 @@ func (f *brokenFile) Sync() error {
 	}
 	if dropped > 0 {
 		f.fs.lost.Add(dropped)
-		if _, err := f.File.WriteAt(make([]byte, dropped), f.size-dropped); err != nil {
+		if _, err := f.WriteAt(make([]byte, dropped), f.size-dropped); err != nil {
 			return err
 		}
 	}

@@ -96,7 +96,7 @@ func (f patientFS) OpenDir(name string) (vfs.File, error) {
 // ReuseForWrite implements vfs.FS. A file that could not be synced must not be used again.
 func (f patientFS) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if f.unsafe.Load() {
-		if err := f.FS.Remove(oldname); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := f.Remove(oldname); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
 		}
 		return f.Create(newname, category)
