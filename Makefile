@@ -99,7 +99,7 @@ BPF_NEEDS := $(BPF2GO_CC):clang-19 $(BPF2GO_STRIP):llvm-19 \
 AS_ROOT = $(if $(NEED_SUDO),sudo -E env "PATH=$$PATH")
 EXEC_AS_ROOT = $(if $(NEED_SUDO),-exec "sudo -E env 'PATH=$$PATH'")
 NEED_SUDO = $(if $(filter 0,$(shell id -u)),,$(or $(shell type -P sudo || true),\
-	$(error make $@ needs root (network namespaces, BPF), and there is no sudo: run it as root)))
+	$(error make $(MAKECMDGOALS) needs root (network namespaces, BPF), and there is no sudo: run it as root)))
 
 ##@ Use
 
@@ -149,12 +149,16 @@ package: release-binaries ## Build bin/ipwitness-VERSION-linux-ARCH.tar.gz, for 
 		ls -s --human-readable bin/$$name.tar.gz; \
 	done
 
+.PHONY: as-root
+as-root: # before a build that takes minutes
+	@$(AS_ROOT) true
+
 .PHONY: run
-run: build ## Watch this host: bin/ipwitness run $(ARGS), as root
+run: as-root build ## Watch this host: bin/ipwitness run $(ARGS), as root
 	@$(AS_ROOT) bin/ipwitness run $(ARGS)
 
 .PHONY: demo
-demo: deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it
+demo: as-root deps-test build cni-plugins ## Show a real IPAM accident and how ipwitness reports it
 	@CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/demo ./tests/demo
 	@$(AS_ROOT) bin/demo $(ARGS)
 
