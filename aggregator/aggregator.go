@@ -96,6 +96,9 @@ type Config struct {
 	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
 	// this process as a pod, if any, off for none, or the name of a kubeconfig file.
 	Kubeconfig string
+	// Lease is the Lease by which the replicas of an aggregator elect a leader, as NAMESPACE/NAME; empty
+	// if there is one replica.
+	Lease string
 	// Access says how callers are identified and what they may do.
 	Access access.Config
 	// Memory is the number of bytes that the process may use; 0 means no limit. The nodes share
@@ -171,13 +174,16 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		policy.Networks = append(policy.Networks, declared)
 	}
 
-	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version, AgentAccounts: cfg.Access.AgentAccounts})
+	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version, AgentAccounts: cfg.Access.AgentAccounts, Lease: cfg.Lease})
 	if err != nil {
 		return nil, err
 	}
 	var reviewer access.Reviewer
-	if cluster != nil {
+	switch {
+	case cluster != nil:
 		reviewer = cluster
+	case cfg.Lease != "":
+		return nil, errors.New("use lease: it needs the Kubernetes API: see --kubeconfig")
 	}
 	guard, err := access.New(cfg.Access, reviewer, log, reg)
 	if err != nil {
@@ -228,11 +234,11 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		group.Go(func() error { a.core.journal.Run(ctx); return nil })
 		group.Go(func() error { a.core.recall.Run(ctx); return nil })
 		group.Go(func() error { a.core.witness.Record(ctx, a.core.recall.Done()); return nil })
-		group.Go(func() error { a.core.exports.Run(ctx); return nil })
 	}
 	if a.core.kubernetes != nil {
 		group.Go(func() error { return a.core.kubernetes.Run(ctx) })
 	}
+	group.Go(func() error { a.core.kubernetes.Lead(ctx, a.core.lead); return nil })
 	err := group.Wait()
 	a.health.Shutdown()
 	close(a.core.ended)

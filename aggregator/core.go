@@ -91,7 +91,7 @@ func newCore(cfg coreConfig) (*core, error) {
 		})
 	}
 	if c.exports, err = export.New(export.Config{
-		Settings: cfg.export, Journal: c.journal, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+		Settings: cfg.export, Journal: c.journal, Shared: shared(cfg.kubernetes), Log: cfg.log, Clock: func() time.Time { return clock().Time() },
 		Cluster: cfg.policy.Cluster, Version: cfg.version,
 	}); err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
@@ -126,6 +126,22 @@ func newCore(cfg coreConfig) (*core, error) {
 		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), c.acknowledgements.Close())
 	}
 	return c, nil
+}
+
+// shared returns where the exporters of the replicas keep what they have told; nil for one replica.
+func shared(kubernetes *kube.Cluster) export.Shared {
+	if told := kubernetes.Told(); told != nil {
+		return told
+	}
+	return nil
+}
+
+// lead does what only one of several replicas does, until ctx ends. Kubernetes Events are not among it,
+// because the mirror of the Kubernetes API writes them.
+func (c *core) lead(ctx context.Context) {
+	if c.journal != nil {
+		c.exports.Run(ctx)
+	}
 }
 
 // run judges addresses and runs the work that is due, until ctx ends.

@@ -46,6 +46,9 @@ const (
 	maxFindingTargets = 32
 	// rightsAgain is the time after which a forbidden request is tried again.
 	rightsAgain = 10 * time.Minute
+	// leftToLeader is how long a replica that does not lead keeps an announcement, which the leader writes.
+	// If the leader ends, the next one writes what the events of this time lack.
+	leftToLeader = time.Minute
 	// writeWithin is the timeout of writing one event.
 	writeWithin = 10 * time.Second
 )
@@ -305,6 +308,13 @@ func (a *announcer) first() (*announcement, time.Time) {
 	return finding, next
 }
 
+// leave drops the announcements that the leader has had time to write.
+func (a *announcer) leave() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = slices.DeleteFunc(a.queue, func(n *announcement) bool { return time.Since(n.since) >= leftToLeader })
+}
+
 // done removes an announcement from the queue.
 func (a *announcer) done(n *announcement) {
 	a.mu.Lock()
@@ -341,6 +351,11 @@ func (a *announcer) run(ctx context.Context) {
 				deaf, next = true, time.Now().Add(time.Second)
 				break
 			}
+			if !a.cluster.election.leads() {
+				a.leave()
+				deaf, next = true, time.Now().Add(time.Second)
+				break
+			}
 			if err := a.write(ctx, n); err != nil {
 				deaf, next = true, time.Now().Add(backoff)
 				backoff = min(2*backoff, maxBackoff)
@@ -359,6 +374,9 @@ const eventsProblem = "write events"
 // again.
 func (a *announcer) write(ctx context.Context, n *announcement) error {
 	for ; len(n.targets) > 0; a.next(n) {
+		if !a.cluster.election.leads() {
+			return errNotLeading
+		}
 		event := a.event(n, n.targets[0])
 		if event == nil {
 			a.miss(n, n.targets[0])

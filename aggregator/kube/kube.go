@@ -49,6 +49,9 @@ type Config struct {
 	// AgentAccounts are the service accounts of agents, as NAMESPACE/NAME. A node on which
 	// such a pod runs or is about to run is expected to have an agent.
 	AgentAccounts []string
+	// Lease is the Lease by which the replicas elect a leader, as NAMESPACE/NAME; empty if there is one
+	// replica.
+	Lease string
 }
 
 // Changes are the changes of a mirror since the last notification.
@@ -119,6 +122,7 @@ type Cluster struct {
 	kubeVIP   kubevip.Assignments
 
 	announcer announcer
+	election  *election
 	discovery discovery
 	feeds     []*feed
 }
@@ -157,6 +161,9 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.leases = newLeases(c)
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
+	if c.election, err = newElection(c, cfg.Lease); err != nil {
+		return nil, err
+	}
 	c.discovery = newDiscovery(c)
 	c.ipams = c.newPublishers()
 	c.feeds = c.newFeeds()

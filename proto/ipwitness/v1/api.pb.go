@@ -2068,7 +2068,9 @@ type ListNodesResponse struct {
 	// Problems of the aggregator: what does not work, what that affects and what to do.
 	Problems []string `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Completeness of the observations behind lists and explanations.
-	Coverage      *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// The replica that answers, and the leader of the replicas. Unset if there is one aggregator.
+	Election      *Election `protobuf:"bytes,5,opt,name=election,proto3" json:"election,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2127,6 +2129,13 @@ func (x *ListNodesResponse) GetProblems() []string {
 func (x *ListNodesResponse) GetCoverage() *Coverage {
 	if x != nil {
 		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ListNodesResponse) GetElection() *Election {
+	if x != nil {
+		return x.Election
 	}
 	return nil
 }
@@ -2776,14 +2785,15 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05pools\x18\x01 \x03(\v2\x12.ipwitness.v1.PoolR\x05pools\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x12\n" +
-	"\x10ListNodesRequest\"\xc7\x01\n" +
+	"\x10ListNodesRequest\"\xfb\x01\n" +
 	"\x11ListNodesResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes\x128\n" +
 	"\n" +
 	"kubernetes\x18\x02 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
 	"kubernetes\x12\x1a\n" +
 	"\bproblems\x18\x03 \x03(\tR\bproblems\x122\n" +
-	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xe5\x02\n" +
+	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x122\n" +
+	"\belection\x18\x05 \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"\xe5\x02\n" +
 	"\x11ListEventsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -2905,6 +2915,7 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*Finding)(nil),                     // 40: ipwitness.v1.Finding
 	(*Pool)(nil),                        // 41: ipwitness.v1.Pool
 	(*Kubernetes)(nil),                  // 42: ipwitness.v1.Kubernetes
+	(*Election)(nil),                    // 43: ipwitness.v1.Election
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	31, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
@@ -2951,54 +2962,55 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	35, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
 	42, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
 	34, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	1,  // 44: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	32, // 45: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	32, // 46: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	28, // 47: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	29, // 48: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	32, // 49: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	34, // 50: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 51: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	32, // 52: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 53: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	1,  // 54: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	33, // 55: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	37, // 56: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	40, // 57: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	35, // 58: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	32, // 59: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	32, // 60: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	2,  // 61: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	38, // 62: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	3,  // 63: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	5,  // 64: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	8,  // 65: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	10, // 66: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	12, // 67: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	14, // 68: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	16, // 69: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	18, // 70: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	20, // 71: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	22, // 72: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	24, // 73: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	26, // 74: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	4,  // 75: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 76: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	9,  // 77: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	11, // 78: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	13, // 79: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	15, // 80: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	17, // 81: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	19, // 82: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	21, // 83: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	23, // 84: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	25, // 85: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	27, // 86: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	75, // [75:87] is the sub-list for method output_type
-	63, // [63:75] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	43, // 44: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	1,  // 45: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	32, // 46: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	32, // 47: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	28, // 48: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	29, // 49: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	32, // 50: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	34, // 51: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	32, // 52: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	32, // 53: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 54: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	1,  // 55: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	33, // 56: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	37, // 57: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	40, // 58: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	35, // 59: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	32, // 60: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	32, // 61: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	2,  // 62: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	38, // 63: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	3,  // 64: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	5,  // 65: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	8,  // 66: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	10, // 67: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	12, // 68: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	14, // 69: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	16, // 70: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	18, // 71: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	20, // 72: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	22, // 73: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	24, // 74: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	26, // 75: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	4,  // 76: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 77: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	9,  // 78: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	11, // 79: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	13, // 80: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	15, // 81: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	17, // 82: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	19, // 83: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	21, // 84: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	23, // 85: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	25, // 86: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	27, // 87: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	76, // [76:88] is the sub-list for method output_type
+	64, // [64:76] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
