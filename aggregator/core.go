@@ -81,7 +81,7 @@ func newCore(cfg coreConfig) (*core, error) {
 		}
 	}
 	if c.acknowledgements, err = acknowledge.New(acknowledge.Config{
-		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: dir,
+		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: dir, Shared: cfg.kubernetes,
 	}); err != nil {
 		return nil, err
 	}

@@ -73,6 +73,8 @@ type Changes struct {
 	Related []string
 	// IPAM are the changes of the cluster's IPAMs, in order.
 	IPAM []IPAMChange
+	// Acknowledgements means that the result of Acknowledgements changed.
+	Acknowledgements bool
 }
 
 // IPAMChange is a change of an IPAM. Either Pool or Allocation is set.
@@ -121,6 +123,8 @@ type Cluster struct {
 	annotated *podips.Addresses[annotatedPod]
 	kubeVIP   kubevip.Assignments
 
+	acknowledgements acknowledgements
+
 	announcer announcer
 	election  *election
 	discovery discovery
@@ -165,6 +169,7 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 		return nil, err
 	}
 	c.discovery = newDiscovery(c)
+	c.acknowledgements = newAcknowledgements(c)
 	c.ipams = c.newPublishers()
 	c.feeds = c.newFeeds()
 	if cfg.Metrics != nil {
@@ -193,6 +198,7 @@ func (c *Cluster) newFeeds() []*feed {
 	}
 	feeds = append(feeds, c.leaseFeeds()...)
 	feeds = append(feeds, c.eventFeeds()...)
+	feeds = append(feeds, c.acknowledgementFeeds()...)
 	for _, f := range feeds {
 		f.cluster = c
 	}
