@@ -116,11 +116,22 @@ type Config struct {
 
 // Aggregator combines what all agents witness. Use New.
 type Aggregator struct {
-	core    *core
-	guard   *access.Guard
-	health  *health.Server
-	started chan struct{}
+	core   *core
+	guard  *access.Guard
+	health *health.Server
+	// waits is set if a replica is not ready before it knows what the others know. complete is closed
+	// when it is ready.
+	waits    bool
+	complete chan struct{}
 }
+
+const (
+	// completeWithin is how long after its start a replica may be not ready, because agents of some nodes
+	// have not reported. Agents connect again within 10 s.
+	completeWithin = 30 * time.Second
+	// lookEvery is how often a replica that is not ready looks whether it is.
+	lookEvery = 100 * time.Millisecond
+)
 
 // New makes an aggregator. It locks the data directory, and does nothing else before Run. Its
 // metrics are registered with reg.
@@ -193,7 +204,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), started: make(chan struct{})}
+	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), waits: cfg.Lease != "", complete: make(chan struct{})}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	cluster.Notify(c.kubernetesChanged)
 	return a, nil
@@ -222,9 +233,15 @@ func (a *Aggregator) Register(s reflection.GRPCServer) {
 
 // Run judges what is due until ctx ends, and then ends all streams. It is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
-	close(a.started)
-	a.healthy(healthpb.HealthCheckResponse_SERVING)
 	var group errgroup.Group
+	group.Go(func() error {
+		if a.await(ctx) {
+			close(a.complete)
+			a.healthy(healthpb.HealthCheckResponse_SERVING)
+			a.core.kubernetes.Lead(ctx, a.core.lead)
+		}
+		return nil
+	})
 	for _, run := range []func(context.Context){
 		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run,
 	} {
@@ -238,11 +255,34 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	if a.core.kubernetes != nil {
 		group.Go(func() error { return a.core.kubernetes.Run(ctx) })
 	}
-	group.Go(func() error { a.core.kubernetes.Lead(ctx, a.core.lead); return nil })
 	err := group.Wait()
 	a.health.Shutdown()
 	close(a.core.ended)
 	return err
+}
+
+// await waits until the aggregator is ready to be asked. It returns false if ctx ends before.
+func (a *Aggregator) await(ctx context.Context) bool {
+	if !a.waits {
+		return true
+	}
+	limit := time.NewTimer(completeWithin)
+	defer limit.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		if _, known := a.core.kubernetes.Acknowledgements(); known && a.core.coverage.Complete() {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-limit.C:
+			a.core.log.Warn("ready although some agents have not reported: answers have an incomplete coverage", "waited", completeWithin)
+			return true
+		case <-look.C:
+		}
+	}
 }
 
 // healthy sets the health status of the server and of each service.
@@ -252,7 +292,7 @@ func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) 
 	}
 }
 
-// ready reports whether the aggregator runs.
+// ready reports whether the aggregator runs and can be asked.
 func (a *Aggregator) ready() bool {
 	select {
 	case <-a.core.ended:
@@ -260,7 +300,7 @@ func (a *Aggregator) ready() bool {
 	default:
 	}
 	select {
-	case <-a.started:
+	case <-a.complete:
 		return true
 	default:
 		return false

@@ -64,7 +64,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	// wall clock is set.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
-	c := &core{kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
+	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
 	c.facts = facts.New(facts.Config{
 		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: heard{c}, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
 		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,

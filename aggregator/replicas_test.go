@@ -209,3 +209,19 @@ func TestAReplicaThatStartsKnowsTheAcknowledgements(t *testing.T) {
 	two, _ := replicaOf(t, a)
 	two.awaitAcknowledged("the acknowledgement", true)
 }
+
+// A replica is not ready, and does not lead, before the agents of all nodes have reported to it.
+func TestAReplicaIsReadyWhenItKnowsAllNodes(t *testing.T) {
+	a := newAPI(t)
+	a.set("ADDED", apiNode("n1"))
+	a.set("ADDED", apiNode("n2"))
+	l, _ := replicaOf(t, a)
+	wait.Until(t, "the Kubernetes API", func() bool { _, known := l.core.kubernetes.AgentNodes(); return known })
+	third := l.dial().send(&pb.ReportRequest{Hello: hello("n2", 2), SnapshotBegin: true}).sync() // not all of it
+	if l.ready() || l.core.kubernetes.Leads() || l.core.coverage.Complete() {
+		t.Error("it is ready before it has the snapshots of all nodes")
+	}
+	third.send(&pb.ReportRequest{SnapshotEnd: true}).sync()
+	wait.Until(t, "that it is ready", l.ready)
+	wait.Until(t, "that it leads", l.core.kubernetes.Leads)
+}
