@@ -2,6 +2,7 @@ package acknowledge
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -208,9 +209,5 @@ func (a *Acknowledgements) sweep() map[string]string {
 		a.objects.ended[id] = ack.version
 		a.forget(id)
 	}
-	over := make(map[string]string, len(a.objects.ended))
-	for id, version := range a.objects.ended {
-		over[id] = version
-	}
-	return over
+	return maps.Clone(a.objects.ended)
 }
