@@ -186,6 +186,10 @@ test-all: deps-test build cni-plugins aws-vpc-cni otelcol containerd image packa
 model: ## Run a minute of random histories in the aggregator and in the reference model; ARGS='-seed 7 -steps 1000000'
 	GODEBUG=madvdontneed=0 go test -count=1 -timeout 0 -v -run '^TestRandomHistories$$' ./tests/model -args $(or $(ARGS),-seed 0 -steps 0 -for 1m)
 
+.PHONY: crash
+crash: deps-test build ## Kill an aggregator 100 times under load and compare its history with what happened; ARGS='-kills 20'
+	IPWITNESS_ROOT_TESTS=1 go test -count=1 -timeout 1h -v $(EXEC_AS_ROOT) -run '^TestTheHistoryOutlivesSIGKILLUnderLoad$$' ./tests -args $(or $(ARGS),-kills 100)
+
 .PHONY: test-cluster
 test-cluster: deps-test build image cni-plugins kubernetes ## Run the tests on a real Kubernetes with two nodes, as root; the first run builds it (minutes)
 	IPWITNESS_CLUSTER_TESTS=1 CGO_ENABLED=1 go test -race -count=1 -timeout 20m -p 1 \

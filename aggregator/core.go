@@ -87,7 +87,8 @@ func newCore(cfg coreConfig) (*core, error) {
 	}
 	if cfg.dataDir != "" || cfg.export.Any() {
 		c.journal = journal.New(journal.Config{
-			Dir: dir, Retention: cfg.retention, Size: cfg.journalSize, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+			Dir: dir, Retention: cfg.retention, Size: cfg.journalSize, Instance: base.UnixNano(), Log: cfg.log,
+			Clock: func() time.Time { return clock().Time() },
 		})
 	}
 	if c.exports, err = export.New(export.Config{
@@ -104,10 +105,10 @@ func newCore(cfg coreConfig) (*core, error) {
 			Facts: c.facts, Shards: c.shards, Findings: c.findings, Journal: c.journal, Recorded: converter.Recorded, Log: cfg.log, Judge: c.judge,
 		})
 	}
-	c.events = events.New(base.UnixNano(), converter)
+	c.events = events.New(converter)
 	c.witness = &api.Service{
 		Facts: c.facts, Shards: c.shards, Kubernetes: cfg.kubernetes, Findings: c.findings, Acknowledgements: c.acknowledgements,
-		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Problems: c.problems, Version: cfg.version, Stopped: c.ended,
+		Coverage: c.coverage, Convert: converter, Events: c.events, Journal: c.journal, Instance: base.UnixNano(), Problems: c.problems, Version: cfg.version, Stopped: c.ended,
 	}
 	c.notifier = &notify.Notifier{
 		Log: cfg.log, Clock: clock, Events: c.events, Kubernetes: cfg.kubernetes, NodeTimeout: cfg.policy.NodeTimeout,

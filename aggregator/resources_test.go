@@ -285,25 +285,32 @@ func TestChurnOfResourcesHasNoFindings(t *testing.T) {
 	}
 }
 
-// A CiliumEndpoint in an unknown format is a problem of its own. Its last known address is kept, and the
-// other addresses of the node are audited.
+// A CiliumEndpoint in an unknown format is a problem of its own. Its last known address is kept. An address
+// without a record may be that of such an endpoint: it is reported once all can be read.
 func TestEndpointOfCiliumInAnUnknownFormat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLab(t, Config{})
 		c := l.resources(&cilium.IPAM, cilium.Nodes, cilium.Endpoints)
 		c.Apply(cilium.Nodes, ipamtest.CiliumNode("n1", "172.18.0.1", "10.244.1.0/24", "10.244.1.250", ""))
 		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "web", "sandbox-web", "10.244.1.8", "172.18.0.1"))
-		n := l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "web", "10.244.1.8", "cilium"))).sync()
-		c.Apply(cilium.Endpoints, "metadata: {namespace: default, name: web}\nstatus: {networking: {addresses: 7, addressing: {newer: format}}}")
-		n.send(ovnPod(3, "thief", "10.244.1.9", "cilium")).sync()
+		n := l.dial().send(snapshot(hello("n1", 1), ovnPod(2, "web", "10.244.1.8", "cilium"), ovnPod(3, "thief", "10.244.1.9", "cilium"))).sync()
 		time.Sleep(time.Hour)
-		all := l.wantFindings("one endpoint cannot be read", "in-use-unallocated 10.244.1.9", "ipam-unreadable ")
+		l.wantFindings("an address without an endpoint", "in-use-unallocated 10.244.1.9")
+		const unreadable = "status: {networking: {addresses: 7, addressing: {newer: format}}}"
+		c.Apply(cilium.Endpoints, "metadata: {namespace: default, name: web}\n"+unreadable)
+		c.Apply(cilium.Endpoints, "metadata: {namespace: default, name: db}\n"+unreadable)
+		n.send(ovnPod(4, "db", "10.244.1.10", "cilium")).sync()
+		time.Sleep(time.Hour)
+		all := l.wantFindings("two endpoints cannot be read, one of which never could", "in-use-unallocated 10.244.1.9", "ipam-unreadable ")
 		if f := all[1]; f.GetPool().GetName() != "CiliumEndpoint objects" || f.GetSeverity() != pb.Finding_WARNING {
 			t.Errorf("got %v, want a warning about CiliumEndpoints", f)
 		}
 		c.Apply(cilium.Endpoints, ipamtest.CiliumEndpoint("default", "web", "sandbox-web", "10.244.1.8", "172.18.0.1"))
-		time.Sleep(time.Minute)
-		l.wantFindings("it can be read", "in-use-unallocated 10.244.1.9")
+		time.Sleep(time.Hour)
+		l.wantFindings("one can be read", "in-use-unallocated 10.244.1.9", "ipam-unreadable ")
+		c.Remove(cilium.Endpoints, ipam.Key{Namespace: "default", Name: "db"})
+		time.Sleep(time.Hour)
+		l.wantFindings("all can be read", "in-use-unallocated 10.244.1.10", "in-use-unallocated 10.244.1.9")
 	})
 }
 

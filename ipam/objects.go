@@ -104,6 +104,9 @@ type Publisher interface {
 	// Lose publishes a pool whose records are gone although addresses are still allocated from it:
 	// the IPAM will consider all of them free. The caller releases the allocations first.
 	Lose(p Pool, problem string)
+	// Unread publishes the problem of objects of a kind that cannot be read, so that their pools are not
+	// known; empty if there are none any more. allocates is set if they may have the only record of an address.
+	Unread(k Kind, allocates bool, problem string)
 	// Drop withdraws a pool. The caller releases its allocations first.
 	Drop(name string)
 	// Allocate publishes an allocation of a pool, new or changed. at is when the address was

@@ -48,6 +48,12 @@ type Pool struct {
 	// addresses one by one, such as those of a network interface of a cloud. They may move to another
 	// node. A pool of the cluster with single addresses is that of the node with its name.
 	Grows, Single bool
+	// Unread is the kind of the objects that cannot be read. The pool stands for them, because their pools
+	// are not known, and has no addresses. It is empty for other pools.
+	Unread string
+	// Partial is set if an object that cannot be read may have allocations of the pool. An address
+	// without an allocation is then not known to be free.
+	Partial bool
 	// Config is where the pool is configured: a file or an object.
 	Config string
 	// Base is the address that offsets in the records count from (whereabouts).

@@ -1,5 +1,7 @@
 package ipam
 
+import "iter"
+
 // Problems are the problems of objects that cannot be read. Each concerns one object and no other. The
 // zero value has none.
 type Problems struct {
@@ -27,26 +29,25 @@ func (p *Problems) Set(at Key, problem string) {
 // Text returns the problem of one of the objects; empty if none has a problem.
 func (p *Problems) Text() string { return p.by[p.shown] }
 
-// Unplaced publishes the problems of objects of one kind whose pools are not known, because the objects
-// cannot be read. Their pool has no addresses. The driver's lock guards it.
-type Unplaced struct {
+// Unread publishes the problems of objects of one kind that cannot be read, so that their pools are not
+// known. The driver's lock guards it.
+type Unread struct {
 	Publisher
-	Kind     Kind
-	problems Problems
+	Kind Kind
+	// Allocates is set if an object may have the only record of an address.
+	Allocates bool
+	problems  Problems
 }
 
-// UnplacedPool is how the names of the pools of Unplaced end, after the name of the kind.
-const UnplacedPool = " objects"
-
 // Set replaces the problem of an object; empty for none.
-func (u *Unplaced) Set(at Key, problem string) {
+func (u *Unread) Set(at Key, problem string) {
 	before := u.problems.Text()
 	u.problems.Set(at, problem)
 	u.publish(before)
 }
 
 // Replace replaces the problems of all objects.
-func (u *Unplaced) Replace(all map[Key]string) {
+func (u *Unread) Replace(all map[Key]string) {
 	before := u.problems.Text()
 	u.problems = Problems{}
 	for at, problem := range all {
@@ -56,12 +57,24 @@ func (u *Unplaced) Replace(all map[Key]string) {
 }
 
 // publish publishes the problems, if they are not those before.
-func (u *Unplaced) publish(before string) {
-	switch text := u.problems.Text(); text {
-	case before:
-	case "":
-		u.Drop(u.Kind.Name + UnplacedPool)
-	default:
-		u.Put(Pool{Name: u.Kind.Name + UnplacedPool}, text, false)
+func (u *Unread) publish(before string) {
+	if text := u.problems.Text(); text != before {
+		u.Unread(u.Kind, u.Allocates, text)
 	}
+}
+
+// UnreadPool returns the pool that stands for objects that cannot be read.
+func UnreadPool(ipam string, k Kind, allocates bool, problem string) *Pool {
+	return &Pool{IPAM: ipam, Name: k.Name + " objects", State: Known, Problem: problem, Unread: k.Name, Partial: allocates}
+}
+
+// Partial reports whether one of the pools that stand for objects of an IPAM has allocations of its other
+// pools.
+func Partial(unread iter.Seq[*Pool]) bool {
+	for p := range unread {
+		if p.Partial {
+			return true
+		}
+	}
+	return false
 }

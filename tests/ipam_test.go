@@ -31,6 +31,9 @@ type listener struct {
 
 // Report implements ipwitness.v1.ReportService.
 func (l *listener) Report(s ipwitnessv1.ReportService_ReportServer) error {
+	if err := s.Send(&ipwitnessv1.ReportResponse{Instance: "listener"}); err != nil {
+		return err
+	}
 	for {
 		m, err := s.Recv()
 		if err != nil {

@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -40,11 +41,18 @@ func TestAFullFilesystemDelaysNoVerdict(t *testing.T) {
 	if _, err := c.Run("dd if=/dev/zero of=/run/small/fill bs=64k"); err == nil {
 		t.Fatal("got no error of dd: the filesystem is not full")
 	}
-	// Each change is more than the log has space for, until the journal notices.
-	i := 1
-	wait.Until(t, "the journal to notice", func() bool {
+	n.pod("many", "10.244.0.2/32")
+	i := 0
+	wait.Until(t, "the journal to notice", func() bool { // the log may have some space left
 		i++
-		n.pod(fmt.Sprintf("p%d", i), fmt.Sprintf("10.244.%d.%d/32", i/250, i%250+1))
+		var batch strings.Builder
+		for k := range 250 {
+			fmt.Fprintf(&batch, "addr add 10.244.%d.%d/32 dev eth0\n", i, k+1)
+		}
+		if err := os.WriteFile(n.Path("/run/batch"), []byte(batch.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		n.sh("ip -n many -batch /run/batch")
 		return c.journalProblem() != ""
 	})
 	n.plant() // suspected and confirmed while nothing is written

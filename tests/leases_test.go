@@ -298,10 +298,10 @@ func (n *dhcpNode) churnOfLeases(released func(addr string) bool) {
 	const machines = 6
 	leases := (churned(48) + machines - 1) / machines
 	of := func(i int) (*dhcpNode, string) {
-		if i%2 == 0 {
-			return n, fmt.Sprintf("m%d", i)
+		if i == 1 {
+			return out, fmt.Sprintf("m%d", i)
 		}
-		return out, fmt.Sprintf("m%d", i)
+		return n, fmt.Sprintf("m%d", i)
 	}
 	for i := range machines {
 		at, name := of(i)
@@ -320,7 +320,7 @@ func (n *dhcpNode) churnOfLeases(released func(addr string) bool) {
 			switch { // the range has no address for all of them at once
 			case round == leases-1, round%6 == 0 && i < 2:
 				at.request(name) // again
-			case i < 4, round%6 > 0 && i < 5:
+			case i < 4, round%6 > 0:
 				at.release(name)
 				wait.Until(n.t, addr+" to be released", func() bool { return released(addr) })
 				taken[addr] = was || at == out

@@ -333,7 +333,7 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 	case c.name == "" && g.cfg.Anonymous == AnonymousRead && g.rebound(c.from):
 		return status.Errorf(codes.PermissionDenied,
 			"%q is not a name of this host: use 127.0.0.1, [::1], localhost or its hostname (other names are refused because of DNS rebinding)", c.from.host)
-	case !what.changes() && !what.report && g.cfg.Anonymous == AnonymousRead:
+	case !what.operates() && !what.report && g.cfg.Anonymous == AnonymousRead:
 		return nil
 	case what.report:
 		return g.mayReport(c)
@@ -343,12 +343,12 @@ func (g *Guard) authorize(ctx context.Context, c *Caller, what Action) error {
 		case err != nil:
 			return status.Errorf(codes.Unavailable, "the Kubernetes API cannot check whether %s may %s: %s: try again", c.name, what, err)
 		case !ok:
-			return status.Errorf(codes.PermissionDenied, "%s may not %s: it needs a ClusterRole like ipwitness-reader, or ipwitness-operator to acknowledge", c.name, what)
+			return status.Errorf(codes.PermissionDenied, "%s may not %s: it needs a ClusterRole like ipwitness-reader, or ipwitness-operator to acknowledge and to back up", c.name, what)
 		}
 		return nil
-	case what.changes() && c.operator, !what.changes() && (c.reader || c.operator):
+	case what.operates() && c.operator, !what.operates() && (c.reader || c.operator):
 		return nil
-	case c.name == "" && what.changes() && g.Open():
+	case c.name == "" && what.operates() && g.Open():
 		return status.Errorf(codes.PermissionDenied,
 			"no authentication is configured, so only this host may %s: use the loopback address on the aggregator's host, or set --tokens, --token-review or --tls-client-ca", what)
 	case c.name == "":

@@ -20,10 +20,17 @@ type Action struct {
 	report bool
 	// open means that all callers may do it.
 	open bool
+	// operator means that only operators may do it, although it changes nothing.
+	operator bool
+	// long means that a call is a stream, which may last.
+	long bool
 }
 
 // changes reports whether the action modifies anything.
 func (a Action) changes() bool { return a.Verb == "create" }
+
+// operates reports whether only operators may do it.
+func (a Action) operates() bool { return a.changes() || a.operator }
 
 func (a Action) String() string {
 	switch {
@@ -42,19 +49,20 @@ var metrics = Action{Verb: "get", Path: "/metrics"}
 
 // actions has the action of each gRPC method. REST calls are calls of these methods.
 var actions = map[string]Action{
-	pb.ReportService_Report_FullMethodName:               {report: true},
+	pb.ReportService_Report_FullMethodName:               {report: true, long: true},
 	pb.WitnessService_ListOwners_FullMethodName:          {Verb: "list", Resource: "owners"},
-	pb.WitnessService_WatchOwners_FullMethodName:         {Verb: "watch", Resource: "owners"},
+	pb.WitnessService_WatchOwners_FullMethodName:         {Verb: "watch", Resource: "owners", long: true},
 	pb.WitnessService_Explain_FullMethodName:             {Verb: "get", Resource: "owners"},
 	pb.WitnessService_ListConflicts_FullMethodName:       {Verb: "list", Resource: "conflicts"},
 	pb.WitnessService_GetConflict_FullMethodName:         {Verb: "get", Resource: "conflicts"},
-	pb.WitnessService_WatchConflicts_FullMethodName:      {Verb: "watch", Resource: "conflicts"},
+	pb.WitnessService_WatchConflicts_FullMethodName:      {Verb: "watch", Resource: "conflicts", long: true},
 	pb.WitnessService_AcknowledgeConflict_FullMethodName: {Verb: "create", Resource: "conflicts", Subresource: "acknowledge"},
 	pb.WitnessService_ListFindings_FullMethodName:        {Verb: "list", Resource: "findings"},
-	pb.WitnessService_WatchFindings_FullMethodName:       {Verb: "watch", Resource: "findings"},
+	pb.WitnessService_WatchFindings_FullMethodName:       {Verb: "watch", Resource: "findings", long: true},
 	pb.WitnessService_ListPools_FullMethodName:           {Verb: "list", Resource: "pools"},
 	pb.WitnessService_ListNodes_FullMethodName:           {Verb: "list", Resource: "nodes"},
 	pb.WitnessService_ListEvents_FullMethodName:          {Verb: "list", Resource: "events"},
+	pb.WitnessService_Backup_FullMethodName:              {Verb: "get", Resource: "backups", operator: true, long: true},
 }
 
 // action returns the action of a method. Reflection is open, because the API's definition is

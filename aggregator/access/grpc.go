@@ -67,7 +67,7 @@ func (g *Guard) receiveCall(ctx context.Context, info *tap.Info) (context.Contex
 	if by.token == "" {
 		_, err = g.admit(ctx, by, what)
 	}
-	if err == nil && !what.report && what.Verb != "watch" {
+	if err == nil && !what.long {
 		ctx, err = g.limits.come(ctx, by.remote)
 	}
 	return ctx, g.refuse(ctx, err, by, what.String())

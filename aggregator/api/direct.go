@@ -83,6 +83,10 @@ func (d direct) ListNodes(ctx context.Context, q *pb.ListNodesRequest, _ ...grpc
 	return call(ctx, d, pb.WitnessService_ListNodes_FullMethodName, q, d.service.ListNodes)
 }
 
+func (d direct) Backup(ctx context.Context, q *pb.BackupRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.BackupResponse], error) {
+	return follow(ctx, d, pb.WitnessService_Backup_FullMethodName, q, d.service.Backup)
+}
+
 func (d direct) WatchOwners(ctx context.Context, q *pb.WatchOwnersRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchOwnersResponse], error) {
 	return follow(ctx, d, pb.WitnessService_WatchOwners_FullMethodName, q, d.service.WatchOwners)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/events"
 	"github.com/ipwitness/ipwitness/aggregator/findings"
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
@@ -83,6 +84,12 @@ func (s *Service) WatchFindings(q *pb.WatchFindingsRequest, stream pb.WitnessSer
 	}
 	return serveWatch(stream, s, &watch[*findings.Found, *pb.Finding, pb.WatchFindingsResponse]{
 		events: s.Events.Findings, send: stream.Send,
+		past: recorded[pb.WatchFindingsResponse]{
+			kind: pb.Event_FINDING, query: journal.Query{Kind: pb.Event_FINDING, Compare: seen(func(e *pb.Event) bool { return f.recorded(e.GetFinding()) })},
+			event: func(e *pb.Event) *pb.WatchFindingsResponse {
+				return &pb.WatchFindingsResponse{Type: e.GetType(), Finding: e.GetFinding()}
+			},
+		},
 		walk: func() *walk[*findings.Found, *pb.Finding] { return s.walkFindings(&f, findings.Place{}) },
 		add: func(one item[*pb.Finding]) *pb.WatchFindingsResponse {
 			return &pb.WatchFindingsResponse{Type: pb.Watch_ADDED, Finding: one.it}

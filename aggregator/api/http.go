@@ -37,6 +37,7 @@ const indexPage = `ipwitness: who really holds this address, right now, and does
 /v1/pools
 /v1/nodes
 /v1/events           ?kind= &address= &cidr= &node= &namespace= &pod= &mac= &since= &until=
+/v1/backup           POST {}; a stream, the files of the data directory
 /v1/owners:watch     a stream, one JSON object a line; the same filters
 /v1/conflicts:watch  a stream, one JSON object a line; the same filters
 /v1/findings:watch   a stream, one JSON object a line; the same filters

@@ -35,10 +35,8 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
 		return nil, status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
 	}
-	query := journal.Query{Kind: kind, Span: f.wanted(), Node: f.node, Namespace: f.namespace, Pod: f.pod, Match: f.recorded}
-	if f.mac != "" {
-		query.MAC = f.mac.String()
-	}
+	query := f.query(kind)
+	query.Match = f.recorded
 	if query.Since, err = optionalTime("since", q.GetSince()); err != nil {
 		return nil, err
 	}
@@ -120,6 +118,15 @@ func errJournal(err error) error {
 		return status.Errorf(codes.DataLoss, "%s; it is set aside, and a new one begins: the logs of the aggregator say where it is", err)
 	}
 	return status.Errorf(codes.Unavailable, "cannot read the journal: %s", err)
+}
+
+// query returns the query for the events that can match.
+func (f *filter) query(kind pb.Event_Kind) journal.Query {
+	q := journal.Query{Kind: kind, Span: f.wanted(), Node: f.node, Namespace: f.namespace, Pod: f.pod}
+	if f.mac != "" {
+		q.MAC = f.mac.String()
+	}
+	return q
 }
 
 // wanted returns the addresses of a filter, or an empty range for all.

@@ -19,6 +19,9 @@ type patience struct {
 	late *time.Timer
 	// from is the revision to resume from: the watcher has received all earlier events.
 	from atomic.Uint64
+	// at is the same in the journal, in microseconds since 1970, while from is fromStart; 0 if it is not
+	// known.
+	at atomic.Int64
 }
 
 // fromStart is a revision before the first one: a watcher that resumes from it receives LOST with 0, and

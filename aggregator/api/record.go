@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -68,7 +69,12 @@ type recording struct {
 	begun bool
 	// present is called before the present state is complete; nil if there is nothing to do.
 	present func() error
+	// reached is the revision after the event that is being recorded.
+	reached *uint64
 }
+
+// passed records that an event changes nothing in the journal, or has changed something else.
+func (r *recording) passed() error { return r.feed.Passed(*r.reached) }
 
 func (r *recording) begin(lost uint64, known bool) error {
 	r.begun = true
@@ -88,6 +94,7 @@ func record[K, T any](ctx context.Context, s *Service, r *recording, x *watch[K,
 	x.patience = newPatience()
 	x.send = func(do *step) error { return (*do)() }
 	x.flush = func() error { return nil }
+	r.reached = &x.reached
 	x.bookmark = func(string, *pb.Coverage) *step {
 		return new(step(func() error {
 			if !r.begun {
@@ -99,7 +106,10 @@ func record[K, T any](ctx context.Context, s *Service, r *recording, x *watch[K,
 					return err
 				}
 			}
-			return r.feed.Complete()
+			if err := r.feed.Complete(); err != nil {
+				return err
+			}
+			return r.feed.Passed(x.reached)
 		}))
 	}
 	x.lost = func(n uint32) *step { return new(step(func() error { return r.begin(uint64(n), true) })) }
@@ -127,10 +137,10 @@ func (s *Service) recordOwners(ctx context.Context) error {
 		},
 		event: func(e *events.Event) *step {
 			if e.Owner == nil {
-				return nil
+				return new(step(r.passed))
 			}
 			return new(step(func() error {
-				return r.feed.Changed(&journal.Change{At: e.At.Time(), Type: e.Type, ID: e.Holder.Owner.ID, Owner: e.Owner})
+				return r.feed.Changed(&journal.Change{At: e.At.Time(), Type: e.Type, ID: e.Holder.Owner.ID, Owner: e.Owner, Revision: *r.reached})
 			}))
 		},
 	})
@@ -154,9 +164,9 @@ func (s *Service) recordConflicts(ctx context.Context) error {
 		event: func(e *events.Event) *step {
 			return new(step(func() error {
 				if e.Node != nil {
-					return nodes.Changed(&journal.Change{At: e.At.Time(), Type: pb.Watch_UPDATED, Node: e.Node})
+					return errors.Join(nodes.Changed(&journal.Change{At: e.At.Time(), Type: pb.Watch_UPDATED, Node: e.Node}), r.passed())
 				}
-				return r.feed.Changed(&journal.Change{At: e.At.Time(), Type: e.Type, Conflict: e.Conflict})
+				return r.feed.Changed(&journal.Change{At: e.At.Time(), Type: e.Type, Conflict: e.Conflict, Revision: *r.reached})
 			}))
 		},
 	})
@@ -192,11 +202,8 @@ func (s *Service) recordFindings(ctx context.Context) error {
 			}))
 		},
 		event: func(e *events.Event) *step {
-			if e.Finding == nil {
-				return nil
-			}
 			return new(step(func() error {
-				return r.feed.Changed(&journal.Change{At: e.At.Time(), Type: e.Type, Finding: e.Finding})
+				return r.feed.Changed(&journal.Change{At: e.At.Time(), Type: e.Type, Finding: e.Finding, Revision: *r.reached})
 			}))
 		},
 	})

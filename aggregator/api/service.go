@@ -28,6 +28,8 @@ type Service struct {
 	Convert          *convert.Converter
 	Events           *events.Events
 	Journal          *journal.Journal
+	// Instance identifies this process in resume tokens, and in the journal.
+	Instance int64
 	// Problems returns descriptions of the problems of the aggregator itself.
 	Problems func() []string
 	// Version is the version of this program, for cases.

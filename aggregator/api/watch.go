@@ -41,8 +41,12 @@ type watch[K, T, M any] struct {
 	lost     func(n uint32) *M
 	// coverage returns the coverage of the current state.
 	coverage func() *pb.Coverage
+	// past is what the journal has of the watch.
+	past     recorded[M]
 	patience *patience
 
+	// reached is the revision after the last event that was passed on.
+	reached uint64
 	// covered is the coverage that was sent last. doubtful is set if a node has changed since.
 	covered  *pb.Coverage
 	doubtful bool
@@ -57,6 +61,15 @@ func (s *Service) WatchOwners(q *pb.WatchOwnersRequest, stream pb.WitnessService
 	}
 	return serveWatch(stream, s, &watch[index.Address, *pb.Owner, pb.WatchOwnersResponse]{
 		events: s.Events.Owners, send: stream.Send,
+		past: recorded[pb.WatchOwnersResponse]{
+			kind: pb.Event_OWNER, query: f.changes(pb.Event_OWNER, f.recorded),
+			event: func(e *pb.Event) *pb.WatchOwnersResponse {
+				return &pb.WatchOwnersResponse{Type: e.GetType(), Owner: e.GetOwner()}
+			},
+			node: func(n *pb.Node) *pb.WatchOwnersResponse {
+				return &pb.WatchOwnersResponse{Type: pb.Watch_NODE, Node: n}
+			},
+		},
 		walk: func() *walk[index.Address, *pb.Owner] { return s.walkOwners(&f, place{}) },
 		add: func(o item[*pb.Owner]) *pb.WatchOwnersResponse {
 			return &pb.WatchOwnersResponse{Type: pb.Watch_ADDED, Owner: o.it}
@@ -91,6 +104,15 @@ func (s *Service) WatchConflicts(q *pb.WatchConflictsRequest, stream pb.WitnessS
 	present.active = f.phase == 0
 	return serveWatch(stream, s, &watch[place, *pb.Conflict, pb.WatchConflictsResponse]{
 		events: s.Events.Conflicts, send: stream.Send,
+		past: recorded[pb.WatchConflictsResponse]{
+			kind: pb.Event_CONFLICT, query: f.changes(pb.Event_CONFLICT, func(e *pb.Event) bool { return f.recorded(e.GetConflict()) }),
+			event: func(e *pb.Event) *pb.WatchConflictsResponse {
+				return &pb.WatchConflictsResponse{Type: e.GetType(), Conflict: e.GetConflict()}
+			},
+			node: func(n *pb.Node) *pb.WatchConflictsResponse {
+				return &pb.WatchConflictsResponse{Type: pb.Watch_NODE, Node: n}
+			},
+		},
 		walk: func() *walk[place, *pb.Conflict] { return s.walkConflicts(&present, place{}) },
 		add: func(c item[*pb.Conflict]) *pb.WatchConflictsResponse {
 			return &pb.WatchConflictsResponse{Type: pb.Watch_ADDED, Conflict: c.it}
@@ -119,6 +141,7 @@ func conflictKey(e *events.Event) place { return place{e.Address, e.Conflict.Get
 // stops.
 func serveWatch[K, T, M any](stream grpc.ServerStream, s *Service, x *watch[K, T, M], token string) error {
 	x.coverage, x.flush = s.Coverage.Current, func() error { return nil }
+	x.past.instance, x.past.journal = instanceText(s.Instance), s.Journal
 	if f, ok := stream.(flusher); ok {
 		x.flush = f.Flush
 	}
@@ -144,7 +167,7 @@ func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, tok
 	case err := <-done:
 		return err
 	case <-w.patience.late.C:
-		return errCutOff(w.events.Token(w.patience.from.Load()))
+		return errCutOff(w.cutOff().String())
 	case <-access.Revoked(ctx):
 		return access.ErrRevoked
 	case <-stopped:
@@ -156,21 +179,7 @@ func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, tok
 
 // follow sends the current state, then changes. One of its Sends may block forever.
 func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
-	next, resumed, err := w.events.Resume(token)
-	if err != nil {
-		return errResumeToken
-	}
-	switch {
-	case resumed:
-		err = w.mark(next)
-	case token != "": // the following state replaces everything that the watcher has
-		if err = w.send(w.lost(0)); err != nil {
-			return err
-		}
-		fallthrough
-	default:
-		next, err = w.present(ctx)
-	}
+	next, err := w.start(ctx, token)
 	quiet := time.NewTicker(bookmarkEvery)
 	defer quiet.Stop()
 	for err == nil {
@@ -183,7 +192,7 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 			next, err = w.again(ctx, lost)
 			continue
 		}
-		if err = w.reassure(next); err != nil || changed == nil {
+		if err = w.reassure(ctx, next); err != nil || changed == nil {
 			err = cmp.Or(err, ctx.Err())
 			continue
 		}
@@ -193,7 +202,7 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 		select {
 		case <-changed:
 		case <-quiet.C:
-			err = w.mark(next)
+			err = w.mark(ctx, next)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -204,36 +213,56 @@ func (w *watch[K, T, M]) follow(ctx context.Context, token string) error {
 	return err
 }
 
+// start sends the current state, or, for a token, what has changed since. It returns the revision of the
+// events that follow.
+func (w *watch[K, T, M]) start(ctx context.Context, token string) (next uint64, err error) {
+	if token == "" {
+		return w.present(ctx)
+	}
+	t, err := parseResumeToken(token)
+	if err != nil {
+		return 0, err
+	}
+	if t.instance == w.past.instance && w.events.Holds(t.revision) {
+		return t.revision, w.mark(ctx, t.revision)
+	}
+	if next, ok, err := w.catchUp(ctx, t); err != nil || ok {
+		return next, err
+	}
+	return w.again(ctx, 0)
+}
+
 var errStopping = status.Error(codes.Unavailable, "the aggregator is stopping: reconnect with the last resume token")
 
 var errResumeToken = status.Error(codes.InvalidArgument, "resume_token is invalid: omit it to start from the current state")
 
 // mark sends a bookmark: the subscriber has received all events before the revision.
-func (w *watch[K, T, M]) mark(next uint64) error {
-	return w.markWith(next, w.coverage())
+func (w *watch[K, T, M]) mark(ctx context.Context, next uint64) error {
+	return w.markWith(ctx, next, w.coverage())
 }
 
-func (w *watch[K, T, M]) markWith(next uint64, coverage *pb.Coverage) error {
-	w.covered, w.doubtful = coverage, false
+func (w *watch[K, T, M]) markWith(ctx context.Context, next uint64, coverage *pb.Coverage) error {
+	w.covered, w.doubtful, w.reached = coverage, false, next
 	w.patience.from.Store(next)
-	return w.send(w.bookmark(w.events.Token(next), coverage))
+	return w.send(w.bookmark(w.past.settled(ctx, next).String(), coverage))
 }
 
 // reassure sends a bookmark if the change of a node has changed the coverage.
-func (w *watch[K, T, M]) reassure(next uint64) error {
+func (w *watch[K, T, M]) reassure(ctx context.Context, next uint64) error {
 	if !w.doubtful {
 		return nil
 	}
 	w.doubtful = false
 	if now := w.coverage(); now != w.covered && !proto.Equal(now, w.covered) {
-		return w.markWith(next, now)
+		return w.markWith(ctx, next, now)
 	}
 	return nil
 }
 
-// again sends the current state to a subscriber that has lost events because it was too slow.
+// again sends the current state to a subscriber that has lost events.
 func (w *watch[K, T, M]) again(ctx context.Context, lost uint64) (next uint64, err error) {
 	w.patience.from.Store(fromStart)
+	w.patience.at.Store(0)
 	if err := w.send(w.lost(uint32(min(lost, math.MaxUint32)))); err != nil {
 		return 0, err
 	}
@@ -275,7 +304,7 @@ func (w *watch[K, T, M]) present(ctx context.Context) (next uint64, err error) {
 		}
 	}
 	doubtful := w.doubtful
-	if err := w.markWith(next, coverage); err != nil {
+	if err := w.markWith(ctx, next, coverage); err != nil {
 		return next, err
 	}
 	w.doubtful = doubtful
@@ -289,6 +318,7 @@ func (w *watch[K, T, M]) pass(from, before uint64, walk *walk[K, T]) (next, lost
 	w.some, next, lost, changed = w.events.Since(from, before, w.some[:0])
 	for i := range w.some {
 		e := &w.some[i]
+		w.reached = from + uint64(i) + 1
 		w.doubtful = w.doubtful || e.Node != nil
 		if walk == nil || e.Node != nil || walk.passed(w.key(e)) {
 			if m := w.event(e); m != nil {
@@ -298,7 +328,7 @@ func (w *watch[K, T, M]) pass(from, before uint64, walk *walk[K, T]) (next, lost
 			}
 		}
 		if walk == nil {
-			w.patience.from.Store(from + uint64(i) + 1)
+			w.patience.from.Store(w.reached)
 		}
 	}
 	clear(w.some)

@@ -141,6 +141,8 @@ func (a *addressAudit) auditOwner(o *verdict.Owner) {
 				patience = 0 // the record is already the one for this owner
 			}
 			a.recordOf(verdict.FindingBookedElsewhere, severity, p, o, others, max(a.policy.Settle, patience))
+		case p.Partial: // the record for the owner may be one that cannot be read
+			a.keep(p, verdict.FindingInUseUnallocated)
 		default:
 			a.recordOf(verdict.FindingInUseUnallocated, severity, p, o, nil, cmp.Or(registry.Of(p.IPAM).StartDelay, a.patience(p, o)))
 		}
@@ -286,7 +288,21 @@ func (a *addressAudit) auditAllocation(al *verdict.AllocationFacts) {
 		a.again(a.in.Now.Add(a.policy.LeakedAfter)) // the next audit is due even if no fact changes, because agents may be connected again
 		return
 	}
-	a.recordOf(verdict.FindingLeaked, verdict.Warning, p, nil, []*verdict.Allocation{al.Allocation}, a.policy.LeakedAfter)
+	if all := a.sameRecords(al); all[0] == al.Allocation {
+		a.recordOf(verdict.FindingLeaked, verdict.Warning, p, nil, all, a.policy.LeakedAfter)
+	}
+}
+
+// sameRecords returns the allocations for the holder of one: an IPAM may have several files or objects
+// with them.
+func (a *addressAudit) sameRecords(al *verdict.AllocationFacts) (all []*verdict.Allocation) {
+	for i := range a.in.Allocations {
+		other := a.in.Allocations[i].Allocation
+		if other == al.Allocation || !other.Nameless() && sameScope(al.Pool, other.Pool) && sameHolder(al.Allocation, other) {
+			all = append(all, other)
+		}
+	}
+	return all
 }
 
 // covered reports whether an agent reports for a node and can see into its pods.

@@ -3,6 +3,7 @@ package audit_test
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	"github.com/ipwitness/ipwitness/aggregator/verdict/verdicttest"
 	"github.com/ipwitness/ipwitness/ipam"
+	"github.com/ipwitness/ipwitness/ipam/azure"
 	"github.com/ipwitness/ipwitness/ipam/calico"
 	"github.com/ipwitness/ipwitness/ipam/cilium"
 	"github.com/ipwitness/ipwitness/ipam/hostlocal"
@@ -268,6 +270,24 @@ func TestLeakedAllocations(t *testing.T) {
 		out := w.auditAll(before.Findings...)
 		if got := slices.Contains(reported(out.Findings), leaked+" p"); got != test.want {
 			t.Errorf("%s: got %+v, want it leaked: %t", test.name, out.Findings, test.want)
+		}
+	}
+}
+
+// An IPAM may have several records of one allocation, and records of different allocations.
+func TestRecordsOfOneLeakedAllocationAreOneFinding(t *testing.T) {
+	for other, want := range map[string][]string{"sandbox-x": {leaked + " p"}, "sandbox-y": {leaked + " p", leaked + " q"}} {
+		w := newWorld("10.244.0.7")
+		for i, container := range []string{"sandbox-x", other} {
+			p := w.pooled([]string{"p", "q"}[i], azure.Name, "n1")
+			p.Routed = true
+			w.allocate(p, verdict.Allocation{Allocation: ipam.Allocation{ContainerID: container}})
+		}
+		before := w.auditAll()
+		out := w.after(10 * time.Minute).auditAll(before.Findings...)
+		got := slices.DeleteFunc(reported(out.Findings), func(f string) bool { return !strings.HasPrefix(f, leaked) })
+		if !slices.Equal(got, want) {
+			t.Errorf("container %s: got %q, want %q", other, got, want)
 		}
 	}
 }

@@ -1,16 +1,12 @@
 // Package bus passes events on to subscribers: each event gets a sequence number, called a
 // revision, and the latest events are kept in a ring. A subscriber is a position in the ring. A
-// slow subscriber loses events, and no publisher or subscriber waits for another one. A resume token
-// identifies a position, so that a subscriber can continue from it.
+// slow subscriber loses events, and no publisher or subscriber waits for another one.
 //
 // The package does not depend on the type of the events.
 package bus
 
 import (
-	"errors"
 	"math"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 )
@@ -35,8 +31,7 @@ const Latest = math.MaxUint64
 
 // A Bus keeps the latest events of one kind. Use New.
 type Bus[E any] struct {
-	instance int64
-	weigh    func(*E) int
+	weigh func(*E) int
 
 	mu sync.Mutex
 	// next is the revision of the next event. The ring has the events from first on.
@@ -49,14 +44,13 @@ type Bus[E any] struct {
 	leftAt      time.Time // when the last subscriber left
 }
 
-// New returns a bus. It does not accept resume tokens of another instance. weigh returns the weight
-// of an event, which must be at least 1.
-func New[E any](instance int64, weigh func(*E) int) *Bus[E] {
-	return &Bus[E]{instance: instance, weigh: weigh, next: 1, first: 1}
+// New returns a bus. weigh returns the weight of an event, which must be at least 1.
+func New[E any](weigh func(*E) int) *Bus[E] {
+	return &Bus[E]{weigh: weigh, next: 1, first: 1}
 }
 
 // Offer publishes the event that make returns if there is a subscriber or was one recently.
-// Otherwise the event only gets a revision, and earlier tokens expire.
+// Otherwise the event only gets a revision, and earlier ones expire.
 func (b *Bus[E]) Offer(make func() E) {
 	if b.Wanted() {
 		b.Publish(make())
@@ -151,26 +145,9 @@ func (b *Bus[E]) Since(from, before uint64, into []E) (events []E, next, lost ui
 	return into, from, 0, changed
 }
 
-// Token returns the resume token of a revision.
-func (b *Bus[E]) Token(revision uint64) string {
-	return strconv.FormatInt(b.instance, 36) + "-" + strconv.FormatUint(revision, 36)
-}
-
-// ErrToken is the error for a text that is not a resume token.
-var ErrToken = errors.New("not a resume token")
-
-// Resume returns the revision of a token and reports whether all events since then are known.
-// They are not if the token is empty or of another instance.
-func (b *Bus[E]) Resume(token string) (from uint64, known bool, err error) {
-	if token == "" {
-		return 0, false, nil
-	}
-	instance, revision, cut := strings.Cut(token, "-")
-	from, err = strconv.ParseUint(revision, 36, 64)
-	if !cut || err != nil {
-		return 0, false, ErrToken
-	}
+// Holds reports whether all events since a revision are known.
+func (b *Bus[E]) Holds(revision uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return from, instance == strconv.FormatInt(b.instance, 36) && from >= b.first && from <= b.next, nil
+	return revision >= b.first && revision <= b.next
 }

@@ -17,9 +17,9 @@ type Events struct {
 	convert                     *convert.Converter
 }
 
-// New returns an Events without subscribers. Resume tokens of another instance do not resume.
-func New(instance int64, c *convert.Converter) *Events {
-	of := func() *Bus { return bus.New(instance, (*Event).weight) }
+// New returns an Events without subscribers.
+func New(c *convert.Converter) *Events {
+	of := func() *Bus { return bus.New((*Event).weight) }
 	return &Events{of(), of(), of(), c}
 }
 

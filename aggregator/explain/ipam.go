@@ -3,10 +3,8 @@ package explain
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
-	"github.com/ipwitness/ipwitness/ipam"
 	"github.com/ipwitness/ipwitness/ipam/advice"
 )
 
@@ -26,8 +24,8 @@ func poolName(p *verdict.Pool) string {
 	if p.IPAM == "" {
 		return "IPAM"
 	}
-	if kind, unplaced := strings.CutSuffix(p.Name, ipam.UnplacedPool); unplaced && ipamOf(p).Title != "" {
-		return ipamOf(p).Title + " (" + kind + ")"
+	if p.Unread != "" {
+		return ipamOf(p).Title + " (" + p.Unread + ")"
 	}
 	if title := ipamOf(p).PoolTitle; title != nil {
 		return title(&p.Pool, nodeOf(p))

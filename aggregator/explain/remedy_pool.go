@@ -146,6 +146,9 @@ func (t *poolFindingBuilder) invalid() {
 	if p.Config != "" {
 		t.State("It is configured in %s.", p.Config)
 	}
+	if p.Partial {
+		t.State("It may be the only record of an address. Until it can be read, further addresses that are in use but not allocated by %s go undetected.", ipamOf(p).Title)
+	}
 	if check := ipamOf(p).Check; check.Text != "" {
 		t.Act(check)
 	}

@@ -49,11 +49,7 @@ func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
 			if err != nil {
 				return err
 			}
-			r, err := newRecord(change(e))
-			if err != nil {
-				return err
-			}
-			like, err := likeness(c.seed, r.item)
+			like, err := c.likenessOf(e)
 			if err != nil {
 				return err
 			}
@@ -67,9 +63,26 @@ func (c *comparison) begin(s *store, kind pb.Event_Kind) error {
 	})
 }
 
+// likenessOf returns the likeness of the item of a recorded event.
+func (c *comparison) likenessOf(e *pb.Event) (uint64, error) {
+	r, err := newRecord(change(e))
+	if err != nil {
+		return 0, err
+	}
+	return likeness(c.seed, r.item)
+}
+
 // begun reports whether changes of a kind are to be recorded; otherwise they are part of the present
 // state, which follows.
 func (c *comparison) begun(kind pb.Event_Kind) bool { return c.kinds[kind].begun }
+
+// arriving reports whether the present state of the kind of a record is arriving, and the item is none of
+// those that were known before and have not been seen again.
+func (c *comparison) arriving(r *record) bool {
+	known := c.kinds[r.kind].known
+	_, before := known[itemID{r.place, r.id}]
+	return known != nil && !before
+}
 
 // lost forgets the state of a kind, of which changes were lost.
 func (c *comparison) lost(kind pb.Event_Kind) { c.kinds[kind].begun = false }

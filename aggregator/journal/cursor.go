@@ -25,17 +25,20 @@ type progress struct {
 	whole bool
 	// more is closed when more is written.
 	more chan struct{}
+	// marks are those of each feed.
+	marks map[pb.Event_Kind]*marks
 }
 
-// written announces that all records up to a stamp are written. whole is set if the present state was
-// recorded, and all changes since then.
-func (p *progress) written(until stamp, whole bool) {
+// written announces that all records up to a stamp are written, and which marks belong to them. whole
+// is set if the present state was recorded, and all changes since then.
+func (p *progress) written(until stamp, whole bool, new []mark) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.until == until && p.whole == whole {
+	if p.until == until && p.whole == whole && len(new) == 0 {
 		return
 	}
 	p.until, p.whole = until, whole
+	p.add(new)
 	if p.more != nil {
 		close(p.more)
 		p.more = nil

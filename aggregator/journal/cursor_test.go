@@ -117,8 +117,8 @@ func TestLostPeriods(t *testing.T) {
 	}
 
 	b.add(DefaultRetention + 48*time.Hour)
-	for range 3 { // a segment a day
-		b.changed(pb.Watch_UPDATED, "a", pod("10.0.0.1", "a", "n3"))
+	for _, node := range []string{"n4", "n5", "n6"} { // a segment a day
+		b.changed(pb.Watch_UPDATED, "a", pod("10.0.0.1", "a", node))
 		b.flush()
 		b.add(DefaultRetention)
 	}

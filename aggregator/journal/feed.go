@@ -28,6 +28,9 @@ func (f Feed) Changed(c *Change) error { return f.record(changed, c) }
 // Complete announces that the present state was sent. Other items are gone.
 func (f Feed) Complete() error { return f.put(op{what: complete}) }
 
+// Passed announces that all changes before a revision were sent, for Mark.
+func (f Feed) Passed(revision uint64) error { return f.put(op{what: passed, revision: revision}) }
+
 // Lost announces that changes were lost; n may be 0 if their number is not known.
 func (f Feed) Lost(n uint64) error { return f.put(op{what: lost, lost: n}) }
 
@@ -50,7 +53,7 @@ func (f Feed) record(what what, c *Change) error {
 	if err != nil {
 		return err
 	}
-	return f.put(op{what: what, record: r})
+	return f.put(op{what: what, record: r, revision: c.Revision})
 }
 
 func (f Feed) put(o op) error {

@@ -142,6 +142,77 @@ func (s *store) fold(list []segment, kind pb.Event_Kind, at stamp, first, last p
 	}
 }
 
+const (
+	// placesAhead is the number of places that foldAhead passes on at once, and partsAhead is how often
+	// it does so before they are used.
+	placesAhead = 64
+	partsAhead  = 4
+)
+
+// A part is some places of a fold, with their items.
+type part struct {
+	places []place
+	ends   []int // of the items of each place
+	items  []stored
+	text   []byte // of the items
+}
+
+// add adds the items of a place, which it copies.
+func (t *part) add(p place, items []stored) {
+	for _, one := range items {
+		start := len(t.text)
+		t.text = append(t.text, one.item...)
+		one.item = t.text[start:]
+		t.items = append(t.items, one)
+	}
+	t.places, t.ends = append(t.places, p), append(t.ends, len(t.items))
+}
+
+// foldAhead is fold, which reads the next places in another goroutine while do handles some.
+func (s *store) foldAhead(list []segment, kind pb.Event_Kind, at stamp, first, last place, do func(place, []stored) error) error {
+	parts, ended, failed := make(chan *part, partsAhead), make(chan struct{}), make(chan error, 1)
+	go func() {
+		err := errStopped // if Pebble ends the goroutine (storeLogger.Fatalf)
+		defer func() {
+			close(parts)
+			failed <- err
+		}()
+		next := &part{}
+		pass := func() error {
+			select {
+			case parts <- next:
+				next = &part{}
+				return nil
+			case <-ended:
+				return errEnough
+			}
+		}
+		err = s.fold(list, kind, at, first, last, func(p place, items []stored) error {
+			if next.add(p, items); len(next.places) < placesAhead {
+				return nil
+			}
+			return pass()
+		})
+		if err == nil {
+			err = pass()
+		}
+	}()
+	for t := range parts {
+		start := 0
+		for i, end := range t.ends {
+			if err := do(t.places[i], t.items[start:end]); err != nil {
+				close(ended)
+				for range parts {
+					continue // until the store is not used any more
+				}
+				return err
+			}
+			start = end
+		}
+	}
+	return <-failed
+}
+
 // find returns the current state of one item.
 func (s *store) find(about subject, id uint32) (e *pb.Event, err error) {
 	err = s.fold(s.list(), about.kind, math.MaxInt64, about.place, about.place, func(p place, items []stored) error {

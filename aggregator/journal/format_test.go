@@ -35,6 +35,14 @@ func (v *vocabulary) word(number uint32) ([]byte, error) {
 	return v.texts[number-1], nil
 }
 
+func (v *vocabulary) shape(number uint32) (*shape, error) {
+	text, err := v.word(number)
+	if err != nil {
+		return nil, err
+	}
+	return parseShape(text)
+}
+
 // fill sets every field of a message, and of the messages in it.
 func fill(random *rand.Rand, m protoreflect.Message) {
 	if t, ok := m.Interface().(*timestamppb.Timestamp); ok {
@@ -109,12 +117,12 @@ func TestAnOwnerIsReadAsItWasRecorded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := parseOwner(v, p, at, words.word)
+			got, err := parseOwner(v, p, at, words)
 			if err != nil || !proto.Equal(got, want) {
 				t.Errorf("%s: got %v and %v, want %v", name, got, err, want)
 			}
 			for n := range v { // a part of the record is damaged, or says less
-				if o, err := parseOwner(v[:n], p, at, words.word); err == nil && proto.Equal(o, want) {
+				if o, err := parseOwner(v[:n], p, at, words); err == nil && proto.Equal(o, want) {
 					t.Errorf("%s: %d of %d bytes are enough", name, n, len(v))
 				}
 			}
@@ -149,12 +157,12 @@ func FuzzParse(f *testing.F) {
 	f.Add(itemKey(segment{number: 1, start: 5}, pb.Event_NODE, placeOfName("n1"), 7))
 	f.Add(timeKey(1, 1<<50, subject{pb.Event_FINDING, placeOf(netip.MustParseAddr("fe80::1"))}))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		if o, err := parseOwner(raw, p, 1767355200999999, words.word); err == nil {
+		if o, err := parseOwner(raw, p, 1767355200999999, words); err == nil {
 			again, err := appendOwner(nil, proto.CloneOf(o), p, 1767355200999999, (&vocabulary{full: true}).number)
 			if err != nil {
 				return // not UTF-8
 			}
-			if back, err := parseOwner(again, p, 1767355200999999, words.word); err != nil || !proto.Equal(o, back) {
+			if back, err := parseOwner(again, p, 1767355200999999, words); err != nil || !proto.Equal(o, back) {
 				t.Errorf("got %v and %v, want %v", back, err, o)
 			}
 		}

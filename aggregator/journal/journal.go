@@ -8,11 +8,13 @@
 package journal
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -40,8 +42,10 @@ type Config struct {
 	// are dropped by whole segments, so at least the current one is kept.
 	Retention time.Duration
 	Size      int64
-	Clock     func() time.Time
-	Log       *slog.Logger
+	// Instance identifies this process in the records.
+	Instance int64
+	Clock    func() time.Time
+	Log      *slog.Logger
 }
 
 // A Journal records changes. Use New.
@@ -61,6 +65,9 @@ type Journal struct {
 	memory bool
 	// problems are the problems since the start, except those that the store knows.
 	problems []Problem
+	// unreadable is set while the store is replaced by one in memory because its disk cannot be read.
+	// stuck is set if the store could not be closed, so that its directory is never opened again.
+	unreadable, stuck error
 
 	// gap is the gap that has not ended; nil if there is none.
 	gap atomic.Pointer[pb.Gap]
@@ -68,6 +75,8 @@ type Journal struct {
 	records, gaps, lost atomic.Uint64
 	writer              writer
 	progress            progress
+	// backup is locked during a backup.
+	backup sync.Mutex
 	// fs is the file system of the data directory.
 	fs vfs.FS
 }
@@ -75,7 +84,7 @@ type Journal struct {
 // New returns a journal that does nothing before Run.
 func New(cfg Config) *Journal {
 	return &Journal{
-		Config: cfg, queue: make(chan op, queueSize), opened: make(chan struct{}), done: make(chan struct{}), replaced: make(chan struct{}),
+		Config: cfg, progress: progress{marks: make(map[pb.Event_Kind]*marks)}, queue: make(chan op, queueSize), opened: make(chan struct{}), done: make(chan struct{}), replaced: make(chan struct{}),
 		fs: vfs.Default,
 	}
 }
@@ -112,7 +121,13 @@ func (j *Journal) openDir() (s *store, aside bool, err error) {
 	if j.Dir == "" {
 		return nil, false, nil
 	}
+	if err := cmp.Or(j.stuck, j.unreadable); err != nil {
+		return nil, false, err
+	}
 	if err := Writable(j.Dir); err != nil {
+		return nil, false, err
+	}
+	if err := os.RemoveAll(filepath.Join(j.Dir, backupDir)); err != nil { // of a process that was killed
 		return nil, false, err
 	}
 	dir := storeDir(j.Dir)

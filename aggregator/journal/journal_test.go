@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ipwitness/ipwitness/ipam"
@@ -49,8 +50,10 @@ type bench struct {
 	testing.TB
 	*Journal
 	*clock
-	dir  string
-	stop func()
+	dir string
+	// instance is that of the process.
+	instance int64
+	stop     func()
 }
 
 func newBench(t testing.TB, dir string) *bench {
@@ -64,7 +67,7 @@ func (b *bench) start() { b.startOn(vfs.Default) }
 
 func (b *bench) startOn(fs vfs.FS) {
 	b.Helper()
-	b.Journal = New(Config{Dir: b.dir, Retention: DefaultRetention, Size: DefaultSize, Clock: b.Now, Log: slog.New(slog.DiscardHandler)})
+	b.Journal = New(Config{Dir: b.dir, Retention: DefaultRetention, Size: DefaultSize, Instance: b.instance, Clock: b.Now, Log: slog.New(slog.DiscardHandler)})
 	b.fs = fs
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -337,9 +340,11 @@ func TestOldSegmentsAreDropped(t *testing.T) {
 	b := newBench(t, t.TempDir())
 	b.state(map[string]*pb.Owner{"old": pod("10.0.0.1", "old", "n1")})
 	first := b.Now()
-	for range 33 {
+	for day := range 33 {
 		b.add(24 * time.Hour)
-		b.changed(pb.Watch_UPDATED, "new", pod("10.0.0.2", "new", "n1"))
+		o := pod("10.0.0.2", "new", "n1")
+		o.Routed = day%2 > 0
+		b.changed(pb.Watch_UPDATED, "new", o)
 		b.flush()
 		b.wholeSegments()
 	}
@@ -468,6 +473,7 @@ func TestTheStateAtTheBeginningIsPagedAndHasTimesOfItsOwn(t *testing.T) {
 	check(0)
 	// The same is true of the copies with which the journal begins after its first segment was dropped.
 	b.add(31 * 24 * time.Hour)
+	owners["p0"].Routed = true
 	b.changed(pb.Watch_UPDATED, "p0", owners["p0"])
 	b.flush()
 	b.wholeSegments()
@@ -495,7 +501,7 @@ func TestTheJournalEqualsAModel(t *testing.T) {
 		}
 		past = append(past, moment{b.Now().Add(time.Millisecond / 2), state}) // changes at one time have different stamps
 	}
-	var changes int
+	var changes, versions int
 	change := func(recorded bool) {
 		id := fmt.Sprintf("p%d", random.IntN(30))
 		o, typ := now[id], pb.Watch_UPDATED
@@ -508,7 +514,8 @@ func TestTheJournalEqualsAModel(t *testing.T) {
 			delete(now, id)
 		default:
 			o = pod(o.GetAddress(), id, o.GetNode())
-			o.Mac = fmt.Sprintf("02:00:00:00:00:%02x", random.IntN(256))
+			versions++
+			o.Mac = fmt.Sprintf("02:00:00:01:%02x:%02x", versions/256, versions%256)
 			now[id] = o
 		}
 		if recorded {
@@ -716,5 +723,83 @@ func TestDamageThatIsReadIsSetAside(t *testing.T) {
 	gaps, err := b.Gaps(time.Time{}, b.Now())
 	if err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_DAMAGED {
 		t.Errorf("got gaps %v and %v", gaps, err)
+	}
+}
+
+// Owners are updated whenever their evidence changes, which is not recorded.
+func TestAnUpdateThatChangesNothingIsNotRecorded(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	o := pod("10.0.0.1", "a", "n1")
+	o.AssignedAt = timestamppb.New(b.Now())
+	b.state(nil)
+	b.changed(pb.Watch_ADDED, "a", o)
+	update := func(change func(*pb.Owner)) {
+		b.add(time.Second)
+		o = proto.CloneOf(o)
+		change(o)
+		b.changed(pb.Watch_UPDATED, "a", o)
+		b.flush()
+	}
+	update(func(o *pb.Owner) { o.Evidence = []*pb.Evidence{{Kind: pb.Evidence_ASSIGNED}} })
+	want := []string{"ADDED"}
+	check := func(what string) {
+		t.Helper()
+		var got []string
+		for _, e := range b.events(Query{Span: only("10.0.0.1")}) {
+			got = append(got, e.GetType().String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", what, got, want)
+		}
+	}
+	check("other evidence")
+	// An agent that has restarted computes other times. The last record is in the store only.
+	b.restart()
+	o.AssignedAt = timestamppb.New(b.Now().Add(-time.Millisecond))
+	b.state(map[string]*pb.Owner{"a": o})
+	update(func(o *pb.Owner) { o.AssignedAt = timestamppb.New(b.Now()) })
+	check("another time")
+	update(func(o *pb.Owner) { o.Routed = true })
+	want = append(want, "UPDATED")
+	check("a route")
+	b.restart()
+	b.state(map[string]*pb.Owner{"a": o})
+	update(func(o *pb.Owner) { o.Routed = false })
+	want = append(want, "UPDATED")
+	check("no route")
+	update(func(o *pb.Owner) { o.AssignedAt = nil })
+	want = append(want, "UPDATED")
+	check("not assigned")
+	b.changed(pb.Watch_REMOVED, "a", o)
+	b.changed(pb.Watch_ADDED, "a", o)
+	b.flush()
+	want = append(want, "REMOVED", "ADDED")
+	check("the same owner again")
+}
+
+// While the present state arrives, changes of items come whose turn in it is past.
+func TestAnItemThatWasNeverRecordedIsNotRemoved(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.state(map[string]*pb.Owner{"old": pod("10.0.0.1", "old", "n1")})
+	b.restart()
+	b.add(time.Second)
+	for _, kind := range kinds {
+		feed := b.Feed(kind)
+		b.must(feed.Begin())
+		if kind == pb.Event_OWNER {
+			b.must(feed.Present(&Change{At: b.Now(), Type: pb.Watch_ADDED, ID: "new", Owner: pod("10.0.0.3", "new", "n1")}))
+			for i, id := range []string{"old", "never", "new"} {
+				b.changed(pb.Watch_REMOVED, id, pod(fmt.Sprintf("10.0.0.%d", 1+i), id, "n1"))
+			}
+		}
+		b.must(feed.Complete())
+	}
+	b.flush()
+	var got []string
+	for _, e := range b.events(Query{}) {
+		got = append(got, e.GetType().String()+" "+e.GetOwner().GetWorkload().GetName())
+	}
+	if want := []string{"ADDED new", "REMOVED old", "REMOVED new"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }

@@ -23,6 +23,7 @@ import (
 //	0 metaGap STAMP                           -> gap that ended at STAMP
 //	0 metaAlive                               -> STAMP at which the journal was last complete
 //	0 metaVersion                             -> version of the format
+//	0 metaInstance STAMP                      -> instance of the process that wrote from STAMP on
 //
 // SEGMENT is the number of a segment, counted from 1. A segment contains the records of at most a
 // day, and begins with a copy of the state at its start, so that it can be read without earlier ones.
@@ -40,6 +41,8 @@ const (
 	metaGap     = 'g'
 	metaAlive   = 'a'
 	metaVersion = 'v'
+
+	metaInstance = 'i'
 )
 
 const (

@@ -154,25 +154,69 @@ func appendOwner(v []byte, o *pb.Owner, p place, at stamp, number func([]byte) (
 	return marshal.MarshalAppend(append(v, ids...), o)
 }
 
-// parseOwner parses an owner. word returns the word with a number.
-func parseOwner(v []byte, p place, at stamp, word func(uint32) ([]byte, error)) (*pb.Owner, error) {
-	r := &reader{rest: v}
-	node, err := r.word(word)
-	if err != nil {
-		return nil, err
-	}
-	shape, err := r.word(word)
-	if err != nil {
-		return nil, err
-	}
-	if len(shape) < shapeHeader {
+// A shape is what many owners have in common: the set of their identifiers, and some fields. Owners share
+// its messages, which nobody changes.
+type shape struct {
+	set    uint16
+	fields *pb.Owner
+}
+
+func parseShape(text []byte) (*shape, error) {
+	if len(text) < shapeHeader {
 		return nil, errDamagedRecord
 	}
-	set := binary.BigEndian.Uint16(shape)
-	o := &pb.Owner{}
-	if err := proto.Unmarshal(shape[shapeHeader:], o); err != nil {
+	s := &shape{set: binary.BigEndian.Uint16(text), fields: &pb.Owner{}}
+	if err := proto.Unmarshal(text[shapeHeader:], s.fields); err != nil {
 		return nil, errors.Join(errDamagedRecord, err)
 	}
+	return s, nil
+}
+
+// owner returns an owner with the fields of the shape.
+func (s *shape) owner() *pb.Owner {
+	f := s.fields
+	o := &pb.Owner{
+		Scope: f.GetScope(), Interface: f.GetInterface(), HostInterface: f.GetHostInterface(), State: f.GetState(), Excluded: f.GetExcluded(), Routed: f.GetRouted(),
+	}
+	if w := f.GetWorkload(); w != nil {
+		o.Workload = &pb.Workload{
+			Kind: w.GetKind(), Namespace: w.GetNamespace(), Source: w.GetSource(), Controller: w.GetController(), Phase: w.GetPhase(),
+			Orphaned: w.GetOrphaned(), ProcessEnded: w.GetProcessEnded(),
+		}
+	}
+	return o
+}
+
+// A lexicon returns the words of a segment by their numbers.
+type lexicon interface {
+	word(number uint32) ([]byte, error)
+	shape(number uint32) (*shape, error)
+}
+
+// parseOwner parses an owner.
+func parseOwner(v []byte, p place, at stamp, words lexicon) (*pb.Owner, error) {
+	r := &reader{rest: v}
+	node, number, err := r.word()
+	if err == nil && number != 0 {
+		node, err = words.word(number)
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, number, err := r.word()
+	if err != nil {
+		return nil, err
+	}
+	var like *shape
+	if number != 0 {
+		like, err = words.shape(number)
+	} else {
+		like, err = parseShape(text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	set, o := like.set, like.owner()
 	o.Node = string(node)
 	w := o.GetWorkload()
 	if w == nil {
@@ -261,19 +305,16 @@ func (r *reader) uvarint(limit int) (int, error) {
 	return int(v), nil
 }
 
-// word reads the number of a word, or the word itself.
-func (r *reader) word(word func(uint32) ([]byte, error)) ([]byte, error) {
+// word reads the number of a word, or the word itself, whose number is 0.
+func (r *reader) word() (text []byte, number uint32, err error) {
 	n, err := r.uvarint(1<<32 - 1)
-	if err != nil {
-		return nil, err
-	}
-	if n != 0 {
-		return word(uint32(n))
+	if err != nil || n != 0 {
+		return nil, uint32(n), err
 	}
 	if n, err = r.uvarint(len(r.rest)); err != nil || n > len(r.rest) {
-		return nil, errDamagedRecord
+		return nil, 0, errDamagedRecord
 	}
-	return r.bytes(n), nil
+	return r.bytes(n), 0, nil
 }
 
 // uidBytes returns the bytes of a UID in its usual form.

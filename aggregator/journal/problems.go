@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -54,7 +55,7 @@ func (j *Journal) Problems() []Problem {
 	if j.store == nil {
 		return problems
 	}
-	if err := j.store.fs.failure.Load(); err != nil {
+	if err := cmp.Or(j.store.fs.failure.Load(), j.store.fs.tableFailure.Load()); err != nil {
 		problems = append(problems, Problem{NotWritten, j.Dir, j.Clock(), *err})
 	}
 	if err := j.store.failure.Load(); err != nil {

@@ -117,7 +117,7 @@ func (j *Journal) At(ctx context.Context, kind pb.Event_Kind, at time.Time, span
 		return nil
 	}
 	err := j.view(func(s *store) error {
-		return s.fold(s.list(), kind, at.UnixMicro(), low, high, func(p place, items []stored) error {
+		return s.foldAhead(s.list(), kind, at.UnixMicro(), low, high, func(p place, items []stored) error {
 			slices.SortFunc(items, func(a, b stored) int { return cmp.Compare(a.id, b.id) })
 			for i := range items {
 				if p == begin.place && items[i].id <= begin.id {
@@ -155,6 +155,9 @@ type Query struct {
 	Node, Namespace, Pod, MAC string
 	// Match reports whether an event matches, apart from its period, kind and address.
 	Match func(*pb.Event) bool
+	// Compare does the same with the item as it was recorded before, which is not set unless the event
+	// is UPDATED.
+	Compare func(e, before *pb.Event) bool
 }
 
 // about reports whether the query is about something. It then also finds the state with which the
@@ -509,5 +512,26 @@ func (r *reading) send(f *found) (more bool, err error) {
 	if r.q.Match != nil && !r.q.Match(e) {
 		return true, nil
 	}
+	if r.q.Compare != nil {
+		before, err := r.eventBefore(f, e.GetType())
+		if err != nil {
+			return false, err
+		}
+		if !r.q.Compare(e, before) {
+			return true, nil
+		}
+	}
 	return r.do(e), nil
+}
+
+// eventBefore returns the record of an item before it was UPDATED; nil if there is none.
+func (r *reading) eventBefore(f *found, typ pb.Watch_Type) (*pb.Event, error) {
+	if typ != pb.Watch_UPDATED {
+		return nil, nil
+	}
+	one, err := r.before(f.subject, f.stored.id, f.at)
+	if err != nil || one.typ == 0 {
+		return nil, err
+	}
+	return r.s.event(&one, f.subject, one.at)
 }

@@ -26,6 +26,8 @@ type Change struct {
 	Type pb.Watch_Type
 	// ID identifies an owner. Conflicts, findings and nodes have their own identifiers.
 	ID string
+	// Revision is the revision after the change, for Mark; 0 for none.
+	Revision uint64
 	// One of these is set.
 	Owner    *pb.Owner
 	Conflict *pb.Conflict
@@ -288,7 +290,7 @@ func (s *store) event(one *stored, about subject, at stamp) (*pb.Event, error) {
 	case pb.Event_OWNER:
 		e.Owner = &pb.Owner{}
 		if len(one.item) > 0 {
-			o, err := parseOwner(one.item, about.place, one.at, func(number uint32) ([]byte, error) { return s.word(one.segment, number) })
+			o, err := parseOwner(one.item, about.place, one.at, segmentWords{s, one.segment})
 			if err != nil {
 				return nil, err
 			}
@@ -323,34 +325,39 @@ func change(e *pb.Event) *Change {
 }
 
 // likeness returns a hash of the state of an item that is the same if nothing but times has changed:
-// after a restart, items have new times.
+// after a restart, items have new times. It does not change the item.
 func likeness(seed maphash.Seed, item proto.Message) (uint64, error) {
 	switch m := item.(type) {
 	case *pb.Owner:
-		defer func(t *timestamppb.Timestamp) { m.FirstSeen = t }(m.GetFirstSeen())
-		m.FirstSeen = nil
+		defer func(first, assigned *timestamppb.Timestamp) { m.FirstSeen, m.AssignedAt = first, assigned }(m.GetFirstSeen(), m.GetAssignedAt())
+		forgetTimes(m)
 	case *pb.Conflict:
 		m = proto.CloneOf(m)
 		m.DetectedAt, m.ConfirmedAt = nil, nil
-		forgetFirstSeen(m.GetOwners())
+		forgetTimes(m.GetOwners()...)
 		item = m
 	case *pb.Finding:
 		m = proto.CloneOf(m)
 		m.DetectedAt = nil
-		forgetFirstSeen(m.GetOwners())
+		forgetTimes(m.GetOwners()...)
 		item = m
 	}
 	raw, err := marshal.Marshal(item)
 	return maphash.Bytes(seed, raw), err
 }
 
-// timeOf returns the time of a stamp; nil for 0.
-func forgetFirstSeen(owners []*pb.Owner) {
+// forgetTimes removes the times of owners, except that an address was assigned at some time: an agent
+// computes the time from the age of the address, and may get another one after its restart.
+func forgetTimes(owners ...*pb.Owner) {
 	for _, o := range owners {
 		o.FirstSeen = nil
+		if o.AssignedAt != nil {
+			o.AssignedAt = &timestamppb.Timestamp{}
+		}
 	}
 }
 
+// timeOf returns the time of a stamp; nil for 0.
 func timeOf(at stamp) *timestamppb.Timestamp {
 	if at == 0 {
 		return nil

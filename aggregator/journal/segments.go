@@ -1,7 +1,6 @@
 package journal
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"time"
@@ -204,7 +203,7 @@ func (g *segments) copySome() error {
 
 // prune drops the segments that ended before a time, and the oldest ones if the store is too large.
 func (g *segments) prune(before stamp, size int64) error {
-	if g.copying != nil {
+	if g.copying != nil || g.s.compacting.Load() { // the space of the last segments is not free yet
 		return nil
 	}
 	if err := g.commit(); err != nil {
@@ -240,5 +239,6 @@ func (g *segments) prune(before stamp, size int64) error {
 	if err := g.commit(); err != nil {
 		return err
 	}
-	return g.s.db.Compact(context.Background(), first, end, false)
+	g.s.compact(first, end)
+	return nil
 }

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,7 +43,14 @@ type store struct {
 	fs       *patience
 	segments []segment // in order; changed by the writer only, with mu locked
 	words    map[uint32][]byte
+	shapes   map[uint32]*shape
 	mu       sync.RWMutex
+	// compacting is set while a goroutine frees the space of dropped segments. It is one of background,
+	// and ends with ending.
+	compacting atomic.Bool
+	background sync.WaitGroup
+	ending     context.Context
+	end        context.CancelFunc
 	// damaged is set when Pebble has found damaged records.
 	damaged atomic.Pointer[error]
 	// failure is set, and failed is closed, when Pebble cannot continue.
@@ -55,7 +63,11 @@ var errNewerVersion = errors.New("it was written by a newer version of ipwitness
 
 // openStore opens the store in a directory of a file system, and creates it if it does not exist.
 func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
-	s := &store{fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}), words: make(map[uint32][]byte)}
+	s := &store{
+		fs: &patience{stopped: make(chan struct{})}, failed: make(chan struct{}),
+		words: make(map[uint32][]byte), shapes: make(map[uint32]*shape),
+	}
+	s.ending, s.end = context.WithCancel(context.Background())
 	cache := pebble.NewCache(cacheSize)
 	defer cache.Unref() // the store holds it
 	opts := &pebble.Options{
@@ -74,6 +86,7 @@ func openStore(dir string, base vfs.FS, log *slog.Logger) (*store, error) {
 	for i := range opts.TargetFileSizes {
 		opts.TargetFileSizes[i] = 8 << 20
 	}
+	opts.TargetFileSizes[len(opts.TargetFileSizes)-1] = 32 << 20 // so that a month has fewer files than may be open
 	opened := make(chan error, 1)
 	go func() {
 		var err error
@@ -241,6 +254,16 @@ func (s *store) damage(err error) {
 	s.damaged.CompareAndSwap(nil, &err)
 }
 
+// compact frees the space of the keys between two keys, which were removed. It does not wait for that.
+func (s *store) compact(first, end []byte) {
+	s.compacting.Store(true)
+	s.background.Go(func() {
+		defer s.compacting.Store(false)
+		// Pebble reports errors, and frees the space with later compactions.
+		_ = s.db.Compact(s.ending, first, end, false)
+	})
+}
+
 // closeAfter is how long closing may take if the disk does not answer.
 const closeAfter = 5 * time.Second
 
@@ -252,14 +275,21 @@ func (s *store) close() error {
 	closed := make(chan error, 1)
 	stop := time.AfterFunc(closeAfter/2, s.fs.stop)
 	defer stop.Stop()
-	go func() { closed <- s.db.Close() }()
+	s.end()
+	go func() {
+		s.background.Wait()
+		closed <- s.db.Close()
+	}()
 	select {
 	case err := <-closed:
 		return err
 	case <-time.After(closeAfter):
-		return errors.New("the disk does not answer")
+		return errNoAnswer
 	}
 }
+
+// errNoAnswer is the error of a store that cannot be closed.
+var errNoAnswer = errors.New("the disk does not answer")
 
 // storeLogger passes warnings of Pebble on.
 type storeLogger struct {
@@ -290,12 +320,15 @@ func setAside(dir, reason string, now time.Time) (string, error) {
 	return to, os.Rename(dir, to)
 }
 
+// probe is the beginning of the names of files that Writable creates.
+const probe = ".probe"
+
 // Writable checks that a directory exists, or can be created, and can be written to.
 func Writable(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".probe")
+	f, err := os.CreateTemp(dir, probe)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,8 @@ const (
 	maxWords = 1 << 15
 	// maxWordsRead is the largest number of words in the cache of the readers.
 	maxWordsRead = 1 << 16
+	// maxShapesRead is the largest number of shapes in the cache of the readers.
+	maxShapesRead = 1 << 12
 )
 
 // Words are the parts of records that many records of a segment share. A record has their numbers. A
@@ -80,8 +82,40 @@ func (w *words) number(b *pebble.Batch, text []byte) (number uint32, ok bool, er
 	return one.number, true, b.Set(wordKey(w.segment, one.number), text, nil)
 }
 
-// word returns the word with a number in a segment.
-func (s *store) word(segment, number uint32) ([]byte, error) {
+// segmentWords are the words of a segment.
+type segmentWords struct {
+	s       *store
+	segment uint32
+}
+
+// shape returns the shape that is the word with a number.
+func (l segmentWords) shape(number uint32) (*shape, error) {
+	s := l.s
+	s.mu.RLock()
+	like, known := s.shapes[number]
+	s.mu.RUnlock()
+	if known {
+		return like, nil
+	}
+	text, err := l.word(number)
+	if err != nil {
+		return nil, err
+	}
+	if like, err = parseShape(text); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.shapes) >= maxShapesRead {
+		clear(s.shapes)
+	}
+	s.shapes[number] = like
+	return like, nil
+}
+
+// word returns the word with a number.
+func (l segmentWords) word(number uint32) ([]byte, error) {
+	s, segment := l.s, l.segment
 	s.mu.RLock()
 	text, known := s.words[number]
 	s.mu.RUnlock()

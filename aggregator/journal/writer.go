@@ -35,6 +35,8 @@ type op struct {
 	kind pb.Event_Kind
 	// record is the record of a change, or of an item that is present.
 	record record
+	// revision is the revision after the operation; 0 if it is not known.
+	revision uint64
 	// lost is the number of lost changes.
 	lost uint64
 	// reached is closed when the operations before this one are written.
@@ -54,6 +56,8 @@ const (
 	complete
 	// lost: changes were lost. The present state follows.
 	lost
+	// passed: all changes before the revision were sent.
+	passed
 	// reached: notify the caller.
 	reached
 )
@@ -63,6 +67,8 @@ type writer struct {
 	j *Journal
 	segments
 	comparison
+	// latest has hashes of the states that were recorded last, of the items that were recorded latest.
+	latest map[subjectItem]uint64
 	// gap is the gap that has not ended; nil if there is none. It is published: its parts are replaced,
 	// not changed.
 	gap *pb.Gap
@@ -70,6 +76,8 @@ type writer struct {
 	// changes since then.
 	fresh, whole bool
 	waiting      []chan<- struct{}
+	// marks are those of the batch.
+	marks []mark
 	// When the writer last noted that the journal is complete, dropped old segments, and looked whether
 	// the data directory can be used.
 	aliveAt, prunedAt, triedAt time.Time
@@ -77,12 +85,18 @@ type writer struct {
 
 // begin prepares the writer for a store. Changes since the last record are a gap for the given reason.
 func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
-	*w = writer{j: j, comparison: newComparison(), triedAt: j.Clock()}
+	*w = writer{j: j, comparison: newComparison(), latest: make(map[subjectItem]uint64), triedAt: j.Clock()}
 	alive, err := w.open(j.store)
 	if err != nil {
 		return err
 	}
-	j.progress.written(w.last, false)
+	if err := w.sign(); err != nil {
+		return err
+	}
+	for _, kind := range kinds {
+		j.progress.forget(kind)
+	}
+	j.progress.written(w.last, false, nil)
 	w.fresh = alive == 0
 	var gap *pb.Gap
 	if !w.fresh || reason == pb.Gap_DAMAGED {
@@ -130,8 +144,12 @@ func (j *Journal) write(ctx context.Context) {
 		if damaged := j.store.damaged.Load(); damaged != nil {
 			err = errors.Join(err, *damaged)
 		}
-		if err != nil {
+		switch {
+		case err == nil:
+		case unusable(err):
 			w.replace(err)
+		default:
+			w.retreat(err)
 		}
 	}
 }
@@ -175,7 +193,7 @@ func (w *writer) drain() {
 // returned reports whether the journal is in memory, but the data directory can be used again.
 func (w *writer) returned() bool {
 	now := w.j.Clock()
-	if !w.j.memory || w.j.Dir == "" || now.Sub(w.triedAt) < aliveEvery {
+	if !w.j.memory || w.j.Dir == "" || w.j.stuck != nil || now.Sub(w.triedAt) < aliveEvery {
 		return false
 	}
 	w.triedAt = now
@@ -198,12 +216,24 @@ func (w *writer) replace(cause error) {
 	})
 }
 
+// retreat continues in memory, because the disk cannot be read, until the data directory can be used
+// again.
+func (w *writer) retreat(cause error) {
+	j := w.j
+	w.restart(pb.Gap_NOT_WRITTEN, func() { j.unreadable = cause })
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.unreadable = nil
+}
+
 // restart closes the store, does something, and opens the store again.
 func (w *writer) restart(reason pb.Gap_Reason, meanwhile func()) {
 	j, waiting := w.j, w.waiting
 	j.mu.Lock()
 	w.close()
-	_ = j.store.close() // the store is damaged, or in memory: there is nothing to save
+	if err := j.store.close(); errors.Is(err, errNoAnswer) {
+		j.stuck = err
+	} // other errors do not matter: the store is damaged, unreadable, or in memory
 	j.problems = slices.DeleteFunc(j.problems, func(p Problem) bool { return p.Kind == InMemory })
 	meanwhile()
 	j.open(reason)
@@ -222,12 +252,24 @@ func (w *writer) apply(o op) error {
 		if !w.begun(o.kind) {
 			return nil
 		}
+		news, err := w.news(&o.record)
+		if err != nil || !news {
+			return err
+		}
 		w.changed(&o.record)
-		return w.record(&o.record, false)
+		if err := w.record(&o.record, false); err != nil {
+			return err
+		}
+		w.mark(o.kind, o.revision)
+	case passed:
+		if w.begun(o.kind) {
+			w.mark(o.kind, o.revision)
+		}
 	case begins:
 		if err := w.commit(); err != nil {
 			return err
 		}
+		w.j.progress.forget(o.kind)
 		return w.comparison.begin(w.s, o.kind)
 	case present:
 		differs, err := w.present(&o.record)
@@ -240,6 +282,8 @@ func (w *writer) apply(o op) error {
 		return w.complete(o.kind)
 	case lost:
 		w.lost(o.kind)
+		w.marks = slices.DeleteFunc(w.marks, func(m mark) bool { return m.kind == o.kind })
+		w.j.progress.forget(o.kind)
 		w.j.lost.Add(o.lost)
 		w.whole = false
 		gap := &pb.Gap{From: timeOf(w.last), Reason: pb.Gap_NOT_WRITTEN}
@@ -258,8 +302,63 @@ func (w *writer) apply(o op) error {
 
 // record records a change.
 func (w *writer) record(r *record, first bool) error {
+	if err := w.remember(r); err != nil {
+		return err
+	}
 	w.j.records.Add(1)
 	return w.add(r, first)
+}
+
+// A subjectItem identifies an item.
+type subjectItem struct {
+	kind pb.Event_Kind
+	itemID
+}
+
+// latestItems is the largest number of items in latest.
+const latestItems = 8192
+
+// remember notes the state of an item, which is going to be recorded.
+func (w *writer) remember(r *record) error {
+	id := subjectItem{r.kind, itemID{r.place, r.id}}
+	if r.item == nil {
+		delete(w.latest, id)
+		return nil
+	}
+	if len(w.latest) >= latestItems {
+		if err := w.commit(); err != nil { // the others are found in the store
+			return err
+		}
+		clear(w.latest)
+	}
+	like, err := likeness(w.seed, r.item)
+	w.latest[id] = like
+	return err
+}
+
+// news reports whether a change has to be recorded: not if it leaves the item as it was recorded last,
+// because owners are also updated when their evidence changes, and not if an item is removed that was
+// never recorded, because it was gone before its turn came in the present state.
+func (w *writer) news(r *record) (bool, error) {
+	removed := r.item == nil
+	if removed && !w.arriving(r) || !removed && r.typ != pb.Watch_UPDATED {
+		return true, nil
+	}
+	before, known := w.latest[subjectItem{r.kind, itemID{r.place, r.id}}]
+	if !known {
+		e, err := w.s.find(r.subject, r.id)
+		if err != nil || e == nil {
+			return !removed, err
+		}
+		if before, err = w.likenessOf(e); err != nil {
+			return false, err
+		}
+	}
+	if removed {
+		return true, nil
+	}
+	like, err := likeness(w.seed, r.item)
+	return before != like, err
 }
 
 // gapFrom returns the start of the gap; 0 if it is not known or there is no gap.
@@ -347,7 +446,8 @@ func (w *writer) commit() error {
 	if err := w.segments.commit(); err != nil {
 		return err
 	}
-	w.j.progress.written(w.last, w.whole)
+	w.j.progress.written(w.last, w.whole, w.marks)
+	w.marks = w.marks[:0]
 	for _, c := range w.waiting {
 		close(c)
 	}

@@ -48,7 +48,7 @@ func correctAllocation(al *verdict.Allocation) {
 }
 
 func correctPool(p *verdict.Pool) {
-	correct(word, &p.IPAM)
+	correct(word, &p.IPAM, &p.Unread)
 	correct(poolName, &p.Name, &p.Config)
 	correct(form.Name, &p.Network, &p.Realm, &p.Plugin)
 	correct(form.Interface, &p.Device)

@@ -31,6 +31,8 @@ type publisher struct {
 	// state and problem apply to all pools.
 	state   ipam.State
 	problem string
+	// unread has the pools that stand for objects that cannot be read, by kind.
+	unread map[ipam.Kind]*ipam.Pool
 	// stand is the pool that is published in place of pools that cannot be read; nil if there
 	// is none.
 	stand *verdict.Pool
@@ -69,7 +71,7 @@ func (c *Cluster) newPublishers() (all []*publisher) {
 }
 
 func newPublisher(c *Cluster, name string) *publisher {
-	return &publisher{cluster: c, name: name, objects: &ipam.Objects{}, state: ipam.Reading, pools: make(map[string]*poolState)}
+	return &publisher{cluster: c, name: name, objects: &ipam.Objects{}, state: ipam.Reading, pools: make(map[string]*poolState), unread: make(map[ipam.Kind]*ipam.Pool)}
 }
 
 // assess updates the state of the pools.
@@ -77,15 +79,20 @@ func (m *publisher) assess() {
 	state, problem := m.known()
 	if state != m.state || problem != m.problem {
 		m.state, m.problem = state, problem
-		for _, name := range m.Pools() {
-			if p := m.pools[name]; p.lost {
-				m.Lose(p.published.Pool, p.problem)
-			} else {
-				m.Put(p.published.Pool, p.problem, p.unreadable)
-			}
-		}
+		m.putAll()
 	}
 	m.standIn()
+}
+
+// putAll publishes the pools that changed with what applies to all.
+func (m *publisher) putAll() {
+	for _, name := range m.Pools() {
+		if p := m.pools[name]; p.lost {
+			m.Lose(p.published.Pool, p.problem)
+		} else {
+			m.Put(p.published.Pool, p.problem, p.unreadable)
+		}
+	}
 }
 
 // known returns the state of the pools and its cause.
@@ -181,7 +188,7 @@ func (m *publisher) Lose(next ipam.Pool, problem string) {
 
 // publish publishes a pool if it changed.
 func (m *publisher) publish(pool ipam.Pool, is poolState) {
-	pool.IPAM = m.name
+	pool.IPAM, pool.Partial = m.name, ipam.Partial(maps.Values(m.unread))
 	next := &verdict.Pool{Pool: pool}
 	correctPool(next)
 	was := m.pools[next.Name]
@@ -195,6 +202,19 @@ func (m *publisher) publish(pool ipam.Pool, is poolState) {
 	if is.published == next {
 		m.cluster.pending.ipam(IPAMChange{Pool: next})
 	}
+}
+
+// Unread implements ipam.Publisher.
+func (m *publisher) Unread(k ipam.Kind, allocates bool, problem string) {
+	is := &verdict.Pool{Pool: *ipam.UnreadPool(m.name, k, allocates, problem)}
+	correctPool(is)
+	if problem != "" {
+		m.unread[k] = &is.Pool
+	} else {
+		delete(m.unread, k)
+	}
+	m.cluster.pending.ipam(IPAMChange{Pool: is, Gone: problem == ""})
+	m.putAll()
 }
 
 // Drop implements ipam.Publisher.

@@ -151,6 +151,9 @@ func (m *memberships) ovn(name, value string) {
 	}
 	for key, addresses := range networks {
 		if key == ovnkubernetes.DefaultNetwork {
+			if slices.ContainsFunc(addresses, func(text string) bool { _, err := netip.ParsePrefix(text); return err != nil }) {
+				m.fail(name)
+			}
 			continue // almost all pods have only this network
 		}
 		of := membership{Membership: verdict.Membership{OVS: true}, definition: definitionNamed(key)}

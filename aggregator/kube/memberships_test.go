@@ -103,6 +103,7 @@ func TestNetworksOfPods(t *testing.T) {
 		"no JSON":                 {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":`}, unread: ovnkubernetes.Annotation},
 		"another JSON":            {annotations: map[string]string{multusStatus: `{"name":"default/lan"}`}, unread: multusStatus},
 		"another type":            {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":"10.244.1.5"}}`}, unread: ovnkubernetes.Annotation},
+		"no prefix length":        {annotations: map[string]string{ovnkubernetes.Annotation: `{"default":{"ip_addresses":["10.244.1.5"]}}`}, unread: ovnkubernetes.Annotation},
 		"no address":              {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/primary":{"ip_addresses":["\u001b[31m"]}}`}, unread: ovnkubernetes.Annotation},
 		"one address of two":      {annotations: map[string]string{ovnkubernetes.Annotation: `{"blue/primary":{"ip_addresses":["10.200.0.5/24","?"]}}`}, want: []string{"10.200.0.5 udn/cluster_udn_blue ovs"}, unread: ovnkubernetes.Annotation},
 		"no name of a definition": {annotations: map[string]string{ovnkubernetes.Annotation: `{"../..":{"ip_addresses":["10.244.1.5/24"]}}`}, unread: ovnkubernetes.Annotation},

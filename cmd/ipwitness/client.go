@@ -168,7 +168,9 @@ func (c *client) do(ctx context.Context, method, target string, ask io.Reader) (
 	}
 	defer func() { _ = res.Body.Close() }() // opened for reading only
 	raw, _ := io.ReadAll(io.LimitReader(res.Body, 64<<10))
-	if err := decodeStatus(raw); err != nil {
+	var stream struct{ Error json.RawMessage } // of a stream that ends before its first message
+	_ = json.Unmarshal(raw, &stream)           // or it is no stream
+	if err := cmp.Or(decodeStatus(raw), decodeStatus(stream.Error)); err != nil {
 		return nil, err
 	}
 	if strings.Contains(string(raw), "HTTP request to an HTTPS server") { // net/http

@@ -34,9 +34,15 @@ type query struct {
 	forward     forward.Config
 }
 
-// addFlags adds the flags that all such commands have. The additional formats are specific to this
-// command.
+// addFlags adds the flags that select the server and the output format. The additional formats are
+// specific to this command.
 func (q *query) addFlags(cmd *cobra.Command, formats ...show.Format) {
+	q.addServerFlags(cmd)
+	outputFlag(cmd, &q.format, formats...)
+}
+
+// addServerFlags adds the flags that select the server.
+func (q *query) addServerFlags(cmd *cobra.Command) {
 	q.server = defaultServer
 	fs := cmd.Flags()
 	fs.Var(value[string]{&q.server, "URL", parseServer}, "server", "URL of the server")
@@ -44,7 +50,6 @@ func (q *query) addFlags(cmd *cobra.Command, formats ...show.Format) {
 	fs.StringVar(&q.forward.Context, "context", "", "with -P: `NAME` of the kubeconfig context (default: the current context)")
 	fs.StringVarP(&q.forward.Namespace, "namespace", "n", "", "with -P: `NAME` of the aggregator's namespace (default: any namespace)")
 	clientTLSFlags(fs, &q.files)
-	outputFlag(cmd, &q.format, formats...)
 }
 
 // outputFlag adds -o with the usual formats and additional ones.

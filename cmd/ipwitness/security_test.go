@@ -337,6 +337,9 @@ func TestReadersAndOperatorsHaveTokens(t *testing.T) {
 		{"POST", "/v1/conflicts/abc:acknowledge", "", ack, 401, "authentication is required"},
 		{"POST", "/v1/conflicts/abc:acknowledge", readerToken, ack, 403, "bob may not create conflicts/acknowledge"},
 		{"POST", "/v1/conflicts/abc:acknowledge", operatorToken, ack, 404, "abc"},
+		{"POST", "/v1/backup", "", "{}", 401, "authentication is required"},
+		{"POST", "/v1/backup", readerToken, "{}", 403, "bob may not get backups"},
+		{"POST", "/v1/backup", operatorToken, "{}", 400, "in memory only"},
 		{"GET", "/v1/findings/", readerToken, "", 404, "does not exist"},
 	} {
 		code, body := g.ask(c.method, c.path, c.token, c.body)
@@ -395,6 +398,15 @@ func TestGRPCAndRESTNeedTheSameRights(t *testing.T) {
 		}
 		if err != nil {
 			return err
+		}
+		backup, err := pb.NewWitnessServiceClient(conn).Backup(t.Context(), &pb.BackupRequest{})
+		if err == nil {
+			_, err = backup.Recv()
+		}
+		if token == readerToken {
+			wantRefused(t, err, codes.PermissionDenied, "get backups")
+		} else {
+			wantRefused(t, err, codes.FailedPrecondition, "in memory only") // the rights are sufficient
 		}
 		_, err = pb.NewWitnessServiceClient(conn).AcknowledgeConflict(t.Context(), &pb.AcknowledgeConflictRequest{Id: "abc", Withdraw: true})
 		return err

@@ -3,7 +3,6 @@ package calico
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -36,7 +35,7 @@ func (r *reader) check() {
 			lost++
 		}
 	}
-	names := slices.DeleteFunc(r.Pools(), func(name string) bool { return strings.HasSuffix(name, ipam.UnplacedPool) })
+	names := r.Pools()
 	if lost > 0 && len(names) > 0 && lasting[names[0]] == "" {
 		lasting[names[0]] = fmt.Sprintf("%d IPAMHandles of Calico count addresses of blocks that do not have them: `calicoctl ipam check` lists them", lost)
 	}

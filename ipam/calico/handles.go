@@ -18,7 +18,7 @@ type handles struct {
 	// blocks that the handle names.
 	blocks map[uint64][2]uint64
 	// bad has the handles that cannot be read.
-	bad ipam.Unplaced
+	bad ipam.Unread
 }
 
 // handle is the reduced form of an IPAMHandle.

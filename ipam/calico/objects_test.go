@@ -127,12 +127,11 @@ func TestAffinityAndReservationObjects(t *testing.T) {
 // silent is a publisher that ignores everything.
 type silent struct{ ipam.Publisher }
 
-func (silent) Put(ipam.Pool, string, bool) {}
-func (silent) Drop(string)                 {}
+func (silent) Unread(ipam.Kind, bool, string) {}
 
 // Handles are compared by hashes, and only those that name a block are held.
 func TestHandleObjects(t *testing.T) {
-	h := handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), bad: ipam.Unplaced{Publisher: silent{}}}
+	h := handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), bad: ipam.Unread{Publisher: silent{}}}
 	read := func(name, spec string) any { return h.Reduce(&ipam.Object{Name: name, Spec: []byte(spec)}) }
 	one := read("one", `{"handleID":"One","block":{"10.0.0.0/26":1,"fd00::/122":1}}`)
 	h.Put(one)

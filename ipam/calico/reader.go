@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/ipwitness/ipwitness/ipam"
 )
@@ -42,9 +41,9 @@ type reader struct {
 func newObjects(p ipam.Publisher) *ipam.Objects {
 	r := &reader{
 		Publisher: p, in: make(map[ipam.Key]string), problems: make(map[string]map[ipam.Key]string),
-		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), bad: ipam.Unplaced{Publisher: p, Kind: Handles}},
+		handles: handles{seed: maphash.MakeSeed(), blocks: make(map[uint64][2]uint64), bad: ipam.Unread{Publisher: p, Kind: Handles}},
 	}
-	badAffinities, badReservations := ipam.Unplaced{Publisher: p, Kind: Affinities}, ipam.Unplaced{Publisher: p, Kind: Reservations}
+	badAffinities, badReservations := ipam.Unread{Publisher: p, Kind: Affinities}, ipam.Unread{Publisher: p, Kind: Reservations}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    readPool,
 		Changed: func(ipam.Key, *pool, *pool) { r.regroup = true }, Settled: r.settle,
@@ -243,7 +242,7 @@ func (r *reader) settle() {
 		used[pool] = true
 	}
 	for _, name := range r.Pools() {
-		if r.pools.Records[ipam.Key{Name: name}] == nil && !used[name] && !strings.HasSuffix(name, ipam.UnplacedPool) {
+		if r.pools.Records[ipam.Key{Name: name}] == nil && !used[name] {
 			r.Drop(name)
 		}
 	}

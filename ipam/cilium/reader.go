@@ -28,7 +28,7 @@ type reader struct {
 	// copies has the names of the CiliumEndpointSlices that each pod is in.
 	copies map[ipam.Key][]string
 	// badEndpoints and badSlices have the objects that cannot be read.
-	badEndpoints, badSlices ipam.Unplaced
+	badEndpoints, badSlices ipam.Unread
 	// dirty has nodes that changed, each with its last published record.
 	dirty map[string]*node
 	// index finds the node of an address, as of the last publication of endpoints.
@@ -47,7 +47,7 @@ type index struct {
 func newReader(p ipam.Publisher) *reader {
 	r := &reader{
 		Publisher: p, dirty: make(map[string]*node), copies: make(map[ipam.Key][]string),
-		badEndpoints: ipam.Unplaced{Publisher: p, Kind: Endpoints}, badSlices: ipam.Unplaced{Publisher: p, Kind: Slices},
+		badEndpoints: ipam.Unread{Publisher: p, Kind: Endpoints, Allocates: true}, badSlices: ipam.Unread{Publisher: p, Kind: Slices, Allocates: true},
 	}
 	r.nodes = ipam.Mirror[*ipam.Object, node]{
 		Read: readNode,

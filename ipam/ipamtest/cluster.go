@@ -4,6 +4,7 @@ package ipamtest
 
 import (
 	"encoding/json"
+	"iter"
 	"maps"
 	"net/netip"
 	"reflect"
@@ -37,6 +38,7 @@ type Cluster struct {
 	published int
 
 	pools       map[string]*ipam.Pool
+	unread      map[ipam.Kind]*ipam.Pool
 	allocations map[string]ipam.Allocation
 	times       map[string]int64
 }
@@ -45,7 +47,7 @@ type Cluster struct {
 func New(t testing.TB, m *ipam.IPAM, kinds ...ipam.Kind) *Cluster {
 	c := &Cluster{
 		t: t, name: m.Name, listed: make(map[ipam.Kind]map[ipam.Key]*ipam.Object),
-		pools: make(map[string]*ipam.Pool), allocations: make(map[string]ipam.Allocation), times: make(map[string]int64),
+		pools: make(map[string]*ipam.Pool), unread: make(map[ipam.Kind]*ipam.Pool), allocations: make(map[string]ipam.Allocation), times: make(map[string]int64),
 	}
 	c.objects = m.Objects(c)
 	for _, r := range c.objects.Resources {
@@ -168,11 +170,15 @@ func (c *Cluster) AllocatedAt(pool, address, location string) time.Time {
 	return time.Unix(0, c.times[pool+" "+address+" "+location])
 }
 
-// Want checks what is published, one line each: pools as IPAM NAME STATE RANGES, and allocations as
-// ADDRESS OWNER at LOCATION.
+// Want checks what is published, one line each: pools as IPAM NAME STATE RANGES, first those
+// that stand for objects, and allocations as ADDRESS OWNER at LOCATION.
 func (c *Cluster) Want(what, want string) {
 	c.t.Helper()
 	var lines []string
+	for _, p := range c.unread {
+		lines = append(lines, DescribePool(p))
+	}
+	slices.Sort(lines)
 	for _, name := range c.Pools() {
 		lines = append(lines, DescribePool(c.pools[name]))
 	}
@@ -188,6 +194,9 @@ func (c *Cluster) Want(what, want string) {
 // DescribePool returns a pool in one line.
 func DescribePool(p *ipam.Pool) string {
 	words := []string{p.IPAM, p.Name, [...]string{"", "known", "reading", "missing", "unreadable", "stale"}[p.State]}
+	if p.Partial {
+		words = append(words, "partial")
+	}
 	for _, r := range slices.Concat(p.Ranges, p.Divided) {
 		words = append(words, r.First.String()+"-"+r.Last.String())
 	}
@@ -220,7 +229,7 @@ func (c *Cluster) Lose(p ipam.Pool, problem string) {
 }
 
 func (c *Cluster) put(p ipam.Pool, problem string) {
-	p.IPAM, p.Problem = c.name, problem
+	p.IPAM, p.Problem, p.Partial = c.name, problem, ipam.Partial(maps.Values(c.unread))
 	if was := c.pools[p.Name]; was == nil || !reflect.DeepEqual(*was, p) {
 		c.pools[p.Name] = &p
 		c.publish(&p, nil, 0, false)
@@ -232,6 +241,36 @@ func (c *Cluster) publish(p *ipam.Pool, al *ipam.Allocation, at int64, gone bool
 	if c.published++; c.Published != nil {
 		c.Published(p, al, at, gone)
 	}
+}
+
+// Unread implements ipam.Publisher.
+func (c *Cluster) Unread(k ipam.Kind, allocates bool, problem string) {
+	if was := c.unread[k]; problem == "" {
+		if was == nil {
+			return
+		}
+		delete(c.unread, k)
+		c.publish(was, nil, 0, true)
+	} else {
+		c.unread[k] = ipam.UnreadPool(c.name, k, allocates, problem)
+		c.publish(c.unread[k], nil, 0, false)
+	}
+	for _, p := range c.pools {
+		c.put(*p, p.Problem)
+	}
+}
+
+// Problems returns what is wrong with objects, sorted.
+func (c *Cluster) Problems() (all []string) {
+	for _, pools := range []iter.Seq[*ipam.Pool]{maps.Values(c.pools), maps.Values(c.unread)} {
+		for p := range pools {
+			if p.Problem != "" {
+				all = append(all, p.Problem)
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Drop implements ipam.Publisher.

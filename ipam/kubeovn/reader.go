@@ -26,10 +26,10 @@ type ledger struct {
 	kind   ipam.Kind
 	// names interns strings that occur often. Only the feed uses it.
 	names ipam.Interned
-	// invalid has the objects of each subnet that have a problem, and unplaced those whose subnet is not
+	// invalid has the objects of each subnet that have a problem, and unread those whose subnet is not
 	// known.
-	invalid  map[string]map[ipam.Key]string
-	unplaced ipam.Unplaced
+	invalid map[string]map[ipam.Key]string
+	unread  ipam.Unread
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
@@ -48,7 +48,7 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 }
 
 func (l *ledger) init(r *reader, k ipam.Kind, read func(*ipam.Object, *ipam.Interned) (ipam.Key, *record)) {
-	l.reader, l.kind, l.invalid, l.unplaced = r, k, make(map[string]map[ipam.Key]string), ipam.Unplaced{Publisher: r.Publisher, Kind: k}
+	l.reader, l.kind, l.invalid, l.unread = r, k, make(map[string]map[ipam.Key]string), ipam.Unread{Publisher: r.Publisher, Kind: k, Allocates: true}
 	l.Mirror = ipam.Mirror[*ipam.Object, record]{
 		Read:    func(o *ipam.Object) (ipam.Key, *record) { return read(o, &l.names) },
 		Changed: l.changed, Settled: r.settle,
@@ -87,7 +87,7 @@ func (l *ledger) changed(at ipam.Key, before, after *record) {
 // note records the problem of an object, or that it has none.
 func (l *ledger) note(at ipam.Key, of *record, problem string) {
 	if of != nil && of.subnet == "" {
-		l.unplaced.Set(at, problem)
+		l.unread.Set(at, problem)
 		return
 	}
 	if of == nil || l.invalid[of.subnet][at] == problem {

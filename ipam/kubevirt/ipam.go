@@ -28,7 +28,7 @@ var IPAM = ipam.IPAM{
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	bad := ipam.Unplaced{Publisher: p, Kind: Machines}
+	bad := ipam.Unread{Publisher: p, Kind: Machines}
 	machines := &ipam.Mirror[*ipam.Object, ipam.Machine]{
 		Read: read,
 		Same: func(a, b *ipam.Machine) bool {

@@ -31,5 +31,5 @@ func TestMachines(t *testing.T) {
 		}
 	}
 	c.Want("nothing is allocated",
-		"kubevirt VirtualMachineInstance objects reading: VirtualMachineInstance shop/vm is invalid: its status has an unexpected format: /nodeName is a JSON array")
+		"kubevirt VirtualMachineInstance objects known: VirtualMachineInstance shop/vm is invalid: its status has an unexpected format: /nodeName is a JSON array")
 }

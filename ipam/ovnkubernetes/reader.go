@@ -70,13 +70,13 @@ type reader struct {
 	// networks counts the claims of each network with addresses.
 	networks map[string]int
 	// bad has the claims that cannot be read.
-	bad ipam.Unplaced
+	bad ipam.Unread
 	// names interns strings that occur often. Only the feed uses it.
 	names ipam.Interned
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	r := &reader{Publisher: p, networks: make(map[string]int), bad: ipam.Unplaced{Publisher: p, Kind: Claims}}
+	r := &reader{Publisher: p, networks: make(map[string]int), bad: ipam.Unread{Publisher: p, Kind: Claims}}
 	r.claims = ipam.Mirror[*ipam.Object, claim]{
 		Read:    func(o *ipam.Object) (ipam.Key, *claim) { return readClaim(o, &r.names) },
 		Changed: r.changed,

@@ -95,27 +95,18 @@ func TestObjectsInAnUnexpectedFormatAreProblems(t *testing.T) {
 						c.Apply(k, text)
 					}
 				}
-				// problems returns what is wrong with pools.
-				problems := func() (all []string) {
-					for _, name := range c.Pools() {
-						if p := c.Pool(name).Problem; p != "" {
-							all = append(all, p)
-						}
-					}
-					return all
-				}
 				good := strings.Replace(o.object, "%s", o.valid, 1)
 				bad := strings.Replace(o.object, "%s", part, 1)
 				c.Apply(k, bad)
-				if all := problems(); len(all) != 1 || !strings.Contains(all[0], k.Name+" ") {
+				if all := c.Problems(); len(all) != 1 || !strings.Contains(all[0], k.Name+" ") {
 					t.Errorf("%s: %s: got %q, want the problem of the object", k, what, all)
 				}
 				c.Apply(k, good)
-				if all := problems(); len(all) != 0 {
+				if all := c.Problems(); len(all) != 0 {
 					t.Errorf("%s: got %q of a valid object, want none", k, all)
 				}
 				c.Apply(k, bad)
-				if all := problems(); len(all) != 1 {
+				if all := c.Problems(); len(all) != 1 {
 					t.Errorf("%s: %s: got %q, want the problem of the changed object", k, what, all)
 				}
 				at := ipam.Key{Name: "bad"}
@@ -127,7 +118,7 @@ func TestObjectsInAnUnexpectedFormatAreProblems(t *testing.T) {
 				}
 				c.Remove(k, at)
 				c.List(k)
-				if all := problems(); len(all) != 0 {
+				if all := c.Problems(); len(all) != 0 {
 					t.Errorf("%s: got %q after the object was deleted, want none", k, all)
 				}
 			}

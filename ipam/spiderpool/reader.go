@@ -16,13 +16,13 @@ type reader struct {
 	pools     ipam.Mirror[*ipam.Object, pool]
 	endpoints ipam.Mirror[*ipam.Object, endpoint]
 	// bad has the endpoints that cannot be read.
-	bad ipam.Unplaced
+	bad ipam.Unread
 	// poolNames and podNames intern strings that occur often. Each is used by one feed only.
 	poolNames, podNames ipam.Interned
 }
 
 func newObjects(p ipam.Publisher) *ipam.Objects {
-	r := &reader{Publisher: p, bad: ipam.Unplaced{Publisher: p, Kind: Endpoints}}
+	r := &reader{Publisher: p, bad: ipam.Unread{Publisher: p, Kind: Endpoints}}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return readPool(o, &r.poolNames) },
 		Changed: r.poolChanged,

@@ -66,7 +66,7 @@ func newObjects(p ipam.Publisher) *ipam.Objects {
 		reserving: &ipam.Resource{Kind: Reservations, Lost: "the allocations of whereabouts in overlapping ranges are unknown"},
 		attaching: &ipam.Resource{Kind: Networks, Lost: "pods of one secondary or user-defined network are compared on common links only, and the networks of whereabouts and its excluded ranges are unknown"},
 	}
-	badReservations, badNetworks := ipam.Unplaced{Publisher: p, Kind: Reservations}, ipam.Unplaced{Publisher: p, Kind: Networks}
+	badReservations, badNetworks := ipam.Unread{Publisher: p, Kind: Reservations}, ipam.Unread{Publisher: p, Kind: Networks}
 	r.pools = ipam.Mirror[*ipam.Object, pool]{
 		Read:    func(o *ipam.Object) (ipam.Key, *pool) { return o.Key(), readPool(o, &r.interfaces) },
 		Changed: func(at ipam.Key, _, _ *pool) { r.dirty[at] = true }, Settled: r.settle,

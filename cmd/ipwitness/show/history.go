@@ -103,6 +103,11 @@ func eventDetails(e *pb.Event) string {
 	switch {
 	case e.GetOwner() != nil:
 		text = prefixed("not compared: ", e.GetOwner().GetExcluded())
+		if e.GetOwner().GetRouted() && e.GetType() != pb.Watch_REMOVED {
+			text = join("; ", text, "the node sends packets for the address to this owner")
+		}
+	case e.GetFinding() != nil && e.GetType() == pb.Watch_REMOVED:
+		text = e.GetFinding().GetKind() // what its summary says is over
 	case e.GetConflict() != nil:
 		text = e.GetConflict().GetSummary()
 		if cause := e.GetConflict().GetCause(); cause != verdict.CauseUnknown {
@@ -124,13 +129,15 @@ type History struct {
 	columns []column[*pb.Event]
 	table   *Table
 	gaps    []*pb.Gap // gaps that were not written yet, by their start
+	// shown has the last row of each item, by the item.
+	shown map[string][]string
 	// layout is the layout of times: with dates if the first line of the table is not of today.
 	layout string
 }
 
 // NewHistory returns a History.
 func NewHistory(w io.Writer, f Format, now time.Time) *History {
-	return &History{w: w, format: f, now: now, columns: narrow(eventColumns(), f == FormatWide)}
+	return &History{w: w, format: f, now: now, columns: narrow(eventColumns(), f == FormatWide), shown: make(map[string][]string)}
 }
 
 // Gaps adds gaps, each of which is written before the first event after its start.
@@ -179,6 +186,10 @@ func (h *History) event(e *pb.Event) error {
 		}
 		return writeEvent(h.w, h.format, string(raw))
 	}
+	row, details := cells(h.columns, e, h.now), eventDetails(e)
+	if !h.news(e, append(row[1:], details)) {
+		return nil
+	}
 	h.begin(e.GetTime())
 	between := ""
 	switch {
@@ -187,9 +198,43 @@ func (h *History) event(e *pb.Event) error {
 	case e.GetNotBefore() != nil:
 		between = fmt.Sprintf("happened between %s and %s", h.clock(e.GetNotBefore()), h.clock(e.GetTime()))
 	}
-	row := append([]string{h.clock(e.GetTime())}, cells(h.columns, e, h.now)...)
-	h.table.Row(append(row, join("; ", between, eventDetails(e)))...)
+	h.table.Row(append(append([]string{h.clock(e.GetTime())}, row...), join("; ", between, details))...)
 	return nil
+}
+
+// maxShown is the largest number of items whose last rows are kept.
+const maxShown = 1 << 16
+
+// news reports whether the row of an event differs from the last row of the same item. An update may
+// change something that the table does not show; the formats for programs have it.
+func (h *History) news(e *pb.Event, row []string) bool {
+	key := eventItem(e)
+	before := h.shown[key]
+	if e.GetType() == pb.Watch_REMOVED {
+		delete(h.shown, key)
+		return true
+	}
+	if len(h.shown) >= maxShown {
+		clear(h.shown)
+	}
+	h.shown[key] = slices.Clone(row)
+	return e.GetType() != pb.Watch_UPDATED || !slices.Equal(before, row)
+}
+
+// eventItem identifies the item of an event.
+func eventItem(e *pb.Event) string {
+	o := e.GetOwner()
+	switch {
+	case e.GetConflict() != nil:
+		return "conflict " + e.GetConflict().GetId()
+	case e.GetFinding() != nil:
+		return "finding " + e.GetFinding().GetId()
+	case e.GetNode() != nil:
+		return "node " + e.GetNode().GetName()
+	case o.GetNetns() == "": // a device outside of all nodes
+		return "owner " + o.GetAddress() + " " + o.GetMac()
+	}
+	return "owner " + o.GetAddress() + " " + o.GetNode() + " " + o.GetNetns()
 }
 
 // gap writes the first gap.

@@ -2,9 +2,14 @@ package show
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -106,4 +111,54 @@ func TestHistoryIsInUTC(t *testing.T) {
 	if here.String() != there.String() || bytes.Count(here.Bytes(), []byte("UTC")) != 1 {
 		t.Errorf("got\n%s\nin another time zone, want\n%s\nwith the zone once", &there, &here)
 	}
+}
+
+// The accident of the README, as TestTheSeedScenarioIsToldAfterwards of ./tests recorded it.
+func TestTheSeedScenarioToldAfterwards(t *testing.T) {
+	f, err := os.Open("testdata/history-seed.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	var b bytes.Buffer
+	h := NewHistory(&b, FormatTable, time.Date(2026, 11, 23, 21, 0, 0, 0, time.UTC))
+	var events []*pb.Event
+	for lines := json.NewDecoder(f); ; {
+		var raw json.RawMessage
+		if err := lines.Decode(&raw); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var line struct {
+			Type string
+			Gap  json.RawMessage
+		}
+		if err := json.Unmarshal(raw, &line); err != nil {
+			t.Fatal(err)
+		}
+		var m proto.Message
+		switch line.Type {
+		case "BOOKMARK":
+			continue
+		case "GAP":
+			g := &pb.Gap{}
+			h.Gaps([]*pb.Gap{g})
+			raw, m = line.Gap, g
+		default:
+			e := &pb.Event{}
+			events = append(events, e)
+			m = e
+		}
+		if err := protojson.Unmarshal(raw, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.Events(events); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.End(); err != nil {
+		t.Fatal(err)
+	}
+	wantShown(t, "history-seed", b.String())
 }

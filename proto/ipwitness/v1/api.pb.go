@@ -153,7 +153,7 @@ func (x Event_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Event_Kind.Descriptor instead.
 func (Event_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // Reason is the reason for a gap.
@@ -210,7 +210,7 @@ func (x Gap_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gap_Reason.Descriptor instead.
 func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28, 0}
 }
 
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
@@ -661,6 +661,108 @@ func (*Watch) Descriptor() ([]byte, []int) {
 	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{4}
 }
 
+// BackupRequest has no fields yet.
+type BackupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{5}
+}
+
+// BackupResponse is a part of a file, or the end of the backup.
+type BackupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the file, relative to the data directory, with slashes. The parts of a file follow each
+	// other.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Next bytes of the file; a file may be empty.
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// Last message: number of files. A backup without it is not complete.
+	Files         uint32 `protobuf:"varint,3,opt,name=files,proto3" json:"files,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupResponse) Reset() {
+	*x = BackupResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupResponse) ProtoMessage() {}
+
+func (x *BackupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupResponse.ProtoReflect.Descriptor instead.
+func (*BackupResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *BackupResponse) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BackupResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *BackupResponse) GetFiles() uint32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
 // ListConflictsRequest filters and pages the list. A conflict must match all fields that are set;
 // node, namespace, pod and mac must match the same owner.
 type ListConflictsRequest struct {
@@ -697,7 +799,7 @@ type ListConflictsRequest struct {
 
 func (x *ListConflictsRequest) Reset() {
 	*x = ListConflictsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +811,7 @@ func (x *ListConflictsRequest) String() string {
 func (*ListConflictsRequest) ProtoMessage() {}
 
 func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[5]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +824,7 @@ func (x *ListConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsRequest.ProtoReflect.Descriptor instead.
 func (*ListConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{5}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListConflictsRequest) GetState() Conflict_State {
@@ -827,7 +929,7 @@ type ListConflictsResponse struct {
 
 func (x *ListConflictsResponse) Reset() {
 	*x = ListConflictsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -839,7 +941,7 @@ func (x *ListConflictsResponse) String() string {
 func (*ListConflictsResponse) ProtoMessage() {}
 
 func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[6]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -852,7 +954,7 @@ func (x *ListConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListConflictsResponse.ProtoReflect.Descriptor instead.
 func (*ListConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{6}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListConflictsResponse) GetConflicts() []*Conflict {
@@ -894,7 +996,7 @@ type GetConflictRequest struct {
 
 func (x *GetConflictRequest) Reset() {
 	*x = GetConflictRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1008,7 @@ func (x *GetConflictRequest) String() string {
 func (*GetConflictRequest) ProtoMessage() {}
 
 func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[7]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1021,7 @@ func (x *GetConflictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictRequest.ProtoReflect.Descriptor instead.
 func (*GetConflictRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{7}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetConflictRequest) GetId() string {
@@ -940,7 +1042,7 @@ type GetConflictResponse struct {
 
 func (x *GetConflictResponse) Reset() {
 	*x = GetConflictResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1054,7 @@ func (x *GetConflictResponse) String() string {
 func (*GetConflictResponse) ProtoMessage() {}
 
 func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[8]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1067,7 @@ func (x *GetConflictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConflictResponse.ProtoReflect.Descriptor instead.
 func (*GetConflictResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{8}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetConflictResponse) GetConflict() *Conflict {
@@ -1004,7 +1106,7 @@ type WatchConflictsRequest struct {
 
 func (x *WatchConflictsRequest) Reset() {
 	*x = WatchConflictsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1016,7 +1118,7 @@ func (x *WatchConflictsRequest) String() string {
 func (*WatchConflictsRequest) ProtoMessage() {}
 
 func (x *WatchConflictsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[9]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1029,7 +1131,7 @@ func (x *WatchConflictsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchConflictsRequest.ProtoReflect.Descriptor instead.
 func (*WatchConflictsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{9}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *WatchConflictsRequest) GetAddress() string {
@@ -1118,7 +1220,7 @@ type WatchConflictsResponse struct {
 
 func (x *WatchConflictsResponse) Reset() {
 	*x = WatchConflictsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1232,7 @@ func (x *WatchConflictsResponse) String() string {
 func (*WatchConflictsResponse) ProtoMessage() {}
 
 func (x *WatchConflictsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[10]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1245,7 @@ func (x *WatchConflictsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchConflictsResponse.ProtoReflect.Descriptor instead.
 func (*WatchConflictsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{10}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WatchConflictsResponse) GetType() Watch_Type {
@@ -1207,7 +1309,7 @@ type AcknowledgeConflictRequest struct {
 
 func (x *AcknowledgeConflictRequest) Reset() {
 	*x = AcknowledgeConflictRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1321,7 @@ func (x *AcknowledgeConflictRequest) String() string {
 func (*AcknowledgeConflictRequest) ProtoMessage() {}
 
 func (x *AcknowledgeConflictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[11]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1334,7 @@ func (x *AcknowledgeConflictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeConflictRequest.ProtoReflect.Descriptor instead.
 func (*AcknowledgeConflictRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{11}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *AcknowledgeConflictRequest) GetId() string {
@@ -1274,7 +1376,7 @@ type AcknowledgeConflictResponse struct {
 
 func (x *AcknowledgeConflictResponse) Reset() {
 	*x = AcknowledgeConflictResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1286,7 +1388,7 @@ func (x *AcknowledgeConflictResponse) String() string {
 func (*AcknowledgeConflictResponse) ProtoMessage() {}
 
 func (x *AcknowledgeConflictResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[12]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1299,7 +1401,7 @@ func (x *AcknowledgeConflictResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcknowledgeConflictResponse.ProtoReflect.Descriptor instead.
 func (*AcknowledgeConflictResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{12}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AcknowledgeConflictResponse) GetConflict() *Conflict {
@@ -1325,7 +1427,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1439,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[13]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1452,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{13}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExplainRequest) GetAddress() string {
@@ -1405,7 +1507,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1417,7 +1519,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[14]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1430,7 +1532,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{14}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExplainResponse) GetAddress() string {
@@ -1534,7 +1636,7 @@ type ListFindingsRequest struct {
 
 func (x *ListFindingsRequest) Reset() {
 	*x = ListFindingsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1648,7 @@ func (x *ListFindingsRequest) String() string {
 func (*ListFindingsRequest) ProtoMessage() {}
 
 func (x *ListFindingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[15]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1661,7 @@ func (x *ListFindingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFindingsRequest.ProtoReflect.Descriptor instead.
 func (*ListFindingsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{15}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListFindingsRequest) GetPageSize() uint32 {
@@ -1650,7 +1752,7 @@ type ListFindingsResponse struct {
 
 func (x *ListFindingsResponse) Reset() {
 	*x = ListFindingsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1764,7 @@ func (x *ListFindingsResponse) String() string {
 func (*ListFindingsResponse) ProtoMessage() {}
 
 func (x *ListFindingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[16]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1777,7 @@ func (x *ListFindingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFindingsResponse.ProtoReflect.Descriptor instead.
 func (*ListFindingsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{16}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListFindingsResponse) GetFindings() []*Finding {
@@ -1733,7 +1835,7 @@ type WatchFindingsRequest struct {
 
 func (x *WatchFindingsRequest) Reset() {
 	*x = WatchFindingsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1745,7 +1847,7 @@ func (x *WatchFindingsRequest) String() string {
 func (*WatchFindingsRequest) ProtoMessage() {}
 
 func (x *WatchFindingsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[17]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1758,7 +1860,7 @@ func (x *WatchFindingsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFindingsRequest.ProtoReflect.Descriptor instead.
 func (*WatchFindingsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{17}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchFindingsRequest) GetResumeToken() string {
@@ -1838,7 +1940,7 @@ type WatchFindingsResponse struct {
 
 func (x *WatchFindingsResponse) Reset() {
 	*x = WatchFindingsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1952,7 @@ func (x *WatchFindingsResponse) String() string {
 func (*WatchFindingsResponse) ProtoMessage() {}
 
 func (x *WatchFindingsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[18]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1965,7 @@ func (x *WatchFindingsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFindingsResponse.ProtoReflect.Descriptor instead.
 func (*WatchFindingsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{18}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WatchFindingsResponse) GetType() Watch_Type {
@@ -1915,7 +2017,7 @@ type ListPoolsRequest struct {
 
 func (x *ListPoolsRequest) Reset() {
 	*x = ListPoolsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1927,7 +2029,7 @@ func (x *ListPoolsRequest) String() string {
 func (*ListPoolsRequest) ProtoMessage() {}
 
 func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[19]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1940,7 +2042,7 @@ func (x *ListPoolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsRequest.ProtoReflect.Descriptor instead.
 func (*ListPoolsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{19}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListPoolsRequest) GetPageSize() uint32 {
@@ -1972,7 +2074,7 @@ type ListPoolsResponse struct {
 
 func (x *ListPoolsResponse) Reset() {
 	*x = ListPoolsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2086,7 @@ func (x *ListPoolsResponse) String() string {
 func (*ListPoolsResponse) ProtoMessage() {}
 
 func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[20]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2099,7 @@ func (x *ListPoolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPoolsResponse.ProtoReflect.Descriptor instead.
 func (*ListPoolsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{20}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ListPoolsResponse) GetPools() []*Pool {
@@ -2030,7 +2132,7 @@ type ListNodesRequest struct {
 
 func (x *ListNodesRequest) Reset() {
 	*x = ListNodesRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2144,7 @@ func (x *ListNodesRequest) String() string {
 func (*ListNodesRequest) ProtoMessage() {}
 
 func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2157,7 @@ func (x *ListNodesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesRequest.ProtoReflect.Descriptor instead.
 func (*ListNodesRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{23}
 }
 
 // ListNodesResponse has all nodes, ordered by name.
@@ -2077,7 +2179,7 @@ type ListNodesResponse struct {
 
 func (x *ListNodesResponse) Reset() {
 	*x = ListNodesResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2191,7 @@ func (x *ListNodesResponse) String() string {
 func (*ListNodesResponse) ProtoMessage() {}
 
 func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[22]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2204,7 @@ func (x *ListNodesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNodesResponse.ProtoReflect.Descriptor instead.
 func (*ListNodesResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{22}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListNodesResponse) GetNodes() []*Node {
@@ -2173,7 +2275,7 @@ type ListEventsRequest struct {
 
 func (x *ListEventsRequest) Reset() {
 	*x = ListEventsRequest{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2185,7 +2287,7 @@ func (x *ListEventsRequest) String() string {
 func (*ListEventsRequest) ProtoMessage() {}
 
 func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2198,7 +2300,7 @@ func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
 func (*ListEventsRequest) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{23}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListEventsRequest) GetAddress() string {
@@ -2297,7 +2399,7 @@ type ListEventsResponse struct {
 
 func (x *ListEventsResponse) Reset() {
 	*x = ListEventsResponse{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2411,7 @@ func (x *ListEventsResponse) String() string {
 func (*ListEventsResponse) ProtoMessage() {}
 
 func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2424,7 @@ func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
 func (*ListEventsResponse) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{24}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListEventsResponse) GetEvents() []*Event {
@@ -2389,7 +2491,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2401,7 +2503,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[25]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2414,7 +2516,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{25}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -2497,7 +2599,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2509,7 +2611,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[26]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2522,7 +2624,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{26}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Gap) GetFrom() *timestamppb.Timestamp {
@@ -2570,7 +2672,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2582,7 +2684,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2595,7 +2697,7 @@ func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse_Step.ProtoReflect.Descriptor instead.
 func (*ExplainResponse_Step) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{14, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{16, 0}
 }
 
 func (x *ExplainResponse_Step) GetRule() string {
@@ -2673,7 +2775,12 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\aREMOVED\x10\x03\x12\f\n" +
 	"\bBOOKMARK\x10\x04\x12\b\n" +
 	"\x04NODE\x10\x05\x12\b\n" +
-	"\x04LOST\x10\x06\"\xde\x02\n" +
+	"\x04LOST\x10\x06\"\x0f\n" +
+	"\rBackupRequest\"N\n" +
+	"\x0eBackupResponse\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x14\n" +
+	"\x05files\x18\x03 \x01(\rR\x05files\"\xde\x02\n" +
 	"\x14ListConflictsRequest\x122\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1c.ipwitness.v1.Conflict.StateR\x05state\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -2840,7 +2947,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
 	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
-	"\aDAMAGED\x10\x032\x98\b\n" +
+	"\aDAMAGED\x10\x032\xdf\b\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -2855,7 +2962,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tListPools\x12\x1e.ipwitness.v1.ListPoolsRequest\x1a\x1f.ipwitness.v1.ListPoolsResponse\x12L\n" +
 	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12O\n" +
 	"\n" +
-	"ListEvents\x12\x1f.ipwitness.v1.ListEventsRequest\x1a .ipwitness.v1.ListEventsResponseB?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
+	"ListEvents\x12\x1f.ipwitness.v1.ListEventsRequest\x1a .ipwitness.v1.ListEventsResponse\x12E\n" +
+	"\x06Backup\x12\x1b.ipwitness.v1.BackupRequest\x1a\x1c.ipwitness.v1.BackupResponse0\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
 	file_ipwitness_v1_api_proto_rawDescOnce sync.Once
@@ -2870,7 +2978,7 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Watch_Type)(0),                     // 0: ipwitness.v1.Watch.Type
 	(Event_Kind)(0),                     // 1: ipwitness.v1.Event.Kind
@@ -2880,134 +2988,138 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*WatchOwnersRequest)(nil),          // 5: ipwitness.v1.WatchOwnersRequest
 	(*WatchOwnersResponse)(nil),         // 6: ipwitness.v1.WatchOwnersResponse
 	(*Watch)(nil),                       // 7: ipwitness.v1.Watch
-	(*ListConflictsRequest)(nil),        // 8: ipwitness.v1.ListConflictsRequest
-	(*ListConflictsResponse)(nil),       // 9: ipwitness.v1.ListConflictsResponse
-	(*GetConflictRequest)(nil),          // 10: ipwitness.v1.GetConflictRequest
-	(*GetConflictResponse)(nil),         // 11: ipwitness.v1.GetConflictResponse
-	(*WatchConflictsRequest)(nil),       // 12: ipwitness.v1.WatchConflictsRequest
-	(*WatchConflictsResponse)(nil),      // 13: ipwitness.v1.WatchConflictsResponse
-	(*AcknowledgeConflictRequest)(nil),  // 14: ipwitness.v1.AcknowledgeConflictRequest
-	(*AcknowledgeConflictResponse)(nil), // 15: ipwitness.v1.AcknowledgeConflictResponse
-	(*ExplainRequest)(nil),              // 16: ipwitness.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 17: ipwitness.v1.ExplainResponse
-	(*ListFindingsRequest)(nil),         // 18: ipwitness.v1.ListFindingsRequest
-	(*ListFindingsResponse)(nil),        // 19: ipwitness.v1.ListFindingsResponse
-	(*WatchFindingsRequest)(nil),        // 20: ipwitness.v1.WatchFindingsRequest
-	(*WatchFindingsResponse)(nil),       // 21: ipwitness.v1.WatchFindingsResponse
-	(*ListPoolsRequest)(nil),            // 22: ipwitness.v1.ListPoolsRequest
-	(*ListPoolsResponse)(nil),           // 23: ipwitness.v1.ListPoolsResponse
-	(*ListNodesRequest)(nil),            // 24: ipwitness.v1.ListNodesRequest
-	(*ListNodesResponse)(nil),           // 25: ipwitness.v1.ListNodesResponse
-	(*ListEventsRequest)(nil),           // 26: ipwitness.v1.ListEventsRequest
-	(*ListEventsResponse)(nil),          // 27: ipwitness.v1.ListEventsResponse
-	(*Event)(nil),                       // 28: ipwitness.v1.Event
-	(*Gap)(nil),                         // 29: ipwitness.v1.Gap
-	(*ExplainResponse_Step)(nil),        // 30: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                    // 31: ipwitness.v1.Owner.State
-	(*timestamppb.Timestamp)(nil),       // 32: google.protobuf.Timestamp
-	(*Owner)(nil),                       // 33: ipwitness.v1.Owner
-	(*Coverage)(nil),                    // 34: ipwitness.v1.Coverage
-	(*Node)(nil),                        // 35: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 36: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 37: ipwitness.v1.Conflict
-	(*Scope)(nil),                       // 38: ipwitness.v1.Scope
-	(*structpb.Struct)(nil),             // 39: google.protobuf.Struct
-	(*Finding)(nil),                     // 40: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 41: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 42: ipwitness.v1.Kubernetes
-	(*Election)(nil),                    // 43: ipwitness.v1.Election
+	(*BackupRequest)(nil),               // 8: ipwitness.v1.BackupRequest
+	(*BackupResponse)(nil),              // 9: ipwitness.v1.BackupResponse
+	(*ListConflictsRequest)(nil),        // 10: ipwitness.v1.ListConflictsRequest
+	(*ListConflictsResponse)(nil),       // 11: ipwitness.v1.ListConflictsResponse
+	(*GetConflictRequest)(nil),          // 12: ipwitness.v1.GetConflictRequest
+	(*GetConflictResponse)(nil),         // 13: ipwitness.v1.GetConflictResponse
+	(*WatchConflictsRequest)(nil),       // 14: ipwitness.v1.WatchConflictsRequest
+	(*WatchConflictsResponse)(nil),      // 15: ipwitness.v1.WatchConflictsResponse
+	(*AcknowledgeConflictRequest)(nil),  // 16: ipwitness.v1.AcknowledgeConflictRequest
+	(*AcknowledgeConflictResponse)(nil), // 17: ipwitness.v1.AcknowledgeConflictResponse
+	(*ExplainRequest)(nil),              // 18: ipwitness.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 19: ipwitness.v1.ExplainResponse
+	(*ListFindingsRequest)(nil),         // 20: ipwitness.v1.ListFindingsRequest
+	(*ListFindingsResponse)(nil),        // 21: ipwitness.v1.ListFindingsResponse
+	(*WatchFindingsRequest)(nil),        // 22: ipwitness.v1.WatchFindingsRequest
+	(*WatchFindingsResponse)(nil),       // 23: ipwitness.v1.WatchFindingsResponse
+	(*ListPoolsRequest)(nil),            // 24: ipwitness.v1.ListPoolsRequest
+	(*ListPoolsResponse)(nil),           // 25: ipwitness.v1.ListPoolsResponse
+	(*ListNodesRequest)(nil),            // 26: ipwitness.v1.ListNodesRequest
+	(*ListNodesResponse)(nil),           // 27: ipwitness.v1.ListNodesResponse
+	(*ListEventsRequest)(nil),           // 28: ipwitness.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),          // 29: ipwitness.v1.ListEventsResponse
+	(*Event)(nil),                       // 30: ipwitness.v1.Event
+	(*Gap)(nil),                         // 31: ipwitness.v1.Gap
+	(*ExplainResponse_Step)(nil),        // 32: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                    // 33: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),       // 34: google.protobuf.Timestamp
+	(*Owner)(nil),                       // 35: ipwitness.v1.Owner
+	(*Coverage)(nil),                    // 36: ipwitness.v1.Coverage
+	(*Node)(nil),                        // 37: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 38: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 39: ipwitness.v1.Conflict
+	(*Scope)(nil),                       // 40: ipwitness.v1.Scope
+	(*structpb.Struct)(nil),             // 41: google.protobuf.Struct
+	(*Finding)(nil),                     // 42: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 43: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 44: ipwitness.v1.Kubernetes
+	(*Election)(nil),                    // 45: ipwitness.v1.Election
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	31, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	32, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
-	33, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	34, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	29, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
-	31, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	33, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	34, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	35, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	36, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	31, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	33, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
 	0,  // 6: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	33, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	35, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	34, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	36, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	32, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
-	37, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	34, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	29, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
-	37, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	36, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	35, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	37, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	36, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	38, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	34, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	39, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	36, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	31, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	39, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	38, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
 	0,  // 17: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	37, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	35, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	34, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	37, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	32, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
-	38, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	33, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	30, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	37, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	34, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	39, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	29, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
-	40, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	32, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	40, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	34, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	29, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	39, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	37, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	36, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	34, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	39, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	34, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	40, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	35, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	32, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	39, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	36, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	41, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	31, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	42, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	34, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	42, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	36, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	31, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
 	0,  // 36: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	40, // 37: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	34, // 38: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	41, // 39: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	34, // 40: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	35, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	42, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	34, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	43, // 44: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	42, // 37: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	36, // 38: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	43, // 39: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	36, // 40: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	37, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	44, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	36, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	45, // 44: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
 	1,  // 45: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	32, // 46: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	32, // 47: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	28, // 48: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	29, // 49: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	32, // 50: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	34, // 51: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	32, // 52: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	32, // 53: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	34, // 46: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	34, // 47: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	30, // 48: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	31, // 49: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	34, // 50: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	36, // 51: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	34, // 52: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	34, // 53: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
 	0,  // 54: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
 	1,  // 55: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	33, // 56: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	37, // 57: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	40, // 58: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	35, // 59: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	32, // 60: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	32, // 61: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	35, // 56: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	39, // 57: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	42, // 58: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	37, // 59: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	34, // 60: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	34, // 61: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
 	2,  // 62: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	38, // 63: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	40, // 63: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
 	3,  // 64: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
 	5,  // 65: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	8,  // 66: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	10, // 67: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	12, // 68: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	14, // 69: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	16, // 70: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	18, // 71: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	20, // 72: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	22, // 73: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	24, // 74: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	26, // 75: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	4,  // 76: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 77: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	9,  // 78: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	11, // 79: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	13, // 80: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	15, // 81: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	17, // 82: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	19, // 83: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	21, // 84: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	23, // 85: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	25, // 86: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	27, // 87: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	76, // [76:88] is the sub-list for method output_type
-	64, // [64:76] is the sub-list for method input_type
+	10, // 66: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	12, // 67: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	14, // 68: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	16, // 69: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	18, // 70: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	20, // 71: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	22, // 72: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	24, // 73: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	26, // 74: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	28, // 75: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	8,  // 76: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	4,  // 77: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 78: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	11, // 79: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	13, // 80: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	15, // 81: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	17, // 82: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	19, // 83: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	21, // 84: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	23, // 85: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	25, // 86: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	27, // 87: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	29, // 88: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	9,  // 89: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	77, // [77:90] is the sub-list for method output_type
+	64, // [64:77] is the sub-list for method input_type
 	64, // [64:64] is the sub-list for extension type_name
 	64, // [64:64] is the sub-list for extension extendee
 	0,  // [0:64] is the sub-list for field type_name
@@ -3025,7 +3137,7 @@ func file_ipwitness_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   28,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

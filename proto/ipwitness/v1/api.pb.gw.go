@@ -434,6 +434,29 @@ func local_request_WitnessService_ListEvents_0(ctx context.Context, marshaler ru
 	return msg, metadata, err
 }
 
+func request_WitnessService_Backup_0(ctx context.Context, marshaler runtime.Marshaler, client WitnessServiceClient, req *http.Request, pathParams map[string]string) (WitnessService_BackupClient, runtime.ServerMetadata, error) {
+	var (
+		protoReq BackupRequest
+		metadata runtime.ServerMetadata
+	)
+	if err := marshaler.NewDecoder(req.Body).Decode(&protoReq); err != nil && !errors.Is(err, io.EOF) {
+		return nil, metadata, status.Errorf(codes.InvalidArgument, "%v", err)
+	}
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	stream, err := client.Backup(ctx, &protoReq)
+	if err != nil {
+		return nil, metadata, err
+	}
+	header, err := stream.Header()
+	if err != nil {
+		return nil, metadata, err
+	}
+	metadata.HeaderMD = header
+	return stream, metadata, nil
+}
+
 // RegisterWitnessServiceHandlerServer registers the http handlers for service WitnessService to "mux".
 // UnaryRPC     :call WitnessServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -640,6 +663,13 @@ func RegisterWitnessServiceHandlerServer(ctx context.Context, mux *runtime.Serve
 			return
 		}
 		forward_WitnessService_ListEvents_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
+
+	mux.Handle(http.MethodPost, pattern_WitnessService_Backup_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		err := status.Error(codes.Unimplemented, "streaming calls are not yet supported in the in-process transport")
+		_, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+		return
 	})
 
 	return nil
@@ -885,6 +915,23 @@ func RegisterWitnessServiceHandlerClient(ctx context.Context, mux *runtime.Serve
 		}
 		forward_WitnessService_ListEvents_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodPost, pattern_WitnessService_Backup_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/ipwitness.v1.WitnessService/Backup", runtime.WithHTTPPathPattern("/v1/backup"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_WitnessService_Backup_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_WitnessService_Backup_0(annotatedContext, mux, outboundMarshaler, w, req, func() (proto.Message, error) { return resp.Recv() }, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
@@ -919,6 +966,7 @@ var (
 	pattern_WitnessService_ListPools_0           = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "pools"}, ""))
 	pattern_WitnessService_ListNodes_0           = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "nodes"}, ""))
 	pattern_WitnessService_ListEvents_0          = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "events"}, ""))
+	pattern_WitnessService_Backup_0              = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1}, []string{"v1", "backup"}, ""))
 )
 
 var (
@@ -934,4 +982,5 @@ var (
 	forward_WitnessService_ListPools_0           = runtime.ForwardResponseMessage
 	forward_WitnessService_ListNodes_0           = runtime.ForwardResponseMessage
 	forward_WitnessService_ListEvents_0          = runtime.ForwardResponseMessage
+	forward_WitnessService_Backup_0              = runtime.ForwardResponseStream
 )

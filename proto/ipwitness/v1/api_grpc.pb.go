@@ -31,6 +31,7 @@ const (
 	WitnessService_ListPools_FullMethodName           = "/ipwitness.v1.WitnessService/ListPools"
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
 	WitnessService_ListEvents_FullMethodName          = "/ipwitness.v1.WitnessService/ListEvents"
+	WitnessService_Backup_FullMethodName              = "/ipwitness.v1.WitnessService/Backup"
 )
 
 // WitnessServiceClient is the client API for WitnessService service.
@@ -64,6 +65,9 @@ type WitnessServiceClient interface {
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
+	// Backup sends the files of the data directory as they are at one moment: the journal and the
+	// acknowledgements. An aggregator that is started with these files continues from that moment.
+	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
 }
 
 type witnessServiceClient struct {
@@ -221,6 +225,25 @@ func (c *witnessServiceClient) ListEvents(ctx context.Context, in *ListEventsReq
 	return out, nil
 }
 
+func (c *witnessServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[3], WitnessService_Backup_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[BackupRequest, BackupResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_BackupClient = grpc.ServerStreamingClient[BackupResponse]
+
 // WitnessServiceServer is the server API for WitnessService service.
 // All implementations must embed UnimplementedWitnessServiceServer
 // for forward compatibility.
@@ -252,6 +275,9 @@ type WitnessServiceServer interface {
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
+	// Backup sends the files of the data directory as they are at one moment: the journal and the
+	// acknowledgements. An aggregator that is started with these files continues from that moment.
+	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
 	mustEmbedUnimplementedWitnessServiceServer()
 }
 
@@ -297,6 +323,9 @@ func (UnimplementedWitnessServiceServer) ListNodes(context.Context, *ListNodesRe
 }
 func (UnimplementedWitnessServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
+}
+func (UnimplementedWitnessServiceServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
+	return status.Error(codes.Unimplemented, "method Backup not implemented")
 }
 func (UnimplementedWitnessServiceServer) mustEmbedUnimplementedWitnessServiceServer() {}
 func (UnimplementedWitnessServiceServer) testEmbeddedByValue()                        {}
@@ -514,6 +543,17 @@ func _WitnessService_ListEvents_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WitnessService_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(BackupRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(WitnessServiceServer).Backup(m, &grpc.GenericServerStream[BackupRequest, BackupResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_BackupServer = grpc.ServerStreamingServer[BackupResponse]
+
 // WitnessService_ServiceDesc is the grpc.ServiceDesc for WitnessService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -572,6 +612,11 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchFindings",
 			Handler:       _WitnessService_WatchFindings_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "Backup",
+			Handler:       _WitnessService_Backup_Handler,
 			ServerStreams: true,
 		},
 	},

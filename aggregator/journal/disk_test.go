@@ -1,0 +1,177 @@
+package journal
+
+import (
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// brokenFS is a file system whose disk returns errors while it is set.
+type brokenFS struct {
+	vfs.FS
+	// logs and tables make Sync of tables, and of other files, fail and lose what was written since the
+	// last one, as a kernel does: the next Sync succeeds. reads makes reads fail.
+	logs, tables, reads atomic.Bool
+	// lost is the number of bytes that were lost.
+	lost atomic.Int64
+}
+
+func (f *brokenFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.Create(name, category)
+	return &brokenFile{File: file, fs: f, syncs: f.syncs(name)}, err
+}
+
+func (f *brokenFS) ReuseForWrite(from, to string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.ReuseForWrite(from, to, category)
+	return &brokenFile{File: file, fs: f, syncs: f.syncs(to)}, err
+}
+
+// syncs returns what makes Sync of a file fail.
+func (f *brokenFS) syncs(name string) *atomic.Bool {
+	if filepath.Ext(name) == ".sst" {
+		return &f.tables
+	}
+	return &f.logs
+}
+
+func (f *brokenFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	file, err := f.FS.Open(name, opts...)
+	return &brokenFile{File: file, fs: f}, err
+}
+
+type brokenFile struct {
+	vfs.File
+	fs           *brokenFS
+	syncs        *atomic.Bool
+	synced, size int64
+}
+
+func (f *brokenFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	f.size += int64(n)
+	return n, err
+}
+
+func (f *brokenFile) WriteAt(p []byte, at int64) (int, error) {
+	f.synced = min(f.synced, at)
+	return f.File.WriteAt(p, at)
+}
+
+func (f *brokenFile) ReadAt(p []byte, at int64) (int, error) {
+	if f.fs.reads.Load() {
+		return 0, syscall.EIO
+	}
+	return f.File.ReadAt(p, at)
+}
+
+func (f *brokenFile) SyncData() error { return f.Sync() }
+
+func (f *brokenFile) Sync() error {
+	dropped := f.size - f.synced
+	f.synced = f.size
+	if f.syncs == nil || !f.syncs.Load() {
+		return f.File.Sync()
+	}
+	if dropped > 0 {
+		f.fs.lost.Add(dropped)
+		if _, err := f.File.WriteAt(make([]byte, dropped), f.size-dropped); err != nil {
+			return err
+		}
+	}
+	return syscall.EIO
+}
+
+// What the kernel loses when a Sync fails is written again.
+func TestADiskThatLosesWhatItCannotSync(t *testing.T) {
+	for name, test := range map[string]func(*bench, *brokenFS){
+		"log": func(b *bench, fs *brokenFS) {
+			fs.logs.Store(true)
+			b.changed(pb.Watch_ADDED, "late", pod("10.0.9.9", "late", "n1"))
+			wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 && b.Problems()[0].Kind == NotWritten })
+			fs.logs.Store(false)
+		},
+		"table": func(b *bench, fs *brokenFS) {
+			b.changed(pb.Watch_ADDED, "late", pod("10.0.9.9", "late", "n1"))
+			b.flush()
+			fs.tables.Store(true)
+			flushed := make(chan error, 1)
+			go func() { flushed <- b.store.db.Flush() }()
+			wait.Until(t, "a problem", func() bool { return len(b.Problems()) == 1 && b.Problems()[0].Kind == NotWritten })
+			fs.tables.Store(false)
+			b.must(<-flushed)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, t.TempDir())
+			b.stop()
+			fs := &brokenFS{FS: vfs.Default}
+			b.startOn(fs)
+			b.state(nil)
+			for i := range 20 {
+				b.changed(pb.Watch_ADDED, fmt.Sprint(i), pod(fmt.Sprintf("10.0.0.%d", i), fmt.Sprint(i), "n1"))
+			}
+			b.flush()
+			test(b, fs)
+			b.flush()
+			wait.Until(t, "no problem", func() bool { return len(b.Problems()) == 0 })
+			if fs.lost.Load() == 0 {
+				t.Error("the disk has lost nothing")
+			}
+			b.stop()
+			b.startOn(vfs.Default)
+			if got := b.at(b.Now().Add(time.Second)); len(got) != 21 || len(b.Problems()) > 0 {
+				t.Errorf("got %d owners and %v after a restart, want 21", len(got), b.Problems())
+			}
+		})
+	}
+}
+
+// A disk that cannot be read is not a damaged journal: the journal is in memory until the disk works
+// again, and then continues where it was.
+func TestADiskThatCannotBeReadForAWhile(t *testing.T) {
+	b := newBench(t, t.TempDir())
+	b.stop()
+	fs := &brokenFS{FS: vfs.Default}
+	b.startOn(fs)
+	b.state(map[string]*pb.Owner{"a": pod("10.0.0.1", "a", "n1")})
+	b.must(b.store.db.Flush()) // so that the state is read from the disk
+	replaced := b.Replaced()
+	fs.reads.Store(true)
+	b.must(b.Feed(pb.Event_OWNER).Begin())
+	<-replaced
+	if problems := b.Problems(); len(problems) != 1 || problems[0].Kind != InMemory || !b.Stats().Memory {
+		t.Errorf("got problems %+v and %+v, want a journal in memory", problems, b.Stats())
+	}
+	b.state(map[string]*pb.Owner{"b": pod("10.0.0.2", "b", "n1")})
+	if got := b.at(b.Now().Add(time.Second)); len(got) != 1 {
+		t.Errorf("got owners %v in memory", got)
+	}
+
+	replaced = b.Replaced()
+	fs.reads.Store(false)
+	b.add(time.Minute)
+	<-replaced
+	b.state(map[string]*pb.Owner{"b": pod("10.0.0.2", "b", "n1")})
+	if len(b.Problems()) > 0 || b.Stats().Memory {
+		t.Errorf("got problems %+v and %+v after the disk works again", b.Problems(), b.Stats())
+	}
+	if aside, err := filepath.Glob(storeDir(b.dir) + ".*"); err != nil || len(aside) > 0 {
+		t.Errorf("got %v and %v, want no journal set aside", aside, err)
+	}
+	all := b.events(Query{Span: only("10.0.0.1")})
+	if len(all) != 2 || all[1].GetType() != pb.Watch_REMOVED || all[1].GetNotBefore() == nil {
+		t.Errorf("got %v, want an owner that left in the gap", all)
+	}
+	gaps, err := b.Gaps(time.Time{}, b.Now().Add(time.Second))
+	if err != nil || len(gaps) != 1 || gaps[0].GetReason() != pb.Gap_NOT_WRITTEN {
+		t.Errorf("got gaps %v and %v", gaps, err)
+	}
+}

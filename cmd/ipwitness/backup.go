@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ipwitness/ipwitness/cmd/ipwitness/show"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
+)
+
+func newBackup(sys system) *cobra.Command {
+	q := &query{sys: sys}
+	cmd := &cobra.Command{
+		Use:   "backup DIR [flags]",
+		Short: "Copy the history and the acknowledgements of a running aggregator",
+		Long: `Copy the data directory of a running aggregator to DIR on this host: the history and
+the acknowledgements, as they are at one moment. DIR must be empty or not exist; it
+gets this name when the copy is complete.
+
+To restore it, stop the aggregator, and start it with a copy of DIR as --data-dir.`,
+		Example: `
+  ipwitness backup /backup/ipwitness-$(date +%F)`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("backup needs the DIR to write to, which must be empty or not exist")
+			}
+			return atMostOne("the DIR to write to")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			files, bytes, err := q.backUp(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(sys.stdout, "%s has the backup: %s, %d bytes.\n", args[0], show.Count(files, "file", "files"), bytes)
+			return err
+		},
+	}
+	q.addServerFlags(cmd)
+	return cmd
+}
+
+// backUp writes a backup to a temporary directory beside dir, and renames it when it is complete.
+func (q *query) backUp(ctx context.Context, dir string) (files int, bytes int64, err error) {
+	if err := mayBecomeBackup(dir); err != nil {
+		return 0, 0, err
+	}
+	body, err := q.client().do(ctx, http.MethodPost, q.client().base+"/v1/backup", strings.NewReader("{}"))
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = body.Close() }() // opened for reading only
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return 0, 0, err
+	}
+	parent := filepath.Dir(path)
+	temporary, err := os.MkdirTemp(parent, "."+filepath.Base(path)+".partial-")
+	if err != nil {
+		return 0, 0, fmt.Errorf("write the backup: %w", err)
+	}
+	w := backup{dir: temporary}
+	err = errors.Join(w.receive(ctx, q.client(), body), w.close())
+	if err == nil {
+		err = w.complete(path)
+	}
+	if err != nil {
+		err = errors.Join(err, os.RemoveAll(temporary))
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			err = fmt.Errorf("there is no space for the backup: free some, or select another directory (%w)", err)
+		}
+		return 0, 0, fmt.Errorf("the backup is not complete, and %s was not written: %w", dir, err)
+	}
+	return w.files, w.bytes, nil
+}
+
+// mayBecomeBackup checks that a directory is empty or does not exist, and can be created by renaming.
+func mayBecomeBackup(dir string) error {
+	here, err := os.Lstat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if !here.IsDir() {
+		return fmt.Errorf("%s is not a directory: select one that is empty or does not exist", dir)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(entries) > 0 {
+		return fmt.Errorf("%s is not empty: select a directory that is empty or does not exist", dir)
+	}
+	above, err := os.Stat(filepath.Join(dir, ".."))
+	if err != nil {
+		return err
+	}
+	a, known := here.Sys().(*syscall.Stat_t)
+	b, alsoKnown := above.Sys().(*syscall.Stat_t)
+	if known && alsoKnown && (a.Dev != b.Dev || a.Ino == b.Ino) {
+		return fmt.Errorf("%s is a mount point, so a complete backup cannot be renamed to it: select a directory in it", dir)
+	}
+	return nil
+}
+
+// A backup is a backup that is being written to a directory.
+type backup struct {
+	dir string
+	// name and file are the file that is being written.
+	name  string
+	file  *os.File
+	files int
+	bytes int64
+}
+
+// receive writes the files of a stream. It returns an error unless the stream is complete.
+func (b *backup) receive(ctx context.Context, c *client, from io.Reader) error {
+	lines := json.NewDecoder(from)
+	for {
+		var line struct{ Result, Error json.RawMessage }
+		if err := lines.Decode(&line); err != nil {
+			return c.unreachable(ctx, err)
+		}
+		if err := decodeStatus(line.Error); err != nil {
+			return err
+		}
+		var part pb.BackupResponse
+		if err := decode(line.Result, &part); err != nil {
+			return fmt.Errorf("%s did not answer as an ipwitness server does: check --server (%w)", c.base, err)
+		}
+		if part.GetName() == "" {
+			if int(part.GetFiles()) != b.files {
+				return fmt.Errorf("%s sent %d of %d files", c.base, b.files, part.GetFiles())
+			}
+			return nil
+		}
+		if err := b.write(&part); err != nil {
+			return err
+		}
+	}
+}
+
+// write writes a part of a file.
+func (b *backup) write(part *pb.BackupResponse) error {
+	name := filepath.FromSlash(part.GetName())
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("the server sent the file name %q, which is outside of the backup", name)
+	}
+	if b.file == nil || b.name != name {
+		if err := b.close(); err != nil {
+			return err
+		}
+		path := filepath.Join(b.dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			return err
+		}
+		b.name, b.file = name, f
+		b.files++
+	}
+	n, err := b.file.Write(part.GetData())
+	b.bytes += int64(n)
+	return err
+}
+
+// close completes the file that is being written.
+func (b *backup) close() error {
+	if b.file == nil {
+		return nil
+	}
+	f := b.file
+	b.file = nil
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// complete gives the directory of a complete backup its name.
+func (b *backup) complete(path string) error {
+	if err := syncDirs(b.dir); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) { // it was empty
+		return err
+	}
+	if err := os.Rename(b.dir, path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDirs writes the entries of a directory and of those in it to the disk.
+func syncDirs(dir string) error {
+	return filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return err
+		}
+		return syncDir(path)
+	})
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
