@@ -6,14 +6,16 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"reflect"
 	"strings"
 	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/tools/leaderelection"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 
 	"github.com/ipwitness/ipwitness/ipam"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -35,23 +37,13 @@ var usualLease = leaseTimes{lasts: 15 * time.Second, within: 10 * time.Second, e
 // electionProblem is the key of the problem that no leader can be elected.
 const electionProblem = "elect a leader"
 
-// election elects the leader of the replicas by a Lease. It follows the rules of
-// client-go/tools/leaderelection and uses the same fields, but not that package: it depends on the typed
-// clientset, whose scheme alone takes 15 MB of program, and 9 MB of memory in every aggregator and agent.
-//
-// The API server decides: an update of the Lease fails if another replica has changed it. A replica takes
-// the Lease if it has not changed for its duration, by the replica's own clock.
+// election elects the leader of the replicas by a Lease, with client-go's leaderelection.
 type election struct {
 	cluster *Cluster
 	// namespace and name are those of the Lease. Without a name there is no election.
 	namespace, name string
 	identity        string
 	times           leaseTimes
-
-	// seen is the last known state of the Lease, and seenAt the time since which it has had that spec.
-	// Only the goroutine of run uses them.
-	seen   *coordinationv1.Lease
-	seenAt time.Time
 
 	mu sync.Mutex
 	// holder is the identity of the leader; empty if there is none. until is the time until which this
@@ -87,9 +79,8 @@ func (c *Cluster) Lead(ctx context.Context, do func(context.Context)) {
 		do(ctx)
 		return
 	}
-	e := c.election
-	for e.acquire(ctx) {
-		e.lead(ctx, do)
+	for ctx.Err() == nil {
+		c.election.term(ctx, do)
 	}
 }
 
@@ -126,179 +117,121 @@ func (e *election) set(holder string, until time.Time) {
 	e.holder, e.until = holder, until
 }
 
-// acquire waits until this replica leads. It returns false if ctx ends before.
-func (e *election) acquire(ctx context.Context) bool {
-	for {
-		begun := time.Now()
-		held, err := e.attempt(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return false
-		case held:
-			e.set(e.identity, begun.Add(e.times.within))
-			e.cluster.log.Info("this replica leads: it writes Events and exports", "lease", e.namespace+"/"+e.name)
-			return true
-		case err != nil:
-			e.cluster.log.Debug("cannot take the lease: trying again", "error", err)
-		}
-		// Replicas that start together do not ask at the same times.
-		if !e.pause(ctx, e.times.every+rand.N(e.times.every/2)) {
-			return false
-		}
-	}
-}
-
-// lead calls do until ctx ends or the lease is lost, and then gives the lease up.
-func (e *election) lead(ctx context.Context, do func(context.Context)) {
-	working, stop := context.WithCancel(ctx)
-	defer stop()
+// term waits until this replica leads, and calls do until ctx ends or the lease is lost. The lease is given
+// up after do has returned.
+func (e *election) term(ctx context.Context, do func(context.Context)) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	// The lock reports errors.
+	ctx = klog.NewContext(ctx, klog.Logger{})
 	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		do(working)
-	}()
-	e.keep(ctx)
-	stop()
+	lock := e.newLock(end, done)
+	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
+		Lock: lock, Name: e.name, ReleaseOnCancel: true,
+		LeaseDuration: e.times.lasts, RenewDeadline: e.times.within, RetryPeriod: e.times.every,
+		Callbacks: leaderelection.LeaderCallbacks{
+			OnStartedLeading: func(ctx context.Context) {
+				defer close(done)
+				e.cluster.log.Info("this replica leads: it writes Events and exports", "lease", lock.Describe())
+				do(ctx)
+			},
+			OnStoppedLeading: func() {},
+		},
+	})
+	if err != nil {
+		panic(err) // the times contradict each other
+	}
+	elector.Run(ctx)
+	if lock.expiry == nil {
+		return // it never led
+	}
+	lock.expiry.Stop()
+	end()
 	<-done
 	if e.leads() {
-		e.release(context.WithoutCancel(ctx))
+		e.cluster.log.Warn("cannot give up the lease: the next leader waits until it expires", "lease", lock.Describe())
 	}
 	e.set("", time.Time{})
-	e.cluster.log.Info("this replica does not lead any longer", "lease", e.namespace+"/"+e.name)
+	e.cluster.log.Info("this replica does not lead any longer", "lease", lock.Describe())
 }
 
-// keep renews the lease until ctx ends or the lease is lost.
-func (e *election) keep(ctx context.Context) {
-	for e.pause(ctx, e.times.every) {
-		e.mu.Lock()
-		until := e.until
-		e.mu.Unlock()
-		begun := time.Now()
-		trying, cancel := context.WithDeadline(ctx, until)
-		held, err := e.attempt(trying)
-		cancel()
-		switch {
-		case held:
-			e.set(e.identity, begun.Add(e.times.within))
-		case err == nil:
-			e.set("", time.Time{}) // another replica leads
-			return
-		case !e.leads():
-			if ctx.Err() == nil {
-				e.cluster.log.Warn("cannot renew the lease", "error", err)
-			}
-			return
-		}
+// leaseLock is the lock of one term. It limits the time of requests, reports their errors, and keeps the
+// time until which this replica leads: client-go itself ends a term up to one retry period later, and the
+// work of the leader only after the attempt to give the lease up.
+type leaseLock struct {
+	resourcelock.LeaseLock
+	election *election
+	// end ends the term, and done is closed when the work of the leader has ended.
+	end  func()
+	done <-chan struct{}
+	// expiry ends the term if the lease is not renewed; nil before this replica leads.
+	expiry *time.Timer
+}
+
+func (e *election) newLock(end func(), done <-chan struct{}) *leaseLock {
+	return &leaseLock{
+		LeaseLock: resourcelock.LeaseLock{
+			LeaseMeta:  metav1.ObjectMeta{Namespace: e.namespace, Name: e.name},
+			Client:     coordinationclient.New(e.cluster.clients.coordination),
+			LockConfig: resourcelock.ResourceLockConfig{Identity: e.identity},
+		},
+		election: e, end: end, done: done,
 	}
 }
 
-// pause waits, and reports whether ctx lasts.
-func (e *election) pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// attempt takes or renews the lease, and reports whether this replica holds it. Without an error, another
-// replica does.
-func (e *election) attempt(ctx context.Context) (held bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, e.times.within/2)
+// Get implements resourcelock.Interface.
+func (l *leaseLock) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
+	ctx, cancel := l.limit(ctx)
 	defer cancel()
-	defer func() { e.report(ctx, err) }()
-	if e.mine() { // usually nobody else has changed it
-		if err := e.put(ctx); err == nil {
-			return true, nil
-		}
+	record, raw, err = l.LeaseLock.Get(ctx)
+	if !apierrors.IsNotFound(err) { // it is created next
+		l.election.report(ctx, err)
 	}
-	lease := new(coordinationv1.Lease)
-	err = e.cluster.clients.coordination.Get().Namespace(e.namespace).Resource("leases").Name(e.name).Do(ctx).Into(lease)
-	switch {
-	case apierrors.IsNotFound(err):
-		return e.create(ctx)
+	if err == nil && record.HolderIdentity != l.Identity() {
+		l.election.set(record.HolderIdentity, time.Time{})
+	}
+	return record, raw, err
+}
+
+// Create implements resourcelock.Interface.
+func (l *leaseLock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	return l.write(ctx, record, l.LeaseLock.Create)
+}
+
+// Update implements resourcelock.Interface. A record without a holder gives the lease up.
+func (l *leaseLock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == "" {
+		l.end()
+		<-l.done
+	}
+	return l.write(ctx, record, l.LeaseLock.Update)
+}
+
+func (l *leaseLock) write(ctx context.Context, record resourcelock.LeaderElectionRecord, by func(context.Context, resourcelock.LeaderElectionRecord) error) error {
+	ctx, cancel := l.limit(ctx)
+	defer cancel()
+	begun := time.Now()
+	err := by(ctx, record)
+	l.election.report(ctx, err)
+	switch until := begun.Add(l.election.times.within); {
 	case err != nil:
-		return false, fmt.Errorf("read lease: %w", err)
-	}
-	now := time.Now()
-	if e.seen == nil || !reflect.DeepEqual(lease.Spec, e.seen.Spec) {
-		e.seenAt = now
-	}
-	e.seen = lease
-	if holder := valueOf(lease.Spec.HolderIdentity); holder != "" && holder != e.identity {
-		lasts := time.Duration(valueOf(lease.Spec.LeaseDurationSeconds)) * time.Second
-		if now.Before(e.seenAt.Add(lasts)) {
-			e.set(holder, time.Time{})
-			return false, nil
+		return err
+	case record.HolderIdentity == "":
+		l.election.set("", time.Time{})
+	default:
+		l.election.set(record.HolderIdentity, until)
+		if l.expiry == nil {
+			l.expiry = time.AfterFunc(time.Until(until), l.end)
+		} else {
+			l.expiry.Reset(time.Until(until))
 		}
 	}
-	if err := e.put(ctx); err != nil {
-		return false, err
-	}
-	return true, nil
-}
-
-// mine reports whether this replica held the lease when it was last seen.
-func (e *election) mine() bool {
-	return e.seen != nil && valueOf(e.seen.Spec.HolderIdentity) == e.identity
-}
-
-// create makes the Lease.
-func (e *election) create(ctx context.Context) (bool, error) {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: e.namespace, Name: e.name}, Spec: e.spec(nil)}
-	made := new(coordinationv1.Lease)
-	if err := e.cluster.clients.coordination.Post().Namespace(e.namespace).Resource("leases").Body(lease).Do(ctx).Into(made); err != nil {
-		return false, fmt.Errorf("create lease: %w", err)
-	}
-	e.seen, e.seenAt = made, time.Now()
-	return true, nil
-}
-
-// put takes or renews the Lease as it was last seen.
-func (e *election) put(ctx context.Context) error {
-	next := e.seen.DeepCopy()
-	next.Spec = e.spec(&e.seen.Spec)
-	return e.update(ctx, next)
-}
-
-// release gives the lease up, so that another replica can take it at once.
-func (e *election) release(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, e.times.every)
-	defer cancel()
-	next := e.seen.DeepCopy()
-	next.Spec.HolderIdentity, next.Spec.LeaseDurationSeconds = new(""), new(int32(1))
-	if err := e.update(ctx, next); err != nil {
-		e.cluster.log.Warn("cannot give up the lease: the next leader waits until it expires", "error", err)
-	}
-}
-
-func (e *election) update(ctx context.Context, next *coordinationv1.Lease) error {
-	made := new(coordinationv1.Lease)
-	if err := e.cluster.clients.coordination.Put().Namespace(e.namespace).Resource("leases").Name(e.name).Body(next).Do(ctx).Into(made); err != nil {
-		return fmt.Errorf("update lease: %w", err)
-	}
-	e.seen, e.seenAt = made, time.Now()
 	return nil
 }
 
-// spec returns the spec with which this replica holds the Lease.
-func (e *election) spec(before *coordinationv1.LeaseSpec) coordinationv1.LeaseSpec {
-	now := metav1.NowMicro()
-	s := coordinationv1.LeaseSpec{
-		HolderIdentity: new(e.identity), LeaseDurationSeconds: new(int32((e.times.lasts + time.Second - 1) / time.Second)),
-		AcquireTime: &now, RenewTime: &now, LeaseTransitions: new(int32(0)),
-	}
-	switch {
-	case before == nil:
-	case valueOf(before.HolderIdentity) == e.identity:
-		s.AcquireTime, s.LeaseTransitions = before.AcquireTime, before.LeaseTransitions
-	default:
-		s.LeaseTransitions = new(valueOf(before.LeaseTransitions) + 1)
-	}
-	return s
+// limit limits the time of a request, so that there is time for another one before the lease is lost.
+func (l *leaseLock) limit(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, l.election.times.within/2)
 }
 
 // report reports that no leader can be elected, or that it can again.
@@ -318,12 +251,4 @@ func (e *election) report(ctx context.Context, err error) {
 	e.cluster.mu.Lock()
 	defer e.cluster.mu.Unlock()
 	e.cluster.problem(electionProblem, text)
-}
-
-// valueOf returns the value of an optional field.
-func valueOf[T any](p *T) (value T) {
-	if p != nil {
-		return *p
-	}
-	return value
 }

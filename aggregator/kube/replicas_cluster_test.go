@@ -34,7 +34,7 @@ subjects: [{kind: ServiceAccount, name: ACCOUNT, namespace: OUTSIDE}]
 // what the former one told.
 func TestRealReplicas(t *testing.T) {
 	l := newLab(t)
-	definition, err := os.ReadFile("../../deploy/helm/ipwitness/files/addressconflictacknowledgements.yaml")
+	definition, err := os.ReadFile("../../deploy/helm/ipwitness/crds/addressconflictacknowledgements.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
