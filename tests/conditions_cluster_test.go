@@ -113,7 +113,16 @@ func TestInvalidDataOnTheGRPCPortIsHarmless(t *testing.T) {
 	call("/ipwitness.v1.WitnessService/ListOwners", noise(1000), codes.Internal)
 	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(1000), codes.Internal)
 	call(ipwitnessv1.ReportService_Report_FullMethodName, noise(5<<20), codes.ResourceExhausted)
-	call(ipwitnessv1.ReportService_Report_FullMethodName, nil, codes.InvalidArgument)
+	report, err := ipwitnessv1.NewReportServiceClient(conn).Report(t.Context())
+	if err == nil {
+		err = report.Send(&ipwitnessv1.ReportRequest{})
+	}
+	for err == nil { // the aggregator identifies itself first
+		_, err = report.Recv()
+	}
+	if status.Code(err) != codes.InvalidArgument {
+		t.Errorf("an empty report: got %v, want %s", err, codes.InvalidArgument)
+	}
 	wait.Until(t, "the log to say why", func() bool { return strings.Contains(c.program.Log.String(), `msg="report stream ended"`) })
 	wantWords(t, c.program.Log.String(), "from=127.0.0.1:", "this is not an ipwitness agent")
 

@@ -67,7 +67,7 @@ var fieldClasses = map[string]class{
 
 	"Pool.IPAM": word("ipam"), "Pool.Name": (*pseudonyms).place, "Served.Network": (*pseudonyms).network, "Served.Networks": (*pseudonyms).network,
 	"Served.Realm": (*pseudonyms).network, "Pool.Problem": noText, "Wiring.Plugin": word("plugin"), "Wiring.Device": (*pseudonyms).device,
-	"Pool.Config": (*pseudonyms).place,
+	"Pool.Config": (*pseudonyms).place, "Pool.Unread": word("kind"),
 
 	"Allocation.Node": (*pseudonyms).node, "Allocation.Namespace": (*pseudonyms).namespace, "Allocation.Pod": (*pseudonyms).name,
 	"Allocation.ContainerID": (*pseudonyms).container, "Allocation.Interface": (*pseudonyms).device, "Allocation.Purpose": word("purpose"),

@@ -233,7 +233,7 @@ func TestACaseHasAllThatIsKnown(t *testing.T) {
 		`namespace n1#3 ` + strings.TrimSuffix(strings.TrimPrefix(of("3", "b"), "[n1#3 "), "]") + ` nested=false pod=<nil>`,
 		`node n1 covered=true in-cidr=false pools=["net0"] subnets=["10.0.0.1/24 cni0 false"]`,
 		`pool n1 {Pool:{IPAM:host-local Name:net0 Served:{Network:net0 Networks:[] Realm:} Ranges:[10.0.0.0/24] Divided:[] Gateways:[10.0.0.1] State:3 Problem:problem ` +
-			`Wiring:{Plugin:bridge Device:cni0 Routed:true} Asked:false Grows:false Single:false Config:file Base:invalid IP} Node:<nil> Loss:{LostAt:8000000000 Lost:2 LostHeard:0}}`,
+			`Wiring:{Plugin:bridge Device:cni0 Routed:true} Asked:false Grows:false Single:false Unread: Partial:false Config:file Base:invalid IP} Node:<nil> Loss:{LostAt:8000000000 Lost:2 LostHeard:0}}`,
 		`station ` + of("3", "b") + ` 2 eth0 mac=02:00:00:00:03:02 host= vrf= peer=0 at=2 uplink=false tap=false kind=veth ` + cni0,
 		`station ` + of("4", "c") + ` 2 eth0 mac=02:00:00:00:04:02 host= vrf= peer=0 at=2 uplink=false tap=false kind=veth link=[n1/veth4 kind=2 routed=false domain=- proven=-]`,
 		`covered=true in-cidr=false`,
