@@ -96,6 +96,9 @@ type Config struct {
 	// Kubeconfig says which Kubernetes cluster is asked about owners: auto for the one that runs
 	// this process as a pod, if any, off for none, or the name of a kubeconfig file.
 	Kubeconfig string
+	// Lease is the Lease by which the replicas of an aggregator elect a leader, as NAMESPACE/NAME; empty
+	// if there is one replica.
+	Lease string
 	// Access says how callers are identified and what they may do.
 	Access access.Config
 	// Memory is the number of bytes that the process may use; 0 means no limit. The nodes share
@@ -113,11 +116,23 @@ type Config struct {
 
 // Aggregator combines what all agents witness. Use New.
 type Aggregator struct {
-	core    *core
-	guard   *access.Guard
-	health  *health.Server
-	started chan struct{}
+	core   *core
+	guard  *access.Guard
+	health *health.Server
+	// waits is set if a replica is not ready before it knows what the others know. complete is closed
+	// when it is ready.
+	waits    bool
+	complete chan struct{}
 }
+
+const (
+	// completeWithin is how long after its start a replica may be not ready, because agents of some nodes
+	// have not reported. Agents look for new replicas every 5 to 15 s, and the answers of the cluster's DNS
+	// are up to 30 s old.
+	completeWithin = time.Minute
+	// lookEvery is how often a replica that is not ready looks whether it is.
+	lookEvery = 100 * time.Millisecond
+)
 
 // New makes an aggregator. It locks the data directory, and does nothing else before Run. Its
 // metrics are registered with reg.
@@ -171,13 +186,16 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 		policy.Networks = append(policy.Networks, declared)
 	}
 
-	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version, AgentAccounts: cfg.Access.AgentAccounts})
+	cluster, err := kube.Open(kube.Config{Kubeconfig: cfg.Kubeconfig, Log: log, Metrics: reg, Version: cfg.Version, AgentAccounts: cfg.Access.AgentAccounts, Lease: cfg.Lease})
 	if err != nil {
 		return nil, err
 	}
 	var reviewer access.Reviewer
-	if cluster != nil {
+	switch {
+	case cluster != nil:
 		reviewer = cluster
+	case cfg.Lease != "":
+		return nil, errors.New("use lease: it needs the Kubernetes API: see --kubeconfig")
 	}
 	guard, err := access.New(cfg.Access, reviewer, log, reg)
 	if err != nil {
@@ -187,7 +205,7 @@ func New(cfg Config, log *slog.Logger, reg prometheus.Registerer) (*Aggregator, 
 	if err != nil {
 		return nil, err
 	}
-	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), started: make(chan struct{})}
+	a := &Aggregator{core: c, guard: guard, health: health.NewServer(), waits: cfg.Lease != "", complete: make(chan struct{})}
 	a.healthy(healthpb.HealthCheckResponse_NOT_SERVING)
 	cluster.Notify(c.kubernetesChanged)
 	return a, nil
@@ -216,9 +234,15 @@ func (a *Aggregator) Register(s reflection.GRPCServer) {
 
 // Run judges what is due until ctx ends, and then ends all streams. It is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
-	close(a.started)
-	a.healthy(healthpb.HealthCheckResponse_SERVING)
 	var group errgroup.Group
+	group.Go(func() error {
+		if a.await(ctx) {
+			close(a.complete)
+			a.healthy(healthpb.HealthCheckResponse_SERVING)
+			return a.core.kubernetes.Lead(ctx, a.core.lead)
+		}
+		return nil
+	})
 	for _, run := range []func(context.Context){
 		a.core.run, a.core.notifier.Run, a.core.acknowledgements.Run, a.core.reports.Run, a.core.tidier.run,
 	} {
@@ -228,7 +252,6 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		group.Go(func() error { a.core.journal.Run(ctx); return nil })
 		group.Go(func() error { a.core.recall.Run(ctx); return nil })
 		group.Go(func() error { a.core.witness.Record(ctx, a.core.recall.Done()); return nil })
-		group.Go(func() error { a.core.exports.Run(ctx); return nil })
 	}
 	if a.core.kubernetes != nil {
 		group.Go(func() error { return a.core.kubernetes.Run(ctx) })
@@ -239,6 +262,30 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	return err
 }
 
+// await waits until the aggregator is ready to be asked. It returns false if ctx ends before.
+func (a *Aggregator) await(ctx context.Context) bool {
+	if !a.waits {
+		return true
+	}
+	limit := time.NewTimer(completeWithin)
+	defer limit.Stop()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		if _, known := a.core.kubernetes.Acknowledgements(); known && a.core.coverage.Complete() {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-limit.C:
+			a.core.log.Warn("ready although some agents have not reported: answers have an incomplete coverage", "waited", completeWithin)
+			return true
+		case <-look.C:
+		}
+	}
+}
+
 // healthy sets the health status of the server and of each service.
 func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) {
 	for _, name := range []string{"", pb.WitnessService_ServiceDesc.ServiceName, pb.ReportService_ServiceDesc.ServiceName} {
@@ -246,7 +293,7 @@ func (a *Aggregator) healthy(status healthpb.HealthCheckResponse_ServingStatus) 
 	}
 }
 
-// ready reports whether the aggregator runs.
+// ready reports whether the aggregator runs and can be asked.
 func (a *Aggregator) ready() bool {
 	select {
 	case <-a.core.ended:
@@ -254,7 +301,7 @@ func (a *Aggregator) ready() bool {
 	default:
 	}
 	select {
-	case <-a.started:
+	case <-a.complete:
 		return true
 	default:
 		return false

@@ -64,7 +64,7 @@ func newCore(cfg coreConfig) (*core, error) {
 	// wall clock is set.
 	clock := func() verdict.Stamp { return verdict.At(base).Add(time.Since(base)) }
 	workers := runtime.GOMAXPROCS(0)
-	c := &core{kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
+	c := &core{log: cfg.log, kubernetes: cfg.kubernetes, tidier: newTidier(cfg.eager), stopped: make(chan struct{}), ended: make(chan struct{})}
 	c.facts = facts.New(facts.Config{
 		Policy: &cfg.policy, Log: cfg.log, Clock: clock, Listener: heard{c}, Kubernetes: cfg.kubernetes, Followed: cfg.kubernetes != nil,
 		Queues: workers, Memory: cfg.memory, Stopped: c.stopped,
@@ -81,7 +81,7 @@ func newCore(cfg coreConfig) (*core, error) {
 		}
 	}
 	if c.acknowledgements, err = acknowledge.New(acknowledge.Config{
-		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: dir,
+		Facts: c.facts, Conflicts: c.shards.Conflicts, Log: cfg.log, Judge: c.judge, DataDir: dir, Shared: cfg.kubernetes,
 	}); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func newCore(cfg coreConfig) (*core, error) {
 		})
 	}
 	if c.exports, err = export.New(export.Config{
-		Settings: cfg.export, Journal: c.journal, Log: cfg.log, Clock: func() time.Time { return clock().Time() },
+		Settings: cfg.export, Journal: c.journal, Shared: shared(cfg.kubernetes), Log: cfg.log, Clock: func() time.Time { return clock().Time() },
 		Cluster: cfg.policy.Cluster, Version: cfg.version,
 	}); err != nil {
 		return nil, errors.Join(err, c.acknowledgements.Close())
@@ -127,6 +127,22 @@ func newCore(cfg coreConfig) (*core, error) {
 		return nil, errors.Join(fmt.Errorf("register metrics: %w", err), c.acknowledgements.Close())
 	}
 	return c, nil
+}
+
+// shared returns where the exporters of the replicas keep what they have told; nil for one replica.
+func shared(kubernetes *kube.Cluster) export.Shared {
+	if told := kubernetes.Told(); told != nil {
+		return told
+	}
+	return nil
+}
+
+// lead does what only one of several replicas does, until ctx ends. Kubernetes Events are not among it,
+// because the mirror of the Kubernetes API writes them.
+func (c *core) lead(ctx context.Context) {
+	if c.journal != nil {
+		c.exports.Run(ctx)
+	}
 }
 
 // run judges addresses and runs the work that is due, until ctx ends.

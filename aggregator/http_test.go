@@ -304,7 +304,7 @@ func TestHealthOfEachService(t *testing.T) {
 	l := newLab(t, Config{})
 	client := healthpb.NewHealthClient(l.conn)
 	for _, service := range []string{"", "ipwitness.v1.WitnessService", "ipwitness.v1.ReportService"} {
-		<-l.started
+		<-l.complete
 		for { // it may not have started yet
 			got, err := client.Check(l.ctx, &healthpb.HealthCheckRequest{Service: service})
 			if err != nil {

@@ -55,6 +55,9 @@ func (c *core) kubernetesChanged(what kube.Changes) {
 	if len(what.Related) > 0 {
 		c.republish(what.Related)
 	}
+	if what.Acknowledgements {
+		c.acknowledgements.Adopt()
+	}
 }
 
 // judgeInside has the owners of the addresses in some ranges judged again.

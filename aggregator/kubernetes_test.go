@@ -16,8 +16,10 @@ import (
 	"sync"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	uid "k8s.io/apimachinery/pkg/types"
 
@@ -38,6 +40,7 @@ type fakeAPI struct {
 	history []apiEvent
 	events  []corev1.Event
 	over    chan struct{}
+	lease   *coordinationv1.Lease
 	once    sync.Once
 }
 
@@ -76,8 +79,11 @@ func (a *fakeAPI) set(typ string, object metav1.Object) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	resource := "pods"
-	if _, ok := object.(*corev1.Node); ok {
+	switch object.(type) {
+	case *corev1.Node:
 		resource = "nodes"
+	case *unstructured.Unstructured:
+		resource = acknowledgementResource
 	}
 	a.version++
 	object.SetResourceVersion(fmt.Sprint(a.version))
@@ -99,6 +105,12 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/readyz":
 		return
+	case strings.Contains(r.URL.Path, "/namespaces/witness/leases"):
+		a.takeLease(w, r)
+		return
+	case strings.Contains(r.URL.Path, "/addressconflictacknowledgements") && r.Method != http.MethodGet:
+		a.takeAcknowledgement(w, r)
+		return
 	case r.Method == http.MethodPost:
 		a.take(w, r)
 		return
@@ -116,6 +128,9 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send("ADDED", o)
 	}
 	mark := &corev1.Pod{TypeMeta: kindOf(resource)}
+	if resource == "addressconflictacknowledgements" {
+		mark.TypeMeta = metav1.TypeMeta{Kind: "AddressConflictAcknowledgement", APIVersion: "ipwitness.io/v1alpha1"}
+	}
 	mark.ResourceVersion = fmt.Sprint(a.version)
 	mark.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 	a.mu.Unlock()

@@ -1,6 +1,8 @@
 package aggregator
 
 import (
+	"log/slog"
+
 	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
 	"github.com/ipwitness/ipwitness/aggregator/api"
 	"github.com/ipwitness/ipwitness/aggregator/coverage"
@@ -22,6 +24,7 @@ import (
 // core joins the rooms. Each has a lock of its own. The facts are locked first, for reading, while
 // something about them is published; otherwise, no lock is taken while another one is held.
 type core struct {
+	log              *slog.Logger
 	kubernetes       *kube.Cluster
 	facts            *facts.Facts
 	shards           *shard.Shards

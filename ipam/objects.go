@@ -141,9 +141,11 @@ type Publisher interface {
 // object does not break the listing.
 type Object struct {
 	Namespace, Name string
-	Created         time.Time
-	Labels          map[string]string
-	Spec, Status    json.RawMessage
+	// Version is the resource version.
+	Version      string
+	Created      time.Time
+	Labels       map[string]string
+	Spec, Status json.RawMessage
 	// Endpoints and EndpointsNamespace are the fields of a CiliumEndpointSlice, which has no spec.
 	Endpoints          json.RawMessage
 	EndpointsNamespace string

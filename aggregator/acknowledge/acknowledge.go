@@ -1,4 +1,5 @@
-// Package acknowledge keeps the acknowledgements of conflicts, in memory and in the data directory.
+// Package acknowledge keeps the acknowledgements of conflicts, in memory and in the data directory. The
+// replicas of an aggregator in Kubernetes share them as AddressConflictAcknowledgements instead.
 // An acknowledgement silences a conflict and has no effect on verdicts.
 package acknowledge
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/ipwitness/ipwitness/aggregator/facts"
 	"github.com/ipwitness/ipwitness/aggregator/index"
+	"github.com/ipwitness/ipwitness/aggregator/kube"
 	"github.com/ipwitness/ipwitness/aggregator/shard"
 	"github.com/ipwitness/ipwitness/aggregator/verdict"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
@@ -36,6 +38,8 @@ type acknowledgement struct {
 	address netip.Addr
 	until   verdict.Stamp
 	owners  []string
+	// version is the version of its object; empty in the data directory.
+	version string
 }
 
 // covers returns the time until which the acknowledgement holds. A new owner of the conflict ends it, but
@@ -70,6 +74,9 @@ type Config struct {
 	Judge func(*facts.Batch)
 	// DataDir is the data directory; empty to keep acknowledgements only in memory.
 	DataDir string
+	// Shared is the Kubernetes API. If replicas share their acknowledgements there, none are kept in the
+	// data directory. It may be nil.
+	Shared *kube.Cluster
 }
 
 // Acknowledgements holds the acknowledgements of active conflicts. Use New.
@@ -84,6 +91,8 @@ type Acknowledgements struct {
 	// recalled contains the acknowledgements from before the start whose conflicts have not been
 	// detected again yet.
 	recalled map[string]*acknowledgement
+	// objects is empty if acknowledgements are not shared.
+	objects objects
 }
 
 // New locks the data directory, and loads the acknowledgements that are kept there.
@@ -93,7 +102,10 @@ func New(cfg Config) (*Acknowledgements, error) {
 		return nil, err
 	}
 	a := &Acknowledgements{
-		Config: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement), recalled: dir.load(),
+		Config: cfg, dir: dir, unsaved: make(chan struct{}, 1), byID: make(map[string]*acknowledgement), objects: newObjects(),
+	}
+	if a.recalled = make(map[string]*acknowledgement); !cfg.Shared.SharesAcknowledgements() {
+		a.recalled = dir.load()
 	}
 	for _, problem := range a.Problems() {
 		cfg.Log.Error("data directory is unusable: starting without it", "problem", problem)
@@ -142,18 +154,13 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 	defer a.dir.mu.Unlock()
 	c, ack, err := a.acknowledging(q, by)
 	for err == nil && (ack != nil || a.Of(c.ID) != nil) {
-		episode := c.Episode
-		all := a.all()
-		if delete(all, c.ID); ack != nil {
-			all[c.ID] = ack
-		}
-		if err = a.dir.save(all); err != nil {
-			return nil, status.Errorf(codes.Unavailable,
-				"cannot save the acknowledgement: %s: nothing was changed; repair the data directory of the aggregator and try again", err)
+		id, episode := c.ID, c.Episode
+		if err := a.keep(id, ack); err != nil {
+			return nil, err
 		}
 		var next *acknowledgement
 		if c, next, err = a.acknowledging(q, by); err != nil {
-			a.changed() // the file no longer matches
+			a.revoke(id, ack)
 			break
 		}
 		if c.Episode != episode || !a.acknowledge(c.ID, episode, ack) { // it ended and started again in the meantime
@@ -167,6 +174,37 @@ func (a *Acknowledgements) Acknowledge(q *pb.AcknowledgeConflictRequest, by stri
 		return nil, err
 	}
 	return c, nil
+}
+
+// keep saves an acknowledgement, or that there is none, where it survives this process.
+func (a *Acknowledgements) keep(id string, ack *acknowledgement) error {
+	if a.Shared.SharesAcknowledgements() {
+		if err := a.share(id, ack); err != nil {
+			return status.Errorf(codes.Unavailable, "cannot save the acknowledgement: %s: nothing was changed; "+
+				"make sure that the Kubernetes API answers and that the chart's custom resource definition and Role exist, and try again", err)
+		}
+		return nil
+	}
+	all := a.all()
+	if delete(all, id); ack != nil {
+		all[id] = ack
+	}
+	if err := a.dir.save(all); err != nil {
+		return status.Errorf(codes.Unavailable,
+			"cannot save the acknowledgement: %s: nothing was changed; repair the data directory of the aggregator and try again", err)
+	}
+	return nil
+}
+
+// revoke undoes keep for a conflict that has ended in the meantime.
+func (a *Acknowledgements) revoke(id string, ack *acknowledgement) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ack != nil && ack.version != "" {
+		delete(a.objects.written, id)
+		a.objects.ended[id] = ack.version
+	}
+	a.changed() // what is kept no longer matches
 }
 
 // acknowledge sets the acknowledgement of an episode of a conflict, or removes it if ack is nil. It
@@ -258,8 +296,7 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ack := a.recalled[c.ID]; ack != nil && c.Active() {
-		delete(a.recalled, c.ID)
-		a.byID[c.ID] = ack
+		a.activate(c, ack)
 	}
 	ack := a.byID[c.ID]
 	if ack == nil {
@@ -268,7 +305,9 @@ func (a *Acknowledgements) Lapse(c *verdict.Conflict) (until verdict.Stamp, laps
 	if until := ack.covers(c, a.Facts.Policy.Settle); c.Active() && a.Facts.Clock() < until {
 		return until, false
 	}
-	delete(a.byID, c.ID)
+	if delete(a.byID, c.ID); ack.version != "" {
+		a.objects.ended[c.ID] = ack.version
+	}
 	a.changed()
 	return 0, true
 }

@@ -21,6 +21,13 @@ func (a *Acknowledgements) changed() {
 // Run saves the acknowledgements when some have ended, and drops the ones whose conflict was not
 // detected again, until ctx ends. Then it releases the data directory.
 func (a *Acknowledgements) Run(ctx context.Context) {
+	if a.Shared.SharesAcknowledgements() {
+		a.runShared(ctx)
+		if err := a.dir.close(); err != nil {
+			a.Log.Warn("close data directory", "error", err)
+		}
+		return
+	}
 	over := time.NewTimer(a.Facts.Policy.NodeTimeout)
 	defer over.Stop()
 	again := time.NewTimer(saveAgainAfter)

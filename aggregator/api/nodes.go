@@ -13,7 +13,7 @@ import (
 // ListNodes lists the agents and their health.
 func (s *Service) ListNodes(context.Context, *pb.ListNodesRequest) (*pb.ListNodesResponse, error) {
 	coverage := s.Coverage.Current()
-	out := &pb.ListNodesResponse{Nodes: []*pb.Node{}, Kubernetes: s.Kubernetes.Status(), Coverage: coverage, Problems: s.Problems()}
+	out := &pb.ListNodesResponse{Nodes: []*pb.Node{}, Kubernetes: s.Kubernetes.Status(), Coverage: coverage, Problems: s.Problems(), Election: s.Kubernetes.Election()}
 	for some := range slices.Chunk(s.nodesInOrder(), pageStep) {
 		s.Facts.RLock()
 		for _, n := range some {

@@ -93,6 +93,23 @@ func (s *Coverage) Attend() Attendance {
 	return a
 }
 
+// Complete reports whether all nodes that should have an agent have sent all that they know, and it has been
+// judged.
+func (s *Coverage) Complete() bool {
+	if s.Shards.Waiting() > 0 {
+		return false
+	}
+	s.Facts.RLock()
+	defer s.Facts.RUnlock()
+	for n := range s.Facts.Nodes {
+		if n.Applying() {
+			return false
+		}
+	}
+	a := s.Attend()
+	return a.Asked && len(a.Heard) > 0 && len(a.Silent)+len(a.Absent) == 0
+}
+
 // replaced reports whether another node has replaced a disconnected one: its machine rebooted, or
 // it timed out and another node reports under its name.
 func (s *Coverage) replaced(n *facts.Node) bool {

@@ -63,6 +63,8 @@ func (a *alertmanager) kinds() []pb.Event_Kind {
 	return []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}
 }
 
+func (a *alertmanager) stateful() bool { return true }
+
 func (a *alertmanager) atOnce() int { return 256 }
 
 func (a *alertmanager) wants(*transition) bool { return true }

@@ -5,6 +5,9 @@
 // down delays no other one, and nothing is lost while it is down or the aggregator restarts. There is no
 // other queue. Events are delivered in order, each at least once, with an id that is the same in each
 // attempt.
+//
+// Of several replicas, only the leader exports. Each has a journal of its own, with the same events at
+// slightly different times, so a ledger that they share says which events were told (ledger.go).
 package export
 
 import (
@@ -41,8 +44,10 @@ func (s *Settings) Any() bool { return s.OTLP != "" || len(s.Alertmanagers) > 0 
 type Config struct {
 	Settings
 	Journal *journal.Journal
-	Log     *slog.Logger
-	Clock   func() time.Time
+	// Shared is where the replicas keep what they have told; nil if there are no other replicas.
+	Shared Shared
+	Log    *slog.Logger
+	Clock  func() time.Time
 	// Cluster is the name of the cluster, and Version that of this program.
 	Cluster, Version string
 }
@@ -93,12 +98,13 @@ func (e *Exporters) add(cfg *Config, kind, number string, via *client, to receiv
 		name += " " + number
 	}
 	e.all = append(e.all, &exporter{
-		Journal: cfg.Journal, Log: cfg.Log.With("exporter", kind, "receiver", via.host), Clock: cfg.Clock,
+		Journal: cfg.Journal, Shared: cfg.Shared, Log: cfg.Log.With("exporter", kind, "receiver", via.host), Clock: cfg.Clock,
 		name: name, stats: Stats{Exporter: kind, Receiver: via.host}, to: to,
 	})
 }
 
-// Run exports until ctx ends.
+// Run exports until ctx ends. It may be called again after that: each time that this replica becomes the
+// leader.
 func (e *Exporters) Run(ctx context.Context) {
 	var group sync.WaitGroup
 	for _, x := range e.all {

@@ -38,16 +38,29 @@ type bench struct {
 	mu       sync.Mutex
 	now      time.Time
 	stop     func()
+	// shared is set for a replica, which exports only between lead and follow.
+	shared Shared
+	follow func()
 }
 
 func newBench(t testing.TB, settings Settings) *bench {
-	b := &bench{TB: t, settings: settings, dir: t.TempDir(), now: time.Now().Truncate(time.Second)}
+	b := newReplica(t, settings, nil)
+	b.start()
+	t.Cleanup(func() { b.stop() })
+	return b
+}
+
+// newReplica returns a bench that has to be started. s is what it shares with other replicas; nil if
+// there are none.
+func newReplica(t testing.TB, settings Settings, s *shelf) *bench {
+	b := &bench{TB: t, settings: settings, dir: t.TempDir(), now: time.Now().Truncate(time.Second), follow: func() {}}
+	if s != nil {
+		b.shared = seat{s, b}
+	}
 	if settings.Webhook != "" {
 		b.settings.WebhookSecret = filepath.Join(b.dir, "secret")
 		b.must(os.WriteFile(b.settings.WebhookSecret, []byte(testSecret+"\n"), 0o600))
 	}
-	b.start()
-	t.Cleanup(func() { b.stop() })
 	return b
 }
 
@@ -76,14 +89,24 @@ func (b *bench) start() {
 	log := slog.New(slog.DiscardHandler)
 	b.Journal = journal.New(journal.Config{Dir: b.dir, Retention: journal.DefaultRetention, Size: journal.DefaultSize, Clock: b.clock, Log: log})
 	var err error
-	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3"})
+	b.Exporters, err = New(Config{Settings: b.settings, Journal: b.Journal, Log: log, Clock: b.clock, Cluster: "prod", Version: "1.2.3", Shared: b.shared})
 	b.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { b.Journal.Run(ctx) })
-	group.Go(func() { b.Exporters.Run(ctx) })
-	b.stop = func() { cancel(); group.Wait() }
+	if b.shared == nil {
+		group.Go(func() { b.Exporters.Run(ctx) })
+	}
+	b.stop = func() { b.follow(); cancel(); group.Wait() }
 	<-b.Opened()
+}
+
+// lead exports until follow is called.
+func (b *bench) lead() {
+	ctx, cancel := context.WithCancel(context.Background())
+	var group sync.WaitGroup
+	group.Go(func() { b.Exporters.Run(ctx) })
+	b.follow = func() { cancel(); group.Wait() }
 }
 
 // restart ends journal and exporters, and starts them again.

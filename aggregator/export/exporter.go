@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,8 @@ const (
 	readAgainAfter = time.Second
 	// movedEvery is how often the cursor moves while there is nothing to deliver.
 	movedEvery = 10 * time.Second
+	// claimedAtOnce is the number of transitions that are claimed at a time if there are other replicas.
+	claimedAtOnce = 256
 	// complainAfter is how long a receiver may fail before that is a problem.
 	complainAfter = time.Minute
 )
@@ -49,6 +52,9 @@ type receiver interface {
 	deliver(ctx context.Context, some []transition) error
 	// again returns when deliver has to be called without transitions; zero for never.
 	again() time.Time
+	// stateful is set if the receiver gets a state, which may be repeated, rather than each transition
+	// once.
+	stateful() bool
 }
 
 // Stats are the counters of one exporter.
@@ -67,11 +73,15 @@ type Stats struct {
 // An exporter follows the journal for one receiver.
 type exporter struct {
 	Journal *journal.Journal
-	Log     *slog.Logger
-	Clock   func() time.Time
-	name    string // of the cursor
-	to      receiver
-	phases  phases
+	// Shared is nil if there are no other replicas.
+	Shared Shared
+	Log    *slog.Logger
+	Clock  func() time.Time
+	name   string // of the cursor
+	to     receiver
+	phases phases
+	// handover is what the leaders have told; nil if there are no other replicas.
+	handover *handover
 
 	mu    sync.Mutex
 	stats Stats
@@ -94,10 +104,16 @@ func (x *exporter) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := x.follow(ctx)
 		if ctx.Err() == nil && !errors.Is(err, journal.ErrReplaced) {
-			x.Log.Error("cannot read the journal for an exporter: trying again", "error", err)
+			x.Log.Error("cannot export what the journal has: trying again", "error", err)
 			_ = sleep(ctx, readAgainAfter)
 		}
 	}
+	if err := x.handover.close(ctx); err != nil {
+		x.Log.Warn("the next leader may repeat some transitions", "error", err)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.waiting, x.failing, x.err = time.Time{}, time.Time{}, nil
 }
 
 // follow delivers what is recorded, until ctx ends or the journal cannot be used.
@@ -107,15 +123,8 @@ func (x *exporter) follow(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at := cursor.At()
-	if at.IsZero() {
-		if at, err = x.whole(ctx, replaced); err != nil {
-			return err
-		}
-		if err := x.present(ctx, cursor, at); err != nil {
-			return err
-		}
-	} else if err := x.state(ctx, at, func(t transition) { x.to.restore(&t, at) }); err != nil {
+	at, err := x.begin(ctx, cursor, replaced)
+	if err != nil {
 		return err
 	}
 	moved := x.Clock()
@@ -128,7 +137,10 @@ func (x *exporter) follow(ctx context.Context) error {
 		x.lose(lost)
 		if from.After(at) { // the receiver gets the state from which on everything is known
 			at = from
-			if err := x.present(ctx, cursor, at); err != nil {
+			if err := x.present(ctx, at); err != nil {
+				return err
+			}
+			if err := cursor.Move(at); err != nil {
 				return err
 			}
 		}
@@ -138,9 +150,12 @@ func (x *exporter) follow(ctx context.Context) error {
 		}
 		now := x.Clock()
 		if again := x.to.again(); len(some) > 0 || !again.IsZero() && !now.Before(again) {
-			if err := x.deliver(ctx, some); err != nil {
+			if err := x.tell(ctx, some); err != nil {
 				return err
 			}
+		}
+		if err := x.told(ctx, reached); err != nil {
+			return err
 		}
 		if len(some) > 0 || now.Sub(moved) >= movedEvery && reached.After(at) {
 			if err := cursor.Move(reached); err != nil {
@@ -155,6 +170,97 @@ func (x *exporter) follow(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// begin returns the time from which on the receiver gets what is recorded. Before, the receiver gets the
+// present state if it has got nothing yet.
+func (x *exporter) begin(ctx context.Context, cursor *journal.Cursor, replaced <-chan struct{}) (at time.Time, err error) {
+	x.handover = nil
+	if at = cursor.At(); x.Shared != nil {
+		if x.handover, err = loadLedger(ctx, x.Shared, x.name); err != nil {
+			return at, err
+		}
+		if !x.handover.from.IsZero() {
+			return x.resume(ctx, replaced)
+		}
+	}
+	if !at.IsZero() {
+		return at, x.state(ctx, at, func(t transition) { x.to.restore(&t, at) })
+	}
+	if at, err = x.whole(ctx, replaced); err != nil {
+		return at, err
+	}
+	if err := x.present(ctx, at); err != nil {
+		return at, err
+	}
+	return at, cursor.Move(at)
+}
+
+// resume continues where the former leader has stopped, which may have been this replica. It returns the
+// time from which on the records are compared with what was told.
+func (x *exporter) resume(ctx context.Context, replaced <-chan struct{}) (at time.Time, err error) {
+	now, err := x.whole(ctx, replaced)
+	if err != nil {
+		return at, err
+	}
+	if at = x.handover.from; !x.to.stateful() {
+		at = at.Add(-overlap)
+	}
+	if oldest := x.Journal.Oldest(); at.Before(oldest) {
+		at = oldest
+	}
+	gap, err := x.Journal.GapAt(at)
+	switch {
+	case err != nil:
+		return at, err
+	case gap != nil && gap.GetUntil() == nil:
+		at = now
+	case gap != nil:
+		at = gap.GetUntil().AsTime()
+	}
+	if x.to.stateful() {
+		return at, x.state(ctx, at, func(t transition) { x.to.restore(&t, at) })
+	}
+	return at, x.present(ctx, at)
+}
+
+// isNews reports whether the receiver has to get a transition, given what was told.
+func (x *exporter) isNews(t *transition) bool {
+	return x.handover == nil || x.to.stateful() || x.handover.news(t)
+}
+
+// batch is the number of transitions that are delivered between two writes of what was told.
+func (x *exporter) batch() int {
+	if x.handover == nil {
+		return x.to.atOnce()
+	}
+	return max(x.to.atOnce(), claimedAtOnce)
+}
+
+// tell delivers transitions, and writes down before which ones. There may be none.
+func (x *exporter) tell(ctx context.Context, some []transition) error {
+	if x.handover != nil && !x.to.stateful() {
+		if err := x.handover.claim(ctx, some); err != nil {
+			return err
+		}
+	}
+	for {
+		n := min(len(some), x.to.atOnce())
+		if err := x.deliver(ctx, some[:n]); err != nil {
+			return err
+		}
+		if some = some[n:]; len(some) == 0 {
+			return nil
+		}
+	}
+}
+
+// told writes down that everything up to a time was told.
+func (x *exporter) told(ctx context.Context, until time.Time) error {
+	if x.handover == nil {
+		return nil
+	}
+	return x.handover.told(ctx, until, x.Clock())
 }
 
 // idle waits until there is something to do.
@@ -194,20 +300,27 @@ func (x *exporter) whole(ctx context.Context, replaced <-chan struct{}) (time.Ti
 	}
 }
 
-// present delivers the conflicts and findings that there were at a time, and moves the cursor there.
-func (x *exporter) present(ctx context.Context, cursor *journal.Cursor, at time.Time) error {
+// present delivers the conflicts and findings that there were at a time.
+func (x *exporter) present(ctx context.Context, at time.Time) error {
 	var all []transition
-	if err := x.state(ctx, at, func(t transition) { all = append(all, t) }); err != nil {
+	if err := x.state(ctx, at, func(t transition) {
+		if x.isNews(&t) {
+			all = append(all, t)
+		}
+	}); err != nil {
 		return err
 	}
-	for len(all) > 0 {
-		n := min(len(all), x.to.atOnce())
-		if err := x.deliver(ctx, all[:n]); err != nil {
+	for some := range slices.Chunk(all, x.batch()) {
+		if err := x.tell(ctx, some); err != nil {
 			return err
 		}
-		all = all[n:]
+		if x.handover != nil { // not all up to a time
+			if err := x.told(ctx, x.handover.ledger.Until); err != nil {
+				return err
+			}
+		}
 	}
-	return cursor.Move(at)
+	return x.told(ctx, at)
 }
 
 // state calls do with the conflicts and findings that there were at a time.
@@ -241,11 +354,11 @@ func (x *exporter) read(ctx context.Context, after, until time.Time) (some []tra
 	q := journal.Query{After: after, Until: until.Add(time.Microsecond), Kinds: x.to.kinds()}
 	err = x.Journal.Events(ctx, &q, func(e *pb.Event) bool {
 		t := x.phases.transition(e, false)
-		if !x.to.wants(&t) {
+		if !x.to.wants(&t) || !x.isNews(&t) {
 			return true
 		}
 		some = append(some, t)
-		if len(some) < x.to.atOnce() {
+		if len(some) < x.batch() {
 			return true
 		}
 		reached = e.GetTime().AsTime()

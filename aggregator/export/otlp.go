@@ -85,6 +85,8 @@ func headers(list string) (http.Header, error) {
 
 func (o *otlp) kinds() []pb.Event_Kind { return nil }
 
+func (o *otlp) stateful() bool { return false }
+
 func (o *otlp) atOnce() int { return 512 }
 
 func (o *otlp) wants(*transition) bool { return true }

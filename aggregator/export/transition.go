@@ -13,8 +13,8 @@ type transition struct {
 	*pb.Event
 	// id is the same each time that the transition is exported, and differs from that of all others.
 	id string
-	// name says what has happened, such as conflict.confirmed.
-	name string
+	// name says what has happened, such as conflict.confirmed. subject identifies what it has happened to.
+	name, subject string
 	// at is the time of the transition. present is set if the item was like this before the exporter
 	// began.
 	at      time.Time
@@ -33,8 +33,7 @@ type phases map[string]phase
 // transition returns the transition of an event, and remembers the state of its conflict.
 func (p phases) transition(e *pb.Event, present bool) transition {
 	t := transition{Event: e, present: present}
-	var subject string
-	since := e.GetTime()
+	since, number := e.GetTime(), ""
 	switch {
 	case e.GetConflict() != nil:
 		c := e.GetConflict()
@@ -46,7 +45,7 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 		if p[c.GetId()] = now; now.state == pb.Conflict_RESOLVED {
 			delete(p, c.GetId())
 		}
-		subject = fmt.Sprintf("conflict-%s-%d", c.GetId(), c.GetEpisode())
+		t.subject, number = "conflict-"+c.GetId(), fmt.Sprintf("-%d", c.GetEpisode())
 		switch {
 		case !present:
 		case c.GetState() == pb.Conflict_CONFIRMED && c.GetConfirmedAt() != nil:
@@ -57,7 +56,7 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 	case e.GetFinding() != nil:
 		f := e.GetFinding()
 		t.name = "finding." + changed(e.GetType(), "detected", "updated", "ended")
-		subject = "finding-" + f.GetId()
+		t.subject = "finding-" + f.GetId()
 		if present && f.GetDetectedAt() != nil {
 			since = f.GetDetectedAt()
 		}
@@ -66,15 +65,15 @@ func (p phases) transition(e *pb.Event, present bool) transition {
 		if e.GetNode().GetState() == pb.Node_LIVE {
 			t.name = "node.connected"
 		}
-		subject = "node-" + e.GetNode().GetName()
+		t.subject = "node-" + e.GetNode().GetName()
 	default:
 		t.name = "owner." + changed(e.GetType(), "added", "updated", "removed")
-		subject = "owner-" + e.GetOwner().GetAddress()
+		t.subject = "owner-" + e.GetOwner().GetAddress()
 	}
 	// The journal has no two records with the same time. The time of a record of the present state may
 	// change, so the time of the item is used instead.
 	t.at = since.AsTime()
-	t.id = fmt.Sprintf("%s-%d", subject, t.at.UnixMicro())
+	t.id = fmt.Sprintf("%s%s-%d", t.subject, number, t.at.UnixMicro())
 	return t
 }
 

@@ -56,6 +56,8 @@ func (w *webhook) kinds() []pb.Event_Kind {
 	return []pb.Event_Kind{pb.Event_CONFLICT, pb.Event_FINDING}
 }
 
+func (w *webhook) stateful() bool { return false }
+
 func (w *webhook) atOnce() int { return 1 }
 
 // wants leaves out conflicts that were never confirmed: most of them are pods that exchange an address.

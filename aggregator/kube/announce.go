@@ -46,6 +46,10 @@ const (
 	maxFindingTargets = 32
 	// rightsAgain is the time after which a forbidden request is tried again.
 	rightsAgain = 10 * time.Minute
+	// leftToLeader is how long a replica that does not lead keeps an announcement, which the leader writes.
+	// If the leader ends, the next one writes the events of this time that are missing. It is longer than
+	// it takes to elect the first leader after all replicas have started.
+	leftToLeader = 2 * time.Minute
 	// writeWithin is the timeout of writing one event.
 	writeWithin = 10 * time.Second
 )
@@ -81,8 +85,7 @@ type announcement struct {
 // event after the time, so that another replica, or the same one after a restart, writes
 // it again. It writes each event in its own goroutine, so that "resolved" may be written
 // before "conflict". It gives up after 12 attempts in two minutes, and after the first one
-// if events are forbidden. It reports no results. And it depends on the scheme of the whole
-// clientset: 15 MB of program, and 9 MB of memory in every aggregator and agent.
+// if events are forbidden. And it reports no results.
 type announcer struct {
 	cluster *Cluster
 	counts  [results]atomic.Uint64
@@ -305,6 +308,17 @@ func (a *announcer) first() (*announcement, time.Time) {
 	return finding, next
 }
 
+// leave drops the announcements that the leader has had time to write, given when the API has become
+// available.
+func (a *announcer) leave(available time.Time) {
+	if time.Since(available) < leftToLeader {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.queue = slices.DeleteFunc(a.queue, func(n *announcement) bool { return time.Since(n.since) >= leftToLeader })
+}
+
 // done removes an announcement from the queue.
 func (a *announcer) done(n *announcement) {
 	a.mu.Lock()
@@ -337,7 +351,13 @@ func (a *announcer) run(ctx context.Context) {
 			if n, next = a.first(); n == nil {
 				break
 			}
-			if a.cluster.Status().GetState() != pb.Kubernetes_LIVE { // the pods are not known
+			status := a.cluster.Status()
+			if status.GetState() != pb.Kubernetes_LIVE { // the pods are not known
+				deaf, next = true, time.Now().Add(time.Second)
+				break
+			}
+			if !a.cluster.election.leads() {
+				a.leave(status.GetSince().AsTime())
 				deaf, next = true, time.Now().Add(time.Second)
 				break
 			}
@@ -359,6 +379,9 @@ const eventsProblem = "write events"
 // again.
 func (a *announcer) write(ctx context.Context, n *announcement) error {
 	for ; len(n.targets) > 0; a.next(n) {
+		if !a.cluster.election.leads() {
+			return errNotLeading
+		}
 		event := a.event(n, n.targets[0])
 		if event == nil {
 			a.miss(n, n.targets[0])

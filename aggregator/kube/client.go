@@ -23,8 +23,7 @@ import (
 	"github.com/ipwitness/ipwitness/ipam"
 )
 
-// clients has the REST clients for the API server. It does not use the typed clientset of
-// client-go, whose scheme alone makes the program about 20 MB larger.
+// clients has the REST clients for the API server. Their scheme has only the types in use.
 type clients struct {
 	server             string
 	core, coordination *rest.RESTClient
@@ -126,7 +125,7 @@ func newCodecs() serializer.CodecFactory {
 	core, coordination := corev1.SchemeGroupVersion, coordinationv1.SchemeGroupVersion
 	scheme.AddKnownTypes(core,
 		&corev1.Pod{}, &corev1.PodList{}, &corev1.Node{}, &corev1.NodeList{},
-		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{})
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Event{}, &corev1.EventList{}, &corev1.ConfigMap{})
 	scheme.AddKnownTypes(coordination, &coordinationv1.Lease{}, &coordinationv1.LeaseList{})
 	scheme.AddKnownTypes(authenticationv1.SchemeGroupVersion, &authenticationv1.TokenReview{})
 	scheme.AddKnownTypes(authorizationv1.SchemeGroupVersion, &authorizationv1.SubjectAccessReview{})

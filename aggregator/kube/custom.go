@@ -12,8 +12,9 @@ import (
 	"github.com/ipwitness/ipwitness/ipam/registry"
 )
 
-// customKinds returns the kinds of custom resources that IPAMs are read from.
+// customKinds returns the kinds of custom resources that IPAMs are read from, and ipwitness's own.
 func customKinds() (kinds []ipam.Kind) {
+	kinds = append(kinds, acknowledgementKind)
 	for _, m := range registry.All {
 		kinds = append(kinds, m.Kinds()...)
 	}

@@ -214,6 +214,8 @@ func (c *Cluster) listed(f *feed) {
 		c.health.synced = true
 	case nodeFeed:
 		c.health.placed = true
+	case acknowledgementFeed:
+		c.acknowledgements.listed, c.pending.changes.Acknowledgements = true, true
 	}
 	c.mu.Unlock()
 	c.worked(f)

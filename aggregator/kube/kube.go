@@ -49,6 +49,9 @@ type Config struct {
 	// AgentAccounts are the service accounts of agents, as NAMESPACE/NAME. A node on which
 	// such a pod runs or is about to run is expected to have an agent.
 	AgentAccounts []string
+	// Lease is the Lease by which the replicas elect a leader, as NAMESPACE/NAME; empty if there is one
+	// replica.
+	Lease string
 }
 
 // Changes are the changes of a mirror since the last notification.
@@ -70,6 +73,8 @@ type Changes struct {
 	Related []string
 	// IPAM are the changes of the cluster's IPAMs, in order.
 	IPAM []IPAMChange
+	// Acknowledgements means that the result of Acknowledgements changed.
+	Acknowledgements bool
 }
 
 // IPAMChange is a change of an IPAM. Either Pool or Allocation is set.
@@ -118,7 +123,10 @@ type Cluster struct {
 	annotated *podips.Addresses[annotatedPod]
 	kubeVIP   kubevip.Assignments
 
+	acknowledgements acknowledgements
+
 	announcer announcer
+	election  *election
 	discovery discovery
 	feeds     []*feed
 }
@@ -157,7 +165,11 @@ func openAt(where *rest.Config, log *slog.Logger, cfg Config) (c *Cluster, err e
 	c.leases = newLeases(c)
 	c.events = newEvents(c)
 	c.announcer = newAnnouncer(c)
+	if c.election, err = newElection(c, cfg.Lease); err != nil {
+		return nil, err
+	}
 	c.discovery = newDiscovery(c)
+	c.acknowledgements = newAcknowledgements(c)
 	c.ipams = c.newPublishers()
 	c.feeds = c.newFeeds()
 	if cfg.Metrics != nil {
@@ -186,6 +198,7 @@ func (c *Cluster) newFeeds() []*feed {
 	}
 	feeds = append(feeds, c.leaseFeeds()...)
 	feeds = append(feeds, c.eventFeeds()...)
+	feeds = append(feeds, c.acknowledgementFeeds()...)
 	for _, f := range feeds {
 		f.cluster = c
 	}

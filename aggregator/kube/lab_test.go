@@ -187,6 +187,12 @@ type mirrored struct {
 // mirror starts a mirror that uses a service account.
 func (l *lab) mirror(account string) *mirrored {
 	l.Helper()
+	return l.replica(account, "")
+}
+
+// replica is like mirror, for a replica that shares a Lease with others.
+func (l *lab) replica(account, lease string) *mirrored {
+	l.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	path, err := l.ServiceAccount(ctx, kubernetes.Outside, account)
@@ -205,7 +211,7 @@ func (l *lab) mirror(account string) *mirrored {
 		l.Fatal(err)
 	}
 	m := &mirrored{lab: l, ipam: newLedger(l)}
-	c, err := open(Config{Kubeconfig: file, Log: slog.New(slog.NewTextHandler(l.Output(), nil)), Version: "test"},
+	c, err := open(Config{Kubeconfig: file, Log: slog.New(slog.NewTextHandler(l.Output(), nil)), Version: "test", Lease: lease},
 		func(where *rest.Config) { where.Dial = m.dial })
 	if err != nil {
 		l.Fatal(err)

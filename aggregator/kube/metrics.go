@@ -16,6 +16,8 @@ var (
 		"1 while all pods are known and the Kubernetes API server responds.", nil, nil)
 	descLastResponse = prometheus.NewDesc("ipwitness_kubernetes_last_heard_timestamp_seconds",
 		"Time of the last response of the Kubernetes API server; 0 for never.", nil, nil)
+	descLeader = prometheus.NewDesc("ipwitness_leader",
+		"1 while this replica of the aggregator writes Events and exports transitions; exactly one of several replicas does.", nil, nil)
 	descProblems = prometheus.NewDesc("ipwitness_kubernetes_problems",
 		"Problems with the Kubernetes API, such as missing permissions or an unreachable server. `ipwitness nodes` describes them.", nil, nil)
 	descWritten = prometheus.NewDesc("ipwitness_kubernetes_events_total",
@@ -25,7 +27,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descUp, descLastResponse, descProblems, descWritten} {
+	for _, d := range []*prometheus.Desc{descObjects, descUp, descLastResponse, descLeader, descProblems, descWritten} {
 		out <- d
 	}
 }
@@ -49,6 +51,11 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 		gauge(descObjects, float64(n), resource)
 	}
 	gauge(descUp, up)
+	leads := 0.0
+	if c.election.leads() {
+		leads = 1
+	}
+	gauge(descLeader, leads)
 	gauge(descLastResponse, float64(c.lastResponse.Load())/1e9)
 	gauge(descProblems, float64(problems))
 	for r := range results {

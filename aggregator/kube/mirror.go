@@ -12,7 +12,7 @@ import (
 func readable(o runtime.Object) any {
 	if o, ok := o.(*object); ok {
 		return &ipam.Object{
-			Namespace: o.Namespace, Name: o.Name, Created: o.CreationTimestamp.Time, Labels: o.Labels, Spec: o.Spec, Status: o.Status,
+			Namespace: o.Namespace, Name: o.Name, Version: o.ResourceVersion, Created: o.CreationTimestamp.Time, Labels: o.Labels, Spec: o.Spec, Status: o.Status,
 			Endpoints: o.Endpoints, EndpointsNamespace: o.EndpointsNamespace,
 		}
 	}
@@ -145,5 +145,5 @@ func (c *Cluster) take() (changes Changes, any bool) {
 	}
 	clear(p.related)
 	p.changes, p.compact, p.compactIPAM = Changes{}, firstCompact, firstCompact
-	return changes, len(changes.Pods) > 0 || len(changes.Networks) > 0 || changes.State || len(changes.Nodes) > 0 || len(changes.Related) > 0 || len(changes.IPAM) > 0
+	return changes, len(changes.Pods) > 0 || len(changes.Networks) > 0 || changes.State || len(changes.Nodes) > 0 || len(changes.Related) > 0 || len(changes.IPAM) > 0 || changes.Acknowledgements
 }

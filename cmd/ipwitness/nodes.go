@@ -50,10 +50,10 @@ within 15 seconds. Problems of the server are shown on stderr, or with -o json a
 			q.warn(list.GetCoverage())
 			if len(list.GetNodes()) == 0 {
 				q.note("No nodes: no agent has connected yet.")
-				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now()), show.Aggregator(sys.stdout, list.GetProblems()))
+				return errors.Join(show.Kubernetes(sys.stdout, list.GetKubernetes(), sys.now()), show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems()))
 			}
 			return errors.Join(show.Nodes(sys.stdout, list.GetNodes(), list.GetKubernetes(), q.wide(), sys.now()),
-				show.Aggregator(sys.stdout, list.GetProblems()))
+				show.Election(sys.stdout, list.GetElection()), show.Aggregator(sys.stdout, list.GetProblems()))
 		},
 	}
 	q.addFlags(cmd)

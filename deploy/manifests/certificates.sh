@@ -14,7 +14,7 @@ days=${1:-1095}
 [ $# = 0 ] || shift
 namespace=${NAMESPACE:-ipwitness}
 name=ipwitness
-names="DNS:$name.$namespace.svc,DNS:$name.$namespace.svc.cluster.local,DNS:$name.$namespace,DNS:$name,DNS:localhost,IP:127.0.0.1,IP:::1"
+names="DNS:$name.$namespace.svc,DNS:$name.$namespace.svc.cluster.local,DNS:$name.$namespace,DNS:$name,DNS:$name-replicas.$namespace.svc,DNS:$name-replicas.$namespace.svc.cluster.local,DNS:*.$name-replicas.$namespace.svc,DNS:*.$name-replicas.$namespace.svc.cluster.local,DNS:localhost,IP:127.0.0.1,IP:::1"
 for n; do names="$names,DNS:$n"; done
 
 dir=$(mktemp -d)

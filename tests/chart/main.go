@@ -20,6 +20,8 @@ import (
 const (
 	chart     = "deploy/helm/ipwitness"
 	manifests = "deploy/manifests"
+	// definitions is the file with the definition of the chart's custom resource.
+	definitions = "addressconflictacknowledgements.yaml"
 )
 
 func main() {
@@ -153,6 +155,14 @@ var rendered = []manifest{
 }
 
 func writeManifests() error {
+	// Helm renders no definitions of custom resources.
+	definition, err := os.ReadFile(filepath.Join(chart, "crds", definitions))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(manifests, "base", definitions), definition, 0o644); err != nil {
+		return err
+	}
 	for _, m := range rendered {
 		text, err := m.render()
 		if err != nil {

@@ -198,51 +198,49 @@ func TestWhatDoesNotWorkIsRefused(t *testing.T) {
 	needHelm(t)
 	for set, want := range map[string]string{
 		// Refused by the schema.
-		"tls.mode=ssl":                                    "'/tls/mode': value must be one of",
-		"witness.settel=3s":                               "additional properties 'settel' not allowed",
-		"agnet.wire=tcx":                                  "additional properties 'agnet' not allowed",
-		"witness.settle=3":                                "'/witness/settle': got number, want string",
-		"witness.settle=soon":                             "'/witness/settle': 'soon' does not match",
-		"witness.networks.pods={10.0.0.0}":                "'/witness/networks/pods/0'",
-		"image.tag=3020260":                               "'/image/tag': got number, want string",
-		"image.digest=abc":                                "'/image/digest'",
-		"log.level=loud":                                  "'/log/level'",
-		"agent.wire=xdp":                                  "'/agent/wire'",
-		"agent.hostPaths={opt}":                           "'/agent/hostPaths/0'",
-		"auth.tokenSeconds=60":                            "'/auth/tokenSeconds': minimum: got 60, want 600",
-		"rbac.ipam={flannel}":                             "'/rbac/ipam/0'",
-		"agent.podAnnotations.a=1":                        "'/agent/podAnnotations/a': got number, want string",
-		"aggregator.persistence.accessModes={R}":          "'/aggregator/persistence/accessModes/0'",
-		"aggregator.podDisruptionBudget.maxUnavailable=a": "'/aggregator/podDisruptionBudget/maxUnavailable'",
-		"aggregator.service.ipFamilies={IPv5}":            "'/aggregator/service/ipFamilies/0'",
-		"aggregator.service.nodePorts.grpc=70000":         "'/aggregator/service/nodePorts/grpc'",
-		"aggregator.ingress.tls[0].secret=web":            "additional properties 'secret' not allowed",
-		"monitoring.podMonitor.interval=1.5m":             "'/monitoring/podMonitor/interval'",
+		"tls.mode=ssl":                                  "'/tls/mode': value must be one of",
+		"witness.settel=3s":                             "additional properties 'settel' not allowed",
+		"agnet.wire=tcx":                                "additional properties 'agnet' not allowed",
+		"witness.settle=3":                              "'/witness/settle': got number, want string",
+		"witness.settle=soon":                           "'/witness/settle': 'soon' does not match",
+		"witness.networks.pods={10.0.0.0}":              "'/witness/networks/pods/0'",
+		"image.tag=3020260":                             "'/image/tag': got number, want string",
+		"image.digest=abc":                              "'/image/digest'",
+		"log.level=loud":                                "'/log/level'",
+		"agent.wire=xdp":                                "'/agent/wire'",
+		"agent.hostPaths={opt}":                         "'/agent/hostPaths/0'",
+		"auth.tokenSeconds=60":                          "'/auth/tokenSeconds': minimum: got 60, want 600",
+		"rbac.ipam={flannel}":                           "'/rbac/ipam/0'",
+		"agent.podAnnotations.a=1":                      "'/agent/podAnnotations/a': got number, want string",
+		"aggregator.persistence.accessModes={R}":        "'/aggregator/persistence/accessModes/0'",
+		"aggregator.podDisruptionBudget.minAvailable=a": "'/aggregator/podDisruptionBudget/minAvailable'",
+		"aggregator.service.ipFamilies={IPv5}":          "'/aggregator/service/ipFamilies/0'",
+		"aggregator.service.nodePorts.grpc=70000":       "'/aggregator/service/nodePorts/grpc'",
+		"aggregator.ingress.tls[0].secret=web":          "additional properties 'secret' not allowed",
+		"monitoring.podMonitor.interval=1.5m":           "'/monitoring/podMonitor/interval'",
 		// Labels that selectors use.
 		`commonLabels.app\.kubernetes\.io/name=a`:         "invalid propertyName 'app.kubernetes.io/name'",
 		`agent.podLabels.app\.kubernetes\.io/component=a`: "invalid propertyName 'app.kubernetes.io/component'",
 		// Refused by the checks in the templates.
-		"aggregator.replicas=2":  "aggregator.replicas: only one replica is supported",
 		"tls.mode=off":           "auth.tokenReview needs TLS",
 		"auth.tokenReview=false": "tls.mode needs auth.tokenReview",
-		"tls.mode=off,auth.tokenReview=false,auth.tokensSecret=t":                    "auth.tokensSecret needs TLS",
-		"tls.mode=off,auth.tokenReview=false,tls.mutual=true":                        "tls.mutual cannot be combined",
-		"tls.mode=existing,tls.mutual=true,auth.tokenReview=false":                   "tls.mutual needs auth.tokenReview",
-		"tls.mode=cert-manager":                                                      "Install cert-manager first",
-		"tls.helm.days=3650":                                                         "tls.helm.caDays must be greater than tls.helm.days",
-		"monitoring.serviceMonitor.enabled=true":                                     "monitoring.serviceMonitor: this cluster does not have ServiceMonitor",
-		"monitoring.podMonitor.enabled=true":                                         "does not have PodMonitor",
-		"monitoring.rules.enabled=true":                                              "does not have PrometheusRule",
-		"aggregator.persistence.enabled=true,aggregator.strategy.type=RollingUpdate": "aggregator.strategy: with aggregator.persistence, it must be Recreate",
-		"monitoring.podMonitor.enabled=true,agent.httpListen=127.0.0.1:9642":         "with agent.httpListen=127.0.0.1:9642, only the node itself",
-		"monitoring.podMonitor.enabled=true,agent.httpListen=[::1]:9642":             "only the node itself",
-		"rbac.create=false,aggregator.serviceAccount.create=false":                   "aggregator.serviceAccount: it is neither created nor named",
-		"aggregator.service.nodePorts.grpc=30640":                                    "which type ClusterIP does not accept",
-		"aggregator.service.loadBalancerSourceRanges={192.0.2.0/24}":                 "which type ClusterIP does not accept",
-		"aggregator.export.webhookUrl=https://hooks.example.net":                     "aggregator.export.webhookUrl needs webhookSecret",
-		"aggregator.export.otlpEndpoint=otel:4318":                                   "'/aggregator/export/otlpEndpoint'",
-		"aggregator.ingress.enabled=true":                                            "aggregator.ingress.hosts: at least one host",
-		"monitoring.rules.disabled={IpwitnessAgents}":                                "there is no alert IpwitnessAgents:",
+		"tls.mode=off,auth.tokenReview=false,auth.tokensSecret=t":            "auth.tokensSecret needs TLS",
+		"tls.mode=off,auth.tokenReview=false,tls.mutual=true":                "tls.mutual cannot be combined",
+		"tls.mode=existing,tls.mutual=true,auth.tokenReview=false":           "tls.mutual needs auth.tokenReview",
+		"tls.mode=cert-manager":                                              "Install cert-manager first",
+		"tls.helm.days=3650":                                                 "tls.helm.caDays must be greater than tls.helm.days",
+		"monitoring.serviceMonitor.enabled=true":                             "monitoring.serviceMonitor: this cluster does not have ServiceMonitor",
+		"monitoring.podMonitor.enabled=true":                                 "does not have PodMonitor",
+		"monitoring.rules.enabled=true":                                      "does not have PrometheusRule",
+		"monitoring.podMonitor.enabled=true,agent.httpListen=127.0.0.1:9642": "with agent.httpListen=127.0.0.1:9642, only the node itself",
+		"monitoring.podMonitor.enabled=true,agent.httpListen=[::1]:9642":     "only the node itself",
+		"rbac.create=false,aggregator.serviceAccount.create=false":           "aggregator.serviceAccount: it is neither created nor named",
+		"aggregator.service.nodePorts.grpc=30640":                            "which type ClusterIP does not accept",
+		"aggregator.service.loadBalancerSourceRanges={192.0.2.0/24}":         "which type ClusterIP does not accept",
+		"aggregator.export.webhookUrl=https://hooks.example.net":             "aggregator.export.webhookUrl needs webhookSecret",
+		"aggregator.export.otlpEndpoint=otel:4318":                           "'/aggregator/export/otlpEndpoint'",
+		"aggregator.ingress.enabled=true":                                    "aggregator.ingress.hosts: at least one host",
+		"monitoring.rules.disabled={IpwitnessAgents}":                        "there is no alert IpwitnessAgents:",
 	} {
 		out, err := helm("template", "ipwitness", chart, "--set", set)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -383,8 +381,8 @@ func TestTheAggregatorWritesEventsOnly(t *testing.T) {
 }
 
 func TestAggregatorIsRestricted(t *testing.T) {
-	var d appsv1.Deployment
-	the(t, template(t, "ipwitness"), "Deployment", "ipwitness-aggregator", &d)
+	var d appsv1.StatefulSet
+	the(t, template(t, "ipwitness"), "StatefulSet", "ipwitness-aggregator", &d)
 	pod := d.Spec.Template.Spec
 	c := pod.Containers[0].SecurityContext
 	if pod.HostNetwork || !*pod.SecurityContext.RunAsNonRoot || *pod.SecurityContext.RunAsUser != 65532 || pod.SecurityContext.SeccompProfile.Type != "RuntimeDefault" ||
@@ -396,9 +394,9 @@ func TestAggregatorIsRestricted(t *testing.T) {
 // If the cluster assigns user and group IDs, the chart sets none, and leaves everything else as it
 // is.
 func TestAggregatorWithIDsOfTheCluster(t *testing.T) {
-	var d appsv1.Deployment
+	var d appsv1.StatefulSet
 	the(t, template(t, "ipwitness", "aggregator.podSecurityContext.runAsUser=null,aggregator.podSecurityContext.runAsGroup=null,aggregator.podSecurityContext.fsGroup=null"),
-		"Deployment", "ipwitness-aggregator", &d)
+		"StatefulSet", "ipwitness-aggregator", &d)
 	c := d.Spec.Template.Spec.SecurityContext
 	if c.RunAsUser != nil || c.RunAsGroup != nil || c.FSGroup != nil || !*c.RunAsNonRoot || c.SeccompProfile.Type != "RuntimeDefault" {
 		t.Errorf("got %v", c)
@@ -471,8 +469,8 @@ func TestProbes(t *testing.T) {
 		}
 	}
 	for values, want := range map[string]corev1.URIScheme{"tls.mode=helm": "HTTPS", "tls.mode=off,auth.tokenReview=false": ""} {
-		var d appsv1.Deployment
-		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)
+		var d appsv1.StatefulSet
+		the(t, template(t, "ipwitness", values), "StatefulSet", "ipwitness-aggregator", &d)
 		c := d.Spec.Template.Spec.Containers[0]
 		port := slices.IndexFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "metrics" && p.ContainerPort == 9643 })
 		for path, p := range map[string]*corev1.Probe{"/healthz": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
@@ -492,21 +490,6 @@ func TestProbes(t *testing.T) {
 		}
 		if got, want := settings["require-auth"] == true, want == "HTTPS"; got != want {
 			t.Errorf("%s: got require-auth %v, want %v", values, got, want)
-		}
-	}
-}
-
-// If two aggregators cannot coexist, the old one ends before the new one starts.
-func TestStrategy(t *testing.T) {
-	for values, want := range map[string]appsv1.DeploymentStrategyType{
-		"": "Recreate", "aggregator.persistence.enabled=false": "RollingUpdate",
-		"aggregator.persistence.enabled=false,aggregator.hostNetwork=true":       "Recreate",
-		"aggregator.persistence.enabled=false,aggregator.strategy.type=Recreate": "Recreate",
-	} {
-		var d appsv1.Deployment
-		the(t, template(t, "ipwitness", values), "Deployment", "ipwitness-aggregator", &d)
-		if got := d.Spec.Strategy.Type; got != want {
-			t.Errorf("--set %s: got %s, want %s", values, got, want)
 		}
 	}
 }
@@ -539,10 +522,10 @@ func TestNamesAndLabels(t *testing.T) {
 	}
 	all := template(t, "ipwitness")
 	var agent appsv1.DaemonSet
-	var aggregator appsv1.Deployment
+	var aggregator appsv1.StatefulSet
 	var service corev1.Service
 	the(t, all, "DaemonSet", "ipwitness-agent", &agent)
-	the(t, all, "Deployment", "ipwitness-aggregator", &aggregator)
+	the(t, all, "StatefulSet", "ipwitness-aggregator", &aggregator)
 	the(t, all, "Service", "ipwitness", &service)
 	selects := func(what string, selector, labels map[string]string, want bool) {
 		got := true
@@ -556,7 +539,7 @@ func TestNamesAndLabels(t *testing.T) {
 	pod := aggregator.Spec.Template.Labels
 	selects("the Service selects the aggregator", service.Spec.Selector, pod, true)
 	selects("the Service selects agents", service.Spec.Selector, agent.Spec.Template.Labels, false)
-	selects("the Deployment selects its pods", aggregator.Spec.Selector.MatchLabels, pod, true)
+	selects("the StatefulSet selects its pods", aggregator.Spec.Selector.MatchLabels, pod, true)
 	selects("the DaemonSet selects its pods", agent.Spec.Selector.MatchLabels, agent.Spec.Template.Labels, true)
 	for _, l := range []map[string]string{pod, agent.Spec.Template.Labels} {
 		if l["helm.sh/chart"] != "" || l["app.kubernetes.io/version"] != "" {
@@ -584,7 +567,7 @@ func TestNamesLikeNumbers(t *testing.T) {
 
 // The labels of a pod have precedence over the common labels.
 func TestLabelsOfPods(t *testing.T) {
-	for component, kind := range map[string]string{"agent": "DaemonSet", "aggregator": "Deployment"} {
+	for component, kind := range map[string]string{"agent": "DaemonSet", "aggregator": "StatefulSet"} {
 		all := template(t, "ipwitness", "commonLabels.team=net,commonLabels.cost=1a,"+component+".podLabels.team=own")
 		var o struct {
 			Spec struct{ Template corev1.PodTemplateSpec }
@@ -615,10 +598,10 @@ func TestCommonNames(t *testing.T) {
 func TestChangedSettingsReplacePods(t *testing.T) {
 	sums := func(values string) (agent, aggregator string) {
 		var a appsv1.DaemonSet
-		var d appsv1.Deployment
+		var d appsv1.StatefulSet
 		all := template(t, "ipwitness", values)
 		the(t, all, "DaemonSet", "ipwitness-agent", &a)
-		the(t, all, "Deployment", "ipwitness-aggregator", &d)
+		the(t, all, "StatefulSet", "ipwitness-aggregator", &d)
 		return a.Spec.Template.Annotations["checksum/config"], d.Spec.Template.Annotations["checksum/config"]
 	}
 	agent, aggregator := sums("log.level=info")
@@ -773,8 +756,8 @@ func TestMemoryLimitOfTheAggregator(t *testing.T) {
 		{"aggregator.resources=null", nil},
 		{"aggregator.extraEnv[0].name=GOMEMLIMIT,aggregator.extraEnv[0].value=100MiB", []string{"100MiB"}},
 	} {
-		var d appsv1.Deployment
-		the(t, template(t, "ipwitness", c.set), "Deployment", "ipwitness-aggregator", &d)
+		var d appsv1.StatefulSet
+		the(t, template(t, "ipwitness", c.set), "StatefulSet", "ipwitness-aggregator", &d)
 		var got []string
 		for _, e := range d.Spec.Template.Spec.Containers[0].Env {
 			if e.Name == "GOMEMLIMIT" {

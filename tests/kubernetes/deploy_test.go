@@ -566,7 +566,7 @@ func (i *installed) wantRenewal(t *testing.T) {
 func (i *installed) rollout() {
 	i.t.Helper()
 	i.kube("--namespace", home, "rollout", "status", "daemonset/ipwitness-agent", "--timeout=2m")
-	i.kube("--namespace", home, "rollout", "status", "deployment/ipwitness-aggregator", "--timeout=2m")
+	i.kube("--namespace", home, "rollout", "status", "statefulset/ipwitness-aggregator", "--timeout=2m")
 }
 
 func (i *installed) upgradeArgs(values ...string) []string {

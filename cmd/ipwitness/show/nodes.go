@@ -102,6 +102,24 @@ func Kubernetes(w io.Writer, k *pb.Kubernetes, now time.Time) error {
 	return p.write(w)
 }
 
+// Election writes which replica of the aggregator answers, and which one leads, if there are several.
+func Election(w io.Writer, e *pb.Election) error {
+	if e == nil {
+		return nil
+	}
+	p := &page{}
+	p.line("")
+	switch {
+	case e.GetLeads():
+		p.line("Replica of the aggregator: %s, which leads", e.GetReplica())
+	case e.GetLeader() == "":
+		p.line("Replica of the aggregator: %s; no replica leads", e.GetReplica())
+	default:
+		p.line("Replica of the aggregator: %s; %s leads", e.GetReplica(), e.GetLeader())
+	}
+	return p.write(w)
+}
+
 // Aggregator writes the problems of the aggregator itself, if there are any.
 func Aggregator(w io.Writer, problems []string) error {
 	p := &page{}

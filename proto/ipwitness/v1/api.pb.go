@@ -2170,7 +2170,9 @@ type ListNodesResponse struct {
 	// Problems of the aggregator: what does not work, what that affects and what to do.
 	Problems []string `protobuf:"bytes,3,rep,name=problems,proto3" json:"problems,omitempty"`
 	// Completeness of the observations behind lists and explanations.
-	Coverage      *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	Coverage *Coverage `protobuf:"bytes,4,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// The replica that answers, and the leader of the replicas. Unset if there is one aggregator.
+	Election      *Election `protobuf:"bytes,5,opt,name=election,proto3" json:"election,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2229,6 +2231,13 @@ func (x *ListNodesResponse) GetProblems() []string {
 func (x *ListNodesResponse) GetCoverage() *Coverage {
 	if x != nil {
 		return x.Coverage
+	}
+	return nil
+}
+
+func (x *ListNodesResponse) GetElection() *Election {
+	if x != nil {
+		return x.Election
 	}
 	return nil
 }
@@ -2883,14 +2892,15 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x05pools\x18\x01 \x03(\v2\x12.ipwitness.v1.PoolR\x05pools\x12&\n" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x122\n" +
 	"\bcoverage\x18\x03 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x12\n" +
-	"\x10ListNodesRequest\"\xc7\x01\n" +
+	"\x10ListNodesRequest\"\xfb\x01\n" +
 	"\x11ListNodesResponse\x12(\n" +
 	"\x05nodes\x18\x01 \x03(\v2\x12.ipwitness.v1.NodeR\x05nodes\x128\n" +
 	"\n" +
 	"kubernetes\x18\x02 \x01(\v2\x18.ipwitness.v1.KubernetesR\n" +
 	"kubernetes\x12\x1a\n" +
 	"\bproblems\x18\x03 \x03(\tR\bproblems\x122\n" +
-	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xe5\x02\n" +
+	"\bcoverage\x18\x04 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x122\n" +
+	"\belection\x18\x05 \x01(\v2\x16.ipwitness.v1.ElectionR\belection\"\xe5\x02\n" +
 	"\x11ListEventsRequest\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
 	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
@@ -3015,6 +3025,7 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*Finding)(nil),                     // 42: ipwitness.v1.Finding
 	(*Pool)(nil),                        // 43: ipwitness.v1.Pool
 	(*Kubernetes)(nil),                  // 44: ipwitness.v1.Kubernetes
+	(*Election)(nil),                    // 45: ipwitness.v1.Election
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	33, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
@@ -3061,56 +3072,57 @@ var file_ipwitness_v1_api_proto_depIdxs = []int32{
 	37, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
 	44, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
 	36, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	1,  // 44: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	34, // 45: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	34, // 46: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	30, // 47: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	31, // 48: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	34, // 49: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	36, // 50: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	34, // 51: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	34, // 52: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 53: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	1,  // 54: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	35, // 55: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	39, // 56: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	42, // 57: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	37, // 58: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	34, // 59: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	34, // 60: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	2,  // 61: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	40, // 62: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	3,  // 63: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	5,  // 64: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	10, // 65: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	12, // 66: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	14, // 67: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	16, // 68: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	18, // 69: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	20, // 70: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	22, // 71: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	24, // 72: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	26, // 73: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	28, // 74: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	8,  // 75: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	4,  // 76: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 77: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	11, // 78: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	13, // 79: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	15, // 80: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	17, // 81: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	19, // 82: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	21, // 83: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	23, // 84: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	25, // 85: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	27, // 86: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	29, // 87: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	9,  // 88: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	76, // [76:89] is the sub-list for method output_type
-	63, // [63:76] is the sub-list for method input_type
-	63, // [63:63] is the sub-list for extension type_name
-	63, // [63:63] is the sub-list for extension extendee
-	0,  // [0:63] is the sub-list for field type_name
+	45, // 44: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	1,  // 45: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	34, // 46: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	34, // 47: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	30, // 48: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	31, // 49: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	34, // 50: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	36, // 51: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	34, // 52: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	34, // 53: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 54: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	1,  // 55: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	35, // 56: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	39, // 57: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	42, // 58: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	37, // 59: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	34, // 60: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	34, // 61: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	2,  // 62: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	40, // 63: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	3,  // 64: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	5,  // 65: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	10, // 66: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	12, // 67: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	14, // 68: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	16, // 69: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	18, // 70: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	20, // 71: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	22, // 72: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	24, // 73: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	26, // 74: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	28, // 75: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	8,  // 76: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	4,  // 77: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 78: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	11, // 79: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	13, // 80: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	15, // 81: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	17, // 82: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	19, // 83: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	21, // 84: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	23, // 85: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	25, // 86: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	27, // 87: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	29, // 88: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	9,  // 89: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	77, // [77:90] is the sub-list for method output_type
+	64, // [64:77] is the sub-list for method input_type
+	64, // [64:64] is the sub-list for extension type_name
+	64, // [64:64] is the sub-list for extension extendee
+	0,  // [0:64] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }

@@ -677,7 +677,7 @@ func (x Coverage_Unknown) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Coverage_Unknown.Descriptor instead.
 func (Coverage_Unknown) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21, 0}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22, 0}
 }
 
 // Workload identifies the workload that an owner belongs to.
@@ -3013,6 +3013,71 @@ func (x *Node) GetVipProgramEnded() bool {
 	return false
 }
 
+// Election says which replica of the aggregator answers, and which one leads: it writes Events and exports
+// transitions.
+type Election struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the replica that answers.
+	Replica string `protobuf:"bytes,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Name of the replica that leads; empty if none is known to.
+	Leader string `protobuf:"bytes,2,opt,name=leader,proto3" json:"leader,omitempty"`
+	// True if the replica that answers leads.
+	Leads         bool `protobuf:"varint,3,opt,name=leads,proto3" json:"leads,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Election) Reset() {
+	*x = Election{}
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Election) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Election) ProtoMessage() {}
+
+func (x *Election) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Election.ProtoReflect.Descriptor instead.
+func (*Election) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Election) GetReplica() string {
+	if x != nil {
+		return x.Replica
+	}
+	return ""
+}
+
+func (x *Election) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *Election) GetLeads() bool {
+	if x != nil {
+		return x.Leads
+	}
+	return false
+}
+
 // Coverage says how complete the observations behind an answer are.
 type Coverage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -3049,7 +3114,7 @@ type Coverage struct {
 
 func (x *Coverage) Reset() {
 	*x = Coverage{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3126,7 @@ func (x *Coverage) String() string {
 func (*Coverage) ProtoMessage() {}
 
 func (x *Coverage) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[21]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3074,7 +3139,7 @@ func (x *Coverage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Coverage.ProtoReflect.Descriptor instead.
 func (*Coverage) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{21}
+	return file_ipwitness_v1_types_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Coverage) GetExpected() uint32 {
@@ -3167,7 +3232,7 @@ type Node_Port struct {
 
 func (x *Node_Port) Reset() {
 	*x = Node_Port{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3179,7 +3244,7 @@ func (x *Node_Port) String() string {
 func (*Node_Port) ProtoMessage() {}
 
 func (x *Node_Port) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[23]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3295,7 @@ type Node_Flooding struct {
 
 func (x *Node_Flooding) Reset() {
 	*x = Node_Flooding{}
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3242,7 +3307,7 @@ func (x *Node_Flooding) String() string {
 func (*Node_Flooding) ProtoMessage() {}
 
 func (x *Node_Flooding) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_types_proto_msgTypes[24]
+	mi := &file_ipwitness_v1_types_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3660,11 @@ const file_ipwitness_v1_types_proto_rawDesc = "" +
 	"\x05State\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04LIVE\x10\x01\x12\v\n" +
-	"\aUNHEARD\x10\x02\"\xf2\x03\n" +
+	"\aUNHEARD\x10\x02\"R\n" +
+	"\bElection\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\tR\areplica\x12\x16\n" +
+	"\x06leader\x18\x02 \x01(\tR\x06leader\x12\x14\n" +
+	"\x05leads\x18\x03 \x01(\bR\x05leads\"\xf2\x03\n" +
 	"\bCoverage\x12\x1a\n" +
 	"\bexpected\x18\x01 \x01(\rR\bexpected\x12\x14\n" +
 	"\x05heard\x18\x02 \x01(\rR\x05heard\x12%\n" +
@@ -3630,7 +3699,7 @@ func file_ipwitness_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_ipwitness_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_ipwitness_v1_types_proto_goTypes = []any{
 	(Workload_Kind)(0),            // 0: ipwitness.v1.Workload.Kind
 	(Evidence_Kind)(0),            // 1: ipwitness.v1.Evidence.Kind
@@ -3664,41 +3733,42 @@ var file_ipwitness_v1_types_proto_goTypes = []any{
 	(*Pool)(nil),                  // 29: ipwitness.v1.Pool
 	(*Allocation)(nil),            // 30: ipwitness.v1.Allocation
 	(*Node)(nil),                  // 31: ipwitness.v1.Node
-	(*Coverage)(nil),              // 32: ipwitness.v1.Coverage
-	nil,                           // 33: ipwitness.v1.Workload.SourcesEntry
-	(*Node_Port)(nil),             // 34: ipwitness.v1.Node.Port
-	(*Node_Flooding)(nil),         // 35: ipwitness.v1.Node.Flooding
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 37: google.protobuf.Duration
+	(*Election)(nil),              // 32: ipwitness.v1.Election
+	(*Coverage)(nil),              // 33: ipwitness.v1.Coverage
+	nil,                           // 34: ipwitness.v1.Workload.SourcesEntry
+	(*Node_Port)(nil),             // 35: ipwitness.v1.Node.Port
+	(*Node_Flooding)(nil),         // 36: ipwitness.v1.Node.Flooding
+	(*timestamppb.Timestamp)(nil), // 37: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 38: google.protobuf.Duration
 }
 var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	0,  // 0: ipwitness.v1.Workload.kind:type_name -> ipwitness.v1.Workload.Kind
-	33, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
+	34, // 1: ipwitness.v1.Workload.sources:type_name -> ipwitness.v1.Workload.SourcesEntry
 	12, // 2: ipwitness.v1.Workload.controller:type_name -> ipwitness.v1.Controller
-	36, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
+	37, // 3: ipwitness.v1.Workload.deletion_timestamp:type_name -> google.protobuf.Timestamp
 	1,  // 4: ipwitness.v1.Evidence.kind:type_name -> ipwitness.v1.Evidence.Kind
-	36, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
-	36, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
+	37, // 5: ipwitness.v1.Evidence.first_seen:type_name -> google.protobuf.Timestamp
+	37, // 6: ipwitness.v1.Evidence.last_seen:type_name -> google.protobuf.Timestamp
 	2,  // 7: ipwitness.v1.Scope.kind:type_name -> ipwitness.v1.Scope.Kind
 	15, // 8: ipwitness.v1.Owner.scope:type_name -> ipwitness.v1.Scope
 	11, // 9: ipwitness.v1.Owner.workload:type_name -> ipwitness.v1.Workload
 	14, // 10: ipwitness.v1.Owner.evidence:type_name -> ipwitness.v1.Evidence
-	36, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
-	36, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
+	37, // 11: ipwitness.v1.Owner.first_seen:type_name -> google.protobuf.Timestamp
+	37, // 12: ipwitness.v1.Owner.last_seen:type_name -> google.protobuf.Timestamp
 	3,  // 13: ipwitness.v1.Owner.state:type_name -> ipwitness.v1.Owner.State
-	36, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
+	37, // 14: ipwitness.v1.Owner.assigned_at:type_name -> google.protobuf.Timestamp
 	13, // 15: ipwitness.v1.Owner.intended:type_name -> ipwitness.v1.Intended
 	17, // 16: ipwitness.v1.Owner.previous:type_name -> ipwitness.v1.PreviousOwner
 	11, // 17: ipwitness.v1.PreviousOwner.workload:type_name -> ipwitness.v1.Workload
-	36, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
-	36, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
-	37, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
+	37, // 18: ipwitness.v1.PreviousOwner.until:type_name -> google.protobuf.Timestamp
+	37, // 19: ipwitness.v1.PreviousOwner.not_before:type_name -> google.protobuf.Timestamp
+	38, // 20: ipwitness.v1.PreviousOwner.gap:type_name -> google.protobuf.Duration
 	15, // 21: ipwitness.v1.Conflict.scope:type_name -> ipwitness.v1.Scope
 	4,  // 22: ipwitness.v1.Conflict.state:type_name -> ipwitness.v1.Conflict.State
 	16, // 23: ipwitness.v1.Conflict.owners:type_name -> ipwitness.v1.Owner
-	36, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
-	36, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
-	36, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
+	37, // 24: ipwitness.v1.Conflict.detected_at:type_name -> google.protobuf.Timestamp
+	37, // 25: ipwitness.v1.Conflict.confirmed_at:type_name -> google.protobuf.Timestamp
+	37, // 26: ipwitness.v1.Conflict.resolved_at:type_name -> google.protobuf.Timestamp
 	26, // 27: ipwitness.v1.Conflict.acknowledgement:type_name -> ipwitness.v1.Acknowledgement
 	24, // 28: ipwitness.v1.Conflict.related:type_name -> ipwitness.v1.Related
 	22, // 29: ipwitness.v1.Conflict.excluded:type_name -> ipwitness.v1.Exclusion
@@ -3708,14 +3778,14 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	20, // 33: ipwitness.v1.Conflict.remedy:type_name -> ipwitness.v1.Action
 	21, // 34: ipwitness.v1.Action.choice:type_name -> ipwitness.v1.Alternative
 	20, // 35: ipwitness.v1.Alternative.actions:type_name -> ipwitness.v1.Action
-	36, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
-	36, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
+	37, // 36: ipwitness.v1.Related.first_seen:type_name -> google.protobuf.Timestamp
+	37, // 37: ipwitness.v1.Related.last_seen:type_name -> google.protobuf.Timestamp
 	6,  // 38: ipwitness.v1.Kubernetes.state:type_name -> ipwitness.v1.Kubernetes.State
-	36, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
-	36, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
-	36, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
-	36, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
-	36, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
+	37, // 39: ipwitness.v1.Kubernetes.since:type_name -> google.protobuf.Timestamp
+	37, // 40: ipwitness.v1.Kubernetes.last_heard:type_name -> google.protobuf.Timestamp
+	37, // 41: ipwitness.v1.Acknowledgement.acknowledged_at:type_name -> google.protobuf.Timestamp
+	37, // 42: ipwitness.v1.Acknowledgement.expires_at:type_name -> google.protobuf.Timestamp
+	37, // 43: ipwitness.v1.Finding.detected_at:type_name -> google.protobuf.Timestamp
 	7,  // 44: ipwitness.v1.Finding.severity:type_name -> ipwitness.v1.Finding.Severity
 	16, // 45: ipwitness.v1.Finding.owners:type_name -> ipwitness.v1.Owner
 	30, // 46: ipwitness.v1.Finding.allocations:type_name -> ipwitness.v1.Allocation
@@ -3724,17 +3794,17 @@ var file_ipwitness_v1_types_proto_depIdxs = []int32{
 	20, // 49: ipwitness.v1.Finding.remedy:type_name -> ipwitness.v1.Action
 	17, // 50: ipwitness.v1.Finding.previous:type_name -> ipwitness.v1.PreviousOwner
 	8,  // 51: ipwitness.v1.Pool.state:type_name -> ipwitness.v1.Pool.State
-	37, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
-	36, // 53: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
+	38, // 52: ipwitness.v1.Pool.exhausted_in:type_name -> google.protobuf.Duration
+	37, // 53: ipwitness.v1.Allocation.allocated_at:type_name -> google.protobuf.Timestamp
 	9,  // 54: ipwitness.v1.Node.state:type_name -> ipwitness.v1.Node.State
-	36, // 55: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
-	36, // 56: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
-	37, // 57: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
-	37, // 58: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
-	35, // 59: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
+	37, // 55: ipwitness.v1.Node.connected_at:type_name -> google.protobuf.Timestamp
+	37, // 56: ipwitness.v1.Node.last_heard:type_name -> google.protobuf.Timestamp
+	38, // 57: ipwitness.v1.Node.lag:type_name -> google.protobuf.Duration
+	38, // 58: ipwitness.v1.Node.skew:type_name -> google.protobuf.Duration
+	36, // 59: ipwitness.v1.Node.flooding:type_name -> ipwitness.v1.Node.Flooding
 	10, // 60: ipwitness.v1.Coverage.unknown:type_name -> ipwitness.v1.Coverage.Unknown
 	11, // 61: ipwitness.v1.Node.Flooding.workload:type_name -> ipwitness.v1.Workload
-	36, // 62: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
+	37, // 62: ipwitness.v1.Node.Flooding.since:type_name -> google.protobuf.Timestamp
 	63, // [63:63] is the sub-list for method output_type
 	63, // [63:63] is the sub-list for method input_type
 	63, // [63:63] is the sub-list for extension type_name
@@ -3753,7 +3823,7 @@ func file_ipwitness_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_types_proto_rawDesc), len(file_ipwitness_v1_types_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

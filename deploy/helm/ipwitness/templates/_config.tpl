@@ -27,6 +27,7 @@ handover-grace: {{ .handoverGrace }}
 leaked-after: {{ .leakedAfter }}
 reused-within: {{ .reusedWithin | quote }}
 {{- end }}
+lease: {{ printf "%s/%s" .Release.Namespace (include "ipwitness.fullname" .) | quote }}
 data-dir: /var/lib/ipwitness
 retention: {{ .Values.aggregator.retention }}
 journal-size: {{ .Values.aggregator.journalSize }}
@@ -77,7 +78,7 @@ log-format: {{ .Values.log.format }}
 {{- define "ipwitness.config.agent" -}}
 {{- with .Values.agent -}}
 aggregator:
-  {{- range .aggregators | default (list (printf "%s:9640" (include "ipwitness.host" $))) }}
+  {{- range .aggregators | default (list (printf "%s:9640" (include "ipwitness.replicas" $))) }}
   - {{ . | quote }}
   {{- end }}
 wire: {{ .wire | quote }}

@@ -3,15 +3,16 @@
 {{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* At most 45 characters, because the longest suffix has 18. */}}
+{{- /* At most 41 characters, because the name of a StatefulSet may have 52 (its pods have it in the
+label controller-revision-hash), and "-aggregator" has 11. */}}
 {{- define "ipwitness.fullname" -}}
 {{- $name := include "ipwitness.name" . -}}
 {{- if .Values.fullnameOverride -}}
-{{ .Values.fullnameOverride | trunc 45 | trimSuffix "-" }}
+{{ .Values.fullnameOverride | trunc 41 | trimSuffix "-" }}
 {{- else if contains $name .Release.Name -}}
-{{ .Release.Name | trunc 45 | trimSuffix "-" }}
+{{ .Release.Name | trunc 41 | trimSuffix "-" }}
 {{- else -}}
-{{ printf "%s-%s" .Release.Name $name | trunc 45 | trimSuffix "-" }}
+{{ printf "%s-%s" .Release.Name $name | trunc 41 | trimSuffix "-" }}
 {{- end }}
 {{- end }}
 
@@ -105,16 +106,23 @@ configMap:
 {{ if eq .Values.tls.mode "existing" }}{{ .Values.tls.existing.caConfigMap | default $name }}{{ else }}{{ $name }}{{ end }}
 {{- end }}
 
-{{- /* The host name that agents and Prometheus connect to, which is in the certificate. */}}
+{{- /* The host name of all replicas, ready or not, to which agents connect. */}}
+{{- define "ipwitness.replicas" -}}
+{{ include "ipwitness.fullname" . }}-replicas.{{ .Release.Namespace }}.svc
+{{- end }}
+
+{{- /* The host name of the replicas that are ready, for users and Prometheus. */}}
 {{- define "ipwitness.host" -}}
 {{ include "ipwitness.fullname" . }}.{{ .Release.Namespace }}.svc
 {{- end }}
 
-{{- /* The DNS names in the aggregator's certificate, as JSON. */}}
+{{- /* The DNS names in the aggregator's certificate, as JSON. A wildcard stands for the names of the
+pods, so that the certificate does not depend on the number of replicas. */}}
 {{- define "ipwitness.names" -}}
 {{- $host := include "ipwitness.host" . -}}
 {{- $full := include "ipwitness.fullname" . -}}
-{{ concat (list $host (printf "%s.cluster.local" $host) (printf "%s.%s" $full .Release.Namespace) $full "localhost") .Values.tls.extraNames | uniq | toJson }}
+{{- $replicas := include "ipwitness.replicas" . -}}
+{{ concat (list $host (printf "%s.cluster.local" $host) (printf "%s.%s" $full .Release.Namespace) $full $replicas (printf "%s.cluster.local" $replicas) (printf "*.%s" $replicas) (printf "*.%s.cluster.local" $replicas) "localhost") .Values.tls.extraNames | uniq | toJson }}
 {{- end }}
 
 {{- define "ipwitness.addresses" -}}
@@ -125,19 +133,4 @@ configMap:
 {{- define "ipwitness.probe" -}}
 httpGet: {{ .get | toJson }}
 {{ toYaml .probe }}
-{{- end }}
-
-{{- define "ipwitness.strategy" -}}
-{{- with .Values.aggregator -}}
-{{- if .strategy -}}
-{{ toYaml .strategy }}
-{{- else if or .persistence.enabled .hostNetwork -}}
-# Only one pod can use the volume or the node's ports.
-type: Recreate
-{{- else -}}
-# The new pod is ready before the old one ends; agents send it their complete state.
-type: RollingUpdate
-rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
-{{- end }}
-{{- end }}
 {{- end }}

@@ -1,0 +1,329 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"github.com/ipwitness/ipwitness/tests/wait"
+)
+
+// leaseAPI is an API server that has one Lease and one ConfigMap.
+type leaseAPI struct {
+	*httptest.Server
+	mu      sync.Mutex
+	version int
+	objects map[string]runtime.Object // by path
+	// down makes all requests fail. refused makes them forbidden.
+	down, refused bool
+}
+
+func newLeaseAPI(t *testing.T) *leaseAPI {
+	f := &leaseAPI{objects: make(map[string]runtime.Object)}
+	f.Server = httptest.NewServer(f)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func (f *leaseAPI) set(change func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change()
+}
+
+// ServeHTTP implements http.Handler.
+func (f *leaseAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	refuse := func(code int, reason metav1.StatusReason) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"`+string(reason)+`","code":`+strconv.Itoa(code)+`}`)
+	}
+	switch {
+	case f.down:
+		refuse(http.StatusInternalServerError, metav1.StatusReasonInternalError)
+		return
+	case f.refused:
+		refuse(http.StatusForbidden, metav1.StatusReasonForbidden)
+		return
+	}
+	path := r.URL.Path
+	if r.Method == http.MethodGet {
+		if f.objects[path] == nil {
+			refuse(http.StatusNotFound, metav1.StatusReasonNotFound)
+			return
+		}
+		f.send(w, f.objects[path])
+		return
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	o, _, err := fakeCodecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		panic(err)
+	}
+	meta := o.(metav1.Object)
+	if r.Method == http.MethodPost {
+		path += "/" + meta.GetName()
+	}
+	before := ""
+	if f.objects[path] != nil {
+		before = f.objects[path].(metav1.Object).GetResourceVersion()
+	}
+	switch {
+	case r.Method == http.MethodPost && before != "":
+		refuse(http.StatusConflict, metav1.StatusReasonAlreadyExists)
+		return
+	case r.Method == http.MethodPut && before != meta.GetResourceVersion():
+		refuse(http.StatusConflict, metav1.StatusReasonConflict)
+		return
+	}
+	f.version++
+	meta.SetResourceVersion(strconv.Itoa(f.version))
+	f.objects[path] = o
+	f.send(w, o)
+}
+
+func (f *leaseAPI) send(w http.ResponseWriter, o runtime.Object) {
+	version := corev1.SchemeGroupVersion
+	if _, is := o.(*coordinationv1.Lease); is {
+		version = coordinationv1.SchemeGroupVersion
+	}
+	raw, err := runtime.Encode(fakeCodecs.EncoderForVersion(protobuf.Serializer, version), o)
+	if err != nil {
+		panic(err)
+	}
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
+	_, _ = w.Write(raw)
+}
+
+// holder returns the holder of the Lease.
+func (f *leaseAPI) holder() (identity string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, o := range f.objects {
+		if lease, is := o.(*coordinationv1.Lease); is {
+			identity = *lease.Spec.HolderIdentity
+		}
+	}
+	return identity
+}
+
+// candidate is a replica that wants to lead.
+type candidate struct {
+	*Cluster
+	// stop ends it in an orderly way.
+	stop func()
+	mu   sync.Mutex
+	// leading is the number of calls that run, and led that of all calls.
+	leading, led int
+}
+
+func (f *leaseAPI) candidate(t *testing.T, times leaseTimes) *candidate {
+	t.Helper()
+	c, err := openAt(&rest.Config{Host: f.URL}, slog.New(slog.NewTextHandler(t.Output(), nil)), Config{Version: "test", Lease: "default/witness"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.election.times = times
+	one := &candidate{Cluster: c}
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() {
+		if err := c.Lead(ctx, func(ctx context.Context) {
+			one.count(1)
+			<-ctx.Done()
+			one.count(-1)
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+	one.stop = func() { cancel(); group.Wait() }
+	t.Cleanup(one.stop)
+	return one
+}
+
+func (c *candidate) count(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leading += n; n > 0 {
+		c.led++
+	}
+}
+
+func (c *candidate) isLeading() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.leading == 1 && c.election.leads()
+}
+
+var quickLease = leaseTimes{lasts: time.Second, within: 600 * time.Millisecond, every: 50 * time.Millisecond}
+
+// One of two replicas leads. The other one takes over at once when the leader ends.
+func TestOneReplicaLeads(t *testing.T) {
+	f := newLeaseAPI(t)
+	a := f.candidate(t, leaseTimes{lasts: time.Hour, within: time.Hour / 2, every: 20 * time.Millisecond})
+	wait.Until(t, "the first one leads", a.isLeading)
+	b := f.candidate(t, leaseTimes{lasts: time.Hour, within: time.Hour / 2, every: 20 * time.Millisecond})
+	wait.Until(t, "the second one knows the leader", func() bool { return b.Election().GetLeader() == a.Election().GetReplica() })
+	if b.isLeading() || b.Election().GetLeads() || !a.Election().GetLeads() {
+		t.Errorf("got %v and %v, want only the first one to lead", a.Election(), b.Election())
+	}
+	a.stop()
+	if a.isLeading() {
+		t.Error("a replica that has ended leads")
+	}
+	wait.Until(t, "the second one leads", b.isLeading)
+	if a.led != 1 {
+		t.Errorf("the first one led %d times, want 1", a.led)
+	}
+}
+
+// A leader whose work ends leads on, and does not begin again.
+func TestALeaderWithoutWorkLeads(t *testing.T) {
+	f := newLeaseAPI(t)
+	c, err := openAt(&rest.Config{Host: f.URL}, slog.New(slog.DiscardHandler), Config{Lease: "default/witness"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.election.times = quickLease
+	var worked atomic.Int32
+	ctx, cancel := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	group.Go(func() {
+		if err := c.Lead(ctx, func(context.Context) { worked.Add(1) }); err != nil {
+			t.Error(err)
+		}
+	})
+	wait.Until(t, "it leads and has renewed the lease", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.version > 5 && worked.Load() > 0
+	})
+	if n := worked.Load(); n != 1 || !c.Leads() {
+		t.Errorf("its work began %d times, want once", n)
+	}
+	cancel()
+	group.Wait()
+	if f.holder() != "" {
+		t.Error("it has not released the lease")
+	}
+}
+
+// A leader that cannot renew its lease stops before another replica can take it. It leads again when it
+// can.
+func TestALeaderWithoutServerStops(t *testing.T) {
+	f := newLeaseAPI(t)
+	a := f.candidate(t, quickLease)
+	wait.Until(t, "it leads", a.isLeading)
+	f.set(func() { f.down = true })
+	wait.Until(t, "it stops", func() bool { return !a.isLeading() })
+	f.set(func() { f.down = false })
+	wait.Until(t, "it leads again", a.isLeading)
+}
+
+// The lease of a leader that ended without giving it up is taken when it has expired, and what it writes
+// after that is refused.
+func TestTheLeaseOfADeadLeaderExpires(t *testing.T) {
+	f := newLeaseAPI(t)
+	// It does not renew its lease, and does not know that its time is over.
+	dead := f.candidate(t, leaseTimes{lasts: time.Hour, within: time.Hour / 2, every: 20 * time.Minute})
+	wait.Until(t, "the first one has taken and renewed the lease", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.version == 2
+	})
+	wait.Until(t, "the first one leads", dead.election.leads)
+	old := dead.Told()
+	if _, err := old.Load(t.Context(), "webhook"); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Save(t.Context(), "webhook", []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	f.set(func() {
+		for _, o := range f.objects {
+			if lease, is := o.(*coordinationv1.Lease); is {
+				lease.Spec.LeaseDurationSeconds = new(int32(1))
+			}
+		}
+	})
+	b := f.candidate(t, quickLease)
+	wait.Until(t, "the other one leads", b.isLeading)
+	fresh := b.Told()
+	if got, err := fresh.Load(t.Context(), "webhook"); string(got) != "one" {
+		t.Fatalf("got %q, %v, want what the former leader told", got, err)
+	}
+	if err := fresh.Save(t.Context(), "alertmanager http://one", []byte("two")); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Save(t.Context(), "webhook", []byte("late")); !errors.Is(err, errNotLeading) {
+		t.Errorf("the former leader got %v, want %v", err, errNotLeading)
+	}
+	if got, err := fresh.Load(t.Context(), "webhook"); string(got) != "one" {
+		t.Errorf("got %q, %v, want one", got, err)
+	}
+	dead.stop()
+	if !b.isLeading() || f.holder() != b.election.identity {
+		t.Errorf("the former leader released the lease of the new one: %v leads", b.Election())
+	}
+}
+
+// A replica without permission reports a problem, and does not lead.
+func TestElectionWithoutPermission(t *testing.T) {
+	f := newLeaseAPI(t)
+	f.refused = true
+	a := f.candidate(t, quickLease)
+	wait.Until(t, "the problem is reported", func() bool {
+		problems := a.Status().GetProblems()
+		return len(problems) == 1 && strings.Contains(problems[0], "default/witness")
+	})
+	if a.isLeading() {
+		t.Error("it leads")
+	}
+	f.set(func() { f.refused = false })
+	wait.Until(t, "it leads", a.isLeading)
+	if got := a.Status().GetProblems(); len(got) > 0 {
+		t.Errorf("got the problems %q", got)
+	}
+}
+
+// A replica that does not lead writes no Events. The recent ones, and all after the API was
+// not available, are left for the time when it leads.
+func TestAFollowerWritesNoEvents(t *testing.T) {
+	c := liveMirror(t, func(*Cluster) {})
+	c.election.name, c.election.namespace = "witness", "default"
+	a := &c.announcer
+	old := &announcement{id: "old", since: time.Now().Add(-2 * leftToLeader)}
+	recent := &announcement{id: "recent", since: time.Now()}
+	a.queue = []*announcement{old, recent}
+	if a.leave(time.Now()); len(a.queue) != 2 {
+		t.Errorf("got %d announcements after the API was not available, want both", len(a.queue))
+	}
+	a.leave(old.since)
+	if len(a.queue) != 1 || a.queue[0] != recent || a.counts[dropped].Load() != 0 {
+		t.Errorf("got %d announcements, want the recent one", len(a.queue))
+	}
+	recent.targets = []target{{node: "n1"}}
+	if err := a.write(t.Context(), recent); !errors.Is(err, errNotLeading) || len(recent.targets) != 1 {
+		t.Errorf("got %v, want %v", err, errNotLeading)
+	}
+}
