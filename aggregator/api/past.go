@@ -27,17 +27,8 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if s.Journal == nil {
 		return nil, errNoJournal
 	}
-	f, err := newFilter(q)
+	query, err := eventQuery(q)
 	if err != nil {
-		return nil, err
-	}
-	kind := q.GetKind()
-	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
-		return nil, status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
-	}
-	query := f.query(kind)
-	query.Match = f.recorded
-	if query.Since, err = optionalTime("since", q.GetSince()); err != nil {
 		return nil, err
 	}
 	if query.Until, err = optionalTime("until", q.GetUntil()); err != nil {
@@ -75,6 +66,27 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	}
 	out.Events = p.items
 	return out, nil
+}
+
+// eventQuery returns the query of a request for events.
+func eventQuery(q interface {
+	filtering
+	GetKind() pb.Event_Kind
+	GetSince() *timestamppb.Timestamp
+},
+) (query journal.Query, err error) {
+	f, err := newFilter(q)
+	if err != nil {
+		return query, err
+	}
+	kind := q.GetKind()
+	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
+		return query, status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
+	}
+	query = f.query(kind)
+	query.Match = f.recorded
+	query.Since, err = optionalTime("since", q.GetSince())
+	return query, err
 }
 
 var errNoJournal = status.Error(codes.FailedPrecondition, "the aggregator records no history: start it without --data-dir=off")
