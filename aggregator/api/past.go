@@ -329,13 +329,18 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	if q.GetCase() {
 		return nil, status.Error(codes.InvalidArgument, "case and at cannot be combined, because cases are not recorded: omit one of them")
 	}
+	out := &pb.ExplainResponse{Address: addr.String()}
 	of := &pb.ListOwnersRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
 	byOwner, err := newOwnerFilter(of)
 	if err != nil {
 		return nil, err
 	}
-	owners, err := s.ownersAt(ctx, of, &byOwner)
-	if err != nil {
+	if err := allPages(&of.PageToken, func() (string, error) {
+		page, err := s.ownersAt(ctx, of, &byOwner)
+		out.Owners = append(out.Owners, page.GetOwners()...)
+		out.Coverage, out.Gap = page.GetCoverage(), page.GetGap()
+		return page.GetNextPageToken(), err
+	}); err != nil {
 		return nil, err
 	}
 	about := &pb.ListConflictsRequest{Address: q.GetAddress(), All: true, At: q.GetAt(), PageSize: maxPage}
@@ -343,8 +348,11 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	if err != nil {
 		return nil, err
 	}
-	conflicts, err := s.conflictsAt(ctx, about, &byConflict)
-	if err != nil {
+	if err := allPages(&about.PageToken, func() (string, error) {
+		page, err := s.conflictsAt(ctx, about, &byConflict)
+		out.Conflicts = append(out.Conflicts, page.GetConflicts()...)
+		return page.GetNextPageToken(), err
+	}); err != nil {
 		return nil, err
 	}
 	problems := &pb.ListFindingsRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
@@ -352,13 +360,12 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.findingsAt(ctx, problems, &byFinding)
-	if err != nil {
+	if err := allPages(&problems.PageToken, func() (string, error) {
+		page, err := s.findingsAt(ctx, problems, &byFinding)
+		out.Findings = append(out.Findings, page.GetFindings()...)
+		return page.GetNextPageToken(), err
+	}); err != nil {
 		return nil, err
-	}
-	out := &pb.ExplainResponse{
-		Address: addr.String(), Owners: owners.GetOwners(), Conflicts: conflicts.GetConflicts(), Findings: found.GetFindings(),
-		Coverage: owners.GetCoverage(), Gap: owners.GetGap(),
 	}
 	compared, inConflict := 0, false
 	for _, o := range out.GetOwners() {
@@ -376,6 +383,15 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	}
 	out.Summary = explain.Past(addr, compared, inConflict)
 	return out, nil
+}
+
+// allPages calls page, which returns the token of the next page, until there is none.
+func allPages(token *string, page func() (next string, err error)) (err error) {
+	for {
+		if *token, err = page(); err != nil || *token == "" {
+			return err
+		}
+	}
 }
 
 // over returns 1 for a conflict that is over, and 0 for an active one.
