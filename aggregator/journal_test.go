@@ -1,8 +1,10 @@
 package aggregator
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ipwitness/ipwitness/aggregator/journal"
 	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 	"github.com/ipwitness/ipwitness/tests/wait"
 )
@@ -165,5 +168,40 @@ func TestPagesOfEventsFitTogether(t *testing.T) {
 	}
 	if len(seen) != 40 {
 		t.Errorf("got %d owners on pages, want 40", len(seen))
+	}
+}
+
+// An explanation of the past has everything, also if that is more than a page of a list.
+func TestAnExplanationOfThePastHasAllPages(t *testing.T) {
+	l := newLab(t, Config{DataDir: t.TempDir()})
+	l.dial().send(snapshot(hello("n1", 1), podVeth(2, "web", addr))).sync()
+	l.settled()
+	const owners = 40
+	feed := l.core.journal.Feed(pb.Event_OWNER)
+	for i := range owners {
+		if err := feed.Changed(&journal.Change{At: time.Now(), Type: pb.Watch_ADDED, ID: fmt.Sprint(i), Owner: &pb.Owner{
+			Address: "192.0.2.1", Node: "n1", Netns: fmt.Sprint(i), Workload: &pb.Workload{Kind: pb.Workload_HOST, Process: strings.Repeat("x", 1<<16)},
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := feed.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	at := timestamppb.Now()
+	page, err := l.client.ListOwners(l.ctx, &pb.ListOwnersRequest{Address: "192.0.2.1", At: at, PageSize: 10_000})
+	if err != nil || page.GetNextPageToken() == "" || len(page.GetOwners()) == owners {
+		t.Fatalf("got %d owners and %v in the first page: the test has no effect", len(page.GetOwners()), err)
+	}
+	out, err := l.client.Explain(l.ctx, &pb.ExplainRequest{Address: "192.0.2.1", At: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	netns := make(map[string]bool)
+	for _, o := range out.GetOwners() {
+		netns[o.GetNetns()] = true
+	}
+	if len(out.GetOwners()) != owners || len(netns) != owners || out.GetCoverage().GetExpected() != 1 {
+		t.Errorf("got %d owners, %d of them different, and coverage %v, want %d of one node", len(out.GetOwners()), len(netns), out.GetCoverage(), owners)
 	}
 }

@@ -98,3 +98,7 @@ func (d direct) WatchConflicts(ctx context.Context, q *pb.WatchConflictsRequest,
 func (d direct) WatchFindings(ctx context.Context, q *pb.WatchFindingsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchFindingsResponse], error) {
 	return follow(ctx, d, pb.WitnessService_WatchFindings_FullMethodName, q, d.service.WatchFindings)
 }
+
+func (d direct) WatchEvents(ctx context.Context, q *pb.WatchEventsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[pb.WatchEventsResponse], error) {
+	return follow(ctx, d, pb.WitnessService_WatchEvents_FullMethodName, q, d.service.WatchEvents)
+}

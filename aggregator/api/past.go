@@ -27,17 +27,8 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	if s.Journal == nil {
 		return nil, errNoJournal
 	}
-	f, err := newFilter(q)
+	query, err := eventQuery(q)
 	if err != nil {
-		return nil, err
-	}
-	kind := q.GetKind()
-	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
-		return nil, status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
-	}
-	query := f.query(kind)
-	query.Match = f.recorded
-	if query.Since, err = optionalTime("since", q.GetSince()); err != nil {
 		return nil, err
 	}
 	if query.Until, err = optionalTime("until", q.GetUntil()); err != nil {
@@ -75,6 +66,27 @@ func (s *Service) ListEvents(ctx context.Context, q *pb.ListEventsRequest) (*pb.
 	}
 	out.Events = p.items
 	return out, nil
+}
+
+// eventQuery returns the query of a request for events.
+func eventQuery(q interface {
+	filtering
+	GetKind() pb.Event_Kind
+	GetSince() *timestamppb.Timestamp
+},
+) (query journal.Query, err error) {
+	f, err := newFilter(q)
+	if err != nil {
+		return query, err
+	}
+	kind := q.GetKind()
+	if _, known := pb.Event_Kind_name[int32(kind)]; !known {
+		return query, status.Error(codes.InvalidArgument, "kind must be OWNER, CONFLICT, FINDING or NODE: omit it for all events")
+	}
+	query = f.query(kind)
+	query.Match = f.recorded
+	query.Since, err = optionalTime("since", q.GetSince())
+	return query, err
 }
 
 var errNoJournal = status.Error(codes.FailedPrecondition, "the aggregator records no history: start it without --data-dir=off")
@@ -317,13 +329,18 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	if q.GetCase() {
 		return nil, status.Error(codes.InvalidArgument, "case and at cannot be combined, because cases are not recorded: omit one of them")
 	}
+	out := &pb.ExplainResponse{Address: addr.String()}
 	of := &pb.ListOwnersRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
 	byOwner, err := newOwnerFilter(of)
 	if err != nil {
 		return nil, err
 	}
-	owners, err := s.ownersAt(ctx, of, &byOwner)
-	if err != nil {
+	if err := allPages(&of.PageToken, func() (string, error) {
+		page, err := s.ownersAt(ctx, of, &byOwner)
+		out.Owners = append(out.Owners, page.GetOwners()...)
+		out.Coverage, out.Gap = page.GetCoverage(), page.GetGap()
+		return page.GetNextPageToken(), err
+	}); err != nil {
 		return nil, err
 	}
 	about := &pb.ListConflictsRequest{Address: q.GetAddress(), All: true, At: q.GetAt(), PageSize: maxPage}
@@ -331,8 +348,11 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	if err != nil {
 		return nil, err
 	}
-	conflicts, err := s.conflictsAt(ctx, about, &byConflict)
-	if err != nil {
+	if err := allPages(&about.PageToken, func() (string, error) {
+		page, err := s.conflictsAt(ctx, about, &byConflict)
+		out.Conflicts = append(out.Conflicts, page.GetConflicts()...)
+		return page.GetNextPageToken(), err
+	}); err != nil {
 		return nil, err
 	}
 	problems := &pb.ListFindingsRequest{Address: q.GetAddress(), At: q.GetAt(), PageSize: maxPage}
@@ -340,13 +360,12 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	if err != nil {
 		return nil, err
 	}
-	found, err := s.findingsAt(ctx, problems, &byFinding)
-	if err != nil {
+	if err := allPages(&problems.PageToken, func() (string, error) {
+		page, err := s.findingsAt(ctx, problems, &byFinding)
+		out.Findings = append(out.Findings, page.GetFindings()...)
+		return page.GetNextPageToken(), err
+	}); err != nil {
 		return nil, err
-	}
-	out := &pb.ExplainResponse{
-		Address: addr.String(), Owners: owners.GetOwners(), Conflicts: conflicts.GetConflicts(), Findings: found.GetFindings(),
-		Coverage: owners.GetCoverage(), Gap: owners.GetGap(),
 	}
 	compared, inConflict := 0, false
 	for _, o := range out.GetOwners() {
@@ -364,6 +383,15 @@ func (s *Service) explainAt(ctx context.Context, q *pb.ExplainRequest, addr neti
 	}
 	out.Summary = explain.Past(addr, compared, inConflict)
 	return out, nil
+}
+
+// allPages calls page, which returns the token of the next page, until there is none.
+func allPages(token *string, page func() (next string, err error)) (err error) {
+	for {
+		if *token, err = page(); err != nil || *token == "" {
+			return err
+		}
+	}
 }
 
 // over returns 1 for a conflict that is over, and 0 for an active one.

@@ -3,6 +3,8 @@
 package api
 
 import (
+	"sync/atomic"
+
 	"github.com/ipwitness/ipwitness/aggregator/acknowledge"
 	"github.com/ipwitness/ipwitness/aggregator/convert"
 	"github.com/ipwitness/ipwitness/aggregator/coverage"
@@ -28,6 +30,8 @@ type Service struct {
 	Convert          *convert.Converter
 	Events           *events.Events
 	Journal          *journal.Journal
+	// EventWatches is the number of watches of events.
+	EventWatches atomic.Int64
 	// Instance identifies this process in resume tokens, and in the journal.
 	Instance int64
 	// Problems returns descriptions of the problems of the aggregator itself.

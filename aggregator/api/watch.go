@@ -154,20 +154,26 @@ type flusher interface{ Flush() error }
 func (w *watch[K, T, M]) serve(ctx context.Context, stopped <-chan struct{}, token string) error {
 	w.events.Join()
 	defer w.events.Leave()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	w.patience = newPatience()
 	send, flush := w.send, w.flush
 	w.send = func(m *M) error { return w.patience.limit(func() error { return send(m) }) }
 	w.flush = func() error { return w.patience.limit(flush) }
+	return attend(ctx, stopped, w.patience, w.cutOff, func(ctx context.Context) error { return w.follow(ctx, token) })
+}
 
+// attend runs follow, which serves a subscriber. It returns before follow does if one Send blocks for
+// too long, if the caller's access is revoked, or if the aggregator stops. cutOff returns the token of
+// the last message that the subscriber has received.
+func attend(ctx context.Context, stopped <-chan struct{}, p *patience, cutOff func() resumeToken, follow func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- w.follow(ctx, token) }()
+	go func() { done <- follow(ctx) }()
 	select {
 	case err := <-done:
 		return err
-	case <-w.patience.late.C:
-		return errCutOff(w.cutOff().String())
+	case <-p.late.C:
+		return errCutOff(cutOff().String())
 	case <-access.Revoked(ctx):
 		return access.ErrRevoked
 	case <-stopped:

@@ -2,7 +2,6 @@ package export
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -43,8 +42,8 @@ type alertmanager struct {
 	restoredAt time.Time
 }
 
-func newAlertmanager(cfg *Config, config *tls.Config, base string) (*alertmanager, error) {
-	c, err := newClient(base, "/api/v2/alerts", config, help{url: "alertmanager", credentials: "the token of --alertmanager-token-file"})
+func newAlertmanager(cfg *Config, files tlsFiles, base string) (*alertmanager, error) {
+	c, err := newClient(base, "/api/v2/alerts", files, cfg.Log, help{url: "alertmanager", credentials: "the token of --alertmanager-token-file"})
 	if err != nil {
 		return nil, err
 	}

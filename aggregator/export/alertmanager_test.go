@@ -79,7 +79,7 @@ func TestAlertsAreRepeated(t *testing.T) {
 	cfg := Config{Cluster: "prod"}
 	var now time.Time
 	cfg.Clock = func() time.Time { return now }
-	a, err := newAlertmanager(&cfg, nil, h.URL)
+	a, err := newAlertmanager(&cfg, tlsFiles{}, h.URL)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +23,12 @@ import (
 type client struct {
 	url, host string
 	http      *http.Client
+	log       *slog.Logger
+	// files are the files of the TLS configuration in use, and state is what they were when they were
+	// read. failed is the last error that was logged.
+	files  tlsFiles
+	state  []os.FileInfo
+	failed string
 	// help says what to correct if the receiver refuses a request.
 	help help
 }
@@ -32,7 +40,7 @@ type help struct {
 }
 
 // newClient returns a client for a path below a base URL.
-func newClient(base, path string, config *tls.Config, help help) (*client, error) {
+func newClient(base, path string, files tlsFiles, log *slog.Logger, help help) (*client, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, fmt.Errorf("use --%s: it must be a URL like https://receiver.example.net/path", help.url)
@@ -40,33 +48,91 @@ func newClient(base, path string, config *tls.Config, help help) (*client, error
 	if path != "" && !strings.HasSuffix(u.Path, path) {
 		u.Path = strings.TrimSuffix(u.Path, "/") + path
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = config.Clone() // each transport changes its own
-	transport.MaxIdleConnsPerHost = 1
-	return &client{url: u.String(), host: u.Host, help: help, http: &http.Client{
-		Transport:     transport,
+	c := &client{url: u.String(), host: u.Host, help: help, files: files, log: log, http: &http.Client{
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}, nil
+	}}
+	return c, c.load(files.stat())
 }
 
-// tlsConfig returns a TLS configuration with a CA bundle and a certificate; the CAs of the system and no
-// certificate for empty names.
-func tlsConfig(ca, cert, key string) (*tls.Config, error) {
+// load makes the transport from the files, which have a state.
+func (c *client) load(state []os.FileInfo) error {
+	config, err := c.files.config()
+	if err != nil {
+		return err
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.TLSClientConfig = config
+	transport.MaxIdleConnsPerHost = 1
+	if c.http.Transport != nil {
+		c.http.CloseIdleConnections()
+	}
+	c.http.Transport, c.state = transport, state
+	return nil
+}
+
+// reload uses files that have changed, unless they cannot be used: perhaps only one of them is written
+// yet. It is then tried again with the next request.
+func (c *client) reload() {
+	now := c.files.stat()
+	if slices.EqualFunc(c.state, now, unchanged) {
+		return
+	}
+	switch err := c.load(now); {
+	case err == nil:
+		c.failed = ""
+		c.log.Info("reloaded changed TLS files", "files", c.files.names())
+	case c.failed != err.Error():
+		c.failed = err.Error()
+		c.log.Warn("cannot use changed TLS files: keeping the previous contents", "error", err)
+	}
+}
+
+// tlsFiles are the files of a TLS configuration: a CA bundle, and a certificate with its key. An empty
+// name stands for the CAs of the system, and for no certificate.
+type tlsFiles struct{ ca, cert, key string }
+
+// names returns the names of the files that are used.
+func (f tlsFiles) names() []string {
+	return slices.DeleteFunc([]string{f.ca, f.cert, f.key}, func(name string) bool { return name == "" })
+}
+
+// stat returns the state of each file; nil for a missing one.
+func (f tlsFiles) stat() (all []os.FileInfo) {
+	for _, name := range f.names() {
+		info, err := os.Stat(name)
+		if err != nil {
+			info = nil // reading it returns the error
+		}
+		all = append(all, info)
+	}
+	return all
+}
+
+// unchanged reports whether two states of a file are the same.
+func unchanged(a, b os.FileInfo) bool {
+	if a == nil || b == nil {
+		return a == nil && b == nil
+	}
+	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
+}
+
+// config reads the files.
+func (f tlsFiles) config() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		pem, err := os.ReadFile(ca)
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
 		if err != nil {
 			return nil, fmt.Errorf("read the CA bundle of receivers: %w", err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate in PEM: it must begin with -----BEGIN CERTIFICATE-----", ca)
+			return nil, fmt.Errorf("%s has no certificate in PEM: it must begin with -----BEGIN CERTIFICATE-----", f.ca)
 		}
 	}
-	if cert != "" || key != "" {
-		pair, err := tls.LoadX509KeyPair(cert, key)
+	if f.cert != "" || f.key != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
-			return nil, fmt.Errorf("use the certificate %s with the key %s: %w", cert, key, err)
+			return nil, fmt.Errorf("use the certificate %s with the key %s: %w", f.cert, f.key, err)
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
@@ -81,6 +147,7 @@ const (
 
 // post sends a body, and returns the answer if it is a success.
 func (c *client) post(ctx context.Context, header http.Header, body []byte) ([]byte, error) {
+	c.reload()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, errors.New("the URL cannot be used")

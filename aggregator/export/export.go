@@ -57,8 +57,8 @@ type Exporters struct{ all []*exporter }
 
 // New returns exporters that do nothing before Run. It checks the files of the settings.
 func New(cfg Config) (*Exporters, error) {
-	tls, err := tlsConfig(cfg.CA, "", "")
-	if err != nil {
+	files := tlsFiles{ca: cfg.CA}
+	if _, err := files.config(); err != nil {
 		return nil, err
 	}
 	e := &Exporters{}
@@ -68,21 +68,21 @@ func New(cfg Config) (*Exporters, error) {
 		}
 	}
 	if cfg.OTLP != "" {
-		to, err := newOTLP(&cfg, tls)
+		to, err := newOTLP(&cfg, files)
 		if err != nil {
 			return nil, err
 		}
 		e.add(&cfg, "otlp", "", to.client, to)
 	}
 	for _, base := range cfg.Alertmanagers {
-		to, err := newAlertmanager(&cfg, tls, base)
+		to, err := newAlertmanager(&cfg, files, base)
 		if err != nil {
 			return nil, err
 		}
 		e.add(&cfg, "alertmanager", base, to.client, to)
 	}
 	if cfg.Webhook != "" {
-		to, err := newWebhook(&cfg, tls)
+		to, err := newWebhook(&cfg, files)
 		if err != nil {
 			return nil, err
 		}

@@ -2,7 +2,6 @@ package export
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -30,7 +29,7 @@ type otlp struct {
 	clock    func() time.Time
 }
 
-func newOTLP(cfg *Config, config *tls.Config) (*otlp, error) {
+func newOTLP(cfg *Config, files tlsFiles) (*otlp, error) {
 	// A variable for logs takes precedence over the one for all signals.
 	if cfg.Environment == nil {
 		cfg.Environment = func(string) string { return "" }
@@ -45,8 +44,8 @@ func newOTLP(cfg *Config, config *tls.Config) (*otlp, error) {
 		if ca == "" {
 			ca = cfg.CA
 		}
-		var err error
-		if config, err = tlsConfig(ca, cert, key); err != nil {
+		files = tlsFiles{ca, cert, key}
+		if _, err := files.config(); err != nil {
 			return nil, fmt.Errorf("use the variables OTEL_EXPORTER_OTLP_…: %w", err)
 		}
 	}
@@ -55,7 +54,7 @@ func newOTLP(cfg *Config, config *tls.Config) (*otlp, error) {
 		return nil, err
 	}
 	header.Set("Content-Type", "application/x-protobuf")
-	c, err := newClient(cfg.OTLP, "/v1/logs", config, help{url: "otlp-endpoint", credentials: "the variable OTEL_EXPORTER_OTLP_HEADERS, as in authorization=Bearer%20TOKEN"})
+	c, err := newClient(cfg.OTLP, "/v1/logs", files, cfg.Log, help{url: "otlp-endpoint", credentials: "the variable OTEL_EXPORTER_OTLP_HEADERS, as in authorization=Bearer%20TOKEN"})
 	if err != nil {
 		return nil, err
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -38,12 +37,12 @@ type webhook struct {
 	clock           func() time.Time
 }
 
-func newWebhook(cfg *Config, config *tls.Config) (*webhook, error) {
+func newWebhook(cfg *Config, files tlsFiles) (*webhook, error) {
 	if cfg.WebhookSecret == "" {
 		return nil, errors.New("--webhook needs a secret, with which each request is signed: " +
 			`write one with (umask 077; echo "whsec_$(openssl rand -base64 32)" >FILE), and set --webhook-secret-file FILE`)
 	}
-	c, err := newClient(cfg.Webhook, "", config, help{url: "webhook", credentials: "the secret of --webhook-secret-file, which the receiver must know"})
+	c, err := newClient(cfg.Webhook, "", files, cfg.Log, help{url: "webhook", credentials: "the secret of --webhook-secret-file, which the receiver must know"})
 	if err != nil {
 		return nil, err
 	}

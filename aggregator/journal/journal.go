@@ -71,6 +71,8 @@ type Journal struct {
 
 	// gap is the gap that has not ended; nil if there is none.
 	gap atomic.Pointer[pb.Gap]
+	// fresh is set until the state with which the journal begins is recorded.
+	fresh atomic.Bool
 	// What Stats returns.
 	records, gaps, lost atomic.Uint64
 	writer              writer

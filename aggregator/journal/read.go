@@ -227,6 +227,40 @@ func (j *Journal) Events(ctx context.Context, q *Query, do func(*pb.Event) bool)
 	})
 }
 
+// Follow is Events for a reader that reads again and again what was recorded since the last time. It
+// calls do with the matching events and with the gaps that ended in the same period, each at its end.
+func (j *Journal) Follow(ctx context.Context, q *Query, do func(at time.Time, e *pb.Event, g *pb.Gap) bool) error {
+	gaps, err := j.Gaps(q.After.Add(time.Microsecond), q.Until)
+	if err != nil {
+		return err
+	}
+	gaps = slices.DeleteFunc(gaps, func(g *pb.Gap) bool { return g.GetUntil() == nil || !g.GetUntil().AsTime().Before(q.Until) })
+	more := true
+	some := func(before time.Time) bool {
+		for more && len(gaps) > 0 && !gaps[0].GetUntil().AsTime().After(before) {
+			more = do(gaps[0].GetUntil().AsTime(), nil, gaps[0])
+			gaps = gaps[1:]
+		}
+		return more
+	}
+	if err := j.Events(ctx, q, func(e *pb.Event) bool {
+		at := e.GetTime().AsTime()
+		more = some(at) && do(at, e, nil)
+		return more
+	}); err != nil {
+		return err
+	}
+	some(q.Until)
+	return nil
+}
+
+// OpenGap returns the gap that has not ended; nil if there is none.
+func (j *Journal) OpenGap() *pb.Gap { return j.gap.Load() }
+
+// Fresh reports whether the state with which the journal begins is still being recorded. The times of
+// its items are before the start of the journal.
+func (j *Journal) Fresh() bool { return j.fresh.Load() }
+
 // A reading reads the events of one segment.
 type reading struct {
 	ctx context.Context
@@ -241,6 +275,10 @@ type reading struct {
 }
 
 func (r *reading) events(since, until stamp) (more bool, err error) {
+	q := r.q
+	if alone := q.Span.First.IsValid() && q.Span.First == q.Span.Last; !alone && since >= r.seg.start && until-since < 1<<bucketBits {
+		return r.byTime(nil, since, until) // has less to read than all places that can match
+	}
 	subjects, known, err := r.subjects()
 	if err != nil {
 		return false, err

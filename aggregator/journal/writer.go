@@ -98,6 +98,7 @@ func (w *writer) begin(j *Journal, reason pb.Gap_Reason) error {
 	}
 	j.progress.written(w.last, false, nil)
 	w.fresh = alive == 0
+	j.fresh.Store(w.fresh)
 	var gap *pb.Gap
 	if !w.fresh || reason == pb.Gap_DAMAGED {
 		gap = &pb.Gap{From: timeOf(alive), Reason: reason}
@@ -416,16 +417,17 @@ func (w *writer) complete(kind pb.Event_Kind) error {
 	if w.gap != nil {
 		w.j.gaps.Add(1)
 		g := proto.CloneOf(w.gap)
-		g.Until = timestamppb.New(now)
+		w.last = max(w.last+1, now.UnixMicro()) // a stamp of its own, after all records that are known to be written
+		g.Until = timeOf(w.last)
 		raw, err := marshal.MarshalAppend([]byte{formatVersion}, g)
 		if err != nil {
 			return err
 		}
-		if err := w.pending().Set(metaKey(metaGap, uint64(now.UnixMicro())), raw, nil); err != nil {
+		if err := w.pending().Set(metaKey(metaGap, uint64(w.last)), raw, nil); err != nil {
 			return err
 		}
 		if g.GetReason() == pb.Gap_NOT_WRITTEN {
-			w.j.Log.Warn("journal: changes were not recorded", "from", g.GetFrom().AsTime(), "until", now, "lost", g.GetLost())
+			w.j.Log.Warn("journal: changes were not recorded", "from", g.GetFrom().AsTime(), "until", g.GetUntil().AsTime(), "lost", g.GetLost())
 		}
 	}
 	w.fresh, w.whole, w.aliveAt = false, true, time.Time{}
@@ -462,6 +464,7 @@ func (w *writer) commit() error {
 	if err := w.segments.commit(); err != nil {
 		return err
 	}
+	w.j.fresh.Store(w.fresh)
 	w.j.progress.written(w.last, w.whole, w.marks)
 	w.marks = w.marks[:0]
 	for _, c := range w.waiting {

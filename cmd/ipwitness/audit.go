@@ -63,7 +63,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 			case err != nil:
 				return err
 			case c.watch && c.exitCode:
-				return errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
+				return errExitCodeWatch
 			case c.fixPlan && (c.watch || c.format != show.FormatTable):
 				return errors.New("--fix-plan prints a shell script and cannot be combined with --watch or --output: remove them")
 			case c.watch && c.at.set():

@@ -48,7 +48,7 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 		ValidArgsFunction: c.completeConflicts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if c.watch && c.exitCode {
-				return errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
+				return errExitCodeWatch
 			}
 			if c.watch && c.at.set() {
 				return errWatchAt
@@ -79,6 +79,8 @@ Nodes that are not seen are listed on stderr, and with -o json under "coverage".
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, exitCodeHelp("a confirmed, unacknowledged conflict"))
 	return cmd
 }
+
+var errExitCodeWatch = errors.New("--exit-code and --watch cannot be combined, because a watch does not end: remove one of them")
 
 // one shows the details of one conflict.
 func (c *conflictsCommand) one(ctx context.Context, id string) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -23,6 +24,7 @@ type historyCommand struct {
 	since, until time.Time
 	kind         string
 	exitCode     bool
+	watch        bool
 }
 
 func newHistory(sys system) *cobra.Command {
@@ -40,13 +42,17 @@ happened between the two times.
 
 ` + timesHelp + `
 
-With -o json, each event is one line. A gap is {"type":"GAP","gap":{…}}. The last line is
-{"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
+With --watch, show the changes from now on, as they are recorded; with --since, show the
+recorded changes first. A disconnected watch continues where it was.
+
+With -o json, each event is one line. A gap is {"type":"GAP","gap":{…}}. Without --watch,
+the last line is {"type":"BOOKMARK","reachesBackTo":"…","coverage":{…}}.`,
 		Example: `
   ipwitness history 10.244.0.7
   ipwitness history default/web-1 --since "yesterday 22:00" --until 6:00
   ipwitness history node-7 --kind node
-  ipwitness history --kind conflict --since -12h -o wide`,
+  ipwitness history --kind conflict --since -12h -o wide
+  ipwitness history 10.244.0.7 --since -1h --watch`,
 		Args:              atMostOne("an ADDRESS, CIDR, NAMESPACE/POD, MAC or NODE"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,6 +62,14 @@ With -o json, each event is one line. A gap is {"type":"GAP","gap":{…}}. The l
 			}
 			if !c.since.IsZero() && !c.until.IsZero() && !c.since.Before(c.until) {
 				return fmt.Errorf("--since is %s and --until is %s: --since must be before --until", utc(c.since), utc(c.until))
+			}
+			switch {
+			case c.watch && !c.until.IsZero():
+				return errors.New("--until and --watch cannot be combined, because a watch does not end: remove one of them")
+			case c.watch && c.exitCode:
+				return errExitCodeWatch
+			case c.watch:
+				return c.follow(cmd.Context(), sel)
 			}
 			return c.list(cmd.Context(), sel)
 		},
@@ -79,6 +93,7 @@ With -o json, each event is one line. A gap is {"type":"GAP","gap":{…}}. The l
 	if err := cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kinds, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 		panic(err) // the flag was added above
 	}
+	watchFlag(cmd, &c.watch)
 	cmd.Flags().BoolVar(&c.exitCode, "exit-code", false, "exit 2 if there is a change, 0 if none, 3 if none and records are missing, 1 on error")
 	return cmd
 }
@@ -125,9 +140,7 @@ func (c *historyCommand) list(ctx context.Context, sel selector) error {
 			first, reach, gaps = false, page.GetReachesBackTo(), len(page.GetGaps())
 			out.Gaps(page.GetGaps())
 		}
-		events := slices.DeleteFunc(page.GetEvents(), func(e *pb.Event) bool {
-			return sel.name != "" && !slices.ContainsFunc(show.EventOwners(e), sel.keep)
-		})
+		events := slices.DeleteFunc(page.GetEvents(), func(e *pb.Event) bool { return !sel.about(e) })
 		found += len(events)
 		if failed = out.Events(events); failed != nil {
 			cancel() // the output is closed
@@ -151,6 +164,65 @@ func (c *historyCommand) list(ctx context.Context, sel selector) error {
 		return err
 	}
 	return c.found(found > 0, gaps > 0 || reach == nil || c.beyond(reach), coverage)
+}
+
+// about reports whether an event is about the selected workload; true if none is selected by its name.
+func (s *selector) about(e *pb.Event) bool {
+	return s.name == "" || slices.ContainsFunc(show.EventOwners(e), s.keep)
+}
+
+// pastAtOnce is the number of recorded events that a watch lays out at once.
+const pastAtOnce = 1000
+
+// follow shows the recorded events since a time, then every event as it is recorded.
+func (c *historyCommand) follow(ctx context.Context, sel selector) error {
+	out, seen := show.NewHistory(c.sys.stdout, c.format, c.sys.now()), coverageWatch{query: &c.query}
+	var past []*pb.Event
+	live := false
+	write := func() error {
+		events := past
+		past = nil
+		return out.Events(events)
+	}
+	w := &watcher[*pb.WatchEventsResponse]{
+		client: c.client(),
+		notice: c.sys.stderr,
+		path:   "/v1/events:watch",
+		query:  c.request(sel),
+		begin:  func() {},
+		event: func(m *pb.WatchEventsResponse) error {
+			if e := m.GetEvent(); e != nil {
+				if sel.about(e) {
+					past = append(past, e)
+				}
+				if live || len(past) >= pastAtOnce {
+					return write()
+				}
+				return nil
+			}
+			if err := write(); err != nil {
+				return err
+			}
+			switch m.GetType() {
+			case pb.Watch_GAP:
+				out.Gaps([]*pb.Gap{m.GetGap()})
+				return out.End()
+			case pb.Watch_LOST:
+				if c.format.ForPrograms() {
+					return show.Lost(c.sys.stdout, c.format, m.GetType().String(), 0)
+				}
+				c.note("The journal no longer has all events since the last one. Some are missing here.")
+			case pb.Watch_BOOKMARK:
+				if reach := m.GetReachesBackTo(); !live && reach != nil && c.beyond(reach) && !c.format.ForPrograms() {
+					c.note("The journal reaches back only to %s.", utc(reach.AsTime()))
+				}
+				live = true
+				return seen.follow(m)
+			}
+			return nil
+		},
+	}
+	return w.run(ctx)
 }
 
 // beyond reports whether the command asks for changes before the start of the journal.

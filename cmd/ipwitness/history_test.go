@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -262,6 +265,82 @@ func TestCompletionOffersKindsOfEvents(t *testing.T) {
 		c.run(t, 0, "__complete", "history", flag, "")
 		if got, want := c.stdout.String(), ":4\n"; got != want {
 			t.Errorf("%s: got %q, want no files", flag, got)
+		}
+	}
+}
+
+// message returns a line of a watch of events.
+func message(m *pb.WatchEventsResponse) string {
+	raw, err := protojson.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return `{"result":` + string(raw) + "}\n"
+}
+
+// A watch continues after the last message that it has received, also after a gap, and says what is lost.
+func TestHistoryWatchContinuesWhereItWas(t *testing.T) {
+	event := func(token, name string) string {
+		e := recorded(time.Hour, name)
+		return message(&pb.WatchEventsResponse{Type: e.GetType(), Event: e, ResumeToken: token})
+	}
+	gap := message(&pb.WatchEventsResponse{Type: pb.Watch_GAP, Gap: &pb.Gap{From: ago(2 * time.Hour), Until: ago(time.Hour), Reason: pb.Gap_NOT_RUNNING}, ResumeToken: "i-0-4"})
+	bookmark := message(&pb.WatchEventsResponse{Type: pb.Watch_BOOKMARK, ResumeToken: "i-0-5", Coverage: everything, ReachesBackTo: ago(12 * time.Hour)})
+	lost := message(&pb.WatchEventsResponse{Type: pb.Watch_LOST, ResumeToken: "i-0-6"})
+	for _, test := range []struct{ format, stdout, stderr string }{
+		{"json", "ADDED a, ADDED b, ADDED c, GAP , LOST , ADDED d", ""},
+		{"table", "EVENT OWNER, ADDED a, ADDED b, ADDED c, GAP , ADDED d", "The journal reaches back only to 2026-03-14 03:09:26 UTC.\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{begin: time.Now(), tries: []try{
+				{status: 200, body: event("i-0-1", "a") + event("i-0-2", "b")},
+				{status: 200, body: event("i-0-3", "c") + gap + bookmark},
+				{status: 200, body: lost + event("i-0-7", "d"), hang: true},
+			}}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			s.cancel = cancel
+			c := newConsole()
+			c.transport = s
+			if code := execute(ctx, c.system, []string{"history", "10.0.0.7", "-w", "--since", "-1d", "-o", test.format}); code != 0 {
+				t.Errorf("got exit code %d, want 0", code)
+			}
+			const ask = "address=10.0.0.7&"
+			const since = "since=2026-03-13T15%3A09%3A26Z"
+			if got, want := s.asked[:4], []string{ask + since, ask + "resume_token=i-0-2&" + since, ask + "resume_token=i-0-5&" + since, ask + "resume_token=i-0-7&" + since}; !slices.Equal(got, want) {
+				t.Errorf("got requests %q, want %q", got, want)
+			}
+			var got []string
+			for line := range strings.Lines(c.stdout.String()) {
+				var one struct {
+					Type  string
+					Owner struct{ Workload struct{ Name string } }
+				}
+				if f := strings.Fields(line); test.format == "table" && strings.Contains(line, "no records until") {
+					one.Type = "GAP"
+				} else if test.format == "table" {
+					one.Type, one.Owner.Workload.Name = f[1], strings.TrimPrefix(f[5], "container/")
+				} else if err := json.Unmarshal([]byte(line), &one); err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, one.Type+" "+one.Owner.Workload.Name)
+			}
+			if strings.Join(got, ", ") != test.stdout {
+				t.Errorf("%s: got %q, want %s\n%s", test.format, got, test.stdout, &c.stdout)
+			}
+			if lines := strings.Count(c.stderr.String(), "The journal no longer has all events"); (lines == 1) != (test.format == "table") || !strings.Contains(c.stderr.String(), test.stderr) {
+				t.Errorf("%s: got %q on stderr", test.format, &c.stderr)
+			}
+		})
+	}
+}
+
+func TestHistoryWatchRefuses(t *testing.T) {
+	for _, flags := range []string{"--until 15:00", "--exit-code"} {
+		c, asked := journal(t, nil)
+		c.run(t, 1, append([]string{"history", "-w"}, strings.Fields(flags)...)...)
+		if len(*asked) > 0 || !strings.Contains(c.stderr.String(), "cannot be combined") {
+			t.Errorf("%s: got requests %v and %q, want an error", flags, *asked, &c.stderr)
 		}
 	}
 }

@@ -179,7 +179,6 @@ func (q *query) coverage(ctx context.Context) (*pb.Coverage, error) {
 type event interface {
 	GetType() pb.Watch_Type
 	GetLost() uint32
-	GetCoverage() *pb.Coverage
 }
 
 // coverageWatch prints during a watch what the server does not see, each time that it changes.
@@ -189,7 +188,7 @@ type coverageWatch struct {
 }
 
 // follow handles one event.
-func (w *coverageWatch) follow(e event) error {
+func (w *coverageWatch) follow(e interface{ GetCoverage() *pb.Coverage }) error {
 	c := e.GetCoverage()
 	if c == nil || proto.Equal(c, w.last) || w.last == nil && !c.GetIncomplete() && c.GetWithoutFrames() == 0 {
 		return nil

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ipwitness/ipwitness/aggregator/form"
+	pb "github.com/ipwitness/ipwitness/proto/ipwitness/v1"
 )
 
 const (
@@ -25,8 +26,15 @@ const (
 	lastWait  = 10 * time.Second
 )
 
-// watcher follows a watch and reconnects when it is disconnected.
-type watcher[T proto.Message] struct {
+// A watched message is a message of a watch.
+type watched interface {
+	proto.Message
+	GetType() pb.Watch_Type
+	GetResumeToken() string
+}
+
+// watcher follows a watch. It reconnects when it is disconnected, and resumes with the last token.
+type watcher[T watched] struct {
 	client *client
 	notice io.Writer // for messages about disconnects and reconnects
 	path   string
@@ -35,7 +43,7 @@ type watcher[T proto.Message] struct {
 	// resumed stream does not.
 	begin func()
 	event func(T) error
-	// resume is the token that the next stream resumes with; empty to start from the beginning.
+	// resume is the last token, with which the next stream resumes; empty to start from the beginning.
 	resume string
 }
 
@@ -53,7 +61,6 @@ func (w *watcher[T]) run(ctx context.Context) error {
 				w.begin()
 			}
 		})
-		w.resume = ""
 		var refused *serverError
 		var failed *eventError
 		switch {
@@ -127,6 +134,11 @@ func (w *watcher[T]) stream(ctx context.Context, begin func()) error {
 		}
 		if err := w.event(event); err != nil {
 			return &eventError{err}
+		}
+		if token := event.GetResumeToken(); token != "" {
+			w.resume = token
+		} else if event.GetType() == pb.Watch_LOST {
+			w.resume = "" // the whole state follows
 		}
 	}
 }

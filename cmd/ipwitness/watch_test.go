@@ -154,6 +154,40 @@ func TestWatchResumesAfterADisconnection(t *testing.T) {
 	})
 }
 
+// A watch that was disconnected continues from the last bookmark. If the server no longer knows it, the
+// whole state follows.
+func TestWatchContinuesFromTheLastBookmark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bookmark := func(token string) string {
+			return `{"result":{"type":"BOOKMARK","resumeToken":"` + token + "\"}}\n"
+		}
+		s := &script{tries: []try{
+			{status: 200, body: line("ADDED", "10.0.0.1") + line("ADDED", "10.0.0.2")},
+			{status: 200, body: line("ADDED", "10.0.0.1") + line("ADDED", "10.0.0.2") + bookmark("a-1") + line("REMOVED", "10.0.0.2")},
+			{err: errors.New("connection refused")},
+			{status: 200, body: line("REMOVED", "10.0.0.2") + bookmark("b-0-1") + bookmark("b-2-3") + line("ADDED", "10.0.0.3")},
+			{status: 200, body: `{"result":{"type":"LOST","lost":0}}` + "\n" + line("ADDED", "10.0.0.3")},
+			{status: 200, body: line("ADDED", "10.0.0.3") + line("ADDED", "10.0.0.4") + bookmark("c-1")},
+		}}
+		_, c := watchOwners(t, s)
+		if got, want := strings.Join(s.asked, " "), "  resume_token=a-1 resume_token=a-1 resume_token=b-2-3  resume_token=c-1"; got != want {
+			t.Errorf("got requests %q, want %q", got, want)
+		}
+		var events []string
+		for line := range strings.Lines(c.stdout.String()) {
+			f := strings.Fields(line)
+			events = append(events, f[1]+" "+f[2])
+		}
+		got, want := strings.Join(events[1:], ", "), "ADDED 10.0.0.1, ADDED 10.0.0.2, REMOVED 10.0.0.2, ADDED 10.0.0.3, ADDED 10.0.0.4, REMOVED 10.0.0.1"
+		if got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if got := c.stderr.String(); !strings.Contains(got, "Some events have expired") {
+			t.Errorf("got notices %q, want one about the events that expired", got)
+		}
+	})
+}
+
 func TestWatchEndsWhenTheServerRefuses(t *testing.T) {
 	refusal := `{"code":3,"message":"that is no address"}`
 	for name, tries := range map[string][]try{

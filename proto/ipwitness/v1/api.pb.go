@@ -42,8 +42,11 @@ const (
 	Watch_NODE Watch_Type = 5
 	// Events were lost because the client was too slow (lost has their number) or because its
 	// resume token is too old (lost is 0). The current state follows, up to the next BOOKMARK, and
-	// replaces everything sent before.
+	// replaces everything sent before. For WatchEvents, the journal no longer has some of the events
+	// since the resume token. The events that it still has follow.
 	Watch_LOST Watch_Type = 6
+	// The journal has no events of a period. Only WatchEvents sends this.
+	Watch_GAP Watch_Type = 7
 )
 
 // Enum value maps for Watch_Type.
@@ -56,6 +59,7 @@ var (
 		4: "BOOKMARK",
 		5: "NODE",
 		6: "LOST",
+		7: "GAP",
 	}
 	Watch_Type_value = map[string]int32{
 		"UNSPECIFIED": 0,
@@ -65,6 +69,7 @@ var (
 		"BOOKMARK":    4,
 		"NODE":        5,
 		"LOST":        6,
+		"GAP":         7,
 	}
 )
 
@@ -153,7 +158,7 @@ func (x Event_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Event_Kind.Descriptor instead.
 func (Event_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29, 0}
 }
 
 // Reason is the reason for a gap.
@@ -210,7 +215,7 @@ func (x Gap_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Gap_Reason.Descriptor instead.
 func (Gap_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28, 0}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30, 0}
 }
 
 // ListOwnersRequest filters and pages the list. An owner must match all fields that are set.
@@ -2462,6 +2467,219 @@ func (x *ListEventsResponse) GetCoverage() *Coverage {
 	return nil
 }
 
+// WatchEventsRequest filters the watch as ListEventsRequest does.
+type WatchEventsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only events about this address.
+	Address string `protobuf:"bytes,1,opt,name=address,proto3" json:"address,omitempty"`
+	// Only events about addresses in this prefix.
+	Cidr string `protobuf:"bytes,2,opt,name=cidr,proto3" json:"cidr,omitempty"`
+	// Only events about this node, or about owners on it.
+	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	// Only events about owners whose workload is in this Kubernetes namespace.
+	Namespace string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Only events about owners whose workload has this name.
+	Pod string `protobuf:"bytes,5,opt,name=pod,proto3" json:"pod,omitempty"`
+	// Only events about owners with this hardware address.
+	Mac string `protobuf:"bytes,6,opt,name=mac,proto3" json:"mac,omitempty"`
+	// Only events of this kind.
+	Kind Event_Kind `protobuf:"varint,7,opt,name=kind,proto3,enum=ipwitness.v1.Event_Kind" json:"kind,omitempty"`
+	// Only events at or after this time. If neither this nor resume_token is set, the watch sends the
+	// events that are recorded from now on.
+	Since *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=since,proto3" json:"since,omitempty"`
+	// resume_token of the last message. The watch continues after that message.
+	ResumeToken   string `protobuf:"bytes,9,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsRequest) Reset() {
+	*x = WatchEventsRequest{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsRequest) ProtoMessage() {}
+
+func (x *WatchEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsRequest.ProtoReflect.Descriptor instead.
+func (*WatchEventsRequest) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *WatchEventsRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetCidr() string {
+	if x != nil {
+		return x.Cidr
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetPod() string {
+	if x != nil {
+		return x.Pod
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetMac() string {
+	if x != nil {
+		return x.Mac
+	}
+	return ""
+}
+
+func (x *WatchEventsRequest) GetKind() Event_Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return Event_UNSPECIFIED
+}
+
+func (x *WatchEventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *WatchEventsRequest) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+// WatchEventsResponse is one message of a watch of events. The events are those that ListEvents lists,
+// in the same order.
+type WatchEventsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Type of the message: ADDED, UPDATED, REMOVED, GAP, BOOKMARK or LOST.
+	Type Watch_Type `protobuf:"varint,1,opt,name=type,proto3,enum=ipwitness.v1.Watch_Type" json:"type,omitempty"`
+	// ADDED, UPDATED, REMOVED: the event.
+	Event *Event `protobuf:"bytes,2,opt,name=event,proto3" json:"event,omitempty"`
+	// GAP: the gap. It is sent when it has ended, and once before that if the watch is waiting for
+	// events meanwhile; until is then unset.
+	Gap *Gap `protobuf:"bytes,3,opt,name=gap,proto3" json:"gap,omitempty"`
+	// Token to resume the watch after this message.
+	ResumeToken string `protobuf:"bytes,4,opt,name=resume_token,json=resumeToken,proto3" json:"resume_token,omitempty"`
+	// BOOKMARK: completeness of the current observations. A bookmark is sent when all recorded events
+	// were sent, every 15 s, and when this changes.
+	Coverage *Coverage `protobuf:"bytes,5,opt,name=coverage,proto3" json:"coverage,omitempty"`
+	// BOOKMARK: time that the journal reaches back to; unset if it is empty.
+	ReachesBackTo *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=reaches_back_to,json=reachesBackTo,proto3" json:"reaches_back_to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEventsResponse) Reset() {
+	*x = WatchEventsResponse{}
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEventsResponse) ProtoMessage() {}
+
+func (x *WatchEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEventsResponse.ProtoReflect.Descriptor instead.
+func (*WatchEventsResponse) Descriptor() ([]byte, []int) {
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *WatchEventsResponse) GetType() Watch_Type {
+	if x != nil {
+		return x.Type
+	}
+	return Watch_UNSPECIFIED
+}
+
+func (x *WatchEventsResponse) GetEvent() *Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchEventsResponse) GetGap() *Gap {
+	if x != nil {
+		return x.Gap
+	}
+	return nil
+}
+
+func (x *WatchEventsResponse) GetResumeToken() string {
+	if x != nil {
+		return x.ResumeToken
+	}
+	return ""
+}
+
+func (x *WatchEventsResponse) GetCoverage() *Coverage {
+	if x != nil {
+		return x.Coverage
+	}
+	return nil
+}
+
+func (x *WatchEventsResponse) GetReachesBackTo() *timestamppb.Timestamp {
+	if x != nil {
+		return x.ReachesBackTo
+	}
+	return nil
+}
+
 // Event is one recorded change.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2491,7 +2709,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +2721,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[27]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +2734,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{27}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Event) GetTime() *timestamppb.Timestamp {
@@ -2599,7 +2817,7 @@ type Gap struct {
 
 func (x *Gap) Reset() {
 	*x = Gap{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2611,7 +2829,7 @@ func (x *Gap) String() string {
 func (*Gap) ProtoMessage() {}
 
 func (x *Gap) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[28]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2624,7 +2842,7 @@ func (x *Gap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Gap.ProtoReflect.Descriptor instead.
 func (*Gap) Descriptor() ([]byte, []int) {
-	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{28}
+	return file_ipwitness_v1_api_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Gap) GetFrom() *timestamppb.Timestamp {
@@ -2672,7 +2890,7 @@ type ExplainResponse_Step struct {
 
 func (x *ExplainResponse_Step) Reset() {
 	*x = ExplainResponse_Step{}
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2902,7 @@ func (x *ExplainResponse_Step) String() string {
 func (*ExplainResponse_Step) ProtoMessage() {}
 
 func (x *ExplainResponse_Step) ProtoReflect() protoreflect.Message {
-	mi := &file_ipwitness_v1_api_proto_msgTypes[29]
+	mi := &file_ipwitness_v1_api_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2766,8 +2984,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x04node\x18\x03 \x01(\v2\x12.ipwitness.v1.NodeR\x04node\x12!\n" +
 	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x12\x12\n" +
 	"\x04lost\x18\x05 \x01(\rR\x04lost\x122\n" +
-	"\bcoverage\x18\x06 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"g\n" +
-	"\x05Watch\"^\n" +
+	"\bcoverage\x18\x06 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"p\n" +
+	"\x05Watch\"g\n" +
 	"\x04Type\x12\x0f\n" +
 	"\vUNSPECIFIED\x10\x00\x12\t\n" +
 	"\x05ADDED\x10\x01\x12\v\n" +
@@ -2775,7 +2993,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\aREMOVED\x10\x03\x12\f\n" +
 	"\bBOOKMARK\x10\x04\x12\b\n" +
 	"\x04NODE\x10\x05\x12\b\n" +
-	"\x04LOST\x10\x06\"\x0f\n" +
+	"\x04LOST\x10\x06\x12\a\n" +
+	"\x03GAP\x10\a\"\x0f\n" +
 	"\rBackupRequest\"N\n" +
 	"\x0eBackupResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
@@ -2920,7 +3139,24 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12%\n" +
 	"\x04gaps\x18\x03 \x03(\v2\x11.ipwitness.v1.GapR\x04gaps\x12B\n" +
 	"\x0freaches_back_to\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\x122\n" +
-	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\xe9\x03\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\"\x9b\x02\n" +
+	"\x12WatchEventsRequest\x12\x18\n" +
+	"\aaddress\x18\x01 \x01(\tR\aaddress\x12\x12\n" +
+	"\x04cidr\x18\x02 \x01(\tR\x04cidr\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x10\n" +
+	"\x03pod\x18\x05 \x01(\tR\x03pod\x12\x10\n" +
+	"\x03mac\x18\x06 \x01(\tR\x03mac\x12,\n" +
+	"\x04kind\x18\a \x01(\x0e2\x18.ipwitness.v1.Event.KindR\x04kind\x120\n" +
+	"\x05since\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12!\n" +
+	"\fresume_token\x18\t \x01(\tR\vresumeToken\"\xae\x02\n" +
+	"\x13WatchEventsResponse\x12,\n" +
+	"\x04type\x18\x01 \x01(\x0e2\x18.ipwitness.v1.Watch.TypeR\x04type\x12)\n" +
+	"\x05event\x18\x02 \x01(\v2\x13.ipwitness.v1.EventR\x05event\x12#\n" +
+	"\x03gap\x18\x03 \x01(\v2\x11.ipwitness.v1.GapR\x03gap\x12!\n" +
+	"\fresume_token\x18\x04 \x01(\tR\vresumeToken\x122\n" +
+	"\bcoverage\x18\x05 \x01(\v2\x16.ipwitness.v1.CoverageR\bcoverage\x12B\n" +
+	"\x0freaches_back_to\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\rreachesBackTo\"\xe9\x03\n" +
 	"\x05Event\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x129\n" +
 	"\n" +
@@ -2947,7 +3183,7 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\vUNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vNOT_RUNNING\x10\x01\x12\x0f\n" +
 	"\vNOT_WRITTEN\x10\x02\x12\v\n" +
-	"\aDAMAGED\x10\x032\xdf\b\n" +
+	"\aDAMAGED\x10\x032\xb5\t\n" +
 	"\x0eWitnessService\x12O\n" +
 	"\n" +
 	"ListOwners\x12\x1f.ipwitness.v1.ListOwnersRequest\x1a .ipwitness.v1.ListOwnersResponse\x12T\n" +
@@ -2962,7 +3198,8 @@ const file_ipwitness_v1_api_proto_rawDesc = "" +
 	"\tListPools\x12\x1e.ipwitness.v1.ListPoolsRequest\x1a\x1f.ipwitness.v1.ListPoolsResponse\x12L\n" +
 	"\tListNodes\x12\x1e.ipwitness.v1.ListNodesRequest\x1a\x1f.ipwitness.v1.ListNodesResponse\x12O\n" +
 	"\n" +
-	"ListEvents\x12\x1f.ipwitness.v1.ListEventsRequest\x1a .ipwitness.v1.ListEventsResponse\x12E\n" +
+	"ListEvents\x12\x1f.ipwitness.v1.ListEventsRequest\x1a .ipwitness.v1.ListEventsResponse\x12T\n" +
+	"\vWatchEvents\x12 .ipwitness.v1.WatchEventsRequest\x1a!.ipwitness.v1.WatchEventsResponse0\x01\x12E\n" +
 	"\x06Backup\x12\x1b.ipwitness.v1.BackupRequest\x1a\x1c.ipwitness.v1.BackupResponse0\x01B?Z=github.com/ipwitness/ipwitness/proto/ipwitness/v1;ipwitnessv1b\x06proto3"
 
 var (
@@ -2978,7 +3215,7 @@ func file_ipwitness_v1_api_proto_rawDescGZIP() []byte {
 }
 
 var file_ipwitness_v1_api_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_ipwitness_v1_api_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_ipwitness_v1_api_proto_goTypes = []any{
 	(Watch_Type)(0),                     // 0: ipwitness.v1.Watch.Type
 	(Event_Kind)(0),                     // 1: ipwitness.v1.Event.Kind
@@ -3010,119 +3247,130 @@ var file_ipwitness_v1_api_proto_goTypes = []any{
 	(*ListNodesResponse)(nil),           // 27: ipwitness.v1.ListNodesResponse
 	(*ListEventsRequest)(nil),           // 28: ipwitness.v1.ListEventsRequest
 	(*ListEventsResponse)(nil),          // 29: ipwitness.v1.ListEventsResponse
-	(*Event)(nil),                       // 30: ipwitness.v1.Event
-	(*Gap)(nil),                         // 31: ipwitness.v1.Gap
-	(*ExplainResponse_Step)(nil),        // 32: ipwitness.v1.ExplainResponse.Step
-	(Owner_State)(0),                    // 33: ipwitness.v1.Owner.State
-	(*timestamppb.Timestamp)(nil),       // 34: google.protobuf.Timestamp
-	(*Owner)(nil),                       // 35: ipwitness.v1.Owner
-	(*Coverage)(nil),                    // 36: ipwitness.v1.Coverage
-	(*Node)(nil),                        // 37: ipwitness.v1.Node
-	(Conflict_State)(0),                 // 38: ipwitness.v1.Conflict.State
-	(*Conflict)(nil),                    // 39: ipwitness.v1.Conflict
-	(*Scope)(nil),                       // 40: ipwitness.v1.Scope
-	(*structpb.Struct)(nil),             // 41: google.protobuf.Struct
-	(*Finding)(nil),                     // 42: ipwitness.v1.Finding
-	(*Pool)(nil),                        // 43: ipwitness.v1.Pool
-	(*Kubernetes)(nil),                  // 44: ipwitness.v1.Kubernetes
-	(*Election)(nil),                    // 45: ipwitness.v1.Election
+	(*WatchEventsRequest)(nil),          // 30: ipwitness.v1.WatchEventsRequest
+	(*WatchEventsResponse)(nil),         // 31: ipwitness.v1.WatchEventsResponse
+	(*Event)(nil),                       // 32: ipwitness.v1.Event
+	(*Gap)(nil),                         // 33: ipwitness.v1.Gap
+	(*ExplainResponse_Step)(nil),        // 34: ipwitness.v1.ExplainResponse.Step
+	(Owner_State)(0),                    // 35: ipwitness.v1.Owner.State
+	(*timestamppb.Timestamp)(nil),       // 36: google.protobuf.Timestamp
+	(*Owner)(nil),                       // 37: ipwitness.v1.Owner
+	(*Coverage)(nil),                    // 38: ipwitness.v1.Coverage
+	(*Node)(nil),                        // 39: ipwitness.v1.Node
+	(Conflict_State)(0),                 // 40: ipwitness.v1.Conflict.State
+	(*Conflict)(nil),                    // 41: ipwitness.v1.Conflict
+	(*Scope)(nil),                       // 42: ipwitness.v1.Scope
+	(*structpb.Struct)(nil),             // 43: google.protobuf.Struct
+	(*Finding)(nil),                     // 44: ipwitness.v1.Finding
+	(*Pool)(nil),                        // 45: ipwitness.v1.Pool
+	(*Kubernetes)(nil),                  // 46: ipwitness.v1.Kubernetes
+	(*Election)(nil),                    // 47: ipwitness.v1.Election
 }
 var file_ipwitness_v1_api_proto_depIdxs = []int32{
-	33, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
-	34, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
-	35, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
-	36, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	31, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
-	33, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	35, // 0: ipwitness.v1.ListOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
+	36, // 1: ipwitness.v1.ListOwnersRequest.at:type_name -> google.protobuf.Timestamp
+	37, // 2: ipwitness.v1.ListOwnersResponse.owners:type_name -> ipwitness.v1.Owner
+	38, // 3: ipwitness.v1.ListOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	33, // 4: ipwitness.v1.ListOwnersResponse.gap:type_name -> ipwitness.v1.Gap
+	35, // 5: ipwitness.v1.WatchOwnersRequest.state:type_name -> ipwitness.v1.Owner.State
 	0,  // 6: ipwitness.v1.WatchOwnersResponse.type:type_name -> ipwitness.v1.Watch.Type
-	35, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
-	37, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
-	36, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
-	38, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
-	34, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
-	39, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	36, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	31, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
-	39, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	38, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	37, // 7: ipwitness.v1.WatchOwnersResponse.owner:type_name -> ipwitness.v1.Owner
+	39, // 8: ipwitness.v1.WatchOwnersResponse.node:type_name -> ipwitness.v1.Node
+	38, // 9: ipwitness.v1.WatchOwnersResponse.coverage:type_name -> ipwitness.v1.Coverage
+	40, // 10: ipwitness.v1.ListConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
+	36, // 11: ipwitness.v1.ListConflictsRequest.at:type_name -> google.protobuf.Timestamp
+	41, // 12: ipwitness.v1.ListConflictsResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	38, // 13: ipwitness.v1.ListConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	33, // 14: ipwitness.v1.ListConflictsResponse.gap:type_name -> ipwitness.v1.Gap
+	41, // 15: ipwitness.v1.GetConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	40, // 16: ipwitness.v1.WatchConflictsRequest.state:type_name -> ipwitness.v1.Conflict.State
 	0,  // 17: ipwitness.v1.WatchConflictsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	39, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
-	37, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
-	36, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	34, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
-	39, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
-	34, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
-	40, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
-	35, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
-	32, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
-	39, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
-	36, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
-	41, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
-	31, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
-	42, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
-	34, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
-	42, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
-	36, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	31, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
+	41, // 18: ipwitness.v1.WatchConflictsResponse.conflict:type_name -> ipwitness.v1.Conflict
+	39, // 19: ipwitness.v1.WatchConflictsResponse.node:type_name -> ipwitness.v1.Node
+	38, // 20: ipwitness.v1.WatchConflictsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	36, // 21: ipwitness.v1.AcknowledgeConflictRequest.expires_at:type_name -> google.protobuf.Timestamp
+	41, // 22: ipwitness.v1.AcknowledgeConflictResponse.conflict:type_name -> ipwitness.v1.Conflict
+	36, // 23: ipwitness.v1.ExplainRequest.at:type_name -> google.protobuf.Timestamp
+	42, // 24: ipwitness.v1.ExplainResponse.scope:type_name -> ipwitness.v1.Scope
+	37, // 25: ipwitness.v1.ExplainResponse.owners:type_name -> ipwitness.v1.Owner
+	34, // 26: ipwitness.v1.ExplainResponse.steps:type_name -> ipwitness.v1.ExplainResponse.Step
+	41, // 27: ipwitness.v1.ExplainResponse.conflicts:type_name -> ipwitness.v1.Conflict
+	38, // 28: ipwitness.v1.ExplainResponse.coverage:type_name -> ipwitness.v1.Coverage
+	43, // 29: ipwitness.v1.ExplainResponse.case:type_name -> google.protobuf.Struct
+	33, // 30: ipwitness.v1.ExplainResponse.gap:type_name -> ipwitness.v1.Gap
+	44, // 31: ipwitness.v1.ExplainResponse.findings:type_name -> ipwitness.v1.Finding
+	36, // 32: ipwitness.v1.ListFindingsRequest.at:type_name -> google.protobuf.Timestamp
+	44, // 33: ipwitness.v1.ListFindingsResponse.findings:type_name -> ipwitness.v1.Finding
+	38, // 34: ipwitness.v1.ListFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	33, // 35: ipwitness.v1.ListFindingsResponse.gap:type_name -> ipwitness.v1.Gap
 	0,  // 36: ipwitness.v1.WatchFindingsResponse.type:type_name -> ipwitness.v1.Watch.Type
-	42, // 37: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
-	36, // 38: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	43, // 39: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
-	36, // 40: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	37, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
-	44, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
-	36, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
-	45, // 44: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
+	44, // 37: ipwitness.v1.WatchFindingsResponse.finding:type_name -> ipwitness.v1.Finding
+	38, // 38: ipwitness.v1.WatchFindingsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	45, // 39: ipwitness.v1.ListPoolsResponse.pools:type_name -> ipwitness.v1.Pool
+	38, // 40: ipwitness.v1.ListPoolsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	39, // 41: ipwitness.v1.ListNodesResponse.nodes:type_name -> ipwitness.v1.Node
+	46, // 42: ipwitness.v1.ListNodesResponse.kubernetes:type_name -> ipwitness.v1.Kubernetes
+	38, // 43: ipwitness.v1.ListNodesResponse.coverage:type_name -> ipwitness.v1.Coverage
+	47, // 44: ipwitness.v1.ListNodesResponse.election:type_name -> ipwitness.v1.Election
 	1,  // 45: ipwitness.v1.ListEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
-	34, // 46: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
-	34, // 47: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
-	30, // 48: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
-	31, // 49: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
-	34, // 50: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
-	36, // 51: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
-	34, // 52: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
-	34, // 53: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
-	0,  // 54: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
-	1,  // 55: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
-	35, // 56: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
-	39, // 57: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
-	42, // 58: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
-	37, // 59: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
-	34, // 60: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
-	34, // 61: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
-	2,  // 62: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
-	40, // 63: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
-	3,  // 64: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
-	5,  // 65: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
-	10, // 66: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
-	12, // 67: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
-	14, // 68: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
-	16, // 69: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
-	18, // 70: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
-	20, // 71: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
-	22, // 72: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
-	24, // 73: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
-	26, // 74: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
-	28, // 75: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
-	8,  // 76: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
-	4,  // 77: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
-	6,  // 78: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
-	11, // 79: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
-	13, // 80: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
-	15, // 81: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
-	17, // 82: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
-	19, // 83: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
-	21, // 84: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
-	23, // 85: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
-	25, // 86: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
-	27, // 87: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
-	29, // 88: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
-	9,  // 89: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
-	77, // [77:90] is the sub-list for method output_type
-	64, // [64:77] is the sub-list for method input_type
-	64, // [64:64] is the sub-list for extension type_name
-	64, // [64:64] is the sub-list for extension extendee
-	0,  // [0:64] is the sub-list for field type_name
+	36, // 46: ipwitness.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	36, // 47: ipwitness.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	32, // 48: ipwitness.v1.ListEventsResponse.events:type_name -> ipwitness.v1.Event
+	33, // 49: ipwitness.v1.ListEventsResponse.gaps:type_name -> ipwitness.v1.Gap
+	36, // 50: ipwitness.v1.ListEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	38, // 51: ipwitness.v1.ListEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	1,  // 52: ipwitness.v1.WatchEventsRequest.kind:type_name -> ipwitness.v1.Event.Kind
+	36, // 53: ipwitness.v1.WatchEventsRequest.since:type_name -> google.protobuf.Timestamp
+	0,  // 54: ipwitness.v1.WatchEventsResponse.type:type_name -> ipwitness.v1.Watch.Type
+	32, // 55: ipwitness.v1.WatchEventsResponse.event:type_name -> ipwitness.v1.Event
+	33, // 56: ipwitness.v1.WatchEventsResponse.gap:type_name -> ipwitness.v1.Gap
+	38, // 57: ipwitness.v1.WatchEventsResponse.coverage:type_name -> ipwitness.v1.Coverage
+	36, // 58: ipwitness.v1.WatchEventsResponse.reaches_back_to:type_name -> google.protobuf.Timestamp
+	36, // 59: ipwitness.v1.Event.time:type_name -> google.protobuf.Timestamp
+	36, // 60: ipwitness.v1.Event.not_before:type_name -> google.protobuf.Timestamp
+	0,  // 61: ipwitness.v1.Event.type:type_name -> ipwitness.v1.Watch.Type
+	1,  // 62: ipwitness.v1.Event.kind:type_name -> ipwitness.v1.Event.Kind
+	37, // 63: ipwitness.v1.Event.owner:type_name -> ipwitness.v1.Owner
+	41, // 64: ipwitness.v1.Event.conflict:type_name -> ipwitness.v1.Conflict
+	44, // 65: ipwitness.v1.Event.finding:type_name -> ipwitness.v1.Finding
+	39, // 66: ipwitness.v1.Event.node:type_name -> ipwitness.v1.Node
+	36, // 67: ipwitness.v1.Gap.from:type_name -> google.protobuf.Timestamp
+	36, // 68: ipwitness.v1.Gap.until:type_name -> google.protobuf.Timestamp
+	2,  // 69: ipwitness.v1.Gap.reason:type_name -> ipwitness.v1.Gap.Reason
+	42, // 70: ipwitness.v1.ExplainResponse.Step.scope:type_name -> ipwitness.v1.Scope
+	3,  // 71: ipwitness.v1.WitnessService.ListOwners:input_type -> ipwitness.v1.ListOwnersRequest
+	5,  // 72: ipwitness.v1.WitnessService.WatchOwners:input_type -> ipwitness.v1.WatchOwnersRequest
+	10, // 73: ipwitness.v1.WitnessService.ListConflicts:input_type -> ipwitness.v1.ListConflictsRequest
+	12, // 74: ipwitness.v1.WitnessService.GetConflict:input_type -> ipwitness.v1.GetConflictRequest
+	14, // 75: ipwitness.v1.WitnessService.WatchConflicts:input_type -> ipwitness.v1.WatchConflictsRequest
+	16, // 76: ipwitness.v1.WitnessService.AcknowledgeConflict:input_type -> ipwitness.v1.AcknowledgeConflictRequest
+	18, // 77: ipwitness.v1.WitnessService.Explain:input_type -> ipwitness.v1.ExplainRequest
+	20, // 78: ipwitness.v1.WitnessService.ListFindings:input_type -> ipwitness.v1.ListFindingsRequest
+	22, // 79: ipwitness.v1.WitnessService.WatchFindings:input_type -> ipwitness.v1.WatchFindingsRequest
+	24, // 80: ipwitness.v1.WitnessService.ListPools:input_type -> ipwitness.v1.ListPoolsRequest
+	26, // 81: ipwitness.v1.WitnessService.ListNodes:input_type -> ipwitness.v1.ListNodesRequest
+	28, // 82: ipwitness.v1.WitnessService.ListEvents:input_type -> ipwitness.v1.ListEventsRequest
+	30, // 83: ipwitness.v1.WitnessService.WatchEvents:input_type -> ipwitness.v1.WatchEventsRequest
+	8,  // 84: ipwitness.v1.WitnessService.Backup:input_type -> ipwitness.v1.BackupRequest
+	4,  // 85: ipwitness.v1.WitnessService.ListOwners:output_type -> ipwitness.v1.ListOwnersResponse
+	6,  // 86: ipwitness.v1.WitnessService.WatchOwners:output_type -> ipwitness.v1.WatchOwnersResponse
+	11, // 87: ipwitness.v1.WitnessService.ListConflicts:output_type -> ipwitness.v1.ListConflictsResponse
+	13, // 88: ipwitness.v1.WitnessService.GetConflict:output_type -> ipwitness.v1.GetConflictResponse
+	15, // 89: ipwitness.v1.WitnessService.WatchConflicts:output_type -> ipwitness.v1.WatchConflictsResponse
+	17, // 90: ipwitness.v1.WitnessService.AcknowledgeConflict:output_type -> ipwitness.v1.AcknowledgeConflictResponse
+	19, // 91: ipwitness.v1.WitnessService.Explain:output_type -> ipwitness.v1.ExplainResponse
+	21, // 92: ipwitness.v1.WitnessService.ListFindings:output_type -> ipwitness.v1.ListFindingsResponse
+	23, // 93: ipwitness.v1.WitnessService.WatchFindings:output_type -> ipwitness.v1.WatchFindingsResponse
+	25, // 94: ipwitness.v1.WitnessService.ListPools:output_type -> ipwitness.v1.ListPoolsResponse
+	27, // 95: ipwitness.v1.WitnessService.ListNodes:output_type -> ipwitness.v1.ListNodesResponse
+	29, // 96: ipwitness.v1.WitnessService.ListEvents:output_type -> ipwitness.v1.ListEventsResponse
+	31, // 97: ipwitness.v1.WitnessService.WatchEvents:output_type -> ipwitness.v1.WatchEventsResponse
+	9,  // 98: ipwitness.v1.WitnessService.Backup:output_type -> ipwitness.v1.BackupResponse
+	85, // [85:99] is the sub-list for method output_type
+	71, // [71:85] is the sub-list for method input_type
+	71, // [71:71] is the sub-list for extension type_name
+	71, // [71:71] is the sub-list for extension extendee
+	0,  // [0:71] is the sub-list for field type_name
 }
 
 func init() { file_ipwitness_v1_api_proto_init() }
@@ -3137,7 +3385,7 @@ func file_ipwitness_v1_api_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ipwitness_v1_api_proto_rawDesc), len(file_ipwitness_v1_api_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

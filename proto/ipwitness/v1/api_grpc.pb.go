@@ -31,6 +31,7 @@ const (
 	WitnessService_ListPools_FullMethodName           = "/ipwitness.v1.WitnessService/ListPools"
 	WitnessService_ListNodes_FullMethodName           = "/ipwitness.v1.WitnessService/ListNodes"
 	WitnessService_ListEvents_FullMethodName          = "/ipwitness.v1.WitnessService/ListEvents"
+	WitnessService_WatchEvents_FullMethodName         = "/ipwitness.v1.WitnessService/WatchEvents"
 	WitnessService_Backup_FullMethodName              = "/ipwitness.v1.WitnessService/Backup"
 )
 
@@ -65,6 +66,8 @@ type WitnessServiceClient interface {
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(ctx context.Context, in *ListEventsRequest, opts ...grpc.CallOption) (*ListEventsResponse, error)
+	// WatchEvents sends the recorded events since a time, then every event as soon as it is recorded.
+	WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error)
 	// Backup sends the files of the data directory as they are at one moment: the journal and the
 	// acknowledgements. An aggregator that is started with these files continues from that moment.
 	Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error)
@@ -225,9 +228,28 @@ func (c *witnessServiceClient) ListEvents(ctx context.Context, in *ListEventsReq
 	return out, nil
 }
 
+func (c *witnessServiceClient) WatchEvents(ctx context.Context, in *WatchEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchEventsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[3], WitnessService_WatchEvents_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchEventsRequest, WatchEventsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_WatchEventsClient = grpc.ServerStreamingClient[WatchEventsResponse]
+
 func (c *witnessServiceClient) Backup(ctx context.Context, in *BackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[BackupResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[3], WitnessService_Backup_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &WitnessService_ServiceDesc.Streams[4], WitnessService_Backup_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -275,6 +297,8 @@ type WitnessServiceServer interface {
 	// ListEvents lists the changes of owners, conflicts, findings and nodes that the journal has
 	// recorded, the oldest first.
 	ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error)
+	// WatchEvents sends the recorded events since a time, then every event as soon as it is recorded.
+	WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error
 	// Backup sends the files of the data directory as they are at one moment: the journal and the
 	// acknowledgements. An aggregator that is started with these files continues from that moment.
 	Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error
@@ -323,6 +347,9 @@ func (UnimplementedWitnessServiceServer) ListNodes(context.Context, *ListNodesRe
 }
 func (UnimplementedWitnessServiceServer) ListEvents(context.Context, *ListEventsRequest) (*ListEventsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListEvents not implemented")
+}
+func (UnimplementedWitnessServiceServer) WatchEvents(*WatchEventsRequest, grpc.ServerStreamingServer[WatchEventsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchEvents not implemented")
 }
 func (UnimplementedWitnessServiceServer) Backup(*BackupRequest, grpc.ServerStreamingServer[BackupResponse]) error {
 	return status.Error(codes.Unimplemented, "method Backup not implemented")
@@ -543,6 +570,17 @@ func _WitnessService_ListEvents_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _WitnessService_WatchEvents_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchEventsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(WitnessServiceServer).WatchEvents(m, &grpc.GenericServerStream[WatchEventsRequest, WatchEventsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type WitnessService_WatchEventsServer = grpc.ServerStreamingServer[WatchEventsResponse]
+
 func _WitnessService_Backup_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(BackupRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -612,6 +650,11 @@ var WitnessService_ServiceDesc = grpc.ServiceDesc{
 		{
 			StreamName:    "WatchFindings",
 			Handler:       _WitnessService_WatchFindings_Handler,
+			ServerStreams: true,
+		},
+		{
+			StreamName:    "WatchEvents",
+			Handler:       _WitnessService_WatchEvents_Handler,
 			ServerStreams: true,
 		},
 		{
